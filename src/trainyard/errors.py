@@ -1,0 +1,54 @@
+"""What can go wrong for a user: one line that says what, where and what to write instead.
+
+The command line prints the line and exits with code 2; no error here needs a traceback to be understood.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TrainyardError(Exception):
+    """Base of every error a user can cause."""
+
+
+class BadInput(TrainyardError, ValueError):
+    """A value, a file or a shape that cannot be meant."""
+
+
+class UnknownName(TrainyardError, LookupError):
+    """A name that is not known; the nearest known one is offered.
+
+    >>> raise UnknownName("machine", "tpi", ["tpu", "npu"])
+    Traceback (most recent call last):
+    trainyard.errors.UnknownName: unknown machine 'tpi': did you mean 'tpu'? (known: npu, tpu)
+    """
+
+    def __init__(self, kind: str, given: str, known: Iterable[str], where: str = "") -> None:
+        names = sorted(known)
+        near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+        offer = f" did you mean '{near[0]}'?" if near else ""
+        listed = ", ".join(names) if len(names) <= 40 else f"{', '.join(names[:40])}, ... {len(names)} in all"
+        place = f" in {where}" if where else ""
+        super().__init__(f"unknown {kind} '{given}'{place}:{offer} (known: {listed})")
+        self.kind, self.given, self.nearest = kind, given, near[0] if near else None
+
+
+class CaptureError(TrainyardError):
+    """A training step that cannot be captured, with the way out."""
+
+
+class MaskError(TrainyardError):
+    """Masks that are damaged or do not fit the step."""
+
+
+class NotModelled(TrainyardError):
+    """Something a machine does not model; never answered with a zero."""
+
+
+class MissingExtra(TrainyardError, ImportError):
+    """An optional dependency is not installed; says which extra brings it."""
+
+    def __init__(self, package: str, extra: str, what: str) -> None:
+        super().__init__(f"{what} needs {package}: pip install 'trainyard[{extra}]'")

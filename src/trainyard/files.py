@@ -1,0 +1,57 @@
+"""Writing files whole or not at all, and reading them with errors a user understands."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from trainyard.errors import BadInput
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends well, and is removed when it does not.
+
+    A full disk or a missing folder becomes one line; the old file, if any, stays as it was.
+    """
+    target = Path(path)
+    temporary: Path | None = None
+    try:
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        with temporary.open("rb+") as stream:
+            os.fsync(stream.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(target)
+    except OSError as error:
+        raise BadInput(f"cannot write {target}: {error.strerror or error}") from None
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    with whole_file(path) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
+    with whole_file(path) as part:
+        part.write_bytes(content)
+
+
+def read_text(path: str | os.PathLike[str], what: str = "file") -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise BadInput(f"{what} {path} is not text") from None
+    except OSError as error:
+        raise BadInput(f"cannot read {what} {path}: {error.strerror or error}") from None

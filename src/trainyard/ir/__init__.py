@@ -1,0 +1,40 @@
+"""The nouns every room shares: Step, Op, TensorSpec, Phase, Work, Plan, and the protocols Array, Device, System.
+
+Frozen values; no torch, no hardware, no clock. Imports nothing but errors and units. A new kind of op is a body in `ops.py`.
+"""
+
+from trainyard.ir.assumptions import Assumption, assumed, assumptions_of
+from trainyard.ir.operands import DENSE, Dense, Density, Letter, MaskSource, MaskView, Operand, TensorKey
+from trainyard.ir.ops import (
+    Body,
+    Collective,
+    Convolution,
+    Copy,
+    ElementWise,
+    Gather,
+    MatMul,
+    ProductBody,
+    Reduction,
+    Update,
+)
+from trainyard.ir.plan import Plan, TaskClass
+from trainyard.ir.protocols import (
+    Array,
+    ArrayCost,
+    Device,
+    DeviceCost,
+    Direction,
+    Masks,
+    Product,
+    System,
+    Work,
+    one_after_another,
+)
+from trainyard.ir.step import DTYPE_BYTES, Op, Phase, Role, Step, TensorSpec
+
+__all__ = [
+    "DENSE", "DTYPE_BYTES", "Array", "ArrayCost", "Assumption", "Body", "Collective", "Convolution", "Copy", "Dense", "Density",
+    "Device", "DeviceCost", "Direction", "ElementWise", "Gather", "Letter", "MaskSource", "MaskView", "Masks", "MatMul", "Op",
+    "Operand", "Phase", "Plan", "Product", "ProductBody", "Reduction", "Role", "Step", "System", "TaskClass", "TensorKey",
+    "TensorSpec", "Update", "Work", "assumed", "assumptions_of", "one_after_another",
+]  # fmt: skip

@@ -1,0 +1,59 @@
+"""Who did it: the rows that a plan's time, energy and traffic are booked to.
+
+A row is one op on one resource; an entry is what a task carries as its tag: one row, or several with their shares (a fused Work).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+Traffic = Mapping[tuple[str, str, str], int]
+"""(level, tensor, direction) -> bytes; levels are `dram`, `scratchpad`, or the name of a link."""
+
+
+@dataclass(slots=True)
+class Book:
+    """Columns of rows, filled by whoever makes the plan."""
+
+    op: list[str] = field(default_factory=list)
+    layer: list[str] = field(default_factory=list)
+    phase: list[str] = field(default_factory=list)
+    resource: list[str] = field(default_factory=list)
+    kind: list[str] = field(default_factory=list)
+    bound: list[str] = field(default_factory=list)
+    macs: list[int] = field(default_factory=list)
+    energy: list[Mapping[str, float]] = field(default_factory=list)
+    traffic: list[Traffic] = field(default_factory=list)
+    entries: list[tuple[tuple[int, ...], tuple[float, ...]]] = field(default_factory=list)
+    cycles: int | None = None
+    """All cycles of the device's clock, or None for a system of several clocks."""
+
+    def row(
+        self,
+        op: str,
+        *,
+        layer: str,
+        phase: str,
+        resource: str,
+        kind: str = "compute",
+        bound: str = "",
+        macs: int = 0,
+        energy: Mapping[str, float] | None = None,
+        traffic: Traffic | None = None,
+    ) -> int:
+        self.op.append(op)
+        self.layer.append(layer)
+        self.phase.append(phase)
+        self.resource.append(resource)
+        self.kind.append(kind)
+        self.bound.append(bound)
+        self.macs.append(macs)
+        self.energy.append(energy or {})
+        self.traffic.append(traffic or {})
+        return len(self.op) - 1
+
+    def entry(self, rows: Sequence[int], shares: Sequence[float] = (1.0,)) -> int:
+        """The tag of a task whose time goes to `rows` by `shares`."""
+        self.entries.append((tuple(rows), tuple(shares)))
+        return len(self.entries) - 1

@@ -1,0 +1,83 @@
+"""What an array is told about the zeros of one operand: nothing, a density, or the very bits.
+
+Every operand is hashable, so that identical products are costed once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from trainyard.errors import BadInput
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from trainyard.ir.ops import Convolution
+
+Letter = Literal["A", "W", "G", ""]
+"""A: activation, W: weight, G: gradient of the output; '' for a tensor that is none of them (attention's own products)."""
+
+TensorKey = tuple[str, int, str]
+"""(layer path, index of the call of that layer, letter): how masks are keyed, never by op number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dense:
+    """No zero is known."""
+
+
+DENSE = Dense()
+
+
+@dataclass(frozen=True, slots=True)
+class Density:
+    """A share `nonzero` of elements is not zero; zeros fall at random, or in whole channels or token rows."""
+
+    nonzero: float
+    cluster: Literal["none", "channel", "row"] = "none"
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.nonzero <= 1.0:
+            raise BadInput(f"density must lie between 0 and 1, got {self.nonzero!r}")
+
+
+class MaskSource(Protocol):
+    """Where bits come from: recorded masks, or a generator of them."""
+
+    @property
+    def digest(self) -> str:
+        """Content hash; two sources with one digest hold the same bits."""
+        ...
+
+    def bits(self, key: TensorKey) -> npt.NDArray[np.bool_]:
+        """True where the tensor is not zero, in the tensor's own shape."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MaskView:
+    """The non-zero bits of one product's operand as a matrix: a tensor, its convolution geometry, and a slice.
+
+    `transposed` swaps the matrix; `rows` and `columns` cut a tile out of it. Nothing is read until `matrix()` is asked for.
+    """
+
+    source: MaskSource
+    key: TensorKey
+    geometry: Convolution | None = None
+    transposed: bool = False
+    rows: tuple[int, int] | None = None
+    columns: tuple[int, int] | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MaskView) and self._identity() == other._identity()
+
+    def __hash__(self) -> int:
+        return hash(self._identity())
+
+    def _identity(self) -> tuple[object, ...]:
+        return (self.source.digest, self.key, self.geometry, self.transposed, self.rows, self.columns)
+
+
+Operand = Dense | Density | MaskView

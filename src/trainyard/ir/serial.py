@@ -1,0 +1,106 @@
+"""Step <-> JSON: columns of numbers over tables of distinct bodies and names, versioned, the same bytes for the same step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from trainyard.errors import BadInput, TrainyardError
+from trainyard.ir.ops import BODIES, Body
+from trainyard.ir.step import Op, Phase, Role, Step, TensorSpec
+
+FORMAT = "trainyard.step"
+VERSION = 1
+
+
+class _Table(dict[Hashable, int]):
+    """Distinct values in order of first use; looking one up numbers it."""
+
+    def number(self, value: Hashable) -> int:
+        return self.setdefault(value, len(self))
+
+
+def to_json(step: Step) -> str:
+    words, bodies = _Table(), _Table()
+    tensors = [
+        [
+            list(t.shape),
+            words.number(t.dtype),
+            words.number(str(t.role)),
+            words.number(t.name),
+            t.view_of,
+            list(t.slope) or 0,
+        ]
+        for t in step.tensors
+    ]
+    ops = [
+        [
+            bodies.number(op.body), words.number(op.name), words.number(op.layer), op.call, words.number(str(op.phase)),
+            int(op.recompute), list(op.inputs), list(op.outputs), words.number(",".join(op.letters) if op.letters else "-"),
+            op.fused, list(op.slope) or 0,
+        ]
+        for op in step.ops
+    ]  # fmt: skip
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "name": step.name,
+        "batch": step.batch,
+        "source": step.source,
+        "rebatchable": step.rebatchable,
+        "words": list(words),
+        "bodies": [[type(body).__name__, *(getattr(body, f.name) for f in fields(body))] for body in bodies],  # type: ignore[arg-type]
+        "tensors": tensors,
+        "ops": ops,
+    }
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+def from_json(text: str | bytes) -> Step:
+    try:
+        document = json.loads(text)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise BadInput(f"not a step file: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise BadInput(f"not a step file: its 'format' is not '{FORMAT}'")
+    if document.get("version") != VERSION:
+        raise BadInput(
+            f"step file of version {document.get('version')!r}: this release reads version {VERSION}; "
+            "capture the step again or update trainyard"
+        )
+    try:
+        return _step(document)
+    except TrainyardError as error:
+        raise BadInput(f"damaged step file: {error}") from None
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise BadInput(f"damaged step file: {type(error).__name__}: {error}") from None
+
+
+def _step(document: Mapping[str, Any]) -> Step:
+    words: Sequence[str] = document["words"]
+    bodies = [_body(row) for row in document["bodies"]]
+    tensors = tuple(
+        TensorSpec(tuple(shape), words[dtype], Role(words[role]), words[name], view_of, tuple(slope or ()))
+        for shape, dtype, role, name, view_of, slope in document["tensors"]
+    )
+    ops = tuple(
+        Op(
+            body=bodies[body], name=words[name], layer=words[layer], call=call, phase=Phase(words[phase]), recompute=bool(recompute),
+            inputs=tuple(inputs), outputs=tuple(outputs), letters=_letters(words[letters]), fused=fused, slope=tuple(slope or ()),
+        )
+        for body, name, layer, call, phase, recompute, inputs, outputs, letters, fused, slope in document["ops"]
+    )  # fmt: skip
+    return Step(document["name"], document["batch"], ops, tensors, document["source"], bool(document["rebatchable"]))
+
+
+def _letters(text: str) -> tuple[Any, ...]:
+    return () if text == "-" else tuple(text.split(","))
+
+
+def _body(row: Sequence[Any]) -> Body:
+    kind: Callable[..., Body] = BODIES[row[0]]
+    names = (field.name for field in fields(BODIES[row[0]]))
+    values = (tuple(value) if isinstance(value, list) else value for value in row[1:])
+    return kind(**dict(zip(names, values, strict=True)))

@@ -1,0 +1,264 @@
+"""A training step: ops over tensors, in program order. Frozen; no torch, no hardware.
+
+Every dimension is stored with its slope over the batch, d = d_now + slope * (n - batch), so that `rebatch` needs no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+
+from trainyard.errors import BadInput
+from trainyard.ir.operands import Letter
+from trainyard.ir.ops import Body, Convolution, MatMul, dimensions, with_dimensions
+
+# fmt: off
+DTYPE_BYTES: Mapping[str, int] = {
+    "fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1,
+    "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
+}
+# fmt: on
+
+
+class Phase(StrEnum):
+    """Where in the training step an op stands."""
+
+    FORWARD = "forward"
+    LOSS = "loss"
+    GRAD_INPUT = "grad_input"
+    GRAD_WEIGHT = "grad_weight"
+    UPDATE = "update"
+    COPY = "copy"
+
+    @property
+    def backward(self) -> bool:
+        return self in (Phase.GRAD_INPUT, Phase.GRAD_WEIGHT)
+
+
+class Role(StrEnum):
+    """What a tensor is to the training step; a machine's precision is set by role."""
+
+    INPUT = "input"
+    TARGET = "target"
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    ACTIVATION = "activation"
+    GRADIENT = "gradient"
+    PARAMETER_GRADIENT = "parameter_gradient"
+    STATE = "state"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor version. `view_of` names the tensor whose memory this one looks into (a slice or a transpose)."""
+
+    shape: tuple[int, ...]
+    dtype: str = "fp32"
+    role: Role = Role.ACTIVATION
+    name: str = ""
+    view_of: int | None = None
+    slope: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPE_BYTES:
+            raise BadInput(f"tensor {self.name!r}: unknown element type {self.dtype!r} (known: {', '.join(DTYPE_BYTES)})")
+        if any(isinstance(d, bool) or not isinstance(d, int) or d < 0 for d in self.shape):
+            raise BadInput(f"tensor {self.name!r}: shape {self.shape!r} must hold whole numbers of at least 0")
+        if self.slope and len(self.slope) != len(self.shape):
+            raise BadInput(f"tensor {self.name!r}: slope {self.slope!r} does not fit shape {self.shape!r}")
+        if self.slope and not any(self.slope):
+            object.__setattr__(self, "slope", ())
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Op:
+    """One op of a step.
+
+    `inputs` and `outputs` are tensor numbers. For a product the first two inputs are its operands a (M,K) and b (K,N), and
+    `letters` says what they are to the layer. Ops that one kernel computes without leaving the chip (flash attention) share a
+    number in `fused`.
+    """
+
+    body: Body
+    name: str = ""
+    layer: str = ""
+    call: int = 0
+    phase: Phase = Phase.FORWARD
+    recompute: bool = False
+    inputs: tuple[int, ...] = ()
+    outputs: tuple[int, ...] = ()
+    letters: tuple[Letter, ...] = ()
+    fused: int | None = None
+    slope: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.slope and len(self.slope) != len(dimensions(self.body)):
+            raise BadInput(f"op {self.name!r}: slope {self.slope!r} does not fit {self.body!r}")
+        if self.slope and not any(self.slope):
+            object.__setattr__(self, "slope", ())
+
+    @property
+    def macs(self) -> int:
+        return self.body.macs if isinstance(self.body, MatMul | Convolution) else 0
+
+    @property
+    def is_product(self) -> bool:
+        return isinstance(self.body, MatMul | Convolution)
+
+    def rebatch(self, change: int) -> Op:
+        if not self.slope:
+            return self
+        numbers = tuple(d + s * change for d, s in zip(dimensions(self.body), self.slope, strict=True))
+        return replace(self, body=with_dimensions(self.body, numbers))
+
+    def split(self, axis: str, parts: int) -> tuple[Op, ...]:
+        """Model parallelism: the op cut along a dimension of its body into `parts` nearly equal pieces.
+
+        >>> [piece.body.N for piece in Op(body=MatMul(4, 10, 3)).split("N", 4)]
+        [3, 3, 2, 2]
+        """
+        size = getattr(self.body, axis, None)
+        if not isinstance(size, int):
+            raise BadInput(f"{type(self.body).__name__} has no dimension {axis!r} to split")
+        if not 1 <= parts <= size:
+            raise BadInput(f"cannot split {axis}={size} into {parts} parts")
+        sizes = [size // parts + (i < size % parts) for i in range(parts)]
+        if isinstance(self.body, Convolution):
+            return tuple(replace(self, body=_split_convolution(self.body, axis, s), slope=()) for s in sizes)
+        return tuple(replace(self, body=replace(self.body, **{axis: s}), slope=()) for s in sizes)  # type: ignore[arg-type]
+
+
+def _split_convolution(body: Convolution, axis: str, size: int) -> Convolution:
+    if axis not in ("batch", "in_channels", "out_channels") or (axis != "batch" and body.groups > 1):
+        raise BadInput(f"a convolution with groups={body.groups} cannot be split along {axis!r}")
+    return replace(body, **{axis: size})  # type: ignore[arg-type]  # one of three int fields
+
+
+@dataclass(frozen=True)
+class Step:
+    """What has to be computed in one optimizer step.
+
+    Data dependencies follow from tensors: an op waits for the producers of its inputs (through `view_of`).
+    """
+
+    name: str
+    batch: int
+    ops: tuple[Op, ...]
+    tensors: tuple[TensorSpec, ...]
+    source: str = ""
+    rebatchable: bool = True
+
+    def __post_init__(self) -> None:
+        if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
+            raise BadInput(f"step {self.name!r}: batch must be a positive whole number, got {self.batch!r}")
+        count = len(self.tensors)
+        for index, spec in enumerate(self.tensors):
+            if spec.view_of is not None and not 0 <= spec.view_of < index:
+                raise BadInput(f"step {self.name!r}: tensor {index} views tensor {spec.view_of}, which does not precede it")
+        for index, op in enumerate(self.ops):
+            if any(not 0 <= t < count for t in (*op.inputs, *op.outputs)):
+                raise BadInput(f"step {self.name!r}: op {index} ({op.name}) names a tensor outside 0..{count - 1}")
+
+    def __iter__(self) -> Iterator[Op]:
+        return iter(self.ops)
+
+    def __len__(self) -> int:
+        return len(self.ops)
+
+    def __repr__(self) -> str:
+        return f"Step({self.name!r}, batch={self.batch}, {len(self.ops)} ops, {self.macs:.3e} MACs)"
+
+    @cached_property
+    def macs(self) -> int:
+        """Multiply-accumulates of all matrix products and convolutions."""
+        return sum(op.macs for op in self.ops)
+
+    @cached_property
+    def parameters(self) -> int:
+        """Trainable and frozen parameters, each counted once."""
+        return sum(t.elements for t in self.base_tensors if t.role is Role.PARAMETER)
+
+    @property
+    def base_tensors(self) -> Iterator[TensorSpec]:
+        seen: set[str] = set()
+        for spec in self.tensors:
+            if spec.view_of is None and not (spec.role is Role.PARAMETER and spec.name in seen):
+                seen.add(spec.name)
+                yield spec
+
+    def base(self, tensor: int) -> int:
+        """The tensor that owns the memory a view looks into."""
+        view_of = self.tensors[tensor].view_of
+        return tensor if view_of is None else self.base(view_of)
+
+    @cached_property
+    def dependencies(self) -> tuple[tuple[int, ...], ...]:
+        """For each op, the earlier ops it waits for: those that produced what it reads."""
+        producer: dict[int, int] = {}
+        waits: list[tuple[int, ...]] = []
+        for index, op in enumerate(self.ops):
+            before = {producer[base] for base in map(self.base, op.inputs) if base in producer}
+            waits.append(tuple(sorted(before)))
+            producer.update(dict.fromkeys(map(self.base, op.outputs), index))
+        return tuple(waits)
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """Layer paths in the order of their first op."""
+        return tuple(dict.fromkeys(op.layer for op in self.ops))
+
+    @cached_property
+    def digest(self) -> str:
+        """Content hash: equal steps, equal digests."""
+        from trainyard.ir.serial import to_json
+
+        return hashlib.sha256(to_json(self).encode()).hexdigest()
+
+    def of(self, layer: str) -> tuple[Op, ...]:
+        """The ops of a layer and of the layers below it."""
+        return tuple(op for op in self.ops if op.layer == layer or op.layer.startswith(f"{layer}."))
+
+    def only(self, *phases: Phase) -> Step:
+        """The same step with the ops of some phases alone (inference is `only(Phase.FORWARD)`)."""
+        return replace(self, ops=tuple(op for op in self.ops if op.phase in phases))
+
+    def rebatch(self, batch: int) -> Step:
+        """The step with another batch size; needs no torch."""
+        if isinstance(batch, bool) or not isinstance(batch, int) or batch < 1:
+            raise BadInput(f"batch must be a positive whole number, got {batch!r}")
+        if batch == self.batch:
+            return self
+        if not self.rebatchable:
+            raise BadInput(
+                f"step {self.name!r} was captured at one batch size only ({self.batch}) and cannot be rebatched: "
+                f"capture it with batch={batch}"
+            )
+        change = batch - self.batch
+        tensors = tuple(
+            replace(t, shape=tuple(d + s * change for d, s in zip(t.shape, t.slope, strict=True))) if t.slope else t
+            for t in self.tensors
+        )
+        return replace(self, batch=batch, tensors=tensors, ops=tuple(op.rebatch(change) for op in self.ops))
+
+    def to_json(self) -> str:
+        from trainyard.ir.serial import to_json
+
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Step:
+        from trainyard.ir.serial import from_json
+
+        return from_json(text)

@@ -1,0 +1,124 @@
+"""Quantities with units, in and out. KB, MB, GB are powers of ten; KiB, MiB, GiB powers of two; 'b' is bit, 'B' is byte.
+
+>>> parse("900 GB/s", "B/s")
+900000000000.0
+>>> parse("8 MiB", "B")
+8388608.0
+>>> show(0.0091, "s"), show(9e11, "B/s"), show(8388608, "B", binary=True)
+('9.1 ms', '900 GB/s', '8 MiB')
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal
+
+from trainyard.errors import BadInput
+
+# fmt: off
+_DECIMAL = {"": 1.0, "f": 1e-15, "p": 1e-12, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3,
+            "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
+
+# base unit -> spellings that may carry a prefix, with their size in the base unit
+_UNITS = {
+    "B":     {"B": 1.0, "byte": 1.0, "bytes": 1.0, "b": 0.125, "bit": 0.125, "bits": 0.125},
+    "B/s":   {"B/s": 1.0, "Bps": 1.0, "b/s": 0.125, "bit/s": 0.125, "bps": 0.125},
+    "s":     {"s": 1.0, "sec": 1.0},
+    "Hz":    {"Hz": 1.0, "hz": 1.0},
+    "W":     {"W": 1.0},
+    "J":     {"J": 1.0},
+    "m2":    {"m2": 1.0},
+    "FLOP/s": {"FLOP/s": 1.0, "FLOPS": 1.0, "flops": 1.0},
+    "":      {"": 1.0},
+}
+_UNPREFIXED = {
+    "s": {"min": 60.0, "h": 3600.0, "hours": 3600.0, "days": 86400.0},
+    "m2": {"mm2": 1e-6, "mm^2": 1e-6, "um2": 1e-12, "um^2": 1e-12},
+}
+
+# ending of a field's name -> its base unit: `scratchpad_bytes`, `dram_bytes_per_s`, `clock_hz`
+FIELD_UNITS = {
+    "_bytes_per_s": "B/s", "_bytes": "B", "_hz": "Hz", "_s": "s", "_w": "W", "_j": "J", "_m2": "m2", "_flop_per_s": "FLOP/s",
+}
+# fmt: on
+
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*?)?\s*", re.ASCII)
+
+
+def parse(value: str | float, unit: str, name: str = "value") -> float:
+    """`value` in the base `unit`; a plain number is taken to be in it already.
+
+    >>> parse("1.05 GHz", "Hz"), parse("100 ns", "s"), parse(5, "B")
+    (1050000000.0, 1e-07, 5.0)
+    >>> parse("8 MB/s", "B", "scratchpad")
+    Traceback (most recent call last):
+    trainyard.errors.BadInput: scratchpad: '8 MB/s' is not a quantity in B (write it like '8 MiB')
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BadInput(f"{name}: expected a number or a quantity in {unit or 'plain numbers'}, got {value!r}")
+    if not isinstance(value, str):
+        number = float(value)
+    else:
+        match = _QUANTITY.fullmatch(value)
+        scale = _scale(match.group(2) or "", unit) if match else None
+        if match is None or scale is None:
+            example = {"B": "8 MiB", "B/s": "150 GB/s", "Hz": "1.05 GHz", "s": "100 ns"}.get(unit, f"1 {unit}".strip())
+            raise BadInput(f"{name}: '{value}' is not a quantity in {unit or 'plain numbers'} (write it like '{example}')")
+        number = float(Decimal(match.group(1)) * Decimal(repr(scale)))  # exact: '100 ns' is 1e-07, not its neighbour
+    if not math.isfinite(number):
+        raise BadInput(f"{name}: {value!r} is not a finite number")
+    return number
+
+
+def _scale(text: str, unit: str) -> float | None:
+    if text in ("", unit):
+        return 1.0
+    if text in _UNPREFIXED.get(unit, {}):
+        return _UNPREFIXED[unit][text]
+    for spelling, size in _UNITS[unit].items():
+        if text.endswith(spelling):
+            prefix = text[: len(text) - len(spelling)] if spelling else text
+            if prefix in _BINARY and unit in ("B", "B/s"):
+                return _BINARY[prefix] * size
+            if prefix in _DECIMAL:
+                return _DECIMAL[prefix] * size
+    return None
+
+
+def unit_of_field(field: str) -> str | None:
+    """The base unit that a field's name ends in, or None.
+
+    >>> unit_of_field("dram_bytes_per_s"), unit_of_field("rows")
+    ('B/s', None)
+    """
+    for ending in sorted(FIELD_UNITS, key=len, reverse=True):
+        if field.endswith(ending):
+            return FIELD_UNITS[ending]
+    return None
+
+
+def show(value: float, unit: str, *, binary: bool = False, digits: int = 3) -> str:
+    """`value` with the prefix that suits it.
+
+    >>> show(0, "s"), show(1234.5, "J"), show(0.9996, "s")
+    ('0 s', '1.23 kJ', '1 s')
+    """
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g} {unit}".strip()
+    steps = (
+        [("Pi", 2.0**50), ("Ti", 2.0**40), ("Gi", 2.0**30), ("Mi", 2.0**20), ("Ki", 2.0**10), ("", 1.0)]
+        if binary
+        else [("E", 1e18), ("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0)]
+    )
+    if not binary and unit not in ("B", "B/s", ""):
+        steps += [("m", 1e-3), ("µ", 1e-6), ("n", 1e-9), ("p", 1e-12)]
+    rounded = float(f"{value:.{digits}g}")
+    prefix, size = next(((p, s) for p, s in steps if abs(rounded) >= s), steps[-1])
+    return f"{_plain(value / size, digits)} {prefix}{unit}".strip()
+
+
+def _plain(number: float, digits: int) -> str:
+    text = f"{number:.{digits}g}"
+    return f"{float(text):.0f}" if "e" in text else text

@@ -1,0 +1,135 @@
+"""Step: rebatch, dependencies, splits, and the same step back from JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.errors import BadInput
+from trainyard.ir import ElementWise, MatMul, Op, Phase, Role, Step, TensorSpec
+
+
+def mlp(batch: int = 4, width: int = 8) -> Step:
+    """Two linear layers with a ReLU, forward and the second layer's gradients, written by hand."""
+    tensors = (
+        TensorSpec((batch, 3), role=Role.INPUT, name="x", slope=(1, 0)),
+        TensorSpec((3, width), role=Role.PARAMETER, name="a.weight", slope=(0, 0)),
+        TensorSpec((batch, width), slope=(1, 0)),
+        TensorSpec((batch, width), slope=(1, 0)),
+        TensorSpec((width, 2), role=Role.PARAMETER, name="b.weight", slope=(0, 0)),
+        TensorSpec((batch, 2), slope=(1, 0)),
+        TensorSpec((width, batch), view_of=3, slope=(0, 1)),
+        TensorSpec((width, 2), role=Role.PARAMETER_GRADIENT, name="b.weight", slope=(0, 0)),
+    )
+    ops = (
+        Op(body=MatMul(batch, width, 3), layer="a", inputs=(0, 1), outputs=(2,), letters=("A", "W"), slope=(1, 0, 0, 0)),
+        Op(body=ElementWise("relu", batch * width), layer="act", inputs=(2,), outputs=(3,), slope=(width, 0)),
+        Op(body=MatMul(batch, 2, width), layer="b", inputs=(3, 4), outputs=(5,), letters=("A", "W"), slope=(1, 0, 0, 0)),
+        Op(
+            body=MatMul(width, 2, batch),
+            layer="b",
+            phase=Phase.GRAD_WEIGHT,
+            inputs=(6, 5),
+            outputs=(7,),
+            letters=("A", "G"),
+            slope=(0, 0, 1, 0),
+        ),
+    )
+    return Step("mlp", batch, ops, tensors, source="by hand")
+
+
+@given(st.integers(1, 50), st.integers(1, 50))
+def test_rebatch_equals_building_it_at_that_batch(first: int, second: int) -> None:
+    assert mlp(first).rebatch(second) == mlp(second)
+
+
+def test_dependencies_pass_through_views() -> None:
+    assert mlp().dependencies == ((), (0,), (1,), (1, 2))
+
+
+def test_macs_parameters_and_layers() -> None:
+    step = mlp(batch=4, width=8)
+    assert step.macs == 4 * 8 * 3 + 4 * 2 * 8 + 8 * 2 * 4
+    assert step.parameters == 3 * 8 + 8 * 2
+    assert step.layers == ("a", "act", "b")
+    assert len(step.of("b")) == 2
+    assert [op.phase for op in step.only(Phase.GRAD_WEIGHT)] == [Phase.GRAD_WEIGHT]
+
+
+def test_json_gives_the_same_step_back_and_the_same_bytes() -> None:
+    step = mlp()
+    text = step.to_json()
+    assert Step.from_json(text) == step
+    assert Step.from_json(text).to_json() == text
+    assert Step.from_json(text).digest == step.digest
+    assert mlp(batch=5).digest != step.digest
+
+
+def test_json_of_another_version_or_kind_is_refused_in_one_line() -> None:
+    document = json.loads(mlp().to_json())
+    for change, message in (
+        ({"version": 99}, "version 99: this release reads version 1"),
+        ({"format": "other"}, "not a step file"),
+        ({"ops": [[0]]}, "damaged step file"),
+        ({"batch": 0}, "batch must be a positive"),
+        ({"bodies": [["MatMul", 0, 1, 1, 1]] * 3}, "M must be a positive"),
+        ({"bodies": [["Exec", 1]]}, "damaged step file"),
+    ):
+        with pytest.raises(BadInput, match=message) as caught:
+            Step.from_json(json.dumps({**document, **change}))
+        assert "\n" not in str(caught.value)
+    with pytest.raises(BadInput, match="not a step file"):
+        Step.from_json("{")
+
+
+@given(st.text(max_size=40))
+def test_any_text_is_a_step_or_a_clear_error(text: str) -> None:
+    with pytest.raises(BadInput):
+        Step.from_json(text)
+
+
+@given(st.integers(0, 3000), st.integers(0, 255))
+def test_a_damaged_byte_is_a_step_or_a_clear_error(place: int, byte: int) -> None:
+    text = bytearray(mlp().to_json().encode())
+    text[place % len(text)] = byte
+    try:
+        Step.from_json(bytes(text))
+    except BadInput as error:
+        assert "step" in str(error)
+
+
+@pytest.mark.parametrize("batch", [0, -3, 2.5, True, "8"])
+def test_a_batch_of_no_size_is_refused(batch: object) -> None:
+    with pytest.raises(BadInput, match="batch must be a positive whole number"):
+        mlp().rebatch(batch)  # type: ignore[arg-type]
+
+
+def test_a_step_captured_at_one_size_says_so() -> None:
+    step = Step("fixed", 4, mlp().ops, mlp().tensors, rebatchable=False)
+    assert step.rebatch(4) is step
+    with pytest.raises(BadInput, match="captured at one batch size only"):
+        step.rebatch(8)
+
+
+@given(st.integers(1, 100), st.integers(1, 100))
+def test_split_keeps_all_the_work(size: int, parts: int) -> None:
+    op = Op(body=MatMul(3, size, 5))
+    if parts > size:
+        with pytest.raises(BadInput, match="cannot split"):
+            op.split("N", parts)
+        return
+    pieces = op.split("N", parts)
+    assert len(pieces) == parts
+    assert sum(piece.macs for piece in pieces) == op.macs
+    widths = [piece.body.N for piece in pieces]  # type: ignore[union-attr]
+    assert max(widths) - min(widths) <= 1
+
+
+def test_tensors_that_do_not_exist_are_refused() -> None:
+    with pytest.raises(BadInput, match="names a tensor outside"):
+        Step("bad", 1, (Op(body=MatMul(1, 1, 1), inputs=(5,)),), ())
+    with pytest.raises(BadInput, match="unknown element type"):
+        TensorSpec((1,), dtype="float77")
