@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -280,14 +279,13 @@ class Result:
         """Time with its range over the open assumptions: `9.1 ms (7.8-11.2)`."""
         from trainyard.units import parse, show
 
-        text = show(self.time_s, "s", digits=2)
-        if self.range_s is None or not self.time_s:
-            return text
-        unit = text.split(" ")[1]
+        if not self.time_s:
+            return show(0, "s")
+        unit = show(self.time_s, "s").split(" ")[1]
         size = parse(f"1 {unit}", "s")
-        decimals = max(0, 1 - math.floor(math.log10(self.time_s / size)))
-        time, low, high = (f"{seconds / size:.{decimals}f}" for seconds in (self.time_s, *self.range_s))
-        return f"{time} {unit} ({low}-{high})" if low != high else text
+        decimals = 1 if self.time_s / size < 99.95 else 0
+        time, low, high = (f"{seconds / size:.{decimals}f}" for seconds in (self.time_s, *(self.range_s or (0.0, 0.0))))
+        return f"{time} {unit}" if low == high else f"{time} {unit} ({low}-{high})"
 
     def as_dict(self) -> dict[str, Any]:
         """The stable JSON object; every key is documented in docs/json.md."""

@@ -15,6 +15,7 @@ from operator import index
 from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput
+from trainyard.ir.book import Book
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +30,7 @@ LONGEST_PS = 2**62
 Flow = tuple[Sequence[int], int]
 """(the links it crosses, its bytes)"""
 
-_BLOCK = 2**16  # rows kept as Python numbers before they are packed
+_BLOCK_MASK = 2**16 - 1  # so many rows and one are kept as Python numbers before they are packed
 _NO_DURATION = 0  # of a transfer: its flows decide
 _NO_STREAM = -1
 
@@ -153,7 +154,9 @@ class Plan:
         self.streams: list[str] = []
         self.links: list[Link] = []
         self.pools: list[Pool] = []
+        self.book = Book()  # what the tags stand for
         self._count = 0
+        self._stream_count = 0
         self._rows: list[int] = []  # stream, duration, kind, tag, number of dependencies; packed into _blocks
         self._after: list[int] = []
         self._blocks: list[tuple[Integers, Integers]] = []
@@ -172,7 +175,8 @@ class Plan:
     def stream(self, name: str) -> int:
         """A resource that runs one task at a time, in plan order, like a CUDA stream."""
         self.streams.append(name)
-        return len(self.streams) - 1
+        self._stream_count += 1
+        return self._stream_count - 1
 
     def link(self, name: str, bytes_per_s: float, latency_s: float = 0.0) -> int:
         """A link whose bandwidth the flows that cross it share fairly."""
@@ -189,24 +193,24 @@ class Plan:
     ) -> int:
         """Occupies `stream` for `duration_ps` once all of `after` have ended. `tag` is the caller's number for what it does."""
         number = self._count
-        if type(duration_ps) is not int or duration_ps < 0 or not 0 <= stream < len(self.streams):
-            self._check_stream(stream)
+        # `_check` and `_append` once more, in line: plans have millions of tasks, and calls would cost more than the checks.
+        if (
+            type(duration_ps) is not int
+            or not 0 <= duration_ps < LONGEST_PS
+            or not 0 <= stream < self._stream_count
+            or not 0 <= kind <= 2
+        ):
+            self._check(stream, kind, ())
             duration_ps = whole(duration_ps, f"task {number}: duration_ps")
-        return self._add(stream, duration_ps, after, kind, tag)
-
-    def _add(self, stream: int, duration_ps: int, after: Sequence[int], kind: TaskClass, tag: int) -> int:
-        number = self._count
-        if not 0 <= kind <= 2:
-            raise BadInput(f"task {number}: unknown class {kind!r} (write TaskClass.COMPUTE, SYNCHRONISATION or COPY)")
         for earlier in after:
             if not 0 <= earlier < number:
-                raise BadInput(f"task {number} cannot wait for task {earlier}: only for those before it, 0..{number - 1}")
+                self._check(stream, kind, after)
         self._rows += stream, duration_ps, kind, tag, len(after)
-        self._after += after
-        self._count = number + 1
-        if not self._count % _BLOCK:
+        self._after.extend(after)
+        self._count = number = number + 1
+        if number & _BLOCK_MASK == 0:
             self._pack()
-        return number
+        return number - 1
 
     def transfer(
         self,
@@ -219,9 +223,8 @@ class Plan:
     ) -> int:
         """Flows (path, bytes) start together, the task ends with the last of them. `stream`: the copy engine that serialises it."""
         checked = checked_flows(flows, len(self.links), f"task {self._count}")
-        if stream is not None:
-            self._check_stream(stream)
-        number = self._add(_NO_STREAM if stream is None else stream, _NO_DURATION, after, kind, tag)
+        self._check(stream, kind, after)
+        number = self._append(_NO_STREAM if stream is None else stream, _NO_DURATION, after, kind, tag)
         for path, size in checked:
             self._flow_task.append(number)
             self._flow_bytes.append(size)
@@ -325,9 +328,23 @@ class Plan:
             self._blocks.append((np.array(rows).reshape(-1, 5), np.array(after)))
             self._rows, self._after = [], []
 
-    def _check_stream(self, stream: int) -> None:
-        if whole(stream, f"task {self._count}: stream") >= len(self.streams):
-            raise BadInput(f"task {self._count}: stream {stream} is not known (there are {len(self.streams)})")
+    def _append(self, stream: int, duration_ps: int, after: Sequence[int], kind: TaskClass, tag: int) -> int:
+        self._rows += stream, duration_ps, kind, tag, len(after)
+        self._after.extend(after)
+        self._count += 1
+        if self._count & _BLOCK_MASK == 0:
+            self._pack()
+        return self._count - 1
+
+    def _check(self, stream: int | None, kind: TaskClass, after: Sequence[int]) -> None:
+        number = self._count
+        if stream is not None and whole(stream, f"task {number}: stream") >= self._stream_count:
+            raise BadInput(f"task {number}: stream {stream} is not known (there are {self._stream_count})")
+        if not 0 <= kind <= 2:
+            raise BadInput(f"task {number}: unknown class {kind!r} (write TaskClass.COMPUTE, SYNCHRONISATION or COPY)")
+        for earlier in after:
+            if not 0 <= earlier < number:
+                raise BadInput(f"task {number} cannot wait for task {earlier}: only for one before it (a lower number)")
 
     def _place(self, task: int, pool: int) -> tuple[int, int]:
         if whole(task, "task") >= self._count:

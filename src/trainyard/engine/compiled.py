@@ -1,0 +1,90 @@
+"""What the compiled clock is handed: a plan's columns, and room for all that it has to remember. Imported only to run."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainyard.engine.network import starved, too_long
+from trainyard.ir.plan import LONGEST_PS, Columns, Plan
+from trainyard.kernels import schedule as kernel
+
+if TYPE_CHECKING:
+    from trainyard.ir.plan import Integers
+
+
+def schedule(plan: Plan, columns: Columns) -> tuple[Integers, Integers]:
+    """Start and end of every task; one pass where nothing is transferred, the event loop otherwise."""
+    dependencies = (columns.after_ends, columns.after, len(plan.streams))
+    if not len(columns.flow_task):
+        starts_ps, ends_ps = kernel.sweep(columns.stream, columns.duration_ps, *dependencies)
+        return starts_ps, ends_ps
+    tasks = _tasks(columns, kernel.followers(columns.stream, *dependencies))
+    flows = _flows(plan, columns)
+    status, flow = kernel.schedule(tasks, flows, _links(plan, len(columns.path)))
+    if status != kernel.DONE:
+        name = plan.links[columns.path[flows.first_hop[flow]]].name
+        raise starved(name) if status == kernel.STARVED else too_long(name)
+    return tasks.start, tasks.end
+
+
+def _tasks(columns: Columns, followed: tuple[Integers, Integers, Integers]) -> kernel.Tasks:
+    count = len(columns.stream)
+    first_follower, follower, waits = followed
+    open_flows = np.bincount(columns.flow_task, minlength=count).astype(np.int64)
+    return kernel.Tasks(
+        duration=columns.duration_ps,
+        first_flow=_firsts(np.cumsum(open_flows)),
+        first_follower=first_follower,
+        follower=follower,
+        waits=waits,
+        open_flows=open_flows,
+        start=np.full(count, -1, np.int64),
+        end=np.full(count, -1, np.int64),
+    )
+
+
+def _flows(plan: Plan, columns: Columns) -> kernel.Flows:
+    count = len(columns.flow_task)
+    first_hop = _firsts(columns.path_ends)
+    latency = np.array([link.latency_ps for link in plan.links], np.int64)[columns.path]
+    if latency.sum(dtype=np.float64) >= LONGEST_PS:
+        raise too_long(plan.links[columns.path[latency.argmax()]].name)
+    return kernel.Flows(
+        task=columns.flow_task,
+        latency=np.add.reduceat(latency, first_hop[:-1]),
+        first_hop=first_hop,
+        link=columns.path,
+        flow=np.repeat(np.arange(count), np.diff(first_hop)),
+        left=columns.flow_bytes.copy(),
+        left_fraction=np.zeros(count, np.int64),
+        rate=np.zeros(count, np.int64),
+        fresh_rate=np.zeros(count, np.int64),
+        since=np.zeros(count, np.int64),
+        end=np.full(count, -1, np.int64),
+        reached=np.zeros(count, np.int64),
+        stamp=np.zeros(count, np.int64),
+    )
+
+
+def _links(plan: Plan, hops: int) -> kernel.Links:
+    count = len(plan.links)
+    return kernel.Links(
+        capacity=np.array([link.bytes_per_s for link in plan.links], np.int64),
+        first=np.full(count, -1, np.int64),
+        following=np.full(hops, -1, np.int64),
+        preceding=np.full(hops, -1, np.int64),
+        crossing=np.zeros(count, np.int64),
+        spare=np.zeros(count, np.int64),
+        moving=np.zeros(count, np.int64),
+        share=np.zeros(count, np.int64),
+        full=np.zeros(count, np.int64),
+        reached=np.zeros(count, np.int64),
+        stamp=np.zeros(count, np.int64),
+    )
+
+
+def _firsts(ends: Integers) -> Integers:
+    """The first position of every row and, last, the end of all."""
+    return np.concatenate([np.zeros(1, np.int64), ends])
