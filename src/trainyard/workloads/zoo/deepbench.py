@@ -1,0 +1,61 @@
+"""Recurrent layers of DeepBench. Baidu Research: DeepBench: Benchmarking Deep Learning Operations on Different Hardware. 2017.
+
+The four of Y. Kwon, M. Rhu: Beyond the Memory Wall (MC-DLA). MICRO 2018, Table III, which prints their time steps only.
+
+Decided here:
+- Hidden sizes are DeepBench's first for each step count and cell (its training set: vanilla 1760 x 50, LSTM 512 x 25, LSTM
+  1024 x 25, GRU 1536 x 187 being the smallest with 187 steps); inputs are as wide as the hidden state.
+- DeepBench measures with cuDNN's "skip input", that is without the product of the input; a layer that trains has it, so have ours.
+- The loss is the mean square distance of all hidden states to a target, the least that gives every step a gradient.
+- The inputs of a benchmark are data: no gradient flows to them.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from trainyard.workloads.zoo.objective import adam
+from trainyard.workloads.zoo.recipe import Recipe
+
+CELLS: dict[str, type[nn.RNN | nn.LSTM | nn.GRU]] = {"vanilla": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+
+
+class RecurrentLayer(nn.Module):
+    """One layer over a whole sequence; returns the hidden state of every step (batch, steps, hidden)."""
+
+    def __init__(self, cell: str, hidden: int) -> None:
+        super().__init__()
+        self.rnn = CELLS[cell](hidden, hidden, batch_first=True)
+
+    def forward(self, sequence: Tensor) -> Tensor:
+        states: Tensor = self.rnn(sequence)[0]
+        return states
+
+
+def recipe(cell: str, *, hidden: int, steps: int) -> Recipe:
+    return Recipe(
+        model=lambda: RecurrentLayer(cell, hidden),
+        inputs=lambda batch: (torch.randn(batch, steps, hidden),),
+        targets=lambda batch: (torch.randn(batch, steps, hidden),),
+        loss=F.mse_loss,
+        optimizer=adam,
+    )
+
+
+# Steps: MC-DLA, Table III. Hidden sizes: DeepBench's training set, see above.
+def rnn_gemv() -> Recipe:
+    return recipe("vanilla", hidden=1760, steps=50)
+
+
+def lstm_1() -> Recipe:
+    return recipe("lstm", hidden=512, steps=25)
+
+
+def lstm_2() -> Recipe:
+    return recipe("lstm", hidden=1024, steps=25)
+
+
+def gru() -> Recipe:
+    return recipe("gru", hidden=1536, steps=187)

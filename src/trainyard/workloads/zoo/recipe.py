@@ -1,0 +1,27 @@
+"""What a zoo file hands over: how to build a model, a batch for it, its loss and its optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+    Tensors = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """One trainable workload. Everything is built on torch's current default device, so that `meta` costs no memory.
+
+    `loss(output, *targets)` returns a scalar; `model(*inputs)` returns `output`.
+    """
+
+    model: Callable[[], nn.Module]
+    inputs: Callable[[int], Tensors]
+    targets: Callable[[int], Tensors]
+    loss: Callable[..., Tensor]
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
