@@ -1,0 +1,73 @@
+"""Rows as data: a pandas frame, Parquet, CSV. One line per row of the result, units in the column names, numbers of one step."""
+
+from __future__ import annotations
+
+import csv
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trainyard.errors import MissingExtra
+from trainyard.files import whole_file
+from trainyard.results import AXES, PICOSECOND, Result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def columns(result: Result) -> dict[str, Any]:
+    """Name -> values: op, layer, phase, resource, kind, bound, time_s, busy_s, energy_j, macs, and `<level>_<direction>_bytes`."""
+    found: dict[str, Any] = {axis: list(result.rows.axis(axis)) for axis in ("op", *(axis for axis in AXES if axis != "op"))}
+    numbers = result.columns
+    found["time_s"] = numbers.time_ps * PICOSECOND / result.steps
+    found["busy_s"] = numbers.busy_ps * PICOSECOND / result.steps
+    found["energy_j"] = sum(numbers.energy.values(), np.zeros(len(result.rows))) / result.steps
+    found["macs"] = _per_step(numbers.macs, result.steps)
+    traffic: dict[str, Any] = {}
+    for (level, _, direction), count in numbers.traffic.items():
+        name = f"{level}_{direction}_bytes"
+        traffic[name] = traffic.get(name, 0) + count
+    found.update({name: _per_step(traffic[name], result.steps) for name in sorted(traffic)})
+    return found
+
+
+def _per_step(counts: Any, steps: int) -> Any:
+    """Whole where one step was simulated; a mean of several need not be."""
+    return counts if steps == 1 else counts / steps
+
+
+def frame(result: Result) -> pd.DataFrame:
+    try:
+        import pandas as pd
+    except ImportError:
+        raise MissingExtra("pandas", "report", "a data frame") from None
+    return pd.DataFrame(columns(result))
+
+
+def write_parquet(result: Result, path: str | os.PathLike[str]) -> None:
+    """One Parquet file; workload, machine, version and config hash stand in its schema's metadata."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise MissingExtra("pyarrow", "report", "a Parquet file") from None
+    about = {
+        "workload": result.workload,
+        "machine": result.machine,
+        "batch": str(result.batch),
+        "trainyard": result.version,
+        "config_hash": result.config_hash,
+    }
+    table = pa.table(columns(result)).replace_schema_metadata(about)
+    with whole_file(path) as part:
+        pq.write_table(table, part)
+
+
+def write_csv(result: Result, path: str | os.PathLike[str]) -> None:
+    found = columns(result)
+    values = [column if isinstance(column, list) else column.tolist() for column in found.values()]
+    with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(found)
+        writer.writerows(zip(*values, strict=True))

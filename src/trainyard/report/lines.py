@@ -1,0 +1,201 @@
+"""What a table says, before it is drawn: headline facts, lines that sum to the total, and how machines differ.
+
+The terminal, the HTML page and the notebook all print these, so that they agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from trainyard.errors import BadInput
+from trainyard.ir.assumptions import Assumption
+from trainyard.results import IDLE, Axis, Cost, Result
+from trainyard.units import show, unit_of_field
+
+DRAM = "dram"
+NOBODY = {"layer": "(outside any layer)", "phase": "(no phase)", "resource": "(no resource)", "bound": "(not said)"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One line of a breakdown: a group of rows, `share` its part of the step's time, `bound` what it mostly waits for."""
+
+    label: str
+    cost: Cost
+    share: float
+    bound: str
+    groups: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """`lines`, largest first, then `rest`: together they sum to `total`."""
+
+    by: str
+    lines: tuple[Line, ...]
+    rest: Line | None
+    total: Line
+
+    @property
+    def all(self) -> tuple[Line, ...]:
+        return self.lines if self.rest is None else (*self.lines, self.rest)
+
+
+def breakdown(result: Result, by: Axis = "layer", top: int | None = None) -> Breakdown:
+    """The result by one axis: the `top` groups that take most time (all of them when None), and one line for the others."""
+    if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 0):
+        raise BadInput(f"top must be a whole number of at least 0, got {top!r}")
+    parts: dict[str, list[tuple[str, Cost]]] = {}
+    axes: tuple[Axis, ...] = (by, "kind", "bound")
+    for (label, kind, bound), cost in result.group(*axes).items():
+        name = f"({IDLE})" if kind == IDLE else label or NOBODY.get(by, "(no name)")
+        parts.setdefault(name, []).append((bound, cost))
+    whole = result.time_s
+    lines = [
+        _line(name, bounds, whole) for name, bounds in parts.items() if name != f"({IDLE})" or any(c.time_s for _, c in bounds)
+    ]
+    lines.sort(key=lambda line: (-line.cost.time_s, -line.cost.busy_s, line.label))
+    shown = len(lines) if top is None or len(lines) <= top + 1 else top  # a rest of one is better shown by name
+    left = [pair for line in lines[shown:] for pair in parts[line.label]]
+    rest = _line(f"rest: {len(lines) - shown} more", left, whole, len(lines) - shown) if left else None
+    total = _line("total", [pair for bounds in parts.values() for pair in bounds], whole, len(lines))
+    exact = replace(total, cost=replace(total.cost, time_s=whole))  # a sum of floats may miss the last digit
+    return Breakdown(by=by, lines=tuple(lines[:shown]), rest=rest, total=exact)
+
+
+def _line(label: str, bounds: Sequence[tuple[str, Cost]], whole_s: float, groups: int = 1) -> Line:
+    cost = added(cost for _, cost in bounds)
+    return Line(label=label, cost=cost, share=cost.time_s / whole_s if whole_s else 0.0, bound=_bound(bounds), groups=groups)
+
+
+def added(costs: Iterable[Cost]) -> Cost:
+    time_s = busy_s = energy_j = 0.0
+    macs, traffic = 0, dict[str, int]()
+    for cost in costs:
+        time_s += cost.time_s
+        busy_s += cost.busy_s
+        energy_j += cost.energy_j
+        macs += cost.macs
+        for level, count in cost.traffic_bytes.items():
+            traffic[level] = traffic.get(level, 0) + count
+    return Cost(time_s=time_s, busy_s=busy_s, energy_j=energy_j, traffic_bytes=traffic, macs=macs)
+
+
+def _bound(bounds: Sequence[tuple[str, Cost]]) -> str:
+    """`dram`, or `dram 72 %` where other bounds take a tenth of the time or more; hidden work is told by its busy time."""
+    times: dict[str, float] = {}
+    hidden = not any(cost.time_s for _, cost in bounds)
+    for name, cost in bounds:
+        times[name] = times.get(name, 0.0) + (cost.busy_s if hidden else cost.time_s)
+    total = sum(times.values())
+    if not total:
+        return ""
+    name, most = max(times.items(), key=lambda pair: pair[1])
+    name = name or "not said"
+    return name if most >= 0.9 * total else f"{name} {most / total:.0%}".replace("%", " %")
+
+
+def percent(share: float) -> str:
+    """A share as text, never a rounded-away zero.
+
+    >>> percent(0.4567), percent(0.0012), percent(0.00001), percent(0), percent(1)
+    ('45.7 %', '0.1 %', '<0.1 %', '0 %', '100 %')
+    """
+    if 0 < share < 0.0005:
+        return "<0.1 %"
+    return f"{share * 100:.1f} %".replace(".0 %", " %")
+
+
+def rate(per_s: float) -> str:
+    """Samples per second, without a prefix on the samples.
+
+    >>> rate(12345.6), rate(87.65), rate(0.01234)
+    ('12,346 samples/s', '87.7 samples/s', '0.0123 samples/s')
+    """
+    return f"{per_s:,.0f} samples/s" if per_s >= 100 else f"{per_s:.3g} samples/s"
+
+
+def utilisation(result: Result) -> float | None:
+    """MACs done over the MACs that the machine could have done in that time."""
+    could = result.time_s * result.peaks.macs_per_s
+    return result.macs / could if could else None
+
+
+def dram_bytes(cost: Cost | Result) -> int:
+    return cost.traffic_bytes.get(DRAM, 0)
+
+
+def facts(result: Result) -> list[tuple[str, str]]:
+    """The headline facts, each with its unit."""
+    used = utilisation(result)
+    found = [
+        ("time per step", result.headline),
+        ("throughput", rate(result.samples_per_s)),
+        ("energy per step", show(result.energy_j, "J") if result.columns.energy else "not modelled"),
+        ("DRAM traffic per step", show(dram_bytes(result), "B")),
+    ]
+    found += [(f"{level} traffic per step", show(count, "B")) for level, count in result.traffic_bytes.items() if level != DRAM]
+    found += [(f"peak memory, {pool}", show(count, "B", binary=True)) for pool, count in result.peak_memory_bytes.items()]
+    if used is not None:
+        found.append(("utilisation", f"{percent(used)} of {show(result.peaks.macs_per_s, 'MAC/s')}"))
+    if result.cycles is not None:
+        at = f" at {show(result.clock_hz, 'Hz', digits=4)}" if result.clock_hz else ""
+        found.append(("cycles", f"{result.cycles:,}{at}"))
+    return found
+
+
+def title(result: Result) -> str:
+    return f"{result.workload}, batch {result.batch}, on {result.machine}"
+
+
+def provenance(result: Result) -> str:
+    seed = f", seed {result.seed}" if result.seed is not None else ""
+    return f"trainyard {result.version}, machine config {result.config_hash}{seed}"
+
+
+def assumption_text(assumption: Assumption) -> str:
+    """`fusion = epilogue: what it means; alternatives: none`."""
+    value, others = assumption_values(assumption)
+    text = f"{assumption.name} = {value}: {assumption.meaning}"
+    if others:
+        text += f"; alternatives: {', '.join(others)}"
+    return f"{text}; chosen on {assumption.settles}" if assumption.settles else text
+
+
+def assumption_values(assumption: Assumption) -> tuple[str, list[str]]:
+    """Its value and its alternatives, with the unit that its field's name ends in."""
+    unit = unit_of_field(assumption.path or assumption.name)
+
+    def text(value: object) -> str:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return str(value)
+        return show(value, unit) if unit else f"{value:g}"
+
+    return text(assumption.value), [text(other) for other in assumption.alternatives]
+
+
+def speedup(result: Result, baseline: Result) -> float:
+    """Samples per second over the baseline's: equal to the ratio of times where both steps take the same samples."""
+    return result.samples_per_s / baseline.samples_per_s
+
+
+def differences(results: Sequence[Result]) -> list[str]:
+    """What makes a comparison unfair unless it is meant: one line for each thing that differs."""
+    names = [result.machine for result in results]
+    # fmt: off
+    looked_at: list[tuple[str, list[str]]] = [
+        ("results differ in workload",          [result.workload for result in results]),
+        ("results differ in samples per step",  [f"{result.samples / result.steps:g}" for result in results]),
+        ("machines differ in peak MACs",        [show(result.peaks.macs_per_s, "MAC/s") for result in results]),
+        ("machines differ in DRAM bandwidth",   [show(result.peaks.dram_bytes_per_s, "B/s") for result in results]),
+        ("machines differ in technology",       [result.peaks.technology or "not said" for result in results]),
+        ("machines differ in devices",          [str(result.peaks.devices) for result in results]),
+    ]
+    # fmt: on
+    found = []
+    for what, values in looked_at:
+        if len(set(values)) > 1:
+            of = {value: name for name, value in reversed(list(zip(names, values, strict=True)))}
+            found.append(f"{what}: {' vs '.join(f'{value} ({of[value]})' for value in dict.fromkeys(values))}")
+    return found

@@ -1,0 +1,206 @@
+"""One HTML file that needs nothing else: cards, sortable tables, plots, assumptions, provenance. And a small table for notebooks.
+
+The frame of the page (style, script) is `page.html` beside this file; plotly's script is put in once, whatever the number of plots.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from trainyard._version import VERSION
+from trainyard.errors import BadInput
+from trainyard.files import write_text
+from trainyard.report import bars, lines, plots, tables
+from trainyard.report.lines import Breakdown, Line
+from trainyard.results import Result
+
+MOST_LAYERS = 500
+BROAD = ("time_by_layer", "timeline", "memory_over_time")
+HEADS = ("time", "share", "busy", "energy", "DRAM", "MACs")
+TOTAL_NOTE = "Time is exposed time and sums to the step; busy counts every resource and may exceed it."
+
+
+def write(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
+    """One page for one result or for several beside each other."""
+    write_text(path, page(results))
+
+
+def page(results: Sequence[Result]) -> str:
+    from plotly.offline import get_plotlyjs
+
+    if not results:
+        raise BadInput("nothing to write: no results were given")
+    first = results[0]
+    figures: dict[str, Any] = {}
+    if len(results) == 1:
+        title, subtitle = lines.title(first), "What one training step costs on this machine."
+        body = _result(first, "r0", figures)
+    else:
+        title = f"{first.workload} on {len(results)} machines"
+        subtitle = ", ".join(result.machine for result in results)
+        body = _comparison(results, figures)
+        for number, result in enumerate(results):
+            opened = " open" if number == 0 else ""
+            heading = f"<summary><h2>{escape(lines.title(result))}</h2></summary>"
+            body += f'<details class="result"{opened}>{heading}\n{_result(result, f"r{number}", figures)}</details>\n'
+    template = Template(files("trainyard.report").joinpath("page.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        title=escape(title),
+        subtitle=escape(subtitle),
+        version=escape(VERSION),
+        body=body,
+        footer="<br>".join(escape(f"{result.machine}: {lines.provenance(result)}") for result in results),
+        plotly=get_plotlyjs(),
+        figures=_script_json(figures),
+    )
+
+
+def _script_json(value: Any) -> str:
+    """JSON that cannot end the script element it stands in."""
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _result(result: Result, name: str, figures: dict[str, Any]) -> str:
+    parts = [
+        '<dl class="cards">',
+        *(f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd></div>" for what, value in lines.facts(result)),
+        "</dl>",
+        *(f'<p class="warning">{escape(note)}</p>' for note in result.notes),
+        "<h3>By phase</h3>",
+        _table(lines.breakdown(result, "phase"), bool(result.columns.energy)),
+        "<h3>By layer</h3>",
+        _table(lines.breakdown(result, "layer", MOST_LAYERS), bool(result.columns.energy)),
+        "<h3>Plots</h3>",
+        '<div class="plots">',
+        *(_plot(plot(result), f"{name}-{plot.__name__}", figures, broad=plot.__name__ in BROAD) for plot in plots.ALL),
+        "</div>",
+        "<h3>Assumptions</h3>",
+        _assumptions(result),
+        "<h3>Provenance</h3>",
+        f"<p>{escape(lines.provenance(result))}</p>",
+        f"<details><summary>Machine config</summary><pre>{escape(_config(result))}</pre></details>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _config(result: Result) -> str:
+    return json.dumps(dict(result.config), indent=2, ensure_ascii=False, default=str)
+
+
+def _plot(figure: Any, name: str, figures: dict[str, Any], *, broad: bool) -> str:
+    import plotly.io
+
+    figures[name] = json.loads(plotly.io.to_json(figure, engine="json"))
+    described = escape(figure.layout.meta["description"])
+    broadly = ' class="broad"' if broad else ""
+    return (
+        f'<figure{broadly}><div role="img" aria-label="{described}" data-figure="{escape(name)}" '
+        f'style="height:{figure.layout.height}px"></div><figcaption>{described}</figcaption></figure>'
+    )
+
+
+def _table(found: Breakdown, energy: bool) -> str:
+    more = f", the {len(found.lines)} longest of {found.total.groups}" if found.rest else ""
+    heads = "".join(f'<th scope="col" data-kind="number"><button type="button">{escape(head)}</button></th>' for head in HEADS)
+    label = f'<th scope="col" class="text"><button type="button">{escape(found.by)}</button></th>'
+    bound = '<th scope="col" class="text"><button type="button">bound by</button></th>'
+    foot = [*([found.rest] if found.rest else []), found.total]
+    return "\n".join(
+        [
+            f'<div class="scroll" tabindex="0" role="region" aria-label="Table by {escape(found.by)}"><table class="sortable">',
+            f"<caption>Cost by {escape(found.by)}{more}. {TOTAL_NOTE}</caption>",
+            f"<thead><tr>{label}{heads}{bound}</tr></thead>",
+            "<tbody>",
+            *(_row(line, energy) for line in found.lines),
+            "</tbody><tfoot>",
+            *(_row(line, energy) for line in foot),
+            "</tfoot></table></div>",
+        ]
+    )
+
+
+def _row(line: Line, energy: bool) -> str:
+    label, *numbers, bound = tables.cells(line, energy=energy)
+    cost = line.cost
+    values = (cost.time_s, line.share, cost.busy_s, cost.energy_j, lines.dram_bytes(cost), cost.macs)
+    middle = "".join(f'<td data-value="{value!r}">{escape(text)}</td>' for value, text in zip(values, numbers, strict=True))
+    return f'<tr><th scope="row">{escape(label)}</th>{middle}<td class="text">{escape(bound)}</td></tr>'
+
+
+def _assumptions(result: Result) -> str:
+    if not result.assumptions:
+        return "<p>None: this machine leaves nothing open.</p>"
+    rows = ""
+    for a in result.assumptions:
+        value, others = lines.assumption_values(a)
+        told = (value, a.meaning, ", ".join(others) or "(no other)", a.settles or "-")
+        rows += (
+            f'<tr><th scope="row">{escape(a.name)}</th>'
+            + "".join(f'<td class="wide">{escape(text)}</td>' for text in told)
+            + "</tr>"
+        )
+    names = ("name", "value", "meaning", "alternatives", "chosen on")
+    heads = "".join(f'<th scope="col" class="text">{name}</th>' for name in names)
+    caption = "<caption>What is not known for certain, the value that stands in for it, and what else it could be.</caption>"
+    return f'<div class="scroll"><table>{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def _comparison(results: Sequence[Result], figures: dict[str, Any]) -> str:
+    first = results[0]
+    number = '<th scope="col" data-kind="number"><button type="button">{}</button></th>'
+    text = '<th scope="col" class="text"><button type="button">{}</button></th>'
+    heads = text.format("machine") + "".join(
+        (text if head == "technology" else number).format(head) for head in tables.COMPARED[1:]
+    )
+    rows = []
+    for result in results:
+        machine, *cells, node = tables.comparison_cells(result, first)
+        values = (
+            result.time_s, lines.speedup(result, first), result.samples_per_s, result.energy_j, lines.dram_bytes(result),
+            result.peaks.macs_per_s, result.peaks.dram_bytes_per_s,
+        )  # fmt: skip
+        middle = "".join(f'<td data-value="{value!r}">{escape(cell)}</td>' for value, cell in zip(values, cells, strict=True))
+        rows.append(f'<tr><th scope="row">{escape(machine)}</th>{middle}<td class="text">{escape(node)}</td></tr>')
+    caption = f"<caption>Per training step; speedup is in samples/s over {escape(first.machine)}.</caption>"
+    return "\n".join(
+        [
+            "<h2>Comparison</h2>",
+            *(f'<p class="warning">{escape(warning)}</p>' for warning in lines.differences(results)),
+            f'<div class="scroll"><table class="sortable">{caption}<thead><tr>{heads}</tr></thead><tbody>',
+            *rows,
+            "</tbody></table></div>",
+            '<div class="plots" style="margin-top:1rem">',
+            _plot(bars.time_by_machine(results), "machines-time", figures, broad=False),
+            _plot(bars.energy_by_machine(results), "machines-energy", figures, broad=False),
+            "</div>\n",
+        ]
+    )
+
+
+def notebook(result: Result, top: int = 10) -> str:
+    """A table small enough to be shown at every mention of a result in Jupyter."""
+    cell = 'style="text-align:right;padding:2px 10px"'
+    label = 'style="text-align:left;padding:2px 10px"'
+    energy = bool(result.columns.energy)
+
+    def table(found: Breakdown) -> str:
+        heads = "".join(f"<th {cell}>{head}</th>" for head in HEADS)
+        rows = []
+        for line in (*found.all, found.total):
+            name, *numbers, bound = tables.cells(line, energy=energy)
+            middle = "".join(f"<td {cell}>{escape(number)}</td>" for number in numbers)
+            rows.append(f"<tr><th {label}>{escape(name)}</th>{middle}<td {label}>{escape(bound)}</td></tr>")
+        top_row = f"<tr><th {label}>{escape(found.by)}</th>{heads}<th {label}>bound by</th></tr>"
+        return f"<table><thead>{top_row}</thead><tbody>{''.join(rows)}</tbody></table>"
+
+    facts = "; ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in lines.facts(result))
+    return (
+        f"<div><p><b>{escape(lines.title(result))}</b><br>{facts}</p>{table(lines.breakdown(result, 'phase'))}"
+        f"{table(lines.breakdown(result, 'layer', top))}<p><small>{escape(lines.provenance(result))}</small></p></div>"
+    )

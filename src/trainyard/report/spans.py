@@ -1,0 +1,170 @@
+"""Plots over time: what every stream does when, and how full each memory is. The number of shapes is bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trainyard.report.colours import PHASES, SMALL_TASKS, SPARE, colours, empty, plain, scale, styled
+from trainyard.report.lines import percent
+from trainyard.report.tasks import Tasks, memory, tasks
+from trainyard.results import PICOSECOND, Result
+from trainyard.units import show
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from trainyard.ir.plan import Integers, Pool
+
+Span = tuple[int, int, int, str]
+"""(track, start in ps, end in ps, what hovering says)"""
+MOST_TASKS = 1500
+MOST_TRACKS = 24
+RUNS_PER_TRACK = 400
+MOST_TIMES = 1000
+NO_TIMELINE = "this result carries no timeline (it was added, scaled or read from a file)."
+
+
+def timeline(result: Result, most: int = MOST_TASKS) -> go.Figure:
+    """The largest tasks on their streams, coloured by phase; smaller ones are drawn together in grey beneath them."""
+    import plotly.graph_objects as go
+
+    found = tasks(result)
+    if found is None or not found.span_ps:
+        return empty("Timeline", f"Timeline: {NO_TIMELINE}")
+    lasting = found.end_ps - found.start_ps
+    busy = _occupied(found)
+    tracks = np.sort(np.argsort(-busy, kind="stable")[:MOST_TRACKS])
+    candidates = np.flatnonzero(np.isin(found.track, tracks) & (lasting > 0))
+    ranked = candidates[np.argsort(-lasting[candidates], kind="stable")]
+    large, small = np.sort(ranked[:most]), ranked[most:]
+    place = {track: number for number, track in enumerate(tracks.tolist())}
+    factor, unit = scale(found.span_ps * PICOSECOND, "s")
+    figure = go.Figure()
+    if len(small):
+        _bars(figure, list(_runs(found, small)), place, factor, name=f"{len(small):,} smaller tasks", shade=SMALL_TASKS)
+    by_phase: dict[str, list[Span]] = {}
+    for number in large.tolist():
+        phase, span = _span(found, number)
+        by_phase.setdefault(phase, []).append(span)
+    for phase, shade in colours(by_phase, PHASES).items():
+        _bars(figure, by_phase[phase], place, factor, name=phase, shade=shade)
+    figure.update_layout(barmode="overlay", bargap=0.3, showlegend=True)
+    figure.update_yaxes(range=[len(place) - 0.5, -0.5], showgrid=False, zeroline=False, ticksuffix="  ")
+    figure.update_yaxes(
+        tickmode="array", tickvals=list(place.values()), ticktext=[plain(found.tracks[track], 30) for track in place]
+    )
+    left = "" if len(place) == len(found.tracks) else f" ({len(place)} busiest of {len(found.tracks)} streams)"
+    return styled(
+        figure, f"Timeline{left}", _sentence(found, busy), x=f"time since the start [{unit}]", y="", height=190 + 34 * len(place)
+    )
+
+
+def _occupied(found: Tasks) -> Integers:
+    """By track, for how long at least one of its tasks was under way."""
+    busy = np.zeros(len(found.tracks), np.int64)
+    for track in range(len(found.tracks)):
+        mine = np.flatnonzero(found.track == track)
+        mine = mine[np.argsort(found.start_ps[mine], kind="stable")]
+        reach = np.maximum.accumulate(found.end_ps[mine])
+        begins = np.maximum(found.start_ps[mine], np.concatenate([np.zeros(1, np.int64), reach[:-1]]) if len(mine) else reach)
+        busy[track] = np.maximum(found.end_ps[mine] - begins, 0).sum()
+    return busy
+
+
+def _sentence(found: Tasks, busy: Integers) -> str:
+    first = np.argsort(-busy, kind="stable")[:4].tolist()
+    named = ", ".join(f"{found.tracks[track]} busy {percent(int(busy[track]) / found.span_ps)}" for track in first)
+    return f"Timeline: {len(found):,} tasks on {len(found.tracks)} streams in {show(found.span_ps * PICOSECOND, 's')}; {named}."
+
+
+def _span(found: Tasks, task: int) -> tuple[str, Span]:
+    """The phase that colours a task, and its bar."""
+    who, start, end = found.who(task), int(found.start_ps[task]), int(found.end_ps[task])
+    phase = found.rows.phase[who.rows[0]] if who.rows else found.kind_name(task)
+    lines = [who.op or found.kind_name(task), who.layer, who.phase]
+    lines.append(f"{show((end - start) * PICOSECOND, 's')} from {show(start * PICOSECOND, 's', digits=6)}")
+    return phase, (int(found.track[task]), start, end, "<br>".join(plain(line) for line in lines if line))
+
+
+def _runs(found: Tasks, chosen: Integers) -> Iterator[Span]:
+    """Tasks that follow one another closely on a track, as one bar each."""
+    gap = max(1, found.span_ps // RUNS_PER_TRACK)
+    for track in np.unique(found.track[chosen]).tolist():
+        mine = chosen[found.track[chosen] == track]
+        mine = mine[np.argsort(found.start_ps[mine], kind="stable")]
+        starts, ends = found.start_ps[mine], np.maximum.accumulate(found.end_ps[mine])
+        first = np.flatnonzero(np.concatenate([[True], starts[1:] - ends[:-1] > gap]))
+        last = np.concatenate([first[1:], [len(mine)]]) - 1
+        for begin, finish in zip(first.tolist(), last.tolist(), strict=True):
+            yield track, int(starts[begin]), int(ends[finish]), f"{finish - begin + 1:,} smaller tasks"
+
+
+def _bars(figure: go.Figure, spans: list[Span], place: dict[int, int], factor: float, *, name: str, shade: str) -> None:
+    figure.add_bar(
+        orientation="h",
+        y=[place[track] for track, _, _, _ in spans],
+        base=[start * PICOSECOND / factor for _, start, _, _ in spans],
+        x=[(end - start) * PICOSECOND / factor for _, start, end, _ in spans],
+        width=0.7,
+        customdata=[text for _, _, _, text in spans],
+        hovertemplate="%{customdata}<extra></extra>",
+        name=plain(name),
+        marker={"color": shade, "line": {"width": 0.5, "color": "rgba(255,255,255,0.5)"}},
+    )
+
+
+def memory_over_time(result: Result, most: int = MOST_TIMES) -> go.Figure:
+    """Bytes held in each pool; between two drawn times the largest is kept, so that a peak is never smoothed away."""
+    import plotly.graph_objects as go
+
+    title = "Memory over time"
+    pools = [(pool, times, held) for pool, times, held in memory(result) if len(times)]
+    if not pools or not any(held.any() for _, _, held in pools):
+        return empty(title, f"Memory over time: {'no pool was used.' if result.timeline is not None else NO_TIMELINE}")
+    highest = max(int(held.max()) for _, _, held in pools)
+    longest = result.timeline.end_ps if result.timeline is not None else 0
+    bytes_factor, bytes_unit = scale(highest, "B", binary=True)
+    time_factor, time_unit = scale(longest * PICOSECOND, "s")
+    shades = (*PHASES.values(), *SPARE)
+    figure = go.Figure()
+    for number, (pool, times, held) in enumerate(pools):
+        peak = int(held.max())
+        drawn_times, drawn = _thinned(np.append(times, longest), np.append(held, held[-1]), most)
+        figure.add_scatter(
+            x=drawn_times * PICOSECOND / time_factor,
+            y=drawn / bytes_factor,
+            mode="lines",
+            line={"shape": "hv", "color": shades[number % len(shades)], "width": 1.5},
+            fill="tozeroy" if len(pools) == 1 else None,
+            name=plain(_holds(pool, peak)),
+            hovertemplate=f"%{{y:.4g}} {bytes_unit} at %{{x:.4g}} {time_unit}<extra></extra>",
+        )
+        if pool.capacity_bytes is not None and peak > pool.capacity_bytes / 4:
+            figure.add_scatter(
+                x=[0, longest * PICOSECOND / time_factor],
+                y=[pool.capacity_bytes / bytes_factor] * 2,
+                mode="lines",
+                line={"dash": "dash", "color": shades[number % len(shades)]},
+                name=plain(f"{pool.name}, capacity"),
+                hoverinfo="skip",
+            )
+    figure.update_layout(showlegend=True)
+    figure.update_yaxes(rangemode="tozero")
+    sentence = "Memory over time: " + ", ".join(_holds(pool, int(held.max())) for pool, _, held in pools)
+    return styled(figure, title, f"{sentence}.", x=f"time [{time_unit}]", y=f"memory held [{bytes_unit}]")
+
+
+def _holds(pool: Pool, peak: int) -> str:
+    room = "" if pool.capacity_bytes is None else f" of {show(pool.capacity_bytes, 'B', binary=True)}"
+    return f"{pool.name}, peak {show(peak, 'B', binary=True)}{room}"
+
+
+def _thinned(times: Integers, held: Integers, most: int) -> tuple[Integers, Integers]:
+    """At most about `most` points: of each group of neighbours the largest, and the last of all."""
+    if len(times) <= most:
+        return times, held
+    firsts = np.linspace(0, len(times), most, endpoint=False).astype(np.intp)
+    return np.append(times[firsts], times[-1]), np.append(np.maximum.reduceat(held, firsts), held[-1])

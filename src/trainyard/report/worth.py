@@ -1,0 +1,95 @@
+"""What the next 10 % of each resource is worth: the machine is run again with one field raised at a time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainyard.errors import TrainyardError
+from trainyard.report.lines import percent
+from trainyard.results import Result
+from trainyard.units import show, unit_of_field
+
+ENDINGS = ("_hz", "_bytes_per_s", "_bytes", "_macs_per_s", "_flop_per_s")
+COUNTS = frozenset(
+    {
+        "rows", "columns", "elements", "lanes", "depth", "tiles", "dpes", "multipliers", "bandwidth", "macs_per_element",
+        "macs_per_cycle", "cores", "units",
+    }
+)  # fmt: skip
+SIZES_OF_THINGS = ("element_bytes", "line_bytes", "burst_bytes", "page_bytes", "sector_bytes", "transaction_bytes", "message_bytes")
+"""Fields that end like a capacity and are none: more of them is not more of a resource."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """One field raised: `change` is the relative change of the time (negative: faster), None where the machine refused it."""
+
+    path: str
+    before: float
+    after: float
+    change: float | None
+    step_change: float | None
+    error: str = ""
+
+    @property
+    def raised(self) -> float:
+        return self.after / self.before - 1.0
+
+    def text(self) -> str:
+        """`dram_bytes_per_s 150 GB/s -> 165 GB/s (+10 %)`."""
+        unit = unit_of_field(self.path)
+        binary = unit == "B"
+        old, new = (f"{v:g}" if unit is None else show(v, unit, binary=binary) for v in (self.before, self.after))
+        return f"{self.path} {old} -> {new} (+{percent(self.raised)})"
+
+
+def resources(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """The fields of a machine that are amounts of something, by path, in the order of the config.
+
+    >>> list(resources({"clock_hz": 1e9, "order": "plain", "array": {"type": "systolic", "rows": 128}}))
+    [('clock_hz', 1000000000.0), ('array.rows', 128)]
+    """
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            yield from resources(value, f"{prefix}{name}.")
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            continue
+        elif name in COUNTS or (name.endswith(ENDINGS) and not name.endswith(SIZES_OF_THINGS)):
+            yield f"{prefix}{name}", value
+
+
+def raised(value: float) -> float:
+    """A tenth more; a whole number is rounded up to the next.
+
+    >>> raised(128), raised(4), raised(150e9)
+    (141, 5, 165000000000.0)
+    """
+    return -(-value * 11 // 10) if isinstance(value, int) else float(f"{value * 1.1:.12g}")
+
+
+def layer_time_s(result: Result, layer: str) -> float:
+    """Exposed time of a layer and of the layers below it; of the whole step for ''."""
+    if not layer:
+        return result.time_s
+    return sum(cost.time_s for name, cost in result.by_layer.items() if name == layer or name.startswith(f"{layer}."))
+
+
+def worths(result: Result, layer: str = "") -> list[Worth]:
+    """Every resource raised by a tenth, the most valuable first, those that the machine refuses last."""
+    if result.rerun is None:
+        return []
+    found = []
+    before_s = layer_time_s(result, layer)
+    for path, value in resources(result.config):
+        more = raised(value)
+        try:
+            again = result.rerun({path: more})
+        except TrainyardError as problem:
+            found.append(Worth(path=path, before=value, after=more, change=None, step_change=None, error=str(problem)))
+            continue
+        change = layer_time_s(again, layer) / before_s - 1.0 if before_s else 0.0
+        found.append(Worth(path=path, before=value, after=more, change=change, step_change=again.time_s / result.time_s - 1.0))
+    return sorted(found, key=lambda worth: (worth.change is None, worth.change or 0.0))
