@@ -20,15 +20,19 @@ class Assumption:
     alternatives: tuple[Any, ...] = ()
     path: str = ""
     settles: str = ""
+    choice: bool = False
 
     @property
     def open(self) -> bool:
         return bool(self.path and self.alternatives)
 
 
-def assumed(default: Any, meaning: str, *alternatives: Any) -> Any:
-    """A dataclass field whose value is an assumption: it says what it means and what else it could be."""
-    return field(default=default, metadata={"meaning": meaning, "alternatives": alternatives})
+def assumed(default: Any, meaning: str, *alternatives: Any, choice: bool = False) -> Any:
+    """A dataclass field whose value is an assumption: it says what it means and what else it could be.
+
+    A `choice` is the user's to make, not a thing unknown (what to simulate at all): it has a worth, but widens no range.
+    """
+    return field(default=default, metadata={"meaning": meaning, "alternatives": alternatives, "choice": choice})
 
 
 def assumptions_of(machine: Any, prefix: str = "") -> tuple[Assumption, ...]:
@@ -41,7 +45,16 @@ def assumptions_of(machine: Any, prefix: str = "") -> tuple[Assumption, ...]:
         path = f"{prefix}{part.name}"
         if "meaning" in part.metadata:
             others = tuple(a for a in (*part.metadata["alternatives"], part.default) if a != value)
-            found.append(Assumption(name=path, value=value, meaning=part.metadata["meaning"], alternatives=others, path=path))
+            found.append(
+                Assumption(
+                    name=path,
+                    value=value,
+                    meaning=part.metadata["meaning"],
+                    alternatives=others,
+                    path=path,
+                    choice=part.metadata["choice"],
+                )
+            )
         elif is_dataclass(value) and not isinstance(value, type):
             found.extend(assumptions_of(value, f"{path}."))
     return tuple(found)

@@ -285,6 +285,18 @@ class Plan:
         """`size` bytes of `pool` are released when `task` ends."""
         self._memory.extend((*self._place(task, pool), -whole(size, f"task {task}: bytes given back")))
 
+    def hold(self, first: Sequence[int], last: Sequence[int], pool: int, sizes: Sequence[int]) -> None:
+        """Many at once: `sizes[i]` bytes of `pool` from the start of task `first[i]` to the end of task `last[i]`."""
+        if not len(first) == len(last) == len(sizes):
+            raise BadInput(f"hold: {len(first)} first tasks, {len(last)} last tasks and {len(sizes)} sizes do not pair up")
+        for tasks in filter(len, (first, last)):
+            self._place(min(tasks), pool)
+            self._place(max(tasks), pool)
+        if sizes:
+            whole(min(sizes), "hold: the least of its sizes")
+        for start, end, size in zip(first, last, sizes, strict=True):
+            self._memory.extend((start, pool, size, end, pool, -size))
+
     def columns(self) -> Columns:
         """The plan as it stands, as arrays of its own."""
         import numpy as np

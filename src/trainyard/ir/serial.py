@@ -87,8 +87,9 @@ def _step(document: Mapping[str, Any]) -> Step:
     )
     ops = tuple(
         Op(
-            body=bodies[body], name=words[name], layer=words[layer], call=call, phase=Phase(words[phase]), recompute=bool(recompute),
-            inputs=tuple(inputs), outputs=tuple(outputs), letters=_letters(words[letters]), fused=fused, slope=tuple(slope or ()),
+            body=bodies[body], name=words[name], layer=words[layer], call=call, phase=Phase(words[phase]),
+            recompute=bool(recompute), inputs=tuple(inputs), outputs=tuple(outputs), letters=_letters(words[letters]),
+            fused=fused, slope=tuple(slope or ()),
         )
         for body, name, layer, call, phase, recompute, inputs, outputs, letters, fused, slope in document["ops"]
     )  # fmt: skip

@@ -51,6 +51,11 @@ class Role(StrEnum):
     PARAMETER_GRADIENT = "parameter_gradient"
     STATE = "state"
 
+    @property
+    def resident(self) -> bool:
+        """In memory before the step begins and after it has ended."""
+        return self not in (Role.ACTIVATION, Role.GRADIENT, Role.PARAMETER_GRADIENT)
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -213,6 +218,29 @@ class Step:
             waits.append(tuple(sorted(before)))
             producer.update(dict.fromkeys(map(self.base, op.outputs), index))
         return tuple(waits)
+
+    @cached_property
+    def transients(self) -> tuple[tuple[tuple[int, ...], int], ...]:
+        """For each tensor that comes and goes within the step: the ops that write or read it, the producer first, and its bytes."""
+        users: dict[int, dict[int, None]] = {}
+        for index, op in enumerate(self.ops):
+            for base in map(self.base, op.outputs):
+                if not self.tensors[base].role.resident:
+                    users.setdefault(base, {})[index] = None
+            for base in map(self.base, op.inputs):
+                if base in users:
+                    users[base][index] = None
+        return tuple((tuple(ops), self.tensors[base].bytes) for base, ops in users.items())
+
+    @cached_property
+    def resident_bytes(self) -> int:
+        """Parameters, optimizer state, buffers and the batch; versions of one tensor are one tensor."""
+        found = {
+            (spec.role, spec.name or str(number)): spec.bytes
+            for number, spec in enumerate(self.tensors)
+            if spec.view_of is None and spec.role.resident
+        }
+        return sum(found.values())
 
     @cached_property
     def layers(self) -> tuple[str, ...]:

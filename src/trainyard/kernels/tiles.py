@@ -17,6 +17,8 @@ Real = npt.NDArray[np.float64]
 
 ORDERS = np.array([(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)], dtype=np.int64)
 """Outer to inner, by axis."""
+CHOSEN = 10
+"""Columns of a result: m, n, k, order, cycles, compute cycles, number of the candidate, passes of A, of B, of the sums."""
 BELOW = 1.0 - 1e-12
 """Keeps a bound made of rounded sums a bound."""
 
@@ -137,13 +139,16 @@ def _canonical(steps: Whole, order: Whole) -> bool:
 
 
 @njit(cache=True)
-def _traffic(steps: Whole, order: Whole, totals: Real) -> float:
-    """DRAM bytes of a product: a tensor without an axis goes through once for each step of that loop, if anything moves inside."""
-    through = np.ones(3, np.int64)
-    if steps[order[2]] > 1:
-        through[order[1]] = steps[order[1]]
-    if steps[order[2]] > 1 or steps[order[1]] > 1:
-        through[order[0]] = steps[order[0]]
+def _passes(steps: Whole, order: Whole, through: Whole) -> None:
+    """By axis: how often a tensor without it goes through, once for each step of that loop if anything moves inside."""
+    through[order[2]] = 1
+    through[order[1]] = steps[order[1]] if steps[order[2]] > 1 else 1
+    through[order[0]] = steps[order[0]] if steps[order[2]] > 1 or steps[order[1]] > 1 else 1
+
+
+@njit(cache=True)
+def _traffic(through: Whole, totals: Real) -> float:
+    """DRAM bytes of a product; sums that leave unfinished are written and read again."""
     return float(totals[0] * through[1] + totals[1] * through[0] + totals[2] + 2.0 * (through[2] - 1) * totals[3])
 
 
@@ -211,13 +216,14 @@ def best_tile(
 
     `dims` is M, N, K, count; `ends[axis]` is how many of `sizes[axis]` combine freely, and how many there are (a diagonal triple
     takes the same index on each axis). `supply` is bytes per cycle and resident bytes. Each candidate has a lower bound (all
-    compute, or all DRAM traffic) and only those that could still win are evaluated. `chosen` gets m, n, k, order, cycles, compute,
-    and the candidate's number; cycles stay -1 where nothing fits. Equal cycles: less traffic, then the first.
+    compute, or all DRAM traffic) and only those that could still win are evaluated. `chosen` gets the columns of
+    CHOSEN; cycles stay -1 where nothing fits. Equal cycles: less traffic, then the first.
     """
     parts, over = _axes(dims, sizes, ends, forms)
     candidates = ends[0, 0] * ends[1, 0] * ends[2, 0] + ends[0, 1] - ends[0, 0]
     bound, code = np.empty(candidates * 6), np.empty(candidates * 6, np.int64)
     tile, where, kinds = np.empty((3, 3), np.int64), np.empty(3, np.int64), np.empty((2, 2, 2), np.int64)
+    through = np.empty(3, np.int64)
     left, right, out = dims[3] * dims[0] * dims[2], dims[3] * dims[2] * dims[1], dims[3] * dims[0] * dims[1]
     totals = np.array([left * rates[0], right * rates[1], out * rates[2], out * rates[3]])
     found = 0
@@ -230,7 +236,8 @@ def best_tile(
         busy = float(_kinds(tile, where, forms, over, table, kinds) * dims[3] + transfer(operands, supply[0], latency) + drain)
         for order in range(6):
             if _canonical(tile[:, 1], ORDERS[order]):
-                bound[found] = max(busy, _traffic(tile[:, 1], ORDERS[order], totals) / supply[0] * BELOW)
+                _passes(tile[:, 1], ORDERS[order], through)
+                bound[found] = max(busy, _traffic(through, totals) / supply[0] * BELOW)
                 code[found] = candidate * 6 + order
                 found += 1
     chosen[4] = -1
@@ -246,11 +253,13 @@ def best_tile(
             _place(candidate, ends, parts, where, tile)
             compute = _kinds(tile, where, forms, over, table, kinds) * dims[3]
             cycles = tiled_cycles(tile, ORDERS[order], dims[3], rates, supply, latency, kinds)
-            moved = _traffic(tile[:, 1], ORDERS[order], totals)
+            _passes(tile[:, 1], ORDERS[order], through)
+            moved = _traffic(through, totals)
             better = chosen[4] < 0 or cycles < chosen[4] or (cycles == chosen[4] and moved < least)
             if better or (cycles == chosen[4] and moved == least and code[index] < chosen[6]):
                 chosen[0], chosen[1], chosen[2] = tile[0, 0], tile[1, 0], tile[2, 0]
                 chosen[3], chosen[4], chosen[5], chosen[6] = order, cycles, compute, code[index]
+                chosen[7], chosen[8], chosen[9] = through[1], through[0], through[2]
                 least = moved
         if turn == 0:
             likely = np.nonzero(bound[:found] <= chosen[4])[0]
@@ -260,7 +269,7 @@ def best_tile(
 @njit(cache=True)
 def best_tiles(dims: Whole, rates: Real, sizes: Whole, ends: Whole, forms: Whole, table: Whole, supply: Real, latency: int) -> Any:
     """`best_tile` of many products at once."""
-    chosen = np.empty((dims.shape[0], 7), np.int64)
+    chosen = np.empty((dims.shape[0], CHOSEN), np.int64)
     for product in range(dims.shape[0]):
         best_tile(dims[product], rates[product], sizes[product], ends[product], forms, table, supply, latency, chosen[product])
     return chosen

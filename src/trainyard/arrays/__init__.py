@@ -1,0 +1,11 @@
+"""Compute fabrics: stateless, without a clock; a product in, cycles and events out.
+
+Imports parts and the nouns of `ir` alone. A new array is one file with a frozen dataclass that follows `ir.Array`; one whose
+cycles are a closed form also offers `folds`, which the tile search evaluates without calling it.
+"""
+
+from trainyard.arrays.execution import Execution
+from trainyard.arrays.spatial import Spatial
+from trainyard.arrays.systolic import Dataflow, Systolic
+
+__all__ = ["Dataflow", "Execution", "Spatial", "Systolic"]

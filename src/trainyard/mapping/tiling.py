@@ -1,0 +1,268 @@
+"""Tiles of one product: what they move between DRAM and scratchpad, how long they take, and which are best.
+
+Half of the scratchpad holds the tiles of the current step (one of A, one of B, one of sums), the other half is being filled with
+those of the next. While the array computes a step, the DRAM writes what the step before left behind and reads what the next one
+needs, so a step takes the longer of the two; the first fill and the last drain are seen in full. A tile that two steps in a row
+share is not moved. Sums that must leave unfinished (k is not the innermost loop, and more than one tile of sums lies inside it) are
+written and read again as accumulators. `walk` visits tile after tile; the closed form gives the very same cycles and bytes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.errors import BadInput
+from trainyard.ir import Array, MatMul
+from trainyard.parts.folds import AXES, Axis, Folds
+
+ORDERS = tuple("".join(AXES[axis] for axis in order) for order in itertools.permutations(range(3)))
+"""Loop orders, outer to inner: mnk, mkn, nmk, nkm, kmn, knm."""
+
+Size = tuple[int, int, int]
+Whole = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A product and the DRAM bytes of its whole tensors (all `count` of them), as often as they go through once.
+
+    `out_bytes` is what finished sums move, an epilogue's own reads and writes included; `sum_bytes` is the size of all sums as
+    accumulators. Of a convolution read raw, `a_bytes` is less than its matrix: a tile's share of it is in proportion.
+    """
+
+    op: MatMul
+    a_bytes: int
+    b_bytes: int
+    out_bytes: int
+    sum_bytes: int
+
+    @classmethod
+    def dense(cls, op: MatMul, element_bytes: int, accumulator_bytes: int = 4) -> Problem:
+        left, right, out = (op.count * size for size in (op.M * op.K, op.K * op.N, op.M * op.N))
+        return cls(
+            op=op,
+            a_bytes=left * element_bytes,
+            b_bytes=right * element_bytes,
+            out_bytes=out * element_bytes,
+            sum_bytes=out * accumulator_bytes,
+        )
+
+    @property
+    def rates(self) -> tuple[float, float, float, float]:
+        """Bytes per matrix element of A, B, finished sums, unfinished sums."""
+        op = self.op
+        left, right, out = (op.count * size for size in (op.M * op.K, op.K * op.N, op.M * op.N))
+        return self.a_bytes / left, self.b_bytes / right, self.out_bytes / out, self.sum_bytes / out
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supply:
+    """What a device gives a product: room for one step's tiles, DRAM bandwidth and latency in cycles of its clock."""
+
+    resident_bytes: float
+    bytes_per_cycle: float
+    latency_cycles: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiling:
+    """Tile sizes along m, n, k (edge tiles are clipped) and the order of the loops, outer to inner."""
+
+    m: int
+    n: int
+    k: int
+    order: str = "mnk"
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise BadInput(f"Tiling: order {self.order!r} is none of {', '.join(ORDERS)}")
+
+    def size(self, axis: Axis) -> int:
+        return {"m": self.m, "n": self.n, "k": self.k}[axis]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tiled:
+    """A product on tiles: cycles, those of the array alone, and DRAM bytes by tensor."""
+
+    tiling: Tiling
+    cycles: int
+    compute_cycles: int
+    a_read: int
+    b_read: int
+    out_moved: int
+    spill_write: int
+    spill_read: int
+
+    @property
+    def dram_bytes(self) -> int:
+        return self.a_read + self.b_read + self.out_moved + self.spill_write + self.spill_read
+
+
+def passes(op: MatMul, tiling: Tiling) -> Size:
+    """How often A, B and the sums go through: a tensor without an axis, once for each step of that loop if anything moves inside.
+
+    >>> passes(MatMul(8, 8, 8), Tiling(m=4, n=4, k=4, order="mnk"))  # A again for each n, B again for each m, sums stay
+    (2, 2, 1)
+    >>> passes(MatMul(8, 8, 8), Tiling(m=4, n=4, k=8, order="mnk"))  # all of K in one tile: a row of A stays over n
+    (1, 2, 1)
+    """
+    steps = {axis: -(-extent // tiling.size(axis)) for axis, extent in zip(AXES, (op.M, op.N, op.K), strict=True)}
+
+    def through(axis: str) -> int:
+        inside = tiling.order[tiling.order.index(axis) + 1 :]
+        return steps[axis] if any(steps[loop] > 1 for loop in inside) else 1  # type: ignore[index]  # loops are axes
+
+    return through("n"), through("m"), through("k")
+
+
+def _closed_form(problem: Problem, tiling: Tiling, cycles: int, compute_cycles: int, through: Sequence[int]) -> Tiled:
+    over_n, over_m, over_k = through
+    spilled = (over_k - 1) * problem.sum_bytes
+    return Tiled(
+        tiling=tiling,
+        cycles=cycles,
+        compute_cycles=compute_cycles,
+        a_read=over_n * problem.a_bytes,
+        b_read=over_m * problem.b_bytes,
+        out_moved=problem.out_bytes,
+        spill_write=spilled,
+        spill_read=spilled,
+    )
+
+
+@lru_cache(maxsize=65536)
+def _sizes(extent: int, granule: int) -> tuple[int, ...]:
+    doubled = (granule << power for power in range(extent.bit_length() + 1))
+    return (*(size for size in itertools.takewhile(lambda size: size < extent, doubled)), extent)
+
+
+@lru_cache(maxsize=65536)
+def _menu(extents: Size, granule: Size, tile: Size | None) -> tuple[Whole, Whole]:
+    """Sizes of each axis as the compiled search takes them: those that combine freely, then the diagonal ones."""
+    free: list[tuple[int, ...]]
+    small: list[list[int]] = [[], [], []]
+    if tile is not None:
+        free = [(min(size, extent),) for size, extent in zip(tile, extents, strict=True)]
+    else:
+        free = [_sizes(extent, size) for extent, size in zip(extents, granule, strict=True)]
+        base = [min(extent, size) for extent, size in zip(extents, granule, strict=True)]
+        small = [[max(1, size >> power) for power in range(1, max(base).bit_length())] for size in base]
+    longest = max(len(sizes) for sizes in free) + len(small[0])
+    sizes, ends = np.ones((3, longest), dtype=np.int64), np.empty((3, 2), dtype=np.int64)
+    for axis, row in enumerate(free):
+        whole = [*row, *small[axis]]
+        sizes[axis, : len(whole)] = whole
+        ends[axis] = len(row), len(whole)
+    return sizes, ends
+
+
+def candidates(op: MatMul, granule: Size) -> list[Size]:
+    """Tiles that the search looks at: doublings of the granule up to the whole dimension, freely combined; below it, halvings.
+
+    >>> candidates(MatMul(5, 4, 9), (2, 4, 4))
+    [(2, 4, 4), (2, 4, 8), (2, 4, 9), (4, 4, 4), (4, 4, 8), (4, 4, 9), (5, 4, 4), (5, 4, 8), (5, 4, 9), (1, 2, 2), (1, 1, 1)]
+    """
+    sizes, ends = _menu((op.M, op.N, op.K), granule, None)
+    free = [sizes[axis, : ends[axis, 0]].tolist() for axis in range(3)]
+    small = zip(*(sizes[axis, ends[axis, 0] : ends[axis, 1]].tolist() for axis in range(3)), strict=True)
+    return [*itertools.product(*free), *small]
+
+
+def _forms(array: Array) -> Whole:
+    rows: Sequence[Folds] = getattr(array, "folds", ())
+    return np.array([form.row for form in rows], dtype=np.int64).reshape(len(rows), 6)
+
+
+def _table(array: Array, problem: Problem, sizes: Whole, ends: Whole, supply: Supply) -> Whole:
+    """Tile cycles of an array without a closed form, asked for tile by tile: each size and its edge, where the tile fits."""
+    extents, rates = (problem.op.M, problem.op.N, problem.op.K), problem.rates
+    table = np.zeros(tuple(2 * int(ends[axis, 1]) for axis in range(3)), dtype=np.int64)
+    known: dict[Size, int] = {}
+    free = itertools.product(*(range(int(ends[axis, 0])) for axis in range(3)))
+    small = zip(*(range(int(ends[axis, 0]), int(ends[axis, 1])) for axis in range(3)), strict=True)
+    for where in itertools.chain(free, small):
+        m, n, k = (int(sizes[axis, index]) for axis, index in enumerate(where))
+        if m * k * rates[0] + k * n * rates[1] + m * n * rates[3] > supply.resident_bytes:
+            continue
+        pairs = [(size, extent - (-(-extent // size) - 1) * size) for size, extent in zip((m, n, k), extents, strict=True)]
+        for edges in itertools.product((0, 1), repeat=3):
+            size = (pairs[0][edges[0]], pairs[1][edges[1]], pairs[2][edges[2]])
+            if size not in known:
+                known[size] = array.cost(MatMul(*size)).cycles
+            table[tuple(2 * index + edge for index, edge in zip(where, edges, strict=True))] = known[size]
+    return table
+
+
+_NO_TABLE = np.zeros((1, 1, 1), dtype=np.int64)
+
+
+def search(problems: Sequence[Problem], array: Array, supply: Supply, tile: Size | None = None) -> list[Tiled]:
+    """The fastest tile and loop order of each product, or the fastest order of a given tile."""
+    from trainyard.kernels import tiles
+
+    if not problems:
+        return []
+    granule, forms = array.granule(), _forms(array)
+    menus = [_menu((p.op.M, p.op.N, p.op.K), granule, tile) for p in problems]
+    dims = np.array([(p.op.M, p.op.N, p.op.K, p.op.count) for p in problems], dtype=np.int64)
+    rates = np.array([p.rates for p in problems])
+    speed = np.array([supply.bytes_per_cycle, supply.resident_bytes], dtype=np.float64)
+    found: Any
+    if len(forms):
+        longest = max(sizes.shape[1] for sizes, _ in menus)
+        sizes = np.ones((len(menus), 3, longest), dtype=np.int64)
+        for index, (row, _) in enumerate(menus):
+            sizes[index, :, : row.shape[1]] = row
+        ends = np.array([row for _, row in menus])
+        found = tiles.best_tiles(dims, rates, sizes, ends, forms, _NO_TABLE, speed, supply.latency_cycles)
+    else:
+        found = np.empty((len(problems), tiles.CHOSEN), dtype=np.int64)
+        for index, (problem, (row, end)) in enumerate(zip(problems, menus, strict=True)):
+            table = _table(array, problem, row, end, supply)
+            tiles.best_tile(dims[index], rates[index], row, end, forms, table, speed, supply.latency_cycles, found[index])
+    return [_tiled(problem, row, supply, tile) for problem, row in zip(problems, found.tolist(), strict=True)]
+
+
+def _tiled(problem: Problem, row: list[int], supply: Supply, tile: Size | None) -> Tiled:
+    m, n, k, order, cycles, compute, _, *through = row
+    if cycles < 0:
+        op, rates = problem.op, problem.rates
+        m, n, k = (1, 1, 1) if tile is None else (min(tile[0], op.M), min(tile[1], op.N), min(tile[2], op.K))
+        needed = m * k * rates[0] + k * n * rates[1] + m * n * rates[3]
+        raise BadInput(
+            f"tile {m} x {n} x {k} of {op} needs {needed:.0f} bytes, half of the scratchpad holds {supply.resident_bytes:.0f}: "
+            f"give a larger scratchpad{'' if tile is None else ' or a smaller tiling'}"
+        )
+    return _closed_form(problem, Tiling(m=m, n=n, k=k, order=ORDERS[order]), cycles, compute, through)
+
+
+def evaluate(problem: Problem, tiling: Tiling, array: Array, supply: Supply) -> Tiled:
+    """One given tile in one given order, in closed form."""
+    from trainyard.kernels import tiles
+
+    extents = (problem.op.M, problem.op.N, problem.op.K)
+    sizes = [min(tiling.size(axis), extent) for axis, extent in zip(AXES, extents, strict=True)]
+    steps = [-(-extent // size) for size, extent in zip(sizes, extents, strict=True)]
+    edges = [extent - (count - 1) * size for size, count, extent in zip(sizes, steps, extents, strict=True)]
+    kinds = np.empty((2, 2, 2), dtype=np.int64)
+    compute = 0
+    cycles_of = getattr(array, "tile_cycles", None) or (lambda m, n, k: array.cost(MatMul(m, n, k)).cycles)
+    for em, en, ek in itertools.product((0, 1), repeat=3):
+        pair = [(size, edge) for size, edge in zip(sizes, edges, strict=True)]
+        kinds[em, en, ek] = cycles_of(pair[0][em], pair[1][en], pair[2][ek])
+        weights = [1 if edge else count - 1 for edge, count in zip((em, en, ek), steps, strict=True)]
+        compute += weights[0] * weights[1] * weights[2] * int(kinds[em, en, ek])
+    tile = np.array(list(zip(sizes, steps, edges, strict=True)), dtype=np.int64)
+    order = np.array([AXES.index(axis) for axis in tiling.order], dtype=np.int64)
+    speed = np.array([supply.bytes_per_cycle, supply.resident_bytes], dtype=np.float64)
+    count, rates = problem.op.count, np.array(problem.rates)
+    cycles = int(tiles.tiled_cycles(tile, order, count, rates, speed, supply.latency_cycles, kinds))
+    return _closed_form(problem, tiling, cycles, compute * count, passes(problem.op, tiling))

@@ -1,0 +1,208 @@
+"""Run a step on a machine, compare machines, and ask what each assumption is worth.
+
+Name the machine, let its system make a plan, run the plan on the clock, book the time to ops, keep the way back.
+(The file is not called run.py: `trainyard.run` is the function.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import BadInput, TrainyardError
+from trainyard.ir import Device, Masks, Step, System, assumptions_of
+from trainyard.results import Peaks, Result, booked
+from trainyard.timeline import Timeline
+from trainyard.units import show
+
+if TYPE_CHECKING:
+    import os
+
+Machine = str | Device | System
+
+
+def run(
+    workload: Step | str,
+    on: Machine,
+    *,
+    masks: Masks | None = None,
+    batch: int | None = None,
+    parallel: str | None = None,
+    seed: int | None = None,
+    **overrides: Any,
+) -> Result:
+    """What one training step costs on a machine.
+
+    `workload` is a Step or the name of a zoo model; `on` a machine or its name (`npu(dram=75 GB/s)`); further keywords override
+    fields of the machine for this run (`fusion="none"`, `tiling=(128, 128, 128)`).
+    """
+    from trainyard import engine, machines
+
+    step = _step(workload, batch)
+    name = on if isinstance(on, str) else machines.title(on)
+    machine = machines.machine(on)
+    if parallel is not None:
+        if not isinstance(machine, System):
+            raise BadInput(f"{name} is one device: parallel={parallel!r} needs a system of several")
+        overrides["parallel"] = parallel
+    machine = machines.with_overrides(machine, overrides)
+    if masks is not None:
+        _check(masks, step)
+    system = _system(machine)
+    plan = system.plan(step, masks)
+    timeline = engine.run(plan)
+    rows, columns = booked(timeline, plan.book)
+
+    def again(changes: Mapping[str, Any]) -> Result:
+        changed = machines.with_overrides(machine, changes)
+        return run(step, changed, masks=masks, seed=seed)
+
+    return Result(
+        workload=step.name,
+        machine=name,
+        batch=step.batch,
+        samples=step.batch * getattr(system, "replicas", 1),
+        rows=rows,
+        columns=columns,
+        entries=tuple(entry for entry, _ in plan.book.entries),
+        peaks=_peaks(machine),
+        clock_hz=getattr(machine, "clock_hz", None),
+        cycles=plan.book.cycles,
+        peak_memory_bytes={pool.name: timeline.peak(number) for number, pool in enumerate(timeline.pools)},
+        assumptions=assumptions_of(machine),
+        notes=_notes(timeline, machine),
+        config=machines.describe(machine),
+        seed=seed,
+        timeline=timeline,
+        rerun=again,
+    )
+
+
+def _step(workload: Step | str, batch: int | None) -> Step:
+    if isinstance(workload, str):
+        from trainyard.workloads import zoo
+
+        return zoo.load(workload, batch=batch)
+    if not isinstance(workload, Step):
+        raise BadInput(
+            f"expected a Step or the name of a zoo model, got {type(workload).__name__}: ty.capture(model, ...) makes a Step"
+        )
+    if not workload.ops:
+        raise BadInput(f"step {workload.name!r} has no ops")
+    return workload if batch is None else workload.rebatch(batch)
+
+
+def _check(masks: Masks, step: Step) -> None:
+    fits: Callable[[Step], None] | None = getattr(masks, "check", None)
+    if fits is not None:
+        fits(step)
+
+
+def _system(machine: Device | System) -> System:
+    if isinstance(machine, System):
+        return machine
+    from trainyard.systems import Single
+
+    return Single(device=machine)
+
+
+def _peaks(machine: Device | System) -> Peaks:
+    peaks: Peaks | None = getattr(machine, "peaks", None)
+    if peaks is None:
+        raise BadInput(f"{type(machine).__name__} does not say its peaks: give it a `peaks` property that returns results.Peaks")
+    return peaks
+
+
+def _notes(timeline: Timeline, machine: Device | System) -> tuple[str, ...]:
+    over = (
+        f"{o.pool}: the step needs {show(o.peak_bytes, 'B')} of {show(o.capacity_bytes, 'B')} and does not fit this machine"
+        for o in timeline.overflows
+    )
+    return (*getattr(machine, "notes", ()), *over)
+
+
+class Comparison(tuple[Result, ...]):
+    """Results side by side; prints as a table."""
+
+    __slots__ = ()
+
+    def table(self) -> None:
+        from trainyard.report import tables
+
+        tables.compare(self)
+
+    def to_html(self, path: str | os.PathLike[str]) -> None:
+        from trainyard.report import page
+
+        page.write(self, path)
+
+
+def compare(workload: Step | str, on: Sequence[Machine] | str, **options: Any) -> Comparison:
+    """The same step on several machines."""
+    from trainyard import machines
+
+    chosen = machines.split(on) if isinstance(on, str) else list(on)
+    if not chosen:
+        raise BadInput("compare on which machines? (for example: on=['tpu', 'npu'])")
+    step = _step(workload, options.pop("batch", None))
+    return Comparison(run(step, machine, **options) for machine in chosen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Worth:
+    """What one assumption is worth: the metric as assumed, and with an alternative in its place."""
+
+    name: str
+    meaning: str
+    value: Any
+    alternative: Any
+    before: float
+    after: float
+    error: str = ""
+
+    @property
+    def change(self) -> float:
+        """Relative change of the metric."""
+        return self.after / self.before - 1.0
+
+
+def whatif(workload: Step | str, on: Machine, *, metric: str = "time_s", **options: Any) -> list[Worth]:
+    """Every open assumption of a machine against each of its alternatives, one at a time, the most valuable first."""
+    result = run(workload, on, **options)
+    return sorted(worths(result, metric), key=lambda worth: -abs(worth.change))
+
+
+def worths(result: Result, metric: str = "time_s", skip: Collection[str] = ()) -> Iterator[Worth]:
+    before = _metric(result, metric)
+    for assumption in result.assumptions:
+        if not assumption.open or result.rerun is None or assumption.name in skip:
+            continue
+        for alternative in assumption.alternatives:
+            try:
+                after, error = _metric(result.rerun({assumption.path: alternative}), metric), ""
+            except TrainyardError as problem:
+                after, error = before, str(problem)
+            yield Worth(
+                name=assumption.name,
+                meaning=assumption.meaning,
+                value=assumption.value,
+                alternative=alternative,
+                before=before,
+                after=after,
+                error=error,
+            )
+
+
+def _metric(result: Result, metric: str) -> float:
+    value = getattr(result, metric, None)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadInput(f"unknown metric {metric!r} (known: time_s, energy_j, samples_per_s, cycles)")
+    return float(value)
+
+
+def with_range(result: Result) -> Result:
+    """The result with the range of its time over the open assumptions, each alternative alone."""
+    choices = {assumption.name for assumption in result.assumptions if assumption.choice}
+    times = [result.time_s, *(worth.after for worth in worths(result, skip=choices) if not worth.error)]
+    return replace(result, range_s=(min(times), max(times)))

@@ -1,0 +1,93 @@
+"""One device: its Works in program order on one stream, its memory a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainyard.ir import Device, DeviceCost, Masks, Step, Work
+from trainyard.ir.book import Book, Traffic
+from trainyard.ir.plan import Plan
+
+MEMORY = "device memory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Single:
+    """A system of one device; what `ty.run` makes of a bare device."""
+
+    device: Device
+    name: str = "device"
+
+    def plan(self, step: Step, masks: Masks | None = None) -> Plan:
+        plan = Plan()
+        book = plan.book
+        stream = plan.stream(self.name)
+        works = self.device.works(step)
+        task_of_op: dict[int, int] = {}
+        cycles = 0
+        spent: dict[int, tuple[Mapping[str, float], Traffic]] = {}
+        kept: list[DeviceCost] = []  # an id stays its own only while the cost lives
+        for work in works:
+            cost = self.device.cost(step, work, masks)
+            cycles += cost.cycles
+            kept.append(cost)
+            if id(cost) not in spent:  # identical Works share one cost
+                spent[id(cost)] = self.device.energy(cost.events), _traffic(cost)
+            tag = enter(book, step, work, cost, *spent[id(cost)], self.name)
+            before = {task_of_op[op] for index in work.ops for op in step.dependencies[index] if op in task_of_op}
+            task = plan.task(stream, picoseconds(cost.cycles, self.device.clock_hz), after=sorted(before), tag=tag)
+            task_of_op.update(dict.fromkeys(work.ops, task))
+        capacity = getattr(self.device, "dram_capacity_bytes", None)
+        pool = plan.pool(MEMORY, capacity, resident_bytes=step.resident_bytes)
+        book_memory(plan, pool, step, task_of_op)
+        book.cycles = cycles
+        return plan
+
+
+def picoseconds(cycles: int, clock_hz: float) -> int:
+    """Cycles on the engine's clock, rounded up so that nothing ends early."""
+    return -(-cycles * 10**12 // round(clock_hz))
+
+
+def enter(
+    book: Book, step: Step, work: Work, cost: DeviceCost, energy: Mapping[str, float], traffic: Traffic, resource: str
+) -> int:
+    """Books one Work: a row for each of its ops, energy divided among them as the time is.
+
+    A fused Work's bytes stay whole, with the op that leads it.
+    """
+    rows = []
+    for position, (index, share) in enumerate(zip(work.ops, cost.share, strict=True)):
+        op = step.ops[index]
+        row = book.row(
+            op.name,
+            layer=op.layer,
+            phase=op.phase.value,
+            resource=resource,
+            bound=cost.bound,
+            macs=op.macs,
+            energy=energy if share == 1.0 else {part: joules * share for part, joules in energy.items()},
+            traffic=traffic if position == 0 else None,
+        )
+        rows.append(row)
+    return book.entry(rows, cost.share)
+
+
+def _traffic(cost: DeviceCost) -> Traffic:
+    traffic = {("dram", tensor, str(direction)): count for (tensor, direction), count in cost.bytes.items() if count}
+    for direction in ("read", "write"):
+        if moved := round(cost.events.get(f"scratchpad_{direction}", 0)):
+            traffic["scratchpad", "all", direction] = moved
+    return traffic
+
+
+def book_memory(plan: Plan, pool: int, step: Step, task_of_op: Mapping[int, int]) -> None:
+    """Every tensor that is not resident takes memory from its producer's start to its last user's end."""
+    first, last, sizes = [], [], []
+    for users, size in step.transients:
+        if size and users[0] in task_of_op:
+            first.append(task_of_op[users[0]])
+            last.append(max(task_of_op.get(user, 0) for user in users))
+            sizes.append(size)
+    plan.hold(first, last, pool, sizes)

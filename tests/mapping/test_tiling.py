@@ -1,0 +1,180 @@
+"""Tiles: the closed form against a walk over every tile, the search against every candidate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.arrays import Spatial, Systolic
+from trainyard.errors import BadInput
+from trainyard.ir import DENSE, ArrayCost, MatMul, one_after_another
+from trainyard.mapping.tiling import ORDERS, Problem, Supply, Tiling, candidates, evaluate, search
+from trainyard.mapping.walk import steps, walk
+
+ARRAYS = [
+    Systolic(rows=4, columns=4, dataflow="ws"),
+    Systolic(rows=4, columns=2, dataflow="os"),
+    Systolic(rows=2, columns=4, dataflow="is", pipelined=True),
+    Spatial(elements=4, macs_per_element=3),
+]
+
+
+@dataclass(frozen=True)
+class Table:
+    """An array without a closed form: the search must ask it tile by tile."""
+
+    inner: Systolic
+    peak_macs_per_cycle: int = 16
+
+    def granule(self):
+        return self.inner.granule()
+
+    def cost(self, op, *, a=DENSE, b=DENSE):
+        return ArrayCost(cycles=self.inner.tile_cycles(op.M, op.N, op.K) * op.count)
+
+    def concurrent(self, products):
+        return one_after_another(self, products)
+
+
+sizes = st.integers(1, 24)
+
+
+@st.composite
+def problems(draw):
+    op = MatMul(draw(sizes), draw(sizes), draw(sizes), draw(st.sampled_from([1, 1, 2, 3])))
+    if draw(st.booleans()):
+        return Problem.dense(op, draw(st.sampled_from([1, 2, 4])))
+    whole = st.integers(1, 5000)
+    return Problem(op=op, a_bytes=draw(whole), b_bytes=draw(whole), out_bytes=draw(whole), sum_bytes=draw(whole))
+
+
+supplies = st.builds(
+    Supply,
+    resident_bytes=st.sampled_from([64, 200, 1000, 10**6]),
+    bytes_per_cycle=st.sampled_from([0.3, 1.0, 7.5, 64.0]),
+    latency_cycles=st.sampled_from([0, 5, 100]),
+)
+arrays = st.sampled_from(ARRAYS)
+
+
+@pytest.mark.oracle
+@given(
+    problem=problems(),
+    supply=supplies,
+    array=arrays,
+    tile=st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12)),
+    order=st.sampled_from(ORDERS),
+)
+def test_closed_form_equals_the_walk(problem, supply, array, tile, order):
+    tiling = Tiling(m=tile[0], n=tile[1], k=tile[2], order=order)
+    walked = walk(problem, tiling, supply, lambda step: array.tile_cycles(step.op.M, step.op.N, step.op.K))
+    assert evaluate(problem, tiling, array, supply) == walked
+
+
+@pytest.mark.oracle
+@given(m=st.integers(1, 9), n=st.integers(1, 9), k=st.integers(1, 9), order=st.sampled_from(ORDERS), count=st.integers(1, 2))
+def test_tiles_cover_the_product_once(m, n, k, order, count):
+    op = MatMul(m, n, k, count)
+    seen = set()
+    for step in steps(op, Tiling(m=2, n=3, k=4, order=order)):
+        for i in range(*step.m):
+            for j in range(*step.n):
+                for q in range(*step.k):
+                    assert (step.product, i, j, q) not in seen
+                    seen.add((step.product, i, j, q))
+    assert len(seen) == op.macs
+
+
+@pytest.mark.oracle
+@given(m=st.integers(1, 9), n=st.integers(1, 9), k=st.integers(1, 9), order=st.sampled_from(ORDERS))
+def test_tiles_in_any_order_really_multiply(m, n, k, order):
+    random = np.random.default_rng(m * 100 + n * 10 + k)
+    a, b = random.integers(-9, 9, (m, k)), random.integers(-9, 9, (k, n))
+    sums = np.zeros((m, n), dtype=int)
+    for step in steps(MatMul(m, n, k), Tiling(m=3, n=2, k=4, order=order)):
+        sums[slice(*step.m), slice(*step.n)] += a[slice(*step.m), slice(*step.k)] @ b[slice(*step.k), slice(*step.n)]
+    assert (sums == a @ b).all()
+
+
+def fits(problem, tile, supply):
+    rates = problem.rates
+    return tile[0] * tile[2] * rates[0] + tile[2] * tile[1] * rates[1] + tile[0] * tile[1] * rates[3] <= supply.resident_bytes
+
+
+@pytest.mark.oracle
+@given(problem=problems(), supply=supplies, array=arrays)
+def test_search_is_the_best_of_all_candidates_and_orders(problem, supply, array):
+    tiles = [tile for tile in candidates(problem.op, array.granule()) if fits(problem, tile, supply)]
+    if not tiles:
+        with pytest.raises(BadInput, match=r"needs .* bytes"):
+            search([problem], array, supply)
+        return
+    (found,) = search([problem], array, supply)
+    tried = [
+        evaluate(problem, Tiling(m=tile[0], n=tile[1], k=tile[2], order=order), array, supply) for tile in tiles for order in ORDERS
+    ]
+    assert found.cycles == min(other.cycles for other in tried)
+    assert found.dram_bytes == min(other.dram_bytes for other in tried if other.cycles == found.cycles)
+    assert found == evaluate(problem, found.tiling, array, supply)
+
+
+@given(problem=problems(), supply=supplies)
+def test_an_array_without_closed_form_is_searched_the_same(problem, supply):
+    try:
+        expected = search([problem], Systolic(rows=4, columns=4), supply)
+    except BadInput:
+        return
+    assert search([problem], Table(Systolic(rows=4, columns=4)), supply) == expected
+
+
+@given(problem=problems(), array=arrays, latency=st.sampled_from([0, 20]))
+def test_more_bandwidth_and_more_scratchpad_never_cost_time(problem, array, latency):
+    rooms, speeds = (30000, 100000, 10**7), (0.5, 1.0, 3.3, 20.0)
+    cycles = {
+        (room, speed): search([problem], array, Supply(resident_bytes=room, bytes_per_cycle=speed, latency_cycles=latency))[
+            0
+        ].cycles
+        for room in rooms
+        for speed in speeds
+    }
+    for room in rooms:
+        assert sorted((cycles[room, speed] for speed in speeds), reverse=True) == [cycles[room, speed] for speed in speeds]
+    for speed in speeds:
+        assert sorted((cycles[room, speed] for room in rooms), reverse=True) == [cycles[room, speed] for room in rooms]
+
+
+@given(problem=problems(), array=arrays)
+def test_all_in_one_tile_moves_everything_once(problem, array):
+    found = evaluate(
+        problem, Tiling(m=problem.op.M, n=problem.op.N, k=problem.op.K), array, Supply(resident_bytes=10**9, bytes_per_cycle=8.0)
+    )
+    assert found.dram_bytes == problem.a_bytes + problem.b_bytes + problem.out_bytes
+    assert found.compute_cycles == problem.op.count * array.tile_cycles(problem.op.M, problem.op.N, problem.op.K)
+
+
+def test_a_fixed_tile_is_kept_and_clipped():
+    supply = Supply(resident_bytes=10**6, bytes_per_cycle=8.0)
+    problem = Problem.dense(MatMul(100, 3, 50), 2)
+    (found,) = search([problem], ARRAYS[0], supply, tile=(16, 16, 16))
+    assert (found.tiling.m, found.tiling.n, found.tiling.k) == (16, 3, 16)
+    assert found.cycles >= search([problem], ARRAYS[0], supply)[0].cycles
+    with pytest.raises(BadInput, match="smaller tiling"):
+        search([problem], ARRAYS[0], Supply(resident_bytes=100, bytes_per_cycle=8.0), tile=(16, 16, 16))
+
+
+def test_spills_are_counted_when_sums_must_leave():
+    problem = Problem.dense(MatMul(8, 8, 8), 2)
+    supply = Supply(resident_bytes=1000, bytes_per_cycle=1.0)
+    outer = evaluate(problem, Tiling(m=4, n=4, k=4, order="kmn"), ARRAYS[0], supply)
+    inner = evaluate(problem, Tiling(m=4, n=4, k=4, order="mnk"), ARRAYS[0], supply)
+    assert outer.spill_write == outer.spill_read == 8 * 8 * 4
+    assert (inner.spill_write, inner.spill_read) == (0, 0)
+
+
+def test_an_unknown_loop_order_is_refused():
+    with pytest.raises(BadInput, match="none of mnk"):
+        Tiling(m=1, n=1, k=1, order="mmk")
