@@ -41,7 +41,8 @@ def result(durations: list[int], shares: tuple[float, ...] = (0.3, 0.7), steps: 
     rows_, columns = booked(timeline, book)
     peaks = Peaks(macs_per_s=1e12, dram_bytes_per_s=1e9)
     return Result(
-        workload="w", machine="m", batch=4, samples=4 * steps, steps=steps, rows=rows_, columns=columns, peaks=peaks, timeline=timeline,
+        workload="w", machine="m", batch=4, samples=4 * steps, steps=steps, rows=rows_, columns=columns, peaks=peaks,
+        timeline=timeline,
         peak_memory_bytes={"hbm": sum(durations)},
     )  # fmt: skip
 

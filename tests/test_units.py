@@ -38,7 +38,9 @@ def test_parse(text: str, unit: str, value: float) -> None:
     assert parse(text, unit) == pytest.approx(value, rel=1e-15)
 
 
-@pytest.mark.parametrize("text", ["8 MHz", "MiB", "", "8 MiBs", "eight", "1e999 B", "nan", math.nan, math.inf, True, None, "8 mi B"])
+@pytest.mark.parametrize(
+    "text", ["8 MHz", "MiB", "", "8 MiBs", "eight", "1e999 B", "nan", math.nan, math.inf, True, None, "8 mi B"]
+)
 def test_what_is_not_a_size_is_refused(text: object) -> None:
     with pytest.raises(BadInput, match="scratchpad"):
         parse(text, "B", "scratchpad")  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,15 +16,22 @@ from trainyard.errors import BadInput
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends well, and is removed when it does not.
 
-    A full disk or a missing folder becomes one line; the old file, if any, stays as it was.
+    A full disk or a missing folder becomes one line; the old file, if any, stays as it was. A pipe or a device is written to, not
+    replaced.
     """
     target = Path(path)
+    special = target.exists() and not target.is_file()
     temporary: Path | None = None
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".part")
+        folder = tempfile.gettempdir() if special else target.parent
+        handle, name = tempfile.mkstemp(dir=folder, prefix=f".{target.name}.", suffix=".part")
         os.close(handle)
         temporary = Path(name)
         yield temporary
+        if special:
+            with temporary.open("rb") as source, target.open("wb") as stream:
+                shutil.copyfileobj(source, stream)
+            return
         with temporary.open("rb+") as stream:
             os.fsync(stream.fileno())
         umask = os.umask(0)

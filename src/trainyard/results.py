@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from trainyard._version import VERSION
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, TrainyardError
 from trainyard.ir.assumptions import Assumption
 from trainyard.timeline import Timeline
 
@@ -287,6 +288,18 @@ class Result:
         time, low, high = (f"{seconds / size:.{decimals}f}" for seconds in (self.time_s, *(self.range_s or (0.0, 0.0))))
         return f"{time} {unit}" if low == high else f"{time} {unit} ({low}-{high})"
 
+    def ranged(self) -> Result:
+        """The result with the range of its time over the open assumptions, each alternative alone."""
+        if self.range_s is not None or self.rerun is None:
+            return self
+        times = [self.time_s]
+        for assumption in self.assumptions:
+            if assumption.open and not assumption.choice:
+                for alternative in assumption.alternatives:
+                    with suppress(TrainyardError):  # an alternative that this machine cannot be built with says nothing
+                        times.append(self.rerun({assumption.path: alternative}).time_s)
+        return replace(self, range_s=(min(times), max(times)))
+
     def as_dict(self) -> dict[str, Any]:
         """The stable JSON object; every key is documented in docs/json.md."""
         return {
@@ -333,7 +346,7 @@ class Result:
     def table(self, by: Axis = "layer", top: int = 20) -> None:
         from trainyard.report import tables
 
-        tables.show(self, by=by, top=top)
+        tables.show(self.ranged(), by=by, top=top)
 
     def explain(self, layer: str = "") -> str:
         from trainyard.report import explain
@@ -343,7 +356,7 @@ class Result:
     def to_html(self, path: str | os.PathLike[str]) -> None:
         from trainyard.report import page
 
-        page.write([self], path)
+        page.write([self.ranged()], path)
 
     def to_perfetto(self, path: str | os.PathLike[str]) -> None:
         from trainyard.report import perfetto

@@ -6,8 +6,8 @@ Name the machine, let its system make a plan, run the plan on the clock, book th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BadInput, TrainyardError
@@ -62,7 +62,7 @@ def run(
         workload=step.name,
         machine=name,
         batch=step.batch,
-        samples=step.batch * getattr(system, "replicas", 1),
+        samples=step.batch,
         rows=rows,
         columns=columns,
         entries=tuple(entry for entry, _ in plan.book.entries),
@@ -130,12 +130,12 @@ class Comparison(tuple[Result, ...]):
     def table(self) -> None:
         from trainyard.report import tables
 
-        tables.compare(self)
+        tables.compare([result.ranged() for result in self])
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         from trainyard.report import page
 
-        page.write(self, path)
+        page.write([result.ranged() for result in self], path)
 
 
 def compare(workload: Step | str, on: Sequence[Machine] | str, **options: Any) -> Comparison:
@@ -173,10 +173,10 @@ def whatif(workload: Step | str, on: Machine, *, metric: str = "time_s", **optio
     return sorted(worths(result, metric), key=lambda worth: -abs(worth.change))
 
 
-def worths(result: Result, metric: str = "time_s", skip: Collection[str] = ()) -> Iterator[Worth]:
+def worths(result: Result, metric: str = "time_s") -> Iterator[Worth]:
     before = _metric(result, metric)
     for assumption in result.assumptions:
-        if not assumption.open or result.rerun is None or assumption.name in skip:
+        if not assumption.open or result.rerun is None:
             continue
         for alternative in assumption.alternatives:
             try:
@@ -199,10 +199,3 @@ def _metric(result: Result, metric: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadInput(f"unknown metric {metric!r} (known: time_s, energy_j, samples_per_s, cycles)")
     return float(value)
-
-
-def with_range(result: Result) -> Result:
-    """The result with the range of its time over the open assumptions, each alternative alone."""
-    choices = {assumption.name for assumption in result.assumptions if assumption.choice}
-    times = [result.time_s, *(worth.after for worth in worths(result, skip=choices) if not worth.error)]
-    return replace(result, range_s=(min(times), max(times)))

@@ -65,7 +65,8 @@ def test_recorded_masks_are_the_zeros_of_the_run(tmp_path: Path) -> None:
         gradient = at.bits(("conv", 1, "G"))
         assert gradient.shape == (4, 4, 6, 6)
         assert not gradient[~(seen[step]["hidden"] != 0).numpy()].any(), "the ReLU's mask must be in the convolution's G"
-    assert not list(model.conv._forward_hooks) and not list(model.conv._forward_pre_hooks)
+    assert not model.conv._forward_hooks
+    assert not model.conv._forward_pre_hooks
 
 
 def test_sampling_keeps_the_asked_number_and_says_which(tmp_path: Path) -> None:
@@ -112,6 +113,23 @@ def test_an_error_in_training_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_is_one_line_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = MaskWriter(tmp_path / "run.safetensors", {})
+
+    class Full:
+        def write(self, _: bytes) -> None:
+            raise OSError(28, "No space left on device")
+
+        def close(self) -> None:
+            raise OSError(28, "No space left on device")
+
+    writer._stream.close()
+    monkeypatch.setattr(writer, "_stream", Full())
+    with pytest.raises(MaskError, match="No space left on device"):
+        writer.add(0, ("fc", 0, "A"), np.ones((4, 8), np.bool_))
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("steps", [[], [-1], [0.5], [True]])
 def test_wrong_steps_are_refused(tmp_path: Path, steps: list) -> None:
     with pytest.raises(BadInput, match="steps must be"):
@@ -145,7 +163,7 @@ def test_every_truncation_is_refused(tmp_path_factory: pytest.TempPathFactory, c
     writer.close()
     whole = (folder / "m.safetensors").read_bytes()
     (folder / "m.safetensors").write_bytes(whole[: cut % len(whole)])
-    with pytest.raises(MaskError, match="m.safetensors"):
+    with pytest.raises(MaskError, match=r"m\.safetensors"):
         Masks.open(folder / "m.safetensors")
 
 

@@ -33,7 +33,7 @@ class Single:
             cycles += cost.cycles
             kept.append(cost)
             if id(cost) not in spent:  # identical Works share one cost
-                spent[id(cost)] = self.device.energy(cost.events), _traffic(cost)
+                spent[id(cost)] = self.device.energy(cost.events), off_chip(cost)
             tag = enter(book, step, work, cost, *spent[id(cost)], self.name)
             before = {task_of_op[op] for index in work.ops for op in step.dependencies[index] if op in task_of_op}
             task = plan.task(stream, picoseconds(cost.cycles, self.device.clock_hz), after=sorted(before), tag=tag)
@@ -51,11 +51,18 @@ def picoseconds(cycles: int, clock_hz: float) -> int:
 
 
 def enter(
-    book: Book, step: Step, work: Work, cost: DeviceCost, energy: Mapping[str, float], traffic: Traffic, resource: str
+    book: Book,
+    step: Step,
+    work: Work,
+    cost: DeviceCost,
+    energy: Mapping[str, float],
+    traffic: Traffic,
+    resource: str,
+    copies: int = 1,
 ) -> int:
     """Books one Work: a row for each of its ops, energy divided among them as the time is.
 
-    A fused Work's bytes stay whole, with the op that leads it.
+    A fused Work's bytes stay whole, with the op that leads it. `copies` identical devices are booked as one.
     """
     rows = []
     for position, (index, share) in enumerate(zip(work.ops, cost.share, strict=True)):
@@ -66,7 +73,7 @@ def enter(
             phase=op.phase.value,
             resource=resource,
             bound=cost.bound,
-            macs=op.macs,
+            macs=op.macs * copies,
             energy=energy if share == 1.0 else {part: joules * share for part, joules in energy.items()},
             traffic=traffic if position == 0 else None,
         )
@@ -74,7 +81,7 @@ def enter(
     return book.entry(rows, cost.share)
 
 
-def _traffic(cost: DeviceCost) -> Traffic:
+def off_chip(cost: DeviceCost) -> Traffic:
     traffic = {("dram", tensor, str(direction)): count for (tensor, direction), count in cost.bytes.items() if count}
     for direction in ("read", "write"):
         if moved := round(cost.events.get(f"scratchpad_{direction}", 0)):

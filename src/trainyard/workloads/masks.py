@@ -12,6 +12,7 @@ import math
 import os
 import struct
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -217,6 +218,7 @@ class MaskWriter:
         self._hash.update(packed)
         try:
             self._stream.write(packed)
+            self._stream.flush()
         except OSError as error:
             self.discard()
             raise MaskError(f"cannot write {self.target}: {error.strerror or error}") from None
@@ -259,5 +261,6 @@ class MaskWriter:
 
     def discard(self) -> None:
         """Removes what was written so far."""
-        self._stream.close()
+        with suppress(OSError):  # a full disk refuses the last buffer again
+            self._stream.close()
         self._part.unlink(missing_ok=True)

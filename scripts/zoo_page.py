@@ -1,0 +1,32 @@
+"""Writes docs/zoo.md from the catalogue and the shipped steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trainyard.units import show
+from trainyard.workloads import zoo
+
+PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
+HEAD = """# The zoo
+
+Every model is written here from its publication and captured as a training step (forward, loss, backward, update) that ships in the
+package; `ty.zoo.load(name, batch=n)` needs no torch. Written by `make docs`.
+
+| name | parameters | published | batch | ops | MACs a step | source |
+|---|---|---|---|---|---|---|
+"""
+
+
+def row(name: str) -> str:
+    entry, step = zoo.entry(name), zoo.load(name)
+    published = show(entry.published, "") if entry.published else "-"
+    note = f" ({entry.note})" if entry.note else ""
+    size, work = show(entry.parameters, ""), show(step.macs, "")
+    cells = [name, size, published, str(entry.batch), str(len(step.ops)), work, entry.source + note]
+    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(HEAD + "\n".join(map(row, zoo.names())) + "\n", encoding="utf-8")
+    print(f"wrote {PAGE.name}: {len(zoo.names())} models")

@@ -1,0 +1,60 @@
+"""Trainyard: run one training step of your PyTorch model on an accelerator that does not exist yet.
+
+Names are resolved when first used (PEP 562), so that `import trainyard` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from trainyard._version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from trainyard import arrays, devices, engine, ir, live, mapping, papers, parts, results, systems, units
+    from trainyard.devices import Accelerator, Gpu
+    from trainyard.errors import TrainyardError
+    from trainyard.ir import DENSE, Convolution, Density, MatMul, Op, Phase, Step, TensorSpec
+    from trainyard.live.measure import measure
+    from trainyard.machines import machine
+    from trainyard.results import Result
+    from trainyard.runs import compare, run, whatif
+    from trainyard.workloads import zoo
+    from trainyard.workloads.capture import capture
+    from trainyard.workloads.masks import Masks
+    from trainyard.workloads.recording import record_masks
+
+# fmt: off
+_HOME = {
+    "capture": "trainyard.workloads.capture", "record_masks": "trainyard.workloads.recording", "Masks": "trainyard.workloads.masks",
+    "run": "trainyard.runs", "compare": "trainyard.runs", "whatif": "trainyard.runs",
+    "measure": "trainyard.live.measure", "machine": "trainyard.machines",
+    "Accelerator": "trainyard.devices", "Gpu": "trainyard.devices",
+    "Result": "trainyard.results", "TrainyardError": "trainyard.errors",
+    **dict.fromkeys(("DENSE", "Convolution", "Density", "MatMul", "Op", "Phase", "Step", "TensorSpec"), "trainyard.ir"),
+}
+_ROOMS = ("arrays", "devices", "engine", "ir", "live", "mapping", "papers", "parts", "results", "systems", "units")
+# fmt: on
+
+__all__ = [
+    "DENSE", "Accelerator", "Convolution", "Density", "Gpu", "Masks", "MatMul", "Op", "Phase", "Result", "Step", "TensorSpec",
+    "TrainyardError", "__version__", "arrays", "capture", "compare", "devices", "engine", "ir", "live", "machine", "mapping",
+    "measure", "papers", "parts", "record_masks", "results", "run", "systems", "units", "whatif", "zoo",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    elif name == "zoo":
+        value = import_module("trainyard.workloads.zoo")
+    elif name in _ROOMS:
+        value = import_module(f"trainyard.{name}")
+    else:
+        raise AttributeError(f"module 'trainyard' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

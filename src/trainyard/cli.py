@@ -1,0 +1,401 @@
+"""The command line. Every error of a user is one line on stderr and exit code 2; `--json -` prints nothing but JSON on stdout.
+
+Heavy imports stay inside the commands: `trainyard --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainyard import terminal
+from trainyard._version import VERSION
+from trainyard.errors import BadInput, TrainyardError, UnknownName
+from trainyard.terminal import progress, say, status, write_json
+
+if TYPE_CHECKING:
+    from trainyard.ir import Step
+    from trainyard.papers.ledger import Row
+    from trainyard.results import Result
+
+app = typer.Typer(
+    help="Run one training step of your PyTorch model on an accelerator that does not exist yet.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+# fmt: off
+Workload = Annotated[str, typer.Argument(help="Zoo model, Step (.json), SCALE-Sim .csv or file.py:function.", show_default=False)]
+Machine  = Annotated[str, typer.Option("--on", help="Machine: name, name(key=value,...), .toml or .cfg file.", show_default=False)]
+Batch    = Annotated[int | None, typer.Option(min=1, help="Batch size; the workload's own by default.")]
+Parallel = Annotated[str | None, typer.Option(help="How a system divides the work: data or model.")]
+Dpus     = Annotated[int | None, typer.Option(min=1, help="Number of DPUs of a PIM system.")]
+MaskFile = Annotated[str | None, typer.Option("--masks", help="Zeros of a real training run (.safetensors).")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field: array.rows=64, dram='75 GB/s'. May repeat.")]
+Json     = Annotated[str | None, typer.Option("--json", help="Write JSON to a file, or to stdout alone with -.")]
+Html     = Annotated[str | None, typer.Option("--html", help="Write a self-contained HTML page.")]
+Axis     = Annotated[str, typer.Option("--by", help="Group by layer, phase, resource, kind, op or bound.")]
+Top      = Annotated[int, typer.Option(min=1, help="Rows of the table.")]
+# fmt: on
+
+INTERRUPTED = 130
+KINDS = ("machines", "models", "papers", "parts")
+OWN_OPTIONS = ("batch", "parallel", "dpus", "masks")
+PAPER_DOCUMENT = os.path.join("docs", "reproduction.md")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program: its exit code is 0, 1 (an experiment failed, or a bug), 2 (the user can mend it) or 130 (interrupted)."""
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    debug = "--debug" in words
+    try:
+        code = app([word for word in words if word != "--debug"], prog_name="trainyard", standalone_mode=False)
+        sys.stdout.flush()
+        if code == INTERRUPTED:  # typer has caught it
+            raise KeyboardInterrupt
+        return code if isinstance(code, int) else 0
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED)
+    except BrokenPipeError:  # `trainyard list | head`: what was read is enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if debug:
+            raise
+        if isinstance(error, TrainyardError):
+            return _fail(str(error), 2)
+        if isinstance(error, typer.Abort):
+            return _fail("interrupted", INTERRUPTED)
+        if callable(usage := getattr(error, "format_message", None)):
+            return _fail(usage() or "what to do? see trainyard --help", 2)
+        return _fail(f"{type(error).__name__}: {error} (a fault of trainyard; --debug shows where)", 1)
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"trainyard: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"trainyard {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    workload: Workload,
+    on: Machine,
+    batch: Batch = None,
+    parallel: Parallel = None,
+    dpus: Dpus = None,
+    masks: MaskFile = None,
+    settings: Settings = None,
+    json_path: Json = None,
+    html: Html = None,
+    perfetto: Annotated[str | None, typer.Option(help="Write a gzipped timeline for ui.perfetto.dev.")] = None,
+    csv: Annotated[str | None, typer.Option(help="Write the rows as CSV.")] = None,
+    parquet: Annotated[str | None, typer.Option(help="Write the rows as Parquet.")] = None,
+    by: Axis = "layer",
+    top: Top = 20,
+    explain: Annotated[
+        str | None, typer.Option(help="Explain one layer: what binds it, what more of each resource is worth.")
+    ] = None,
+    ranged: Annotated[bool, typer.Option("--range/--no-range", help="The headline's range over the open assumptions.")] = True,
+) -> None:
+    """Run a training step on a machine.
+
+    Time, energy, traffic and memory, by layer and phase.
+    """
+    _known_axis(by)
+    (result,) = _results(workload, [on], batch, parallel, dpus, masks, settings, ranged=ranged)
+    for path, write in ((html, result.to_html), (perfetto, result.to_perfetto), (csv, result.to_csv), (parquet, result.to_parquet)):
+        if path is not None:
+            write(path)
+            say(f"wrote {path}")
+    if json_path is not None:
+        write_json(result.as_dict(), json_path)
+    if json_path != "-":
+        if explain is None:
+            result.table(by=by, top=top)  # type: ignore[arg-type]  # checked above
+        else:
+            print(result.explain(explain))
+
+
+@app.command()
+def compare(
+    workload: Workload,
+    on: Annotated[str, typer.Option("--on", help="Machines, separated by commas: tpu,npu(dram=75 GB/s),h200.", show_default=False)],
+    batch: Batch = None,
+    parallel: Parallel = None,
+    dpus: Dpus = None,
+    masks: MaskFile = None,
+    settings: Settings = None,
+    json_path: Json = None,
+    html: Html = None,
+) -> None:
+    """Run the same step on several machines."""
+    from trainyard.machines import split
+    from trainyard.runs import Comparison
+
+    results = Comparison(_results(workload, split(on), batch, parallel, dpus, masks, settings, ranged=False))
+    if html is not None:
+        results.to_html(html)
+        say(f"wrote {html}")
+    if json_path is not None:
+        write_json([result.as_dict() for result in results], json_path)
+    if json_path != "-":
+        results.table()
+
+
+@app.command()
+def explain(
+    workload: Workload,
+    layer: Annotated[str, typer.Argument(help="A layer of it; the whole step by default.")] = "",
+    on: Machine = "",
+    batch: Batch = None,
+    parallel: Parallel = None,
+    masks: MaskFile = None,
+    settings: Settings = None,
+) -> None:
+    """Say what a step or a layer waits for.
+
+    And what the next 10 % of each resource is worth.
+    """
+    (result,) = _results(workload, [_machine_given(on)], batch, parallel, None, masks, settings, ranged=False)
+    print(result.explain(layer))
+
+
+@app.command()
+def whatif(
+    workload: Annotated[str, typer.Argument(help="A workload, or a paper.", show_default=False)],
+    on: Machine = "",
+    batch: Batch = None,
+    parallel: Parallel = None,
+    masks: MaskFile = None,
+    metric: Annotated[str, typer.Option(help="time_s, energy_j, samples_per_s or cycles.")] = "time_s",
+    json_path: Json = None,
+) -> None:
+    """Weigh each assumption of a machine.
+
+    Every alternative in its place, one at a time, the most valuable first.
+    """
+    from trainyard import runs
+    from trainyard.papers import ledger
+
+    if workload in ledger.papers() and not on:
+        workload, on = ledger.case(workload)
+    with status(f"{workload} on {_machine_given(on)}: each assumption against its alternatives"):
+        found = runs.whatif(_step(workload, batch), on, metric=metric, parallel=parallel, masks=_masks(masks))
+    if json_path is not None:
+        write_json([terminal.worth_as_dict(worth) for worth in found], json_path)
+    if json_path != "-":
+        terminal.show_worths(found, f"{workload} on {on}", metric)
+
+
+@app.command()
+def reproduce(
+    paper: Annotated[str | None, typer.Argument(help="One paper; all by default.", show_default=False)] = None,
+    figure: Annotated[str | None, typer.Option(help="One figure or table of it: 12, 12a, 'Table II'.")] = None,
+    context: Annotated[bool, typer.Option("--context", help="Show the papers' parameters in the table too.")] = False,
+    json_path: Json = None,
+    html: Html = None,
+    markdown: Annotated[str | None, typer.Option(help="Write the ledger as Markdown.")] = None,
+) -> None:
+    """Hold the papers' figures against ours.
+
+    What a paper prints, what a simulation here gives, their ratio and a verdict.
+    Walked as a whole inside trainyard's own repository, it also renews docs/reproduction.md and .html.
+    """
+    from trainyard.papers import ledger, pages, tables
+
+    with progress("claims") as step_to:
+        rows = ledger.walk(paper, figure, step_to)
+    if paper is None and figure is None and markdown is None and os.path.isfile(PAPER_DOCUMENT):
+        markdown, html = PAPER_DOCUMENT, html or PAPER_DOCUMENT.replace(".md", ".html")
+    for path, write in ((html, pages.write_html), (markdown, pages.write_markdown)):
+        if path is not None:
+            write(rows, path)
+            say(f"wrote {path}")
+    if json_path is not None:
+        write_json([row.as_dict() for row in rows], json_path)
+    if json_path != "-":
+        tables.show_rows(rows, context=context)
+    _end_if_failed(rows)
+
+
+def _end_if_failed(rows: Iterable[Row]) -> None:
+    if failed := [row.id for row in rows if row.failed]:
+        say(f"{len(failed)} experiments failed: {', '.join(failed)}")
+        raise typer.Exit(1)
+
+
+@app.command(name="list")
+def list_names(
+    kind: Annotated[str | None, typer.Argument(help="machines, models, papers or parts.", show_default=False)] = None,
+    json_path: Json = None,
+) -> None:
+    """List machines, models, papers, parts."""
+    if kind is not None and kind not in KINDS:
+        raise UnknownName("list", kind, KINDS)
+    found = {name: _names(name) for name in KINDS if kind in (None, name)}
+    if json_path is not None:
+        write_json(found if kind is None else found[kind], json_path)
+    if json_path != "-":
+        terminal.show_names(found)
+
+
+def _names(kind: str) -> dict[str, str]:
+    """Names of a kind with one line about each."""
+    if kind == "machines":
+        from trainyard.machines import names
+
+        return names()
+    if kind == "models":
+        from trainyard.workloads.zoo.catalogue import ENTRIES
+
+        return {name: f"{entry.parameters:,} parameters, batch {entry.batch}; {entry.source}" for name, entry in ENTRIES.items()}
+    if kind == "papers":
+        from trainyard.papers import ledger
+
+        return {paper: f"{len(ledger.select(paper))} claims" for paper in ledger.papers()}
+    from trainyard.machines import part_types
+
+    return {name: (part.__doc__ or "").strip().splitlines()[0] for name, part in part_types().items()}
+
+
+@app.command()
+def record(
+    function: Annotated[str, typer.Argument(help="file.py:function that returns (train_step, model).", show_default=False)],
+    output: Annotated[str, typer.Option("--output", "-o", help="File of masks to write.")] = "masks.safetensors",
+    steps: Annotated[str, typer.Option(help="Training steps to record: 0,100,200 or 0:1000:100.")] = "0",
+    layers: Annotated[list[str] | None, typer.Option("--layer", help="Record these layers only. May repeat.")] = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Keep this many samples of each batch.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of samples.")] = 0,
+) -> None:
+    """Record the zeros of a real training run.
+
+    The exact masks of activations, weights and gradients, for `run --masks`.
+    """
+    from trainyard.workloads.named import called
+    from trainyard.workloads.recording import record_masks
+
+    numbers = _step_numbers(steps)
+    returned = called(function)
+    if not (isinstance(returned, tuple | list) and len(returned) == 2 and callable(returned[0])):
+        raise BadInput(f"{function} must return (train_step, model), got {type(returned).__name__}")
+    train_step, model = returned
+    masks = record_masks(train_step, model, numbers, path=output, layers=layers, samples=samples, seed=seed)
+    print(f"wrote {output}: {len(masks.specs)} masks at each of steps {', '.join(map(str, masks.steps))}")
+
+
+def _step_numbers(text: str) -> list[int]:
+    """Step numbers as typed.
+
+    >>> _step_numbers("0,100"), _step_numbers("0:300:100")
+    ([0, 100], [0, 100, 200])
+    """
+    numbers: list[int] = []
+    for piece in text.split(","):
+        bounds = piece.strip().split(":")
+        if not all(bound.isdigit() for bound in bounds) or len(bounds) > 3:
+            raise BadInput(f"--steps {text}: write step numbers like 0,100,200 or 0:1000:100")
+        numbers.extend([int(bounds[0])] if len(bounds) == 1 else range(*map(int, bounds)))
+    if not numbers:
+        raise BadInput(f"--steps {text} names no step")
+    return numbers
+
+
+def _results(
+    workload: str,
+    machines: Sequence[str],
+    batch: int | None,
+    parallel: str | None,
+    dpus: int | None,
+    masks: str | None,
+    settings: Sequence[str] | None,
+    *,
+    ranged: bool,
+) -> list[Result]:
+    from trainyard import runs
+    from trainyard.machines import machine
+
+    if parallel not in (None, "data", "model"):
+        raise UnknownName("value of --parallel", str(parallel), ("data", "model"))
+    overrides = _overrides(settings)
+    if dpus is not None:
+        overrides["dpus"] = dpus
+    for name in machines:
+        machine(name)  # a typo in the last name must not cost a run of the first
+    with status(f"reading {workload}"):
+        step, zeros = _step(workload, batch), _masks(masks)
+    results = []
+    with progress("machines") as step_to:
+        for number, name in enumerate(machines):
+            step_to(number, len(machines), name)
+            result = runs.run(step, name, masks=zeros, parallel=parallel, **overrides)
+            result = result.ranged() if ranged else result
+            changed = ", ".join(settings or ())
+            results.append(replace(result, machine=f"{name} with {changed}") if changed else result)
+        step_to(len(machines), len(machines), "")
+    return results
+
+
+def _overrides(settings: Sequence[str] | None) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for setting in settings or ():
+        path, equals, value = setting.partition("=")
+        path = path.strip()
+        if not equals or not path or not value.strip():
+            raise BadInput(f"--set {setting}: write path=value, as in --set array.rows=64")
+        if path in OWN_OPTIONS:
+            raise BadInput(f"--set {setting}: write --{path} {value}")
+        if path in found:
+            raise BadInput(f"--set {setting}: '{path}' is given twice")
+        found[path] = value
+    return found
+
+
+def _step(workload: str, batch: int | None) -> Step:
+    from trainyard.workloads.named import load
+
+    return load(workload, batch)
+
+
+def _masks(path: str | None) -> Any:
+    if path is None:
+        return None
+    from trainyard.workloads.masks import Masks
+
+    return Masks.open(path)
+
+
+def _machine_given(on: str) -> str:
+    if not on:
+        raise BadInput("on which machine? add --on, as in --on npu (see trainyard list machines)")
+    return on
+
+
+def _known_axis(by: str) -> None:
+    from trainyard.results import AXES
+
+    if by not in AXES:
+        raise UnknownName("value of --by", by, AXES)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,254 @@
+"""From text, tables and overrides to machines.
+
+A key is a field, or a field without its unit (`dram` for `dram_bytes_per_s`). A name in the place of a part is a machine, the
+part of that kind inside a machine, or a part type: `npu(array=tensordash)` keeps npu's clock, scratchpad and DRAM.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields, is_dataclass, replace
+from typing import Any, Literal, get_args, get_origin
+
+from trainyard.errors import BadInput, TrainyardError, UnknownName
+from trainyard.machines.fields import field_named, fit, hints, members, settable
+from trainyard.machines.grammar import Call, Term, parse
+from trainyard.machines.registry import MACHINES, Kind, kind_of, loaded_presets, part_class, part_names, preset, type_name
+from trainyard.units import unit_of_field
+
+_PROTOCOL_KINDS: Mapping[str, Kind] = {"Array": "array", "Device": "device", "System": "system"}
+
+
+def machine(what: Any) -> Any:
+    """The machine that a text, a file (.toml, or SCALE-Sim's .cfg) or an object means.
+
+    >>> machine("npu(dram=75 GB/s)").dram_bytes_per_s
+    75000000000.0
+    """
+    if isinstance(what, os.PathLike):
+        what = str(what)
+    if not isinstance(what, str):
+        return _checked(what, repr(type(what).__name__))
+    call = parse(what)
+    return _checked(_top(call), f"'{call.name}'")
+
+
+def _top(call: Call) -> Any:
+    changes = dict(call.arguments)
+    if _is_file(call.name):
+        return _changed(_loaded(call.name), changes, "")
+    if call.name in MACHINES:
+        return _changed(preset(call.name), changes, "")
+    if call.name in part_names():
+        return _constructed(part_class(call.name), changes, "") if changes else part_class(call.name)
+    raise UnknownName("machine", call.name, {*MACHINES, *part_names()})
+
+
+def _is_file(name: str) -> bool:
+    return name.endswith((".toml", ".cfg"))
+
+
+def _loaded(file: str) -> Any:
+    if file.endswith(".cfg"):
+        from trainyard.machines.scalesim import read_cfg
+
+        return read_cfg(file)
+    from trainyard.machines.files import load_toml
+
+    return load_toml(file)
+
+
+def _checked(found: Any, name: str) -> Any:
+    kind = kind_of(found)
+    if kind == "array":
+        raise BadInput(f"{name} is an array, not a machine: put it into one, as in npu(array={type_name(_class(found))})")
+    if kind == "part":
+        raise BadInput(f"{name} is not a machine: expected a device, a system, or a name such as npu")
+    return _constructed(found, {}, "") if isinstance(found, type) else found
+
+
+def _class(found: object) -> type:
+    return found if isinstance(found, type) else type(found)
+
+
+def title(machine: Any) -> str:
+    """A short name of a machine object: its preset's name, or its type and its array's."""
+    for name, known in loaded_presets():
+        if known is machine or (type(known) is type(machine) and known == machine):
+            return name
+    inner = getattr(machine, "array", None) or getattr(machine, "device", None)
+    own = type_name(_class(machine)).rpartition(":")[2]
+    return own if inner is None else f"{own}({title(inner)})"
+
+
+def with_overrides(machine: Any, changes: Mapping[str, Any]) -> Any:
+    """The machine with fields changed by path: `{"array.rows": 64, "dram": "75 GB/s", "array": "tensordash"}`."""
+    return _changed(machine, changes, "")
+
+
+def from_table(table: Mapping[str, Any], path: str = "") -> Any:
+    """A part from a nested table: `type` names its class, or `base` the machine that the other keys change."""
+    rest = dict(table)
+    kind, base = rest.pop("type", None), rest.pop("base", None)
+    if kind is not None and base is not None:
+        raise BadInput(f"{path or 'machine: '}both type and base are given: type starts from nothing, base from a machine")
+    for key, name in (("type", kind), ("base", base)):
+        if name is not None and not isinstance(name, str):
+            raise BadInput(f"{path}{key}: expected a name, got {name!r}")
+    if base is not None:
+        return _changed(machine(base), rest, path)
+    if kind is None:
+        raise BadInput(f'{path}no type given: write type = "accelerator" (or base = "npu" to start from a machine)')
+    return _constructed(part_class(kind, path), rest, path)
+
+
+def _changed(part: Any, changes: Mapping[str, Any], path: str) -> Any:
+    if not changes:
+        return part
+    whole, inner = _by_field(type(part), changes, path)
+    new = {name: _value(type(part), name, value, getattr(part, name), path) for name, value in whole.items()}
+    for name, below in inner.items():
+        current = new.get(name, getattr(part, name))
+        if isinstance(current, Mapping):
+            new[name] = _value(type(part), name, {**current, **below}, current, path)
+        elif is_dataclass(current):
+            new[name] = _changed(current, below, f"{path}{name}.")
+        else:
+            raise BadInput(f"{path}{name}: {current!r} has no fields inside (asked for {', '.join(below)})")
+    return _made(lambda: replace(part, **new), path)
+
+
+def _constructed(part: type, arguments: Mapping[str, Any], path: str) -> Any:
+    whole, inner = _by_field(part, arguments, path)
+    if inner:
+        raise BadInput(f"{path}{next(iter(inner))}: give the part as a whole, or start from a machine")
+    new = {name: _value(part, name, value, None, path) for name, value in whole.items()}
+    needed = [
+        f.name for f in settable(part).values() if f.default is MISSING and f.default_factory is MISSING and f.name not in new
+    ]
+    if needed:
+        raise BadInput(f"{path}{type_name(part)} needs {', '.join(needed)}")
+    return _made(lambda: part(**new), path)
+
+
+def _by_field(part: type, changes: Mapping[str, Any], path: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Changes of whole fields, and of fields inside fields."""
+    whole: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for key, value in changes.items():
+        head, _, rest = str(key).partition(".")
+        name = field_named(part, head, None if rest else value, path)
+        if rest:
+            inner.setdefault(name, {})[rest] = value
+        elif name in whole:
+            raise BadInput(f"{path}{key}: {name} is given twice")
+        else:
+            whole[name] = value
+    return whole, inner
+
+
+def _made(build: Callable[[], Any], path: str) -> Any:
+    try:
+        return build()
+    except TrainyardError as error:
+        if not path or str(error).startswith(path):
+            raise
+        raise BadInput(f"{path.rstrip('. ')}: {error}".replace("::", ":")) from None
+
+
+def _value(part: type, name: str, value: Any, current: Any, path: str) -> Any:
+    """What a field is set to: a part, or a plain value of the field's type."""
+    hint, here = hints(part)[name], f"{path}{name}"
+    kind = _part_wanted(hint, current)
+    if kind is None:
+        if isinstance(value, Call):
+            raise BadInput(f"{here}: '{value.name}(...)' is a part, but {_only(hint)} is expected")
+        return fit(_plain(value), hint, unit_of_field(name), here)
+    if isinstance(value, str | Call):
+        if isinstance(value, str) and (plain := _as_plain(value, hint, here)) is not _NOT_PLAIN:
+            return plain
+        return _named(value if isinstance(value, Call) else parse(value), name, kind, hint, current, here)
+    if isinstance(value, Mapping):
+        if "type" in value or "base" in value:
+            return _suited(from_table(value, f"{here}."), kind, hint, here)
+        if is_dataclass(current):
+            return _changed(current, value, f"{here}.")
+        raise BadInput(f"{here}: no type given: write type = ... or base = ... in it")
+    if value is None and type(None) in members(hint):
+        return None
+    return _suited(value, kind, hint, here)
+
+
+_NOT_PLAIN = object()
+
+
+def _as_plain(value: str, hint: Any, path: str) -> Any:
+    """The text as the plain alternative of a union (`str | Part`, `Part | None`), if it is one."""
+    for option in members(hint):
+        if option in (str, type(None)) or get_origin(option) is Literal:
+            try:
+                return fit(value, option, None, path)
+            except TrainyardError:
+                continue
+    return _NOT_PLAIN
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _part_wanted(hint: Any, current: Any) -> Kind | None:
+    """The kind of part that a field holds, None for a plain value."""
+    for option in members(hint):
+        name = getattr(option, "__name__", "")
+        if getattr(option, "_is_protocol", False):
+            return _PROTOCOL_KINDS.get(name, "part")
+        if isinstance(option, type) and is_dataclass(option):
+            return kind_of(option)
+    return kind_of(current) if is_dataclass(current) else None
+
+
+def _only(hint: Any) -> str:
+    options = [o for option in members(hint) for o in (get_args(option) if get_origin(option) is Literal else (option,))]
+    return " or ".join(str(getattr(option, "__name__", option)) for option in options)
+
+
+def _suited(found: Any, kind: Kind, hint: Any, path: str) -> Any:
+    classes = tuple(option for option in members(hint) if isinstance(option, type) and is_dataclass(option))
+    if not is_dataclass(found) or isinstance(found, type) or (kind != "part" and kind_of(found) != kind):
+        what = f"a {kind_of(found)}" if is_dataclass(found) else repr(found)
+        raise BadInput(f"{path}: expected {'an' if kind == 'array' else 'a'} {kind}, got {what}")
+    if classes and not any(getattr(option, "_is_protocol", False) for option in members(hint)) and not isinstance(found, classes):
+        raise BadInput(f"{path}: expected {_only(hint)}, got {type(found).__name__}")
+    return found
+
+
+def _named(call: Call, field: str, kind: Kind, hint: Any, current: Any, path: str) -> Any:
+    """The part that a name means in the place of a field; the type that is there already keeps what is not given."""
+    arguments: dict[str, Term] = dict(call.arguments)
+    if call.name in MACHINES or _is_file(call.name):
+        whole = preset(call.name) if call.name in MACHINES else _loaded(call.name)
+        lent = next(_lendable(whole, field, kind), None)
+        if lent is None:
+            raise BadInput(f"{path}: '{call.name}' is a {kind_of(whole)} and has no {field} to lend")
+        return _suited(_changed(lent, arguments, f"{path}."), kind, hint, path)
+    if call.name in part_names():
+        part = part_class(call.name)
+        found = _changed(current, arguments, f"{path}.") if type(current) is part else _constructed(part, arguments, f"{path}.")
+        return _suited(found, kind, hint, path)
+    raise UnknownName(kind, call.name, {*MACHINES, *part_names()}, path)
+
+
+def _lendable(whole: Any, field: str, kind: Kind) -> Iterator[Any]:
+    """The machine itself if it is of the kind, else the part of that kind that it or its parts hold in such a field."""
+    if kind_of(whole) == kind:
+        yield whole
+        return
+    if not is_dataclass(whole):
+        return
+    inner = [getattr(whole, f.name) for f in fields(whole) if is_dataclass(getattr(whole, f.name))]
+    if kind_of(getattr(whole, field, None)) == kind:
+        yield getattr(whole, field)
+    for part in inner:
+        yield from _lendable(part, field, kind)

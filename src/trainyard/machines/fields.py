@@ -1,0 +1,208 @@
+"""The fields of a part as a user may write them: keys without their unit, values with one, types checked with the path named."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import Field, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from inspect import get_annotations
+from sys import modules
+from typing import Any, Literal, Union, get_args, get_origin
+
+import trainyard.ir
+from trainyard.errors import BadInput, TrainyardError, UnknownName
+from trainyard.machines.grammar import parse_value
+from trainyard.units import FIELD_UNITS, parse, unit_of_field
+
+_TRUE = ("true", "yes", "on")
+_FALSE = ("false", "no", "off")
+
+
+@cache
+def settable(part: type) -> Mapping[str, Field[Any]]:
+    """The fields that a part's constructor takes."""
+    return {field.name: field for field in fields(part) if field.init}
+
+
+@cache
+def hints(part: type) -> Mapping[str, Any]:
+    """Each field's type; Any where its name is only known to type checkers."""
+    found: dict[str, Any] = {}
+    for field in fields(part):
+        found[field.name] = field.type
+        if isinstance(field.type, str):
+            owner = next(base for base in part.__mro__ if field.name in get_annotations(base))
+            names = {**vars(trainyard.ir), **vars(modules[owner.__module__])}
+            try:
+                found[field.name] = eval(field.type, names)  # the class's own annotation
+            except NameError:
+                found[field.name] = Any
+    return found
+
+
+def stem(field: str) -> str:
+    """A field's name without its unit: what a user types.
+
+    >>> stem("dram_bytes_per_s"), stem("scratchpad_bytes"), stem("clock_hz"), stem("rows")
+    ('dram', 'scratchpad', 'clock', 'rows')
+    """
+    for ending in sorted(FIELD_UNITS, key=len, reverse=True):
+        if field.endswith(ending):
+            return field.removesuffix(ending)
+    return field
+
+
+def field_named(part: type, key: str, value: Any, path: str) -> str:
+    """The field that `key` means: its name, or its name without the unit; between two of them the value's unit decides."""
+    known = settable(part)
+    word = key.replace("-", "_")
+    if word in known:
+        return word
+    candidates = [name for name in known if stem(name) == word]
+    if len(candidates) > 1:
+        candidates = [name for name in candidates if isinstance(value, str) and _is_quantity(value, name)]
+        if len(candidates) != 1:
+            meant = " or ".join(name for name in known if stem(name) == word)
+            raise BadInput(f"{path}{key}: {value!r} may be {meant}: write the whole name or a unit")
+    if not candidates:
+        raise UnknownName(f"key of {part.__name__}", key, {name for f in known for name in (f, stem(f))}, path.rstrip(":. "))
+    return candidates[0]
+
+
+def _is_quantity(value: str, field: str) -> bool:
+    with suppress(BadInput):
+        parse(value, unit_of_field(field) or "")
+        return not value.strip()[-1].isdigit()
+    return False
+
+
+def members(hint: Any) -> tuple[Any, ...]:
+    """The alternatives of a union, text last because everything reads as text."""
+    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return tuple(sorted(options, key=lambda option: option is str))
+
+
+def fit(value: Any, hint: Any, unit: str | None, path: str) -> Any:
+    """`value` as the type of a field; text is read as what the field needs."""
+    options = members(hint)
+    if len(options) == 1:
+        return _fit_one(value, options[0], unit, path)
+    problems = []
+    for option in options:
+        try:
+            return _fit_one(value, option, unit, path)
+        except TrainyardError as error:
+            problems.append(str(error))
+    raise BadInput(f"{path}: {value!r} is none of {', '.join(_spoken(option, unit) for option in options)}")
+
+
+def _fit_one(value: Any, hint: Any, unit: str | None, path: str) -> Any:
+    origin = get_origin(hint)
+    if hint is None or hint is type(None):
+        if value is None or (isinstance(value, str) and value.lower() == "none"):
+            return None
+        raise _wrong(value, hint, unit, path)
+    if origin is Literal:
+        return _choice(value, get_args(hint), path)
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return hint(_choice(value, tuple(member.value for member in hint), path))
+    if origin is tuple:
+        return _tuple(value, get_args(hint), unit, path)
+    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
+        return _mapping(value, get_args(hint), path)
+    if isinstance(hint, type) and issubclass(hint, Mapping) and isinstance(value, Mapping):
+        return hint(value)  # type: ignore[call-arg]  # a mapping type of a part's own, made from a plain one
+    reader = _READERS.get(hint)
+    if reader is not None:
+        return reader(value, unit, path)
+    if isinstance(hint, type) and not is_dataclass(hint) and not getattr(hint, "_is_protocol", False):
+        if isinstance(value, hint):
+            return value
+        raise _wrong(value, hint, unit, path)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _choice(value: Any, options: tuple[Any, ...], path: str) -> Any:
+    for option in options:
+        if type(option) is type(value) and option == value:
+            return option
+        if isinstance(value, str) and not isinstance(option, str) and str(option).lower() == value.lower():
+            return option
+    raise UnknownName("value", str(value), map(str, options), path)
+
+
+def _tuple(value: Any, arguments: tuple[Any, ...], unit: str | None, path: str) -> tuple[Any, ...]:
+    if isinstance(value, str) and value.lstrip().startswith("("):
+        value = parse_value(value)
+    if not isinstance(value, list | tuple):
+        raise BadInput(f"{path}: expected a list such as (1,2,3), got {value!r}")
+    if arguments[-1:] == (Ellipsis,):
+        arguments = arguments[:1] * len(value)
+    if len(value) != len(arguments):
+        raise BadInput(f"{path}: expected {len(arguments)} values, got {len(value)}: {value!r}")
+    return tuple(fit(item, hint, unit, f"{path}[{i}]") for i, (item, hint) in enumerate(zip(value, arguments, strict=True)))
+
+
+def _mapping(value: Any, arguments: tuple[Any, ...], path: str) -> dict[Any, Any]:
+    if not isinstance(value, Mapping):
+        raise BadInput(f"{path}: expected a table, got {value!r}")
+    key_hint, value_hint = arguments or (Any, Any)
+    return {
+        fit(key, key_hint, None, f"{path} key"): fit(item, value_hint, unit_of_field(str(key)), f"{path}.{key}")
+        for key, item in value.items()
+    }
+
+
+def _boolean(value: Any, unit: str | None, path: str) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.lower() in _TRUE + _FALSE:
+        return value.lower() in _TRUE
+    raise _wrong(value, bool, unit, path)
+
+
+def _float(value: Any, unit: str | None, path: str) -> float:
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadInput(f"{path}: {value} is not a finite number")
+    number = parse(value, unit or "", path)
+    if unit is not None and number < 0:
+        raise BadInput(f"{path}: {value!r} is negative")
+    return number
+
+
+def _integer(value: Any, unit: str | None, path: str) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and (unit is None or value >= 0):
+        return value
+    if isinstance(value, str) and unit is None:
+        with suppress(ValueError):
+            return int(value)
+    number = _float(value, unit, path)
+    if not number.is_integer():
+        raise BadInput(f"{path}: {value!r} is not a whole number")
+    return int(number)
+
+
+def _text(value: Any, unit: str | None, path: str) -> str:
+    if isinstance(value, str):
+        return value
+    raise _wrong(value, str, unit, path)
+
+
+_READERS: Mapping[Any, Callable[[Any, str | None, str], Any]] = {bool: _boolean, int: _integer, float: _float, str: _text}
+
+
+def _wrong(value: Any, hint: Any, unit: str | None, path: str) -> BadInput:
+    return BadInput(f"{path}: expected {_spoken(hint, unit)}, got {value!r}")
+
+
+def _spoken(hint: Any, unit: str | None) -> str:
+    if get_origin(hint) is Literal:
+        return " | ".join(map(str, get_args(hint)))
+    plain = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "none"}
+    if hint in (int, float) and unit:
+        return f"a quantity in {unit}"
+    return plain.get(hint) or str(getattr(hint, "__name__", hint))

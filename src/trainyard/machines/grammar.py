@@ -1,0 +1,149 @@
+"""The machine text `name[(key=value,...)]`: values may be machines, numbers, quantities, tuples, quoted strings.
+
+>>> parse("npu(array=systolic(rows=64,columns=64),dram=75 GB/s)").arguments
+(('array', Call(name='systolic', arguments=(('rows', '64'), ('columns', '64')))), ('dram', '75 GB/s'))
+>>> split("tpu, npu(order=interleaved,dram=75 GB/s), v100")
+['tpu', 'npu(order=interleaved,dram=75 GB/s)', 'v100']
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainyard.errors import BadInput
+
+_STOPS = "(),="
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A name with arguments in brackets, possibly none."""
+
+    name: str
+    arguments: tuple[tuple[str, Term], ...] = ()
+
+
+Term = Call | str | tuple["Term", ...]
+
+
+def parse(text: str) -> Call:
+    """One machine, as text."""
+    reader = _Reader(text)
+    term = reader.value()
+    reader.end()
+    if isinstance(term, str):
+        return Call(term)
+    if isinstance(term, tuple):
+        raise BadInput(f"machine '{text}' starts with a bracket: write name(key=value,...)")
+    return term
+
+
+def parse_value(text: str) -> Term:
+    """The right side of `key=value`."""
+    reader = _Reader(text)
+    term = reader.value()
+    reader.end()
+    return term
+
+
+def split(text: str) -> list[str]:
+    """A list of machines at the commas that stand outside brackets and quotes."""
+    pieces, depth, quote, start = [], 0, "", 0
+    for column, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'":
+            quote = sign
+        elif sign == "(":
+            depth += 1
+        elif sign == ")":
+            depth -= 1
+        elif sign == "," and depth == 0:
+            pieces.append(text[start:column].strip())
+            start = column + 1
+    pieces.append(text[start:].strip())
+    if any(not piece for piece in pieces):
+        raise BadInput(f"an empty machine name in '{text}'")
+    return pieces
+
+
+class _Reader:
+    """Reads one text from left to right."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def fail(self, problem: str) -> BadInput:
+        return BadInput(f"machine '{self.text}', column {self.at + 1}: {problem} (write name(key=value,...))")
+
+    def skip(self) -> str:
+        """The next sign that is no space, or ''."""
+        while self.at < len(self.text) and self.text[self.at].isspace():
+            self.at += 1
+        return self.text[self.at : self.at + 1]
+
+    def end(self) -> None:
+        if sign := self.skip():
+            raise self.fail(f"nothing may follow here, found '{sign}'")
+
+    def atom(self, what: str) -> str:
+        start = self.at
+        while self.at < len(self.text) and self.text[self.at] not in _STOPS:
+            self.at += 1
+        word = self.text[start : self.at].strip()
+        if not word:
+            raise self.fail(f"expected {what}")
+        return word
+
+    def value(self) -> Term:
+        sign = self.skip()
+        if sign in ("'", '"') and sign:
+            return self.quoted(sign)
+        if sign == "(":
+            return self.items()
+        name = self.atom("a name or a value")
+        return Call(name, self.arguments()) if self.skip() == "(" else name
+
+    def quoted(self, quote: str) -> str:
+        end = self.text.find(quote, self.at + 1)
+        if end < 0:
+            raise self.fail(f"the quote {quote} is not closed")
+        word, self.at = self.text[self.at + 1 : end], end + 1
+        return word
+
+    def items(self) -> tuple[Term, ...]:
+        found: list[Term] = []
+        opened = self.at
+        self.at += 1
+        while self.skip() != ")":
+            found.append(self.value())
+            self.separator(opened)
+        self.at += 1
+        return tuple(found)
+
+    def arguments(self) -> tuple[tuple[str, Term], ...]:
+        found: dict[str, Term] = {}
+        opened = self.at
+        self.at += 1
+        while self.skip() != ")":
+            key = self.atom("a key")
+            if self.skip() != "=":
+                raise self.fail(f"expected '=' after '{key}'")
+            if key in found:
+                raise self.fail(f"'{key}' is given twice")
+            self.at += 1
+            found[key] = self.value()
+            self.separator(opened)
+        self.at += 1
+        return tuple(found.items())
+
+    def separator(self, opened: int) -> None:
+        sign = self.skip()
+        if sign == ",":
+            self.at += 1
+        elif not sign:
+            self.at = opened
+            raise self.fail("this bracket is not closed")
+        elif sign != ")":
+            raise self.fail(f"expected ',' or ')', found '{sign}'")

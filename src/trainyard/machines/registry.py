@@ -1,0 +1,130 @@
+"""Which parts and machines there are. Nothing is imported until it is named: a row is a name, where it lives, what it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal, NamedTuple
+
+from trainyard.errors import BadInput, UnknownName
+
+GROUP = "trainyard.parts"
+"""Entry point group: a package that declares `name = "module:Class"` in it adds a part type."""
+
+Kind = Literal["array", "device", "system", "part"]
+
+
+class Preset(NamedTuple):
+    """A machine with a name: where it lives, and one line about it."""
+
+    path: str
+    about: str
+
+
+# fmt: off
+PARTS: Mapping[str, str] = {
+    "systolic":    "trainyard.arrays.systolic:Systolic",
+    "spatial":     "trainyard.arrays.spatial:Spatial",
+    "accelerator": "trainyard.devices.accelerator:Accelerator",
+    "gpu":         "trainyard.devices.gpu:Gpu",
+    "single":      "trainyard.systems.single:Single",
+    "replicas":    "trainyard.systems.replicas:Replicas",
+}
+
+MACHINES: Mapping[str, Preset] = {
+    "tpu":       Preset("trainyard.papers.sigma:TPU",              "128x128 weight-stationary systolic array: SIGMA's baseline"),
+    "npu":       Preset("trainyard.papers.igo:NPU",                "128x128 systolic array, 8 MiB, 150 GB/s: IGO's large NPU"),
+    "npu-small": Preset("trainyard.papers.igo:NPU_SMALL",          "45x45 systolic array, 1 MiB, 22 GB/s: IGO's small NPU"),
+    "spatial":   Preset("trainyard.papers.mcdla:DEVICE",           "1024 elements of 125 MACs, 900 GB/s: MC-DLA's device-node"),
+    "v100":      Preset("trainyard.devices.gpu_presets:V100",      "NVIDIA V100, 16 GB: roofline, launches, cache, tiles"),
+    "v100-32gb": Preset("trainyard.devices.gpu_presets:V100_32GB", "NVIDIA V100, 32 GB"),
+    "a100":      Preset("trainyard.devices.gpu_presets:A100",      "NVIDIA A100, 40 GB: roofline, launches, cache, tiles"),
+    "a100-80gb": Preset("trainyard.devices.gpu_presets:A100_80GB", "NVIDIA A100, 80 GB"),
+    "h200":      Preset("trainyard.devices.gpu_presets:H200",      "NVIDIA H200, 141 GB: roofline, launches, cache, tiles"),
+}
+# fmt: on
+
+
+def load(path: str) -> Any:
+    """What `module:name` names.
+
+    >>> load("trainyard.ir.ops:MatMul")(4, 2, 3).macs
+    24
+    """
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def names() -> dict[str, str]:
+    """Machine names with one line about each."""
+    return {name: row.about for name, row in MACHINES.items()}
+
+
+def preset(name: str) -> Any:
+    """The machine of that name."""
+    if name not in MACHINES:
+        raise UnknownName("machine", name, {*MACHINES, *part_names()})
+    return load(MACHINES[name].path)
+
+
+@cache
+def _added_parts() -> Mapping[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP) if point.name not in PARTS}
+
+
+def part_names() -> tuple[str, ...]:
+    return (*PARTS, *_added_parts())
+
+
+def part_types() -> dict[str, type]:
+    """Part types by name: the built-in ones and those of installed packages."""
+    return {name: part_class(name) for name in part_names()}
+
+
+@cache
+def part_class(name: str, where: str = "") -> type:
+    """The class behind a `type` name; `module:Class` names one whose module is already imported."""
+    if name in PARTS:
+        found = load(PARTS[name])
+    elif ":" in name:
+        module, _, qualified = name.partition(":")
+        found = getattr(sys.modules.get(module), qualified, None)
+        if found is None:
+            raise BadInput(f"{where}type '{name}' is not imported: import {module} first, or declare it in entry points '{GROUP}'")
+    elif name in _added_parts():
+        found = _added_parts()[name].load()
+    else:
+        raise UnknownName("part type", name, part_names(), where.rstrip(":. "))
+    if not (isinstance(found, type) and is_dataclass(found)):
+        raise BadInput(f"part type '{name}' is not a dataclass: {found!r}")
+    return found
+
+
+@cache
+def type_name(part: type) -> str:
+    """The `type` that a file writes for a class, the inverse of `part_class`."""
+    path = f"{part.__module__}:{part.__qualname__}"
+    for name, where in (*PARTS.items(), *((name, point.value) for name, point in _added_parts().items())):
+        if where == path:
+            return name
+    return path
+
+
+def kind_of(part: Any) -> Kind:
+    """What a part (or a class of parts) is, by what it can do."""
+    for method, kind in (("plan", "system"), ("works", "device"), ("granule", "array")):
+        if callable(getattr(part, method, None)):
+            return kind  # type: ignore[return-value]  # one of the three above
+    return "part"
+
+
+def loaded_presets() -> Iterator[tuple[str, Any]]:
+    """Presets whose modules are already imported; looking a name up must not import every machine there is."""
+    for name, row in MACHINES.items():
+        module, _, attribute = row.path.partition(":")
+        if module in sys.modules and hasattr(sys.modules[module], attribute):
+            yield name, getattr(sys.modules[module], attribute)

@@ -1,0 +1,131 @@
+"""What a command says: messages and progress on stderr, so that stdout holds results alone; small tables and lists."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trainyard.units import show, unit_of_field
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trainyard.runs import Worth
+
+WIDTHS = {"ratio": 5, "verdict": 12, "before": 7, "after": 7, "change": 7}
+"""Columns that are never broken over lines."""
+NUMBERS = ("paper", "ours", "ratio", "before", "after", "change")
+
+
+def write_json(value: Any, path: str) -> None:
+    text = json.dumps(value, indent=2, default=str, allow_nan=False)
+    if path == "-":
+        print(text)
+        return
+    from trainyard.files import write_text
+
+    write_text(path, text + "\n")
+    say(f"wrote {path}")
+
+
+def say(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+class StepTo(Protocol):
+    """Moves a bar: how many of how many are done, and what comes now."""
+
+    def __call__(self, done: int, total: int, label: str) -> None: ...
+
+
+@contextmanager
+def progress(what: str) -> Iterator[StepTo]:
+    """A bar with an estimate on a terminal's stderr; silence elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, label: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=1)
+        yield lambda done, total, label: bar.update(task, completed=done, total=total, description=f"{what} {label}")
+
+
+@contextmanager
+def status(message: str) -> Iterator[None]:
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(message):
+        yield
+
+
+def table_of(*columns: str) -> Table:
+    """A plain table: numbers to the right, long names and values folded."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    for column in columns:
+        table.add_column(
+            column,
+            justify="right" if column in NUMBERS else "left",
+            overflow="fold",
+            min_width=WIDTHS.get(column),
+            no_wrap=column in WIDTHS,
+        )
+    return table
+
+
+def show_worths(worths: Sequence[Worth], title: str, metric: str) -> None:
+    """What each alternative of each assumption does to the metric, the most valuable first."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    console.print(Text(f"{title}: what each assumption is worth in {metric}", "bold"))
+    if not worths:
+        console.print("no open assumptions")
+        return
+    unit = unit_of_field(metric) or ""
+    table = table_of("assumption", "value", "alternative", "before", "after", "change")
+    for worth in worths:
+        after, change = ("not modelled", "") if worth.error else (show(worth.after, unit), f"{worth.change:+.1%}")
+        texts = (worth.name, str(worth.value), str(worth.alternative), show(worth.before, unit), after, change)
+        table.add_row(*map(Text, texts))
+    console.print(table)
+    notes = {worth.name: worth.meaning for worth in worths} | {worth.name: worth.error for worth in worths if worth.error}
+    for name, note in notes.items():
+        console.print(Text(f"  {name}: ").append(note, "dim"), soft_wrap=True)
+
+
+def worth_as_dict(worth: Worth) -> dict[str, Any]:
+    return {
+        "name": worth.name,
+        "meaning": worth.meaning,
+        "value": worth.value,
+        "alternative": worth.alternative,
+        "before": worth.before,
+        "after": worth.after,
+        "change": worth.change,
+        "error": worth.error,
+    }
+
+
+def show_names(kinds: Mapping[str, Mapping[str, str]]) -> None:
+    """Names by kind with one line about each."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    for kind, names in kinds.items():
+        console.print(Text(kind, "bold"))
+        width = max(map(len, names), default=0)
+        for name, about in names.items():
+            console.print(Text(f"  {name:<{width}}  ").append(about, "dim"), soft_wrap=True)

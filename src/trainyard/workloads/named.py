@@ -1,0 +1,150 @@
+"""A workload by the text a user types: a zoo model, a Step file, a SCALE-Sim topology, or `file.py:function`."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import BadInput, TrainyardError, UnknownName
+from trainyard.ir import Step
+
+RETURNS = "a Step, a Recipe, or (model, inputs, targets, loss, optimizer)"
+RECIPE_BATCH = 8
+"""A Recipe makes any batch; this one if none is asked for."""
+PARTS = ("model", "inputs", "targets", "loss", "optimizer")
+
+
+def load(text: str, batch: int | None = None) -> Step:
+    """The Step that `text` names, at `batch` if one is given."""
+    path, _, function = text.rpartition(":")
+    if path.endswith(".py"):
+        return _sized(_from_python(Path(path), function, batch), batch)
+    if text.endswith(".py"):
+        raise BadInput(f"{text}: which function? write {text}:function")
+    if text.endswith((".json", ".json.gz")):
+        return _sized(_from_json(Path(text)), batch)
+    if text.endswith(".csv"):
+        from trainyard.workloads.formats import read_topology
+
+        return read_topology(text, batch=1 if batch is None else batch)
+    from trainyard.workloads import zoo
+
+    if text not in zoo.names() and (Path(text).suffix or "/" in text):
+        raise BadInput(f"{text} is neither a zoo model nor a file this reads: .json, .json.gz, .csv, file.py:function")
+    return zoo.load(text, batch=batch)
+
+
+def _sized(step: Step, batch: int | None) -> Step:
+    return step if batch is None else step.rebatch(batch)
+
+
+def _from_json(path: Path) -> Step:
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".gz":
+            content = gzip.decompress(content)
+    except (OSError, EOFError) as error:
+        raise BadInput(f"cannot read step {path}: {getattr(error, 'strerror', None) or error}") from None
+    try:
+        return Step.from_json(content)
+    except TrainyardError as error:
+        raise BadInput(f"{path}: {error}") from None
+
+
+def function_of(text: str) -> Callable[..., Any]:
+    """The function that `file.py:function` names; the file is run as a module of its own, its folder importable meanwhile."""
+    path, _, name = text.rpartition(":")
+    if not path.endswith(".py") or not name:
+        raise BadInput(f"{text!r} is not of the form file.py:function")
+    file = Path(path)
+    if not file.is_file():
+        raise BadInput(f"no file {file}")
+    spec = importlib.util.spec_from_file_location(f"trainyard_user_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses and pickling look their module up
+    sys.path.insert(0, str(file.resolve().parent))
+    try:
+        spec.loader.exec_module(module)
+    except TrainyardError:
+        raise
+    except Exception as error:
+        raise BadInput(f"{file} cannot be imported: {type(error).__name__}: {_first_line(error)}") from error
+    finally:
+        sys.path.remove(str(file.resolve().parent))
+    found = getattr(module, name, None)
+    if found is None:
+        raise UnknownName("function", name, [n for n, v in vars(module).items() if inspect.isfunction(v)], str(file))
+    if not callable(found):
+        raise BadInput(f"{file}: '{name}' is not a function but {type(found).__name__}")
+    return found  # type: ignore[no-any-return]  # callable, checked above
+
+
+def called(text: str, **offered: Any) -> Any:
+    """What the function returns; it is handed those of the offered arguments that it takes."""
+    function = function_of(text)
+    taken = inspect.signature(function).parameters
+    missing = [n for n, p in taken.items() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if unknown := [name for name in missing if offered.get(name) is None]:
+        raise BadInput(
+            f"{text} needs {', '.join(unknown)}: give it a default (it is called with {', '.join(offered) or 'nothing'})"
+        )
+    arguments = {name: value for name, value in offered.items() if name in taken and value is not None}
+    try:
+        return function(**arguments)
+    except TrainyardError:
+        raise
+    except Exception as error:
+        raise BadInput(f"{text} raised {type(error).__name__}: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+def _from_python(file: Path, function: str, batch: int | None) -> Step:
+    text = f"{file}:{function}"
+    returned = called(text, batch=batch)
+    if isinstance(returned, Step):
+        return returned
+    name = function if function not in ("build", "main", "model") else file.stem
+    if _is_recipe(returned):
+        from trainyard.workloads.capture import capture_recipe
+
+        return capture_recipe(returned, name, RECIPE_BATCH if batch is None else batch)
+    if isinstance(returned, Mapping):
+        unknown = [key for key in returned if key not in PARTS]
+        if unknown or "model" not in returned:
+            raise BadInput(f"{text} returned a dict with keys {', '.join(map(str, returned))}; expected {', '.join(PARTS)}")
+        return _capture(dict(returned), name)
+    if isinstance(returned, tuple | list) and 2 <= len(returned) <= len(PARTS):
+        return _capture(dict(zip(PARTS, returned, strict=False)), name)
+    if _is_module(returned):
+        raise BadInput(f"{text} returned a model without inputs: return (model, inputs, targets, loss, optimizer)")
+    raise BadInput(f"{text} returned {type(returned).__name__}; expected {RETURNS}")
+
+
+def _is_recipe(value: Any) -> bool:
+    from trainyard.workloads.zoo.recipe import Recipe
+
+    return isinstance(value, Recipe)
+
+
+def _is_module(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.nn.Module)
+
+
+def _capture(parts: dict[str, Any], name: str) -> Step:
+    from trainyard.workloads.capture import capture
+
+    if not _is_module(parts["model"]):
+        raise BadInput(f"expected an nn.Module first, got {type(parts['model']).__name__}: return {RETURNS}")
+    model, inputs, targets = (parts.pop(key, None) for key in PARTS[:3])
+    return capture(model, inputs, targets, name=name, **parts)

@@ -1,0 +1,45 @@
+"""A single device: times are the sum of its Works, memory follows the tensors' lives."""
+
+from __future__ import annotations
+
+import pytest
+
+import trainyard as ty
+from trainyard.devices import Accelerator
+from trainyard.ir import Step
+from trainyard.systems.single import picoseconds
+
+
+def test_the_step_is_the_sum_of_its_works(device: Accelerator, step: Step) -> None:
+    result = ty.run(step, on=device)
+    costs = [device.cost(step, work) for work in device.works(step)]
+    assert result.cycles == sum(cost.cycles for cost in costs)
+    assert result.time_ps == sum(picoseconds(cost.cycles, device.clock_hz) for cost in costs)
+    assert result.traffic_bytes["dram"] == sum(sum(cost.bytes.values()) for cost in costs)
+    assert result.energy_j == pytest.approx(sum(sum(device.energy(cost.events).values()) for cost in costs))
+    assert result.by_class["idle"].time_s == 0
+
+
+def test_memory_is_what_is_alive(device: Accelerator, step: Step) -> None:
+    """Against a plain walk over the ops, one Work each (no fusion)."""
+    result = ty.run(step, on=device, fusion="none")
+    resident = sum(t.bytes for t in step.tensors if t.view_of is None and t.role.resident)
+    last = {t: i for i, op in enumerate(step.ops) for t in map(step.base, (*op.inputs, *op.outputs))}
+    alive, peak = 0, 0
+    for index, op in enumerate(step.ops):
+        made = [t for t in op.outputs if step.tensors[t].view_of is None and not step.tensors[t].role.resident]
+        alive += sum(step.tensors[t].bytes for t in made)
+        peak = max(peak, alive)
+        alive -= sum(step.tensors[t].bytes for t, end in last.items() if end == index and not step.tensors[t].role.resident)
+    assert result.peak_memory_bytes["device memory"] == resident + peak
+    assert alive == 0
+
+
+def test_a_step_that_does_not_fit_says_so(step: Step, device: Accelerator) -> None:
+    result = ty.run(step, on=device, dram_capacity_bytes=1000)
+    assert any("does not fit" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("cycles", "clock", "expected"), [(1, 1e9, 1000), (1, 1.05e9, 953), (0, 1e9, 0), (21, 1.05e9, 20000)])
+def test_cycles_round_up_to_whole_picoseconds(cycles: int, clock: float, expected: int) -> None:
+    assert picoseconds(cycles, clock) == expected
