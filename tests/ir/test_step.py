@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -95,10 +97,8 @@ def test_any_text_is_a_step_or_a_clear_error(text: str) -> None:
 def test_a_damaged_byte_is_a_step_or_a_clear_error(place: int, byte: int) -> None:
     text = bytearray(mlp().to_json().encode())
     text[place % len(text)] = byte
-    try:
+    with contextlib.suppress(BadInput):  # nothing else may come out
         Step.from_json(bytes(text))
-    except BadInput as error:
-        assert "step" in str(error)
 
 
 @pytest.mark.parametrize("batch", [0, -3, 2.5, True, "8"])
@@ -133,3 +133,10 @@ def test_tensors_that_do_not_exist_are_refused() -> None:
         Step("bad", 1, (Op(body=MatMul(1, 1, 1), inputs=(5,)),), ())
     with pytest.raises(BadInput, match="unknown element type"):
         TensorSpec((1,), dtype="float77")
+
+
+def test_what_a_fused_kernel_keeps_to_itself_takes_no_memory() -> None:
+    step = mlp()
+    assert [users for users, _ in step.transients] == [(0, 1), (1, 2, 3), (2, 3), (3,)]
+    fused = Step("fused", 4, (*(replace(op, fused=0) for op in step.ops[:2]), *step.ops[2:]), step.tensors)
+    assert [users for users, _ in fused.transients] == [(1, 2, 3), (2, 3), (3,)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -59,7 +59,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor version. `view_of` names the tensor whose memory this one looks into (a slice or a transpose)."""
+    """One tensor version. `view_of` names the tensor whose memory this one looks into: a slice, a transpose, a later version."""
 
     shape: tuple[int, ...]
     dtype: str = "fp32"
@@ -193,15 +193,7 @@ class Step:
     @cached_property
     def parameters(self) -> int:
         """Trainable and frozen parameters, each counted once."""
-        return sum(t.elements for t in self.base_tensors if t.role is Role.PARAMETER)
-
-    @property
-    def base_tensors(self) -> Iterator[TensorSpec]:
-        seen: set[str] = set()
-        for spec in self.tensors:
-            if spec.view_of is None and not (spec.role is Role.PARAMETER and spec.name in seen):
-                seen.add(spec.name)
-                yield spec
+        return sum(spec.elements for spec in self.tensors if spec.view_of is None and spec.role is Role.PARAMETER)
 
     def base(self, tensor: int) -> int:
         """The tensor that owns the memory a view looks into."""
@@ -221,7 +213,7 @@ class Step:
 
     @cached_property
     def transients(self) -> tuple[tuple[tuple[int, ...], int], ...]:
-        """For each tensor that comes and goes within the step: the ops that write or read it, the producer first, and its bytes."""
+        """For each tensor that takes memory within the step: the ops that write or read it, the producer first, and its bytes."""
         users: dict[int, dict[int, None]] = {}
         for index, op in enumerate(self.ops):
             for base in map(self.base, op.outputs):
@@ -230,17 +222,17 @@ class Step:
             for base in map(self.base, op.inputs):
                 if base in users:
                     users[base][index] = None
-        return tuple((tuple(ops), self.tensors[base].bytes) for base, ops in users.items())
+        return tuple((tuple(ops), self.tensors[base].bytes) for base, ops in users.items() if not self._inside_a_kernel(ops))
+
+    def _inside_a_kernel(self, ops: Iterable[int]) -> bool:
+        """All its users are one fused kernel: the tensor never leaves the chip."""
+        kernels = {self.ops[index].fused for index in ops}
+        return len(kernels) == 1 and None not in kernels and len(tuple(ops)) > 1
 
     @cached_property
     def resident_bytes(self) -> int:
-        """Parameters, optimizer state, buffers and the batch; versions of one tensor are one tensor."""
-        found = {
-            (spec.role, spec.name or str(number)): spec.bytes
-            for number, spec in enumerate(self.tensors)
-            if spec.view_of is None and spec.role.resident
-        }
-        return sum(found.values())
+        """Parameters, optimizer state, buffers and the batch. A new version of a tensor is a view of the old one."""
+        return sum(spec.bytes for spec in self.tensors if spec.view_of is None and spec.role.resident)
 
     @cached_property
     def layers(self) -> tuple[str, ...]:

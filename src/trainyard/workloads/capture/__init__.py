@@ -1,0 +1,124 @@
+"""Capture: one training step of a PyTorch model, as a Step.
+
+A dispatch mode sees every op of forward, loss, backward and update while the model runs on shapes alone. `registry` says what a
+handler is, `handlers`, `products` and `collectives` hold them, `tables` the names; the order of things is in `session`. torch is
+imported only when something is captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trainyard.errors import BadInput, MissingExtra
+from trainyard.ir import Step
+from trainyard.workloads.capture.registry import Call, Piece, register
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+
+    from trainyard.workloads.capture.programs import Values
+    from trainyard.workloads.zoo.recipe import Recipe
+
+__all__ = ["Call", "Piece", "capture", "capture_recipe", "register"]
+
+
+def capture(
+    step: nn.Module | Callable[..., Any],
+    inputs: Any = None,
+    targets: Any = None,
+    *,
+    model: nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module] | None = None,
+    loss: Callable[..., Tensor] | None = None,
+    optimizer: Optimizer | Sequence[Optimizer] | None = None,
+    batch: int | None = None,
+    name: str | None = None,
+    real: bool = False,
+) -> Step:
+    """One training step of a model as a Step; the model and its optimizer are left as they were.
+
+    `capture(model, inputs, targets, loss=..., optimizer=...)` runs `model(*inputs)` (a dictionary is passed by keyword),
+    `loss(output, targets)`, backward and the optimizer's step; without an optimizer the step ends with the gradients, and a model
+    that returns its own loss needs no `loss`. `batch` is the first dimension of the tensors that hold samples; if no tensor has it,
+    the example is resized to it.
+
+    `capture(train_step, model=model)` runs a training step of your own. If it takes an argument, that is the batch size, and the
+    Step can be rebatched. `model` may be several.
+
+    Only shapes are computed. A model that decides by values needs `real=True`: the step then runs on the example inputs.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingExtra("torch", "torch", "capturing a model") from None
+    from trainyard.workloads.capture.programs import LoopStep, ModelStep
+    from trainyard.workloads.capture.session import captured
+
+    if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
+        raise BadInput(f"batch must be a positive whole number, got {batch!r}")
+    step = getattr(step, "_orig_mod", step)  # a compiled model runs as what it was compiled from
+    if isinstance(step, torch.nn.Module) and inputs is not None:
+        example, size = _example(inputs, targets, batch)
+        chosen = name or type(step).__name__
+        program = ModelStep(step, example, batch=size, name=chosen, loss=loss, optimizers=_several(optimizer))
+        return captured(program, real=real)
+    if isinstance(step, torch.nn.Module) or not callable(step):
+        raise BadInput("capture needs a model with inputs, or a training step with model=: capture(model, inputs, loss=...)")
+    if model is None:
+        raise BadInput("capture of a training step needs the model that it trains: capture(train_step, model=model)")
+    roots = _roots(model)
+    label = name or "+".join(type(root).__name__ for root in roots.values())
+    return captured(LoopStep(step, roots, batch=batch, name=label), real=real)
+
+
+def capture_recipe(recipe: Recipe, name: str, batch: int) -> Step:
+    """The training step of a zoo recipe, built and run without a single value."""
+    import torch
+
+    from trainyard.workloads.capture.programs import ModelStep
+    from trainyard.workloads.capture.session import captured
+
+    with torch.device("meta"):
+        model = recipe.model()
+
+    def example(size: int, values: Values) -> tuple[Any, Any]:
+        with torch.device("meta"):
+            return tuple(recipe.inputs(size)), tuple(recipe.targets(size))
+
+    def loss(output: Any, targets: Any) -> Tensor:
+        return recipe.loss(output, *targets)
+
+    optimizer = recipe.optimizer(model.parameters())
+    return captured(ModelStep(model, example, batch=batch, name=name, loss=loss, optimizers=[optimizer]), real=False)
+
+
+def _example(inputs: Any, targets: Any, batch: int | None) -> tuple[Callable[[int, Values], tuple[Any, Any]], int]:
+    """How to make inputs and targets for a batch size, and the batch size to start with."""
+    from trainyard.workloads.capture.programs import leaves, resized
+
+    firsts = [tensor.shape[0] for _, tensor in leaves((inputs, targets), "") if tensor.dim()]
+    if not firsts:
+        raise BadInput("inputs holds no tensor with a batch dimension: give the tensors that the model is called with")
+    own = batch if batch in firsts else firsts[0]
+
+    def example(size: int, values: Values) -> tuple[Any, Any]:
+        return resized(inputs, own, size, values), resized(targets, own, size, values)
+
+    return example, own if batch is None else batch
+
+
+def _several(optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
+    if optimizer is None:
+        return []
+    return list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]  # type: ignore[list-item]  # one of the two
+
+
+def _roots(model: nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]) -> dict[str, nn.Module]:
+    if isinstance(model, Mapping):
+        return dict(model)
+    if isinstance(model, list | tuple):
+        return {str(index): module for index, module in enumerate(model)}
+    return {"": model}  # type: ignore[dict-item]  # neither a mapping nor a sequence

@@ -1,0 +1,134 @@
+"""Layer paths: which module is running, and which one made the autograd node that is running backward.
+
+Every autograd node has a sequence number, taken from a counter when its forward op ran. Noting the counter whenever the running
+module changes is enough to find the layer of any node later.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]  # public in the profiler's docs, missing from the stubs
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+
+@dataclass(slots=True, eq=False)
+class Frame:
+    """One call of one layer. The call index of a recomputed one is known at the end."""
+
+    path: str
+    call: int = 0
+
+
+@dataclass(slots=True)
+class _Start:
+    counter: int
+    grad: bool
+
+
+class Frames:
+    """Follows the modules of a model while it runs forward, recomputes and runs backward."""
+
+    def __init__(self, names: Mapping[nn.Module, str]) -> None:
+        self._names = {id(module): path for module, path in names.items()}
+        self._stack: list[Frame] = []
+        self._starts: dict[str, list[_Start]] = {}
+        self._counters: list[int] = []
+        self._logged: list[Frame] = []
+        self._depths: dict[int, int] = {}
+        self._recomputed: dict[tuple[int, int, bool], list[Frame]] = {}
+        self.entered = False
+        self.loss = Frame("loss")
+        self.root = Frame("")
+        self.adapt: Any = None  # turns the arguments of a call from outside into what the capture runs on
+        self._log()
+
+    @property
+    def inside(self) -> bool:
+        return bool(self._stack)
+
+    @property
+    def current(self) -> Frame:
+        """The running layer; outside of any, the loss once the model has run."""
+        if self._stack:
+            return self._stack[-1]
+        return self.loss if self.entered else self.root
+
+    def of_node(self, sequence: int) -> Frame:
+        """The layer whose forward made the autograd node with this number."""
+        return self._logged[bisect_right(self._counters, sequence) - 1]
+
+    def recomputing(self, graph: int) -> bool:
+        """Inside backward, modules run only because a checkpoint recomputes them."""
+        return len(self._stack) > self._depths.setdefault(graph, len(self._stack))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        before = register_module_forward_pre_hook(self._enter)  # type: ignore[arg-type]  # may return arguments
+        after = register_module_forward_hook(self._leave, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+            self._resolve()
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        path = self._names.get(id(module))
+        graph = torch._C._current_graph_task_id()
+        outermost = not self._stack
+        if graph != -1:
+            self._depths.setdefault(graph, len(self._stack))
+        if path is None:
+            frame = self.current
+        elif graph != -1:
+            frame = Frame(path)
+            self._recomputed.setdefault(self._trigger(graph), []).append(frame)
+        else:
+            starts = self._starts.setdefault(path, [])
+            frame = Frame(path, len(starts))
+            starts.append(_Start(_get_sequence_nr(), torch.is_grad_enabled()))
+            self.entered = True
+        self._stack.append(frame)
+        self._log()
+        adapted: tuple[Any, ...] | None = self.adapt(args) if outermost and path is not None and self.adapt else None
+        return adapted
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        if self._stack:
+            self._stack.pop()
+        self._log()
+
+    def _log(self) -> None:
+        counter = _get_sequence_nr()
+        if self._counters and self._counters[-1] == counter:
+            self._logged[-1] = self.current
+        else:
+            self._counters.append(counter)
+            self._logged.append(self.current)
+
+    @staticmethod
+    def _trigger(graph: int) -> tuple[int, int, bool]:
+        """The node that asked for recomputation; a reentrant checkpoint is one node for its whole segment."""
+        node: Any = torch._C._current_autograd_node()
+        if node is None:
+            return graph, 0, False
+        return graph, int(node._sequence_nr()), node.name().startswith("CheckpointFunction")
+
+    def _resolve(self) -> None:
+        """A segment recomputes the last calls before the node that asked for it."""
+        for (_, sequence, reentrant), frames in self._recomputed.items():
+            paths: dict[str, list[Frame]] = {}
+            for frame in frames:
+                paths.setdefault(frame.path, []).append(frame)
+            for path, again in paths.items():
+                starts = self._starts.get(path, [])
+                before = sum(s.counter <= sequence or (reentrant and s.counter == sequence + 1 and not s.grad) for s in starts)
+                for index, frame in enumerate(again):
+                    frame.call = max(0, min(before, len(starts)) - len(again) + index)

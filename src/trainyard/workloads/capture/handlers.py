@@ -1,0 +1,256 @@
+"""From a torch op to its rule: what it computes, which arguments it writes, whether it makes an op at all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trainyard.ir import Copy, ElementWise, Gather, Phase, Reduction
+from trainyard.workloads.capture import tables
+from trainyard.workloads.capture.collectives import COLLECTIVES
+from trainyard.workloads.capture.products import PRODUCTS
+from trainyard.workloads.capture.registry import USERS, Answer, Call, Handler, OnChip, Piece
+
+COMPUTING = frozenset({"aten", "c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "prims", "inductor"})
+
+
+@dataclass(slots=True, frozen=True)
+class Rule:
+    """How one torch op is recorded. `handler` is None for an op that nobody has explained."""
+
+    name: str
+    overload: str
+    handler: Handler | None
+    silent: bool = False
+    allocates: bool = False
+    factory: bool = False
+    reads_values: bool = False
+    overwrites: bool = False
+    written: tuple[int | str, ...] = ()
+    collective: bool = False
+    copies: bool = False
+
+
+def rule_of(func: Any) -> Rule:
+    """The rule of an op overload; the user's handlers come first."""
+    overload = str(func)
+    space, name = overload.split(".")[:2]
+    schema = func._schema
+    written = tuple(
+        argument.name if argument.kwarg_only else position
+        for position, argument in enumerate(schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+    plain = name.removesuffix("_").removeprefix("_safe").removeprefix("_").removeprefix("native_")
+    mine = USERS.find(overload)
+    return Rule(
+        name=name if space == "aten" else f"{space}.{name}",
+        overload=overload,
+        handler=mine or _handler(space, name, plain, func),
+        silent=mine is None and (space == "profiler" or name in tables.SILENT or _is_view(func)),
+        allocates=name in tables.ALLOCATING,
+        factory=not any("Tensor" in str(argument.type) for argument in schema.arguments if argument.name != "out"),
+        reads_values=mine is None and (name in tables.READS_VALUES or torch.Tag.data_dependent_output in func.tags),
+        overwrites=name in tables.OVERWRITING or func._overloadname == "out" or func._overloadname.endswith("_out"),
+        written=written,
+        collective=overload.rpartition(".")[0] in COLLECTIVES,
+        copies=name in tables.COPYING,
+    )
+
+
+def _is_view(func: Any) -> bool:
+    return bool(func.is_view) or torch.Tag.inplace_view in func.tags
+
+
+def _handler(space: str, name: str, plain: str, func: Any) -> Handler | None:
+    if f"{space}.{name}" in COLLECTIVES:
+        return COLLECTIVES[f"{space}.{name}"]
+    if space not in COMPUTING:
+        return None
+    for table in (PRODUCTS, GATHERS):
+        if name in table:
+            return table[name]
+    if name in tables.WINDOWS:
+        return _window
+    if name in tables.ADAPTIVE_POOLS:
+        return _reduction(plain, 1)
+    for spelled in (name, plain):
+        if spelled in tables.REDUCTIONS:
+            if spelled in ("max", "min") and any(a.name == "other" for a in func._schema.arguments):
+                return _element_wise(spelled)
+            return _reduction(plain, tables.REDUCTIONS[spelled])
+    if name in tables.FILLING:
+        return _copying("fill")
+    if name in tables.COPYING:
+        return _copying("cast" if name == "_to_copy" else plain)
+    if name in tables.RANDOM:
+        return _element_wise(plain, 4)
+    if _is_point_wise(name, func) or name.startswith("_foreach_"):
+        return _element_wise(plain)
+    return None
+
+
+def _is_point_wise(name: str, func: Any) -> bool:
+    """By torch's tag, or by the tag of the op that this one is the in-place form of."""
+    if torch.Tag.pointwise in func.tags or name in tables.POINTWISE:
+        return True
+    if not name.endswith("_"):
+        return False
+    packet = getattr(torch.ops.aten, name[:-1], None)
+    if packet is None:
+        return False
+    return name[:-1] in tables.POINTWISE or any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
+
+
+def _results(call: Call) -> int:
+    return max((t.numel() for t in call.outputs), default=0)
+
+
+def _element_wise(name: str, operations: int = 1) -> Handler:
+    each = tables.OPERATIONS.get(name, operations)
+    many = name.startswith("foreach_")
+
+    def handler(call: Call) -> Answer:
+        total = sum(t.numel() for t in call.outputs) if many else _results(call)
+        return ElementWise(name, total, each)
+
+    return handler
+
+
+def _copying(name: str) -> Handler:
+    def handler(call: Call) -> Answer:
+        return Copy(name, sum(t.numel() for t in call.outputs))
+
+    return handler
+
+
+def _reduction(name: str, passes: int) -> Handler:
+    def handler(call: Call) -> Answer:
+        read = max((t.numel() for t in (*call.inputs, *call.outputs)), default=0)
+        return Reduction(name, read, _results(call), passes)
+
+    return handler
+
+
+def _window(call: Call) -> Answer:
+    """A pooling window is read whole for each result."""
+    kernel = call.argument(1, "kernel_size")
+    rank = 3 if "3d" in call.name else 1 if "1d" in call.name else 2
+    extents = (kernel,) if isinstance(kernel, int) else tuple(kernel)
+    window = math.prod(extents) if len(extents) > 1 else extents[0] ** rank
+    results = call.outputs[0].numel()
+    return Reduction(call.name.removesuffix("_with_indices"), results * window, results)
+
+
+def _embedding(call: Call) -> Answer:
+    table, indices = call.args[:2]
+    return Gather(indices.numel(), table.numel() // table.shape[0], table.shape[0])
+
+
+def _embedding_backward(call: Call) -> Answer:
+    gradient, indices = call.args[:2]
+    table = call.outputs[0]
+    body = Gather(indices.numel(), table.numel() // table.shape[0], table.shape[0], scatter=True)
+    return Piece(body, inputs=(gradient, indices), phase=Phase.GRAD_WEIGHT)
+
+
+def _embedding_bag(call: Call) -> Answer:
+    """Rows are picked and summed into bags without being written in between."""
+    table, indices = call.args[:2]
+    bags = call.outputs[0]
+    rows = OnChip((indices.numel(), table.shape[1]), table.dtype)
+    return (
+        Piece(Gather(indices.numel(), table.shape[1], table.shape[0]), (table, indices), (rows,), fused=True),
+        Piece(Reduction("bag", indices.numel() * table.shape[1], bags.numel()), (rows, *call.inputs[2:]), (bags,), fused=True),
+    )
+
+
+def _indexed(call: Call) -> Answer:
+    """Advanced indexing: the dimensions that no index names travel as one row."""
+    table, indices = call.args[:2]
+    fixed = [size for size, index in zip(table.shape, (*indices, *[None] * table.dim()), strict=False) if index is None]
+    width = max(1, math.prod(fixed)) if len([i for i in indices if i is not None]) else 1
+    results = call.outputs[0].numel()
+    return Gather(max(1, results // width), width, max(1, table.numel() // width))
+
+
+def _index_put(call: Call) -> Answer:
+    table, indices = call.args[:2]
+    fixed = [size for size, index in zip(table.shape, (*indices, *[None] * table.dim()), strict=False) if index is None]
+    width = max(1, math.prod(fixed))
+    picked = [i for i in indices if isinstance(i, Tensor)]
+    rows = math.prod(torch.broadcast_shapes(*(i.shape for i in picked))) if picked else 1
+    return Gather(max(1, rows), width, max(1, table.numel() // width), scatter=True)
+
+
+def _along(scatter: bool) -> Handler:
+    """One dimension is indexed element by element (`gather`, `scatter`)."""
+
+    def handler(call: Call) -> Answer:
+        index = call.args[2]
+        return Gather(max(1, index.numel()), 1, max(1, call.args[0].numel()), scatter)
+
+    return handler
+
+
+def _rows_along(scatter: bool) -> Handler:
+    """One dimension is indexed for whole slices (`index_select`, `index_add`)."""
+
+    def handler(call: Call) -> Answer:
+        table, dim, index = call.args[:3]
+        extent = max(1, table.shape[dim]) if table.dim() else 1
+        return Gather(max(1, index.numel()), max(1, table.numel() // extent), extent, scatter)
+
+    return handler
+
+
+def _taken(call: Call) -> Answer:
+    return Gather(max(1, call.args[1].numel()), 1, max(1, call.args[0].numel()))
+
+
+def _select_backward(call: Call) -> Answer:
+    sizes, dim, index = call.args[1:4]
+    extent = sizes[dim]
+    return Gather(max(1, index.numel()), max(1, math.prod(sizes) // extent), extent, scatter=True)
+
+
+# fmt: off
+GATHERS: dict[str, Handler] = {
+    "embedding":                     _embedding,
+    "embedding_dense_backward":      _embedding_backward,
+    "embedding_backward":            _embedding_backward,
+    "_embedding_bag":                _embedding_bag,
+    "_embedding_bag_forward_only":   _embedding_bag,
+    "_embedding_bag_dense_backward": _embedding_backward,
+    "_embedding_bag_backward":       _embedding_backward,
+    "index":                         _indexed,
+    "_unsafe_index":                 _indexed,
+    "index_put":                     _index_put,
+    "index_put_":                    _index_put,
+    "_index_put_impl_":              _index_put,
+    "_unsafe_index_put":             _index_put,
+    "gather":                        _along(scatter=False),
+    "take_along_dim":                _along(scatter=False),
+    "scatter":                       _along(scatter=True),
+    "scatter_":                      _along(scatter=True),
+    "scatter_add":                   _along(scatter=True),
+    "scatter_add_":                  _along(scatter=True),
+    "scatter_reduce":                _along(scatter=True),
+    "scatter_reduce_":               _along(scatter=True),
+    "index_select":                  _rows_along(scatter=False),
+    "index_add":                     _rows_along(scatter=True),
+    "index_add_":                    _rows_along(scatter=True),
+    "index_copy":                    _rows_along(scatter=True),
+    "index_copy_":                   _rows_along(scatter=True),
+    "index_fill":                    _rows_along(scatter=True),
+    "index_fill_":                   _rows_along(scatter=True),
+    "index_select_backward":         _select_backward,
+    "index_reduce":                  _rows_along(scatter=True),
+    "index_reduce_":                 _rows_along(scatter=True),
+    "take":                          _taken,
+}
+# fmt: on

@@ -1,0 +1,150 @@
+"""Tensor identity: which memory a tensor looks into, what that memory holds, and its number in the Step.
+
+Identity is the storage, not the Python object: a transpose, a slice and an in-place result of a parameter are all that parameter.
+Storages are kept from being reused while the ledger lives (their data is not).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from trainyard.errors import CaptureError
+from trainyard.ir import Role
+from trainyard.workloads.capture.registry import OnChip
+
+Kind = Literal["activation", "weight", "gradient", "buffer"]
+NOBODY = -1
+
+# fmt: off
+DTYPES: dict[torch.dtype, str] = {
+    torch.float64: "fp64",  torch.float32: "fp32",  torch.bfloat16: "bf16", torch.float16: "fp16",
+    torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8", torch.float8_e4m3fnuz: "fp8", torch.float8_e5m2fnuz: "fp8",
+    torch.int64: "int64",   torch.int32: "int32",   torch.int16: "int16",   torch.int8: "int8",
+    torch.uint64: "int64",  torch.uint32: "int32",  torch.uint16: "int16",  torch.uint8: "uint8",
+    torch.bool: "bool",     torch.complex64: "complex64", torch.complex128: "complex128",
+}
+# fmt: on
+
+
+@dataclass(slots=True)
+class RawTensor:
+    """A TensorSpec in the making; the role of a view is its base's, known only at the end."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    role: Role
+    name: str
+    view_of: int | None
+
+
+@dataclass(slots=True)
+class Origin:
+    """What one storage holds. `owner` is the parameter (by index) it belongs to: the parameter, its gradient, its states."""
+
+    base: int
+    kind: Kind
+    owner: int = NOBODY
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    try:
+        return DTYPES[dtype]
+    except KeyError:
+        raise CaptureError(f"tensors of {dtype} cannot be captured (known: {', '.join(map(str, DTYPES))})") from None
+
+
+class Ledger:
+    """Numbers tensors in the order in which ops name them."""
+
+    def __init__(self, external: Role) -> None:
+        self.tensors: list[RawTensor] = []
+        self.origins: dict[int, Origin] = {}
+        self._numbers: dict[tuple[Any, ...], int] = {}
+        self._on_chip: dict[OnChip, int] = {}
+        self._held: list[StorageWeakRef] = []
+        self._external = external
+
+    def origin(self, tensor: Tensor) -> Origin:
+        """What the tensor's memory holds; memory nobody wrote so far came from outside."""
+        storage = tensor.untyped_storage()
+        found = self.origins.get(storage._cdata)
+        return found if found is not None else self.enter(tensor, self._external, "")
+
+    def known(self, tensor: Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self.origins
+
+    def enter(self, tensor: Tensor, role: Role, name: str, kind: Kind = "activation", owner: int = NOBODY) -> Origin:
+        """A tensor that exists before any op made it, or that an op has just made."""
+        storage = tensor.untyped_storage()
+        number = self._append(tensor, role, name, None)
+        origin = self.origins[storage._cdata] = Origin(number, kind, owner)
+        self._held.append(StorageWeakRef(storage))
+        self._numbers[self._key(tensor, storage)] = number
+        return origin
+
+    def alias(self, tensor: Tensor, original: Tensor) -> None:
+        """The same tensor on another device: where a model's inputs are does not matter to its step."""
+        number = self.read(original)
+        storage = tensor.untyped_storage()
+        self.origins[storage._cdata] = self.origin(original)
+        self._numbers[self._key(tensor, storage)] = number
+        self._held.append(StorageWeakRef(storage))
+
+    def read(self, tensor: Tensor | OnChip) -> int:
+        """The number of a tensor that an op reads; a new view gets a new number."""
+        if isinstance(tensor, OnChip):
+            return self._on_chip[tensor]
+        storage = tensor.untyped_storage()
+        key = self._key(tensor, storage)
+        number = self._numbers.get(key)
+        if number is None:
+            origin = self.origin(tensor)
+            number = self._numbers.get(key)
+            if number is None:
+                base = self.tensors[origin.base]
+                number = self._numbers[key] = self._append(tensor, base.role, base.name, origin.base)
+        return number
+
+    def write(self, tensor: Tensor | OnChip, role: Role, kind: Kind, owner: int = NOBODY) -> int:
+        """The number of a tensor that an op has written: new memory, or a new version of memory that is known."""
+        if isinstance(tensor, OnChip):
+            number = self._on_chip[tensor] = len(self.tensors)
+            self.tensors.append(RawTensor(tensor.shape, dtype_name(tensor.dtype), role, "", None))
+            return number
+        storage = tensor.untyped_storage()
+        origin = self.origins.get(storage._cdata)
+        if origin is None:
+            return self.enter(tensor, role, "", kind, owner).base
+        base = self.tensors[origin.base]
+        if origin.kind == "activation":
+            origin.kind = kind
+            if base.role is Role.ACTIVATION:
+                base.role = role
+        number = self._numbers[self._key(tensor, storage)] = self._append(tensor, base.role, base.name, origin.base)
+        return number
+
+    def allocate(self, tensor: Tensor) -> None:
+        """Memory without contents (`empty`): what it is follows from what is written into it."""
+        if not self.known(tensor):
+            self.enter(tensor, Role.ACTIVATION, "")
+
+    def settled(self) -> list[RawTensor]:
+        """The tensors with the roles of views taken from their bases."""
+        for tensor in self.tensors:
+            if tensor.view_of is not None:
+                base = self.tensors[tensor.view_of]
+                tensor.role, tensor.name = base.role, base.name
+        return self.tensors
+
+    def _append(self, tensor: Tensor, role: Role, name: str, view_of: int | None) -> int:
+        self.tensors.append(RawTensor(tuple(tensor.shape), dtype_name(tensor.dtype), role, name, view_of))
+        return len(self.tensors) - 1
+
+    @staticmethod
+    def _key(tensor: Tensor, storage: torch.UntypedStorage) -> tuple[Any, ...]:
+        return (storage._cdata, tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype)

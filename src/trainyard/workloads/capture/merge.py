@@ -1,0 +1,111 @@
+"""One step from captures at two batch sizes: every dimension becomes d + slope * (n - batch)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from trainyard.ir import Body, Op, Phase, TensorSpec
+from trainyard.ir.ops import dimensions
+from trainyard.workloads.capture.ledger import RawTensor
+from trainyard.workloads.capture.recorder import RawOp
+
+
+@dataclass(slots=True)
+class Recording:
+    """One captured pass. `complete` is False for a pass that left the optimizer out."""
+
+    batch: int
+    ops: Sequence[RawOp]
+    tensors: Sequence[RawTensor]
+    complete: bool = True
+
+
+class NotAffine(Exception):
+    """The two passes differ in more than their sizes; the message says where."""
+
+
+def merged(first: Recording, others: Sequence[Recording]) -> tuple[tuple[Op, ...], tuple[TensorSpec, ...]]:
+    """Ops and tensors of `first` with slopes; without others there are none."""
+    op_slopes: list[tuple[int, ...]] = [()] * len(first.ops)
+    tensor_slopes: list[tuple[int, ...]] = [()] * len(first.tensors)
+    for index, other in enumerate(others):
+        _check_lengths(first, other)
+        more = [_tensor_slope(first, other, *pair) for pair in zip(first.tensors, other.tensors, strict=False)]
+        most = [_op_slope(first, other, *pair) for pair in zip(first.ops, other.ops, strict=False)]
+        if index and (more != tensor_slopes[: len(more)] or most != op_slopes[: len(most)]):
+            raise NotAffine("dimensions do not grow by the same amount with each sample")
+        tensor_slopes[: len(more)], op_slopes[: len(most)] = more, most
+    if others:
+        _check_products_of_batches(first, tensor_slopes)
+    tensors = tuple(
+        TensorSpec(t.shape, t.dtype, t.role, t.name, t.view_of, slope)
+        for t, slope in zip(first.tensors, tensor_slopes, strict=True)
+    )
+    ops = tuple(
+        Op(
+            body=op.body, name=op.name, layer=op.frame.path, call=op.frame.call, phase=op.phase, recompute=op.recompute,
+            inputs=op.inputs, outputs=op.outputs, letters=op.letters, fused=op.fused, slope=slope,
+        )
+        for op, slope in zip(first.ops, op_slopes, strict=True)
+    )  # fmt: skip
+    return ops, tensors
+
+
+def _check_lengths(first: Recording, other: Recording) -> None:
+    if other.complete and len(first.ops) != len(other.ops):
+        raise NotAffine(f"{len(first.ops)} ops at batch {first.batch}, {len(other.ops)} at batch {other.batch}")
+    if len(other.ops) > len(first.ops) or len(other.tensors) > len(first.tensors):
+        raise NotAffine(f"more ops at batch {other.batch} than at batch {first.batch}")
+    if any(op.phase is not Phase.UPDATE for op in first.ops[len(other.ops) :]):
+        raise NotAffine(f"fewer ops at batch {other.batch} than at batch {first.batch}")
+
+
+def _slope(
+    first: Recording, other: Recording, now: Sequence[int], then: Sequence[int], what: str, least: int = 1
+) -> tuple[int, ...]:
+    if now == then:
+        return ()
+    if len(now) != len(then):
+        raise NotAffine(f"{what} has {len(now)} dimensions at batch {first.batch} and {len(then)} at batch {other.batch}")
+    change = other.batch - first.batch
+    slopes = []
+    for here, there in zip(now, then, strict=True):
+        slope, rest = divmod(there - here, change)
+        if rest or (slope and here - slope * (first.batch - 1) < least):
+            raise NotAffine(f"{what} is {here} at batch {first.batch} and {there} at batch {other.batch}")
+        slopes.append(slope)
+    return tuple(slopes)
+
+
+def _tensor_slope(first: Recording, other: Recording, here: RawTensor, there: RawTensor) -> tuple[int, ...]:
+    if (here.dtype, here.role, here.name, here.view_of) != (there.dtype, there.role, there.name, there.view_of):
+        raise NotAffine(f"tensor {here.name!r} of shape {here.shape} stands where another one does at batch {other.batch}")
+    return _slope(first, other, here.shape, there.shape, "a tensor's extent", least=0)
+
+
+def _op_slope(first: Recording, other: Recording, here: RawOp, there: RawOp) -> tuple[int, ...]:
+    if _identity(here) != _identity(there):
+        raise NotAffine(f"{here.name} of layer {here.frame.path!r} is {there.name} of {there.frame.path!r} at batch {other.batch}")
+    if here.body is there.body or here.body == there.body:
+        return ()
+    return _slope(first, other, dimensions(here.body), dimensions(there.body), f"{here.name} of layer {here.frame.path!r}")
+
+
+def _identity(op: RawOp) -> tuple[object, ...]:
+    return (
+        op.name, op.frame.path, op.frame.call, op.phase, op.recompute, op.inputs, op.outputs, op.letters, op.fused, _words(op.body),
+    )  # fmt: skip
+
+
+def _words(body: Body) -> tuple[object, ...]:
+    """What of a body is not a whole number."""
+    values = (getattr(body, field.name) for field in fields(body))
+    return (type(body), *(value for value in values if isinstance(value, str | bool)))
+
+
+def _check_products_of_batches(first: Recording, slopes: Sequence[tuple[int, ...]]) -> None:
+    """A tensor with the batch along two dimensions has a number of elements that is not affine."""
+    for tensor, slope in zip(first.tensors, slopes, strict=True):
+        if sum(bool(s) for s in slope) > 1:
+            raise NotAffine(f"a tensor of shape {tensor.shape} grows with the batch along two dimensions")

@@ -1,0 +1,185 @@
+"""Handlers of everything that multiplies: matrix products, convolutions, fused attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from trainyard.ir import Body, Convolution, ElementWise, MatMul, Phase, Reduction
+from trainyard.workloads.capture.registry import Call, Handler, OnChip, Piece
+
+SOFTMAX_PASSES = 3  # maximum, sum of exponentials, division
+
+
+def _matrix_product(first: int) -> Handler:
+    """(M,K) x (K,N), the operands at `first` and after it; what stands before them is added and rides along."""
+
+    def handler(call: Call) -> Piece:
+        a, b = call.args[first], call.args[first + 1]
+        added = [t for t in call.args[:first] if isinstance(t, Tensor)]
+        if a.dim() == 3:
+            body = MatMul(a.shape[1], b.shape[2], a.shape[2], count=a.shape[0])
+        else:
+            body = MatMul(a.shape[0], b.shape[1] if b.dim() == 2 else 1, a.shape[1])
+        return Piece(body, inputs=(a, b, *added))
+
+    return handler
+
+
+def _dot(call: Call) -> Piece:
+    a, b = call.args[:2]
+    return Piece(MatMul(1, 1, a.numel()), inputs=(a, b))
+
+
+def _summed_batches(call: Call) -> Piece:
+    added, a, b = call.args[:3]
+    return Piece(MatMul(a.shape[1], b.shape[2], a.shape[0] * a.shape[2]), inputs=(a, b, added))
+
+
+def _grouped(call: Call) -> Piece:
+    """Mixture of experts: each row meets the matrix of its own group, or each group reduces over its own rows."""
+    a, b = call.args[:2]
+    if a.dim() == 3 and b.dim() == 3:
+        return Piece(MatMul(a.shape[1], b.shape[2], a.shape[2], count=a.shape[0]), inputs=(a, b))
+    return Piece(MatMul(a.shape[-2], b.shape[-1], a.shape[-1]), inputs=(a, b))
+
+
+def _linear(call: Call) -> Piece:
+    a, weight = call.args[:2]
+    bias = call.argument(2, "bias")
+    rows = a.numel() // a.shape[-1]
+    return Piece(MatMul(rows, weight.shape[0], a.shape[-1]), inputs=(a, weight, *([] if bias is None else [bias])))
+
+
+def _spread(value: Sequence[int], rank: int) -> tuple[int, ...]:
+    """torch writes one number for all spatial dimensions."""
+    numbers = tuple(int(v) for v in value)
+    return numbers * rank if len(numbers) == 1 else numbers
+
+
+def _geometry(x: Sequence[int], weight: Sequence[int], y: Sequence[int], rest: Sequence[Any]) -> Convolution:
+    """The convolution between x and y; a transposed one is described by the convolution from y back to x."""
+    stride, padding, dilation, transposed, output_padding, groups = rest
+    rank = len(x) - 2
+    steps, pads, gaps = _spread(stride, rank), _spread(padding, rank), _spread(dilation, rank)
+    size, in_channels, out_channels = tuple(x[2:]), x[1], y[1]
+    if transposed:
+        extra = _spread(output_padding, rank)
+        # Output padding of a stride or more only adds positions that no input reaches.
+        size = tuple(full - more if more >= step else full for full, more, step in zip(y[2:], extra, steps, strict=True))
+        in_channels, out_channels = y[1], x[1]
+    return Convolution(
+        batch=x[0], in_channels=in_channels, out_channels=out_channels, size=size, kernel=tuple(weight[2:]),
+        stride=steps, padding=pads, dilation=gaps, groups=groups,
+    )  # fmt: skip
+
+
+def _convolution(call: Call) -> Piece:
+    x, weight, bias = call.args[:3]
+    transposed = call.args[6]
+    geometry = _geometry(x.shape, weight.shape, call.outputs[0].shape, call.args[3:9])
+    body = geometry.as_product("grad_input" if transposed else "forward")
+    return Piece(body, inputs=(x, weight, *([] if bias is None else [bias])))
+
+
+def _convolution_backward(call: Call) -> list[Piece]:
+    """One dispatched op, up to three ops: `output_mask` says which gradients were asked for."""
+    gradient, x, weight = call.args[:3]
+    transposed = call.args[7]
+    geometry = _geometry(x.shape, weight.shape, gradient.shape, call.args[4:10])
+    wants = call.argument(10, "output_mask")
+    results = iter(call.outputs)
+    pieces = []
+    if wants[0]:
+        body = geometry.as_product("forward" if transposed else "grad_input")
+        pieces.append(Piece(body, inputs=(gradient, weight), outputs=(next(results),)))
+    if wants[1]:
+        operands = (x, gradient) if transposed else (gradient, x)
+        pieces.append(Piece(geometry.as_product("grad_weight"), inputs=operands, outputs=(next(results),)))
+    if wants[2]:
+        bias = next(results)
+        pieces.append(
+            Piece(Reduction("sum", gradient.numel(), bias.numel()), inputs=(gradient,), outputs=(bias,), phase=Phase.GRAD_WEIGHT)
+        )
+    return pieces
+
+
+def _attention(call: Call) -> list[Piece]:
+    """softmax(Q K^T) V in one kernel; the scores stay on the chip."""
+    query, key, value = call.args[:3]
+    batch, heads, length, width = query.shape
+    others = key.shape[2]
+    scores = OnChip((batch, heads, length, others), query.dtype)
+    shares = OnChip((batch, heads, length, others), query.dtype)
+    count, elements = batch * heads, batch * heads * length * others
+    bias = tuple(t for t in call.inputs if t is not query and t is not key and t is not value)
+    return [
+        Piece(MatMul(length, others, width, count), (query, key), (scores,), fused=True, name="scores"),
+        Piece(Reduction("softmax", elements, elements, SOFTMAX_PASSES), (scores, *bias), (shares,), fused=True, name="softmax"),
+        Piece(MatMul(length, value.shape[3], others, count), (shares, value), tuple(call.outputs), fused=True, name="mix"),
+    ]
+
+
+def _attention_backward(call: Call) -> list[Piece]:
+    """Five products: the scores again, then the gradients of the shares, of V, Q and K."""
+    gradient, query, key, value = call.args[:4]
+    batch, heads, length, width = query.shape
+    others, depth = key.shape[2], value.shape[3]
+    form = (batch, heads, length, others)
+    scores, gradient_shares, gradient_scores = (OnChip(form, query.dtype) for _ in range(3))
+    count, elements = batch * heads, math.prod(form)
+    results = [t for t in call.outputs if t.dim() == 4]
+    d_query, d_key, d_value = results[:3]
+    rest = tuple(results[3:])
+    again = Phase.GRAD_INPUT
+    products: list[tuple[str, Body, tuple[Any, ...], tuple[Any, ...]]] = [
+        ("scores", MatMul(length, others, width, count), (query, key), (scores,)),
+        ("grad_shares", MatMul(length, others, depth, count), (gradient, value), (gradient_shares,)),
+        ("grad_softmax", ElementWise("softmax_backward", elements, 4), (gradient_shares, scores), (gradient_scores, *rest)),
+        ("grad_value", MatMul(others, depth, length, count), (scores, gradient), (d_value,)),
+        ("grad_query", MatMul(length, width, others, count), (gradient_scores, key), (d_query,)),
+        ("grad_key", MatMul(others, width, length, count), (gradient_scores, query), (d_key,)),
+    ]
+    return [Piece(body, inputs, outputs, phase=again, fused=True, name=name) for name, body, inputs, outputs in products]
+
+
+# fmt: off
+PRODUCTS: dict[str, Handler] = {
+    "mm":                    _matrix_product(0),
+    "_int_mm":               _matrix_product(0),
+    "_scaled_mm":            _matrix_product(0),
+    "_grouped_mm":           _grouped,
+    "_scaled_grouped_mm":    _grouped,
+    "bmm":                   _matrix_product(0),
+    "mv":                    _matrix_product(0),
+    "addmm":                 _matrix_product(1),
+    "addmm_":                _matrix_product(1),
+    "_addmm_activation":     _matrix_product(1),
+    "baddbmm":               _matrix_product(1),
+    "baddbmm_":              _matrix_product(1),
+    "addmv":                 _matrix_product(1),
+    "addmv_":                _matrix_product(1),
+    "addbmm":                _summed_batches,
+    "dot":                   _dot,
+    "vdot":                  _dot,
+    "linear":                _linear,
+    "convolution":           _convolution,
+    "_convolution":          _convolution,
+    "convolution_overrideable": _convolution,
+    "convolution_backward":  _convolution_backward,
+    "convolution_backward_overrideable": _convolution_backward,
+    "_scaled_dot_product_flash_attention":                      _attention,
+    "_scaled_dot_product_flash_attention_for_cpu":              _attention,
+    "_scaled_dot_product_efficient_attention":                  _attention,
+    "_scaled_dot_product_cudnn_attention":                      _attention,
+    "_scaled_dot_product_fused_attention_overrideable":         _attention,
+    "_scaled_dot_product_flash_attention_backward":             _attention_backward,
+    "_scaled_dot_product_flash_attention_for_cpu_backward":     _attention_backward,
+    "_scaled_dot_product_efficient_attention_backward":         _attention_backward,
+    "_scaled_dot_product_cudnn_attention_backward":             _attention_backward,
+    "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+}
+# fmt: on

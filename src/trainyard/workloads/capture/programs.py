@@ -1,0 +1,266 @@
+"""What is to be captured: a model with its loss and optimizer, or a user's own training step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.optim import Optimizer
+
+from trainyard.errors import BadInput, CaptureError
+from trainyard.ir import Role
+from trainyard.workloads.capture.execution import META
+from trainyard.workloads.capture.recorder import Recorder
+
+Values = Literal["none", "integers", "all"]
+"""Which tensors of the example keep their values."""
+
+BATCH_NAMES = ("batch", "batch_size", "n")
+
+
+class Program(Protocol):
+    """One training step that can be run at a batch size."""
+
+    @property
+    def roots(self) -> Mapping[str, nn.Module]: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def batch(self) -> int | None: ...
+
+    @property
+    def fixed(self) -> str:
+        """Why the batch size cannot be changed; empty if it can."""
+        ...
+
+    @property
+    def companions(self) -> Sequence[Any]:
+        """Objects beside model and optimizer that keep state between steps."""
+        ...
+
+    def run(self, recorder: Recorder, batch: int, *, update: bool) -> None: ...
+
+    def keep_integers(self) -> bool:
+        """From now on masks, lengths and labels keep their values, for a program that looks at them; False if it has none."""
+        ...
+
+
+class ModelStep:
+    """Forward, loss, backward and update of a model. `example(batch, values)` makes inputs and targets."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        example: Callable[[int, Values], tuple[Any, Any]],
+        *,
+        batch: int,
+        name: str,
+        loss: Callable[..., Tensor] | None,
+        optimizers: Sequence[Optimizer],
+    ) -> None:
+        self.roots, self.name, self.batch, self.fixed, self.companions = {"": model}, name, batch, "", ()
+        self._model, self._example, self._loss, self._optimizers = model, example, loss, optimizers
+        self._values: Values = "none"
+        _check_optimizers(model, optimizers)
+
+    def keep_integers(self) -> bool:
+        if self._values == "none":
+            self._values = "integers"
+            return any(not tensor.is_meta for _, tensor in leaves(self._example(self.batch, self._values), ""))
+        return False
+
+    def run(self, recorder: Recorder, batch: int, *, update: bool) -> None:
+        with recorder.unseen():
+            inputs, targets = self._example(batch, "all" if recorder.executor.real else self._values)
+        for role, label, tree in ((Role.INPUT, "input", inputs), (Role.TARGET, "target", targets)):
+            for path, tensor in leaves(tree, label):
+                if not recorder.ledger.known(tensor):
+                    recorder.ledger.enter(tensor, role, path)
+        self._objective(_called(self._model, inputs), targets).backward()
+        if update:
+            for optimizer in self._optimizers:
+                optimizer.step()
+
+    def _objective(self, output: Any, targets: Any) -> Tensor:
+        if self._loss is not None:
+            value = self._loss(output) if targets is None else self._loss(output, targets)
+        else:
+            value = _own_loss(output)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise CaptureError(
+                f"a training step needs one number to minimise, but {'loss=' if self._loss else 'the model'} returned {what}: "
+                "give loss=, a function of the output and the targets that returns a scalar"
+            )
+        if not value.requires_grad:
+            raise CaptureError("the loss depends on no parameter that requires a gradient: there is nothing to train")
+        return value
+
+
+class LoopStep:
+    """A user's function that does forward, backward and update itself."""
+
+    def __init__(self, train_step: Callable[..., Any], roots: Mapping[str, nn.Module], *, batch: int | None, name: str) -> None:
+        self.roots, self.name = roots, name
+        self._train_step = train_step
+        self._keyword, default = _batch_parameter(train_step)
+        self.batch = batch if batch is not None else default
+        self.fixed = "" if self._keyword is not None else "the training step takes no batch size"
+        if self._keyword is not None and self.batch is None:
+            raise BadInput(f"the training step takes a batch size ({self._keyword}): give batch=")
+        self.companions = _companions(train_step)
+        self._inputs: dict[Any, Tensor] = {}
+        self._count = 0
+
+    def run(self, recorder: Recorder, batch: int, *, update: bool) -> None:
+        self._inputs.clear()
+        self._count = 0
+        recorder.frames.adapt = lambda args: self._adapt(recorder, args)
+        if self._keyword is None:
+            self._train_step()
+        elif self._keyword in inspect.signature(self._train_step).parameters:
+            self._train_step(**{self._keyword: batch})
+        else:
+            self._train_step(batch)
+
+    def keep_integers(self) -> bool:
+        return False
+
+    def _adapt(self, recorder: Recorder, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Numbers that reach the model from the host become shapes there; the first tensor tells the batch size."""
+        for _, tensor in leaves(args, ""):
+            if self.batch is None and tensor.dim():
+                self.batch = tensor.shape[0]
+        if recorder.executor.real:
+            return args
+        adapted: tuple[Any, ...] = mapped(args, lambda tensor: self._on_meta(recorder, tensor))
+        return adapted
+
+    def _on_meta(self, recorder: Recorder, tensor: Tensor) -> Tensor:
+        if tensor.is_meta or not tensor.dim() or not tensor.is_floating_point() or tensor.requires_grad:
+            return tensor
+        key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape)
+        if key not in self._inputs:
+            self._inputs[key] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
+            recorder.ledger.enter(self._inputs[key], Role.INPUT, f"input.{self._count}")
+            self._count += 1
+        return self._inputs[key]
+
+
+def _companions(train_step: Callable[..., Any]) -> list[Any]:
+    """Learning rate schedules and gradient scalers among the names that a training step uses."""
+    if not inspect.isfunction(train_step):
+        return []
+    used = inspect.getclosurevars(train_step)
+    kinds = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
+    return [value for value in (*used.nonlocals.values(), *used.globals.values()) if isinstance(value, kinds)]
+
+
+def _check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
+    mine = {id(p) for p in model.parameters()}
+    for optimizer in optimizers:
+        if not isinstance(optimizer, Optimizer):
+            raise BadInput(f"optimizer= must be a torch optimizer over the model's parameters, got {type(optimizer).__name__}")
+        if not any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
+            raise BadInput(f"{type(optimizer).__name__} holds no parameter of this model: build it from model.parameters()")
+
+
+def _called(model: nn.Module, inputs: Any) -> Any:
+    if isinstance(inputs, Mapping):
+        return model(**inputs)
+    several = isinstance(inputs, tuple | list) and not hasattr(inputs, "_fields")
+    return model(*inputs) if several else model(inputs)
+
+
+def _own_loss(output: Any) -> Any:
+    """A model that computes its own loss returns it, or an object that holds it."""
+    if isinstance(output, Tensor):
+        return output
+    found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    return output if found is None else found
+
+
+def _batch_parameter(train_step: Callable[..., Any]) -> tuple[str | None, int | None]:
+    """The parameter that takes the batch size, and its default."""
+    try:
+        parameters = inspect.signature(train_step).parameters
+    except (TypeError, ValueError):
+        return None, None
+    required = [
+        p.name for p in parameters.values()
+        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]  # fmt: skip
+    if len(required) > 1:
+        raise BadInput(f"a training step takes no argument, or the batch size; this one takes {', '.join(required)}")
+    if required:
+        return required[0], None
+    named = [p for p in parameters.values() if p.name in BATCH_NAMES]
+    if named and isinstance(named[0].default, int):
+        return named[0].name, named[0].default
+    return None, None
+
+
+def leaves(tree: Any, path: str) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of nested tuples, lists and mappings, each with where it was found."""
+    if isinstance(tree, Tensor):
+        yield path, tree
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from leaves(value, f"{path}.{key}" if path else str(key))
+    elif isinstance(tree, PackedSequence):
+        yield path, tree.data
+    elif isinstance(tree, list | tuple):
+        for index, value in enumerate(tree):
+            yield from leaves(value, f"{path}.{index}" if len(tree) > 1 else path)
+
+
+def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same nest with every tensor changed; named tuples and mappings keep their types."""
+    if isinstance(tree, Tensor):
+        return change(tree)
+    if isinstance(tree, Mapping):
+        changed = {key: mapped(value, change) for key, value in tree.items()}
+        return changed if type(tree) is dict else type(tree)(changed)  # type: ignore[call-arg]  # mappings build from mappings
+    if isinstance(tree, PackedSequence):
+        return PackedSequence(change(tree.data), *tree[1:])  # its other parts are lengths, which steer the recurrence
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(mapped(value, change) for value in tree))
+    if isinstance(tree, list | tuple):
+        return type(tree)(mapped(value, change) for value in tree)
+    return tree
+
+
+def resized(tree: Any, old: int, new: int, values: Values) -> Any:
+    """Tensors whose first dimension is `old` get `new` samples: shapes alone, or, with values, the last sample repeated."""
+
+    def change(tensor: Tensor) -> Tensor:
+        size = tensor.shape
+        if size and size[0] == old and old != new:
+            size = torch.Size((new, *size[1:]))
+        if not tensor.is_meta and (values == "all" or (values == "integers" and not tensor.is_floating_point())):
+            twin = tensor.detach().clone()
+            if size != tensor.shape:
+                twin = twin[:new] if new <= old else torch.cat([twin, *[twin[-1:]] * (new - old)])
+        else:
+            twin = torch.empty_strided(size, _strides(tensor, size), dtype=tensor.dtype, device=META)
+        return twin.requires_grad_(tensor.requires_grad)
+
+    return mapped(tree, change)
+
+
+def _strides(tensor: Tensor, size: torch.Size) -> tuple[int, ...]:
+    """Dense strides in the memory order of the tensor, so that channels_last stays."""
+    if size == tensor.shape:
+        return tensor.stride()
+    order = sorted(range(tensor.dim()), key=lambda d: (tensor.stride(d), -d))
+    strides, step = [0] * tensor.dim(), 1
+    for dimension in order:
+        strides[dimension] = step
+        step *= size[dimension]
+    return tuple(strides)

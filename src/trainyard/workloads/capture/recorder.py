@@ -1,0 +1,413 @@
+"""The dispatch mode that sees every torch op of a training step and writes it down as ops over tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]  # missing from the stubs
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from trainyard.errors import BadInput, CaptureError
+from trainyard.ir import Body, Collective, Convolution, Letter, MatMul, Phase, Role, Update
+from trainyard.workloads.capture.execution import Executor, tensors_in
+from trainyard.workloads.capture.frames import Frame, Frames
+from trainyard.workloads.capture.handlers import Rule, rule_of
+from trainyard.workloads.capture.ledger import NOBODY, Kind, Ledger
+from trainyard.workloads.capture.products import PRODUCTS
+from trainyard.workloads.capture.registry import Answer, Call, OnChip, Piece
+from trainyard.workloads.capture.updates import Updates
+
+ACCUMULATION = 2**63  # AccumulateGrad nodes carry the largest sequence number, whatever its width
+
+
+@dataclass(slots=True)
+class RawOp:
+    """An Op in the making. `settled` says that its phase cannot change any more."""
+
+    body: Body
+    name: str
+    frame: Frame
+    phase: Phase
+    settled: bool
+    recompute: bool
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    letters: tuple[Letter, ...]
+    fused: int | None
+
+
+@dataclass(slots=True)
+class Place:
+    """Where in the training step a dispatched op stands.
+
+    Grad mode inside backward means that functions are recomputed, or that a graph of the backward is wanted: both `backward` and
+    `recompute` are set, and whether an operand is a gradient decides.
+    """
+
+    frame: Frame
+    backward: bool = False
+    recompute: bool = False
+    sequence: int = -1
+    accumulates: bool = False
+
+
+@dataclass(slots=True)
+class Weighted:
+    """The operands of a forward product that has a weight, by the memory that they look into."""
+
+    weight: int
+    activation: int
+
+
+class NeedsValues(CaptureError):
+    """The program looked at a value that shapes alone do not have."""
+
+
+class Recorder(TorchDispatchMode):
+    """Records one training step of a model whose parameters are `parameters`, by path.
+
+    In a `loop`, tensors of the host are the batch, and moving them to the device is part of the step.
+    """
+
+    def __init__(self, frames: Frames, parameters: Mapping[str, Tensor], executor: Executor, *, loop: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
+        self.frames, self.executor = frames, executor
+        self.ledger = Ledger(Role.INPUT if loop else Role.BUFFER)
+        self.loop = loop
+        self.ops: list[RawOp] = []
+        self.paused = False
+        self.error: CaptureError | None = None
+        self.failed_in = ""
+        self.parameters = list(parameters.values())
+        self.parameter_names = list(parameters)
+        self.parameter_index = {id(p): index for index, p in enumerate(self.parameters)}
+        self.updates: Updates | None = None
+        self._owners = [Frame(name.rpartition(".")[0]) for name in parameters]
+        self._common = Frame("update")
+        self._rules: dict[Any, Rule] = {}
+        self._bodies: dict[Body, Body] = {}
+        self._weighted: dict[int, Weighted | None] = {}
+        self._fused = 0
+        self._graph = -1
+        self._last_frame = frames.root
+        self._last_outside: tuple[str, Tensor] | None = None
+        self._backward_ran = False
+        for index, (name, parameter) in enumerate(parameters.items()):
+            self.ledger.enter(getattr(parameter, "_local_tensor", parameter), Role.PARAMETER, name, "weight", index)
+
+    @contextmanager
+    def recording(self, prepare: Any) -> Iterator[None]:
+        self.updates = Updates(self, prepare)
+        with ExitStack() as stack:
+            stack.enter_context(self.frames.watching())
+            stack.enter_context(self.updates.watching())
+            stack.enter_context(self)
+            yield
+
+    @contextmanager
+    def unseen(self) -> Iterator[None]:
+        """Ops of this block run but are not written down."""
+        self.paused, before = True, self.paused
+        try:
+            yield
+        finally:
+            self.paused = before
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        kwargs = kwargs or {}
+        if types:
+            foreign = _foreign(types)
+            if foreign == "fake":
+                return func(*args, **kwargs)
+            if foreign:
+                return NotImplemented
+        rule = self._rules.get(func)
+        if rule is None:
+            rule = self._rules[func] = rule_of(func)
+        if rule.silent:
+            return func(*args, **kwargs)
+        try:
+            tensors = [t for a in args for t in tensors_in(a)]
+            if kwargs:
+                tensors += [t for a in kwargs.values() for t in tensors_in(a)]
+            if rule.reads_values and not all(map(self.executor.has_values, tensors)):
+                return self._unknown_value(rule)
+            result = self.executor.run(rule, func, args, kwargs, tensors)
+            if not self.paused:
+                self._note(rule, args, kwargs, tensors, result)
+        except CaptureError as error:
+            self.error = self.error or error
+            raise
+        except Exception:
+            self.failed_in = self.failed_in or f"{self._where()}, {rule.overload}"
+            raise
+        return result
+
+    def _unknown_value(self, rule: Rule) -> float:
+        if self.updates is not None and (self.updates.active or self.updates.priming) and rule.name == "_local_scalar_dense":
+            return 1.0  # a step counter or a rate of the optimizer: any number gives the same shapes
+        raise NeedsValues(
+            f"{self._where()} reads a value of a tensor ({rule.overload}: .item(), bool() or a shape that depends on data), which "
+            "shapes alone cannot answer: capture(..., real=True) runs the step on the example inputs instead"
+        )
+
+    def _where(self) -> str:
+        frame = self._place().frame
+        return f"layer '{frame.path}'" if frame.path else "the model"
+
+    def _place(self) -> Place:
+        graph = torch._C._current_graph_task_id()
+        if graph == -1:
+            if self._graph != -1:
+                self._graph = -1
+                self.mark_parameter_gradients()
+            return Place(self.frames.current)
+        if graph != self._graph:
+            self._begin_backward(graph)
+        if self.frames.recomputing(graph):
+            return Place(self.frames.current, recompute=True)
+        node = torch._C._current_autograd_node()
+        frame = self._last_frame = self._frame_of(node)
+        sequence = -1 if node is None else int(node._sequence_nr())
+        return Place(frame, True, torch.is_grad_enabled(), sequence, sequence >= ACCUMULATION)
+
+    def _frame_of(self, node: Any) -> Frame:
+        if node is None:
+            return self._last_frame
+        sequence = int(node._sequence_nr())
+        if sequence < ACCUMULATION:
+            return self.frames.of_node(sequence)
+        index = self.parameter_index.get(id(getattr(node, "variable", None)))
+        return self._last_frame if index is None else self._owners[index]
+
+    def _begin_backward(self, graph: int) -> None:
+        """The seed of a gradient is made right before backward starts."""
+        self._graph = graph
+        self._backward_ran = True
+        if self._last_outside is not None and self._last_outside[0] == "ones_like":
+            self.mark_gradient(self._last_outside[1])
+        self._last_outside = None
+
+    def mark_gradient(self, tensor: Tensor) -> None:
+        origin = self.ledger.origin(tensor)
+        origin.kind = "gradient"
+        if self.ledger.tensors[origin.base].role is Role.ACTIVATION:
+            self.ledger.tensors[origin.base].role = Role.GRADIENT
+
+    def mark_parameter_gradients(self) -> None:
+        for index, parameter in enumerate(self.parameters):
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            gradient = getattr(gradient, "_local_tensor", gradient)
+            origin = self.ledger.origin(gradient)
+            base = self.ledger.tensors[origin.base]
+            if base.role is not Role.PARAMETER_GRADIENT:
+                base.role, base.name = Role.PARAMETER_GRADIENT, self.parameter_names[index]
+                origin.kind, origin.owner = "gradient", index
+
+    def _note(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], result: Any) -> None:
+        outputs = tensors_in(result)
+        place = self._place()
+        if any(t.is_sparse for t in outputs):
+            raise CaptureError(
+                f"{self._where()} makes a sparse gradient ({rule.overload}), which has no shape: build it with sparse=False"
+            )
+        if rule.allocates:
+            for tensor in outputs:
+                self.ledger.allocate(tensor)
+            return
+        host = not self.executor.real and not any(t.is_meta for t in (*tensors, *outputs))
+        if host and (not self.frames.inside or all(t.numel() <= 1 for t in outputs)):
+            return
+        written = [t for key in rule.written for t in tensors_in(_argument(args, kwargs, key))]
+        inputs = [t for t in tensors if not any(t is w for w in written)] if rule.overwrites else tensors
+        results = outputs or written
+        if not place.backward and self._graph == -1:
+            self._last_outside = (rule.name, results[0]) if results else None
+        if self.updates is not None and self.updates.active and self._noted_update(rule, inputs, results):
+            return
+        if not rule.collective and not self._makes_an_op(rule, tensors, written, results):
+            return
+        host_copy = self._is_host_copy(rule, tensors, outputs)
+        moved = host_copy or (rule.name == "_to_copy" and kwargs.get("device") is not None and not self.executor.real)
+        if moved and not self.loop and outputs[0].dtype == tensors[-1].dtype:
+            self.ledger.alias(outputs[0], tensors[-1])
+            return
+        self._append(rule, Call(rule.name, args, kwargs, inputs, results), place, host_copy=host_copy and self.loop)
+
+    def _noted_update(self, rule: Rule, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
+        """The optimizer's scalars are nothing; its products stay products; the rest belongs to a parameter's Update."""
+        assert self.updates is not None
+        owned = [self.updates.owner(t) != NOBODY for t in (*inputs, *outputs)]
+        if not any(owned) and all(t.numel() <= 1 for t in (*inputs, *outputs)):
+            return True
+        if rule.collective or rule.name in PRODUCTS:
+            self.updates.adopt(inputs)
+            return False
+        return self.updates.record(inputs, outputs)
+
+    def _makes_an_op(self, rule: Rule, tensors: list[Tensor], written: list[Tensor], results: list[Tensor]) -> bool:
+        """Not if nothing is computed: empty results, single numbers out of nowhere, results that are their own input."""
+        if not any(t.numel() for t in results):
+            return False
+        if not tensors and all(t.numel() <= 1 for t in results):
+            return False
+        if rule.name == "ones_like" and results[0].numel() <= 1:
+            self.ledger.allocate(results[0])
+            return False
+        return bool(written) or not all(any(r is t for t in tensors) for r in results)
+
+    def _is_host_copy(self, rule: Rule, tensors: list[Tensor], outputs: list[Tensor]) -> bool:
+        if rule.name not in ("_to_copy", "copy_") or not outputs:
+            return False
+        if self.executor.real:
+            return any(t.device != outputs[0].device for t in tensors)
+        return outputs[0].is_meta and any(t.dim() and not t.is_meta for t in tensors)
+
+    def _append(self, rule: Rule, call: Call, place: Place, *, host_copy: bool) -> None:
+        pieces = self._pieces(rule, call)
+        number = None
+        if any(piece.fused for piece in pieces):
+            number, self._fused = self._fused, self._fused + 1
+        for piece in pieces:
+            inputs = call.inputs if piece.inputs is None else piece.inputs
+            outputs = call.outputs if piece.outputs is None else piece.outputs
+            kinds: list[Kind] = ["activation" if isinstance(t, OnChip) else self.ledger.origin(t).kind for t in inputs]
+            gradient = "gradient" in kinds or (piece.fused and place.backward)
+            if place.backward and place.recompute:
+                place = replace(place, backward=gradient, recompute=not gradient)
+            letters, phase, settled = self._letters_and_phase(piece, inputs, kinds, place)
+            if host_copy:
+                phase, settled = Phase.COPY, True
+            kind, role = _kind_of_result(piece, kinds, gradient, phase)
+            owner = self._common_owner(inputs) if phase is Phase.UPDATE else NOBODY
+            frame = place.frame if phase is not Phase.UPDATE else self._owners[owner] if owner != NOBODY else self._common
+            self.ops.append(
+                RawOp(
+                    body=self._bodies.setdefault(piece.body, piece.body), name=piece.name or rule.name, frame=frame, phase=phase,
+                    settled=settled, recompute=place.recompute, letters=letters, fused=number if piece.fused else None,
+                    inputs=tuple([self.ledger.read(t) for t in inputs]),
+                    outputs=tuple([self.ledger.write(t, role, kind, owner) for t in outputs]),
+                )
+            )  # fmt: skip
+
+    def _pieces(self, rule: Rule, call: Call) -> list[Piece]:
+        if rule.handler is None:
+            shapes = ", ".join(str(tuple(t.shape)) for t in call.inputs)
+            raise CaptureError(
+                f"{self._where()} runs {rule.overload} on {shapes or 'no tensors'}, which capture does not know: teach it with "
+                f'trainyard.workloads.capture.register("{rule.overload}", handler), where handler(call) returns its body'
+            )
+        try:
+            return _as_pieces(rule.handler(call))
+        except BadInput as error:
+            raise CaptureError(f"{self._where()}: {rule.overload}: {error}") from error
+
+    def _common_owner(self, tensors: Sequence[Any]) -> int:
+        """The one parameter that all of these belong to, if there is one."""
+        owners = {self.ledger.origin(t).owner for t in tensors if not isinstance(t, OnChip)}
+        return owners.pop() if len(owners) == 1 else NOBODY
+
+    def append_update(self, body: Update, owner: int, read: list[Tensor], written: list[Tensor]) -> None:
+        """One parameter's Update."""
+        self.ops.append(
+            RawOp(
+                body=self._bodies.setdefault(body, body), name=body.optimizer.lower(), frame=self._owners[owner],
+                phase=Phase.UPDATE, settled=True, recompute=False, letters=(), fused=None,
+                inputs=tuple([self.ledger.read(t) for t in read]),
+                outputs=tuple([self.ledger.write(t, Role.STATE, "buffer") for t in written]),
+            )
+        )  # fmt: skip
+
+    def _letters_and_phase(
+        self, piece: Piece, inputs: Sequence[Any], kinds: Sequence[Kind], place: Place
+    ) -> tuple[tuple[Letter, ...], Phase, bool]:
+        product = isinstance(piece.body, MatMul | Convolution)
+        if place.backward:
+            if place.accumulates or (isinstance(piece.body, Collective) and "gradient" in kinds):
+                return (), Phase.GRAD_WEIGHT, True
+            if not product or piece.fused:
+                return ("", "") if product else (), piece.phase or Phase.GRAD_INPUT, piece.phase is not None
+            return self._backward_product(inputs, kinds, place)
+        letters: tuple[Letter, ...] = ()
+        if product:
+            letters = ("", "") if piece.fused else self._forward_product(inputs, kinds)
+        return letters, self._forward_phase(kinds), True
+
+    def _forward_phase(self, kinds: Sequence[Kind]) -> Phase:
+        if self._graph != -1 or self.frames.inside:
+            return Phase.FORWARD
+        if self.updates is not None and self.updates.active:
+            return Phase.UPDATE
+        if "gradient" in kinds or (self._backward_ran and "weight" in kinds and not torch.is_grad_enabled()):
+            return Phase.UPDATE
+        return Phase.LOSS if self.frames.entered else Phase.FORWARD
+
+    def _forward_product(self, inputs: Sequence[Tensor], kinds: Sequence[Kind]) -> tuple[Letter, ...]:
+        """The operand that descends from a parameter is W; of two, the one that is a parameter's own memory, or else the second."""
+        origins = [self.ledger.origin(t) for t in inputs[:2]]
+        weights = [kind == "weight" for kind in kinds[:2]]
+        position = 1 if weights[1] else 0 if weights[0] else None
+        if all(weights) and self.ledger.tensors[origins[1].base].role is not Role.PARAMETER:
+            position = 0 if self.ledger.tensors[origins[0].base].role is Role.PARAMETER else 1
+        found = None if position is None else Weighted(origins[position].base, origins[1 - position].base)
+        self._weighted.setdefault(_get_sequence_nr() - 1, found)
+        if position is None:
+            return ("", "")
+        return ("A", "W") if position == 1 else ("W", "A")
+
+    def _backward_product(
+        self, inputs: Sequence[Tensor], kinds: Sequence[Kind], place: Place
+    ) -> tuple[tuple[Letter, ...], Phase, bool]:
+        """Gradient times weight is the input's gradient, gradient times what the forward product read beside it the weight's."""
+        weighted = self._weighted.get(place.sequence)
+        gradients = [kind == "gradient" for kind in kinds[:2]]
+        if weighted is None or sum(gradients) != 1:
+            return ("", ""), Phase.GRAD_INPUT, True
+        other = 1 if gradients[0] else 0
+        base = self.ledger.origin(inputs[other]).base
+        is_weight = base == weighted.weight or (base != weighted.activation and kinds[other] == "weight")
+        letter: Letter = "W" if is_weight else "A"
+        return ("G", letter) if other == 1 else (letter, "G"), Phase.GRAD_INPUT if is_weight else Phase.GRAD_WEIGHT, True
+
+
+def _as_pieces(answer: Answer) -> list[Piece]:
+    if isinstance(answer, Piece):
+        return [answer]
+    if isinstance(answer, Body):
+        return [Piece(answer)]
+    return [item if isinstance(item, Piece) else Piece(item) for item in answer]
+
+
+def _kind_of_result(piece: Piece, kinds: Sequence[Kind], gradient: bool, phase: Phase) -> tuple[Kind, Role]:
+    """A tensor made of weights (and constants) alone is a weight; one that descends from a gradient is a gradient."""
+    if gradient and phase is not Phase.FORWARD:
+        return "gradient", Role.GRADIENT
+    product = isinstance(piece.body, MatMul | Convolution)
+    if "weight" in kinds and not product and all(kind in ("weight", "buffer") for kind in kinds):
+        return "weight", Role.ACTIVATION
+    return "activation", Role.ACTIVATION
+
+
+def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], key: int | str) -> Any:
+    if isinstance(key, str):
+        return kwargs.get(key)
+    return args[key] if key < len(args) else None
+
+
+def _foreign(types: Sequence[type]) -> str:
+    """Tensor subclasses desugar themselves first; fake tensors are somebody else's shape arithmetic."""
+    for kind in types:
+        if kind in (Tensor, nn.Parameter, nn.Buffer):
+            continue
+        if kind.__name__ == "FakeTensor":
+            return "fake"
+        if getattr(kind, "__torch_dispatch__", None) is not torch._C._disabled_torch_dispatch_impl:
+            return kind.__name__
+    return ""

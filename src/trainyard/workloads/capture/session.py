@@ -1,0 +1,189 @@
+"""One capture from beginning to end: stand-ins in, passes at two batch sizes, stand-ins out, one Step."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from textwrap import shorten
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from trainyard.errors import BadInput, CaptureError
+from trainyard.ir import Role, Step
+from trainyard.workloads.capture.distributed import fill_buckets, is_sharded, renew_reducers
+from trainyard.workloads.capture.execution import Executor
+from trainyard.workloads.capture.frames import Frames
+from trainyard.workloads.capture.interface import Interface
+from trainyard.workloads.capture.merge import NotAffine, Recording, merged
+from trainyard.workloads.capture.phases import settle_phases
+from trainyard.workloads.capture.programs import LoopStep, Program
+from trainyard.workloads.capture.recorder import NeedsValues, Recorder
+from trainyard.workloads.capture.swap import KeptOptimizers, Wardrobe, companions_kept, exchanged, objects_kept
+
+
+def captured(program: Program, *, real: bool) -> Step:
+    """The program's training step; everything the program works on is as before when this returns or raises."""
+    session = _Session(program, real=real)
+    with session.prepared():
+        try:
+            first = session.recorded(program.batch or 0, update=True)
+        except NeedsValues:
+            if session.real or not program.keep_integers():
+                raise
+            first = session.recorded(program.batch or 0, update=True)
+        batch = first.batch = program.batch or 1
+        if program.fixed:
+            return session.step(first, (), program.fixed)
+        try:
+            # From 1 to 2 samples even a square looks affine, so a third size is asked.
+            others = (2, 3) if batch == 1 else (batch + 1,)
+            return session.step(first, [session.recorded(size, update=session.loops) for size in others])
+        except (CaptureError, NotAffine) as error:
+            reason = str(error)
+        # One batch size may take short cuts (a single sample has nothing to broadcast, a square matrix looks like its transpose):
+        # then its step follows from those of the next two.
+        try:
+            pair = session.recorded(batch + 1, update=True), session.recorded(batch + 2, update=session.loops)
+            return session.step(pair[0], pair[1:]).rebatch(batch)
+        except (CaptureError, NotAffine):
+            return session.step(first, (), reason)
+
+
+class _Session:
+    def __init__(self, program: Program, *, real: bool) -> None:
+        self._program = program
+        self._modules = _named(program.roots)
+        self.real = real or is_sharded(self._modules)
+        self._parameters = _named_tensors(self._modules, "parameters")
+        self._buffers = _named_tensors(self._modules, "buffers")
+        self._executor = Executor(real=self.real)
+        self._wardrobe = Wardrobe(real=self.real)
+        self._optimizers = KeptOptimizers(self._wardrobe)
+        for name, tensor in self._parameters.items():
+            if nn.parameter.is_lazy(tensor):
+                raise CaptureError(f"parameter '{name}' has no shape yet: run the model once before capturing it")
+
+    @property
+    def loops(self) -> bool:
+        """A program that updates whenever it likes must be seen whole at every batch size."""
+        return isinstance(self._program, LoopStep)
+
+    def step(self, first: Recording, others: Sequence[Recording], why_fixed: str = "") -> Step:
+        ops, tensors = merged(first, others)
+        passes = " and ".join(str(r.batch) for r in (first, *others))
+        source = f"captured with torch {torch.__version__} {'with values' if self.real else 'on meta'} at batch {passes}"
+        if why_fixed:
+            source += f"; not rebatchable: {why_fixed}"
+        return Step(self._program.name, first.batch, ops, tensors, source, not why_fixed)
+
+    @contextmanager
+    def prepared(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(_random_state_kept())
+            # The cache of autocast refers weakly to parameters, which must not change hands under it.
+            torch.clear_autocast_cache()
+            stack.enter_context(objects_kept(self._modules))
+            stack.enter_context(companions_kept(self._program.companions))
+            stack.callback(self._optimizers.restore)
+            stack.enter_context(exchanged({**self._buffers, **self._parameters}, self._wardrobe))
+            stack.callback(torch.clear_autocast_cache)
+            stack.enter_context(torch.inference_mode(False))
+            stack.enter_context(torch.enable_grad())
+            if self.real:
+                stack.enter_context(_without_onednn())
+            if "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance"):
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            yield
+
+    def recorded(self, batch: int, *, update: bool) -> Recording:
+        """One pass of the program at a batch size."""
+        with objects_kept(self._modules):
+            if renew_reducers(self._modules):
+                self._run(batch, update=False, rehearsal=True)
+            recorder = self._run(batch, update=update)
+        if not recorder.ops:
+            raise CaptureError("the training step ran no op on the model's tensors: does it use the model that was given?")
+        tensors = recorder.ledger.settled()
+        settle_phases(recorder.ops, tensors)
+        return Recording(batch, recorder.ops, tensors, complete=update)
+
+    def _run(self, batch: int, *, update: bool, rehearsal: bool = False) -> Recorder:
+        recorder = Recorder(Frames(self._modules), self._parameters, self._executor, loop=self.loops)
+        for name, buffer in self._buffers.items():
+            if not recorder.ledger.known(buffer):
+                recorder.ledger.enter(buffer, Role.BUFFER, name, "buffer")
+        for parameter in self._parameters.values():
+            parameter.grad = None
+        torch.clear_autocast_cache()
+        with Interface(recorder), recorder.recording(self._optimizers.prepare):
+            try:
+                self._program.run(recorder, batch, update=update)
+                recorder.mark_parameter_gradients()
+                if rehearsal:
+                    with recorder.unseen():
+                        fill_buckets(self._modules)
+            except Exception as error:
+                raise _explained(error, recorder) from error
+        return recorder
+
+
+def _explained(error: Exception, recorder: Recorder) -> CaptureError:
+    if recorder.error is not None:
+        return recorder.error
+    if isinstance(error, CaptureError):
+        return error
+    text = shorten((str(error).strip() or type(error).__name__).splitlines()[0], 200, placeholder=" ...")
+    where = f" in {recorder.failed_in}" if recorder.failed_in else ""
+    way_out = ""
+    if not recorder.executor.real and ("meta" in str(error) or isinstance(error, NotImplementedError)):
+        way_out = ": it needs values; capture(..., real=True) runs the step on the example inputs instead"
+    return CaptureError(f"the training step failed{where}: {type(error).__name__}: {text}{way_out}")
+
+
+def _named(roots: Mapping[str, nn.Module]) -> dict[nn.Module, str]:
+    names: dict[nn.Module, str] = {}
+    for prefix, root in roots.items():
+        if not isinstance(root, nn.Module):
+            raise BadInput(f"model= must be an nn.Module, or several of them, got {type(root).__name__}")
+        for path, module in root.named_modules(prefix=prefix):
+            names.setdefault(module, path)
+    return names
+
+
+def _named_tensors(modules: Mapping[nn.Module, str], kind: str) -> dict[str, Tensor]:
+    """Parameters or buffers by path, shared ones once."""
+    found: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for module, path in modules.items():
+        named: Any = module.named_parameters(recurse=False) if kind == "parameters" else module.named_buffers(recurse=False)
+        for name, tensor in named:
+            if id(tensor) not in seen:
+                seen.add(id(tensor))
+                found[f"{path}.{name}" if path else name] = tensor
+    return found
+
+
+@contextmanager
+def _random_state_kept() -> Iterator[None]:
+    state = torch.get_rng_state()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+        if devices:
+            torch.cuda.set_rng_state_all(devices)
+
+
+@contextmanager
+def _without_onednn() -> Iterator[None]:
+    """oneDNN's recurrent layers are one op each; without it they unroll as on every other device."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)

@@ -1,0 +1,171 @@
+"""Stand-ins for a user's tensors, put in their place while a step is captured and taken out again.
+
+The Python objects stay: every Parameter, buffer and optimizer keeps its identity while the tensor behind it is exchanged for one
+without values (or, for `real=True`, for a copy). So closures, tied weights, RNN weight lists and optimizers all see the stand-in,
+and giving the original back restores values, `.grad`, hooks and any autograd graph that the user still holds.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from trainyard.errors import CaptureError
+from trainyard.workloads.capture.execution import META
+
+
+class Wardrobe:
+    """Makes stand-ins; tensors that share memory get stand-ins that share memory."""
+
+    def __init__(self, *, real: bool) -> None:
+        self._real = real
+        self._storages: dict[int, torch.UntypedStorage] = {}
+
+    def stand_in(self, tensor: Tensor) -> Tensor:
+        """The same shape, type and layout, on meta or as a copy; a host scalar keeps its value."""
+        if tensor.is_sparse or tensor.is_quantized:
+            raise CaptureError(
+                f"a {tensor.layout} tensor of shape {tuple(tensor.shape)} cannot be captured: convert it to dense first"
+            )
+        storage = tensor.untyped_storage()
+        if storage._cdata not in self._storages:
+            self._storages[storage._cdata] = storage.clone() if self._real else torch.UntypedStorage(storage.nbytes(), device=META)
+        twin = torch.empty(0, dtype=tensor.dtype, device=tensor.device if self._real else META)
+        with torch.no_grad():
+            twin.set_(self._storages[storage._cdata], tensor.storage_offset(), tensor.shape, tensor.stride())
+        return twin
+
+    def stand_ins(self, value: Any) -> Any:
+        """The same nest of lists and dictionaries with stand-ins for its tensors; single numbers keep their values."""
+        if isinstance(value, Tensor):
+            plain = type(value) is Tensor or type(value) is nn.Parameter
+            return self.stand_in(value) if plain and value.dim() and not value.is_meta else value.detach().clone()
+        if isinstance(value, dict):
+            return {key: self.stand_ins(item) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return type(value)(self.stand_ins(item) for item in value)
+        return copy.copy(value)
+
+
+def _exchange(original: Tensor, stand_in: Tensor) -> None:
+    """What torch.utils.swap_tensors does, without its poisoning of graphs that are still alive."""
+    torch._C._swap_tensor_impl(original, stand_in)
+
+
+@contextmanager
+def exchanged(tensors: Mapping[str, Tensor], wardrobe: Wardrobe) -> Iterator[None]:
+    """Every tensor stands on its stand-in while the block runs; tensor subclasses (sharded parameters) are copied and restored."""
+    swapped: list[tuple[Tensor, Tensor]] = []
+    restored: list[tuple[Tensor, Tensor, Tensor | None]] = []
+    try:
+        for name, tensor in tensors.items():
+            if type(tensor) not in (Tensor, nn.Parameter) and not isinstance(tensor, nn.Buffer):
+                restored.append((tensor, tensor.detach().clone(), tensor.grad))
+                tensor.grad = None
+                continue
+            twin = wardrobe.stand_in(tensor)
+            stand_in = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
+            stand_in.requires_grad_(tensor.requires_grad)
+            try:
+                _exchange(tensor, stand_in)
+            except RuntimeError as error:
+                raise CaptureError(f"'{name}' cannot be set aside while the step is captured: {error}") from error
+            swapped.append((tensor, stand_in))
+            _carry_hooks(tensor)
+        yield
+    finally:
+        for tensor, stand_in in reversed(swapped):
+            tensor.grad = None
+            _exchange(tensor, stand_in)
+        with torch.no_grad():
+            for tensor, value, gradient in restored:
+                tensor.grad = None
+                tensor.data.copy_(value)
+                tensor.grad = gradient
+
+
+def _carry_hooks(tensor: Tensor) -> None:
+    """Hooks belong to the Python object; telling the new tensor of them makes it call them."""
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        hooks = getattr(tensor, name, None)
+        if hooks:
+            setattr(tensor, name, hooks)
+
+
+@contextmanager
+def objects_kept(objects: Iterable[Any]) -> Iterator[None]:
+    """Attributes, and the contents of lists and dictionaries among them, are as before when the block ends."""
+    saved = [(thing, dict(thing.__dict__), _contents(thing)) for thing in objects]
+    try:
+        yield
+    finally:
+        for thing, attributes, contents in saved:
+            thing.__dict__.clear()
+            thing.__dict__.update(attributes)
+            for container, before in contents:
+                if isinstance(container, list):
+                    container[:] = before
+                else:
+                    container.clear()
+                    container.update(before)
+
+
+def _contents(thing: Any) -> list[tuple[Any, Any]]:
+    found: list[tuple[Any, Any]] = []
+    for value in thing.__dict__.values():
+        if isinstance(value, dict):
+            found.append((value, dict(value)))
+        elif isinstance(value, list):
+            found.append((value, list(value)))
+        elif isinstance(value, set):
+            found.append((value, set(value)))
+    return found
+
+
+@contextmanager
+def companions_kept(companions: Iterable[Any]) -> Iterator[None]:
+    """Schedules and scalers of a loop go on with copies of their tensors, and have the originals back when the block ends."""
+    things = list(companions)
+    with objects_kept(things):
+        for thing in things:
+            for name, value in thing.__dict__.items():
+                if isinstance(value, Tensor):
+                    thing.__dict__[name] = value.detach().clone()
+        yield
+
+
+class KeptOptimizers:
+    """Optimizers met during a capture, with what they were before."""
+
+    def __init__(self, wardrobe: Wardrobe) -> None:
+        self._wardrobe = wardrobe
+        self._saved: dict[int, tuple[Optimizer, dict[str, Any], list[dict[str, Any]]]] = {}
+
+    def prepare(self, optimizer: Optimizer) -> bool:
+        """States on the device of the capture; one op at a time for each parameter, so that updates can be told apart."""
+        if id(optimizer) in self._saved:
+            return False
+        groups = [dict(group) for group in optimizer.param_groups]
+        self._saved[id(optimizer)] = (optimizer, dict(optimizer.__dict__), groups)
+        optimizer.state = defaultdict(dict, {key: self._wardrobe.stand_ins(value) for key, value in optimizer.state.items()})
+        for group in optimizer.param_groups:
+            for flag in ("foreach", "fused"):
+                if flag in group:
+                    group[flag] = False
+        return True
+
+    def restore(self) -> None:
+        for optimizer, attributes, groups in self._saved.values():
+            optimizer.__dict__.clear()
+            optimizer.__dict__.update(attributes)
+            for group, before in zip(optimizer.param_groups, groups, strict=False):
+                group.clear()
+                group.update(before)
+        self._saved.clear()

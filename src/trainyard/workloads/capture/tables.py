@@ -1,0 +1,133 @@
+"""What each torch op is, where torch itself does not say: tables of names.
+
+Point-wise ops carry torch's own tag and need no row, unless they cost more than one operation for each result. An op that is in no
+table, has no tag and is no view is unknown, and capture stops at it.
+"""
+
+from __future__ import annotations
+
+# Marks of the profiler, shape questions, and results that share memory without being declared views.
+# fmt: off
+SILENT: frozenset[str] = frozenset("""
+    alias detach detach_ lift lift_fresh _unsafe_view _reshape_alias view_as_real view_as_complex set_ resize_ resize_as_
+    is_same_size size stride storage_offset numel dim sym_size sym_stride sym_numel sym_storage_offset is_contiguous
+    is_non_overlapping_and_dense is_strides_like_format _has_compatible_shallow_copy_type _assert_async _assert_scalar
+    _assert_tensor_metadata _print record_stream is_pinned _is_zerotensor requires_grad_ wait_tensor _wrap_tensor_autograd
+    barrier squeeze_ unsqueeze_ transpose_ t_ swapaxes_ as_strided_ _nested_tensor_size result_type can_cast _version
+    _functional_assert_async prim_device indices values _indices _values _coalesced_ coalesce is_coalesced sparse_dim dense_dim
+    _nnz _pin_memory unsafe_split unsafe_split_with_sizes unsafe_chunk sym_constrain_range sym_constrain_range_for_size
+    _functional_sym_constrain_range _functional_sym_constrain_range_for_size
+""".split())
+
+ALLOCATING: frozenset[str] = frozenset("""
+    empty empty_like empty_strided empty_permuted new_empty new_empty_strided _efficientzerotensor
+""".split())
+
+FILLING: frozenset[str] = frozenset("""
+    zeros ones full eye arange linspace logspace range scalar_tensor zeros_like ones_like full_like new_zeros new_ones new_full
+    fill fill_ zero zero_ tril_indices triu_indices hann_window hamming_window blackman_window
+""".split())
+
+RANDOM: frozenset[str] = frozenset("""
+    rand randn randint randperm rand_like randn_like randint_like normal normal_ uniform uniform_ bernoulli bernoulli_
+    exponential exponential_ cauchy_ geometric_ log_normal_ random random_ normal_functional native_dropout dropout
+    alpha_dropout poisson binomial rrelu_with_noise rrelu_with_noise_ _standard_gamma _sample_dirichlet
+""".split())
+
+COPYING: frozenset[str] = frozenset("""
+    clone copy copy_ _copy_from _to_copy to_dense _to_dense cat stack hstack vstack constant_pad_nd reflection_pad1d
+    reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d replication_pad3d roll flip rot90 repeat tile
+    slice_backward select_backward slice_scatter select_scatter diagonal_scatter diagonal_backward as_strided_scatter
+    as_strided_copy unfold_backward im2col col2im pixel_shuffle pixel_unshuffle channel_shuffle split_with_sizes_copy split_copy
+    unbind_copy expand_copy view_copy permute_copy transpose_copy slice_copy select_copy t_copy narrow_copy _chunk_cat chunk_cat
+    all_gather_copy_in block_diag repeat_interleave contiguous _pad_packed_sequence _pack_padded_sequence
+    _pack_padded_sequence_backward reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward
+    replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward trace_backward masked_scatter
+    masked_scatter_ diag_embed alias_copy diagonal_copy squeeze_copy unsqueeze_copy unfold_copy lift_fresh_copy _reshape_copy
+    masked_scatter_backward _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _foreach_copy
+    _foreach_copy_ _foreach_zero_ upsample_nearest1d upsample_nearest2d upsample_nearest3d
+""".split())
+
+# Point-wise, but without the tag in some release of torch.
+POINTWISE: frozenset[str] = frozenset("""
+    tril triu tril_ triu_ where masked_fill masked_fill_ lerp lerp_ addcmul addcmul_ addcdiv addcdiv_ threshold_backward
+    gelu_backward silu_backward sigmoid_backward tanh_backward hardtanh_backward hardswish_backward hardsigmoid_backward
+    elu_backward leaky_relu_backward softplus_backward mish_backward log_sigmoid_forward log_sigmoid_backward
+    softshrink_backward hardshrink_backward rrelu_with_noise_backward logit_backward native_dropout_backward _prelu_kernel
+    _prelu_kernel_backward infinitely_differentiable_gelu_backward mse_loss_backward smooth_l1_loss_backward huber_loss_backward
+    soft_margin_loss_backward binary_cross_entropy_backward upsample_linear1d upsample_bilinear2d upsample_trilinear3d
+    upsample_bicubic2d upsample_linear1d_backward upsample_bilinear2d_backward upsample_trilinear3d_backward
+    upsample_bicubic2d_backward _upsample_bilinear2d_aa _upsample_bilinear2d_aa_backward _upsample_bicubic2d_aa
+    _upsample_bicubic2d_aa_backward upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+    grid_sampler_2d grid_sampler_3d grid_sampler_2d_backward grid_sampler_3d_backward affine_grid_generator
+    affine_grid_generator_backward glu glu_backward outer ger complex polar real imag angle cross linalg_cross isin bucketize
+    searchsorted fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
+    fake_quantize_per_tensor_affine_cachemask_backward _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl
+    _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _amp_foreach_non_finite_check_and_unscale_ _amp_update_scale_ one_hot
+    vander cov cosine_similarity nan_to_num hardswish floor_divide rsub addr threshold gelu mish _masked_scale _add_relu
+    _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward
+    _unsafe_masked_index _embedding_bag_per_sample_weights_backward rrelu_with_noise_functional
+""".split())
+
+# Arithmetic operations for each result, counting a transcendental function as four.
+OPERATIONS: dict[str, int] = {
+    "addcmul": 3, "addcdiv": 3, "lerp": 3, "native_dropout": 2, "native_dropout_backward": 2, "addmv": 2, "exp": 4, "log": 4,
+    "sin": 4, "cos": 4, "tanh": 4, "erf": 4, "pow": 4, "rsqrt": 4, "sqrt": 4, "sigmoid": 6, "log1p": 4, "expm1": 4, "gelu": 8,
+    "gelu_backward": 14, "silu": 7, "silu_backward": 10, "mish": 10, "mish_backward": 14, "softplus": 8, "softplus_backward": 6,
+    "elu": 5, "elu_backward": 4, "glu": 7, "glu_backward": 10, "tanh_backward": 3, "sigmoid_backward": 3, "hardswish": 3,
+    "hardswish_backward": 4, "log_sigmoid_forward": 8, "log_sigmoid_backward": 6, "threshold_backward": 1, "logaddexp": 10,
+    "upsample_linear1d": 3, "upsample_bilinear2d": 7, "upsample_trilinear3d": 15, "upsample_bicubic2d": 31,
+    "upsample_linear1d_backward": 3, "upsample_bilinear2d_backward": 7, "upsample_trilinear3d_backward": 15,
+    "grid_sampler_2d": 13, "grid_sampler_2d_backward": 26, "grid_sampler_3d": 25, "grid_sampler_3d_backward": 50,
+    "_thnn_fused_lstm_cell": 30, "_thnn_fused_gru_cell": 24,
+}
+
+# Passes over the data; 1 where nothing is said. A normalisation reads its input for the statistics and again to apply them.
+REDUCTIONS: dict[str, int] = {
+    **dict.fromkeys("""
+        sum mean nansum nanmean prod amax amin aminmax max min argmax argmin all any count_nonzero norm linalg_vector_norm dist
+        cumsum cumprod cummax cummin logcumsumexp nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward
+        nll_loss mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss binary_cross_entropy
+        binary_cross_entropy_with_logits multi_margin_loss multi_margin_loss_backward multilabel_margin_loss_forward
+        multilabel_margin_loss_backward kl_div trace max_pool2d_with_indices_backward max_pool3d_with_indices_backward
+        avg_pool2d_backward avg_pool3d_backward adaptive_max_pool2d_backward adaptive_max_pool3d_backward
+        _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward fractional_max_pool2d_backward segment_reduce
+        _segment_reduce_backward _foreach_norm renorm bincount histc sum_to_size _ctc_loss _ctc_loss_backward embedding_renorm_
+        nonzero_static max_unpool2d max_unpool3d
+    """.split(), 1),
+    **dict.fromkeys("""
+        var std var_mean std_mean logsumexp median nanmedian mode kthvalue topk sort argsort msort unique_consecutive
+        multinomial native_layer_norm native_group_norm native_batch_norm _native_batch_norm_legit
+        _native_batch_norm_legit_functional _native_batch_norm_legit_no_training cudnn_batch_norm miopen_batch_norm
+        _batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update batch_norm_stats batch_norm_elemt
+        _fused_rms_norm _weight_norm_interface _softmax_backward_data _log_softmax_backward_data _cdist_forward _cdist_backward
+        _pdist_forward _euclidean_dist _pdist_backward
+    """.split(), 2),
+    **dict.fromkeys("""
+        _softmax _log_softmax _safe_softmax softmax log_softmax native_layer_norm_backward native_group_norm_backward
+        native_batch_norm_backward cudnn_batch_norm_backward miopen_batch_norm_backward batch_norm_backward
+        batch_norm_backward_reduce batch_norm_backward_elemt _fused_rms_norm_backward _weight_norm_interface_backward
+    """.split(), 3),
+}
+
+# Each result looks at its whole window, so overlapping windows read elements more than once.
+WINDOWS: frozenset[str] = frozenset("""
+    max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d avg_pool1d max_pool1d max_pool2d max_pool3d
+    fractional_max_pool2d
+""".split())
+
+ADAPTIVE_POOLS: frozenset[str] = frozenset("""
+    _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d adaptive_max_pool3d adaptive_avg_pool1d adaptive_avg_pool2d
+""".split())
+
+# Reading a value decides what the program does next: shapes alone cannot answer.
+READS_VALUES: frozenset[str] = frozenset("""
+    _local_scalar_dense item is_nonzero equal nonzero masked_select unique _unique2 unique_dim _nested_view_from_jagged
+""".split())
+
+# In place, without looking at what was there.
+OVERWRITING: frozenset[str] = frozenset("""
+    copy_ fill_ zero_ normal_ uniform_ bernoulli_ exponential_ random_ cauchy_ geometric_ log_normal_ _foreach_copy_
+    _foreach_zero_ set_ split_with_sizes_copy chunk_cat
+""".split())
+# fmt: on

@@ -1,0 +1,156 @@
+"""The optimizer's step: whatever it does to one parameter tensor becomes one Update.
+
+torch calls the hooks below around every optimizer's `step`, so custom loops and several optimizers need no preparation. An
+optimizer is primed once, unrecorded: a training step is one of many, so its states exist already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from trainyard.ir import Role, Update
+from trainyard.workloads.capture.ledger import NOBODY
+
+if TYPE_CHECKING:
+    from trainyard.workloads.capture.recorder import Recorder
+
+
+@dataclass(slots=True)
+class Touched:
+    """What one optimizer step did to the tensors of one parameter."""
+
+    operations: int = 0
+    read: dict[int, Tensor] = field(default_factory=dict)
+    written: dict[int, Tensor] = field(default_factory=dict)
+
+
+class Updates:
+    """Collects the ops of an optimizer's step by parameter."""
+
+    def __init__(self, recorder: Recorder, prepare: Callable[[Optimizer], bool]) -> None:
+        self._recorder = recorder
+        self._prepare = prepare  # moves its states to the device of the capture; True the first time
+        self._touched: dict[int, Touched] = {}
+        self._temporaries: dict[int, tuple[int, StorageWeakRef]] = {}
+        self._optimizer: Optimizer | None = None
+        self.priming = False
+
+    @property
+    def active(self) -> bool:
+        return self._optimizer is not None
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        before = register_optimizer_step_pre_hook(self._before)
+        after = register_optimizer_step_post_hook(self._after)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+            self._optimizer = None
+
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.priming:
+            return
+        self._recorder.mark_parameter_gradients()
+        with self._recorder.unseen():
+            new = self._prepare(optimizer)
+            if new and len(args) <= 1 and not kwargs:
+                self._prime(optimizer)
+        if self._recorder.paused:
+            return
+        self._optimizer = optimizer
+        self._own(optimizer)
+
+    def _prime(self, optimizer: Optimizer) -> None:
+        """One step that nobody sees makes the states."""
+        self.priming = True
+        try:
+            type(optimizer).step(optimizer)
+        finally:
+            self.priming = False
+
+    def _own(self, optimizer: Optimizer) -> None:
+        """States belong to their parameter."""
+        ledger, indices = self._recorder.ledger, self._recorder.parameter_index
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                index = indices.get(id(parameter), NOBODY)
+                for state in _tensors(optimizer.state.get(parameter, {})):
+                    if state.dim() and not ledger.known(state):
+                        name = self._recorder.parameter_names[index] if index != NOBODY else ""
+                        ledger.enter(state, Role.STATE, name, "buffer", index)
+
+    def record(self, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
+        """Takes an op that works on one parameter; False if it does not."""
+        owners = {self.owner(t) for t in (*inputs, *outputs)}
+        owners.discard(NOBODY)
+        if len(owners) != 1:
+            return False
+        (owner,) = owners
+        ledger = self._recorder.ledger
+        touched = self._touched.setdefault(owner, Touched())
+        touched.operations += 1
+        for tensor in inputs:
+            if ledger.known(tensor):
+                touched.read.setdefault(ledger.origin(tensor).base, tensor)
+        for tensor in outputs:
+            if ledger.known(tensor):
+                touched.written.setdefault(ledger.origin(tensor).base, tensor)
+            else:
+                storage = tensor.untyped_storage()
+                self._temporaries[storage._cdata] = (owner, StorageWeakRef(storage))
+        return True
+
+    def adopt(self, tensors: list[Tensor]) -> None:
+        """What a product of the optimizer reads must have a number, also if it was made on the way."""
+        for tensor in tensors:
+            if not self._recorder.ledger.known(tensor):
+                self._recorder.ledger.enter(tensor, Role.ACTIVATION, "", owner=self.owner(tensor))
+
+    def owner(self, tensor: Tensor) -> int:
+        """The parameter that a tensor was made for."""
+        storage = tensor.untyped_storage()._cdata
+        if storage in self._temporaries:
+            return self._temporaries[storage][0]
+        origin = self._recorder.ledger.origins.get(storage)
+        return NOBODY if origin is None else origin.owner
+
+    def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.priming or self._optimizer is None:
+            return
+        recorder, ledger = self._recorder, self._recorder.ledger
+        order = {Role.PARAMETER: 0, Role.PARAMETER_GRADIENT: 1, Role.STATE: 2}
+        for owner, touched in self._touched.items():
+            parameter = recorder.parameters[owner]
+            read = list(touched.read.values())
+            written = [t for base, t in touched.written.items() if ledger.tensors[base].role in (Role.PARAMETER, Role.STATE)]
+            if not written:
+                continue
+            for tensors in (read, written):
+                tensors.sort(key=lambda t: order.get(ledger.tensors[ledger.origin(t).base].role, len(order)))
+            body = Update(type(optimizer).__name__, getattr(parameter, "_local_tensor", parameter).numel(), touched.operations)
+            recorder.append_update(body, owner, read, written)
+        self._touched.clear()
+        self._temporaries.clear()
+        self._optimizer = None
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield getattr(value, "_local_tensor", value)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
