@@ -19,7 +19,10 @@ COUNTS = frozenset(
         "macs_per_cycle", "cores", "units",
     }
 )  # fmt: skip
-SIZES_OF_THINGS = ("element_bytes", "line_bytes", "burst_bytes", "page_bytes", "sector_bytes", "transaction_bytes", "message_bytes")
+SIZES_OF_THINGS = (
+    "accumulator_bytes", "bucket_bytes", "burst_bytes", "element_bytes", "line_bytes", "message_bytes", "page_bytes",
+    "sector_bytes", "transaction_bytes",
+)  # fmt: skip
 """Fields that end like a capacity and are none: more of them is not more of a resource."""
 
 

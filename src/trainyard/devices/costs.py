@@ -1,0 +1,182 @@
+"""What demands cost on an array behind a scratchpad: cycles, bytes, events."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, ProductDemand, StreamDemand
+from trainyard.devices.masked import tile_cost
+from trainyard.ir import DTYPE_BYTES, Array, Convolution, DeviceCost, Direction, Masks, MatMul, Step, Work
+from trainyard.mapping.tiling import Supply, Tiled, search
+from trainyard.mapping.walk import walk
+from trainyard.parts.folds import Folds
+
+Moved = dict[tuple[str, Direction], int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costing:
+    """The sizes of a device that costs depend on."""
+
+    array: Array
+    supply: Supply
+    vector_lanes: int
+    tile: tuple[int, int, int] | None = None
+
+    def costs(self, demands: Sequence[Demand]) -> list[DeviceCost]:
+        """Each demand's cost; the tiles of all products are searched in one go."""
+        products = [demand for demand in demands if isinstance(demand, ProductDemand)]
+        tiled = iter(search([demand.problem for demand in products], self.array, self.supply, self.tile))
+        found: list[DeviceCost] = []
+        for demand in demands:
+            match demand:
+                case ProductDemand():
+                    found.append(self._product(demand, next(tiled)))
+                case StreamDemand():
+                    found.append(self._stream(demand))
+                case FusedDemand():
+                    found.append(self._fused(demand))
+                case NoDemand():
+                    found.append(DeviceCost(cycles=0, compute_cycles=0, bytes={}, share=shares([0] * demand.ops), bound=demand.why))
+        return found
+
+    def masked(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
+        """A product whose tiles the array looks at one by one; None for any other demand."""
+        if not isinstance(demand, ProductDemand):
+            return None
+        (planned,) = search([demand.problem], self.array, self.supply, self.tile)
+        events: dict[str, float] = {}
+        op = step.ops[work.ops[0]]
+        assert isinstance(op.body, MatMul | Convolution)
+        tiled = walk(demand.problem, planned.tiling, self.supply, tile_cost(self.array, step, op, masks, events))
+        return self._product(demand, tiled, events)
+
+    def _compute(self, op: MatMul) -> int:
+        """A product whose operands are on chip already; closed forms count without the closing -1 of a whole op."""
+        forms: Sequence[Folds] = getattr(self.array, "folds", ())
+        return min((form.cycles(op.M, op.N, op.K) for form in forms), default=0) * op.count or self.array.cost(op).cycles
+
+    def _transfer(self, size: float) -> int:
+        return self.supply.latency_cycles + math.ceil(size / self.supply.bytes_per_cycle) if size > 0 else 0
+
+    def _product(self, demand: ProductDemand, tiled: Tiled, events: Mapping[str, float] | None = None) -> DeviceCost:
+        moved: Moved = {}
+        _add(moved, (demand.labels[0], "read", tiled.a_read))
+        _add(moved, (demand.labels[1], "read", tiled.b_read))
+        for moves in demand.drained:
+            for move in moves:
+                _add(moved, move)
+        _add(moved, (demand.labels[2], "spill", tiled.spill_write + tiled.spill_read))
+        vector = -(-demand.vector_operations // self.vector_lanes)
+        cycles = max(tiled.cycles, vector)
+        dram = math.ceil(tiled.dram_bytes / self.supply.bytes_per_cycle)
+        bound = _bound(compute=tiled.compute_cycles, dram=dram, vector=vector)
+        waiting = max(0, cycles - tiled.compute_cycles) / max(1, tiled.dram_bytes)  # an epilogue's bytes hide behind the array
+        weights = [sum(size for _, _, size in moves) * waiting for moves in demand.drained]
+        weights[0] = cycles - sum(weights[1:])
+        found = dict(events) if events is not None else dict(self.array.cost(demand.problem.op).events)
+        return DeviceCost(
+            cycles=cycles,
+            compute_cycles=tiled.compute_cycles,
+            bytes=moved,
+            share=shares(weights),
+            events=_events(found, demand, moved),
+            bound=bound,
+        )
+
+    def _stream(self, demand: StreamDemand) -> DeviceCost:
+        moved: Moved = {}
+        for move in demand.moves:
+            _add(moved, move)
+        if demand.again is not None and demand.row_bytes > self.supply.resident_bytes:
+            _add(moved, demand.again)
+        size, vector = sum(moved.values()), -(-demand.vector_operations // self.vector_lanes)
+        dram = self._transfer(size)
+        return DeviceCost(
+            cycles=max(1, dram, vector),
+            compute_cycles=vector,
+            bytes=moved,
+            share=(1.0,),
+            events={"vector_op": demand.vector_operations, **_crossings(moved)},
+            bound=_bound(compute=0, dram=dram, vector=vector),
+        )
+
+    def _fused(self, demand: FusedDemand) -> DeviceCost:
+        """Array, vector unit and DRAM work side by side on a kernel that never leaves the chip in between."""
+        moved: Moved = {}
+        for move in demand.moves:
+            _add(moved, move)
+        parts = max(1, math.ceil(demand.item_bytes / self.supply.resident_bytes))
+        for label, direction, size in demand.again:
+            _add(moved, (label, direction, size * (parts - 1)))
+        cycles_of = [0 if op is None else self._compute(op) for op in demand.products]
+        vectors = [-(-operations // self.vector_lanes) for operations in demand.vector_operations]
+        events: dict[str, float] = {"vector_op": sum(demand.vector_operations), **_crossings(moved)}
+        for op in demand.products:
+            if op is not None:
+                size = DTYPE_BYTES[demand.number]
+                _count_array(events, self.array.cost(op).events, (size, size, size), demand.number)
+        compute, vector, dram = sum(cycles_of), sum(vectors), self._transfer(sum(moved.values()))
+        return DeviceCost(
+            cycles=max(1, compute, vector, dram),
+            compute_cycles=compute,
+            bytes=moved,
+            share=shares([cycles + vector for cycles, vector in zip(cycles_of, vectors, strict=True)]),
+            events=events,
+            bound=_bound(compute=compute, dram=dram, vector=vector),
+        )
+
+
+def shares(weights: Sequence[float]) -> tuple[float, ...]:
+    """Weights as parts of 1 that add up to exactly 1; all to the first where there are none.
+
+    >>> shares([2, 1, 1]), sum(shares([1, 1, 1])), shares([0, 0])
+    ((0.5, 0.25, 0.25), 1.0, (1.0, 0.0))
+    """
+    total = float(sum(weights))
+    if total <= 0:
+        return (1.0, *[0.0] * (len(weights) - 1))
+    parts = [weight / total for weight in weights[:-1]]
+    return (*parts, 1.0 - sum(parts))
+
+
+def _add(moved: Moved, move: Move) -> None:
+    label, direction, size = move
+    if size:
+        moved[label, direction] = moved.get((label, direction), 0) + size
+
+
+def _bound(**cycles: int) -> str:
+    return max(cycles, key=lambda name: cycles[name])
+
+
+def _crossings(moved: Moved) -> dict[str, float]:
+    """Every DRAM byte also crosses the scratchpad's port once; a spill goes out and comes back."""
+    read = written = 0.0
+    for (_, direction), size in moved.items():
+        read += size if direction == "read" else size / 2 if direction == "spill" else 0
+        written += size if direction == "write" else size / 2 if direction == "spill" else 0
+    return {"dram_read": read, "dram_write": written, "scratchpad_write": read, "scratchpad_read": written}
+
+
+def _count_array(events: dict[str, float], counted: Mapping[str, float], sizes: tuple[int, int, int], number: str) -> None:
+    """An array's own events: elements at the scratchpad's ports become bytes, MACs are kept by their format as well."""
+    ports = {
+        "scratchpad_read_a": ("scratchpad_read", sizes[0]),
+        "scratchpad_read_b": ("scratchpad_read", sizes[1]),
+        "scratchpad_read_out": ("scratchpad_read", 4),
+        "scratchpad_write_out": ("scratchpad_write", 4),
+    }
+    for name, count in counted.items():
+        target, size = ports.get(name, (name, 1))
+        events[target] = events.get(target, 0.0) + count * size
+    kept = f"mac_{number}"
+    events[kept] = events.get(kept, 0.0) + counted.get("mac", 0.0)
+
+
+def _events(counted: Mapping[str, float], demand: ProductDemand, moved: Moved) -> dict[str, float]:
+    events: dict[str, float] = {"vector_op": demand.vector_operations, **_crossings(moved)}
+    _count_array(events, counted, demand.element_bytes, demand.number)
+    return events

@@ -1,0 +1,77 @@
+"""What a Work asks for, before any size of the machine is known: a product with its bytes, a stream of bytes, a fused kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trainyard.devices.precision import Precision
+from trainyard.ir import Direction, MatMul
+from trainyard.mapping.lowering import GradInput
+from trainyard.mapping.tiling import Problem
+from trainyard.mapping.works import Fusion
+
+Im2col = Literal["raw", "materialised"]
+Scope = Literal["all", "products"]
+Move = tuple[str, Direction, int]
+"""(label, direction, bytes)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """The fields of a device that decide what is asked for."""
+
+    precision: str | Precision | None = None
+    fusion: Fusion = "epilogue"
+    scope: Scope = "all"
+    im2col: Im2col = "raw"
+    grad_input: GradInput = "col2im"
+    accumulator_bytes: int = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProductDemand:
+    """A product and its epilogue. `drained` is what leaves (and comes) with finished sums, op by op of the chain."""
+
+    problem: Problem
+    labels: tuple[str, str, str]
+    element_bytes: tuple[int, int, int]
+    drained: tuple[tuple[Move, ...], ...]
+    number: str
+    vector_operations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamDemand:
+    """Bytes in and out with arithmetic on the way. `again` is read once more where a `row` does not fit on chip."""
+
+    moves: tuple[Move, ...]
+    vector_operations: int = 0
+    again: Move | None = None
+    row_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FusedDemand:
+    """A kernel of several ops whose inner tensors stay on chip; `again` is read once for each part that fits.
+
+    `item_bytes` is what one of the products of a batch (one head of one sample) needs from outside.
+    """
+
+    products: tuple[MatMul | None, ...]
+    moves: tuple[Move, ...]
+    again: tuple[Move, ...]
+    item_bytes: int
+    vector_operations: tuple[int, ...]
+    number: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoDemand:
+    """Outside the scope of the simulation, or an exchange with nobody."""
+
+    ops: int
+    why: str
+
+
+Demand = ProductDemand | StreamDemand | FusedDemand | NoDemand

@@ -1,0 +1,148 @@
+"""How a GPU runs one matrix product: the tile from a menu, the split of the reduction, waves over the multiprocessors, re-reads.
+
+Time is the largest of four: the busiest multiprocessor's MACs, its loads where operands cannot be copied in bulk, the tiles'
+operands through the L2, the operands through DRAM.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
+PARTIAL_BYTES = 4  # a split reduction leaves fp32 partial sums
+VECTOR_BYTES = 16  # what one load takes from an aligned row, and what the bulk copy needs
+WORD_BYTES = 4  # what one load takes from other rows, if they have whole words
+TURNED_LOADS = 0.5  # of an element that lies across the reduction: it comes by vectors, and is turned by words on the chip
+
+
+class Limits(NamedTuple):
+    """What a product meets on one GPU, in one element type, per second."""
+
+    sms: int
+    macs_per_sm: float
+    loads_per_sm: float
+    l2_per_sm: float
+    l2: float
+    dram: float
+    l2_room: float
+    tiles: tuple[tuple[int, int, int], ...]
+    fill_s: float
+    ramp_s: float
+    splits: tuple[int, ...] = SPLITS
+
+
+class Matrices(NamedTuple):
+    """A product and the bytes of the tensors that it is made of; a convolution's A tensor is smaller than its matrix.
+
+    `row` is how many elements one load takes where rows are not aligned, else 0. `a_turned` and `b_turned` say which operands lie
+    across the reduction, which TF32 tensor cores cannot take.
+    """
+
+    M: int
+    N: int
+    K: int
+    batch: int
+    a_bytes: int
+    b_bytes: int
+    out_bytes: int
+    element_bytes: int
+    row: int = 0
+    a_turned: bool = False
+    b_turned: bool = False
+
+    def loads(self, m: int, n: int) -> float:
+        """Loads of a tile for each step of its reduction; 0 where bulk copies feed it."""
+        if self.row:
+            return (m + n) / self.row
+        return TURNED_LOADS * (m * self.a_turned + n * self.b_turned)
+
+
+class Tiled(NamedTuple):
+    """The best way found. `a_reads` and `b_reads` say how often each operand comes from DRAM."""
+
+    tile: tuple[int, int, int]
+    split: int
+    waves: int
+    compute_s: float
+    l2_s: float
+    a_reads: float
+    b_reads: float
+    partial_bytes: int
+
+    @property
+    def kernels(self) -> int:
+        return 1 if self.split == 1 else 2
+
+
+def elements_per_load(element_bytes: int, *rows: int) -> int:
+    """Elements that a load takes from the worst of `rows` (their lengths in elements), or 0 where all are aligned.
+
+    >>> elements_per_load(2, 768, 768), elements_per_load(2, 30522, 768), elements_per_load(2, 50257), elements_per_load(4, 50257)
+    (0, 2, 1, 1)
+    """
+    widths = [row * element_bytes for row in rows]
+    if all(width % VECTOR_BYTES == 0 for width in widths):
+        return 0
+    return max(1, WORD_BYTES // element_bytes) if all(width % WORD_BYTES == 0 for width in widths) else 1
+
+
+@lru_cache(maxsize=65536)
+def best_tiling(product: Matrices, limits: Limits) -> Tiled:
+    """The fastest tile and split of the menu for operands that start in DRAM.
+
+    >>> limits = Limits(132, 4.0e12, 5e9, 1.2e11, 1e13, 4.3e12, 3e7, ((128, 256, 64), (64, 64, 64)), 1e-6, 2e-6)
+    >>> best_tiling(Matrices(8192, 8192, 8192, 1, 2**27, 2**27, 2**27, 2), limits).tile
+    (128, 256, 64)
+    >>> best_tiling(Matrices(128, 128, 65536, 1, 2**24, 2**24, 2**15, 2), limits).split > 1
+    True
+    """
+    ways = (_way(product, limits, tile, split) for tile in _menu(limits) for split in _splits(product, limits, tile))
+    return min(ways, key=lambda way: product_seconds(way, product, limits))
+
+
+@lru_cache(maxsize=64)
+def _menu(limits: Limits) -> tuple[tuple[int, int, int], ...]:
+    """Every tile both ways round."""
+    return tuple(dict.fromkeys(turned for m, n, k in limits.tiles for turned in ((m, n, k), (n, m, k))))
+
+
+def _splits(product: Matrices, limits: Limits, tile: tuple[int, int, int]) -> tuple[int, ...]:
+    steps = max(1, product.K // (4 * tile[2]))  # a piece shorter than four steps is all filling and draining
+    return tuple(split for split in limits.splits if split <= steps)
+
+
+def _way(product: Matrices, limits: Limits, tile: tuple[int, int, int], split: int) -> Tiled:
+    m, n, k = tile
+    rows, columns = math.ceil(product.M / m), math.ceil(product.N / n)
+    deep = math.ceil(product.K / split / k) * k
+    tiles = rows * columns * product.batch * split
+    waves = math.ceil(tiles / limits.sms)
+    loads_s = product.loads(m, n) * deep / limits.loads_per_sm
+    operand_bytes = (m + n) * deep * product.element_bytes
+    compute_s = waves * (max(m * n * deep / limits.macs_per_sm, loads_s) + limits.fill_s)
+    l2_s = max(tiles * operand_bytes / limits.l2, waves * operand_bytes / limits.l2_per_sm)
+    a_reads, b_reads = _reads(product, limits, tile, rows, columns)
+    partial = 0 if split == 1 else split * product.M * product.N * product.batch * PARTIAL_BYTES
+    return Tiled(tile, split, waves, compute_s, l2_s, a_reads, b_reads, partial)
+
+
+def _reads(product: Matrices, limits: Limits, tile: tuple[int, int, int], rows: int, columns: int) -> tuple[float, float]:
+    """Once each if either operand of one product fits the L2's room; otherwise A once per column of waves and B once per row.
+
+    A wave covers a block of tiles as square as the multiprocessors allow.
+    """
+    if min(product.a_bytes, product.b_bytes) <= product.batch * limits.l2_room:
+        return 1.0, 1.0
+    m, n, _ = tile
+    high = max(1, min(rows, round(math.sqrt(limits.sms * n / m))))
+    wide = max(1, limits.sms // high)
+    return float(math.ceil(columns / wide)), float(math.ceil(rows / high))
+
+
+def product_seconds(way: Tiled, product: Matrices, limits: Limits) -> float:
+    """The product's own time; a split adds its partial sums' way through the L2 and a second kernel."""
+    dram = way.a_reads * product.a_bytes + way.b_reads * product.b_bytes + product.out_bytes
+    spill = 2 * way.partial_bytes / limits.l2 + (limits.ramp_s if way.split > 1 else 0.0)
+    return max(way.compute_s, way.l2_s, dram / limits.dram) + spill

@@ -1,0 +1,73 @@
+"""Element types of a machine: one for all numbers, or one for each role of a tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from trainyard.errors import BadInput, UnknownName
+from trainyard.ir import DTYPE_BYTES, Role, TensorSpec
+
+FLOATING = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16", "fp8"})
+
+
+class Precision(Mapping[str, str]):
+    """Role -> element type, hashable; roles that are not named keep what the step captured.
+
+    >>> Precision({"parameter": "bf16"})["parameter"]
+    'bf16'
+    """
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, roles: Mapping[str, str]) -> None:
+        for role, dtype in roles.items():
+            if role not in tuple(Role):
+                raise UnknownName("role", str(role), map(str, Role), where="precision")
+            _require_dtype(dtype)
+        self._pairs = tuple(sorted((str(role), dtype) for role, dtype in roles.items()))
+
+    def __getitem__(self, role: str) -> str:
+        return dict(self._pairs)[role]
+
+    def __iter__(self) -> Iterator[str]:
+        return (role for role, _ in self._pairs)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __hash__(self) -> int:
+        return hash(self._pairs)
+
+    def __eq__(self, other: object) -> bool:
+        return dict(self._pairs) == dict(other) if isinstance(other, Mapping) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"Precision({dict(self._pairs)})"
+
+
+def _require_dtype(dtype: object) -> None:
+    if dtype not in DTYPE_BYTES:
+        raise UnknownName("element type", str(dtype), DTYPE_BYTES, where="precision")
+
+
+def precision_of(given: str | Mapping[str, str] | None) -> str | Precision | None:
+    """What a user gave, checked."""
+    if given is None:
+        return None
+    if isinstance(given, str):
+        _require_dtype(given)
+        return given
+    if isinstance(given, Mapping):
+        return Precision(given)
+    raise BadInput(f"precision: expected an element type such as 'bf16', a table of them by role, or none, got {given!r}")
+
+
+def dtype_of(spec: TensorSpec, precision: str | Precision | None) -> str:
+    """The element type of a tensor on a machine; whole numbers and flags keep theirs.
+
+    >>> dtype_of(TensorSpec((4,), "fp32"), "bf16"), dtype_of(TensorSpec((4,), "int64"), "bf16")
+    ('bf16', 'int64')
+    """
+    if precision is None or spec.dtype not in FLOATING:
+        return spec.dtype
+    return precision if isinstance(precision, str) else precision.get(str(spec.role), spec.dtype)

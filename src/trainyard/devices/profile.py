@@ -1,0 +1,283 @@
+"""From the Works of a step to what they ask for.
+
+Equal demands cost the same on one device, so a step's layers are costed once for each distinct one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, Policy, ProductDemand, StreamDemand
+from trainyard.devices.precision import dtype_of
+from trainyard.errors import NotModelled
+from trainyard.ir import (
+    DTYPE_BYTES,
+    Collective,
+    Convolution,
+    Copy,
+    Direction,
+    ElementWise,
+    Gather,
+    MatMul,
+    Op,
+    Phase,
+    Reduction,
+    Step,
+    TensorSpec,
+    Update,
+    Work,
+)
+from trainyard.mapping.lowering import Lowered, lower
+from trainyard.mapping.tiling import Problem
+from trainyard.mapping.works import Fusion, group, per_step, readers
+
+BY_LETTER = {"A": "X", "W": "W", "G": "dY"}
+RESULT = {Phase.GRAD_INPUT: "dX", Phase.GRAD_WEIGHT: "dW"}
+BY_ROLE = {"parameter": "W", "gradient": "dY", "parameter_gradient": "dW"}
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The demands of a whole step: distinct ones, and which one each Work has."""
+
+    demands: tuple[Demand, ...]
+    number: Mapping[tuple[int, ...], int]
+
+
+@per_step
+def profile(step: Step, policy: Policy) -> Profile:
+    """Every Work's demand; collectives are left to a system and have none."""
+    distinct: dict[Demand, int] = {}
+    number: dict[tuple[int, ...], int] = {}
+    for work in group(step, fusion_of(policy)):
+        if not isinstance(step.ops[work.ops[0]].body, Collective):
+            number[work.ops] = distinct.setdefault(demand(step, work, policy), len(distinct))
+    return Profile(tuple(distinct), number)
+
+
+def fusion_of(policy: Policy) -> Fusion:
+    """Where only products count, nothing is fused onto them."""
+    return policy.fusion if policy.scope == "all" else "none"
+
+
+def demand(step: Step, work: Work, policy: Policy) -> Demand:
+    ops = [step.ops[index] for index in work.ops]
+    if work.grouping not in ("single", "chain"):
+        raise NotModelled(f"{work.grouping} of {', '.join(op.name for op in ops)}: this device does works one by one")
+    for op in ops:
+        if isinstance(op.body, Collective) and op.body.ranks > 1:
+            raise NotModelled(
+                f"op {op.name!r} is a {op.body.kind} between {op.body.ranks} ranks, a single device has no links: "
+                "run the step on a system of several devices"
+            )
+    if all(isinstance(op.body, Collective) for op in ops):
+        return NoDemand(ops=len(ops), why="alone")
+    if policy.scope == "products" and not any(op.is_product for op in ops):
+        return NoDemand(ops=len(ops), why="scope")
+    books = _Books(step, policy)
+    if ops[0].fused is not None:
+        return _kernel(books, work, ops)
+    return _product(books, work, ops) if ops[0].is_product else _stream(books, ops[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Books:
+    """Tensors of a step as bytes of a machine."""
+
+    step: Step
+    policy: Policy
+
+    def dtype(self, tensor: int | None) -> str:
+        spec = TensorSpec((1,)) if tensor is None else self.step.tensors[tensor]
+        return dtype_of(spec, self.policy.precision)
+
+    def elements(self, tensor: int) -> int:
+        """Of a view never more than the memory it looks into (a broadcast repeats nothing)."""
+        return min(self.step.tensors[tensor].elements, self.step.tensors[self.step.base(tensor)].elements)
+
+    def bytes(self, tensor: int) -> int:
+        return self.elements(tensor) * DTYPE_BYTES[self.dtype(tensor)]
+
+    def role(self, tensor: int) -> str:
+        return str(self.step.tensors[tensor].role)
+
+    def moves(self, tensors: tuple[int, ...], direction: Direction) -> dict[int, Move]:
+        """One move for each memory that is touched; several views of one never add up to more than all of it."""
+        found: dict[int, Move] = {}
+        for tensor in dict.fromkeys(tensors):
+            base = self.step.base(tensor)
+            size = self.bytes(tensor)
+            if base in found:
+                size = min(found[base][2] + size, self.bytes(base))
+            found[base] = (self.role(base), direction, size)
+        return {base: move for base, move in found.items() if move[2]}
+
+
+def _product(books: _Books, work: Work, ops: list[Op]) -> ProductDemand:
+    head, policy = ops[0], books.policy
+    assert isinstance(head.body, MatMul | Convolution)
+    lowered = lower(head.body, policy.grad_input)
+    first, second = _operands(books, head)
+    result = head.outputs[0] if head.outputs else None
+    sizes = tuple(DTYPE_BYTES[books.dtype(tensor)] for tensor in (first, second, result))
+    raw = policy.im2col == "raw"
+    a, b, out = ((side.elements if raw else side.matrix) for side in (lowered.a, lowered.b, lowered.out))
+    labels = _labels(books, head, lowered, (first, second))
+    drained = _drained(books, work, ops, (labels[2], "write", out * sizes[2]))
+    return ProductDemand(
+        problem=Problem(
+            op=lowered.product,
+            a_bytes=a * sizes[0],
+            b_bytes=b * sizes[1],
+            out_bytes=sum(size for moves in drained for _, _, size in moves),
+            sum_bytes=min(out, lowered.out.matrix) * max(policy.accumulator_bytes, sizes[2]),  # no sums where no window reaches
+        ),
+        labels=labels,
+        element_bytes=(sizes[0], sizes[1], sizes[2]),
+        drained=drained,
+        number=books.dtype(first),
+        vector_operations=sum(_operations(op) for op in ops[1:]),
+    )
+
+
+def _operands(books: _Books, op: Op) -> tuple[int | None, int | None]:
+    """The tensors behind A and B of the lowered product; a weight gradient's operands come in either order."""
+    first, second = (*op.inputs[:2], None, None)[:2]
+    body = op.body
+    if isinstance(body, Convolution) and body.product == "grad_weight" and first is not None and second is not None:
+        image, other = body.input_elements, books.step.tensors[first].elements
+        if other != image and books.step.tensors[second].elements == image:
+            return second, first
+    return first, second
+
+
+def _labels(books: _Books, op: Op, lowered: Lowered, operands: tuple[int | None, int | None]) -> tuple[str, str, str]:
+    """X, W, dY by the letters of a layer; by their roles where a product belongs to none (attention)."""
+    if not op.inputs:
+        return lowered.a.label, lowered.b.label, lowered.out.label
+    letters = dict(zip(op.inputs, op.letters, strict=False))
+
+    def label(tensor: int | None, other: str) -> str:
+        if tensor is None:
+            return other
+        return BY_LETTER.get(letters.get(tensor, "")) or BY_ROLE.get(books.role(tensor), "X")
+
+    return label(operands[0], lowered.a.label), label(operands[1], lowered.b.label), RESULT.get(op.phase, "Y")
+
+
+def _drained(books: _Books, work: Work, ops: list[Op], result: Move) -> tuple[tuple[Move, ...], ...]:
+    """What moves with the finished sums, for each op of the chain; what only the chain itself reads stays on chip."""
+    step, inside = books.step, set(work.ops)
+    per_op: list[tuple[Move, ...]] = []
+    produced: set[int] = set()
+    for position, (index, op) in enumerate(zip(work.ops, ops, strict=True)):
+        reads = op.inputs if position else op.inputs[2:]  # a product's further inputs are added to it
+        moves = [move for base, move in books.moves(reads, "read").items() if base not in produced]
+        last = position == len(ops) - 1
+        outputs = {step.base(t): t for t in op.outputs}
+        for base, tensor in outputs.items():
+            if last or (position and base not in map(step.base, op.outputs[:1])) or _needed_outside(step, base, index, inside):
+                moves.append(result if position == 0 else (books.role(base), "write", books.bytes(tensor)))
+        if not op.outputs and position == 0:
+            moves.append(result)
+        produced.update(outputs)
+        per_op.append(tuple(moves))
+    return tuple(per_op)
+
+
+def _needed_outside(step: Step, base: int, index: int, inside: set[int]) -> bool:
+    """Whether an op outside the chain reads this version of a tensor: before the chain writes over it, or ever."""
+    until = min((other for other in inside if other > index and base in map(step.base, step.ops[other].outputs)), default=None)
+    found = readers(step).get(base, ())
+    return any(reader > index and reader not in inside and (until is None or reader < until) for reader in found)
+
+
+def _operations(op: Op) -> int:
+    body = op.body
+    match body:
+        case ElementWise() | Update():
+            return body.elements * body.operations
+        case Reduction():
+            return body.elements * body.passes
+        case Gather():
+            return body.rows * body.width if body.scatter else 0
+        case _:
+            return 0
+
+
+def _gathered(books: _Books, op: Op, body: Gather) -> tuple[Move, ...]:
+    """Only the rows that are named cross, not the table; a scatter reads them, adds, and writes them back."""
+    source = books.dtype(op.inputs[0]) if op.inputs else books.dtype(None)
+    rows = body.rows * body.width * DTYPE_BYTES[source]
+    table = books.role(op.outputs[0] if body.scatter else op.inputs[0]) if op.inputs and op.outputs else "activation"
+    picked = "gradient" if body.scatter and not op.inputs else (books.role(op.inputs[0]) if body.scatter else "activation")
+    others = tuple(books.moves(op.inputs[1:], "read").values())
+    if body.scatter:
+        return ((picked, "read", rows), (table, "read", rows), (table, "write", rows), *others)
+    written = books.role(op.outputs[0]) if op.outputs else "activation"
+    return ((table, "read", rows), (written, "write", rows), *others)
+
+
+def _stream(books: _Books, op: Op) -> StreamDemand:
+    body = op.body
+    operations = _operations(op)
+    if isinstance(body, Gather):
+        return StreamDemand(moves=_gathered(books, op, body), vector_operations=operations)
+    reads = list(books.moves(op.inputs, "read").values())
+    writes = list(books.moves(op.outputs, "write").values())
+    if not reads and not writes:  # a step without tensors: the body's own sizes
+        assert isinstance(body, ElementWise | Reduction | Copy | Update)
+        size = DTYPE_BYTES[books.dtype(None)]
+        left = body.results if isinstance(body, Reduction) else body.elements
+        reads, writes = [("activation", "read", body.elements * size)], [("activation", "write", left * size)]
+    again, row = None, 0
+    if isinstance(body, Reduction) and body.passes > 1 and reads:
+        label, direction, largest = max(reads, key=lambda move: move[2])
+        again, row = (label, direction, largest * (body.passes - 1)), largest // _rows(books, op, body)
+    return StreamDemand(moves=(*reads, *writes), vector_operations=operations, again=again, row_bytes=row)
+
+
+def _rows(books: _Books, op: Op, body: Reduction) -> int:
+    """How many parts of the data are reduced apart, so that each can stay on chip between passes; 1 where it is not known."""
+    shape = books.step.tensors[op.inputs[0]].shape if op.inputs else ()
+    if len(shape) < 2:
+        return 1
+    if any(word in body.function for word in ("softmax", "layer_norm", "rms_norm")):
+        return max(1, books.step.tensors[op.inputs[0]].elements // max(1, shape[-1]))
+    return max(1, shape[1]) if "batch_norm" in body.function else 1
+
+
+def _kernel(books: _Books, work: Work, ops: list[Op]) -> FusedDemand:
+    """Outside tensors go through once; what products share between their rows (their second operand) may come again."""
+    step, inside = books.step, set(work.ops)
+    produced = {step.base(t) for op in ops for t in op.outputs}
+    reads: dict[int, Move] = {}
+    again: dict[int, Move] = {}
+    moves: list[Move] = []
+    for op in ops:
+        if isinstance(op.body, Gather):
+            moves.extend(move for move in _gathered(books, op, op.body) if move[1] == "read")
+            continue
+        outside = tuple(t for t in op.inputs if step.base(t) not in produced)
+        reads.update(books.moves(outside, "read"))
+        if op.is_product and op.inputs[1:2] and step.base(op.inputs[1]) not in produced:
+            again.update(books.moves(op.inputs[1:2], "read"))
+    written = {
+        step.base(t): (books.role(step.base(t)), "write", books.bytes(t))
+        for index, op in zip(work.ops, ops, strict=True)
+        for t in op.outputs
+        if _needed_outside(step, step.base(t), index, inside) or not readers(step).get(step.base(t))
+    }
+    moves.extend((*reads.values(), *written.values()))  # type: ignore[arg-type]  # the direction is a literal
+    products = tuple(lower(op.body).product if isinstance(op.body, MatMul | Convolution) else None for op in ops)
+    items = max((product.count for product in products if product is not None), default=1)
+    scores = [op for op in ops if op.is_product]
+    return FusedDemand(
+        products=products,
+        moves=tuple(moves),
+        again=tuple(again.values()),
+        item_bytes=sum(size for _, _, size in moves) // items,
+        vector_operations=tuple(_operations(op) if books.policy.scope == "all" else 0 for op in ops),
+        number=books.dtype(scores[0].inputs[0] if scores and scores[0].inputs else None),
+    )
