@@ -1,7 +1,7 @@
 """The measurements that are kept: several runs of `gpu_roofline.py --measure` packed into one small file, and read again.
 
-Device times are the last run's (runs differ by less than 1 %). Step times are kept for each run, because hosts differ; a step's
-measured time is the median over runs.
+Device times are the last run's (steps that fill the GPU differ by less than 1 % between runs). Step times are kept for each run,
+because hosts differ; a step's measured time is the median over runs.
 """
 
 from __future__ import annotations

@@ -148,9 +148,9 @@ No number belongs to a model or a layer. Those of the device were measured on mi
 Three of the host were calibrated, on the host's time for the phases of {calibrated} in the second run. The mechanisms were found
 by looking at the ops of these steps; the times of the steps, and of their layers, are the test.
 
-*Measured* is the median over {runs} runs on machines of one kind: their GPUs agree within 1 %, their hosts do not, and a small
-batch waits for its host. *Kernels* is device time alone, as the profiler sees it. *Layer error* is the device time put on the wrong
-layer or missed, over the measured device time.
+*Measured* is the median over {runs} runs on machines of one kind: steps that fill the GPU agree within 1 %, but hosts differ, and a
+small batch waits for its host. *Kernels* is device time alone, as the profiler sees it. *Layer error* is the device time put on
+the wrong layer or missed, over the measured device time.
 
 Device: {device[name]}, {device[multi_processor_count]} multiprocessors at {clock:.2f} GHz, memory at {memory:.1f} GHz, driver
 {device[driver]}; torch {device[torch]}, CUDA {device[cuda]}, cuDNN {device[cudnn]}, Python {device[python]}.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from trainyard import engine
 from trainyard.errors import BadInput
 from trainyard.ir.book import Book
 from trainyard.ir.plan import Plan, TaskClass
-from trainyard.results import Peaks, Result, _split, booked
+from trainyard.results import Peaks, Result, booked, split
 
 
 def result(durations: list[int], shares: tuple[float, ...] = (0.3, 0.7), steps: int = 1) -> Result:
@@ -78,9 +79,9 @@ def test_results_add_one_after_the_other(first: list[int], second: list[int]) ->
 
 
 @given(st.integers(0, 10**15), st.lists(st.floats(0.01, 1), min_size=1, max_size=6))
-def test_a_split_time_is_whole_and_complete(total: int, weights: list[float]) -> None:
+def test_asplit_time_is_whole_and_complete(total: int, weights: list[float]) -> None:
     shares = np.array(weights) / sum(weights)
-    parts = _split(total, tuple(shares))
+    parts = split(total, tuple(shares))
     assert sum(parts) == total
     assert all(part >= 0 for part in parts)
     assert all(abs(part - total * share) <= 2 + total * 1e-12 for part, share in zip(parts, shares, strict=True))
@@ -113,3 +114,51 @@ def test_a_result_scales_by_whole_numbers(factor: object) -> None:
 def test_grouping_by_something_unknown_is_refused() -> None:
     with pytest.raises(BadInput, match="cannot group by 'colour'"):
         result([1]).group("colour")  # type: ignore[arg-type]
+
+
+def test_what_leaves_64_bits_is_still_exact() -> None:
+    whole = result([10**9, 3])
+    many = 10**9 * (10**9 * whole)
+    assert many.time_ps == 10**18 * whole.time_ps
+    assert many.macs == 10**18 * whole.macs
+    assert many.traffic_bytes["dram"] == 10**18 * whole.traffic_bytes["dram"]
+    assert sum(cost.macs for cost in many.by_layer.values()) == many.macs
+    half = 10**9 * (4 * 10**9 * result([1, 2]))
+    assert (half + half + half).time_ps == 3 * half.time_ps > 2**63
+    assert (half + result([5])).time_ps == half.time_ps + result([5]).time_ps
+    json.loads(many.to_json())
+
+
+def test_a_single_row_beyond_64_bits_is_booked() -> None:
+    plan, book = Plan(), Book()
+    rows = [
+        book.row("mm", layer="a", phase="forward", resource="d", macs=10**19, traffic={("dram", "X", "read"): 10**19}),
+        book.row("mm", layer="b", phase="forward", resource="d", macs=7, traffic={("dram", "X", "read"): 7}),
+    ]
+    plan.task(plan.stream("d"), 10, tag=book.entry(rows, (0.5, 0.5)))
+    found, columns = booked(engine.run(plan), book)
+    whole = Result(
+        workload="w",
+        machine="m",
+        batch=1,
+        samples=1,
+        rows=found,
+        columns=columns,
+        peaks=Peaks(macs_per_s=1.0, dram_bytes_per_s=1.0),
+    )
+    assert whole.macs == whole.traffic_bytes["dram"] == 10**19 + 7
+    assert whole.by_layer["a"].macs == 10**19
+
+
+def test_results_are_values() -> None:
+    assert result([5, 6]) == result([5, 6])
+    assert result([5, 6]) != result([5, 7])
+    assert sum([result([5]), result([6])]).time_ps == (result([5]) + result([6])).time_ps
+    assert len(repr(result([5] * 8))) < 100
+
+
+def test_a_sum_over_two_machines_is_of_neither() -> None:
+    one, other = (replace(result([5]), config={"type": name}) for name in "ab")
+    hashes = {r.config_hash for r in (one, other, one + other, one + one, one + other + one)}
+    assert (one + one).config_hash == one.config_hash
+    assert len(hashes) == 4

@@ -45,15 +45,26 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        value = getattr(import_module(_HOME[name]), name)
+        value = getattr(_imported(_HOME[name], name), name)
     elif name == "zoo":
         value = import_module("trainyard.workloads.zoo")
     elif name in _ROOMS:
-        value = import_module(f"trainyard.{name}")
+        value = _imported(f"trainyard.{name}", name)
     else:
         raise AttributeError(f"module 'trainyard' has no attribute {name!r}")
     globals()[name] = value
     return value
+
+
+def _imported(module: str, name: str) -> Any:
+    try:
+        return import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from trainyard.errors import MissingExtra
+
+        raise MissingExtra("torch", "torch", f"trainyard.{name}") from None
 
 
 def __dir__() -> list[str]:

@@ -30,6 +30,18 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
 )
 
+
+def _writable(option: typer.CallbackParam, path: str | None) -> str | None:
+    """A file that cannot be written must not cost a run first."""
+    if path is None or (path == "-" and option.name == "json_path"):
+        return path
+    if path in ("", "-"):
+        raise BadInput(f"--{str(option.name).removesuffix('_path')} '{path}': name a file (only --json prints to stdout with -)")
+    if not os.path.isdir(folder := os.path.dirname(path) or "."):
+        raise BadInput(f"cannot write {path}: there is no folder {folder}")
+    return path
+
+
 # fmt: off
 Workload = Annotated[str, typer.Argument(help="Zoo model, Step (.json), SCALE-Sim .csv or file.py:function.", show_default=False)]
 Machine  = Annotated[str, typer.Option("--on", help="Machine: name, name(key=value,...), .toml or .cfg file.", show_default=False)]
@@ -38,8 +50,8 @@ Parallel = Annotated[str | None, typer.Option(help="How a system divides the wor
 Dpus     = Annotated[int | None, typer.Option(min=1, help="Number of DPUs of a PIM system.")]
 MaskFile = Annotated[str | None, typer.Option("--masks", help="Zeros of a real training run (.safetensors).")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field: array.rows=64, dram='75 GB/s'. May repeat.")]
-Json     = Annotated[str | None, typer.Option("--json", help="Write JSON to a file, or to stdout alone with -.")]
-Html     = Annotated[str | None, typer.Option("--html", help="Write a self-contained HTML page.")]
+Json     = Annotated[str | None, typer.Option("--json", callback=_writable, help="Write JSON: a file, or - for stdout alone.")]
+Html     = Annotated[str | None, typer.Option("--html", callback=_writable, help="Write a self-contained HTML page.")]
 Axis     = Annotated[str, typer.Option("--by", help="Group by layer, phase, resource, kind, op or bound.")]
 Top      = Annotated[int, typer.Option(min=1, help="Rows of the table.")]
 # fmt: on
@@ -54,6 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The program: its exit code is 0, 1 (an experiment failed, or a bug), 2 (the user can mend it) or 130 (interrupted)."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug = "--debug" in words
+    terminal.speak_plainly()
     try:
         code = app([word for word in words if word != "--debug"], prog_name="trainyard", standalone_mode=False)
         sys.stdout.flush()
@@ -62,19 +75,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except KeyboardInterrupt:
         return _fail("interrupted", INTERRUPTED)
-    except BrokenPipeError:  # `trainyard list | head`: what was read is enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+    except (BrokenPipeError, SystemExit) as end:
+        if isinstance(end, BrokenPipeError) or isinstance(end.__context__, BrokenPipeError):  # typer and rich end with the latter
+            terminal.close_stdout()
+            return 0  # `trainyard list | head`: what was read is enough
+        return _fail(f"a function of yours ended the program with exit({end.code})", 2)
     except Exception as error:
         if debug:
             raise
-        if isinstance(error, TrainyardError):
-            return _fail(str(error), 2)
-        if isinstance(error, typer.Abort):
-            return _fail("interrupted", INTERRUPTED)
-        if callable(usage := getattr(error, "format_message", None)):
-            return _fail(usage() or "what to do? see trainyard --help", 2)
-        return _fail(f"{type(error).__name__}: {error} (a fault of trainyard; --debug shows where)", 1)
+        return _fail(*_reason(error))
+
+
+def _reason(error: Exception) -> tuple[str, int]:
+    """What to say of an error, and the exit code."""
+    if isinstance(error, TrainyardError):
+        cause = error.__cause__
+        without_torch = isinstance(cause, ModuleNotFoundError) and cause.name == "torch"
+        return f"{error}: pip install 'trainyard[torch]'" if without_torch else str(error), 2
+    if isinstance(error, typer.Abort):
+        return "interrupted", INTERRUPTED
+    if callable(usage := getattr(error, "format_message", None)):
+        return usage() or "what to do? see trainyard --help", 2
+    if isinstance(error, OSError) and error.filename is None:  # files have been named by whoever opened them
+        terminal.close_stdout()
+        return f"cannot write to stdout: {error.strerror or error}", 2
+    if isinstance(error, OverflowError):
+        return f"a size of the workload or the machine is too large to count with ({error})", 2
+    return f"{type(error).__name__}: {error} (a fault of trainyard; --debug shows where)", 1
 
 
 def _fail(message: str, code: int) -> int:
@@ -107,9 +134,9 @@ def run(
     settings: Settings = None,
     json_path: Json = None,
     html: Html = None,
-    perfetto: Annotated[str | None, typer.Option(help="Write a gzipped timeline for ui.perfetto.dev.")] = None,
-    csv: Annotated[str | None, typer.Option(help="Write the rows as CSV.")] = None,
-    parquet: Annotated[str | None, typer.Option(help="Write the rows as Parquet.")] = None,
+    perfetto: Annotated[str | None, typer.Option(callback=_writable, help="Write a gzipped timeline for ui.perfetto.dev.")] = None,
+    csv: Annotated[str | None, typer.Option(callback=_writable, help="Write the rows as CSV.")] = None,
+    parquet: Annotated[str | None, typer.Option(callback=_writable, help="Write the rows as Parquet.")] = None,
     by: Axis = "layer",
     top: Top = 20,
     explain: Annotated[
@@ -122,7 +149,7 @@ def run(
     Time, energy, traffic and memory, by layer and phase.
     """
     _known_axis(by)
-    (result,) = _results(workload, [on], batch, parallel, dpus, masks, settings, ranged=ranged)
+    (result,) = _results(workload, [_machine_given(on)], batch, parallel, dpus, masks, settings, ranged=ranged)
     for path, write in ((html, result.to_html), (perfetto, result.to_perfetto), (csv, result.to_csv), (parquet, result.to_parquet)):
         if path is not None:
             write(path)
@@ -214,7 +241,7 @@ def reproduce(
     context: Annotated[bool, typer.Option("--context", help="Show the papers' parameters in the table too.")] = False,
     json_path: Json = None,
     html: Html = None,
-    markdown: Annotated[str | None, typer.Option(help="Write the ledger as Markdown.")] = None,
+    markdown: Annotated[str | None, typer.Option(callback=_writable, help="Write the ledger as Markdown.")] = None,
 ) -> None:
     """Hold the papers' figures against ours.
 
@@ -249,7 +276,10 @@ def list_names(
     kind: Annotated[str | None, typer.Argument(help="machines, models, papers or parts.", show_default=False)] = None,
     json_path: Json = None,
 ) -> None:
-    """List machines, models, papers, parts."""
+    """List machines, models, papers, parts.
+
+    `trainyard show NAME` prints every field of a machine.
+    """
     if kind is not None and kind not in KINDS:
         raise UnknownName("list", kind, KINDS)
     found = {name: _names(name) for name in KINDS if kind in (None, name)}
@@ -273,9 +303,29 @@ def _names(kind: str) -> dict[str, str]:
         from trainyard.papers import ledger
 
         return {paper: f"{len(ledger.select(paper))} claims" for paper in ledger.papers()}
-    from trainyard.machines import part_types
+    from trainyard.machines import about_parts
 
-    return {name: (part.__doc__ or "").strip().splitlines()[0] for name, part in part_types().items()}
+    return about_parts()
+
+
+@app.command()
+def show(
+    machine: Annotated[str, typer.Argument(help="Machine: name, name(key=value,...), .toml or .cfg file.", show_default=False)],
+    json_path: Json = None,
+) -> None:
+    """Show every field of a machine.
+
+    Printed as a machine file to start from, with the source of each number of a preset and the alternatives of what is open.
+    """
+    from trainyard.machines import describe, to_toml
+    from trainyard.machines import machine as built
+    from trainyard.papers.provenance import remarks
+
+    found = built(machine)
+    if json_path is not None:
+        write_json(describe(found), json_path)
+    if json_path != "-":
+        print(to_toml(found, remarks(machine, found)), end="")
 
 
 @app.command()
@@ -332,15 +382,19 @@ def _results(
     ranged: bool,
 ) -> list[Result]:
     from trainyard import runs
-    from trainyard.machines import machine
+    from trainyard.machines import machine, with_overrides
 
     if parallel not in (None, "data", "model"):
         raise UnknownName("value of --parallel", str(parallel), ("data", "model"))
     overrides = _overrides(settings)
     if dpus is not None:
         overrides["dpus"] = dpus
-    for name in machines:
-        machine(name)  # a typo in the last name must not cost a run of the first
+    for name in machines:  # a fault of the last must not cost a run of the first
+        chosen = machine(name)
+        try:
+            with_overrides(chosen, overrides)
+        except TrainyardError as error:
+            raise BadInput(f"{name}: {error}") from None
     with status(f"reading {workload}"):
         step, zeros = _step(workload, batch), _masks(masks)
     results = []
@@ -360,7 +414,7 @@ def _overrides(settings: Sequence[str] | None) -> dict[str, Any]:
     for setting in settings or ():
         path, equals, value = setting.partition("=")
         path = path.strip()
-        if not equals or not path or not value.strip():
+        if not equals or not all(map(str.strip, path.split("."))) or not value.strip():
             raise BadInput(f"--set {setting}: write path=value, as in --set array.rows=64")
         if path in OWN_OPTIONS:
             raise BadInput(f"--set {setting}: write --{path} {value}")
@@ -385,8 +439,12 @@ def _masks(path: str | None) -> Any:
 
 
 def _machine_given(on: str) -> str:
+    from trainyard.machines import split
+
     if not on:
         raise BadInput("on which machine? add --on, as in --on npu (see trainyard list machines)")
+    if len(split(on)) > 1:
+        raise BadInput(f"one machine at a time, not {on}: trainyard compare takes several")
     return on
 
 

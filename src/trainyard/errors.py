@@ -18,21 +18,23 @@ class BadInput(TrainyardError, ValueError):
 
 
 class UnknownName(TrainyardError, LookupError):
-    """A name that is not known; the nearest known one is offered.
+    """A name that is not known; the nearest known one is offered, `nearest` where the caller knows a better one.
 
-    >>> raise UnknownName("machine", "tpi", ["tpu", "npu"])
+    >>> raise UnknownName("machine", "TPI", ["tpu", "npu"])
     Traceback (most recent call last):
-    trainyard.errors.UnknownName: unknown machine 'tpi': did you mean 'tpu'? (known: npu, tpu)
+    trainyard.errors.UnknownName: unknown machine 'TPI': did you mean 'tpu'? (known: npu, tpu)
     """
 
-    def __init__(self, kind: str, given: str, known: Iterable[str], where: str = "") -> None:
+    def __init__(self, kind: str, given: str, known: Iterable[str], where: str = "", *, nearest: str | None = None) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
-        offer = f" did you mean '{near[0]}'?" if near else ""
+        by_small_letters = {name.lower(): name for name in names}
+        near = difflib.get_close_matches(given.lower(), by_small_letters, n=1, cutoff=0.5)
+        nearest = nearest or (by_small_letters[near[0]] if near else None)
+        offer = f": did you mean '{nearest}'?" if nearest else ""
         listed = ", ".join(names) if len(names) <= 40 else f"{', '.join(names[:40])}, ... {len(names)} in all"
         place = f" in {where}" if where else ""
-        super().__init__(f"unknown {kind} '{given}'{place}:{offer} (known: {listed})")
-        self.kind, self.given, self.nearest = kind, given, near[0] if near else None
+        super().__init__(f"unknown {kind} '{given}'{place}{offer} (known: {listed})")
+        self.kind, self.given, self.nearest = kind, given, nearest
 
 
 class CaptureError(TrainyardError):

@@ -55,9 +55,12 @@ class Rows:
         return getattr(self, name)  # type: ignore[no-any-return]  # one of the six fields above
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """The numbers of the rows: integers for time, bytes and MACs, so that sums are exact."""
+    """The numbers of the rows: integers for time, bytes and MACs, so that sums are exact.
+
+    Where 64 bits do not hold a column's sum, it holds Python's own integers (`dtype=object`).
+    """
 
     time_ps: npt.NDArray[np.int64]
     busy_ps: npt.NDArray[np.int64]
@@ -65,29 +68,46 @@ class Columns:
     energy: Mapping[str, npt.NDArray[np.float64]]
     traffic: Mapping[tuple[str, str, str], npt.NDArray[np.int64]]
 
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Columns):
+            return NotImplemented
+        pairs = ((self.energy, other.energy), (self.traffic, other.traffic))
+        return all(
+            np.array_equal(a, b) for a, b in ((self.time_ps, other.time_ps), (self.busy_ps, other.busy_ps), (self.macs, other.macs))
+        ) and all(a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a) for a, b in pairs)  # type: ignore[index]  # one key type each
+
+    __hash__ = None  # type: ignore[assignment]  # arrays are compared by content
+
     def scaled(self, factor: int) -> Columns:
+        def times(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return _roomy(column, int(column.sum()) * factor) * factor
+
         return Columns(
-            self.time_ps * factor,
-            self.busy_ps * factor,
-            self.macs * factor,
+            times(self.time_ps),
+            times(self.busy_ps),
+            times(self.macs),
             {name: joules * factor for name, joules in self.energy.items()},
-            {key: count * factor for key, count in self.traffic.items()},
+            {key: times(count) for key, count in self.traffic.items()},
         )
 
     def beside(self, other: Columns, join: Callable[[Any, Any], Any]) -> Columns:
         mine, theirs = len(self.time_ps), len(other.time_ps)
 
-        def merge(a: Mapping[Any, Any], b: Mapping[Any, Any], dtype: type) -> dict[Any, Any]:
+        def merge(a: Mapping[Any, Any], b: Mapping[Any, Any], dtype: type, join: Callable[[Any, Any], Any]) -> dict[Any, Any]:
             empty_a: npt.NDArray[Any] = np.zeros(mine, dtype)
             empty_b: npt.NDArray[Any] = np.zeros(theirs, dtype)
             return {key: join(a.get(key, empty_a), b.get(key, empty_b)) for key in dict.fromkeys([*a, *b])}
 
+        def whole(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Any:
+            total = int(a.sum()) + int(b.sum())
+            return join(_roomy(a, total), _roomy(b, total))
+
         return Columns(
-            join(self.time_ps, other.time_ps),
-            join(self.busy_ps, other.busy_ps),
-            join(self.macs, other.macs),
-            merge(self.energy, other.energy, np.float64),
-            merge(self.traffic, other.traffic, np.int64),
+            whole(self.time_ps, other.time_ps),
+            whole(self.busy_ps, other.busy_ps),
+            whole(self.macs, other.macs),
+            merge(self.energy, other.energy, np.float64, join),
+            merge(self.traffic, other.traffic, np.int64, whole),
         )
 
 
@@ -149,6 +169,9 @@ class Result:
     entries: tuple[tuple[int, ...], ...] = field(default=(), repr=False, compare=False)
     """The rows that a task's tag stands for: `timeline` tells when, `entries[tag]` whose time it was."""
     rerun: Callable[[Mapping[str, Any]], Result] | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        return f"Result({self.workload!r} on {self.machine!r}, batch={self.batch}: {self.headline}, {len(self.rows)} rows)"
 
     @cached_property
     def time_ps(self) -> int:
@@ -247,11 +270,16 @@ class Result:
             peak_memory_bytes={p: max(self.peak_memory_bytes.get(p, 0), other.peak_memory_bytes.get(p, 0)) for p in pools},
             assumptions=tuple(dict.fromkeys([*self.assumptions, *other.assumptions])),
             notes=tuple(dict.fromkeys([*self.notes, *other.notes])),
+            config=self.config if self.config == other.config else {"sum": [*_machines(self.config), *_machines(other.config)]},
             range_s=None,
             timeline=None,
             entries=(),
             rerun=None,
         )
+
+    def __radd__(self, other: int) -> Result:
+        """`sum(results)` starts from 0."""
+        return self if other == 0 else NotImplemented
 
     def __mul__(self, factor: int) -> Result:
         """The same thing `factor` times over."""
@@ -384,6 +412,16 @@ class Result:
         return page.notebook(self)
 
 
+def _machines(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The machines of a result, one after the other if it is a sum."""
+    return list(config.get("sum", [config]))
+
+
+def _roomy(column: npt.NDArray[Any], total: int) -> npt.NDArray[Any]:
+    """A column of whole numbers with room for `total`."""
+    return column if total < 2**63 else column.astype(object)
+
+
 def _labels(rows: Rows) -> Iterable[tuple[str, ...]]:
     return (rows.op, rows.layer, rows.phase, rows.resource, rows.kind, rows.bound)
 
@@ -406,7 +444,7 @@ def booked(timeline: Timeline, book: Book) -> tuple[Rows, Columns]:
             time[rows[0]] += exposed
             busy[rows[0]] += occupied
             continue
-        for row, part_exposed, part_busy in zip(rows, _split(exposed, shares), _split(occupied, shares), strict=True):
+        for row, part_exposed, part_busy in zip(rows, split(exposed, shares), split(occupied, shares), strict=True):
             time[row] += part_exposed
             busy[row] += part_busy
     time[-1] = timeline.end_ps - int(time[:-1].sum())
@@ -416,7 +454,7 @@ def booked(timeline: Timeline, book: Book) -> tuple[Rows, Columns]:
     columns = Columns(
         time,
         busy,
-        np.array([*book.macs, 0], np.int64),
+        np.array([*book.macs, 0], np.int64 if sum(book.macs) < 2**63 else object),
         _column(book.energy, count, np.float64),
         _column(book.traffic, count, np.int64),
     )
@@ -430,10 +468,10 @@ def _sum_by_tag(values: npt.NDArray[np.int64], tags: npt.NDArray[np.int64], coun
     return sums
 
 
-def _split(total: int, shares: Sequence[float]) -> list[int]:
+def split(total: int, shares: Sequence[float]) -> list[int]:
     """Whole parts of `total` in proportion to `shares`, summing to it exactly.
 
-    >>> _split(10, (0.25, 0.25, 0.5))
+    >>> split(10, (0.25, 0.25, 0.5))
     [2, 3, 5]
     """
     edges = [round(total * edge) for edge in np.cumsum(shares)[:-1].tolist()]
@@ -442,10 +480,14 @@ def _split(total: int, shares: Sequence[float]) -> list[int]:
 
 
 def _column(maps: Sequence[Mapping[Any, Any]], count: int, dtype: type) -> dict[Any, npt.NDArray[Any]]:
-    columns: dict[Any, npt.NDArray[Any]] = {}
+    cells: dict[Any, tuple[list[int], list[Any]]] = {}
     for row, mapping in enumerate(maps):
         for key, value in mapping.items():
-            if key not in columns:
-                columns[key] = np.zeros(count, dtype)
-            columns[key][row] = value
+            rows, values = cells.get(key) or cells.setdefault(key, ([], []))
+            rows.append(row)
+            values.append(value)
+    columns: dict[Any, npt.NDArray[Any]] = {}
+    for key, (rows, values) in cells.items():
+        columns[key] = np.zeros(count, dtype if dtype is np.float64 or sum(values) < 2**63 else object)
+        columns[key][rows] = values
     return columns

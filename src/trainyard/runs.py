@@ -38,6 +38,7 @@ def run(
     fields of the machine for this run (`fusion="none"`, `tiling=(128, 128, 128)`).
     """
     from trainyard import engine, machines
+    from trainyard.systems import Single
 
     step = _step(workload, batch)
     name = on if isinstance(on, str) else machines.title(on)
@@ -50,8 +51,13 @@ def run(
     if masks is not None:
         _check(masks, step)
     system = _system(machine)
+    alone = machine.device if isinstance(machine, Single) else machine
     plan = system.plan(step, masks)
     timeline = engine.run(plan)
+    if not timeline.end_ps:
+        raise BadInput(
+            f"step {step.name!r} takes no time on {name}: none of its {len(step)} ops is simulated (scope='all' takes all)"
+        )
     rows, columns = booked(timeline, plan.book)
 
     def again(changes: Mapping[str, Any]) -> Result:
@@ -62,16 +68,16 @@ def run(
         workload=step.name,
         machine=name,
         batch=step.batch,
-        samples=step.batch,
+        samples=plan.book.samples or step.batch,
         rows=rows,
         columns=columns,
         entries=tuple(entry for entry, _ in plan.book.entries),
-        peaks=_peaks(machine),
-        clock_hz=getattr(machine, "clock_hz", None),
+        peaks=_peaks(alone),
+        clock_hz=getattr(alone, "clock_hz", None),
         cycles=plan.book.cycles,
         peak_memory_bytes={pool.name: timeline.peak(number) for number, pool in enumerate(timeline.pools)},
         assumptions=assumptions_of(machine),
-        notes=_notes(timeline, machine),
+        notes=(*_notes(timeline, alone, masks), *_without_masks(masks, step)),
         config=machines.describe(machine),
         seed=seed,
         timeline=timeline,
@@ -114,12 +120,30 @@ def _peaks(machine: Device | System) -> Peaks:
     return peaks
 
 
-def _notes(timeline: Timeline, machine: Device | System) -> tuple[str, ...]:
+def _notes(timeline: Timeline, machine: Device | System, masks: Masks | None) -> tuple[str, ...]:
     over = (
         f"{o.pool}: the step needs {show(o.peak_bytes, 'B')} of {show(o.capacity_bytes, 'B')} and does not fit this machine"
         for o in timeline.overflows
     )
-    return (*getattr(machine, "notes", ()), *over)
+    unused = getattr(getattr(machine, "device", machine), "masks_note", "") if masks is not None else ""
+    return (*getattr(machine, "notes", ()), *([unused] if unused else []), *over)
+
+
+def _without_masks(masks: Masks | None, step: Step) -> Iterator[str]:
+    """Layers that a recording does not cover."""
+    recorded = getattr(masks, "specs", None)
+    if recorded is None:
+        return
+    calls = {(layer, letter) for layer, _, letter in recorded if letter == "W"}  # one weight for all calls of a layer
+    missing = dict.fromkeys(
+        op.layer
+        for op in step.ops
+        for letter in op.letters
+        if letter and (op.layer, op.call, letter) not in recorded and (op.layer, letter) not in calls
+    )
+    if missing:
+        named = ", ".join([*list(missing)[:3], *(["..."] if len(missing) > 3 else [])])
+        yield f"{len(missing)} of {len(step.layers)} layers have no recorded mask and count as dense: {named}"
 
 
 class Comparison(tuple[Result, ...]):

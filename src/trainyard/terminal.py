@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +20,30 @@ if TYPE_CHECKING:
 WIDTHS = {"ratio": 5, "verdict": 12, "before": 7, "after": 7, "change": 7}
 """Columns that are never broken over lines."""
 NUMBERS = ("paper", "ours", "ratio", "before", "after", "change")
+
+
+# fmt: off
+PLAIN_SIGNS = {"µ": "u", "…": "~", "≤": "<=", "≥": ">=", "×": "x", "–": "-"}
+# fmt: on
+
+
+def speak_plainly() -> None:
+    """A terminal that does not know a sign gets a plain one in its place, instead of an error."""
+
+    def plain(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        return "".join(PLAIN_SIGNS.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+    codecs.register_error("trainyard", plain)
+    for stream in (sys.stdout, sys.stderr):
+        if callable(change := getattr(stream, "reconfigure", None)):
+            change(errors="trainyard")
+
+
+def close_stdout() -> None:
+    """Nobody reads any more, or nothing can be written: what is left in the buffer goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def write_json(value: Any, path: str) -> None:
@@ -96,7 +122,7 @@ def show_worths(worths: Sequence[Worth], title: str, metric: str) -> None:
     unit = unit_of_field(metric) or ""
     table = table_of("assumption", "value", "alternative", "before", "after", "change")
     for worth in worths:
-        after, change = ("not modelled", "") if worth.error else (show(worth.after, unit), f"{worth.change:+.1%}")
+        after, change = ("not modelled", "") if worth.error else (show(worth.after, unit), f"{100 * worth.change:+.1f} %")
         texts = (worth.name, str(worth.value), str(worth.alternative), show(worth.before, unit), after, change)
         table.add_row(*map(Text, texts))
     console.print(table)
@@ -128,4 +154,7 @@ def show_names(kinds: Mapping[str, Mapping[str, str]]) -> None:
         console.print(Text(kind, "bold"))
         width = max(map(len, names), default=0)
         for name, about in names.items():
-            console.print(Text(f"  {name:<{width}}  ").append(about, "dim"), soft_wrap=True)
+            line = Text(f"  {name:<{width}}  ").append(about, "dim")
+            if console.is_terminal:  # one line a name; a file gets the whole of it
+                line.truncate(console.width, overflow="ellipsis")
+            console.print(line, soft_wrap=True)

@@ -260,3 +260,24 @@ def test_an_empty_plan_ends_at_once():
 def test_the_engine_is_imported_without_numba():
     code = "import sys, trainyard.engine; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_thousands_of_flows_that_share_a_link_end_as_processor_sharing_says():
+    """Every end changes all rates; sorted by size, flow i ends when all have moved as much as it, the shorter ones no more."""
+    sizes = [1000 + 7 * i for i in random.Random(3).sample(range(4000), 4000)]
+    plan = Plan()
+    links = [plan.link(f"link {i}", 1e9) for i in range(2)]
+    for size in sizes:
+        plan.transfer([([links[0]], size)])
+        plan.transfer([([links[1]], size + 1)])
+    ends = engine.run(plan).ends_ps
+    for first, more in ((0, 0), (1, 1)):
+        moved, left = 0, len(sizes)
+        expected = {}
+        for before, size in pairwise([0, *sorted(size + more for size in sizes)]):
+            moved += (size - before) * left
+            left -= 1
+            expected[size] = moved * 1000  # 1 byte takes 1000 ps
+        found = ends[first::2]
+        wanted = np.array([expected[size + more] for size in sizes])
+        assert abs(found - wanted).max() < 2e-5 * wanted.max()  # rates are whole bytes per second

@@ -159,7 +159,7 @@ def test_parts_inside_systems(yard: Yard) -> None:
     assert changed.device == replace(preset("spatial"), dram_bytes_per_s=1e12)
     assert with_overrides(yard, {"spare": "npu-small"}).spare == preset("npu-small")
     assert with_overrides(replace(yard, spare=preset("npu")), {"spare": "none"}).spare is None
-    with pytest.raises(BadInput, match="device: expected a device, got a array"):
+    with pytest.raises(BadInput, match="device: expected a device, got an array"):
         with_overrides(yard, {"device": Systolic(rows=1, columns=1)})
     with pytest.raises(BadInput, match=r"device: expected a device, got 4"):
         with_overrides(yard, {"device": 4})
@@ -260,3 +260,33 @@ def test_an_entry_point_adds_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_titles_of_unnamed_machines(yard: Yard) -> None:
     assert title(replace(preset("npu"), clock_hz=7.0)) == "accelerator(systolic)"
     assert title(yard) == "Yard(npu)"
+
+
+def test_what_is_known_is_what_would_fit() -> None:
+    with pytest.raises(UnknownName) as caught:
+        machine("npu(array=3)")
+    assert str(caught.value).endswith("(known: npu, npu-small, spatial, systolic, tpu)")
+    with pytest.raises(UnknownName) as caught:
+        machine("zzz")
+    assert "systolic" not in str(caught.value)
+    assert "replicas" in str(caught.value)
+    with pytest.raises(UnknownName, match="did you mean 'npu'"):
+        machine("NPU")
+    with pytest.raises(BadInput, match=r"must end in \.toml or \.cfg"):
+        machine("./machines/mine.tml")
+
+
+def test_a_key_of_a_part_inside_is_offered_with_its_path(yard: Yard) -> None:
+    with pytest.raises(UnknownName, match=r"did you mean 'array\.rows'"):
+        with_overrides(preset("npu"), {"rows": 64})
+    with pytest.raises(UnknownName, match=r"did you mean 'device\.array\.columns'"):
+        with_overrides(yard, {"columns": 64})
+
+
+def test_one_device_as_a_system_is_that_device() -> None:
+    from trainyard.runs import run
+
+    alone, wrapped = (run("linear", on) for on in ("npu", "single(device=npu)"))
+    assert (wrapped.time_s, wrapped.cycles, wrapped.clock_hz, wrapped.peaks) == (
+        alone.time_s, alone.cycles, alone.clock_hz, alone.peaks
+    )  # fmt: skip

@@ -55,3 +55,37 @@ def test_nothing_is_left_of_a_file_that_cannot_be_written(tmp_path: Path) -> Non
     with pytest.raises(BadInput, match="cannot write"):
         save_toml(preset("npu"), tmp_path / "no" / "such" / "folder.toml")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_starts_from_another_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "a, b (c)").mkdir()
+    (tmp_path / "a, b (c)" / "mine.toml").write_text('base = "common.toml"\ndram = "75 GB/s"\n')
+    (tmp_path / "a, b (c)" / "common.toml").write_text('base = "npu"\nclock = "2 GHz"\n')
+    assert load_toml(tmp_path / "a, b (c)" / "mine.toml") == with_overrides(preset("npu"), {"clock": "2 GHz", "dram": "75 GB/s"})
+
+
+def test_a_base_inside_lends_its_part(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('base = "npu"\n[array]\nbase = "npu-small"\ndataflow = "os"\n')
+    assert load_toml(file).array == with_overrides(preset("npu-small").array, {"dataflow": "os"})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('base = "mine.toml"\n', "starts from itself (mine.toml -> mine.toml)"),
+        ('base = "other.toml"\n', "starts from itself (mine.toml -> other.toml -> mine.toml)"),
+        ('base = "npo"\n', "mine.toml: base: unknown machine 'npo': did you mean 'npu'"),
+        ('base = "none.toml"\n', "cannot read machine file"),
+        ('base = "npu"\n[array]\nbase = "v100"\n', "has no array to lend"),
+        ('base = "npu"\narray = "replicas"\n', "array: expected an array, 'replicas' is a system"),
+        ('base = "npu"\ntiling = [64, 64]\n', "a list of 3"),
+    ],
+)
+def test_a_base_that_leads_nowhere(text: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(text)
+    (tmp_path / "other.toml").write_text('base = "mine.toml"\n')
+    with pytest.raises((BadInput, UnknownName)) as caught:
+        load_toml(tmp_path / "mine.toml")
+    assert says in str(caught.value)
+    assert "mine.toml" in str(caught.value)

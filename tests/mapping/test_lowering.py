@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from trainyard.errors import BadInput, MaskError
 from trainyard.ir import Convolution, MaskView, MatMul
-from trainyard.mapping.lowering import lower, matrix
+from trainyard.mapping.lowering import lower
+from trainyard.mapping.views import matrix
 
 CONVOLVE = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
 

@@ -178,3 +178,22 @@ def test_spills_are_counted_when_sums_must_leave():
 def test_an_unknown_loop_order_is_refused():
     with pytest.raises(BadInput, match="none of mnk"):
         Tiling(m=1, n=1, k=1, order="mmk")
+
+
+@pytest.mark.parametrize("op", [MatMul(10**7, 10**6, 10**6), MatMul(10**6, 10**6, 10**6, 7), MatMul(10**7, 10**5, 10**6)])
+def test_huge_products_keep_the_efficiency_of_large_ones(op):
+    """In the smallest tiles their cycles would leave 64 bits: those must not come round as small ones."""
+    array, supply = Systolic(rows=128, columns=128), Supply(resident_bytes=4 * 2**20, bytes_per_cycle=150.0, latency_cycles=100)
+    (large,) = search([Problem.dense(MatMul(10**5, 10**4, 10**4), 4)], array, supply)
+    (found,) = search([Problem.dense(op, 4)], array, supply)
+    assert found.cycles / op.macs == pytest.approx(large.cycles / 10**13, rel=0.1)
+    assert found == evaluate(Problem.dense(op, 4), found.tiling, array, supply)
+
+
+@pytest.mark.parametrize(
+    "op", [MatMul(10**10, 1, 10**10), MatMul(10**7, 10**7, 10**7), MatMul(10**20, 1, 1), MatMul(1, 1, 1, 10**16)]
+)
+def test_what_takes_too_long_to_count_is_refused(op):
+    supply = Supply(resident_bytes=4 * 2**20, bytes_per_cycle=150.0)
+    with pytest.raises(BadInput, match=r"more than 2\*\*53 cycles"):
+        search([Problem.dense(op, 4)], Systolic(rows=128, columns=128), supply)

@@ -36,7 +36,8 @@ def test_lines_and_rest_sum_to_the_total_and_the_result(result: Result, by: str,
     assert sum(cost.time_s for cost in costs) == pytest.approx(result.time_s, rel=1e-12)
     assert sum(cost.energy_j for cost in costs) == pytest.approx(result.energy_j, rel=1e-12)
     assert sum(line.share for line in found.all) == pytest.approx(1)
-    assert len(found.lines) in (top, top + 1) or found.rest is None
+    assert len(found.lines) == (top if found.rest else found.total.groups)
+    assert (found.rest is None) == (found.total.groups <= top + 1)
     assert sum(line.groups for line in found.all) == found.total.groups
 
 
@@ -78,11 +79,30 @@ def test_show_names_the_rest_and_repeats_the_total(make_result: Make) -> None:
     assert text.count(" total ") == 2
 
 
-@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("width", [48, 60, 80, 100, 160])
 def test_a_table_fits_its_terminal_and_keeps_the_ends_of_names(make_result: Make, width: int) -> None:
     text = printed(tables.show, make_result(layers=12), width=width)
     assert max(map(len, text.splitlines())) <= width
     assert "layer11.conv" in text
+    assert all("…" not in line[2:] for line in text.splitlines())  # names lose their beginning, numbers nothing
+
+
+def test_a_narrow_terminal_says_what_it_leaves_out(make_result: Make) -> None:
+    result = make_result(layers=12)
+    wide, narrow = (printed(tables.show, result, width=width) for width in (120, 60))
+    assert "no room" not in wide
+    assert "busy counts every resource" in wide
+    assert "no room for busy" in narrow
+    for found in (lines.breakdown(result, "layer"), lines.breakdown(result, "phase")):
+        assert tables.fitting(found, 200) == tables.COLUMNS
+        assert tables.fitting(found, 10) == ("time", "share")
+
+
+def test_long_sentences_hang(make_result: Make) -> None:
+    long = Assumption(name="pcie", value=1, meaning=" ".join(["word"] * 40), alternatives=(2,), path="pcie")
+    text = printed(tables.show, replace(make_result(layers=2), assumptions=(long,)), width=80)
+    first = next(number for number, line in enumerate(text.splitlines()) if line.startswith("  pcie = 1"))
+    assert text.splitlines()[first + 1].startswith("    word")
 
 
 def test_markup_in_names_is_printed_as_it_is(make_result: Make) -> None:

@@ -117,3 +117,48 @@ def test_what_cannot_be_is_refused(device: Accelerator, step: Step) -> None:
         Replicas(device=device, devices=2, link="1 GB/s", parallel="model")
     with pytest.raises(NotModelled, match="all_to_all"):
         exchange("all_to_all", 4, 2)
+
+
+@given(st.integers(1, 7), st.integers(1, 40), st.integers(0, 2**32 - 1))
+def test_a_broadcast_leaves_the_root_s_values_everywhere(ranks: int, size: int, seed: int) -> None:
+    values = list(np.random.default_rng(seed).integers(-9, 9, (ranks, size)).astype(np.float64))
+    found, carried = execute("broadcast", values)
+    assert all(np.array_equal(own, values[0]) for own in found)
+    sent = exchange("broadcast", size, ranks)
+    assert carried == sent.elements
+    assert sent.links == (ranks if ranks == 1 else ranks - 1)
+
+
+def captured(step: Step, kind: str, ranks: int) -> Step:
+    """As a rank sees it: an exchange of b's gradient between `ranks`."""
+    exchanged = Op(
+        body=Collective(kind, 16 * 16, ranks), name=kind, layer="b", phase=Phase.GRAD_WEIGHT, inputs=(7,), outputs=(7,)  # type: ignore[arg-type]
+    )  # fmt: skip
+    return replace(step, ops=(*step.ops[:5], exchanged, *step.ops[5:]))
+
+
+def test_a_step_with_its_own_collectives_is_that_of_one_rank(device: Accelerator, step: Step) -> None:
+    """DDP and FSDP are captured with a rank's own batch and shards: nothing is divided again."""
+    own = captured(step, "all_reduce", 3)
+    system = Replicas(device=device, devices=3, link="1 GB/s")
+    result = ty.run(own, on=system)
+    alone = ty.run(step, on=device)
+    assert result.by_class["compute"].time_s == pytest.approx(alone.time_s)
+    assert result.macs == 3 * step.macs
+    assert result.samples == 3 * step.batch
+    assert ty.run(step, on=system).samples == step.batch
+    with pytest.raises(BadInput, match=r"between 3 ranks, this system has 2 devices: give devices=3"):
+        ty.run(own, on=replace(system, devices=2))
+
+
+def test_a_broadcast_takes_the_time_of_its_rounds(device: Accelerator, step: Step) -> None:
+    own = captured(step, "broadcast", 4)
+    result = ty.run(own, on=Replicas(device=device, devices=4, link="1 GB/s", link_latency="3 us"))
+    assert result.by_class["synchronisation"].busy_s == pytest.approx(6 * (3e-6 + 16 * 16 * 4 / 4 / 1e9), rel=1e-6)
+    assert result.traffic_bytes["link"] == 3 * 16 * 16 * 4
+
+
+def test_gradients_are_exchanged_in_the_precision_of_the_device(device: Accelerator, step: Step) -> None:
+    whole = Replicas(device=device, devices=4, link="1 GB/s")
+    half = replace(whole, device=replace(device, precision="bf16"))
+    assert ty.run(step, on=half).traffic_bytes["link"] * 2 == ty.run(step, on=whole).traffic_bytes["link"]

@@ -6,7 +6,8 @@ import pytest
 
 import trainyard as ty
 from trainyard.devices import Accelerator
-from trainyard.ir import Step
+from trainyard.errors import BadInput
+from trainyard.ir import Phase, Step
 from trainyard.systems.single import picoseconds
 
 
@@ -43,3 +44,22 @@ def test_a_step_that_does_not_fit_says_so(step: Step, device: Accelerator) -> No
 @pytest.mark.parametrize(("cycles", "clock", "expected"), [(1, 1e9, 1000), (1, 1.05e9, 953), (0, 1e9, 0), (21, 1.05e9, 20000)])
 def test_cycles_round_up_to_whole_picoseconds(cycles: int, clock: float, expected: int) -> None:
     assert picoseconds(cycles, clock) == expected
+
+
+def test_memory_is_held_in_the_precision_of_the_device(device: Accelerator, step: Step) -> None:
+    whole, half = ty.run(step, on=device), ty.run(step, on=device, precision="bf16")
+    assert half.peak_memory_bytes["device memory"] * 2 == whole.peak_memory_bytes["device memory"]
+
+
+def test_a_step_without_anything_in_scope_is_refused(device: Accelerator, step: Step) -> None:
+    with pytest.raises(BadInput, match=r"takes no time on .*none of its 2 ops is simulated"):
+        ty.run(step.only(Phase.UPDATE), on=device, scope="products")
+
+
+@pytest.mark.parametrize("model", ["resnet50", "bert-base"])
+def test_no_row_moves_more_than_the_bandwidth_allows(model: str) -> None:
+    """Time, energy and bytes of a fused Work are divided alike: no layer of it may seem faster than the DRAM."""
+    result = ty.run(model, on="npu")
+    for (layer, phase), cost in result.group("layer", "phase").items():
+        allowed = cost.time_s * result.peaks.dram_bytes_per_s
+        assert cost.traffic_bytes["dram"] <= allowed * (1 + 1e-6) + 64, f"{layer} {phase}"

@@ -9,15 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from safetensors.numpy import load_file
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+from torch.utils.checkpoint import checkpoint
 
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.ir import MatMul, Op, Phase, Step
-from trainyard.workloads.masks import Masks, MaskWriter
+from trainyard.workloads.capture import capture
+from trainyard.workloads.masks import Masks, MaskWriter, operand_elements
 from trainyard.workloads.recording import record_masks
 
 
@@ -89,19 +93,98 @@ def test_only_the_layers_asked_for(tmp_path: Path) -> None:
     assert not (tmp_path / "other.safetensors").exists()
 
 
-def test_recurrent_layers_and_shared_calls(tmp_path: Path) -> None:
+def test_recurrent_layers_are_recorded_as_a_whole(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.ModuleDict({"lstm": nn.LSTM(5, 7, batch_first=True), "head": nn.Linear(7, 2)})
+    seen: dict[str, torch.Tensor] = {}
 
     def train_step() -> None:
-        hidden, _ = model["lstm"](torch.randn(2, 3, 5))
-        (model["head"](hidden).sum() + model["head"](hidden.relu()).sum()).backward()
+        seen["input"] = torch.randn(2, 3, 5).relu()
+        hidden, _ = model["lstm"](seen["input"])
+        hidden.register_hook(lambda gradient: seen.update(gradient=gradient))
+        (model["head"](hidden)[:, :2].sum() + model["head"](hidden.relu())[:, :2].sum()).backward()
 
     masks = record_masks(train_step, model, path=tmp_path / "run.safetensors")
-    assert masks.spec(("lstm", 0, "W")).shape == (28, 5)
-    assert masks.spec(("lstm", 0, "W.weight_hh_l0")).shape == (28, 7)
+    assert {key[2] for key in masks.specs if key[0] == "lstm"} == {
+        "A.input", "A.output", "G.output", "W.weight_ih_l0", "W.weight_hh_l0",
+    }  # fmt: skip
+    assert np.array_equal(masks.bits(("lstm", 0, "A.input")), seen["input"].numpy() != 0)
+    assert np.array_equal(masks.bits(("lstm", 0, "G.output")), seen["gradient"].numpy() != 0)
+    assert not masks.bits(("lstm", 0, "G.output"))[:, 2].any(), "the last time step has no loss"
     assert masks.spec(("head", 1, "A")).shape == (2, 3, 7)
     assert masks.density(("head", 1, "A")) < 1.0
+    assert masks.spec(("head", 1, "W")) is masks.spec(("head", 0, "W")), "one weight for all calls"
+    assert set(load_file(masks.path)) == {"/".join(map(str, (0, *key))) for key in masks.specs}
+    assert not model["lstm"]._forward_hooks
+
+
+def test_a_step_that_does_not_run_the_model_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(MaskError, match="no layer of Net left a mask"):
+        record_masks(lambda: None, Net(), path=tmp_path / "none.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+class Decoder(nn.Module):
+    """A transposed and an unevenly padded convolution, a normalised weight, a layer that runs three times, one by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(3, 4, 4, 2, 1, groups=1)
+        self.same = nn.Conv2d(4, 4, 2, padding="same")
+        self.inner = weight_norm(nn.Linear(4, 4))
+        self.again = nn.Linear(4, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.inner(F.relu(self.same(F.relu(self.up(x), inplace=True)), inplace=True).mean((2, 3))), inplace=True)
+        for reentrant in (False, True, False):
+            x = checkpoint(lambda y: F.relu(self.again(y), inplace=True), x, use_reentrant=reentrant)
+        return self.head(input=x)
+
+
+def test_masks_of_a_run_fit_the_step_of_its_model(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Decoder()
+    optimizer = torch.optim.AdamW(model.parameters())
+    seen: dict[tuple[str, str], torch.Tensor] = {}
+
+    def train_step() -> None:
+        optimizer.zero_grad()
+        model(torch.randn(3, 3, 6, 6)).pow(2).sum().backward()
+        optimizer.step()
+
+    def keep(layer: str, letter: str, tensor: torch.Tensor) -> None:
+        seen[layer, letter] = tensor.detach() != 0
+
+    for layer in ("up", "inner"):
+        module = model.get_submodule(layer)
+        module.register_forward_pre_hook(lambda _, inputs, layer=layer: keep(layer, "A", inputs[0]))
+        module.register_forward_hook(
+            lambda _, __, output, layer=layer: output.register_hook(lambda g: keep(layer, "G", g)) and None
+        )
+    masks = record_masks(train_step, model, path=tmp_path / "run.safetensors")
+    for (layer, letter), bits in seen.items():
+        assert np.array_equal(masks.bits((layer, 0, letter)), bits.numpy())
+    assert len(seen) == 4
+    step = capture(model, torch.randn(3, 3, 6, 6), loss=lambda output: output.sum(), optimizer=optimizer)
+    wanted = {key for op in step for key in operand_elements(op)}
+    assert wanted == {*masks.specs, ("again", 1, "W"), ("again", 2, "W")}
+    masks.check(step)
+    with pytest.raises(MaskError, match="layer 'up', A, has shape"):
+        masks.check(step.rebatch(4))
+
+
+def test_recording_does_not_change_the_run(tmp_path: Path) -> None:
+    ends = []
+    for recorded in (False, True):
+        train_step, model, _ = training()
+        if recorded:
+            record_masks(train_step, model, steps=[0, 1], path=tmp_path / "run.safetensors")
+        else:
+            train_step(0)
+            train_step(1)
+        ends.append([p.detach().clone() for p in model.parameters()])
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
 
 
 def test_an_error_in_training_leaves_no_file(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class Costing:
         events: dict[str, float] = {}
         op = step.ops[work.ops[0]]
         assert isinstance(op.body, MatMul | Convolution)
-        tiled = walk(demand.problem, planned.tiling, self.supply, tile_cost(self.array, step, op, masks, events))
+        tiled = walk(demand.problem, planned.tiling, self.supply, tile_cost(self.array, step, op, demand.grad_input, masks, events))
         return self._product(demand, tiled, events)
 
     def _compute(self, op: MatMul) -> int:

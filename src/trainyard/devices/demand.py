@@ -38,6 +38,7 @@ class ProductDemand:
     element_bytes: tuple[int, int, int]
     drained: tuple[tuple[Move, ...], ...]
     number: str
+    grad_input: GradInput = "col2im"
     vector_operations: int = 0
 
 

@@ -18,6 +18,7 @@ from trainyard.devices.gpu_products import Limits
 from trainyard.devices.gpu_traffic import Cache, Kernel
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, DeviceCost, Masks, Step, TensorSpec, Work, assumed
+from trainyard.mapping.works import Same
 from trainyard.parts.checks import require_positive, require_quantity
 from trainyard.results import Peaks
 
@@ -78,18 +79,25 @@ class Gpu:
     list_s: float = assumed(2.6e-6, "host time for one entry of a foreach optimizer's list, in each of its kernels", 1.5e-6)
     step_s: float = assumed(0.25e-3, "host time of a step outside its calls: clearing gradients, starting autograd", 0.0)
     queue: int = assumed(1024, "kernels that the host may run ahead of the device", 512)
-    graphs: bool = assumed(False, "the step is replayed as a CUDA graph: the host issues nothing", True)
+    graphs: bool = assumed(False, "the step is replayed as a CUDA graph: the host issues nothing", True, choice=True)
     fusion: Literal["none", "epilogue"] = assumed(
-        "none", "element-wise ops ride on the product before them (a compiler), or are kernels of their own (eager)", "epilogue"
+        "none",
+        "element-wise ops ride on the product before them (a compiler), or are kernels of their own (eager)",
+        "epilogue",
+        choice=True,
     )
-    matmul_fp32: Literal["simt", "tf32"] = assumed("simt", "how fp32 matrix products run; torch's default is simt", "tf32")
-    convolution_fp32: Literal["simt", "tf32"] = assumed("tf32", "how fp32 convolutions run; torch's default is tf32", "simt")
+    matmul_fp32: Literal["simt", "tf32"] = assumed(
+        "simt", "how fp32 matrix products run; torch's default is simt", "tf32", choice=True
+    )
+    convolution_fp32: Literal["simt", "tf32"] = assumed(
+        "tf32", "how fp32 convolutions run; torch's default is tf32", "simt", choice=True
+    )
     layout: Literal["transformed", "native"] = assumed(
-        "transformed", "NCHW maps are turned to NHWC for tensor cores and back, or kept in NHWC throughout", "native"
+        "transformed", "NCHW maps are turned to NHWC for tensor cores and back, or kept in NHWC throughout", "native", choice=True
     )
     optimizer: Literal["foreach", "single", "fused"] = assumed(
         "foreach", "torch's optimizer: kernels over many parameters (its default), over one, or one kernel for the whole update",
-        "single", "fused",
+        "single", "fused", choice=True,
     )  # fmt: skip
     precision: Literal["bf16", "fp16", "fp32", "tf32"] | None = None
 
@@ -123,8 +131,9 @@ class Gpu:
         return Peaks(macs_per_s=self.sms * rate * self.clock_hz, dram_bytes_per_s=self.dram_bytes_per_s, technology=self.technology)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        return ("a GPU computes zeros like any other number: masks change nothing",)
+    def masks_note(self) -> str:
+        """What a run with masks must say."""
+        return "a GPU computes zeros like any other number: masks change nothing"
 
     def works(self, step: Step) -> Sequence[Work]:
         """One Work for each torch call; epilogues ride on their product where a compiler is asked for."""
@@ -133,7 +142,7 @@ class Gpu:
 
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
         """A Work of `works(step)` in its place in the step: the L2 as the ops before left it, the host as far as it has come."""
-        schedule = _schedule(self, _Same(step))
+        schedule = _schedule(self, Same(step))
         found = schedule.get(work.ops)
         return found if found is not None else _alone(self, step, work)
 
@@ -190,23 +199,8 @@ class Gpu:
         )
 
 
-class _Same:
-    """A step by identity: hashing its content would cost more than costing it."""
-
-    __slots__ = ("step",)
-
-    def __init__(self, step: Step) -> None:
-        self.step = step
-
-    def __hash__(self) -> int:
-        return id(self.step)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.step is self.step
-
-
 @lru_cache(maxsize=16)
-def _schedule(gpu: Gpu, same: _Same) -> Mapping[tuple[int, ...], DeviceCost]:
+def _schedule(gpu: Gpu, same: Same) -> Mapping[tuple[int, ...], DeviceCost]:
     """The whole step in order: what is in the L2 when each call starts, and how far ahead the host is, in the steady state."""
     step = same.step
     calls = calls_of(step, gpu.fusion)

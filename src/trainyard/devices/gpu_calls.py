@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Literal, NamedTuple
 
 from trainyard.ir import Copy, ElementWise, Op, Phase, Step
+from trainyard.mapping.works import per_step
 
 Kind = Literal["op", "fused", "epilogue", "attention", "dropout", "rms_norm", "recurrent", "cell"]
 
@@ -33,7 +34,8 @@ def function(op: Op) -> str:
     return getattr(op.body, "function", "")
 
 
-def calls_of(step: Step, fusion: str) -> list[Call]:
+@per_step
+def calls_of(step: Step, fusion: str) -> Sequence[Call]:
     """Every op once, in an order that respects dependencies."""
     found: list[Call] = []
     attentions: dict[tuple[str, int], Call] = {}
@@ -55,7 +57,7 @@ def calls_of(step: Step, fusion: str) -> list[Call]:
         else:
             found.extend(_dropouts(step, run))
     found = _without_copies(step, found)
-    return list(_with_epilogues(step, found)) if fusion == "epilogue" else found
+    return tuple(_with_epilogues(step, found) if fusion == "epilogue" else found)
 
 
 def _without_copies(step: Step, calls: Sequence[Call]) -> list[Call]:

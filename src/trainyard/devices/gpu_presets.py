@@ -1,7 +1,7 @@
 """Three boards, by their vendor's papers.
 
 V100: NVIDIA Tesla V100 GPU Architecture, WP-08608-001, 2017. A100: NVIDIA A100 Tensor Core GPU Architecture, 2020.
-H200: NVIDIA H100 Tensor Core GPU Architecture, 2022 (the same processor), and the H200 data sheet, 2024.
+H200: NVIDIA H100 Tensor Core GPU Architecture, V1.04 (the same processor), and the H200 data sheet, 2024.
 MACs are per multiprocessor and cycle; twice that times multiprocessors and clock is the printed FLOP/s.
 Energy: HBM2 takes 3.92 pJ a bit (M. O'Connor et al.: Fine-Grained DRAM. MICRO 2017); a MAC is what is left of the board's power.
 """
@@ -38,20 +38,20 @@ V100_32GB = replace(
     dram_capacity_bytes = 32 * 2**30,        # data sheet, 2020: 32 GB
 )
 A100 = Gpu(
-    name                = "A100-SXM4-40GB",  # paper, Table 1
-    technology          = "7 nm N7",         # paper, Table 1
-    sms                 = 108,               # paper, Table 1
-    clock_hz            = 1.410e9,           # paper, Table 1: boost clock
-    fp32_macs           = 64,                # paper, Table 1: 64 FP32 cores/SM; 19.5 TFLOP/s
-    tf32_macs           = 512,               # paper, Table 1: 156 TFLOP/s dense
-    half_macs           = 1024,              # paper, Table 1: 4 tensor cores of 256 FMA/SM; 312 TFLOP/s dense
-    fp64_macs           = 64,                # paper, Table 1: 19.5 TFLOP/s on tensor cores
-    bf16                = True,              # paper, Table 1: 312 TFLOP/s
-    l2_bytes            = 40 * 2**20,        # paper, Table 1: 40960 KB
+    name                = "A100-SXM4-40GB",  # paper, Table 4
+    technology          = "7 nm N7",         # paper, Table 4
+    sms                 = 108,               # paper, Table 4
+    clock_hz            = 1.410e9,           # paper, Table 4: boost clock
+    fp32_macs           = 64,                # paper, Table 4: 64 FP32 cores/SM; 19.5 TFLOP/s
+    tf32_macs           = 512,               # paper, Table 4: 156 TFLOP/s dense
+    half_macs           = 1024,              # paper, Table 4: 4 tensor cores of 256 FMA/SM; 312 TFLOP/s dense
+    fp64_macs           = 64,                # paper, Table 4: 19.5 TFLOP/s on tensor cores
+    bf16                = True,              # paper, Table 4: 312 TFLOP/s
+    l2_bytes            = 40 * 2**20,        # paper, Table 4: 40960 KB
     l2_bytes_per_s      = 5120 * 1.41e9,     # paper: the L2 reads 5120 B a clock
-    on_chip_bytes       = 164 * 2**10,       # paper, Table 1: up to 164 KB of shared memory/SM
-    dram_bytes_per_s    = 1555e9,            # paper, Table 1: HBM2, 1555 GB/s
-    dram_capacity_bytes = 40 * 2**30,        # paper, Table 1: 40 GB
+    on_chip_bytes       = 164 * 2**10,       # paper, Table 5: up to 164 KB of shared memory/SM
+    dram_bytes_per_s    = 1555e9,            # paper, Table 4: HBM2, 1555 GB/s
+    dram_capacity_bytes = 40 * 2**30,        # paper, Table 4: 40 GB
     idle_w              = 50.0,              # assumed: a board at rest with its clocks up
     mac_j               = 1.9e-12,           # assumed: (400 W - idle - DRAM at full rate) over 156 T MAC/s
     dram_byte_j         = 31.4e-12,          # O'Connor et al. 2017: HBM2, 3.92 pJ a bit
@@ -66,15 +66,15 @@ H200 = Gpu(
     name                = "H200-SXM",        # data sheet
     technology          = "4N",              # H100 paper, Table 3: TSMC 4N
     sms                 = 132,               # H100 paper, Table 3: SXM5
-    clock_hz            = 1.980e9,           # data sheet: 67 TFLOP/s of fp32 need 1.98 GHz; the driver reports it as maximum
+    clock_hz            = 1.980e9,           # H100 paper, Table 3: 1980 MHz boost; the driver reports it as maximum
     fp32_macs           = 128,               # H100 paper, Table 3: 128 FP32 cores/SM; 67 TFLOP/s
-    tf32_macs           = 1024,              # H100 paper, Table 2: 494.7 TFLOP/s dense, at 1.83 GHz
-    half_macs           = 2048,              # H100 paper, Table 2: 989.4 TFLOP/s dense, at 1.83 GHz
-    fp64_macs           = 128,               # H100 paper, Table 2: 66.9 TFLOP/s on tensor cores
-    bf16                = True,              # H100 paper, Table 2: 989.4 TFLOP/s
+    tf32_macs           = 1024,              # H100 paper, Table 3: 494.7 TFLOP/s dense, at 1.83 GHz
+    half_macs           = 2048,              # H100 paper, Table 3: 989.4 TFLOP/s dense, at 1.83 GHz
+    fp64_macs           = 128,               # H100 paper, Table 3: 66.9 TFLOP/s on tensor cores
+    bf16                = True,              # H100 paper, Table 3: 989.4 TFLOP/s
     l2_bytes            = 60 * 2**20,        # measured: what the driver reports; H100 paper, Table 3: 50 MB
     l2_bytes_per_s      = 5120 * 1.98e9,     # assumed: as many bytes a clock as A100's
-    on_chip_bytes       = 228 * 2**10,       # H100 paper, Table 3: up to 228 KB of shared memory/SM
+    on_chip_bytes       = 228 * 2**10,       # H100 paper, Table 4: up to 228 KB of shared memory/SM
     dram_bytes_per_s    = 4.8e12,            # data sheet: HBM3e, 4.8 TB/s
     dram_capacity_bytes = 141 * 10**9,       # data sheet: 141 GB
     idle_w              = 75.0,              # assumed: a board at rest with its clocks up
@@ -86,7 +86,7 @@ H200 = Gpu(
     vector_fraction      = 0.75,             # measured: products of 256 to 8192 in fp32
     attention_fraction   = 0.6,              # measured: fused attention of five shapes in fp32 and bf16
     copy_fraction        = 0.89,             # measured: copies of 0.25 to 4 GiB
-    l2_fraction          = 0.65,             # measured: copies of 4 and 16 MiB that stay in the L2
+    l2_fraction          = 0.65,             # measured: copies of 4 and 16 MiB that stay in the L2, less a tiny kernel's time
     l2_share             = 0.5,              # assumed: half of it, as both halves of the chip keep what they read
     block_share          = 0.7,              # measured: batch norm of 64 channels against 256 and more
     loads_per_cycle      = 2.8,              # measured: products with rows of 50257; TF32 products whose operands lie across

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-from trainyard.ir import DENSE, Array, Convolution, Masks, MaskView, MatMul, Op, Operand, Step
-from trainyard.mapping.lowering import lower
+from trainyard.errors import UnknownName
+from trainyard.ir import DENSE, Array, Convolution, Letter, Masks, MaskView, MatMul, Op, Operand, Phase, Step, TensorKey
+from trainyard.mapping.lowering import GradInput, lower, operand_order
+from trainyard.mapping.views import unpacked
 from trainyard.mapping.walk import Tile
 
+Cut = tuple[int, int]
+PLACES: dict[str, tuple[Letter, Letter]] = {"forward": ("A", "W"), "grad_input": ("G", "W"), "grad_weight": ("A", "G")}
+"""What a and b of a convolution's product are to its geometry."""
 
-def tile_cost(array: Array, step: Step, op: Op, masks: Masks, events: dict[str, float]) -> Callable[[Tile], int]:
+
+def tile_cost(
+    array: Array, step: Step, op: Op, grad_input: GradInput, masks: Masks, events: dict[str, float]
+) -> Callable[[Tile], int]:
     """Cycles of a tile with the zeros that lie in it; its events are added up in `events`."""
+    left, right = (_viewer(step, op, grad_input, masks, side) for side in (0, 1))
 
     def cycles(tile: Tile) -> int:
-        left = _view(step, op, masks, 0, tile.product, tile.m, tile.k)
-        right = _view(step, op, masks, 1, tile.product, tile.k, tile.n)
-        cost = array.cost(tile.op, a=left, b=right)
+        cost = array.cost(tile.op, a=left(tile.product, tile.m, tile.k), b=right(tile.product, tile.k, tile.n))
         for name, count in cost.events.items():
             events[name] = events.get(name, 0.0) + count
         return cost.cycles
@@ -23,44 +31,61 @@ def tile_cost(array: Array, step: Step, op: Op, masks: Masks, events: dict[str, 
     return cycles
 
 
-def _view(step: Step, op: Op, masks: Masks, side: int, item: int, rows: tuple[int, int], columns: tuple[int, int]) -> Operand:
-    """Operand A (side 0) or B (side 1) of one tile; dense where the op has no letter for it or the product is batched."""
-    letter = _letter(op, side)
-    body = op.body
-    if not letter or (isinstance(body, MatMul) and body.count > 1):
-        return DENSE
-    turned = _turned(step, op, side)
+def _viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -> Callable[[int, Cut, Cut], Operand]:
+    """Operand a (side 0) or b (side 1) of a tile: which of the products, its rows, its columns. Dense where no mask is known."""
+    body, letter = op.body, _letter(step, op, side)
+    assert isinstance(body, MatMul | Convolution)
+    if not letter or not _recorded(masks, (op.layer, op.call, letter)):
+        return lambda item, rows, columns: DENSE
+    product = lower(body, grad_input).product
+    extent = (product.M, product.K) if side == 0 else (product.K, product.N)
     if isinstance(body, Convolution):
-        product = lower(body).product
-        extent = {0: (product.M, product.K), 1: (product.K, product.N)}[side]
-        offset = item * (extent[1] if turned else extent[0])  # groups stand below each other before they are turned
+        dilated = body.product == "grad_input" and grad_input == "dilated"
+        turned = (body.product, side) in (("forward", 1), ("grad_weight", 0))
+        whole = MaskView(masks, (op.layer, op.call, letter), body, turned, place=PLACES[body.product][side], dilated=dilated)
+    else:
+        turned = _turned(step, op, side, letter, extent)
+        height = body.count * (extent[1] if turned else extent[0])
+        whole = MaskView(masks, (op.layer, op.call, letter), None, turned, height=height)
+
+    def view(item: int, rows: Cut, columns: Cut) -> MaskView:
+        offset = item * (extent[1] if turned else extent[0])  # products stand below each other before they are turned
         rows, columns = (rows, _moved(columns, offset)) if turned else (_moved(rows, offset), columns)
-    key = (op.layer, op.call, letter)
-    geometry = body if isinstance(body, Convolution) else None
-    return MaskView(masks, key, geometry, transposed=turned, rows=rows, columns=columns)
+        return MaskView(whole.source, whole.key, whole.geometry, turned, rows, columns, whole.place, whole.dilated, whole.height)
+
+    return view
 
 
-def _moved(cut: tuple[int, int], offset: int) -> tuple[int, int]:
+def _recorded(masks: Masks, key: TensorKey) -> bool:
+    """Recording may be limited to some layers, and unrolled ones (RNNs) have no mask for each call."""
+    try:
+        unpacked(masks, key)
+    except UnknownName:
+        return False
+    return True
+
+
+def _moved(cut: Cut, offset: int) -> Cut:
     return cut[0] + offset, cut[1] + offset
 
 
-def _letter(op: Op, side: int) -> str:
-    """A convolution's operands have a fixed place, whatever the order of its inputs."""
-    if isinstance(op.body, Convolution):
-        return {"forward": "AW", "grad_input": "GW", "grad_weight": "AG"}[op.body.product][side]
-    return op.letters[side] if len(op.letters) > side else ""
+def _letter(step: Step, op: Op, side: int) -> Letter:
+    """By the order of the lowered product; a convolution without letters has those of its geometry."""
+    if isinstance(op.body, Convolution) and not op.letters:
+        return PLACES[op.body.product][side]
+    position = operand_order(step, op)[side]
+    return op.letters[position] if len(op.letters) > position else ""
 
 
-def _turned(step: Step, op: Op, side: int) -> bool:
-    """Whether the matrix is the transpose of its tensor (rows by last dimension)."""
-    body = op.body
-    if isinstance(body, Convolution):
-        return (body.product, side) in (("forward", 1), ("grad_weight", 0))
-    want = (body.M, body.K) if side == 0 else (body.K, body.N)  # type: ignore[union-attr]  # a product's body
-    if len(op.inputs) > side:
-        owner = step.tensors[step.base(op.inputs[side])]
-        have = (owner.elements // max(1, owner.shape[-1]), owner.shape[-1]) if owner.shape else (1, 1)
-        if have != have[::-1]:
+def _turned(step: Step, op: Op, side: int, letter: Letter, want: tuple[int, int]) -> bool:
+    """Whether a matrix product's operand is the transpose of its tensor (rows by last dimension).
+
+    Of A and G the rows are samples: M or N of the product, K where a weight gradient sums over them. W is as its parameter says.
+    """
+    if letter != "W":
+        return (side == 0) == (op.phase is Phase.GRAD_WEIGHT)
+    shape = step.tensors[step.base(op.inputs[side])].shape if len(op.inputs) > side else ()
+    for have in (shape[-2:], (*shape[:1], math.prod(shape[1:]))):  # a weight of each product, or one whose rest is flattened
+        if have[0:1] != have[1:2] and have in (want, want[::-1]):
             return have != want
-    forward_weight = side == 1 and op.letters[side : side + 1] == ("W",) and not op.phase.backward
-    return forward_weight or (side == 0 and str(op.phase) == "grad_weight")
+    return (side == 1) != op.phase.backward  # nn.Linear keeps W as (out, in)

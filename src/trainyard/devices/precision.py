@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from trainyard.errors import BadInput, UnknownName
-from trainyard.ir import DTYPE_BYTES, Role, TensorSpec
+from trainyard.ir import DTYPE_BYTES, Role, Step, TensorSpec
+from trainyard.mapping.works import per_step
 
 FLOATING = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16", "fp8"})
 
@@ -60,6 +62,14 @@ def precision_of(given: str | Mapping[str, str] | None) -> str | Precision | Non
     if isinstance(given, Mapping):
         return Precision(given)
     raise BadInput(f"precision: expected an element type such as 'bf16', a table of them by role, or none, got {given!r}")
+
+
+@per_step
+def held(step: Step, precision: str | Precision | None) -> Step:
+    """A step with its tensors as a machine holds them."""
+    if precision is None:
+        return step
+    return replace(step, tensors=tuple(replace(spec, dtype=dtype_of(spec, precision)) for spec in step.tensors))
 
 
 def dtype_of(spec: TensorSpec, precision: str | Precision | None) -> str:

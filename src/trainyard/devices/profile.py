@@ -28,7 +28,7 @@ from trainyard.ir import (
     Update,
     Work,
 )
-from trainyard.mapping.lowering import Lowered, lower
+from trainyard.mapping.lowering import Lowered, lower, operand_order
 from trainyard.mapping.tiling import Problem
 from trainyard.mapping.works import Fusion, group, per_step, readers
 
@@ -137,19 +137,16 @@ def _product(books: _Books, work: Work, ops: list[Op]) -> ProductDemand:
         element_bytes=(sizes[0], sizes[1], sizes[2]),
         drained=drained,
         number=books.dtype(first),
+        grad_input=policy.grad_input,
         vector_operations=sum(_operations(op) for op in ops[1:]),
     )
 
 
 def _operands(books: _Books, op: Op) -> tuple[int | None, int | None]:
-    """The tensors behind A and B of the lowered product; a weight gradient's operands come in either order."""
-    first, second = (*op.inputs[:2], None, None)[:2]
-    body = op.body
-    if isinstance(body, Convolution) and body.product == "grad_weight" and first is not None and second is not None:
-        image, other = body.input_elements, books.step.tensors[first].elements
-        if other != image and books.step.tensors[second].elements == image:
-            return second, first
-    return first, second
+    """The tensors behind A and B of the lowered product."""
+    given = (*op.inputs[:2], None, None)
+    first, second = operand_order(books.step, op)
+    return given[first], given[second]
 
 
 def _labels(books: _Books, op: Op, lowered: Lowered, operands: tuple[int | None, int | None]) -> tuple[str, str, str]:

@@ -80,8 +80,10 @@ def _links(plan: Plan, hops: int) -> kernel.Links:
         moving=np.zeros(count, np.int64),
         share=np.zeros(count, np.int64),
         full=np.zeros(count, np.int64),
-        reached=np.zeros(count, np.int64),
+        changed=np.zeros(count, np.int64),
         stamp=np.zeros(count, np.int64),
+        reached=np.zeros(count, np.int64),
+        visited=np.zeros(count, np.int64),
     )
 
 

@@ -28,6 +28,8 @@ class Book:
     entries: list[tuple[tuple[int, ...], tuple[float, ...]]] = field(default_factory=list)
     cycles: int | None = None
     """All cycles of the device's clock, or None for a system of several clocks."""
+    samples: int | None = None
+    """Samples of all devices together, or None where they are the step's batch."""
 
     def row(
         self,

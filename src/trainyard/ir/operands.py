@@ -52,7 +52,7 @@ class MaskSource(Protocol):
         ...
 
     def bits(self, key: TensorKey) -> npt.NDArray[np.bool_]:
-        """True where the tensor is not zero, in the tensor's own shape."""
+        """True where the tensor is not zero, in the tensor's own shape; UnknownName where there is no such tensor."""
         ...
 
 
@@ -60,7 +60,10 @@ class MaskSource(Protocol):
 class MaskView:
     """The non-zero bits of one product's operand as a matrix: a tensor, its convolution geometry, and a slice.
 
-    `transposed` swaps the matrix; `rows` and `columns` cut a tile out of it. Nothing is read until `matrix()` is asked for.
+    `transposed` swaps the matrix; `rows` and `columns` cut a tile out of it. Nothing is read until `mapping.views.matrix` is
+    asked for it, and then no more than the tile. `place` is what the tensor is to the geometry where that is not its own letter
+    (the input of a transposed convolution stands where a gradient does). `dilated` reads G and W as the dilated form of grad_input
+    does. Without a geometry, `height` is how many rows the step has, where fewer samples were recorded.
     """
 
     source: MaskSource
@@ -69,6 +72,9 @@ class MaskView:
     transposed: bool = False
     rows: tuple[int, int] | None = None
     columns: tuple[int, int] | None = None
+    place: Letter = ""
+    dilated: bool = False
+    height: int | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MaskView) and self._identity() == other._identity()
@@ -77,7 +83,10 @@ class MaskView:
         return hash(self._identity())
 
     def _identity(self) -> tuple[object, ...]:
-        return (self.source.digest, self.key, self.geometry, self.transposed, self.rows, self.columns)
+        return (
+            self.source.digest, self.key, self.geometry, self.transposed, self.rows, self.columns,
+            self.place, self.dilated, self.height,
+        )  # fmt: skip
 
 
 Operand = Dense | Density | MaskView

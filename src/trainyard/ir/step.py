@@ -202,13 +202,15 @@ class Step:
 
     @cached_property
     def dependencies(self) -> tuple[tuple[int, ...], ...]:
-        """For each op, the earlier ops it waits for: those that produced what it reads."""
+        """For each op, the earlier ops it waits for: those that produced what it reads, or the rest of what it writes a part of."""
         producer: dict[int, int] = {}
         waits: list[tuple[int, ...]] = []
         for index, op in enumerate(self.ops):
-            before = {producer[base] for base in map(self.base, op.inputs) if base in producer}
+            written = [(tensor, self.base(tensor)) for tensor in op.outputs]
+            completed = [base for tensor, base in written if self.tensors[tensor].elements < self.tensors[base].elements]
+            before = {producer[base] for base in (*map(self.base, op.inputs), *completed) if base in producer}
             waits.append(tuple(sorted(before)))
-            producer.update(dict.fromkeys(map(self.base, op.outputs), index))
+            producer.update((base, index) for _, base in written)
         return tuple(waits)
 
     @cached_property

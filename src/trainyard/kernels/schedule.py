@@ -65,8 +65,10 @@ class Links(NamedTuple):
     moving: Integers  # of those, not yet frozen
     share: Integers  # spare // moving; -1: to be divided anew
     full: Integers
-    reached: Integers  # scratch: starts with the links that have changed
+    changed: Integers  # scratch: the links that flows joined or left at this instant
     stamp: Integers
+    reached: Integers  # scratch: the links that a change can reach
+    visited: Integers
 
 
 @njit(cache=True)
@@ -147,15 +149,15 @@ def time_to_move(size: int, fraction: int, rate: int) -> int:
 
 
 @njit(cache=True)
-def _mark(flows: Flows, links: Links, flow: int, changed: int, instant: int) -> int:
-    """Adds a flow's links to those that a change can reach, each once an instant; how many these are now."""
+def _mark(flows: Flows, flow: int, found: Integers, count: int, stamp: Integers, instant: int) -> int:
+    """Adds a flow's links to those found, each once an instant; how many these are now."""
     for hop in range(flows.first_hop[flow], flows.first_hop[flow + 1]):
         link = flows.link[hop]
-        if links.stamp[link] != instant:
-            links.stamp[link] = instant
-            links.reached[changed] = link
-            changed += 1
-    return changed
+        if stamp[link] != instant:
+            stamp[link] = instant
+            found[count] = link
+            count += 1
+    return count
 
 
 @njit(cache=True)
@@ -186,9 +188,11 @@ def _leave(flows: Flows, links: Links, flow: int) -> None:
 
 @njit(cache=True)
 def _reach(flows: Flows, links: Links, changed: int, instant: int) -> tuple[int, int]:
-    """Follows links and flows from the changed links on; (links reached, flows reached)."""
-    reached, position = 0, 0
-    while position < changed:
+    """Follows flows and links from a changed link on; (links reached, flows reached)."""
+    links.visited[changed] = instant
+    links.reached[0] = changed
+    reached, position, count = 0, 0, 1
+    while position < count:
         hop = links.first[links.reached[position]]
         while hop >= 0:
             flow = flows.flow[hop]
@@ -197,10 +201,10 @@ def _reach(flows: Flows, links: Links, changed: int, instant: int) -> tuple[int,
                 flows.fresh_rate[flow] = -1
                 flows.reached[reached] = flow
                 reached += 1
-                changed = _mark(flows, links, flow, changed, instant)
+                count = _mark(flows, flow, links.reached, count, links.visited, instant)
             hop = links.following[hop]
         position += 1
-    return changed, reached
+    return count, reached
 
 
 @njit(cache=True)
@@ -242,10 +246,32 @@ def _fill(flows: Flows, links: Links, link_count: int, flow_count: int) -> None:
 
 @njit(cache=True)
 def _settle(flows: Flows, links: Links, changed: int, instant: int, now: int, events: Events, base: int) -> tuple[int, int]:
-    """Shares the reached links anew and announces when their flows will end; (status, the flow that has none)."""
-    link_count, flow_count = _reach(flows, links, changed, instant)
-    _fill(flows, links, link_count, flow_count)
-    for flow in flows.reached[:flow_count]:
+    """Shares all links anew that the changed ones reach; (status, the flow that it is about).
+
+    Flows that reach each other are settled together, and only the first of them to end is announced: when it does, or when another
+    joins them, all are settled again.
+    """
+    for position in range(changed):
+        if links.visited[links.changed[position]] == instant:
+            continue
+        link_count, flow_count = _reach(flows, links, links.changed[position], instant)
+        _fill(flows, links, link_count, flow_count)
+        status, wrong = _count(flows, flows.reached[:flow_count], now)
+        if status != DONE:
+            return status, wrong
+        soonest = 2**62
+        for flow in flows.reached[:flow_count]:
+            soonest = min(soonest, int(flows.end[flow]))
+        for flow in flows.reached[:flow_count]:
+            if flows.end[flow] == soonest:
+                heapq.heappush(events, (soonest, base + flow))
+    return DONE, -1
+
+
+@njit(cache=True)
+def _count(flows: Flows, reached: Integers, now: int) -> tuple[int, int]:
+    """What flows of a new rate have moved till now, and when they will end."""
+    for flow in reached:
         if flows.fresh_rate[flow] == 0:
             return STARVED, flow
         if flows.fresh_rate[flow] == flows.rate[flow]:
@@ -261,7 +287,6 @@ def _settle(flows: Flows, links: Links, changed: int, instant: int, now: int, ev
         if remaining < 0 or now + remaining >= 2**62:
             return TOO_LONG, flow
         flows.end[flow] = now + remaining
-        heapq.heappush(events, (now + remaining, base + flow))
     return DONE, -1
 
 
@@ -313,13 +338,13 @@ def schedule(tasks: Tasks, flows: Flows, links: Links) -> tuple[int, int]:
             if not arrived and flows.left[flow] > 0:
                 _join(flows, links, flow)
                 flows.since[flow] = now
-                changed = _mark(flows, links, flow, changed, instant)
+                changed = _mark(flows, flow, links.changed, changed, links.stamp, instant)
                 continue
             if arrived:
                 if flows.end[flow] != now:
                     continue
                 _leave(flows, links, flow)
-                changed = _mark(flows, links, flow, changed, instant)
+                changed = _mark(flows, flow, links.changed, changed, links.stamp, instant)
             owner = flows.task[flow]
             tasks.open_flows[owner] -= 1
             if tasks.open_flows[owner] == 0:

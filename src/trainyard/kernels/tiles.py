@@ -21,6 +21,10 @@ CHOSEN = 10
 """Columns of a result: m, n, k, order, cycles, compute cycles, number of the candidate, passes of A, of B, of the sums."""
 BELOW = 1.0 - 1e-12
 """Keeps a bound made of rounded sums a bound."""
+MOST_CYCLES = 2**53
+"""More are not counted: sums of cycles stay exact as real numbers, and far from the end of 64 bits."""
+NOTHING_FITS, TOO_LONG = -1, -2
+"""Cycles of a product that has no tile, and of one that no tile brings below MOST_CYCLES."""
 
 
 @njit(cache=True)
@@ -171,9 +175,12 @@ def _axes(dims: Whole, sizes: Whole, ends: Whole, forms: Whole) -> tuple[Whole, 
 
 
 @njit(cache=True)
-def _kinds(tile: Whole, where: Whole, forms: Whole, over: Whole, table: Whole, kinds: Whole) -> int:
-    """Compute cycles of the (at most) 8 kinds of tile, and of one product in all: the best form (`Folds.cycles`) or the table."""
-    total = 0
+def _kinds(tile: Whole, where: Whole, forms: Whole, over: Whole, table: Whole, kinds: Whole) -> float:
+    """Compute cycles of the (at most) 8 kinds of tile, and of one product in all: the best form (`Folds.cycles`) or the table.
+
+    The sum is a real number: cycles of a product in the smallest tiles can leave 64 bits.
+    """
+    total = 0.0
     for em in range(2):
         for en in range(2):
             for ek in range(2):
@@ -188,7 +195,7 @@ def _kinds(tile: Whole, where: Whole, forms: Whole, over: Whole, table: Whole, k
                 if forms.shape[0] == 0:
                     best = table[2 * where[0] + em, 2 * where[1] + en, 2 * where[2] + ek]
                 kinds[em, en, ek] = best
-                weight = (1 if em else tile[0, 1] - 1) * (1 if en else tile[1, 1] - 1) * (1 if ek else tile[2, 1] - 1)
+                weight = float(1 if em else tile[0, 1] - 1) * (1 if en else tile[1, 1] - 1) * (1 if ek else tile[2, 1] - 1)
                 total += weight * best
     return total
 
@@ -217,31 +224,32 @@ def best_tile(
     `dims` is M, N, K, count; `ends[axis]` is how many of `sizes[axis]` combine freely, and how many there are (a diagonal triple
     takes the same index on each axis). `supply` is bytes per cycle and resident bytes. Each candidate has a lower bound (all
     compute, or all DRAM traffic) and only those that could still win are evaluated. `chosen` gets the columns of
-    CHOSEN; cycles stay -1 where nothing fits. Equal cycles: less traffic, then the first.
+    CHOSEN; cycles are NOTHING_FITS or TOO_LONG where there is no answer. Equal cycles: less traffic, then the first.
     """
     parts, over = _axes(dims, sizes, ends, forms)
     candidates = ends[0, 0] * ends[1, 0] * ends[2, 0] + ends[0, 1] - ends[0, 0]
     bound, code = np.empty(candidates * 6), np.empty(candidates * 6, np.int64)
     tile, where, kinds = np.empty((3, 3), np.int64), np.empty(3, np.int64), np.empty((2, 2, 2), np.int64)
     through = np.empty(3, np.int64)
-    left, right, out = dims[3] * dims[0] * dims[2], dims[3] * dims[2] * dims[1], dims[3] * dims[0] * dims[1]
+    m, n, k, count = float(dims[0]), float(dims[1]), float(dims[2]), float(dims[3])
+    left, right, out = count * m * k, count * k * n, count * m * n
     totals = np.array([left * rates[0], right * rates[1], out * rates[2], out * rates[3]])
     found = 0
     for candidate in range(candidates):
         _place(candidate, ends, parts, where, tile)
-        operands = tile[0, 0] * tile[2, 0] * rates[0] + tile[2, 0] * tile[1, 0] * rates[1]
-        if operands + tile[0, 0] * tile[1, 0] * rates[3] > supply[1]:
+        operands = float(tile[0, 0]) * tile[2, 0] * rates[0] + float(tile[2, 0]) * tile[1, 0] * rates[1]
+        if operands + float(tile[0, 0]) * tile[1, 0] * rates[3] > supply[1]:
             continue
         drain = transfer(tile[0, 2] * tile[1, 2] * rates[2], supply[0], latency)
-        busy = float(_kinds(tile, where, forms, over, table, kinds) * dims[3] + transfer(operands, supply[0], latency) + drain)
+        busy = _kinds(tile, where, forms, over, table, kinds) * count + transfer(operands, supply[0], latency) + drain
         for order in range(6):
             if _canonical(tile[:, 1], ORDERS[order]):
                 _passes(tile[:, 1], ORDERS[order], through)
                 bound[found] = max(busy, _traffic(through, totals) / supply[0] * BELOW)
                 code[found] = candidate * 6 + order
                 found += 1
-    chosen[4] = -1
-    if found == 0:
+    chosen[4] = NOTHING_FITS if found == 0 else TOO_LONG
+    if found == 0 or bound[:found].min() >= MOST_CYCLES:
         return
     least = 0.0
     likely = np.full(1, np.argmin(bound[:found]))  # the smallest bound first: it prunes most of the others
@@ -251,7 +259,7 @@ def best_tile(
                 continue
             candidate, order = divmod(code[index], 6)
             _place(candidate, ends, parts, where, tile)
-            compute = _kinds(tile, where, forms, over, table, kinds) * dims[3]
+            compute = int(_kinds(tile, where, forms, over, table, kinds) * count)
             cycles = tiled_cycles(tile, ORDERS[order], dims[3], rates, supply, latency, kinds)
             _passes(tile[:, 1], ORDERS[order], through)
             moved = _traffic(through, totals)

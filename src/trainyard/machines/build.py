@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields, is_dataclass, replace
 from typing import Any, Literal, get_args, get_origin
 
 from trainyard.errors import BadInput, TrainyardError, UnknownName
-from trainyard.machines.fields import field_named, fit, hints, members, settable
+from trainyard.machines.fields import field_named, fit, hints, members, settable, stem
 from trainyard.machines.grammar import Call, Term, parse
 from trainyard.machines.registry import MACHINES, Kind, kind_of, loaded_presets, part_class, part_names, preset, type_name
 from trainyard.units import unit_of_field
@@ -42,7 +42,13 @@ def _top(call: Call) -> Any:
         return _changed(preset(call.name), changes, "")
     if call.name in part_names():
         return _constructed(part_class(call.name), changes, "") if changes else part_class(call.name)
-    raise UnknownName("machine", call.name, {*MACHINES, *part_names()})
+    if os.path.exists(call.name) or os.sep in call.name:
+        raise BadInput(f"'{call.name}' is not a machine file: its name must end in .toml or .cfg")
+    raise UnknownName("machine", call.name, {*MACHINES, *_parts_of("device"), *_parts_of("system")})
+
+
+def _parts_of(kind: Kind) -> Iterator[str]:
+    return (name for name in part_names() if kind_of(part_class(name)) == kind)
 
 
 def _is_file(name: str) -> bool:
@@ -97,7 +103,7 @@ def from_table(table: Mapping[str, Any], path: str = "") -> Any:
         if name is not None and not isinstance(name, str):
             raise BadInput(f"{path}{key}: expected a name, got {name!r}")
     if base is not None:
-        return _changed(machine(base), rest, path)
+        return _changed(_made(lambda: machine(base), f"{path}base."), rest, path)
     if kind is None:
         raise BadInput(f'{path}no type given: write type = "accelerator" (or base = "npu" to start from a machine)')
     return _constructed(part_class(kind, path), rest, path)
@@ -106,7 +112,7 @@ def from_table(table: Mapping[str, Any], path: str = "") -> Any:
 def _changed(part: Any, changes: Mapping[str, Any], path: str) -> Any:
     if not changes:
         return part
-    whole, inner = _by_field(type(part), changes, path)
+    whole, inner = _by_field(type(part), changes, path, part)
     new = {name: _value(type(part), name, value, getattr(part, name), path) for name, value in whole.items()}
     for name, below in inner.items():
         current = new.get(name, getattr(part, name))
@@ -132,13 +138,15 @@ def _constructed(part: type, arguments: Mapping[str, Any], path: str) -> Any:
     return _made(lambda: part(**new), path)
 
 
-def _by_field(part: type, changes: Mapping[str, Any], path: str) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+def _by_field(
+    part: type, changes: Mapping[str, Any], path: str, made: Any = None
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Changes of whole fields, and of fields inside fields."""
     whole: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
         head, _, rest = str(key).partition(".")
-        name = field_named(part, head, None if rest else value, path)
+        name = field_named(part, head, None if rest else value, path, None if made is None else _deeper(made, head))
         if rest:
             inner.setdefault(name, {})[rest] = value
         elif name in whole:
@@ -146,6 +154,18 @@ def _by_field(part: type, changes: Mapping[str, Any], path: str) -> tuple[dict[s
         else:
             whole[name] = value
     return whole, inner
+
+
+def _deeper(part: Any, key: str) -> str | None:
+    """Where a key stands if a part inside has it: `array.rows` for `rows`."""
+    whole: type = type(part)
+    inside = {name: getattr(part, name) for name in settable(whole) if is_dataclass(getattr(part, name))}
+    for name, inner in inside.items():
+        below: type = type(inner)
+        if any(key in (field, stem(field)) for field in settable(below)):
+            return f"{name}.{key}"
+    deeper = ((name, _deeper(inner, key)) for name, inner in inside.items())
+    return next((f"{name}.{found}" for name, found in deeper if found), None)
 
 
 def _made(build: Callable[[], Any], path: str) -> Any:
@@ -170,6 +190,9 @@ def _value(part: type, name: str, value: Any, current: Any, path: str) -> Any:
             return plain
         return _named(value if isinstance(value, Call) else parse(value), name, kind, hint, current, here)
     if isinstance(value, Mapping):
+        if isinstance(value.get("base"), str) and "type" not in value:  # a base lends its part, as a name does
+            lent = _named(parse(value["base"]), name, kind, hint, current, here)
+            return _changed(lent, {key: item for key, item in value.items() if key != "base"}, f"{here}.")
         if "type" in value or "base" in value:
             return _suited(from_table(value, f"{here}."), kind, hint, here)
         if is_dataclass(current):
@@ -214,11 +237,15 @@ def _only(hint: Any) -> str:
     return " or ".join(str(getattr(option, "__name__", option)) for option in options)
 
 
+def _a(kind: Kind) -> str:
+    return f"an {kind}" if kind == "array" else f"a {kind}"
+
+
 def _suited(found: Any, kind: Kind, hint: Any, path: str) -> Any:
     classes = tuple(option for option in members(hint) if isinstance(option, type) and is_dataclass(option))
     if not is_dataclass(found) or isinstance(found, type) or (kind != "part" and kind_of(found) != kind):
-        what = f"a {kind_of(found)}" if is_dataclass(found) else repr(found)
-        raise BadInput(f"{path}: expected {'an' if kind == 'array' else 'a'} {kind}, got {what}")
+        what = _a(kind_of(found)) if is_dataclass(found) else repr(found)
+        raise BadInput(f"{path}: expected {_a(kind)}, got {what}")
     if classes and not any(getattr(option, "_is_protocol", False) for option in members(hint)) and not isinstance(found, classes):
         raise BadInput(f"{path}: expected {_only(hint)}, got {type(found).__name__}")
     return found
@@ -231,13 +258,16 @@ def _named(call: Call, field: str, kind: Kind, hint: Any, current: Any, path: st
         whole = preset(call.name) if call.name in MACHINES else _loaded(call.name)
         lent = next(_lendable(whole, field, kind), None)
         if lent is None:
-            raise BadInput(f"{path}: '{call.name}' is a {kind_of(whole)} and has no {field} to lend")
+            raise BadInput(f"{path}: '{call.name}' is {_a(kind_of(whole))} and has no {field} to lend")
         return _suited(_changed(lent, arguments, f"{path}."), kind, hint, path)
     if call.name in part_names():
         part = part_class(call.name)
+        if kind != "part" and kind_of(part) != kind:
+            raise BadInput(f"{path}: expected {_a(kind)}, '{call.name}' is {_a(kind_of(part))}")
         found = _changed(current, arguments, f"{path}.") if type(current) is part else _constructed(part, arguments, f"{path}.")
         return _suited(found, kind, hint, path)
-    raise UnknownName(kind, call.name, {*MACHINES, *part_names()}, path)
+    lenders = (name for name in MACHINES if next(_lendable(preset(name), field, kind), None) is not None)
+    raise UnknownName(kind, call.name, {*lenders, *_parts_of(kind)}, path)
 
 
 def _lendable(whole: Any, field: str, kind: Kind) -> Iterator[Any]:

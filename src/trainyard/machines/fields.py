@@ -56,7 +56,7 @@ def stem(field: str) -> str:
     return field
 
 
-def field_named(part: type, key: str, value: Any, path: str) -> str:
+def field_named(part: type, key: str, value: Any, path: str, nearest: str | None = None) -> str:
     """The field that `key` means: its name, or its name without the unit; between two of them the value's unit decides."""
     known = settable(part)
     word = key.replace("-", "_")
@@ -69,7 +69,7 @@ def field_named(part: type, key: str, value: Any, path: str) -> str:
             meant = " or ".join(name for name in known if stem(name) == word)
             raise BadInput(f"{path}{key}: {value!r} may be {meant}: write the whole name or a unit")
     if not candidates:
-        raise UnknownName(f"key of {part.__name__}", key, {name for f in known for name in (f, stem(f))}, path.rstrip(":. "))
+        raise UnknownName(f"key of {part.__name__}", key, {stem(name) for name in known}, path.rstrip(":. "), nearest=nearest)
     return candidates[0]
 
 
@@ -202,6 +202,8 @@ def _wrong(value: Any, hint: Any, unit: str | None, path: str) -> BadInput:
 def _spoken(hint: Any, unit: str | None) -> str:
     if get_origin(hint) is Literal:
         return " | ".join(map(str, get_args(hint)))
+    if get_origin(hint) is tuple and Ellipsis not in get_args(hint):
+        return f"a list of {len(get_args(hint))} such as ({','.join('1' for _ in get_args(hint))})"
     plain = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "none"}
     if hint in (int, float) and unit:
         return f"a quantity in {unit}"

@@ -1,4 +1,7 @@
-"""Machine files in TOML: tables of parts, `type` or `base` in each, units allowed, unknown and repeated keys refused."""
+"""Machine files in TOML: tables of parts, `type` or `base` in each, units allowed, unknown and repeated keys refused.
+
+A file named in a file is looked for beside it.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from trainyard.errors import BadInput
@@ -14,10 +18,46 @@ from trainyard.files import read_text, write_text
 from trainyard.machines.build import from_table
 from trainyard.machines.describe import describe
 
+WIDEST = 40
+"""Where the remarks begin at the latest."""
+
 
 def load_toml(path: str | os.PathLike[str]) -> Any:
     """The machine of a file; every error is one line that names the file and the key."""
-    return from_table(read_table(path), f"{path}: ")
+    _check_circle(Path(path), ())
+    folder = Path(path).parent
+    return from_table(_placed(read_table(path), folder), f"{path}: ")
+
+
+def _is_file(value: Any) -> bool:
+    return isinstance(value, str) and value.endswith((".toml", ".cfg"))
+
+
+def _placed(value: Any, folder: Path) -> Any:
+    """The table with every machine file in it named from here, not from the file's own folder."""
+    if isinstance(value, Mapping):
+        return {key: _placed(item, folder) for key, item in value.items()}
+    if not _is_file(value):
+        return value
+    quote = '"' if "'" in str(folder / value) else "'"  # brackets and commas of a path are not the grammar's
+    return f"{quote}{folder / value}{quote}"
+
+
+def _check_circle(path: Path, above: tuple[Path, ...]) -> None:
+    here = path.resolve()
+    if here in above:
+        raise BadInput(f"{path}: the machine starts from itself ({' -> '.join(file.name for file in (*above, here))})")
+    for name in _files_in(read_table(path)):
+        if name.endswith(".toml") and (path.parent / name).is_file():
+            _check_circle(path.parent / name, (*above, here))
+
+
+def _files_in(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _files_in(item)
+    elif _is_file(value):
+        yield value
 
 
 def read_table(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -41,19 +81,24 @@ def _one_line(path: str, text: str, problem: str) -> str:
 
 
 def save_toml(machine: Any, path: str | os.PathLike[str]) -> None:
-    """Writes every field, so that the file means the same machine when a default changes."""
-    write_text(path, "\n".join(_lines(describe(machine), "")) + "\n")
+    write_text(path, to_toml(machine))
 
 
-def _lines(table: Mapping[str, Any], prefix: str) -> Iterator[str]:
+def to_toml(machine: Any, remarks: Mapping[str, str] | None = None) -> str:
+    """Every field, so that the file means the same machine when a default changes; a remark stands behind its field's line."""
+    return "\n".join(_lines(describe(machine), "", remarks or {})) + "\n"
+
+
+def _lines(table: Mapping[str, Any], prefix: str, remarks: Mapping[str, str]) -> Iterator[str]:
     inner = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    for key, value in table.items():
-        if key not in inner:
-            yield f"{_key(key)} = {_toml(value)}"
+    plain = {f"{_key(key)} = {_toml(value)}": remarks.get(f"{prefix}{key}") for key, value in table.items() if key not in inner}
+    width = min(max((len(line) for line, remark in plain.items() if remark), default=0), WIDEST)
+    for line, remark in plain.items():
+        yield f"{line:<{width}}  # {remark}" if remark else line
     for key, value in inner.items():
         yield ""
         yield f"[{prefix}{_key(key)}]"
-        yield from _lines(value, f"{prefix}{_key(key)}.")
+        yield from _lines(value, f"{prefix}{_key(key)}.", remarks)
 
 
 def _key(key: Any) -> str:
@@ -71,4 +116,5 @@ def _toml(value: Any) -> str:
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + " }"
-    return repr(value)
+    short = f"{value:g}" if isinstance(value, float) else ""
+    return short if "e" in short and float(short) == value else repr(value)  # 1.5e+11, not 150000000000.0

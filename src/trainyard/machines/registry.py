@@ -19,20 +19,20 @@ Kind = Literal["array", "device", "system", "part"]
 
 
 class Preset(NamedTuple):
-    """A machine with a name: where it lives, and one line about it."""
+    """A machine or part with a name: where it lives, and one line about it."""
 
     path: str
     about: str
 
 
 # fmt: off
-PARTS: Mapping[str, str] = {
-    "systolic":    "trainyard.arrays.systolic:Systolic",
-    "spatial":     "trainyard.arrays.spatial:Spatial",
-    "accelerator": "trainyard.devices.accelerator:Accelerator",
-    "gpu":         "trainyard.devices.gpu:Gpu",
-    "single":      "trainyard.systems.single:Single",
-    "replicas":    "trainyard.systems.replicas:Replicas",
+PARTS: Mapping[str, Preset] = {
+    "systolic":    Preset("trainyard.arrays.systolic:Systolic",        "array: rows x columns of MAC cells, ws, os or is"),
+    "spatial":     Preset("trainyard.arrays.spatial:Spatial",          "array: elements, each a dot product along K"),
+    "accelerator": Preset("trainyard.devices.accelerator:Accelerator", "device: an array with a scratchpad, DRAM and a clock"),
+    "gpu":         Preset("trainyard.devices.gpu:Gpu",                 "device: a GPU's roofline, launches, cache and tiles"),
+    "single":      Preset("trainyard.systems.single:Single",           "system: one device alone"),
+    "replicas":    Preset("trainyard.systems.replicas:Replicas",       "system: data-parallel copies of a device on a ring"),
 }
 
 MACHINES: Mapping[str, Preset] = {
@@ -80,6 +80,14 @@ def part_names() -> tuple[str, ...]:
     return (*PARTS, *_added_parts())
 
 
+def about_parts() -> dict[str, str]:
+    """Part names with one line about each: what it is, and for an added part what its class says of itself."""
+    added = {name: part_class(name) for name in _added_parts()}
+    return {name: row.about for name, row in PARTS.items()} | {
+        name: f"{kind_of(part)}: {next(iter((part.__doc__ or part.__name__).strip().splitlines()))}" for name, part in added.items()
+    }
+
+
 def part_types() -> dict[str, type]:
     """Part types by name: the built-in ones and those of installed packages."""
     return {name: part_class(name) for name in part_names()}
@@ -89,7 +97,7 @@ def part_types() -> dict[str, type]:
 def part_class(name: str, where: str = "") -> type:
     """The class behind a `type` name; `module:Class` names one whose module is already imported."""
     if name in PARTS:
-        found = load(PARTS[name])
+        found = load(PARTS[name].path)
     elif ":" in name:
         module, _, qualified = name.partition(":")
         found = getattr(sys.modules.get(module), qualified, None)
@@ -108,7 +116,8 @@ def part_class(name: str, where: str = "") -> type:
 def type_name(part: type) -> str:
     """The `type` that a file writes for a class, the inverse of `part_class`."""
     path = f"{part.__module__}:{part.__qualname__}"
-    for name, where in (*PARTS.items(), *((name, point.value) for name, point in _added_parts().items())):
+    built_in = ((name, row.path) for name, row in PARTS.items())
+    for name, where in (*built_in, *((name, point.value) for name, point in _added_parts().items())):
         if where == path:
             return name
     return path

@@ -28,9 +28,9 @@ def read_cfg(path: str | os.PathLike[str], *, clock: str | float = "1 GHz", word
     """The accelerator of a configuration file."""
     config = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#", ";"))
     try:
-        config.read_string(read_text(path, "configuration"))
+        config.read_string(read_text(path, "configuration"), source=str(path))
     except configparser.Error as error:
-        raise BadInput(f"{path}: {' '.join(str(error).split())}") from None
+        raise BadInput(f"not a configuration: {' '.join(str(error).split())}") from None
     preset = _section(config, "architecture_presets", path)
     rows, columns = (_whole(preset, key, path) for key in ("arrayheight", "arraywidth"))
     exact = dict(config[EXACT]) if config.has_section(EXACT) else {}
@@ -84,7 +84,7 @@ def _section(config: configparser.ConfigParser, name: str, path: object) -> Mapp
 
 def _whole(preset: Mapping[str, str], key: str, path: object) -> int:
     if key not in preset:
-        raise UnknownName("key (it is missing)", key, preset, f"{path}, [architecture_presets]")
+        raise BadInput(f"{path}, [architecture_presets]: {key} is missing (found: {', '.join(preset) or 'nothing'})")
     text = preset[key].strip()
     if not text.isdigit() or int(text) < 1:
         raise BadInput(f"{path}, [architecture_presets] {key}: expected a positive whole number, got '{text}'")

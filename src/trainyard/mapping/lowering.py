@@ -23,8 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.errors import MaskError
-from trainyard.ir import Convolution, MaskView, MatMul, ProductBody
+from trainyard.ir import Convolution, MatMul, Op, ProductBody, Step
 
 GradInput = Literal["col2im", "dilated"]
 Label = Literal["X", "W", "Y", "dX", "dW", "dY"]
@@ -213,30 +212,15 @@ def _dilated_rows(gradient: Array, body: Convolution) -> Array:
     return _windows(gradient, [backward_table(body, axis) for axis in range(len(body.size))], body.groups)
 
 
-def matrix(view: MaskView) -> npt.NDArray[np.bool_]:
-    """The bits of a view as a matrix: A as im2col, W as (out, in * kernel), G as (batch * positions, out).
+def operand_order(step: Step, op: Op) -> tuple[int, int]:
+    """Which of an op's two operands is a of the lowered product, and which is b.
 
-    The groups of a grouped convolution stand below each other. Without a geometry the last dimension stays, all others are rows.
+    A captured weight gradient reads (dY, X), its product is X times dY. Sizes tell them apart, letters where those are equal.
     """
-    bits, body, letter = np.asarray(view.source.bits(view.key), dtype=np.bool_), view.geometry, view.key[2]
-    if body is None:
-        found = bits.reshape(-1, bits.shape[-1] if bits.ndim else 1)
-    else:
-        shapes = {
-            "A": (body.batch, body.in_channels, *body.size),
-            "W": (body.out_channels, body.in_channels // body.groups, *body.kernel),
-            "G": (body.batch, body.out_channels, *body.out_size),
-        }
-        if letter not in shapes or bits.shape != shapes[letter]:
-            expected = f"{shapes[letter]}" if letter in shapes else "A, W or G"
-            raise MaskError(
-                f"layer {view.key[0]!r}: mask {letter!r} of shape {bits.shape} does not fit the convolution ({expected})"
-            )
-        parted = {"A": im2col, "W": _weight_rows, "G": _gradient_rows}[letter](bits, body)
-        found = parted.reshape(-1, parted.shape[-1])
-    found = found.T if view.transposed else found
-    for name, cut, extent in (("rows", view.rows, found.shape[0]), ("columns", view.columns, found.shape[1])):
-        if cut is not None and not 0 <= cut[0] < cut[1] <= extent:
-            raise MaskError(f"layer {view.key[0]!r}: {name} {cut} lie outside the mask's {extent} {name}")
-    rows, columns = view.rows or (0, found.shape[0]), view.columns or (0, found.shape[1])
-    return found[rows[0] : rows[1], columns[0] : columns[1]]
+    body = op.body
+    if not isinstance(body, Convolution) or body.product != "grad_weight":
+        return 0, 1
+    if len(op.inputs) > 1 and body.input_elements != body.output_elements:
+        first, second = (step.tensors[t].elements for t in op.inputs[:2])
+        return (1, 0) if first != body.input_elements and second == body.input_elements else (0, 1)
+    return (1, 0) if op.letters[:2] == ("G", "A") else (0, 1)

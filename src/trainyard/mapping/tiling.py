@@ -210,6 +210,10 @@ def search(problems: Sequence[Problem], array: Array, supply: Supply, tile: Size
 
     if not problems:
         return []
+    for problem in problems:
+        op = problem.op
+        if max(op.M, op.N, op.K, op.count, op.macs // array.peak_macs_per_cycle) >= tiles.MOST_CYCLES:
+            raise _too_long(op)
     granule, forms = array.granule(), _forms(array)
     menus = [_menu((p.op.M, p.op.N, p.op.K), granule, tile) for p in problems]
     dims = np.array([(p.op.M, p.op.N, p.op.K, p.op.count) for p in problems], dtype=np.int64)
@@ -228,7 +232,13 @@ def search(problems: Sequence[Problem], array: Array, supply: Supply, tile: Size
         for index, (problem, (row, end)) in enumerate(zip(problems, menus, strict=True)):
             table = _table(array, problem, row, end, supply)
             tiles.best_tile(dims[index], rates[index], row, end, forms, table, speed, supply.latency_cycles, found[index])
+    if (found[:, 4] == tiles.TOO_LONG).any():
+        raise _too_long(problems[int((found[:, 4] == tiles.TOO_LONG).argmax())].op)
     return [_tiled(problem, row, supply, tile) for problem, row in zip(problems, found.tolist(), strict=True)]
+
+
+def _too_long(op: MatMul) -> BadInput:
+    return BadInput(f"{op} takes more than 2**53 cycles here: give a smaller product or a larger array")
 
 
 def _tiled(problem: Problem, row: list[int], supply: Supply, tile: Size | None) -> Tiled:
@@ -238,7 +248,7 @@ def _tiled(problem: Problem, row: list[int], supply: Supply, tile: Size | None) 
         m, n, k = (1, 1, 1) if tile is None else (min(tile[0], op.M), min(tile[1], op.N), min(tile[2], op.K))
         needed = m * k * rates[0] + k * n * rates[1] + m * n * rates[3]
         raise BadInput(
-            f"tile {m} x {n} x {k} of {op} needs {needed:.0f} bytes, half of the scratchpad holds {supply.resident_bytes:.0f}: "
+            f"tile {m} x {n} x {k} of {op} needs {needed:g} bytes, half of the scratchpad holds {supply.resident_bytes:g}: "
             f"give a larger scratchpad{'' if tile is None else ' or a smaller tiling'}"
         )
     return _closed_form(problem, Tiling(m=m, n=n, k=k, order=ORDERS[order]), cycles, compute, through)

@@ -78,6 +78,8 @@ th, td { text-align: left; padding: .3em .6em; vertical-align: top }
 th { border-bottom: 2px solid #1c2430 }
 td { border-bottom: 1px solid #dde2ea }
 td:nth-child(-n+4) { font-variant-numeric: tabular-nums }
+td:first-child { overflow-wrap: anywhere; min-width: 16em }
+td:nth-child(6) { max-width: 9em } td:nth-child(8) { min-width: 20em }
 td.verdict { font-weight: 600; white-space: nowrap }
 .met, .derived { color: #0b6b3a } .near { color: #8a5a00 } .off { color: #a3161f }
 .contradicted, .substitute { color: #5a2ca0 } .context, .not-yet, small { color: #616b7a }

@@ -13,9 +13,13 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from trainyard.errors import BadInput, UnknownName
-from trainyard.machines.registry import MACHINES
+from trainyard.ir import assumptions_of
+from trainyard.machines import describe
+from trainyard.machines.grammar import parse
+from trainyard.machines.registry import MACHINES, preset
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +40,27 @@ def provenance(machine: str) -> Mapping[str, str]:
     'Table 3: 150 GB/s per core'
     """
     return {literal.path: literal.source for literal in literals(machine) if literal.source}
+
+
+def remarks(text: str, machine: Any) -> dict[str, str]:
+    """What stands behind each field of a machine: a preset's source where its number is still there, else what else it may be."""
+    found = {}
+    for assumption in assumptions_of(machine):
+        others = ", ".join(map(str, assumption.alternatives))
+        found[assumption.path] = f"{assumption.meaning}; or: {others}" if others else assumption.meaning
+    name = parse(text).name
+    if name in MACHINES:
+        now, before = (dict(_flat(describe(made))) for made in (machine, preset(name)))
+        found |= {path: source for path, source in provenance(name).items() if path in now and now[path] == before.get(path)}
+    return found
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def unsourced(machine: str) -> list[str]:

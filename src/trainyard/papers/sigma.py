@@ -16,8 +16,8 @@ from trainyard.papers.ledger import Measured
 TPU_ARRAY = Systolic(rows=128, columns=128, dataflow="ws")  # Sec. III-B: 128x128; Sec. III-C: KN stationary
 TPU = Accelerator(
     array            = TPU_ARRAY,  # Sec. VI-A: 16384 PEs
-    clock_hz         = 500e6,      # assumed: not printed; 16384 MACs at 500 MHz are the 16.4 TFLOPS behind Fig. 8
-    scratchpad_bytes = 16 * 2**20, # assumed: the paper leaves SRAM out; one core of the TPUv2 that it cites has 16 MiB
+    clock_hz         = 500e6,      # assumed: not printed; it makes the peak 16.4 TFLOPS, of which Fig. 8's 10.8 are 66 %
+    scratchpad_bytes = 16 * 2**20, # assumed: the paper leaves SRAM out; a core of TPUv2, one of the Cloud TPUs it cites, has 16 MiB
     dram_bytes_per_s = 350e9,      # assumed: the paper leaves DRAM out; TPUv2 has 350 GB/s per 128x128 array (IGO, Sec. 6.4)
 )
 

@@ -1,4 +1,4 @@
-"""Area of arithmetic and SRAM, by technology node, from public tables."""
+"""Area of arithmetic and SRAM, by technology node, from tables that are published or widely quoted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Cell:
     source: str
 
 
-TUTORIAL = "W. Dally: High-Performance Hardware for Machine Learning. NIPS tutorial 2015 (45 nm, with Horowitz's energies)"
+TUTORIAL = "assumed: as quoted from W. Dally, NIPS tutorial 2015 (45 nm, beside Horowitz's energies); the slides were not at hand"
 # fmt: off
 ADDER: tuple[Unit, ...] = (
     Unit("int8",    36.0, TUTORIAL),

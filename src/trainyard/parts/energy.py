@@ -2,7 +2,7 @@
 
 Two tables are published: 45 nm (M. Horowitz: Computing's Energy Problem. ISSCC 2014) and 7 nm (N. Jouppi et al.: Ten Lessons From
 Three Generations Shaped Google's TPUv4i. ISCA 2021, Table 2). Nodes between them lie on a curve through both that follows
-Stillmaker's gate energies; above 45 nm the gate energies alone scale. Gates shrink faster than whole units did (17x against about
+Stillmaker's gate energies; above 45 nm the gate energies alone scale. Gates shrink faster than whole units did (15x against about
 3x from 45 to 7 nm), which is why the published 7 nm row is an anchor.
 """
 
@@ -58,7 +58,7 @@ SRAM_64_BITS: tuple[tuple[int, Row], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Dram:
-    """Energy of one bit that crosses to DRAM and back, cell and interface."""
+    """Energy of one bit read from or written to DRAM; Jouppi's rows count the interface only, as their footnote says."""
 
     name: str
     pj_per_bit: float
@@ -66,10 +66,10 @@ class Dram:
 
 
 DRAM: tuple[Dram, ...] = (
-    Dram("ddr4",   1300 / 64, "Jouppi, ISCA 2021, Table 2: DDR3/4, 1300 pJ for 64 bits"),
-    Dram("gddr6",   415 / 64, "Jouppi, ISCA 2021, Table 2: 350-480 pJ for 64 bits, the middle"),
-    Dram("hbm2",    350 / 64, "Jouppi, ISCA 2021, Table 2: 250-450 pJ for 64 bits, the middle"),
-    Dram("lpddr4",  4.0,      "assumed: the 4 pJ/bit class that vendors quote for the interface and core of LPDDR4"),
+    Dram("ddr4",   1300 / 64, "Jouppi, ISCA 2021, Table 2: DDR3/4, 1300 pJ for 64 bits, interface"),
+    Dram("gddr6",   415 / 64, "Jouppi, ISCA 2021, Table 2: 350-480 pJ for 64 bits, interface, the middle"),
+    Dram("hbm2",    350 / 64, "Jouppi, ISCA 2021, Table 2: 250-450 pJ for 64 bits, interface, the middle"),
+    Dram("lpddr4",  4.0,      "assumed: the order usually given for LPDDR4; no public table has it"),
 )
 # fmt: on
 

@@ -29,13 +29,13 @@ class Node:
         return self.a * self.supply_v**2 + self.b * self.supply_v + self.c
 
 
-FITS = "Stillmaker 2017, energy coefficients and area factors; "
+FITS = "Stillmaker 2017: energy coefficients, high-performance devices where it has two kinds, and area factors; "
 # fmt: off
 NODES: tuple[Node, ...] = (
-    Node(90, 4.762,  -4.781,   2.092,   1.20, 2.8,   FITS + "supply: ITRS nominal"),
-    Node(65, 3.755,  -4.398,   1.975,   1.10, 1.5,   FITS + "supply: ITRS nominal"),
-    Node(45, 1.103,  -0.362,   0.2767,  0.90, 1.0,   FITS + "supply: Horowitz, ISSCC 2014"),
-    Node(32, 0.9559, -0.7823,  0.471,   0.90, 0.46,  FITS + "supply: PTM nominal"),
+    Node(90, 4.762,  -4.781,   2.092,   1.20, 2.8,   FITS + "supply: PTM nominal"),
+    Node(65, 3.755,  -4.398,   1.975,   1.10, 1.5,   FITS + "supply: PTM nominal"),
+    Node(45, 1.018,  -0.3107,  0.1539,  0.90, 1.0,   FITS + "supply: Horowitz, ISSCC 2014 (PTM nominal: 1.0)"),
+    Node(32, 0.8367, -0.4341,  0.1701,  0.90, 0.46,  FITS + "supply: PTM nominal"),
     Node(20, 0.373,  -0.1582,  0.04104, 0.90, 0.21,  FITS + "supply: PTM-MG nominal"),
     Node(16, 0.2958, -0.1241,  0.03024, 0.85, 0.19,  FITS + "supply: PTM-MG nominal"),
     Node(14, 0.2363, -0.09675, 0.02239, 0.80, 0.17,  FITS + "supply: PTM-MG nominal"),

@@ -15,36 +15,47 @@ import numpy.typing as npt
 from trainyard.errors import NotModelled
 
 HALVES = {"reduce_scatter": 1, "all_gather": 1, "all_reduce": 2}
+KNOWN = (*HALVES, "broadcast")
 
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A collective on a ring, as every link sees it: `rounds` chunks of `chunk` elements, one after the other."""
+    """A collective on a ring: `rounds` of `chunk` elements one after the other, in `idle` of which a link carries nothing.
+
+    A broadcast leaves the link back to its root out: `links` of the ring's links carry it.
+    """
 
     rounds: int
     chunk: int
+    links: int
+    idle: int = 0
 
     @property
     def elements(self) -> int:
         """Elements that each link carries."""
-        return self.rounds * self.chunk
+        return (self.rounds - self.idle) * self.chunk
 
 
 def exchange(kind: str, elements: int, ranks: int) -> Exchange:
     """What a collective over `elements` (the whole tensor) asks of each link; chunks are padded to one size.
 
     >>> exchange("all_reduce", 10, ranks=4)
-    Exchange(rounds=6, chunk=3)
+    Exchange(rounds=6, chunk=3, links=4, idle=0)
     """
-    if kind not in HALVES:
-        raise NotModelled(f"{kind} on a ring is not modelled (known: {', '.join(HALVES)})")
-    return Exchange(HALVES[kind] * (ranks - 1), -(-elements // ranks))
+    if kind not in KNOWN:
+        raise NotModelled(f"{kind} on a ring is not modelled (known: {', '.join(KNOWN)})")
+    chunk = -(-elements // ranks)
+    if (
+        kind == "broadcast" and ranks > 1
+    ):  # chunk follows chunk: the last leaves in round `ranks` and has ranks - 2 more links to go
+        return Exchange(2 * ranks - 2, chunk, links=ranks - 1, idle=ranks - 2)
+    return Exchange(HALVES.get(kind, 0) * (ranks - 1), chunk, links=ranks)
 
 
 def execute(kind: str, values: Sequence[npt.NDArray[np.float64]]) -> tuple[list[npt.NDArray[np.float64]], int]:
     """The collective itself, round by round: what each rank holds in the end, and the elements that each link carried.
 
-    `values` are vectors of one length; for all_gather each rank brings its own chunk of the result.
+    `values` are vectors of one length; for all_gather each rank brings its own chunk of the result, a broadcast is rank 0's.
     """
     ranks = len(values)
     carried = 0
@@ -57,11 +68,25 @@ def execute(kind: str, values: Sequence[npt.NDArray[np.float64]]) -> tuple[list[
     size = exchange(kind, len(values[0]), ranks).chunk
     padded = [np.concatenate([value, np.zeros(size * ranks - len(value))]) for value in values]
     chunks = [list(value.reshape(ranks, size).copy()) for value in padded]
+    if kind == "broadcast":
+        carried = _pass_on(chunks)
+        return [np.concatenate(own)[: len(values[0])] for own in chunks], carried
     carried = _reduce(chunks)
     if kind == "reduce_scatter":
         return [chunks[rank][(rank + 1) % ranks] for rank in range(ranks)], carried
     carried += _gather(chunks, first=1)
     return [np.concatenate(own)[: len(values[0])] for own in chunks], carried
+
+
+def _pass_on(chunks: list[list[npt.NDArray[np.float64]]]) -> int:
+    """Rank i sends chunk c in round i + c; all have all after 2 (n - 1) rounds."""
+    ranks, carried = len(chunks), 0
+    for turn in range(2 * (ranks - 1)):
+        for rank in range(ranks - 1):
+            if 0 <= turn - rank < ranks:
+                chunks[rank + 1][turn - rank] = chunks[rank][turn - rank].copy()
+                carried += len(chunks[0][0]) if rank == 0 else 0
+    return carried
 
 
 def _reduce(chunks: list[list[npt.NDArray[np.float64]]]) -> int:

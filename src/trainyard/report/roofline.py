@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainyard.report.colours import PHASES, colours, empty, plain, styled
 from trainyard.report.lines import dram_bytes, percent
@@ -89,17 +89,25 @@ def roofline(result: Result, most: int = MOST_POINTS) -> go.Figure:
             text=list(_hover(mine, peak, bandwidth)),
             hovertemplate="%{text}<extra></extra>",
         )
-    figure.update_xaxes(type="log", exponentformat="SI", dtick=1, range=[math.log10(lowest), math.log10(highest)])
-    figure.update_yaxes(type="log", exponentformat="SI", dtick=1, range=[math.log10(bottom), math.log10(top)])
+    figure.update_xaxes(type="log", **_decades(lowest, highest))
+    figure.update_yaxes(type="log", **_decades(bottom, top))
     left = f" ({most} largest of {len(found)} points)" if len(found) > most else ""
-    return styled(
+    styled(
         figure,
         f"{TITLE}{left}",
         _sentence(found, ridge),
         x="intensity [MAC per DRAM byte]",
         y="rate [MAC/s]",
-        height=480,
+        height=500,
     )
+    return figure.update_layout(margin_t=104)  # its legend takes two lines
+
+
+def _decades(low: float, high: float) -> dict[str, Any]:
+    """An axis over whole decades; plotly itself names none above 10^12."""
+    powers = range(round(math.log10(low)), round(math.log10(high)) + 1)
+    texts = [show(10.0**power, "").replace(" ", "") if power >= 0 else f"{10.0**power:g}" for power in powers]
+    return {"range": [powers[0], powers[-1]], "tickvals": [10.0**power for power in powers], "ticktext": texts}
 
 
 def _decade(value: float, *, up: bool) -> float:

@@ -77,7 +77,8 @@ def _occupied(found: Tasks) -> Integers:
 def _sentence(found: Tasks, busy: Integers) -> str:
     first = np.argsort(-busy, kind="stable")[:4].tolist()
     named = ", ".join(f"{found.tracks[track]} busy {percent(int(busy[track]) / found.span_ps)}" for track in first)
-    return f"Timeline: {len(found):,} tasks on {len(found.tracks)} streams in {show(found.span_ps * PICOSECOND, 's')}; {named}."
+    streams = "one stream" if len(found.tracks) == 1 else f"{len(found.tracks)} streams"
+    return f"Timeline: {len(found):,} tasks on {streams} in {show(found.span_ps * PICOSECOND, 's')}; {named}."
 
 
 def _span(found: Tasks, task: int) -> tuple[str, Span]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from trainyard.results import Axis, Result
 
 NARROWEST_LABEL, WIDEST_LABEL = 16, 48
+COLUMNS = ("time", "share", "busy", "energy", "DRAM", "MACs", "bound by")
+LEAST_NEEDED = ("busy", "MACs", "energy", "DRAM", "bound by")
+"""Columns that a narrow terminal leaves out, in this order: a number is never cut."""
 PIPED_WIDTH = 120
 COMPARED = ("machine", "time", "speedup", "throughput", "energy", "DRAM traffic", "peak", "DRAM bandwidth", "technology")
 
@@ -31,12 +35,17 @@ def show(result: Result, by: Axis = "layer", top: int = 20, console: Console | N
     for name, value in lines.facts(result):
         console.print(Text(f"  {name:<{width}}  ").append(value, "bold"))
     axes: list[Axis] = ["phase", by] if by != "phase" else ["phase"]
-    for axis in axes:
-        found = lines.breakdown(result, axis, None if axis == "phase" else top)
-        console.print(_table(found, console.width, energy=bool(result.columns.energy)))
-    console.print(
-        Text("time is exposed time and sums to the step; busy counts every resource and may exceed it", "dim"),
-    )
+    found = [lines.breakdown(result, axis, None if axis == "phase" else top) for axis in axes]
+    energy = bool(result.columns.energy)
+    kept = min((fitting(one, console.width, energy=energy) for one in found), key=len)
+    for one in found:
+        console.print(_table(one, console.width, kept, energy=energy))
+    told = ["time is exposed time and sums to the step"]
+    if "busy" in kept:
+        told.append("busy counts every resource and may exceed it")
+    if left := [name for name in COLUMNS if name not in kept]:
+        told.append(f"no room for {', '.join(left)}")
+    _say(console, "; ".join(told), style="dim")
     _closing(result, console)
 
 
@@ -61,9 +70,9 @@ def compare(results: Sequence[Result], console: Console | None = None) -> None:
         table.add_row(*(Text(cell) for cell in row))
     console.print(table)
     for warning in lines.differences(results):
-        console.print(Text(f"warning: {warning}", "yellow"))
+        _say(console, f"warning: {warning}", style="yellow")
     for result in results:
-        console.print(Text(f"{result.machine}: {lines.provenance(result)}", "dim"))
+        _say(console, f"{result.machine}: {lines.provenance(result)}", style="dim")
 
 
 def comparison_cells(result: Result, first: Result) -> list[str]:
@@ -96,20 +105,38 @@ def cells(line: Line, *, energy: bool = True) -> list[str]:
     ]
 
 
-def _table(found: Breakdown, width: int, *, energy: bool) -> Table:
+def _widths(found: Breakdown, *, energy: bool) -> dict[str, int]:
+    """What each column of numbers takes, its padding included."""
+    rows = [cells(line, energy=energy)[1:] for line in (*found.all, found.total)]
+    return {column[0]: max(map(len, column)) + 2 for column in zip(COLUMNS, *rows, strict=True)}
+
+
+def fitting(found: Breakdown, width: int, *, energy: bool = True) -> tuple[str, ...]:
+    """The columns that stand beside a readable label, the least needed left out first."""
+    taken = _widths(found, energy=energy)
+    label = min(NARROWEST_LABEL, max(len(line.label) for line in (*found.all, found.total)))
+    for name in LEAST_NEEDED:
+        if label + 2 + sum(taken.values()) <= width:
+            break
+        del taken[name]
+    return tuple(taken)
+
+
+def _table(found: Breakdown, width: int, kept: Sequence[str], *, energy: bool) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    footer = cells(found.total, energy=energy)
-    rows = [cells(line, energy=energy) for line in found.all]
-    names = (f"by {found.by}", "time", "share", "busy", "energy", "DRAM", "MACs", "bound by")
-    taken = sum(max(map(len, column)) + 2 for column in list(zip(names, footer, *rows, strict=True))[1:])
-    room = min(max(width - taken - 2, NARROWEST_LABEL), WIDEST_LABEL)
+    def chosen(line: Line) -> list[str]:
+        return [cell for name, cell in zip(COLUMNS, cells(line, energy=energy)[1:], strict=True) if name in kept]
+
+    widths = _widths(found, energy=energy)
+    room = min(max(width - 2 - sum(widths[name] for name in kept), NARROWEST_LABEL), WIDEST_LABEL)
     table = Table(box=None, padding=(0, 1), header_style="bold", show_footer=True, footer_style="bold")
-    for number, (name, total) in enumerate(zip(names, footer, strict=True)):
-        table.add_column(name, total, justify="left" if number in (0, len(names) - 1) else "right", no_wrap=True)
-    for line, (label, *rest) in zip(found.all, rows, strict=True):
-        table.add_row(Text(tail(label, room), "dim" if line is found.rest else ""), *(Text(cell) for cell in rest))
+    table.add_column(f"by {found.by}", found.total.label, no_wrap=True)
+    for name, total in zip(kept, chosen(found.total), strict=True):
+        table.add_column(name, total, justify="left" if name == "bound by" else "right", no_wrap=True)
+    for line in found.all:
+        table.add_row(Text(tail(line.label, room), "dim" if line is found.rest else ""), *map(Text, chosen(line)))
     return table
 
 
@@ -128,12 +155,21 @@ def _closing(result: Result, console: Console) -> None:
     if result.assumptions:
         console.print(Text("assumptions", "bold"))
     for assumption in result.assumptions:
-        console.print(Text(f"  {lines.assumption_text(assumption)}"))
+        _say(console, lines.assumption_text(assumption), indent=2)
     if result.notes:
         console.print(Text("notes", "bold"))
     for note in result.notes:
-        console.print(Text(f"  {note}"))
-    console.print(Text(lines.provenance(result), "dim"))
+        _say(console, note, indent=2)
+    _say(console, lines.provenance(result), style="dim")
+
+
+def _say(console: Console, sentence: str, *, indent: int = 0, style: str = "") -> None:
+    """A sentence whose further lines stand deeper than its first."""
+    from rich.text import Text
+
+    deeper = " " * (indent + 2)
+    text = textwrap.fill(sentence, console.width, initial_indent=" " * indent, subsequent_indent=deeper, break_on_hyphens=False)
+    console.print(Text(text, style))
 
 
 def _console(console: Console | None) -> Console:

@@ -1,8 +1,8 @@
 """Replicas: n copies of a device on a ring, each with its share of the batch.
 
 Gradients are summed by ring all-reduce, in buckets, while backward goes on; an update waits for the bucket of its parameter. A step
-captured with collectives of its own (DDP, FSDP) keeps those. All copies do the same at the same time, so that with `fold` one of
-them is simulated and its costs counted n times.
+captured with collectives of its own (DDP, FSDP) keeps those; it is the step of one rank, with that rank's batch and shards. All
+copies do the same at the same time, so that with `fold` one of them is simulated and its costs counted n times.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainyard.ir.plan import Plan, TaskClass
 from trainyard.parts.checks import require_positive, require_quantity
 from trainyard.parts.ring import exchange
 from trainyard.results import Peaks
-from trainyard.systems.single import MEMORY, book_memory, enter, off_chip, picoseconds
+from trainyard.systems.single import MEMORY, as_held, book_memory, enter, off_chip, picoseconds
 from trainyard.units import parse
 
 OWNER = "Replicas"
@@ -87,6 +87,15 @@ class Replicas:
         )
 
     def plan(self, step: Step, masks: Masks | None = None) -> Plan:
+        ranks = {op.body.ranks for op in step.ops if isinstance(op.body, Collective)}
+        if ranks:
+            if ranks != {self.devices}:
+                found = " and ".join(map(str, sorted(ranks)))
+                raise BadInput(
+                    f"step {step.name!r} was captured with exchanges between {found} ranks, "
+                    f"this system has {self.devices} devices: give devices={max(ranks)} or capture the step without them"
+                )
+            return _Planner(self, step, masks).plan()
         if step.batch % self.devices:
             raise BadInput(
                 f"a batch of {step.batch} does not divide over {self.devices} devices: choose a multiple of {self.devices}"
@@ -99,6 +108,7 @@ class _Planner:
 
     def __init__(self, system: Replicas, step: Step, masks: Masks | None) -> None:
         self.system, self.step, self.masks = system, step, masks
+        self.held = as_held(step, system.device)
         self.built = Plan()
         self.simulated = 1 if system.fold else system.devices
         self.counted = system.devices if system.fold else 1
@@ -109,12 +119,13 @@ class _Planner:
         self.arrived: dict[str, int] = {}
         self.bucket: dict[int, int] = {}  # gradient -> the op that made it
         self.own_collectives = any(isinstance(op.body, Collective) for op in step.ops)
+        self.built.book.samples = step.batch * system.devices
 
     def plan(self) -> Plan:
         for work in self.system.device.works(self.step):
             first = self.step.ops[work.ops[0]]
             if isinstance(first.body, Collective):
-                size = first.body.elements * DTYPE_BYTES[self.step.tensors[first.inputs[0]].dtype]
+                size = first.body.elements * DTYPE_BYTES[self.held.tensors[first.inputs[0]].dtype]
                 self._collective(first.body.kind, size, list(work.ops), first)
                 continue
             if isinstance(first.body, Update):
@@ -125,8 +136,8 @@ class _Planner:
         for copy in range(self.simulated):
             name = MEMORY if self.simulated == 1 else f"{MEMORY} {copy}"
             capacity = getattr(self.system.device, "dram_capacity_bytes", None)
-            pool = self.built.pool(name, capacity, resident_bytes=self.step.resident_bytes)
-            book_memory(self.built, pool, self.step, {op: tasks[-1] for op, tasks in self.tasks[copy].items()})
+            pool = self.built.pool(name, capacity, resident_bytes=self.held.resident_bytes)
+            book_memory(self.built, pool, self.held, {op: tasks[-1] for op, tasks in self.tasks[copy].items()})
         return self.built
 
     def _compute(self, work: Work) -> None:
@@ -159,7 +170,7 @@ class _Planner:
             self._flush()
 
     def _bucket_bytes(self) -> int:
-        return sum(self.step.tensors[tensor].bytes for tensor in self.bucket)
+        return sum(self.held.tensors[tensor].bytes for tensor in self.bucket)
 
     def _flush(self) -> None:
         if self.bucket:
@@ -168,7 +179,7 @@ class _Planner:
             self.bucket = {}
 
     def _collective(self, kind: str, size: int, ops: list[int], op: Op | None) -> int:
-        """One flow a link, all at once, behind the latency of its rounds."""
+        """One flow a link, all at once, behind the latency of its rounds and those in which a link waits for its first chunk."""
         sent = exchange(kind, size, self.system.devices)
         book, label = self.built.book, op.layer if op else ""
         row = book.row(
@@ -178,7 +189,7 @@ class _Planner:
             resource="ring",
             kind="synchronisation",
             bound="link",
-            traffic={("link", kind, "write"): sent.elements * self.system.devices},
+            traffic={("link", kind, "write"): sent.elements * sent.links},
         )
         tag = book.entry([row])
         waits = {
@@ -188,7 +199,8 @@ class _Planner:
             for before in ((index,) if op is None else self.step.dependencies[index])
             for task in tasks.get(before, ())
         }
-        delay = round(sent.rounds * self.system.link_latency_s * 10**12)
+        waited_s = sent.rounds * self.system.link_latency_s + sent.idle * sent.chunk / self.system.link_bytes_per_s
+        delay = round(waited_s * 10**12)
         ready = [
             self.built.task(stream, delay, after=sorted(waits), kind=TaskClass.SYNCHRONISATION, tag=tag) for stream in self.exchange
         ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from trainyard.devices.precision import held
 from trainyard.ir import Device, DeviceCost, Masks, Step, Work
 from trainyard.ir.book import Book, Traffic
 from trainyard.ir.plan import Plan
+from trainyard.results import split
 
 MEMORY = "device memory"
 
@@ -27,11 +29,11 @@ class Single:
         task_of_op: dict[int, int] = {}
         cycles = 0
         spent: dict[int, tuple[Mapping[str, float], Traffic]] = {}
-        kept: list[DeviceCost] = []  # an id stays its own only while the cost lives
+        costs: list[DeviceCost] = []  # an id stays its own only while the cost lives
         for work in works:
             cost = self.device.cost(step, work, masks)
             cycles += cost.cycles
-            kept.append(cost)
+            costs.append(cost)
             if id(cost) not in spent:  # identical Works share one cost
                 spent[id(cost)] = self.device.energy(cost.events), off_chip(cost)
             tag = enter(book, step, work, cost, *spent[id(cost)], self.name)
@@ -39,10 +41,16 @@ class Single:
             task = plan.task(stream, picoseconds(cost.cycles, self.device.clock_hz), after=sorted(before), tag=tag)
             task_of_op.update(dict.fromkeys(work.ops, task))
         capacity = getattr(self.device, "dram_capacity_bytes", None)
-        pool = plan.pool(MEMORY, capacity, resident_bytes=step.resident_bytes)
-        book_memory(plan, pool, step, task_of_op)
+        kept = as_held(step, self.device)
+        pool = plan.pool(MEMORY, capacity, resident_bytes=kept.resident_bytes)
+        book_memory(plan, pool, kept, task_of_op)
         book.cycles = cycles
         return plan
+
+
+def as_held(step: Step, device: Device) -> Step:
+    """A step whose tensors have the element types of a device's precision, where it has one."""
+    return held(step, getattr(device, "precision", None))
 
 
 def picoseconds(cycles: int, clock_hz: float) -> int:
@@ -60,12 +68,13 @@ def enter(
     resource: str,
     copies: int = 1,
 ) -> int:
-    """Books one Work: a row for each of its ops, energy divided among them as the time is.
+    """Books one Work: a row for each of its ops; energy and bytes are divided among them as the time is.
 
-    A fused Work's bytes stay whole, with the op that leads it. `copies` identical devices are booked as one.
+    `copies` identical devices are booked as one.
     """
     rows = []
-    for position, (index, share) in enumerate(zip(work.ops, cost.share, strict=True)):
+    shared = (traffic,) if len(work.ops) == 1 else shares_of(traffic, cost.share)
+    for index, share, moved in zip(work.ops, cost.share, shared, strict=True):
         op = step.ops[index]
         row = book.row(
             op.name,
@@ -75,10 +84,20 @@ def enter(
             bound=cost.bound,
             macs=op.macs * copies,
             energy=energy if share == 1.0 else {part: joules * share for part, joules in energy.items()},
-            traffic=traffic if position == 0 else None,
+            traffic=moved,
         )
         rows.append(row)
     return book.entry(rows, cost.share)
+
+
+def shares_of(traffic: Traffic, shares: Sequence[float]) -> list[Traffic]:
+    """Whole bytes for each op of a Work; every key sums to what the Work moved."""
+    parts: list[dict[tuple[str, str, str], int]] = [{} for _ in shares]
+    for key, count in traffic.items():
+        for part, own in zip(parts, split(count, shares), strict=True):
+            if own:
+                part[key] = own
+    return list(parts)
 
 
 def off_chip(cost: DeviceCost) -> Traffic:

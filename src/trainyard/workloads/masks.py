@@ -11,12 +11,12 @@ import json
 import math
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -103,12 +103,12 @@ class Masks:
         return hashlib.sha256(f"{self.metadata['digest']}@{self.step}".encode()).hexdigest()
 
     def spec(self, key: TensorKey) -> MaskSpec:
-        try:
-            return self.specs[key]
-        except KeyError:
-            raise UnknownName(
-                "mask", "/".join(map(str, key)), ("/".join(map(str, k)) for k in self.specs), str(self.path)
-            ) from None
+        """One mask; a weight is the same in all calls of its layer until a call has one of its own."""
+        layer, call, letter = key
+        for earlier in range(call, -1 if letter == "W" else call - 1, -1):
+            if (layer, earlier, letter) in self.specs:
+                return self.specs[layer, earlier, letter]
+        raise UnknownName("mask", "/".join(map(str, key)), ("/".join(map(str, k)) for k in self.specs), str(self.path))
 
     def density(self, key: TensorKey) -> float:
         """Share of non-zero elements."""
@@ -153,13 +153,14 @@ def _fits(spec: MaskSpec, elements: int, batch: int, letter: str) -> bool:
 def operand_elements(op: Op) -> dict[TensorKey, int]:
     """Elements of each lettered operand of a product, by mask key."""
     body = op.body
-    if isinstance(body, Convolution):
-        size = {"A": body.input_elements, "W": body.weight_elements, "G": body.output_elements}
-        return {(op.layer, op.call, letter): size[letter] for letter in op.letters if letter}
-    if isinstance(body, MatMul):
+    if isinstance(body, Convolution):  # by place, not by letter: a transposed convolution's A stands where another one's G does
+        small, image, weight = body.output_elements, body.input_elements, body.weight_elements
+        sizes = {"forward": (image, weight), "grad_input": (small, weight), "grad_weight": (small, image)}[body.product]
+    elif isinstance(body, MatMul):
         sizes = (body.M * body.K * body.count, body.K * body.N * body.count)
-        return {(op.layer, op.call, letter): size for letter, size in zip(op.letters, sizes, strict=False) if letter}
-    return {}
+    else:
+        return {}
+    return {(op.layer, op.call, letter): size for letter, size in zip(op.letters, sizes, strict=False) if letter}
 
 
 def _read_header(file: Path) -> tuple[dict[str, Any], int]:
@@ -197,6 +198,21 @@ def _specs(header: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[int, d
     return dict(sorted(found.items()))
 
 
+def _blocks(data: BinaryIO, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    for first, last in ranges:
+        data.seek(first)
+        while first < last and (block := data.read(min(1 << 20, last - first))):
+            first += len(block)
+            yield block
+
+
+def _digest(data: BinaryIO, ranges: Iterable[tuple[int, int]]) -> str:
+    found = hashlib.sha256()
+    for block in _blocks(data, ranges):
+        found.update(block)
+    return found.hexdigest()
+
+
 class MaskWriter:
     """Writes masks one after the other; nothing but the header is kept in memory."""
 
@@ -206,7 +222,6 @@ class MaskWriter:
         self._part = self.target.with_name(f".{self.target.name}.part")
         self._header: dict[str, Any] = {}
         self._tensors: dict[str, Any] = {}
-        self._hash = hashlib.sha256()
         self._size = 0
         try:
             self._stream = self._part.open("wb")
@@ -215,7 +230,6 @@ class MaskWriter:
 
     def add(self, step: int, key: TensorKey, bits: npt.NDArray[np.bool_], samples: Iterable[int] | None = None) -> None:
         packed = np.packbits(np.ascontiguousarray(bits)).tobytes()
-        self._hash.update(packed)
         try:
             self._stream.write(packed)
             self._stream.flush()
@@ -236,28 +250,51 @@ class MaskWriter:
         }
         self._size += len(packed)
 
+    @property
+    def empty(self) -> bool:
+        return not self._tensors
+
+    def forget(self, step: int, key: TensorKey) -> None:
+        """Takes a mask back."""
+        name = "/".join(map(str, (step, *key)))
+        self._header.pop(name, None)
+        self._tensors.pop(name, None)
+
     def close(self) -> Masks:
         from trainyard.files import whole_file
 
         try:
             self._stream.close()
-            metadata = {
-                "format": FORMAT,
-                "version": VERSION,
-                **self._about,
-                "tensors": json.dumps(self._tensors, separators=(",", ":")),
-                "digest": self._hash.hexdigest(),
-            }
-            header = json.dumps({"__metadata__": metadata, **self._header}, separators=(",", ":")).encode()
-            header += b" " * (-len(header) % 8)
-            with whole_file(self.target) as whole, whole.open("wb") as out, self._part.open("rb") as data:
-                out.write(struct.pack("<Q", len(header)))
-                out.write(header)
-                while block := data.read(1 << 20):
-                    out.write(block)
+            with self._part.open("rb") as data:
+                ranges = self._close_gaps()
+                metadata = {
+                    "format": FORMAT,
+                    "version": VERSION,
+                    **self._about,
+                    "tensors": json.dumps(self._tensors, separators=(",", ":")),
+                    "digest": _digest(data, ranges),
+                }
+                header = json.dumps({"__metadata__": metadata, **self._header}, separators=(",", ":")).encode()
+                header += b" " * (-len(header) % 8)
+                with whole_file(self.target) as whole, whole.open("wb") as out:
+                    out.write(struct.pack("<Q", len(header)))
+                    out.write(header)
+                    for block in _blocks(data, ranges):
+                        out.write(block)
         finally:
             self.discard()
         return Masks.open(self.target)
+
+    def _close_gaps(self) -> list[tuple[int, int]]:
+        """Where the masks that were kept lie in the part file; the header then says where they will lie without gaps."""
+        ranges: list[tuple[int, int]] = []
+        end = 0
+        for row in self._header.values():
+            first, last = row["data_offsets"]
+            ranges.append((first, last))
+            row["data_offsets"] = [end, end + last - first]
+            end += last - first
+        return ranges
 
     def discard(self) -> None:
         """Removes what was written so far."""

@@ -1,7 +1,8 @@
-"""Recording masks from a real training run: hooks on every layer that multiplies, for the training steps asked for.
+"""Recording masks from a real training run: the operands of every product with a weight, at the training steps asked for.
 
-A is looked at before the layer runs, because an in-place ReLU behind it overwrites what was saved. G is looked at by a hook on
-the layer's output, put there before anything in place can happen to it.
+Each is looked at right after the product that read it, because an in-place ReLU behind it overwrites what was saved. A layer that
+multiplies several times in one call has no A, W or G of its own. A recurrent layer is recorded as a whole instead: `A.input` and
+`A.output` (what its steps read), `G.output`, and each matrix by name (`W.weight_hh_l0`).
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import inspect
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard._version import VERSION
 from trainyard.errors import BadInput, MaskError
+from trainyard.ir import TensorKey
 from trainyard.workloads.masks import Masks, MaskWriter
 
 if TYPE_CHECKING:
@@ -40,6 +43,8 @@ def record_masks(
     recording to some layer paths; `samples` keeps that many samples of each batch, drawn with `seed`. Memory stays bounded by the
     mask of the largest tensor, one byte an element.
     """
+    from trainyard.workloads.capture.operands import OperandWatch
+
     wanted = _wanted(steps)
     chosen = _layers(model, layers)
     about = {"trainyard": VERSION, "model": type(model).__name__, "seed": str(seed), "samples": str(samples)}
@@ -48,10 +53,17 @@ def record_masks(
     try:
         for number in _counted(range(wanted[-1] + 1), progress):
             if number in wanted:
-                with _Recorder(writer, number, samples, seed).attached(chosen):
+                sampler = _Sampler(writer, number, chosen, samples, seed)
+                watch = OperandWatch(model, sampler.add, sampler.forget)
+                with watch.watching(), _recurrent_layers(model, sampler, watch.unseen):
                     train_step(number) if takes_number else train_step()
             else:
                 train_step(number) if takes_number else train_step()
+        if writer.empty:
+            raise MaskError(
+                f"no layer of {type(model).__name__} left a mask: either the training step does not run the model, or each of its "
+                "layers multiplies several times in one call"
+            )
         return writer.close()
     except BaseException:
         writer.discard()
@@ -64,83 +76,83 @@ def _wanted(steps: Sequence[int]) -> list[int]:
     return sorted(set(steps))
 
 
-def _layers(model: nn.Module, layers: Sequence[str] | None) -> dict[str, nn.Module]:
-    """Leaf modules that own weights to multiply with."""
-    from torch import nn
-
+def _layers(model: nn.Module, layers: Sequence[str] | None) -> frozenset[str] | None:
+    """The layers asked for and those below them; None for all."""
     from trainyard.errors import UnknownName
 
-    owners = {
-        path: module
-        for path, module in model.named_modules()
-        if next(module.children(), None) is None and any(p.dim() > 1 for p in module.parameters(recurse=False))
-        if not isinstance(module, nn.Embedding | nn.EmbeddingBag)
-    }
+    owners = [path for path, module in model.named_modules() if any(p.dim() > 1 for p in module.parameters(recurse=False))]
     if not owners:
         raise MaskError(f"{type(model).__name__} has no layer with a weight matrix: there is nothing to record")
     if layers is None:
-        return owners
-    chosen: dict[str, nn.Module] = {}
+        return None
+    paths = [path for path, _ in model.named_modules()]
+    chosen: set[str] = set()
     for wanted in layers:
-        below = {path: m for path, m in owners.items() if path == wanted or path.startswith(f"{wanted}.")}
-        if not below:
+        if not any(path == wanted or path.startswith(f"{wanted}.") for path in owners):
             raise UnknownName("layer", wanted, owners)
-        chosen.update(below)
-    return chosen
+        chosen.update(path for path in paths if path == wanted or path.startswith(f"{wanted}."))
+    return frozenset(chosen)
 
 
-class _Recorder:
-    """The hooks of one recorded training step."""
+@dataclass(frozen=True, slots=True)
+class _Sampler:
+    """Writes the masks of one recorded training step."""
 
-    def __init__(self, writer: MaskWriter, step: int, samples: int | None, seed: int) -> None:
-        self._writer, self._step, self._samples, self._seed = writer, step, samples, seed
-        self._calls: dict[str, int] = {}
+    writer: MaskWriter
+    step: int
+    layers: frozenset[str] | None
+    samples: int | None
+    seed: int
 
-    @contextmanager
-    def attached(self, layers: dict[str, nn.Module]) -> Iterator[None]:
-        handles = []
-        for path, module in layers.items():
-            handles.append(module.register_forward_pre_hook(lambda module, inputs, path=path: self._before(path, module, inputs)))
-            handles.append(module.register_forward_hook(lambda _module, _inputs, output, path=path: self._after(path, output)))
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _before(self, path: str, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        call = self._calls.get(path, 0)
-        if tensor := _first_tensor(inputs):
-            self._add(path, call, "A", tensor[0])
-        if call == 0:
-            matrices = [(name, p) for name, p in module.named_parameters(recurse=False) if p.dim() > 1]
-            for index, (name, parameter) in enumerate(matrices):
-                self._add(path, 0, "W" if index == 0 else f"W.{name}", parameter, sampled=False)
-
-    def _after(self, path: str, output: Any) -> None:
-        call = self._calls.get(path, 0)
-        self._calls[path] = call + 1
-        if (tensor := _first_tensor(output)) and tensor[0].requires_grad:
-            tensor[0].register_hook(lambda gradient: self._add(path, call, "G", gradient))
-
-    def _add(self, path: str, call: int, letter: str, tensor: Tensor, *, sampled: bool = True) -> None:
+    def add(self, key: TensorKey, tensor: Tensor) -> None:
+        if self.layers is not None and key[0] not in self.layers:
+            return
         kept: list[int] | None = None
         values = tensor.detach()
-        if sampled and self._samples is not None and values.dim() > 0 and values.shape[0] > self._samples:
-            kept = sorted(random.Random(self._seed).sample(range(values.shape[0]), self._samples))
+        if not key[2].startswith("W") and self.samples is not None and values.dim() > 0 and values.shape[0] > self.samples:
+            kept = sorted(random.Random(self.seed).sample(range(values.shape[0]), self.samples))
             values = values[kept]
-        self._writer.add(self._step, (path, call, letter), (values != 0).cpu().numpy(), kept)
+        self.writer.add(self.step, key, (values != 0).cpu().numpy(), kept)
+
+    def forget(self, key: TensorKey) -> None:
+        self.writer.forget(self.step, key)
 
 
-def _first_tensor(value: Any) -> tuple[Tensor] | None:
-    """The first floating tensor of a module's inputs or outputs (an LSTM hands over a tuple)."""
-    import torch
+@contextmanager
+def _recurrent_layers(model: nn.Module, sampler: _Sampler, unseen: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Hooks on recurrent layers: sequences in and out, the gradient of the sequence out, the matrices."""
+    from torch import nn
 
-    if isinstance(value, torch.Tensor):
-        return (value,) if value.is_floating_point() else None
-    if isinstance(value, tuple | list):
-        return next((found for item in value if (found := _first_tensor(item))), None)
-    return None
+    calls: dict[str, int] = {}
+
+    def after(path: str, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        call = calls.get(path, 0)
+        calls[path] = call + 1
+        sequence = output[0]
+        with unseen():
+            for letter, tensor in (("A.input", inputs[0]), ("A.output", sequence)):
+                sampler.add((path, call, letter), getattr(tensor, "data", tensor))
+            for name, matrix in module.named_parameters(recurse=False):
+                if call == 0 and matrix.dim() > 1:
+                    sampler.add((path, 0, f"W.{name}"), matrix)
+
+        def gradient(values: Tensor) -> None:
+            with unseen():
+                sampler.add((path, call, "G.output"), values)
+
+        if getattr(sequence, "requires_grad", False):
+            sequence.register_hook(gradient)
+
+    handles = [
+        module.register_forward_hook(lambda module, inputs, output, path=path: after(path, module, inputs, output))
+        for path, module in model.named_modules()
+        if isinstance(module, nn.RNNBase)
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _counted(numbers: range, progress: bool | None) -> Iterator[int]:

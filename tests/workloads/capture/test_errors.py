@@ -198,3 +198,8 @@ def test_integer_inputs_are_looked_at_if_the_model_asks() -> None:
         assert not any(op.phase == "copy" for op in step)
     assert "mul" not in names[0]
     assert "mul" in names[1]
+
+
+def test_an_example_without_samples() -> None:
+    with pytest.raises(BadInput, match="hold no sample"):
+        capture(nn.Linear(4, 2), torch.randn(0, 4), loss=lambda output: output.sum())

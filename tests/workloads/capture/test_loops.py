@@ -230,3 +230,41 @@ def test_schedules_and_scalers_are_left_as_they_were() -> None:
     assert len([op for op in step if op.name == "sgd"]) == 4
     assert (scaler.state_dict(), schedule.state_dict(), optimizer.param_groups[0]["lr"]) == before
     train_step(2)
+
+
+def test_an_optimizer_that_evaluates_the_loss_itself() -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def evaluated(batch: int) -> None:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(DATA[:batch]), LABELS[:batch])
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+    def plain(batch: int) -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(net(DATA[:batch]), LABELS[:batch]).backward()
+        optimizer.step()
+
+    first, second = capture(evaluated, model=net, batch=8), capture(plain, model=net, batch=8)
+    assert [(op.name, op.phase, op.layer) for op in first] == [(op.name, op.phase, op.layer) for op in second]
+
+
+def test_a_penalty_on_a_gradient_is_part_of_the_loss() -> None:
+    net = nn.Sequential(nn.Linear(10, 20), nn.Tanh(), nn.Linear(20, 1))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def train_step(batch: int) -> None:
+        x = torch.randn(batch, 10).requires_grad_()
+        (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+        optimizer.zero_grad()
+        (slope.norm(2, 1) - 1).square().mean().backward()
+        optimizer.step()
+
+    step = capture(train_step, model=net, batch=4)
+    assert {op.name for op in step.only(Phase.UPDATE)} == {"sgd"}
+    assert [op.name for op in step.only(Phase.LOSS)] == ["sum", "linalg_vector_norm", "sub", "pow", "mean"]

@@ -216,3 +216,40 @@ def test_packed_sequences_run_only_the_steps_they_hold() -> None:
     packed = nn.utils.rnn.pack_padded_sequence(torch.randn(4, 6, 8), lengths, batch_first=True)
     step = capture(nn.LSTM(8, 10), packed, loss=lambda output: output[0].data.sum())
     assert step.only(Phase.FORWARD).macs == int(lengths.sum()) * 40 * (8 + 10)
+
+
+def test_a_bilinear_layer_is_two_products_and_so_is_each_gradient() -> None:
+    batch, left, right, out = 4, 6, 7, 5
+    inputs = torch.randn(batch, left, requires_grad=True), torch.randn(batch, right, requires_grad=True)
+    step = capture(nn.Bilinear(left, right, out), inputs, loss=scalar)
+    pair, mixed = batch * left * right * out, {phase: step.only(phase).macs for phase in Phase}
+    assert mixed[Phase.FORWARD] == pair + batch * out * right
+    assert mixed[Phase.GRAD_WEIGHT] == batch * left * out + pair
+    assert mixed[Phase.GRAD_INPUT] == pair + batch * left * right + pair + batch * out * right
+    assert step.rebatchable
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_transformers_with_a_causal_mask_need_no_values(masked: bool) -> None:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True), 2)
+    inputs = {"src": torch.randn(3, 6, 16)}
+    if masked:
+        inputs["mask"] = nn.Transformer.generate_square_subsequent_mask(6)
+    step = capture(model, inputs, loss=scalar)
+    assert step.macs == counted(model.to("meta"), on_meta(3, 6, 16))
+    assert step.rebatchable
+
+
+def test_a_fourier_transform_costs_five_n_log_n() -> None:
+    class Filter(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gain = nn.Parameter(torch.ones(9, dtype=torch.complex64))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.fft.irfft(torch.fft.rfft(x) * self.gain, n=16)
+
+    step = capture(Filter(), torch.randn(4, 16), loss=scalar)
+    there, back = (op.body for op in step.only(Phase.FORWARD) if op.body.function == "fft")
+    assert (there.elements, there.operations) == (4 * 9, 5 * 4)
+    assert (back.elements, back.operations) == (4 * 16, 10)

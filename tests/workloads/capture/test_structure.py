@@ -349,3 +349,33 @@ def test_the_gradient_that_a_weight_product_reads_is_an_activations() -> None:
     assert ("sum", Phase.GRAD_WEIGHT) in phases
     muls = [op.phase for op in step if op.name == "mul" and op.phase.backward]
     assert sorted(muls) == [Phase.GRAD_INPUT, Phase.GRAD_WEIGHT]
+
+
+def test_a_criterion_that_is_a_module_is_the_loss() -> None:
+    x, y = torch.randn(3, 5), torch.tensor([0, 1, 2])
+    module = capture(mlp(5, 6, 7), x, y, loss=nn.CrossEntropyLoss())
+    function = capture(mlp(5, 6, 7), x, y, loss=F.cross_entropy)
+    assert [op.name for op in module.only(Phase.LOSS)] == ["_log_softmax", "nll_loss_forward"]
+    assert [(op.name, op.layer, op.phase) for op in module] == [(op.name, op.layer, op.phase) for op in function]
+
+
+def test_a_tensor_written_in_parts_waits_for_all_of_them() -> None:
+    class Collects(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = x.clone()
+            for position in range(3):
+                out[:, position] = self.layer(x[:, position])
+            return out
+
+    step = capture(Collects(), torch.randn(2, 3, 4), loss=total)
+    reader = next(index for index, op in enumerate(step) if op.phase is Phase.LOSS)
+    waited, todo = set(), [reader]
+    while todo:
+        found = set(step.dependencies[todo.pop()]) - waited
+        waited |= found
+        todo.extend(found)
+    assert waited == set(range(reader))

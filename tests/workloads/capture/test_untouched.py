@@ -171,3 +171,28 @@ def test_importing_workloads_does_not_import_torch() -> None:
     code = "import sys, trainyard.workloads.capture; print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"
+
+
+def test_modules_beside_the_model_are_left_as_they_were() -> None:
+    net = nn.Linear(4, 4)
+    average = copy.deepcopy(net).requires_grad_(False)
+    statistics = nn.BatchNorm1d(4, affine=False)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def train_step(batch: int) -> None:
+        optimizer.zero_grad()
+        statistics(net(torch.randn(batch, 4))).pow(3).mean().backward()
+        optimizer.step()
+        with torch.no_grad():
+            for mean, value in zip(average.parameters(), net.parameters(), strict=True):
+                mean.lerp_(value, 0.1)
+
+    def kept() -> dict[str, torch.Tensor]:
+        return {f"{index}.{k}": v.clone() for index, m in enumerate((average, statistics)) for k, v in m.state_dict().items()}
+
+    before = kept()
+    capture(train_step, model=net, batch=4)
+    capture(net, torch.randn(4, 4), loss=lambda output: statistics(output).pow(3).mean())
+    after = kept()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(type(p) is nn.Parameter and not p.is_meta for p in average.parameters())

@@ -215,3 +215,17 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no matrix product"):
         write_topology(replace(step, ops=(Op(body=ElementWise("relu", 4)),)), tmp_path / "net.csv")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_spreadsheets_part_and_quote_cells_their_own_way(tmp_path: Path, separator: str, quote: str) -> None:
+    rows = [["Layer", "M", "N", "K"], ["fc", "8", "3", "4"]]
+    text = "\r\n".join(separator.join(f"{quote}{cell}{quote}" for cell in row) for row in rows)
+    (op,) = forward(read(tmp_path, f"\ufeff{text}"))
+    assert (op.layer, op.body) == ("fc", MatMul(8, 3, 4))
+
+
+def test_a_number_that_no_machine_has_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"line 2, column 2 \(M\): expected at most 12 digits, got 400"):
+        read(tmp_path, f"Layer,M,N,K\na,{'9' * 400},2,4\n")

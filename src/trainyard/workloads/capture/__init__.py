@@ -103,6 +103,8 @@ def _example(inputs: Any, targets: Any, batch: int | None) -> tuple[Callable[[in
     if not firsts:
         raise BadInput("inputs holds no tensor with a batch dimension: give the tensors that the model is called with")
     own = batch if batch in firsts else firsts[0]
+    if own < 1:
+        raise BadInput("the example inputs hold no sample (their first dimension is 0): give at least one")
 
     def example(size: int, values: Values) -> tuple[Any, Any]:
         return resized(inputs, own, size, values), resized(targets, own, size, values)

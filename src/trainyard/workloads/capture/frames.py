@@ -51,7 +51,8 @@ class Frames:
 
     @property
     def inside(self) -> bool:
-        return bool(self._stack)
+        """Whether the model runs; a criterion is a module, too, but not the model's."""
+        return bool(self._stack) and self._stack[-1] is not self.loss and self._stack[-1] is not self.root
 
     @property
     def current(self) -> Frame:
@@ -77,12 +78,12 @@ class Frames:
         finally:
             before.remove()
             after.remove()
-            self._resolve()
+            self.resolve()
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...] | None:
         path = self._names.get(id(module))
         graph = torch._C._current_graph_task_id()
-        outermost = not self._stack
+        outermost = not self.inside
         if graph != -1:
             self._depths.setdefault(graph, len(self._stack))
         if path is None:
@@ -121,8 +122,8 @@ class Frames:
             return graph, 0, False
         return graph, int(node._sequence_nr()), node.name().startswith("CheckpointFunction")
 
-    def _resolve(self) -> None:
-        """A segment recomputes the last calls before the node that asked for it."""
+    def resolve(self) -> None:
+        """The calls of recomputed layers: a segment recomputes the last calls before the node that asked for it."""
         for (_, sequence, reentrant), frames in self._recomputed.items():
             paths: dict[str, list[Frame]] = {}
             for frame in frames:

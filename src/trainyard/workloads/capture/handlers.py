@@ -71,6 +71,8 @@ def _handler(space: str, name: str, plain: str, func: Any) -> Handler | None:
         return COLLECTIVES[f"{space}.{name}"]
     if space not in COMPUTING:
         return None
+    if name in ("_fft_r2c", "_fft_c2r", "_fft_c2c"):
+        return _fourier
     for table in (PRODUCTS, GATHERS):
         if name in table:
             return table[name]
@@ -144,6 +146,15 @@ def _window(call: Call) -> Answer:
     window = math.prod(extents) if len(extents) > 1 else extents[0] ** rank
     results = call.outputs[0].numel()
     return Reduction(call.name.removesuffix("_with_indices"), results * window, results)
+
+
+def _fourier(call: Call) -> Answer:
+    """A fast Fourier transform: 5 n log2(n) operations for n complex results, half of them for real ones."""
+    source, axes = call.args[:2]
+    result = call.outputs[0]
+    length = math.prod(max(source.shape[axis], result.shape[axis]) for axis in axes)
+    each = 5 if result.is_complex() else 2.5
+    return ElementWise("fft", result.numel(), max(1, math.ceil(each * math.log2(length))))
 
 
 def _embedding(call: Call) -> Answer:

@@ -6,11 +6,13 @@ same two lists: products go to the lower precision, losses and sums back to fp32
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
 from trainyard.errors import CaptureError
@@ -142,6 +144,21 @@ class Interface(TorchFunctionMode):
         if id(value) not in self._cast_weights:  # autocast, too, casts a weight once for each region
             self._cast_weights[id(value)] = (value, value.to(dtype))
         return self._cast_weights[id(value)][1]
+
+
+@contextmanager
+def causal_masks_unread() -> Iterator[None]:
+    """nn.Transformer compares a mask with the causal one, to drop it; a mask without values is not dropped. The products stay."""
+    detect = transformer._detect_is_causal_mask
+
+    def hinted(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+        return is_causal is True
+
+    transformer._detect_is_causal_mask = hinted
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = detect
 
 
 def _reachable(device: Any) -> Any:

@@ -146,6 +146,38 @@ def _attention_backward(call: Call) -> list[Piece]:
     return [Piece(body, inputs, outputs, phase=again, fused=True, name=name) for name, body, inputs, outputs in products]
 
 
+def _trilinear(call: Call) -> list[Piece]:
+    """nn.Bilinear and its gradients: the sum of a product of three tensors, two of them first, as torch's kernel does it.
+
+    `expand` names the dimensions that a tensor lacks. The gradient that sums over the batch is the weight's.
+    """
+    tensors, lacking, summed = call.args[:3], call.args[3:6], set(call.args[6])
+    spaces: list[dict[int, int]] = []
+    for tensor, missing in zip(tensors, lacking, strict=True):
+        sizes = iter(tensor.shape)
+        spaces.append({axis: next(sizes) for axis in range(tensor.dim() + len(missing)) if axis not in missing})
+    first, between = _pair(spaces[0], spaces[1], summed - spaces[2].keys())
+    second, _ = _pair(between, spaces[2], summed)
+    kept = OnChip(tuple(between.values()), tensors[0].dtype)
+    phase = Phase.GRAD_WEIGHT if 0 in summed else Phase.GRAD_INPUT
+    return [
+        Piece(first, tuple(tensors[:2]), (kept,), phase=phase, fused=True),
+        Piece(second, (kept, tensors[2]), tuple(call.outputs), phase=phase, fused=True),
+    ]
+
+
+def _pair(a: dict[int, int], b: dict[int, int], summed: set[int]) -> tuple[MatMul, dict[int, int]]:
+    """The matrix product over the axes that both have and that are summed, and the axes (with their extents) that it leaves."""
+    both = a.keys() & b.keys()
+    body = MatMul(
+        M=math.prod(a[x] for x in a.keys() - both - summed),
+        N=math.prod(b[x] for x in b.keys() - both - summed),
+        K=math.prod(a[x] for x in both & summed),
+        count=math.prod(a[x] for x in both - summed),
+    )
+    return body, {axis: extent for axis, extent in sorted((a | b).items()) if axis not in summed}
+
+
 # fmt: off
 PRODUCTS: dict[str, Handler] = {
     "mm":                    _matrix_product(0),
@@ -166,6 +198,7 @@ PRODUCTS: dict[str, Handler] = {
     "dot":                   _dot,
     "vdot":                  _dot,
     "linear":                _linear,
+    "_trilinear":            _trilinear,
     "convolution":           _convolution,
     "_convolution":          _convolution,
     "convolution_overrideable": _convolution,

@@ -44,6 +44,11 @@ class Program(Protocol):
         """Objects beside model and optimizer that keep state between steps."""
         ...
 
+    @property
+    def bystanders(self) -> Sequence[nn.Module]:
+        """Modules that the step uses beside the model: a criterion, a teacher, a running average of the weights."""
+        ...
+
     def run(self, recorder: Recorder, batch: int, *, update: bool) -> None: ...
 
     def keep_integers(self) -> bool:
@@ -66,6 +71,7 @@ class ModelStep:
     ) -> None:
         self.roots, self.name, self.batch, self.fixed, self.companions = {"": model}, name, batch, "", ()
         self._model, self._example, self._loss, self._optimizers = model, example, loss, optimizers
+        self.bystanders = _bystanders(loss)
         self._values: Values = "none"
         _check_optimizers(model, optimizers)
 
@@ -114,7 +120,7 @@ class LoopStep:
         self.fixed = "" if self._keyword is not None else "the training step takes no batch size"
         if self._keyword is not None and self.batch is None:
             raise BadInput(f"the training step takes a batch size ({self._keyword}): give batch=")
-        self.companions = _companions(train_step)
+        self.companions, self.bystanders = _companions(train_step), _bystanders(train_step)
         self._inputs: dict[Any, Tensor] = {}
         self._count = 0
 
@@ -155,11 +161,20 @@ class LoopStep:
 
 def _companions(train_step: Callable[..., Any]) -> list[Any]:
     """Learning rate schedules and gradient scalers among the names that a training step uses."""
-    if not inspect.isfunction(train_step):
-        return []
-    used = inspect.getclosurevars(train_step)
     kinds = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
-    return [value for value in (*used.nonlocals.values(), *used.globals.values()) if isinstance(value, kinds)]
+    return [value for value in _names_used(train_step) if isinstance(value, kinds)]
+
+
+def _bystanders(function: Any) -> list[nn.Module]:
+    """The modules among the names that a function uses, or the module that it is."""
+    return [value for value in (function, *_names_used(function)) if isinstance(value, nn.Module)]
+
+
+def _names_used(function: Any) -> list[Any]:
+    if not inspect.isfunction(function):
+        return []
+    used = inspect.getclosurevars(function)
+    return [*used.nonlocals.values(), *used.globals.values()]
 
 
 def _check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:

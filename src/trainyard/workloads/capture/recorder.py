@@ -338,14 +338,15 @@ class Recorder(TorchDispatchMode):
         letters: tuple[Letter, ...] = ()
         if product:
             letters = ("", "") if piece.fused else self._forward_product(inputs, kinds)
-        return letters, self._forward_phase(kinds), True
+        return letters, self._forward_phase(inputs, kinds), True
 
-    def _forward_phase(self, kinds: Sequence[Kind]) -> Phase:
+    def _forward_phase(self, inputs: Sequence[Any], kinds: Sequence[Kind]) -> Phase:
         if self._graph != -1 or self.frames.inside:
             return Phase.FORWARD
         if self.updates is not None and self.updates.active:
             return Phase.UPDATE
-        if "gradient" in kinds or (self._backward_ran and "weight" in kinds and not torch.is_grad_enabled()):
+        penalty = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in inputs)
+        if ("gradient" in kinds and not penalty) or (self._backward_ran and "weight" in kinds and not torch.is_grad_enabled()):
             return Phase.UPDATE
         return Phase.LOSS if self.frames.entered else Phase.FORWARD
 
@@ -387,7 +388,7 @@ def _as_pieces(answer: Answer) -> list[Piece]:
 
 def _kind_of_result(piece: Piece, kinds: Sequence[Kind], gradient: bool, phase: Phase) -> tuple[Kind, Role]:
     """A tensor made of weights (and constants) alone is a weight; one that descends from a gradient is a gradient."""
-    if gradient and phase is not Phase.FORWARD:
+    if gradient and phase not in (Phase.FORWARD, Phase.LOSS):
         return "gradient", Role.GRADIENT
     product = isinstance(piece.body, MatMul | Convolution)
     if "weight" in kinds and not product and all(kind in ("weight", "buffer") for kind in kinds):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from textwrap import shorten
 from typing import Any
 
@@ -16,7 +16,7 @@ from trainyard.ir import Role, Step
 from trainyard.workloads.capture.distributed import fill_buckets, is_sharded, renew_reducers
 from trainyard.workloads.capture.execution import Executor
 from trainyard.workloads.capture.frames import Frames
-from trainyard.workloads.capture.interface import Interface
+from trainyard.workloads.capture.interface import Interface, causal_masks_unread
 from trainyard.workloads.capture.merge import NotAffine, Recording, merged
 from trainyard.workloads.capture.phases import settle_phases
 from trainyard.workloads.capture.programs import LoopStep, Program
@@ -55,10 +55,12 @@ def captured(program: Program, *, real: bool) -> Step:
 class _Session:
     def __init__(self, program: Program, *, real: bool) -> None:
         self._program = program
-        self._modules = _named(program.roots)
+        self._modules = named_modules(program.roots)
         self.real = real or is_sharded(self._modules)
-        self._parameters = _named_tensors(self._modules, "parameters")
-        self._buffers = _named_tensors(self._modules, "buffers")
+        self._parameters = named_tensors(self._modules, "parameters")
+        self._buffers = named_tensors(self._modules, "buffers")
+        beside = named_modules({f"beside.{index}": module for index, module in enumerate(program.bystanders)})
+        self._beside = {module: path for module, path in beside.items() if module not in self._modules}
         self._executor = Executor(real=self.real)
         self._wardrobe = Wardrobe(real=self.real)
         self._optimizers = KeptOptimizers(self._wardrobe)
@@ -85,18 +87,22 @@ class _Session:
             stack.enter_context(_random_state_kept())
             # The cache of autocast refers weakly to parameters, which must not change hands under it.
             torch.clear_autocast_cache()
-            stack.enter_context(objects_kept(self._modules))
+            stack.enter_context(objects_kept([*self._modules, *self._beside]))
             stack.enter_context(companions_kept(self._program.companions))
             stack.callback(self._optimizers.restore)
-            stack.enter_context(exchanged({**self._buffers, **self._parameters}, self._wardrobe))
+            stack.enter_context(exchanged({**self._others(), **self._buffers, **self._parameters}, self._wardrobe))
             stack.callback(torch.clear_autocast_cache)
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
-            if self.real:
-                stack.enter_context(_without_onednn())
-            if "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance"):
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            stack.enter_context(_without_onednn() if self.real else causal_masks_unread())
+            stack.enter_context(eager())
             yield
+
+    def _others(self) -> dict[str, Tensor]:
+        """Tensors of the modules beside the model, which a step may write as well."""
+        mine = {id(tensor) for tensor in (*self._parameters.values(), *self._buffers.values())}
+        found = {**named_tensors(self._beside, "parameters"), **named_tensors(self._beside, "buffers")}
+        return {name: t for name, t in found.items() if id(t) not in mine and not nn.parameter.is_lazy(t)}
 
     def recorded(self, batch: int, *, update: bool) -> Recording:
         """One pass of the program at a batch size."""
@@ -143,7 +149,7 @@ def _explained(error: Exception, recorder: Recorder) -> CaptureError:
     return CaptureError(f"the training step failed{where}: {type(error).__name__}: {text}{way_out}")
 
 
-def _named(roots: Mapping[str, nn.Module]) -> dict[nn.Module, str]:
+def named_modules(roots: Mapping[str, nn.Module]) -> dict[nn.Module, str]:
     names: dict[nn.Module, str] = {}
     for prefix, root in roots.items():
         if not isinstance(root, nn.Module):
@@ -153,7 +159,7 @@ def _named(roots: Mapping[str, nn.Module]) -> dict[nn.Module, str]:
     return names
 
 
-def _named_tensors(modules: Mapping[nn.Module, str], kind: str) -> dict[str, Tensor]:
+def named_tensors(modules: Mapping[nn.Module, str], kind: str) -> dict[str, Tensor]:
     """Parameters or buffers by path, shared ones once."""
     found: dict[str, Tensor] = {}
     seen: set[int] = set()
@@ -176,6 +182,12 @@ def _random_state_kept() -> Iterator[None]:
         torch.set_rng_state(state)
         if devices:
             torch.cuda.set_rng_state_all(devices)
+
+
+def eager() -> AbstractContextManager[Any]:
+    """Compiled models run op by op."""
+    compiled = "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
 
 
 @contextmanager

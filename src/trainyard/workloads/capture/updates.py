@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim import Optimizer
@@ -41,11 +42,16 @@ class Updates:
         self._touched: dict[int, Touched] = {}
         self._temporaries: dict[int, tuple[int, StorageWeakRef]] = {}
         self._optimizer: Optimizer | None = None
+        self._graph = -1
         self.priming = False
 
     @property
     def active(self) -> bool:
-        return self._optimizer is not None
+        """Whether the optimizer itself is at work, and not the closure that it was given to evaluate the loss."""
+        if self._optimizer is None:
+            return False
+        evaluates = torch.is_grad_enabled() and not self._optimizer.defaults.get("differentiable")
+        return not evaluates and torch._C._current_graph_task_id() == self._graph  # a step inside backward is one, too
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -68,7 +74,7 @@ class Updates:
                 self._prime(optimizer)
         if self._recorder.paused:
             return
-        self._optimizer = optimizer
+        self._optimizer, self._graph = optimizer, torch._C._current_graph_task_id()
         self._own(optimizer)
 
     def _prime(self, optimizer: Optimizer) -> None:

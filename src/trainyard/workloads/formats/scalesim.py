@@ -27,6 +27,7 @@ PRODUCT = ("M", "N", "K", "batch")
 GEMM_HEADER = "Layer,M,N,K,"
 CONVOLUTION_HEADER = "Layer name,IFMAP Height,IFMAP Width,Filter Height,Filter Width,Channels,Num Filter,Strides,"
 DEPTHWISE = "DP"
+DIGITS = 12  # of one dimension; more is a slip, and would not fit the counters of cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def read_sparsity(path: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
 
 def read_layers(path: str | os.PathLike[str]) -> list[Layer]:
     text = read_text(path, "topology").removeprefix("\ufeff")
-    rows = [(number, [cell.strip() for cell in line.split(",")]) for number, line in enumerate(text.splitlines(), start=1)]
+    rows = [(number, _cells(line)) for number, line in enumerate(text.splitlines(), start=1)]
     rows = [(number, cells) for number, cells in rows if any(cells) and not cells[0].startswith("#")]
     if not rows:
         raise BadInput(f"topology {path} is empty")
@@ -83,6 +84,12 @@ def read_layers(path: str | os.PathLike[str]) -> list[Layer]:
         raise BadInput(f"topology {path} has a header and no layers")
     seen: dict[str, int] = {}
     return [_layer(path, number, cells, columns, seen) for number, cells in rows]
+
+
+def _cells(line: str) -> list[str]:
+    """A row's cells; spreadsheets also part them by tabs or semicolons, and quote them."""
+    separator = next((mark for mark in ",;\t" if mark in line), ",")
+    return [cell.strip().strip('"').strip() for cell in line.split(separator)]
 
 
 def _count_numbers(cells: Sequence[str]) -> int:
@@ -130,9 +137,12 @@ def _layer(path: object, line: int, cells: Sequence[str], columns: Sequence[str]
 
 
 def _size(cell: str, where: str) -> int:
-    if not re.fullmatch(r"\d+(\.0*)?", cell) or float(cell) < 1:
+    digits = cell.partition(".")[0].lstrip("0")
+    if not re.fullmatch(r"\d+(\.0*)?", cell) or not digits:
         raise BadInput(f"{where}: expected a positive whole number, got '{cell}'")
-    return int(float(cell))
+    if len(digits) > DIGITS:
+        raise BadInput(f"{where}: expected at most {DIGITS} digits, got {len(digits)}")
+    return int(digits)
 
 
 def _ratio(cell: str, where: str) -> tuple[int, int]:

@@ -27,7 +27,7 @@ class Entry:
 # fmt: off
 # Batches: 8 is IGO's on its large accelerator and 4 on its small one (Sec. 6.1); MC-DLA trains its networks with 512
 # (Sec. IV). Detectors take what their papers give one device. `googlenet` and `mobilenet` follow their publications; the
-# 62 M and 13 M of IGO's Table 4 fit no GoogLeNet and no MobileNet (they equal AlexNet and GoogLeNet with its side heads).
+# 62 M and 13 M of IGO's Table 4 fit no GoogLeNet and no MobileNet (they are near AlexNet's and GoogLeNet's with its side heads).
 VISION: tuple[Entry, ...] = (
     Entry(
         name="alexnet", file="alexnet", function="alexnet", batch=8, family="classification",
@@ -209,22 +209,22 @@ LANGUAGE: tuple[Entry, ...] = (
     Entry(
         name="rnn-gemv", file="deepbench", function="rnn_gemv", batch=512, family="recurrent",
         parameters=6_198_720, published=None, within=0.0,
-        source="MC-DLA, Table III: 50 steps; DeepBench: hidden 1760",
+        source="MC-DLA, Table III: 50 steps; assumed: hidden 1760, DeepBench's smallest with as many",
     ),
     Entry(
         name="lstm-1", file="deepbench", function="lstm_1", batch=512, family="recurrent",
         parameters=2_101_248, published=None, within=0.0,
-        source="MC-DLA, Table III: 25 steps; DeepBench: hidden 512",
+        source="MC-DLA, Table III: 25 steps; assumed: hidden 512, DeepBench's smallest with as many",
     ),
     Entry(
         name="lstm-2", file="deepbench", function="lstm_2", batch=512, family="recurrent",
         parameters=8_396_800, published=None, within=0.0,
-        source="MC-DLA, Table III: 25 steps; DeepBench: hidden 1024",
+        source="MC-DLA, Table III: 25 steps; assumed: hidden 1024, DeepBench's next to smallest with as many",
     ),
     Entry(
         name="gru", file="deepbench", function="gru", batch=512, family="recurrent",
         parameters=14_164_992, published=None, within=0.0,
-        source="MC-DLA, Table III: 187 steps; DeepBench: hidden 1536",
+        source="MC-DLA, Table III: 187 steps; assumed: hidden 1536, DeepBench's smallest with as many",
     ),
 )
 

@@ -3,8 +3,8 @@
 The four of Y. Kwon, M. Rhu: Beyond the Memory Wall (MC-DLA). MICRO 2018, Table III, which prints their time steps only.
 
 Decided here:
-- Hidden sizes are DeepBench's first for each step count and cell (its training set: vanilla 1760 x 50, LSTM 512 x 25, LSTM
-  1024 x 25, GRU 1536 x 187 being the smallest with 187 steps); inputs are as wide as the hidden state.
+- Hidden sizes are the smallest of DeepBench's training set for the cell and step count (vanilla 1760 x 50, LSTM 512 x 25 and
+  1024 x 25, GRU 1536 x 187), which has three or four for each; inputs are as wide as the hidden state.
 - DeepBench measures with cuDNN's "skip input", that is without the product of the input; a layer that trains has it, so have ours.
 - The loss is the mean square distance of all hidden states to a target, the least that gives every step a gradient.
 - The inputs of a benchmark are data: no gradient flows to them.

@@ -1,0 +1,171 @@
+"""What a shell does to a program: pipes that close, full disks, terminals without our signs, keys pressed too early."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from trainyard import cli
+from trainyard.machines import describe, machine
+
+PROGRAM = [sys.executable, "-m", "trainyard.cli"]
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """The one line of a mistake."""
+    assert cli.main(list(words)) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    return err
+
+
+@pytest.mark.parametrize("words", [["list"], ["run", "linear", "--on", "npu", "--json", "-"], ["reproduce", "igo"]])
+def test_a_reader_that_has_read_enough_is_no_error(words: list[str]) -> None:
+    """`trainyard list | head -1`, without the race: nobody reads at all."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        done = subprocess.run([*PROGRAM, *words], stdout=pipe, stderr=subprocess.PIPE, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [["list"], ["run", "linear", "--on", "npu", "--json", "-"]])
+def test_a_full_disk_behind_stdout_is_one_line(words: list[str], tmp_path: Path) -> None:
+    """A file that may not grow: `trainyard list > file` on a full disk."""
+    limited = "import resource, runpy; resource.setrlimit(resource.RLIMIT_FSIZE, (64, 64)); import signal; "
+    limited += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); runpy.run_module('trainyard.cli', run_name='__main__')"
+    quiet = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    with (tmp_path / "out").open("w") as out:
+        done = subprocess.run([sys.executable, "-c", limited, *words], stdout=out, stderr=subprocess.PIPE, text=True, env=quiet)
+    assert done.returncode == 2
+    assert done.stderr == "trainyard: cannot write to stdout: File too large\n"
+
+
+@pytest.mark.parametrize("words", [["run", "linear", "--on", "npu"], ["explain", "linear", "--on", "npu"], ["reproduce", "igo"]])
+def test_a_terminal_without_our_signs_gets_plain_ones(words: list[str]) -> None:
+    plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    done = subprocess.run([*PROGRAM, *words], capture_output=True, env=plain)
+    assert (done.returncode, done.stderr) == (0, b"")
+    text = done.stdout.decode("ascii")
+    assert " us" in text or ">=" in text
+    assert "?" not in text
+
+
+def test_streams_that_cannot_be_changed_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainyard.terminal import speak_plainly
+
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    speak_plainly()
+    ascii_only = io.TextIOWrapper(io.BytesIO(), "ascii")
+    monkeypatch.setattr(sys, "stdout", ascii_only)
+    speak_plainly()
+    ascii_only.write("12 µs, 1 ≥ 0 …λ")
+    ascii_only.flush()
+    assert ascii_only.buffer.getvalue() == b"12 us, 1 >= 0 ~?"  # type: ignore[attr-defined]  # the BytesIO above
+
+
+def test_an_interrupted_process_says_so(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\n\ndef build():\n    print('begun', flush=True)\n    time.sleep(60)\n")
+    command = [*PROGRAM, "run", str(tmp_path / "slow.py") + ":build", "--on", "npu", "--html", str(tmp_path / "r.html")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == cli.INTERRUPTED
+    assert err == "trainyard: interrupted\n"
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["slow.py"]
+
+
+def test_a_file_is_asked_for_before_the_run(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli, "_results", lambda *_, **__: pytest.fail("ran before it looked"))
+    for option in ("--html", "--csv", "--perfetto", "--parquet"):
+        assert "name a file" in said(capsys, "run", "linear", "--on", "npu", option, "-")
+        assert "no folder no/such" in said(capsys, "run", "linear", "--on", "npu", option, "no/such/file")
+    assert "name a file" in said(capsys, "run", "linear", "--on", "npu", "--json", "")
+    assert "name a file" in said(capsys, "reproduce", "igo", "--markdown", "-")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_with_spaces(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my yard").mkdir()
+    (tmp_path / "my yard" / "small npu.toml").write_text('base = "npu-small"\n')
+    assert cli.main(["run", "linear", "--on", "my yard/small npu.toml", "--no-range", "--csv", "my yard/r.csv"]) == 0
+    assert "wrote my yard/r.csv" in capsys.readouterr().err
+    assert (tmp_path / "my yard" / "r.csv").read_text().startswith("op")
+
+
+def test_several_machines_where_one_is_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("run", "explain", "whatif"):
+        assert "trainyard compare takes several" in said(capsys, command, "linear", "--on", "npu,tpu(dram=1 GB/s)")
+
+
+def test_overrides_name_the_machine_that_does_not_take_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "h200: unknown key of Gpu 'array'" in said(capsys, "compare", "linear", "--on", "npu,h200", "--set", "array.rows=64")
+    assert "did you mean 'array.rows'" in said(capsys, "run", "linear", "--on", "npu", "--set", "rows=64")
+    assert "write path=value" in said(capsys, "run", "linear", "--on", "npu", "--set", "array..rows=64")
+
+
+def test_sizes_beyond_counting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(capsys, "run", "linear", "--on", "npu", "--batch", "9" * 30)
+    assert said(capsys, "run", "linear", "--on", "npu(array=systolic(rows=1e99))")
+
+
+def test_a_users_function_may_need_torch_or_end_the_program(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text("def build():\n    import torch\n\ndef leave():\n    raise SystemExit(3)\n")
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setattr("sys.meta_path", [NoTorch(), *sys.meta_path])
+    monkeypatch.delitem(sys.modules, "torch")
+    for command in (["run", f"{tmp_path}/mine.py:build", "--on", "npu"], ["record", f"{tmp_path}/mine.py:build"]):
+        assert "pip install 'trainyard[torch]'" in said(capsys, *command)
+    assert "ended the program with exit(3)" in said(capsys, "run", f"{tmp_path}/mine.py:leave", "--on", "npu")
+
+
+class NoTorch:
+    """Finds torch missing."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> None:
+        if name == "torch":
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+
+@pytest.mark.parametrize("name", ["npu", "h200", "npu(dram=75 GB/s)", "replicas(device=npu-small,devices=4,link=25 GB/s)"])
+def test_a_shown_machine_is_a_machine_file(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
+    assert cli.main(["show", name]) == 0
+    text = capsys.readouterr().out
+    assert tomllib.loads(text)["type"]
+    (tmp_path / "shown.toml").write_text(text)
+    assert machine(tmp_path / "shown.toml") == machine(name)
+    assert cli.main(["show", name, "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(describe(machine(name))))
+
+
+def test_a_shown_preset_names_its_sources(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["show", "npu"])
+    lines = {line.partition(" = ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert lines["dram_bytes_per_s"].endswith("# Table 3: 150 GB/s per core")
+    assert lines["vector_lanes"].endswith("or: 128")
+    assert lines["rows"].partition("# ")[2].startswith("Table 3")
+    cli.main(["show", "npu(dram=75 GB/s)"])
+    changed = {line.partition(" = ")[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "Table 3" not in changed["dram_bytes_per_s"]  # a changed number is not the paper's
+    assert "Table 3" in changed["clock_hz"]
+    assert "did you mean 'npu'" in said(capsys, "show", "NPI")
