@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -436,7 +436,7 @@ def _by_level(traffic: Mapping[tuple[str, str, str], npt.NDArray[np.int64]], ind
 def booked(timeline: Timeline, book: Book) -> tuple[Rows, Columns]:
     """The rows of a plan that ran: exposed and busy time by tag, split over a Work's ops by share, idle time a row of its own."""
     count = len(book.op) + 1
-    time, busy = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    time, busy = [0] * count, [0] * count
     exposed_of = _sum_by_tag(timeline.exposed_ps, timeline.tags, len(book.entries))
     busy_of = _sum_by_tag(timeline.busy_ps, timeline.tags, len(book.entries))
     for (rows, shares), exposed, occupied in zip(book.entries, exposed_of.tolist(), busy_of.tolist(), strict=True):
@@ -447,13 +447,13 @@ def booked(timeline: Timeline, book: Book) -> tuple[Rows, Columns]:
         for row, part_exposed, part_busy in zip(rows, split(exposed, shares), split(occupied, shares), strict=True):
             time[row] += part_exposed
             busy[row] += part_busy
-    time[-1] = timeline.end_ps - int(time[:-1].sum())
+    time[-1] = timeline.end_ps - sum(time)
     rows_ = Rows(
         (*book.op, IDLE), (*book.layer, ""), (*book.phase, IDLE), (*book.resource, ""), (*book.kind, IDLE), (*book.bound, IDLE)
     )
     columns = Columns(
-        time,
-        busy,
+        np.array(time, np.int64),
+        np.array(busy, np.int64),
         np.array([*book.macs, 0], np.int64 if sum(book.macs) < 2**63 else object),
         _column(book.energy, count, np.float64),
         _column(book.traffic, count, np.int64),
@@ -474,7 +474,9 @@ def split(total: int, shares: Sequence[float]) -> list[int]:
     >>> split(10, (0.25, 0.25, 0.5))
     [2, 3, 5]
     """
-    edges = [round(total * edge) for edge in np.cumsum(shares)[:-1].tolist()]
+    if shares[0] == 1.0:
+        return [total, *(0 for _ in shares[1:])]
+    edges = [round(total * edge) for edge in accumulate(shares[:-1])]
     bounds = [0, *edges, total]
     return [right - left for left, right in pairwise(bounds)]
 

@@ -42,6 +42,9 @@ _UNPREFIXED = {
 FIELD_UNITS = {
     "_bytes_per_s": "B/s", "_bytes": "B", "_hz": "Hz", "_s": "s", "_w": "W", "_j": "J", "_m2": "m2", "_flop_per_s": "FLOP/s",
 }
+
+# base unit -> the least that a machine has of it, and the unit in which it is usually written
+_LIKELY = {"B/s": (1e6, "GB/s"), "Hz": (1e3, "GHz")}
 # fmt: on
 
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s].*?)?\s*", re.ASCII)
@@ -97,6 +100,20 @@ def unit_of_field(field: str) -> str | None:
         if field.endswith(ending):
             return FIELD_UNITS[ending]
     return None
+
+
+def require_likely(number: float, unit: str, name: str, field: str) -> None:
+    """Refuses a number that was written without a unit and is too small for the base unit: `dram=75` is meant in GB/s.
+
+    >>> require_likely(75.0, "B/s", "dram", "dram_bytes_per_s")
+    Traceback (most recent call last):
+    trainyard.errors.BadInput: dram=75 has no unit: write dram='75 GB/s', or dram_bytes_per_s=75 if 75 B/s is meant
+    """
+    least, usual = _LIKELY.get(unit, (0.0, ""))
+    if 0 < number < least:
+        raise BadInput(
+            f"{name}={number:g} has no unit: write {name}='{number:g} {usual}', or {field}={number:g} if {number:g} {unit} is meant"
+        )
 
 
 def show(value: float, unit: str, *, binary: bool = False, digits: int = 3) -> str:

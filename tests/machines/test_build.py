@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -290,3 +291,11 @@ def test_one_device_as_a_system_is_that_device() -> None:
     assert (wrapped.time_s, wrapped.cycles, wrapped.clock_hz, wrapped.peaks) == (
         alone.time_s, alone.cycles, alone.clock_hz, alone.peaks
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "write"), [("npu(dram=75)", "dram='75 GB/s'"), ("npu(clock=1.05)", "clock='1.05 GHz'")])
+def test_a_number_that_misses_its_unit_is_refused(text: str, write: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(f"has no unit: write {write}")):
+        machine(text)
+    assert machine("npu(dram=75e9)") == machine("npu(dram=75 GB/s)")
+    assert machine("npu(dram_bytes_per_s=75)").dram_bytes_per_s == 75

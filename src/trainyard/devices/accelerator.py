@@ -24,7 +24,7 @@ from trainyard.parts import area, energy
 from trainyard.parts.checks import require_positive, require_quantity
 from trainyard.parts.nodes import require_node
 from trainyard.results import Peaks
-from trainyard.units import parse
+from trainyard.units import parse, require_likely
 
 DramKind = Literal["hbm2", "gddr6", "ddr4", "lpddr4"]
 OWNER = "Accelerator"
@@ -243,6 +243,8 @@ def _quantity(
     name, value = (plain, given) if number is None else (named, number)
     assert value is not None
     found = parse(value, unit, f"{OWNER}: {name}")
+    if number is None and not isinstance(value, str):
+        require_likely(found, unit, plain, named)
     require_quantity(OWNER, zero=unit == "s", **{name: found})
     return found
 

@@ -46,6 +46,9 @@ class TaskClass(IntEnum):
         return self.name.lower()
 
 
+_COMPUTE = TaskClass.COMPUTE
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """A link that flows share; `latency_ps` passes once before a flow's bytes move."""
@@ -194,23 +197,20 @@ class Plan:
         """Occupies `stream` for `duration_ps` once all of `after` have ended. `tag` is the caller's number for what it does."""
         number = self._count
         # `_check` and `_append` once more, in line: plans have millions of tasks, and calls would cost more than the checks.
-        if (
-            type(duration_ps) is not int
-            or not 0 <= duration_ps < LONGEST_PS
-            or not 0 <= stream < self._stream_count
-            or not 0 <= kind <= 2
-        ):
+        if type(duration_ps) is not int or not 0 <= duration_ps < LONGEST_PS or not 0 <= stream < self._stream_count:
             self._check(stream, kind, ())
             duration_ps = whole(duration_ps, f"task {number}: duration_ps")
+        if kind is not _COMPUTE:
+            self._check(stream, kind, ())
         for earlier in after:
             if not 0 <= earlier < number:
                 self._check(stream, kind, after)
-        self._rows += stream, duration_ps, kind, tag, len(after)
+        self._rows += (stream, duration_ps, 0 if kind is _COMPUTE else int(kind), tag, len(after))
         self._after.extend(after)
-        self._count = number = number + 1
-        if number & _BLOCK_MASK == 0:
+        self._count = number + 1
+        if not self._count & _BLOCK_MASK:
             self._pack()
-        return number - 1
+        return number
 
     def transfer(
         self,

@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import trainyard.ir
 from trainyard.errors import BadInput, TrainyardError, UnknownName
 from trainyard.machines.grammar import parse_value
-from trainyard.units import FIELD_UNITS, parse, unit_of_field
+from trainyard.units import FIELD_UNITS, parse, require_likely, unit_of_field
 
 _TRUE = ("true", "yes", "on")
 _FALSE = ("false", "no", "off")
@@ -70,7 +70,21 @@ def field_named(part: type, key: str, value: Any, path: str, nearest: str | None
             raise BadInput(f"{path}{key}: {value!r} may be {meant}: write the whole name or a unit")
     if not candidates:
         raise UnknownName(f"key of {part.__name__}", key, {stem(name) for name in known}, path.rstrip(":. "), nearest=nearest)
-    return candidates[0]
+    (name,) = candidates
+    _require_unit(key, name, value, path)
+    return name
+
+
+def _require_unit(key: str, field: str, value: Any, path: str) -> None:
+    """A bare number under a key without a unit must at least be likely."""
+    unit = unit_of_field(field) or ""
+    if isinstance(value, str) and _is_quantity(value, field):
+        return
+    try:
+        number = parse(value, unit)
+    except BadInput:
+        return  # what is no number is refused where the field's type is checked
+    require_likely(number, unit, f"{path}{key}", field)
 
 
 def _is_quantity(value: str, field: str) -> bool:

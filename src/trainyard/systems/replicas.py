@@ -18,7 +18,7 @@ from trainyard.parts.checks import require_positive, require_quantity
 from trainyard.parts.ring import exchange
 from trainyard.results import Peaks
 from trainyard.systems.single import MEMORY, as_held, book_memory, enter, off_chip, picoseconds
-from trainyard.units import parse
+from trainyard.units import parse, require_likely
 
 OWNER = "Replicas"
 
@@ -61,6 +61,8 @@ class Replicas:
         latency = link_latency if link_latency_s is None else link_latency_s
         if bandwidth is None:
             raise BadInput(f"{OWNER} needs link (such as link='50 GB/s') or link_bytes_per_s")
+        if link_bytes_per_s is None and not isinstance(bandwidth, str):
+            require_likely(bandwidth, "B/s", "link", "link_bytes_per_s")
         require_positive(OWNER, devices=devices, bucket_bytes=bucket_bytes)
         values = {
             "device": device,
