@@ -9,10 +9,13 @@ import pytest
 
 import trainyard as ty
 from trainyard.devices import Accelerator
+from trainyard.devices.masked import aware, tile_cost, viewer
 from trainyard.errors import MaskError, UnknownName
 from trainyard.ir import DENSE, ArrayCost, Convolution, MaskView, MatMul, Op, Phase, Role, Step, TensorSpec, one_after_another
 from trainyard.mapping.lowering import lower
-from trainyard.mapping.views import matrix
+from trainyard.mapping.tiling import Tiling
+from trainyard.mapping.walk import steps
+from trainyard.parts.views import matrix
 
 
 @dataclass(frozen=True)
@@ -249,3 +252,64 @@ def test_a_run_says_which_layers_have_no_mask():
     assert ty.run(step, on=DEVICE, masks=Recording({"A": np.eye(4, 6, dtype=bool), "W": w})).notes == ()
     (note,) = ty.run(step, on=DEVICE, masks=Recording({"A": np.eye(4, 6, dtype=bool), "W": w}, specs=(("layer", 0, "W"),))).notes
     assert note == "1 of 1 layers have no recorded mask and count as dense: layer"
+
+
+def test_an_array_says_whether_it_looks_at_operands():
+    @dataclass(frozen=True)
+    class Told(Pairs):
+        operand_aware: bool = True
+        folds: tuple = ()
+
+    assert aware(Pairs())  # no closed form
+    assert aware(Told())
+    assert not aware(Told(operand_aware=False))
+    assert not aware(ty.arrays.Systolic(rows=4, columns=4))
+    assert aware(ty.arrays.TensorDash())
+
+
+def linear(a, w, shape):
+    return of_one_layer(shape, [a.shape, w.shape], ("A", "W")), Bits({"A": a, "W": w})
+
+
+def test_tiles_that_differ_in_n_alone_share_their_view():
+    """What was scheduled once for operand a serves all blocks of n."""
+    random = np.random.default_rng(7)
+    step, masks = linear(random.random((8, 6)) < 0.5, random.random((5, 6)) < 0.5, MatMul(8, 5, 6))
+    views = [viewer(step, step.ops[0], "col2im", masks, side) for side in (0, 1)]
+    tiles = list(steps(MatMul(8, 5, 6), Tiling(m=4, n=1, k=3)))
+    assert len(tiles) == 20
+    left = [views[0](tile.product, tile.m, tile.k) for tile in tiles]
+    assert len({id(view) for view in left}) == len(set(left)) == 4
+    assert len({views[1](tile.product, tile.k, tile.n) for tile in tiles}) == 10
+    again = viewer(step, step.ops[0], "col2im", masks, 0)
+    assert {again(tile.product, tile.m, tile.k) for tile in tiles} == set(left)
+
+
+def test_errors_of_tiles_that_share_an_operand_add_up():
+    @dataclass(frozen=True)
+    class Sampled(Pairs):
+        def cost(self, op, *, a=DENSE, b=DENSE):
+            return ArrayCost(cycles=10, uncertainty=1.0)
+
+    random = np.random.default_rng(8)
+    step, masks = linear(random.random((8, 6)) < 0.5, random.random((6, 6)) < 0.5, MatMul(8, 6, 6))
+    costs = tile_cost(Sampled(), step, step.ops[0], "col2im", masks, {})
+    assert costs.uncertainty == 0.0
+    assert sum(costs(tile) for tile in steps(MatMul(8, 6, 6), Tiling(m=4, n=1, k=6))) == 120
+    assert costs.uncertainty == pytest.approx(np.sqrt(2 * 6**2))  # two views of a, six tiles each
+
+
+def test_missing_masks_are_looked_up_in_the_list_of_those_that_there_are():
+    @dataclass(frozen=True)
+    class Listed(Bits):
+        specs: tuple = (("layer", 0, "W"),)
+
+        def bits(self, key):
+            assert key == ("layer", 1, "W"), "asked for a mask that is not listed"
+            return self.tensors["W"]
+
+    step = of_one_layer(MatMul(4, 5, 6), [(4, 6), (5, 6)], ("A", "W"))
+    op = replace(step.ops[0], call=1)
+    masks = Listed({"W": np.ones((5, 6), bool)})
+    assert viewer(step, op, "col2im", masks, 0)(0, (0, 4), (0, 6)) is DENSE
+    assert matrix(viewer(step, op, "col2im", masks, 1)(0, (0, 6), (0, 5))).all()

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from trainyard.errors import BadInput, MaskError
-from trainyard.ir import Convolution, MaskView, MatMul
+from trainyard.errors import BadInput
+from trainyard.ir import Convolution, MatMul
 from trainyard.mapping.lowering import lower
-from trainyard.mapping.views import matrix
 
 CONVOLVE = {1: torch.nn.functional.conv1d, 2: torch.nn.functional.conv2d, 3: torch.nn.functional.conv3d}
 
@@ -113,40 +109,3 @@ def test_a_matrix_product_is_its_own(m, n, k, count):
     lowered = lower(MatMul(m, n, k, count))
     assert np.array_equal(lowered.execute(a, b).reshape(count, m, n), np.matmul(a, b))
     assert (lowered.zero_macs, lowered.extra_macs) == (0, 0)
-
-
-@dataclass(frozen=True)
-class Bits:
-    tensors: dict[str, np.ndarray]
-    digest: str = "bits"
-
-    def bits(self, key):
-        return self.tensors[key[2]]
-
-
-@given(body=convolutions())
-def test_mask_views_are_the_matrices_of_the_product(body):
-    x, w, dy = (np.where(t > 0, t, 0.0) for t in tensors(body))
-    source = Bits({"A": x != 0, "W": w != 0, "G": dy != 0})
-    view = lambda letter, **cut: matrix(MaskView(source, ("layer", 0, letter), body, **cut))  # noqa: E731
-    a, b = lower(body).matrices(x, w)
-    assert np.array_equal(view("A"), (a != 0).reshape(-1, a.shape[-1]))
-    assert np.array_equal(view("W", transposed=True), np.concatenate(list(b != 0), axis=1))
-    g, _ = lower(body.as_product("grad_input")).matrices(dy, w)
-    assert np.array_equal(view("G"), (g != 0).reshape(-1, g.shape[-1]))
-    rows = math.ceil(a.shape[1] / 2)
-    assert np.array_equal(view("A", rows=(0, rows), columns=(0, 1)), (a[0] != 0)[:rows, :1])
-
-
-def test_masks_that_do_not_fit_are_refused():
-    body = Convolution(batch=1, in_channels=2, out_channels=2, size=(4,), kernel=(3,))
-    source = Bits({"A": np.ones((1, 2, 5), bool), "W": np.ones((2, 2, 3), bool)})
-    with pytest.raises(MaskError, match=r"'conv1'.*does not fit"):
-        matrix(MaskView(source, ("conv1", 0, "A"), body))
-    with pytest.raises(MaskError, match=r"rows .* lie outside"):
-        matrix(MaskView(source, ("conv1", 0, "W"), body, rows=(0, 9)))
-
-
-def test_a_view_without_geometry_keeps_the_last_dimension():
-    source = Bits({"A": np.arange(24).reshape(2, 3, 4) % 5 != 0})
-    assert np.array_equal(matrix(MaskView(source, ("fc", 0, "A"))), source.tensors["A"].reshape(6, 4))

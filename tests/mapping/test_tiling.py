@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -49,7 +49,11 @@ def problems(draw):
     if draw(st.booleans()):
         return Problem.dense(op, draw(st.sampled_from([1, 2, 4])))
     whole = st.integers(1, 5000)
-    return Problem(op=op, a_bytes=draw(whole), b_bytes=draw(whole), out_bytes=draw(whole), sum_bytes=draw(whole))
+    problem = Problem(op=op, a_bytes=draw(whole), b_bytes=draw(whole), out_bytes=draw(whole), sum_bytes=draw(whole))
+    if draw(st.booleans()):  # expanded on the way in: more in the scratchpad than over the pins
+        more = st.integers(0, 5000)
+        problem = replace(problem, a_held_bytes=problem.a_bytes + draw(more), b_held_bytes=problem.b_bytes + draw(more))
+    return problem
 
 
 supplies = st.builds(
@@ -101,8 +105,11 @@ def test_tiles_in_any_order_really_multiply(m, n, k, order):
 
 
 def fits(problem, tile, supply):
-    rates = problem.rates
-    return tile[0] * tile[2] * rates[0] + tile[2] * tile[1] * rates[1] + tile[0] * tile[1] * rates[3] <= supply.resident_bytes
+    op = problem.op
+    a_bytes, b_bytes = problem.a_held_bytes or problem.a_bytes, problem.b_held_bytes or problem.b_bytes
+    left, right, out = (op.count * size for size in (op.M * op.K, op.K * op.N, op.M * op.N))
+    rates = a_bytes / left, b_bytes / right, problem.sum_bytes / out
+    return tile[0] * tile[2] * rates[0] + tile[2] * tile[1] * rates[1] + tile[0] * tile[1] * rates[2] <= supply.resident_bytes
 
 
 @pytest.mark.oracle
@@ -173,6 +180,22 @@ def test_spills_are_counted_when_sums_must_leave():
     inner = evaluate(problem, Tiling(m=4, n=4, k=4, order="mnk"), ARRAYS[0], supply)
     assert outer.spill_write == outer.spill_read == 8 * 8 * 4
     assert (inner.spill_write, inner.spill_read) == (0, 0)
+
+
+def test_what_is_expanded_on_the_way_in_moves_less_but_takes_its_whole_room():
+    """Half of the bytes over the pins: faster behind a slow DRAM, in tiles no larger than before."""
+    raw = Problem.dense(MatMul(64, 64, 64), 4)
+    half = replace(raw, a_bytes=raw.a_bytes // 2, b_bytes=raw.b_bytes // 2, a_held_bytes=raw.a_bytes, b_held_bytes=raw.b_bytes)
+    array = ARRAYS[0]
+    for room in (2000, 10_000, 10**6):
+        slow = Supply(resident_bytes=room, bytes_per_cycle=1.0, latency_cycles=5)
+        (before,), (after,) = search([raw], array, slow), search([half], array, slow)
+        assert after.cycles < before.cycles
+        tile = after.tiling
+        assert 4 * (tile.m * tile.k + tile.k * tile.n + tile.m * tile.n) <= room
+    with pytest.raises(BadInput, match=r"tile 1 x 1 x 1 .* needs 12 bytes"):
+        search([half], array, Supply(resident_bytes=11, bytes_per_cycle=1.0))
+    assert search([half], array, Supply(resident_bytes=12, bytes_per_cycle=1.0))[0].tiling.k == 1
 
 
 def test_an_unknown_loop_order_is_refused():

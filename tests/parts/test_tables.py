@@ -21,7 +21,7 @@ TABLES = [
     area.MULTIPLIER,
     area.SRAM_CELL,
 ]
-PUBLIC = ("ISSCC", "ISCA", "IEDM", "Stillmaker", "NIPS")
+PUBLIC = ("ISSCC", "ISCA", "IEDM", "ICCAD", "Stillmaker", "NIPS", "Micron")
 
 
 @pytest.mark.parametrize("row", [row for table in TABLES for row in table], ids=str)
@@ -78,6 +78,17 @@ def test_wider_numbers_cost_more():
 
 def test_a_megabyte_is_about_one_square_millimetre_in_16_nm():
     assert 0.5e-6 < area.sram_m2(2**20, 16) < 2e-6
+
+
+def test_lpddr4_is_what_its_channel_draws_while_it_streams():
+    """Read: 2.25 mA at 1.8 V and 425 mA at 1.1 V are 471.55 mW; write: 295.55 mW; both at 51.2 Gbit/s."""
+    assert energy.dram_joules_per_byte("lpddr4") / 8 == pytest.approx((471.55e-3 + 295.55e-3) / 2 / 51.2e9)
+    assert energy.LPDDR4.pj_per_bit == pytest.approx(8.0, rel=0.1)  # what Accelergy's table says
+
+
+def test_banks_of_128_kb_in_65_nm_are_near_what_a_memory_compiler_lays_out():
+    """8 MiB: 58.6 mm2 in TensorDash's Sec. IV-C (CACTI), from Intel's cell and half of the macro around it here."""
+    assert area.sram_m2(8 * 2**20, 65) == pytest.approx(58.6e-6, rel=0.35)
 
 
 def test_unknown_names_and_nodes_are_refused():

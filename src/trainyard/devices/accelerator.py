@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from trainyard.devices.compressed import Densities, densities
 from trainyard.devices.costs import Costing
 from trainyard.devices.demand import Im2col, Policy, Scope
+from trainyard.devices.masked import aware
 from trainyard.devices.precision import Precision, precision_of
-from trainyard.devices.profile import Profile, demand, fusion_of, profile
+from trainyard.devices.profile import RAW, Profile, demand, fusion_of, profile
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Array, DeviceCost, Masks, Step, Work, assumed
 from trainyard.mapping.lowering import GradInput
@@ -26,8 +28,13 @@ from trainyard.parts.nodes import require_node
 from trainyard.results import Peaks
 from trainyard.units import parse, require_likely
 
+Dma = Literal["raw", "zero_compressed"]
 DramKind = Literal["hbm2", "gddr6", "ddr4", "lpddr4"]
 OWNER = "Accelerator"
+FORMATS = {f"mac_{row.name}": row.name for row in energy.MULTIPLY}
+LOCAL = ("local_read", "local_write")
+Rates = dict[str, list[tuple[str, float]]]
+"""Event -> what it costs in which components, in joules."""
 REMEMBERED = 4096
 """Distinct costs whose energy is kept."""
 
@@ -35,6 +42,10 @@ REMEMBERED = 4096
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Accelerator:
     """Fields hold SI numbers; the constructor also takes quantities with units under their plain names.
+
+    The scratchpad may be cut into `scratchpad_banks` equal banks: an access then costs the energy of one of them. With
+    `dma="zero_compressed"` zeros that masks tell of do not cross the DRAM's pins (`parts.zero_compression`); on chip everything has
+    its whole size.
 
     >>> from trainyard.arrays import Systolic
     >>> npu = Accelerator(array=Systolic(rows=128, columns=128), scratchpad="8 MiB", dram="150 GB/s", clock="1.05 GHz")
@@ -51,6 +62,8 @@ class Accelerator:
     precision: str | Mapping[str, str] | None = None
     order: str = "sequential"
     tiling: Literal["search"] | tuple[int, int, int] = "search"
+    scratchpad_banks: int = 1
+    dma: Literal["raw", "zero_compressed"] = "raw"
     # fmt: off
     fusion: Literal["epilogue", "none"] = assumed("epilogue", "element-wise ops go with the product in front of them", "none")
     scope: Literal["all", "products"] = assumed("all", "which ops are simulated", "products", choice=True)
@@ -82,6 +95,8 @@ class Accelerator:
         precision: str | Mapping[str, str] | None = None,
         order: str = "sequential",
         tiling: Literal["search"] | Sequence[int] = "search",
+        scratchpad_banks: int = 1,
+        dma: Dma = "raw",
         fusion: Fusion = "epilogue",
         scope: Scope = "all",
         im2col: Im2col = "raw",
@@ -104,6 +119,8 @@ class Accelerator:
             "precision": precision_of(precision),
             "order": order,
             "tiling": tiling if tiling == "search" else _tile(tiling),
+            "scratchpad_banks": scratchpad_banks,
+            "dma": _choice("dma", dma, get_args(Dma)),
             "fusion": _choice("fusion", fusion, get_args(Fusion)),
             "scope": _choice("scope", scope, get_args(Scope)),
             "im2col": _choice("im2col", im2col, get_args(Im2col)),
@@ -115,7 +132,7 @@ class Accelerator:
             "_known": {},
         }
         require_order(order)
-        require_positive(OWNER, vector_lanes=vector_lanes, accumulator_bytes=accumulator_bytes)
+        require_positive(OWNER, vector_lanes=vector_lanes, accumulator_bytes=accumulator_bytes, scratchpad_banks=scratchpad_banks)
         require_node(technology_nm)
         for name, value in values.items():
             object.__setattr__(self, name, value)
@@ -165,54 +182,82 @@ class Accelerator:
         return group(step, fusion_of(self.policy))
 
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
-        if masks is not None and not hasattr(self.array, "folds"):
-            found = self._costing.masked(step, work, demand(step, work, self.policy), masks)
+        zeros = self._zeros(step, masks)
+        if masks is not None and aware(self.array):
+            found = self._costing.masked(step, work, demand(step, work, self.policy, zeros), masks)
             if found is not None:
                 return found
-        known, costs = self._costs(step)
+        known, costs = self._costs(step, zeros)
         number = known.number.get(work.ops)
         if number is None or work.grouping not in ("single", "chain"):
-            return self._costing.costs((demand(step, work, self.policy),))[0]
+            return self._costing.costs((demand(step, work, self.policy, zeros),))[0]
         return costs[number]
 
-    def _costs(self, step: Step) -> tuple[Profile, list[DeviceCost]]:
+    def _zeros(self, step: Step, masks: Masks | None) -> Densities:
+        """What the DMA engine makes use of."""
+        if masks is None or self.dma == "raw":
+            return RAW
+        before, recorded, found = self._known.get("zeros", (None, None, RAW))
+        if before is not step or recorded is not masks:
+            found = densities(step, masks)
+            self._known["zeros"] = (step, masks, found)
+        return found  # type: ignore[no-any-return]  # what was kept above
+
+    def _costs(self, step: Step, zeros: Densities) -> tuple[Profile, list[DeviceCost]]:
         """All distinct demands of a step, costed together the first time one is asked for."""
-        if self._known.get("step") is not step:
-            known = profile(step, self.policy)
-            self._known.update(step=step, profile=known, costs=self._costing.costs(known.demands))
-        return self._known["profile"], self._known["costs"]
+        before, given, known, costs = self._known.get("costs", (None, None, None, None))
+        if before is not step or given is not zeros:
+            known = profile(step, self.policy, zeros)
+            costs = self._costing.costs(known.demands)
+            self._known["costs"] = (step, zeros, known, costs)
+        return known, costs
 
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
-        """Joules by component: events times rows of `parts.energy` at this node."""
+        """Joules by component: events times rows of `parts.energy` at this node, and of the array's own rows where it has some."""
         same, found = self._known.get(id(events), (None, {}))
         if same is events:  # identical layers share their events
             return found  # type: ignore[no-any-return]  # what was kept below
-        rates = self._known.get("joules") or self._known.setdefault("joules", self._joules())
-        found = dict.fromkeys(("mac", "scratchpad", "dram", "vector"), 0.0)
-        unnamed = events.get("mac", 0.0)
+        named = {event: count for event, count in events.items() if event in FORMATS}
+        rates = self._joules(FORMATS[next(iter(named))] if len(named) == 1 else self.number)
+        found = {component: 0.0 for rows in rates.values() for component, _ in rows}
         for event, count in events.items():
-            if event in rates:
-                component, joules = rates[event]
-                found[component] += count * joules
-                unnamed -= count if component == "mac" else 0.0
-        found["mac"] += unnamed * energy.mac_joules(self.number, self.technology_nm)
+            for component, joules in rates.get(event, ()):
+                found[component] += (count - sum(named.values()) if event == "mac" else count) * joules
+            if event in LOCAL and event not in rates:
+                raise BadInput(f"{type(self.array).__name__} counts {event}: give it local_bytes, the size of a local scratchpad")
         if len(self._known) < REMEMBERED:
             self._known[id(events)] = (events, found)
         return found
 
-    def _joules(self) -> dict[str, tuple[str, float]]:
+    def _joules(self, number: str) -> Rates:
+        """Of each event; the array's own arithmetic is in the format `number`."""
+        if ("joules", number) not in self._known:
+            self._known["joules", number] = self._table(number)
+        return self._known["joules", number]  # type: ignore[no-any-return]  # what was kept above
+
+    def _table(self, number: str) -> Rates:
         nm = self.technology_nm
-        sram, dram = energy.sram_joules_per_byte(self.scratchpad_bytes, nm), energy.dram_joules_per_byte(self.dram_kind)
+        own: Sequence[energy.Component] = getattr(self.array, "components", ())
+        local: float | None = getattr(self.array, "local_bytes", None)
+        sram = energy.sram_joules_per_byte(self.scratchpad_bytes / self.scratchpad_banks, nm)
+        dram = energy.dram_joules_per_byte(self.dram_kind)
+        twice = any(row.number for row in own)  # multiply-accumulates are in the array's own rows already
         # fmt: off
-        return {
-            "scratchpad_read":  ("scratchpad", sram),
-            "scratchpad_write": ("scratchpad", sram),
-            "dram_read":        ("dram", dram),
-            "dram_write":       ("dram", dram),
-            "vector_op":        ("vector", energy.add_joules("fp32", nm)),
-            **{f"mac_{row.name}": ("mac", energy.mac_joules(row.name, nm)) for row in energy.MULTIPLY},
+        table: Rates = {
+            "mac":              [("mac", 0.0 if twice else energy.mac_joules(self.number, nm))],
+            **{event: [("mac", 0.0 if twice else energy.mac_joules(name, nm))] for event, name in FORMATS.items()},
+            "scratchpad_read":  [("scratchpad", sram)],
+            "scratchpad_write": [("scratchpad", sram)],
+            "dram_read":        [("dram", dram)],
+            "dram_write":       [("dram", dram)],
+            "vector_op":        [("vector", energy.add_joules("fp32", nm))],
         }
         # fmt: on
+        for row in own:
+            table.setdefault(row.event, []).append((row.component, row.at(nm, number)))
+        if local is not None:
+            table |= {event: [("local", energy.sram_joules_per_byte(local, nm))] for event in LOCAL}
+        return table
 
     @property
     def number(self) -> str:
@@ -222,11 +267,16 @@ class Accelerator:
         return (self.precision or {}).get("activation", "fp32")
 
     def area(self) -> dict[str, float]:
-        """Square metres by component: multipliers with their adders, and the scratchpad."""
-        return {
-            "mac": self.peak_macs_per_cycle * area.mac_m2(self.number, self.technology_nm),
-            "scratchpad": area.sram_m2(self.scratchpad_bytes, self.technology_nm),
-        }
+        """Square metres by component: multipliers with their adders, or the array's own rows where it has some, and the scratchpad.
+
+        Banks share the area that the table gives a memory of their whole size.
+        """
+        nm, own = self.technology_nm, tuple(getattr(self.array, "component_areas", ()))
+        found = {} if any(row.number for row in own) else {"mac": self.peak_macs_per_cycle * area.mac_m2(self.number, nm)}
+        found["scratchpad"] = area.sram_m2(self.scratchpad_bytes, nm)
+        for row in own:
+            found[row.component] = found.get(row.component, 0.0) + row.at(nm, self.number)
+        return found
 
 
 def _quantity(

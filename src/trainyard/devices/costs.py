@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, ProductDemand, StreamDemand
 from trainyard.devices.masked import tile_cost
@@ -13,7 +13,34 @@ from trainyard.mapping.tiling import Supply, Tiled, search
 from trainyard.mapping.walk import walk
 from trainyard.parts.folds import Folds
 
-Moved = dict[tuple[str, Direction], int]
+PORTS = ("scratchpad_read", "scratchpad_write", "local_read", "local_write")
+"""What an array counts in elements by operand: `scratchpad_read_a`, `local_write_out`."""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What moves between DRAM and scratchpad: bytes over the pins by tensor, and what they are on chip, where they may be more."""
+
+    bytes: dict[tuple[str, Direction], int] = field(default_factory=dict)
+    events: dict[str, float] = field(
+        default_factory=lambda: {"dram_read": 0.0, "dram_write": 0.0, "scratchpad_write": 0.0, "scratchpad_read": 0.0}
+    )
+
+    def add(self, move: Move) -> None:
+        """Every DRAM byte also crosses the scratchpad's port once, expanded; a spill goes out and comes back."""
+        if not move.size:
+            return
+        key = move.label, move.direction
+        self.bytes[key] = self.bytes.get(key, 0) + move.size
+        comes = {"read": 1.0, "write": 0.0, "spill": 0.5}[move.direction]
+        self.events["dram_read"] += move.size * comes
+        self.events["dram_write"] += move.size * (1.0 - comes)
+        self.events["scratchpad_write"] += move.held * comes
+        self.events["scratchpad_read"] += move.held * (1.0 - comes)
+
+    @property
+    def total(self) -> int:
+        return sum(self.bytes.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,8 +77,9 @@ class Costing:
         events: dict[str, float] = {}
         op = step.ops[work.ops[0]]
         assert isinstance(op.body, MatMul | Convolution)
-        tiled = walk(demand.problem, planned.tiling, self.supply, tile_cost(self.array, step, op, demand.grad_input, masks, events))
-        return self._product(demand, tiled, events)
+        compute = tile_cost(self.array, step, op, demand.grad_input, masks, events)
+        tiled = walk(demand.problem, planned.tiling, self.supply, compute)
+        return replace(self._product(demand, tiled, events), uncertainty=compute.uncertainty)
 
     def _compute(self, op: MatMul) -> int:
         """A product whose operands are on chip already; closed forms count without the closing -1 of a whole op."""
@@ -62,67 +90,66 @@ class Costing:
         return self.supply.latency_cycles + math.ceil(size / self.supply.bytes_per_cycle) if size > 0 else 0
 
     def _product(self, demand: ProductDemand, tiled: Tiled, events: Mapping[str, float] | None = None) -> DeviceCost:
-        moved: Moved = {}
-        _add(moved, (demand.labels[0], "read", tiled.a_read))
-        _add(moved, (demand.labels[1], "read", tiled.b_read))
+        traffic, problem, spilled = Traffic(), demand.problem, tiled.spill_write + tiled.spill_read
+        traffic.add(Move(demand.labels[0], "read", tiled.a_read, _expanded(tiled.a_read, problem.a_bytes, problem.a_held_bytes)))
+        traffic.add(Move(demand.labels[1], "read", tiled.b_read, _expanded(tiled.b_read, problem.b_bytes, problem.b_held_bytes)))
         for moves in demand.drained:
             for move in moves:
-                _add(moved, move)
-        _add(moved, (demand.labels[2], "spill", tiled.spill_write + tiled.spill_read))
+                traffic.add(move)
+        traffic.add(Move(demand.labels[2], "spill", spilled, spilled))
         vector = -(-demand.vector_operations // self.vector_lanes)
         cycles = max(tiled.cycles, vector)
         dram = math.ceil(tiled.dram_bytes / self.supply.bytes_per_cycle)
         bound = _bound(compute=tiled.compute_cycles, dram=dram, vector=vector)
         waiting = max(0, cycles - tiled.compute_cycles) / max(1, tiled.dram_bytes)  # an epilogue's bytes hide behind the array
-        weights = [sum(size for _, _, size in moves) * waiting for moves in demand.drained]
+        weights = [sum(move.size for move in moves) * waiting for moves in demand.drained]
         weights[0] = cycles - sum(weights[1:])
         found = dict(events) if events is not None else dict(self.array.cost(demand.problem.op).events)
         return DeviceCost(
             cycles=cycles,
             compute_cycles=tiled.compute_cycles,
-            bytes=moved,
+            bytes=traffic.bytes,
             share=shares(weights),
-            events=_events(found, demand, moved),
+            events=_events(found, demand, traffic),
             bound=bound,
         )
 
     def _stream(self, demand: StreamDemand) -> DeviceCost:
-        moved: Moved = {}
+        traffic = Traffic()
         for move in demand.moves:
-            _add(moved, move)
+            traffic.add(move)
         if demand.again is not None and demand.row_bytes > self.supply.resident_bytes:
-            _add(moved, demand.again)
-        size, vector = sum(moved.values()), -(-demand.vector_operations // self.vector_lanes)
-        dram = self._transfer(size)
+            traffic.add(demand.again)
+        vector, dram = -(-demand.vector_operations // self.vector_lanes), self._transfer(traffic.total)
         return DeviceCost(
             cycles=max(1, dram, vector),
             compute_cycles=vector,
-            bytes=moved,
+            bytes=traffic.bytes,
             share=(1.0,),
-            events={"vector_op": demand.vector_operations, **_crossings(moved)},
+            events={"vector_op": demand.vector_operations, **traffic.events},
             bound=_bound(compute=0, dram=dram, vector=vector),
         )
 
     def _fused(self, demand: FusedDemand) -> DeviceCost:
         """Array, vector unit and DRAM work side by side on a kernel that never leaves the chip in between."""
-        moved: Moved = {}
+        traffic = Traffic()
         for move in demand.moves:
-            _add(moved, move)
+            traffic.add(move)
         parts = max(1, math.ceil(demand.item_bytes / self.supply.resident_bytes))
-        for label, direction, size in demand.again:
-            _add(moved, (label, direction, size * (parts - 1)))
+        for move in demand.again:
+            traffic.add(move._replace(size=move.size * (parts - 1), held=move.held * (parts - 1)))
         cycles_of = [0 if op is None else self._compute(op) for op in demand.products]
         vectors = [-(-operations // self.vector_lanes) for operations in demand.vector_operations]
-        events: dict[str, float] = {"vector_op": sum(demand.vector_operations), **_crossings(moved)}
+        events: dict[str, float] = {"vector_op": sum(demand.vector_operations), **traffic.events}
         for op in demand.products:
             if op is not None:
                 size = DTYPE_BYTES[demand.number]
                 _count_array(events, self.array.cost(op).events, (size, size, size), demand.number)
-        compute, vector, dram = sum(cycles_of), sum(vectors), self._transfer(sum(moved.values()))
+        compute, vector, dram = sum(cycles_of), sum(vectors), self._transfer(traffic.total)
         return DeviceCost(
             cycles=max(1, compute, vector, dram),
             compute_cycles=compute,
-            bytes=moved,
+            bytes=traffic.bytes,
             share=shares([cycles + vector for cycles, vector in zip(cycles_of, vectors, strict=True)]),
             events=events,
             bound=_bound(compute=compute, dram=dram, vector=vector),
@@ -142,41 +169,32 @@ def shares(weights: Sequence[float]) -> tuple[float, ...]:
     return (*parts, 1.0 - sum(parts))
 
 
-def _add(moved: Moved, move: Move) -> None:
-    label, direction, size = move
-    if size:
-        moved[label, direction] = moved.get((label, direction), 0) + size
+def _expanded(moved: int, size: int, held: int | None) -> int:
+    """What an operand is on chip that goes through as often as `moved` holds its `size`."""
+    return moved if held is None or not size else moved * held // size
 
 
 def _bound(**cycles: int) -> str:
     return max(cycles, key=lambda name: cycles[name])
 
 
-def _crossings(moved: Moved) -> dict[str, float]:
-    """Every DRAM byte also crosses the scratchpad's port once; a spill goes out and comes back."""
-    read = written = 0.0
-    for (_, direction), size in moved.items():
-        read += size if direction == "read" else size / 2 if direction == "spill" else 0
-        written += size if direction == "write" else size / 2 if direction == "spill" else 0
-    return {"dram_read": read, "dram_write": written, "scratchpad_write": read, "scratchpad_read": written}
-
-
 def _count_array(events: dict[str, float], counted: Mapping[str, float], sizes: tuple[int, int, int], number: str) -> None:
-    """An array's own events: elements at the scratchpad's ports become bytes, MACs are kept by their format as well."""
-    ports = {
-        "scratchpad_read_a": ("scratchpad_read", sizes[0]),
-        "scratchpad_read_b": ("scratchpad_read", sizes[1]),
-        "scratchpad_read_out": ("scratchpad_read", 4),
-        "scratchpad_write_out": ("scratchpad_write", 4),
-    }
+    """An array's own events: elements at the ports of scratchpads become bytes, MACs are kept by their format as well.
+
+    The scratchpad is the device's; `local` ones belong to the array.
+    """
+    operands = {"a": sizes[0], "b": sizes[1], "out": 4}
     for name, count in counted.items():
-        target, size = ports.get(name, (name, 1))
+        target, _, operand = name.rpartition("_")
+        if target not in PORTS or operand not in operands:
+            target, operand = name, ""
+        size = operands.get(operand, 1)
         events[target] = events.get(target, 0.0) + count * size
     kept = f"mac_{number}"
     events[kept] = events.get(kept, 0.0) + counted.get("mac", 0.0)
 
 
-def _events(counted: Mapping[str, float], demand: ProductDemand, moved: Moved) -> dict[str, float]:
-    events: dict[str, float] = {"vector_op": demand.vector_operations, **_crossings(moved)}
+def _events(counted: Mapping[str, float], demand: ProductDemand, traffic: Traffic) -> dict[str, float]:
+    events: dict[str, float] = {"vector_op": demand.vector_operations, **traffic.events}
     _count_array(events, counted, demand.element_bytes, demand.number)
     return events

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from trainyard.devices.precision import Precision
 from trainyard.ir import Direction, MatMul
@@ -13,8 +13,15 @@ from trainyard.mapping.works import Fusion
 
 Im2col = Literal["raw", "materialised"]
 Scope = Literal["all", "products"]
-Move = tuple[str, Direction, int]
-"""(label, direction, bytes)."""
+
+
+class Move(NamedTuple):
+    """Bytes over the DRAM's pins, and what they are in the scratchpad: more where a DMA engine expands them."""
+
+    label: str
+    direction: Direction
+    size: int
+    held: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,88 +4,119 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
+from trainyard.devices import unrolled
 from trainyard.errors import UnknownName
-from trainyard.ir import DENSE, Array, Convolution, Letter, Masks, MaskView, MatMul, Op, Operand, Phase, Step, TensorKey
-from trainyard.mapping.lowering import GradInput, lower, operand_order
-from trainyard.mapping.views import unpacked
+from trainyard.ir import DENSE, Array, Convolution, Masks, MaskSource, MaskView, MatMul, Op, Operand, Step, TensorKey
+from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.walk import Tile
+from trainyard.parts.operands import PLACES, extent_of, letter_of, own_name, turned
+from trainyard.parts.views import unpacked
 
 Cut = tuple[int, int]
-PLACES: dict[str, tuple[Letter, Letter]] = {"forward": ("A", "W"), "grad_input": ("G", "W"), "grad_weight": ("A", "G")}
-"""What a and b of a convolution's product are to its geometry."""
+Viewer = Callable[[int, Cut, Cut], Operand]
 
 
-def tile_cost(
-    array: Array, step: Step, op: Op, grad_input: GradInput, masks: Masks, events: dict[str, float]
-) -> Callable[[Tile], int]:
-    """Cycles of a tile with the zeros that lie in it; its events are added up in `events`."""
-    left, right = (_viewer(step, op, grad_input, masks, side) for side in (0, 1))
+def aware(array: Array) -> bool:
+    """Whether an array looks at the zeros of its operands: it says so, or has no closed form that would do without them."""
+    return bool(getattr(array, "operand_aware", not hasattr(array, "folds")))
 
-    def cycles(tile: Tile) -> int:
-        cost = array.cost(tile.op, a=left(tile.product, tile.m, tile.k), b=right(tile.product, tile.k, tile.n))
+
+@dataclass(slots=True)
+class TileCosts:
+    """Cycles of a tile with the zeros that lie in it; what all tiles together did is added up in `events`.
+
+    Where an array samples outputs, the errors of tiles that share the operand looked at are the same, those of others independent.
+    The array does not say which operand it was, so the larger of both readings counts.
+    """
+
+    array: Array
+    left: Viewer
+    right: Viewer
+    events: dict[str, float]
+    _shared: tuple[dict[Any, float], dict[Any, float]] = field(default_factory=lambda: ({}, {}))
+
+    def __call__(self, tile: Tile) -> int:
+        a, b = self.left(tile.product, tile.m, tile.k), self.right(tile.product, tile.k, tile.n)
+        cost = self.array.cost(tile.op, a=a, b=b)
         for name, count in cost.events.items():
-            events[name] = events.get(name, 0.0) + count
+            self.events[name] = self.events.get(name, 0.0) + count
+        if cost.uncertainty:
+            for shared, place in zip(self._shared, ((tile.product, tile.m, tile.k), (tile.product, tile.k, tile.n)), strict=True):
+                shared[place] = shared.get(place, 0.0) + cost.uncertainty
         return cost.cycles
 
-    return cycles
+    @property
+    def uncertainty(self) -> float:
+        """Half-width of the 95 % interval of all cycles so far."""
+        return max(math.sqrt(sum(half * half for half in shared.values())) for shared in self._shared)
 
 
-def _viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -> Callable[[int, Cut, Cut], Operand]:
+def tile_cost(array: Array, step: Step, op: Op, grad_input: GradInput, masks: Masks, events: dict[str, float]) -> TileCosts:
+    """What the tiles of one op cost; their events are added up in `events`."""
+    left, right = (viewer(step, op, grad_input, masks, side) for side in (0, 1))
+    return TileCosts(array, left, right, events)
+
+
+def viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -> Viewer:
     """Operand a (side 0) or b (side 1) of a tile: which of the products, its rows, its columns. Dense where no mask is known."""
-    body, letter = op.body, _letter(step, op, side)
+    body, letter = op.body, letter_of(step, op, side)
     assert isinstance(body, MatMul | Convolution)
-    if not letter or not _recorded(masks, (op.layer, op.call, letter)):
+    found = mask_of(step, op, side, letter, masks) if letter else None
+    if found is None:
         return lambda item, rows, columns: DENSE
-    product = lower(body, grad_input).product
-    extent = (product.M, product.K) if side == 0 else (product.K, product.N)
+    source, key = found
     if isinstance(body, Convolution):
+        product = lower(body, grad_input).product
+        extent = extent_of(product, side)
         dilated = body.product == "grad_input" and grad_input == "dilated"
-        turned = (body.product, side) in (("forward", 1), ("grad_weight", 0))
-        whole = MaskView(masks, (op.layer, op.call, letter), body, turned, place=PLACES[body.product][side], dilated=dilated)
+        turn = (body.product, side) in (("forward", 1), ("grad_weight", 0))
+        whole = MaskView(source, key, body, turn, place=PLACES[body.product][side], dilated=dilated)
     else:
-        turned = _turned(step, op, side, letter, extent)
-        height = body.count * (extent[1] if turned else extent[0])
-        whole = MaskView(masks, (op.layer, op.call, letter), None, turned, height=height)
+        extent = extent_of(body, side)
+        turn = turned(step, op, side, letter, extent)
+        whole = MaskView(source, key, None, turn, height=body.count * (extent[1] if turn else extent[0]))
+    below = extent[1] if turn else extent[0]  # products stand below each other before they are turned
+    seen: dict[tuple[int, Cut, Cut], MaskView] = {}
 
     def view(item: int, rows: Cut, columns: Cut) -> MaskView:
-        offset = item * (extent[1] if turned else extent[0])  # products stand below each other before they are turned
-        rows, columns = (rows, _moved(columns, offset)) if turned else (_moved(rows, offset), columns)
-        return MaskView(whole.source, whole.key, whole.geometry, turned, rows, columns, whole.place, whole.dilated, whole.height)
+        """Tiles with the same rows and columns see one and the same view."""
+        place = (item, rows, columns)
+        known = seen.get(place)
+        if known is None:
+            offset = item * below
+            cut = (rows, _moved(columns, offset)) if turn else (_moved(rows, offset), columns)
+            known = seen[place] = MaskView(source, key, whole.geometry, turn, *cut, whole.place, whole.dilated, whole.height)
+        return known
 
     return view
 
 
-def _recorded(masks: Masks, key: TensorKey) -> bool:
-    """Recording may be limited to some layers, and unrolled ones (RNNs) have no mask for each call."""
-    try:
-        unpacked(masks, key)
-    except UnknownName:
-        return False
-    return True
+def mask_of(step: Step, op: Op, side: int, letter: str, masks: Masks) -> tuple[MaskSource, TensorKey] | None:
+    """Where an operand's zeros are: under its own name, under its letter, or as a part of what a recurrent layer left."""
+    names = (own_name(step, op, side), letter)
+    for name in names if hasattr(masks, "specs") else names[::-1]:
+        if name and recorded(masks, (op.layer, op.call, name)):
+            return masks, (op.layer, op.call, name)
+    return unrolled.mask_of(step, op, side, letter, masks, lambda key: recorded(masks, key))
+
+
+def recorded(masks: Masks, key: TensorKey) -> bool:
+    """Recording may be limited to some layers. Asked of the list of masks where there is one: missing ones are many."""
+    listed = getattr(masks, "specs", None)
+    if listed is None:
+        try:
+            unpacked(masks, key)
+        except UnknownName:
+            return False
+        return True
+    layer, call, letter = key
+    if letter == "W":  # one weight for all calls of a layer
+        return any((layer, earlier, letter) in listed for earlier in range(call, -1, -1))
+    return key in listed
 
 
 def _moved(cut: Cut, offset: int) -> Cut:
     return cut[0] + offset, cut[1] + offset
-
-
-def _letter(step: Step, op: Op, side: int) -> Letter:
-    """By the order of the lowered product; a convolution without letters has those of its geometry."""
-    if isinstance(op.body, Convolution) and not op.letters:
-        return PLACES[op.body.product][side]
-    position = operand_order(step, op)[side]
-    return op.letters[position] if len(op.letters) > position else ""
-
-
-def _turned(step: Step, op: Op, side: int, letter: Letter, want: tuple[int, int]) -> bool:
-    """Whether a matrix product's operand is the transpose of its tensor (rows by last dimension).
-
-    Of A and G the rows are samples: M or N of the product, K where a weight gradient sums over them. W is as its parameter says.
-    """
-    if letter != "W":
-        return (side == 0) == (op.phase is Phase.GRAD_WEIGHT)
-    shape = step.tensors[step.base(op.inputs[side])].shape if len(op.inputs) > side else ()
-    for have in (shape[-2:], (*shape[:1], math.prod(shape[1:]))):  # a weight of each product, or one whose rest is flattened
-        if have[0:1] != have[1:2] and have in (want, want[::-1]):
-            return have != want
-    return (side == 1) != op.phase.backward  # nn.Linear keeps W as (out, in)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trainyard.devices.compressed import Densities, moved_bytes
 from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, Policy, ProductDemand, StreamDemand
 from trainyard.devices.precision import dtype_of
 from trainyard.errors import NotModelled
@@ -35,6 +36,8 @@ from trainyard.mapping.works import Fusion, group, per_step, readers
 BY_LETTER = {"A": "X", "W": "W", "G": "dY"}
 RESULT = {Phase.GRAD_INPUT: "dX", Phase.GRAD_WEIGHT: "dW"}
 BY_ROLE = {"parameter": "W", "gradient": "dY", "parameter_gradient": "dW"}
+RAW: Densities = {}
+"""Nothing is known of zeros, or nothing made of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +48,22 @@ class Profile:
     number: Mapping[tuple[int, ...], int]
 
 
+def profile(step: Step, policy: Policy, zeros: Densities = RAW) -> Profile:
+    """Every Work's demand; collectives are left to a system and have none. `zeros` is what a compressing DMA engine knows of."""
+    return _profile(step, policy, zeros) if zeros else _raw(step, policy)
+
+
 @per_step
-def profile(step: Step, policy: Policy) -> Profile:
-    """Every Work's demand; collectives are left to a system and have none."""
+def _raw(step: Step, policy: Policy) -> Profile:
+    return _profile(step, policy, RAW)
+
+
+def _profile(step: Step, policy: Policy, zeros: Densities) -> Profile:
     distinct: dict[Demand, int] = {}
     number: dict[tuple[int, ...], int] = {}
     for work in group(step, fusion_of(policy)):
         if not isinstance(step.ops[work.ops[0]].body, Collective):
-            number[work.ops] = distinct.setdefault(demand(step, work, policy), len(distinct))
+            number[work.ops] = distinct.setdefault(demand(step, work, policy, zeros), len(distinct))
     return Profile(tuple(distinct), number)
 
 
@@ -61,7 +72,7 @@ def fusion_of(policy: Policy) -> Fusion:
     return policy.fusion if policy.scope == "all" else "none"
 
 
-def demand(step: Step, work: Work, policy: Policy) -> Demand:
+def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> Demand:
     ops = [step.ops[index] for index in work.ops]
     if work.grouping not in ("single", "chain"):
         raise NotModelled(f"{work.grouping} of {', '.join(op.name for op in ops)}: this device does works one by one")
@@ -75,10 +86,10 @@ def demand(step: Step, work: Work, policy: Policy) -> Demand:
         return NoDemand(ops=len(ops), why="alone")
     if policy.scope == "products" and not any(op.is_product for op in ops):
         return NoDemand(ops=len(ops), why="scope")
-    books = _Books(step, policy)
+    books = _Books(step, policy, zeros)
     if ops[0].fused is not None:
         return _kernel(books, work, ops)
-    return _product(books, work, ops) if ops[0].is_product else _stream(books, ops[0])
+    return _product(books, work, ops) if ops[0].is_product else _stream(books, work.ops[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +98,7 @@ class _Books:
 
     step: Step
     policy: Policy
+    zeros: Densities
 
     def dtype(self, tensor: int | None) -> str:
         spec = TensorSpec((1,)) if tensor is None else self.step.tensors[tensor]
@@ -102,16 +114,22 @@ class _Books:
     def role(self, tensor: int) -> str:
         return str(self.step.tensors[tensor].role)
 
-    def moves(self, tensors: tuple[int, ...], direction: Direction) -> dict[int, Move]:
+    def moved(self, op: int, tensor: int | None, direction: Direction, size: int) -> int:
+        """What crosses the pins where an op reads or writes so many bytes of a tensor."""
+        density = self.zeros.get((op, self.step.base(tensor), direction)) if self.zeros and tensor is not None else None
+        return size if density is None else moved_bytes(size, DTYPE_BYTES[self.dtype(tensor)], density)
+
+    def move(self, op: int, tensor: int, direction: Direction, size: int) -> Move:
+        return Move(self.role(tensor), direction, self.moved(op, tensor, direction, size), size)
+
+    def moves(self, op: int, tensors: tuple[int, ...], direction: Direction) -> dict[int, Move]:
         """One move for each memory that is touched; several views of one never add up to more than all of it."""
-        found: dict[int, Move] = {}
+        found: dict[int, int] = {}
         for tensor in dict.fromkeys(tensors):
             base = self.step.base(tensor)
             size = self.bytes(tensor)
-            if base in found:
-                size = min(found[base][2] + size, self.bytes(base))
-            found[base] = (self.role(base), direction, size)
-        return {base: move for base, move in found.items() if move[2]}
+            found[base] = min(found[base] + size, self.bytes(base)) if base in found else size
+        return {base: self.move(op, base, direction, size) for base, size in found.items() if size}
 
 
 def _product(books: _Books, work: Work, ops: list[Op]) -> ProductDemand:
@@ -124,13 +142,18 @@ def _product(books: _Books, work: Work, ops: list[Op]) -> ProductDemand:
     raw = policy.im2col == "raw"
     a, b, out = ((side.elements if raw else side.matrix) for side in (lowered.a, lowered.b, lowered.out))
     labels = _labels(books, head, lowered, (first, second))
-    drained = _drained(books, work, ops, (labels[2], "write", out * sizes[2]))
+    left, right, sums = a * sizes[0], b * sizes[1], out * sizes[2]
+    a_bytes, b_bytes = (books.moved(work.ops[0], t, "read", size) for t, size in ((first, left), (second, right)))
+    leaves = Move(labels[2], "write", books.moved(work.ops[0], result, "write", sums), sums)
+    drained = _drained(books, work, ops, leaves)
     return ProductDemand(
         problem=Problem(
             op=lowered.product,
-            a_bytes=a * sizes[0],
-            b_bytes=b * sizes[1],
-            out_bytes=sum(size for moves in drained for _, _, size in moves),
+            a_bytes=a_bytes,
+            b_bytes=b_bytes,
+            a_held_bytes=None if a_bytes == left else left,
+            b_held_bytes=None if b_bytes == right else right,
+            out_bytes=sum(move.size for moves in drained for move in moves),
             sum_bytes=min(out, lowered.out.matrix) * max(policy.accumulator_bytes, sizes[2]),  # no sums where no window reaches
         ),
         labels=labels,
@@ -170,12 +193,12 @@ def _drained(books: _Books, work: Work, ops: list[Op], result: Move) -> tuple[tu
     produced: set[int] = set()
     for position, (index, op) in enumerate(zip(work.ops, ops, strict=True)):
         reads = op.inputs if position else op.inputs[2:]  # a product's further inputs are added to it
-        moves = [move for base, move in books.moves(reads, "read").items() if base not in produced]
+        moves = [move for base, move in books.moves(index, reads, "read").items() if base not in produced]
         last = position == len(ops) - 1
         outputs = {step.base(t): t for t in op.outputs}
         for base, tensor in outputs.items():
             if last or (position and base not in map(step.base, op.outputs[:1])) or _needed_outside(step, base, index, inside):
-                moves.append(result if position == 0 else (books.role(base), "write", books.bytes(tensor)))
+                moves.append(result if position == 0 else books.move(index, base, "write", books.bytes(tensor)))
         if not op.outputs and position == 0:
             moves.append(result)
         produced.update(outputs)
@@ -203,35 +226,38 @@ def _operations(op: Op) -> int:
             return 0
 
 
-def _gathered(books: _Books, op: Op, body: Gather) -> tuple[Move, ...]:
-    """Only the rows that are named cross, not the table; a scatter reads them, adds, and writes them back."""
+def _gathered(books: _Books, index: int, body: Gather) -> tuple[Move, ...]:
+    """Only the rows that are named cross, not the table, and as they are; a scatter reads them, adds, and writes them back."""
+    op = books.step.ops[index]
     source = books.dtype(op.inputs[0]) if op.inputs else books.dtype(None)
     rows = body.rows * body.width * DTYPE_BYTES[source]
     table = books.role(op.outputs[0] if body.scatter else op.inputs[0]) if op.inputs and op.outputs else "activation"
     picked = "gradient" if body.scatter and not op.inputs else (books.role(op.inputs[0]) if body.scatter else "activation")
-    others = tuple(books.moves(op.inputs[1:], "read").values())
+    others = tuple(books.moves(index, op.inputs[1:], "read").values())
     if body.scatter:
-        return ((picked, "read", rows), (table, "read", rows), (table, "write", rows), *others)
+        return (Move(picked, "read", rows, rows), Move(table, "read", rows, rows), Move(table, "write", rows, rows), *others)
     written = books.role(op.outputs[0]) if op.outputs else "activation"
-    return ((table, "read", rows), (written, "write", rows), *others)
+    return (Move(table, "read", rows, rows), Move(written, "write", rows, rows), *others)
 
 
-def _stream(books: _Books, op: Op) -> StreamDemand:
+def _stream(books: _Books, index: int) -> StreamDemand:
+    op = books.step.ops[index]
     body = op.body
     operations = _operations(op)
     if isinstance(body, Gather):
-        return StreamDemand(moves=_gathered(books, op, body), vector_operations=operations)
-    reads = list(books.moves(op.inputs, "read").values())
-    writes = list(books.moves(op.outputs, "write").values())
+        return StreamDemand(moves=_gathered(books, index, body), vector_operations=operations)
+    reads = list(books.moves(index, op.inputs, "read").values())
+    writes = list(books.moves(index, op.outputs, "write").values())
     if not reads and not writes:  # a step without tensors: the body's own sizes
         assert isinstance(body, ElementWise | Reduction | Copy | Update)
         size = DTYPE_BYTES[books.dtype(None)]
         left = body.results if isinstance(body, Reduction) else body.elements
-        reads, writes = [("activation", "read", body.elements * size)], [("activation", "write", left * size)]
+        reads = [Move("activation", "read", body.elements * size, body.elements * size)]
+        writes = [Move("activation", "write", left * size, left * size)]
     again, row = None, 0
     if isinstance(body, Reduction) and body.passes > 1 and reads:
-        label, direction, largest = max(reads, key=lambda move: move[2])
-        again, row = (label, direction, largest * (body.passes - 1)), largest // _rows(books, op, body)
+        largest, more = max(reads, key=lambda move: move.held), body.passes - 1
+        again, row = largest._replace(size=largest.size * more, held=largest.held * more), largest.held // _rows(books, op, body)
     return StreamDemand(moves=(*reads, *writes), vector_operations=operations, again=again, row_bytes=row)
 
 
@@ -252,21 +278,21 @@ def _kernel(books: _Books, work: Work, ops: list[Op]) -> FusedDemand:
     reads: dict[int, Move] = {}
     again: dict[int, Move] = {}
     moves: list[Move] = []
-    for op in ops:
+    for index, op in zip(work.ops, ops, strict=True):
         if isinstance(op.body, Gather):
-            moves.extend(move for move in _gathered(books, op, op.body) if move[1] == "read")
+            moves.extend(move for move in _gathered(books, index, op.body) if move.direction == "read")
             continue
         outside = tuple(t for t in op.inputs if step.base(t) not in produced)
-        reads.update(books.moves(outside, "read"))
+        reads.update(books.moves(index, outside, "read"))
         if op.is_product and op.inputs[1:2] and step.base(op.inputs[1]) not in produced:
-            again.update(books.moves(op.inputs[1:2], "read"))
+            again.update(books.moves(index, op.inputs[1:2], "read"))
     written = {
-        step.base(t): (books.role(step.base(t)), "write", books.bytes(t))
+        step.base(t): books.move(index, step.base(t), "write", books.bytes(t))
         for index, op in zip(work.ops, ops, strict=True)
         for t in op.outputs
         if _needed_outside(step, step.base(t), index, inside) or not readers(step).get(step.base(t))
     }
-    moves.extend((*reads.values(), *written.values()))  # type: ignore[arg-type]  # the direction is a literal
+    moves.extend((*reads.values(), *written.values()))
     products = tuple(lower(op.body).product if isinstance(op.body, MatMul | Convolution) else None for op in ops)
     items = max((product.count for product in products if product is not None), default=1)
     scores = [op for op in ops if op.is_product]
@@ -274,7 +300,7 @@ def _kernel(books: _Books, work: Work, ops: list[Op]) -> FusedDemand:
         products=products,
         moves=tuple(moves),
         again=tuple(again.values()),
-        item_bytes=sum(size for _, _, size in moves) // items,
+        item_bytes=sum(move.held for move in moves) // items,
         vector_operations=tuple(_operations(op) if books.policy.scope == "all" else 0 for op in ops),
         number=books.dtype(scores[0].inputs[0] if scores and scores[0].inputs else None),
     )

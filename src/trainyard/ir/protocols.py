@@ -6,6 +6,7 @@ A System makes a Plan.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
@@ -34,11 +35,15 @@ class Product:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayCost:
-    """`cycles` for all of it; `finish` when each product of it ends; `events` to be multiplied with an energy table."""
+    """`cycles` for all of it; `finish` when each product of it ends; `events` to be multiplied with an energy table.
+
+    `uncertainty` is the half-width, in cycles, of the 95 % interval where outputs were sampled; 0 where all were looked at.
+    """
 
     cycles: int
     finish: tuple[int, ...] = ()
     events: Mapping[str, float] = field(default_factory=dict)
+    uncertainty: float = 0.0
 
 
 @runtime_checkable
@@ -63,14 +68,15 @@ def one_after_another(array: Array, products: Sequence[Product]) -> ArrayCost:
     """The default of `Array.concurrent`."""
     finish: list[int] = []
     events: dict[str, float] = {}
-    cycles = 0
+    cycles, squares = 0, 0.0
     for product in products:
         cost = array.cost(product.op, a=product.a, b=product.b)
         cycles += cost.cycles
         finish.append(cycles)
+        squares += cost.uncertainty**2
         for name, count in cost.events.items():
             events[name] = events.get(name, 0.0) + count
-    return ArrayCost(cycles=cycles, finish=tuple(finish), events=events)
+    return ArrayCost(cycles=cycles, finish=tuple(finish), events=events, uncertainty=math.sqrt(squares))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +93,7 @@ class DeviceCost:
 
     `bytes` counts off-chip traffic by tensor and direction; `share` divides cycles among the Work's ops and sums to 1; `bound`
     names what it waits for (compute, dram, launch, ...); `events` count all that costs energy, DRAM bytes included (`dram_read`).
+    `uncertainty` is that of its array's cycles (`ArrayCost`).
     """
 
     cycles: int
@@ -96,6 +103,7 @@ class DeviceCost:
     events: Mapping[str, float] = field(default_factory=dict)
     bound: str = "compute"
     assumptions: tuple[Assumption, ...] = ()
+    uncertainty: float = 0.0
 
 
 @runtime_checkable

@@ -1,7 +1,9 @@
 """Compiled loops of the tile search. The plain twin is `mapping.walk`: it visits every tile one by one.
 
 Axes are numbered m, n, k = 0, 1, 2. A size is stored with its edge: `size[axis][index] = (full, count, edge)`. Tile cycles come
-from rows of `parts.folds.Folds`, or from a table where an array has no closed form.
+from rows of `parts.folds.Folds`, or from a table where an array has no closed form. `rates` are bytes per matrix element: of A, B,
+finished and unfinished sums as they cross the DRAM's pins, then of A and B as they lie in the scratchpad (unfinished sums are the
+same in both).
 """
 
 from __future__ import annotations
@@ -83,8 +85,8 @@ def tiled_cycles(tile: Whole, order: Whole, count: int, rates: Real, supply: Rea
     """Cycles of all tile steps: each the longer of its compute and of the DRAM's work beside it; first fill and last drain show.
 
     `tile[axis] = (full, count, edge)`; `kinds[em, en, ek]` are compute cycles of a tile, e = 1 where it is the clipped one;
-    `rates` are bytes per element of A, B, finished and unfinished sums; `supply[0]` is bytes per cycle. Steps that look alike (the
-    first, the last, the last but one and all others of each loop) are evaluated once: at most 64 of them.
+    `supply[0]` is bytes per cycle. Steps that look alike (the first, the last, the last but one and all others of each loop) are
+    evaluated once: at most 64 of them.
     """
     speed = supply[0]
     here, there, x = np.zeros(3, np.int64), np.zeros(3, np.int64), np.zeros(3, np.int64)
@@ -189,6 +191,7 @@ def _kinds(tile: Whole, where: Whole, forms: Whole, over: Whole, table: Whole, k
                     m, n, k = over[0, where[0], em, form], over[1, where[1], en, form], over[2, where[2], ek, form]
                     stream, fixed, floor = forms[form, 3], forms[form, 4], forms[form, 5]
                     folds, steps = (n * k, m) if stream == 0 else ((m * k, n) if stream == 1 else (m * n, k))
+                    folds = (folds + forms[form, 6] - 1) // forms[form, 6]
                     interval = fixed + steps if floor < 0 else max(steps, floor)
                     cycles = (folds - 1) * interval + fixed + steps
                     best = cycles if best < 0 or cycles < best else best
@@ -237,9 +240,10 @@ def best_tile(
     found = 0
     for candidate in range(candidates):
         _place(candidate, ends, parts, where, tile)
-        operands = float(tile[0, 0]) * tile[2, 0] * rates[0] + float(tile[2, 0]) * tile[1, 0] * rates[1]
-        if operands + float(tile[0, 0]) * tile[1, 0] * rates[3] > supply[1]:
+        held = float(tile[0, 0]) * tile[2, 0] * rates[4] + float(tile[2, 0]) * tile[1, 0] * rates[5]
+        if held + float(tile[0, 0]) * tile[1, 0] * rates[3] > supply[1]:
             continue
+        operands = float(tile[0, 0]) * tile[2, 0] * rates[0] + float(tile[2, 0]) * tile[1, 0] * rates[1]
         drain = transfer(tile[0, 2] * tile[1, 2] * rates[2], supply[0], latency)
         busy = _kinds(tile, where, forms, over, table, kinds) * count + transfer(operands, supply[0], latency) + drain
         for order in range(6):

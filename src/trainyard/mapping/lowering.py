@@ -23,7 +23,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.ir import Convolution, MatMul, Op, ProductBody, Step
+from trainyard.ir import Convolution, MatMul, ProductBody
+from trainyard.parts.operands import operand_order as operand_order
+from trainyard.parts.windows import backward_table, forward_table
 
 GradInput = Literal["col2im", "dilated"]
 Label = Literal["X", "W", "Y", "dX", "dW", "dY"]
@@ -139,20 +141,6 @@ def lower(body: ProductBody, grad_input: GradInput = "col2im") -> Lowered:
     return Lowered(product=spread, a=gradient, b=weight, out=result, source=body, grad_input="dilated")
 
 
-def forward_table(body: Convolution, axis: int) -> npt.NDArray[np.int64]:
-    """[output position, kernel position] -> input position along one axis, -1 in the padding."""
-    out, kernel = np.arange(body.out_size[axis]), np.arange(body.kernel[axis])
-    seen = out[:, None] * body.stride[axis] + kernel * body.dilation[axis] - body.padding[axis]
-    return np.where((seen >= 0) & (seen < body.size[axis]), seen, -1)
-
-
-def backward_table(body: Convolution, axis: int) -> npt.NDArray[np.int64]:
-    """[input position, kernel position] -> output position along one axis, -1 where a zero stands."""
-    back = np.arange(body.size[axis])[:, None] + body.padding[axis] - np.arange(body.kernel[axis]) * body.dilation[axis]
-    out, rest = np.divmod(back, body.stride[axis])
-    return np.where((rest == 0) & (out >= 0) & (out < body.out_size[axis]), out, -1)
-
-
 def _seen(body: Convolution) -> int:
     tables = (forward_table(body, axis) for axis in range(len(body.size)))
     return body.batch * body.in_channels * math.prod(len(np.unique(t[t >= 0])) for t in tables)
@@ -210,17 +198,3 @@ def _gradient_rows(gradient: Array, body: Convolution) -> Array:
 
 def _dilated_rows(gradient: Array, body: Convolution) -> Array:
     return _windows(gradient, [backward_table(body, axis) for axis in range(len(body.size))], body.groups)
-
-
-def operand_order(step: Step, op: Op) -> tuple[int, int]:
-    """Which of an op's two operands is a of the lowered product, and which is b.
-
-    A captured weight gradient reads (dY, X), its product is X times dY. Sizes tell them apart, letters where those are equal.
-    """
-    body = op.body
-    if not isinstance(body, Convolution) or body.product != "grad_weight":
-        return 0, 1
-    if len(op.inputs) > 1 and body.input_elements != body.output_elements:
-        first, second = (step.tensors[t].elements for t in op.inputs[:2])
-        return (1, 0) if first != body.input_elements and second == body.input_elements else (0, 1)
-    return (1, 0) if op.letters[:2] == ("G", "A") else (0, 1)

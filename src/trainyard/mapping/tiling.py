@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from trainyard.errors import BadInput
 from trainyard.ir import Array, MatMul
-from trainyard.parts.folds import AXES, Axis, Folds
+from trainyard.parts.folds import AXES, COLUMNS, Axis, Folds
 
 ORDERS = tuple("".join(AXES[axis] for axis in order) for order in itertools.permutations(range(3)))
 """Loop orders, outer to inner: mnk, mkn, nmk, nkm, kmn, knm."""
@@ -34,7 +34,8 @@ class Problem:
     """A product and the DRAM bytes of its whole tensors (all `count` of them), as often as they go through once.
 
     `out_bytes` is what finished sums move, an epilogue's own reads and writes included; `sum_bytes` is the size of all sums as
-    accumulators. Of a convolution read raw, `a_bytes` is less than its matrix: a tile's share of it is in proportion.
+    accumulators. Of a convolution read raw, `a_bytes` is less than its matrix: a tile's share of it is in proportion. Where a DMA
+    engine expands what it reads, `a_held_bytes` and `b_held_bytes` are the sizes in the scratchpad; else they are the same.
     """
 
     op: MatMul
@@ -42,6 +43,8 @@ class Problem:
     b_bytes: int
     out_bytes: int
     sum_bytes: int
+    a_held_bytes: int | None = None
+    b_held_bytes: int | None = None
 
     @classmethod
     def dense(cls, op: MatMul, element_bytes: int, accumulator_bytes: int = 4) -> Problem:
@@ -56,10 +59,23 @@ class Problem:
 
     @property
     def rates(self) -> tuple[float, float, float, float]:
-        """Bytes per matrix element of A, B, finished sums, unfinished sums."""
+        """DRAM bytes per matrix element of A, B, finished sums, unfinished sums."""
         op = self.op
         left, right, out = (op.count * size for size in (op.M * op.K, op.K * op.N, op.M * op.N))
         return self.a_bytes / left, self.b_bytes / right, self.out_bytes / out, self.sum_bytes / out
+
+    @property
+    def held(self) -> tuple[float, float, float]:
+        """Scratchpad bytes per matrix element of A, B, sums."""
+        op = self.op
+        a_bytes = self.a_bytes if self.a_held_bytes is None else self.a_held_bytes
+        b_bytes = self.b_bytes if self.b_held_bytes is None else self.b_held_bytes
+        return a_bytes / (op.count * op.M * op.K), b_bytes / (op.count * op.K * op.N), self.sum_bytes / (op.count * op.M * op.N)
+
+    @property
+    def all_rates(self) -> tuple[float, ...]:
+        """As the compiled loops take them: `rates`, then A and B as they are held."""
+        return (*self.rates, *self.held[:2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,19 +194,19 @@ def candidates(op: MatMul, granule: Size) -> list[Size]:
 
 def _forms(array: Array) -> Whole:
     rows: Sequence[Folds] = getattr(array, "folds", ())
-    return np.array([form.row for form in rows], dtype=np.int64).reshape(len(rows), 6)
+    return np.array([form.row for form in rows], dtype=np.int64).reshape(len(rows), COLUMNS)
 
 
 def _table(array: Array, problem: Problem, sizes: Whole, ends: Whole, supply: Supply) -> Whole:
     """Tile cycles of an array without a closed form, asked for tile by tile: each size and its edge, where the tile fits."""
-    extents, rates = (problem.op.M, problem.op.N, problem.op.K), problem.rates
+    extents, held = (problem.op.M, problem.op.N, problem.op.K), problem.held
     table = np.zeros(tuple(2 * int(ends[axis, 1]) for axis in range(3)), dtype=np.int64)
     known: dict[Size, int] = {}
     free = itertools.product(*(range(int(ends[axis, 0])) for axis in range(3)))
     small = zip(*(range(int(ends[axis, 0]), int(ends[axis, 1])) for axis in range(3)), strict=True)
     for where in itertools.chain(free, small):
         m, n, k = (int(sizes[axis, index]) for axis, index in enumerate(where))
-        if m * k * rates[0] + k * n * rates[1] + m * n * rates[3] > supply.resident_bytes:
+        if m * k * held[0] + k * n * held[1] + m * n * held[2] > supply.resident_bytes:
             continue
         pairs = [(size, extent - (-(-extent // size) - 1) * size) for size, extent in zip((m, n, k), extents, strict=True)]
         for edges in itertools.product((0, 1), repeat=3):
@@ -217,7 +233,7 @@ def search(problems: Sequence[Problem], array: Array, supply: Supply, tile: Size
     granule, forms = array.granule(), _forms(array)
     menus = [_menu((p.op.M, p.op.N, p.op.K), granule, tile) for p in problems]
     dims = np.array([(p.op.M, p.op.N, p.op.K, p.op.count) for p in problems], dtype=np.int64)
-    rates = np.array([p.rates for p in problems])
+    rates = np.array([p.all_rates for p in problems])
     speed = np.array([supply.bytes_per_cycle, supply.resident_bytes], dtype=np.float64)
     found: Any
     if len(forms):
@@ -244,9 +260,9 @@ def _too_long(op: MatMul) -> BadInput:
 def _tiled(problem: Problem, row: list[int], supply: Supply, tile: Size | None) -> Tiled:
     m, n, k, order, cycles, compute, _, *through = row
     if cycles < 0:
-        op, rates = problem.op, problem.rates
+        op, held = problem.op, problem.held
         m, n, k = (1, 1, 1) if tile is None else (min(tile[0], op.M), min(tile[1], op.N), min(tile[2], op.K))
-        needed = m * k * rates[0] + k * n * rates[1] + m * n * rates[3]
+        needed = m * k * held[0] + k * n * held[1] + m * n * held[2]
         raise BadInput(
             f"tile {m} x {n} x {k} of {op} needs {needed:g} bytes, half of the scratchpad holds {supply.resident_bytes:g}: "
             f"give a larger scratchpad{'' if tile is None else ' or a smaller tiling'}"
@@ -273,6 +289,6 @@ def evaluate(problem: Problem, tiling: Tiling, array: Array, supply: Supply) -> 
     tile = np.array(list(zip(sizes, steps, edges, strict=True)), dtype=np.int64)
     order = np.array([AXES.index(axis) for axis in tiling.order], dtype=np.int64)
     speed = np.array([supply.bytes_per_cycle, supply.resident_bytes], dtype=np.float64)
-    count, rates = problem.op.count, np.array(problem.rates)
+    count, rates = problem.op.count, np.array(problem.all_rates)
     cycles = int(tiles.tiled_cycles(tile, order, count, rates, speed, supply.latency_cycles, kinds))
     return _closed_form(problem, tiling, cycles, compute * count, passes(problem.op, tiling))

@@ -1,4 +1,5 @@
-"""What machines are made of: folds of an array, energy and area tables, checks of fields.
+"""What machines are made of: folds of an array, views and streams of masks, energy and area tables, checks of fields.
 
-Imports errors and units alone. A new part is one file; a table carries the source of each row on its line.
+Imports ir, kernels (inside functions), units and errors. A new part is one file; a table carries the source of each row on its
+line.
 """

@@ -1,4 +1,7 @@
-"""Area of arithmetic and SRAM, by technology node, from tables that are published or widely quoted."""
+"""Area of arithmetic and SRAM, by technology node, from tables that are published or widely quoted.
+
+What a paper laid out itself comes as rows of `ComponentArea`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from trainyard.errors import UnknownName
+from trainyard.parts.checks import require_quantity
 from trainyard.parts.energy import ACCUMULATE
 from trainyard.parts.nodes import area_factor, between, require_node
 
@@ -51,6 +55,8 @@ MULTIPLIER: tuple[Unit, ...] = (
     Unit("fp64", 30800.0, "assumed: four times fp32"),
 )
 SRAM_CELL: tuple[Cell, ...] = (
+    Cell(90, 1.000, "T. Ghani et al., IEDM 2003 (Intel 90 nm)"),
+    Cell(65, 0.570, "P. Bai et al., IEDM 2004 (Intel 65 nm)"),
     Cell(45, 0.346, "K. Mistry et al., IEDM 2007 (Intel 45 nm)"),
     Cell(32, 0.171, "S. Natarajan et al., IEDM 2008 (Intel 32 nm)"),
     Cell(22, 0.092, "C.-H. Jan et al., IEDM 2012 (Intel 22 nm)"),
@@ -85,3 +91,37 @@ def sram_m2(capacity_bytes: float, nm: float) -> float:
     require_node(nm)
     cell = between([(row.nm, row.um2) for row in SRAM_CELL], nm)
     return capacity_bytes * 8 * cell / CELLS_SHARE_OF_MACRO * SQUARE_MICRON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentArea:
+    """What a part takes that a paper laid out: `m2` at `nm`, booked under the name `component`.
+
+    Arithmetic says its `number` format, and stands in place of the table's multipliers; `memory` shrinks as SRAM cells do, all else
+    as logic.
+    """
+
+    component: str
+    m2: float
+    nm: float
+    source: str
+    number: str | None = None
+    memory: bool = False
+
+    def __post_init__(self) -> None:
+        require_quantity(f"ComponentArea {self.component}", zero=True, m2=self.m2)
+        require_node(self.nm)
+
+    def at(self, nm: float, number: str) -> float:
+        """Square metres at another node, and of arithmetic in another format: in proportion to the table's units.
+
+        >>> core = ComponentArea(component="core", m2=1e-6, nm=65, source="assumed: an example", number="fp16")
+        >>> round(core.at(65, "bf16") * 1e6, 3)
+        0.867
+        """
+        if nm == self.nm and self.number in (None, number):
+            return self.m2
+        if self.memory:
+            return self.m2 * sram_m2(1, nm) / sram_m2(1, self.nm)
+        kept = self.number or "fp16"
+        return self.m2 * mac_m2(number if self.number else kept, nm) / mac_m2(kept, self.nm)

@@ -4,6 +4,8 @@ Two tables are published: 45 nm (M. Horowitz: Computing's Energy Problem. ISSCC 
 Three Generations Shaped Google's TPUv4i. ISCA 2021, Table 2). Nodes between them lie on a curve through both that follows
 Stillmaker's gate energies; above 45 nm the gate energies alone scale. Gates shrink faster than whole units did (15x against about
 3x from 45 to 7 nm), which is why the published 7 nm row is an anchor.
+
+What a paper measured of its own parts comes as rows of `Component`: joules of one event at the node of the paper.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from trainyard.errors import UnknownName
+from trainyard.parts.checks import require_quantity
 from trainyard.parts.nodes import between, gate_energy, require_node
 
 PICO = 1e-12
@@ -65,11 +68,31 @@ class Dram:
     source: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Currents:
+    """What one DRAM channel draws while bursts follow each other without a gap, on each of its supplies."""
+
+    read_ma: tuple[float, ...]
+    write_ma: tuple[float, ...]
+    supply_v: tuple[float, ...]
+    bits_per_s: float
+
+    @property
+    def pj_per_bit(self) -> float:
+        """As many bits read as written; opening a row is less than 1 % of it where all of the row is used."""
+        rows = zip(self.read_ma, self.write_ma, self.supply_v, strict=True)
+        drawn = sum((read + write) / 2 * volts for read, write, volts in rows)
+        return drawn * 1e-3 / self.bits_per_s / PICO
+
+
+# supplies VDD1, VDD2, VDDQ; IDD4R and IDD4W of Micron's 6 Gb LPDDR4-3200, one channel of 16 pins, as DRAMSys' memspec quotes them
+LPDDR4 = Currents(read_ma=(2.25, 275.0, 150.0), write_ma=(2.25, 210.0, 55.0), supply_v=(1.8, 1.1, 1.1), bits_per_s=16 * 3.2e9)
+
 DRAM: tuple[Dram, ...] = (
     Dram("ddr4",   1300 / 64, "Jouppi, ISCA 2021, Table 2: DDR3/4, 1300 pJ for 64 bits, interface"),
     Dram("gddr6",   415 / 64, "Jouppi, ISCA 2021, Table 2: 350-480 pJ for 64 bits, interface, the middle"),
     Dram("hbm2",    350 / 64, "Jouppi, ISCA 2021, Table 2: 250-450 pJ for 64 bits, interface, the middle"),
-    Dram("lpddr4",  4.0,      "assumed: the order usually given for LPDDR4; no public table has it"),
+    Dram("lpddr4",  LPDDR4.pj_per_bit, "Micron 6 Gb LPDDR4-3200: currents above; Accelergy (Wu, ICCAD 2019) has 8 pJ/bit"),
 )
 # fmt: on
 
@@ -128,3 +151,35 @@ def dram_joules_per_byte(kind: str) -> float:
         if row.name == kind:
             return row.pj_per_bit * 8 * PICO
     raise UnknownName("DRAM", kind, [row.name for row in DRAM])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """What one `event` of an array costs in a part that a paper measured: `joules` at `nm`.
+
+    `component` is the name it is booked under. Arithmetic says the `number` format that its joules are of; an array with such a row
+    is charged for it in place of the table's multiply-accumulates.
+    """
+
+    event: str
+    component: str
+    joules: float
+    nm: float
+    source: str
+    number: str | None = None
+
+    def __post_init__(self) -> None:
+        require_quantity(f"Component {self.component}", zero=True, joules=self.joules)
+        require_node(self.nm)
+
+    def at(self, nm: float, number: str) -> float:
+        """Joules at another node, and of arithmetic in another format: in proportion to the table's multiply-accumulate.
+
+        >>> core = Component(event="core_slot", component="core", joules=2e-12, nm=45, source="assumed: an example", number="fp16")
+        >>> round(core.at(45, "fp16") * 1e12, 6), round(core.at(45, "bf16") * 1e12, 6)
+        (2.0, 1.58)
+        """
+        if nm == self.nm and self.number in (None, number):
+            return self.joules
+        kept = self.number or "fp16"
+        return self.joules * mac_joules(number if self.number else kept, nm) / mac_joules(kept, self.nm)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from trainyard.devices.precision import held
 from trainyard.ir import Device, DeviceCost, Masks, Step, Work
@@ -45,6 +47,7 @@ class Single:
         pool = plan.pool(MEMORY, capacity, resident_bytes=kept.resident_bytes)
         book_memory(plan, pool, kept, task_of_op)
         book.cycles = cycles
+        book.uncertainty_cycles = math.sqrt(sum(cost.uncertainty**2 for cost in costs))
         return plan
 
 
@@ -102,9 +105,9 @@ def shares_of(traffic: Traffic, shares: Sequence[float]) -> list[Traffic]:
 
 def off_chip(cost: DeviceCost) -> Traffic:
     traffic = {("dram", tensor, str(direction)): count for (tensor, direction), count in cost.bytes.items() if count}
-    for direction in ("read", "write"):
-        if moved := round(cost.events.get(f"scratchpad_{direction}", 0)):
-            traffic["scratchpad", "all", direction] = moved
+    for level, direction in product(("scratchpad", "local"), ("read", "write")):
+        if moved := round(cost.events.get(f"{level}_{direction}", 0)):
+            traffic[level, "all", direction] = moved
     return traffic
 
 

@@ -1,0 +1,75 @@
+"""Masks as the streams that a dot-product tile reads: one row for each output along one side, `lanes` bits a step.
+
+Of a product (M,K) x (K,N), side "a" has the M rows as streams, side "b" the N columns. The reduction K is laid out as the operands
+lie in memory, channel innermost (TensorDash, Sec. III: channel, Y, X), so that a step holds consecutive channels of one tap:
+
+| product               | K                | in the stream                                                         |
+|-----------------------|------------------|-----------------------------------------------------------------------|
+| forward               | channel * kernel | tap by tap, the channels of each padded to whole steps                |
+| grad_input, "dilated" | out * kernel     | the same; the zeros of padding and stride dilation stand in it        |
+| grad_input, "col2im"  | out              | flat                                                                  |
+| grad_weight           | batch * position | one segment for each sample, positions in raster order, padded        |
+| of matrices           | K                | flat                                                                  |
+
+Nothing is promoted across the end of a segment. A tile that cuts K keeps its own elements, in this order.
+Words are of 64 bits, the lowest first: bit step * lanes + lane of a row, with one empty word behind it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.errors import BadInput
+from trainyard.ir import MaskView
+from trainyard.parts.gather import gathered
+from trainyard.parts.reduction import Layout, Side, Whole, dense_layout, layout, layout_of, order, reading, words
+from trainyard.parts.views import Bits, Cut, matrix, place_of
+
+Words = npt.NDArray[np.uint64]
+CHUNK_WORDS = 1 << 20
+"""Words of streams that are counted at once: 8 MiB."""
+__all__ = ["Layout", "Side", "dense_layout", "layout", "nonzeros", "order", "plain", "streams", "words"]
+
+
+def plain(view: MaskView, side: Side, lanes: int, rows: Cut) -> Words:
+    """The same streams by way of the whole matrix: the twin of the compiled loops."""
+    shape = layout(view, side, lanes)
+    bits = matrix(view)
+    bits = (bits if side == "a" else bits.T)[rows[0] : rows[1]]
+    found: Bits = np.zeros((shape.distinct_segments, rows[1] - rows[0], shape.words * 64), dtype=np.bool_)
+    for segment, places in enumerate(order(view, side, lanes)[: shape.distinct_segments]):
+        found[segment, :, : len(places)] = bits[:, places] & (places >= 0)
+    return np.packbits(found, axis=-1, bitorder="little").view(np.uint64)
+
+
+def streams(view: MaskView, side: Side, lanes: int, rows: Cut) -> Words:
+    """[distinct segments, rows, words]: the packed streams of some rows, counted from the view's cut.
+
+    Memory is the result's, and the packed bits of the tensors asked for last.
+    """
+    found = reading(view, side)
+    shape = layout_of(view, found, lanes)
+    if not 0 <= rows[0] < rows[1] <= shape.rows:
+        raise BadInput(f"layer {view.key[0]!r}: streams {rows} lie outside the view's {shape.rows}")
+    if place_of(view) == "G" and view.dilated and found.positions:
+        return plain(view, side, lanes, rows)  # no product reduces over the positions of dilated gradients
+    return gathered(view, found, shape, rows)
+
+
+def nonzeros(view: MaskView, side: Side) -> int:
+    """Non-zero elements of a view as a matrix: what the zero counters of an operand say."""
+    shape = layout(view, side, 1)
+    repeats, rest = divmod(shape.rows, shape.distinct_rows)
+    cycles, more = divmod(len(shape.steps), shape.distinct_segments)
+    each = np.where(np.arange(shape.distinct_segments) < more, cycles + 1, cycles)
+    return repeats * _counted(view, side, shape, shape.distinct_rows, each) + _counted(view, side, shape, rest, each)
+
+
+def _counted(view: MaskView, side: Side, shape: Layout, rows: int, each: Whole) -> int:
+    chunk = max(1, CHUNK_WORDS // (shape.words * shape.distinct_segments))
+    total = 0
+    for first in range(0, rows, chunk):
+        found = np.bitwise_count(streams(view, side, 1, (first, min(first + chunk, rows))))
+        total += int(found.sum(axis=(1, 2), dtype=np.int64) @ each)
+    return total
