@@ -19,6 +19,8 @@ from trainyard.units import show
 if TYPE_CHECKING:
     import os
 
+    from trainyard.ir.plan import Plan
+
 Machine = str | Device | System
 
 
@@ -77,7 +79,7 @@ def run(
         cycles=plan.book.cycles,
         peak_memory_bytes={pool.name: timeline.peak(number) for number, pool in enumerate(timeline.pools)},
         assumptions=assumptions_of(machine),
-        notes=(*_notes(timeline, alone, masks), *_without_masks(masks, step)),
+        notes=(*_notes(timeline, alone, masks), *_without_masks(masks, step), *_sampled(plan)),
         config=machines.describe(machine),
         seed=seed,
         timeline=timeline,
@@ -127,6 +129,14 @@ def _notes(timeline: Timeline, machine: Device | System, masks: Masks | None) ->
     )
     unused = getattr(getattr(machine, "device", machine), "masks_note", "") if masks is not None else ""
     return (*getattr(machine, "notes", ()), *([unused] if unused else []), *over)
+
+
+def _sampled(plan: Plan) -> Iterator[str]:
+    """An array that looked at some of its outputs says how sure its cycles are."""
+    book = plan.book
+    if book.uncertainty_cycles and book.cycles:
+        share = book.uncertainty_cycles / book.cycles
+        yield f"outputs were sampled: the array's cycles are known within {share:.2%} of the step (95 %)"
 
 
 def _without_masks(masks: Masks | None, step: Step) -> Iterator[str]:

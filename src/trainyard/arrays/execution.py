@@ -19,6 +19,7 @@ from trainyard.errors import BadInput
 if TYPE_CHECKING:
     from trainyard.arrays.spatial import Spatial
     from trainyard.arrays.systolic import Systolic
+    from trainyard.arrays.tensorcore import TensorCore
 
 Matrix = npt.NDArray[np.floating[Any]]
 NOTHING = -1
@@ -175,3 +176,19 @@ def execute_spatial(array: Spatial, a: Matrix, b: Matrix) -> Execution:
                 busy[row, column] += 1
             out[m, n] = total
     return Execution(product=out, cycles=int(busy.max()))
+
+
+def execute_tensorcore(array: TensorCore, a: Matrix, b: Matrix) -> Execution:
+    """Blocks go to whichever tile is free first; in a step each element adds `lanes` products to its output."""
+    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
+        raise BadInput(f"execute: shapes {a.shape} and {b.shape} do not multiply")
+    out, depth = np.zeros((a.shape[0], b.shape[1])), a.shape[1]
+    shape = min(((form.m, form.n) for form in array.folds), key=lambda grid: len(list(_blocks(out.shape, *grid))))
+    busy = [0] * array.tiles
+    for rows, columns in _blocks(out.shape, *shape):
+        tile = busy.index(min(busy))
+        for k in range(0, depth, array.lanes):
+            step = slice(k, min(k + array.lanes, depth))
+            out[rows, columns] += a[rows, step] @ b[step, columns]
+            busy[tile] += 1
+    return Execution(product=out, cycles=max(busy))

@@ -82,6 +82,11 @@ def added(costs: Iterable[Cost]) -> Cost:
     return Cost(time_s=time_s, busy_s=busy_s, energy_j=energy_j, traffic_bytes=traffic, macs=macs)
 
 
+def bound_by(result: Result) -> str:
+    """What a whole step mostly waits for."""
+    return _bound([(bound, cost) for (bound,), cost in result.group("bound").items()])
+
+
 def _bound(bounds: Sequence[tuple[str, Cost]]) -> str:
     """`dram`, or `dram 72 %` where other bounds take a tenth of the time or more; hidden work is told by its busy time."""
     times: dict[str, float] = {}

@@ -156,17 +156,18 @@ def _comparison(results: Sequence[Result], figures: dict[str, Any]) -> str:
     number = '<th scope="col" data-kind="number"><button type="button">{}</button></th>'
     text = '<th scope="col" class="text"><button type="button">{}</button></th>'
     heads = text.format("machine") + "".join(
-        (text if head == "technology" else number).format(head) for head in tables.COMPARED[1:]
+        (text if head in ("technology", "bound by") else number).format(head) for head in tables.COMPARED[1:]
     )
     rows = []
     for result in results:
-        machine, *cells, node = tables.comparison_cells(result, first)
+        machine, *cells, node, bound = tables.comparison_cells(result, first)
         values = (
             result.time_s, lines.speedup(result, first), result.samples_per_s, result.energy_j, lines.dram_bytes(result),
             result.peaks.macs_per_s, result.peaks.dram_bytes_per_s,
         )  # fmt: skip
         middle = "".join(f'<td data-value="{value!r}">{escape(cell)}</td>' for value, cell in zip(values, cells, strict=True))
-        rows.append(f'<tr><th scope="row">{escape(machine)}</th>{middle}<td class="text">{escape(node)}</td></tr>')
+        ends = "".join(f'<td class="text">{escape(cell)}</td>' for cell in (node, bound))
+        rows.append(f'<tr><th scope="row">{escape(machine)}</th>{middle}{ends}</tr>')
     caption = f"<caption>Per training step; speedup is in samples/s over {escape(first.machine)}.</caption>"
     return "\n".join(
         [

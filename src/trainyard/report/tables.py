@@ -22,7 +22,18 @@ COLUMNS = ("time", "share", "busy", "energy", "DRAM", "MACs", "bound by")
 LEAST_NEEDED = ("busy", "MACs", "energy", "DRAM", "bound by")
 """Columns that a narrow terminal leaves out, in this order: a number is never cut."""
 PIPED_WIDTH = 120
-COMPARED = ("machine", "time", "speedup", "throughput", "energy", "DRAM traffic", "peak", "DRAM bandwidth", "technology")
+COMPARED = (
+    "machine",
+    "time",
+    "speedup",
+    "throughput",
+    "energy",
+    "DRAM traffic",
+    "peak",
+    "DRAM bandwidth",
+    "technology",
+    "bound by",
+)
 
 
 def show(result: Result, by: Axis = "layer", top: int = 20, console: Console | None = None) -> None:
@@ -87,6 +98,7 @@ def comparison_cells(result: Result, first: Result) -> list[str]:
         quantity(result.peaks.macs_per_s, "MAC/s"),
         quantity(result.peaks.dram_bytes_per_s, "B/s"),
         result.peaks.technology or "not said",
+        lines.bound_by(result),
     ]
 
 

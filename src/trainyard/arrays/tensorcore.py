@@ -1,0 +1,162 @@
+"""Tiles of dot-product units, as Tensor Cores are: the baseline that TensorDash extends.
+
+M. Mahmoud et al.: TensorDash: Exploiting Sparsity to Accelerate Deep Neural Network Training. MICRO 2020, Sec. III, Table III.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from trainyard.errors import BadInput
+from trainyard.ir import DENSE, ArrayCost, MaskView, MatMul, Operand, Product, assumed, one_after_another
+from trainyard.parts.checks import require_positive
+from trainyard.parts.folds import Folds
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from trainyard.arrays.execution import Execution
+    from trainyard.parts.area import ComponentArea
+    from trainyard.parts.energy import Component
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorCore:
+    """`tiles` tiles of `rows` x `columns` processing elements, each with `lanes` multipliers that add into one output.
+
+    A tile holds a block of rows x columns outputs and takes ceil(K / lanes) steps for it; blocks are dealt out to the tiles.
+
+        cycles = ceil(ceil(M/rows) * ceil(N/columns) / tiles) * ceil(K/lanes)
+
+    Of an operand whose tensor is known (a MaskView) the steps are those of the memory layout: each tap of a convolution starts a
+    new step, and each sample of a weight gradient (`parts.streams`).
+
+    >>> TensorCore().cost(MatMul(256, 256, 64)).cycles  # 64 x 64 blocks, 16 for each tile, of 16 steps
+    256
+    """
+
+    lanes: int = 4
+    rows: int = 4
+    columns: int = 4
+    tiles: int = 256
+    scratchpads_bytes: int = 256 * 1024
+    # fmt: off
+    multicast: bool = assumed(
+        True, "tiles that work on the same rows or columns share one read of the chip's memories", False)
+    # fmt: on
+    operand_aware: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive(
+            "TensorCore",
+            lanes=self.lanes,
+            rows=self.rows,
+            columns=self.columns,
+            tiles=self.tiles,
+            scratchpads_bytes=self.scratchpads_bytes,
+        )
+
+    @property
+    def peak_macs_per_cycle(self) -> int:
+        return self.tiles * self.rows * self.columns * self.lanes
+
+    @property
+    def folds(self) -> tuple[Folds, ...]:
+        """Either operand may lie on the rows."""
+        shapes = dict.fromkeys(((self.rows, self.columns), (self.columns, self.rows)))
+        return tuple(Folds(m=m, n=n, k=self.lanes, stream="k", units=self.tiles) for m, n in shapes)
+
+    @property
+    def local_bytes(self) -> int:
+        """One of a tile's three scratchpads (A, B and C)."""
+        return max(1, self.scratchpads_bytes // self.tiles // 3)
+
+    @property
+    def transposers(self) -> int:
+        """Between the chip's memories and the tiles, as many as keep the tiles busy: their set is printed, their count is not."""
+        from trainyard.arrays.tensordash.components import TILES, TRANSPOSERS
+
+        return -(-self.tiles * TRANSPOSERS // TILES)
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        from trainyard.arrays.tensordash.components import core_components
+
+        return core_components()
+
+    @property
+    def component_areas(self) -> tuple[ComponentArea, ...]:
+        from trainyard.arrays.tensordash.components import core_areas
+
+        return core_areas(
+            lanes=self.lanes, rows=self.rows, columns=self.columns, tiles=self.tiles, scratchpads_bytes=self.scratchpads_bytes
+        )
+
+    def granule(self) -> tuple[int, int, int]:
+        across = math.isqrt(self.tiles)
+        return self.rows * across, self.columns * across, self.lanes
+
+    def tile_cycles(self, m: int, n: int, k: int) -> int:
+        return min(form.cycles(m, n, k) for form in self.folds)
+
+    def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost:
+        steps = stream_steps(op, a, b, self.lanes)
+        blocks = min(-(-op.M // form.m) * -(-op.N // form.n) for form in self.folds)
+        cycles = -(-blocks // self.tiles) * steps * op.count
+        return ArrayCost(cycles=cycles, finish=(cycles,), events=self.events(op, cycles))
+
+    def concurrent(self, products: Sequence[Product]) -> ArrayCost:
+        return one_after_another(self, products)
+
+    def utilisation(self, op: MatMul) -> float:
+        """Share of the multipliers that do useful work over the whole op."""
+        return op.macs / (self.cost(op).cycles * self.peak_macs_per_cycle)
+
+    def events(self, op: MatMul, cycles: int) -> dict[str, float]:
+        """MACs, lane slots of the busy time, and elements at the ports of the chip's memories and of the tiles' scratchpads.
+
+        A tile's scratchpads hold a piece of the streams at a time: each block takes its rows and columns anew. With multicast,
+        the tiles stand as a grid whose rows share operand a and whose columns share operand b.
+        """
+        high, wide = -(-op.M // self.rows), -(-op.N // self.columns)
+        across = min(wide, max(math.isqrt(self.tiles), self.tiles // high)) if self.multicast else 1
+        down = min(high, max(1, self.tiles // across)) if self.multicast else 1
+        left, right = op.M * op.K * op.count, op.K * op.N * op.count
+        return {
+            "mac": op.macs,
+            "core_slot": cycles * self.peak_macs_per_cycle,
+            "transposer_cycle": cycles * self.transposers,
+            "array_pass": -(-high * wide // self.tiles) * op.count,
+            "scratchpad_read_a": left * -(-wide // across),
+            "scratchpad_read_b": right * -(-high // down),
+            "scratchpad_read_out": 0,
+            "scratchpad_write_out": op.M * op.N * op.count,
+            "local_write_a": left * wide,
+            "local_read_a": left * wide,
+            "local_write_b": right * high,
+            "local_read_b": right * high,
+            "local_write_out": op.M * op.N * op.count,
+            "local_read_out": op.M * op.N * op.count,
+        }
+
+    def execute(self, a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Execution:
+        """Multiply two small matrices block by block: the product, and the cycles of the busiest tile."""
+        from trainyard.arrays.execution import execute_tensorcore
+
+        return execute_tensorcore(self, a, b)
+
+
+def stream_steps(op: MatMul, a: Operand, b: Operand, lanes: int) -> int:
+    """Steps of one output's stream: by the layout of a tensor that is known, K / lanes where none is."""
+    for side, operand in (("a", a), ("b", b)):
+        if isinstance(operand, MaskView):
+            from trainyard.parts.streams import layout
+
+            if op.count > 1:
+                raise BadInput(f"{op} with recorded zeros: give its {op.count} products one by one, each with its own view")
+            return sum(layout(operand, side, lanes).steps)  # type: ignore[arg-type]  # a or b
+    return -(-op.K // lanes)

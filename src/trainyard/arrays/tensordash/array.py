@@ -1,0 +1,303 @@
+"""TensorDash as an array: tiles of dot-product units that skip zero pairs at run time, in front of unchanged multipliers.
+
+M. Mahmoud, I. Edo, A. H. Zadeh, O. M. Awad, G. Pekhimenko, J. Albericio, A. Moshovos: TensorDash: Exploiting Sparsity to Accelerate
+Deep Neural Network Training. MICRO 2020.
+
+One operand is *scheduled*: its rows lie on the rows of a tile, one scheduler each, and the other operand moves in tandem. A row's
+stream is scheduled once and serves all columns and all blocks of columns (`groups.py`); blocks of unequal length are dealt out to
+the tiles, each of which runs on by itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from trainyard.arrays.tensorcore import TensorCore
+from trainyard.arrays.tensordash import patterns
+from trainyard.arrays.tensordash.patterns import Option
+from trainyard.errors import BadInput, MaskError, UnknownName
+from trainyard.ir import DENSE, ArrayCost, Density, MaskView, MatMul, Operand, Product, TensorKey, assumed, one_after_another
+from trainyard.parts.checks import require_positive
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from trainyard.arrays.spatial import Spatial
+    from trainyard.arrays.tensordash.element import TileExecution
+    from trainyard.arrays.tensordash.groups import Groups, Rule
+    from trainyard.arrays.tensordash.scheduler import Scheduler
+    from trainyard.parts.area import ComponentArea
+    from trainyard.parts.energy import Component
+    from trainyard.parts.folds import Folds
+
+Scheduled = Literal["sparser", "a", "b"]
+Sides = Literal["one", "two"]
+Levels = tuple[tuple[int, ...], ...]
+CHOICES = {"sync": ("lockstep", "output", "block"), "scheduled": ("sparser", "a", "b"), "sides": ("one", "two")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorDash:
+    """`tiles` tiles of `rows` x `columns` processing elements of `lanes` multipliers behind staging buffers `depth` steps deep.
+
+    `options` is what each multiplier may take, (step, lane offset) in order of priority (the paper's tables by default,
+    `patterns.py`); lanes choose one after the other, or `levels="grouped"`: lanes that cannot meet choose together, in as few
+    levels as there can be. `scheduled` says whose zeros are skipped: those of operand a, of b (the mapping as printed: filters on
+    the rows), or of the sparser one, as the zero counters say. `sides="two"` gives each element its own scheduler for both.
+    `sample` looks at no more than that many row groups of a product; results then carry a 95 % interval.
+
+    >>> import numpy as np
+    >>> TensorDash(rows=1).schedule(np.zeros((1, 8, 4)))  # nothing to do: four steps in each cycle
+    2
+    """
+
+    lanes: int = 4
+    depth: int = 4
+    rows: int = 4
+    columns: int = 4
+    tiles: int = 256
+    options: tuple[Option, ...] | None = None
+    levels: Literal["one", "grouped"] | Levels = "one"
+    scheduled: Scheduled = "sparser"
+    sides: Sides = "one"
+    sample: int | None = None
+    seed: int = 0
+    scratchpads_bytes: int = 256 * 1024
+    # fmt: off
+    sync: Literal["lockstep", "output", "block"] = assumed(
+        "lockstep", "how rows of a tile wait for each other: every cycle, at an output's end, or per buffer", "output", "block")
+    banks: int | None = assumed(None, "scratchpad banks, steps refilled per cycle; None: as many as the buffers are deep", 3)
+    bypass: float = assumed(
+        0.01, "share of zeros under which the added parts are gated and the dense schedule runs", 0.0, 0.09)
+    multicast: bool = assumed(
+        True, "tiles that work on the same rows or columns share one read of the chip's memories", False)
+    # fmt: on
+    operand_aware: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive(
+            "TensorDash",
+            lanes=self.lanes,
+            depth=self.depth,
+            rows=self.rows,
+            columns=self.columns,
+            tiles=self.tiles,
+            scratchpads_bytes=self.scratchpads_bytes,
+            **{name: value for name in ("banks", "sample") if (value := getattr(self, name)) is not None},
+        )
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise UnknownName(name, str(getattr(self, name)), known, where="TensorDash")
+        if isinstance(self.bypass, bool) or not isinstance(self.bypass, int | float) or not 0 <= self.bypass <= 1:
+            raise BadInput(f"TensorDash: bypass is a share of zeros between 0 and 1, got {self.bypass!r}")
+        given = patterns.default_options(self.lanes, self.depth) if self.options is None else self.options
+        object.__setattr__(self, "options", patterns.checked(given, self.lanes, self.depth) if self.options is not None else None)
+        if not isinstance(self.levels, str):
+            levels = tuple(tuple(level) for level in self.levels)
+            patterns.require_legal(levels, given, self.lanes)
+            object.__setattr__(self, "levels", levels)
+        elif self.levels not in ("one", "grouped"):
+            raise UnknownName("levels", self.levels, ("one", "grouped"), where="TensorDash")
+
+    @classmethod
+    def around(cls, array: TensorCore | Spatial, **changes: Any) -> TensorDash:
+        """The same multipliers with TensorDash in front: any array of dot-product units.
+
+        >>> from trainyard.arrays import Spatial
+        >>> TensorDash.around(Spatial(elements=64, macs_per_element=16), depth=3).peak_macs_per_cycle
+        1024
+        """
+        if isinstance(array, TensorCore):
+            shape = {"lanes": array.lanes, "rows": array.rows, "columns": array.columns, "tiles": array.tiles}
+        elif hasattr(array, "macs_per_element"):
+            shape = {"lanes": array.macs_per_element, "rows": 1, "columns": 1, "tiles": array.elements}
+        else:
+            raise BadInput(f"TensorDash goes in front of dot-product units; {type(array).__name__} has none")
+        return cls(**{**shape, **changes})
+
+    @property
+    def baseline(self) -> TensorCore:
+        """The same tiles without TensorDash."""
+        return _baseline(self)
+
+    @property
+    def promotions(self) -> tuple[Option, ...]:
+        """What a multiplier may take: those given, or the table's."""
+        return patterns.default_options(self.lanes, self.depth) if self.options is None else self.options
+
+    @property
+    def scheduler(self) -> Scheduler:
+        return _rule(self).scheduler
+
+    @property
+    def rule(self) -> Rule:
+        """What decides the cycles of a group of streams."""
+        return _rule(self)
+
+    @property
+    def peak_macs_per_cycle(self) -> int:
+        return self.baseline.peak_macs_per_cycle
+
+    @property
+    def folds(self) -> tuple[Folds, ...]:
+        """Of the dense schedule, which tiles are searched with."""
+        return self.baseline.folds
+
+    @property
+    def local_bytes(self) -> int:
+        return self.baseline.local_bytes
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        from trainyard.arrays.tensordash.components import tensordash_components
+
+        return tensordash_components(
+            lanes=self.lanes, depth=self.depth, rows=self.rows, columns=self.columns, options=len(self.promotions)
+        )
+
+    @property
+    def component_areas(self) -> tuple[ComponentArea, ...]:
+        from trainyard.arrays.tensordash.components import tensordash_areas
+
+        return tensordash_areas(
+            lanes=self.lanes, depth=self.depth, rows=self.rows, columns=self.columns, tiles=self.tiles,
+            options=len(self.promotions), scratchpads_bytes=self.scratchpads_bytes, sides=self.sides,
+        )  # fmt: skip
+
+    def granule(self) -> tuple[int, int, int]:
+        return self.baseline.granule()
+
+    def tile_cycles(self, m: int, n: int, k: int) -> int:
+        return self.baseline.tile_cycles(m, n, k)
+
+    def schedule(self, nonzero: npt.ArrayLike) -> int:
+        """Cycles of one output on one tile, without bank stalls; `nonzero` is [rows, steps, lanes], true where a pair counts."""
+        import numpy as np
+
+        from trainyard.arrays.tensordash.scheduler import pack
+
+        bits = np.asarray(nonzero) != 0
+        if bits.ndim != 3 or bits.shape[0] != self.rows or bits.shape[2] != self.lanes or not bits.size:
+            raise MaskError(
+                f"schedule: a mask of shape {bits.shape} does not fit this tile: give [rows, steps, lanes] = "
+                f"[{self.rows}, steps, {self.lanes}]"
+            )
+        return int(self.scheduler.cycles(pack(bits), bits.shape[1], self.rows, self.sync, self.depth)[0])
+
+    def execute(self, a: npt.NDArray[Any], b: npt.NDArray[Any], number: str = "fp16") -> TileExecution:
+        """Multiply two small matrices through staging buffers, schedulers and multipliers of one tile."""
+        from trainyard.arrays.tensordash.element import execute
+
+        return execute(self, a, b, number)
+
+    def concurrent(self, products: Sequence[Product]) -> ArrayCost:
+        return one_after_another(self, products)
+
+    def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost:
+        dense = self.baseline.cost(op, a=a, b=b)
+        zeros = _zeros(a), _zeros(b)
+        if max(zeros) <= self.bypass:
+            return dense
+        if self.sides == "two" and min(zeros) > 0:
+            return self._two_sided(op, a, b, dense)
+        side = self.scheduled if self.scheduled != "sparser" else "a" if zeros[0] >= zeros[1] else "b"
+        if side == "a":
+            return self._one_sided(op, a, "a", dense)
+        return self._one_sided(op.transposed(), b, "b", dense)
+
+    def _one_sided(self, op: MatMul, operand: Operand, side: Literal["a", "b"], dense: ArrayCost) -> ArrayCost:
+        """`op` written with the scheduled operand's rows as M."""
+        from trainyard.arrays.tensordash.groups import of_density, of_view
+
+        wide = -(-op.N // self.columns)
+        if isinstance(operand, MaskView):
+            found = of_view(operand, side, self.rule)
+            macs = found.issued * op.N
+        elif isinstance(operand, Density):
+            found = of_density(operand, None, -(-op.K // self.lanes), -(-op.M // self.rows), self.rule, self.columns)
+            macs = operand.nonzero * op.M * op.N * op.K
+        else:  # the side that was asked for has no known zero
+            return self._with_parts(dense, dense.cycles)
+        return self._dealt(op, found, wide, macs, dense)
+
+    def _two_sided(self, op: MatMul, a: Operand, b: Operand, dense: ArrayCost) -> ArrayCost:
+        from trainyard.arrays.tensordash.groups import of_density, of_pair
+
+        if isinstance(a, MaskView) and isinstance(b, MaskView):
+            found = of_pair(a, b, self.rule, self.columns)
+            return self._dealt(op, found, 1, found.issued, dense)
+        if isinstance(a, Density) and isinstance(b, Density):
+            blocks = -(-op.M // self.rows) * -(-op.N // self.columns)
+            found = of_density(a, b, -(-op.K // self.lanes), blocks, self.rule, self.columns)
+            return self._dealt(op, found, 1, a.nonzero * b.nonzero * op.M * op.N * op.K, dense)
+        raise BadInput("TensorDash: two-sided skipping needs the zeros of both operands in one form: two masks, or two densities")
+
+    def _dealt(self, op: MatMul, found: Groups, repeats: int, macs: float, dense: ArrayCost) -> ArrayCost:
+        """Blocks dealt out to the tiles; where the dense schedule in the other orientation is ahead of them, that one runs."""
+        from trainyard.kernels.dealing import makespan
+
+        cycles = int(makespan(found.cycles, repeats, self.tiles)) * op.count
+        if cycles > dense.cycles:
+            return dense
+        half = found.half_width * found.cycles.size * repeats / self.tiles * op.count
+        return replace(self._with_parts(dense, cycles, macs * op.count), uncertainty=half)
+
+    def _with_parts(self, dense: ArrayCost, cycles: int, macs: float | None = None) -> ArrayCost:
+        """The dense events (every value is fetched once, zero or not) with the slots of the busy time, the added parts' too."""
+        busy = cycles * self.tiles
+        elements = self.rows * self.columns
+        added = {
+            "mac": dense.events["mac"] if macs is None else macs,
+            "core_slot": busy * elements * self.lanes,
+            "transposer_cycle": cycles * self.baseline.transposers,
+            "scheduler_cycle": busy * (self.rows if self.sides == "one" else elements),
+            "mux_slot": busy * elements * self.lanes,
+            "staging_slot": busy * (self.rows + self.columns if self.sides == "one" else 2 * elements) * self.lanes * self.depth,
+        }
+        return ArrayCost(cycles=cycles, finish=(cycles,), events={**dense.events, **added})
+
+
+@lru_cache(maxsize=256)
+def _baseline(array: TensorDash) -> TensorCore:
+    return TensorCore(
+        lanes=array.lanes, rows=array.rows, columns=array.columns, tiles=array.tiles,
+        scratchpads_bytes=array.scratchpads_bytes, multicast=array.multicast,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=256)
+def _rule(array: TensorDash) -> Rule:
+    from trainyard.arrays.tensordash.groups import Rule
+    from trainyard.arrays.tensordash.scheduler import Scheduler
+
+    if array.levels == "grouped":
+        levels = patterns.levels(array.promotions, array.lanes)
+    else:
+        levels = tuple((lane,) for lane in range(array.lanes)) if isinstance(array.levels, str) else array.levels
+    return Rule(
+        scheduler=Scheduler(lanes=array.lanes, depth=array.depth, options=array.promotions, levels=levels),
+        rows=array.rows,
+        sync=array.sync,
+        banks=array.depth if array.banks is None else min(array.banks, array.depth),
+        sample=array.sample,
+        seed=array.seed,
+    )
+
+
+def _zeros(operand: Operand) -> float:
+    """Share of zeros, as a counter at the tensor's origin sees it; zeros that a strided gradient is spread with count as well."""
+    if isinstance(operand, Density):
+        return 1.0 - operand.nonzero
+    if not isinstance(operand, MaskView):
+        return 0.0
+    inserted = math.prod(operand.geometry.stride) if operand.dilated and operand.place == "G" and operand.geometry else 1
+    counted: Callable[[TensorKey], float] | None = getattr(operand.source, "density", None)
+    if counted is None:
+        from trainyard.parts.views import unpacked
+
+        return 1.0 - float(unpacked(operand.source, operand.key).mean()) / inserted
+    return 1.0 - counted(operand.key) / inserted
