@@ -277,3 +277,20 @@ def test_masks_that_do_not_fit_name_the_layer(file: Path) -> None:
         masks.check(step("fc", 5))
     with pytest.raises(MaskError, match="nearest layer of the step is 'fc1'"):
         masks.check(step("fc1", 4))
+
+
+def test_a_convolution_over_a_transposed_view_is_recorded_as_it_reads(tmp_path):
+    """Channels come from the last dimension of the tensor behind the view, as in text models."""
+
+    class Text(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolution = nn.Conv1d(6, 4, 3, padding=1)
+
+        def forward(self, words):
+            return self.convolution(words.transpose(1, 2)).relu()
+
+    model, words = Text(), torch.randn(2, 9, 6).relu()
+    masks = record_masks(lambda: model(words).sum().backward(), model, path=tmp_path / "text.safetensors")
+    assert (masks.bits(("convolution", 0, "A")) == (words.transpose(1, 2) != 0).numpy()).all()
+    assert masks.spec(("convolution", 0, "G")).shape == (2, 4, 9)

@@ -1,13 +1,16 @@
 """Where the zeros were: packed non-zero masks of A, W and G from a real training run, in one safetensors file.
 
-Recording streams: one tensor's mask is in memory at a time (1 byte an element while packed, then 1 bit on disk). Reading maps
-the file. Keys are (layer path, call of that layer, letter), never op numbers, so that masks recorded on any device fit the Step.
+Recording streams: one tensor's mask is in memory at a time (1 byte an element while packed, then 1 bit on disk). Reading takes
+one mask at a time from the file. A file named `.xz` is compressed on writing and decompressed into memory on reading. Keys are
+(layer path, call of that layer, letter), never op numbers, so that masks recorded on any device fit the Step.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import lzma
 import math
 import os
 import struct
@@ -16,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +30,9 @@ from trainyard.ir import Convolution, MatMul, Op, Step, TensorKey
 FORMAT = "trainyard.masks"
 VERSION = "1"
 HEADER_LIMIT_BYTES = 100_000_000  # safetensors' own limit
+COMPRESSED = ".xz"
+UNPACKED_LIMIT_BYTES = 1 << 30  # assumed: what a laptop holds; a step of VGG-16 takes 0.74 GB at batch 256
+BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +66,14 @@ class Masks:
     metadata: Mapping[str, str]
     data_start: int
     step: int = field(default=0)
+    unpacked: bytes | None = field(default=None, repr=False, compare=False)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Masks:
-        """Reads the header alone; the bits stay on disk until they are asked for."""
+        """Reads the header alone; the bits stay on disk until they are asked for. A `.xz` file is held in memory."""
         file = Path(path)
-        header, data_start = _read_header(file)
+        unpacked = _unpacked(file) if file.suffix == COMPRESSED else None
+        header, data_start = _read_header(file, unpacked)
         metadata = header.pop("__metadata__", None)
         if not isinstance(metadata, dict) or metadata.get("format") != FORMAT:
             raise MaskError(f"{file} is a safetensors file, but not of masks (record one with `trainyard record`)")
@@ -78,11 +86,12 @@ class Masks:
         except (KeyError, TypeError, ValueError) as error:
             raise MaskError(f"{file}: damaged masks ({type(error).__name__}: {error}): record them again") from None
         needed = max((s.start + s.packed_bytes for specs in recorded.values() for s in specs.values()), default=0)
-        if file.stat().st_size < data_start + needed:
-            raise MaskError(f"{file} is truncated: {file.stat().st_size} bytes of {data_start + needed}: record it again")
+        size = file.stat().st_size if unpacked is None else len(unpacked)
+        if size < data_start + needed:
+            raise MaskError(f"{file} is truncated: {size} bytes of {data_start + needed}: record it again")
         if not recorded:
             raise MaskError(f"{file} holds no masks")
-        return cls(file, recorded, metadata, data_start, min(recorded))
+        return cls(file, recorded, metadata, data_start, min(recorded), unpacked)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -92,7 +101,7 @@ class Masks:
         """The same run seen at another of its recorded training steps."""
         if step not in self.recorded:
             raise MaskError(f"{self.path}: no masks of training step {step} (recorded: {', '.join(map(str, self.recorded))})")
-        return Masks(self.path, self.recorded, self.metadata, self.data_start, step)
+        return Masks(self.path, self.recorded, self.metadata, self.data_start, step, self.unpacked)
 
     @property
     def specs(self) -> Mapping[TensorKey, MaskSpec]:
@@ -116,7 +125,11 @@ class Masks:
 
     def bits(self, key: TensorKey) -> npt.NDArray[np.bool_]:
         spec = self.spec(key)
-        packed = np.fromfile(self.path, np.uint8, spec.packed_bytes, offset=self.data_start + spec.start)
+        start = self.data_start + spec.start
+        if self.unpacked is None:
+            packed = np.fromfile(self.path, np.uint8, spec.packed_bytes, offset=start)
+        else:
+            packed = np.frombuffer(self.unpacked, np.uint8, spec.packed_bytes, offset=start)
         if packed.size != spec.packed_bytes:
             raise MaskError(f"{self.path} is truncated at {'/'.join(map(str, key))}: record it again")
         return np.unpackbits(packed, count=spec.elements).astype(np.bool_).reshape(spec.shape)
@@ -163,9 +176,29 @@ def operand_elements(op: Op) -> dict[TensorKey, int]:
     return {(op.layer, op.call, letter): size for letter, size in zip(op.letters, sizes, strict=False) if letter}
 
 
-def _read_header(file: Path) -> tuple[dict[str, Any], int]:
+def _unpacked(file: Path) -> bytes:
+    """The whole of a compressed file, refused where it would not fit in memory."""
+    parts: list[bytes] = []
+    left = UNPACKED_LIMIT_BYTES
     try:
-        with file.open("rb") as stream:
+        with lzma.open(file) as stream:
+            while block := stream.read(BLOCK_BYTES):
+                left -= len(block)
+                if left < 0:
+                    raise MaskError(
+                        f"{file} holds more than {UNPACKED_LIMIT_BYTES} bytes: decompress it with `xz -d` and read that"
+                    )
+                parts.append(block)
+    except (lzma.LZMAError, EOFError) as error:
+        raise MaskError(f"{file} is not a whole .xz file ({error}): record it again") from None
+    except OSError as error:
+        raise MaskError(f"cannot read masks {file}: {error.strerror or error}") from None
+    return b"".join(parts)
+
+
+def _read_header(file: Path, unpacked: bytes | None) -> tuple[dict[str, Any], int]:
+    try:
+        with file.open("rb") if unpacked is None else io.BytesIO(unpacked) as stream:
             prefix = stream.read(8)
             if len(prefix) < 8:
                 raise MaskError(f"{file} is not a masks file: too short for a safetensors header")
@@ -201,7 +234,7 @@ def _specs(header: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[int, d
 def _blocks(data: BinaryIO, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
     for first, last in ranges:
         data.seek(first)
-        while first < last and (block := data.read(min(1 << 20, last - first))):
+        while first < last and (block := data.read(min(BLOCK_BYTES, last - first))):
             first += len(block)
             yield block
 
@@ -211,6 +244,10 @@ def _digest(data: BinaryIO, ranges: Iterable[tuple[int, int]]) -> str:
     for block in _blocks(data, ranges):
         found.update(block)
     return found.hexdigest()
+
+
+def _sink(file: Path, compressed: bool) -> BinaryIO:
+    return cast(BinaryIO, lzma.open(file, "wb", preset=6 | lzma.PRESET_EXTREME)) if compressed else file.open("wb")
 
 
 class MaskWriter:
@@ -276,7 +313,7 @@ class MaskWriter:
                 }
                 header = json.dumps({"__metadata__": metadata, **self._header}, separators=(",", ":")).encode()
                 header += b" " * (-len(header) % 8)
-                with whole_file(self.target) as whole, whole.open("wb") as out:
+                with whole_file(self.target) as whole, _sink(whole, self.target.suffix == COMPRESSED) as out:
                     out.write(struct.pack("<Q", len(header)))
                     out.write(header)
                     for block in _blocks(data, ranges):

@@ -40,8 +40,8 @@ def record_masks(
     """Runs `train_step` up to the last of `steps` and records the exact zero masks of A, W, G of each layer at those.
 
     `train_step()` does one optimizer step of `model`; it is passed the step's number if it takes an argument. `layers` limits
-    recording to some layer paths; `samples` keeps that many samples of each batch, drawn with `seed`. Memory stays bounded by the
-    mask of the largest tensor, one byte an element.
+    recording to some layer paths; `samples` keeps that many samples of each batch, drawn with `seed`; the batch is the first
+    dimension of the model's first input. Memory stays bounded by the mask of the largest tensor, one byte an element.
     """
     from trainyard.workloads.capture.operands import OperandWatch
 
@@ -55,7 +55,7 @@ def record_masks(
             if number in wanted:
                 sampler = _Sampler(writer, number, chosen, samples, seed)
                 watch = OperandWatch(model, sampler.add, sampler.forget)
-                with watch.watching(), _recurrent_layers(model, sampler, watch.unseen):
+                with watch.watching(), _batch_seen(model, sampler), _recurrent_layers(model, sampler, watch.unseen):
                     train_step(number) if takes_number else train_step()
             else:
                 train_step(number) if takes_number else train_step()
@@ -94,28 +94,52 @@ def _layers(model: nn.Module, layers: Sequence[str] | None) -> frozenset[str] | 
     return frozenset(chosen)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sampler:
-    """Writes the masks of one recorded training step."""
+    """Writes the masks of one recorded training step. `batch` is the first dimension of the model's first input.
+
+    Words or regions of all samples may stand in one list of rows: those of one sample are kept together.
+    """
 
     writer: MaskWriter
     step: int
     layers: frozenset[str] | None
     samples: int | None
     seed: int
+    batch: int = 0
 
     def add(self, key: TensorKey, tensor: Tensor) -> None:
+        values = tensor.detach()
+        if not self.batch and key[2].startswith("A") and values.dim() > 0:  # the step calls parts of the model
+            self.batch = values.shape[0]
         if self.layers is not None and key[0] not in self.layers:
             return
         kept: list[int] | None = None
-        values = tensor.detach()
-        if not key[2].startswith("W") and self.samples is not None and values.dim() > 0 and values.shape[0] > self.samples:
-            kept = sorted(random.Random(self.seed).sample(range(values.shape[0]), self.samples))
-            values = values[kept]
+        if not key[2].startswith("W") and self.samples is not None and values.dim() > 0:
+            each = max(1, values.shape[0] // self.batch) if self.batch and values.shape[0] % self.batch == 0 else 1
+            if values.shape[0] // each > self.samples:
+                kept = sorted(random.Random(self.seed).sample(range(values.shape[0] // each), self.samples))
+                values = values[[sample * each + row for sample in kept for row in range(each)]]
         self.writer.add(self.step, key, (values != 0).cpu().numpy(), kept)
 
     def forget(self, key: TensorKey) -> None:
         self.writer.forget(self.step, key)
+
+
+@contextmanager
+def _batch_seen(model: nn.Module, sampler: _Sampler) -> Iterator[None]:
+    """Tells the sampler the batch of the model's first call."""
+    from torch import Tensor
+
+    def before(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        sizes = [value.shape[0] for value in (*inputs, *named.values()) if isinstance(value, Tensor) and value.dim() > 0]
+        sampler.batch = sampler.batch or next(iter(sizes), 0)
+
+    handle = model.register_forward_pre_hook(before, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 @contextmanager
@@ -136,7 +160,9 @@ def _recurrent_layers(model: nn.Module, sampler: _Sampler, unseen: Callable[[], 
                 if call == 0 and matrix.dim() > 1:
                     sampler.add((path, 0, f"W.{name}"), matrix)
 
-        def gradient(values: Tensor) -> None:
+        def gradient(values: Tensor | None) -> None:
+            if values is None:  # a fused layer whose last state alone is used
+                return
             with unseen():
                 sampler.add((path, call, "G.output"), values)
 

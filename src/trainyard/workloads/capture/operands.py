@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from trainyard.errors import CaptureError
-from trainyard.ir import ElementWise, Letter, Phase, Role, TensorKey
+from trainyard.ir import Convolution, ElementWise, Letter, Phase, Role, TensorKey
 from trainyard.workloads.capture.execution import Executor, tensors_in
 from trainyard.workloads.capture.frames import Frame, Frames
 from trainyard.workloads.capture.handlers import Rule
@@ -68,10 +68,11 @@ class OperandWatch(Recorder):
         if not place.recompute:  # A and W are what the forward product read: a checkpoint's backward reads copies of them
             for tensor, letter in zip(inputs, letters, strict=False):
                 if letter and (letter == "G") == place.backward:
-                    self._see(place.frame, letter, tensor)
+                    self._see(place.frame, letter, tensor, as_read=isinstance(piece.body, Convolution))
         return letters, phase, settled
 
-    def _see(self, frame: Frame, letter: Letter, tensor: Tensor) -> None:
+    def _see(self, frame: Frame, letter: Letter, tensor: Tensor, *, as_read: bool) -> None:
+        """A convolution's geometry says how its operands lie; a matrix is known by the tensor it is a view of."""
         self.frames.resolve()
         key = (frame.path, frame.call, letter)
         identity = (self.ledger.origin(tensor).base, int(tensor.storage_offset()), tensor.numel())
@@ -85,7 +86,7 @@ class OperandWatch(Recorder):
             return
         if letter == "W":
             self._weights[frame.path] = identity
-        self._show(key, self._upright(tensor, identity[0]))
+        self._show(key, tensor if as_read else self._upright(tensor, identity[0]))
 
     def _upright(self, tensor: Tensor, base: int) -> Tensor:
         """A transposed view turned back into the tensor it looks at, with that one's shape where rows stay rows."""

@@ -1,0 +1,155 @@
+"""Writes docs/samples.md from the shipped samples: what was trained, for how long, what it learned, where its zeros are."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+SAMPLES = ROOT / "src" / "trainyard" / "papers" / "samples" / "tensordash"
+PAGE = ROOT / "docs" / "samples.md"
+
+INTRODUCTION = """# Masks of real training runs, on stand-in data
+
+`trainyard reproduce tensordash` needs the zeros of models in training. TensorDash's authors traced theirs on ImageNet, COCO,
+GLUE, SNLI, MovieLens 20M and WikiText-2, of one random batch of every epoch. Those data sets cannot be shipped. What is shipped
+was really trained, in the shapes of the zoo's models, on **stand-ins**: generated data with something to learn
+(`trainyard.workloads.datasets.stand_ins`). The zeros are those of these runs, not of the paper's. The runs are short: they show
+learning, not convergence.
+
+```
+python scripts/train_samples.py train FOLDER      # all of them; about ten minutes on one H200
+python scripts/train_samples.py pack FOLDER       # chooses what is shipped, checks it against the Steps, writes this page
+```
+
+To use a data set you have, write a training function over one of the loaders in `trainyard.workloads.datasets` and record it:
+`trainyard record mine.py:train -o run.safetensors.xz --epochs 8 --steps-per-epoch 1000 --samples 1`.
+
+## What was trained
+
+Loss and accuracy are of samples that training did not see, before and after. An epoch is a number of steps: stand-ins have no
+end, and no sample comes twice. Accuracy is the share of right classes, words or likes; of Mask R-CNN, of regions on an object
+whose kind is named.
+"""
+
+FILES = """
+## What is in the files
+
+`src/trainyard/papers/samples/tensordash/`, {size:.1f} MB in all:
+
+- `NAME.safetensors.xz`: masks of one batch of the last epoch: A and G of the samples kept, of every layer; W where it has zeros.
+  They fit `zoo.load(NAME, batch=samples kept)`. `mask-rcnn` has smaller pictures and fewer regions than the zoo's:
+  `mask-rcnn.step.json.gz` is its Step.
+- `NAME-epochs.safetensors.xz`: A and G of a few layers at one random batch of every epoch.
+- `densities.json`: of every run what is said above, and of every layer the share of non-zeros of A, G and W at every epoch, over
+  more samples than were kept.
+
+The metadata of a file says model, data, epochs, batch, optimizer, recipe, losses, seed, device, and what was left out. A W without
+a mask is dense, except those that `left_out` names: of a pruned network not every W is shipped.
+
+| file | kB | samples kept | layers | training steps |
+|---|---:|---:|---:|---|
+"""
+
+REMARKS = """
+## What to know about them
+
+- **Dropout counts.** VGG-16, SqueezeNet, SNLI, BERT, show-and-tell and GCN train with dropout: its zeros are in A and G.
+- **Padding.** Sentences and captions are padded. Padded words have no gradient: whole rows of G are zero, and in SNLI whole rows
+  of A. Their share follows the assumed lengths of the sentences.
+- **Batch normalisation** leaves G of ResNet-50 dense. Mask R-CNN's is frozen, so that its G has the zeros of the ReLUs.
+- **Pruned networks** keep a tenth of their weights; small layers keep more of theirs, so that the mean over layers is higher.
+- **Mask R-CNN** began with the trunk of the `resnet50` run. Its loss falls, but it does not name the 90 kinds of objects yet.
+- **show-and-tell** learns its encoder at a slower rate than the rest: at one rate the gates of its LSTM saturated, and no gradient
+  came back to the picture.
+- `snli` drew its held-out samples from another seed.
+- `squeezenet` learns 1000 classes, the other classifiers 100 (palette and texture): what a short run can learn.
+"""
+
+
+def mean(values: Sequence[float]) -> str:
+    return f"{100 * sum(values) / len(values):.0f} %" if values else ""
+
+
+def column(densities: Mapping[str, Mapping[str, Sequence[float]]], letter: str, place: int) -> list[float]:
+    """Of every layer that has the letter at that epoch; of a recurrent layer, all that begins with it."""
+    found = [kept for layer in densities.values() for name, kept in layer.items() if name[0] == letter]
+    return [values[place] for values in found if len(values) > (place if place >= 0 else 0)]
+
+
+def percent(value: float | None) -> str:
+    return "?" if value is None else f"{value:.1%}"
+
+
+def optimizer(said: str) -> str:
+    """Its name and rate."""
+    kind, _, rest = said.partition(" ")
+    rate = re.search(r"'lr': ([0-9.e-]+)", rest)
+    return f"{kind}, rate {rate[1]}" if rate else kind
+
+
+def trained(results: Mapping[str, Any]) -> list[str]:
+    lines = [
+        "| run | data | batch | epochs x steps | optimizer | loss | accuracy | seconds | device |",
+        "|---|---|---:|---:|---|---|---|---:|---|",
+    ]
+    for name, run in results.items():
+        recipe = f"; {run['sparsity']}" if run["sparsity"] else ""
+        start, end = run["start"], run["end"]
+        lines.append(
+            f"| {name} | {run['data'].removeprefix('stand-in: ')} | {run['batch']} | {run['epochs']} x {run['steps_per_epoch']} "
+            f"| {optimizer(run['optimizer'])}{recipe} | {start['loss']:.2f} to {end['loss']:.2f} "
+            f"| {percent(start['accuracy'])} to {percent(end['accuracy'])} | {run['seconds']:.0f} | {run['device']} |"
+        )
+    return lines
+
+
+def densities(results: Mapping[str, Any]) -> list[str]:
+    lines = [
+        "",
+        "## Share of non-zeros",
+        "",
+        "Mean over layers, at the first, the fourth and the last epoch; training loss of these epochs beside it.",
+        "",
+        "| run | loss by epoch | A | G | W |",
+        "|---|---|---|---|---|",
+    ]
+    for name, run in results.items():
+        shown = [", ".join(mean(column(run["densities"], letter, place)) for place in (0, 3, -1)) for letter in "AGW"]
+        losses = ", ".join(f"{run['curve'][place]:.2f}" for place in (0, 3, -1))
+        lines.append(f"| {name} | {losses} | {' | '.join(shown)} |")
+    return lines
+
+
+def files() -> list[str]:
+    from trainyard.workloads.masks import Masks
+
+    lines = []
+    for file in sorted(SAMPLES.glob("*.safetensors.xz")):
+        masks = Masks.open(file)
+        specs = masks.at(masks.steps[-1]).specs
+        kept = next(len(spec.samples) for key, spec in specs.items() if spec.samples and not key[2].startswith("W"))
+        steps = ", ".join(map(str, masks.steps))
+        lines.append(f"| {file.name} | {file.stat().st_size / 1e3:.0f} | {kept} | {len({key[0] for key in specs})} | {steps} |")
+    return lines
+
+
+def write() -> None:
+    results = json.loads((SAMPLES / "densities.json").read_text())
+    size = sum(file.stat().st_size for file in SAMPLES.iterdir()) / 1e6
+    parts = [
+        INTRODUCTION,
+        *trained(results),
+        *densities(results),
+        FILES.format(size=size).rstrip("\n"),
+        *files(),
+        REMARKS.rstrip("\n"),
+    ]
+    PAGE.write_text("\n".join(parts) + "\n")
+
+
+if __name__ == "__main__":
+    write()
