@@ -16,6 +16,7 @@ import samples_page
 from train_samples import FOREGROUND, PICTURE, REGIONS, TRAININGS, Training, recipe
 
 from trainyard.ir import Step, TensorKey
+from trainyard.papers.tensordash.models import laid, shapes_of
 from trainyard.workloads import zoo
 from trainyard.workloads.capture import capture_recipe
 from trainyard.workloads.masks import Masks, MaskWriter
@@ -60,7 +61,7 @@ def alive(masks: Masks) -> tuple[int, ...]:
     return tuple(step for step in masks.steps if reached(masks, step) > 0.9 * first)
 
 
-def step_of(training: Training, masks: Masks) -> Step:
+def step_of(training: Training) -> Step:
     """The Step that a final file's masks belong to, at the batch of the samples kept."""
     if training.model != "mask-rcnn":
         return zoo.load(training.model, batch=training.kept)
@@ -74,13 +75,18 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
-def write(masks: Masks, steps: Iterable[int], wanted: Callable[[TensorKey], bool], target: Path, facts: dict[str, str]) -> None:
+def write(
+    masks: Masks, steps: Iterable[int], wanted: Callable[[TensorKey], bool], target: Path, facts: dict[str, str], fits: Step
+) -> None:
+    """Masks of some steps and layers, each in the shape that the Step's operand has."""
+    shapes = shapes_of(fits)
     writer = MaskWriter(target, facts)
     for step in steps:
         at = masks.at(step)
         for key, spec in at.specs.items():
             if wanted(key):
-                writer.add(step, key, at.bits(key), spec.samples)
+                bits = at.bits(key)
+                writer.add(step, key, laid(bits, shapes[key], key) if key in shapes else bits, spec.samples)
     writer.close()
 
 
@@ -108,14 +114,14 @@ def pack_one(training: Training, folder: Path, result: dict[str, Any]) -> None:
     facts["dense"] = "a W without a mask has no zeros, except those named in left_out"
     facts["left_out"] = text(left_out)
     target = SAMPLES / f"{training.name}.safetensors.xz"
-    write(masks, [last], lambda key: kept(training, key), target, facts)
-    final = Masks.open(target)
-    final.check(step_of(training, final))
+    step = step_of(training)
+    write(masks, [last], lambda key: kept(training, key), target, facts, step)
+    Masks.open(target).check(step)
     print(f"{target.name:45} {target.stat().st_size / 1e3:8.1f} kB  fits its step")
     if chosen := OVER_TIME.get(training.name):
         target = SAMPLES / f"{training.name}-epochs.safetensors.xz"
         facts["layers"] = text(chosen)
-        write(masks, steps, lambda key: key[0] in chosen and not key[2].startswith("W"), target, facts)
+        write(masks, steps, lambda key: key[0] in chosen and not key[2].startswith("W"), target, facts, step)
         found = {key[0] for specs in Masks.open(target).recorded.values() for key in specs}
         assert found == set(chosen), set(chosen) - found
         print(f"{target.name:45} {target.stat().st_size / 1e3:8.1f} kB  {len(steps)} epochs")

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from trainyard import engine
 from trainyard.errors import BadInput
+from trainyard.ir.assumptions import Assumption
 from trainyard.ir.book import Book
 from trainyard.ir.plan import Plan, TaskClass
 from trainyard.results import Peaks, Result, booked, split
@@ -94,6 +95,25 @@ def test_several_simulated_steps_are_reported_per_step() -> None:
     assert four.samples_per_s == 4 * one.samples_per_s
     with pytest.raises(BadInput, match="do not add"):
         one + four
+
+
+def test_cycles_of_the_array_add_and_scale_like_those_of_the_clock() -> None:
+    one = replace(result([100, 200]), cycles=300, array_cycles=120)
+    assert ((one + one).array_cycles, (one * 3).array_cycles) == (240, 360)
+    assert (one + replace(one, array_cycles=None)).array_cycles is None
+    assert one.as_dict()["array_cycles"] == 120
+
+
+def test_a_table_without_its_range_runs_nothing_again(capsys: pytest.CaptureFixture[str]) -> None:
+    def rerun(changes: object) -> Result:
+        raise AssertionError(f"run again with {changes}")
+
+    fusion = Assumption(name="fusion", value="epilogue", meaning="what goes together", alternatives=("none",), path="fusion")
+    whole = replace(result([100, 200]), assumptions=(fusion,), rerun=rerun)
+    whole.table(ranged=False)
+    assert "time per step" in capsys.readouterr().out
+    with pytest.raises(AssertionError, match="run again with"):
+        whole.table()
 
 
 def test_json_has_the_stable_keys_and_is_plain() -> None:

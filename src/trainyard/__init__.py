@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from trainyard.runs import compare, run, whatif
     from trainyard.workloads import zoo
     from trainyard.workloads.capture import capture
+    from trainyard.workloads.generated import generated_masks
     from trainyard.workloads.masks import Masks
     from trainyard.workloads.recording import record_masks
 
 # fmt: off
 _HOME = {
     "capture": "trainyard.workloads.capture", "record_masks": "trainyard.workloads.recording", "Masks": "trainyard.workloads.masks",
+    "generated_masks": "trainyard.workloads.generated",
     "run": "trainyard.runs", "compare": "trainyard.runs", "whatif": "trainyard.runs",
     "measure": "trainyard.live.measure", "machine": "trainyard.machines",
     "Accelerator": "trainyard.devices", "Gpu": "trainyard.devices",
@@ -38,8 +40,8 @@ _ROOMS = ("arrays", "devices", "engine", "ir", "live", "mapping", "papers", "par
 
 __all__ = [
     "DENSE", "Accelerator", "Convolution", "Density", "Gpu", "Masks", "MatMul", "Op", "Phase", "Result", "Step", "TensorSpec",
-    "TrainyardError", "__version__", "arrays", "capture", "compare", "devices", "engine", "ir", "live", "machine", "mapping",
-    "measure", "papers", "parts", "record_masks", "results", "run", "systems", "units", "whatif", "zoo",
+    "TrainyardError", "__version__", "arrays", "capture", "compare", "devices", "engine", "generated_masks", "ir", "live",
+    "machine", "mapping", "measure", "papers", "parts", "record_masks", "results", "run", "systems", "units", "whatif", "zoo",
 ]  # fmt: skip
 
 

@@ -48,7 +48,9 @@ Machine  = Annotated[str, typer.Option("--on", help="Machine: name, name(key=val
 Batch    = Annotated[int | None, typer.Option(min=1, help="Batch size; the workload's own by default.")]
 Parallel = Annotated[str | None, typer.Option(help="How a system divides the work: data or model.")]
 Dpus     = Annotated[int | None, typer.Option(min=1, help="Number of DPUs of a PIM system.")]
-MaskFile = Annotated[str | None, typer.Option("--masks", help="Zeros of a real training run (.safetensors).")]
+Zeros    = Annotated[str | None, typer.Option("--masks", help="Zeros: a file of `record`, or sparsity(A=0.6,G=0.5,seed=1).")]
+MasksAt  = Annotated[int | None, typer.Option("--at", min=0, help="Training step of a masks file; its first by default.")]
+Forward  = Annotated[bool, typer.Option("--inference", help="The forward pass alone.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field: array.rows=64, dram='75 GB/s'. May repeat.")]
 Json     = Annotated[str | None, typer.Option("--json", callback=_writable, help="Write JSON: a file, or - for stdout alone.")]
 Html     = Annotated[str | None, typer.Option("--html", callback=_writable, help="Write a self-contained HTML page.")]
@@ -130,7 +132,9 @@ def run(
     batch: Batch = None,
     parallel: Parallel = None,
     dpus: Dpus = None,
-    masks: MaskFile = None,
+    masks: Zeros = None,
+    at: MasksAt = None,
+    inference: Forward = False,
     settings: Settings = None,
     json_path: Json = None,
     html: Html = None,
@@ -149,8 +153,11 @@ def run(
     Time, energy, traffic and memory, by layer and phase.
     """
     _known_axis(by)
-    (result,) = _results(workload, [_machine_given(on)], batch, parallel, dpus, masks, settings, ranged=ranged)
-    for path, write in ((html, result.to_html), (perfetto, result.to_perfetto), (csv, result.to_csv), (parquet, result.to_parquet)):
+    (result,) = _results(workload, [_machine_given(on)], batch, parallel, dpus, masks, at, inference, settings, ranged=ranged)
+    if html is not None:
+        result.to_html(html, ranged=ranged)
+        say(f"wrote {html}")
+    for path, write in ((perfetto, result.to_perfetto), (csv, result.to_csv), (parquet, result.to_parquet)):
         if path is not None:
             write(path)
             say(f"wrote {path}")
@@ -158,7 +165,7 @@ def run(
         write_json(result.as_dict(), json_path)
     if json_path != "-":
         if explain is None:
-            result.table(by=by, top=top)  # type: ignore[arg-type]  # checked above
+            result.table(by=by, top=top, ranged=ranged)  # type: ignore[arg-type]  # checked above
         else:
             print(result.explain(explain))
 
@@ -170,7 +177,9 @@ def compare(
     batch: Batch = None,
     parallel: Parallel = None,
     dpus: Dpus = None,
-    masks: MaskFile = None,
+    masks: Zeros = None,
+    at: MasksAt = None,
+    inference: Forward = False,
     settings: Settings = None,
     json_path: Json = None,
     html: Html = None,
@@ -179,7 +188,7 @@ def compare(
     from trainyard.machines import split
     from trainyard.runs import Comparison
 
-    results = Comparison(_results(workload, split(on), batch, parallel, dpus, masks, settings, ranged=False))
+    results = Comparison(_results(workload, split(on), batch, parallel, dpus, masks, at, inference, settings, ranged=False))
     if html is not None:
         results.to_html(html)
         say(f"wrote {html}")
@@ -196,14 +205,30 @@ def explain(
     on: Machine = "",
     batch: Batch = None,
     parallel: Parallel = None,
-    masks: MaskFile = None,
+    masks: Zeros = None,
+    at: MasksAt = None,
+    inference: Forward = False,
     settings: Settings = None,
+    html: Annotated[str | None, typer.Option(callback=_writable, help="Write a paper's walk-through as a drawing.")] = None,
 ) -> None:
     """Say what a step or a layer waits for.
 
-    And what the next 10 % of each resource is worth.
+    And what the next 10 % of each resource is worth. Of a paper (explain tensordash): its mechanism at work, cycle by cycle.
     """
-    (result,) = _results(workload, [_machine_given(on)], batch, parallel, None, masks, settings, ranged=False)
+    from trainyard.papers import ledger
+
+    if workload in ledger.papers() and not on:
+        text, drawing = ledger.walkthrough(workload, layer)
+        if html is not None:
+            drawing().write_html(html, include_plotlyjs=True)
+            say(f"wrote {html}")
+        print(text)
+        return
+    if html is not None:
+        raise BadInput(
+            f"--html draws a paper's walk-through; for a report: trainyard run {workload} --on {on or 'MACHINE'} --html {html}"
+        )
+    (result,) = _results(workload, [_machine_given(on)], batch, parallel, None, masks, at, inference, settings, ranged=False)
     print(result.explain(layer))
 
 
@@ -213,8 +238,9 @@ def whatif(
     on: Machine = "",
     batch: Batch = None,
     parallel: Parallel = None,
-    masks: MaskFile = None,
-    metric: Annotated[str, typer.Option(help="time_s, energy_j, samples_per_s or cycles.")] = "time_s",
+    masks: Zeros = None,
+    at: MasksAt = None,
+    metric: Annotated[str, typer.Option(help="time_s, energy_j, samples_per_s, cycles or array_cycles.")] = "time_s",
     json_path: Json = None,
 ) -> None:
     """Weigh each assumption of a machine.
@@ -225,9 +251,10 @@ def whatif(
     from trainyard.papers import ledger
 
     if workload in ledger.papers() and not on:
-        workload, on = ledger.case(workload)
+        workload, on, masks = ledger.case(workload, masks)
     with status(f"{workload} on {_machine_given(on)}: each assumption against its alternatives"):
-        found = runs.whatif(_step(workload, batch), on, metric=metric, parallel=parallel, masks=_masks(masks))
+        step = _step(workload, batch)
+        found = runs.whatif(step, on, metric=metric, parallel=parallel, masks=_masks(masks, at, step))
     if json_path is not None:
         write_json([terminal.worth_as_dict(worth) for worth in found], json_path)
     if json_path != "-":
@@ -332,42 +359,28 @@ def show(
 def record(
     function: Annotated[str, typer.Argument(help="file.py:function that returns (train_step, model).", show_default=False)],
     output: Annotated[str, typer.Option("--output", "-o", help="File of masks to write.")] = "masks.safetensors",
-    steps: Annotated[str, typer.Option(help="Training steps to record: 0,100,200 or 0:1000:100.")] = "0",
+    steps: Annotated[str | None, typer.Option(help="Training steps to record: 0,100,200 or 0:1000:100; 0 by default.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Record one random step of each of this many epochs.")] = None,
+    steps_per_epoch: Annotated[int | None, typer.Option(min=1, help="Training steps of an epoch, with --epochs.")] = None,
     layers: Annotated[list[str] | None, typer.Option("--layer", help="Record these layers only. May repeat.")] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Keep this many samples of each batch.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the choice of samples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the choice of samples and of steps.")] = 0,
 ) -> None:
     """Record the zeros of a real training run.
 
     The exact masks of activations, weights and gradients, for `run --masks`.
     """
+    from trainyard.workloads.epochs import recorded_steps
     from trainyard.workloads.named import called
     from trainyard.workloads.recording import record_masks
 
-    numbers = _step_numbers(steps)
+    numbers = recorded_steps(steps, epochs, steps_per_epoch, seed)
     returned = called(function)
     if not (isinstance(returned, tuple | list) and len(returned) == 2 and callable(returned[0])):
         raise BadInput(f"{function} must return (train_step, model), got {type(returned).__name__}")
     train_step, model = returned
     masks = record_masks(train_step, model, numbers, path=output, layers=layers, samples=samples, seed=seed)
     print(f"wrote {output}: {len(masks.specs)} masks at each of steps {', '.join(map(str, masks.steps))}")
-
-
-def _step_numbers(text: str) -> list[int]:
-    """Step numbers as typed.
-
-    >>> _step_numbers("0,100"), _step_numbers("0:300:100")
-    ([0, 100], [0, 100, 200])
-    """
-    numbers: list[int] = []
-    for piece in text.split(","):
-        bounds = piece.strip().split(":")
-        if not all(bound.isdigit() for bound in bounds) or len(bounds) > 3:
-            raise BadInput(f"--steps {text}: write step numbers like 0,100,200 or 0:1000:100")
-        numbers.extend([int(bounds[0])] if len(bounds) == 1 else range(*map(int, bounds)))
-    if not numbers:
-        raise BadInput(f"--steps {text} names no step")
-    return numbers
 
 
 def _results(
@@ -377,11 +390,14 @@ def _results(
     parallel: str | None,
     dpus: int | None,
     masks: str | None,
+    at: int | None,
+    inference: bool,
     settings: Sequence[str] | None,
     *,
     ranged: bool,
 ) -> list[Result]:
     from trainyard import runs
+    from trainyard.ir import Phase
     from trainyard.machines import machine, with_overrides
 
     if parallel not in (None, "data", "model"):
@@ -396,7 +412,9 @@ def _results(
         except TrainyardError as error:
             raise BadInput(f"{name}: {error}") from None
     with status(f"reading {workload}"):
-        step, zeros = _step(workload, batch), _masks(masks)
+        step = _step(workload, batch)
+        zeros = _masks(masks, at, step)
+        step = step.only(Phase.FORWARD) if inference else step
     results = []
     with progress("machines") as step_to:
         for number, name in enumerate(machines):
@@ -430,12 +448,10 @@ def _step(workload: str, batch: int | None) -> Step:
     return load(workload, batch)
 
 
-def _masks(path: str | None) -> Any:
-    if path is None:
-        return None
-    from trainyard.workloads.masks import Masks
+def _masks(text: str | None, at: int | None, step: Step) -> Any:
+    from trainyard.workloads.named_masks import load
 
-    return Masks.open(path)
+    return load(text, step, at)
 
 
 def _machine_given(on: str) -> str:

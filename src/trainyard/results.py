@@ -158,6 +158,7 @@ class Result:
     steps: int = 1
     clock_hz: float | None = None
     cycles: int | None = None
+    array_cycles: int | None = None  # of `cycles`, those in which the array multiplies
     peak_memory_bytes: Mapping[str, int] = field(default_factory=dict)
     assumptions: tuple[Assumption, ...] = ()
     notes: tuple[str, ...] = ()
@@ -257,7 +258,7 @@ class Result:
         same = self.rows == other.rows
         rows = self.rows if same else Rows(*(a + b for a, b in zip(_labels(self.rows), _labels(other.rows), strict=True)))
         columns = self.columns.beside(other.columns, np.add if same else lambda a, b: np.concatenate([a, b]))
-        pools = dict.fromkeys([*self.peak_memory_bytes, *other.peak_memory_bytes])
+        pools, arrays = dict.fromkeys([*self.peak_memory_bytes, *other.peak_memory_bytes]), (self.array_cycles, other.array_cycles)
         return replace(
             self,
             workload=self.workload if self.workload == other.workload else f"{self.workload} + {other.workload}",
@@ -267,6 +268,7 @@ class Result:
             columns=columns,
             clock_hz=self.clock_hz if self.clock_hz == other.clock_hz else None,
             cycles=None if self.cycles is None or other.cycles is None else self.cycles + other.cycles,
+            array_cycles=None if None in arrays else sum(arrays),  # type: ignore[arg-type]  # both are numbers
             peak_memory_bytes={p: max(self.peak_memory_bytes.get(p, 0), other.peak_memory_bytes.get(p, 0)) for p in pools},
             assumptions=tuple(dict.fromkeys([*self.assumptions, *other.assumptions])),
             notes=tuple(dict.fromkeys([*self.notes, *other.notes])),
@@ -290,6 +292,7 @@ class Result:
             samples=self.samples * factor,
             columns=self.columns.scaled(factor),
             cycles=None if self.cycles is None else self.cycles * factor,
+            array_cycles=None if self.array_cycles is None else self.array_cycles * factor,
             range_s=None if self.range_s is None else (self.range_s[0] * factor, self.range_s[1] * factor),
             timeline=None,
             entries=(),
@@ -340,6 +343,7 @@ class Result:
             "time_range_s": self.range_s,
             "samples_per_s": self.samples_per_s,
             "cycles": self.cycles,
+            "array_cycles": self.array_cycles,
             "clock_hz": self.clock_hz,
             "macs": self.macs,
             "energy_j": self.energy_j,
@@ -371,20 +375,20 @@ class Result:
         return json.dumps(self.as_dict(), indent=2, default=str)
 
     # The only upward imports of the house: a result shows itself.
-    def table(self, by: Axis = "layer", top: int = 20) -> None:
+    def table(self, by: Axis = "layer", top: int = 20, *, ranged: bool = True) -> None:
         from trainyard.report import tables
 
-        tables.show(self.ranged(), by=by, top=top)
+        tables.show(self.ranged() if ranged else self, by=by, top=top)
 
     def explain(self, layer: str = "") -> str:
         from trainyard.report import explain
 
         return explain.explain(self, layer)
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
+    def to_html(self, path: str | os.PathLike[str], *, ranged: bool = True) -> None:
         from trainyard.report import page
 
-        page.write([self.ranged()], path)
+        page.write([self.ranged() if ranged else self], path)
 
     def to_perfetto(self, path: str | os.PathLike[str]) -> None:
         from trainyard.report import perfetto

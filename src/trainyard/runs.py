@@ -28,7 +28,7 @@ def run(
     workload: Step | str,
     on: Machine,
     *,
-    masks: Masks | None = None,
+    masks: Masks | str | None = None,
     batch: int | None = None,
     parallel: str | None = None,
     seed: int | None = None,
@@ -37,7 +37,8 @@ def run(
     """What one training step costs on a machine.
 
     `workload` is a Step or the name of a zoo model; `on` a machine or its name (`npu(dram=75 GB/s)`); further keywords override
-    fields of the machine for this run (`fusion="none"`, `tiling=(128, 128, 128)`).
+    fields of the machine for this run (`fusion="none"`, `tiling=(128, 128, 128)`). `masks` also takes the name of a file, or
+    made-up zeros as on the command line (`sparsity(A=0.6,G=0.5)`).
     """
     from trainyard import engine, machines
     from trainyard.systems import Single
@@ -50,6 +51,7 @@ def run(
             raise BadInput(f"{name} is one device: parallel={parallel!r} needs a system of several")
         overrides["parallel"] = parallel
     machine = machines.with_overrides(machine, overrides)
+    masks = _named(masks, step)
     if masks is not None:
         _check(masks, step)
     system = _system(machine)
@@ -77,6 +79,7 @@ def run(
         peaks=_peaks(alone),
         clock_hz=getattr(alone, "clock_hz", None),
         cycles=plan.book.cycles,
+        array_cycles=plan.book.array_cycles,
         peak_memory_bytes={pool.name: timeline.peak(number) for number, pool in enumerate(timeline.pools)},
         assumptions=assumptions_of(machine),
         notes=(*_notes(timeline, alone, masks), *_without_masks(masks, step), *_sampled(plan)),
@@ -99,6 +102,16 @@ def _step(workload: Step | str, batch: int | None) -> Step:
     if not workload.ops:
         raise BadInput(f"step {workload.name!r} has no ops")
     return workload if batch is None else workload.rebatch(batch)
+
+
+def _named(masks: Masks | str | None, step: Step) -> Masks | None:
+    if isinstance(masks, str):
+        from trainyard.workloads.named_masks import load
+
+        return load(masks, step)
+    if masks is not None and not callable(getattr(masks, "bits", None)):
+        raise BadInput(f"masks must be recorded or generated ones, or a file's name, got {type(masks).__name__}")
+    return masks
 
 
 def _check(masks: Masks, step: Step) -> None:
@@ -135,21 +148,21 @@ def _sampled(plan: Plan) -> Iterator[str]:
     """An array that looked at some of its outputs says how sure its cycles are."""
     book = plan.book
     if book.uncertainty_cycles and book.cycles:
-        share = book.uncertainty_cycles / book.cycles
-        yield f"outputs were sampled: the array's cycles are known within {share:.2%} of the step (95 %)"
+        whole = book.array_cycles or book.cycles
+        yield f"outputs were sampled: the array's cycles are known within {book.uncertainty_cycles / whole:.2%} (95 %)"
 
 
 def _without_masks(masks: Masks | None, step: Step) -> Iterator[str]:
-    """Layers that a recording does not cover."""
+    """Layers that a recording does not cover; weights are dense unless something prunes them."""
     recorded = getattr(masks, "specs", None)
     if recorded is None:
         return
-    calls = {(layer, letter) for layer, _, letter in recorded if letter == "W"}  # one weight for all calls of a layer
+    whole = {layer for layer, _, letter in recorded if len(letter) > 1}  # recurrent layers, by `A.input` and the like
     missing = dict.fromkeys(
         op.layer
         for op in step.ops
         for letter in op.letters
-        if letter and (op.layer, op.call, letter) not in recorded and (op.layer, letter) not in calls
+        if letter in ("A", "G") and (op.layer, op.call, letter) not in recorded and op.layer not in whole
     )
     if missing:
         named = ", ".join([*list(missing)[:3], *(["..."] if len(missing) > 3 else [])])
@@ -231,5 +244,5 @@ def worths(result: Result, metric: str = "time_s") -> Iterator[Worth]:
 def _metric(result: Result, metric: str) -> float:
     value = getattr(result, metric, None)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadInput(f"unknown metric {metric!r} (known: time_s, energy_j, samples_per_s, cycles)")
+        raise BadInput(f"unknown metric {metric!r} (known: time_s, energy_j, samples_per_s, cycles, array_cycles)")
     return float(value)

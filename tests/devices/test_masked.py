@@ -313,3 +313,47 @@ def test_missing_masks_are_looked_up_in_the_list_of_those_that_there_are():
     masks = Listed({"W": np.ones((5, 6), bool)})
     assert viewer(step, op, "col2im", masks, 0)(0, (0, 4), (0, 6)) is DENSE
     assert matrix(viewer(step, op, "col2im", masks, 1)(0, (0, 6), (0, 5))).all()
+
+
+@pytest.mark.parametrize(
+    "array", [ty.arrays.TensorCore(tiles=2), ty.arrays.TensorDash(tiles=2), ty.arrays.Systolic(rows=4, columns=4)]
+)
+@pytest.mark.parametrize("tiling", [(64, 64, 64), (7, 5, 8), (16, 5, 12)])
+def test_what_the_array_did_is_the_same_with_masks_that_have_no_zero(array, tiling):
+    """Both ways add up the tiles; each tile behind the first along K reads the sums that it goes on with."""
+    op = Op(body=MatMul(16, 12, 24), layer="layer", letters=("A", "W"), phase=Phase.FORWARD)
+    step = Step(name="one", batch=16, ops=(op,), tensors=())
+    masks = Bits({"A": np.ones((16, 24), bool), "W": np.ones((12, 24), bool)})
+    device = Accelerator(array=array, scratchpad="64 KiB", dram="1 TB/s", tiling=tiling, fusion="none")
+    (work,) = device.works(step)
+    plain, masked = device.cost(step, work), replace(device, array=Aware(array)).cost(step, work, masks)
+    assert plain.events == masked.events
+    m, n, k = (min(size, extent) for size, extent in zip(tiling, (16, 12, 24), strict=True))
+    tiles = [tile.op for tile in steps(op.body, Tiling(m=m, n=n, k=k, order="mnk"))]
+    again = (-(-24 // k) - 1) * 16 * 12
+    counted = [array.cost(tile).events for tile in tiles]
+    reads = sum(events["scratchpad_read_a"] + events["scratchpad_read_b"] + events["scratchpad_read_out"] for events in counted)
+    assert plain.events["scratchpad_read"] - 4 * 16 * 12 == 4 * (reads + again)  # the result goes on to DRAM
+    if not isinstance(array, ty.arrays.Systolic):
+        assert plain.compute_cycles == masked.compute_cycles
+        assert plain.events["core_slot"] == plain.compute_cycles * array.peak_macs_per_cycle
+
+
+@dataclass(frozen=True)
+class Aware:
+    """Any array, shown every tile."""
+
+    array: ty.ir.Array
+    operand_aware = True
+
+    def __getattr__(self, name):
+        return getattr(self.array, name)
+
+    def cost(self, op, *, a=DENSE, b=DENSE):
+        return self.array.cost(op, a=a, b=b)
+
+    def granule(self):
+        return self.array.granule()
+
+    def concurrent(self, products):
+        return one_after_another(self, products)

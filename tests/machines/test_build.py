@@ -127,6 +127,7 @@ def test_unknown_names_offer_the_nearest() -> None:
         ("npu(array=systolic(dataflow=up))", "array.dataflow"),
         ("npu(array=npu(dram=4))", "array"),
         ("npu(clock=npu)", "clock_hz"),
+        ("tensordash(array.options=4)", "array.options: '4' is none of a list such as ((1,1),(1,1)), none"),
         ("npu(clock=systolic(rows=4))", "is a part, but float is expected"),
         ("npu(dram=1 GB/s,dram_bytes_per_s=4)", "dram_bytes_per_s is given twice"),
         ("accelerator", "accelerator needs array"),
@@ -266,7 +267,7 @@ def test_titles_of_unnamed_machines(yard: Yard) -> None:
 def test_what_is_known_is_what_would_fit() -> None:
     with pytest.raises(UnknownName) as caught:
         machine("npu(array=3)")
-    assert str(caught.value).endswith("(known: npu, npu-small, spatial, systolic, tpu)")
+    assert str(caught.value).endswith("(known: npu, npu-small, spatial, systolic, tensorcore, tensordash, tpu)")
     with pytest.raises(UnknownName) as caught:
         machine("zzz")
     assert "systolic" not in str(caught.value)

@@ -113,6 +113,13 @@ def test_arithmetic_is_derived_and_no_merit() -> None:
     assert judge(claim(2.0, use="context"), Measured(3.0)).verdict == "context"
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the experiments that take long; they have tests of their own."""
+    monkeypatch.setattr(ledger, "MODULES", {name: path for name, path in ledger.MODULES.items() if name != "tensordash"})
+
+
+@pytest.mark.usefixtures("quick")
 def test_walk_lists_every_claim_once() -> None:
     seen: list[tuple[int, int, str]] = []
     rows = ledger.walk(progress=lambda done, total, name: seen.append((done, total, name)))
@@ -191,6 +198,7 @@ def test_the_reading_decides_how_common_low_utilisation_is() -> None:
     assert (sum(s < 0.5 for s in stationary), sum(e < 0.5 for e in overall)) == (4, 6)
 
 
+@pytest.mark.usefixtures("quick")
 def test_pages(tmp_path: Path) -> None:
     rows = ledger.walk()
     pages.write_markdown(rows, tmp_path / "reproduction.md")

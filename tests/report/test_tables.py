@@ -133,6 +133,17 @@ def test_compare_measures_against_the_first_and_warns(make_result: Make, width: 
     assert max(map(len, text.splitlines())) <= width
 
 
+def test_compare_tells_the_array_from_the_step(make_result: Make) -> None:
+    slow = make_result(machine="tensorcore", clock_hz=1e9, cycles=9000, array_cycles=4000)
+    fast = replace(slow, machine="tensordash", array_cycles=2000)
+    double = replace(fast, samples=2 * slow.samples)
+    assert [lines.array_text(one, slow) for one in (slow, fast, double)] == ["4 µs (1.00 x)", "2 µs (2.00 x)", "2 µs (4.00 x)"]
+    assert lines.array_text(make_result(), slow) == "-"
+    assert lines.array_text(fast, make_result()) == "2 µs"
+    assert ("array busy", "2,000 cycles, 22.2 % of them") in lines.facts(fast)
+    assert "2 µs (2.00 x)" in printed(tables.compare, [slow, fast], width=160)
+
+
 def test_equal_machines_bring_no_warning_and_other_work_does(make_result: Make) -> None:
     result = make_result()
     assert lines.differences([result, result]) == []

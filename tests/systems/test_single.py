@@ -21,6 +21,16 @@ def test_the_step_is_the_sum_of_its_works(device: Accelerator, step: Step) -> No
     assert result.by_class["idle"].time_s == 0
 
 
+def test_the_array_is_busy_with_products_alone(device: Accelerator, step: Step) -> None:
+    result = ty.run(step, on=device)
+    works = device.works(step)
+    products = [work for work in works if any(step.ops[index].is_product for index in work.ops)]
+    assert 0 < len(products) < len(works)
+    assert result.array_cycles == sum(device.cost(step, work).compute_cycles for work in products)
+    assert 0 < result.array_cycles < result.cycles
+    assert ty.run(step, on="h200").array_cycles is None  # a GPU's roofline has no array of its own
+
+
 def test_memory_is_what_is_alive(device: Accelerator, step: Step) -> None:
     """Against a plain walk over the ops, one Work each (no fusion)."""
     result = ty.run(step, on=device, fusion="none")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, MaskView, MatMul, Operand, Product, assumed, one_after_another
-from trainyard.parts.checks import require_positive
+from trainyard.parts.checks import require_flag, require_positive
 from trainyard.parts.folds import Folds
 
 if TYPE_CHECKING:
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from trainyard.arrays.execution import Execution
     from trainyard.parts.area import ComponentArea
     from trainyard.parts.energy import Component
+
+
+STREAM_STEPS = 64
+"""Steps that a tile's piece of K should have: TensorDash gains 1.92x on 32 of them where it gains 1.99x on 1024 (60 % zeros)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +63,7 @@ class TensorCore:
             tiles=self.tiles,
             scratchpads_bytes=self.scratchpads_bytes,
         )
+        require_flag("TensorCore", multicast=self.multicast)
 
     @property
     def peak_macs_per_cycle(self) -> int:
@@ -77,10 +82,10 @@ class TensorCore:
 
     @property
     def transposers(self) -> int:
-        """Between the chip's memories and the tiles, as many as keep the tiles busy: their set is printed, their count is not."""
-        from trainyard.arrays.tensordash.components import TILES, TRANSPOSERS
+        """Between the chip's memories and the tiles: what their set takes is printed, how many they are is assumed."""
+        from trainyard.arrays.tensordash.components import transposers
 
-        return -(-self.tiles * TRANSPOSERS // TILES)
+        return transposers(self.tiles)
 
     @property
     def components(self) -> tuple[Component, ...]:
@@ -97,8 +102,9 @@ class TensorCore:
         )
 
     def granule(self) -> tuple[int, int, int]:
+        """All tiles at work, and along K no shorter pieces than streams can bear: what cuts K cuts them."""
         across = math.isqrt(self.tiles)
-        return self.rows * across, self.columns * across, self.lanes
+        return self.rows * across, self.columns * across, self.lanes * STREAM_STEPS
 
     def tile_cycles(self, m: int, n: int, k: int) -> int:
         return min(form.cycles(m, n, k) for form in self.folds)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, ProductDemand, StreamDemand
-from trainyard.devices.masked import tile_cost
+from trainyard.devices.masked import add_events, tile_cost
 from trainyard.ir import DTYPE_BYTES, Array, Convolution, DeviceCost, Direction, Masks, MatMul, Step, Work
-from trainyard.mapping.tiling import Supply, Tiled, search
+from trainyard.mapping.tiling import Supply, Tiled, Tiling, search
 from trainyard.mapping.walk import walk
 from trainyard.parts.folds import Folds
 
@@ -104,7 +105,7 @@ class Costing:
         waiting = max(0, cycles - tiled.compute_cycles) / max(1, tiled.dram_bytes)  # an epilogue's bytes hide behind the array
         weights = [sum(move.size for move in moves) * waiting for moves in demand.drained]
         weights[0] = cycles - sum(weights[1:])
-        found = dict(events) if events is not None else dict(self.array.cost(demand.problem.op).events)
+        found = dict(events) if events is not None else self._tile_events(demand.problem.op, tiled.tiling)
         return DeviceCost(
             cycles=cycles,
             compute_cycles=tiled.compute_cycles,
@@ -113,6 +114,21 @@ class Costing:
             events=_events(found, demand, traffic),
             bound=bound,
         )
+
+    def _tile_events(self, op: MatMul, tiling: Tiling) -> dict[str, float]:
+        """What the array does in all tiles of a product; along each axis they have one size, and maybe another at the end."""
+        events: dict[str, float] = {}
+        for (m, rows), (n, columns), (k, deep) in itertools.product(
+            _sizes(op.M, tiling.m), _sizes(op.N, tiling.n), _sizes(op.K, tiling.k)
+        ):
+            tile = MatMul(m, n, k, op.count)
+            counted, alike = self.array.cost(tile).events, rows * columns
+            first = 1 if k == min(op.K, tiling.k) else 0  # along the reduction, the tile that begins the sums
+            if first:
+                add_events(events, counted, tile, begun=False, times=alike)
+            if deep > first:
+                add_events(events, counted, tile, begun=True, times=alike * (deep - first))
+        return events
 
     def _stream(self, demand: StreamDemand) -> DeviceCost:
         traffic = Traffic()
@@ -154,6 +170,17 @@ class Costing:
             events=events,
             bound=_bound(compute=compute, dram=dram, vector=vector),
         )
+
+
+def _sizes(extent: int, size: int) -> list[tuple[int, int]]:
+    """Sizes of the tiles along an axis, and how many there are of each.
+
+    >>> _sizes(10, 4), _sizes(8, 4), _sizes(3, 4)
+    ([(4, 2), (2, 1)], [(4, 2)], [(3, 1)])
+    """
+    size = min(size, extent)
+    whole, rest = divmod(extent, size)
+    return [(size, whole), *([(rest, 1)] if rest else [])]
 
 
 def shares(weights: Sequence[float]) -> tuple[float, ...]:

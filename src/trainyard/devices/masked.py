@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,7 @@ from trainyard.parts.views import unpacked
 
 Cut = tuple[int, int]
 Viewer = Callable[[int, Cut, Cut], Operand]
+SUMS_READ = "scratchpad_read_out"
 
 
 def aware(array: Array) -> bool:
@@ -41,8 +42,7 @@ class TileCosts:
     def __call__(self, tile: Tile) -> int:
         a, b = self.left(tile.product, tile.m, tile.k), self.right(tile.product, tile.k, tile.n)
         cost = self.array.cost(tile.op, a=a, b=b)
-        for name, count in cost.events.items():
-            self.events[name] = self.events.get(name, 0.0) + count
+        add_events(self.events, cost.events, tile.op, begun=tile.k[0] > 0)
         if cost.uncertainty:
             for shared, place in zip(self._shared, ((tile.product, tile.m, tile.k), (tile.product, tile.k, tile.n)), strict=True):
                 shared[place] = shared.get(place, 0.0) + cost.uncertainty
@@ -52,6 +52,14 @@ class TileCosts:
     def uncertainty(self) -> float:
         """Half-width of the 95 % interval of all cycles so far."""
         return max(math.sqrt(sum(half * half for half in shared.values())) for shared in self._shared)
+
+
+def add_events(events: dict[str, float], counted: Mapping[str, float], op: MatMul, *, begun: bool, times: int = 1) -> None:
+    """What `times` equal tiles did. Sums that an earlier tile of the reduction has `begun` are read from the scratchpad first."""
+    for name, count in counted.items():
+        events[name] = events.get(name, 0.0) + count * times
+    if begun and SUMS_READ in counted:
+        events[SUMS_READ] += op.M * op.N * op.count * times
 
 
 def tile_cost(array: Array, step: Step, op: Op, grad_input: GradInput, masks: Masks, events: dict[str, float]) -> TileCosts:

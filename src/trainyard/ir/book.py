@@ -28,8 +28,10 @@ class Book:
     entries: list[tuple[tuple[int, ...], tuple[float, ...]]] = field(default_factory=list)
     cycles: int | None = None
     """All cycles of the device's clock, or None for a system of several clocks."""
+    array_cycles: int | None = None
+    """Of these, the cycles in which the array multiplies; None where there is no such array."""
     uncertainty_cycles: float = 0.0
-    """Half-width of the 95 % interval of those cycles, where an array sampled its outputs."""
+    """Half-width of the 95 % interval of the array's cycles, where an array sampled its outputs."""
     samples: int | None = None
     """Samples of all devices together, or None where they are the step's batch."""
 

@@ -5,6 +5,7 @@ Every operand is hashable, so that identical products are costed once.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -77,12 +78,14 @@ class MaskView:
     height: int | None = None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, MaskView) and self._identity() == other._identity()
+        return isinstance(other, MaskView) and self.identity == other.identity
 
     def __hash__(self) -> int:
-        return hash(self._identity())
+        return hash(self.identity)
 
-    def _identity(self) -> tuple[object, ...]:
+    @property
+    def identity(self) -> tuple[Hashable, ...]:
+        """All that decides the bits, without the masks themselves: theirs is the digest."""
         return (
             self.source.digest, self.key, self.geometry, self.transposed, self.rows, self.columns,
             self.place, self.dilated, self.height,

@@ -217,8 +217,22 @@ def _spoken(hint: Any, unit: str | None) -> str:
     if get_origin(hint) is Literal:
         return " | ".join(map(str, get_args(hint)))
     if get_origin(hint) is tuple and Ellipsis not in get_args(hint):
-        return f"a list of {len(get_args(hint))} such as ({','.join('1' for _ in get_args(hint))})"
+        return f"a list of {len(get_args(hint))} such as {_example(hint)}"
+    if get_origin(hint) is tuple:
+        return f"a list such as {_example(hint)}"
     plain = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "none"}
     if hint in (int, float) and unit:
         return f"a quantity in {unit}"
     return plain.get(hint) or str(getattr(hint, "__name__", hint))
+
+
+def _example(hint: Any) -> str:
+    """How a list is written.
+
+    >>> _example(tuple[tuple[int, int], ...])
+    '((1,1),(1,1))'
+    """
+    if get_origin(hint) is not tuple:
+        return "1"
+    arguments = get_args(hint)
+    return f"({','.join(map(_example, arguments[:1] * 2 if Ellipsis in arguments else arguments))})"

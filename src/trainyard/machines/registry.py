@@ -29,6 +29,8 @@ class Preset(NamedTuple):
 PARTS: Mapping[str, Preset] = {
     "systolic":    Preset("trainyard.arrays.systolic:Systolic",        "array: rows x columns of MAC cells, ws, os or is"),
     "spatial":     Preset("trainyard.arrays.spatial:Spatial",          "array: elements, each a dot product along K"),
+    "tensorcore":  Preset("trainyard.arrays.tensorcore:TensorCore",    "array: tiles of rows x columns dot products of lanes"),
+    "tensordash":  Preset("trainyard.arrays.tensordash.array:TensorDash", "array: a tensorcore that skips zeros at run time"),
     "accelerator": Preset("trainyard.devices.accelerator:Accelerator", "device: an array with a scratchpad, DRAM and a clock"),
     "gpu":         Preset("trainyard.devices.gpu:Gpu",                 "device: a GPU's roofline, launches, cache and tiles"),
     "single":      Preset("trainyard.systems.single:Single",           "system: one device alone"),
@@ -40,6 +42,8 @@ MACHINES: Mapping[str, Preset] = {
     "npu":       Preset("trainyard.papers.igo:NPU",                "128x128 systolic array, 8 MiB, 150 GB/s: IGO's large NPU"),
     "npu-small": Preset("trainyard.papers.igo:NPU_SMALL",          "45x45 systolic array, 1 MiB, 22 GB/s: IGO's small NPU"),
     "spatial":   Preset("trainyard.papers.mcdla:DEVICE",           "1024 elements of 125 MACs, 900 GB/s: MC-DLA's device-node"),
+    "tensorcore": Preset("trainyard.papers.tensordash:TENSORCORE",  "256 tensor cores, 24 MiB, LPDDR4: TensorDash's baseline"),
+    "tensordash": Preset("trainyard.papers.tensordash:TENSORDASH",  "the same chip with TensorDash: skips zeros at run time"),
     "v100":      Preset("trainyard.devices.gpu_presets:V100",      "NVIDIA V100, 16 GB: roofline, launches, cache, tiles"),
     "v100-32gb": Preset("trainyard.devices.gpu_presets:V100_32GB", "NVIDIA V100, 32 GB"),
     "a100":      Preset("trainyard.devices.gpu_presets:A100",      "NVIDIA A100, 40 GB: roofline, launches, cache, tiles"),

@@ -13,9 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module, resources
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainyard.errors import BadInput, UnknownName
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 Use = Literal["headline", "table", "derived", "context"]
 Bound = Literal["upper", "lower", "range"]
@@ -27,11 +30,13 @@ MET, NEAR = 0.05, 0.15
 ROUNDING = 1e-9  # of the division: 2.1 is within 5 % of 2
 
 # fmt: off
-# paper -> its module: experiments() answers its claims (without it they are `not yet`), CASE is what `whatif PAPER` runs
+# paper -> its module: experiments() answers its claims (without it they are `not yet`), figures() draws its figures by the name
+# that claims give them in `where`, walkthrough() tells `explain PAPER`, CASE is what `whatif PAPER` runs
 MODULES: Mapping[str, str] = {
-    "sigma": "trainyard.papers.sigma",
-    "igo":   "trainyard.papers.igo",
-    "mcdla": "trainyard.papers.mcdla",
+    "sigma":      "trainyard.papers.sigma",
+    "tensordash": "trainyard.papers.tensordash",
+    "igo":        "trainyard.papers.igo",
+    "mcdla":      "trainyard.papers.mcdla",
 }
 # fmt: on
 
@@ -65,13 +70,15 @@ class Claim:
 class Measured:
     """What an experiment found.
 
-    `verdict` is given only where comparison is not the point: with a `proof`, or with the stand-in named in `note`.
+    `verdict` is given only where comparison is not the point: with a `proof`, or with the stand-in named in `note`. `printed` is
+    what the same experiment gives with the inputs that the paper prints in place of those that were had here.
     """
 
     value: float | Sequence[float]
     note: str = ""
     verdict: Literal["contradicted", "substitute"] | None = None
     proof: str = ""
+    printed: float | Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         if self.verdict == "contradicted" and not self.proof:
@@ -82,7 +89,10 @@ class Measured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One line of the ledger; `paper` is the paper's figure, `ratio` ours over it (the worst of a list)."""
+    """One line of the ledger; `paper` is the paper's figure, `ratio` ours over it (the worst of a list).
+
+    `printed` is ours from the paper's own printed inputs, where it was measured so as well.
+    """
 
     id: str
     paper: Value
@@ -92,12 +102,14 @@ class Row:
     note: str
     claim: Claim
     failed: bool = False
+    printed: float | tuple[float, ...] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "id": self.id,
             "paper": list(self.paper) if isinstance(self.paper, tuple) else self.paper,
             "ours": list(self.ours) if isinstance(self.ours, tuple) else self.ours,
+            "printed": list(self.printed) if isinstance(self.printed, tuple) else self.printed,
             "ratio": self.ratio if self.ratio is not None and math.isfinite(self.ratio) else None,
             "verdict": self.verdict,
             "note": self.note,
@@ -136,12 +148,25 @@ def papers() -> tuple[str, ...]:
     return tuple(dict.fromkeys(claim.paper for claim in claims()))
 
 
-def case(paper: str) -> tuple[str, str]:
-    """The workload and the machine that stand for a paper when its assumptions are weighed."""
-    found: tuple[str, str] | None = getattr(import_module(MODULES[paper]), "CASE", None) if paper in MODULES else None
+def case(paper: str, masks: str | None = None) -> tuple[str, str, str | None]:
+    """The workload, the machine and the zeros (if any) that stand for a paper when its assumptions are weighed."""
+    found: tuple[str, ...] | None = getattr(import_module(MODULES[paper]), "CASE", None) if paper in MODULES else None
     if found is None:
         raise BadInput(f"{paper} has no machine yet: name a workload and a machine, as in trainyard whatif resnet50 --on npu")
-    return found
+    workload, machine, *zeros = found
+    return workload, machine, masks or next(iter(zeros), None)
+
+
+def walkthrough(paper: str, given: str = "") -> tuple[str, Callable[[], go.Figure]]:
+    """A paper's mechanism at work on a small example: the text, and how to draw it. `given` chooses the example."""
+    told: Callable[[str], tuple[str, Callable[[], go.Figure]]] | None = (
+        getattr(import_module(MODULES[paper]), "walkthrough", None) if paper in MODULES else None
+    )
+    if told is None:
+        raise BadInput(
+            f"{paper} has no walk-through yet: explain a workload on a machine, as in trainyard explain resnet50 --on npu"
+        )
+    return told(given)
 
 
 def select(paper: str | None = None, figure: str | None = None) -> tuple[Claim, ...]:
@@ -158,6 +183,30 @@ def select(paper: str | None = None, figure: str | None = None) -> tuple[Claim, 
             f"no claim of {paper or 'any paper'} names {figure!r}; `trainyard reproduce {paper or ''}`".rstrip() + " shows all"
         )
     return chosen
+
+
+def names_figure(claim: Claim, figure: str) -> bool:
+    """Whether a claim is of that figure or table.
+
+    >>> names_figure(Claim(id="a.b", value=1.0, unit="x", use="table", where="Fig. 12 / Fig. 8, mean"), "Fig. 1")
+    False
+    """
+    return _figure_pattern(figure).search(claim.where) is not None
+
+
+def figures(rows: Sequence[Row]) -> dict[str, Callable[[], go.Figure]]:
+    """The figures of the one paper that all rows are of: all where all its claims are there, else those that the rows name."""
+    listed = {row.claim.paper for row in rows}
+    paper = next(iter(listed), "")
+    offered = getattr(import_module(MODULES[paper]), "figures", None) if len(listed) == 1 and paper in MODULES else None
+    if offered is None:
+        return {}
+    found: Mapping[str, Callable[[], go.Figure]] = offered()
+    if {row.id for row in rows} == {claim.id for claim in select(paper)}:
+        return dict(found)
+    named = {name: [names_figure(row.claim, name) for row in rows] for name in found}
+    test = all if any(map(all, named.values())) else any  # one that they share is the one that was asked for
+    return {name: found[name] for name, each in named.items() if test(each)}
 
 
 def _figure_pattern(figure: str) -> re.Pattern[str]:
@@ -210,7 +259,7 @@ def _row(claim: Claim, experiment: Callable[[], Measured] | None) -> Row:
 
 def judge(claim: Claim, measured: Measured) -> Row:
     """The verdict on one measured claim."""
-    ours = tuple(map(float, measured.value)) if isinstance(measured.value, Sequence) else float(measured.value)
+    ours = _plain(measured.value)
     if isinstance(claim.value, str):
         raise BadInput(f"claim {claim.id} is text and cannot be measured")
     ratio = worst(_ratios(claim, ours))
@@ -218,7 +267,14 @@ def judge(claim: Claim, measured: Measured) -> Row:
     if claim.use == "derived" and verdict == "met":
         verdict = "derived"
     note = "; ".join(text for text in (measured.proof, measured.note, claim.conflict and f"the paper: {claim.conflict}") if text)
-    return Row(id=claim.id, paper=claim.value, ours=ours, ratio=ratio, verdict=verdict, note=note, claim=claim)
+    printed = None if measured.printed is None else _plain(measured.printed)
+    if printed is not None:
+        _ratios(claim, printed)  # as many figures as the claim has, none of them nan
+    return Row(id=claim.id, paper=claim.value, ours=ours, ratio=ratio, verdict=verdict, note=note, claim=claim, printed=printed)
+
+
+def _plain(value: float | Sequence[float]) -> float | tuple[float, ...]:
+    return tuple(map(float, value)) if isinstance(value, Sequence) else float(value)
 
 
 def _verdict(claim: Claim, ours: float | tuple[float, ...], ratio: float) -> Verdict:

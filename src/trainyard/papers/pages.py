@@ -8,14 +8,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from trainyard._version import VERSION
 from trainyard.files import write_text
-from trainyard.papers.ledger import Row, Value, by_paper, counts
+from trainyard.papers.ledger import Row, Value, by_paper, counts, figures
 
 LEGEND = (
     "met: within 5 %, or the bound holds. near: within 15 %. off: farther. contradicted: the paper's own figures or physics "
     "exclude it, the proof is in the note. substitute: stands in for data that cannot be had. derived: arithmetic over the "
-    "paper's rows. context: a parameter, used and not met. not yet: no experiment."
+    "paper's rows. context: a parameter, used and not met. not yet: no experiment. From printed inputs: the same experiment "
+    "fed with what the paper prints of its own inputs, where it prints enough."
 )
-COLUMNS = ("claim", "paper", "ours", "ratio", "verdict", "unit", "where", "note")
+COLUMNS = ("claim", "paper", "ours", "from printed inputs", "ratio", "verdict", "unit", "where", "note")
 
 
 def number(value: Value | None) -> str:
@@ -46,7 +47,8 @@ def summary(rows: Iterable[Row]) -> str:
 
 def cells(row: Row) -> tuple[str, ...]:
     ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
-    return (row.id, paper_figure(row), number(row.ours), ratio, row.verdict, row.claim.unit, row.claim.where, row.note)
+    figures = (paper_figure(row), number(row.ours), number(row.printed))
+    return (row.id, *figures, ratio, row.verdict, row.claim.unit, row.claim.where, row.note)
 
 
 def write_markdown(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
@@ -77,9 +79,9 @@ table { border-collapse: collapse; width: 100%; margin: 1em 0 2em }
 th, td { text-align: left; padding: .3em .6em; vertical-align: top }
 th { border-bottom: 2px solid #1c2430 }
 td { border-bottom: 1px solid #dde2ea }
-td:nth-child(-n+4) { font-variant-numeric: tabular-nums }
+td:nth-child(-n+5) { font-variant-numeric: tabular-nums }
 td:first-child { overflow-wrap: anywhere; min-width: 16em }
-td:nth-child(6) { max-width: 9em } td:nth-child(8) { min-width: 20em }
+td:nth-child(7) { max-width: 9em } td:nth-child(9) { min-width: 20em }
 td.verdict { font-weight: 600; white-space: nowrap }
 .met, .derived { color: #0b6b3a } .near { color: #8a5a00 } .off { color: #a3161f }
 .contradicted, .substitute { color: #5a2ca0 } .context, .not-yet, small { color: #616b7a }
@@ -87,7 +89,14 @@ td.verdict { font-weight: 600; white-space: nowrap }
 
 
 def write_html(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
-    write_text(path, "\n".join(_html(rows)) + "\n")
+    """The ledger as a page; with its figures where it is of one paper that draws them."""
+    drawn = figures(rows)
+    if drawn:
+        from trainyard.papers.illustrated import page
+
+        write_text(path, page(rows, drawn))
+    else:
+        write_text(path, "\n".join(_html(rows)) + "\n")
 
 
 def _html(rows: Sequence[Row]) -> Iterator[str]:

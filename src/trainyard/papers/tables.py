@@ -36,12 +36,13 @@ def show_rows(rows: Sequence[Row], *, context: bool = False) -> None:
     console = Console()
     for paper, group in by_paper(rows):
         console.print(Text(f"{paper}: {summary(group)}", "bold"))
-        table = table_of("claim", "paper", "ours", "ratio", "verdict")
         shown = [row for row in group if context or row.verdict != "context"]
+        second = any(row.printed is not None for row in shown)
+        table = table_of("claim", "paper", "ours", *(["from printed inputs"] if second else []), "ratio", "verdict")
         for row in shown:
             ratio = "" if row.ratio is None else f"{row.ratio:.3f}"
             figure = f"{paper_figure(row)} {short_unit(row.claim.unit)}".strip()
-            texts = (row.id.partition(".")[2], figure, number(row.ours), ratio)
+            texts = (row.id.partition(".")[2], figure, number(row.ours), *([number(row.printed)] if second else []), ratio)
             table.add_row(*map(Text, texts), Text(row.verdict, COLOURS[row.verdict]))
         console.print(table)
         for row in shown:

@@ -27,3 +27,10 @@ def require_quantity(owner: str, *, zero: bool = False, **quantities: object) ->
             raise BadInput(f"{owner}: {name} must be a finite number {least}, got {number!r}")
         if number < 0 or (number == 0 and not zero):
             raise BadInput(f"{owner}: {name} must be {least}, got {number!r}")
+
+
+def require_flag(owner: str, **flags: object) -> None:
+    """True or False; a word such as "no" would count as true."""
+    for name, flag in flags.items():
+        if not isinstance(flag, bool):
+            raise BadInput(f"{owner}: {name} must be true or false, got {flag!r}")

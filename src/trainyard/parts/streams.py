@@ -23,13 +23,11 @@ import numpy.typing as npt
 from trainyard.errors import BadInput
 from trainyard.ir import MaskView
 from trainyard.parts.gather import gathered
-from trainyard.parts.reduction import Layout, Side, Whole, dense_layout, layout, layout_of, order, reading, words
+from trainyard.parts.reduction import Layout, Side, dense_layout, layout, layout_of, order, reading, words
 from trainyard.parts.views import Bits, Cut, matrix, place_of
 
 Words = npt.NDArray[np.uint64]
-CHUNK_WORDS = 1 << 20
-"""Words of streams that are counted at once: 8 MiB."""
-__all__ = ["Layout", "Side", "dense_layout", "layout", "nonzeros", "order", "plain", "streams", "words"]
+__all__ = ["Layout", "Side", "dense_layout", "layout", "order", "plain", "streams", "words"]
 
 
 def plain(view: MaskView, side: Side, lanes: int, rows: Cut) -> Words:
@@ -55,21 +53,3 @@ def streams(view: MaskView, side: Side, lanes: int, rows: Cut) -> Words:
     if place_of(view) == "G" and view.dilated and found.positions:
         return plain(view, side, lanes, rows)  # no product reduces over the positions of dilated gradients
     return gathered(view, found, shape, rows)
-
-
-def nonzeros(view: MaskView, side: Side) -> int:
-    """Non-zero elements of a view as a matrix: what the zero counters of an operand say."""
-    shape = layout(view, side, 1)
-    repeats, rest = divmod(shape.rows, shape.distinct_rows)
-    cycles, more = divmod(len(shape.steps), shape.distinct_segments)
-    each = np.where(np.arange(shape.distinct_segments) < more, cycles + 1, cycles)
-    return repeats * _counted(view, side, shape, shape.distinct_rows, each) + _counted(view, side, shape, rest, each)
-
-
-def _counted(view: MaskView, side: Side, shape: Layout, rows: int, each: Whole) -> int:
-    chunk = max(1, CHUNK_WORDS // (shape.words * shape.distinct_segments))
-    total = 0
-    for first in range(0, rows, chunk):
-        found = np.bitwise_count(streams(view, side, 1, (first, min(first + chunk, rows))))
-        total += int(found.sum(axis=(1, 2), dtype=np.int64) @ each)
-    return total

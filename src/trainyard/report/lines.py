@@ -147,6 +147,8 @@ def facts(result: Result) -> list[tuple[str, str]]:
     if result.cycles is not None:
         at = f" at {show(result.clock_hz, 'Hz', digits=4)}" if result.clock_hz else ""
         found.append(("cycles", f"{result.cycles:,}{at}"))
+    if result.cycles and result.array_cycles is not None:
+        found.append(("array busy", f"{result.array_cycles:,} cycles, {percent(result.array_cycles / result.cycles)} of them"))
     return found
 
 
@@ -183,6 +185,22 @@ def assumption_values(assumption: Assumption) -> tuple[str, list[str]]:
 def speedup(result: Result, baseline: Result) -> float:
     """Samples per second over the baseline's: equal to the ratio of times where both steps take the same samples."""
     return result.samples_per_s / baseline.samples_per_s
+
+
+def array_s(result: Result) -> float | None:
+    """Time in which the array multiplies, whatever the step waits for; None where that is not known."""
+    return result.array_cycles / result.clock_hz / result.steps if result.array_cycles and result.clock_hz else None
+
+
+def array_text(result: Result, baseline: Result) -> str:
+    """That time, and how many times shorter it is for a sample than the baseline's."""
+    own, other = array_s(result), array_s(baseline)
+    if own is None:
+        return "-"
+    if other is None:
+        return show(own, "s")
+    each, others = own * result.steps / result.samples, other * baseline.steps / baseline.samples
+    return f"{show(own, 's')} ({others / each:.2f} x)"
 
 
 def differences(results: Sequence[Result]) -> list[str]:

@@ -162,8 +162,8 @@ def _comparison(results: Sequence[Result], figures: dict[str, Any]) -> str:
     for result in results:
         machine, *cells, node, bound = tables.comparison_cells(result, first)
         values = (
-            result.time_s, lines.speedup(result, first), result.samples_per_s, result.energy_j, lines.dram_bytes(result),
-            result.peaks.macs_per_s, result.peaks.dram_bytes_per_s,
+            result.time_s, lines.speedup(result, first), result.samples_per_s, lines.array_s(result) or 0.0, result.energy_j,
+            lines.dram_bytes(result), result.peaks.macs_per_s, result.peaks.dram_bytes_per_s,
         )  # fmt: skip
         middle = "".join(f'<td data-value="{value!r}">{escape(cell)}</td>' for value, cell in zip(values, cells, strict=True))
         ends = "".join(f'<td class="text">{escape(cell)}</td>' for cell in (node, bound))

@@ -29,12 +29,13 @@ class Single:
         stream = plan.stream(self.name)
         works = self.device.works(step)
         task_of_op: dict[int, int] = {}
-        cycles = 0
+        cycles = array_cycles = 0
         spent: dict[int, tuple[Mapping[str, float], Traffic]] = {}
         costs: list[DeviceCost] = []  # an id stays its own only while the cost lives
         for work in works:
             cost = self.device.cost(step, work, masks)
             cycles += cost.cycles
+            array_cycles += cost.compute_cycles if any(step.ops[index].is_product for index in work.ops) else 0
             costs.append(cost)
             if id(cost) not in spent:  # identical Works share one cost
                 spent[id(cost)] = self.device.energy(cost.events), off_chip(cost)
@@ -47,6 +48,7 @@ class Single:
         pool = plan.pool(MEMORY, capacity, resident_bytes=kept.resident_bytes)
         book_memory(plan, pool, kept, task_of_op)
         book.cycles = cycles
+        book.array_cycles = array_cycles if hasattr(self.device, "array") else None
         book.uncertainty_cycles = math.sqrt(sum(cost.uncertainty**2 for cost in costs))
         return plan
 

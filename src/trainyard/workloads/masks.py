@@ -151,7 +151,8 @@ class Masks:
             if key in wanted and not _fits(spec, wanted[key], step.batch, letter):
                 raise MaskError(
                     f"{self.path}: the mask of layer {layer!r}, {letter}, has shape {spec.shape} = {spec.elements} elements, "
-                    f"but step {step.name!r} at batch {step.batch} has {wanted[key]}: record at this batch or rebatch the step"
+                    f"but step {step.name!r} at batch {step.batch} has {wanted[key]}: record at this batch, or run at the batch "
+                    "that was recorded"
                 )
 
 

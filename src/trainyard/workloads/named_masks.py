@@ -23,5 +23,5 @@ def load(text: str | None, step: Step, at: int | None = None) -> Masks | Generat
 
 
 def _generated(text: str) -> bool:
-    """No file, but a call: a slip in its name is left to the parser to explain."""
-    return "(" in text and text.rstrip().endswith(")") and not os.path.exists(text)
+    """No file, but a call: a slip in it is left to the parser to explain."""
+    return ("(" in text or text.startswith("sparsity")) and not os.path.exists(text)

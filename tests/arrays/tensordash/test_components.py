@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from trainyard.arrays import TensorCore
 from trainyard.arrays.tensordash import components
 from trainyard.arrays.tensordash.components import core_areas, core_components, tensordash_areas, tensordash_components
 from trainyard.errors import BadInput
+from trainyard.ir import MatMul
 
 PAPER = {"lanes": 4, "depth": 4, "rows": 4, "columns": 4, "options": 8}
 CHIP = {**PAPER, "tiles": 256, "scratchpads_bytes": 256 * 1024}
@@ -46,6 +48,13 @@ def test_the_papers_chip_takes_the_rows_of_table_iv():
     assert logic(taken) / logic(before) == pytest.approx(1.14, rel=0.01)  # Table IV
     chip = components.MEMORIES_M2 * 1e6
     assert (sum(taken.values()) + chip) / (sum(before.values()) + chip) == pytest.approx(1.048, abs=0.001)  # Sec. IV-C
+
+
+@pytest.mark.parametrize("tiles", [1, 16, 256, 1024])
+def test_the_transposers_that_are_counted_are_those_that_take_room(tiles):
+    array = TensorCore(tiles=tiles)
+    cycles = array.cost(MatMul(8, 8, 8)).events["transposer_cycle"] / array.cost(MatMul(8, 8, 8)).cycles
+    assert mm2(array.component_areas)["transposer"] == pytest.approx(0.37 * cycles / 64)
 
 
 @pytest.mark.paper

@@ -153,6 +153,9 @@ def test_lanes_five_apart_share_a_level_and_four_apart_do_not():
         ([(0,), (1,), (2,)], "lane 3 stands in no level"),
         ([(0,), (1,), (2,), (3,), (1,)], "lane 1 stands twice in the levels, again in level 4"),
         ([(0,), (1,), (2,), (4,)], "level 3 names lane 4"),
+        ([(0.5,), (1,), (2,), (3,)], "level 0 names lane 0.5: lanes are whole numbers"),
+        ([(0,), (True,), (2,), (3,)], "level 1 names lane True"),
+        ([(0,), "1", (2,), (3,)], "level 1 is '1'"),
     ],
 )
 def test_levels_that_miss_or_repeat_a_lane_are_refused(levels, message):

@@ -21,7 +21,7 @@ from trainyard.arrays.tensordash import patterns
 from trainyard.arrays.tensordash.patterns import Option
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.ir import DENSE, ArrayCost, Density, MaskView, MatMul, Operand, Product, TensorKey, assumed, one_after_another
-from trainyard.parts.checks import require_positive
+from trainyard.parts.checks import require_flag, require_positive
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -94,12 +94,13 @@ class TensorDash:
                 raise UnknownName(name, str(getattr(self, name)), known, where="TensorDash")
         if isinstance(self.bypass, bool) or not isinstance(self.bypass, int | float) or not 0 <= self.bypass <= 1:
             raise BadInput(f"TensorDash: bypass is a share of zeros between 0 and 1, got {self.bypass!r}")
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
+            raise BadInput(f"TensorDash: seed must be a whole number of at least 0, got {self.seed!r}")
+        require_flag("TensorDash", multicast=self.multicast)
         given = patterns.default_options(self.lanes, self.depth) if self.options is None else self.options
         object.__setattr__(self, "options", patterns.checked(given, self.lanes, self.depth) if self.options is not None else None)
         if not isinstance(self.levels, str):
-            levels = tuple(tuple(level) for level in self.levels)
-            patterns.require_legal(levels, given, self.lanes)
-            object.__setattr__(self, "levels", levels)
+            object.__setattr__(self, "levels", patterns.require_legal(self.levels, given, self.lanes))
         elif self.levels not in ("one", "grouped"):
             raise UnknownName("levels", self.levels, ("one", "grouped"), where="TensorDash")
 
@@ -199,15 +200,26 @@ class TensorDash:
 
     def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost:
         dense = self.baseline.cost(op, a=a, b=b)
-        zeros = _zeros(a), _zeros(b)
-        if max(zeros) <= self.bypass:
+        side = self.looks_at(_zeros(a), _zeros(b))
+        if side == "neither":
             return dense
-        if self.sides == "two" and min(zeros) > 0:
+        if side == "both":
             return self._two_sided(op, a, b, dense)
-        side = self.scheduled if self.scheduled != "sparser" else "a" if zeros[0] >= zeros[1] else "b"
-        if side == "a":
-            return self._one_sided(op, a, "a", dense)
-        return self._one_sided(op.transposed(), b, "b", dense)
+        return self._one_sided(op, a, "a", dense) if side == "a" else self._one_sided(op.transposed(), b, "b", dense)
+
+    def looks_at(self, zeros_a: float, zeros_b: float) -> Literal["neither", "a", "b", "both"]:
+        """Whose zeros are skipped, by what the zero counters say: neither's where those looked at are too few (`bypass`).
+
+        >>> TensorDash().looks_at(0.6, 0.1), TensorDash(sides="two").looks_at(0.6, 0.1), TensorDash(scheduled="b").looks_at(0.6, 0)
+        ('a', 'both', 'neither')
+        """
+        both = self.sides == "two" and min(zeros_a, zeros_b) > 0
+        side: Literal["a", "b"] = "a" if zeros_a >= zeros_b else "b"
+        if self.scheduled != "sparser" and not both:
+            side = self.scheduled
+        if (zeros_a if side == "a" else zeros_b) <= self.bypass:
+            return "neither"
+        return "both" if both else side
 
     def _one_sided(self, op: MatMul, operand: Operand, side: Literal["a", "b"], dense: ArrayCost) -> ArrayCost:
         """`op` written with the scheduled operand's rows as M."""
@@ -217,11 +229,10 @@ class TensorDash:
         if isinstance(operand, MaskView):
             found = of_view(operand, side, self.rule)
             macs = found.issued * op.N
-        elif isinstance(operand, Density):
+        else:
+            assert isinstance(operand, Density)  # a dense one has no zeros to look at
             found = of_density(operand, None, -(-op.K // self.lanes), -(-op.M // self.rows), self.rule, self.columns)
             macs = operand.nonzero * op.M * op.N * op.K
-        else:  # the side that was asked for has no known zero
-            return self._with_parts(dense, dense.cycles)
         return self._dealt(op, found, wide, macs, dense)
 
     def _two_sided(self, op: MatMul, a: Operand, b: Operand, dense: ArrayCost) -> ArrayCost:
@@ -246,12 +257,12 @@ class TensorDash:
         half = found.half_width * found.cycles.size * repeats / self.tiles * op.count
         return replace(self._with_parts(dense, cycles, macs * op.count), uncertainty=half)
 
-    def _with_parts(self, dense: ArrayCost, cycles: int, macs: float | None = None) -> ArrayCost:
+    def _with_parts(self, dense: ArrayCost, cycles: int, macs: float) -> ArrayCost:
         """The dense events (every value is fetched once, zero or not) with the slots of the busy time, the added parts' too."""
         busy = cycles * self.tiles
         elements = self.rows * self.columns
         added = {
-            "mac": dense.events["mac"] if macs is None else macs,
+            "mac": macs,
             "core_slot": busy * elements * self.lanes,
             "transposer_cycle": cycles * self.baseline.transposers,
             "scheduler_cycle": busy * (self.rows if self.sides == "one" else elements),

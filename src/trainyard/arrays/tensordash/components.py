@@ -78,6 +78,15 @@ SCRATCHPADS_BANKED_M2 = 5.9e-6      # Sec. IV-C: all scratchpads of TensorDash, 
 SCRATCHPADS = "TensorDash, MICRO 2020, Sec. IV-C: scratchpads; assumed: in proportion to their bytes, and to their banks in between"
 
 
+def transposers(tiles: int) -> int:
+    """As many as keep so many tiles busy: those of the laid-out chip, in proportion.
+
+    >>> transposers(256), transposers(1024), transposers(1)
+    (64, 256, 1)
+    """
+    return -(-tiles * TRANSPOSERS // TILES)
+
+
 def core_components() -> tuple[Component, ...]:
     """The baseline's parts: energy of one event of each.
 
@@ -107,7 +116,7 @@ def core_areas(*, lanes: int, rows: int, columns: int, tiles: int, scratchpads_b
     local = SCRATCHPADS_M2 * scratchpads_bytes / SCRATCHPADS_BYTES
     return (
         _area(CORE, CORE.m2 * tiles * rows * columns * lanes, NUMBER),
-        _area(TRANSPOSER, TRANSPOSER.m2 * TRANSPOSERS),
+        _area(TRANSPOSER, TRANSPOSER.m2 * transposers(tiles)),
         ComponentArea(component="local", m2=local, nm=NM, source=SCRATCHPADS, memory=True),
     )
 

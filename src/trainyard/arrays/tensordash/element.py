@@ -282,17 +282,15 @@ def processing_element(
 def execute(array: TensorDash, a: npt.ArrayLike, b: npt.ArrayLike, number: str = "fp16") -> TileExecution:
     """The matrix product a [M, K] x b [K, N] on one tile of `array`, output block after output block.
 
-    As its cost has it: the scheduled side lies on the rows; both sides are looked at where `sides` is "two" and both have zeros;
-    the dense schedule runs with hardly any zeros (`bypass`), and where the other side on the rows leaves it fewer blocks to do.
+    As its cost has it: the side that is looked at lies on the rows (`TensorDash.looks_at`); the dense schedule runs where neither
+    is, and where the other side on the rows leaves it fewer blocks to do.
     """
     left, right = np.asarray(a), np.asarray(b)
     if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0] or not left.size or not right.size:
         raise BadInput(f"execute: shapes {left.shape} and {right.shape} do not multiply")
     zeros = float(np.mean(operand(left, number) == 0)), float(np.mean(operand(right, number) == 0))
-    both = array.sides == "two" and min(zeros) > 0
-    side = array.scheduled if array.scheduled != "sparser" else "a" if zeros[0] >= zeros[1] else "b"
-    skips = "none" if max(zeros) <= array.bypass else "both" if both else "b"
-    turned = side == "b" and not both
+    side = array.looks_at(*zeros)
+    skips, turned = {"neither": "none", "both": "both"}.get(side, "b"), side == "b"
     ran = _blocks(array, left, right, number, skips, turned)
     if ran.cycles > replace(array.baseline, tiles=1).tile_cycles(left.shape[0], right.shape[1], left.shape[1]):
         ran = _blocks(array, left, right, number, "none", not turned)

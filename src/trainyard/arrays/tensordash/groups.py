@@ -1,17 +1,20 @@
 """Cycles of row groups: the streams of a tile's rows, scheduled once, whatever stands on its columns.
 
 From the very bits of a tensor (`parts.streams`), from a density, or of pairs of tensors where both sides are looked at. Where a
-product has more groups than are to be looked at, runs of neighbouring groups are taken at equal distances (with a random start) and
-stand for those around them; the spread of their means gives the interval.
+product has more groups than are to be looked at, it is cut into equal stretches; in each a run of neighbouring groups is taken at
+random (at equal distances they would fall into step with the lines of an image) and stands for its stretch. The spread of their
+means gives the interval, by Student's t: the runs are few.
 """
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -29,14 +32,17 @@ Words = npt.NDArray[np.uint64]
 
 RUN = 16
 """Neighbouring groups looked at together where outputs are sampled."""
+FEWEST_RUNS = 4
+"""Runs (or row groups of a pair) that an interval is made of at least: of two or three, it would be wider than the value."""
 NORMAL_95 = 1.96  # two-sided 95 % quantile of the normal distribution
 CHUNK_BYTES = 16 * 2**20
 """Packed streams in memory at a time, for each thread."""
 DRAWN_GROUPS = 64
 """Groups drawn for a density, and the longest stream drawn: a longer one is scaled."""
 DRAWN_STEPS = 4096
-KEPT = 32
-"""Views whose cycles are remembered: tiles that differ in their columns ask for the same rows again."""
+KEPT_BYTES = 64 * 2**20
+"""Cycles that are remembered: tiles that differ in their columns ask for the same rows again, and so does a chip that differs in
+what its schedulers do not see (a range over assumptions)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,15 +71,42 @@ class Groups:
 
 def of_view(view: MaskView, side: Side, rule: Rule) -> Groups:
     """One side looked at: its streams in groups of `rule.rows`."""
-    place = (view, side, rule)
-    if place not in _known:
-        while len(_known) >= KEPT:
-            _known.pop(next(iter(_known)))
-        _known[place] = _looked_at(view, side, rule)
-    return _known[place]
+    return _known.of((view.identity, side, rule), lambda: _looked_at(view, side, rule))
 
 
-_known: dict[tuple[MaskView, Side, Rule], Groups] = {}
+class _Remembered:
+    """Groups by what decides them (not by their masks, which may be large), the ones asked for last; bounded in bytes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes, self._bytes = most_bytes, 0
+        self._found: dict[Hashable, Groups] = {}
+        self._lock = Lock()
+
+    def of(self, place: Hashable, make: Callable[[], Groups]) -> Groups:
+        found = self._found.get(place) or make()
+        with self._lock:
+            if place in self._found:
+                self._forget(place)
+            self._found[place] = found  # now the last of them
+            self._bytes += _size(found)
+            while self._bytes > self._most_bytes and len(self._found) > 1:
+                self._forget(next(iter(self._found)))
+        return found
+
+    def clear(self) -> None:
+        with self._lock:
+            for place in list(self._found):
+                self._forget(place)
+
+    def _forget(self, place: Hashable) -> None:
+        self._bytes -= _size(self._found.pop(place))
+
+
+def _size(groups: Groups) -> int:
+    return groups.cycles.nbytes + 1024  # assumed: what the key and the objects around an array take
+
+
+_known = _Remembered(KEPT_BYTES)
 
 
 def forget() -> None:
@@ -88,23 +121,41 @@ def _looked_at(view: MaskView, side: Side, rule: Rule) -> Groups:
     if runs * RUN >= count:
         cycles, issued = _all(view, side, rule, plan)
         return Groups(cycles=cycles, issued=float(issued.sum()))
-    distance, start = count / runs, np.random.default_rng(rule.seed).random()
-    firsts = [min(count - RUN, int((run + start) * distance)) for run in range(runs)]
+    distance = count / runs
+    firsts = [min(count - RUN, first) for first in _one_in_each(runs, distance, rule.seed)]
     seen = np.stack([_span(view, side, rule, plan, first, first + RUN) for first in firsts], axis=1)
     owner = np.minimum((np.arange(count) / distance).astype(np.int64), runs - 1)
     cycles, issued = seen[:, owner, np.arange(count) % RUN]
-    means = seen[0].mean(axis=1)
-    half = NORMAL_95 * float(means.std(ddof=1)) / math.sqrt(runs) * math.sqrt(max(0.0, 1 - runs * RUN / count))
+    half = _half_width(seen[0].mean(axis=1), runs * RUN / count)
     return Groups(cycles=cycles, issued=float(issued.sum()), half_width=half)
 
 
 def _runs(view: MaskView, side: Side, rule: Rule, plan: Layout) -> int:
-    """Runs to look at in a view: its share of `rule.sample` groups of the whole product, two at least."""
+    """Runs to look at in a view: its share of `rule.sample` groups of the whole product, FEWEST_RUNS at least."""
     if rule.sample is None:
         return plan.rows
     whole = layout(replace(view, rows=None, columns=None), side, plan.lanes)
     share = plan.rows * sum(plan.steps) / (whole.rows * sum(whole.steps))
-    return max(2, math.ceil(rule.sample * share / RUN))
+    return max(FEWEST_RUNS, math.ceil(rule.sample * share / RUN))
+
+
+def _one_in_each(stretches: int, length: float, seed: int) -> list[int]:
+    """A random place in each of so many equal stretches."""
+    return [int((stretch + at) * length) for stretch, at in enumerate(np.random.default_rng(seed).random(stretches).tolist())]
+
+
+def _half_width(means: npt.NDArray[np.floating], share: float = 0.0) -> float:
+    """Half of the 95 % interval of the mean of several; `share` of all there are were looked at.
+
+    Student's t from the normal quantile: Abramowitz and Stegun 26.7.5, within 1 % from three degrees of freedom on.
+
+    >>> round(_half_width(np.array([-1.0, -1.0, 1.0, 1.0])) * math.sqrt(3), 2)  # Student's t of three: the tables have 3.18
+    3.16
+    """
+    free, z = len(means) - 1, NORMAL_95
+    t = z + (z**3 + z) / (4 * free) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * free**2)
+    t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * free**3)
+    return t * float(means.std(ddof=1)) / math.sqrt(len(means)) * math.sqrt(max(0.0, 1 - share))
 
 
 def _all(view: MaskView, side: Side, rule: Rule, plan: Layout) -> Whole:
@@ -146,15 +197,14 @@ def _span(view: MaskView, side: Side, rule: Rule, plan: Layout, first: int, last
 def of_pair(a: MaskView, b: MaskView, rule: Rule, columns: int) -> Groups:
     """Both sides looked at: a scheduler for each processing element. Cycles of each block, row group by row group.
 
-    Where blocks are sampled, whole row groups at equal distances are taken with all their columns.
+    Where blocks are sampled, whole row groups are taken with all their columns, one in each of equal stretches.
     """
     lanes = rule.scheduler.lanes
     left, right = layout(a, "a", lanes), layout(b, "b", lanes)
     high, wide = -(-left.rows // rule.rows), -(-right.rows // columns)
-    wanted = high if rule.sample is None else min(high, max(2, rule.sample // wide))
+    wanted = high if rule.sample is None else min(high, max(FEWEST_RUNS, rule.sample // wide))
     distance = high / wanted
-    start = np.random.default_rng(rule.seed).random() if wanted < high else 0.0
-    chosen = [min(high - 1, int((run + start) * distance)) for run in range(wanted)]
+    chosen = range(high) if wanted == high else _one_in_each(wanted, distance, rule.seed)
     beside = streams(b, "b", lanes, (0, right.rows))
     beside = np.pad(beside, ((0, 0), (0, wide * columns - beside.shape[1]), (0, 0)))
     cycles, pairs = np.zeros((wanted, wide), dtype=np.int64), 0
@@ -169,7 +219,7 @@ def of_pair(a: MaskView, b: MaskView, rule: Rule, columns: int) -> Groups:
             cycles[place] += rule.cycles(blocks.reshape(-1, width), steps, rule.rows * columns)
     if wanted == high:
         return Groups(cycles=cycles.ravel(), issued=float(pairs))
-    half = NORMAL_95 * float(cycles.mean(axis=1).std(ddof=1)) / math.sqrt(wanted) * math.sqrt(1 - wanted / high)
+    half = _half_width(cycles.mean(axis=1), wanted / high)
     owner = np.minimum((np.arange(high) / distance).astype(np.int64), wanted - 1)
     return Groups(cycles=cycles[owner].ravel(), issued=pairs * high / wanted, half_width=half)
 
@@ -190,8 +240,7 @@ def _of_drawn(a: Density, b: Density | None, steps: int, rule: Rule, columns: in
     left, right = _drawn(a, random, rule.rows, length, lanes), _drawn(b, random, wide, length, lanes)
     words = pack((left[:, :, None] & right[:, None]).reshape(-1, length, lanes))
     found = rule.cycles(words, length, rule.rows * wide) * (steps / length)
-    half = NORMAL_95 * float(found.std(ddof=1)) / math.sqrt(DRAWN_GROUPS)
-    return tuple(math.ceil(cycles) for cycles in found.tolist()), half
+    return tuple(math.ceil(cycles) for cycles in found.tolist()), _half_width(found)
 
 
 def _drawn(density: Density | None, random: np.random.Generator, rows: int, steps: int, lanes: int) -> npt.NDArray[np.bool_]:
@@ -200,4 +249,4 @@ def _drawn(density: Density | None, random: np.random.Generator, rows: int, step
     if density is None:
         return np.ones(whole, dtype=np.bool_)
     shape = {"none": whole, "channel": (DRAWN_GROUPS, 1, steps, lanes), "row": (DRAWN_GROUPS, rows, 1, 1)}[density.cluster]
-    return np.broadcast_to(random.random(shape) < density.nonzero, whole)
+    return np.broadcast_to(random.random(shape, dtype=np.float32) < density.nonzero, whole)

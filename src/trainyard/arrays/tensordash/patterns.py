@@ -228,6 +228,24 @@ def _placed(meets: list[int], most_levels: int) -> list[int] | None:
     return place if fits(0, 0) else None
 
 
+def _levels(given: object) -> Levels:
+    """Levels of whole numbers; numpy's count as such."""
+    import numpy as np
+
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise BadInput(f"levels are a list of lists of lanes such as [[0], [1], [2], [3]], got {given!r}")
+    found = []
+    for number, level in enumerate(given):
+        if not isinstance(level, Iterable) or isinstance(level, str):
+            raise BadInput(f"level {number} is {level!r}: it must be a list of lanes such as [{number}]")
+        lanes = tuple(level)
+        for lane in lanes:
+            if isinstance(lane, bool) or not isinstance(lane, int | np.integer):
+                raise BadInput(f"level {number} names lane {lane!r}: lanes are whole numbers")
+        found.append(tuple(int(lane) for lane in lanes))
+    return tuple(found)
+
+
 def require_legal(levels: Iterable[Iterable[int]], options: Options, lanes: int) -> Levels:
     """The levels as given, if each lane stands in one of them and no two lanes of a level can pick the same value.
 
@@ -235,7 +253,7 @@ def require_legal(levels: Iterable[Iterable[int]], options: Options, lanes: int)
     Traceback (most recent call last):
     trainyard.errors.BadInput: lanes 0 and 1 share level 0 but can both pick step +1 of lane 0: put them in different levels
     """
-    given = tuple(tuple(int(lane) for lane in level) for level in levels)
+    given = _levels(levels)
     seen: set[int] = set()
     for number, level in enumerate(given):
         for lane in level:

@@ -186,15 +186,6 @@ class Scheduler:
             self._count(last, steps, sync, banks, cycles[full:])
         return cycles
 
-    def issued(self, words: Words, rows: int) -> Whole:
-        """Pairs that each group of `rows` packed streams multiplies: each effectual one exactly once, under every rule.
-
-        >>> Scheduler().issued(pack(np.ones((3, 5, 4))), rows=2)
-        array([40, 20])
-        """
-        alone = np.bitwise_count(_streams(words, 0, self.lanes, rows)).sum(axis=1, dtype=np.int64)
-        return np.add.reduceat(alone, np.arange(0, len(alone), rows)) if len(alone) else alone
-
     def plain(self, nonzero: npt.ArrayLike, sync: str = "lockstep", banks: int | None = None) -> int:
         """Cycles of one tile by the plain twin; `nonzero` is [rows, steps, lanes], true where a pair is effectual."""
         banks = self._banks(sync, banks)

@@ -1,0 +1,85 @@
+"""The page of one paper: each of its figures drawn anew, with what misses below it, and the whole ledger behind them.
+
+The frame is the report's own (`report/page.html`): nothing is loaded from elsewhere, plotly's script stands in it once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import TYPE_CHECKING, Any
+
+from trainyard._version import VERSION
+from trainyard.papers.ledger import Row, names_figure
+from trainyard.papers.pages import COLUMNS, LEGEND, cells, number, paper_figure, summary
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+EXPLAINED = ("near", "off", "contradicted", "substitute")
+COLOURS = """<style>
+.figures { columns: 2 540px; column-gap: 1rem } .figures figure { break-inside: avoid; margin-bottom: 1rem }
+.miss { margin: .35rem 0; padding: .1rem .7rem; border-left: 4px solid var(--line); overflow-wrap: anywhere; font-size: .9rem }
+.miss.near { border-color: #c98a00 } .miss.off { border-color: #c8323c }
+.miss.contradicted, .miss.substitute { border-color: #8360c3 }
+.ledger .scroll { max-height: none } .ledger th, .ledger td { text-align: left; vertical-align: top; white-space: normal }
+.ledger td { font-size: .88rem } .ledger .claim, .ledger .paper { overflow-wrap: anywhere }
+.ledger .claim { min-width: 10rem } .ledger .paper { max-width: 8rem }
+.ledger .where { max-width: 11rem } .ledger .unit { max-width: 8rem } .ledger .note { min-width: 17rem }
+</style>"""
+
+
+def page(rows: Sequence[Row], figures: Mapping[str, Callable[[], go.Figure]]) -> str:
+    """One file that needs nothing beside it."""
+    from plotly.offline import get_plotlyjs
+
+    embedded: dict[str, Any] = {}
+    body = "\n".join((COLOURS, *_figures(rows, figures, embedded), *_ledger(rows)))
+    template = Template(files("trainyard.report").joinpath("page.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        title=escape(f"{rows[0].claim.paper}: what the paper prints, and what comes out here"),
+        subtitle=escape(f"{len(rows)} claims: {summary(rows)}."),
+        version=escape(VERSION),
+        body=body,
+        footer=escape(f"trainyard {VERSION}"),
+        plotly=get_plotlyjs(),
+        figures=json.dumps(embedded, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
+    )
+
+
+def _figures(rows: Sequence[Row], figures: Mapping[str, Callable[[], go.Figure]], embedded: dict[str, Any]) -> Iterator[str]:
+    import plotly.io
+
+    yield '<div class="figures">'
+    for name, draw in figures.items():
+        figure = draw()
+        key = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
+        embedded[key] = json.loads(plotly.io.to_json(figure, engine="json"))
+        described = escape(figure.layout.meta["description"])
+        yield f'<figure id="{key}"><div role="img" aria-label="{described}" data-figure="{key}" '
+        yield f'style="height:{figure.layout.height}px"></div><figcaption>{described}</figcaption>'
+        yield from (_miss(row) for row in rows if row.verdict in EXPLAINED and names_figure(row.claim, name))
+        yield "</figure>"
+    yield "</div>"
+
+
+def _miss(row: Row) -> str:
+    said = f"{row.id}: {number(row.ours)}, paper {paper_figure(row)} ({row.verdict})"
+    return f'<p class="miss {row.verdict}"><b>{escape(said)}</b> {escape(row.note)}</p>'
+
+
+def _ledger(rows: Sequence[Row]) -> Iterator[str]:
+    yield f'<h2>All claims</h2><p class="quiet">{escape(LEGEND)}</p>'
+    yield '<div class="ledger"><div class="scroll"><table class="sortable"><thead><tr>'
+    yield "".join(f'<th scope="col"><button type="button">{escape(column)}</button></th>' for column in COLUMNS)
+    yield "</tr></thead><tbody>"
+    for row in rows:
+        yield f"<tr>{''.join(_cell(column, text) for column, text in zip(COLUMNS, cells(row), strict=True))}</tr>"
+    yield "</tbody></table></div></div>"
+
+
+def _cell(column: str, text: str) -> str:
+    return f'<td class="{column.replace(" ", "-")}">{escape(text)}</td>'

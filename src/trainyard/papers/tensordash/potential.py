@@ -1,0 +1,87 @@
+"""Fig. 1: what is left to multiply if every pair is skipped whose targeted operand is zero.
+
+Counted exactly, without looking at a single stream: an element of A at position y, x is multiplied once for each window that reads
+it, so non-zeros are summed by position and weighted with how many windows come by. Positions in the padding, and the zeros that a
+strided layer's gradients are spread with (Table II, Eq. 6), are MACs of the dense schedule that never remain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from functools import cache, reduce
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.ir import Convolution, MaskView
+from trainyard.papers.tensordash.models import Operation, Subject
+from trainyard.papers.tensordash.products import Shown, shown
+from trainyard.parts.views import place_of, shape_of, unpacked
+from trainyard.parts.windows import backward_table, forward_table
+from trainyard.workloads.generated import GeneratedMasks
+
+Whole = npt.NDArray[np.int64]
+
+
+def visits(body: Convolution, place: str) -> Whole:
+    """How many windows read each position: of A forward, of G (spread by the stride) backward.
+
+    >>> visits(Convolution(batch=1, in_channels=1, out_channels=1, size=(4,), kernel=(3,), padding=(1,), stride=(2,)), "A")
+    array([1, 2, 1, 1])
+    """
+    table, size = (forward_table, body.size) if place == "A" else (backward_table, body.out_size)
+    each = [np.bincount(found[found >= 0], minlength=size[axis]) for axis in range(len(size)) for found in (table(body, axis),)]
+    return reduce(np.multiply.outer, each)
+
+
+def effectual(operand: MaskView, times: int) -> float:
+    """MACs of a whole product that remain: non-zeros of the operand's matrix, times the other operand's extent.
+
+    Of generated masks the share that was asked for counts, so that none has to be drawn.
+    """
+    source, body, place = operand.source, operand.geometry, place_of(operand)
+    shape = shape_of(source, operand.key)
+    share = source.density(operand.key) if isinstance(source, GeneratedMasks) else None
+    if body is None or place == "W" or (place == "G" and not operand.dilated):
+        nonzero = float(unpacked(source, operand.key).sum()) if share is None else share * math.prod(shape)
+        rows = math.prod(shape[:-1])
+        repeats = 1.0 if place == "W" else (operand.height or rows) / rows if body is None else body.batch / shape[0]
+        return nonzero * repeats * times
+    windows = visits(body, place)
+    if share is None:
+        read = float((unpacked(source, operand.key).sum(axis=(0, 1)) * windows).sum())
+    else:
+        read = share * math.prod(shape[:2]) * float(windows.sum())
+    return read * body.batch / shape[0] * times
+
+
+@cache
+def remaining(subject: Subject, gradients_alone: bool = False) -> tuple[tuple[Operation, float, float], ...]:
+    """Of each product its operation, all MACs, and those that remain, by its weight."""
+    first = ("A*W", "W*G") if gradients_alone else ("A*W",)
+    return tuple((one.operation, one.weight * one.macs, one.weight * _left(one, first)) for one in shown(subject))
+
+
+def _left(product: Shown, first: tuple[str, ...]) -> float:
+    """By the operand that is looked at: the first one, or the one that leaves less. Groups of a convolution share one tensor."""
+    a, b = product.parts[0]
+    sides = [(a, product.op.N)] + ([] if product.operation in first else [(b, product.op.M)])
+    left = [effectual(operand, times) for operand, times in sides if isinstance(operand, MaskView)]
+    return min(left, default=float(product.macs))
+
+
+def potential(subject: Subject, wanted: Operation | None = None, *, gradients_alone: bool = False) -> float:
+    """All MACs over those that remain; `gradients_alone` leaves W's zeros out of W*G."""
+    rows = [row for row in remaining(subject, gradients_alone) if wanted in (None, row[0])]
+    return sum(macs for _, macs, _ in rows) / max(1.0, sum(left for _, _, left in rows))
+
+
+def share_for(subject: Subject, wanted: float, dense: Iterable[tuple[str, Operation]]) -> float:
+    """The share of zeros in A and G that makes the potential of a step without zeros `wanted`; some products stay dense."""
+    kept = set(dense)
+    pairs = [
+        ((product.layer, product.operation) in kept, row) for product, row in zip(shown(subject), remaining(subject), strict=True)
+    ]
+    total, fixed = sum(macs for _, (_, macs, _) in pairs), sum(macs for stays, (_, macs, _) in pairs if stays)
+    return max(0.0, 1.0 - (total / wanted - fixed) / sum(left for stays, (_, _, left) in pairs if not stays))

@@ -1,0 +1,174 @@
+"""What the three operations of a model cost, product by product: on the array alone, and on the chip.
+
+On the array, a product is costed whole: this is what the paper's speedups are of, and what sweeps compare. On the chip, it is cut
+into the tiles of the chip's memories, each tile with the zeros that lie in it, and waits for DRAM. The array without TensorDash
+goes the same ways. A speedup is the cycles of the dense schedule over the cycles, summed over products. Every output is looked at.
+
+Whose zeros count (Sec. II): A in A*W; in A*G the sparser of A and G; in W*G the sparser of G and W, which is G unless training
+prunes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import fmean
+
+from trainyard.arrays import TensorCore, TensorDash
+from trainyard.devices import Accelerator
+from trainyard.devices.masked import viewer
+from trainyard.ir import Convolution, DeviceCost, MatMul, Operand
+from trainyard.mapping.lowering import lower
+from trainyard.papers.tensordash import TENSORCORE
+from trainyard.papers.tensordash.models import NAMES, Operation, Subject, operation
+from trainyard.papers.tensordash.sweeps import TOGETHER
+
+Array = TensorDash | TensorCore
+Source = Callable[[str], Subject]
+"""From a model's name to its step and zeros: `models.recorded`, `printed.printed`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A product as the array is shown it: `parts` has its operands a and b, one pair for each group of a grouped convolution."""
+
+    layer: str
+    operation: Operation
+    op: MatMul
+    parts: tuple[tuple[Operand, Operand], ...]
+    weight: float
+
+    @property
+    def macs(self) -> int:
+        return self.op.macs * len(self.parts)
+
+
+@cache
+def shown(subject: Subject) -> tuple[Shown, ...]:
+    """The products of a model that count."""
+    found = []
+    for number in sorted(subject.products):
+        op = subject.step.ops[number]
+        assert isinstance(op.body, MatMul | Convolution)
+        product = lower(op.body, TENSORCORE.grad_input).product
+        left, right = (viewer(subject.step, op, TENSORCORE.grad_input, subject.masks, side) for side in (0, 1))
+        m, n, k = (0, product.M), (0, product.N), (0, product.K)
+        parts = tuple((left(item, m, k), right(item, k, n)) for item in range(product.count))
+        found.append(
+            Shown(
+                layer=op.layer,
+                operation=operation(op),
+                op=MatMul(product.M, product.N, product.K),
+                parts=parts,
+                weight=subject.weights[number],
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Product:
+    """One of the three operations of one layer: cycles and events of the array, or all that it costs the chip."""
+
+    layer: str
+    operation: Operation
+    cycles: int
+    weight: float
+    events: Mapping[str, float]
+    cost: DeviceCost | None = None
+
+
+def on_array(subject: Subject, array: Array) -> tuple[Product, ...]:
+    """Every product of a model, whole, on an array."""
+    return _together(subject)[array] if array in TOGETHER else alone(subject, array)
+
+
+@cache
+def alone(subject: Subject, array: Array) -> tuple[Product, ...]:
+    """The same, by itself."""
+    return tuple(_one(product, array) for product in shown(subject))
+
+
+@cache
+def _together(subject: Subject) -> Mapping[Array, tuple[Product, ...]]:
+    rows = [[_one(product, array) for array in TOGETHER] for product in shown(subject)]
+    return {array: tuple(row[number] for row in rows) for number, array in enumerate(TOGETHER)}
+
+
+def _one(product: Shown, array: Array) -> Product:
+    events: dict[str, float] = {}
+    cycles = 0
+    for a, b in product.parts:
+        cost = targeting(array, product.operation).cost(product.op, a=a, b=b)
+        cycles += cost.cycles
+        for name, count in cost.events.items():
+            events[name] = events.get(name, 0.0) + count
+    return Product(layer=product.layer, operation=product.operation, cycles=cycles, weight=product.weight, events=events)
+
+
+@cache
+def on_chip(subject: Subject, array: Array) -> tuple[Product, ...]:
+    """Every product of a model on the paper's chip with that array."""
+    works = [work for work in chip(array).works(subject.step) if work.ops[0] in subject.products]
+    found = []
+    for work in works:
+        op = subject.step.ops[work.ops[0]]
+        cost = chip(targeting(array, operation(op))).cost(subject.step, work, subject.masks)
+        found.append(
+            Product(
+                layer=op.layer,
+                operation=operation(op),
+                cycles=cost.compute_cycles,
+                weight=subject.weights[work.ops[0]],
+                events=cost.events,
+                cost=cost,
+            )
+        )
+    return tuple(found)
+
+
+@cache
+def targeting(array: Array, wanted: Operation) -> Array:
+    """The array as it is told whose zeros to look at: those of A in A*W, else of the sparser operand."""
+    if isinstance(array, TensorDash) and array.scheduled == "sparser" and wanted == "A*W":
+        return replace(array, scheduled="a")
+    return array
+
+
+@cache
+def chip(array: Array, number: str = "fp16") -> Accelerator:
+    """The paper's chip with another array, nothing but products on it."""
+    return replace(TENSORCORE, array=array, scope="products", precision=number)
+
+
+Place = Callable[[Subject, Array], tuple[Product, ...]]
+
+
+def cycles(found: Iterable[Product], wanted: Operation | None = None) -> float:
+    return sum(product.weight * product.cycles for product in found if wanted in (None, product.operation))
+
+
+def speedup(subject: Subject, array: TensorDash, wanted: Operation | None = None, place: Place = on_array) -> float:
+    """Cycles without TensorDash over cycles with it."""
+    return cycles(place(subject, array.baseline), wanted) / cycles(place(subject, array), wanted)
+
+
+def mean_speedup(source: Source, array: TensorDash, names: Sequence[str] = NAMES, place: Place = on_array) -> float:
+    """The mean over models, each counting once."""
+    return fmean(speedup(source(name), array, place=place) for name in names)
+
+
+def step_speedup(subject: Subject, array: TensorDash) -> float:
+    """The same with waiting for DRAM."""
+    dense, mine = (
+        sum(product.weight * product.cost.cycles for product in on_chip(subject, which) if product.cost)
+        for which in (array.baseline, array)
+    )
+    return dense / mine
+
+
+def slowest(subject: Subject, array: TensorDash) -> tuple[float, str]:
+    """The smallest speedup of any operation of any layer, and which one."""
+    pairs = zip(on_array(subject, array.baseline), on_array(subject, array), strict=True)
+    return min((before.cycles / after.cycles, f"{after.layer} {after.operation}") for before, after in pairs)
