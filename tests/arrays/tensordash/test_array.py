@@ -145,7 +145,7 @@ def test_a_density_costs_what_masks_of_that_density_do(nonzero, cluster):
     exact = np.mean([array.cost(MatMul(256, 64, 576), a=MaskView(bits, ("layer", 0, "A"))).cycles for bits in drawn])
     analytic = array.cost(MatMul(256, 64, 576), a=Density(nonzero, cluster))
     if cluster == "row":  # a group of rows is empty or not: few draws say little, and the interval says so
-        assert abs(analytic.cycles - exact) < 1.5 * analytic.uncertainty
+        assert abs(analytic.cycles - exact) <= 1.5 * analytic.uncertainty + 0.02 * exact
         assert analytic.uncertainty < 0.3 * exact
     else:
         assert analytic.cycles == pytest.approx(exact, rel=0.04)
