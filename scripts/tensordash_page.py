@@ -6,10 +6,22 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from trainyard.arrays import TensorDash
+from trainyard.ir import MatMul
+from trainyard.ir.ops import ProductOf
 from trainyard.papers import ledger
 from trainyard.papers.ledger import Row
 from trainyard.papers.pages import number, paper_figure, summary
-from trainyard.papers.tensordash import beyond, connectivity, energies, over_time, overheads, performance, random_tensors
+from trainyard.papers.tensordash import (
+    TENSORDASH,
+    beyond,
+    connectivity,
+    energies,
+    over_time,
+    overheads,
+    performance,
+    random_tensors,
+)
 from trainyard.papers.tensordash.models import GCN, MODELS, NAMES, OPERATIONS, facts, recorded
 from trainyard.papers.tensordash.potential import potential
 from trainyard.papers.tensordash.printed import printed
@@ -159,6 +171,19 @@ def parts() -> str:
     return table(("", *overheads.COMPUTE, "compute logic grows by", "chip grows by"), rows)
 
 
+def transposers() -> str:
+    chip, op = TENSORDASH.array, MatMul(4096, 4096, 4096)
+    assert isinstance(chip, TensorDash)
+    products: tuple[ProductOf, ...] = ("forward", "grad_input", "grad_weight")
+    return table(
+        ("operation", "dense", f"at {chip.depth} times that"),
+        [
+            (name, *(chip.baseline.transposers_needed(op, product, times) for times in (1, chip.depth)))
+            for name, product in zip(("A*W", "W*G", "A*G"), products, strict=True)
+        ],
+    )
+
+
 def readings() -> str:
     found = {name: beyond.reading(name) for name in beyond.READINGS}
     return table(("", *NAMES, "mean"), [(name, *with_mean(values)) for name, values in found.items()])
@@ -210,6 +235,12 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
         energy(),
     )
     yield "What it adds (Table IV)", "bfloat16 and 16 lanes are predicted from the rows.", parts()
+    yield (
+        "Transposers",
+        "How many keep the tiles busy on a large product, each giving a block of four values a cycle, with reads shared by the "
+        "tiles that work on the same rows or columns. The paper chooses such a count and prints only what they take together.",
+        transposers(),
+    )
     yield "Depth of the staging buffers (Fig. 12)", "", sweep("depth", DEPTHS)
     yield "Rows and columns of a tile (Fig. 13)", "4 columns; the number of tiles keeps 16,384 multipliers.", sweep("rows", ROWS)
     yield "", "4 rows:", sweep("columns", COLUMNS)

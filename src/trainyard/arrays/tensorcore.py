@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from trainyard.arrays.execution import Execution
+    from trainyard.ir.ops import ProductOf
     from trainyard.parts.area import ComponentArea
     from trainyard.parts.energy import Component
 
@@ -86,6 +87,18 @@ class TensorCore:
         from trainyard.arrays.tensordash.components import transposers
 
         return transposers(self.tiles)
+
+    def transposers_needed(self, op: MatMul, product: ProductOf, speedup: float = 1.0) -> int:
+        """Transposers that keep the tiles busy: blocks of turned operands taken in a cycle, at `speedup` times the dense speed.
+
+        >>> [TensorCore().transposers_needed(MatMul(1024, 1024, 1024), p) for p in ("forward", "grad_input", "grad_weight")]
+        [0, 64, 128]
+        """
+        from trainyard.parts.layout import TRANSPOSED, transposers_needed
+
+        cost = self.cost(op)
+        sides = ("a" if letter == "A" else "b" for letter in TRANSPOSED[product])  # W and G stand on the right
+        return transposers_needed(sum(cost.events[f"scratchpad_read_{side}"] for side in sides) / self.lanes, cost.cycles / speedup)
 
     @property
     def components(self) -> tuple[Component, ...]:
