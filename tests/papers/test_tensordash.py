@@ -32,7 +32,7 @@ from trainyard.papers.tensordash.potential import effectual, potential, share_fo
 from trainyard.papers.tensordash.printed import INPUTS, POTENTIALS, SHARES, printed
 from trainyard.papers.tensordash.products import alone, cycles, on_array, on_chip, shown, slowest, speedup, targeting
 from trainyard.papers.tensordash.sweeps import PAPER, TOGETHER, WIDE, geometry
-from trainyard.parts.streams import nonzeros
+from trainyard.parts.views import matrix
 from trainyard.workloads.generated import GeneratedMasks, generated_masks
 
 SMALL = ("NCF", "SNLI")
@@ -77,7 +77,7 @@ def test_recorded_masks_fit_their_step(name: str) -> None:
     for product in (products[0], products[len(products) // 2], products[-1]):  # bits can be read as the product's operand
         for side, operand in zip("ab", product.parts[0], strict=True):
             if isinstance(operand, MaskView):
-                assert 0 <= nonzeros(operand, side) <= (product.op.M if side == "a" else product.op.N) * product.op.K  # type: ignore[arg-type]
+                assert 0 <= matrix(operand).sum() <= (product.op.M if side == "a" else product.op.N) * product.op.K
 
 
 def test_recurrent_layers_do_not_count() -> None:
@@ -150,11 +150,11 @@ def test_what_remains_is_counted_as_the_streams_count_it(
 
         digest, specs, spec, bits = drawn.digest, drawn.specs, drawn.spec, staticmethod(drawn.bits)
 
-    subject = Subject("one", step, Bits(), "")  # type: ignore[arg-type]
+    subject = Subject("one", step, Bits(), "")
     for product in shown(subject):
-        for side, operand, times in zip("ab", product.parts[0], (product.op.N, product.op.M), strict=True):
+        for operand, times in zip(product.parts[0], (product.op.N, product.op.M), strict=True):
             assert isinstance(operand, MaskView)
-            assert effectual(operand, times) == times * nonzeros(operand, side)  # type: ignore[arg-type]
+            assert effectual(operand, times) == times * matrix(operand).sum()
 
 
 def test_visits_of_a_stride_are_those_of_its_windows() -> None:
@@ -167,9 +167,9 @@ def test_visits_of_a_stride_are_those_of_its_windows() -> None:
 def test_a_generated_share_stands_for_its_bits() -> None:
     subject = printed("SNLI")
     for product in shown(subject):
-        for side, operand, times in zip("ab", product.parts[0], (product.op.N, product.op.M), strict=True):
+        for operand, times in zip(product.parts[0], (product.op.N, product.op.M), strict=True):
             if isinstance(operand, MaskView):
-                assert effectual(operand, times) == pytest.approx(times * nonzeros(operand, side), rel=0.1, abs=times * 40)  # type: ignore[arg-type]
+                assert effectual(operand, times) == pytest.approx(times * matrix(operand).sum(), rel=0.1, abs=times * 40)
 
 
 @given(st.floats(1.2, 6.0))
