@@ -17,16 +17,6 @@ Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def trainyard(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: str) -> tuple[int, str, str]:
-        code = cli.main(words)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
-
-
-@pytest.fixture
 def topology(tmp_path: Path) -> str:
     """Three layers: a workload that costs no time to read."""
     file = tmp_path / "small.csv"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from trainyard import cli
 from trainyard.workloads.epochs import random_batches
 from trainyard.workloads.masks import Masks
 
@@ -38,16 +37,6 @@ def train():
 
     return step, model
 """
-
-
-@pytest.fixture
-def trainyard(capsys: pytest.CaptureFixture[str]) -> Run:
-    def call(*words: str) -> tuple[int, str, str]:
-        code = cli.main(words)
-        out, err = capsys.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.fixture
@@ -118,3 +107,24 @@ def test_masks_given_wrongly(trainyard: Run, mine: str, words: tuple[str, ...], 
     code, _, err = trainyard("run", f"{mine}:build", "--on", "npu", *words)
     assert code == 2
     assert said in err
+
+
+def test_a_papers_mechanism_is_told_and_drawn(trainyard: Run, tmp_path: Path) -> None:
+    code, out, _ = trainyard("explain", "tensordash", "--html", str(tmp_path / "walk.html"))
+    assert code == 0
+    assert "4 cycles dense, 2 scheduled, 2.00x" in out
+    assert "plotly" in (tmp_path / "walk.html").read_text()
+    assert "4 lanes, 4 deep" in trainyard("explain", "tensordash", "7")[1]
+    assert "a seed such as 7" in trainyard("explain", "tensordash", "first")[2]
+    assert "no walk-through yet" in trainyard("explain", "igo")[2]
+    assert (
+        "--html draws a paper's walk-through"
+        in trainyard("explain", "linear", "--on", "npu", "--html", str(tmp_path / "x.html"))[2]
+    )
+
+
+def test_inference_is_the_forward_pass_alone(trainyard: Run) -> None:
+    words = ("run", "linear", "--on", "tensordash", "--no-range", "--json", "-")
+    whole, forward = (json.loads(trainyard(*words, *more)[1]) for more in ((), ("--inference",)))
+    assert set(forward["by_phase"]) - {"idle"} == {"forward"} < set(whole["by_phase"])
+    assert forward["time_s"] < whole["time_s"]
