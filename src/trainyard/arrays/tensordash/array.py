@@ -248,11 +248,11 @@ class TensorDash:
         raise BadInput("TensorDash: two-sided skipping needs the zeros of both operands in one form: two masks, or two densities")
 
     def _dealt(self, op: MatMul, found: Groups, repeats: int, macs: float, dense: ArrayCost) -> ArrayCost:
-        """Blocks dealt out to the tiles; where the dense schedule in the other orientation is ahead of them, that one runs."""
+        """Blocks dealt out to the tiles. Of a tile that is not square, the dense schedule in the other orientation may be ahead."""
         from trainyard.kernels.dealing import makespan
 
         cycles = int(makespan(found.cycles, repeats, self.tiles)) * op.count
-        if cycles > dense.cycles:
+        if self.rows != self.columns and cycles > dense.cycles:
             return dense
         half = found.half_width * found.cycles.size * repeats / self.tiles * op.count
         return replace(self._with_parts(dense, cycles, macs * op.count), uncertainty=half)

@@ -14,6 +14,9 @@ Zeros in W: SparseMomentum, DynamicReparameterisation, DropBack, GradualPruning.
 Zeros in A: `pact(model, bits=4)`. Zeros in G: SelectiveBackpropagation (all but the largest entries), BiggestLosers (all but
 samples of high loss), `pad` (padding tokens). To continue a run, build model, optimizer and recipe anew, then load their states.
 A new recipe is one file here, headed by its citation, and a line below; one that masks weights subclasses `SparseWeights`.
+
+The papers' full texts were not at hand: mechanisms follow their abstracts and public descriptions, and what could not be looked up
+(defaults, which layers stay dense, equation numbers) is from memory, marked `assumed` where it is a number.
 """
 
 from trainyard.live.sparsity.dropback import DropBack

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from trainyard.arrays import TensorCore, TensorDash
-from trainyard.arrays.tensordash.components import MEMORIES_M2, NM, core_areas, tensordash_areas
+from trainyard.arrays.tensordash.components import MEMORIES_M2, NM
 from trainyard.papers.ledger import Measured
 from trainyard.papers.tensordash import TENSORDASH
 from trainyard.papers.tensordash.sweeps import PAPER, WIDE
@@ -22,16 +22,7 @@ COMPUTE = ("core", "transposer", "scheduler", "mux", "staging")
 
 def areas(array: TensorDash | TensorCore, number: str = "fp16") -> dict[str, float]:
     """Square millimetres by component: compute logic, scratchpads (`local`), and the shared memories (`memories`)."""
-    if isinstance(array, TensorDash):
-        rows = tensordash_areas(
-            lanes=array.lanes, depth=array.depth, rows=array.rows, columns=array.columns, tiles=array.tiles,
-            options=len(array.promotions), scratchpads_bytes=array.scratchpads_bytes, sides=array.sides,
-        )  # fmt: skip
-    else:
-        rows = core_areas(
-            lanes=array.lanes, rows=array.rows, columns=array.columns, tiles=array.tiles, scratchpads_bytes=array.scratchpads_bytes
-        )
-    return {**{row.component: row.at(NM, number) * 1e6 for row in rows}, "memories": MEMORIES_M2 * 1e6}
+    return {**{row.component: row.at(NM, number) * 1e6 for row in array.component_areas}, "memories": MEMORIES_M2 * 1e6}
 
 
 def powers(array: TensorDash | TensorCore, number: str = "fp16") -> dict[str, float]:

@@ -90,7 +90,8 @@ def mean_with(array: TensorDash, note: str) -> Measured:
 
 def depth(steps: int) -> Measured:
     array = geometry(depth=steps)
-    return mean_with(array, f"{len(array.promotions)} promotions{'' if steps in (2, 4) else ', which ones is not printed'}")
+    chosen = "which ones is not printed: those that were best on random zeros, not on these masks (arrays/tensordash/patterns.py)"
+    return mean_with(array, f"{len(array.promotions)} promotions{'' if steps in (2, 4) else f', {chosen}'}")
 
 
 def rows(count: int) -> Measured:
