@@ -1,4 +1,4 @@
-"""A DMA engine that compresses zeros: which tensors are known, what crosses the pins, what lies on chip."""
+"""A DMA engine that compresses zeros: which tensors are known, what crosses the pins in which format, what lies on chip."""
 
 from __future__ import annotations
 
@@ -12,9 +12,23 @@ from hypothesis import strategies as st
 
 from trainyard.arrays import Systolic
 from trainyard.devices import Accelerator
-from trainyard.devices.compressed import densities, moved_bytes
+from trainyard.devices.compressed import Footing, densities, footings, moved_bytes
 from trainyard.errors import UnknownName
-from trainyard.ir import DENSE, ArrayCost, ElementWise, MatMul, Op, Phase, Role, Step, TensorSpec, Update, one_after_another
+from trainyard.ir import (
+    DENSE,
+    ArrayCost,
+    Convolution,
+    ElementWise,
+    MatMul,
+    Op,
+    Phase,
+    Role,
+    Step,
+    TensorSpec,
+    Update,
+    one_after_another,
+)
+from trainyard.parts.formats import format_named
 from trainyard.parts.zero_compression import encode
 
 ARRAY = Systolic(rows=8, columns=8)
@@ -250,3 +264,98 @@ def test_a_tensor_is_rounded_to_whole_elements():
     assert moved_bytes(64, 2, 3 / 32) == 4 + 3 * 2
     assert moved_bytes(64, 2, 30 / 32) == 64
     assert moved_bytes(64, 2, 29 / 32) == 62
+
+
+# formats
+
+
+FORMATS = ("bitmap", "csr", "csc", "coo", "rlc4", "rlc2")
+
+
+def stored_bytes(name, tensor):
+    """The very encoding's, a byte at least, or the tensor's own where that is not larger."""
+    return min(tensor.nbytes, max(1, -(-format_named(name).encode(tensor).bits // 8)))
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", FORMATS)
+@settings(max_examples=20)
+@given(seed=st.integers(0, 100), kept=st.sampled_from([0.0, 0.02, 0.3, 0.9, 1.0]))
+def test_dram_bytes_are_those_of_the_format_that_was_chosen(name, seed, kept):
+    made, step, whole = values(seed, kept), two_layers(), 2 * BATCH * WIDE
+    found = costs(replace(RAW, dma=name), step, masks_of(made))
+    size = {tensor: stored_bytes(name, made[tensor]) for tensor in made}
+    assert found[0].bytes == {("X", "read"): size["x"], ("W", "read"): size["w1"], ("Y", "write"): whole}
+    assert found[1].bytes == {("activation", "read"): whole, ("activation", "write"): size["a"]}
+    assert found[2].bytes == {("X", "read"): size["a"], ("W", "read"): size["w2"], ("Y", "write"): whole}
+    assert found[5].bytes["gradient", "write"] == size["g1"]
+    assert found[7].bytes["parameter", "read"] == found[7].bytes["parameter", "write"] == size["w1"]
+    for small, large in zip(found, costs(RAW, step), strict=True):
+        assert small.cycles <= large.cycles
+        assert all(small.bytes[place] <= large.bytes[place] for place in large.bytes)
+        assert small.events["scratchpad_read"] == large.events["scratchpad_read"]  # on chip everything has its whole size
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_without_masks_or_without_zeros_a_format_changes_nothing(name):
+    step, device = two_layers(), replace(RAW, dma=name)
+    assert costs(device, step) == costs(RAW, step)
+    assert costs(device, step, Recorded({})) == costs(RAW, step)
+    dense = masks_of({name: np.ones_like(tensor) for name, tensor in values().items()})
+    assert costs(device, step, dense) == costs(RAW, step)
+
+
+def test_a_bitmap_takes_what_zero_compression_takes():
+    step, masks = two_layers(), masks_of(values())
+    assert costs(replace(RAW, dma="bitmap"), step, masks) == costs(ZERO, step, masks)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_tensors_of_convolutions_are_matrices_of_planes_and_of_filters(name):
+    body = Convolution(batch=2, in_channels=3, out_channels=5, size=(6, 7), kernel=(3, 3))
+    random = np.random.default_rng(0)
+    images, filters = (random.random(shape) < 0.1 for shape in ((2, 3, 6, 7), (5, 3, 3, 3)))
+    tensors = (TensorSpec((2, 3, 6, 7)), TensorSpec((5, 3, 3, 3), role=Role.PARAMETER), TensorSpec((2, 5, 4, 5)))
+    op = Op(body=body, layer="conv", inputs=(0, 1), outputs=(2,), letters=("A", "W"))
+    step = Step(name="one convolution", batch=2, ops=(op,), tensors=tensors)
+    (cost,) = costs(replace(RAW, dma=name), step, Recorded({("conv", 0, "A"): images, ("conv", 0, "W"): filters}))
+    planes, rows = images.reshape(6, 42).astype(np.float16), filters.reshape(5, 27).astype(np.float16)
+    assert cost.bytes["X", "read"] == stored_bytes(name, planes)
+    assert cost.bytes["W", "read"] == stored_bytes(name, rows)
+
+
+def test_where_only_a_share_is_known_runs_are_expected_ones():
+    @dataclass(frozen=True)
+    class Shares:
+        """As of operands that were counted together: no bits of their own."""
+
+        digest: str = "shares"
+        specs: tuple = (("two", 0, "A"),)
+
+        def spec(self, key):
+            return TensorSpec((BATCH, WIDE))
+
+        def density(self, key):
+            return 0.25
+
+        def bits(self, key):
+            raise UnknownName("mask", str(key), ())
+
+    found = footings(two_layers(), Shares(), "rlc2")[2, 4, "read"]
+    expected = format_named("rlc2").expected_bits(BATCH, WIDE, 0.25, 1)
+    assert found == Footing(expected.metadata / (BATCH * WIDE), (expected.values + expected.padding) / (BATCH * WIDE))
+    assert footings(two_layers(), Shares(), "csr")[2, 4, "read"] == Footing(0.25 * 6 + 25 * 8 / (BATCH * WIDE), 0.25)
+
+
+@pytest.mark.probe
+def test_a_format_is_left_where_it_would_take_one_byte_more():
+    assert moved_bytes(64, 2, Footing(31 / 32, 30 / 32)) == 64  # 31 bits and 60 bytes: all 64
+    assert moved_bytes(64, 2, Footing(33 / 32, 29 / 32)) == 63
+    assert moved_bytes(64, 2, Footing(17.0, 30 / 32)) == 64
+    assert moved_bytes(64, 2, Footing(0.0, 0.0)) == 1
+    assert moved_bytes(0, 2, Footing(0.0, 0.0)) == 0
+
+
+def test_a_format_that_nobody_knows_is_refused():
+    with pytest.raises(UnknownName, match="unknown dma 'rlc3' in Accelerator: did you mean 'rlc"):
+        replace(RAW, dma="rlc3")
