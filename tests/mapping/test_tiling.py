@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.arrays import Spatial, Systolic
+from trainyard.arrays import Sigma, Spatial, Systolic
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, MatMul, one_after_another
 from trainyard.mapping.tiling import ORDERS, Problem, Supply, Tiling, candidates, evaluate, search
@@ -20,6 +20,8 @@ ARRAYS = [
     Systolic(rows=4, columns=2, dataflow="os"),
     Systolic(rows=2, columns=4, dataflow="is", pipelined=True),
     Spatial(elements=4, macs_per_element=3),
+    Sigma(dpes=2, multipliers=4, bandwidth=3),
+    Sigma(dpes=3, multipliers=2, bandwidth=2, streaming="limited", drain="pass"),
 ]
 
 

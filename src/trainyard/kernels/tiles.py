@@ -1,9 +1,9 @@
 """Compiled loops of the tile search. The plain twin is `mapping.walk`: it visits every tile one by one.
 
 Axes are numbered m, n, k = 0, 1, 2. A size is stored with its edge: `size[axis][index] = (full, count, edge)`. Tile cycles come
-from rows of `parts.folds.Folds`, or from a table where an array has no closed form. `rates` are bytes per matrix element: of A, B,
-finished and unfinished sums as they cross the DRAM's pins, then of A and B as they lie in the scratchpad (unfinished sums are the
-same in both).
+from rows of `parts.folds.Folds` or `Pooled`, or from a table where an array has no closed form. `rates` are bytes per matrix
+element: of A, B, finished and unfinished sums as they cross the DRAM's pins, then of A and B as they lie in the scratchpad
+(unfinished sums are the same in both).
 """
 
 from __future__ import annotations
@@ -170,10 +170,23 @@ def _axes(dims: Whole, sizes: Whole, ends: Whole, forms: Whole) -> tuple[Whole, 
             edge = dims[axis] - (count - 1) * size
             parts[axis, index, 0], parts[axis, index, 1], parts[axis, index, 2] = size, count, edge
             for form in range(forms.shape[0]):
-                extent = forms[form, axis]
+                extent = max(forms[form, axis], 1)
                 over[axis, index, 0, form] = (size + extent - 1) // extent
                 over[axis, index, 1, form] = (edge + extent - 1) // extent
     return parts, over
+
+
+@njit(cache=True)
+def _pooled(m: int, n: int, k: int, form: Whole) -> int:
+    """`Pooled.cycles`."""
+    chunk, drain, pool, load = form[2], form[4], form[7], form[8]
+    across, vectors = (n, m) if form[3] == 0 else (m, n)
+    held = across * k
+    folds = (held + pool - 1) // pool
+    passes = folds
+    if chunk > 0:
+        passes = k // chunk * ((across * chunk + pool - 1) // pool) + (across * (k % chunk) + pool - 1) // pool
+    return int((held + load - 1) // load + passes * vectors + drain * (passes if form[5] == 1 else folds))
 
 
 @njit(cache=True)
@@ -188,6 +201,10 @@ def _kinds(tile: Whole, where: Whole, forms: Whole, over: Whole, table: Whole, k
             for ek in range(2):
                 best = -1
                 for form in range(forms.shape[0]):
+                    if forms[form, 7] > 0:
+                        cycles = _pooled(tile[0, 2 * em], tile[1, 2 * en], tile[2, 2 * ek], forms[form])
+                        best = cycles if best < 0 or cycles < best else best
+                        continue
                     m, n, k = over[0, where[0], em, form], over[1, where[1], en, form], over[2, where[2], ek, form]
                     stream, fixed, floor = forms[form, 3], forms[form, 4], forms[form, 5]
                     folds, steps = (n * k, m) if stream == 0 else ((m * k, n) if stream == 1 else (m * n, k))

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from trainyard.errors import BadInput
 from trainyard.ir import Array, MatMul
-from trainyard.parts.folds import AXES, COLUMNS, Axis, Folds
+from trainyard.parts.folds import AXES, COLUMNS, Axis, Folds, Pooled
 
 ORDERS = tuple("".join(AXES[axis] for axis in order) for order in itertools.permutations(range(3)))
 """Loop orders, outer to inner: mnk, mkn, nmk, nkm, kmn, knm."""
@@ -193,7 +193,7 @@ def candidates(op: MatMul, granule: Size) -> list[Size]:
 
 
 def _forms(array: Array) -> Whole:
-    rows: Sequence[Folds] = getattr(array, "folds", ())
+    rows: Sequence[Folds | Pooled] = getattr(array, "folds", ()) or getattr(array, "guides", ())
     return np.array([form.row for form in rows], dtype=np.int64).reshape(len(rows), COLUMNS)
 
 
@@ -221,7 +221,11 @@ _NO_TABLE = np.zeros((1, 1, 1), dtype=np.int64)
 
 
 def search(problems: Sequence[Problem], array: Array, supply: Supply, tile: Size | None = None) -> list[Tiled]:
-    """The fastest tile and loop order of each product, or the fastest order of a given tile."""
+    """The fastest tile and loop order of each product, or the fastest order of a given tile.
+
+    Of an array whose cycles have no closed form, `guides` are closed forms that come near them: they choose, and the chosen tile
+    is then costed by the array itself.
+    """
     from trainyard.kernels import tiles
 
     if not problems:
@@ -250,7 +254,10 @@ def search(problems: Sequence[Problem], array: Array, supply: Supply, tile: Size
             tiles.best_tile(dims[index], rates[index], row, end, forms, table, speed, supply.latency_cycles, found[index])
     if (found[:, 4] == tiles.TOO_LONG).any():
         raise _too_long(problems[int((found[:, 4] == tiles.TOO_LONG).argmax())].op)
-    return [_tiled(problem, row, supply, tile) for problem, row in zip(problems, found.tolist(), strict=True)]
+    tiled = [_tiled(problem, row, supply, tile) for problem, row in zip(problems, found.tolist(), strict=True)]
+    if len(forms) and not getattr(array, "folds", ()):
+        return [evaluate(problem, one.tiling, array, supply) for problem, one in zip(problems, tiled, strict=True)]
+    return tiled
 
 
 def _too_long(op: MatMul) -> BadInput:

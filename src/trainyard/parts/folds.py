@@ -6,6 +6,13 @@
 
 `interval` is `fixed + steps` when folds follow each other, `max(steps, floor)` when fill and drain overlap. Where an array is made
 of several equal units that take folds one by one, its folds are those of the busiest unit: ceil(folds / units).
+
+A fabric without a shape of its own (`Pooled`) holds any `pool` elements of the stationary operand, whatever their rows and columns:
+
+    folds  = ceil(stationary elements / pool)
+    cycles = ceil(stationary elements / load) + passes * streamed vectors + drain * folds
+
+where a pass is a fold, or, where only `chunk` elements of a vector come in a cycle, ceil(elements at a chunk's k / pool) for each.
 """
 
 from __future__ import annotations
@@ -20,8 +27,8 @@ Axis = Literal["m", "n", "k"]
 Whole = TypeVar("Whole", int, npt.NDArray[np.int64])
 AXES: tuple[Axis, ...] = ("m", "n", "k")
 APART = -1
-COLUMNS = 7
-"""Numbers of a form in `row`."""
+COLUMNS = 9
+"""Numbers of a form in `row`; the last two are 0 except for a pooled one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +52,7 @@ class Folds:
     @property
     def row(self) -> tuple[int, ...]:
         """As numbers, for compiled loops: extents, axis of the stream, fixed, floor, units."""
-        return (self.m, self.n, self.k, AXES.index(self.stream), self.fixed, self.floor, self.units)
+        return (self.m, self.n, self.k, AXES.index(self.stream), self.fixed, self.floor, self.units, 0, 0)
 
     def count(self, m: Whole, n: Whole, k: Whole) -> Whole:
         """Folds of an (m,k) x (k,n) product, those of the busiest unit."""
@@ -65,3 +72,40 @@ class Folds:
             return folds * (self.fixed + steps)
         interval = np.maximum(steps, self.floor) if isinstance(steps, np.ndarray) else max(steps, self.floor)
         return (folds - 1) * interval + self.fixed + steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pooled:
+    """`stream` is m (the second operand is stationary) or n (the first); `drained` says what pays the drain: a fold or a pass.
+
+    >>> Pooled(pool=16, load=4, stream="m", drain=4).cycles(8, 3, 7)  # 21 elements: 6 cycles to load, 2 folds of 8 vectors
+    30
+    """
+
+    pool: int
+    load: int
+    stream: Literal["m", "n"]
+    drain: int
+    chunk: int | None = None
+    drained: Literal["fold", "pass"] = "fold"
+
+    @property
+    def row(self) -> tuple[int, ...]:
+        """In the columns of `Folds`: the chunk lies in that of k (0: all at once), the flag for passes in that of the floor."""
+        return (1, 1, self.chunk or 0, AXES.index(self.stream), self.drain, int(self.drained == "pass"), 1, self.pool, self.load)
+
+    def passes(self, across: Whole, k: Whole) -> Whole:
+        """How often all vectors of the streamed operand go through, beside `across` rows of the stationary one."""
+        if self.chunk is None:
+            return -(-across * k // self.pool)
+        whole, rest = k // self.chunk, k % self.chunk
+        return whole * -(-across * self.chunk // self.pool) + -(-across * rest // self.pool)
+
+    def count(self, m: Whole, n: Whole, k: Whole) -> Whole:
+        return -(-(n if self.stream == "m" else m) * k // self.pool)
+
+    def cycles(self, m: Whole, n: Whole, k: Whole, repeats: int = 1) -> Whole:
+        across, vectors = (n, m) if self.stream == "m" else (m, n)
+        passes = self.passes(across, k)
+        drains = passes if self.drained == "pass" else self.count(m, n, k)
+        return (-(-across * k // self.load) + passes * vectors + self.drain * drains) * repeats

@@ -1,0 +1,415 @@
+"""SIGMA as an array: any shape and any sparsity of one operand fills the multipliers.
+
+E. Qin, A. Samajdar, H. Kwon, V. Nadella, S. Srinivasan, D. Das, B. Kaul, T. Krishna: SIGMA: A Sparse and Irregular GEMM Accelerator
+with Flexible Interconnects for DNN Training. HPCA 2020.
+
+One operand is *stationary*: its non-zeros that meet any non-zero of the other (stationary') lie in the multipliers, as many as
+there are at a time (a fold). The other operand streams: one vector (a column of B beside a stationary A, a row of A beside a
+stationary B) reaches all of them at once, and every dot product is summed in the tree. With P multipliers, nnz' elements to hold
+and S vectors
+
+    folds     = ceil(nnz' / P)
+    loading   = ceil(nnz' / bandwidth)           not hidden behind anything (Table II)
+    streaming = folds * S                        `wide`: all of a vector in one cycle, the paper's evaluation (Sec. VI-A)
+              = S * sum of ceil(nnz'_c / P)      `limited`: chunks c of `bandwidth` elements, one in a cycle
+    add       = folds * ceil(log2 P)             the last sums, before the next fold is loaded
+
+Zeros of the streaming operand are not distributed, but their vector takes its cycle all the same. Without local reuse (`none`) only
+pairs of two non-zeros are sent, both elements of every pair, over the same bandwidth. Several products at once lie on Flex-DPUs of
+their own (`flex_dpu.py`); where dot products cross Flex-DPEs is an assumption (`across.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from trainyard.errors import BadInput, UnknownName
+from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
+from trainyard.parts.checks import require_positive
+from trainyard.parts.folds import Pooled
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from trainyard.arrays.sigma.execution import SigmaExecution
+    from trainyard.arrays.sigma.flex_dpu import Demand, Fabric, Held, Together
+    from trainyard.parts.area import ComponentArea
+    from trainyard.parts.contraction import Contraction
+    from trainyard.parts.energy import Component
+
+Side = Literal["a", "b"]
+Stationary = Literal["a", "b", "none"]
+Dataflow = Literal["a", "b", "none", "best"]
+CHOICES = {
+    "stationary": ("best", "a", "b", "none"),
+    "streaming": ("wide", "limited"),
+    "drain": ("fold", "pass"),
+    "across": ("tree", "chain", "buffer"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SigmaCost(ArrayCost):
+    """The metrics of Table II. `multipliers` is all that the fabric has; `useful` counts products of two non-zeros.
+
+    Of several products side by side, `streaming` is what is left of the cycles beside all loading and the drain of each round.
+    """
+
+    stationary: Stationary
+    loading: int
+    streaming: int
+    add: int
+    folds: int
+    held: int
+    useful: int
+    multipliers: int
+
+    @property
+    def utilisation(self) -> float:
+        """Share of the multipliers that hold a non-zero, over all folds; without local reuse, that get a pair of two non-zeros."""
+        return _share(self.held, self.folds * self.multipliers)
+
+    @property
+    def compute_efficiency(self) -> float:
+        """Cycles that the useful products would take on all multipliers, over the cycles of streaming."""
+        return _share(self.useful, self.streaming * self.multipliers)
+
+    @property
+    def overall_efficiency(self) -> float:
+        """The same over all cycles."""
+        return _share(self.useful, self.cycles * self.multipliers)
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sigma:
+    """`dpes` Flex-DPEs of `multipliers` each behind an input of `bandwidth` elements per cycle.
+
+    `stationary` is which operand stays where a product does not say: a, b, none of them, or the better of a and b.
+
+    >>> cost = Sigma().cost(MatMul(128, 2048, 4096), stationary="a")  # 524288 elements: 32 folds of 2048 vectors
+    >>> cost.loading, cost.streaming, cost.add, cost.cycles
+    (4096, 65536, 448, 70080)
+    """
+
+    dpes: int = 128
+    multipliers: int = 128
+    bandwidth: int = 128
+    stationary: Dataflow = "best"
+    # fmt: off
+    streaming: Literal["wide", "limited"] = assumed(
+        "wide", "a vector reaches the multipliers in one cycle, or `bandwidth` elements at a time", "limited")
+    drain: Literal["fold", "pass"] = assumed(
+        "fold", "limited streaming: the tree drains before new elements are loaded, or after each chunk as well", "pass")
+    across: Literal["tree", "chain", "buffer"] = assumed(
+        "tree", "where sums that cross Flex-DPEs meet: a tree on the way out, neighbour by neighbour, the output buffer",
+        "chain", "buffer")
+    # fmt: on
+    operand_aware: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive("Sigma", dpes=self.dpes, multipliers=self.multipliers, bandwidth=self.bandwidth)
+        if self.multipliers & (self.multipliers - 1):
+            below = 1 << (self.multipliers.bit_length() - 1)
+            raise BadInput(
+                f"Sigma: a Flex-DPE has a power of two of multipliers (its networks are built by halving), got {self.multipliers}: "
+                f"write {below} or {2 * below}"
+            )
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise UnknownName(name, str(getattr(self, name)), known, where="Sigma")
+
+    @property
+    def peak_macs_per_cycle(self) -> int:
+        return self.dpes * self.multipliers
+
+    @property
+    def add_cycles(self) -> int:
+        """Levels of the adder tree over all multipliers: those of FAN in a Flex-DPE, and across Flex-DPEs."""
+        return (self.peak_macs_per_cycle - 1).bit_length()
+
+    @property
+    def folds(self) -> tuple[Pooled, ...]:
+        """The dense schedules, which tiles are searched with; none where the last sums depend on what lies where."""
+        return _forms(self) if self.across == "tree" else ()
+
+    @property
+    def guides(self) -> tuple[Pooled, ...]:
+        """Those of a tree come near enough to choose tiles by."""
+        return _forms(self)
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        from trainyard.arrays.sigma.components import sigma_components
+
+        return sigma_components(dpes=self.dpes, multipliers=self.multipliers, bandwidth=self.bandwidth)
+
+    @property
+    def component_areas(self) -> tuple[ComponentArea, ...]:
+        from trainyard.arrays.sigma.components import sigma_areas
+
+        return sigma_areas(dpes=self.dpes, multipliers=self.multipliers, bandwidth=self.bandwidth)
+
+    def granule(self) -> tuple[int, int, int]:
+        side = math.isqrt(self.peak_macs_per_cycle)
+        return side, side, side
+
+    def tile_cycles(self, m: int, n: int, k: int) -> int:
+        return self.cost(MatMul(m, n, k)).cycles
+
+    def divided(self, shares: Sequence[int]) -> tuple[Sigma, ...]:
+        """Disjoint Flex-DPUs: Flex-DPEs as `shares` says, the input bandwidth in proportion."""
+        if not shares or min(shares) < 1 or sum(shares) > self.dpes:
+            raise BadInput(f"Sigma: {self.dpes} Flex-DPEs cannot be divided into {tuple(shares)}")
+        return tuple(replace(self, dpes=share, bandwidth=max(1, self.bandwidth * share // self.dpes)) for share in shares)
+
+    def execute(self, a: npt.NDArray[Any], b: npt.NDArray[Any], stationary: Dataflow | None = None) -> SigmaExecution:
+        """Multiply two matrices through switches, multipliers and adders."""
+        from trainyard.arrays.sigma.execution import execute
+
+        return execute(self, a, b, self.stationary if stationary is None else stationary)
+
+    def concurrent(self, products: Sequence[Product]) -> ArrayCost:
+        """On Flex-DPUs side by side, in rounds, or one after another: whatever is fastest."""
+        from trainyard.parts.contraction import counts
+
+        if not products or self.stationary == "none" or self.across != "tree":
+            return one_after_another(self, products)
+        mets = [counts(product.op, product.a, product.b) for product in products]
+        demands, owner = [], []
+        for index, (product, met) in enumerate(zip(products, mets, strict=True)):
+            demands += [self._demand(product.op, met)] * product.op.count
+            owner += [index] * product.op.count
+        found = self._together(tuple(demands))
+        finish, events = [0] * len(products), dict[str, float]()
+        for index, side, end in zip(owner, found.choice, found.finish, strict=True):
+            finish[index] = max(finish[index], end)
+            for name, count in self._stationary(replace(products[index].op, count=1), mets[index], side).events.items():
+                events[name] = events.get(name, 0.0) + count
+        return ArrayCost(cycles=found.cycles, finish=tuple(finish), events=events)
+
+    def cost(
+        self,
+        op: MatMul,
+        *,
+        a: Operand | npt.ArrayLike = DENSE,
+        b: Operand | npt.ArrayLike = DENSE,
+        stationary: Dataflow | None = None,
+    ) -> SigmaCost:
+        """Masks are views of recorded zeros, matrices of any type (non-zero is not zero), or packed (`parts.bitmaps`)."""
+        from trainyard.parts.contraction import counts
+
+        chosen = self.stationary if stationary is None else stationary
+        if chosen not in get_args(Dataflow):
+            raise UnknownName("stationary", str(chosen), get_args(Dataflow), where="Sigma.cost")
+        met = counts(op, a, b)
+        if chosen == "none":
+            return self._without_reuse(op, met)
+        sides: tuple[Side, ...] = ("a", "b") if chosen == "best" else (chosen,)
+        if op.count > 1 and self.across == "tree":
+            return self._side_by_side(op, met, sides)
+        found = [self._stationary(op, met, side) for side in sides]
+        if self.across != "tree":
+            found = [self._with_crossings(cost, op, a, b) for cost in found]
+        return min(found, key=lambda cost: cost.cycles)
+
+    def _stationary(self, op: MatMul, met: Contraction, side: Side) -> SigmaCost:
+        vectors, across = (op.N, op.M) if side == "a" else (op.M, op.N)
+        held, useful = met.held(side), met.useful
+        folds = -(-held // self.peak_macs_per_cycle)
+        passes, sent = self._passes(met, side, held, folds, across)
+        return self._cost(
+            op,
+            stationary=side,
+            loading=-(-held // self.bandwidth),
+            streaming=passes * vectors,
+            add=self.add_cycles * (passes if self.streaming == "limited" and self.drain == "pass" else folds),
+            folds=folds,
+            held=held,
+            useful=useful,
+            events=self._events(op, side, held, useful, passes, sent),
+        )
+
+    def _with_crossings(self, cost: SigmaCost, op: MatMul, a: Any, b: Any) -> SigmaCost:
+        """The last sums by what lies where (`across.py`)."""
+        from trainyard.arrays.sigma.across import add_cycles, crossings
+        from trainyard.parts.contraction import held_rows
+
+        side: Side = "a" if cost.stationary == "a" else "b"
+        rows = held_rows(op, a, b, side, self.bandwidth if self.streaming == "limited" else op.K)
+        add = op.count * add_cycles(
+            self.across, crossings(rows, self.multipliers, self.dpes), multipliers=self.multipliers, dpes=self.dpes,
+            bandwidth=self.bandwidth, vectors=op.N if side == "a" else op.M,
+            drain=self.drain if self.streaming == "limited" else "fold",
+        )  # fmt: skip
+        cycles = cost.loading + cost.streaming + add
+        return replace(cost, add=add, cycles=cycles, finish=(cycles,))
+
+    def _demand(self, op: MatMul, met: Contraction, sides: tuple[Side, ...] | None = None) -> Demand:
+        """One product for `flex_dpu.together`, with each operand that may stay."""
+        from trainyard.arrays.sigma.flex_dpu import Held
+
+        own: dict[str, tuple[Side, ...]] = {"a": ("a",), "b": ("b",)}
+        chunked = self.streaming == "limited"
+        return {
+            side: Held(
+                nonzeros=met.held(side),
+                vectors=op.N if side == "a" else op.M,
+                depth=op.K,
+                chunks=tuple(met.held_in_chunks(side, self.bandwidth).tolist()) if chunked else (),
+            )
+            for side in sides or own.get(self.stationary, ("a", "b"))
+        }
+
+    @property
+    def _fabric(self) -> Fabric:
+        from trainyard.arrays.sigma.flex_dpu import Fabric
+
+        return Fabric(
+            dpes=self.dpes, multipliers=self.multipliers, bandwidth=self.bandwidth, streaming=self.streaming, drain=self.drain
+        )
+
+    def _together(self, demands: tuple[Demand, ...]) -> Together:
+        from trainyard.arrays.sigma.flex_dpu import together
+
+        return together(
+            demands, dpes=self.dpes, multipliers=self.multipliers, bandwidth=self.bandwidth,
+            streaming=self.streaming, drain=self.drain,
+        )  # fmt: skip
+
+    def _side_by_side(self, op: MatMul, met: Contraction, sides: tuple[Side, ...]) -> SigmaCost:
+        """All `count` products: as many at a time as is fastest."""
+        one = replace(op, count=1)
+        demand = self._demand(one, met, sides)
+        found = _equal_products(self, tuple(demand.items()), op.count)
+        held = [demand[side] for side in found.choice]
+        loading = add = folds = 0
+        for products in found.rounds:
+            loading += -(-sum(held[index].nonzeros for index in products) // self.bandwidth)
+            last = max(products, key=found.finish.__getitem__)
+            add += self._fabric.add(held[last], len(found.groups[last]))
+            folds += held[last].passes(len(found.groups[last]) * self.multipliers, "wide")
+        events = dict[str, float]()
+        for side in dict.fromkeys(found.choice):
+            times = found.choice.count(side)
+            for name, count in self._stationary(one, met, side).events.items():
+                events[name] = events.get(name, 0.0) + count * times
+        streaming = found.cycles - loading - add
+        return SigmaCost(
+            cycles=found.cycles,
+            finish=(found.cycles,),
+            events=events,
+            stationary=found.choice[0],
+            loading=loading,
+            streaming=streaming,
+            add=add,
+            folds=folds,
+            held=sum(product.nonzeros for product in held),
+            useful=met.useful * op.count,
+            multipliers=self.peak_macs_per_cycle,
+        )
+
+    def _passes(self, met: Contraction, side: Literal["a", "b"], held: int, folds: int, across: int) -> tuple[int, float]:
+        """How often the streaming vectors go through, and how many of their elements that is, counted for one vector's width.
+
+        Elements lie row by row. A fold that holds less than a whole row needs only its part of a vector.
+        """
+        other: Literal["a", "b"] = "b" if side == "a" else "a"
+        if self.streaming == "wide":
+            return folds, met.held(other) * folds * min(1.0, self.peak_macs_per_cycle * across / held if held else 0.0)
+        chunks = -(-met.held_in_chunks(side, self.bandwidth) // self.peak_macs_per_cycle)
+        return int(chunks.sum()), float((met.held_in_chunks(other, self.bandwidth) * chunks).sum())
+
+    def _without_reuse(self, op: MatMul, met: Contraction) -> SigmaCost:
+        useful = met.useful
+        waves = -(-useful // self.peak_macs_per_cycle)
+        events = {
+            "scratchpad_read_a": float(useful),
+            "scratchpad_read_b": float(useful),
+            "broadcast": 2.0 * useful,
+            "distribution": 2.0 * useful,
+        }
+        return self._cost(
+            op,
+            stationary="none",
+            loading=0,
+            streaming=max(waves, -(-2 * useful // self.bandwidth)),
+            add=self.add_cycles if useful else 0,
+            folds=waves,
+            held=useful,
+            useful=useful,
+            events=events,
+        )
+
+    def _events(self, op: MatMul, side: Literal["a", "b"], held: int, useful: int, passes: int, sent: float) -> dict[str, float]:
+        """Elements at the scratchpad's ports, and what crosses the fabric.
+
+        Sums of a row that goes on in the next pass are written and read again; along chunks of K that is every row.
+        """
+        vectors, across = (op.N, op.M) if side == "a" else (op.M, op.N)
+        again = vectors * max(0, passes - 1) * (across if self.streaming == "limited" else 1)
+        return {
+            f"scratchpad_read_{side}": float(held),
+            f"scratchpad_read_{'b' if side == 'a' else 'a'}": sent,
+            "scratchpad_read_out": float(again),
+            "scratchpad_write_out": float(op.M * op.N + again),
+            "stationary_load": float(held),
+            "broadcast": held + sent,
+            "distribution": float(held + useful),
+        }
+
+    def _cost(self, op: MatMul, *, events: dict[str, float], loading: int, streaming: int, add: int, **rest: Any) -> SigmaCost:
+        """All `count` products one after another."""
+        times = op.count
+        useful, held, folds = rest["useful"] * times, rest["held"] * times, rest["folds"] * times
+        cycles = (loading + streaming + add) * times
+        counted = {
+            "mac": float(useful),
+            "multiplication": float(useful),
+            "addition": float(useful),
+            "multiplier_slot": float(streaming * times * self.peak_macs_per_cycle),
+            **{name: count * times for name, count in ({"scratchpad_write_out": float(op.M * op.N)} | events).items()},
+        }
+        return SigmaCost(
+            cycles=cycles,
+            finish=(cycles,),
+            events=counted,
+            stationary=rest["stationary"],
+            loading=loading * times,
+            streaming=streaming * times,
+            add=add * times,
+            folds=folds,
+            held=held,
+            useful=useful,
+            multipliers=self.peak_macs_per_cycle,
+        )
+
+
+@lru_cache(maxsize=4096)
+def _equal_products(array: Sigma, demand: tuple[tuple[Side, Held], ...], count: int) -> Together:
+    return array._together((dict(demand),) * count)
+
+
+@lru_cache(maxsize=256)
+def _forms(array: Sigma) -> tuple[Pooled, ...]:
+    if array.stationary == "none":
+        return ()
+    streams: dict[str, tuple[Literal["m", "n"], ...]] = {"a": ("n",), "b": ("m",), "best": ("n", "m")}
+    return tuple(
+        Pooled(
+            pool=array.peak_macs_per_cycle,
+            load=array.bandwidth,
+            stream=stream,
+            drain=array.add_cycles,
+            chunk=array.bandwidth if array.streaming == "limited" else None,
+            drained=array.drain,
+        )
+        for stream in streams[array.stationary]
+    )
