@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainyard.errors import NotModelled, UnknownName
 from trainyard.ir import Copy, ElementWise, MatMul, Op, Phase, Reduction, Step, TensorSpec
-from trainyard.mapping.works import group, require_order
+from trainyard.mapping.works import apart, group, require_order
 
 
 def step_of(ops, tensors):
@@ -96,13 +96,17 @@ def programs(draw):
         tensors.append(TensorSpec((4, 4), view_of=view_of))
         kind = draw(st.sampled_from(["product", "point", "reduction"]))
         body = {"product": MatMul(4, 4, 4), "point": ElementWise("add", 16), "reduction": Reduction("sum", 16, 16)}[kind]
-        ops.append(Op(body=body, inputs=reads, outputs=(len(tensors) - 1,)))
+        phase = draw(st.sampled_from([Phase.FORWARD, Phase.GRAD_INPUT, Phase.GRAD_WEIGHT]))
+        ops.append(Op(body=body, inputs=reads, outputs=(len(tensors) - 1,), phase=phase, layer="one"))
     return step_of(ops, tensors)
 
 
-@given(step=programs(), fusion=st.sampled_from(["epilogue", "none"]))
-def test_every_op_once_and_after_what_it_waits_for(step, fusion):
-    works = group(step, fusion)
+together = st.sampled_from(["none", "gradients"])
+
+
+@given(step=programs(), fusion=st.sampled_from(["epilogue", "none"]), together=together)
+def test_every_op_once_and_after_what_it_waits_for(step, fusion, together):
+    works = group(step, fusion, together)
     order = [op for work in works for op in work.ops]
     assert sorted(order) == list(range(len(step.ops)))
     place = {op: position for position, op in enumerate(order)}
@@ -110,9 +114,9 @@ def test_every_op_once_and_after_what_it_waits_for(step, fusion):
         assert all(place[other] < place[op] for other in before)
 
 
-@given(step=programs())
-def test_a_memory_is_not_overwritten_before_its_readers_are_done(step):
-    place = {op: position for position, op in enumerate(op for work in group(step, "epilogue") for op in work.ops)}
+@given(step=programs(), together=together)
+def test_a_memory_is_not_overwritten_before_its_readers_are_done(step, together):
+    place = {op: position for position, op in enumerate(op for work in group(step, "epilogue", together) for op in work.ops)}
     for writer, op in enumerate(step.ops):
         for base in map(step.base, op.outputs):
             earlier = (i for i in range(writer) if base in map(step.base, step.ops[i].inputs))
@@ -125,3 +129,69 @@ def test_orders_that_pair_gradients_are_not_modelled_yet():
         require_order("interleaved")
     with pytest.raises(UnknownName, match="did you mean 'interleaved'"):
         require_order("interleave")
+
+
+@given(step=programs())
+def test_gradients_of_one_work_do_not_wait_for_each_other(step):
+    """Its parts could run in either order: none writes what another touches; each is the chain it was alone."""
+    alone = set(group(step, "epilogue"))
+    for work in group(step, "epilogue", "gradients"):
+        if work.grouping != "concurrent":
+            assert work in alone
+            continue
+        first, second = apart(step, work)
+        assert {first, second} <= alone
+        phases = [step.ops[part.ops[0]].phase for part in (first, second)]
+        assert phases == [Phase.GRAD_INPUT, Phase.GRAD_WEIGHT]
+        for one, other in ((first, second), (second, first)):
+            written = {step.base(t) for op in one.ops for t in step.ops[op].outputs}
+            touched = {step.base(t) for op in other.ops for t in (*step.ops[op].inputs, *step.ops[op].outputs)}
+            assert not written & touched
+
+
+BACKWARD = {"phase": Phase.GRAD_INPUT, "layer": "linear"}
+WEIGHT = {"phase": Phase.GRAD_WEIGHT, "layer": "linear"}
+
+
+def test_dx_and_dw_become_one_work_with_their_epilogues():
+    step = step_of(
+        [product((0, 1), 2, **WEIGHT), product((0, 3), 4, **BACKWARD), point("threshold_backward", (4, 5), 6, **BACKWARD)],
+        [SIZE] * 7,
+    )
+    assert [(work.ops, work.grouping) for work in group(step, "epilogue")] == [((0,), "single"), ((1, 2), "chain")]
+    (pair,) = group(step, "epilogue", "gradients")
+    assert (pair.ops, pair.grouping) == ((1, 2, 0), "concurrent")
+    assert [part.ops for part in apart(step, pair)] == [(1, 2), (0,)]
+    assert [work.grouping for work in group(step, "none", "gradients")] == ["concurrent", "single"]
+
+
+# fmt: off
+APART = {
+    "another layer":     [product((0, 1), 2, **WEIGHT), product((0, 3), 4, **BACKWARD | {"layer": "other"})],
+    "another call":      [product((0, 1), 2, **WEIGHT), product((0, 3), 4, **BACKWARD, call=1)],
+    "another gradient":  [product((0, 1), 2, **WEIGHT), product((5, 3), 4, **BACKWARD)],
+    "it reads the other":[product((0, 3), 4, **BACKWARD), product((0, 4), 2, **WEIGHT)],
+    "held on both ways": [product((0, 3), 4, **BACKWARD), Op(body=Reduction("norm", 16, 16, 2), inputs=(4,), outputs=(5,)),
+                          product((0, 5), 2, **WEIGHT)],
+    "one kernel":        [product((0, 3), 4, **BACKWARD, fused=1), product((0, 1), 2, **WEIGHT, fused=1)],
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("why", APART)
+def test_works_that_stay_apart(why):
+    step = step_of(APART[why], [SIZE] * 7)
+    assert group(step, "epilogue", "gradients") == group(step, "epilogue")
+
+
+@pytest.mark.parametrize("reads", [(2,), (9,)])
+def test_the_later_comes_up_past_what_it_does_not_touch(reads):
+    between = Op(body=Reduction("norm", 16, 16, 2), inputs=reads, outputs=(7,))
+    step = step_of([product((0, 1), 2, **WEIGHT), between, product((0, 3), 4, **BACKWARD)], [SIZE] * 10)
+    assert [work.ops for work in group(step, "epilogue", "gradients")] == [(2, 0), (1,)]
+
+
+def test_the_earlier_goes_down_where_the_later_waits_for_something_between():
+    between = Op(body=Reduction("norm", 16, 16, 2), inputs=(9,), outputs=(3,))
+    step = step_of([product((0, 1), 2, **WEIGHT), between, product((0, 3), 4, **BACKWARD)], [SIZE] * 10)
+    assert [work.ops for work in group(step, "epilogue", "gradients")] == [(1,), (2, 0)]

@@ -11,24 +11,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from trainyard.devices.compressed import Densities, densities
+from trainyard.devices.compressed import Densities, densities, footings
 from trainyard.devices.costs import Costing
 from trainyard.devices.demand import Im2col, Policy, Scope
 from trainyard.devices.masked import aware
 from trainyard.devices.precision import Precision, precision_of
-from trainyard.devices.profile import RAW, Profile, demand, fusion_of, profile
+from trainyard.devices.profile import RAW, Profile, demand, profile, works
+from trainyard.devices.together import require_divisible
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Array, DeviceCost, Masks, Step, Work, assumed
 from trainyard.mapping.lowering import GradInput
 from trainyard.mapping.tiling import Supply
-from trainyard.mapping.works import Fusion, group, require_order
+from trainyard.mapping.works import Fusion, Together, require_order
 from trainyard.parts import area, energy
 from trainyard.parts.checks import require_positive, require_quantity
 from trainyard.parts.nodes import require_node
 from trainyard.results import Peaks
 from trainyard.units import parse, require_likely
 
-Dma = Literal["raw", "zero_compressed"]
+Dma = Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"]
 DramKind = Literal["hbm2", "gddr6", "ddr4", "lpddr4"]
 OWNER = "Accelerator"
 FORMATS = {f"mac_{row.name}": row.name for row in energy.MULTIPLY}
@@ -44,8 +45,10 @@ class Accelerator:
     """Fields hold SI numbers; the constructor also takes quantities with units under their plain names.
 
     The scratchpad may be cut into `scratchpad_banks` equal banks: an access then costs the energy of one of them. With
-    `dma="zero_compressed"` zeros that masks tell of do not cross the DRAM's pins (`parts.zero_compression`); on chip everything has
-    its whole size.
+    `dma="zero_compressed"` zeros that masks tell of do not cross the DRAM's pins (`parts.zero_compression`); with the name of a
+    format tensors lie in DRAM in that format (`parts.formats`) where it makes them smaller. On chip everything has its full size.
+    With `together="gradients"` dX and dW of a layer share an array that can be divided, and with it scratchpad and DRAM, where that
+    is faster than one after the other (`devices.together`).
 
     >>> from trainyard.arrays import Systolic
     >>> npu = Accelerator(array=Systolic(rows=128, columns=128), scratchpad="8 MiB", dram="150 GB/s", clock="1.05 GHz")
@@ -63,7 +66,8 @@ class Accelerator:
     order: str = "sequential"
     tiling: Literal["search"] | tuple[int, int, int] = "search"
     scratchpad_banks: int = 1
-    dma: Literal["raw", "zero_compressed"] = "raw"
+    dma: Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"] = "raw"
+    together: Literal["none", "gradients"] = "none"
     # fmt: off
     fusion: Literal["epilogue", "none"] = assumed("epilogue", "element-wise ops go with the product in front of them", "none")
     scope: Literal["all", "products"] = assumed("all", "which ops are simulated", "products", choice=True)
@@ -97,6 +101,7 @@ class Accelerator:
         tiling: Literal["search"] | Sequence[int] = "search",
         scratchpad_banks: int = 1,
         dma: Dma = "raw",
+        together: Together = "none",
         fusion: Fusion = "epilogue",
         scope: Scope = "all",
         im2col: Im2col = "raw",
@@ -121,6 +126,7 @@ class Accelerator:
             "tiling": tiling if tiling == "search" else _tile(tiling),
             "scratchpad_banks": scratchpad_banks,
             "dma": _choice("dma", dma, get_args(Dma)),
+            "together": _choice("together", together, get_args(Together)),
             "fusion": _choice("fusion", fusion, get_args(Fusion)),
             "scope": _choice("scope", scope, get_args(Scope)),
             "im2col": _choice("im2col", im2col, get_args(Im2col)),
@@ -132,6 +138,8 @@ class Accelerator:
             "_known": {},
         }
         require_order(order)
+        if together != "none":
+            require_divisible(array, f"{OWNER}: together={together!r}")
         require_positive(OWNER, vector_lanes=vector_lanes, accumulator_bytes=accumulator_bytes, scratchpad_banks=scratchpad_banks)
         require_node(technology_nm)
         for name, value in values.items():
@@ -167,6 +175,7 @@ class Accelerator:
             im2col=self.im2col,
             grad_input=self.grad_input,
             accumulator_bytes=self.accumulator_bytes,
+            together=self.together,
         )
 
     @property
@@ -179,7 +188,7 @@ class Accelerator:
         )
 
     def works(self, step: Step) -> tuple[Work, ...]:
-        return group(step, fusion_of(self.policy))
+        return works(step, self.policy)
 
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
         zeros = self._zeros(step, masks)
@@ -189,7 +198,7 @@ class Accelerator:
                 return found
         known, costs = self._costs(step, zeros)
         number = known.number.get(work.ops)
-        if number is None or work.grouping not in ("single", "chain"):
+        if number is None or work.grouping not in ("single", "chain", "concurrent"):
             return self._costing.costs((demand(step, work, self.policy, zeros),))[0]
         return costs[number]
 
@@ -199,7 +208,7 @@ class Accelerator:
             return RAW
         before, recorded, found = self._known.get("zeros", (None, None, RAW))
         if before is not step or recorded is not masks:
-            found = densities(step, masks)
+            found = densities(step, masks) if self.dma == "zero_compressed" else footings(step, masks, self.dma)
             self._known["zeros"] = (step, masks, found)
         return found  # type: ignore[no-any-return]  # what was kept above
 

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, ProductDemand, StreamDemand
+from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, ProductDemand, StreamDemand, TogetherDemand
 from trainyard.devices.masked import add_events, tile_cost
-from trainyard.ir import DTYPE_BYTES, Array, Convolution, DeviceCost, Direction, Masks, MatMul, Step, Work
+from trainyard.devices.together import Costs, Shares, adjusted, divisible, fastest, merged, parts, several
+from trainyard.errors import BadInput
+from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Direction, Masks, MatMul, Step, Work
 from trainyard.mapping.tiling import Supply, Tiled, Tiling, search
 from trainyard.mapping.walk import walk
+from trainyard.mapping.works import apart
 from trainyard.parts.folds import Folds
+from trainyard.parts.operands import letter_of
 
 PORTS = ("scratchpad_read", "scratchpad_write", "local_read", "local_write")
 """What an array counts in elements by operand: `scratchpad_read_a`, `local_write_out`."""
+CostOf = Callable[["Costing", int], DeviceCost]
+"""What one of several products costs on a device of these sizes."""
 
 
 @dataclass(slots=True)
@@ -61,7 +67,9 @@ class Costing:
         for demand in demands:
             match demand:
                 case ProductDemand():
-                    found.append(self._product(demand, next(tiled)))
+                    found.append(self._whole(demand, next(tiled)))
+                case TogetherDemand():
+                    found.append(self._together(demand.products))
                 case StreamDemand():
                     found.append(self._stream(demand))
                 case FusedDemand():
@@ -72,25 +80,73 @@ class Costing:
 
     def masked(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
         """A product whose tiles the array looks at one by one; None for any other demand."""
+        if isinstance(demand, TogetherDemand):
+            works = apart(step, work)
+            return self._together(
+                demand.products, lambda costing, which: costing._looked_at(step, works[which], demand.products[which], masks)
+            )
         if not isinstance(demand, ProductDemand):
             return None
+        op = step.ops[work.ops[0]]
+        if divisible(self.array) and demand.problem.op.count > 1 and not any(letter_of(step, op, side) for side in (0, 1)):
+            return None  # heads: no masks, and perhaps several at once
+        return self._looked_at(step, work, demand, masks)
+
+    def _looked_at(self, step: Step, work: Work, demand: ProductDemand, masks: Masks) -> DeviceCost:
         (planned,) = search([demand.problem], self.array, self.supply, self.tile)
         events: dict[str, float] = {}
         op = step.ops[work.ops[0]]
-        assert isinstance(op.body, MatMul | Convolution)
         compute = tile_cost(self.array, step, op, demand.grad_input, masks, events)
         tiled = walk(demand.problem, planned.tiling, self.supply, compute)
         return replace(self._product(demand, tiled, events), uncertainty=compute.uncertainty)
 
+    def _together(self, products: Sequence[ProductDemand], looked_at: CostOf | None = None) -> DeviceCost:
+        """Side by side on parts of the array, or one after another where that is not slower (`devices.together`).
+
+        The division is that of dense products; where `looked_at` costs them by their zeros, it is adjusted to these.
+        """
+        whole = self.costs(products) if looked_at is None else [looked_at(self, which) for which in range(len(products))]
+        alone = merged(whole, beside=False)
+        if not divisible(self.array) or len(products) != 2:
+            return alone
+        found = fastest(self.array, lambda shares: self._divided(products, shares))
+        costs = found and found[1]
+        if found and looked_at is not None:
+            costs = adjusted(found[0], lambda shares: self._divided(products, shares, looked_at))
+        beside = costs and merged(costs, beside=True)
+        return beside if beside and beside.cycles < alone.cycles else alone
+
+    def _divided(self, products: Sequence[ProductDemand], shares: Shares, looked_at: CostOf | None = None) -> Costs | None:
+        """Each product on its share of everything; None where a tile of one of them has no room."""
+        assert divisible(self.array)
+        pieces = parts(self.array, self.supply, self.vector_lanes, shares)
+        costings = [replace(self, array=p.array, supply=p.supply, vector_lanes=p.vector_lanes) for p in pieces]
+        each = looked_at or (lambda costing, which: costing.costs((products[which],))[0])
+        try:
+            return [each(costing, which) for which, costing in enumerate(costings)]
+        except BadInput:
+            return None
+
     def _compute(self, op: MatMul) -> int:
         """A product whose operands are on chip already; closed forms count without the closing -1 of a whole op."""
+        if divisible(self.array) and op.count > 1:
+            return self.array.cost(op).cycles
         forms: Sequence[Folds] = getattr(self.array, "folds", ())
         return min((form.cycles(op.M, op.N, op.K) for form in forms), default=0) * op.count or self.array.cost(op).cycles
 
     def _transfer(self, size: float) -> int:
         return self.supply.latency_cycles + math.ceil(size / self.supply.bytes_per_cycle) if size > 0 else 0
 
-    def _product(self, demand: ProductDemand, tiled: Tiled, events: Mapping[str, float] | None = None) -> DeviceCost:
+    def _whole(self, demand: ProductDemand, tiled: Tiled) -> DeviceCost:
+        """Without a look at zeros: tile by tile, or, of many small products, several at once where that is faster."""
+        op, size = demand.problem.op, 1
+        cut = self.tile is not None and any(t < d for t, d in zip(self.tile, (op.M, op.N, op.K), strict=True))
+        if divisible(self.array) and op.count > 1 and not cut:
+            found = [(tiled, 1), *several(demand.problem, self.array, self.supply)]
+            tiled, size = min(found, key=lambda one: one[0].cycles)
+        return self._product(demand, tiled, self._tile_events(op, tiled.tiling, size))
+
+    def _product(self, demand: ProductDemand, tiled: Tiled, events: Mapping[str, float]) -> DeviceCost:
         traffic, problem, spilled = Traffic(), demand.problem, tiled.spill_write + tiled.spill_read
         traffic.add(Move(demand.labels[0], "read", tiled.a_read, _expanded(tiled.a_read, problem.a_bytes, problem.a_held_bytes)))
         traffic.add(Move(demand.labels[1], "read", tiled.b_read, _expanded(tiled.b_read, problem.b_bytes, problem.b_held_bytes)))
@@ -105,24 +161,27 @@ class Costing:
         waiting = max(0, cycles - tiled.compute_cycles) / max(1, tiled.dram_bytes)  # an epilogue's bytes hide behind the array
         weights = [sum(move.size for move in moves) * waiting for moves in demand.drained]
         weights[0] = cycles - sum(weights[1:])
-        found = dict(events) if events is not None else self._tile_events(demand.problem.op, tiled.tiling)
         return DeviceCost(
             cycles=cycles,
             compute_cycles=tiled.compute_cycles,
             bytes=traffic.bytes,
             share=shares(weights),
-            events=_events(found, demand, traffic),
+            events=_events(events, demand, traffic),
             bound=bound,
         )
 
-    def _tile_events(self, op: MatMul, tiling: Tiling) -> dict[str, float]:
-        """What the array does in all tiles of a product; along each axis they have one size, and maybe another at the end."""
+    def _tile_events(self, op: MatMul, tiling: Tiling, size: int = 1) -> dict[str, float]:
+        """What the array does in all tiles of a product; along each axis they have one size, and maybe another at the end.
+
+        An array that can be divided is asked for as many of the op's products as share a step, others for all in a row.
+        """
         events: dict[str, float] = {}
+        together = size if divisible(self.array) else op.count
         for (m, rows), (n, columns), (k, deep) in itertools.product(
             _sizes(op.M, tiling.m), _sizes(op.N, tiling.n), _sizes(op.K, tiling.k)
         ):
-            tile = MatMul(m, n, k, op.count)
-            counted, alike = self.array.cost(tile).events, rows * columns
+            tile = MatMul(m, n, k, together)
+            counted, alike = self.array.cost(tile).events, rows * columns * (op.count // together)
             first = 1 if k == min(op.K, tiling.k) else 0  # along the reduction, the tile that begins the sums
             if first:
                 add_events(events, counted, tile, begun=False, times=alike)

@@ -9,7 +9,7 @@ from trainyard.devices.precision import Precision
 from trainyard.ir import Direction, MatMul
 from trainyard.mapping.lowering import GradInput
 from trainyard.mapping.tiling import Problem
-from trainyard.mapping.works import Fusion
+from trainyard.mapping.works import Fusion, Together
 
 Im2col = Literal["raw", "materialised"]
 Scope = Literal["all", "products"]
@@ -34,6 +34,7 @@ class Policy:
     im2col: Im2col = "raw"
     grad_input: GradInput = "col2im"
     accumulator_bytes: int = 4
+    together: Together = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,13 @@ class ProductDemand:
     number: str
     grad_input: GradInput = "col2im"
     vector_operations: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TogetherDemand:
+    """Products that may run side by side, each with what it would ask for alone."""
+
+    products: tuple[ProductDemand, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,4 +90,4 @@ class NoDemand:
     why: str
 
 
-Demand = ProductDemand | StreamDemand | FusedDemand | NoDemand
+Demand = ProductDemand | TogetherDemand | StreamDemand | FusedDemand | NoDemand

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trainyard.devices.compressed import Densities, moved_bytes
-from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, Policy, ProductDemand, StreamDemand
+from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, Policy, ProductDemand, StreamDemand, TogetherDemand
 from trainyard.devices.precision import dtype_of
 from trainyard.errors import NotModelled
 from trainyard.ir import (
@@ -31,7 +31,7 @@ from trainyard.ir import (
 )
 from trainyard.mapping.lowering import Lowered, lower, operand_order
 from trainyard.mapping.tiling import Problem
-from trainyard.mapping.works import Fusion, group, per_step, readers
+from trainyard.mapping.works import Fusion, apart, group, per_step, readers
 
 BY_LETTER = {"A": "X", "W": "W", "G": "dY"}
 RESULT = {Phase.GRAD_INPUT: "dX", Phase.GRAD_WEIGHT: "dW"}
@@ -61,19 +61,22 @@ def _raw(step: Step, policy: Policy) -> Profile:
 def _profile(step: Step, policy: Policy, zeros: Densities) -> Profile:
     distinct: dict[Demand, int] = {}
     number: dict[tuple[int, ...], int] = {}
-    for work in group(step, fusion_of(policy)):
+    for work in works(step, policy):
         if not isinstance(step.ops[work.ops[0]].body, Collective):
             number[work.ops] = distinct.setdefault(demand(step, work, policy, zeros), len(distinct))
     return Profile(tuple(distinct), number)
 
 
-def fusion_of(policy: Policy) -> Fusion:
+def works(step: Step, policy: Policy) -> tuple[Work, ...]:
     """Where only products count, nothing is fused onto them."""
-    return policy.fusion if policy.scope == "all" else "none"
+    fusion: Fusion = policy.fusion if policy.scope == "all" else "none"
+    return group(step, fusion, policy.together)
 
 
 def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> Demand:
     ops = [step.ops[index] for index in work.ops]
+    if work.grouping == "concurrent" and step.ops[work.ops[0]].is_product:
+        return _together(step, work, policy, zeros)
     if work.grouping not in ("single", "chain"):
         raise NotModelled(f"{work.grouping} of {', '.join(op.name for op in ops)}: this device does works one by one")
     for op in ops:
@@ -90,6 +93,15 @@ def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> De
     if ops[0].fused is not None:
         return _kernel(books, work, ops)
     return _product(books, work, ops) if ops[0].is_product else _stream(books, work.ops[0])
+
+
+def _together(step: Step, work: Work, policy: Policy, zeros: Densities) -> TogetherDemand:
+    """Each product reads all of its operands: what two of them share (dY) comes once for each."""
+    found = [demand(step, part, policy, zeros) for part in apart(step, work)]
+    products = tuple(one for one in found if isinstance(one, ProductDemand))
+    if len(products) < len(found):
+        raise NotModelled(f"concurrent {', '.join(step.ops[index].name for index in work.ops)}: fused kernels run one by one")
+    return TogetherDemand(products=products)
 
 
 @dataclass(frozen=True, slots=True)

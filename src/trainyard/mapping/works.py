@@ -3,18 +3,24 @@
 A product takes the element-wise ops behind it along (`fusion="epilogue"`): bias, ReLU, a residual, a mask of the backward pass, as
 long as each reads what the one before it produced and all else it reads was there before the product began. Ops that one kernel
 computes without leaving the chip (`Op.fused`) form a chain of their own. Everything else stands alone.
+
+With `together="gradients"`, dX and dW of a layer, each with its epilogue, form one `concurrent` Work where nothing between them
+keeps them apart: the one that is moved next to the other touches no memory that a Work on its way writes, and writes none that one
+reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, Literal, TypeVar, TypeVarTuple
 
 from trainyard.errors import NotModelled, UnknownName
 from trainyard.ir import ElementWise, Phase, Step, Work
 
 Fusion = Literal["epilogue", "none"]
+Together = Literal["none", "gradients"]
 Rest = TypeVarTuple("Rest")
 T = TypeVar("T")
 
@@ -68,8 +74,13 @@ def readers(step: Step) -> dict[int, list[int]]:
 
 
 @per_step
-def group(step: Step, fusion: Fusion) -> tuple[Work, ...]:
+def group(step: Step, fusion: Fusion, together: Together = "none") -> tuple[Work, ...]:
     """Every op once, in an order that respects dependencies."""
+    works = _chains(step, fusion)
+    return tuple(_paired(step, works) if together == "gradients" else works)
+
+
+def _chains(step: Step, fusion: Fusion) -> list[Work]:
     taken: set[int] = set()
     works: list[Work] = []
     for index, op in enumerate(step.ops):
@@ -81,8 +92,73 @@ def group(step: Step, fusion: Fusion) -> tuple[Work, ...]:
         elif op.is_product and fusion == "epilogue":
             chain = _epilogue(step, index, taken)
         taken.update(chain)
-        works.append(Work(ops=tuple(chain), grouping="chain" if len(chain) > 1 else "single"))
-    return tuple(works)
+        works.append(_chain(chain))
+    return works
+
+
+def _chain(ops: Sequence[int]) -> Work:
+    return Work(ops=tuple(ops), grouping="chain" if len(ops) > 1 else "single")
+
+
+def apart(step: Step, work: Work) -> tuple[Work, ...]:
+    """The products of a concurrent Work, each with its epilogue, as Works of their own."""
+    heads = [position for position, index in enumerate(work.ops) if step.ops[index].is_product]
+    if work.grouping != "concurrent" or heads[:1] != [0]:
+        return (work,)
+    return tuple(_chain(work.ops[start:stop]) for start, stop in pairwise([*heads, len(work.ops)]))
+
+
+def _paired(step: Step, works: list[Work]) -> Iterator[Work]:
+    """Each dX with the dW of its layer, at the place of one of them."""
+    touched = [_touched(step, work) for work in works]
+    places: list[Work | None] = list(works)
+    waiting: dict[tuple[str, int, Phase], list[int]] = {}
+    for later, work in enumerate(works):
+        op = step.ops[work.ops[0]]
+        if not op.is_product or op.fused is not None or not op.phase.backward:
+            continue
+        other = Phase.GRAD_WEIGHT if op.phase is Phase.GRAD_INPUT else Phase.GRAD_INPUT
+        for earlier in waiting.get((op.layer, op.call, other), ()):
+            kept = _meeting(places, touched, earlier, later) if _alike(step, works[earlier], work) else None
+            if kept is None:
+                continue
+            pair = (works[earlier], work) if other is Phase.GRAD_INPUT else (work, works[earlier])
+            places[earlier] = places[later] = None
+            places[kept] = Work(ops=pair[0].ops + pair[1].ops, grouping="concurrent")
+            touched[kept] = _touched(step, places[kept])  # type: ignore[arg-type]  # just made
+            waiting[op.layer, op.call, other].remove(earlier)
+            break
+        else:
+            waiting.setdefault((op.layer, op.call, op.phase), []).append(later)
+    return (work for work in places if work is not None)
+
+
+def _alike(step: Step, first: Work, second: Work) -> bool:
+    """Two gradients of one product read the same dY; a step without tensors does not tell."""
+    mine, other = (set(map(step.base, step.ops[work.ops[0]].inputs[:2])) for work in (first, second))
+    return not mine or not other or bool(mine & other)
+
+
+def _meeting(places: list[Work | None], touched: list[tuple[set[int], set[int]]], earlier: int, later: int) -> int | None:
+    """Where two Works can be one: at the earlier's place, else at the later's; None where neither can go to the other."""
+    between = [place for place in range(earlier + 1, later) if places[place] is not None]
+    if _clash(touched[earlier], touched[later]):
+        return None
+    for kept, moved in ((earlier, later), (later, earlier)):
+        if not any(_clash(touched[moved], touched[place]) for place in between):
+            return kept
+    return None
+
+
+def _touched(step: Step, work: Work) -> tuple[set[int], set[int]]:
+    """Memories read and written."""
+    ops = [step.ops[index] for index in work.ops]
+    return {step.base(t) for op in ops for t in op.inputs}, {step.base(t) for op in ops for t in op.outputs}
+
+
+def _clash(first: tuple[set[int], set[int]], second: tuple[set[int], set[int]]) -> bool:
+    """Whether their order matters: one writes what the other touches."""
+    return bool(first[1] & (second[0] | second[1]) or first[0] & second[1])
 
 
 def _kernel(step: Step, first: int) -> Iterator[int]:
