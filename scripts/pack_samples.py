@@ -1,7 +1,8 @@
 """Chooses, of what `train_samples.py train` wrote, what is shipped: the last epoch whole, all epochs of some layers, densities.
 
 The last epoch's masks are checked against the shipped Step. What is left out is said in the file's metadata; the densities of
-everything are in `densities.json`.
+everything are in `densities.json`. Each paper has a folder of its own. Where a folder has the `gpu.json` of
+`scripts/measure_products.py`, it goes along with SIGMA's.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from trainyard.workloads import zoo
 from trainyard.workloads.capture import capture_recipe
 from trainyard.workloads.masks import Masks, MaskWriter
 
-SAMPLES = Path(__file__).parents[1] / "src" / "trainyard" / "papers" / "samples" / "tensordash"
-LIMIT_BYTES = 6_000_000
+SAMPLES = Path(__file__).parents[1] / "src" / "trainyard" / "papers" / "samples"
+LIMIT_BYTES = {"tensordash": 6_000_000, "sigma": 2_500_000}
+DIGITS = 5  # of a measured time
 
 # fmt: off
 # Layers whose masks are kept at every epoch: one or two of each depth of the network.
@@ -41,12 +43,22 @@ OVER_TIME: dict[str, tuple[str, ...]] = {
 WEIGHTS: dict[str, tuple[str, ...]] = {
     "resnet50-sparse-momentum": ("layer1", "layer2", "layer3.0", "layer3.1", "layer4.0.conv2"),
     "resnet50-reparameterised": ("layer1.1", "layer2.1", "layer3.1", "layer4.1.conv1", "layer4.1.conv3"),
+    "resnet50-pruned":          ("layer1.1", "layer2.1", "layer3.1", "layer4.1.conv1"),
+    "transformer-324m-pruned":  ("layers.11.self_attention.q", "layers.11.ffn.0"),
+    "gnmt-pruned":              ("encoder.rnn_layers.2", "decoder.attention"),
 }
 # Layers that are kept at all, where not all are.
 LAYERS: dict[str, tuple[str, ...]] = {
     "resnet50-reparameterised": ("layer1.1", "layer2.1", "layer3.1", "layer3.4", "layer4.1", "fc"),
+    "resnet50-pruned":          ("layer1.1", "layer2.1", "layer3.1", "layer4.1", "fc"),
+    "transformer-324m-pruned":  ("layers.0", "layers.11", "layers.22", "softmax"),
 }
 # fmt: on
+
+
+def paper_of(training: Training) -> str:
+    """SIGMA's runs are those that gradual pruning prunes."""
+    return "sigma" if training.sparsity == "gradual pruning" else "tensordash"
 
 
 def reached(masks: Masks, step: int) -> float:
@@ -67,7 +79,7 @@ def step_of(training: Training) -> Step:
         return zoo.load(training.model, batch=training.kept)
     step = capture_recipe(recipe(training), f"mask-rcnn-{PICTURE}", 1)
     packed = gzip.compress(step.to_json().encode(), compresslevel=9, mtime=0)
-    (SAMPLES / "mask-rcnn.step.json.gz").write_bytes(packed)
+    (SAMPLES / "tensordash" / "mask-rcnn.step.json.gz").write_bytes(packed)
     return step
 
 
@@ -84,7 +96,7 @@ def write(
     for step in steps:
         at = masks.at(step)
         for key, spec in at.specs.items():
-            if wanted(key):
+            if wanted(key) and spec.elements:
                 bits = at.bits(key)
                 writer.add(step, key, laid(bits, shapes[key], key) if key in shapes else bits, spec.samples)
     writer.close()
@@ -110,16 +122,18 @@ def pack_one(training: Training, folder: Path, result: dict[str, Any]) -> None:
     facts["taken"] = f"training step {last}, epoch {masks.steps.index(last) + 1} of {len(masks.steps)}"
     if steps != masks.steps:
         facts["taken"] += "; recorded steps at which no gradient reached most layers are left out"
-    left_out = sorted({"/".join(map(str, key)) for key in masks.at(last).specs if not kept(training, key)})
+    specs = masks.at(last).specs
+    left_out = sorted({"/".join(map(str, key)) for key in specs if not kept(training, key) or not specs[key].elements})
+    left_out += [layer for layer in unrecorded(training, masks, result) if layer not in left_out]
     facts["dense"] = "a W without a mask has no zeros, except those named in left_out"
     facts["left_out"] = text(left_out)
-    target = SAMPLES / f"{training.name}.safetensors.xz"
+    target = SAMPLES / paper_of(training) / f"{training.name}.safetensors.xz"
     step = step_of(training)
     write(masks, [last], lambda key: kept(training, key), target, facts, step)
     Masks.open(target).check(step)
     print(f"{target.name:45} {target.stat().st_size / 1e3:8.1f} kB  fits its step")
     if chosen := OVER_TIME.get(training.name):
-        target = SAMPLES / f"{training.name}-epochs.safetensors.xz"
+        target = SAMPLES / paper_of(training) / f"{training.name}-epochs.safetensors.xz"
         facts["layers"] = text(chosen)
         write(masks, steps, lambda key: key[0] in chosen and not key[2].startswith("W"), target, facts, step)
         found = {key[0] for specs in Masks.open(target).recorded.values() for key in specs}
@@ -127,20 +141,49 @@ def pack_one(training: Training, folder: Path, result: dict[str, Any]) -> None:
         print(f"{target.name:45} {target.stat().st_size / 1e3:8.1f} kB  {len(steps)} epochs")
 
 
+def unrecorded(training: Training, masks: Masks, result: dict[str, Any]) -> list[str]:
+    """Weights with zeros that training left out of its own file already: those that `Training.weights` does not name."""
+    there = {"/".join(map(str, key)) for key in masks.at(masks.steps[-1]).specs}
+    pruned = (
+        f"{place}/{letter}"
+        for place, letters in result["densities"].items()
+        for letter, values in letters.items()
+        if letter.startswith("W") and values[-1] < 1.0
+    )
+    return sorted(set(pruned) - there) if training.weights else []
+
+
+def rounded(value: Any) -> Any:
+    """Measured times with the digits that mean something."""
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [rounded(one) for one in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
 def pack(folders: list[Path]) -> None:
-    SAMPLES.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {}
     places: dict[str, Path] = {}
+    for paper in LIMIT_BYTES:
+        (SAMPLES / paper).mkdir(parents=True, exist_ok=True)
     for folder in folders:  # a later folder's run stands for an earlier one's
-        for name, result in json.loads((folder / "results.json").read_text()).items():
-            if "error" not in result:
-                results[name], places[name] = result, folder
-    for training in TRAININGS:
-        if training.name in results:
+        if (measured := folder / "gpu.json").is_file():
+            text_of = json.dumps(rounded(json.loads(measured.read_text())), separators=(",", ":"))
+            (SAMPLES / "sigma" / "gpu.json").write_text(text_of + "\n")
+        if (said := folder / "results.json").is_file():
+            for name, result in json.loads(said.read_text()).items():
+                if "error" not in result:
+                    results[name], places[name] = result, folder
+    for paper in LIMIT_BYTES:
+        chosen = [training for training in TRAININGS if training.name in results and paper_of(training) == paper]
+        for training in chosen:
             pack_one(training, places[training.name], results[training.name])
-    ordered = {training.name: results[training.name] for training in TRAININGS if training.name in results}
-    (SAMPLES / "densities.json").write_text(json.dumps(ordered, separators=(",", ":")) + "\n")
-    total = sum(file.stat().st_size for file in SAMPLES.iterdir())
+        if chosen:
+            ordered = {training.name: results[training.name] for training in chosen}
+            (SAMPLES / paper / "densities.json").write_text(json.dumps(ordered, separators=(",", ":")) + "\n")
+        total = sum(file.stat().st_size for file in (SAMPLES / paper).iterdir())
+        print(f"{paper}: {total / 1e6:.2f} MB in all")
+        assert total <= LIMIT_BYTES[paper], "too large to ship: keep fewer layers"
     samples_page.write()
-    print(f"{total / 1e6:.2f} MB in all; wrote {samples_page.PAGE}")
-    assert total <= LIMIT_BYTES, "too large to ship: keep fewer layers"
+    print(f"wrote {samples_page.PAGE}")

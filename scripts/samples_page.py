@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-SAMPLES = ROOT / "src" / "trainyard" / "papers" / "samples" / "tensordash"
+SAMPLES = ROOT / "src" / "trainyard" / "papers" / "samples"
 PAGE = ROOT / "docs" / "samples.md"
 
 INTRODUCTION = """# Masks of real training runs, on stand-in data
@@ -72,6 +72,49 @@ REMARKS = """
 - `squeezenet` learns 1000 classes, the other classifiers 100 (palette and texture): what a short run can learn.
 """
 
+SIGMA = """
+# SIGMA's models, pruned while they train
+
+`trainyard reproduce sigma` wants weights as SIGMA has them: pruned slowly in training, by M. Zhu and S. Gupta's rule
+(`trainyard.live.sparsity.GradualPruning`), ResNet-50 to 70 %, the Transformer to 80 %, GNMT to 90 %. The paper trained on LM1B and
+WMT German-English (of ResNet-50 it does not say). Here stand-ins took their place again, and there is **one run of each**: how
+much another seed would change is not known. Weights are pruned from a tenth of the run on, over six tenths of it, every layer
+alike; of GNMT all matrices, tables included, as the paper does.
+"""
+
+SIGMA_FILES = """
+## What is in these files
+
+`src/trainyard/papers/samples/sigma/`, {size:.1f} MB in all:
+
+- `NAME-pruned.safetensors.xz`: masks of a few layers at the last epoch that fit `zoo.load(NAME, batch=samples kept)`. Of GNMT A
+  and G of every layer are there, of the others those of a few; W of the layers that the table names. What is missing is named in
+  `left_out`.
+- `densities.json`: of every run what is said above, and of every layer and letter the share of non-zeros at every recorded step,
+  over more samples than were kept.
+- `gpu.json`: times of one {device} (torch {torch}), by one run of `scripts/measure_products.py`: the products of
+  SIGMA's suite in four element types and, 50 and 80 % sparse, in CSR (of each the fastest of five queues), and where the time of
+  six training steps goes.
+
+| file | kB | samples kept | layers | with W | training step |
+|---|---:|---:|---:|---|---|
+"""
+
+SIGMA_REMARKS = """
+## What to know about these
+
+- **Data.** The Transformer's text is the stand-in that GCN has for WikiText-2, here of 31999 words, for LM1B.
+- **GNMT's recurrent layers** are recorded as sequences (`A.input`, `A.output`, `G.output`) and matrices (`W.weight_ih_l0`).
+  Gradients of gates are not recorded. Those of its attention cell (`decoder.bottom`) are, its matrices are not: they were pruned
+  as all others were. `decoder.attention.linear_att` left a G without elements of a sample: it is in `densities.json` alone.
+- **Zeros of G in GNMT** are of padding (half of the target words), of dropout, and of the attention's pruned vector, which passes
+  nothing back where it is zero. Its tables are pruned, so that A of the first encoder layer is sparse too.
+- **The Transformer's** A is dense but behind its ReLUs: 16 to 41 % non-zero, the least in the last layers. G has a tenth of zeros
+  from dropout, and those of the ReLUs.
+- **Not pruned:** ResNet-50's first convolution and the Transformer's softmax. `densities.json` says of each layer.
+- **The runs are short** (one to four minutes): they learn under pruning, and none has converged.
+"""
+
 
 def mean(values: Sequence[float]) -> str:
     return f"{100 * sum(values) / len(values):.0f} %" if values else ""
@@ -110,10 +153,10 @@ def trained(results: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def densities(results: Mapping[str, Any]) -> list[str]:
+def densities(results: Mapping[str, Any], title: str) -> list[str]:
     lines = [
         "",
-        "## Share of non-zeros",
+        f"## {title}",
         "",
         "Mean over layers, at the first, the fourth and the last epoch; training loss of these epochs beside it.",
         "",
@@ -127,29 +170,44 @@ def densities(results: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def files() -> list[str]:
+def files(folder: Path, *, weights: bool = False) -> list[str]:
+    """A line for each file of masks; with the layers whose W is there, where asked."""
     from trainyard.workloads.masks import Masks
 
     lines = []
-    for file in sorted(SAMPLES.glob("*.safetensors.xz")):
+    for file in sorted(folder.glob("*.safetensors.xz")):
         masks = Masks.open(file)
         specs = masks.at(masks.steps[-1]).specs
         kept = next(len(spec.samples) for key, spec in specs.items() if spec.samples and not key[2].startswith("W"))
         steps = ", ".join(map(str, masks.steps))
-        lines.append(f"| {file.name} | {file.stat().st_size / 1e3:.0f} | {kept} | {len({key[0] for key in specs})} | {steps} |")
+        pruned = sorted({key[0] for key in specs if key[2].startswith("W")})
+        shown = f" {', '.join(pruned)} |" if weights else ""
+        size = file.stat().st_size / 1e3
+        lines.append(f"| {file.name} | {size:.0f} | {kept} | {len({key[0] for key in specs})} |{shown} {steps} |")
     return lines
 
 
+def megabytes(folder: Path) -> float:
+    return sum(file.stat().st_size for file in folder.iterdir()) / 1e6
+
+
 def write() -> None:
-    results = json.loads((SAMPLES / "densities.json").read_text())
-    size = sum(file.stat().st_size for file in SAMPLES.iterdir()) / 1e6
+    dense, pruned = SAMPLES / "tensordash", SAMPLES / "sigma"
+    results, sparse = (json.loads((folder / "densities.json").read_text()) for folder in (dense, pruned))
+    measured = json.loads((pruned / "gpu.json").read_text())
     parts = [
         INTRODUCTION,
         *trained(results),
-        *densities(results),
-        FILES.format(size=size).rstrip("\n"),
-        *files(),
+        *densities(results, "Share of non-zeros"),
+        FILES.format(size=megabytes(dense)).rstrip("\n"),
+        *files(dense),
         REMARKS.rstrip("\n"),
+        SIGMA,
+        *trained(sparse),
+        *densities(sparse, "Share of non-zeros, pruned"),
+        SIGMA_FILES.format(size=megabytes(pruned), device=measured["device"], torch=measured["torch"]).rstrip("\n"),
+        *files(pruned, weights=True),
+        SIGMA_REMARKS.rstrip("\n"),
     ]
     PAGE.write_text("\n".join(parts) + "\n")
 

@@ -1,4 +1,4 @@
-"""Trains TensorDash's models on stand-in data and keeps where their zeros were.
+"""Trains TensorDash's models, and SIGMA's with pruned weights, on stand-in data and keeps where their zeros were.
 
 python scripts/train_samples.py train FOLDER [--only vgg16,ncf] [--smoke] [--device cuda]   about ten minutes on one H200
 python scripts/train_samples.py pack FOLDER [FOLDER ...]                                    anywhere: chooses what the package ships
@@ -33,6 +33,7 @@ from trainyard.workloads.datasets.stand_ins.pictures import Pictures
 from trainyard.workloads.datasets.stand_ins.ratings import Ratings
 from trainyard.workloads.datasets.stand_ins.sentences import MaskedPairs, Sentences
 from trainyard.workloads.datasets.stand_ins.text import Text
+from trainyard.workloads.datasets.stand_ins.translations import Translations
 from trainyard.workloads.epochs import random_batches
 from trainyard.workloads.masks import Masks, MaskWriter
 from trainyard.workloads.recording import record_masks
@@ -98,7 +99,7 @@ def careful_trunk(rate: float, trunk_rate: float) -> Callable[[nn.Module], Optim
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """One run. `inputs`: how many of a batch's tensors go into the model; the rest are targets."""
+    """One run. `inputs`: how many of a batch's tensors go into the model, the rest are targets; `weights`: layers whose W stays."""
 
     name: str
     model: str
@@ -112,6 +113,8 @@ class Training:
     inputs: int = 1
     epochs: int = EPOCHS
     sparsity: str | None = None
+    density: float = DENSITY
+    weights: tuple[str, ...] = ()
     warm_start: str | None = None
     seed: int = 0
 
@@ -163,6 +166,17 @@ TRAININGS = (
              optimizer=careful_trunk(1e-3, 5e-5), accuracy=chosen_word, batch=64, steps_per_epoch=45, inputs=2, recorded=2),
     Training(name="gcn", model="gcn", source=lambda n, seed, device: Text(samples=n, seed=seed, device=device),
              optimizer=adamw(5e-4), accuracy=chosen_word, batch=32, steps_per_epoch=60),
+    # SIGMA, Sec. II: weights pruned slowly, as Zhu and Gupta do it, to 70, 80 and 90 %
+    Training(name="resnet50-pruned", model="resnet50", source=few_classes, optimizer=sgd(0.05, 1e-4), accuracy=chosen_class,
+             batch=128, steps_per_epoch=100, sparsity="gradual pruning", density=0.3, kept=2),
+    Training(name="transformer-324m-pruned", model="transformer-324m",
+             source=lambda n, seed, device: Text(samples=n, sequence=84, vocabulary=31_999, seed=seed, device=device),
+             optimizer=adamw(2e-4), accuracy=chosen_word, batch=16, steps_per_epoch=150, sparsity="gradual pruning", density=0.2,
+             kept=1, weights=("layers.11",)),
+    Training(name="gnmt-pruned", model="gnmt",
+             source=lambda n, seed, device: Translations(samples=n, seed=seed, device=device),
+             optimizer=adamw(1e-3), accuracy=chosen_word, batch=32, steps_per_epoch=100, inputs=2, sparsity="gradual pruning",
+             density=0.1, kept=1, weights=("encoder.rnn_layers.2", "decoder.attention", "decoder.bottom")),
 )
 # fmt: on
 
@@ -182,11 +196,23 @@ def warmed(step: int, steps: int) -> float:
 def pruning(training: Training, model: nn.Module, optimizer: Optimizer) -> Any:
     if training.sparsity is None:
         return None
-    from trainyard.live.sparsity import DynamicReparameterisation, SparseMomentum
+    from trainyard.live.sparsity import DynamicReparameterisation, GradualPruning, SparseMomentum
 
+    if training.sparsity == "gradual pruning":
+        # a tenth of the run dense, pruned over the next six tenths, the rest to recover; of GNMT, SIGMA prunes the tables too
+        every = max(1, training.steps // 100)
+        return GradualPruning(
+            model, optimizer, density=training.density, begin=10 * every, every=every, prunings=60,
+            weights=matrices(model) if training.model == "gnmt" else None, seed=training.seed,
+        )  # fmt: skip
     if training.sparsity == "sparse momentum":
         return SparseMomentum(model, optimizer, density=DENSITY, epochs=training.epochs, seed=training.seed)
     return DynamicReparameterisation(model, optimizer, density=DENSITY, every=REALLOCATED, seed=training.seed)
+
+
+def matrices(model: nn.Module) -> list[nn.Parameter]:
+    """Tables, projections and every matrix of the recurrent layers (SIGMA, Sec. II, of GNMT)."""
+    return [parameter for parameter in model.parameters() if parameter.dim() == 2]
 
 
 def small_initialised(model: nn.Module) -> None:
@@ -194,7 +220,7 @@ def small_initialised(model: nn.Module) -> None:
 
     What closes a residual branch begins smaller by the root of the number of branches, so that twelve layers learn within a minute.
     """
-    branches = [name for name, _ in model.named_modules() if name.endswith("output.dense")]
+    branches = [name for name, _ in model.named_modules() if name.endswith(("output.dense", "output_transform", "ffn.3"))]
     for name, layer in model.named_modules():
         if isinstance(layer, nn.Linear | nn.Embedding):
             spread = 0.02 / math.sqrt(len(branches)) if name in branches else 0.02
@@ -213,7 +239,7 @@ class Run:
             self.model = self.recipe.model()
         if start is not None:
             self._warm_start(start)
-        if training.model == "bert-base":
+        if training.model in ("bert-base", "transformer-324m"):
             small_initialised(self.model)
         # Stand-ins have no end: an epoch is a number of steps, no sample comes twice, and what follows is held out.
         trained, held_out = training.batch * training.steps, training.batch * EVALUATED
@@ -283,7 +309,7 @@ def about(run: Run, start: dict[str, float], end: dict[str, float], device: str,
         "recorded_steps": run.recorded_steps,
         "batch": training.batch,
         "optimizer": f"{type(optimizer).__name__} {settings}, warm-up and cosine, gradients clipped at norm {CLIPPED:g}",
-        "sparsity": training.sparsity and f"{training.sparsity} to {1 - DENSITY:.0%}",
+        "sparsity": training.sparsity and f"{training.sparsity} to {1 - training.density:.0%}",
         "warm_start": training.warm_start,
         "seed": training.seed,
         "start": start,
@@ -313,6 +339,8 @@ def trim(recorded: Path, target: Path, training: Training) -> None:
         at = masks.at(step)
         for key, spec in at.specs.items():
             if key[2].startswith("W") and (step != masks.steps[-1] or spec.nonzero == spec.elements):
+                continue
+            if key[2].startswith("W") and training.weights and not key[0].startswith(training.weights):
                 continue
             bits, samples = at.bits(key), spec.samples
             if not key[2].startswith("W"):

@@ -26,11 +26,17 @@ def names() -> tuple[str, ...]:
 
 
 def entry(name: str) -> Entry:
-    """The catalogue's row of a model."""
-    try:
+    """The catalogue's row of a model; the first words of its name suffice where they begin no other.
+
+    >>> entry("transformer").name
+    'transformer-324m'
+    """
+    if name in ENTRIES:
         return ENTRIES[name]
-    except KeyError:
-        raise UnknownName("model", name, ENTRIES) from None
+    begun = [row for known, row in ENTRIES.items() if known.startswith(f"{name}-")]
+    if len(begun) != 1:
+        raise UnknownName("model", name, ENTRIES)
+    return begun[0]
 
 
 def load(name: str, batch: int | None = None) -> Step:
