@@ -21,7 +21,8 @@ from trainyard.units import parse
 KILOBYTE = 1024
 SRAMS = ("ifmapsramszkb", "filtersramszkb", "ofmapsramszkb")
 EXACT = "trainyard"
-"""A section of our own, which SCALE-Sim passes over: the numbers that its integers cannot hold."""
+"""A section of our own, which SCALE-Sim passes over: the numbers that its integers cannot hold, and the node."""
+KEPT = ("scratchpad_bytes", "dram_bytes_per_s", "technology_nm")
 
 
 def read_cfg(path: str | os.PathLike[str], *, clock: str | float = "1 GHz", word_bytes: int = 1) -> Any:
@@ -42,7 +43,7 @@ def read_cfg(path: str | os.PathLike[str], *, clock: str | float = "1 GHz", word
         "scratchpad_bytes": sum(_whole(preset, key, path) for key in SRAMS) * KILOBYTE,
         "dram_bytes_per_s": _words_per_cycle(config, preset, rows, columns, path) * word_bytes * clock_hz,
     }
-    table.update({key: exact[key] for key in ("scratchpad_bytes", "dram_bytes_per_s") if key in exact})
+    table.update({key: exact[key] for key in KEPT if key in exact})
     return from_table(table, f"{path}: ")
 
 
@@ -69,7 +70,7 @@ def write_cfg(machine: Any, path: str | os.PathLike[str], *, word_bytes: int = 1
     config["architecture_presets"] = {key: str(value) for key, value in preset.items()}
     config["sparsity"] = {"SparsitySupport": "false"}
     config["run_presets"] = {"InterfaceBandwidth": "USER"}
-    config[EXACT] = {key: repr(table[key]) for key in ("clock_hz", "scratchpad_bytes", "dram_bytes_per_s")}
+    config[EXACT] = {key: repr(table[key]) for key in ("clock_hz", *KEPT) if key in table}
     text = StringIO()
     config.write(text)
     write_text(path, text.getvalue())
