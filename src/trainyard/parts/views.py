@@ -137,7 +137,14 @@ def unpacked(source: MaskSource, key: TensorKey) -> Bits:
 def _flat(bits: Bits) -> Gather:
     """Without a geometry the last dimension stays, all others are rows."""
     found = bits.reshape(-1, bits.shape[-1] if bits.ndim else 1)
-    return lambda rows, columns: found[np.ix_(rows % len(found), columns)]
+
+    def gather(rows: Whole, columns: Whole) -> Bits:
+        """Rows and columns are runs; a run that does not go round is a plain cut."""
+        if rows[-1] < len(found):
+            return found[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1].copy()
+        return found[np.ix_(rows % len(found), columns)]
+
+    return gather
 
 
 def _unfolded(view: MaskView, body: Convolution, bits: Bits) -> Gather:
@@ -146,8 +153,7 @@ def _unfolded(view: MaskView, body: Convolution, bits: Bits) -> Gather:
     if place == "A":
         return _windows(bits, body, "forward", inside)
     if place == "W" and not view.dilated:
-        weight = bits.reshape(body.out_channels, inside * taps)
-        return lambda rows, columns: weight[np.ix_(rows, columns)]
+        return _flat(bits.reshape(body.out_channels, inside * taps))
     if place == "W":
         parted = bits.reshape(body.out_channels, inside, taps)
         return lambda rows, columns: parted[(rows // taps)[:, None], columns, (rows % taps)[:, None]]
