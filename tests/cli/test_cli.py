@@ -130,6 +130,17 @@ def test_list_everything(trainyard: Run) -> None:
     assert "did you mean 'machines'" in in_one_line(trainyard("list", "machine")[2])
 
 
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the experiments that take long; they have tests of their own."""
+    from trainyard.papers import ledger, sigma
+    from trainyard.papers.sigma import baseline
+
+    monkeypatch.setattr(ledger, "MODULES", {name: path for name, path in ledger.MODULES.items() if name != "tensordash"})
+    monkeypatch.setattr(sigma, "experiments", lambda: baseline.EXPERIMENTS)
+
+
+@pytest.mark.usefixtures("quick")
 def test_reproduce(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, _ = trainyard("reproduce", "sigma", "--json", "-")
@@ -144,11 +155,8 @@ def test_reproduce(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "did you mean 'sigma'" in in_one_line(trainyard("reproduce", "sigmo")[2])
 
 
+@pytest.mark.usefixtures("quick")
 def test_the_whole_ledger_renews_its_own_page(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainyard.papers import ledger
-
-    quick = {name: path for name, path in ledger.MODULES.items() if name != "tensordash"}  # its experiments have their own test
-    monkeypatch.setattr(ledger, "MODULES", quick)
     monkeypatch.chdir(tmp_path)
     assert trainyard("reproduce", "--json", "-")[0] == 0
     assert list(tmp_path.iterdir()) == []  # anywhere else nothing is written unasked

@@ -28,7 +28,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from trainyard.errors import BadInput, UnknownName
-from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
+from trainyard.ir import DENSE, ArrayCost, MatMul, Product, assumed, one_after_another
 from trainyard.parts.checks import require_positive
 from trainyard.parts.folds import Pooled
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from trainyard.arrays.sigma.execution import SigmaExecution
     from trainyard.arrays.sigma.flex_dpu import Demand, Fabric, Held, Together
     from trainyard.parts.area import ComponentArea
-    from trainyard.parts.contraction import Contraction
+    from trainyard.parts.contraction import Contraction, Mask
     from trainyard.parts.energy import Component
 
 Side = Literal["a", "b"]
@@ -199,8 +199,8 @@ class Sigma:
         self,
         op: MatMul,
         *,
-        a: Operand | npt.ArrayLike = DENSE,
-        b: Operand | npt.ArrayLike = DENSE,
+        a: Mask = DENSE,
+        b: Mask = DENSE,
         stationary: Dataflow | None = None,
     ) -> SigmaCost:
         """Masks are views of recorded zeros, matrices of any type (non-zero is not zero), or packed (`parts.bitmaps`)."""

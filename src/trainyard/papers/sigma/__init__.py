@@ -5,12 +5,24 @@ Accelerator with Flexible Interconnects for DNN Training. HPCA 2020.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from statistics import fmean
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from trainyard.arrays import Systolic
+from trainyard.arrays import Sigma, Systolic
+from trainyard.arrays.cambricon_x import CambriconX
+from trainyard.arrays.eie import Eie
+from trainyard.arrays.eyeriss_v2 import EyerissV2
+from trainyard.arrays.outerspace import OuterSpace
+from trainyard.arrays.packed_systolic import PackedSystolic
+from trainyard.arrays.scnn import Scnn
 from trainyard.devices import Accelerator
+from trainyard.errors import BadInput
 from trainyard.ir import MatMul
-from trainyard.papers.ledger import Measured
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+    from trainyard.papers.ledger import Measured
 
 # fmt: off
 TPU_ARRAY = Systolic(rows=128, columns=128, dataflow="ws")  # Sec. III-B: 128x128; Sec. III-C: KN stationary
@@ -19,7 +31,21 @@ TPU = Accelerator(
     clock_hz         = 500e6,      # assumed: not printed; it makes the peak 16.4 TFLOPS, of which Fig. 8's 10.8 are 66 %
     scratchpad_bytes = 16 * 2**20, # assumed: the paper leaves SRAM out; a core of TPUv2, one of the Cloud TPUs it cites, has 16 MiB
     dram_bytes_per_s = 350e9,      # assumed: the paper leaves DRAM out; TPUv2 has 350 GB/s per 128x128 array (IGO, Sec. 6.4)
+    technology_nm    = 28,         # Fig. 8
 )
+
+SIGMA = replace(
+    TPU,  # Sec. IV: the memory system is like the TPU's
+    array = Sigma(dpes=128, multipliers=128, bandwidth=128),  # Sec. V, VI-A: 128 Flex-DPEs of 128, 128 words per cycle
+)
+
+# Sec. VI-A: the rivals, each scaled to 16384 multipliers, behind the same memory; what one of their elements has is their paper's.
+EIE             = replace(TPU, array=Eie(elements=16384, queue=8))                 # Sec. VI-A; EIE, Sec. VI: 8 inputs wait
+SCNN            = replace(TPU, array=Scnn(elements=1024, wide=4, high=4, banks=32))  # Sec. VI-A; SCNN, Table II: 4x4, 32 banks
+OUTERSPACE      = replace(TPU, array=OuterSpace(elements=16384))                   # Sec. VI-A
+EYERISS_V2      = replace(TPU, array=EyerissV2(rows=128, columns=64, simd=2, bandwidth=128))  # Sec. VI-A, V; Eyeriss v2: 2 MACs
+PACKED_SYSTOLIC = replace(TPU, array=PackedSystolic(rows=128, columns=128, factor=8))  # Sec. VI-A; Kung et al.: groups of up to 8
+CAMBRICON_X     = replace(TPU, array=CambriconX(elements=1024, leaves=16))         # Sec. VI-A; Cambricon-X, Sec. IV: 16 leaves
 
 # The evaluated GEMMs, M-N-K as on the axis of Fig. 12.
 SUITE = tuple(MatMul(M, N, K) for M, N, K in (
@@ -31,12 +57,24 @@ SQUARE = ((128, 128),)                          # Sec. VI-C
 RECTANGLES = (*SQUARE, (256, 64), (512, 32))    # Fig. 12a
 MIRRORED = (*RECTANGLES, (64, 256), (32, 512))  # Fig. 11, of SIGMA_FI: "and vice versa"
 
-# Sparsity of MK and KN: weights 80 %, inputs 10 to 50 % (Sec. VI-A), either one being MK.
+# Sparsity of MK and KN: weights 80 %, inputs 10 to 50 % (Sec. VI-A), either one being MK. The pairs of Fig. 12b are not printed:
+# the two ends of the range and its middle.
 SPARSITIES = tuple(pair for inputs in (0.1, 0.3, 0.5) for pair in ((0.8, inputs), (inputs, 0.8)))
 NARROW = MatMul(1024, 16, 500000)               # Sec. VI-B and VI-C: KN, 500000 x 16, is stationary
+SMALL = MatMul(2048, 1, 128)                    # Sec. VI-C: the small GEMM that the text names
 # fmt: on
 
-CASE = ("transformer-324m", "tpu")
+CASE = ("transformer-324m", "sigma(scope=products,dram=2 TB/s)", "sparsity(W=0.8,A=0.3)")
+"""The array is weighed, not the DRAM that the paper leaves out; zeros as in Sec. VI-A, of inputs the middle of its range."""
+
+
+def label(op: MatMul) -> str:
+    """As on the axis of Fig. 12.
+
+    >>> label(NARROW)
+    '1024-16-500000'
+    """
+    return f"{op.M}-{op.N}-{op.K}"
 
 
 def stationary_utilisation(array: Systolic, op: MatMul) -> float:
@@ -51,50 +89,48 @@ def efficiency(op: MatMul, shapes: Iterable[tuple[int, int]]) -> float:
     return max(array.utilisation(op) for array in arrays)
 
 
-def _narrow_utilisation() -> Measured:
-    percent = 100 * stationary_utilisation(TPU_ARRAY, NARROW)
-    return Measured(percent, note=f"1024-16-500000 with KN stationary fills {percent:.2f} % of 128x128 over all folds")
-
-
-def _narrow_drop() -> Measured:
-    full = stationary_utilisation(TPU_ARRAY, MatMul(NARROW.M, TPU_ARRAY.columns, NARROW.K))
-    narrow = stationary_utilisation(TPU_ARRAY, NARROW)
-    return Measured(100 * (1 - narrow / full), note="against the same GEMM with N = 128")
-
-
-def _suite_means(useful: float = 1.0) -> tuple[float, float, float]:
-    """Mean efficiency over the suite in per cent: the square array, the three shapes of Fig. 12a, those and their mirror images."""
-    square, printed, mirrored = (100 * useful * fmean(efficiency(op, s) for op in SUITE) for s in (SQUARE, RECTANGLES, MIRRORED))
-    return square, printed, mirrored
-
-
-def _dense_efficiency() -> Measured:
-    square, printed, mirrored = _suite_means()
-    return Measured(
-        printed,
-        note=f"mean over the suite, best of the three shapes that Sec. VI-C names; 128x128 alone gives {square:.1f} %; mirrored "
-        f"shapes too would give {mirrored:.1f} %, but 'and vice versa' is said in Fig. 11, of SIGMA_FI, not of the TPU",
-    )
-
-
-def _sparse_efficiency() -> Measured:
-    square, printed, mirrored = _suite_means(useful=fmean((1 - a) * (1 - b) for a, b in SPARSITIES))
-    return Measured(
-        printed,
-        note="zeros independent, weights 80 % and inputs 10, 30, 50 % sparse, none of them skipped; best of three shapes "
-        f"(128x128 alone {square:.1f} %, with mirrored shapes {mirrored:.1f} %)",
-    )
-
-
 def experiments() -> Mapping[str, Callable[[], Measured]]:
-    """What the systolic baseline alone can answer.
+    """Every claim; experiments of one process share the suite's masks and costs."""
+    from trainyard.papers.sigma import (
+        baseline,
+        chip,
+        context,
+        dataflows,
+        features,
+        formats,
+        gpu,
+        networks,
+        performance,
+        rivals,
+    )
 
-    Sec. III-B's "common to have less than 50 %" is not among them: how common is not printed, and stationary utilisation (4 of 10
-    GEMMs below 50 %, mean 58 %) and overall efficiency (6 of 10, mean 47 %) would answer it differently.
-    """
     return {
-        "sigma.tpu.utilisation_16_wide": _narrow_utilisation,
-        "sigma.tpu.utilisation_drop_n16": _narrow_drop,
-        "sigma.dense.efficiency.tpu": _dense_efficiency,
-        "sigma.sparse.efficiency.tpu_below": _sparse_efficiency,
+        **baseline.EXPERIMENTS,
+        **performance.EXPERIMENTS,
+        **features.EXPERIMENTS,
+        **dataflows.EXPERIMENTS,
+        **rivals.EXPERIMENTS,
+        **formats.EXPERIMENTS,
+        **networks.EXPERIMENTS,
+        **chip.EXPERIMENTS,
+        **gpu.EXPERIMENTS,
+        **context.EXPERIMENTS,
     }
+
+
+def walkthrough(given: str = "") -> tuple[str, Callable[[], go.Figure]]:
+    """The example of Fig. 5 on two Flex-DPEs of four multipliers; or, given a seed, a random one on two of eight."""
+    from trainyard.arrays.sigma import walkthrough as told
+    from trainyard.report.sigma import figure
+
+    if given and not given.isdigit():
+        raise BadInput(f"explain sigma {given}: give nothing (the paper's example), or a seed such as 7 for another one")
+    chosen = told.example(int(given)) if given else told.EXAMPLE
+    return told.walkthrough(chosen), lambda: figure(chosen)
+
+
+def figures() -> Mapping[str, Callable[[], go.Figure]]:
+    """By the name that claims give them."""
+    from trainyard.papers.sigma.plots import FIGURES
+
+    return FIGURES

@@ -1,0 +1,278 @@
+"""Writes docs/sigma.md: SIGMA's figures as tables of what comes out here, what each assumption is worth, and the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean, geometric_mean
+
+from trainyard.arrays import Sigma
+from trainyard.ir import MatMul, assumptions_of
+from trainyard.papers import ledger
+from trainyard.papers.ledger import Row
+from trainyard.papers.pages import number, paper_figure, summary
+from trainyard.papers.sigma import (
+    MIRRORED,
+    RECTANGLES,
+    SIGMA,
+    SPARSITIES,
+    SQUARE,
+    SUITE,
+    dataflows,
+    features,
+    formats,
+    label,
+    rivals,
+    training,
+)
+from trainyard.papers.sigma.suite import (
+    DENSE_CASES,
+    NO_ZEROS,
+    PES,
+    SPARSE_CASES,
+    Case,
+    Shapes,
+    cost,
+    operands,
+    tpu_cycles,
+    unpruned_cycles,
+)
+
+SHARES = ("utilisation", "compute_efficiency", "overall_efficiency")
+PAGE = Path(__file__).parents[1] / "docs" / "sigma.md"
+HEAD = """# SIGMA
+
+E. Qin, A. Samajdar, H. Kwon, V. Nadella, S. Srinivasan, D. Das, B. Kaul, T. Krishna: SIGMA: A Sparse and Irregular GEMM Accelerator
+with Flexible Interconnects for DNN Training. HPCA 2020.
+
+Written by `make docs`; every number below is measured by `scripts/sigma_page.py`.
+
+    trainyard reproduce sigma                  the ledger; --html page.html draws the figures, --figure 12 takes some of it
+    trainyard explain sigma                    the walk-through of Fig. 5; explain sigma 7 is another, random one
+    trainyard run transformer-324m --on sigma --masks 'sparsity(W=0.8,A=0.3)'
+    trainyard compare bert-large --on tpu,sigma
+
+## What is modelled
+
+- The array (`arrays/sigma/array.py`): one operand's non-zeros fill the multipliers, fold by fold, whatever their shape; the other
+  operand streams. Loading, streaming and add cycles as in Table II, exact from masks or expected from densities. Step ii's pruning
+  (stationary values that meet no streaming value are not loaded) is counted; zeros of the streaming operand are not skipped.
+- The mechanism (`controller.py`, `execution.py`): bitmaps, REGOR, counters, SRC-DEST tables, Benes switches set by a routing
+  algorithm and FAN adders multiply real matrices; products equal numpy's and cycles the closed form.
+- Parts that others can use: `parts/benes.py`, `parts/distribution.py`, `parts/adder_trees.py` (FAN, ART, linear, temporal),
+  `parts/bitmaps.py`, `parts/formats.py`, `parts/mesh.py`.
+- Several GEMMs at once on disjoint Flex-DPUs (`arrays/sigma/flex_dpu.py`), under the shared input bandwidth.
+- The TPU: closed forms of SCALE-Sim for 128x128, 256x64, 512x32 and mirrored shapes, the better stationary operand.
+- Rivals of 16384 multipliers, each by its own rule: EIE, SCNN, OuterSPACE, Eyeriss v2, packed systolic, Cambricon-X.
+- Area, power and energy from a bill of cells and lines at 28 nm (`arrays/sigma/components.py`); three totals are calibrated,
+  and the ledger says which.
+
+Zeros are independent of each other, from masks of every operand. Which pairs of sparsity Fig. 12b has is not printed: here 80 % in
+one operand (the weights of Sec. VI-A) and 10, 30 or 50 % in the other (the ends and the middle of its range), either one being MK.
+"""
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [f"| {' | '.join(map(cell, head))} |", f"|{'---|' * len(head)}"]
+    lines += [f"| {' | '.join(cell(value) for value in row)} |" for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def cell(value: object) -> str:
+    text = (
+        f"{value:.2f}"
+        if isinstance(value, float)
+        else ""
+        if value is None
+        else f"{value:,}"
+        if isinstance(value, int)
+        else str(value)
+    )
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}" if value < 0.9995 else "100"
+
+
+def the_ledger(rows: Sequence[Row]) -> str:
+    cells = [
+        (row.id.partition(".")[2], paper_figure(row), number(row.ours), number(row.printed), row.verdict, row.claim.unit, row.note)
+        for row in rows
+    ]  # fmt: skip
+    return table(("claim", "paper", "ours", "from printed inputs", "verdict", "unit", "note"), cells)
+
+
+def metadata() -> str:
+    shown = {name: text for name, text in formats.NAMES.items() if name != "none"}
+    rows = [(f"{100 * level:.0f}", *(formats.overhead(name, level) for name in shown)) for level in formats.LEVELS]
+    return table(("zeros [%]", *shown.values()), rows)
+
+
+def by_dataflow() -> str:
+    rows = []
+    for op in SUITE:
+        for flow, shown in dataflows.FLOWS.items():
+            found = dataflows.costs(op, flow)
+            parts = [round(fmean(getattr(one, part) for one in found)) for part in dataflows.PARTS]
+            shares = [percent(fmean(getattr(one, what) for one in found)) for what in SHARES]
+            rows.append((label(op), shown, *parts, *shares))
+    return table(("M-N-K", "dataflow", *dataflows.PARTS, "utilisation [%]", "compute eff. [%]", "overall eff. [%]"), rows)
+
+
+def by_feature() -> str:
+    rows = []
+    for workload in features.WORKLOADS:
+        for feature in features.FEATURES:
+            found = features.metrics(workload, feature)
+            shares = [percent(getattr(found, what)) for what in SHARES]
+            rows.append((workload, feature, found.loading, found.streaming, found.add, *shares))
+    return table(
+        ("GEMM", "array", "loading", "streaming", "add", "utilisation [%]", "compute eff. [%]", "overall eff. [%]"), rows
+    )  # fmt: skip
+
+
+def dense() -> str:
+    shapes: tuple[Shapes, ...] = (SQUARE, RECTANGLES, MIRRORED)
+    rows: list[tuple[object, ...]] = []
+    for op in SUITE:
+        ours = cost(op)
+        speedups = [tpu_cycles(op, which) / ours.cycles for which in shapes]
+        shares = [op.macs / (PES * tpu_cycles(op, which)) for which in shapes]
+        stays = {"a": "MK", "b": "KN"}[ours.stationary]
+        rows.append((label(op), stays, ours.cycles, *speedups, percent(ours.overall_efficiency), *map(percent, shares)))
+    for name, mean in (("geometric mean", geometric_mean), ("arithmetic mean", fmean)):
+        over = [mean([tpu_cycles(op, which) / cost(op).cycles for op in SUITE]) for which in shapes]
+        own = [percent(mean([cost(op).overall_efficiency for op in SUITE]))]
+        own += [percent(mean([op.macs / (PES * tpu_cycles(op, which)) for op in SUITE])) for which in shapes]
+        rows.append((name, "", "", *over, *own))
+    head = ("speedup over 128x128", "best of 3 shapes", "mirrored too", "efficiency [%]", "TPU 128x128", "3 shapes", "mirrored too")
+    return table(("M-N-K", "stays", "cycles", *head), rows)
+
+
+def sparse(what: Callable[[MatMul, tuple[float, float]], float]) -> str:
+    rows: list[tuple[object, ...]] = [
+        (label(op), *(what(op, pair) for pair in SPARSITIES), fmean(what(op, pair) for pair in SPARSITIES)) for op in SUITE
+    ]  # fmt: skip
+    for name, mean in (("geometric mean", geometric_mean), ("arithmetic mean", fmean)):
+        columns = [mean([what(op, pair) for op in SUITE]) for pair in SPARSITIES]
+        rows.append((name, *columns, mean([what(op, pair) for op in SUITE for pair in SPARSITIES])))
+    return table(("M-N-K", *(f"MK{100 * left:.0f} KN{100 * right:.0f}" for left, right in SPARSITIES), "mean"), rows)
+
+
+def against_rivals() -> str:
+    found = {name: rivals.speedups(name) for name in rivals.ARRAYS}
+    rows: list[tuple[object, ...]] = [
+        (label(op), rivals.sigma_cycles(op), *(values[label(op)] for values in found.values())) for op in SUITE
+    ]  # fmt: skip
+    for name, mean in (("geometric mean", geometric_mean), ("arithmetic mean", fmean)):
+        rows.append((name, "", *(mean(list(values.values())) for values in found.values())))
+    left = [geometric_mean(rivals.speedups(name, loading="left out").values()) for name in found]
+    rows.append(("geometric mean, loading as their papers count", "", *left))
+    return table(("M-N-K", "SIGMA's cycles", *found), rows)
+
+
+def _variant(array: Sigma, cases: Sequence[Case]) -> tuple[float, float]:
+    """Geometric mean of speedups over 128x128 and mean efficiency."""
+    found = []
+    for op, pair in cases:
+        a, b = operands(op, pair)
+        found.append((op, array.cost(op, a=a, b=b)))
+    return geometric_mean(tpu_cycles(op) / one.cycles for op, one in found), fmean(one.overall_efficiency for _, one in found)
+
+
+def worth() -> str:
+    array = SIGMA.array
+    assert isinstance(array, Sigma)
+    arrays = {("as built", ""): array}
+    for one in assumptions_of(array):
+        base = replace(array, streaming="limited") if one.name == "drain" else array  # what else does it change
+        arrays |= {(f"{one.name}={other}", one.meaning): replace(base, **{one.name: other}) for other in one.alternatives}
+    for side, stays in (("a", "MK"), ("b", "KN")):
+        arrays[f"stationary={side}", f"{stays} always stays"] = replace(array, stationary=side)  # type: ignore[arg-type]
+    for words in (64, 256):
+        arrays[f"bandwidth={words}", "elements per cycle while loading"] = replace(array, bandwidth=words)
+    rows: list[tuple[object, ...]] = []
+    for names, changed in arrays.items():
+        (over, share), (sparse_over, sparse_share) = (_variant(changed, cases) for cases in (DENSE_CASES, SPARSE_CASES))
+        rows.append((*names, over, percent(share), sparse_over, percent(sparse_share)))
+
+    def otherwise(
+        name: tuple[str, str], cycles: Callable[[MatMul], int], ours: Callable[[MatMul, tuple[float, float]], int]
+    ) -> None:
+        over = [geometric_mean(cycles(op) / ours(op, pair) for op, pair in cases) for cases in (DENSE_CASES, SPARSE_CASES)]
+        rows.append((*name, over[0], "", over[1], ""))
+
+    def own(op: MatMul, pair: tuple[float, float]) -> int:
+        return cost(op, pair).cycles
+
+    otherwise(("without step ii", "stationary values stay though nothing meets them"), tpu_cycles, unpruned_cycles)
+    otherwise(("TPU", "best of 128x128, 256x64, 512x32"), lambda op: tpu_cycles(op, RECTANGLES), own)
+    otherwise(("TPU", "mirrored shapes too"), lambda op: tpu_cycles(op, MIRRORED), own)
+    otherwise(("TPU", "KN always stays"), lambda op: tpu_cycles(op, flows=("ws",)), own)
+    otherwise(("TPU", "loading of a fold takes no time"), lambda op: tpu_cycles(op, load=False), own)
+    return table(("", "what it means", "dense speedup", "dense efficiency [%]", "sparse speedup", "sparse efficiency [%]"), rows)
+
+
+CONFLICTS = """- 5x performance per area with 37.7 % more area needs 6.9x performance; 5.7 and about 6 are printed.
+- 3.2x TFLOPS per watt at twice the power needs 6.4x TFLOPS.
+- 10.8 TFLOPS are 66 % of the 16.4 that 16384 multipliers have at 500 MHz; the average efficiencies printed are 82 and 40 %.
+- The sparse speedup is 5.7 in the abstract and the conclusion, about 6 in Sec. VI-C.
+- 82 % over 59 % average efficiency is 1.39x; the average speedup printed beside it is 2x. Both can be of the same GEMMs, if the TPU
+  is far slower on a few of them, as it is on 1024-16-500000 here.
+- Fig. 7 calls 36548 K; in the suite's 1632-36548-1024 (M-N-K) it is N.
+"""
+
+
+def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
+    """Title, text, table."""
+    yield "Where the paper contradicts itself", "", CONFLICTS
+    yield (
+        "What is assumed, and what it is worth",
+        "Geometric means of speedups over TPU 128x128 (the better stationary operand), arithmetic means of overall efficiency. "
+        "The paper allows SIGMA more than 128 words per cycle while it streams, not how much: `wide` is a whole vector.",
+        worth(),
+    )
+    yield "Metadata (Fig. 7)", "Bits for each element of a 1632 x 36548 matrix, counted on masks.", metadata()
+    yield "Dataflows (Fig. 10)", "Cycles and shares, mean of the six pairs of sparsity.", by_dataflow()
+    yield (
+        "Features (Fig. 11)",
+        "Dense regular is 2048-2048-2048 (Sec. III-A; the figure prints no shape), the others 1024-16-500000; sparse: MK 80 %, "
+        "KN 30 %.",
+        by_feature(),
+    )
+    yield "Dense (Fig. 12a)", "", dense()
+    yield (
+        "Sparse (Fig. 12b)", "Speedup over TPU 128x128:", sparse(lambda op, pair: tpu_cycles(op) / cost(op, pair).cycles),
+    )  # fmt: skip
+    yield "", "Overall efficiency [%]:", sparse(lambda op, pair: 100 * cost(op, pair).overall_efficiency)
+    yield (
+        "Against other sparse accelerators (Fig. 14)",
+        "Speedup of SIGMA; below 1 the other is faster. One operand 80 % sparse, one 30 %, the best of four for each design. What "
+        "a design keeps in its elements is loaded over 128 words per cycle first, as Table II counts it.",
+        against_rivals(),
+    )
+    yield (
+        "Training steps, beyond the paper",
+        "All products of a step with the zeros of a real run of gradual pruning on stand-in data; the last column is what exact "
+        "masks of a few layers change.",
+        training.table() + "\n",
+    )
+    yield "Ledger", summary(rows) + ".", the_ledger(rows)
+
+
+def main() -> None:
+    assert cost(SUITE[0], NO_ZEROS).multipliers == PES
+    rows = ledger.walk("sigma")
+    text = HEAD
+    for title, told, shown in sections(rows):
+        text += "".join(
+            part for part in (f"\n## {title}\n" if title else "", f"\n{told}\n" if told else "", f"\n{shown}" if shown else "")
+        )
+    PAGE.write_text(text, encoding="utf-8")
+    print(f"wrote {PAGE.name}: {len(rows)} claims, {summary(rows)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,394 @@
+"""Figs. 8, 9, 13 and Sec. V: area, power, energy and the size of a Flex-DPE, from the bills of `arrays.sigma.components`.
+
+Energy is power times time, every unit busy, as the paper reckons (Sec. VI-C: twice the power, about six times as fast, a third of
+the energy). Times are those of the arrays on the suite with independent zeros, by expected counts. Where the paper names no mean,
+the geometric one is judged and both are said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from statistics import fmean, geometric_mean
+from typing import TYPE_CHECKING
+
+from trainyard.arrays import Sigma, Systolic
+from trainyard.arrays.sigma.array import SigmaCost
+from trainyard.arrays.sigma.components import (
+    CLOCK_HZ,
+    CONTROLLER_M2,
+    FLIP_FLOP_UM2,
+    LAYOUT,
+    MUX_UM2,
+    NM,
+    NUMBER,
+    Part,
+    areas,
+    components,
+    sigma_parts,
+    systolic_parts,
+    watts,
+)
+from trainyard.ir import Density, MatMul
+from trainyard.papers.drawing import Series, drawn, paper
+from trainyard.papers.ledger import Measured, claims
+from trainyard.papers.sigma import SPARSITIES, SUITE
+from trainyard.parts.nodes import area_factor, gate_energy
+from trainyard.report.colours import PHASES, SPARE
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+Case = tuple[MatMul, float, float]
+"""A product and the sparsity of MK and of KN."""
+
+PES = 16384  # Sec. VI-A
+SIZES = (16, 32, 64, 128, 256, 512)  # Fig. 9
+SPARSE: tuple[Case, ...] = tuple((op, *pair) for op in SUITE for pair in SPARSITIES)
+DENSE: tuple[Case, ...] = tuple((op, 0.0, 0.0) for op in SUITE)
+SIGMA_ARRAY = Sigma(dpes=128, multipliers=128, bandwidth=128)  # Sec. V
+TPU_ARRAYS = tuple(Systolic(rows=128, columns=128, dataflow=flow) for flow in ("ws", "is"))  # Fig. 12b, 13: 128 x 128
+TPU_PARTS = systolic_parts(PES)
+PEAK_TFLOPS = 2 * PES * CLOCK_HZ / 1e12
+
+
+def parts_of(array: Sigma) -> tuple[Part, ...]:
+    return sigma_parts(dpes=array.dpes, multipliers=array.multipliers, bandwidth=array.bandwidth)
+
+
+def area_mm2(parts: tuple[Part, ...]) -> float:
+    """Of the compute array: neither SRAM nor the controller is in Fig. 8's figure."""
+    return sum(row.m2 for row in areas(parts)) * 1e6
+
+
+def power_w(parts: tuple[Part, ...]) -> float:
+    return sum(watts(parts).values())
+
+
+@cache
+def cost(array: Sigma, case: Case) -> SigmaCost:
+    """The better stationary operand."""
+    op, left, right = case
+    return array.cost(op, a=Density(1 - left), b=Density(1 - right))
+
+
+@cache
+def tpu_cycles(op: MatMul) -> int:
+    """The better stationary operand; zeros are multiplied like everything else."""
+    return min(array.cost(op).cycles for array in TPU_ARRAYS)
+
+
+def speedup(case: Case, array: Sigma = SIGMA_ARRAY) -> float:
+    return tpu_cycles(case[0]) / cost(array, case).cycles
+
+
+def energy_ratio(case: Case) -> float:
+    """The TPU's energy over SIGMA's."""
+    return speedup(case) * power_w(TPU_PARTS) / power_w(parts_of(SIGMA_ARRAY))
+
+
+def moved_joules(found: SigmaCost, array: Sigma = SIGMA_ARRAY) -> float:
+    """Energy by events in place of busy time: what gets no operand draws nothing but its clock."""
+    events = dict(found.events)
+    events.setdefault("multiplication", events["mac"])
+    events.setdefault("broadcast", events["scratchpad_read_a"] + events["scratchpad_read_b"])
+    return sum(row.joules * events.get(row.event, 0.0) for row in components(parts_of(array)))
+
+
+def _said(name: str) -> float:
+    value = next(claim.value for claim in claims() if claim.id == f"sigma.{name}")
+    assert isinstance(value, float)
+    return value
+
+
+def _means(values: list[float]) -> str:
+    return f"geometric mean {geometric_mean(values):.2f}, arithmetic {fmean(values):.2f}"
+
+
+def _area() -> Measured:
+    rows = {row.component: row.m2 * 1e6 for row in areas(parts_of(SIGMA_ARRAY))}
+    total, units = sum(rows.values()), rows["multiplier"] + rows["adder"]
+    return Measured(
+        total,
+        note=f"calibrated on this claim; our tables alone give {total / LAYOUT:.0f} mm2; multipliers and adders are "
+        f"{100 * units / total:.0f} % of it, Benes networks {100 * rows['distribution'] / total:.0f} %, "
+        f"NoC {100 * rows['noc'] / total:.0f} %",
+    )
+
+
+def _area_overhead() -> Measured:
+    ours, tpu = (parts_of(SIGMA_ARRAY), TPU_PARTS)
+    cells = [sum(part.there.cells_m2 for part in parts) for parts in (ours, tpu)]
+    return Measured(
+        100 * (area_mm2(ours) / area_mm2(tpu) - 1),
+        note=f"calibrated on this claim: repeaters of lines; without them cells alone make {100 * (cells[0] / cells[1] - 1):.1f} "
+        f"%. Our tables make the TPU's array {cells[1] / LAYOUT * 1e6:.0f} mm2, the paper's figures 65.1 / 1.377 = 47.3",
+    )
+
+
+def _power() -> Measured:
+    return Measured(
+        power_w(parts_of(SIGMA_ARRAY)),
+        note=f"calibrated on this claim, at an assumed clock of {CLOCK_HZ / 1e6:.0f} MHz; distribution and NoC take "
+        f"{100 * _share('distribution', 'noc'):.0f} % of it",
+    )
+
+
+def _share(*names: str) -> float:
+    found = watts(parts_of(SIGMA_ARRAY))
+    return sum(found[name] for name in names) / sum(found.values())
+
+
+def _power_over_tpu() -> Measured:
+    return Measured(
+        power_w(parts_of(SIGMA_ARRAY)) / power_w(TPU_PARTS),
+        note="predicted: muxes and registers counted, lines by C V^2 at 0.2 pF/mm; only the sum was calibrated, not this ratio",
+    )
+
+
+def controller_mm2() -> float:
+    """From Sec. V's list: gates, counters of 7 bits, and tables of 128 entries (source, destination, row) in enabled flip-flops."""
+    gate_um2, half_adder_um2 = 1.064, 2.66  # Nangate 45 nm Open Cell Library: AND2_X1 and OR2_X1, HA_X1
+    bits = 7  # of 128 lanes
+    counters = 1024 * bits * (FLIP_FLOP_UM2 + half_adder_um2)
+    tables = 128 * 128 * 3 * bits * (FLIP_FLOP_UM2 + MUX_UM2)
+    return (2 * 1024 * gate_um2 + counters + tables) * area_factor(NM) * LAYOUT * 1e-6
+
+
+def _controller() -> Measured:
+    return Measured(
+        controller_mm2(),
+        note="counted in cells; tables of 128 entries of 21 bits are nearly all of it. What an entry holds and how many there are "
+        f"is not printed: 1.4 mm2 are tables {CONTROLLER_M2 * 1e6 / controller_mm2():.1f} times as large. An array has 1.4",
+    )
+
+
+def _energy() -> Measured:
+    found = [energy_ratio(case) for case in SPARSE]
+    tpu_slot = components(TPU_PARTS)[0].joules * PES
+    moved = [tpu_cycles(case[0]) * tpu_slot / moved_joules(cost(SIGMA_ARRAY, case)) for case in SPARSE]
+    printed = _said("sparse.speedup_over_tpu.fig12b") * power_w(TPU_PARTS) / power_w(parts_of(SIGMA_ARRAY))
+    return Measured(
+        geometric_mean(found),
+        printed=printed,
+        note=f"{_means(found)}, with the paper's speedup of 6 {printed:.2f}; speedup over 128x128: "
+        f"{_means([speedup(case) for case in SPARSE])}; with idle multipliers and networks at rest: {_means(moved)}",
+    )
+
+
+def _perf_per_area() -> Measured:
+    more = area_mm2(parts_of(SIGMA_ARRAY)) / area_mm2(TPU_PARTS)
+    found = [speedup(case) / more for case in SPARSE]
+    claim, printed = _said("perf_per_area.over_tpu"), 1 + _said("area_overhead_over_tpu") / 100
+    needed, said = claim * printed, (_said("sparse.speedup_over_tpu"), _said("sparse.speedup_over_tpu.fig12b"))
+    return Measured(
+        geometric_mean(found),
+        printed=said[1] / printed,
+        verdict="contradicted",
+        proof=f"{claim:g}x performance per area on {printed:.3f}x the area is {claim:g} * {printed:.3f} = {needed:.2f}x performance"
+        f"; the paper prints {said[0]} (abstract) and {said[1]:g} (Fig. 12b), which make {said[0] / printed:.2f} and "
+        f"{said[1] / printed:.2f}x",
+        note=f"ours: {_means(found)}",
+    )
+
+
+def mean_efficiency(cases: tuple[Case, ...]) -> float:
+    return fmean(cost(SIGMA_ARRAY, case).overall_efficiency for case in cases)
+
+
+def tpu_mean_efficiency(cases: tuple[Case, ...]) -> float:
+    return fmean(op.macs * (1 - left) * (1 - right) / (tpu_cycles(op) * PES) for op, left, right in cases)
+
+
+def _effective_tflops() -> Measured:
+    dense, sparse = mean_efficiency(DENSE), mean_efficiency(SPARSE)
+    claim = _said("effective_tflops")
+    said = [_said(f"{kind}.efficiency.sigma") / 100 for kind in ("dense", "sparse")]
+    return Measured(
+        PEAK_TFLOPS * (dense + sparse) / 2,
+        verdict="contradicted",
+        proof=f"Fig. 8 takes the base times the average efficiency of Sec. VI. {PES} multiply-accumulates at 500 MHz are "
+        f"{PEAK_TFLOPS:.1f} TFLOPS, of which {claim} are {100 * claim / PEAK_TFLOPS:.0f} %; Sec. VI prints {100 * said[0]:.0f} % "
+        f"dense ({said[0] * PEAK_TFLOPS:.1f} TFLOPS) and {100 * said[1]:.0f} % sparse ({said[1] * PEAK_TFLOPS:.1f}), their mean is "
+        f"{50 * sum(said):.0f} % ({PEAK_TFLOPS * sum(said) / 2:.1f})",
+        note=f"the clock is not printed; ours at 500 MHz: dense {PEAK_TFLOPS * dense:.1f}, sparse {PEAK_TFLOPS * sparse:.1f}, "
+        f"their mean {PEAK_TFLOPS * (dense + sparse) / 2:.1f}",
+    )
+
+
+def _tflops_per_watt() -> Measured:
+    gain = mean_efficiency(SPARSE) / tpu_mean_efficiency(SPARSE)
+    more = power_w(parts_of(SIGMA_ARRAY)) / power_w(TPU_PARTS)
+    claim, twice = _said("tflops_per_watt_over_tpu"), _said("power_over_tpu")
+    return Measured(
+        gain / more,
+        verdict="contradicted",
+        proof=f"{claim}x TFLOPS per watt at {twice:g}x the power is {claim * twice:.1f}x TFLOPS; the speedup printed is "
+        f"{_said('sparse.speedup_over_tpu')} to {_said('sparse.speedup_over_tpu.fig12b'):g}, which makes "
+        f"{_said('sparse.speedup_over_tpu') / twice:.2f} to {_said('sparse.speedup_over_tpu.fig12b') / twice:.2f}",
+        note=f"ours: mean efficiency {100 * mean_efficiency(SPARSE):.1f} % over {100 * tpu_mean_efficiency(SPARSE):.1f} %, divided "
+        f"by {more:.2f}x the power; from speedups instead: {_means([speedup(case) / more for case in SPARSE])}",
+    )
+
+
+def _scaling() -> Measured:
+    """FP32 multiply-accumulates and the rest of the rows at 12 nm, each by its own law of `parts.energy`."""
+    parts = parts_of(SIGMA_ARRAY)
+    busy = {part.component: part.busy for part in parts}
+    before, after = (sum(row.at(nm, NUMBER) * busy[row.component] for row in components(parts)) for nm in (NM, 12))
+    return Measured(
+        before / after,
+        printed=2 * 3.5,
+        note="operations per joule of the same design at 12 nm by the tables of whole units (bare gates: "
+        f"{gate_energy(NM) / gate_energy(12):.1f}x; area {area_factor(12) / area_factor(NM):.2f}); the paper's 2 * 3.5 compares "
+        "two GPUs (K20X, T4), so six years of design, clocks and binning are in it besides the node",
+    )
+
+
+def sized(multipliers: int, bus: str) -> Sigma:
+    """16384 PEs in Flex-DPEs of that size; a bus `as wide as one of them`, or always `128` words."""
+    return Sigma(dpes=PES // multipliers, multipliers=multipliers, bandwidth=multipliers if bus == "wide" else 128)
+
+
+@cache
+def sizes_energy(bus: str, mean: str = "sum") -> Mapping[int, float]:
+    """Joules of all dense and sparse cases, added up; or their geometric mean."""
+    found = {}
+    for size in SIZES:
+        array = sized(size, bus)
+        joules = [power_w(parts_of(array)) * cost(array, case).cycles / CLOCK_HZ for case in (*DENSE, *SPARSE)]
+        found[size] = sum(joules) if mean == "sum" else geometric_mean(joules)
+    return found
+
+
+@cache
+def sizes_performance(bus: str) -> Mapping[int, float]:
+    """Speedup over the TPU (geometric mean of all dense and sparse cases) for each square millimetre."""
+    return {
+        size: geometric_mean(speedup(case, sized(size, bus)) for case in (*DENSE, *SPARSE)) / area_mm2(parts_of(sized(size, bus)))
+        for size in SIZES
+    }
+
+
+def _listed(values: Mapping[int, float]) -> str:
+    """Relative to a Flex-DPE of 128."""
+    return ", ".join(f"{size}: {value / values[128]:.2f}" for size, value in values.items())
+
+
+BUS = "bus as wide as a Flex-DPE (Sec. IV-E, step iv; Sec. V: 128 was chosen to match the TPU's words per cycle)"
+
+
+def _smallest_energy() -> Measured:
+    added, mean, narrow = sizes_energy("wide"), sizes_energy("wide", "geometric"), sizes_energy("128")
+    best = [min(values, key=values.__getitem__) for values in (added, mean, narrow)]
+    return Measured(
+        best[0],
+        note=f"all cases added up, {BUS}: {_listed(added)} of 128's. Large ones shorten loading, small ones have shorter networks; "
+        f"the sum is mostly the largest GEMM, which hardly loads: with every case counting alike (geometric) {best[1]} is best "
+        f"({_listed(mean)}); with 128 words for every size {best[2]} ({_listed(narrow)})",
+    )
+
+
+def _best_performance() -> Measured:
+    wide, narrow = sizes_performance("wide"), sizes_performance("128")
+    best = [max(values, key=values.__getitem__) for values in (wide, narrow)]
+    return Measured(
+        best[0],
+        note=f"{BUS}: {_listed(wide)} of 128's, loading falls faster than the Benes grows; with 128 words for every size {best[1]} "
+        f"({_listed(narrow)})",
+    )
+
+
+COLOURS = (*PHASES.values(), *SPARE)
+
+
+def figure_8() -> go.Figure:
+    ours, tpu = parts_of(SIGMA_ARRAY), TPU_PARTS
+    names = [part.component for part in (*tpu, *ours)]
+    bars: dict[str, dict[tuple[str, str], float]] = {name: {} for name in names}
+    for label, parts in (("TPU", tpu), ("SIGMA", ours)):
+        for row in areas(parts):
+            bars[row.component]["area [mm2]", label] = row.m2 * 1e6
+        for name, value in watts(parts).items():
+            bars[name]["power [W]", label] = value
+    tpu_mm2 = _said("area") / (1 + _said("area_overhead_over_tpu") / 100)
+    theirs = {("area [mm2]", "TPU"): tpu_mm2, ("area [mm2]", "SIGMA"): _said("area"),
+              ("power [W]", "TPU"): _said("power") / _said("power_over_tpu"), ("power [W]", "SIGMA"): _said("power")}  # fmt: skip
+    return drawn(
+        [
+            *(Series(name=name, values=bars[name], colour=COLOURS[number]) for number, name in enumerate(names)),
+            paper(theirs, "paper, total"),
+        ],
+        "Fig. 8: area and power at 28 nm",
+        f"Compute array without SRAM. SIGMA's totals and its area over the TPU are calibrated, shares and power over the TPU "
+        f"({power_w(ours) / power_w(tpu):.2f}x, paper about 2x) are not.",
+        x="", y="mm2, W", stacked=True,
+    )  # fmt: skip
+
+
+def figure_9() -> go.Figure:
+    lines = {
+        "energy, bus as wide as a Flex-DPE": (sizes_energy("wide"), PHASES["forward"]),
+        "energy, geometric mean": (sizes_energy("wide", "geometric"), PHASES["update"]),
+        "energy, bus of 128 words": (sizes_energy("128"), SPARE[4]),
+        "performance/area, bus as wide as a Flex-DPE": (sizes_performance("wide"), PHASES["grad_input"]),
+        "performance/area, bus of 128 words": (sizes_performance("128"), SPARE[1]),
+    }
+    drawn_lines = [
+        Series(name=name, colour=colour, kind="line", values={_place(size): values[size] / values[128] for size in SIZES})
+        for name, (values, colour) in lines.items()
+    ]
+    energy, area = (_place(round(_said(f"dpe.most_{what}_efficient"))) for what in ("energy", "area"))
+    theirs = {energy: drawn_lines[0].values[energy], area: drawn_lines[3].values[area]}
+    return drawn(
+        [*drawn_lines, paper(theirs, "the paper's best sizes, on our lines")],
+        "Fig. 9: Flex-DPEs of which size",
+        "16384 PEs; energy of all workloads and performance per area, relative to 128 Flex-DPEs of 128.",
+        x="Flex-DPEs x multipliers", y="relative to 128 x 128", unity=True,
+    )  # fmt: skip
+
+
+def _place(size: int) -> str:
+    return f"{PES // size} x {size}"
+
+
+def figure_13() -> go.Figure:
+    more = area_mm2(parts_of(SIGMA_ARRAY)) / area_mm2(TPU_PARTS)
+    energy, performance = (
+        {f"{op.M}-{op.N}-{op.K}": geometric_mean(what((op, *pair)) for pair in SPARSITIES) for op in SUITE}
+        for what in (energy_ratio, lambda case: speedup(case) / more)
+    )
+    for values in (energy, performance):
+        values["mean"] = geometric_mean(values.values())
+    return drawn(
+        [
+            Series(name="energy reduction", values=energy, colour=PHASES["forward"]),
+            Series(name="performance/area", values=performance, colour=PHASES["grad_input"]),
+            paper({"mean": _said("energy.over_tpu")}, "paper, energy"),
+            replace(paper({"mean": _said("perf_per_area.over_tpu")}, "paper, performance/area"), colour="#8C2D04"),
+        ],
+        "Fig. 13: energy and performance per area over the TPU",
+        f"Sparse suite, geometric means over the sparsities: energy {energy['mean']:.2f}x less, performance/area "
+        f"{performance['mean']:.2f}x; paper 3 and 5.",
+        x="M-N-K", y="over TPU 128 x 128", unity=True,
+    )  # fmt: skip
+
+
+# fmt: off
+EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+    "sigma.area":                       _area,
+    "sigma.area_overhead_over_tpu":     _area_overhead,
+    "sigma.power":                      _power,
+    "sigma.power_over_tpu":             _power_over_tpu,
+    "sigma.controller_area":            _controller,
+    "sigma.energy.over_tpu":            _energy,
+    "sigma.perf_per_area.over_tpu":     _perf_per_area,
+    "sigma.effective_tflops":           _effective_tflops,
+    "sigma.tflops_per_watt_over_tpu":   _tflops_per_watt,
+    "sigma.dpe.most_energy_efficient":  _smallest_energy,
+    "sigma.dpe.most_area_efficient":    _best_performance,
+    "sigma.scaling_12nm":               _scaling,
+}
+FIGURES: Mapping[str, Callable[[], go.Figure]] = {"Fig. 8": figure_8, "Fig. 9": figure_9, "Fig. 13": figure_13}
+# fmt: on

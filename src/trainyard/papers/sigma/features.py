@@ -1,0 +1,124 @@
+"""Fig. 11: a TPU, and SIGMA's three features added to it one by one, with the metrics of Table II.
+
+    TPU        128x128, systolic
+    Fl         the best of 128x128, 256x64, 512x32 and their mirror images, still systolic
+    Fl+Sc      any shape; loading and sums over SIGMA's networks; zeros are held like other values
+    Fl+Sc+Sp   SIGMA: only non-zeros are held
+
+A systolic fold loads R rows, streams S vectors and ends R + C - 2 cycles after the last one entered (`arrays/systolic.py`). Which
+operand stays is given with the product, as in the figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from statistics import fmean
+from typing import Literal
+
+from trainyard.arrays import Systolic
+from trainyard.ir import MatMul
+from trainyard.papers.ledger import Measured
+from trainyard.papers.sigma import MIRRORED, NARROW, SQUARE
+from trainyard.papers.sigma.suite import NO_ZEROS, PES, Pair, Shapes, held_still
+
+Feature = Literal["TPU", "Fl", "Fl+Sc", "Fl+Sc+Sp"]
+FEATURES: tuple[Feature, ...] = ("TPU", "Fl", "Fl+Sc", "Fl+Sc+Sp")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A product, its zeros, and which operand stays."""
+
+    op: MatMul
+    sparsity: Pair
+    stationary: Literal["a", "b"]
+
+
+# fmt: off
+REGULAR = MatMul(2048, 2048, 2048)  # Sec. III-A: the regular GEMM of Fig. 3a; Fig. 11 prints no shape
+WORKLOADS: Mapping[str, Workload] = {
+    "dense regular":                Workload(op=REGULAR, sparsity=NO_ZEROS,   stationary="b"),
+    "dense irregular":              Workload(op=NARROW,  sparsity=NO_ZEROS,   stationary="b"),  # Sec. VI-B: 16 x 500000 stays
+    "sparse irregular M-str,N-sta": Workload(op=NARROW,  sparsity=(0.8, 0.3), stationary="b"),  # Sec. VI-B: MK larger, sparser
+    "sparse irregular M-sta,N-str": Workload(op=NARROW,  sparsity=(0.8, 0.3), stationary="a"),
+}
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metrics:
+    """Table II."""
+
+    loading: int
+    streaming: int
+    add: int
+    utilisation: float
+    useful: int
+
+    @property
+    def cycles(self) -> int:
+        return self.loading + self.streaming + self.add
+
+    @property
+    def compute_efficiency(self) -> float:
+        return self.useful / (PES * self.streaming)
+
+    @property
+    def overall_efficiency(self) -> float:
+        return self.useful / (PES * self.cycles)
+
+
+@cache
+def metrics(workload: str, feature: Feature) -> Metrics:
+    """Of one bar."""
+    given = WORKLOADS[workload]
+    found = held_still(given.op, given.sparsity, given.stationary)
+    if feature in ("TPU", "Fl"):
+        return _systolic(given, SQUARE if feature == "TPU" else MIRRORED, found.useful)
+    if feature == "Fl+Sc":
+        dense = held_still(given.op, NO_ZEROS, given.stationary)
+        filled = dense.utilisation * (1 - given.sparsity["ab".index(given.stationary)])
+        return Metrics(
+            loading=dense.loading, streaming=dense.streaming, add=dense.add, utilisation=filled, useful=found.useful
+        )  # fmt: skip
+    return Metrics(
+        loading=found.loading, streaming=found.streaming, add=found.add, utilisation=found.utilisation, useful=found.useful
+    )  # fmt: skip
+
+
+def _systolic(given: Workload, shapes: Shapes, useful: int) -> Metrics:
+    op, flow = given.op, {"a": "is", "b": "ws"}[given.stationary]
+    vectors, held = (op.N, op.M * op.K) if given.stationary == "a" else (op.M, op.K * op.N)
+    found = []
+    for rows, columns in shapes:
+        array = Systolic(rows=rows, columns=columns, dataflow=flow)  # type: ignore[arg-type]  # one of the two above
+        cost = array.cost(op)
+        folds = int(cost.events["array_pass"])
+        nonzero = 1 - given.sparsity["ab".index(given.stationary)]
+        found.append(
+            Metrics(
+                loading=folds * rows,
+                streaming=folds * vectors,
+                add=cost.cycles - folds * (rows + vectors),
+                utilisation=nonzero * held / (folds * PES),
+                useful=useful,
+            )
+        )
+    return min(found, key=lambda one: one.cycles)
+
+
+def _stationary_utilisation() -> Measured:
+    """Of both sparse bars."""
+    found = {name: 100 * metrics(name, "Fl+Sc+Sp").utilisation for name in WORKLOADS if name.startswith("sparse")}
+    before = {name: 100 * metrics(name, "TPU").utilisation for name in found}
+    return Measured(
+        fmean(found.values()),
+        note="1024-16-500000, MK 80 % and KN 30 % sparse; "
+        + "; ".join(f"{name[17:]}: {value:.2f} %, TPU {before[name]:.1f} %" for name, value in found.items())
+        + ". Only the last fold is not full",
+    )
+
+
+EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {"sigma.sparse.stationary_utilisation": _stationary_utilisation}

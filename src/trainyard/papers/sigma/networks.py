@@ -1,0 +1,166 @@
+"""Fig. 6b: linear reduction, ART and FAN from 16 to 512 PEs: area, power, speedup and energy-delay product.
+
+Area and power are the bills of `arrays.sigma.components`, every unit busy. Time is that of 100 stationary folds with 1000 vectors
+streamed in each (Sec. IV-A2), and then the sums that are still under way: N cycles in a chain, log2 N in a tree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from trainyard.arrays.sigma.components import CLOCK_HZ, Reduction, reduction_network
+from trainyard.papers.drawing import PAPER
+from trainyard.papers.ledger import Measured, claims
+from trainyard.report.colours import PHASES, SPARE, styled
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+SIZES = (16, 32, 64, 128, 256, 512)  # Fig. 6b
+LARGEST = SIZES[-1]
+FOLDS, STREAM = 100, 1000  # Sec. IV-A2
+NAMES: Mapping[Reduction, str] = {"linear": "linear", "art": "ART", "fan": "FAN"}
+COLOURS = {"linear": SPARE[-1], "art": PHASES["grad_input"], "fan": PHASES["forward"]}
+
+
+def _pitch_m(lanes: int, kind: Reduction) -> float:
+    """The network alone is laid out, without multipliers."""
+    return math.sqrt(reduction_network(lanes, kind).cells_m2 / lanes)
+
+
+def area_mm2(lanes: int, kind: Reduction) -> float:
+    return reduction_network(lanes, kind).m2(_pitch_m(lanes, kind)) * 1e6
+
+
+def power_w(lanes: int, kind: Reduction) -> float:
+    return reduction_network(lanes, kind).joules(_pitch_m(lanes, kind)) * CLOCK_HZ
+
+
+def cycles(lanes: int, kind: Reduction) -> int:
+    """Of all folds.
+
+    >>> round(cycles(512, "linear") / cycles(512, "fan"), 2)
+    1.5
+    """
+    drain = lanes if kind == "linear" else (lanes - 1).bit_length()
+    return FOLDS * (STREAM + drain)
+
+
+def speedup(lanes: int, kind: Reduction) -> float:
+    return cycles(lanes, "linear") / cycles(lanes, kind)
+
+
+def edp(lanes: int, kind: Reduction) -> float:
+    """Energy times delay in joule seconds: power times the square of time."""
+    return power_w(lanes, kind) * (cycles(lanes, kind) / CLOCK_HZ) ** 2
+
+
+def _said(name: str) -> float:
+    value = next(claim.value for claim in claims() if claim.id == f"sigma.{name}")
+    assert isinstance(value, float)
+    return value
+
+
+def _overhead(kind: Reduction, what: Callable[[int, Reduction], float]) -> Measured:
+    percent = {lanes: 100 * (what(lanes, kind) / what(lanes, "linear") - 1) for lanes in SIZES}
+    listed = ", ".join(f"{value:.1f}" for value in percent.values())
+    return Measured(
+        percent[LARGEST],
+        note=f"from a count of adders, registers and muxes, nothing of it calibrated on this figure; from 16 to 512 PEs {listed} %",
+    )
+
+
+def _below(other: Reduction) -> Measured:
+    ours = 100 * (1 - edp(LARGEST, "fan") / edp(LARGEST, other))
+    fan = 1 + _said("fan.power_overhead_over_linear_512") / 100
+    rest = 1.0 if other == "linear" else 1 + _said(f"{other}.power_overhead_over_linear_512") / 100
+    faster = speedup(LARGEST, "fan") / speedup(LARGEST, other)
+    theirs = 100 * (1 - fan / rest / faster**2)
+    return Measured(
+        ours,
+        printed=theirs,
+        note=f"power x time^2; the paper's own powers, {fan:.2f} and {rest:.2f} of the chain's, and {faster:.2f}x as fast (folds "
+        f"of 1000 + N cycles in a chain, 1000 + log2 N in either tree) give {theirs:.1f} %",
+    )
+
+
+def crossing() -> float:
+    """PEs at which FAN's overhead in power, straight between the sizes of the figure, is what its shorter folds win."""
+    loss = {lanes: edp(lanes, "fan") / edp(lanes, "linear") - 1 for lanes in SIZES}
+    for left, right in pairwise(SIZES):
+        if loss[left] >= 0 > loss[right]:
+            return left + (right - left) * loss[left] / (loss[left] - loss[right])
+    return math.nan
+
+
+def _wins_from() -> Measured:
+    first = next(lanes for lanes in SIZES if edp(lanes, "fan") < edp(lanes, "linear"))
+    at = round(_said("fan.edp_wins_from"))
+    loss = 100 * (edp(at, "fan") / edp(at, "linear") - 1)
+    gain = 100 * (speedup(at, "fan") ** 2 - 1)
+    return Measured(
+        first,
+        note=f"at {at} PEs FAN's EDP is {loss:.1f} % above the chain's, the two meet at about {crossing():.0f} PEs: folds of "
+        f"{STREAM + at} and {STREAM + at.bit_length() - 1} cycles win {gain:.1f} %, so that FAN must draw less than that much more "
+        f"power; ours draws {100 * (power_w(at, 'fan') / power_w(at, 'linear') - 1):.1f} % more (the paper prints 31 % of 512 PEs)",
+    )
+
+
+def _panels() -> Mapping[str, tuple[Callable[[int, Reduction], float], Mapping[Reduction, float]]]:
+    """What is drawn, and what the paper prints of it at 512 PEs, over the chain."""
+    below = 1 - _said("fan.edp_below_linear_512") / 100
+    trees: tuple[Reduction, ...] = ("fan", "art")
+    area, power = (
+        {kind: 1 + _said(f"{kind}.{what}_overhead_over_linear_512") / 100 for kind in trees} for what in ("area", "power")
+    )
+    return {
+        "area": (area_mm2, area),
+        "power": (power_w, power),
+        "speedup": (lambda lanes, kind: 1 / cycles(lanes, kind), {}),
+        "EDP": (edp, {"fan": below, "art": below / (1 - _said("fan.edp_below_art_512") / 100)}),
+    }
+
+
+def figure_6b() -> go.Figure:
+    """Four panels as in the paper, everything over the linear chain of as many PEs."""
+    from plotly.subplots import make_subplots
+
+    figure = make_subplots(rows=2, cols=2, subplot_titles=[f"{name} over linear" for name in _panels()], vertical_spacing=0.16)
+    for number, (name, (what, theirs)) in enumerate(_panels().items()):
+        common = {"row": number // 2 + 1, "col": number % 2 + 1, "showlegend": number == 0}
+        for kind in NAMES:
+            figure.add_scatter(
+                x=[str(lanes) for lanes in SIZES], y=[what(lanes, kind) / what(lanes, "linear") for lanes in SIZES],
+                name=NAMES[kind], legendgroup=kind, mode="lines+markers", line={"color": COLOURS[kind], "width": 2},
+                hovertemplate=f"{NAMES[kind]}, %{{x}} PEs<br>{name} over linear: %{{y:.2f}}<extra></extra>", **common,
+            )  # fmt: skip
+        figure.add_scatter(
+            x=[str(LARGEST)] * len(theirs), y=list(theirs.values()), customdata=[NAMES[kind] for kind in theirs],
+            name="paper", legendgroup="paper", mode="markers", marker={"symbol": "diamond", "size": 10, "color": PAPER},
+            hovertemplate=f"paper, %{{customdata}}<br>{name} over linear: %{{y:.2f}}<extra></extra>", **common,
+        )  # fmt: skip
+    area, power, product = (100 * (what(LARGEST, "fan") / what(LARGEST, "linear") - 1) for what in (area_mm2, power_w, edp))
+    told = f"FAN over the chain at 512 PEs: area {area:+.0f} %, power {power:+.0f} %, EDP {product:+.0f} %; paper +10, +31, -45."
+    styled(figure, "Fig. 6b: reduction networks", told, x="", y="", height=560)
+    figure.update_layout(legend={"yref": "container", "y": 0, "yanchor": "bottom"}, margin={"t": 76, "b": 70, "l": 50})
+    figure.update_xaxes(type="category")
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+# fmt: off
+EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+    "sigma.fan.area_overhead_over_linear_512":  partial(_overhead, "fan", area_mm2),
+    "sigma.fan.power_overhead_over_linear_512": partial(_overhead, "fan", power_w),
+    "sigma.art.area_overhead_over_linear_512":  partial(_overhead, "art", area_mm2),
+    "sigma.art.power_overhead_over_linear_512": partial(_overhead, "art", power_w),
+    "sigma.fan.edp_below_linear_512":           partial(_below, "linear"),
+    "sigma.fan.edp_below_art_512":              partial(_below, "art"),
+    "sigma.fan.edp_wins_from":                  _wins_from,
+}
+# fmt: on
+FIGURES: Mapping[str, Callable[[], go.Figure]] = {"Fig. 6b": figure_6b}

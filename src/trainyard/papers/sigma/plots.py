@@ -1,0 +1,306 @@
+"""The paper's figures, drawn from our measurements, with what the paper prints beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from statistics import fmean, geometric_mean
+from typing import TYPE_CHECKING
+
+from trainyard.papers.drawing import Series, drawn, paper
+from trainyard.papers.ledger import claims
+from trainyard.papers.sigma import (
+    MIRRORED,
+    RECTANGLES,
+    SPARSITIES,
+    SQUARE,
+    SUITE,
+    chip,
+    dataflows,
+    features,
+    formats,
+    gpu,
+    label,
+    networks,
+    rivals,
+    training,
+)
+from trainyard.papers.sigma.suite import NO_ZEROS, PES, Shapes, cost, tpu_cycles
+from trainyard.parts.formats import RLC2, RLC4
+from trainyard.report.colours import PHASES, SPARE
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+MEAN = "mean"
+STAYS: Mapping[dataflows.Flow, str] = {"a": "MK", "b": "KN"}
+BEYOND = 99
+FITS = 0.66
+PARTS = {"loading": PHASES["grad_input"], "streaming": PHASES["forward"], "add": PHASES["loss"]}
+SHARES = {"utilisation": PHASES["update"], "compute efficiency": PHASES["grad_weight"], "overall efficiency": SPARE[0]}
+MANY = (*(colour for name, colour in PHASES.items() if name != "copy"), *SPARE)  # copies have the colour of the paper's figures
+
+
+def said(claim: str) -> float:
+    """A figure that the paper prints."""
+    value = next(one for one in claims() if one.id == f"sigma.{claim}").value
+    assert isinstance(value, float)
+    return value
+
+
+def _with_mean(values: Mapping[str, float], mean: Callable[[list[float]], float]) -> dict[str, float]:
+    return {**values, MEAN: mean(list(values.values()))}
+
+
+def figure_1b() -> go.Figure:
+    sizes = {letter: {label(op): float(getattr(op, letter)) for op in SUITE} for letter in "MNK"}
+    figure = drawn(
+        [Series(name=letter, values=values, colour=MANY[number]) for number, (letter, values) in enumerate(sizes.items())],
+        "Fig. 1b: shapes of the evaluated GEMMs",
+        "The ten GEMMs of Fig. 12, from GNMT, Transformer, NCF and DeepBench. The line is the side of a 128x128 array.",
+        x="M-N-K", y="elements", digits=0,
+    )  # fmt: skip
+    figure.add_hline(y=128, line={"color": "#9A9A9A", "width": 1.5, "dash": "dot"})
+    figure.update_yaxes(type="log", range=[0, 6], dtick=1)
+    return figure
+
+
+def figure_5() -> go.Figure:
+    """The walk-through of `explain sigma`, made to fit beside the other figures: smaller, its legend left out."""
+    from trainyard.report.sigma import figure
+    from trainyard.report.tensordash import LEGEND_SIZE
+
+    shown = figure()
+    legend = [trace for trace in shown.data if trace.mode == "text" and trace.textfont.size == LEGEND_SIZE]
+    shown.data = [trace for trace in shown.data if trace not in legend]
+    for trace in shown.data:
+        if trace.mode == "text":
+            trace.textfont.size *= FITS
+    shown.update_layout(
+        width=None, height=FITS * shown.layout.height, title={"text": "Fig. 5: from bitmaps to multipliers and adders"}
+    )  # fmt: skip
+    return shown
+
+
+def figure_7() -> go.Figure:
+    lines = [
+        Series(
+            name=formats.NAMES[name], colour=MANY[number], kind="line",
+            values={100 * sparsity: formats.overhead(name, sparsity) for sparsity in formats.LEVELS},
+        )
+        for number, name in enumerate(formats.NAMES) if name != "none"
+    ]  # fmt: skip
+    low, high = said("format.bitmap_beats_rlc_below_sparsity"), said("format.rlc_beats_bitmap_above_sparsity")
+    return drawn(
+        [*lines, paper({low: 1.0, high: 1.0}, "paper: comparable between these")],
+        "Fig. 7: metadata of compression formats",
+        f"1632 x 36548, counted on masks. The bitmap crosses RLC-2 at {100 * formats.crossing(RLC2):.1f} % and RLC-4 at "
+        f"{100 * formats.crossing(RLC4):.1f} %; paper about {low:.0f} and {high:.0f} %.",
+        x="zeros [%]", y="metadata [bits for each element]", numbers=True, ceiling=8.0,
+    )  # fmt: skip
+
+
+def figure_10() -> go.Figure:
+    bars: dict[str, dict[str, float]] = {part: {} for part in PARTS}
+    for op in SUITE:
+        for flow, stays in STAYS.items():
+            for part, value in dataflows.breakdown(op, flow).items():
+                bars[part][f"{label(op)} {stays}"] = value
+    slower = geometric_mean(sum(dataflows.breakdown(op, "none").values()) for op in SUITE)
+    figure = drawn(
+        [Series(name=part, values=values, colour=PARTS[part]) for part, values in bars.items()],
+        "Fig. 10: cycles by dataflow",
+        f"MK or KN stays; over the better one of each case, mean of six pairs of sparsity. Without local reuse "
+        f"{slower:.0f} times that.",
+        x="", y="cycles over the better one", stacked=True, unity=True, height=470,
+    )  # fmt: skip
+    figure.update_xaxes(tickangle=-90)
+    return figure
+
+
+def figure_10_efficiency() -> go.Figure:
+    names = {"a": "MK stays", "b": "KN stays", "none": "no local reuse"}
+    bars = [
+        Series(
+            name=names[flow], colour=MANY[number],
+            values={label(op): 100 * fmean(one.overall_efficiency for one in dataflows.costs(op, flow)) for op in SUITE},
+        )
+        for number, flow in enumerate(dataflows.FLOWS)
+    ]  # fmt: skip
+    return drawn(
+        bars, "Fig. 10: efficiency by dataflow", "Overall efficiency (Table II), mean of six pairs of sparsity.",
+        x="M-N-K", y="%", digits=1,
+    )  # fmt: skip
+
+
+# Labels that fit below four bars.
+SHORT: Mapping[features.Feature, str] = {"TPU": "TPU", "Fl": "Fl", "Fl+Sc": "+Sc", "Fl+Sc+Sp": "+Sp"}
+GROUPS = dict(zip(features.WORKLOADS, ("dense reg.", "dense irreg.", "sparse N-sta", "sparse M-sta"), strict=True))
+
+
+def figure_11() -> go.Figure:
+    bars: dict[str, dict[tuple[str, str], float]] = {part: {} for part in PARTS}
+    for workload in features.WORKLOADS:
+        whole = features.metrics(workload, "TPU").cycles
+        for feature in features.FEATURES:
+            found = features.metrics(workload, feature)
+            for part in PARTS:
+                bars[part][GROUPS[workload], SHORT[feature]] = getattr(found, part) / whole
+    return drawn(
+        [Series(name=part, values=values, colour=PARTS[part]) for part, values in bars.items()],
+        "Fig. 11: features one by one",
+        "Flexible dimensions (Fl), scalable interconnects (+Sc), sparsity (+Sp). 2048-2048-2048, then 1024-16-500000; sparse: "
+        "MK 80 %, KN 30 %.",
+        x="", y="cycles over the TPU's", stacked=True, unity=True, height=460,
+    )  # fmt: skip
+
+
+def figure_11_shares() -> go.Figure:
+    bars: dict[str, dict[tuple[str, str], float]] = {name: {} for name in SHARES}
+    for workload in features.WORKLOADS:
+        for feature in features.FEATURES:
+            found = features.metrics(workload, feature)
+            place = GROUPS[workload], SHORT[feature]
+            bars["utilisation"][place] = 100 * found.utilisation
+            bars["compute efficiency"][place] = 100 * found.compute_efficiency
+            bars["overall efficiency"][place] = 100 * found.overall_efficiency
+    theirs = {
+        (GROUPS[name], SHORT["Fl+Sc+Sp"]): said("sparse.stationary_utilisation")
+        for name in features.WORKLOADS
+        if name.startswith("sparse")
+    }
+    return drawn(
+        [
+            *(Series(name=name, values=values, colour=SHARES[name]) for name, values in bars.items()),
+            paper({**theirs, (GROUPS["dense irregular"], "TPU"): said("tpu.utilisation_16_wide")}, "paper, utilisation"),
+        ],
+        "Fig. 11: utilisation and efficiency", "The same GEMMs; metrics of Table II.",
+        x="", y="%", digits=1, height=460,
+    )  # fmt: skip
+
+
+def _over_tpu(shapes: Shapes) -> dict[str, float]:
+    return {label(op): tpu_cycles(op) / tpu_cycles(op, shapes) for op in SUITE}
+
+
+def figure_12a() -> go.Figure:
+    ours = _with_mean({label(op): tpu_cycles(op) / cost(op).cycles for op in SUITE}, geometric_mean)
+    bars = {"256 x 64": ((256, 64),), "512 x 32": ((512, 32),), "64 x 256": ((64, 256),), "32 x 512": ((32, 512),)}
+    assert {*SQUARE, *(shape for shapes in bars.values() for shape in shapes)} == set(MIRRORED)
+    return drawn(
+        [
+            *(
+                Series(name=f"TPU {name}", values=_with_mean(_over_tpu(shapes), geometric_mean), colour=MANY[3 + number])
+                for number, (name, shapes) in enumerate(bars.items())
+            ),
+            Series(name="SIGMA", values=ours, colour=PHASES["forward"]),
+            paper({MEAN: said("dense.speedup_over_tpu")}, "paper, SIGMA"),
+        ],
+        "Fig. 12a: dense, speedup over TPU 128 x 128",
+        f"The better stationary operand of each. Geometric mean {ours[MEAN]:.2f}, arithmetic "
+        f"{fmean(value for name, value in ours.items() if name != MEAN):.2f}; paper 2.",
+        x="M-N-K", y="speedup", unity=True, height=440,
+    )  # fmt: skip
+
+
+def figure_12a_efficiency() -> go.Figure:
+    def tpu(shapes: Shapes) -> dict[str, float]:
+        return _with_mean({label(op): 100 * op.macs / (PES * tpu_cycles(op, shapes)) for op in SUITE}, fmean)
+
+    ours = _with_mean({label(op): 100 * cost(op).overall_efficiency for op in SUITE}, fmean)
+    return drawn(
+        [
+            Series(name="TPU 128 x 128", values=tpu(SQUARE), colour=SPARE[4]),
+            Series(name="TPU, best of three shapes", values=tpu(RECTANGLES), colour=PHASES["grad_input"]),
+            Series(name="TPU, mirrored too", values=tpu(MIRRORED), colour=PHASES["grad_weight"]),
+            Series(name="SIGMA", values=ours, colour=PHASES["forward"]),
+            paper({MEAN: said("dense.efficiency.sigma")}, "paper, SIGMA"),
+            Series(name="paper, TPU", values={MEAN: said("dense.efficiency.tpu")}, colour="#8C2D04", kind="paper"),
+        ],
+        "Fig. 12a: dense, overall efficiency", f"Mean {ours[MEAN]:.0f} %, paper 82 %.", x="M-N-K", y="%", digits=1, height=440,
+    )  # fmt: skip
+
+
+def _pair(pair: tuple[float, float]) -> str:
+    return f"MK{100 * pair[0]:.0f} KN{100 * pair[1]:.0f}"
+
+
+def figure_12b() -> go.Figure:
+    bars = {
+        pair: _with_mean({label(op): tpu_cycles(op) / cost(op, pair).cycles for op in SUITE}, geometric_mean) for pair in SPARSITIES
+    }
+    dense = _with_mean({label(op): tpu_cycles(op) / cost(op, NO_ZEROS).cycles for op in SUITE}, geometric_mean)
+    whole = geometric_mean(values[MEAN] for values in bars.values())
+    figure = drawn(
+        [
+            Series(name="dense", values=dense, colour=SPARE[4]),
+            *(Series(name=_pair(pair), values=values, colour=MANY[number]) for number, (pair, values) in enumerate(bars.items())),
+            paper({MEAN: said("sparse.speedup_over_tpu.fig12b")}),
+        ],
+        "Fig. 12b: sparse, speedup over TPU 128 x 128",
+        f"MK80: 80 % of MK are zeros. Geometric mean of all {whole:.2f}; paper {said('sparse.speedup_over_tpu')} (abstract) "
+        "and about 6.",
+        x="M-N-K", y="speedup", unity=True, height=440,
+    )  # fmt: skip
+    figure.update_yaxes(type="log", range=[-0.1, 1.75], tickvals=[1, 2, 5, 10, 20, 50])
+    return figure
+
+
+def figure_12b_efficiency() -> go.Figure:
+    bars = {
+        pair: _with_mean({label(op): 100 * cost(op, pair).overall_efficiency for op in SUITE}, fmean) for pair in SPARSITIES
+    }  # fmt: skip
+    tpu = {label(op): fmean(100 * cost(op, pair).useful / (PES * tpu_cycles(op)) for pair in SPARSITIES) for op in SUITE}
+    whole = fmean(values[MEAN] for values in bars.values())
+    return drawn(
+        [
+            *(Series(name=_pair(pair), values=values, colour=MANY[number]) for number, (pair, values) in enumerate(bars.items())),
+            Series(name="TPU, mean of the pairs", values=_with_mean(tpu, fmean), colour=SPARE[4]),
+            paper({MEAN: said("sparse.efficiency.sigma")}, "paper, SIGMA"),
+        ],
+        "Fig. 12b: sparse, overall efficiency", f"Mean {whole:.0f} %, paper 40 %.", x="M-N-K", y="%", digits=1, height=440,
+    )  # fmt: skip
+
+
+def figure_14() -> go.Figure:
+    bars = {name: _with_mean(rivals.speedups(name), geometric_mean) for name in rivals.ARRAYS}
+    whole = geometric_mean(values[MEAN] for values in bars.values())
+    figure = drawn(
+        [
+            *(Series(name=name, values=values, colour=MANY[number]) for number, (name, values) in enumerate(bars.items())),
+            paper({MEAN: said("sparse_accelerators.speedup")}, "paper, mean over designs"),
+        ],
+        "Fig. 14: SIGMA over other sparse accelerators",
+        f"80 and 30 % zeros, best of four for each design. Geometric mean {whole:.2f}, paper 3. Below 1 the other "
+        "design is faster.",
+        x="M-N-K", y="speedup of SIGMA", height=440,
+    )  # fmt: skip
+    figure.add_hline(y=1, line={"color": "#9A9A9A", "width": 1.5})
+    figure.update_yaxes(
+        type="log", range=[-1.3, 1.75], tickvals=[0.1, 0.3, 1, 3, 10, 30], ticktext=["0.1", "0.3", "1", "3", "10", "30"]
+    )
+    return figure
+
+
+# fmt: off
+_OWN: Mapping[str, Callable[[], go.Figure]] = {
+    "Fig. 1b": figure_1b, "Fig. 5": figure_5, "Fig. 7": figure_7,
+    "Fig. 10": figure_10, "Fig. 10, efficiency": figure_10_efficiency,
+    "Fig. 11": figure_11, "Fig. 11, utilisation": figure_11_shares,
+    "Fig. 12a": figure_12a, "Fig. 12a, efficiency": figure_12a_efficiency,
+    "Fig. 12b": figure_12b, "Fig. 12b, efficiency": figure_12b_efficiency, "Fig. 14": figure_14,
+}
+# fmt: on
+
+
+def _place(name: str) -> tuple[int, str]:
+    """Figures in the paper's order, those without a number last.
+
+    >>> sorted(["Fig. 12a", "Fig. 8", "Fig. 10, utilisation", "Fig. 10"], key=_place)
+    ['Fig. 8', 'Fig. 10', 'Fig. 10, utilisation', 'Fig. 12a']
+    """
+    digits = "".join(sign for sign in name.split(",")[0] if sign.isdigit())
+    return int(digits or BEYOND), name
+
+
+_ALL = {**_OWN, **networks.FIGURES, **chip.FIGURES, **gpu.FIGURES, **training.FIGURES}
+FIGURES: Mapping[str, Callable[[], go.Figure]] = {name: _ALL[name] for name in sorted(_ALL, key=_place)}

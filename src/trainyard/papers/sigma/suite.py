@@ -1,0 +1,112 @@
+"""The ten GEMMs of Fig. 12 on SIGMA and on its baseline, from real masks: one evaluation, shared by all experiments of a process.
+
+Zeros are independent of each other. A mask is drawn once for each operand and sparsity and stays packed: an eighth of a byte for
+each element, about 0.3 GB for all of the suite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from statistics import fmean, geometric_mean
+from typing import Any, Literal
+from zlib import crc32
+
+from trainyard.arrays import Sigma, Systolic
+from trainyard.arrays.sigma.array import SigmaCost
+from trainyard.ir import DENSE, MatMul
+from trainyard.papers.sigma import SIGMA, SPARSITIES, SQUARE, SUITE
+from trainyard.parts.bitmaps import Bitmap
+
+Pair = tuple[float, float]
+"""Sparsity of MK and of KN."""
+Shapes = tuple[tuple[int, int], ...]
+Side = Literal["a", "b"]
+Streaming = Literal["wide", "limited"]
+
+NO_ZEROS: Pair = (0.0, 0.0)
+PES = SIGMA.array.peak_macs_per_cycle
+Case = tuple[MatMul, Pair]
+DENSE_CASES: tuple[Case, ...] = tuple((op, NO_ZEROS) for op in SUITE)
+SPARSE_CASES: tuple[Case, ...] = tuple((op, pair) for op in SUITE for pair in SPARSITIES)
+
+
+@cache
+def mask(op: MatMul, side: Side, sparsity: float) -> Bitmap:
+    """Of MK or KN; every one has a seed of its own."""
+    rows, columns = (op.M, op.K) if side == "a" else (op.K, op.N)
+    return Bitmap.random(rows, columns, nonzero=1 - sparsity, seed=crc32(f"{side} {rows} {columns} {sparsity}".encode()))
+
+
+def operands(op: MatMul, pair: Pair) -> tuple[Any, Any]:
+    """Masks, or nothing of note where there are no zeros."""
+    left, right = (mask(op, side, zeros) if zeros else DENSE for side, zeros in zip(("a", "b"), pair, strict=True))
+    return left, right
+
+
+@cache
+def sigma(streaming: Streaming = "wide") -> Sigma:
+    from dataclasses import replace
+
+    assert isinstance(SIGMA.array, Sigma)
+    return replace(SIGMA.array, streaming=streaming)
+
+
+@cache
+def held_still(op: MatMul, pair: Pair, stationary: Literal["a", "b", "none"], streaming: Streaming = "wide") -> SigmaCost:
+    """One dataflow: MK stationary (a), KN stationary (b), no local reuse (none)."""
+    a, b = operands(op, pair)
+    return sigma(streaming).cost(op, a=a, b=b, stationary=stationary)
+
+
+def cost(op: MatMul, pair: Pair = NO_ZEROS, streaming: Streaming = "wide") -> SigmaCost:
+    """The better stationary operand (Sec. IV-D)."""
+    return min((held_still(op, pair, side, streaming) for side in ("a", "b")), key=lambda found: found.cycles)
+
+
+@cache
+def unpruned_cycles(op: MatMul, pair: Pair) -> int:
+    """SIGMA without step ii: stationary non-zeros are held even where no streaming value meets them."""
+    a, b = operands(op, pair)
+    return min(sigma().cost(op, a=a, stationary="a").cycles, sigma().cost(op, b=b, stationary="b").cycles)
+
+
+@cache
+def tpu_cycles(
+    op: MatMul, shapes: Shapes = SQUARE, flows: tuple[Literal["ws", "is"], ...] = ("ws", "is"), load: bool = True
+) -> int:
+    """The best shape and stationary operand; zeros are multiplied. Without `load`, a fold does not wait for its elements."""
+    found = []
+    for rows, columns in shapes:
+        for flow in flows:
+            one = Systolic(rows=rows, columns=columns, dataflow=flow).cost(op)
+            found.append(one.cycles - (0 if load else rows * int(one.events["array_pass"])))
+    return min(found)
+
+
+def speedups(cases: Iterable[Case], *, streaming: Streaming = "wide", shapes: Shapes = SQUARE) -> list[float]:
+    return [tpu_cycles(op, shapes) / cost(op, pair, streaming).cycles for op, pair in cases]
+
+
+def efficiencies(cases: Iterable[Case], streaming: Streaming = "wide") -> list[float]:
+    return [cost(op, pair, streaming).overall_efficiency for op, pair in cases]
+
+
+def tpu_efficiencies(cases: Iterable[Case], shapes: Shapes = SQUARE) -> list[float]:
+    """Products of two non-zeros over what the array could multiply in the same cycles."""
+    return [cost(op, pair).useful / (tpu_cycles(op, shapes) * PES) for op, pair in cases]
+
+
+def means(values: Sequence[float]) -> str:
+    """Both kinds, since the paper names none."""
+    return f"geometric mean {geometric_mean(values):.2f}, arithmetic {fmean(values):.2f}"
+
+
+def both(values: Sequence[float]) -> str:
+    """The same, short."""
+    return f"{geometric_mean(values):.2f} / {fmean(values):.2f}"
+
+
+def evaluate() -> tuple[SigmaCost, ...]:
+    """All of it: ten GEMMs by six pairs of sparsity, after the dense ones."""
+    return tuple(cost(op, pair) for op, pair in (*DENSE_CASES, *SPARSE_CASES))

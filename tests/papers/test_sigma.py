@@ -1,0 +1,312 @@
+"""SIGMA's experiments: the suite against a plain twin, the readings beside the judged ones, the features, rivals and formats."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from statistics import fmean, geometric_mean
+
+import numpy as np
+import pytest
+
+from trainyard.arrays import Sigma, Systolic
+from trainyard.errors import BadInput
+from trainyard.ir import MatMul
+from trainyard.papers import ledger, sigma
+from trainyard.papers.provenance import literals_of
+from trainyard.papers.sigma import (
+    MIRRORED,
+    NARROW,
+    RECTANGLES,
+    SMALL,
+    SPARSITIES,
+    SQUARE,
+    SUITE,
+    baseline,
+    context,
+    dataflows,
+    features,
+    formats,
+    label,
+    performance,
+    plots,
+    rivals,
+    suite,
+)  # fmt: skip
+from trainyard.parts.bitmaps import Bitmap
+from trainyard.parts.formats import BITMAP, RLC2, RLC4
+
+QUICK = (SMALL, MatMul(256, 256, 2048), MatMul(2048, 4096, 32))
+P = 128 * 128
+
+
+def written_out(
+    op: MatMul, pair: suite.Pair, side: suite.Side, *, pruned: bool = True, limited: bool = False
+) -> tuple[int, int, int]:
+    """Loading, streaming and add on matrices of bool, by the words of Sec. IV-E and Table II."""
+    a, b = (suite.mask(op, which, zeros).bits() for which, zeros in (("a", pair[0]), ("b", pair[1])))
+    mine, other, vectors = (a, b.T, op.N) if side == "a" else (b.T, a, op.M)
+    held = mine & other.any(axis=0) if pruned else mine
+    count = int(held.sum())
+    folds = -(-count // P)
+    passes = folds
+    if limited:
+        passes = sum(-(-int(held[:, first : first + 128].sum()) // P) for first in range(0, op.K, 128))
+    return -(-count // 128), passes * vectors, 14 * folds
+
+
+# ---- the suite
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("op", QUICK, ids=label)
+@pytest.mark.parametrize("pair", SPARSITIES[2:5])
+def test_the_suite_equals_its_rules_written_out(op: MatMul, pair: suite.Pair) -> None:
+    for side in ("a", "b"):
+        for streaming in ("wide", "limited"):
+            found = suite.held_still(op, pair, side, streaming)
+            expected = written_out(op, pair, side, limited=streaming == "limited")
+            assert (found.loading, found.streaming, found.add) == expected
+    assert suite.cost(op, pair).cycles == min(sum(written_out(op, pair, side)) for side in ("a", "b"))
+    unpruned = min(sum(written_out(op, pair, side, pruned=False)) for side in ("a", "b"))
+    assert suite.unpruned_cycles(op, pair) == unpruned >= suite.cost(op, pair).cycles
+
+
+@pytest.mark.oracle
+def test_useful_products_are_those_of_two_non_zeros() -> None:
+    op, pair = SMALL, (0.5, 0.8)
+    a, b = (suite.mask(op, side, zeros).bits().astype(np.int64) for side, zeros in (("a", 0.5), ("b", 0.8)))
+    useful = int((a @ b).sum())
+    assert suite.cost(op, pair).useful == useful
+    assert suite.tpu_efficiencies([(op, pair)]) == [pytest.approx(useful / (P * suite.tpu_cycles(op)))]
+
+
+def test_masks_are_drawn_once_and_have_their_sparsity() -> None:
+    for op in QUICK:
+        for zeros in (0.1, 0.8):
+            mask = suite.mask(op, "a", zeros)
+            assert mask is suite.mask(op, "a", zeros)
+            assert mask.shape == (op.M, op.K)
+            assert 1 - mask.density == pytest.approx(zeros, abs=5 * (zeros * (1 - zeros) / (op.M * op.K)) ** 0.5)
+    assert suite.mask(QUICK[1], "a", 0.8) != suite.mask(QUICK[1], "b", 0.8).transposed()
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("op", SUITE, ids=label)
+def test_the_tpu_takes_the_best_shape_and_operand(op: MatMul) -> None:
+    def fold_cycles(rows: int, columns: int, load: bool) -> int:
+        both = [(-(-op.N // columns), op.M), (-(-op.M // columns), op.N)]
+        return min(-(-op.K // rows) * across * ((2 if load else 1) * rows + columns + vectors - 2) for across, vectors in both) - 1
+
+    for shapes in (SQUARE, RECTANGLES, MIRRORED):
+        assert suite.tpu_cycles(op, shapes) == min(fold_cycles(r, c, True) for r, c in shapes)
+    assert suite.tpu_cycles(op, load=False) == fold_cycles(128, 128, False)
+    assert suite.tpu_cycles(op, flows=("ws",)) == Systolic(rows=128, columns=128, dataflow="ws").cost(op).cycles
+
+
+# ---- Fig. 12
+
+
+@pytest.mark.paper
+def test_dense_speedup_with_its_other_readings() -> None:
+    found = performance.EXPERIMENTS["sigma.dense.speedup_over_tpu"]()
+    ratios = [suite.tpu_cycles(op) / Sigma().cost(op).cycles for op in SUITE]
+    assert found.value == pytest.approx(geometric_mean(ratios))
+    for text in (f"arithmetic {fmean(ratios):.2f}", "three shapes 1.66 / 1.88", "mirrored ones too 1.41 / 1.53", "1.87 / 2.50"):
+        assert text in found.note
+
+
+@pytest.mark.paper
+def test_sparse_speedup_is_of_all_cases(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases = tuple((op, pair) for op in QUICK for pair in SPARSITIES)
+    monkeypatch.setattr(performance, "SPARSE_CASES", cases)
+    found = performance.sparse_speedup()
+    ratios = [suite.tpu_cycles(op) / suite.cost(op, pair).cycles for op, pair in cases]
+    assert found.value == pytest.approx(geometric_mean(ratios))
+    assert f"arithmetic {fmean(ratios):.2f}" in found.note
+    whole = performance.EXPERIMENTS["sigma.sparse.efficiency.sigma"]()
+    assert whole.value == pytest.approx(100 * fmean(suite.cost(op, pair).overall_efficiency for op, pair in cases))
+
+
+@pytest.mark.paper
+def test_near_full_leaves_out_only_the_gemm_that_is_named() -> None:
+    found = performance.EXPERIMENTS["sigma.dense.efficiency.near_full"]()
+    assert found.value == pytest.approx(100 * fmean(Sigma().cost(op).overall_efficiency for op in SUITE if op != SMALL))
+    assert "2048-1-128 (0.8 %)" in found.note
+    assert "the 8 that keep" in found.note
+
+
+@pytest.mark.paper
+def test_the_reading_decides_how_common_low_utilisation_is() -> None:
+    found = baseline.EXPERIMENTS["sigma.tpu.utilisation_irregular_below"]()
+    assert len(baseline.IRREGULAR) == 6
+    # cells of 128 that a row or a column fills: 32 of K; 16 of N; 35 of M; 84 of K; 84 of M; 1 of N
+    shares = sorted(100 * side / 128 for side in (32, 16, 35, 84, 84, 1))
+    assert found.value == pytest.approx((shares[2] + shares[3]) / 2, rel=0.01)
+    for text in ("Of all ten GEMMs 4", "mean 58 %", "by overall efficiency 6, mean 47 %"):
+        assert text in found.note
+
+
+# ---- Figs. 10 and 11
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("workload", ["dense regular", "dense irregular"])
+def test_features_add_up_and_none_hurts(workload: str) -> None:
+    given = features.WORKLOADS[workload]
+    found = [features.metrics(workload, feature) for feature in features.FEATURES]
+    flow = "ws" if given.stationary == "b" else "is"
+    assert found[0].cycles == Systolic(rows=128, columns=128, dataflow=flow).cost(given.op).cycles  # type: ignore[arg-type]
+    assert found[0].loading == 128 * -(-given.op.K // 128) * -(-given.op.N // 128)
+    assert found[1].cycles == min(Systolic(rows=r, columns=c, dataflow=flow).cost(given.op).cycles for r, c in MIRRORED)  # type: ignore[arg-type]
+    assert found[3] == found[2]  # nothing is zero
+    assert found[0].cycles >= found[1].cycles >= found[2].cycles
+    assert found[2].add == 14 * -(-given.op.K * given.op.N // P)
+
+
+@pytest.mark.paper
+def test_sparse_features_say_what_the_paper_says_of_them() -> None:
+    """Sec. VI-B."""
+    streaming, loading = (features.metrics(f"sparse irregular {flow}", "Fl+Sc+Sp") for flow in ("M-str,N-sta", "M-sta,N-str"))
+    assert streaming.streaming > streaming.cycles / 2
+    assert loading.loading > loading.cycles / 2
+    assert loading.compute_efficiency > 2 * streaming.compute_efficiency
+    for flow, stays in (("M-str,N-sta", 0.7), ("M-sta,N-str", 0.2)):
+        each = [features.metrics(f"sparse irregular {flow}", feature) for feature in features.FEATURES]
+        assert [one.cycles for one in each] == sorted((one.cycles for one in each), reverse=True)
+        assert len({one.useful for one in each}) == 1
+        assert each[2].utilisation == pytest.approx(stays, rel=0.01)  # zeros are held
+        assert each[3].utilisation > 0.999
+    assert features.EXPERIMENTS["sigma.sparse.stationary_utilisation"]().value > 99.9  # type: ignore[operator]
+
+
+@pytest.mark.paper
+def test_without_reuse_every_multiplier_is_used_and_time_is_lost() -> None:
+    for op in QUICK[1:]:
+        best = [suite.cost(op, pair).cycles for pair in SPARSITIES]
+        for one, least in zip(dataflows.costs(op, "none"), best, strict=True):
+            assert one.utilisation > 0.99
+            assert one.cycles > least
+            assert one.streaming == -(-2 * one.useful // 128)
+        parts = {flow: sum(dataflows.breakdown(op, flow).values()) for flow in ("a", "b", "none")}
+        assert min(parts["a"], parts["b"]) >= 1
+        assert parts["none"] > max(parts["a"], parts["b"])
+
+
+# ---- Fig. 14
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", rivals.ARRAYS)
+def test_a_rival_has_the_best_of_four(name: str) -> None:
+    op = QUICK[1]
+    masks = [{"a": suite.mask(op, "a", pair[0]), "b": suite.mask(op, "b", pair[1])} for pair in rivals.PAIRS]
+    own = [rivals.ARRAYS[name].cost(op, **given).cycles for given in masks]
+    assert rivals.cycles(name, op, loading="left out") == min(own)
+    added = rivals.cycles(name, op) - min(own)
+    if name not in rivals.KEEPS:
+        assert added == 0
+    else:
+        kept = sorted(-(-given[side].nonzeros // 128) for given in masks for side in ("a", "b"))
+        assert kept[0] <= added <= kept[-1]
+
+
+@pytest.mark.probe
+def test_loading_is_charged_for_the_operand_that_lies_in_the_elements() -> None:
+    op, pair = MatMul(64, 8, 128), (0.8, 0.3)
+    weights, other = suite.mask(op, "a", 0.8).nonzeros, suite.mask(op, "b", 0.3).nonzeros
+    assert weights != other
+    assert rivals._held("EIE", "a", op, pair) == rivals._held("Cambricon-X", "a", op, pair) == weights
+    assert rivals._held("SCNN", "a", op, pair) == other  # its inputs lie still, weights are broadcast
+
+
+def test_all_designs_have_as_many_multipliers() -> None:
+    assert {array.peak_macs_per_cycle for array in rivals.ARRAYS.values()} == {P}
+    assert context.EXPERIMENTS["sigma.pes"]().value == P
+
+
+# ---- Fig. 7
+
+
+@pytest.mark.probe
+def test_crossings_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step before the crossing the bitmap is smaller, a step after it the code."""
+    monkeypatch.setattr(formats, "ROWS", 200)
+    monkeypatch.setattr(formats, "COLUMNS", 4000)
+    for cached in (formats._mask, formats.footprint):
+        cached.cache_clear()
+    try:
+        for one, expected in ((RLC2, 0.544), (RLC4, 0.753)):
+            at = formats.crossing(one)
+            assert at == pytest.approx(expected, abs=0.01)
+            for step, smaller in ((-0.02, BITMAP.name), (0.02, one.name)):
+                level = round(at + step, 4)
+                sizes = {name: formats.overhead(name, level) for name in (BITMAP.name, one.name)}
+                assert min(sizes, key=sizes.__getitem__) == smaller
+        assert formats.EXPERIMENTS["sigma.format.bitmap_metadata"]().value == 1
+    finally:
+        for cached in (formats._mask, formats.footprint):
+            cached.cache_clear()
+
+
+# ---- presets, walk-through, figures
+
+
+@pytest.mark.parametrize("preset", ["EIE", "SCNN", "OUTERSPACE", "EYERISS_V2", "PACKED_SYSTOLIC", "CAMBRICON_X"])
+def test_every_number_of_a_rival_names_its_source(preset: str) -> None:
+    source = Path(sigma.__file__).read_text(encoding="utf-8")
+    found = [literal for literal in literals_of(source, preset) if literal.numeric]
+    assert found
+    assert [literal.path for literal in found if not literal.source] == []
+    assert getattr(sigma, preset).clock_hz == sigma.TPU.clock_hz
+
+
+def test_every_claim_has_an_experiment() -> None:
+    answered = set(sigma.experiments())
+    assert {claim.id for claim in ledger.select("sigma") if claim.use != "context"} <= answered
+    assert answered <= {claim.id for claim in ledger.select("sigma")}
+
+
+def test_the_walkthrough_has_the_counts_of_the_paper() -> None:
+    text, _ = sigma.walkthrough()
+    assert "N_stat = 8, N_mult = 4: 2 Flex-DPEs" in text
+    assert sigma.walkthrough("7")[0] != text
+    with pytest.raises(BadInput, match="a seed such as 7"):
+        sigma.walkthrough("seven")
+
+
+def test_every_figure_that_a_claim_names_is_drawn() -> None:
+    named = {found for claim in ledger.select("sigma") for found in re.findall(r"Fig\. (\d+)", claim.where)}
+    numbers = [re.findall(r"Fig\. (\d+)", name) for name in sigma.figures()]
+    assert named <= {number for found in numbers for number in found}
+    order = [int(found[0]) for found in numbers if found]
+    assert order == sorted(order)
+
+
+def test_figures_show_what_was_measured_and_what_is_printed() -> None:
+    figure = plots.figure_12a()
+    by_name = {trace.name: trace for trace in figure.data}
+    ours = dict(zip(by_name["SIGMA"].x, by_name["SIGMA"].y, strict=True))
+    assert ours["mean"] == pytest.approx(geometric_mean(suite.speedups(suite.DENSE_CASES)))
+    assert list(by_name["paper, SIGMA"].y) == [2.0]
+    assert len(ours) == len(SUITE) + 1
+    shapes = plots.figure_1b()
+    assert dict(zip(shapes.data[2].x, shapes.data[2].y, strict=True))[label(NARROW)] == 500000
+
+
+def test_the_case_to_weigh_names_a_machine() -> None:
+    workload, machine, zeros = ledger.case("sigma")
+    assert (workload, machine.partition("(")[0]) == ("transformer-324m", "sigma")
+    assert zeros
+
+
+@pytest.mark.slow
+@pytest.mark.paper
+def test_the_whole_ledger() -> None:
+    rows = {row.id: row for row in ledger.walk("sigma")}
+    assert not [row.id for row in rows.values() if row.failed]
+    assert not [row.id for row in rows.values() if row.verdict == "not yet"]
+    assert rows["sigma.sparse.speedup_over_tpu"].ours == pytest.approx(7.45, abs=0.1)
+    assert rows["sigma.sparse.efficiency.sigma"].ours == pytest.approx(42.3, abs=0.5)
+    assert rows["sigma.sparse_accelerators.speedup"].ours == pytest.approx(3.23, abs=0.1)
+    assert isinstance(suite.mask(NARROW, "a", 0.8), Bitmap)

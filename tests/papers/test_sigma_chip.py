@@ -1,0 +1,121 @@
+"""SIGMA's area, power, energy and Flex-DPE size: the experiments of Figs. 6b, 8, 9 and 13, and what they rest on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from trainyard.arrays import Sigma
+from trainyard.ir import MatMul
+from trainyard.papers import ledger
+from trainyard.papers.sigma import SUITE, chip, networks
+from trainyard.parts.bitmaps import Bitmap
+
+CLAIMS = {claim.id: claim for claim in ledger.claims()}
+EXPERIMENTS = {**networks.EXPERIMENTS, **chip.EXPERIMENTS}
+
+
+@pytest.mark.paper
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_answers_its_claim(name: str) -> None:
+    row = ledger.judge(CLAIMS[name], EXPERIMENTS[name]())
+    assert row.verdict != "not yet"
+    assert isinstance(row.ours, float)
+    assert 0 < row.ours < math.inf
+    assert row.note
+
+
+@pytest.mark.paper
+def test_no_claim_of_these_figures_is_left_out() -> None:
+    wanted = {
+        claim.id
+        for claim in ledger.select("sigma")
+        if claim.use != "context" and any(ledger.names_figure(claim, f"Fig. {figure}") for figure in ("6b", "8", "9", "13"))
+    }
+    assert wanted <= set(EXPERIMENTS)
+
+
+@pytest.mark.paper
+@pytest.mark.parametrize(
+    ("name", "needed"), [("perf_per_area.over_tpu", "6.88"), ("tflops_per_watt_over_tpu", "6.4"), ("effective_tflops", "66 %")]
+)
+def test_where_the_paper_excludes_itself_the_proof_has_the_figure(name: str, needed: str) -> None:
+    found = chip.EXPERIMENTS[f"sigma.{name}"]()
+    assert found.verdict == "contradicted"
+    assert needed in found.proof
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("lanes", networks.SIZES)
+def test_folds_cycle_by_cycle(lanes: int) -> None:
+    """Vectors enter one a cycle; a fold ends when the last one's sum has left its network."""
+    for kind, stages in (("linear", lanes), ("fan", int(math.log2(lanes))), ("art", int(math.log2(lanes)))):
+        left = [entered + stages for entered in range(1, networks.STREAM + 1)]
+        assert networks.cycles(lanes, kind) == networks.FOLDS * max(left)  # type: ignore[arg-type]
+
+
+@pytest.mark.probe
+def test_energy_delay_wins_where_the_square_of_the_speedup_passes_the_power() -> None:
+    for lanes in networks.SIZES:
+        more = networks.power_w(lanes, "fan") / networks.power_w(lanes, "linear")
+        assert (networks.edp(lanes, "fan") < networks.edp(lanes, "linear")) == (networks.speedup(lanes, "fan") ** 2 > more)
+    assert networks.SIZES[3] < networks.crossing() < networks.SIZES[4]
+
+
+@pytest.mark.unit
+def test_expected_counts_stand_for_masks() -> None:
+    """Law 1: analytic and exact times of a whole GEMM are within 1 %."""
+    op = MatMul(256, 256, 2048)
+    assert op in SUITE
+    for left, right in ((0.8, 0.3), (0.1, 0.8)):
+        a = Bitmap.random(op.M, op.K, nonzero=1 - left, seed=1)
+        b = Bitmap.random(op.K, op.N, nonzero=1 - right, seed=2)
+        exact = chip.SIGMA_ARRAY.cost(op, a=a, b=b).cycles
+        assert chip.cost(chip.SIGMA_ARRAY, (op, left, right)).cycles == pytest.approx(exact, rel=0.01)
+
+
+@pytest.mark.unit
+def test_energy_by_events_never_passes_that_of_busy_time_while_streaming() -> None:
+    """A dense square product keeps every unit busy but during loading and adding, when nothing moves but what is loaded."""
+    op = MatMul(4096, 4096, 128)
+    found = Sigma().cost(op)
+    busy = chip.power_w(chip.parts_of(chip.SIGMA_ARRAY)) * found.cycles / chip.CLOCK_HZ
+    assert 0.5 * busy < chip.moved_joules(found) < busy
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("bus", ["wide", "128"])
+def test_sizes_trade_networks_against_loading(bus: str) -> None:
+    power = [chip.power_w(chip.parts_of(chip.sized(size, bus))) for size in chip.SIZES]
+    if bus == "wide":
+        cycles = [chip.cost(chip.sized(size, bus), chip.SPARSE[0]).cycles for size in chip.SIZES]
+        assert power == sorted(power)
+        assert cycles == sorted(cycles, reverse=True)
+    else:  # the bus passes by more Flex-DPEs where they are small, the Benes networks grow where they are large
+        least = power.index(min(power))
+        assert 0 < least < len(power) - 1
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize("name", [*networks.FIGURES, *chip.FIGURES])
+def test_figures_draw_what_was_measured(name: str) -> None:
+    figure = {**networks.FIGURES, **chip.FIGURES}[name]()
+    assert name in figure.layout.title.text
+    assert figure.layout.meta["description"]
+    drawn = [value for trace in figure.data for value in trace.y]
+    assert drawn
+    assert all(math.isfinite(value) for value in drawn)
+
+
+@pytest.mark.unit
+def test_figure_8_adds_up_to_the_chip() -> None:
+    figure = chip.figure_8()
+    total = {}
+    for trace in figure.data:
+        if trace.type == "bar":
+            for what, which, value in zip(*trace.x, trace.y, strict=True):
+                total[what, which] = total.get((what, which), 0.0) + value
+    assert total["area [mm2]", "SIGMA"] == pytest.approx(65.1, rel=1e-3)
+    assert total["power [W]", "SIGMA"] == pytest.approx(22.33, rel=1e-3)
+    assert total["power [W]", "TPU"] == pytest.approx(chip.power_w(chip.TPU_PARTS))
