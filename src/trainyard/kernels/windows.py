@@ -1,4 +1,5 @@
-"""Counting the bits that windows see, without writing the windows down. The plain twin is `parts.views.matrix`.
+"""Counting the bits of a cut of a matrix, or those that windows see without writing the windows down. The plain twin is
+`parts.views.matrix`.
 
 Rows of the matrix are (group, sample, place), columns (channel of the group, tap). Channels lie side by side in memory, so that one
 tap of one window is a run of them.
@@ -12,6 +13,21 @@ from numba import njit
 
 Octets = npt.NDArray[np.uint8]
 Whole = npt.NDArray[np.int64]
+
+
+@njit(cache=True)
+def summed(bits: Octets, rows: Whole, columns: Whole, by_row: bool, counts: Whole) -> None:
+    """Adds up, by row or by column of the cut, what is set in a matrix."""
+    for row in range(rows[0], rows[1]):
+        run = bits[row, columns[0] : columns[1]]
+        if by_row:
+            total = 0
+            for index in range(run.size):
+                total += run[index]
+            counts[row - rows[0]] = total
+        else:
+            for index in range(run.size):
+                counts[index] += run[index]
 
 
 @njit(cache=True)

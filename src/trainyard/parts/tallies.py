@@ -16,28 +16,47 @@ from trainyard.parts.windows import backward_table, forward_table
 
 Counts = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
-KEPT = 16384
-"""Tallies that are remembered, by content of the masks: the tiles of a product, and of the same product on the next machine."""
+KEPT_BYTES = 256 * 2**20
+"""Tallies are remembered by content of the masks: the tiles of a product, and those of the same product on the next machine."""
 _channels_last: Kept[Octets] = Kept(4)
-_kept: dict[tuple[Hashable, ...], Counts] = {}
-_lock = Lock()
+
+
+class _Remembered:
+    """The tallies made or asked for last."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Hashable, ...], Counts] = {}
+        self._bytes = 0
+        self._lock = Lock()
+
+    def get(self, name: tuple[Hashable, ...]) -> Counts | None:
+        with self._lock:
+            known = self._found.pop(name, None)
+            if known is not None:
+                self._found[name] = known
+            return known
+
+    def put(self, name: tuple[Hashable, ...], made: Counts) -> None:
+        with self._lock:
+            if name not in self._found:
+                self._found[name] = made
+                self._bytes += made.nbytes
+            while self._bytes > KEPT_BYTES:
+                self._bytes -= self._found.pop(next(iter(self._found))).nbytes
+
+
+_remembered = _Remembered()
 
 
 def tally(view: MaskView, axis: int) -> Counts:
     """What `np.count_nonzero(matrix(view), axis)` says: axis 0 counts each column, axis 1 each row."""
     name = (axis, *view.identity)
-    with _lock:
-        known = _kept.pop(name, None)
-        if known is not None:
-            _kept[name] = known
-            return known
-    made = _counted(view, axis if not view.transposed else 1 - axis)
-    made.setflags(write=False)
-    with _lock:
-        while len(_kept) >= KEPT:
-            _kept.pop(next(iter(_kept)))
-        _kept[name] = made
-    return made
+    known = _remembered.get(name)
+    if known is None:
+        known = _counted(view, axis if not view.transposed else 1 - axis)
+        known.setflags(write=False)
+        _remembered.put(name, known)
+    return known
 
 
 def _counted(view: MaskView, axis: int) -> Counts:
@@ -61,19 +80,27 @@ def _counted(view: MaskView, axis: int) -> Counts:
 
 def _of_flat(bits: Bits, rows: Cut, columns: Cut, axis: int) -> Counts:
     """A step of more rows than were recorded sees them again."""
-    height = len(bits)
-    found = np.zeros(rows[1] - rows[0] if axis == 1 else columns[1] - columns[0], dtype=np.int64)
+    height, found = len(bits), np.zeros(columns[1] - columns[0], dtype=np.int64)
     if axis == 1:
-        by_row: Counts = np.count_nonzero(bits[:, slice(*columns)], axis=1).astype(np.int64)
-        return by_row[np.arange(*rows) % height]
-    whole, start = divmod(rows[1] - rows[0], height)[0], rows[0] % height
+        if rows[1] <= height:
+            return _summed(bits, rows, columns, 1)
+        return _summed(bits, (0, height), columns, 1)[np.arange(*rows) % height]
+    whole, start = (rows[1] - rows[0]) // height, rows[0] % height
     if whole:
-        found += whole * np.count_nonzero(bits[:, slice(*columns)], axis=0)
+        found += whole * _summed(bits, (0, height), columns, 0)
     end = start + (rows[1] - rows[0]) % height
     for part in ((start, min(end, height)), (0, end - height)):
         if part[1] > part[0]:
-            found += np.count_nonzero(bits[slice(*part), slice(*columns)], axis=0)
+            found += _summed(bits, part, columns, 0)
     return found
+
+
+def _summed(bits: Bits, rows: Cut, columns: Cut, axis: int) -> Counts:
+    from trainyard.kernels.windows import summed
+
+    counts = np.zeros(rows[1] - rows[0] if axis == 1 else columns[1] - columns[0], dtype=np.int64)
+    summed(np.ascontiguousarray(bits).view(np.uint8), np.array(rows), np.array(columns), axis == 1, counts)
+    return counts
 
 
 def _of_windows(view: MaskView, body: Convolution, windows: str, channels: int, rows: Cut, columns: Cut, axis: int) -> Counts:
