@@ -66,7 +66,7 @@ def walk(problem: Problem, tiling: Tiling, supply: Supply, compute: Callable[[Ti
     loads, stores, busy = [], [], []
     left: tuple[tuple[object, ...], float, bool] | None = None  # tile of sums in place, its elements, finished
     for tile in steps(problem.op, tiling):
-        m, n, k = tile.op.M, tile.op.N, tile.op.K
+        m, n, k = (end - start for start, end in (tile.m, tile.n, tile.k))
         load = resident.take("a", (tile.product, tile.m, tile.k), m * k * rates[0])
         load += resident.take("b", (tile.product, tile.k, tile.n), k * n * rates[1])
         sums, store = (tile.product, tile.m, tile.n), 0.0
