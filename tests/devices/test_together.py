@@ -177,7 +177,10 @@ def test_by_phase_the_times_sum_to_the_step():
 @dataclass(frozen=True)
 class Bits:
     tensors: dict[str, np.ndarray]
-    digest: str = "bits"
+
+    @property
+    def digest(self):
+        return repr([(name, bits.tobytes()) for name, bits in self.tensors.items()])
 
     def bits(self, key):
         return self.tensors[key[2]]

@@ -71,7 +71,7 @@ def test_a_cut_outside_is_refused() -> None:
 @given(mask=matrices)
 def test_a_mask_may_come_in_any_form(mask: np.ndarray) -> None:
     wanted = Bitmap.of(mask)
-    forms = [mask, mask * 0.5, mask.astype(np.uint8), np.packbits(mask, axis=1), wanted.words, wanted]
+    forms = [mask, mask * 0.5, mask.astype(np.uint8), np.packbits(mask, axis=1), np.packbits(mask), wanted.words, wanted]
     assert all(as_bitmap(form, mask.shape, "a") == wanted for form in forms)  # type: ignore[arg-type]
 
 
@@ -81,6 +81,14 @@ def test_a_mask_may_come_in_any_form(mask: np.ndarray) -> None:
 def test_another_shape_is_refused_with_both_shapes(given_mask: object) -> None:
     with pytest.raises(MaskError, match=r"a: a mask of shape \[5, 4\] is wanted.*got"):
         as_bitmap(given_mask, (5, 4), "a")
+
+
+def test_what_is_no_matrix_or_no_number_is_refused() -> None:
+    with pytest.raises(MaskError, match="no matrix"):
+        as_bitmap([[1, 0], [1]], (2, 2), "a")
+    for wrong in ({"nonzero": "x", "seed": 0}, {"nonzero": 0.5, "seed": 1.5}, {"nonzero": 0.5, "seed": None}):
+        with pytest.raises(BadInput, match=r"Bitmap\.random"):
+            Bitmap.random(2, 2, **wrong)  # type: ignore[arg-type]
 
 
 def test_bits_past_the_end_are_refused() -> None:

@@ -43,7 +43,8 @@ class CambriconX:
         cycles of an output = ceil(its non-zero weights / leaves)
         cycles of a vector  = over rounds of `elements` outputs, the slowest of each round
 
-    Vectors come one after the other. Fewer weights never take longer; zeros of the inputs change nothing. `weights` says which
+    Vectors come one after the other. Fewer weights never take longer; zeros of the inputs change nothing and are
+    multiplied (they count as `mac`). `weights` says which
     operand is compressed: a by rows, b by columns, or the one that is faster so.
 
     >>> import numpy as np

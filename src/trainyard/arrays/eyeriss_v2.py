@@ -30,7 +30,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 from trainyard.errors import BadInput, UnknownName
-from trainyard.ir import DENSE, ArrayCost, Dense, MatMul, Product, assumed, one_after_another
+from trainyard.ir import DENSE, ArrayCost, Dense, Density, MatMul, Product, assumed, one_after_another
 from trainyard.parts.checks import require_positive
 
 if TYPE_CHECKING:
@@ -157,6 +157,7 @@ class EyerissV2:
     def cost(self, op: MatMul, *, a: Mask = DENSE, b: Mask = DENSE) -> EyerissV2Cost:
         """The operand held and the mapping that take the fewest cycles."""
         sides = ("a", "b") if self.stationary == "best" else (self.stationary,)
+        a, b = (DENSE if isinstance(mask, Density) and mask.nonzero == 1 else mask for mask in (a, b))
         if isinstance(a, Dense) and isinstance(b, Dense):
             known = [(self._dense(*_turned(op, side)), side) for side in sides]
             return self._cost(op, *min(known, key=_cycles_first), op.M * op.K, op.K * op.N, op.M * op.N * op.K)

@@ -68,7 +68,8 @@ class PackedSystolic:
     """`rows` x `columns` cells, each of which takes one of up to `factor` inputs.
 
     `stationary` is the operand that is packed: "best" is the one that takes fewer cycles. `window` bounds the groups looked at for
-    a column; `seed` draws a density where its bits are needed. Cycles are those of tiles, without the closing -1 of a whole op.
+    a column; `seed` draws a density where its bits are needed. Cycles are those of tiles, without the closing -1 of a whole op;
+    zeros that stay in cells are multiplied (they count as `mac`).
 
     >>> import numpy as np
     >>> weights = np.array([[1, 0], [0, 1], [1, 1]])  # K = 3 columns of two outputs: the first two go together

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, ProductDemand, StreamDemand, TogetherDemand
-from trainyard.devices.masked import add_events, tile_cost
+from trainyard.devices.masked import add_events, guides, tile_cost
 from trainyard.devices.together import Costs, Shares, adjusted, divisible, fastest, merged, parts, several
 from trainyard.errors import BadInput
 from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Direction, Masks, MatMul, Step, Work
@@ -93,9 +93,10 @@ class Costing:
         return self._looked_at(step, work, demand, masks)
 
     def _looked_at(self, step: Step, work: Work, demand: ProductDemand, masks: Masks) -> DeviceCost:
-        (planned,) = search([demand.problem], self.array, self.supply, self.tile)
-        events: dict[str, float] = {}
         op = step.ops[work.ops[0]]
+        likely = guides(self.array, step, op, masks)
+        (planned,) = search([demand.problem], self.array, self.supply, self.tile, likely)
+        events: dict[str, float] = {}
         compute = tile_cost(self.array, step, op, demand.grad_input, masks, events)
         tiled = walk(demand.problem, planned.tiling, self.supply, compute)
         return replace(self._product(demand, tiled, events), uncertainty=compute.uncertainty)

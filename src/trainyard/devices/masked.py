@@ -12,6 +12,7 @@ from trainyard.errors import UnknownName
 from trainyard.ir import DENSE, Array, Convolution, Masks, MaskSource, MaskView, MatMul, Op, Operand, Step, TensorKey
 from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.walk import Tile
+from trainyard.parts.folds import Pooled
 from trainyard.parts.operands import PLACES, extent_of, letter_of, own_name, turned
 from trainyard.parts.views import unpacked
 
@@ -100,6 +101,23 @@ def viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -
         return known
 
     return view
+
+
+def guides(array: Array, step: Step, op: Op, masks: Masks) -> tuple[Pooled, ...]:
+    """Closed forms to choose the tiles of an op by, from the shares of its operands that are not zero; none where an array has no
+    use for them (`guided`)."""
+    guided: Callable[[float, float], tuple[Pooled, ...]] | None = getattr(array, "guided", None)
+    return () if guided is None else guided(*(_share(step, op, masks, side) for side in (0, 1)))
+
+
+def _share(step: Step, op: Op, masks: Masks, side: int) -> float:
+    letter = letter_of(step, op, side)
+    found = mask_of(step, op, side, letter, masks) if letter else None
+    if found is None:
+        return 1.0
+    source, key = found
+    counted: Callable[[TensorKey], float] | None = getattr(source, "density", None)
+    return float(unpacked(source, key).mean()) if counted is None else counted(key)
 
 
 def mask_of(step: Step, op: Op, side: int, letter: str, masks: Masks) -> tuple[MaskSource, TensorKey] | None:

@@ -177,15 +177,22 @@ def _axes(dims: Whole, sizes: Whole, ends: Whole, forms: Whole) -> tuple[Whole, 
 
 
 @njit(cache=True)
+def _held(across: int, k: int, share: int) -> int:
+    """Elements of the stationary operand that are held; `share` counts in units of 1 / 2**20 (`WHOLE_SHARE`)."""
+    return (across * k * share + (1 << 20) - 1) >> 20
+
+
+@njit(cache=True)
 def _pooled(m: int, n: int, k: int, form: Whole) -> int:
     """`Pooled.cycles`."""
-    chunk, drain, pool, load = form[2], form[4], form[7], form[8]
+    chunk, drain, pool, load, share = form[2], form[4], form[7], form[8], form[9]
     across, vectors = (n, m) if form[3] == 0 else (m, n)
-    held = across * k
+    held = _held(across, k, share)
     folds = (held + pool - 1) // pool
     passes = folds
     if chunk > 0:
-        passes = k // chunk * ((across * chunk + pool - 1) // pool) + (across * (k % chunk) + pool - 1) // pool
+        passes = k // chunk * ((_held(across, chunk, share) + pool - 1) // pool)
+        passes += (_held(across, k % chunk, share) + pool - 1) // pool
     return int((held + load - 1) // load + passes * vectors + drain * (passes if form[5] == 1 else folds))
 
 

@@ -192,9 +192,8 @@ def candidates(op: MatMul, granule: Size) -> list[Size]:
     return [*itertools.product(*free), *small]
 
 
-def _forms(array: Array) -> Whole:
-    rows: Sequence[Folds | Pooled] = getattr(array, "folds", ()) or getattr(array, "guides", ())
-    return np.array([form.row for form in rows], dtype=np.int64).reshape(len(rows), COLUMNS)
+def _rows(forms: Sequence[Folds | Pooled]) -> Whole:
+    return np.array([form.row for form in forms], dtype=np.int64).reshape(len(forms), COLUMNS)
 
 
 def _table(array: Array, problem: Problem, sizes: Whole, ends: Whole, supply: Supply) -> Whole:
@@ -220,11 +219,13 @@ def _table(array: Array, problem: Problem, sizes: Whole, ends: Whole, supply: Su
 _NO_TABLE = np.zeros((1, 1, 1), dtype=np.int64)
 
 
-def search(problems: Sequence[Problem], array: Array, supply: Supply, tile: Size | None = None) -> list[Tiled]:
+def search(
+    problems: Sequence[Problem], array: Array, supply: Supply, tile: Size | None = None, guides: Sequence[Folds | Pooled] = ()
+) -> list[Tiled]:
     """The fastest tile and loop order of each product, or the fastest order of a given tile.
 
-    Of an array whose cycles have no closed form, `guides` are closed forms that come near them: they choose, and the chosen tile
-    is then costed by the array itself.
+    An array whose cycles have no closed form may have `guides`, closed forms that come near them: they choose, and the chosen tile
+    is then costed by the array itself. Guides that are given stand for the array: what they choose is still to be costed.
     """
     from trainyard.kernels import tiles
 
@@ -234,7 +235,8 @@ def search(problems: Sequence[Problem], array: Array, supply: Supply, tile: Size
         op = problem.op
         if max(op.M, op.N, op.K, op.count, op.macs // array.peak_macs_per_cycle) >= tiles.MOST_CYCLES:
             raise _too_long(op)
-    granule, forms = array.granule(), _forms(array)
+    exact: Sequence[Folds | Pooled] = getattr(array, "folds", ())
+    granule, forms = array.granule(), _rows(guides or exact or getattr(array, "guides", ()))
     menus = [_menu((p.op.M, p.op.N, p.op.K), granule, tile) for p in problems]
     dims = np.array([(p.op.M, p.op.N, p.op.K, p.op.count) for p in problems], dtype=np.int64)
     rates = np.array([p.all_rates for p in problems])
@@ -255,7 +257,7 @@ def search(problems: Sequence[Problem], array: Array, supply: Supply, tile: Size
     if (found[:, 4] == tiles.TOO_LONG).any():
         raise _too_long(problems[int((found[:, 4] == tiles.TOO_LONG).argmax())].op)
     tiled = [_tiled(problem, row, supply, tile) for problem, row in zip(problems, found.tolist(), strict=True)]
-    if len(forms) and not getattr(array, "folds", ()):
+    if len(forms) and not guides and not exact:
         return [evaluate(problem, one.tiling, array, supply) for problem, one in zip(problems, tiled, strict=True)]
     return tiled
 

@@ -16,9 +16,10 @@ less); with more they share a link. What one source feeds may share everything. 
   are 28 pairs); an aligned block of 4 outputs that wants these three finds 2 classes for 3 sources. A map that asks for each of the
   64 * C(57, 3) triples somewhere is blocked whatever is set. It needs N = 2**23; no blocked map of a width that is built is known.
 
-So routing is a search. `route` runs the looping algorithm bit by bit (two-colouring where sources share a switch, the rest steered
-apart), which never fails on a permutation: there all loops are even. Odd loops leave clashes, which are negotiated: connections
-that clash are lifted and laid again where it is cheapest, and every clash leaves its link dearer, for at most `ROUNDS` rounds.
+So routing is a search, but for monotone maps. `route` runs the looping algorithm bit by bit (two-colouring where sources share a
+switch, the rest steered apart), which never fails on a permutation: there all loops are even. Odd loops leave clashes, which are
+negotiated: connections that clash are lifted and laid again where it is cheapest, and every clash leaves its link dearer, for at
+most `ROUNDS` rounds.
 Negotiation may give up on a map that has a routing; what it could not lay goes in a further pass, and is counted.
 
 One-off runs: all 8**8 maps of 8 ports in one pass; the textbook network blocks 1 761 408 of them, 10.5 %. Ascending runs of compact
@@ -71,9 +72,8 @@ def checked_sources(owner: str, ports: int, sources: npt.ArrayLike) -> Whole:
         raise BadInput(f"{owner}: sources must have shape [vectors, {ports}], one input port (or -1) per output, got shape {shape}")
     if given.dtype.kind not in "iu":
         raise BadInput(f"{owner}: sources must be whole numbers, got {given.dtype}")
-    wrong = np.argwhere((given < -1) | (given >= ports))
-    if wrong.size:
-        vector, output = (int(i) for i in wrong[0])
+    if given.size and (given.min() < -1 or given.max() >= ports):
+        vector, output = (int(i) for i in np.argwhere((given < -1) | (given >= ports))[0])
         number = int(given[vector, output])
         raise BadInput(f"{owner}: sources[{vector}, {output}] is {number}: an input port 0..{ports - 1}, or -1 for an idle output")
     return np.ascontiguousarray(given, dtype=np.int64)
@@ -161,7 +161,7 @@ class _Multistage:
             left, row = left[more], row[more]
 
     def _set(self, sources: Whole, middles: Whole, row: Whole, vectors: int, ends: Whole | None = None) -> Settings:
-        from trainyard.kernels.benes import set_switches
+        from trainyard.kernels.benes_switches import set_switches
 
         bits = np.zeros((len(sources), self.levels, 1 << self._bits), dtype=np.uint8)
         ends = np.broadcast_to(np.arange(self.ports), sources.shape) if ends is None else ends
@@ -170,7 +170,7 @@ class _Multistage:
 
     def deliver(self, settings: Settings, values: npt.ArrayLike) -> Floats:
         """What the outputs hold in the end: values[vectors, ports] pushed through every switch of every level, 0 where idle."""
-        from trainyard.kernels.benes import push
+        from trainyard.kernels.benes_switches import push
 
         if settings.bits.shape[1:] != (self.levels, 1 << self._bits):
             shape = f"[passes, {self.levels}, {1 << self._bits}]"
@@ -178,8 +178,9 @@ class _Multistage:
                 f"{type(self).__name__}: settings must hold bits {shape}, got {settings.bits.shape}: route them on this network"
             )
         given = checked_values(type(self).__name__, self.ports, settings.vectors, values)
-        results = np.zeros_like(given)
-        push(settings.bits, self._outer, self._bits, settings.row, settings.enable, given, results)
+        results, short = np.zeros_like(given), max(0, 8 - (1 << self._bits))
+        bits = np.pad(settings.bits, ((0, 0), (0, 0), (0, short))) if short else np.ascontiguousarray(settings.bits)
+        push(bits.view(np.uint64), self._outer, self._bits, settings.row, settings.enable, given, results)
         return results
 
     def cycles(self, sources: npt.ArrayLike) -> Whole:
@@ -213,6 +214,27 @@ class Benes(_Multistage):
     @property
     def _outer(self) -> int:
         return 1
+
+    def carry(self, sources: npt.ArrayLike, values: npt.ArrayLike) -> tuple[Floats, Whole]:
+        """`route` and `deliver` in one, without keeping the settings: what the outputs hold, and the passes of each vector.
+
+        >>> Benes(ports=4).carry([[2, 0, 2, -1]], [[1.0, 2.0, 3.0, 4.0]])
+        (array([[3., 1., 3., 0.]], dtype=float32), array([1]))
+        """
+        from trainyard.kernels.benes import route
+        from trainyard.kernels.benes_switches import carry
+
+        left = checked_sources("Benes", self.ports, sources)
+        given = checked_values("Benes", self.ports, len(left), values)
+        results, passes, row = np.zeros_like(given), np.ones(len(left), np.int64), np.arange(len(left))
+        while True:
+            middles = np.empty_like(left)
+            more = route(left, self._outer, ROUNDS, 0, middles) != 1
+            carry(left, middles, self._outer, self._bits, row, given, results)
+            if not more.any():
+                return results, passes
+            left, row = np.where(middles >= 0, -1, left)[more], row[more]
+            passes[row] += 1
 
     def naive_settings(self, sources: npt.ArrayLike) -> Settings:
         """Step vi of the walk-through (Sec. IV-E): source index minus destination index, its bits taken as diagonals.

@@ -69,8 +69,10 @@ class Bitmap:
         >>> Bitmap.random(64, 1000, nonzero=0.25, seed=7).nonzeros
         15845
         """
-        if not 0 <= nonzero <= 1:
+        if isinstance(nonzero, bool | str) or not isinstance(nonzero, int | float | np.number) or not 0 <= nonzero <= 1:
             raise BadInput(f"Bitmap.random: nonzero is a probability from 0 to 1, got {nonzero!r}")
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
+            raise BadInput(f"Bitmap.random: seed is a whole number, got {seed!r}")
         if rows < 0 or columns < 0:
             raise BadInput(f"Bitmap.random: rows and columns must not be negative, got {rows} x {columns}")
         words = np.empty((rows, -(-columns // 64)), np.uint64)
@@ -174,13 +176,16 @@ class Bitmap:
 
 
 def as_bitmap(mask: Any, shape: tuple[int, int], name: str) -> Bitmap:
-    """A mask of `shape` in any of its forms: a Bitmap, an array of that shape, `np.packbits(mask, axis=1)`, or a Bitmap's words.
+    """A mask of `shape` in any of its forms: a Bitmap, an array of that shape, `np.packbits(mask)` by row or whole, or words.
 
     >>> as_bitmap(np.packbits([[True, False, True]], axis=1), (1, 3), "a").bits()
     array([[ True, False,  True]])
     """
     rows, columns = shape
-    given = mask if isinstance(mask, Bitmap) else np.asarray(mask)
+    try:
+        given = mask if isinstance(mask, Bitmap) else np.asarray(mask)
+    except ValueError as error:  # rows of different lengths
+        raise MaskError(f"{name}: a mask of shape [{rows}, {columns}] is wanted, this is no matrix: {error}") from None
     if isinstance(given, Bitmap) and given.shape == (rows, columns):
         return given
     if isinstance(given, np.ndarray):
@@ -190,6 +195,8 @@ def as_bitmap(mask: Any, shape: tuple[int, int], name: str) -> Bitmap:
             if columns % 8 and np.any(given[:, -1] & np.uint8((1 << (8 - columns % 8)) - 1)):
                 raise MaskError(f"{name}: packed bits past column {columns} are set; was it packed with np.packbits(mask, axis=1)?")
             return Bitmap.of(np.unpackbits(given, axis=1, count=columns).view(np.bool_))
+        if given.dtype == np.uint8 and given.shape == (-(-rows * columns // 8),):
+            return Bitmap.of(np.unpackbits(given, count=rows * columns).view(np.bool_).reshape(rows, columns))
         if given.dtype == np.uint64 and given.shape == (rows, -(-columns // 64)):
             return Bitmap(given, columns)
         got = f"{given.dtype} {list(given.shape)}"
@@ -197,7 +204,8 @@ def as_bitmap(mask: Any, shape: tuple[int, int], name: str) -> Bitmap:
         got = f"Bitmap {list(given.shape)}"
     raise MaskError(
         f"{name}: a mask of shape [{rows}, {columns}] is wanted (numbers or bool), or uint8 [{rows}, {-(-columns // 8)}] "
-        f"from np.packbits(mask, axis=1), or uint64 words [{rows}, {-(-columns // 64)}], got {got}"
+        f"from np.packbits(mask, axis=1), or uint8 [{-(-rows * columns // 8)}] from np.packbits(mask), "
+        f"or uint64 words [{rows}, {-(-columns // 64)}], got {got}"
     )
 
 

@@ -7,6 +7,7 @@ counts are exact; from densities they are expectations, the same for every k.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ Mask = Operand | Bitmap | npt.ArrayLike
 """What is known of an operand's zeros: nothing, a density, a view of recorded bits, or the bits themselves."""
 
 Side = Literal["a", "b"]
+ROUNDING = 1e-12
+"""Of sums of expectations: what should be a whole number is taken as that."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,9 +53,10 @@ class Contraction:
         return self._rounded(self._held(side))
 
     def held_in_chunks(self, side: Side, chunk: int) -> Counts:
-        """The same for each run of `chunk` k's."""
+        """The same for each run of `chunk` k's; of expectations rounded up, so that no chunk that may hold something is empty."""
         each = np.broadcast_to(np.asarray(self._held(side), dtype=np.float64), (self.depth,))
-        return np.rint(np.add.reduceat(each, np.arange(0, self.depth, chunk))).astype(np.int64)
+        expected = np.add.reduceat(each, np.arange(0, self.depth, chunk))
+        return np.ceil(expected * (1 - ROUNDING)).astype(np.int64)
 
     @property
     def useful(self) -> int:
@@ -64,11 +68,10 @@ class Contraction:
         return mine.mean * other.some
 
     def _rounded(self, each: Any) -> int:
-        return int(each.sum()) if isinstance(each, np.ndarray) and each.dtype.kind in "iu" else _nearest(each, self.depth)
-
-
-def _nearest(each: Any, depth: int) -> int:
-    return round(float(np.sum(each)) if isinstance(each, np.ndarray) else float(each) * depth)
+        """Whole counts as they are; expectations rounded up, so that little is not nothing."""
+        if isinstance(each, np.ndarray):
+            return int(each.sum()) if each.dtype.kind in "iu" else math.ceil(float(each.sum()) * (1 - ROUNDING))
+        return each * self.depth if isinstance(each, int) else math.ceil(float(each) * self.depth * (1 - ROUNDING))
 
 
 def counts(op: MatMul, a: Mask, b: Mask) -> Contraction:

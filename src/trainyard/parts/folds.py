@@ -27,8 +27,10 @@ Axis = Literal["m", "n", "k"]
 Whole = TypeVar("Whole", int, npt.NDArray[np.int64])
 AXES: tuple[Axis, ...] = ("m", "n", "k")
 APART = -1
-COLUMNS = 9
-"""Numbers of a form in `row`; the last two are 0 except for a pooled one."""
+COLUMNS = 10
+"""Numbers of a form in `row`; the last three are 0 except for a pooled one."""
+WHOLE_SHARE = 1 << 20
+"""A share of 1, as compiled loops count it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +54,7 @@ class Folds:
     @property
     def row(self) -> tuple[int, ...]:
         """As numbers, for compiled loops: extents, axis of the stream, fixed, floor, units."""
-        return (self.m, self.n, self.k, AXES.index(self.stream), self.fixed, self.floor, self.units, 0, 0)
+        return (self.m, self.n, self.k, AXES.index(self.stream), self.fixed, self.floor, self.units, 0, 0, 0)
 
     def count(self, m: Whole, n: Whole, k: Whole) -> Whole:
         """Folds of an (m,k) x (k,n) product, those of the busiest unit."""
@@ -78,6 +80,8 @@ class Folds:
 class Pooled:
     """`stream` is m (the second operand is stationary) or n (the first); `drained` says what pays the drain: a fold or a pass.
 
+    `share` is the part of the stationary operand's elements that is held, where that is not all: an expectation, for choosing.
+
     >>> Pooled(pool=16, load=4, stream="m", drain=4).cycles(8, 3, 7)  # 21 elements: 6 cycles to load, 2 folds of 8 vectors
     30
     """
@@ -88,24 +92,33 @@ class Pooled:
     drain: int
     chunk: int | None = None
     drained: Literal["fold", "pass"] = "fold"
+    share: float = 1.0
+
+    @property
+    def _part(self) -> int:
+        return max(1, round(self.share * WHOLE_SHARE))
 
     @property
     def row(self) -> tuple[int, ...]:
         """In the columns of `Folds`: the chunk lies in that of k (0: all at once), the flag for passes in that of the floor."""
-        return (1, 1, self.chunk or 0, AXES.index(self.stream), self.drain, int(self.drained == "pass"), 1, self.pool, self.load)
+        flag = int(self.drained == "pass")
+        return (1, 1, self.chunk or 0, AXES.index(self.stream), self.drain, flag, 1, self.pool, self.load, self._part)
+
+    def _held(self, across: Whole, k: Whole) -> Whole:
+        return -(-across * k * self._part // WHOLE_SHARE)
 
     def passes(self, across: Whole, k: Whole) -> Whole:
         """How often all vectors of the streamed operand go through, beside `across` rows of the stationary one."""
         if self.chunk is None:
-            return -(-across * k // self.pool)
+            return -(-self._held(across, k) // self.pool)
         whole, rest = k // self.chunk, k % self.chunk
-        return whole * -(-across * self.chunk // self.pool) + -(-across * rest // self.pool)
+        return whole * -(-self._held(across, whole * 0 + self.chunk) // self.pool) + -(-self._held(across, rest) // self.pool)
 
     def count(self, m: Whole, n: Whole, k: Whole) -> Whole:
-        return -(-(n if self.stream == "m" else m) * k // self.pool)
+        return -(-self._held(n if self.stream == "m" else m, k) // self.pool)
 
     def cycles(self, m: Whole, n: Whole, k: Whole, repeats: int = 1) -> Whole:
         across, vectors = (n, m) if self.stream == "m" else (m, n)
         passes = self.passes(across, k)
         drains = passes if self.drained == "pass" else self.count(m, n, k)
-        return (-(-across * k // self.load) + passes * vectors + self.drain * drains) * repeats
+        return (-(-self._held(across, k) // self.load) + passes * vectors + self.drain * drains) * repeats

@@ -66,6 +66,8 @@ def test_every_metric_equals_a_count_element_by_element(case: tuple[Sigma, MatMu
         assert cost.cycles == loading + streaming + add
         if cost.cycles:
             peak = array.peak_macs_per_cycle
+            assert cost.folds == math.ceil(cost.held / peak)
+            assert cost.utilisation == pytest.approx(cost.held / (math.ceil(cost.held / peak) * peak))
             assert cost.overall_efficiency == pytest.approx(useful / (peak * cost.cycles))
             assert cost.compute_efficiency == pytest.approx(useful / (peak * streaming))
     best = array.cost(op, a=a, b=b)
@@ -172,6 +174,79 @@ def test_closed_forms_are_the_dense_cost() -> None:
             for m, n, k in ((1, 1, 1), (7, 9, 11), (32, 5, 64), (3, 100, 10)):
                 for form, side in zip(array.folds, ("a", "b"), strict=True):
                     assert form.cycles(m, n, k) == array.cost(MatMul(m, n, k), stationary=side).cycles  # type: ignore[arg-type]
+
+
+@pytest.mark.unit
+def test_a_density_that_leaves_chunks_nearly_empty_still_streams_them() -> None:
+    array, op = Sigma(streaming="limited"), MatMul(4, 2048, 65536)
+    expected = array.cost(op, a=Density(0.0009), stationary="a")
+    exact = array.cost(op, a=Bitmap.random(4, 65536, nonzero=0.0009, seed=5), stationary="a")
+    assert exact.streaming <= expected.streaming <= 3 * exact.streaming
+    full = MatMul(256, 300, 1000)
+    for p in (0.05, 0.3, 0.9):
+        drawn = array.cost(full, a=Bitmap.random(256, 1000, nonzero=p, seed=6), stationary="a")
+        assert array.cost(full, a=Density(p), stationary="a").cycles == pytest.approx(drawn.cycles, rel=0.02)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[Sigma, MatMul, Density]:
+    array = Sigma(
+        dpes=draw(st.integers(1, 40)),
+        multipliers=draw(st.sampled_from([1, 2, 8, 128])),
+        bandwidth=draw(st.integers(1, 40)),
+        streaming=draw(st.sampled_from(["wide", "limited"])),
+        stationary=draw(st.sampled_from(["best", "a", "b"])),
+    )
+    size = st.integers(1, 40)
+    op = MatMul(draw(size), draw(size), draw(size), draw(st.integers(2, 20)))
+    return array, op, Density(draw(st.sampled_from([0.2, 0.7, 1.0])))
+
+
+@pytest.mark.unit
+@given(batches())
+def test_metrics_of_several_products_at_once_can_be(case: tuple[Sigma, MatMul, Density]) -> None:
+    array, op, a = case
+    cost, one = array.cost(op, a=a), array.cost(replace(op, count=1), a=a)
+    assert cost.cycles <= op.count * one.cycles
+    assert cost.loading + cost.streaming + cost.add == cost.cycles
+    assert min(cost.loading, cost.streaming, cost.add) >= 0
+    assert cost.useful == op.count * one.useful
+    assert 0 <= cost.utilisation <= 1 + 1e-9
+    assert 0 <= cost.overall_efficiency <= 1 + 1e-9
+    assert 0 <= cost.compute_efficiency <= 1 + 1e-2  # expectations are rounded
+    assert cost.slots >= cost.useful * 0.99
+
+
+@pytest.mark.unit
+@given(st.lists(batches().map(lambda case: case[1:]), min_size=1, max_size=3), batches().map(lambda case: case[0]))
+def test_concurrent_is_never_slower_than_one_after_another(given: list[tuple[MatMul, Density]], array: Sigma) -> None:
+    products = [Product(op=op, a=a) for op, a in given]
+    together = array.concurrent(products)
+    assert together.cycles <= sum(array.cost(product.op, a=product.a).cycles for product in products)
+    assert max(together.finish) == together.cycles
+    assert all(0 < end <= together.cycles for end in together.finish)
+
+
+@pytest.mark.unit
+@given(cases())
+def test_events_are_what_goes_through_the_fabric(case: tuple[Sigma, MatMul, Bits, Bits]) -> None:
+    array, op, a, b = case
+    for side in ("a", "b"):
+        cost = array.cost(op, a=a, b=b, stationary=side)  # type: ignore[arg-type]
+        events, vectors, passes = cost.events, op.N if side == "a" else op.M, cost.streaming // (op.N if side == "a" else op.M)
+        assert events["mac"] == events["multiplication"] == events["addition"] == cost.useful
+        assert events["stationary_load"] == events[f"scratchpad_read_{side}"] == cost.held
+        assert events["distribution"] == cost.held + cost.useful
+        assert events["multiplier_slot"] == cost.streaming * array.peak_macs_per_cycle
+        other = events[f"scratchpad_read_{'b' if side == 'a' else 'a'}"]
+        assert events["broadcast"] == cost.held + other
+        still = int((b if side == "a" else a)[(a.any(0), slice(None)) if side == "a" else (slice(None), b.any(1))].sum())
+        assert still <= other + 1e-9 if cost.held > 0 and array.streaming == "limited" else other <= still * max(1, cost.folds)
+        split = vectors * max(0, passes - 1)
+        assert events["scratchpad_read_out"] in (split, split * (op.M if side == "a" else op.N))
+        assert events["scratchpad_write_out"] == op.M * op.N + events["scratchpad_read_out"]
+    pairs = array.cost(op, a=a, b=b, stationary="none")
+    assert pairs.events["broadcast"] == pairs.events["distribution"] == 2 * pairs.useful
 
 
 @pytest.mark.unit

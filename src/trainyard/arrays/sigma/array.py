@@ -56,7 +56,8 @@ CHOICES = {
 class SigmaCost(ArrayCost):
     """The metrics of Table II. `multipliers` is all that the fabric has; `useful` counts products of two non-zeros.
 
-    Of several products side by side, `streaming` is what is left of the cycles beside all loading and the drain of each round.
+    `places` are multipliers offered over all folds, `slots` multipliers over all cycles of streaming. Of several products side by
+    side both add up over their Flex-DPUs, and cycles are told apart as the product sees them that ends last in its round.
     """
 
     stationary: Stationary
@@ -66,17 +67,19 @@ class SigmaCost(ArrayCost):
     folds: int
     held: int
     useful: int
+    places: int
+    slots: int
     multipliers: int
 
     @property
     def utilisation(self) -> float:
         """Share of the multipliers that hold a non-zero, over all folds; without local reuse, that get a pair of two non-zeros."""
-        return _share(self.held, self.folds * self.multipliers)
+        return _share(self.held, self.places)
 
     @property
     def compute_efficiency(self) -> float:
         """Cycles that the useful products would take on all multipliers, over the cycles of streaming."""
-        return _share(self.useful, self.streaming * self.multipliers)
+        return _share(self.useful, self.slots)
 
     @property
     def overall_efficiency(self) -> float:
@@ -92,7 +95,9 @@ def _share(part: int, whole: int) -> float:
 class Sigma:
     """`dpes` Flex-DPEs of `multipliers` each behind an input of `bandwidth` elements per cycle.
 
-    `stationary` is which operand stays where a product does not say: a, b, none of them, or the better of a and b.
+    `stationary` is which operand stays where a product does not say: a, b, none of them, or the better of a and b. Fewer non-zeros
+    never take longer with `across="tree"`; in a `chain` or a `buffer` they may, as other rows then cross Flex-DPEs. Twice the
+    bandwidth never does; a little more may under `limited` streaming, which cuts K elsewhere.
 
     >>> cost = Sigma().cost(MatMul(128, 2048, 4096), stationary="a")  # 524288 elements: 32 folds of 2048 vectors
     >>> cost.loading, cost.streaming, cost.add, cost.cycles
@@ -145,6 +150,10 @@ class Sigma:
         """Those of a tree come near enough to choose tiles by."""
         return _forms(self)
 
+    def guided(self, a: float, b: float) -> tuple[Pooled, ...]:
+        """Schedules of operands with such shares of non-zeros, to choose tiles by."""
+        return tuple(replace(form, share=a if form.stream == "n" else b) for form in _forms(self))
+
     @property
     def components(self) -> tuple[Component, ...]:
         from trainyard.arrays.sigma.components import sigma_components
@@ -174,20 +183,25 @@ class Sigma:
         """Multiply two matrices through switches, multipliers and adders."""
         from trainyard.arrays.sigma.execution import execute
 
+        if self.multipliers < 2:
+            raise BadInput("Sigma.execute: a Flex-DPE of one multiplier has no networks to go through: give it two or more")
         return execute(self, a, b, self.stationary if stationary is None else stationary)
 
     def concurrent(self, products: Sequence[Product]) -> ArrayCost:
         """On Flex-DPUs side by side, in rounds, or one after another: whatever is fastest."""
         from trainyard.parts.contraction import counts
 
-        if not products or self.stationary == "none" or self.across != "tree":
-            return one_after_another(self, products)
+        apart = one_after_another(self, products)
+        if len(products) < 2 or self.stationary == "none" or self.across != "tree":
+            return apart
         mets = [counts(product.op, product.a, product.b) for product in products]
         demands, owner = [], []
         for index, (product, met) in enumerate(zip(products, mets, strict=True)):
             demands += [self._demand(product.op, met)] * product.op.count
             owner += [index] * product.op.count
         found = self._together(tuple(demands))
+        if found.cycles >= apart.cycles:
+            return apart
         finish, events = [0] * len(products), dict[str, float]()
         for index, side, end in zip(owner, found.choice, found.finish, strict=True):
             finish[index] = max(finish[index], end)
@@ -206,6 +220,8 @@ class Sigma:
         """Masks are views of recorded zeros, matrices of any type (non-zero is not zero), or packed (`parts.bitmaps`)."""
         from trainyard.parts.contraction import counts
 
+        if not isinstance(op, MatMul):
+            raise BadInput(f"Sigma.cost takes a product such as MatMul(128, 2048, 4096), got {op!r}")
         chosen = self.stationary if stationary is None else stationary
         if chosen not in get_args(Dataflow):
             raise UnknownName("stationary", str(chosen), get_args(Dataflow), where="Sigma.cost")
@@ -290,29 +306,39 @@ class Sigma:
         demand = self._demand(one, met, sides)
         found = _equal_products(self, tuple(demand.items()), op.count)
         held = [demand[side] for side in found.choice]
-        loading = add = folds = 0
+        sizes = [len(group) for group in found.groups]
+        alone = [
+            (self._fabric.stream(product, size), self._fabric.add(product, size)) for product, size in zip(held, sizes, strict=True)
+        ]
+        loading = streaming = add = began = 0
         for products in found.rounds:
-            loading += -(-sum(held[index].nonzeros for index in products) // self.bandwidth)
             last = max(products, key=found.finish.__getitem__)
-            add += self._fabric.add(held[last], len(found.groups[last]))
-            folds += held[last].passes(len(found.groups[last]) * self.multipliers, "wide")
+            spent = found.finish[last] - began - alone[last][1]
+            streamed = alone[last][0]
+            if self.streaming == "limited":  # slowed by its neighbours, once all are loaded
+                streamed = spent - -(-sum(held[index].nonzeros for index in products) // self.bandwidth)
+            loading, streaming, add = loading + spent - streamed, streaming + streamed, add + alone[last][1]
+            began = found.finish[last]
+        folds = [product.passes(size * self.multipliers, "wide") for product, size in zip(held, sizes, strict=True)]
         events = dict[str, float]()
         for side in dict.fromkeys(found.choice):
             times = found.choice.count(side)
             for name, count in self._stationary(one, met, side).events.items():
                 events[name] = events.get(name, 0.0) + count * times
-        streaming = found.cycles - loading - add
+        slots = sum(cycles * size for (cycles, _), size in zip(alone, sizes, strict=True)) * self.multipliers
         return SigmaCost(
             cycles=found.cycles,
             finish=(found.cycles,),
-            events=events,
+            events={**events, "multiplier_slot": float(slots)},
             stationary=found.choice[0],
             loading=loading,
             streaming=streaming,
             add=add,
-            folds=folds,
+            folds=sum(folds),
             held=sum(product.nonzeros for product in held),
             useful=met.useful * op.count,
+            places=sum(count * size for count, size in zip(folds, sizes, strict=True)) * self.multipliers,
+            slots=slots,
             multipliers=self.peak_macs_per_cycle,
         )
 
@@ -388,6 +414,8 @@ class Sigma:
             folds=folds,
             held=held,
             useful=useful,
+            places=folds * self.peak_macs_per_cycle,
+            slots=streaming * times * self.peak_macs_per_cycle,
             multipliers=self.peak_macs_per_cycle,
         )
 
