@@ -35,11 +35,11 @@ CASES = (
     (Sigma(),                                "a",        0.2,         0.7,         TARGET),
     (Sigma(),                                "b",        0.2,         0.7,         TARGET),
     (LIMITED,                                "a",        0.2,         0.7,         TARGET),
-    (Sigma(),                                "none",     0.2,         0.7,         None),
+    (Sigma(),                                "none",     0.2,         0.7,         TARGET),
     (Sigma(dpes=512, multipliers=32),        "a",        0.2,         0.7,         None),
     (Sigma(dpes=32, multipliers=512),        "a",        0.2,         0.7,         None),
-    (Sigma(across="chain"),                  "a",        0.2,         0.7,         None),
-    (Sigma(across="buffer"),                 "a",        0.2,         0.7,         None),
+    (Sigma(across="chain"),                  "a",        0.2,         0.7,         TARGET),
+    (Sigma(across="buffer"),                 "a",        0.2,         0.7,         TARGET),
 )
 # fmt: on
 

@@ -7,7 +7,8 @@ import pytest
 
 from trainyard.arrays.tensordash.scheduler import Scheduler
 from trainyard.arrays.tensordash.walkthrough import EXAMPLE, cycles, example
-from trainyard.report.tensordash import WAITS, WIDEST, figure
+from trainyard.report.sheet import WAITS, WIDEST
+from trainyard.report.tensordash import figure
 
 
 @pytest.mark.parametrize(("unit", "steps"), [(Scheduler(), 12), (Scheduler(depth=2), 5), (Scheduler(lanes=16, depth=3), 9)])

@@ -1,5 +1,5 @@
-"""Compiled loops of the distribution networks: Benes (choose the middle switch of every connection, set the switches, push the
-values), butterfly (passes) and mesh (arrival times).
+"""Compiled loops of the distribution networks: Benes (choose the middle switch of every connection; `benes_switches` sets the
+switches and pushes the values), butterfly (passes) and mesh (arrival times).
 
 Ports, levels and the law of a conflict are those of `parts.benes`. A connection is an output d with its source; its *middle* is the
 number of the switch it passes at the middle level, whose bits are chosen lowest first. After k bits it sits on the link
@@ -15,8 +15,6 @@ from numba import njit
 
 Whole = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]
-Bits = npt.NDArray[np.uint8]
-Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 
 PRESSURE = 4
@@ -24,116 +22,132 @@ PRESSURE = 4
 
 
 @njit(cache=True, nogil=True)
-def _find(parent: Small, parity: Small, node: int) -> int:
-    """Root of a block and the parity to it, as 2 * root + parity; the path is shortened."""
-    root, odd = node, 0
-    while parent[root] != root:
-        odd ^= parity[root]
-        root = parent[root]
-    left = odd
-    while parent[node] != root and parent[node] != node:
-        above, rest = parent[node], left ^ parity[node]
-        parent[node], parity[node] = root, left
-        node, left = above, rest
-    return 2 * root + odd
+def _find(tree: Small, place: int) -> int:
+    """Root of a block (the two input links of a switch) and the parity to it, as 2 * root + parity, from an input link."""
+    at = place
+    above = tree[at >> 1] ^ (at & 1)
+    while above != at:
+        at, above = above, tree[above >> 1] ^ (above & 1)
+    tree[place >> 1] = at ^ (place & 1)
+    return at
 
 
 @njit(cache=True, nogil=True)
-def _differ(parent: Small, parity: Small, one: int, other: int) -> bool:
+def _differ(tree: Small, one: int, other: int) -> bool:
     """Two bound sources (by their input links) take different halves from now on; false if they are known to take the same."""
-    odd = 1 ^ (one & 1) ^ (other & 1)
-    first, second = _find(parent, parity, one >> 1), _find(parent, parity, other >> 1)
-    if first >> 1 == second >> 1:
-        return ((first ^ second) & 1) == odd
-    parent[first >> 1] = second >> 1
-    parity[first >> 1] = (first ^ second ^ odd) & 1
-    return True
+    first, second = _find(tree, one), _find(tree, other)
+    if first ^ second > 1:
+        tree[first >> 1] = second ^ (first & 1) ^ 1
+        return True
+    return first != second
 
 
 @njit(cache=True, nogil=True)
-def _bind(level: int, width: int, into: Small, out: Small, parent: Small, parity: Small) -> bool:
+def _bind(end: int, link: Small, source: Small, at: Small, used: Small, tree: Small, crowded: Small, pairs: Small) -> bool:
     """Must (links of one switch) and may (links that meet one level on) differ, for sources that share their switch.
 
-    False where a loop of those that must is odd; its last link is left out.
+    False where a loop of those that must is odd; its last link is left out. Pairs are listed first, without branches that depend on
+    the map: a processor guesses those wrong half of the time.
     """
-    even = True
-    for node in range(parent.size):
-        parent[node], parity[node] = node, 0
-    for link in range(0, out.size, 2):
-        one, other = out[link], out[link + 1]
-        if one >= 0 and other >= 0 and one != other:
-            base = link & ~(width - 1)
-            first, second = base + (one >> level), base + (other >> level)
-            if into[first ^ 1] >= 0 and into[second ^ 1] >= 0:
-                even &= _differ(parent, parity, first, second)
-    for link in range(0, out.size, 4):
-        a, b, c, d = out[link], out[link + 1], out[link + 2], out[link + 3]
-        one, other = max(a, b), max(c, d)
-        crowded = (a != b and min(a, b) >= 0) or (c != d and min(c, d) >= 0)  # a switch that splits its two anyway
-        if crowded or one < 0 or other < 0 or one == other:
-            continue
-        base = link & ~(width - 1)
-        first, second = base + (one >> level), base + (other >> level)
-        if into[first ^ 1] >= 0 and into[second ^ 1] >= 0:
-            _differ(parent, parity, first, second)
+    found, even = 0, True
+    for e in range(end):
+        apart = (link[e] ^ 1 == link[e + 1]) & (source[e] != source[e + 1])
+        crowded[link[e] >> 1] |= apart  # a switch that splits its two anyway
+        pairs[0, found], pairs[1, found] = at[e], at[e + 1]
+        found += apart & used[at[e] ^ 1] & used[at[e + 1] ^ 1]
+    must = found
+    for e in range(end):
+        switch = link[e] >> 1
+        apart = (switch ^ 1 == link[e + 1] >> 1) & (source[e] != source[e + 1])
+        pairs[0, found], pairs[1, found] = at[e], at[e + 1]
+        found += apart & ~(crowded[switch] | crowded[switch ^ 1]) & used[at[e] ^ 1] & used[at[e + 1] ^ 1]
+    for pair in range(found):
+        even &= _differ(tree, pairs[0, pair], pairs[1, pair]) | (pair >= must)
     return even
 
 
 @njit(cache=True, nogil=True)
-def _halves(level: int, width: int, into: Small, out: Small, parent: Small, parity: Small, half: Small) -> None:
-    """Half (0 or 1) of each output link: of its source where that is bound, else away from what it would meet."""
-    for group in range(0, out.size, 4):
-        base = group & ~(width - 1)
-        for link in range(group, group + 4):
-            half[link] = -1
-            if out[link] >= 0:
-                at = base + (out[link] >> level)
-                if into[at ^ 1] >= 0:
-                    half[link] = (_find(parent, parity, at >> 1) ^ at) & 1
-        for link in range(group, group + 4):
-            source = out[link]
-            if source < 0 or half[link] >= 0:
-                continue
-            mate = link ^ 1
-            if out[mate] >= 0 and half[mate] >= 0:
-                half[link] = half[mate] if out[mate] == source else 1 - half[mate]
-                continue
-            lean = 0
-            for near in (link ^ 2, link ^ 3):
-                if out[near] >= 0 and half[near] >= 0:
-                    weight = -1 if out[near] == source else 2
-                    lean += weight if half[near] == 0 else -weight
-            half[link] = (source >> (level + 1)) & 1 if lean == 0 else int(lean > 0)
+def _halves(
+    level: int, end: int, link: Small, source: Small, at: Small, used: Small, tree: Small, held: Small, free: Small, sign: Small
+) -> None:
+    """Half of each output link (sign 1: half 0, -1: half 1): of its source where that is bound, else away from what it would meet.
+
+    Weights: the mate of the switch decides; else the two links met one level on, of which another source weighs twice a like one;
+    else a bit of the source.
+    """
+    loose = 0
+    for e in range(end):
+        bound = used[at[e] ^ 1]
+        sign[link[e]] = (1 - 2 * (_find(tree, at[e]) & 1)) * bound
+        free[loose] = e
+        loose += 1 - bound
+    for one in range(loose):
+        here, mine = link[free[one]], source[free[one]]
+        lean = sign[here ^ 1] * (16 - 32 * (held[here ^ 1] == mine)) + ((mine >> level) & 2) - 1
+        lean += sign[here ^ 2] * (4 - 6 * (held[here ^ 2] == mine)) + sign[here ^ 3] * (4 - 6 * (held[here ^ 3] == mine))
+        sign[here] = 1 - 2 * (lean > 0)
 
 
 @njit(cache=True, nogil=True)
 def _looped(sources: Whole, outer: int, middle: Whole, work: Small) -> bool:
-    """The looping algorithm with multicast, one bit of all middles at a time; false where an odd loop leaves clashes."""
+    """The looping algorithm with multicast, one bit of all middles at a time; false where an odd loop leaves clashes.
+
+    Connections (output link, source, output) are kept in the order of their links: half 0 before half 1 after each bit.
+    """
     links = sources.size << outer
-    into, out, next_into, next_out = work[0, :links], work[1, :links], work[2, :links], work[3, :links]
-    half, place, parent, parity = work[4], work[5], work[6, : links // 2], work[7, : links // 2]
-    into[:], out[:] = -1, -1
+    link, source, lane, next_link, next_source, next_lane = work[0], work[1], work[2], work[3], work[4], work[5]
+    at, used, tree, crowded, held, free, sign = work[6], work[7], work[8], work[9], work[10], work[11], work[12]
+    clashing, pairs = work[13], work[14:16]
+    end = 0
     for d in range(sources.size):
-        if sources[d] >= 0:
-            source = sources[d] << outer
-            place[d], out[d << outer], into[source] = d << outer, source, source
+        middle[d] = -1
+        link[end], source[end], lane[end] = d << outer, sources[d] << outer, d
+        end += sources[d] >= 0
     level, width, even = 0, links, True
     while width > 2:
-        even &= _bind(level, width, into, out, parent, parity)
-        _halves(level, width, into, out, parent, parity, half)
-        next_into[:], next_out[:] = -1, -1
-        for d in range(sources.size):
-            if sources[d] >= 0:
-                link, source = place[d], sources[d] << outer
-                side = half[link] * (links >> 1)
-                place[d] = (link >> 1) + side
-                next_out[place[d]] = source
-                next_into[((link & ~(width - 1)) >> 1) + side + (source >> (level + 1))] = source
-        into, next_into, out, next_out = next_into, into, next_out, out
+        for n in range(links):
+            used[n], crowded[n], sign[n] = 0, 0, 0
+        link[end], source[end], at[end] = 4 * links, -1, 0  # beyond the last: meets nothing
+        for e in range(end):
+            at[e] = (link[e] & ~(width - 1)) + (source[e] >> level)
+            used[at[e]] = 1
+            tree[at[e] >> 1] = at[e] & ~1
+            held[link[e]] = source[e]
+        shown = source if even else clashing
+        for e in range(0 if even else end):  # of sources that clash on a link the last one counts
+            shown[e] = held[link[e]]
+            at[e] = (link[e] & ~(width - 1)) + (shown[e] >> level)
+        even &= _bind(end, link, shown, at, used, tree, crowded, pairs)
+        _halves(level, end, link, shown, at, used, tree, held, free, sign)
+        low, high = 0, 0
+        for e in range(end):
+            high += sign[link[e]] > 0
+        for e in range(end):
+            half = sign[link[e]] < 0
+            to = high if half else low
+            next_link[to], next_source[to], next_lane[to] = (link[e] >> 1) + half * (links >> 1), source[e], lane[e]
+            high += half
+            low += 1 - half
+        link, next_link, source, next_source, lane, next_lane = next_link, link, next_source, source, next_lane, lane
         level, width = level + 1, width >> 1
-    for d in range(sources.size):
-        middle[d] = place[d] >> 1 if sources[d] >= 0 else -1
+    for e in range(end):
+        middle[lane[e]] = link[e] >> 1
     return even
+
+
+@njit(cache=True, nogil=True)
+def _ranked(sources: Whole, bits: int, middle: Whole) -> bool:
+    """The rank of its source as the middle of each connection, where no source is below the one before; else false."""
+    rank, before = -1, -1
+    for d in range(sources.size):
+        middle[d] = -1
+        if sources[d] >= 0:
+            if sources[d] < before:
+                return False
+            rank += sources[d] != before
+            before = sources[d]
+            middle[d] = rank & ((1 << bits) - 1)
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -316,7 +330,8 @@ def _searched(
 def route(sources: Whole, outer: int, rounds: int, limit: int, middles: Whole) -> Whole:
     """Middle of every connection of every vector, -1 where idle or put off; per vector 1 all routed, 0 proven blocked, -1 put off.
 
-    The looping algorithm first, then `rounds` of negotiation, then a complete search of at most `limit` steps (0: none).
+    A vector like the one before is routed like it. Ranks where sources do not decrease; else the looping algorithm, then `rounds`
+    of negotiation, then a complete search of at most `limit` steps (0: none).
     """
     vectors, ports = sources.shape
     n = 0
@@ -324,13 +339,19 @@ def route(sources: Whole, outer: int, rounds: int, limit: int, middles: Whole) -
         n += 1
     bits = n - 1 + outer
     answers = np.ones(vectors, dtype=np.int64)
-    work = np.empty((8, ports << outer), dtype=np.int32)
+    work = np.empty((16, (ports << outer) + 1), dtype=np.int32)
     first = np.empty((bits + 1, ports), dtype=np.int32)
     stack = np.empty((4, max(ports, 2 * bits + 4)), dtype=np.int32)
     used = np.zeros((2, 0), dtype=np.int32)
     load, past = used, used
     for vector in range(vectors):
-        if _looped(sources[vector], outer, middles[vector], work):
+        same = vector > 0
+        for d in range(ports):
+            same &= sources[vector, d] == sources[vector - 1, d]
+        if same:
+            middles[vector], answers[vector] = middles[vector - 1], answers[vector - 1]
+            continue
+        if _ranked(sources[vector], bits, middles[vector]) or _looped(sources[vector], outer, middles[vector], work):
             continue
         if used.size == 0:
             used = np.zeros((2, ((2 << bits) - 2) << n), dtype=np.int32)
@@ -345,59 +366,6 @@ def route(sources: Whole, outer: int, rounds: int, limit: int, middles: Whole) -
             if answers[vector] == 1:
                 middles[vector] = found
     return answers
-
-
-@njit(cache=True, nogil=True)
-def set_switches(sources: Whole, middles: Whole, ends: Whole, outer: int, bits: int, settings: Bits) -> None:
-    """Select bits along every path from a source over its middle to output `ends`; `settings` is zero before. Middle -1: none."""
-    last = 2 * bits
-    for vector in range(sources.shape[0]):
-        for d in range(sources.shape[1]):
-            middle = middles[vector, d]
-            if middle < 0:
-                continue
-            source, end = sources[vector, d] << outer, ends[vector, d] << outer
-            column, came = source >> 1, source & 1
-            for level in range(last + 1):
-                if level < bits:
-                    stride = 1 << level
-                    turn = (column ^ middle) & stride
-                elif level < last:
-                    stride = 1 << (last - 1 - level)
-                    turn = (column ^ (end >> 1)) & stride
-                else:
-                    turn = end & 1
-                goes = int(turn != 0)
-                cell = settings[vector, level, column]
-                settings[vector, level, column] = (cell & ~np.uint8(1 << goes)) | np.uint8(came << goes)
-                if level < last:
-                    column ^= turn
-                came = goes
-
-
-@njit(cache=True, nogil=True)
-def push(settings: Bits, outer: int, bits: int, rows: Whole, enable: Flags, values: Floats, results: Floats) -> None:
-    """Values of vector rows[p] through the switches of pass p, level by level; outputs that are enabled take what arrives."""
-    switches = 1 << bits
-    straight, across = np.empty(switches, dtype=np.float32), np.empty(switches, dtype=np.float32)
-    down, slant = np.empty(switches, dtype=np.float32), np.empty(switches, dtype=np.float32)
-    for row in range(rows.size):
-        for column in range(switches):
-            straight[column] = values[rows[row], column if outer else 2 * column]
-            across[column] = np.float32(0) if outer else values[rows[row], 2 * column + 1]
-        for level in range(2 * bits + 1):
-            for column in range(switches):
-                chosen = settings[row, level, column]
-                down[column] = across[column] if chosen & 1 else straight[column]
-                slant[column] = across[column] if chosen & 2 else straight[column]
-            if level < 2 * bits:
-                stride = 1 << level if level < bits else 1 << (2 * bits - 1 - level)
-                for column in range(switches):
-                    straight[column], across[column] = down[column], slant[column ^ stride]
-        for d in range(enable.shape[1]):
-            if enable[row, d]:
-                column = d if outer else d >> 1
-                results[rows[row], d] = slant[column] if not outer and d & 1 else down[column]
 
 
 @njit(cache=True, nogil=True)

@@ -1,6 +1,7 @@
-"""Loops of SIGMA's controller: counters of the streaming operand, what each Flex-DPE takes of a vector, and pairs without reuse.
+"""Loops of SIGMA's controller and multipliers: counters of the streaming operand, what each Flex-DPE takes of a vector, its
+products, and pairs without reuse.
 
-Twins in plain Python: tests/arrays/sigma/test_controller.py.
+Twins in plain Python: tests/arrays/sigma/test_controller.py, test_execution.py.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 from numba import njit
+
+from trainyard.kernels.adder_trees import fan_route, fan_steps, groups_of, sums_of
 
 Reals = npt.NDArray[np.float32]
 Whole = npt.NDArray[np.int64]
@@ -62,6 +65,36 @@ def connect(
             if source >= 0:
                 listening += 1
     return listening
+
+
+@njit(cache=True, nogil=True)
+def multiply(delivered: Reals, stationary: Reals, sources: Whole, products: Reals) -> None:
+    """What was delivered times what is held, [vectors or 1, multipliers]; 0 where nothing is listened to."""
+    for vector in range(len(delivered)):
+        row = min(vector, len(stationary) - 1)
+        for lane in range(delivered.shape[1]):
+            product = delivered[vector, lane] * stationary[row, lane]
+            products[vector, lane] = product if sources[vector, lane] >= 0 else np.float32(0)
+
+
+@njit(cache=True, nogil=True)
+def sum_each(products: Reals, vec_ids: Whole) -> tuple[Whole, Whole, Reals]:
+    """FAN set anew for every row of products, by that row's vecIDs: row, id and sum of every dot product."""
+    rows, lanes = products.shape
+    count = 0
+    for row in range(rows):
+        for lane in range(lanes):
+            count += vec_ids[row, lane] >= 0 and (lane == 0 or vec_ids[row, lane] != vec_ids[row, lane - 1])
+    where, names, totals = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, np.float32)
+    end = 0
+    for row in range(rows):
+        ids, starts, ends, of_lane = groups_of(vec_ids[row])
+        mode, left, right = fan_route(of_lane, starts, ends)
+        _, targets, sources, outlets, _ = fan_steps(mode, left, right, of_lane, starts, ends)
+        sums = sums_of(products[row : row + 1], targets, sources, outlets, 4 * lanes)
+        begin, end = end, end + ids.size
+        where[begin:end], names[begin:end], totals[begin:end] = row, ids, sums[0]
+    return where, names, totals
 
 
 @njit(cache=True, nogil=True)

@@ -19,8 +19,8 @@ from trainyard.arrays.sigma.execution import Fabric
 from trainyard.arrays.sigma.walkthrough import EXAMPLE, Example, Story, Unit, links, story, stride
 from trainyard.errors import BadInput
 from trainyard.parts.adder_trees import ADD, BYPASS
-from trainyard.report.colours import CLASSES, NEUTRAL, PHASES, SPARE, styled
-from trainyard.report.tensordash import CELL_PIXELS, GREY, LEGEND_SIZE, WAITS, WIDEST, Sheet
+from trainyard.report.colours import CLASSES, NEUTRAL, PHASES, SPARE
+from trainyard.report.sheet import GREY, WAITS, WIDEST, Sheet
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -85,15 +85,15 @@ def figure(given: Example = EXAMPLE, *, vector: int = 0) -> go.Figure:
         if number % beside == 0:
             _names(sheet, told, y)
     high = top + -(-len(told.units) // beside) * (tall + GAP)
-    for number, line in enumerate(LEGEND):
-        sheet.texts.append((-1.0, high + 0.7 * number, line, GREY, LEGEND_SIZE))
+    sheet.legend(LEGEND, high)
     across = max(right, MARGIN + beside * (wide + GAP) - GAP, LEAST)
     found, array = told.allocation, given.array
     title = (
         f"SIGMA, {array.dpes} Flex-DPEs of {array.multipliers}: {found.useful} stationary values, {found.folds} "
         f"{'fold' if found.folds == 1 else 'folds'}, {told.done.cycles} cycles; vector {vector} in the switches"
     )
-    return _drawn(sheet, wires, title, _sentence(told, vector), across, high + 0.5 * len(LEGEND))
+    sheet.shapes = [*wires.shapes(), *sheet.shapes]
+    return sheet.figure(title, _sentence(told, vector), across, high + 0.5 * len(LEGEND))
 
 
 def _matrices(sheet: Sheet, told: Story, vector: int) -> float:
@@ -275,27 +275,6 @@ def _sums(sheet: Sheet, wires: Wires, told: Story, unit: Unit, vector: int, plac
         hover = f"row {row}: {total:g} after {int(unit.reduction.finish[group])} cycles{rest}"
         sheet.cell(middle - 0.5, y, colour_of(row), f"{total:g}", hover)
         sheet.text(middle, y + 1.3, f"row {row}{'*' if parts > 1 else ''}", colour_of(row))
-
-
-def _drawn(sheet: Sheet, wires: Wires, title: str, description: str, wide: float, high: float) -> go.Figure:
-    import plotly.graph_objects as go
-
-    drawn = go.Figure(layout={"shapes": [*wires.shapes(), *sheet.shapes]})
-    for size in sorted({entry[4] for entry in sheet.texts}):
-        across, down, text, ink, _ = zip(*(entry for entry in sheet.texts if entry[4] == size), strict=True)
-        place = "middle right" if size == LEGEND_SIZE else "middle center"
-        font = {"size": size, "color": ink}
-        drawn.add_scatter(
-            x=across, y=down, text=text, mode="text", textposition=place, textfont=font, hoverinfo="skip", cliponaxis=False
-        )
-    across, down, hover = zip(*sheet.hovers, strict=True)
-    invisible = {"size": CELL_PIXELS * 0.8, "symbol": "square", "opacity": 0}
-    drawn.add_scatter(x=across, y=down, text=hover, mode="markers", marker=invisible, hovertemplate="%{text}<extra></extra>")
-    styled(drawn, title, description, x="", y="", height=round((high + 3.0) * CELL_PIXELS) + 60)
-    drawn.update_layout(showlegend=False, margin={"b": 12, "t": 48, "l": 12, "r": 12}, width=round((wide + 2.0) * CELL_PIXELS) + 24)
-    drawn.update_xaxes(visible=False, range=[-1.5, wide + 0.5], fixedrange=True)
-    drawn.update_yaxes(visible=False, range=[high + 0.5, -2.5], scaleanchor="x", fixedrange=True)
-    return drawn
 
 
 def _sentence(told: Story, vector: int) -> str:

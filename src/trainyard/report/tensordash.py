@@ -6,14 +6,14 @@ pair's own lane, slanted is lookaside. The cycles are those of `arrays.tensordas
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from trainyard.arrays.tensordash.walkthrough import DONE, PAST, WAITING, Cycle, cycles, option_name
-from trainyard.report.colours import CLASSES, NEUTRAL, PHASES, styled
+from trainyard.report.colours import CLASSES, PHASES
+from trainyard.report.sheet import WAITS, WIDEST, Sheet
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -23,53 +23,11 @@ if TYPE_CHECKING:
 COLOURS = (
     CLASSES["compute"], CLASSES["synchronisation"], PHASES["grad_weight"], PHASES["loss"], PHASES["update"], CLASSES["copy"],
 )  # fmt: skip
-DARK_ON = (CLASSES["synchronisation"], PHASES["loss"], PHASES["update"])
-"""Colours that carry dark letters."""
-GREY = "#8a8a8a"
-WAITS = "rgba(128,128,128,0.30)"
-CELL_PIXELS = 30
-WIDEST = 41.0
-"""Places across the sheet, 1230 pixels: what is wider goes below."""
 MOST_CYCLES = 12
-LEGEND_SIZE = 12
 LEGEND = (
     "A pair has the colour of the cycle that multiplies it. In a buffer: the multiplier that takes it. In a circle: its MS.",
     "Grey waits for a later cycle, ✓ was multiplied before, empty is zero. A dotted line goes round the ring of lanes.",
 )
-
-
-@dataclass(slots=True)
-class Sheet:
-    """What is to be drawn, in units of one place of a buffer; y grows downwards."""
-
-    shapes: list[dict[str, object]] = field(default_factory=list)
-    texts: list[tuple[float, float, str, str, int]] = field(default_factory=list)
-    hovers: list[tuple[float, float, str]] = field(default_factory=list)
-
-    def cell(self, x: float, y: float, fill: str | None, text: str = "", hover: str = "", *, round_cell: bool = False) -> None:
-        self.shapes.append(
-            {
-                "type": "circle" if round_cell else "rect", "layer": "below",
-                "x0": x + 0.06, "x1": x + 0.94, "y0": y + 0.06, "y1": y + 0.94,
-                "line": {"width": 1, "color": fill if fill and fill != WAITS else NEUTRAL},
-                "fillcolor": fill or "rgba(0,0,0,0)",
-            }
-        )  # fmt: skip
-        if text:
-            self.text(x + 0.5, y + 0.5, text, GREY if fill in (None, WAITS) else "#1a1a1a" if fill in DARK_ON else "#ffffff")
-        if hover:
-            self.hovers.append((x + 0.5, y + 0.5, hover))
-
-    def text(self, x: float, y: float, text: str, colour: str = GREY, size: int = 10) -> None:
-        self.texts.append((x, y, text, colour, size))
-
-    def line(self, start: tuple[float, float], end: tuple[float, float], colour: str, dash: str) -> None:
-        self.shapes.append(
-            {
-                "type": "line", "layer": "below", "x0": start[0], "y0": start[1], "x1": end[0], "y1": end[1],
-                "line": {"width": 2, "color": colour, "dash": dash}, "opacity": 0.75,
-            }
-        )  # fmt: skip
 
 
 def figure(nonzero: npt.ArrayLike, scheduler: Scheduler, *, most: int = MOST_CYCLES) -> go.Figure:
@@ -89,31 +47,11 @@ def figure(nonzero: npt.ArrayLike, scheduler: Scheduler, *, most: int = MOST_CYC
         _buffer(sheet, cycle, steps, scheduler, left + number % across * panel, top + number // across * tall)
     wide = max(right - 2, left + across * panel - 1.5)
     high = max(steps, top + -(-len(shown) // across) * tall - 2)
-    for number, line in enumerate(LEGEND):
-        sheet.texts.append((-1.0, high + 1.2 + 0.7 * number, line, GREY, LEGEND_SIZE))
+    sheet.legend(LEGEND, high + 1.2)
     title = f"TensorDash, {lanes} lanes, {scheduler.depth} deep: {steps} steps in {len(told)} cycles"
     if len(shown) < len(told):
         title += f", the first {len(shown)} in detail"
-    return _drawn(sheet, title, _sentence(bits, told), wide, high + 1.0 + 0.7 * len(LEGEND))
-
-
-def _drawn(sheet: Sheet, title: str, description: str, wide: float, high: float) -> go.Figure:
-    import plotly.graph_objects as go
-
-    drawn = go.Figure(layout={"shapes": sheet.shapes})
-    for size in sorted({entry[4] for entry in sheet.texts}):
-        x, y, text, colour, _ = zip(*(entry for entry in sheet.texts if entry[4] == size), strict=True)
-        place = ["middle right" if size == LEGEND_SIZE else "middle center"] * len(x)
-        font = {"size": size, "color": colour}
-        drawn.add_scatter(x=x, y=y, text=text, mode="text", textposition=place, textfont=font, hoverinfo="skip", cliponaxis=False)
-    x, y, hover = zip(*sheet.hovers, strict=True)
-    invisible = {"size": CELL_PIXELS * 0.8, "symbol": "square", "opacity": 0}
-    drawn.add_scatter(x=x, y=y, text=hover, mode="markers", marker=invisible, hovertemplate="%{text}<extra></extra>")
-    styled(drawn, title, description, x="", y="", height=round((high + 3.0) * CELL_PIXELS) + 60)
-    drawn.update_layout(showlegend=False, margin={"b": 12, "t": 48, "l": 12, "r": 12}, width=round((wide + 2.0) * CELL_PIXELS) + 24)
-    drawn.update_xaxes(visible=False, range=[-1.5, wide + 0.5], fixedrange=True)
-    drawn.update_yaxes(visible=False, range=[high + 0.5, -2.5], scaleanchor="x", fixedrange=True)
-    return drawn
+    return sheet.figure(title, _sentence(bits, told), wide, high + 1.0 + 0.7 * len(LEGEND))
 
 
 def _colour(cycle: int) -> str:

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 
 from trainyard.arrays import Sigma
 from trainyard.arrays.sigma.across import Crossing, across_cycles, add_cycles, crossings, waiting
-from trainyard.arrays.sigma.execution import Tally, arrivals, execute, meet
+from trainyard.arrays.sigma.execution import Fabric, Tally, arrivals, execute, meet
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import MatMul
+from trainyard.kernels.flex_dpe import sum_each
+from trainyard.parts.adder_trees import Fan
 
 sizes = st.integers(1, 20)
 densities = st.sampled_from([0.0, 0.1, 0.4, 0.8, 1.0])
@@ -175,6 +177,31 @@ def test_the_tally_shares_the_last_cycle_of_a_load():
     """16 multipliers over an input of 3: what the sixth cycle has left brings the next fold's first values."""
     array, a = Sigma(dpes=2, multipliers=8, bandwidth=3), np.ones((1, 32))
     assert execute(array, a, np.ones((32, 1)), "a").loading == 11
+
+
+@given(seed=st.integers(0, 2**32), lanes=st.sampled_from([2, 8, 32]), rows=st.integers(1, 6))
+def test_adders_set_anew_for_every_row_are_fans(seed, lanes, rows):
+    rng = np.random.default_rng(seed)
+    ids = np.cumsum(rng.random((rows, lanes)) < 0.3, axis=1)
+    ids[rng.random(rows) < 0.5, rng.integers(0, lanes) :] = -1
+    products = rng.standard_normal((rows, lanes)).astype(np.float32)
+    where, names, sums = sum_each(products, ids)
+    for row in range(rows):
+        found = Fan(lanes=lanes).reduce(products[row : row + 1], ids[row])
+        assert names[where == row].tolist() == found.ids.tolist()
+        assert sums[where == row].tolist() == found.sums[0].tolist()
+
+
+def test_a_multiplier_that_hears_nothing_has_the_product_zero():
+    fabric = Fabric(Sigma(dpes=1, multipliers=4))
+    held, inputs = np.array([-2, 3, -4, 0], np.float32), np.array([[5, 6, 0, 0], [7, 0, 0, 0]], np.float32)
+    sources = np.array([[1, 0, -1, 0], [-1, 0, 0, -1]])
+    products, passes = fabric.run(held, sources, inputs)
+    assert products.tolist() == [[-12, 15, 0, 0], [0, 21, -28, 0]]
+    assert not np.signbit(products[sources < 0]).any()
+    told, routed = fabric.products(held, sources, inputs)
+    assert np.array_equal(told, products)
+    assert passes.tolist() == routed.passes.tolist() == [1, 1]
 
 
 def test_a_vector_that_the_switches_cannot_connect_at_once_takes_another_cycle():

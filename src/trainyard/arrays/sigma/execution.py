@@ -103,21 +103,22 @@ class Fabric:
     def __post_init__(self) -> None:
         self.benes, self.fan = Benes(ports=self.array.multipliers), Fan(lanes=self.array.multipliers)
 
-    def route(self, sources: Whole) -> Settings:
-        """Switches for every vector; they are set once for vectors in a row that are heard alike (those without zeros)."""
-        starts = np.concatenate(([0], 1 + np.flatnonzero((sources[1:] != sources[:-1]).any(axis=1))))
-        if len(starts) < len(sources):
-            once, lengths = self.benes.route(sources[starts]), np.diff(np.append(starts, len(sources)))
-            if len(once.row) == len(starts):  # none of them needs its switches twice
-                bits, enable = np.repeat(once.bits, lengths, axis=0), np.repeat(once.enable, lengths, axis=0)
-                return Settings(bits=bits, enable=enable, row=np.arange(len(sources)), vectors=len(sources))
-        return self.benes.route(sources)
-
     def products(self, stationary: Reals, sources: Whole, inputs: Reals) -> tuple[Reals, Settings]:
         """Through the switches to the multipliers [vectors, multipliers]; one that hears nothing has the product 0."""
-        settings = self.route(sources)
-        delivered = self.benes.deliver(settings, inputs)
-        return np.where(sources >= 0, delivered * stationary, np.float32(0)), settings
+        settings = self.benes.route(sources)
+        return self._times(stationary, sources, self.benes.deliver(settings, inputs)), settings
+
+    def run(self, stationary: Reals, sources: Whole, inputs: Reals) -> tuple[Reals, Whole]:
+        """The same products, with the passes of each vector in place of its settings."""
+        delivered, passes = self.benes.carry(sources, inputs)
+        return self._times(stationary, sources, delivered), passes
+
+    def _times(self, stationary: Reals, sources: Whole, delivered: Reals) -> Reals:
+        from trainyard.kernels.flex_dpe import multiply
+
+        products = np.empty_like(delivered)
+        multiply(delivered, np.atleast_2d(stationary), sources, products)
+        return products
 
 
 def execute(array: Sigma, a: npt.ArrayLike, b: npt.ArrayLike, stationary: str | None = None) -> SigmaExecution:
@@ -162,8 +163,8 @@ def _held(array: Sigma, a: Reals, b: Reals, side: Literal["a", "b"]) -> SigmaExe
         for unit in controller.flex_dpes(placement, which):
             sources, inputs, listening = ports(unit, which, vectors)
             stationary = np.where(unit.value != IDLE, values[unit.value], np.float32(0))
-            products, settings = fabric.products(stationary, sources, inputs)
-            again = np.maximum(again, settings.passes - 1)
+            products, passes = fabric.run(stationary, sources, inputs)
+            again = np.maximum(again, passes - 1)
             reduced = fabric.fan.reduce(products, unit.vec_ids)
             multiplications += listening
             for group, vec_id in enumerate(reduced.ids):
@@ -250,18 +251,20 @@ def _without_reuse(array: Sigma, a: Reals, b: Reals) -> SigmaExecution:
     outputs = pairs[:, 0] * b.shape[1] + pairs[:, 1]
     left, right = a[pairs[:, 0], pairs[:, 2]], b[pairs[:, 2], pairs[:, 1]]
     product = np.zeros(a.shape[0] * b.shape[1], np.float32)
-    written = np.zeros(len(product), np.bool_)
-    met = 0
+    parts = 0
     issued = list(arrivals(len(pairs), array.bandwidth, controller.pool))
-    for sums in _cycles(fabric, issued, left, right, outputs):
-        for output, pieces in sums.items():
-            product[output] += meet("tree", pieces)
-            met += len(pieces) - 1 + int(written[output])
-            written[output] = True
+    for begin in range(0, len(issued), CYCLES_AT_ONCE):
+        first, end = np.array(issued[begin : begin + CYCLES_AT_ONCE]).T
+        units = range(-(-int((end - first).max()) // array.multipliers))
+        found = [_block(fabric, first + number * array.multipliers, end, left, right, outputs) for number in units]
+        parts += sum(len(one[0]) for one in found)
+        gathered, sums = _gathered(found)
+        np.add.at(product, gathered, sums)  # one after the other, cycle by cycle
+    written = int(np.count_nonzero(np.diff(outputs, prepend=-1)))
     return SigmaExecution(
         product=product.reshape(a.shape[0], b.shape[1]), stationary="none", loading=0, streaming=len(issued),
         add=across_cycles("tree", array.multipliers, array.dpes, 1, 0, array.bandwidth) if issued else 0,
-        folds=-(-len(pairs) // controller.pool), multiplications=len(pairs), partials=met,
+        folds=-(-len(pairs) // controller.pool), multiplications=len(pairs), partials=parts - written,
     )  # fmt: skip
 
 
@@ -279,35 +282,33 @@ def arrivals(pairs: int, bandwidth: int, multipliers: int) -> Iterator[tuple[int
         done = end
 
 
-def _cycles(
-    fabric: Fabric, issued: list[tuple[int, int]], left: Reals, right: Reals, outputs: Whole
-) -> Iterator[dict[int, list[tuple[int, Reals]]]]:  # fmt: skip
-    """For each cycle, the partial sums (Flex-DPE, sum) of every output; an A element comes down as stationary values do.
+def _gathered(found: list[tuple[Whole, Whole, Reals]]) -> tuple[Whole, Reals]:
+    """Outputs in the order of their cycles, and for each the sum of what several Flex-DPEs (the items of `found`) have of it."""
+    number = np.repeat(np.arange(len(found)), [len(cycle) for cycle, _, _ in found])
+    cycle, output, sums = (np.concatenate(part) for part in zip(*found, strict=True))
+    order = np.lexsort((number, output, cycle))
+    number, cycle, output, sums = number[order], cycle[order], output[order], sums[order]
+    starts = np.flatnonzero(np.append(True, (cycle[1:] != cycle[:-1]) | (output[1:] != output[:-1])))
+    lengths, totals = np.diff(np.append(starts, len(cycle))), sums[starts]
+    for which in np.flatnonzero(lengths > 1):
+        pieces = slice(starts[which], starts[which] + lengths[which])
+        totals[which] = meet("tree", list(zip(number[pieces].tolist(), sums[pieces], strict=True)))
+    return output[starts], totals
 
-    Switches and multipliers do many cycles in one call; the adders are set anew for each.
+
+def _block(fabric: Fabric, first: Whole, end: Whole, left: Reals, right: Reals, outputs: Whole) -> tuple[Whole, Whole, Reals]:
+    """Cycle, output and sum of all that one Flex-DPE adds up: pairs from `first` on, before `end`, in each cycle.
+
+    An A element comes down as stationary values do. The adders are set anew for each cycle.
     """
-    lanes = fabric.array.multipliers
-    for block in range(0, len(issued), CYCLES_AT_ONCE):
-        first, end = np.array(issued[block : block + CYCLES_AT_ONCE]).T
-        units = range(-(-int((end - first).max()) // lanes))
-        found = [_block(fabric, first + number * lanes, end, left, right, outputs) for number in units]
-        for cycle in range(len(first)):
-            sums: dict[int, list[tuple[int, Reals]]] = defaultdict(list)
-            for number, (products, ids) in enumerate(found):
-                if ids[cycle, 0] != IDLE:
-                    reduced = fabric.fan.reduce(products[cycle : cycle + 1], ids[cycle])
-                    for output, total in zip(reduced.ids.tolist(), reduced.sums[0], strict=True):
-                        sums[output].append((number, total))
-            yield sums
+    from trainyard.kernels.flex_dpe import sum_each
 
-
-def _block(fabric: Fabric, first: Whole, end: Whole, left: Reals, right: Reals, outputs: Whole) -> tuple[Reals, Whole]:
-    """Products [cycles, multipliers] of one Flex-DPE and the outputs they belong to: pairs from `first` on, before `end`."""
     lane = np.arange(fabric.array.multipliers)
     pair = first[:, None] + lane
     busy = pair < end[:, None]
     pair[~busy] = 0
     sources, ids = (np.where(busy, given, IDLE) for given in (lane, outputs[pair]))
     held, inputs = (np.where(busy, given[pair], np.float32(0)) for given in (left, right))
-    products, _ = fabric.products(held, sources, inputs)  # straight down: a permutation always has a route
-    return products, ids
+    products, _ = fabric.run(held, sources, inputs)  # straight down: a permutation always has a route
+    cycle, output, sums = sum_each(products, ids)
+    return cycle, output, sums

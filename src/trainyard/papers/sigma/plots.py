@@ -67,7 +67,7 @@ def figure_1b() -> go.Figure:
 def figure_5() -> go.Figure:
     """The walk-through of `explain sigma`, made to fit beside the other figures: smaller, its legend left out."""
     from trainyard.report.sigma import figure
-    from trainyard.report.tensordash import LEGEND_SIZE
+    from trainyard.report.sheet import LEGEND_SIZE
 
     shown = figure()
     legend = [trace for trace in shown.data if trace.mode == "text" and trace.textfont.size == LEGEND_SIZE]
