@@ -66,8 +66,8 @@ def figure_1b() -> go.Figure:
 
 def figure_5() -> go.Figure:
     """The walk-through of `explain sigma`, made to fit beside the other figures: smaller, its legend left out."""
-    from trainyard.report.sigma import figure
     from trainyard.report.sheet import LEGEND_SIZE
+    from trainyard.report.sigma import figure
 
     shown = figure()
     legend = [trace for trace in shown.data if trace.mode == "text" and trace.textfont.size == LEGEND_SIZE]
