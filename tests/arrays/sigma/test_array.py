@@ -196,6 +196,7 @@ def batches(draw: st.DrawFn) -> tuple[Sigma, MatMul, Density]:
         bandwidth=draw(st.integers(1, 40)),
         streaming=draw(st.sampled_from(["wide", "limited"])),
         stationary=draw(st.sampled_from(["best", "a", "b"])),
+        across=draw(st.sampled_from(["tree", "chain", "buffer"])),
     )
     size = st.integers(1, 40)
     op = MatMul(draw(size), draw(size), draw(size), draw(st.integers(2, 20)))

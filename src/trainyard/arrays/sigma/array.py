@@ -166,6 +166,11 @@ class Sigma:
 
         return sigma_areas(dpes=self.dpes, multipliers=self.multipliers, bandwidth=self.bandwidth)
 
+    @property
+    def idle(self) -> frozenset[str]:
+        """Assumptions that change nothing as the others stand."""
+        return frozenset({"drain"}) if self.streaming == "wide" else frozenset()
+
     def granule(self) -> tuple[int, int, int]:
         side = math.isqrt(self.peak_macs_per_cycle)
         return side, side, side
@@ -229,11 +234,9 @@ class Sigma:
         if chosen == "none":
             return self._without_reuse(op, met)
         sides: tuple[Side, ...] = ("a", "b") if chosen == "best" else (chosen,)
-        if op.count > 1 and self.across == "tree":
-            return self._side_by_side(op, met, sides)
-        found = [self._stationary(op, met, side) for side in sides]
-        if self.across != "tree":
-            found = [self._with_crossings(cost, op, a, b) for cost in found]
+        found = [self._with_crossings(self._stationary(op, met, side), op, a, b) for side in sides]
+        if op.count > 1:
+            found.append(self._side_by_side(op, met, sides, a, b))
         return min(found, key=lambda cost: cost.cycles)
 
     def _stationary(self, op: MatMul, met: Contraction, side: Side) -> SigmaCost:
@@ -253,20 +256,25 @@ class Sigma:
             events=self._events(op, side, held, useful, passes, sent),
         )
 
-    def _with_crossings(self, cost: SigmaCost, op: MatMul, a: Any, b: Any) -> SigmaCost:
-        """The last sums by what lies where (`across.py`)."""
+    def _with_crossings(self, cost: SigmaCost, op: MatMul, a: Mask, b: Mask) -> SigmaCost:
+        """The last sums by what lies where; a tree asks nothing."""
+        if self.across == "tree":
+            return cost
+        add = op.count * self._add(op, a, b, "a" if cost.stationary == "a" else "b", self.dpes)
+        cycles = cost.loading + cost.streaming + add
+        return replace(cost, add=add, cycles=cycles, finish=(cycles,))
+
+    def _add(self, op: MatMul, a: Mask, b: Mask, side: Side, dpes: int) -> int:
+        """Last sums of one product that has so many Flex-DPEs, where they meet in a chain or in the buffer (`across.py`)."""
         from trainyard.arrays.sigma.across import add_cycles, crossings
         from trainyard.parts.contraction import held_rows
 
-        side: Side = "a" if cost.stationary == "a" else "b"
         rows = held_rows(op, a, b, side, self.bandwidth if self.streaming == "limited" else op.K)
-        add = op.count * add_cycles(
-            self.across, crossings(rows, self.multipliers, self.dpes), multipliers=self.multipliers, dpes=self.dpes,
+        return add_cycles(
+            self.across, crossings(rows, self.multipliers, dpes), multipliers=self.multipliers, dpes=dpes,
             bandwidth=self.bandwidth, vectors=op.N if side == "a" else op.M,
             drain=self.drain if self.streaming == "limited" else "fold",
         )  # fmt: skip
-        cycles = cost.loading + cost.streaming + add
-        return replace(cost, add=add, cycles=cycles, finish=(cycles,))
 
     def _demand(self, op: MatMul, met: Contraction, sides: tuple[Side, ...] | None = None) -> Demand:
         """One product for `flex_dpu.together`, with each operand that may stay."""
@@ -300,35 +308,40 @@ class Sigma:
             streaming=self.streaming, drain=self.drain,
         )  # fmt: skip
 
-    def _side_by_side(self, op: MatMul, met: Contraction, sides: tuple[Side, ...]) -> SigmaCost:
-        """All `count` products: as many at a time as is fastest."""
+    def _side_by_side(self, op: MatMul, met: Contraction, sides: tuple[Side, ...], a: Mask, b: Mask) -> SigmaCost:
+        """All `count` products, as many at a time as is fastest with a tree across; other ways across change their last sums."""
         one = replace(op, count=1)
         demand = self._demand(one, met, sides)
         found = _equal_products(self, tuple(demand.items()), op.count)
         held = [demand[side] for side in found.choice]
         sizes = [len(group) for group in found.groups]
-        alone = [
-            (self._fabric.stream(product, size), self._fabric.add(product, size)) for product, size in zip(held, sizes, strict=True)
-        ]
+        streams, adds = (
+            [cycles(*pair) for pair in zip(held, sizes, strict=True)] for cycles in (self._fabric.stream, self._fabric.add)
+        )
+        own = dict[tuple[Side, int], int]()
+        if self.across != "tree":
+            own = {which: self._add(one, a, b, *which) for which in set(zip(found.choice, sizes, strict=True))}
         loading = streaming = add = began = 0
         for products in found.rounds:
-            last = max(products, key=found.finish.__getitem__)
-            spent = found.finish[last] - began - alone[last][1]
-            streamed = alone[last][0]
+            summed = {index: own.get((found.choice[index], sizes[index]), adds[index]) for index in products}
+            before = {index: found.finish[index] - began - adds[index] for index in products}  # until its last sums
+            last = max(products, key=lambda index: before[index] + summed[index])
+            streamed = streams[last]
             if self.streaming == "limited":  # slowed by its neighbours, once all are loaded
-                streamed = spent - -(-sum(held[index].nonzeros for index in products) // self.bandwidth)
-            loading, streaming, add = loading + spent - streamed, streaming + streamed, add + alone[last][1]
-            began = found.finish[last]
+                streamed = before[last] - -(-sum(held[index].nonzeros for index in products) // self.bandwidth)
+            loading, streaming, add = loading + before[last] - streamed, streaming + streamed, add + summed[last]
+            began = max(found.finish[index] for index in products)
         folds = [product.passes(size * self.multipliers, "wide") for product, size in zip(held, sizes, strict=True)]
         events = dict[str, float]()
         for side in dict.fromkeys(found.choice):
             times = found.choice.count(side)
             for name, count in self._stationary(one, met, side).events.items():
                 events[name] = events.get(name, 0.0) + count * times
-        slots = sum(cycles * size for (cycles, _), size in zip(alone, sizes, strict=True)) * self.multipliers
+        slots = sum(cycles * size for cycles, size in zip(streams, sizes, strict=True)) * self.multipliers
+        cycles = loading + streaming + add
         return SigmaCost(
-            cycles=found.cycles,
-            finish=(found.cycles,),
+            cycles=cycles,
+            finish=(cycles,),
             events={**events, "multiplier_slot": float(slots)},
             stationary=found.choice[0],
             loading=loading,

@@ -155,8 +155,8 @@ class Summary:
     @property
     def utilisation(self) -> float:
         """Share of the multipliers that hold a non-zero, over all folds (Table II)."""
-        slots = SIGMA_ARRAY.peak_macs_per_cycle * sum(product.sigma.folds for product in self.products)
-        return sum(product.sigma.held for product in self.products) / slots
+        places = sum(product.sigma.places for product in self.products)
+        return sum(product.sigma.held for product in self.products) / places
 
     @property
     def stays(self) -> Mapping[str, float]:
