@@ -134,7 +134,8 @@ def _constructed(part: type, arguments: Mapping[str, Any], path: str) -> Any:
         f.name for f in settable(part).values() if f.default is MISSING and f.default_factory is MISSING and f.name not in new
     ]
     if needed:
-        raise BadInput(f"{path}{type_name(part)} needs {', '.join(needed)}")
+        written = ",".join(f"{stem(name)}=..." for name in needed)
+        raise BadInput(f"{path}{type_name(part)} needs {', '.join(needed)}: write {type_name(part)}({written},...)")
     return _made(lambda: part(**new), path)
 
 
