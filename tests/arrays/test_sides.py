@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +13,11 @@ from hypothesis import strategies as st
 from trainyard.arrays.cambricon_x import CambriconX
 from trainyard.arrays.eie import Eie
 from trainyard.arrays.scnn import Scnn
-from trainyard.arrays.sides import binomial, in_steps, longest, ratio, sides
+from trainyard.arrays.sides import binomial, in_steps, load, load_cycles, longest, ratio, sides
 from trainyard.devices import Accelerator
 from trainyard.errors import UnknownName
 from trainyard.ir import DENSE, Density, MaskView, MatMul, Op, Phase, Role, Step, TensorSpec
+from trainyard.mapping.tiling import Problem, Supply, search
 from trainyard.parts.bitmaps import Bitmap
 
 
@@ -61,6 +63,16 @@ def test_both_operands_may_be_the_weights():
     assert sides(MatMul(5, 4, 9), a, DENSE)[0].inputs == Bitmap.of(np.ones((4, 9)))
 
 
+@given(shape=st.tuples(st.integers(1, 9), st.integers(1, 9)), seed=st.integers(0, 10**6), bandwidth=st.integers(1, 20))
+def test_what_is_kept_comes_in_whole(shape, seed, bandwidth):
+    random = np.random.default_rng(seed)
+    kept = (random.standard_normal(shape) * (random.random(shape) < 0.6)).T
+    held, cycles = load(kept, bandwidth, "counted")
+    assert np.array_equal(held, kept)
+    assert cycles == math.ceil(np.count_nonzero(kept) / bandwidth) == load_cycles(np.count_nonzero(kept), bandwidth, "counted")
+    assert load(kept, bandwidth, "left out")[1] == load_cycles(kept.size, bandwidth, "left out") == 0
+
+
 class Recorded:
     digest = "sides"
 
@@ -83,6 +95,25 @@ def test_a_view_counts_like_its_bits(array):
     masks = Recorded(A=a, W=b)
     left, right = MaskView(masks, ("layer", 0, "A")), MaskView(masks, ("layer", 0, "W"), transposed=True)
     assert array.cost(MatMul(40, 30, 70), a=left, b=right) == array.cost(MatMul(40, 30, 70), a=a, b=b.T)
+
+
+class AskedTileByTile:
+    """An array without closed forms: the search asks it for every tile there is."""
+
+    def __init__(self, array):
+        self.cost, self.granule, self.peak_macs_per_cycle = array.cost, array.granule, array.peak_macs_per_cycle
+
+
+@pytest.mark.parametrize("shape", [(1024, 1024, 1024), (96, 2000, 700), (4000, 33, 513), (64, 64, 5000)])
+@pytest.mark.parametrize("weights", ["a", "best"])
+@pytest.mark.parametrize("array", [*ARRAYS, Scnn(elements=64, channel_parts=16)], ids=["EIE", "SCNN", "Cambricon-X", "K divided"])
+def test_with_loading_closed_forms_choose_tiles_like_the_array_itself(array, weights, shape):
+    array, supply = replace(array, weights=weights), Supply(resident_bytes=2**19, bytes_per_cycle=1000.0)
+    problem = Problem.dense(MatMul(*shape), 2)
+    (chosen,), (best,) = (search([problem], one, supply) for one in (array, AskedTileByTile(array)))
+    assert best.cycles <= chosen.cycles <= 1.03 * best.cycles
+    (without,) = search([problem], replace(array, loading="left out"), supply)
+    assert without.cycles < chosen.cycles
 
 
 @pytest.mark.parametrize("array", ARRAYS, ids=lambda array: type(array).__name__)

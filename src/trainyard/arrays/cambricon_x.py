@@ -5,7 +5,8 @@ MICRO 2016.
 
 An element keeps the non-zero weights of its outputs with the distances between them; an indexing module picks the inputs that they
 need from the vector that all elements share. In a cycle an element multiplies as many as its tree has leaves, all of one output.
-Inputs are dense: their zeros are multiplied like any other value.
+Inputs are dense: their zeros are multiplied like any other value. Before the first vector the weights are loaded (`arrays.sides`),
+which the paper leaves out.
 
 Its limitation (SIGMA, HPCA 2020, Table III): the tree adds one common sum at a time. What an output leaves over of its last cycle
 stays idle, and only the zeros of one operand are skipped.
@@ -14,15 +15,15 @@ stays idle, and only the zeros of one operand are skipped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from trainyard.arrays.sides import Sides, binomial, in_steps, longest, multiplied, require_choice, sides
+from trainyard.arrays.sides import LOADED, Sides, binomial, in_steps, load, load_cycles, longest, multiplied, require_choice, sides
 from trainyard.errors import UnknownName
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
 from trainyard.parts.checks import require_positive
-from trainyard.parts.folds import Folds
+from trainyard.parts.folds import Folds, Pooled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,32 +41,36 @@ VECTORS, TREES = 16, 64
 class CambriconX:
     """`elements` processing elements with trees of `leaves` multipliers; output i of a vector lies on element i mod elements.
 
+        cycles              = ceil(non-zero weights / bandwidth) + those of all vectors
         cycles of an output = ceil(its non-zero weights / leaves)
         cycles of a vector  = over rounds of `elements` outputs, the slowest of each round
 
-    Vectors come one after the other. Fewer weights never take longer; zeros of the inputs change nothing and are
-    multiplied (they count as `mac`). `weights` says which
-    operand is compressed: a by rows, b by columns, or the one that is faster so.
+    Vectors come one after the other. Fewer weights never take longer; zeros of the inputs change nothing and are multiplied (they
+    count as `mac`). `weights` says which operand is compressed: a by rows, b by columns, or the one that is faster so.
 
     >>> import numpy as np
-    >>> array = CambriconX(elements=2, weights="a")
-    >>> array.cost(MatMul(3, 5, 40)).cycles, array.cost(MatMul(3, 5, 40), a=np.eye(3, 40)).cycles  # two rounds of 3 cycles, of 1
-    (30, 10)
+    >>> array = CambriconX(elements=2, weights="a")  # two rounds of 3 cycles, of 1; one cycle to load 120 weights, or 3
+    >>> array.cost(MatMul(3, 5, 40)).cycles, array.cost(MatMul(3, 5, 40), a=np.eye(3, 40)).cycles
+    (31, 11)
     """
 
     # fmt: off
     elements: int = 1024                  # SIGMA, Sec. VI-A: all designs at 16384 multipliers; the paper's own chip has 16
     leaves: int = 16                      # Cambricon-X: multipliers of an element, and inputs of its adder tree
+    bandwidth: int = 128                  # SIGMA, Sec. VI-A: elements per cycle that enter, the same for all designs
     local_bytes: int = assumed(2 * 1024, "memory of one element's weights, which sets the energy of reading it")
     weights: Literal["best", "a", "b"] = assumed("best", "which operand is compressed in the elements", "a", "b", choice=True)
+    loading: Literal["counted", "left out"] = assumed("counted", LOADED, "left out")
     waits: Literal["round", "vector"] = assumed(
         "round", "elements wait for the slowest after each output, or run on by themselves to the end of a vector", "vector")
     # fmt: on
     operand_aware: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_positive("CambriconX", elements=self.elements, leaves=self.leaves, local_bytes=self.local_bytes)
-        require_choice("CambriconX", self.weights)
+        require_positive(
+            "CambriconX", elements=self.elements, leaves=self.leaves, bandwidth=self.bandwidth, local_bytes=self.local_bytes
+        )
+        require_choice("CambriconX", self.weights, self.loading)
         if self.waits not in WAITS:
             raise UnknownName("waits", str(self.waits), WAITS, where="CambriconX")
 
@@ -75,17 +80,26 @@ class CambriconX:
 
     @property
     def folds(self) -> tuple[Folds, ...]:
-        """Of dense weights: every output takes ceil(K / leaves)."""
+        """Of dense weights: every output takes ceil(K / leaves). None with loading."""
+        if self.loading == "counted":
+            return ()
         forms = {
             "a": Folds(m=self.elements, n=1, k=self.leaves, stream="k"),
             "b": Folds(m=1, n=self.elements, k=self.leaves, stream="k"),
         }
         return tuple(form for side, form in forms.items() if self.weights in ("best", side))
 
+    @property
+    def guides(self) -> tuple[Pooled, ...]:
+        """With loading, a pool of as many weights as there are multipliers, `leaves` of K at a time: exact where that divides K."""
+        pool = Pooled(pool=self.peak_macs_per_cycle, load=self.bandwidth, stream="n", drain=0, chunk=self.leaves)
+        forms = {"a": pool, "b": replace(pool, stream="m")}
+        return tuple(form for side, form in forms.items() if self.weights in ("best", side))
+
     def granule(self) -> tuple[int, int, int]:
         """Where the weights' side is open, tiles may grow along either. What cuts K cuts outputs: each piece has a last cycle."""
-        m, n = min(form.m for form in self.folds), min(form.n for form in self.folds)
-        return max(m, VECTORS), max(n, VECTORS), self.leaves * TREES
+        many, deep = max(VECTORS, self.elements), self.leaves * TREES
+        return many if self.weights == "a" else VECTORS, many if self.weights == "b" else VECTORS, deep
 
     def concurrent(self, products: Sequence[Product]) -> ArrayCost:
         return one_after_another(self, products)
@@ -98,6 +112,7 @@ class CambriconX:
             cycles = self._slowest(-(-side.weights.row_counts() // self.leaves)) * side.vectors
         else:
             cycles = round(_expected(self, side.outputs, side.depth, side.weight_density) * side.vectors)
+        cycles += load_cycles(side.weight_count, self.bandwidth, self.loading)
         return ArrayCost(cycles=cycles * count, finish=(cycles * count,), events=self._events(side, count))
 
     def _slowest(self, steps: npt.NDArray[np.int64]) -> int:
@@ -123,7 +138,7 @@ class CambriconX:
         return {name: number * count for name, number in counted.items()}
 
     def execute(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Execution:
-        """Multiply two small matrices, cycle by cycle: indexed inputs, multipliers, trees. "best" takes the faster way."""
+        """Multiply two small matrices, cycle by cycle: loading, indexed inputs, multipliers, trees. "best" takes the faster way."""
         from trainyard.arrays.execution import Execution
 
         left, right = multiplied(a, b)
@@ -140,17 +155,18 @@ class CambriconX:
 
         from trainyard.arrays.execution import Execution
 
-        out, now = np.zeros((len(weights), len(inputs))), 0
+        out = np.zeros((len(weights), len(inputs)))
+        held, now = load(weights, self.bandwidth, self.loading)
         for column, vector in enumerate(inputs):
             waiting = [list(range(element, len(weights), self.elements)) for element in range(min(self.elements, len(weights)))]
             while any(waiting):
                 begun = [[own.pop(0)] if self.waits == "round" else [own.pop(0) for _ in range(len(own))] for own in waiting if own]
-                chunks = [self._chunks(weights, outputs) for outputs in begun]
+                chunks = [self._chunks(held, outputs) for outputs in begun]
                 for cycle in range(max(len(own) for own in chunks)):
                     for own in chunks:
                         if cycle < len(own):
                             row, places = own[cycle]
-                            out[row, column] += tree(weights[row, places] * vector[places])
+                            out[row, column] += tree(held[row, places] * vector[places])
                     now += 1
         return Execution(product=out, cycles=now)
 

@@ -6,6 +6,7 @@ Network. ISCA 2016.
 Row i of the weights lies on processing element i mod P as compressed sparse columns. The non-zeros of an input vector are found one
 after the other and broadcast to all elements; each keeps them in a queue and works through its own weights of that column, one in a
 cycle. Where any queue is full, nothing is broadcast. Sums stay in their element until the vector ends; then comes the next vector.
+Before the first vector the weights are loaded (`arrays.sides`); the paper has them lie there for good.
 
 Its limitation (SIGMA, HPCA 2020, Table III): every input goes to all elements, over a link of one element per cycle. More elements
 than rows do not help, and no product takes fewer cycles than its inputs have non-zeros.
@@ -19,11 +20,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from trainyard.arrays.sides import Sides, multiplied, ratio, require_choice, sides
+from trainyard.arrays.sides import LOADED, Sides, load, load_cycles, multiplied, ratio, require_choice, sides
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
 from trainyard.parts.checks import require_positive
-from trainyard.parts.folds import Folds
+from trainyard.parts.folds import Folds, Pooled
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +44,7 @@ DRAWN_DEPTH, DRAWN_VECTORS = 2048, 8
 class Eie:
     """`elements` processing elements of one multiplier each, behind queues of `queue` inputs.
 
+        cycles             = ceil(non-zero weights / bandwidth) + those of all vectors
         cycles of a vector = its non-zeros, where no element has more than one row (outputs <= elements)
                              else played through: broadcast j waits for the slowest element to end input j - queue
 
@@ -52,19 +54,22 @@ class Eie:
     fill (four stages) is not counted.
 
     >>> import numpy as np
-    >>> Eie().cost(MatMul(128, 2, 3), a=np.ones((128, 3)), b=np.array([[1, 0], [0, 0], [1, 1]])).cycles  # 3 inputs are not zero
-    3
-    >>> Eie(elements=64).cost(MatMul(128, 2, 3)).cycles  # two rows in each element, six inputs
+    >>> inputs = np.array([[1, 0], [0, 0], [1, 1]])
+    >>> Eie(weights="a").cost(MatMul(128, 2, 3), a=np.ones((128, 3)), b=inputs).cycles  # 3 cycles to load, 3 inputs are not zero
+    6
+    >>> Eie(weights="a", elements=64, loading="left out").cost(MatMul(128, 2, 3)).cycles  # two rows in each element, six inputs
     12
     """
 
     # fmt: off
     elements: int = 16384                 # SIGMA, Sec. VI-A: all designs at 16384; the paper's own chip has 64
+    bandwidth: int = 128                  # SIGMA, Sec. VI-A: elements per cycle that enter, the same for all designs
     queue: int = 8                        # EIE, Fig. 8: deeper queues gain little
     index_bits: int = 4                   # EIE: zeros before an entry are counted in four bits; past 15 a zero is stored
     local_bytes: int = assumed(128 * 1024, "memory of one element's weights, which sets the energy of reading it")
     weights: Literal["best", "a", "b"] = assumed(
         "best", "which operand is compressed and dealt out to the elements", "a", "b", choice=True)
+    loading: Literal["counted", "left out"] = assumed("counted", LOADED, "left out")
     empty: int = assumed(1, "cycles that an input takes in an element without a weight for it: its pointers are read", 0)
     # fmt: on
     sample: int | None = None
@@ -73,10 +78,10 @@ class Eie:
 
     def __post_init__(self) -> None:
         require_positive(
-            "Eie", elements=self.elements, queue=self.queue, index_bits=self.index_bits, local_bytes=self.local_bytes,
-            **({} if self.sample is None else {"sample": self.sample}),
+            "Eie", elements=self.elements, bandwidth=self.bandwidth, queue=self.queue, index_bits=self.index_bits,
+            local_bytes=self.local_bytes, **({} if self.sample is None else {"sample": self.sample}),
         )  # fmt: skip
-        require_choice("Eie", self.weights)
+        require_choice("Eie", self.weights, self.loading)
         if self.empty not in (0, 1):
             raise BadInput(f"Eie: empty must be 0 or 1 cycles, got {self.empty!r}")
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
@@ -87,14 +92,26 @@ class Eie:
         return self.elements
 
     @property
-    def folds(self) -> tuple[Folds, ...]:
-        """Of dense operands: each input keeps the element with the most rows busy for ceil(outputs / elements) cycles."""
-        forms = {"a": Folds(m=self.elements, n=1, k=1, stream="k"), "b": Folds(m=1, n=self.elements, k=1, stream="k")}
+    def folds(self) -> tuple[Folds | Pooled, ...]:
+        """Of dense operands: each input keeps the element with the most rows busy for ceil(outputs / elements) cycles.
+
+        With loading that is a pool of `elements` weights that all belong to one input: a pass for each k.
+        """
+        forms: dict[str, Folds | Pooled] = {
+            "a": Folds(m=self.elements, n=1, k=1, stream="k"),
+            "b": Folds(m=1, n=self.elements, k=1, stream="k"),
+        }
+        if self.loading == "counted":
+            forms = {
+                "a": Pooled(pool=self.elements, load=self.bandwidth, stream="n", drain=0, chunk=1),
+                "b": Pooled(pool=self.elements, load=self.bandwidth, stream="m", drain=0, chunk=1),
+            }
         return tuple(form for side, form in forms.items() if self.weights in ("best", side))
 
     def granule(self) -> tuple[int, int, int]:
         """Where the weights' side is open, tiles may grow along either; no fewer vectors and inputs than queues can even out."""
-        return max(VECTORS, min(form.m for form in self.folds)), max(VECTORS, min(form.n for form in self.folds)), DEPTH
+        many = max(VECTORS, self.elements)
+        return many if self.weights == "a" else VECTORS, many if self.weights == "b" else VECTORS, DEPTH
 
     def concurrent(self, products: Sequence[Product]) -> ArrayCost:
         return one_after_another(self, products)
@@ -113,6 +130,7 @@ class Eie:
             cycles, half = round(each * side.input_count), half * side.input_count
         else:
             cycles, half = self._queued(side.weights, side.inputs)
+        cycles += load_cycles(side.weight_count, self.bandwidth, self.loading)
         cycles, events = cycles * count, self._events(side, count)
         return ArrayCost(cycles=cycles, finish=(cycles,), events=events, uncertainty=half * count)
 
@@ -158,7 +176,7 @@ class Eie:
         return round(each * float(counted.sum())), half * float(counted.sum())
 
     def execute(self, a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Execution:
-        """Multiply two small matrices: lists, queues and broadcasts, cycle by cycle. `weights="best"` takes the faster way."""
+        """Multiply two small matrices: loading, lists, queues, broadcasts, cycle by cycle. "best" takes the faster way."""
         import numpy as np
 
         from trainyard.arrays.execution import Execution
@@ -168,9 +186,10 @@ class Eie:
         for side in ("a", "b"):
             if self.weights in ("best", side):
                 weights, inputs = (left, right.T) if side == "a" else (right.T, left)
-                done = [self._vector(weights, vector) for vector in inputs]
+                held, loading = load(weights, self.bandwidth, self.loading)
+                done = [self._vector(held, vector) for vector in inputs]
                 product = np.array([sums for sums, _ in done])
-                cycles = sum(cycles for _, cycles in done)
+                cycles = loading + sum(cycles for _, cycles in done)
                 found.append(Execution(product=product.T if side == "a" else product, cycles=cycles))
         return min(found, key=lambda done: done.cycles)
 

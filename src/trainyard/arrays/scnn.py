@@ -4,10 +4,11 @@ A. Parashar, M. Rhu, A. Mukkara, A. Puglielli, R. Venkatesan, B. Khailany, J. Em
 for Compressed-sparse Convolutional Neural Networks. ISCA 2017.
 
 A product is a 1x1 convolution: K are the channels, one operand's rows the output channels (weights), the other's columns the
-positions (inputs). Positions are divided among the processing elements and stay there; weights are broadcast to all, one group of
-output channels after the other. Of one channel, F non-zero weights and I non-zero inputs meet in F x I multipliers: every pair is a
-useful product, but of another output, so a crossbar scatters them over A banks of accumulators. A group is as many output channels
-as the banks can hold; all elements wait for the slowest before the next one.
+positions (inputs). Positions are divided among the processing elements and stay there, loaded first (`arrays.sides`; the paper has
+them there from the layer before); weights are broadcast to all, one group of output channels after the other. Of one channel, F
+non-zero weights and I non-zero inputs meet in F x I multipliers: every pair is a useful product, but of another output, so a
+crossbar scatters them over A banks of accumulators. A group is as many output channels as the banks can hold; all elements wait for
+the slowest before the next one.
 
 Its limitation (SIGMA, HPCA 2020, Table III): a matrix product has to be partitioned for it. Few positions leave elements idle, or
 their vectors short. Where K is divided as well (`channel_parts`), the sums of an output lie in several elements and travel.
@@ -21,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from trainyard.arrays.sides import Sides, binomial, in_steps, multiplied, ratio, require_choice, sides
+from trainyard.arrays.sides import LOADED, Sides, binomial, in_steps, load_cycles, multiplied, ratio, require_choice, sides
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
 from trainyard.parts.checks import require_flag, require_positive
@@ -56,6 +57,7 @@ class Round(NamedTuple):
 class Scnn:
     """`elements` processing elements of `wide` x `high` multipliers (weights x inputs) and `banks` accumulator banks.
 
+        cycles               = ceil(non-zero inputs / bandwidth) + those of all groups
         steps of an element  = sum over channels of ceil(non-zero weights / wide) * ceil(its non-zero inputs / high)
         cycles of a group    = the slowest element's steps and the waiting for banks, no less than its weights take to be broadcast
 
@@ -63,8 +65,9 @@ class Scnn:
     others wait. Steps never grow with fewer non-zeros; conflicts may, as other products then meet. Conflicts are followed in
     `sample` runs of channels and count in proportion (95 % interval); None: in every step.
 
-    >>> Scnn(elements=2).cost(MatMul(8, 16, 10)).cycles  # 2 vectors of weights, 2 of each element's 8 positions, 10 channels
-    40
+    >>> array = Scnn(elements=2, weights="a")  # 2 vectors of weights, 2 of each element's 8 positions, 10 channels; 160 inputs
+    >>> array.cost(MatMul(8, 16, 10)).cycles, replace(array, loading="left out").cost(MatMul(8, 16, 10)).cycles
+    (42, 40)
     """
 
     # fmt: off
@@ -72,10 +75,12 @@ class Scnn:
     wide: int = 4                         # SCNN: F
     high: int = 4                         # SCNN: I
     banks: int = 32                       # SCNN: A, twice the multipliers
+    bandwidth: int = 128                  # SIGMA, Sec. VI-A: elements per cycle that enter, the same for all designs
     bank_entries: int = assumed(32, "accumulators of a bank: with an element's positions, they set the size of a group", 16, 64)
     local_bytes: int = assumed(10 * 1024, "memory of one element's inputs, which sets the energy of reading it")
     weights: Literal["best", "a", "b"] = assumed(
         "best", "which operand is broadcast as weights; the other lies in the elements", "a", "b", choice=True)
+    loading: Literal["counted", "left out"] = assumed("counted", LOADED, "left out")
     queue: int = assumed(4, "products that wait at an accumulator bank before the multipliers stand still", 0, 16)
     broadcast: bool = assumed(True, "one vector of weights a cycle for all elements: none is ahead of it", False)
     channel_parts: int = assumed(1, "parts that K is divided into, each on its own elements", 4, 16, choice=True)
@@ -88,10 +93,10 @@ class Scnn:
     def __post_init__(self) -> None:
         require_positive(
             "Scnn", elements=self.elements, wide=self.wide, high=self.high, banks=self.banks, bank_entries=self.bank_entries,
-            local_bytes=self.local_bytes, channel_parts=self.channel_parts, link_sums=self.link_sums,
+            bandwidth=self.bandwidth, local_bytes=self.local_bytes, channel_parts=self.channel_parts, link_sums=self.link_sums,
             **({} if self.sample is None else {"sample": self.sample}),
         )  # fmt: skip
-        require_choice("Scnn", self.weights)
+        require_choice("Scnn", self.weights, self.loading)
         require_flag("Scnn", broadcast=self.broadcast)
         for name in ("queue", "seed"):
             value = getattr(self, name)
@@ -121,7 +126,9 @@ class Scnn:
 
     @property
     def folds(self) -> tuple[Folds, ...]:
-        """Of dense operands, which meet no conflicts: blocks of wide outputs by high positions in each element."""
+        """Of dense operands, which meet no conflicts: blocks of wide outputs by high positions an element. None with loading."""
+        if self.loading == "counted":
+            return ()
         m, n, k = self.wide, self.across * self.high, self.channel_parts
         forms = {
             "a": Folds(m=m, n=n, k=k, stream="k", fixed=self.passing),
@@ -129,11 +136,32 @@ class Scnn:
         }
         return tuple(form for side, form in forms.items() if self.weights in ("best", side))
 
+    @property
+    def guides(self) -> tuple[Folds, ...]:
+        """With loading, channel by channel: as many positions as there is room for come in, then vectors of weights.
+
+        Or half as many, a quarter and so on, as a tile may have fewer: loading is never taken for more than twice what it is, save
+        below one cycle. None where K is divided: sums that pass have no place in such a form.
+        """
+        found: list[Folds] = []
+        if self.channel_parts > 1:
+            return ()
+        positions = self.across * self.high
+        while True:
+            fixed = -(-positions // self.bandwidth)
+            if self.weights != "b":
+                found.append(Folds(m=self.wide, n=positions, k=1, stream="m", fixed=fixed))
+            if self.weights != "a":
+                found.append(Folds(m=positions, n=self.wide, k=1, stream="n", fixed=fixed))
+            if fixed == 1:
+                return tuple(found)
+            positions = -(-positions // 2)
+
     def granule(self) -> tuple[int, int, int]:
         """A group of outputs, a vector of positions in each element (along either side where that is open), a run of channels."""
         group = self.banks * self.bank_entries // self.high
-        m, n = min(form.m for form in self.folds), min(form.n for form in self.folds)
-        return max(m, group), max(n, group), self.channel_parts * RUN
+        few, many = max(self.wide, group), max(self.across * self.high, group)
+        return many if self.weights == "b" else few, many if self.weights == "a" else few, self.channel_parts * RUN
 
     def concurrent(self, products: Sequence[Product]) -> ArrayCost:
         return one_after_another(self, products)
@@ -143,7 +171,7 @@ class Scnn:
 
     def steps(self, op: MatMul, *, a: Operand | Mask = DENSE, b: Operand | Mask = DENSE) -> int:
         """Cycles of one product if no two products ever met at a bank."""
-        return min(self._in_proportion(side, 1.0, 0.0)[0] for side in sides(op, a, b, self.weights))
+        return min(self._in_proportion(side, 1.0, 0.0)[0] + self._loading(side) for side in sides(op, a, b, self.weights))
 
     def rounds(self, outputs: int, positions: int) -> Iterator[Round]:
         """Positions are cut where an element would hold more than leave room for `wide` output channels in its accumulators."""
@@ -160,6 +188,9 @@ class Scnn:
         each = -(-depth // self.channel_parts)
         return [(first, min(first + each, depth)) for first in range(0, depth, each)]
 
+    def _loading(self, side: Sides) -> int:
+        return load_cycles(side.input_count, self.bandwidth, self.loading)
+
     def _cost(self, side: Sides, count: int) -> ArrayCost:
         half = 0.0
         if side.dense:
@@ -169,7 +200,7 @@ class Scnn:
             cycles = self._followed(side.weights, side.inputs)
         else:
             cycles, half = self._in_proportion(side, *self._waits(side))
-        cycles, events = cycles * count, self._events(side, count)
+        cycles, events = (cycles + self._loading(side)) * count, self._events(side, count)
         return ArrayCost(cycles=cycles, finish=(cycles,), events=events, uncertainty=half * count)
 
     def _all(self, side: Sides) -> bool:
@@ -300,7 +331,7 @@ class Scnn:
         return {name: number * count for name, number in counted.items()}
 
     def execute(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Execution:
-        """Multiply two small matrices, step by step, with every product in its bank's queue. "best" takes the faster way."""
+        """Multiply two small matrices: loading, then every step and product in its bank's queue. "best" takes the faster way."""
         from trainyard.arrays.scnn_execution import execute
 
         left, right = multiplied(a, b)

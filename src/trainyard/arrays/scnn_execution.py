@@ -1,7 +1,7 @@
 """SCNN at work: every step, every product in its bank's queue, real numbers. Slow; it holds `Scnn.cost` to account.
 
 After each step the multipliers wait until no bank has more products in front of it than its queue takes; every bank adds one in a
-cycle. A group ends when all banks of all elements are empty.
+cycle. Inputs are loaded before the first group. A group ends when all banks of all elements are empty.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.arrays.execution import Execution
+from trainyard.arrays.sides import load
 
 if TYPE_CHECKING:
     from trainyard.arrays.scnn import Scnn
@@ -22,7 +23,8 @@ Matrix = npt.NDArray[np.float64]
 
 def execute(array: Scnn, weights: Matrix, inputs: Matrix) -> Execution:
     """`weights` is [outputs, channels], `inputs` [positions, channels]; the product is [outputs, positions]."""
-    out, cycles = np.zeros((len(weights), len(inputs))), 0
+    out = np.zeros((len(weights), len(inputs)))
+    held, cycles = load(inputs, array.bandwidth, array.loading)
     for cut in array.rounds(*out.shape):
         for top in range(0, len(weights), cut.group):
             rows = slice(top, min(top + cut.group, len(weights)))
@@ -31,7 +33,7 @@ def execute(array: Scnn, weights: Matrix, inputs: Matrix) -> Execution:
                 channels = slice(*part)
                 for first in range(*cut.positions, cut.each):
                     columns = slice(first, min(first + cut.each, cut.positions[1]))
-                    sums, end = element(array, weights[rows, channels], inputs[columns, channels])
+                    sums, end = element(array, weights[rows, channels], held[columns, channels])
                     out[rows, columns] += sums
                     ends.append(end)
                 if array.broadcast:

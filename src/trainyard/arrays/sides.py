@@ -2,6 +2,11 @@
 
 EIE, SCNN and Cambricon-X were built for y = W x. Of a product either operand may be the weights: the rows of a or the columns of b
 are then the outputs, those of the other the vectors. Both are written with K along their columns.
+
+What an engine keeps in its elements has to get there. Their own papers count as if it lay there already; SIGMA's Table II (HPCA
+2020) loads it first, with nothing else going on, and so it is counted here unless it is left out:
+
+    loading = ceil(non-zeros that are kept / elements that enter in a cycle), once for each product
 """
 
 from __future__ import annotations
@@ -20,6 +25,9 @@ from trainyard.parts.contraction import Mask, bitmap_of
 
 Weights = Literal["a", "b", "best"]
 CHOICES: tuple[Weights, ...] = ("best", "a", "b")
+Loading = Literal["counted", "left out"]
+LOADINGS: tuple[Loading, ...] = ("counted", "left out")
+LOADED = "what is kept still is loaded first, as SIGMA's Table II has it, or lies there already, as its own paper counts"
 NORMAL_95 = 1.96  # two-sided 95 % quantile of the normal distribution
 
 
@@ -61,9 +69,30 @@ class Sides:
         return {f"{at}_{self.which}": weights, f"{at}_{other}": inputs}
 
 
-def require_choice(owner: str, weights: str) -> None:
-    if weights not in CHOICES:
-        raise UnknownName("weights", str(weights), CHOICES, where=owner)
+def require_choice(owner: str, weights: str, loading: str) -> None:
+    for name, value, known in (("weights", weights, CHOICES), ("loading", loading, LOADINGS)):
+        if value not in known:
+            raise UnknownName(name, str(value), known, where=owner)
+
+
+def load_cycles(kept: float, bandwidth: int, loading: Loading) -> int:
+    """Cycles until `kept` non-zeros lie in the elements; of densities, as many as are expected.
+
+    >>> load_cycles(256, 128, "counted"), load_cycles(257, 128, "counted"), load_cycles(257, 128, "left out")
+    (2, 3, 0)
+    """
+    return -(-round(kept) // bandwidth) if loading == "counted" else 0
+
+
+def load(kept: npt.NDArray[np.float64], bandwidth: int, loading: Loading) -> tuple[npt.NDArray[np.float64], int]:
+    """What lies in the elements once the non-zeros have come in, `bandwidth` in a cycle, and how many cycles that took."""
+    if loading == "left out":
+        return kept, 0
+    held, coming, cycles = np.zeros_like(kept), np.flatnonzero(kept), 0
+    while len(coming):
+        held.flat[coming[:bandwidth]] = kept.flat[coming[:bandwidth]]
+        coming, cycles = coming[bandwidth:], cycles + 1
+    return held, cycles
 
 
 def sides(op: MatMul, a: Mask, b: Mask, weights: Weights = "best") -> list[Sides]:
