@@ -12,9 +12,9 @@ from trainyard.papers.ledger import Row, Value, by_paper, counts, figures
 
 LEGEND = (
     "met: within 5 %, or the bound holds. near: within 15 %. off: farther. contradicted: the paper's own figures or physics "
-    "exclude it, the proof is in the note. substitute: stands in for data that cannot be had. derived: arithmetic over the "
-    "paper's rows. context: a parameter, used and not met. not yet: no experiment. From printed inputs: the same experiment "
-    "fed with what the paper prints of its own inputs, where it prints enough."
+    "exclude it, the proof is in the note. substitute: stands in for data that cannot be had. derived: not judged: "
+    "arithmetic on the paper's rows, or calibrated on them. context: a parameter, used and not met. not yet: no experiment. "
+    "From printed inputs: the same experiment fed with what the paper prints of its own inputs, where it prints enough."
 )
 COLUMNS = ("claim", "paper", "ours", "from printed inputs", "ratio", "verdict", "unit", "where", "note")
 

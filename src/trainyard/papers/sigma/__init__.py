@@ -39,13 +39,34 @@ SIGMA = replace(
     array = Sigma(dpes=128, multipliers=128, bandwidth=128),  # Sec. V, VI-A: 128 Flex-DPEs of 128, 128 words per cycle
 )
 
-# Sec. VI-A: the rivals, each scaled to 16384 multipliers, behind the same memory; what one of their elements has is their paper's.
-EIE             = replace(TPU, array=Eie(elements=16384, queue=8))                 # Sec. VI-A; EIE, Sec. VI: 8 inputs wait
-SCNN            = replace(TPU, array=Scnn(elements=1024, wide=4, high=4, banks=32))  # Sec. VI-A; SCNN, Table II: 4x4, 32 banks
-OUTERSPACE      = replace(TPU, array=OuterSpace(elements=16384))                   # Sec. VI-A
-EYERISS_V2      = replace(TPU, array=EyerissV2(rows=128, columns=64, simd=2, bandwidth=128))  # Sec. VI-A, V; Eyeriss v2: 2 MACs
-PACKED_SYSTOLIC = replace(TPU, array=PackedSystolic(rows=128, columns=128, factor=8))  # Sec. VI-A; Kung et al.: groups of up to 8
-CAMBRICON_X     = replace(TPU, array=CambriconX(elements=1024, leaves=16))         # Sec. VI-A; Cambricon-X, Sec. IV: 16 leaves
+# Sec. VI-A: the rivals, each scaled to 16384 multipliers, behind the same memory. What one of their elements has is in their own
+# papers, and from memory: no section of them is named.
+EIE = replace(TPU, array=Eie(
+    elements = 16384,  # Sec. VI-A
+    queue    = 8,      # EIE's paper; assumed: from memory
+))
+SCNN = replace(TPU, array=Scnn(
+    elements = 1024,   # Sec. VI-A: 16384 multipliers
+    wide     = 4,      # SCNN's paper: 4x4; assumed: from memory
+    high     = 4,      # SCNN's paper: 4x4; assumed: from memory
+    banks    = 32,     # SCNN's paper: twice as many as multipliers; assumed: from memory
+))
+OUTERSPACE = replace(TPU, array=OuterSpace(elements=16384))  # Sec. VI-A
+EYERISS_V2 = replace(TPU, array=EyerissV2(
+    rows      = 128,   # assumed: 16384 multipliers (Sec. VI-A), their shape is not printed
+    columns   = 64,    # assumed: 16384 multipliers (Sec. VI-A), their shape is not printed
+    simd      = 2,     # Eyeriss v2's paper; assumed: from memory
+    bandwidth = 128,   # Sec. V: 128 words per cycle, there of SIGMA and the TPU
+))
+PACKED_SYSTOLIC = replace(TPU, array=PackedSystolic(
+    rows    = 128,     # assumed: as the TPU
+    columns = 128,     # assumed: as the TPU
+    factor  = 8,       # Kung et al.: groups of up to 8; assumed: from memory
+))
+CAMBRICON_X = replace(TPU, array=CambriconX(
+    elements = 1024,   # Sec. VI-A: 16384 multipliers
+    leaves   = 16,     # Cambricon-X's paper; assumed: from memory
+))
 
 # The evaluated GEMMs, M-N-K as on the axis of Fig. 12.
 SUITE = tuple(MatMul(M, N, K) for M, N, K in (
@@ -53,9 +74,13 @@ SUITE = tuple(MatMul(M, N, K) for M, N, K in (
     (  35,  8457,   2560), (31999, 1024,   84), (   84,  1024, 4096), (2048,    1,  128), ( 256, 256,   2048),
 ))
 
-SQUARE = ((128, 128),)                          # Sec. VI-C
-RECTANGLES = (*SQUARE, (256, 64), (512, 32))    # Fig. 12a
-MIRRORED = (*RECTANGLES, (64, 256), (32, 512))  # Fig. 11, of SIGMA_FI: "and vice versa"
+# The TPUs of Fig. 12a: the paper's name -> rows and columns of `Systolic`, which has K along its rows. The paper has it along the
+# columns: by Sec. VI-C a K of 32 fits those of 512x32, and is too short for the other two.
+TPU_SHAPES = {"128x128": (128, 128), "256x64": (64, 256), "512x32": (32, 512)}
+RECTANGLES = tuple(TPU_SHAPES.values())
+TURNED = tuple((columns, rows) for rows, columns in RECTANGLES)  # the other reading: K along the rows that the paper names
+SQUARE = (TPU_SHAPES["128x128"],)                    # Sec. VI-C
+MIRRORED = tuple(dict.fromkeys(RECTANGLES + TURNED))  # Fig. 11, of SIGMA_FI: "and vice versa"
 
 # Sparsity of MK and KN: weights 80 %, inputs 10 to 50 % (Sec. VI-A), either one being MK. The pairs of Fig. 12b are not printed:
 # the two ends of the range and its middle.

@@ -2,6 +2,9 @@
 
 The paper calls 36548 K; in the suite's 1632-36548-1024 (M-N-K) it is N. A run-length code's metadata are its run fields, padding
 entries included; the zeros that these entries store are counted apart (`parts.formats.Footprint`).
+
+The controller works on bitmaps; a front end turns the other formats into one (Sec. IV-C). Its cycles are shown and charged to no
+run: an `Accelerator` pays for a format's traffic, and the front end works while the DMA engine does.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from trainyard.parts.formats import BITMAP, FORMATS, RLC2, RLC4, Footprint, Form
 ROWS, COLUMNS = 1632, 36548  # Fig. 7: M and K
 ELEMENT_BITS = 32  # Sec. IV-A2: FP32
 LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # Sec. I: 10 to 90 % of non-zeros, and the ends
+FRONT_END_LEVELS = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95)
+LANES = 128  # Sec. V: words per cycle from the SRAM
 STEP = 0.001
 """Crossings are found to a thousandth."""
 
@@ -33,6 +38,12 @@ def footprint(name: str, sparsity: float) -> Footprint:
 def overhead(name: str, sparsity: float, reading: Reading = "runs") -> float:
     """Bits for each element that are not a value."""
     return footprint(name, sparsity).overhead(reading) / (ROWS * COLUMNS)
+
+
+@cache
+def front_end_cycles(name: str, sparsity: float) -> int:
+    """Until the last bit of the matrix has left a front end of as many lanes as words come from the SRAM."""
+    return format_named(name).front_end_cycles(_mask(sparsity), LANES)
 
 
 def crossing(one: Format) -> float:

@@ -5,8 +5,8 @@ counts, for every design and for SIGMA (Sec. VI-D).
 
 Loading. Table II is said to hold for all of the evaluation's figures: what is kept still is loaded first, not overlapped with
 compute. EIE, SCNN and Cambricon-X are counted by their papers as if their operand lay there already, which a training step cannot
-have; here it comes over the 128 words per cycle that all designs share. Eyeriss v2 and the packed systolic array count their
-loading themselves, OuterSPACE keeps nothing still. Without loading ("as their papers count") stands in the note.
+have; their arrays load it over the 128 words per cycle that all designs share, unless it is `left out` (as their papers count),
+which stands in the note. Eyeriss v2 and the packed systolic array always load, OuterSPACE keeps nothing still.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache
 from statistics import geometric_mean
-from typing import Any, Literal
+from typing import Any
 
+from trainyard.arrays.sides import Loading
 from trainyard.ir import MatMul
 from trainyard.papers.ledger import Measured
 from trainyard.papers.sigma import CAMBRICON_X, EIE, EYERISS_V2, OUTERSPACE, PACKED_SYSTOLIC, SCNN, SIGMA, SUITE, label
-from trainyard.papers.sigma.suite import Pair, Side, Streaming, both, cost, mask, means
+from trainyard.papers.sigma.suite import Pair, Streaming, both, cost, mask, means
 
-Loading = Literal["counted", "left out"]
 PAIRS: tuple[Pair, ...] = ((0.8, 0.3), (0.3, 0.8))  # Fig. 14
-WORDS = 128  # Sec. V, VI-A: input bandwidth, elements per cycle
 VECTORS = 512
 """EIE's queues are played through for so many vectors of a product with more, drawn at random."""
 
@@ -38,38 +37,25 @@ ARRAYS: Mapping[str, Any] = {
     "Packed Systolic": PACKED_SYSTOLIC.array,
     "Cambricon-X": CAMBRICON_X.array,
 }
-KEEPS: Mapping[str, Callable[[Side], Side]] = {
-    "EIE": lambda weights: weights,
-    "SCNN": lambda weights: "b" if weights == "a" else "a",  # positions lie in the elements, weights are broadcast
-    "Cambricon-X": lambda weights: weights,
-}
-"""Designs whose papers leave loading out: which operand lies in the elements, given which one is taken as the weights."""
+LOADED = ("EIE", "SCNN", "Cambricon-X")
+"""Designs whose papers leave loading out."""
 
 
 @cache
-def _ways(name: str, op: MatMul, pair: Pair, streaming: Streaming) -> Mapping[Side | Literal["free"], int]:
-    """Cycles with each operand in each role, or in the better role where the design's own cost has its loading."""
-    array, masks = ARRAYS[name], {"a": mask(op, "a", pair[0]), "b": mask(op, "b", pair[1])}
-    if name == "Eyeriss v2":
-        array = replace(array, streaming=streaming)
-    if name not in KEEPS:
-        return {"free": array.cost(op, **masks).cycles}
-    return {side: replace(array, weights=side).cost(op, **masks).cycles for side in ("a", "b")}
-
-
-def _held(name: str, side: Side, op: MatMul, pair: Pair) -> int:
-    kept = KEEPS[name](side)
-    return mask(op, kept, pair["ab".index(kept)]).nonzeros
+def _cost(array: Any, op: MatMul, pair: Pair) -> int:
+    """The better operand in each role."""
+    cycles: int = array.cost(op, a=mask(op, "a", pair[0]), b=mask(op, "b", pair[1])).cycles
+    return cycles
 
 
 def cycles(name: str, op: MatMul, *, loading: Loading = "counted", streaming: Streaming = "limited") -> int:
     """Of a rival, the best of four; `streaming` is Eyeriss v2's, the others have no such choice."""
-    found = []
-    for pair in PAIRS:
-        for side, own in _ways(name, op, pair, streaming if name == "Eyeriss v2" else "limited").items():
-            counts = loading == "counted" and side != "free"
-            found.append(own + (-(-_held(name, side, op, pair) // WORDS) if counts else 0))  # type: ignore[arg-type]
-    return min(found)
+    array = ARRAYS[name]
+    if name in LOADED:
+        array = replace(array, loading=loading)
+    if name == "Eyeriss v2":
+        array = replace(array, streaming=streaming)
+    return min(_cost(array, op, pair) for pair in PAIRS)
 
 
 def sigma_cycles(op: MatMul, streaming: Streaming = "wide") -> int:
