@@ -312,7 +312,7 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
     )
     yield (
         "Every model of the zoo, beyond the paper",
-        "The same with 80 % of the weights and 30 % of the activations zero (Sec. VI-A: 10 to 50 %, of which this is the middle) and "
+        "The same with 80 % of the weights and 30 % of the activations zero (Sec. VI-A: 10 to 50 %, of which this is the middle), "
         "gradients dense: speedup over the TPU by product, and of all with and without zeros.",
         every_model.table() + "\n",
     )

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +17,7 @@ import typer
 from trainyard import terminal
 from trainyard._version import VERSION
 from trainyard.errors import BadInput, TrainyardError, UnknownName
-from trainyard.terminal import progress, say, status, write_json
+from trainyard.terminal import StepTo, progress, say, status, write_json
 
 if TYPE_CHECKING:
     from trainyard.ir import Step
@@ -189,11 +190,15 @@ def compare(
     from trainyard.runs import Comparison
 
     results = Comparison(_results(workload, split(on), batch, parallel, dpus, masks, at, inference, settings, ranged=False))
+    if json_path is not None:
+        write_json([result.as_dict() for result in results], json_path)
+    if html is None and json_path == "-":
+        return
+    with progress() as step_to:
+        results = Comparison(_ranged(result, step_to) for result in results)
     if html is not None:
         results.to_html(html)
         say(f"wrote {html}")
-    if json_path is not None:
-        write_json([result.as_dict() for result in results], json_path)
     if json_path != "-":
         results.table()
 
@@ -252,9 +257,13 @@ def whatif(
 
     if workload in ledger.papers() and not on:
         workload, on, masks = ledger.case(workload, masks)
-    with status(f"{workload} on {_machine_given(on)}: each assumption against its alternatives"):
+    with status(f"reading {workload} for {_machine_given(on)}"):
         step = _step(workload, batch)
-        found = runs.whatif(step, on, metric=metric, parallel=parallel, masks=_masks(masks, at, step))
+        zeros = _masks(masks, at, step)
+    with progress() as step_to:
+        step_to(0, 1, f"machines: {on}")
+        told = partial(_alternatives, step_to, on)
+        found = runs.whatif(step, on, metric=metric, told=told, parallel=parallel, masks=zeros)
     if json_path is not None:
         write_json([terminal.worth_as_dict(worth) for worth in found], json_path)
     if json_path != "-":
@@ -416,15 +425,23 @@ def _results(
         zeros = _masks(masks, at, step)
         step = step.only(Phase.FORWARD) if inference else step
     results = []
-    with progress("machines") as step_to:
+    with progress() as step_to:
         for number, name in enumerate(machines):
-            step_to(number, len(machines), name)
+            step_to(number, len(machines), f"machines: {name}")
             result = runs.run(step, name, masks=zeros, parallel=parallel, **overrides)
-            result = result.ranged() if ranged else result
+            result = _ranged(result, step_to) if ranged else result
             changed = ", ".join(settings or ())
             results.append(replace(result, machine=f"{name} with {changed}") if changed else result)
-        step_to(len(machines), len(machines), "")
     return results
+
+
+def _ranged(result: Result, step_to: StepTo) -> Result:
+    """Its time with a range: the machine once more with each alternative."""
+    return result.ranged(partial(_alternatives, step_to, result.machine))
+
+
+def _alternatives(step_to: StepTo, machine: str, done: int, total: int) -> None:
+    step_to(done, total, f"alternatives of {machine}")
 
 
 def _overrides(settings: Sequence[str] | None) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from trainyard._version import VERSION
 from trainyard.errors import BadInput, TrainyardError
-from trainyard.ir.assumptions import Assumption
+from trainyard.ir.assumptions import Assumption, trials
 from trainyard.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -319,16 +319,15 @@ class Result:
         time, low, high = (f"{seconds / size:.{decimals}f}" for seconds in (self.time_s, *(self.range_s or (0.0, 0.0))))
         return f"{time} {unit}" if low == high else f"{time} {unit} ({low}-{high})"
 
-    def ranged(self) -> Result:
-        """The result with the range of its time over the open assumptions, each alternative alone."""
+    def ranged(self, told: Callable[[int, int], None] = lambda done, total: None) -> Result:
+        """The result with the range of its time over the open assumptions, each alternative alone; `told` how many are done."""
         if self.range_s is not None or self.rerun is None:
             return self
-        times = [self.time_s]
-        for assumption in self.assumptions:
-            if assumption.open and not assumption.choice:
-                for alternative in assumption.alternatives:
-                    with suppress(TrainyardError):  # an alternative that this machine cannot be built with says nothing
-                        times.append(self.rerun({assumption.path: alternative}).time_s)
+        times, others = [self.time_s], trials(self.assumptions, "time_s")
+        for done, (path, alternative) in enumerate(others):
+            told(done, len(others))
+            with suppress(TrainyardError):  # an alternative that this machine cannot be built with says nothing
+                times.append(self.rerun({path: alternative}).time_s)
         return replace(self, range_s=(min(times), max(times)))
 
     def as_dict(self) -> dict[str, Any]:

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from trainyard.ir.plan import Plan
 
 Machine = str | Device | System
+Told = Callable[[int, int], None]
+"""Who wants to know how many runs of how many are done."""
+
+
+def silent(done: int, total: int) -> None:
+    """Nobody."""
 
 
 def run(
@@ -81,7 +87,7 @@ def run(
         cycles=plan.book.cycles,
         array_cycles=plan.book.array_cycles,
         peak_memory_bytes={pool.name: timeline.peak(number) for number, pool in enumerate(timeline.pools)},
-        assumptions=assumptions_of(machine),
+        assumptions=assumptions_of(machine, step),
         notes=(*_notes(timeline, alone, masks), *_without_masks(masks, step), *_sampled(plan)),
         config=machines.describe(machine),
         seed=seed,
@@ -214,31 +220,35 @@ class Worth:
         return self.after / self.before - 1.0
 
 
-def whatif(workload: Step | str, on: Machine, *, metric: str = "time_s", **options: Any) -> list[Worth]:
+def whatif(workload: Step | str, on: Machine, *, metric: str = "time_s", told: Told = silent, **options: Any) -> list[Worth]:
     """Every open assumption of a machine against each of its alternatives, one at a time, the most valuable first."""
     result = run(workload, on, **options)
-    return sorted(worths(result, metric), key=lambda worth: -abs(worth.change))
+    return sorted(worths(result, metric, told), key=lambda worth: -abs(worth.change))
 
 
-def worths(result: Result, metric: str = "time_s") -> Iterator[Worth]:
-    before = _metric(result, metric)
-    for assumption in result.assumptions:
-        if not assumption.open or result.rerun is None:
-            continue
-        for alternative in assumption.alternatives:
+def worths(result: Result, metric: str = "time_s", told: Told = silent) -> Iterator[Worth]:
+    """Nothing is run for what cannot change the metric."""
+    before, rerun = _metric(result, metric), result.rerun
+    unknown = [(a, other) for a in result.assumptions if a.open and rerun is not None for other in a.alternatives]
+    total, done = sum(assumption.changes(metric) for assumption, _ in unknown), 0
+    for assumption, alternative in unknown:
+        after, error = before, ""
+        if assumption.changes(metric) and rerun is not None:
+            told(done, total)
             try:
-                after, error = _metric(result.rerun({assumption.path: alternative}), metric), ""
+                after = _metric(rerun({assumption.path: alternative}), metric)
             except TrainyardError as problem:
-                after, error = before, str(problem)
-            yield Worth(
-                name=assumption.name,
-                meaning=assumption.meaning,
-                value=assumption.value,
-                alternative=alternative,
-                before=before,
-                after=after,
-                error=error,
-            )
+                error = str(problem)
+            done += 1
+        yield Worth(
+            name=assumption.name,
+            meaning=assumption.meaning,
+            value=assumption.value,
+            alternative=alternative,
+            before=before,
+            after=after,
+            error=error,
+        )
 
 
 def _metric(result: Result, metric: str) -> float:

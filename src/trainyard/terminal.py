@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from threading import Timer
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trainyard.units import show, unit_of_field
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 WIDTHS = {"ratio": 5, "verdict": 12, "before": 7, "after": 7, "change": 7}
 """Columns that are never broken over lines."""
+MOMENT_S = 1.0
+"""What is done sooner needs no bar."""
 NUMBERS = ("paper", "ours", "ratio", "before", "after", "change")
 
 
@@ -68,8 +71,8 @@ class StepTo(Protocol):
 
 
 @contextmanager
-def progress(what: str) -> Iterator[StepTo]:
-    """A bar with an estimate on a terminal's stderr; silence elsewhere."""
+def progress(what: str = "") -> Iterator[StepTo]:
+    """A bar with an estimate on a terminal's stderr, of what takes longer than a moment; silence elsewhere."""
     if not sys.stderr.isatty():
         yield lambda done, total, label: None
         return
@@ -77,9 +80,18 @@ def progress(what: str) -> Iterator[StepTo]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=1)
-        yield lambda done, total, label: bar.update(task, completed=done, total=total, description=f"{what} {label}")
+    bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=1)
+    starter = Timer(MOMENT_S, bar.start)
+    starter.daemon = True
+    starter.start()
+    try:
+        yield lambda done, total, label: bar.update(task, completed=done, total=total, description=f"{what} {label}".strip())
+    finally:
+        starter.cancel()
+        starter.join()
+        if bar.live.is_started:
+            bar.stop()
 
 
 @contextmanager

@@ -6,12 +6,14 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from trainyard import cli
+from trainyard.terminal import progress
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -221,15 +223,50 @@ def test_mistakes_are_one_line_and_code_2(trainyard: Run, topology: str, words: 
     assert out == ""
 
 
+class AtOnce(Timer):
+    """A moment that is over before it begins."""
+
+    def start(self) -> None:
+        self.function()
+        super().start()
+
+    def run(self) -> None:
+        pass
+
+
 def test_progress_stays_off_stdout(trainyard: Run, topology: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setattr("trainyard.terminal.Timer", AtOnce)
     code, out, err = trainyard("compare", topology, "--on", "npu,npu-small", "--json", "-")
     assert code == 0
     assert len(json.loads(out)) == 2
-    assert "machines" in err
-    code, out, _ = trainyard("whatif", topology, "--on", "npu", "--json", "-")
+    assert "machines: npu" in err
+    assert "alternatives" not in err  # a list of JSON has no ranges: nothing is run for them
+    code, out, err = trainyard("whatif", topology, "--on", "npu", "--json", "-")
     assert code == 0
     assert json.loads(out)
+    assert "alternatives of npu" in err
+    for command in ("run", "compare"):
+        code, out, err = trainyard(command, topology, "--on", "npu")
+        assert code == 0
+        assert "alternatives of npu" in err
+        assert "alternatives of npu" not in out
+
+
+def test_a_bar_waits_a_moment_and_needs_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainyard.terminal.MOMENT_S", 60.0)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    with progress() as step_to:
+        step_to(1, 2, "of what is done in a moment")
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.setattr("trainyard.terminal.Timer", AtOnce)
+    with progress() as step_to:
+        step_to(1, 2, "of what takes longer")
+    assert "1/2 of what takes longer" in capsys.readouterr().err
+    monkeypatch.setattr("sys.stderr.isatty", lambda: False)
+    with progress() as step_to:
+        step_to(1, 2, "nobody reads")
+    assert capsys.readouterr() == ("", "")
 
 
 def test_damaged_step_files(trainyard: Run, tmp_path: Path) -> None:

@@ -60,6 +60,9 @@ def test_views_count_as_their_bits(case: tuple[MatMul, Bits, Bits]) -> None:
     by_view, by_bits = counts(op, left, right), counts(op, a, b)
     assert (by_view.useful, by_view.held("a"), by_view.held("b")) == (by_bits.useful, by_bits.held("a"), by_bits.held("b"))
     assert bitmap_of(right, (op.K, op.N), "b") == Bitmap.of(b)
+    for side in ("a", "b"):
+        for chunk in (op.K, 7):
+            assert np.array_equal(held_rows(op, left, right, side, chunk), held_rows(op, a, b, side, chunk))  # type: ignore[arg-type]
 
 
 @pytest.mark.unit

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.ir import DENSE, Convolution, MatMul, Op, Phase, Role, Step, TensorSpec
 from trainyard.mapping.lowering import lower
 from trainyard.parts.views import extents, matrix, unpacked
-from trainyard.workloads.generated import generated_masks, parse
+from trainyard.workloads.generated import GeneratedMasks, generated_masks, parse
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +24,7 @@ def resnet():
 def convolution(batch=4):
     body = Convolution(batch=batch, in_channels=20, out_channels=30, size=(6, 5), kernel=(3, 3))
     ops = tuple(
-        Op(body=body.as_product(product), layer="net.conv", phase=phase)
+        Op(body=body.as_product(product), layer="net.conv", phase=Phase(phase))
         for product, phase in (("forward", "forward"), ("grad_input", "grad_input"), ("grad_weight", "grad_weight"))
     )
     return Step(name="made", batch=batch, ops=ops, tensors=())
@@ -226,3 +228,38 @@ def test_a_run_takes_them_as_it_takes_recorded_ones():
     assert results[0.9].cycles < results[0.0].cycles
     assert not any("no recorded mask" in note for result in results.values() for note in result.notes)
     assert unpacked(masks[0.0], next(iter(masks[0.0].shapes))).all()
+
+
+def test_bits_are_those_of_numpys_generator():
+    """A seed means the same bits tomorrow: one float32 an element, zero where it is under the share."""
+    step = convolution()
+    masks = generated_masks(step, {"A": 0.6, "W": 1.0}, seed=5)
+    said = hashlib.sha256(b"5/net.conv/0/A").digest()
+    drawn = np.random.default_rng(int.from_bytes(said[:16], "big")).random((4, 20, 6, 5), dtype=np.float32)
+    assert np.array_equal(masks.bits(("net.conv", 0, "A")), drawn >= 0.6)
+    assert masks.bits(("net.conv", 0, "G")).all()
+    assert not masks.bits(("net.conv", 0, "W")).any()
+
+
+def test_bits_are_drawn_once_for_equal_masks(monkeypatch):
+    drawn, draw = [], GeneratedMasks._draw
+    monkeypatch.setattr(GeneratedMasks, "_draw", lambda self, key: drawn.append(key) or draw(self, key))
+    key = ("net.conv", 0, "A")
+    first, again = (generated_masks(convolution(), {"A": 0.5}, seed=77) for _ in range(2))
+    bits = first.bits(key)
+    assert np.array_equal(again.bits(key), bits)
+    assert drawn == [key]
+    before = bits.copy()
+    bits[:] = False  # a caller's own copy
+    assert np.array_equal(first.bits(key), before)
+    assert not np.array_equal(generated_masks(convolution(), {"A": 0.5}, seed=78).bits(key), before)
+    assert drawn == [key, key]
+
+
+def test_a_run_draws_every_mask_once_on_all_machines(monkeypatch):
+    drawn, draw = [], GeneratedMasks._draw
+    monkeypatch.setattr(GeneratedMasks, "_draw", lambda self, key: drawn.append(key) or draw(self, key))
+    masks = generated_masks(convolution(), {"A": 0.5, "W": 0.3, "G": 0.4}, seed=123)
+    for result in ty.compare(convolution(), on="sigma,tensordash,sigma(array.streaming=limited)", masks=masks):
+        result.ranged()
+    assert sorted(drawn) == sorted(masks.shapes)

@@ -15,12 +15,12 @@ from trainyard.devices.compressed import Densities, densities, footings
 from trainyard.devices.costs import Costing
 from trainyard.devices.demand import Im2col, Policy, Scope
 from trainyard.devices.masked import aware
-from trainyard.devices.precision import Precision, precision_of
+from trainyard.devices.precision import Precision, dtype_of, precision_of
 from trainyard.devices.profile import RAW, Profile, demand, profile, works
 from trainyard.devices.together import require_divisible
 from trainyard.errors import BadInput, UnknownName
-from trainyard.ir import Array, DeviceCost, Masks, Step, Work, assumed
-from trainyard.mapping.lowering import GradInput
+from trainyard.ir import DTYPE_BYTES, Array, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
+from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.tiling import Supply
 from trainyard.mapping.works import Fusion, Together, require_order
 from trainyard.parts import area, energy
@@ -36,6 +36,8 @@ FORMATS = {f"mac_{row.name}": row.name for row in energy.MULTIPLY}
 LOCAL = ("local_read", "local_write")
 Rates = dict[str, list[tuple[str, float]]]
 """Event -> what it costs in which components, in joules."""
+ACCUMULATOR_BYTES = 4
+"""A sum in fp32; the alternative is narrower."""
 REMEMBERED = 4096
 """Distinct costs whose energy is kept."""
 
@@ -76,9 +78,10 @@ class Accelerator:
     grad_input: Literal["col2im", "dilated"] = assumed(
         "col2im", "dX of a strided convolution adds up windows, or multiplies inserted zeros", "dilated")
     vector_lanes: int = assumed(1024, "element-wise operations per cycle (TPU v2: 128 lanes of 8)", 128)
-    accumulator_bytes: int = assumed(4, "bytes of an unfinished sum in the scratchpad", 2)
-    technology_nm: float = assumed(16, "technology node, for energy and area", 7)
-    dram_kind: Literal["hbm2", "gddr6", "ddr4", "lpddr4"] = assumed("hbm2", "type of DRAM, for energy", "ddr4")
+    accumulator_bytes: int = assumed(ACCUMULATOR_BYTES, "bytes of an unfinished sum in the scratchpad", 2)
+    technology_nm: float = assumed(16, "technology node, for energy and area", 7, only="energy_j")
+    dram_kind: Literal["hbm2", "gddr6", "ddr4", "lpddr4"] = assumed(
+        "hbm2", "type of DRAM, for energy", "ddr4", only="energy_j")
     # fmt: on
     _known: dict[Any, Any] = field(init=False, repr=False, compare=False)
 
@@ -107,7 +110,7 @@ class Accelerator:
         im2col: Im2col = "raw",
         grad_input: GradInput = "col2im",
         vector_lanes: int = 1024,
-        accumulator_bytes: int = 4,
+        accumulator_bytes: int = ACCUMULATOR_BYTES,
         technology_nm: float = 16,
         dram_kind: DramKind = "hbm2",
     ) -> None:
@@ -156,6 +159,22 @@ class Accelerator:
             dram_bytes_per_s=self.dram_bytes_per_s,
             technology=f"{self.technology_nm:g} nm",
         )
+
+    def idle(self, step: Step) -> frozenset[str]:
+        """Assumptions that change nothing in a step: of convolutions where it has none, of sums as wide as their results."""
+        images = [op.body for op in step.ops if isinstance(op.body, Convolution)]
+        lowered = [lower(body, self.grad_input) for body in images]
+        results = [step.tensors[op.outputs[0]] if op.outputs else TensorSpec((1,)) for op in step.ops if op.is_product]
+        precision = self.policy.precision
+        narrowest = min((DTYPE_BYTES[dtype_of(result, precision)] for result in results), default=ACCUMULATOR_BYTES)
+        found = {
+            "im2col": all(side.elements == side.matrix for one in lowered for side in (one.a, one.b, one.out)),
+            "grad_input": all(body.product != "grad_input" for body in images),
+            "accumulator_bytes": narrowest >= max(self.accumulator_bytes, ACCUMULATOR_BYTES),
+            "fusion": self.scope == "products",
+            "vector_lanes": self.scope == "products",
+        }
+        return frozenset(name for name, nothing in found.items() if nothing)
 
     @property
     def supply(self) -> Supply:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainyard.ir.step import Step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,6 +16,7 @@ class Assumption:
 
     `alternatives` are the values that were as good a guess; an assumption with a path and alternatives is *open*, and a headline
     shows its range over the open ones. `settles` names the claims that it was chosen on, if any: then it is calibrated.
+    `only` is the metric that it can change where that is one alone; an `idle` one changes nothing in the step that was run.
     """
 
     name: str
@@ -21,25 +26,46 @@ class Assumption:
     path: str = ""
     settles: str = ""
     choice: bool = False
+    only: str = ""
+    idle: bool = field(default=False, compare=False)
 
     @property
     def open(self) -> bool:
         return bool(self.path and self.alternatives)
 
+    def changes(self, metric: str) -> bool:
+        """Whether an alternative may change a metric at all; where not, nothing needs to be run to know what it is worth."""
+        return not self.idle and self.only in ("", metric)
 
-def assumed(default: Any, meaning: str, *alternatives: Any, choice: bool = False) -> Any:
+
+def trials(assumptions: Iterable[Assumption], metric: str) -> list[tuple[str, Any]]:
+    """What a range of a metric is over: (path, alternative) of all that is unknown and may change it."""
+    return [
+        (unknown.path, alternative)
+        for unknown in assumptions
+        if unknown.open and not unknown.choice and unknown.changes(metric)
+        for alternative in unknown.alternatives
+    ]
+
+
+def assumed(default: Any, meaning: str, *alternatives: Any, choice: bool = False, only: str = "") -> Any:
     """A dataclass field whose value is an assumption: it says what it means and what else it could be.
 
-    A `choice` is the user's to make, not a thing unknown (what to simulate at all): it has a worth, but widens no range.
+    A `choice` is the user's to make, not a thing unknown (what to simulate at all): it has a worth, but widens no range. `only`
+    names the metric of a result that it can change where that is one alone (`energy_j`).
     """
-    return field(default=default, metadata={"meaning": meaning, "alternatives": alternatives, "choice": choice})
+    return field(default=default, metadata={"meaning": meaning, "alternatives": alternatives, "choice": choice, "only": only})
 
 
-def assumptions_of(machine: Any, prefix: str = "") -> tuple[Assumption, ...]:
-    """Every assumption in a machine's tree of parts, with the path that overrides it."""
+def assumptions_of(machine: Any, step: Step | None = None, prefix: str = "") -> tuple[Assumption, ...]:
+    """Every assumption in a machine's tree of parts, with the path that overrides it.
+
+    A part may say which of its own cannot change anything: `idle`, a set of their names, or what gives it for a step.
+    """
     found: list[Assumption] = []
     if not is_dataclass(machine):
         return ()
+    idle = _idle(machine, step)
     for part in fields(machine):
         value = getattr(machine, part.name)
         path = f"{prefix}{part.name}"
@@ -53,8 +79,18 @@ def assumptions_of(machine: Any, prefix: str = "") -> tuple[Assumption, ...]:
                     alternatives=others,
                     path=path,
                     choice=part.metadata["choice"],
+                    only=part.metadata["only"],
+                    idle=part.name in idle,
                 )
             )
         elif is_dataclass(value) and not isinstance(value, type):
-            found.extend(assumptions_of(value, f"{path}."))
+            found.extend(assumptions_of(value, step, f"{path}."))
     return tuple(found)
+
+
+def _idle(part: Any, step: Step | None) -> Set[str]:
+    """An array knows no steps and says it as it stands; a device says it of a step."""
+    said: Any = getattr(part, "idle", None)
+    if callable(said) and step is not None:
+        said = said(step)
+    return said if isinstance(said, Set) else frozenset()

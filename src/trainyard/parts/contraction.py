@@ -153,6 +153,8 @@ def held_rows(op: MatMul, a: Mask, b: Mask, side: Side, chunk: int) -> Counts:
         share = mine.nonzero if isinstance(mine, Density) else 1.0
         met_by_chunk = np.add.reduceat(np.broadcast_to(np.asarray(other.some, np.float64), (op.K,)), np.array(starts))
         return np.repeat(np.rint(share * met_by_chunk).astype(np.int64)[:, None], across, axis=1)
+    if isinstance(mine, MaskView) and chunk >= op.K and np.all(other.some):  # all of it is met: counted without a look at bits
+        return tally(mine, 1 if side == "a" else 0)[None]
     bitmap = bitmap_of(mine, shape_of(op, side), side)
     bits = bitmap.bits() if side == "a" else bitmap.transposed().bits()
     bits &= np.broadcast_to(np.asarray(other.some) > 0, (op.K,))

@@ -3,60 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
 from functools import lru_cache
-from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
 
 from trainyard.ir import Convolution, MaskView
-from trainyard.parts.views import Bits, Cut, Kept, cuts, place_of, unpacked
+from trainyard.parts.kept import Kept, Remembered
+from trainyard.parts.views import Bits, Cut, cuts, place_of, unpacked
 from trainyard.parts.windows import backward_table, forward_table
 
 Counts = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
 KEPT_BYTES = 256 * 2**20
 """Tallies are remembered by content of the masks: the tiles of a product, and those of the same product on the next machine."""
-_channels_last: Kept[Octets] = Kept(4)
-
-
-class _Remembered:
-    """The tallies made or asked for last."""
-
-    def __init__(self) -> None:
-        self._found: dict[tuple[Hashable, ...], Counts] = {}
-        self._bytes = 0
-        self._lock = Lock()
-
-    def get(self, name: tuple[Hashable, ...]) -> Counts | None:
-        with self._lock:
-            known = self._found.pop(name, None)
-            if known is not None:
-                self._found[name] = known
-            return known
-
-    def put(self, name: tuple[Hashable, ...], made: Counts) -> None:
-        with self._lock:
-            if name not in self._found:
-                self._found[name] = made
-                self._bytes += made.nbytes
-            while self._bytes > KEPT_BYTES:
-                self._bytes -= self._found.pop(next(iter(self._found))).nbytes
-
-
-_remembered = _Remembered()
+_remembered: Remembered[Counts] = Remembered(KEPT_BYTES)
+_channels_last: Kept[Octets] = Kept(most_bytes=KEPT_BYTES / 2)
 
 
 def tally(view: MaskView, axis: int) -> Counts:
     """What `np.count_nonzero(matrix(view), axis)` says: axis 0 counts each column, axis 1 each row."""
-    name = (axis, *view.identity)
-    known = _remembered.get(name)
-    if known is None:
-        known = _counted(view, axis if not view.transposed else 1 - axis)
-        known.setflags(write=False)
-        _remembered.put(name, known)
-    return known
+
+    def made() -> Counts:
+        counts = _counted(view, axis if not view.transposed else 1 - axis)
+        counts.setflags(write=False)
+        return counts
+
+    return _remembered.of((axis, *view.identity), made)
 
 
 def _counted(view: MaskView, axis: int) -> Counts:

@@ -8,16 +8,16 @@ of a batched one stand below each other. The dilated form of grad_input reads G 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import lru_cache
-from threading import Lock
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from trainyard.errors import MaskError
 from trainyard.ir import Convolution, MaskSource, MaskView, TensorKey
+from trainyard.parts.kept import Kept as Kept
 from trainyard.parts.windows import backward_table, forward_table
 
 Bits = npt.NDArray[np.bool_]
@@ -27,35 +27,9 @@ Gather = Callable[[Whole, Whole], Bits]
 """(rows, columns) of the matrix that is not turned -> its bits there."""
 
 T = TypeVar("T")
-A = TypeVar("A", bound=npt.NDArray[Any])
-KEPT = 4
-"""Tensors whose bits stay unpacked: two operands of the product at hand, and those of the one before it."""
-
-
-class Kept(Generic[A]):
-    """The arrays made last, by source and name; a source is kept with its arrays, so that its id stays its own."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._found: dict[tuple[int, Hashable], tuple[MaskSource, A]] = {}
-        self._lock = Lock()
-
-    def of(self, source: MaskSource, name: Hashable, make: Callable[[], A]) -> A:
-        place = (id(source), name)
-        with self._lock:
-            known = self._found.pop(place, None)
-            if known is not None:
-                self._found[place] = known
-                return known[1]
-        made = make()
-        with self._lock:
-            while len(self._found) >= self._most:
-                self._found.pop(next(iter(self._found)))
-            self._found[place] = (source, made)
-        return made
-
-
-_kept: Kept[Bits] = Kept(KEPT)
+KEPT_BYTES = 256 * 2**20
+"""Of tensors whose bits stay unpacked, a byte an element: a step's tensors are read by three products, on every machine."""
+_kept: Kept[Bits] = Kept(most_bytes=KEPT_BYTES)
 
 
 def matrix(view: MaskView) -> Bits:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.ir import Step, TensorKey
+from trainyard.parts.kept import Remembered
 from trainyard.parts.operands import letter_of, own_name, shape_in
 from trainyard.workloads.masks import MaskSpec
 
@@ -28,6 +29,9 @@ Cluster = Literal["none", "channel", "row"]
 Sparsity = Mapping[str, float]
 LETTERS = ("A", "G", "W")
 Shapes = dict[TensorKey, tuple[int, ...]]
+DRAWN_BYTES = 128 * 2**20
+"""Of packed masks, an eighth of a byte an element: unpacking one takes far less than drawing it."""
+_drawn: Remembered[npt.NDArray[np.uint8]] = Remembered(DRAWN_BYTES)
 
 
 @dataclass(frozen=True)
@@ -75,10 +79,19 @@ class GeneratedMasks:
         return 1.0 - (zeros if units is None else round(zeros * math.prod(units)) / math.prod(units))
 
     def bits(self, key: TensorKey) -> npt.NDArray[np.bool_]:
-        shape = self.shapes[key] if key in self.shapes else self._missing(key).shape
+        """Drawn once for all masks of this digest, and kept packed."""
+        if key not in self.shapes:
+            self._missing(key)
+        packed, shape = _drawn.of((self.digest, key), lambda: np.packbits(self._draw(key))), self.shapes[key]
+        return np.unpackbits(packed, count=math.prod(shape)).view(np.bool_).reshape(shape)
+
+    def _draw(self, key: TensorKey) -> npt.NDArray[np.bool_]:
+        shape = self.shapes[key]
         layer, call, name = key
-        zeros, random = self._zeros(layer, name[0]), self._random(layer, 0 if name[0] == "W" else call, name)
-        units = _units(shape, name, self.cluster)
+        zeros = self._zeros(layer, name[0])
+        if not zeros:
+            return np.ones(shape, dtype=np.bool_)
+        units, random = _units(shape, name, self.cluster), self._random(layer, 0 if name[0] == "W" else call, name)
         if units is None:
             return random.random(shape, dtype=np.float32) >= zeros
         kept = np.ones(math.prod(units), dtype=np.bool_)

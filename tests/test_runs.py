@@ -1,0 +1,171 @@
+"""What assumptions are worth: nothing is run for what cannot change a metric, and what is skipped really changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+import trainyard as ty
+from trainyard import runs
+from trainyard.ir import Convolution, ElementWise, MatMul, Op, Phase, Role, Step, TensorSpec, assumed, assumptions_of
+from trainyard.ir.assumptions import trials
+from trainyard.results import Result
+from trainyard.workloads.generated import generated_masks
+
+POINTWISE = Convolution(batch=2, in_channels=24, out_channels=40, size=(6, 6), kernel=(1, 1))
+STRIDED = Convolution(batch=2, in_channels=24, out_channels=40, size=(9, 9), kernel=(3, 3), stride=(2, 2), padding=(1, 1))
+
+
+def fully_connected(dtype: str = "fp32") -> Step:
+    """A layer forward and backward with an element-wise op behind it."""
+    shapes = ((64, 96), (160, 96), (64, 160), (64, 160), (160, 96), (64, 96))
+    roles = (Role.ACTIVATION, Role.PARAMETER, Role.ACTIVATION, Role.GRADIENT, Role.PARAMETER_GRADIENT, Role.GRADIENT)
+    tensors = tuple(TensorSpec(shape, dtype, role) for shape, role in zip(shapes, roles, strict=True))
+    ops = (
+        Op(body=MatMul(64, 160, 96), layer="fc", inputs=(0, 1), outputs=(2,), letters=("A", "W")),
+        Op(body=ElementWise("relu", 64 * 160), layer="relu", inputs=(2,), outputs=(2,)),
+        Op(body=MatMul(160, 96, 64), layer="fc", phase=Phase.GRAD_WEIGHT, inputs=(3, 0), outputs=(4,), letters=("G", "A")),
+        Op(body=MatMul(64, 96, 160), layer="fc", phase=Phase.GRAD_INPUT, inputs=(3, 1), outputs=(5,), letters=("G", "W")),
+    )
+    return Step(name=f"fc {dtype}", batch=64, ops=ops, tensors=tensors)
+
+
+def convolution(body: Convolution, *products: str) -> Step:
+    ops = tuple(Op(body=body.as_product(product), layer="conv", phase=Phase(product)) for product in products)  # type: ignore[arg-type]
+    return Step(name=f"conv {body.kernel} {products}", batch=body.batch, ops=ops, tensors=())
+
+
+ALL = ("forward", "grad_weight", "grad_input")
+STEPS = {
+    "fc": fully_connected(),
+    "fc bf16": fully_connected("bf16"),
+    "pointwise": convolution(POINTWISE, *ALL),
+    "strided": convolution(STRIDED, *ALL),
+    "strided, forward": convolution(STRIDED, "forward"),
+}
+MACHINES = [
+    "tpu", "npu", "npu(im2col=materialised,accumulator_bytes=2)", "spatial", "tensordash", "tensordash(scope=products)",
+    "sigma", "sigma(scope=products,grad_input=dilated)", "sigma(array.streaming=limited)", "sigma(array.drain=pass)",
+    "sigma(array.across=chain)", "sigma(together=gradients)", "sigma(scratchpad=24 KiB)", "npu(scratchpad=16 KiB)", "scnn", "eie",
+]  # fmt: skip
+
+
+def skipped(result: Result) -> dict[str, list[Any]]:
+    """What no run is spent on, by name."""
+    return {a.name: list(a.alternatives) for a in result.assumptions if a.open and not a.changes("time_s")}
+
+
+def metrics(result: Result) -> tuple[Any, ...]:
+    return result.time_s, result.cycles, result.array_cycles, result.by_layer, result.traffic, result.macs, result.energy_j
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("machine", MACHINES)
+def test_what_is_skipped_changes_nothing(machine: str, step: Step) -> None:
+    masks = generated_masks(step, {"A": 0.5, "G": 0.6, "W": 0.7}, seed=1)
+    result = ty.run(step, machine, masks=masks)
+    assert result.rerun is not None
+    for name, alternatives in skipped(result).items():
+        (assumption,) = (a for a in result.assumptions if a.name == name)
+        for alternative in alternatives:
+            again = result.rerun({name: alternative})
+            assert again.time_s == result.time_s, (name, alternative)
+            if assumption.idle:
+                assert metrics(again) == metrics(result), (name, alternative)
+            else:
+                assert (assumption.only, again.cycles, again.array_cycles) == ("energy_j", result.cycles, result.array_cycles)
+                assert again.energy_j != result.energy_j, (name, alternative)
+
+
+ENERGY = {"technology_nm", "dram_kind"}
+
+
+@pytest.mark.unit
+@pytest.mark.parametrize(
+    ("machine", "step", "names"),
+    [
+        ("sigma", "fc", {"im2col", "grad_input", "accumulator_bytes", "array.drain", *ENERGY}),
+        ("sigma", "fc bf16", {"im2col", "grad_input", "array.drain", *ENERGY}),
+        ("sigma(array.streaming=limited)", "strided, forward", {"grad_input", "accumulator_bytes", *ENERGY}),
+        ("sigma", "pointwise", {"im2col", "accumulator_bytes", "array.drain", *ENERGY}),
+        ("sigma", "strided", {"accumulator_bytes", "array.drain", *ENERGY}),
+        ("tpu(precision=bf16)", "strided", ENERGY),
+        ("npu(scope=products)", "fc bf16", {"im2col", "grad_input", "fusion", "vector_lanes", *ENERGY}),
+        ("h200", "fc", set()),
+    ],
+)
+def test_what_is_skipped_where(machine: str, step: str, names: set[str]) -> None:
+    assert set(skipped(ty.run(STEPS[step], machine))) == names
+
+
+@pytest.mark.unit
+def test_every_assumption_is_weighed_but_only_some_are_run() -> None:
+    result, asked = ty.run(STEPS["fc"], "sigma"), []
+    assert result.rerun is not None
+    again = result.rerun
+
+    def rerun(changes: Any) -> Result:
+        asked.extend(changes)
+        return again(changes)
+
+    told: list[tuple[int, int]] = []
+    counted = replace(result, rerun=rerun)
+    found = list(runs.worths(counted, told=lambda *done: told.append(done)))
+    assert {worth.name for worth in found} == {a.name for a in result.assumptions if a.open}
+    assert len(found) == sum(len(a.alternatives) for a in result.assumptions)
+    assert not set(asked) & set(skipped(result))
+    assert told == [(number, len(asked)) for number in range(len(asked))]
+    assert {worth.change for worth in found if worth.name in skipped(result)} == {0.0}
+
+    asked.clear()
+    energies = list(runs.worths(counted, "energy_j"))
+    assert set(asked) >= ENERGY
+    assert all(worth.change for worth in energies if worth.name in ENERGY)
+
+    asked.clear()
+    told.clear()
+    ranged = counted.ranged(lambda *done: told.append(done))
+    assert len(told) == len(asked) == len(trials(result.assumptions, "time_s"))
+    assert not set(asked) & {*skipped(result), "scope"}
+    times = [result.time_s, *(worth.after for worth in found if worth.name != "scope")]
+    assert ranged.range_s == (min(times), max(times))
+
+
+@pytest.mark.unit
+def test_a_part_may_say_what_is_idle_as_it_stands_or_of_a_step() -> None:
+    @dataclass(frozen=True)
+    class Part:
+        one: int = assumed(1, "first", 2)
+        two: int = assumed(1, "second", 2, only="energy_j")
+
+        @property
+        def idle(self) -> frozenset[str]:
+            return frozenset({"one"})
+
+    @dataclass(frozen=True)
+    class Whole:
+        part: Part
+        three: int = assumed(1, "third", 2)
+
+        def idle(self, step: Step) -> frozenset[str]:
+            return frozenset({"three"} if step.batch == 2 else ())
+
+    @dataclass(frozen=True)
+    class Other:
+        idle: float = 0.5
+        four: int = assumed(1, "fourth", 2)
+
+    def idle(machine: Any, step: Step | None) -> set[str]:
+        return {a.name for a in assumptions_of(machine, step) if a.idle}
+
+    whole = Whole(Part())
+    assert idle(whole, STEPS["strided"]) == {"part.one", "three"}
+    assert idle(whole, STEPS["fc"]) == idle(whole, None) == {"part.one"}
+    assert idle(Other(), STEPS["fc"]) == set()
+    assert {a.name: (a.changes("time_s"), a.changes("energy_j")) for a in assumptions_of(whole)} == {
+        "part.one": (False, False), "part.two": (False, True), "three": (True, True),
+    }  # fmt: skip
+    assert trials(assumptions_of(whole), "time_s") == [("three", 2)]
