@@ -17,7 +17,8 @@ from trainyard.arrays.packed_systolic import PackedSystolic
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.ir import DENSE, Dense, Density, MatMul, Op, Step
-from trainyard.kernels.merging import dealt, levels, merge_lists
+from trainyard.kernels.dealing import dealt
+from trainyard.kernels.merging import levels, merge_lists
 from trainyard.parts.bitmaps import Bitmap
 
 small = st.integers(1, 12)

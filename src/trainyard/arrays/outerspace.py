@@ -140,7 +140,8 @@ class OuterSpace:
         """From bits: `left` has the output's lists as rows; `met` are the chunks of each k and their length."""
         import numpy as np
 
-        from trainyard.kernels.merging import dealt, merge_steps
+        from trainyard.kernels.dealing import dealt
+        from trainyard.kernels.merging import merge_steps
 
         chunks, lengths = met
         padded = np.zeros(left.words.shape[1] * 64, np.int64)

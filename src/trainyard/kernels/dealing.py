@@ -10,8 +10,8 @@ Whole = npt.NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True)
-def makespan(cycles: Whole, repeats: int, units: int) -> int:
-    """When the last unit ends, if block g is dealt `repeats` times in a row and takes cycles[g] each time.
+def dealt(times: Whole, cycles: Whole, units: int) -> int:
+    """When the last unit ends, if block g is dealt times[g] times in a row and takes cycles[g] each time.
 
     Units are kept by the cycle in which they become free, in a ring as long as the longest block; all that are free at once and
     take the same block move together. The sorted loads of the units can only grow with any block's length, so shorter blocks
@@ -25,7 +25,7 @@ def makespan(cycles: Whole, repeats: int, units: int) -> int:
     free[0] = units
     now, last = 0, 0
     for group in range(cycles.size):
-        length, left = cycles[group], repeats
+        length, left = cycles[group], times[group]
         if length == 0:
             continue
         while left > 0:
@@ -39,3 +39,9 @@ def makespan(cycles: Whole, repeats: int, units: int) -> int:
             last = max(last, now + length)
             left -= taken
     return last
+
+
+@njit(cache=True, nogil=True)
+def makespan(cycles: Whole, repeats: int, units: int) -> int:
+    """The same where every block is dealt `repeats` times."""
+    return dealt(np.full(cycles.size, repeats, np.int64), cycles, units)

@@ -1,4 +1,4 @@
-"""Outer products and their merge, compiled: how chunks are dealt out, how many steps a merge takes, and the merge itself.
+"""Outer products and their merge, compiled: how many steps a merge takes, and the merge itself.
 
 Twins on unpacked bits and Python lists: `tests/arrays/test_outerspace.py`.
 """
@@ -15,35 +15,6 @@ Words = npt.NDArray[np.uint64]
 Whole = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
 Word = np.uint64
-
-
-@njit(cache=True, nogil=True)
-def dealt(chunks: Whole, lengths: Whole, units: int) -> int:
-    """When the last unit ends, if for each k in turn chunks[k] chunks of lengths[k] cycles go to whoever is free first.
-
-    As `dealing.makespan`, with as many chunks of each k as it has.
-    """
-    size = 1
-    while size <= lengths.max():
-        size *= 2
-    free = np.zeros(size, np.int64)  # free[t % size]: units that become free at cycle t
-    free[0] = units
-    now, last = 0, 0
-    for k in range(lengths.size):
-        length, left = lengths[k], chunks[k]
-        if length == 0:
-            continue
-        while left > 0:
-            ready = free[now & (size - 1)]
-            if ready == 0:
-                now += 1
-                continue
-            taken = min(ready, left)
-            free[now & (size - 1)] -= taken
-            free[(now + length) & (size - 1)] += taken
-            last = max(last, now + length)
-            left -= taken
-    return last
 
 
 @njit(cache=True, nogil=True)
