@@ -216,6 +216,12 @@ def test_metrics_of_several_products_at_once_can_be(case: tuple[Sigma, MatMul, D
     assert 0 <= cost.overall_efficiency <= 1 + 1e-9
     assert 0 <= cost.compute_efficiency <= 1 + 1e-2  # expectations are rounded
     assert cost.slots >= cost.useful * 0.99
+    assert cost.events["multiplier_slot"] == cost.slots
+    assert cost.events["stationary_load"] == cost.held
+    other = f"scratchpad_read_{'b' if cost.stationary == 'a' else 'a'}"
+    if array.stationary != "best":  # a smaller Flex-DPU takes more folds, each of which reads the streaming operand
+        assert cost.held == op.count * one.held
+        assert cost.events[other] >= op.count * one.events[other] * (1 - 1e-9)
 
 
 @pytest.mark.unit

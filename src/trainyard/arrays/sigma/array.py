@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from trainyard.arrays.sigma.execution import SigmaExecution
-    from trainyard.arrays.sigma.flex_dpu import Demand, Fabric, Held, Together
+    from trainyard.arrays.sigma.flex_dpu import Demand, Held, Together
     from trainyard.parts.area import ComponentArea
     from trainyard.parts.contraction import Contraction, Mask
     from trainyard.parts.energy import Component
@@ -208,9 +208,10 @@ class Sigma:
         if found.cycles >= apart.cycles:
             return apart
         finish, events = [0] * len(products), dict[str, float]()
-        for index, side, end in zip(owner, found.choice, found.finish, strict=True):
+        for index, side, end, group in zip(owner, found.choice, found.finish, found.groups, strict=True):
             finish[index] = max(finish[index], end)
-            for name, count in self._stationary(replace(products[index].op, count=1), mets[index], side).events.items():
+            part = self._of(len(group))._stationary(replace(products[index].op, count=1), mets[index], side)
+            for name, count in part.events.items():
                 events[name] = events.get(name, 0.0) + count
         return ArrayCost(cycles=found.cycles, finish=tuple(finish), events=events)
 
@@ -292,13 +293,9 @@ class Sigma:
             for side in sides or own.get(self.stationary, ("a", "b"))
         }
 
-    @property
-    def _fabric(self) -> Fabric:
-        from trainyard.arrays.sigma.flex_dpu import Fabric
-
-        return Fabric(
-            dpes=self.dpes, multipliers=self.multipliers, bandwidth=self.bandwidth, streaming=self.streaming, drain=self.drain
-        )
+    def _of(self, dpes: int) -> Sigma:
+        """A Flex-DPU of so many Flex-DPEs behind the whole input, with a tree across."""
+        return replace(self, dpes=dpes, across="tree")
 
     def _together(self, demands: tuple[Demand, ...]) -> Together:
         from trainyard.arrays.sigma.flex_dpu import together
@@ -313,45 +310,37 @@ class Sigma:
         one = replace(op, count=1)
         demand = self._demand(one, met, sides)
         found = _equal_products(self, tuple(demand.items()), op.count)
-        held = [demand[side] for side in found.choice]
-        sizes = [len(group) for group in found.groups]
-        streams, adds = (
-            [cycles(*pair) for pair in zip(held, sizes, strict=True)] for cycles in (self._fabric.stream, self._fabric.add)
-        )
-        own = dict[tuple[Side, int], int]()
-        if self.across != "tree":
-            own = {which: self._add(one, a, b, *which) for which in set(zip(found.choice, sizes, strict=True))}
+        which = [(side, len(group)) for side, group in zip(found.choice, found.groups, strict=True)]
+        parts = {kind: self._of(kind[1])._stationary(one, met, kind[0]) for kind in set(which)}
+        adds = {kind: part.add if self.across == "tree" else self._add(one, a, b, *kind) for kind, part in parts.items()}
         loading = streaming = add = began = 0
         for products in found.rounds:
-            summed = {index: own.get((found.choice[index], sizes[index]), adds[index]) for index in products}
-            before = {index: found.finish[index] - began - adds[index] for index in products}  # until its last sums
-            last = max(products, key=lambda index: before[index] + summed[index])
-            streamed = streams[last]
+            before = {index: found.finish[index] - began - parts[which[index]].add for index in products}  # until its last sums
+            last = max(products, key=lambda index: before[index] + adds[which[index]])
+            streamed = parts[which[last]].streaming
             if self.streaming == "limited":  # slowed by its neighbours, once all are loaded
-                streamed = before[last] - -(-sum(held[index].nonzeros for index in products) // self.bandwidth)
-            loading, streaming, add = loading + before[last] - streamed, streaming + streamed, add + summed[last]
+                streamed = before[last] - -(-sum(parts[which[index]].held for index in products) // self.bandwidth)
+            loading, streaming, add = loading + before[last] - streamed, streaming + streamed, add + adds[which[last]]
             began = max(found.finish[index] for index in products)
-        folds = [product.passes(size * self.multipliers, "wide") for product, size in zip(held, sizes, strict=True)]
+        each = [parts[kind] for kind in which]
         events = dict[str, float]()
-        for side in dict.fromkeys(found.choice):
-            times = found.choice.count(side)
-            for name, count in self._stationary(one, met, side).events.items():
-                events[name] = events.get(name, 0.0) + count * times
-        slots = sum(cycles * size for cycles, size in zip(streams, sizes, strict=True)) * self.multipliers
+        for kind, part in parts.items():
+            for name, count in part.events.items():
+                events[name] = events.get(name, 0.0) + count * which.count(kind)
         cycles = loading + streaming + add
         return SigmaCost(
             cycles=cycles,
             finish=(cycles,),
-            events={**events, "multiplier_slot": float(slots)},
+            events=events,
             stationary=found.choice[0],
             loading=loading,
             streaming=streaming,
             add=add,
-            folds=sum(folds),
-            held=sum(product.nonzeros for product in held),
+            folds=sum(part.folds for part in each),
+            held=sum(part.held for part in each),
             useful=met.useful * op.count,
-            places=sum(count * size for count, size in zip(folds, sizes, strict=True)) * self.multipliers,
-            slots=slots,
+            places=sum(part.places for part in each),
+            slots=sum(part.slots for part in each),
             multipliers=self.peak_macs_per_cycle,
         )
 
@@ -362,7 +351,10 @@ class Sigma:
         """
         other: Literal["a", "b"] = "b" if side == "a" else "a"
         if self.streaming == "wide":
-            return folds, met.held(other) * folds * min(1.0, self.peak_macs_per_cycle * across / held if held else 0.0)
+            row, pool = held / across, self.peak_macs_per_cycle  # elements of a row, on average
+            rest = held - (folds - 1) * pool
+            seen = (folds - 1) * min(1.0, pool / row) + min(1.0, rest / row) if held else 0.0
+            return folds, met.held(other) * seen
         chunks = -(-met.held_in_chunks(side, self.bandwidth) // self.peak_macs_per_cycle)
         return int(chunks.sum()), float((met.held_in_chunks(other, self.bandwidth) * chunks).sum())
 
