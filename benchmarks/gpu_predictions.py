@@ -19,6 +19,7 @@ PHASES = ("forward", "loss", "grad_input", "grad_weight", "update")
 CALIBRATED = ("resnet50", "bert-base")  # whose host phases set call_s, node_s and list_s
 Cells = Mapping[tuple[str, str], float]  # (layer, phase) -> seconds
 INSIDE = (0.75, 1.25)
+GRADIENTS = "## Interleaved gradients on a GPU\n"  # the section that gradient_gpu.py writes behind this page's own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,4 +209,5 @@ def predict(path: Path = DATA, target: Path = Path("docs/gpu.md")) -> None:
     found = list(rows(measured))
     print("\n".join(overview(found)), flush=True)
     print(summary(found))
-    target.write_text(page(kept, found), encoding="utf-8")
+    _, title, other = target.read_text(encoding="utf-8").partition(GRADIENTS) if target.exists() else ("", "", "")
+    target.write_text(page(kept, found) + (f"\n{title}{other}" if title else ""), encoding="utf-8")

@@ -245,18 +245,25 @@ def whatif(
     parallel: Parallel = None,
     masks: Zeros = None,
     at: MasksAt = None,
-    metric: Annotated[str, typer.Option(help="time_s, energy_j, samples_per_s, cycles or array_cycles.")] = "time_s",
+    metric: Annotated[str | None, typer.Option(help="time_s (default), energy_j, samples_per_s, cycles or array_cycles.")] = None,
     json_path: Json = None,
 ) -> None:
     """Weigh each assumption of a machine.
 
-    Every alternative in its place, one at a time, the most valuable first.
+    Every alternative in its place, one at a time, the most valuable first. A paper alone is weighed by its own measure.
     """
     from trainyard import runs
     from trainyard.papers import ledger
 
     if workload in ledger.papers() and not on:
+        weigh = ledger.worths(workload)
+        if weigh is not None and all(option is None for option in (batch, parallel, masks, at, metric)):
+            with progress() as step_to:
+                said, found = weigh(partial(_alternatives, step_to, workload))
+            terminal.tell_worths(found, workload, said, json_path)
+            return
         workload, on, masks = ledger.case(workload, masks)
+    metric = metric or "time_s"
     with status(f"reading {workload} for {_machine_given(on)}"):
         step = _step(workload, batch)
         zeros = _masks(masks, at, step)
@@ -264,10 +271,7 @@ def whatif(
         step_to(0, 1, f"machines: {on}")
         told = partial(_alternatives, step_to, on)
         found = runs.whatif(step, on, metric=metric, told=told, parallel=parallel, masks=zeros)
-    if json_path is not None:
-        write_json([terminal.worth_as_dict(worth) for worth in found], json_path)
-    if json_path != "-":
-        terminal.show_worths(found, f"{workload} on {on}", metric)
+    terminal.tell_worths(found, f"{workload} on {on}", metric, json_path)
 
 
 @app.command()

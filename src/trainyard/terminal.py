@@ -121,6 +121,14 @@ def table_of(*columns: str) -> Table:
     return table
 
 
+def tell_worths(worths: Sequence[Worth], title: str, metric: str, json_path: str | None) -> None:
+    """As JSON where a file is named, and as a table unless stdout is for JSON alone."""
+    if json_path is not None:
+        write_json([worth_as_dict(worth) for worth in worths], json_path)
+    if json_path != "-":
+        show_worths(worths, title, metric)
+
+
 def show_worths(worths: Sequence[Worth], title: str, metric: str) -> None:
     """What each alternative of each assumption does to the metric, the most valuable first."""
     from rich.console import Console

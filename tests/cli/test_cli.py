@@ -132,13 +132,38 @@ def test_list_everything(trainyard: Run) -> None:
     assert "did you mean 'machines'" in in_one_line(trainyard("list", "machine")[2])
 
 
+def test_a_paper_may_weigh_its_assumptions_itself(trainyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainyard.papers import igo
+    from trainyard.runs import Worth
+
+    def weighed(told: Callable[[int, int], None]) -> tuple[str, list[Worth]]:
+        told(0, 1)
+        return "per cent saved", [Worth(name="tile", meaning="how high", value=16, alternative=8, before=10.0, after=12.5)]
+
+    monkeypatch.setattr(igo, "worths", weighed)
+    monkeypatch.setattr(igo, "CASE", ("linear", "npu"))
+    code, out, _ = trainyard("whatif", "igo", "--json", "-")
+    assert code == 0
+    assert [(row["name"], row["change"]) for row in json.loads(out)] == [("tile", 0.25)]
+    code, out, _ = trainyard("whatif", "igo")
+    assert code == 0
+    assert "per cent saved" in out
+    assert "+25.0 %" in out
+    # an option that only a run of a machine knows takes the paper's case
+    code, out, _ = trainyard("whatif", "igo", "--metric", "cycles", "--json", "-")
+    assert code == 0
+    assert "im2col" in {row["name"] for row in json.loads(out)}
+
+
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the experiments that take long; they have tests of their own."""
     from trainyard.papers import ledger, sigma
     from trainyard.papers.sigma import baseline
 
-    monkeypatch.setattr(ledger, "MODULES", {name: path for name, path in ledger.MODULES.items() if name != "tensordash"})
+    monkeypatch.setattr(
+        ledger, "MODULES", {name: path for name, path in ledger.MODULES.items() if name not in ("tensordash", "igo")}
+    )
     monkeypatch.setattr(sigma, "experiments", lambda: baseline.EXPERIMENTS)
 
 

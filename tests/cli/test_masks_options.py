@@ -116,7 +116,7 @@ def test_a_papers_mechanism_is_told_and_drawn(trainyard: Run, tmp_path: Path) ->
     assert "plotly" in (tmp_path / "walk.html").read_text()
     assert "4 lanes, 4 deep" in trainyard("explain", "tensordash", "7")[1]
     assert "a seed such as 7" in trainyard("explain", "tensordash", "first")[2]
-    assert "no walk-through yet" in trainyard("explain", "igo")[2]
+    assert "no walk-through yet" in trainyard("explain", "mcdla")[2]
     assert (
         "--html draws a paper's walk-through"
         in trainyard("explain", "linear", "--on", "npu", "--html", str(tmp_path / "x.html"))[2]

@@ -29,7 +29,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return err
 
 
-@pytest.mark.parametrize("words", [["list"], ["run", "linear", "--on", "npu", "--json", "-"], ["reproduce", "igo"]])
+@pytest.mark.parametrize("words", [["list"], ["run", "linear", "--on", "npu", "--json", "-"], ["reproduce", "mcdla"]])
 def test_a_reader_that_has_read_enough_is_no_error(words: list[str]) -> None:
     """`trainyard list | head -1`, without the race: nobody reads at all."""
     reading, writing = os.pipe()
@@ -51,7 +51,14 @@ def test_a_full_disk_behind_stdout_is_one_line(words: list[str], tmp_path: Path)
     assert done.stderr == "trainyard: cannot write to stdout: File too large\n"
 
 
-@pytest.mark.parametrize("words", [["run", "linear", "--on", "npu"], ["explain", "linear", "--on", "npu"], ["reproduce", "igo"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "linear", "--on", "npu"],
+        ["explain", "linear", "--on", "npu"],
+        ["reproduce", "igo", "--figure", "Sec. 2.1", "--context"],
+    ],
+)
 def test_a_terminal_without_our_signs_gets_plain_ones(words: list[str]) -> None:
     plain = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
     done = subprocess.run([*PROGRAM, *words], capture_output=True, env=plain)

@@ -360,10 +360,12 @@ def test_a_collective_needs_a_system():
     assert costs(BIG, alone)[0].cycles == 0
 
 
-def test_other_groupings_are_not_modelled():
+def test_a_pair_of_gradients_is_one_of_products():
     step = convolution_step()
-    with pytest.raises(NotModelled, match="gradient_pair"):
-        BIG.cost(step, Work(ops=(3, 4), grouping="gradient_pair"))
+    assert BIG.cost(step, Work(ops=(4, 3), grouping="gradient_pair")).bytes["dY", "read"] == 400 * 4
+    for ops in ((2, 4), (3, 4), (4, 0)):
+        with pytest.raises(NotModelled, match="gradient_pair"):
+            BIG.cost(step, Work(ops=ops, grouping="gradient_pair"))
 
 
 def test_a_work_of_another_grouping_policy_is_costed_on_demand():

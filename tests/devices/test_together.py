@@ -273,5 +273,5 @@ def test_a_concurrent_work_that_is_none():
     with pytest.raises(NotModelled):
         FAST.cost(step, Work(ops=(2,), grouping="concurrent"))
     kernel = replace(step, ops=tuple(replace(op, fused=1) for op in step.ops))
-    with pytest.raises(NotModelled, match="fused kernels run one by one"):
+    with pytest.raises(NotModelled, match="only products are done together"):
         FAST.cost(kernel, Work(ops=(0, 1), grouping="concurrent"))

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.errors import NotModelled, UnknownName
-from trainyard.ir import Copy, ElementWise, MatMul, Op, Phase, Reduction, Step, TensorSpec
-from trainyard.mapping.works import apart, group, require_order
+from trainyard.ir import Convolution, Copy, ElementWise, MatMul, Op, Phase, Reduction, Step, TensorSpec
+from trainyard.mapping.lowering import lower
+from trainyard.mapping.works import apart, group
 
 
 def step_of(ops, tensors):
@@ -87,8 +87,9 @@ def test_neighbours_of_one_kernel_form_a_chain():
 
 @st.composite
 def programs(draw):
-    """Random programs over tensors of one size."""
+    """Random programs over tensors of one size; some products have letters."""
     ops, tensors = [], [SIZE, SIZE]
+    letters = st.sampled_from([(), ("G", "W"), ("A", "G"), ("G", "A")])
     for _ in range(draw(st.integers(1, 12))):
         known = st.integers(0, len(tensors) - 1)
         reads = (draw(known), draw(known))
@@ -97,16 +98,18 @@ def programs(draw):
         kind = draw(st.sampled_from(["product", "point", "reduction"]))
         body = {"product": MatMul(4, 4, 4), "point": ElementWise("add", 16), "reduction": Reduction("sum", 16, 16)}[kind]
         phase = draw(st.sampled_from([Phase.FORWARD, Phase.GRAD_INPUT, Phase.GRAD_WEIGHT]))
-        ops.append(Op(body=body, inputs=reads, outputs=(len(tensors) - 1,), phase=phase, layer="one"))
+        named = {"letters": draw(letters)} if kind == "product" else {}
+        ops.append(Op(body=body, inputs=reads, outputs=(len(tensors) - 1,), phase=phase, layer="one", **named))
     return step_of(ops, tensors)
 
 
-together = st.sampled_from(["none", "gradients"])
+together = st.sampled_from([(), ("gradients",), ("none", "col2im"), ("none", "dilated")])
+"""Apart, side by side, in pairs."""
 
 
 @given(step=programs(), fusion=st.sampled_from(["epilogue", "none"]), together=together)
 def test_every_op_once_and_after_what_it_waits_for(step, fusion, together):
-    works = group(step, fusion, together)
+    works = group(step, fusion, *together)
     order = [op for work in works for op in work.ops]
     assert sorted(order) == list(range(len(step.ops)))
     place = {op: position for position, op in enumerate(order)}
@@ -116,27 +119,19 @@ def test_every_op_once_and_after_what_it_waits_for(step, fusion, together):
 
 @given(step=programs(), together=together)
 def test_a_memory_is_not_overwritten_before_its_readers_are_done(step, together):
-    place = {op: position for position, op in enumerate(op for work in group(step, "epilogue", together) for op in work.ops)}
+    place = {op: position for position, op in enumerate(op for work in group(step, "epilogue", *together) for op in work.ops)}
     for writer, op in enumerate(step.ops):
         for base in map(step.base, op.outputs):
             earlier = (i for i in range(writer) if base in map(step.base, step.ops[i].inputs))
             assert all(place[reader] < place[writer] for reader in earlier)
 
 
-def test_orders_that_pair_gradients_are_not_modelled_yet():
-    require_order("sequential")
-    with pytest.raises(NotModelled, match="known: sequential"):
-        require_order("interleaved")
-    with pytest.raises(UnknownName, match="did you mean 'interleaved'"):
-        require_order("interleave")
-
-
-@given(step=programs())
-def test_gradients_of_one_work_do_not_wait_for_each_other(step):
+@given(step=programs(), together=together)
+def test_gradients_of_one_work_do_not_wait_for_each_other(step, together):
     """Its parts could run in either order: none writes what another touches; each is the chain it was alone."""
     alone = set(group(step, "epilogue"))
-    for work in group(step, "epilogue", "gradients"):
-        if work.grouping != "concurrent":
+    for work in group(step, "epilogue", *together):
+        if work.grouping not in ("concurrent", "gradient_pair"):
             assert work in alone
             continue
         first, second = apart(step, work)
@@ -182,6 +177,7 @@ APART = {
 def test_works_that_stay_apart(why):
     step = step_of(APART[why], [SIZE] * 7)
     assert group(step, "epilogue", "gradients") == group(step, "epilogue")
+    assert group(step, "epilogue", "none", "col2im") == group(step, "epilogue")
 
 
 @pytest.mark.parametrize("reads", [(2,), (9,)])
@@ -195,3 +191,116 @@ def test_the_earlier_goes_down_where_the_later_waits_for_something_between():
     between = Op(body=Reduction("norm", 16, 16, 2), inputs=(9,), outputs=(3,))
     step = step_of([product((0, 1), 2, **WEIGHT), between, product((0, 3), 4, **BACKWARD)], [SIZE] * 10)
     assert [work.ops for work in group(step, "epilogue", "gradients")] == [(1,), (2, 0)]
+
+
+# gradient pairs
+
+
+def pairs(step, grad_input="col2im"):
+    return [work.ops for work in group(step, "epilogue", "none", grad_input) if work.grouping == "gradient_pair"]
+
+
+@given(step=programs())
+def test_a_pair_reads_the_same_gradient(step):
+    for work in group(step, "epilogue", "none", "col2im"):
+        if work.grouping == "gradient_pair":
+            dx, dw = (step.ops[part.ops[0]] for part in apart(step, work))
+            if dx.letters and dw.letters:
+                assert (dx.letters, "G" in dw.letters) == (("G", "W"), True)
+            assert set(map(step.base, dx.inputs)) & set(map(step.base, dw.inputs))
+
+
+def linear(M, N, K, dw, letters, call=0, rows=None):
+    """dX(M,K) and a product that may be its dW."""
+    tensors = [TensorSpec((M, N)), TensorSpec((K, N)), TensorSpec((M, K)), TensorSpec((rows or M, K)), TensorSpec(dw[:2])]
+    ops = [
+        Op(body=MatMul(M, K, N), inputs=(0, 1), outputs=(2,), letters=("G", "W"), **BACKWARD),
+        Op(
+            body=MatMul(*dw), inputs=(3, 0) if letters == ("A", "G") else (0, 3), outputs=(4,), letters=letters, call=call, **WEIGHT
+        ),
+    ]
+    return step_of(ops, tensors)
+
+
+# fmt: off
+LINEAR = [
+    ((8, 4, 6), (6, 4, 8),  ("A", "G"), True),
+    ((8, 4, 6), (4, 6, 8),  ("G", "A"), True),
+    ((8, 4, 6), (4, 6, 8),  ("A", "G"), False),   # letters say k by n, shapes n by k
+    ((8, 4, 6), (6, 4, 16), ("A", "G"), False),   # one dW over two calls of a recurrent layer
+    ((8, 4, 6), (5, 4, 8),  ("A", "G"), False),
+    ((8, 4, 6), (6, 4, 8),  ("A", "W"), False),   # no dY in it
+]
+# fmt: on
+
+
+@pytest.mark.parametrize(("forward", "dw", "letters", "fits"), LINEAR)
+def test_pairs_fit_in_shapes_and_letters(forward, dw, letters, fits):
+    assert bool(pairs(linear(*forward, dw, letters))) is fits
+    assert not pairs(linear(*forward, dw, letters, call=1))
+
+
+def convolution(**geometry):
+    body = Convolution(**{"batch": 2, "in_channels": 4, "out_channels": 4, "size": (6, 6), "kernel": (3, 3)} | geometry)
+    large, small = (2, body.in_channels, *body.size), (2, body.out_channels, *body.out_size)
+    weight = (body.out_channels, body.in_channels // body.groups, *body.kernel)
+    tensors = [TensorSpec(small), TensorSpec(weight), TensorSpec(large), TensorSpec(large), TensorSpec(weight)]
+    ops = [
+        Op(body=body.as_product("grad_input"), inputs=(0, 1), outputs=(2,), letters=("G", "W"), **BACKWARD),
+        Op(body=body.as_product("grad_weight"), inputs=(0, 3), outputs=(4,), letters=("G", "A"), **WEIGHT),
+    ]
+    return step_of(ops, tensors)
+
+
+# fmt: off
+GEOMETRIES = [
+    {"padding": (1, 1)},                      # as many rows of dX as of dY, and as many channels
+    {"stride": (2, 2)},
+    {"groups": 4},
+    {"groups": 2, "stride": (2, 2), "padding": (1, 1)},
+    {"kernel": (1, 1), "stride": (2, 2)},
+]
+# fmt: on
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_convolutions_pair_as_one_matrix_but_not_with_inserted_zeros(geometry):
+    step = convolution(**geometry)
+    assert pairs(step) == [(0, 1)]
+    assert not pairs(step, "dilated")
+    bare = step_of([Op(body=op.body, phase=op.phase, layer=op.layer) for op in step.ops], [])
+    assert pairs(bare) == [(0, 1)]
+    assert not pairs(bare, "dilated")
+
+
+def test_where_no_zeros_are_inserted_both_forms_are_one():
+    step = convolution(kernel=(1, 1))
+    dx = step.ops[0].body
+    assert lower(dx, "dilated").product == lower(dx, "col2im").product
+    assert pairs(step, "dilated") == pairs(step) == [(0, 1)]
+
+
+def test_a_transposed_convolution_shares_its_unfolded_gradient():
+    """dX is the geometry's forward product: both gradients read dY unfolded."""
+    body = Convolution(batch=2, in_channels=2, out_channels=3, size=(6, 6), kernel=(2, 2), stride=(2, 2))
+    large, small, weight = (2, 2, 6, 6), (2, 3, 3, 3), (3, 2, 2, 2)
+    tensors = [TensorSpec(large), TensorSpec(weight), TensorSpec(small), TensorSpec(small), TensorSpec(weight)]
+    ops = [
+        Op(body=body, inputs=(0, 1), outputs=(2,), letters=("G", "W"), **BACKWARD),
+        Op(body=body.as_product("grad_weight"), inputs=(3, 0), outputs=(4,), letters=("A", "G"), **WEIGHT),
+    ]
+    assert pairs(step_of(ops, tensors)) == [(0, 1)]
+
+
+def test_a_layer_without_dx_stays_alone():
+    step = step_of([product((0, 1), 2, **WEIGHT), point("sgd", (2,), 3, phase=Phase.UPDATE)], [SIZE] * 4)
+    assert [work.ops for work in group(step, "epilogue", "none", "col2im")] == [(0,), (1,)]
+
+
+def test_calls_of_a_recurrent_layer_pair_each_with_its_own():
+    ops, tensors = [], [SIZE] * 12
+    for call in (0, 1):
+        ops.append(product((call, 2), 4 + call, **BACKWARD, call=call, letters=("G", "W")))
+    for call in (1, 0):
+        ops.append(product((call, 3), 6 + call, **WEIGHT, call=call, letters=("G", "A")))
+    assert sorted(pairs(step_of(ops, tensors))) == [(0, 3), (1, 2)]

@@ -119,7 +119,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     from trainyard.papers import sigma
     from trainyard.papers.sigma import baseline
 
-    monkeypatch.setattr(ledger, "MODULES", {name: path for name, path in ledger.MODULES.items() if name != "tensordash"})
+    monkeypatch.setattr(
+        ledger, "MODULES", {name: path for name, path in ledger.MODULES.items() if name not in ("tensordash", "igo")}
+    )
     monkeypatch.setattr(sigma, "experiments", lambda: baseline.EXPERIMENTS)
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+from trainyard.devices.chained import ACROSS, Across, chosen, stays_apart
 from trainyard.devices.compressed import Densities, densities, footings
 from trainyard.devices.costs import Costing
-from trainyard.devices.demand import Im2col, Policy, Scope
+from trainyard.devices.demand import Demand, Im2col, Policy, Scope
 from trainyard.devices.masked import aware
+from trainyard.devices.ordered import DIVISIONS, REUSES, Division, Reuse, Schedule, require_order
 from trainyard.devices.precision import Precision, dtype_of, precision_of
 from trainyard.devices.profile import RAW, Profile, demand, profile, works
 from trainyard.devices.together import require_divisible
@@ -22,7 +24,7 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import DTYPE_BYTES, Array, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
 from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.tiling import Supply
-from trainyard.mapping.works import Fusion, Together, require_order
+from trainyard.mapping.works import Fusion, Together
 from trainyard.parts import area, energy
 from trainyard.parts.checks import require_positive, require_quantity
 from trainyard.parts.nodes import require_node
@@ -49,6 +51,14 @@ class Accelerator:
     The scratchpad may be cut into `scratchpad_banks` equal banks: an access then costs the energy of one of them. With
     `dma="zero_compressed"` zeros that masks tell of do not cross the DRAM's pins (`parts.zero_compression`); with the name of a
     format tensors lie in DRAM in that format (`parts.formats`) where it makes them smaller. On chip everything has its full size.
+    `order` says how dX and dW of a layer follow each other: `sequential`, or their tiles in turn as IGO has them (`interleaved`,
+    `dx_major`, `dw_major`), so that dY is read once where it stays; `paper` chooses by Algorithm 1, `cost` takes the fastest;
+    `no_second_dy` is the bound of its Sec. 3.3. With `reuse` the scratchpad keeps the tiles of two steps (`step`), or as many as
+    fit, the least recent leaving first, or those needed last (`lru`, `farthest`; a fused order keeps at least `lru`). `partition`
+    cuts the gradients of a layer along m, n or k into `parts`, or, with several `cores` of this array that share scratchpad and
+    DRAM, into one for each; `cost` takes the fastest (`devices.ordered`). With `across="relu"` two layers that only a ReLU, or
+    other element-wise ops, keep apart are done in one go where that is faster: what goes from one to the other stays on chip
+    (`devices.chained`).
     With `together="gradients"` dX and dW of a layer share an array that can be divided, and with it scratchpad and DRAM, where that
     is faster than one after the other (`devices.together`).
 
@@ -70,6 +80,12 @@ class Accelerator:
     scratchpad_banks: int = 1
     dma: Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"] = "raw"
     together: Literal["none", "gradients"] = "none"
+    reuse: Literal["step", "lru", "farthest"] = "step"
+    cores: int = 1
+    partition: Literal["none", "m", "n", "k", "cost"] = "none"
+    parts: int = 2
+    square_below: float = 4.0
+    across: Literal["none", "relu"] = "none"
     # fmt: off
     fusion: Literal["epilogue", "none"] = assumed("epilogue", "element-wise ops go with the product in front of them", "none")
     scope: Literal["all", "products"] = assumed("all", "which ops are simulated", "products", choice=True)
@@ -105,6 +121,12 @@ class Accelerator:
         scratchpad_banks: int = 1,
         dma: Dma = "raw",
         together: Together = "none",
+        reuse: Reuse = "step",
+        cores: int = 1,
+        partition: Division = "none",
+        parts: int = 2,
+        square_below: float = 4.0,
+        across: Across = "none",
         fusion: Fusion = "epilogue",
         scope: Scope = "all",
         im2col: Im2col = "raw",
@@ -130,6 +152,12 @@ class Accelerator:
             "scratchpad_banks": scratchpad_banks,
             "dma": _choice("dma", dma, get_args(Dma)),
             "together": _choice("together", together, get_args(Together)),
+            "reuse": _choice("reuse", reuse, REUSES),
+            "cores": cores,
+            "partition": _choice("partition", partition, DIVISIONS),
+            "parts": parts,
+            "square_below": square_below,
+            "across": _choice("across", across, ACROSS),
             "fusion": _choice("fusion", fusion, get_args(Fusion)),
             "scope": _choice("scope", scope, get_args(Scope)),
             "im2col": _choice("im2col", im2col, get_args(Im2col)),
@@ -143,14 +171,19 @@ class Accelerator:
         require_order(order)
         if together != "none":
             require_divisible(array, f"{OWNER}: together={together!r}")
-        require_positive(OWNER, vector_lanes=vector_lanes, accumulator_bytes=accumulator_bytes, scratchpad_banks=scratchpad_banks)
+        require_positive(
+            OWNER, vector_lanes=vector_lanes, accumulator_bytes=accumulator_bytes, scratchpad_banks=scratchpad_banks, cores=cores,
+            parts=parts,
+        )  # fmt: skip
+        require_quantity(OWNER, square_below=square_below)
+        _require_together(values)
         require_node(technology_nm)
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
     @property
     def peak_macs_per_cycle(self) -> int:
-        return self.array.peak_macs_per_cycle
+        return self.cores * self.array.peak_macs_per_cycle
 
     @property
     def peaks(self) -> Peaks:
@@ -195,6 +228,18 @@ class Accelerator:
             grad_input=self.grad_input,
             accumulator_bytes=self.accumulator_bytes,
             together=self.together,
+            paired=self.schedule.paired,
+        )
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(
+            order=self.order,
+            reuse=self.reuse,
+            cores=self.cores,
+            partition=self.partition,
+            parts=self.parts,
+            square_below=self.square_below,
         )
 
     @property
@@ -204,10 +249,22 @@ class Accelerator:
             supply=self.supply,
             vector_lanes=self.vector_lanes,
             tile=None if self.tiling == "search" else (self.tiling[0], self.tiling[1], self.tiling[2]),
+            schedule=self.schedule,
         )
 
     def works(self, step: Step) -> tuple[Work, ...]:
-        return works(step, self.policy)
+        return works(step, self._policy(step)[0])
+
+    def _policy(self, step: Step) -> tuple[Policy, Mapping[Demand, DeviceCost]]:
+        """With the layers of this step that go on into each other where that pays; and what was costed to find out."""
+        if self.across == "none" or stays_apart(self.schedule):
+            return self.policy, {}
+        before, found, costs = self._known.get("across", (None, self.policy, {}))
+        if before is not step:
+            heads, costs = chosen(step, self.policy, self._costing.costs, self._costing.orderly)
+            found = replace(self.policy, across=heads)
+            self._known["across"] = (step, found, costs)
+        return found, costs
 
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
         zeros = self._zeros(step, masks)
@@ -217,7 +274,7 @@ class Accelerator:
                 return found
         known, costs = self._costs(step, zeros)
         number = known.number.get(work.ops)
-        if number is None or work.grouping not in ("single", "chain", "concurrent"):
+        if number is None:
             return self._costing.costs((demand(step, work, self.policy, zeros),))[0]
         return costs[number]
 
@@ -235,8 +292,11 @@ class Accelerator:
         """All distinct demands of a step, costed together the first time one is asked for."""
         before, given, known, costs = self._known.get("costs", (None, None, None, None))
         if before is not step or given is not zeros:
-            known = profile(step, self.policy, zeros)
-            costs = self._costing.costs(known.demands)
+            policy, costed = self._policy(step)
+            known = profile(step, policy, zeros)
+            others = [demand for demand in known.demands if demand not in costed]
+            found = {**costed, **dict(zip(others, self._costing.costs(others), strict=True))}
+            costs = [found[demand] for demand in known.demands]
             self._known["costs"] = (step, zeros, known, costs)
         return known, costs
 
@@ -303,7 +363,7 @@ class Accelerator:
         found = {} if any(row.number for row in own) else {"mac": self.peak_macs_per_cycle * area.mac_m2(self.number, nm)}
         found["scratchpad"] = area.sram_m2(self.scratchpad_bytes, nm)
         for row in own:
-            found[row.component] = found.get(row.component, 0.0) + row.at(nm, self.number)
+            found[row.component] = found.get(row.component, 0.0) + self.cores * row.at(nm, self.number)
         return found
 
 
@@ -331,6 +391,30 @@ def _whole(size: float) -> int:
     if size != int(size):
         raise BadInput(f"{OWNER}: {size!r} bytes is not a whole number of bytes")
     return int(size)
+
+
+def _require_together(given: Mapping[str, Any]) -> None:
+    """Fields that do not go with each other."""
+    if given["cores"] > 1 and given["reuse"] == "step":
+        raise BadInput(
+            f"{OWNER}: {given['cores']} cores share a scratchpad that keeps tiles: write reuse='lru' or 'farthest' as well"
+        )
+    paired = given["order"] != "sequential" or given["reuse"] != "step"
+    if given["together"] != "none" and paired:
+        raise BadInput(
+            f"{OWNER}: together='gradients' runs dX and dW on two parts of the array, order={given['order']!r} with "
+            f"reuse={given['reuse']!r} in turn on all of it: give one of them"
+        )
+    if given["partition"] != "none" and not paired:
+        raise BadInput(
+            f"{OWNER}: partition={given['partition']!r} cuts dX and dW that are done together: give an order such as "
+            "order='paper', or reuse='lru'"
+        )
+    if given["across"] != "none" and given["order"] == "sequential":
+        raise BadInput(
+            f"{OWNER}: across={given['across']!r} takes dX into the layer below while dX and dW are done in turn: give an "
+            "order such as order='cost' as well"
+        )
 
 
 def _choice(name: str, given: str, known: tuple[str, ...]) -> str:

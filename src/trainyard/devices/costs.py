@@ -7,47 +7,34 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, ProductDemand, StreamDemand, TogetherDemand
+from trainyard.devices.chained import chained, in_turn
+from trainyard.devices.counting import Traffic, bound_of, count_array, events_of, expanded, shares, sizes
+from trainyard.devices.demand import (
+    ChainDemand,
+    Demand,
+    FusedDemand,
+    Move,
+    NoDemand,
+    PairDemand,
+    ProductDemand,
+    StreamDemand,
+    TogetherDemand,
+)
 from trainyard.devices.masked import add_events, guides, tile_cost
+from trainyard.devices.ordered import Costs as TileCosts
+from trainyard.devices.ordered import Looker, Orderly, Schedule
 from trainyard.devices.together import Costs, Shares, adjusted, divisible, fastest, merged, parts, several
 from trainyard.errors import BadInput
-from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Direction, Masks, MatMul, Step, Work
+from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Masks, MatMul, Step, Work
+from trainyard.mapping.gradient_works import layers_apart
 from trainyard.mapping.tiling import Supply, Tiled, Tiling, search
 from trainyard.mapping.walk import walk
 from trainyard.mapping.works import apart
 from trainyard.parts.folds import Folds
 from trainyard.parts.operands import letter_of
 
-PORTS = ("scratchpad_read", "scratchpad_write", "local_read", "local_write")
-"""What an array counts in elements by operand: `scratchpad_read_a`, `local_write_out`."""
 CostOf = Callable[["Costing", int], DeviceCost]
 """What one of several products costs on a device of these sizes."""
-
-
-@dataclass(slots=True)
-class Traffic:
-    """What moves between DRAM and scratchpad: bytes over the pins by tensor, and what they are on chip, where they may be more."""
-
-    bytes: dict[tuple[str, Direction], int] = field(default_factory=dict)
-    events: dict[str, float] = field(
-        default_factory=lambda: {"dram_read": 0.0, "dram_write": 0.0, "scratchpad_write": 0.0, "scratchpad_read": 0.0}
-    )
-
-    def add(self, move: Move) -> None:
-        """Every DRAM byte also crosses the scratchpad's port once, expanded; a spill goes out and comes back."""
-        if not move.size:
-            return
-        key = move.label, move.direction
-        self.bytes[key] = self.bytes.get(key, 0) + move.size
-        comes = {"read": 1.0, "write": 0.0, "spill": 0.5}[move.direction]
-        self.events["dram_read"] += move.size * comes
-        self.events["dram_write"] += move.size * (1.0 - comes)
-        self.events["scratchpad_write"] += move.held * comes
-        self.events["scratchpad_read"] += move.held * (1.0 - comes)
-
-    @property
-    def total(self) -> int:
-        return sum(self.bytes.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +45,23 @@ class Costing:
     supply: Supply
     vector_lanes: int
     tile: tuple[int, int, int] | None = None
+    schedule: Schedule = field(default_factory=Schedule)
 
     def costs(self, demands: Sequence[Demand]) -> list[DeviceCost]:
         """Each demand's cost; the tiles of all products are searched in one go."""
-        products = [demand for demand in demands if isinstance(demand, ProductDemand)]
+        orderly = self.schedule.reuse != "step"
+        products = [demand for demand in demands if isinstance(demand, ProductDemand) and not orderly]
         tiled = iter(search([demand.problem for demand in products], self.array, self.supply, self.tile))
         found: list[DeviceCost] = []
         for demand in demands:
             match demand:
                 case ProductDemand():
-                    found.append(self._whole(demand, next(tiled)))
+                    found.append(self.orderly.product(demand) if orderly else self._whole(demand, next(tiled)))
+                case PairDemand():
+                    found.append(self._pair(demand))
+                case ChainDemand():
+                    each = self.costs((demand.upper, demand.lower, *demand.beside))
+                    found.append(chained(self.orderly, demand, in_turn(each)))
                 case TogetherDemand():
                     found.append(self._together(demand.products))
                 case StreamDemand():
@@ -85,6 +79,16 @@ class Costing:
             return self._together(
                 demand.products, lambda costing, which: costing._looked_at(step, works[which], demand.products[which], masks)
             )
+        if isinstance(demand, PairDemand):
+            works = apart(step, work)
+            return self._pair(
+                demand,
+                lambda which: self._tiles_seen(step, works[which], (demand.dx, demand.dw)[which], masks),
+                lambda costing, which: costing._looked_at(step, works[which], (demand.dx, demand.dw)[which], masks),
+            )
+        if isinstance(demand, ChainDemand):  # zeros are looked at layer by layer
+            layers = zip(layers_apart(step, work), (demand.upper, demand.lower, *demand.beside), strict=True)
+            return in_turn([self.masked(step, one, part, masks) or self.costs((part,))[0] for one, part in layers])
         if not isinstance(demand, ProductDemand):
             return None
         op = step.ops[work.ops[0]]
@@ -92,8 +96,33 @@ class Costing:
             return None  # heads: no masks, and perhaps several at once
         return self._looked_at(step, work, demand, masks)
 
+    @property
+    def orderly(self) -> Orderly:
+        return Orderly(
+            array=self.array, supply=self.supply, vector_lanes=self.vector_lanes, tile=self.tile, schedule=self.schedule
+        )  # fmt: skip
+
+    def _pair(
+        self, demand: PairDemand, seen: Callable[[int], TileCosts] | None = None, looked_at: CostOf | None = None
+    ) -> DeviceCost:
+        """dX and dW in the order that the schedule says; `cost` may also leave them apart, each with tiles of its own."""
+        looker: Looker | None = None if seen is None else lambda: (*seen(0), *seen(1))
+        found = self.orderly.pair(demand.dx, demand.dw, looker)
+        if self.schedule.order != "cost" or self.schedule.reuse != "step":
+            return found
+        products = (demand.dx, demand.dw)
+        each = self.costs(products) if looked_at is None else [looked_at(self, which) for which in (0, 1)]
+        alone = merged(each, beside=False)
+        return alone if alone.cycles < found.cycles else found
+
+    def _tiles_seen(self, step: Step, work: Work, demand: ProductDemand, masks: Masks) -> TileCosts:
+        return (tile_cost(self.array, step, step.ops[work.ops[0]], demand.grad_input, masks, {}),)
+
     def _looked_at(self, step: Step, work: Work, demand: ProductDemand, masks: Masks) -> DeviceCost:
         op = step.ops[work.ops[0]]
+        if self.schedule.reuse != "step":
+            masked = any(letter_of(step, op, side) for side in (0, 1))
+            return self.orderly.product(demand, (lambda: self._tiles_seen(step, work, demand, masks)) if masked else None)
         likely = guides(self.array, step, op, masks)
         (planned,) = search([demand.problem], self.array, self.supply, self.tile, likely)
         events: dict[str, float] = {}
@@ -129,7 +158,14 @@ class Costing:
             return None
 
     def _compute(self, op: MatMul) -> int:
-        """A product whose operands are on chip already; closed forms count without the closing -1 of a whole op."""
+        """A product whose operands are on chip already; closed forms count without the closing -1 of a whole op.
+
+        Several cores take equal products one by one, or rows of a single one.
+        """
+        if self.schedule.cores > 1:
+            cores = min(self.schedule.cores, max(op.count, op.M))
+            part = replace(op, count=-(-op.count // cores)) if op.count >= cores else replace(op, M=-(-op.M // cores))
+            return replace(self, schedule=replace(self.schedule, cores=1))._compute(part)
         if divisible(self.array) and op.count > 1:
             return self.array.cost(op).cycles
         forms: Sequence[Folds] = getattr(self.array, "folds", ())
@@ -149,8 +185,8 @@ class Costing:
 
     def _product(self, demand: ProductDemand, tiled: Tiled, events: Mapping[str, float]) -> DeviceCost:
         traffic, problem, spilled = Traffic(), demand.problem, tiled.spill_write + tiled.spill_read
-        traffic.add(Move(demand.labels[0], "read", tiled.a_read, _expanded(tiled.a_read, problem.a_bytes, problem.a_held_bytes)))
-        traffic.add(Move(demand.labels[1], "read", tiled.b_read, _expanded(tiled.b_read, problem.b_bytes, problem.b_held_bytes)))
+        traffic.add(Move(demand.labels[0], "read", tiled.a_read, expanded(tiled.a_read, problem.a_bytes, problem.a_held_bytes)))
+        traffic.add(Move(demand.labels[1], "read", tiled.b_read, expanded(tiled.b_read, problem.b_bytes, problem.b_held_bytes)))
         for moves in demand.drained:
             for move in moves:
                 traffic.add(move)
@@ -158,7 +194,7 @@ class Costing:
         vector = -(-demand.vector_operations // self.vector_lanes)
         cycles = max(tiled.cycles, vector)
         dram = math.ceil(tiled.dram_bytes / self.supply.bytes_per_cycle)
-        bound = _bound(compute=tiled.compute_cycles, dram=dram, vector=vector)
+        bound = bound_of(compute=tiled.compute_cycles, dram=dram, vector=vector)
         waiting = max(0, cycles - tiled.compute_cycles) / max(1, tiled.dram_bytes)  # an epilogue's bytes hide behind the array
         weights = [sum(move.size for move in moves) * waiting for moves in demand.drained]
         weights[0] = cycles - sum(weights[1:])
@@ -167,7 +203,7 @@ class Costing:
             compute_cycles=tiled.compute_cycles,
             bytes=traffic.bytes,
             share=shares(weights),
-            events=_events(events, demand, traffic),
+            events=events_of(events, demand, traffic),
             bound=bound,
         )
 
@@ -179,7 +215,7 @@ class Costing:
         events: dict[str, float] = {}
         together = size if divisible(self.array) else op.count
         for (m, rows), (n, columns), (k, deep) in itertools.product(
-            _sizes(op.M, tiling.m), _sizes(op.N, tiling.n), _sizes(op.K, tiling.k)
+            sizes(op.M, tiling.m), sizes(op.N, tiling.n), sizes(op.K, tiling.k)
         ):
             tile = MatMul(m, n, k, together)
             counted, alike = self.array.cost(tile).events, rows * columns * (op.count // together)
@@ -203,7 +239,7 @@ class Costing:
             bytes=traffic.bytes,
             share=(1.0,),
             events={"vector_op": demand.vector_operations, **traffic.events},
-            bound=_bound(compute=0, dram=dram, vector=vector),
+            bound=bound_of(compute=0, dram=dram, vector=vector),
         )
 
     def _fused(self, demand: FusedDemand) -> DeviceCost:
@@ -220,7 +256,7 @@ class Costing:
         for op in demand.products:
             if op is not None:
                 size = DTYPE_BYTES[demand.number]
-                _count_array(events, self.array.cost(op).events, (size, size, size), demand.number)
+                count_array(events, self.array.cost(op).events, (size, size, size), demand.number)
         compute, vector, dram = sum(cycles_of), sum(vectors), self._transfer(traffic.total)
         return DeviceCost(
             cycles=max(1, compute, vector, dram),
@@ -228,60 +264,5 @@ class Costing:
             bytes=traffic.bytes,
             share=shares([cycles + vector for cycles, vector in zip(cycles_of, vectors, strict=True)]),
             events=events,
-            bound=_bound(compute=compute, dram=dram, vector=vector),
+            bound=bound_of(compute=compute, dram=dram, vector=vector),
         )
-
-
-def _sizes(extent: int, size: int) -> list[tuple[int, int]]:
-    """Sizes of the tiles along an axis, and how many there are of each.
-
-    >>> _sizes(10, 4), _sizes(8, 4), _sizes(3, 4)
-    ([(4, 2), (2, 1)], [(4, 2)], [(3, 1)])
-    """
-    size = min(size, extent)
-    whole, rest = divmod(extent, size)
-    return [(size, whole), *([(rest, 1)] if rest else [])]
-
-
-def shares(weights: Sequence[float]) -> tuple[float, ...]:
-    """Weights as parts of 1 that add up to exactly 1; all to the first where there are none.
-
-    >>> shares([2, 1, 1]), sum(shares([1, 1, 1])), shares([0, 0])
-    ((0.5, 0.25, 0.25), 1.0, (1.0, 0.0))
-    """
-    total = float(sum(weights))
-    if total <= 0:
-        return (1.0, *[0.0] * (len(weights) - 1))
-    parts = [weight / total for weight in weights[:-1]]
-    return (*parts, 1.0 - sum(parts))
-
-
-def _expanded(moved: int, size: int, held: int | None) -> int:
-    """What an operand is on chip that goes through as often as `moved` holds its `size`."""
-    return moved if held is None or not size else moved * held // size
-
-
-def _bound(**cycles: int) -> str:
-    return max(cycles, key=lambda name: cycles[name])
-
-
-def _count_array(events: dict[str, float], counted: Mapping[str, float], sizes: tuple[int, int, int], number: str) -> None:
-    """An array's own events: elements at the ports of scratchpads become bytes, MACs are kept by their format as well.
-
-    The scratchpad is the device's; `local` ones belong to the array.
-    """
-    operands = {"a": sizes[0], "b": sizes[1], "out": 4}
-    for name, count in counted.items():
-        target, _, operand = name.rpartition("_")
-        if target not in PORTS or operand not in operands:
-            target, operand = name, ""
-        size = operands.get(operand, 1)
-        events[target] = events.get(target, 0.0) + count * size
-    kept = f"mac_{number}"
-    events[kept] = events.get(kept, 0.0) + counted.get("mac", 0.0)
-
-
-def _events(counted: Mapping[str, float], demand: ProductDemand, traffic: Traffic) -> dict[str, float]:
-    events: dict[str, float] = {"vector_op": demand.vector_operations, **traffic.events}
-    _count_array(events, counted, demand.element_bytes, demand.number)
-    return events

@@ -35,6 +35,9 @@ class Policy:
     grad_input: GradInput = "col2im"
     accumulator_bytes: int = 4
     together: Together = "none"
+    paired: bool = False
+    across: tuple[int, ...] = ()
+    """Products dX, by number in the step, that go on into the layer below without leaving the chip."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +58,30 @@ class TogetherDemand:
     """Products that may run side by side, each with what it would ask for alone."""
 
     products: tuple[ProductDemand, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairDemand:
+    """dX and dW of one product, in an order of their tiles."""
+
+    dx: ProductDemand
+    dw: ProductDemand
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainDemand:
+    """Gradients of two layers, the lower one's perhaps without dX; `beside` are its bias gradients: what each asks for apart.
+
+    In one go the upper dX stays on chip: `between` moves with its finished sums, op by op, `left` is left of `beside`. `masked`: an
+    op on its way reads the upper X.
+    """
+
+    upper: PairDemand
+    lower: PairDemand | ProductDemand
+    beside: tuple[StreamDemand | NoDemand, ...]
+    between: tuple[tuple[Move, ...], ...]
+    left: tuple[StreamDemand, ...]
+    masked: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,4 +117,4 @@ class NoDemand:
     why: str
 
 
-Demand = ProductDemand | TogetherDemand | StreamDemand | FusedDemand | NoDemand
+Demand = ProductDemand | TogetherDemand | PairDemand | ChainDemand | StreamDemand | FusedDemand | NoDemand

@@ -5,11 +5,22 @@ Equal demands cost the same on one device, so a step's layers are costed once fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from trainyard.devices.compressed import Densities, moved_bytes
-from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, Policy, ProductDemand, StreamDemand, TogetherDemand
+from trainyard.devices.demand import (
+    ChainDemand,
+    Demand,
+    FusedDemand,
+    Move,
+    NoDemand,
+    PairDemand,
+    Policy,
+    ProductDemand,
+    StreamDemand,
+    TogetherDemand,
+)
 from trainyard.devices.precision import dtype_of
 from trainyard.errors import NotModelled
 from trainyard.ir import (
@@ -29,9 +40,10 @@ from trainyard.ir import (
     Update,
     Work,
 )
+from trainyard.mapping.gradient_works import is_chain, joined, joints, layers_apart
 from trainyard.mapping.lowering import Lowered, lower, operand_order
 from trainyard.mapping.tiling import Problem
-from trainyard.mapping.works import Fusion, apart, group, per_step, readers
+from trainyard.mapping.works import Fusion, apart, group, one_gradient, per_step, readers
 
 BY_LETTER = {"A": "X", "W": "W", "G": "dY"}
 RESULT = {Phase.GRAD_INPUT: "dX", Phase.GRAD_WEIGHT: "dW"}
@@ -70,13 +82,21 @@ def _profile(step: Step, policy: Policy, zeros: Densities) -> Profile:
 def works(step: Step, policy: Policy) -> tuple[Work, ...]:
     """Where only products count, nothing is fused onto them."""
     fusion: Fusion = policy.fusion if policy.scope == "all" else "none"
-    return group(step, fusion, policy.together)
+    found = group(step, fusion, policy.together, policy.grad_input if policy.paired else None)
+    if not policy.across:
+        return found
+    return joined(step, found, (members for link, members in joints(step, found).items() if link.head in policy.across))
 
 
 def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> Demand:
     ops = [step.ops[index] for index in work.ops]
     if work.grouping == "concurrent" and step.ops[work.ops[0]].is_product:
-        return _together(step, work, policy, zeros)
+        return TogetherDemand(products=_products(step, work, policy, zeros))
+    if is_chain(step, work):
+        return _chain(step, work, policy, zeros)
+    if work.grouping == "gradient_pair" and step.ops[work.ops[0]].is_product:
+        dx, dw = _products(step, work, policy, zeros)
+        return PairDemand(dx=dx, dw=dw)
     if work.grouping not in ("single", "chain"):
         raise NotModelled(f"{work.grouping} of {', '.join(op.name for op in ops)}: this device does works one by one")
     for op in ops:
@@ -95,13 +115,41 @@ def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> De
     return _product(books, work, ops) if ops[0].is_product else _stream(books, work.ops[0])
 
 
-def _together(step: Step, work: Work, policy: Policy, zeros: Densities) -> TogetherDemand:
-    """Each product reads all of its operands: what two of them share (dY) comes once for each."""
+def _products(step: Step, work: Work, policy: Policy, zeros: Densities) -> tuple[ProductDemand, ...]:
+    """What each product of a Work would ask for alone: what two of them share (dY) is in both."""
     found = [demand(step, part, policy, zeros) for part in apart(step, work)]
     products = tuple(one for one in found if isinstance(one, ProductDemand))
-    if len(products) < len(found):
-        raise NotModelled(f"concurrent {', '.join(step.ops[index].name for index in work.ops)}: fused kernels run one by one")
-    return TogetherDemand(products=products)
+    heads = [step.ops[part.ops[0]] for part in apart(step, work)]
+    paired = work.grouping != "gradient_pair" or (len(heads) == 2 and one_gradient(step, heads[0], heads[1], policy.grad_input))
+    if len(products) < len(found) or not paired:
+        names = ", ".join(step.ops[index].name for index in work.ops)
+        raise NotModelled(f"{work.grouping} of {names}: only products are done together, and dX with its own dW")
+    return products
+
+
+def _chain(step: Step, work: Work, policy: Policy, zeros: Densities) -> ChainDemand:
+    """What stays on chip: the upper dX as the lower layer reads it, and of the upper X what a mask on the way reads."""
+    members, books = layers_apart(step, work), _Books(step, policy, zeros)
+    upper, lower, *beside = (demand(step, member, policy, zeros) for member in members)
+    assert isinstance(upper, PairDemand)
+    assert isinstance(lower, PairDemand | ProductDemand)
+    dx, dw = apart(step, members[0])
+    ops = [step.ops[index] for index in dx.ops]
+    weights = step.ops[dw.ops[0]]
+    stays = {step.base(ops[-1].outputs[0])}
+    mask = {step.base(weights.inputs[weights.letters.index("A")])} & {step.base(t) for op in ops[1:] for t in op.inputs}
+    result = books.move(dx.ops[0], ops[0].outputs[0], "write", books.bytes(ops[0].outputs[0]))._replace(label="dX")
+    return ChainDemand(
+        upper=upper,
+        lower=lower,
+        beside=tuple(one for one in beside if isinstance(one, StreamDemand | NoDemand)),
+        between=_drained(books, dx, ops, result, stays | mask),
+        left=tuple(
+            _stream(books, member.ops[0], stays) if isinstance(one, StreamDemand) else StreamDemand(moves=())
+            for member, one in zip(members[2:], beside, strict=True)
+        ),
+        masked=bool(mask),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,17 +246,19 @@ def _labels(books: _Books, op: Op, lowered: Lowered, operands: tuple[int | None,
     return label(operands[0], lowered.a.label), label(operands[1], lowered.b.label), RESULT.get(op.phase, "Y")
 
 
-def _drained(books: _Books, work: Work, ops: list[Op], result: Move) -> tuple[tuple[Move, ...], ...]:
-    """What moves with the finished sums, for each op of the chain; what only the chain itself reads stays on chip."""
+def _drained(books: _Books, work: Work, ops: list[Op], result: Move, stays: Collection[int] = ()) -> tuple[tuple[Move, ...], ...]:
+    """What moves with the finished sums, for each op of the chain; what only the chain itself reads, and `stays`, is on chip."""
     step, inside = books.step, set(work.ops)
     per_op: list[tuple[Move, ...]] = []
     produced: set[int] = set()
     for position, (index, op) in enumerate(zip(work.ops, ops, strict=True)):
         reads = op.inputs if position else op.inputs[2:]  # a product's further inputs are added to it
-        moves = [move for base, move in books.moves(index, reads, "read").items() if base not in produced]
+        moves = [move for base, move in books.moves(index, reads, "read").items() if base not in {*produced, *stays}]
         last = position == len(ops) - 1
         outputs = {step.base(t): t for t in op.outputs}
         for base, tensor in outputs.items():
+            if base in stays:
+                continue
             if last or (position and base not in map(step.base, op.outputs[:1])) or _needed_outside(step, base, index, inside):
                 moves.append(result if position == 0 else books.move(index, base, "write", books.bytes(tensor)))
         if not op.outputs and position == 0:
@@ -252,13 +302,14 @@ def _gathered(books: _Books, index: int, body: Gather) -> tuple[Move, ...]:
     return (Move(table, "read", rows, rows), Move(written, "write", rows, rows), *others)
 
 
-def _stream(books: _Books, index: int) -> StreamDemand:
+def _stream(books: _Books, index: int, stays: Collection[int] = ()) -> StreamDemand:
+    """`stays` is on chip already."""
     op = books.step.ops[index]
     body = op.body
     operations = _operations(op)
     if isinstance(body, Gather):
         return StreamDemand(moves=_gathered(books, index, body), vector_operations=operations)
-    reads = list(books.moves(index, op.inputs, "read").values())
+    reads = [move for base, move in books.moves(index, op.inputs, "read").items() if base not in stays]
     writes = list(books.moves(index, op.outputs, "write").values())
     if not reads and not writes:  # a step without tensors: the body's own sizes
         assert isinstance(body, ElementWise | Reduction | Copy | Update)

@@ -24,6 +24,7 @@ from trainyard.ir.protocols import (
     Device,
     DeviceCost,
     Direction,
+    Grouping,
     Masks,
     Product,
     System,
@@ -34,7 +35,7 @@ from trainyard.ir.step import DTYPE_BYTES, Op, Phase, Role, Step, TensorSpec
 
 __all__ = [
     "DENSE", "DTYPE_BYTES", "Array", "ArrayCost", "Assumption", "Body", "Collective", "Convolution", "Copy", "Dense", "Density",
-    "Device", "DeviceCost", "Direction", "ElementWise", "Gather", "Letter", "MaskSource", "MaskView", "Masks", "MatMul", "Op",
-    "Operand", "Phase", "Plan", "Product", "ProductBody", "Reduction", "Role", "Step", "System", "TaskClass", "TensorKey",
+    "Device", "DeviceCost", "Direction", "ElementWise", "Gather", "Grouping", "Letter", "MaskSource", "MaskView", "Masks", "MatMul",
+    "Op", "Operand", "Phase", "Plan", "Product", "ProductBody", "Reduction", "Role", "Step", "System", "TaskClass", "TensorKey",
     "TensorSpec", "Update", "Work", "assumed", "assumptions_of", "one_after_another",
 ]  # fmt: skip

@@ -1,5 +1,36 @@
 """What really runs in PyTorch: measured training steps, and the papers' mechanisms on real tensors.
 
-torch is imported at the top of these files, so nothing outside this room imports them before it needs them. A new live mechanism
-is one file here; it may import every room above except `report`.
+torch is imported at the top of these files, so nothing outside this room imports them before it needs them; the names below are
+resolved when first used. A new live mechanism is one file or folder here; it may import every room above except `report`.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainyard.live import gradient
+    from trainyard.live.gradient import interleave, restore
+
+__all__ = ["gradient", "interleave", "restore"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'trainyard.live' has no attribute {name!r}")
+    try:
+        module = import_module("trainyard.live.gradient")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from trainyard.errors import MissingExtra
+
+        raise MissingExtra("torch", "torch", f"trainyard.live.{name}") from None
+    value = module if name == "gradient" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -6,7 +6,8 @@ computes without leaving the chip (`Op.fused`) form a chain of their own. Everyt
 
 With `together="gradients"`, dX and dW of a layer, each with its epilogue, form one `concurrent` Work where nothing between them
 keeps them apart: the one that is moved next to the other touches no memory that a Work on its way writes, and writes none that one
-reads.
+reads. An order that brings dX and dW of one product together (`tile_streams`) makes a `gradient_pair` of them, where the two read
+the same matrix dY: not where dX multiplies inserted zeros ("dilated"), nor where one dW sums over many calls of a recurrent layer.
 """
 
 from __future__ import annotations
@@ -16,26 +17,14 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, TypeVar, TypeVarTuple
 
-from trainyard.errors import NotModelled, UnknownName
-from trainyard.ir import ElementWise, Phase, Step, Work
+from trainyard.ir import Convolution, ElementWise, Grouping, MatMul, Op, Phase, Step, Work
+from trainyard.mapping.lowering import GradInput, lower
+from trainyard.parts.operands import letter_of
 
 Fusion = Literal["epilogue", "none"]
 Together = Literal["none", "gradients"]
 Rest = TypeVarTuple("Rest")
 T = TypeVar("T")
-
-ORDERS = ("sequential",)
-"""Orders of dX and dW that are modelled."""
-FUSED_ORDERS = ("interleaved", "dx_major", "dw_major")
-"""Orders that pair dX with dW of a layer (`Work.grouping` is `gradient_pair`)."""
-
-
-def require_order(order: str) -> None:
-    if order in ORDERS:
-        return
-    if order in FUSED_ORDERS:
-        raise NotModelled(f"order {order!r} of dX and dW is not modelled yet (known: {', '.join(ORDERS)})")
-    raise UnknownName("order", str(order), (*ORDERS, *FUSED_ORDERS))
 
 
 class Same:
@@ -74,10 +63,33 @@ def readers(step: Step) -> dict[int, list[int]]:
 
 
 @per_step
-def group(step: Step, fusion: Fusion, together: Together = "none") -> tuple[Work, ...]:
-    """Every op once, in an order that respects dependencies."""
+def group(step: Step, fusion: Fusion, together: Together = "none", paired: GradInput | None = None) -> tuple[Work, ...]:
+    """Every op once, in an order that respects dependencies; `paired` makes gradient pairs of products lowered that way."""
     works = _chains(step, fusion)
-    return tuple(_paired(step, works) if together == "gradients" else works)
+    if paired is not None:
+        return tuple(_paired(step, works, "gradient_pair", lambda dx, dw: one_gradient(step, dx, dw, paired)))
+    return tuple(_paired(step, works, "concurrent", lambda dx, dw: True) if together == "gradients" else works)
+
+
+def one_gradient(step: Step, dx: Op, dw: Op, grad_input: GradInput) -> bool:
+    """Whether dX and dW are those of one product Y(M,N) = X(M,K) W(K,N), and read dY as the same matrix."""
+    assert isinstance(dx.body, MatMul | Convolution)
+    assert isinstance(dw.body, MatMul | Convolution)
+    first, second = lower(dx.body, grad_input).product, lower(dw.body, grad_input).product
+    if second.K != first.M or second.count != first.count:
+        return False
+    letters = _letters(step, dx), _letters(step, dw)
+    if all(letters[0]) and all(letters[1]):
+        if letters[0] != ("G", "W") or letters[1] not in (("A", "G"), ("G", "A")):
+            return False
+        want = (first.N, first.K) if letters[1] == ("A", "G") else (first.K, first.N)
+        return want == (second.M, second.N)
+    return (second.M, second.N) in ((first.N, first.K), (first.K, first.N))
+
+
+def _letters(step: Step, op: Op) -> tuple[str, str]:
+    """Of A and B as they are lowered."""
+    return letter_of(step, op, 0), letter_of(step, op, 1)
 
 
 def _chains(step: Step, fusion: Fusion) -> list[Work]:
@@ -101,16 +113,16 @@ def _chain(ops: Sequence[int]) -> Work:
 
 
 def apart(step: Step, work: Work) -> tuple[Work, ...]:
-    """The products of a concurrent Work, each with its epilogue, as Works of their own."""
-    heads = [position for position, index in enumerate(work.ops) if step.ops[index].is_product]
-    if work.grouping != "concurrent" or heads[:1] != [0]:
+    """The products of a Work that brings several together, each with its epilogue, and all else, as Works of their own."""
+    heads = [position for position, index in enumerate(work.ops) if not isinstance(step.ops[index].body, ElementWise)]
+    if work.grouping not in ("concurrent", "gradient_pair") or not step.ops[work.ops[0]].is_product:
         return (work,)
     return tuple(_chain(work.ops[start:stop]) for start, stop in pairwise([*heads, len(work.ops)]))
 
 
-def _paired(step: Step, works: list[Work]) -> Iterator[Work]:
-    """Each dX with the dW of its layer, at the place of one of them."""
-    touched = [_touched(step, work) for work in works]
+def _paired(step: Step, works: list[Work], grouping: Grouping, fits: Callable[[Op, Op], bool]) -> Iterator[Work]:
+    """Each dX with a dW of its layer that fits it, at the place of one of them."""
+    touched = [memories(step, work) for work in works]
     places: list[Work | None] = list(works)
     waiting: dict[tuple[str, int, Phase], list[int]] = {}
     for later, work in enumerate(works):
@@ -119,13 +131,14 @@ def _paired(step: Step, works: list[Work]) -> Iterator[Work]:
             continue
         other = Phase.GRAD_WEIGHT if op.phase is Phase.GRAD_INPUT else Phase.GRAD_INPUT
         for earlier in waiting.get((op.layer, op.call, other), ()):
-            kept = _meeting(places, touched, earlier, later) if _alike(step, works[earlier], work) else None
+            pair = (works[earlier], work) if other is Phase.GRAD_INPUT else (work, works[earlier])
+            alike = _alike(step, *pair) and fits(step.ops[pair[0].ops[0]], step.ops[pair[1].ops[0]])
+            kept = _meeting(places, touched, earlier, later) if alike else None
             if kept is None:
                 continue
-            pair = (works[earlier], work) if other is Phase.GRAD_INPUT else (work, works[earlier])
             places[earlier] = places[later] = None
-            places[kept] = Work(ops=pair[0].ops + pair[1].ops, grouping="concurrent")
-            touched[kept] = _touched(step, places[kept])  # type: ignore[arg-type]  # just made
+            places[kept] = Work(ops=pair[0].ops + pair[1].ops, grouping=grouping)
+            touched[kept] = memories(step, places[kept])  # type: ignore[arg-type]  # just made
             waiting[op.layer, op.call, other].remove(earlier)
             break
         else:
@@ -142,21 +155,21 @@ def _alike(step: Step, first: Work, second: Work) -> bool:
 def _meeting(places: list[Work | None], touched: list[tuple[set[int], set[int]]], earlier: int, later: int) -> int | None:
     """Where two Works can be one: at the earlier's place, else at the later's; None where neither can go to the other."""
     between = [place for place in range(earlier + 1, later) if places[place] is not None]
-    if _clash(touched[earlier], touched[later]):
+    if clash(touched[earlier], touched[later]):
         return None
     for kept, moved in ((earlier, later), (later, earlier)):
-        if not any(_clash(touched[moved], touched[place]) for place in between):
+        if not any(clash(touched[moved], touched[place]) for place in between):
             return kept
     return None
 
 
-def _touched(step: Step, work: Work) -> tuple[set[int], set[int]]:
+def memories(step: Step, work: Work) -> tuple[set[int], set[int]]:
     """Memories read and written."""
     ops = [step.ops[index] for index in work.ops]
     return {step.base(t) for op in ops for t in op.inputs}, {step.base(t) for op in ops for t in op.outputs}
 
 
-def _clash(first: tuple[set[int], set[int]], second: tuple[set[int], set[int]]) -> bool:
+def clash(first: tuple[set[int], set[int]], second: tuple[set[int], set[int]]) -> bool:
     """Whether their order matters: one writes what the other touches."""
     return bool(first[1] & (second[0] | second[1]) or first[0] & second[1])
 

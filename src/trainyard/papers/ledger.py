@@ -20,6 +20,8 @@ from trainyard.errors import BadInput, UnknownName
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+    from trainyard.runs import Told, Worth
+
 Use = Literal["headline", "table", "derived", "context"]
 Bound = Literal["upper", "lower", "range"]
 Verdict = Literal["met", "near", "off", "contradicted", "substitute", "derived", "context", "not yet"]
@@ -31,7 +33,8 @@ ROUNDING = 1e-9  # of the division: 2.1 is within 5 % of 2
 
 # fmt: off
 # paper -> its module: experiments() answers its claims (without it they are `not yet`), figures() draws its figures by the name
-# that claims give them in `where`, walkthrough() tells `explain PAPER`, CASE is what `whatif PAPER` runs
+# that claims give them in `where`, walkthrough() tells `explain PAPER`; `whatif PAPER` runs CASE, or, where a paper's assumptions
+# are not those of one machine, worths() weighs them by a measure of its own
 MODULES: Mapping[str, str] = {
     "sigma":      "trainyard.papers.sigma",
     "tensordash": "trainyard.papers.tensordash",
@@ -155,6 +158,14 @@ def case(paper: str, masks: str | None = None) -> tuple[str, str, str | None]:
         raise BadInput(f"{paper} has no machine yet: name a workload and a machine, as in trainyard whatif resnet50 --on npu")
     workload, machine, *zeros = found
     return workload, machine, masks or next(iter(zeros), None)
+
+
+def worths(paper: str) -> Callable[[Told], tuple[str, list[Worth]]] | None:
+    """How a paper weighs its assumptions itself: the measure in words, and what each is worth. None where `case` is run instead."""
+    found: Callable[[Told], tuple[str, list[Worth]]] | None = (
+        getattr(import_module(MODULES[paper]), "worths", None) if paper in MODULES else None
+    )
+    return found
 
 
 def walkthrough(paper: str, given: str = "") -> tuple[str, Callable[[], go.Figure]]:

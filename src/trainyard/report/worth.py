@@ -16,7 +16,7 @@ ENDINGS = ("_hz", "_bytes_per_s", "_bytes", "_macs_per_s", "_flop_per_s")
 COUNTS = frozenset(
     {
         "rows", "columns", "elements", "lanes", "depth", "tiles", "dpes", "multipliers", "bandwidth", "macs_per_element",
-        "macs_per_cycle", "cores", "units",
+        "macs_per_cycle", "units",
     }
 )  # fmt: skip
 SIZES_OF_THINGS = (

@@ -1,0 +1,171 @@
+"""Writes the section of docs/gpu.md on interleaved gradients, and the papers' sample, from what `gradient_gpu` measured."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "gpu.md"
+SAMPLE = ROOT / "src" / "trainyard" / "papers" / "samples" / "igo" / "gpu.json"
+TITLE = "## Interleaved gradients on a GPU"
+STEPS = ("interleaving", "rearrangement", "partitioning", "ours")
+Row = Mapping[str, Any]
+
+
+def write(file: Path) -> None:
+    found = json.loads(file.read_text(encoding="utf-8"))
+    kept = PAGE.read_text(encoding="utf-8").split(f"\n{TITLE}\n")[0].rstrip()
+    PAGE.write_text(f"{kept}\n\n{section(found)}", encoding="utf-8")
+    SAMPLE.parent.mkdir(parents=True, exist_ok=True)
+    SAMPLE.write_text(json.dumps(sample(found), indent=1) + "\n", encoding="utf-8")
+
+
+def clocks(found: Row) -> str:
+    """SM and memory clocks at which the device may run, as its driver tells."""
+    block = found["nvidia_smi"].split("Max Clocks")[-1]
+    values = {name: re.search(rf"{name}\s*: (\d+) MHz", block) for name in ("SM", "Memory")}
+    return ", ".join(f"{name} {match.group(1)} MHz" for name, match in values.items() if match)
+
+
+def sample(found: Row) -> dict[str, Any]:
+    """What the experiments read: the nine networks by step, and where a training step's time goes."""
+    about = {
+        name: found[name]
+        for name in ("device", "torch", "cuda", "triton", "copy_bytes_per_s", "bf16_flop_per_s", "fp32_flop_per_s")
+    }
+    tables = {name: _rounded(found.get(name, [])) for name in ("networks", "networks_bf16", "breakdown")}
+    return {**about, "clocks": clocks(found), "batch": 4, **tables}
+
+
+def _rounded(rows: Iterable[Row]) -> list[dict[str, Any]]:
+    return [{**row, "seconds": {name: float(f"{value:.4g}") for name, value in row["seconds"].items()}} for row in rows]
+
+
+def required(found: Row) -> list[Row]:
+    """Layers bound by traffic in one pass, by more than 1.25x, with operands that the L2 does not hold."""
+    return [
+        row for row in found["shapes"] if row["bound"] > 1.25 and row["traffic_bound"] and row["operand_bytes"] > found["l2_bytes"]
+    ]
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    logarithms = [math.log(value) for value in values]
+    return math.exp(sum(logarithms) / len(logarithms))
+
+
+def section(found: Row) -> str:
+    return "\n".join([TITLE, "", *_introduction(found), "", *_table(found), "", *_networks(found), "", *_repeat()]) + "\n"
+
+
+def _introduction(found: Row) -> list[str]:
+    rows = required(found)
+    shares = [row["share_of_copy"] for row in rows]
+    copies = [row["copy_s"] / row["pass_s"] for row in rows]
+    chosen = [row for row in found["shapes"] if row["way"] == "fused"]
+    slower = [row for row in found["shapes"] if row["ours_s"] > 1.02 * row["pair_s"]]
+    weak = [row for row in rows if row["share_of_copy"] < 0.7]
+    gains = [row["pair_s"] / row["ours_s"] for row in chosen]
+    return [
+        "`trainyard.live.gradient` computes dX and dW in one pass over dY where that is faster than the library's two products",
+        "(`kernels`, `choice`). bf16, device time of calls that follow each other on operands of their own, median of 5 rounds.",
+        "*Bound* is what traffic and arithmetic allow: the pair's bytes and FLOP, each product by itself, against those of one",
+        "pass; bytes by the measured copy, FLOP by the measured product. *Share* is the least number of bytes over the measured",
+        "copy bandwidth, over the time of one pass; *of a copy*, the time of a copy of as many bytes. *Ours* is what the rule",
+        "takes, which counts the host's time too: where calls are shorter than the host needs to issue them, it keeps the pair.",
+        "",
+        f"Device: {found['device']} ({clocks(found)}), copy {found['copy_bytes_per_s'] / 1e12:.2f} TB/s, product in bf16",
+        f"{found['bf16_flop_per_s'] / 1e12:.0f} TFLOP/s, in fp32 {found['fp32_flop_per_s'] / 1e12:.0f}; torch {found['torch']}, "
+        f"CUDA {found['cuda']}, triton {found['triton']}, Python {found['python']}.",
+        "",
+        f"- One pass is taken for {len(chosen)} of {len(found['shapes'])} layers, {geometric_mean(gains):.2f}x faster in the "
+        f"geometric mean, up to {max(gains):.2f}x. Slower than the pair by more than 2 %: {len(slower)}.",
+        f"- {len(rows)} layers are bound by traffic, by more than 1.25x, with operands beyond the L2. On them one pass reaches "
+        f"{100 * geometric_mean(shares):.0f} % of the copy bandwidth in the geometric mean ({100 * min(shares):.0f} to "
+        f"{100 * max(shares):.0f} %; aimed at: 80 and at least 70), {100 * geometric_mean(copies):.0f} % of copies as long.",
+        f"- Below 70 % are {len(weak)}. Wide weights of rank 32 and more: slices of N must add up dX, and narrow products read a",
+        "  tile from shared memory so often that, by count, it is busy about as long as the DRAM. 128 to 512: its dW fits no",
+        f"  program's registers, and its arithmetic takes {_balance(found):.0f} % of the time of its traffic. Passes under 50 us:",
+        "  starting, and adding up the programs' dW, take about 10 us for a weight of 64 x 256.",
+    ]
+
+
+def _balance(found: Row) -> float:
+    """The time of the arithmetic of 128 to 512 over that of its traffic, in %."""
+    row = next(row for row in found["shapes"] if (row["K"], row["N"]) == (128, 512))
+    return 100 * (4 * row["M"] * row["K"] * row["N"] / found["bf16_flop_per_s"]) / (row["bytes"] / found["copy_bytes_per_s"])
+
+
+def _table(found: Row) -> list[str]:
+    lines = [
+        "| layer | M | K | N | least MB | pair us | one pass us | share | of a copy | speedup | bound | taken | ours |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|---:|",
+    ]
+    for row in found["shapes"]:
+        one = "| | | "
+        if row["pass_s"]:
+            shares = f"{100 * row['share_of_copy']:.0f}% | {100 * row['copy_s'] / row['pass_s']:.0f}%"
+            one = f"{1e6 * row['pass_s']:.1f} | {shares} | {row['pair_s'] / row['pass_s']:.2f}x"
+        way = "one pass" if row["way"] == "fused" else "pair"
+        ours = f"{row['pair_s'] / row['ours_s']:.2f}x"
+        lines.append(
+            f"| {row['family']}: {row['layer']} | {row['M']} | {row['K']} | {row['N']} | {row['bytes'] / 1e6:.0f} "
+            f"| {1e6 * row['pair_s']:.1f} | {one} | {row['bound']:.2f}x | {way} | {ours} |"
+        )
+    return lines
+
+
+def _networks(found: Row) -> list[str]:
+    lines = [
+        "### The paper's steps (Fig. 17)",
+        "",
+        "Backward pass of the nine networks at batch 4: dX and dW of every layer with weights, lowered to matrix products. The",
+        "steps are Triton programs of one tile size (`variants`): fp32 in lanes, as the paper's kernel, and bf16 on tensor cores.",
+        "*Own* reference: the better of two such kernels and of one that does dX, then dW, for each layer (the paper's).",
+        "*Library*: the better of the cuBLAS pair and that one kernel. Reductions in % of the reference; a layer with one",
+        "gradient counts alike.",
+    ]
+    for name, title in (("networks", "fp32"), ("networks_bf16", "bf16")):
+        rows = found.get(name, [])
+        if not rows:
+            continue
+        lines += [
+            "",
+            f"| {title} | cuBLAS us | own us | interleaving | + rearrangement | + partitioning | against the library | ours |",
+            "|---|---:|---:|---:|---:|---:|---|---:|",
+        ]
+        cells = {row["network"]: (_reductions(row, "own_reference"), _reductions(row, "reference")) for row in rows}
+        for row in rows:
+            own, library = cells[row["network"]]
+            against = ", ".join(f"{value:.1f}" for value in library[:3])
+            lines.append(
+                f"| {row['network']} | {1e6 * row['seconds']['cublas']:.0f} | {1e6 * row['seconds']['own_reference']:.0f} "
+                f"| {own[0]:.1f} | {own[1]:.1f} | {own[2]:.1f} | {against} | {library[3]:.1f} |"
+            )
+        means = [[sum(cell[side][step] for cell in cells.values()) / len(cells) for step in range(4)] for side in (0, 1)]
+        lines.append(
+            f"| *mean* | | | {means[0][0]:.1f} | {means[0][1]:.1f} | {means[0][2]:.1f} "
+            f"| {', '.join(f'{value:.1f}' for value in means[1][:3])} | {means[1][3]:.1f} |"
+        )
+    return lines
+
+
+def _reductions(row: Row, reference: str) -> list[float]:
+    seconds = row["seconds"]
+    return [100 * (1 - seconds[step] / seconds[reference]) for step in STEPS]
+
+
+def _repeat() -> list[str]:
+    return [
+        "### How to repeat the gradients",
+        "",
+        "```",
+        "python benchmarks/gradient_gpu.py --layers                   # anywhere: the nine networks' layers",
+        "python benchmarks/gradient_gpu.py --measure --out FILE       # on the GPU: torch and triton, about four minutes",
+        "python benchmarks/gradient_gpu.py --page FILE                # anywhere: this section",
+        "```",
+    ]

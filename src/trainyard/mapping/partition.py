@@ -1,0 +1,305 @@
+"""Along which dimension a layer's pair of gradients is cut: selectors by measured cost, and by the nearest known layers.
+
+J. Kim et al.: Improving Data Reuse in NPU On-chip Memory with Interleaved Gradient Order for DNN Training. MICRO 2023, Sec. 5.
+Three schemes cut Y(M,N) = X(M,K) W(K,N): `m` shares the weights between parts and sums dW, `n` shares X and sums dX, `k` shares dY
+and sums nothing. A K-nearest-neighbours classifier learns the cheapest scheme of known layers from the dimensions of dX (M,K),
+dW (K,N) and dY (M,N) and chooses for others. Number of neighbours, distance, scale of the features, and whether layers or whole
+networks are held out are not printed.
+
+Accuracy alone says little where one scheme is nearly always the cheapest, so that an `Evaluation` holds the classifier against the
+scheme that is cheapest most often, and tells what the wrong choices cost. A choice is right if no scheme is cheaper.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.errors import BadInput, MissingExtra, UnknownName
+from trainyard.ir import MatMul, assumed
+
+Scheme = Literal["m", "n", "k"]
+Unit = Literal["layers", "networks"]
+
+SCHEMES: tuple[Scheme, ...] = ("m", "n", "k")
+NAMES: Mapping[Scheme, str] = {"m": "weight-sharing", "n": "dY-sharing", "k": "ifmap-sharing"}  # Fig. 11
+METRICS = ("euclidean", "manhattan", "chebyshev")
+SCALES = ("raw", "log")
+UNITS: tuple[Unit, ...] = ("layers", "networks")
+
+Floats = npt.NDArray[np.float64]
+Whole = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerCosts:
+    """A layer by the dimensions of its forward product, with the cycles of its gradients under each scheme.
+
+    `repeats` equal layers stand behind a row: they weigh in lost performance, not in accuracy.
+    """
+
+    op: MatMul
+    cycles: Mapping[Scheme, float]
+    network: str = ""
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        if set(self.cycles) != set(SCHEMES):
+            raise BadInput(
+                f"layer {self.op}: cycles of schemes {', '.join(SCHEMES)} are needed, got {', '.join(self.cycles) or 'none'}"
+            )
+        for scheme, cycles in self.cycles.items():
+            if not (math.isfinite(cycles) and cycles > 0):
+                raise BadInput(f"layer {self.op}: cycles of scheme {scheme!r} must be positive, got {cycles!r}")
+        if self.repeats < 1:
+            raise BadInput(f"layer {self.op}: repeats must be at least 1, got {self.repeats!r}")
+
+
+def ideal(cycles: Mapping[Scheme, float]) -> Scheme:
+    """The cheapest scheme; of equals the first of `SCHEMES`.
+
+    >>> ideal({"m": 7.0, "n": 5.0, "k": 5.0})
+    'n'
+    """
+    return min(SCHEMES, key=cycles.__getitem__)
+
+
+def features(op: MatMul) -> tuple[int, ...]:
+    """Dimensions of dX, dW and dY.
+
+    >>> features(MatMul(M=8, N=2, K=3))
+    (8, 3, 3, 2, 8, 2)
+    """
+    return (op.M, op.K, op.K, op.N, op.M, op.N)
+
+
+@dataclass(frozen=True, slots=True)
+class CostSelector:
+    """Asks a model what each scheme costs: as good as the model, and as slow."""
+
+    cost: Callable[[MatMul, Scheme], float]
+
+    def choose(self, op: MatMul) -> Scheme:
+        return ideal({scheme: self.cost(op, scheme) for scheme in SCHEMES})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnnSelector:
+    """The scheme that most of the nearest known layers have; of equally many the first of `SCHEMES`.
+
+    Of two known layers at one distance the one that comes first in the table is the nearer. Where fewer layers than `neighbours`
+    are known, all of them vote.
+    """
+
+    neighbours: int = assumed(5, "known layers that vote; scikit-learn's default is 5", 1, 3, 9)
+    metric: Literal["euclidean", "manhattan", "chebyshev"] = assumed(
+        "euclidean", "distance between the dimensions of two layers", "manhattan", "chebyshev"
+    )
+    scale: Literal["raw", "log"] = assumed("raw", "dimensions as they are, or their logarithms", "log")
+
+    def __post_init__(self) -> None:
+        if isinstance(self.neighbours, bool) or not isinstance(self.neighbours, int) or self.neighbours < 1:
+            raise BadInput(f"KnnSelector: neighbours must be a positive whole number, got {self.neighbours!r}")
+        if self.metric not in METRICS:
+            raise UnknownName("metric", self.metric, METRICS, "KnnSelector")
+        if self.scale not in SCALES:
+            raise UnknownName("scale", self.scale, SCALES, "KnnSelector")
+
+    def fit(self, layers: Sequence[LayerCosts]) -> FittedKnn:
+        """Learns from the cheapest schemes of known layers."""
+        if not layers:
+            raise BadInput("KnnSelector: no layer to learn from")
+        try:
+            from sklearn.neighbors import KNeighborsClassifier
+        except ModuleNotFoundError:
+            raise MissingExtra("scikit-learn", "knn", "the nearest-neighbours selector") from None
+        # Ranks stand for distances: scikit-learn takes any of several neighbours at one distance.
+        voters = KNeighborsClassifier(n_neighbors=min(self.neighbours, len(layers)), metric="precomputed", algorithm="brute")
+        voters.fit(np.zeros((len(layers), len(layers))), _cheapest(_costs(layers)))
+        return FittedKnn(selector=self, known=self.points([layer.op for layer in layers]), voters=voters)
+
+    def points(self, ops: Sequence[MatMul]) -> Floats:
+        """Where layers lie, one row each."""
+        found = np.array([features(op) for op in ops], dtype=np.float64)
+        return np.log2(found) if self.scale == "log" else found
+
+    def order(self, points: Floats, known: Floats) -> Whole:
+        """For each point the known ones, nearest first."""
+        apart = np.abs(points[:, None, :] - known[None, :, :])
+        if self.metric == "euclidean":
+            distances = (apart * apart).sum(axis=2)
+        else:
+            distances = apart.sum(axis=2) if self.metric == "manhattan" else apart.max(axis=2)
+        return np.argsort(distances, axis=1, kind="stable")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittedKnn:
+    """A selector that knows some layers."""
+
+    selector: KnnSelector
+    known: Floats
+    voters: Any = field(repr=False)
+
+    def choose(self, op: MatMul) -> Scheme:
+        return self.choices([op])[0]
+
+    def choices(self, ops: Sequence[MatMul]) -> list[Scheme]:
+        ranks = np.argsort(self.selector.order(self.selector.points(ops), self.known), axis=1)
+        return [SCHEMES[number] for number in self.voters.predict(ranks.astype(np.float64))]
+
+
+def lost_performance(layers: Sequence[LayerCosts], choices: Sequence[Scheme]) -> float:
+    """Cycles with the chosen schemes over cycles with the cheapest, less 1.
+
+    >>> costs = LayerCosts(op=MatMul(8, 2, 3), cycles={"m": 12.0, "n": 10.0, "k": 20.0})
+    >>> round(lost_performance([costs, costs], ["m", "n"]), 3)
+    0.1
+    """
+    if len(layers) != len(choices):
+        raise BadInput(f"{len(layers)} layers and {len(choices)} choices: one for each is needed")
+    chosen = sum(layer.repeats * layer.cycles[scheme] for layer, scheme in zip(layers, choices, strict=True))
+    return chosen / sum(layer.repeats * min(layer.cycles.values()) for layer in layers) - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Evaluation:
+    """How well a classifier chooses for layers that were held out, one number per repetition.
+
+    `majority_*` is the rival that always takes the scheme that is cheapest most often among the known layers. `by_scheme` is the
+    share of right choices among held-out layers with that cheapest scheme, `share` how many of all layers have it.
+    `expected_cycles` are those of each layer with the choices made for it, mean over the repetitions that held it out.
+    """
+
+    selector: KnnSelector
+    unit: Unit
+    split: float
+    seed: int
+    accuracies: Floats
+    losses: Floats
+    majority_accuracies: Floats
+    majority_losses: Floats
+    by_scheme: Mapping[Scheme, float]
+    share: Mapping[Scheme, float]
+    expected_cycles: tuple[float, ...]
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.accuracies.mean())
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the accuracy between repetitions."""
+        return float(self.accuracies.std())
+
+    @property
+    def lost_performance(self) -> float:
+        return float(self.losses.mean())
+
+    @property
+    def majority_accuracy(self) -> float:
+        return float(self.majority_accuracies.mean())
+
+    @property
+    def majority_lost_performance(self) -> float:
+        return float(self.majority_losses.mean())
+
+    def __str__(self) -> str:
+        kinds = ", ".join(f"{NAMES[s]} {100 * self.by_scheme[s]:.0f} % (of {100 * self.share[s]:.0f} %)" for s in self.by_scheme)
+        return (
+            f"accuracy {100 * self.accuracy:.1f} +- {100 * self.spread:.1f} %, {100 * self.lost_performance:.2f} % slower than "
+            f"ideal; always the most frequent scheme: {100 * self.majority_accuracy:.1f} %, "
+            f"{100 * self.majority_lost_performance:.2f} % slower; right by cheapest scheme: {kinds}"
+        )
+
+
+def evaluate(
+    layers: Sequence[LayerCosts],
+    selector: KnnSelector | None = None,
+    *,
+    repetitions: int = 1000,
+    split: float = 0.8,
+    seed: int = 0,
+    unit: Unit = "layers",
+) -> Evaluation:
+    """Learns from a random part of the layers (or of whole networks), chooses for the rest, again and again (Sec. 5: 80 %, 1000).
+
+    The order of neighbours is the same in every repetition and found once; each repetition skips those that it holds out.
+    """
+    selector = selector or KnnSelector()
+    groups = _groups(layers, unit, repetitions, split)
+    costs, points = _costs(layers), selector.points([layer.op for layer in layers])
+    weights, cheapest = np.array([layer.repeats for layer in layers]), _cheapest(costs)
+    order, least = selector.order(points, points), costs.min(axis=1)
+    generator, kept = np.random.default_rng(seed), _kept(groups, split)
+    found = np.zeros((4, repetitions))
+    right, held, spent = np.zeros(len(layers)), np.zeros(len(layers)), np.zeros(len(layers))
+    for repetition in range(repetitions):
+        known = generator.permutation(int(groups.max()) + 1)[groups] < kept
+        test = np.flatnonzero(~known)
+        usual = np.bincount(cheapest[known], minlength=len(SCHEMES)).argmax()
+        chosen = _votes(order[test], known, cheapest, selector.neighbours).argmax(axis=1)
+        cycles = costs[test, chosen]
+        for row, each in ((0, cycles), (2, costs[test, usual])):
+            found[row, repetition] = (each <= least[test]).mean()
+            found[row + 1, repetition] = (weights[test] * each).sum() / (weights[test] * least[test]).sum() - 1.0
+        right[test] += cycles <= least[test]
+        held[test] += 1
+        spent[test] += cycles
+    present = [number for number in range(len(SCHEMES)) if held[cheapest == number].any()]
+    return Evaluation(
+        selector=selector,
+        unit=unit,
+        split=split,
+        seed=seed,
+        accuracies=found[0],
+        losses=found[1],
+        majority_accuracies=found[2],
+        majority_losses=found[3],
+        by_scheme={SCHEMES[s]: float(right[cheapest == s].sum() / held[cheapest == s].sum()) for s in present},
+        share={SCHEMES[s]: float((cheapest == s).mean()) for s in present},
+        expected_cycles=tuple(np.where(held > 0, spent / np.maximum(held, 1), least).tolist()),
+    )
+
+
+def _votes(near: Whole, known: npt.NDArray[np.bool_], cheapest: Whole, neighbours: int) -> Whole:
+    """How many of the first known neighbours have each scheme as their cheapest."""
+    votes = known[near]
+    votes &= np.cumsum(votes, axis=1, dtype=np.int32) <= neighbours
+    schemes = cheapest[near]
+    return np.stack([(votes & (schemes == number)).sum(axis=1) for number in range(len(SCHEMES))], axis=1)
+
+
+def _groups(layers: Sequence[LayerCosts], unit: str, repetitions: int, split: float) -> Whole:
+    """For each layer the number of what is held out together with it: itself, or its network."""
+    if unit not in UNITS:
+        raise UnknownName("unit", unit, UNITS, "evaluate")
+    if repetitions < 1:
+        raise BadInput(f"evaluate: repetitions must be at least 1, got {repetitions!r}")
+    if not 0.0 < split < 1.0:
+        raise BadInput(f"evaluate: split is the share of {unit} to learn from, between 0 and 1, got {split!r}")
+    names = range(len(layers)) if unit == "layers" else [layer.network for layer in layers]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    if len(numbers) < 2:
+        raise BadInput(f"evaluate: {len(numbers)} of {unit}: at least two are needed, one to learn from and one to hold out")
+    return np.array([numbers[name] for name in names], dtype=np.int64)
+
+
+def _kept(groups: Whole, split: float) -> int:
+    """How many groups are learned from: at least one, and one less than all at most."""
+    count = int(groups.max()) + 1
+    return min(max(round(split * count), 1), count - 1)
+
+
+def _costs(layers: Sequence[LayerCosts]) -> Floats:
+    return np.array([[layer.cycles[scheme] for scheme in SCHEMES] for layer in layers], dtype=np.float64)
+
+
+def _cheapest(costs: Floats) -> Whole:
+    found: Whole = costs.argmin(axis=1)
+    return found

@@ -1,0 +1,195 @@
+"""Beyond the paper: order, tile and partition searched together against a searched baseline, and how far from the least that is.
+
+For every layer with both gradients: the bytes of the searched sequential baseline, of the search over everything, and the least
+bytes of any order (`mapping.gradient_bound`), with what of the layer can stay in the scratchpad and so what fusing can win. And the
+links between layers: where dX of one can go on into the gradients of the one below without leaving the scratchpad
+(`mapping.gradient_links`), and what keeps the others apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+from trainyard.mapping.gradient_bound import Regime, least_bytes, regime
+from trainyard.mapping.gradient_chain import chosen_chains
+from trainyard.mapping.gradient_links import chains
+from trainyard.mapping.gradient_order import Pair
+from trainyard.papers.drawing import Series, drawn
+from trainyard.papers.igo.baselines import CASES, ELEMENT_BYTES, Case
+from trainyard.papers.igo.measuring import each, layers, listed, mean, ran, reductions
+from trainyard.papers.igo.networks import ABBREVIATIONS, Layer, Npu, step
+from trainyard.papers.igo.performance import JOINT
+from trainyard.report.colours import PHASES, SPARE
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+BASELINE, FUSED, LEAST = "searched, sequential", "searched together", "least possible"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Distance:
+    """Bytes of a layer's gradients (all its repeats): baseline, searched together, and the bound."""
+
+    layer: Layer
+    regime: Regime
+    baseline: int
+    joint: int
+    least: int
+
+    @property
+    def times(self) -> float:
+        """How many times the least bytes are moved."""
+        return self.joint / self.least
+
+
+@cache
+def distances(npu: Npu, network: str) -> tuple[Distance, ...]:
+    case = CASES[npu]
+    room = case.machine("searched").scratchpad_bytes / 2
+    before, after = ran(case, network, "searched"), ran(case, network, "searched", **JOINT)
+    found = []
+    for layer in layers(case, network):
+        if layer.paired:
+            pair, key = Pair.dense(layer.op, ELEMENT_BYTES), (layer.path, layer.call)
+            found.append(
+                Distance(
+                    layer=layer,
+                    regime=regime(pair, room),
+                    baseline=layer.repeats * before.layers[key].backward_bytes,
+                    joint=layer.repeats * after.layers[key].backward_bytes,
+                    least=layer.repeats * least_bytes(pair, room).total,
+                )
+            )
+    return tuple(found)
+
+
+def totals(npu: Npu, network: str) -> tuple[int, int, int]:
+    """Of a network: bytes of the baseline, searched together, least."""
+    found = distances(npu, network)
+    return sum(one.baseline for one in found), sum(one.joint for one in found), sum(one.least for one in found)
+
+
+def regimes(npu: Npu, network: str) -> Mapping[Regime, int]:
+    """Layers, equal ones counted singly."""
+    found: Counter[Regime] = Counter()
+    for one in distances(npu, network):
+        found[one.regime] += one.layer.repeats
+    return dict(found.most_common())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """The links of a network: how many fuse, how many of these are worth it and save what; the reasons of the others."""
+
+    every: int
+    fusing: int
+    chosen: int
+    saved_bytes: int
+    reasons: Mapping[str, int]
+
+
+@cache
+def links(npu: Npu, network: str) -> Links:
+    case = CASES[npu]
+    given = step(network, npu)
+    every = chains(given)
+    taken = chosen_chains(
+        given,
+        capacity_bytes=case.machine("searched").scratchpad_bytes / 2,
+        element_bytes=ELEMENT_BYTES,
+        granule=max(case.machine("searched").array.granule()),
+    )
+    return Links(
+        every=len(every),
+        fusing=sum(link.fuses for link in every),
+        chosen=len(taken),
+        saved_bytes=sum(chained.saved_bytes for _, chained in taken),
+        reasons=dict(Counter(kind for link in every if not link.fuses for kind in kinds(link.why)).most_common()),
+    )
+
+
+def kinds(why: str) -> frozenset[str]:
+    """The reasons of a link without names and sizes.
+
+    >>> sorted(kinds("a 3x3 convolution in 64 groups is many small products; add waits for the gradient of another reader (q)"))
+    ['a convolution in groups is many small products', 'add waits for the gradient of another reader']
+    """
+    plain = re.sub(r" \([^)]*\)|\d+x\d+ |(?<=in )\d+ |(?<=over )\d+ times as many ", "", why)
+    return frozenset(plain.split("; "))
+
+
+def speedups(case: Case) -> Mapping[str, float]:
+    """Of the step, over the searched sequential baseline."""
+    return each(lambda network: ran(case, network, "searched").cycles / ran(case, network, "searched", **JOINT).cycles)
+
+
+def figure_time() -> go.Figure:
+    bars = []
+    for number, (npu, case) in enumerate(CASES.items()):
+        found = {**reductions(case, "searched", **JOINT)}
+        bars.append(
+            Series(
+                name=f"{npu} NPU", values={**found, "mean": mean(found)}, colour=(PHASES["forward"], PHASES["grad_input"])[number]
+            )
+        )
+    means = {npu: mean(reductions(case, "searched", **JOINT)) for npu, case in CASES.items()}
+    return drawn(
+        bars,
+        "Beyond: order, tile, partition together",
+        "Reduction of the step's time by the gradients' order, tile and partition searched together, against a sequential "
+        "baseline whose tiles are searched as well. "
+        f"Mean {means['small']:.1f} % (small NPU), {means['large']:.1f} % (large NPU).",
+        x="", y="% shorter", digits=1,
+    )  # fmt: skip
+
+
+def figure_distance() -> go.Figure:
+    """Traffic of all gradients over the least possible."""
+    bars: dict[str, dict[tuple[str, str], float]] = {BASELINE: {}, FUSED: {}}
+    for npu in CASES:
+        for network in ABBREVIATIONS:
+            before, after, least = totals(npu, network)
+            bars[BASELINE][f"{npu} NPU", network] = before / least
+            bars[FUSED][f"{npu} NPU", network] = after / least
+    colours = (SPARE[-1], PHASES["forward"])
+    told = "; ".join(
+        f"{npu}: {listed({network: bars[FUSED][f'{npu} NPU', network] for network in ABBREVIATIONS}, 2)}" for npu in CASES
+    )
+    return drawn(
+        [Series(name=name, values=values, colour=colour) for (name, values), colour in zip(bars.items(), colours, strict=True)],
+        "Beyond: bytes over the least possible",
+        f"Bytes over a bound that no order, tile or partition gets below. Searched together, {told}.",
+        x="", y="times the least bytes", unity=True, height=430,
+    )  # fmt: skip
+
+
+def figure_links() -> go.Figure:
+    """Links between layers by whether they fuse."""
+    found = {network: links("large", network) for network in ABBREVIATIONS}
+    kinds = {
+        "joined, saves bytes": {network: one.chosen for network, one in found.items()},
+        "can be joined, does not pay (or its neighbour is)": {n: one.fusing - one.chosen for n, one in found.items()},
+        "kept apart": {network: one.every - one.fusing for network, one in found.items()},
+    }
+    colours = (PHASES["grad_weight"], PHASES["grad_input"], SPARE[-1])
+    reasons: Counter[str] = Counter()
+    for one in found.values():
+        reasons.update(one.reasons)
+    told = "; ".join(f"{why} ({count})" for why, count in reasons.most_common(4))
+    figure = drawn(
+        [
+            Series(name=name, values={n: float(v) for n, v in values.items()}, colour=colour)
+            for (name, values), colour in zip(kinds.items(), colours, strict=True)
+        ],
+        "Beyond: joined across layers",
+        f"Large NPU: links from a layer's dX to the layer below. What keeps them apart most often: {told}.",
+        x="", y="links (log)", digits=0, stacked=False,
+    )  # fmt: skip
+    figure.update_yaxes(type="log", rangemode="normal")
+    return figure

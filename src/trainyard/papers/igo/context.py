@@ -1,0 +1,93 @@
+"""Parameters that the paper states and our machines and models have: context, used and not met."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from statistics import fmean
+
+from trainyard.arrays import Systolic
+from trainyard.devices import Accelerator
+from trainyard.papers.igo import NPU, NPU_SMALL
+from trainyard.papers.igo.networks import ABBREVIATIONS, BATCH, Npu, layers_of
+from trainyard.papers.ledger import Measured
+from trainyard.papers.sigma import TPU
+from trainyard.workloads import zoo
+from trainyard.workloads.zoo.catalogue import ENTRIES
+
+NPUS: Mapping[Npu, Accelerator] = {"small": NPU_SMALL, "large": NPU}
+TPUS = {"TPUv2": (700e9, 2), "TPUv4": (1200e9, 8)}  # Sec. 6.4: bytes a second, arrays of 128 x 128
+
+
+def _parameters(model: str, *others: str) -> Measured:
+    """Counted in the step; `others` of the zoo that the printed figure could be of."""
+    near = "".join(f"; {other} has {zoo.load(other).parameters:,}" for other in others)
+    told = f"; {ENTRIES[model].note}" if ENTRIES[model].note else ""
+    return Measured(zoo.load(model).parameters, note=f"parameters of {model}'s step{told}{near}")
+
+
+def _npu(size: Npu) -> Measured:
+    npu = NPUS[size]
+    assert isinstance(npu.array, Systolic)
+    return Measured(
+        (
+            npu.array.rows,
+            npu.array.columns,
+            npu.dram_bytes_per_s / 1e9,
+            npu.clock_hz / 1e9,
+            npu.scratchpad_bytes / 2**20,
+            BATCH[size],
+        ),
+        note=f"machine {'npu' if size == 'large' else 'npu-small'}; MB counted as MiB; the dataflow is not printed: "
+        f"{npu.array.dataflow}",
+    )
+
+
+def _array_bandwidth() -> Measured:
+    ours = " and ".join(f"{machine.dram_bytes_per_s / 1e9:g}" for machine in (TPU, NPU))
+    return Measured(
+        tuple(bandwidth / arrays / 1e9 for bandwidth, arrays in TPUS.values()),
+        note=f"700 GB/s over 2 arrays, 1200 over 8, as the text has them; the machines tpu and npu have {ours}",
+    )
+
+
+def training_work(abbreviation: str, npu: Npu = "large") -> float:
+    """MACs of forward, dX and dW over those of forward, of the layers with weights.
+
+    >>> training_work("bert")
+    3.0
+    """
+    found = layers_of(abbreviation, npu)
+    return sum(layer.op.macs * (1 + layer.has_dx + layer.has_dw) for layer in found) / sum(layer.op.macs for layer in found)
+
+
+def _training_work() -> Measured:
+    each = {name: training_work(name) for name in ABBREVIATIONS}
+    listed = ", ".join(f"{name} {work:.2f}" for name, work in each.items())
+    return Measured(
+        fmean(each.values()),
+        note=f"{listed}. Three is the most that products can be, not the least: the first layer has no dX, the frozen blocks of "
+        "rcnn have no gradient at all",
+    )
+
+
+# fmt: off
+EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+    "igo.training_work":         _training_work,
+    "igo.npu.small":             partial(_npu, "small"),
+    "igo.npu.large":             partial(_npu, "large"),
+    "igo.mxu_bandwidth":         _array_bandwidth,
+    "igo.params.rcnn":           partial(_parameters, "faster-rcnn-mobilenet", "faster-rcnn"),
+    "igo.params.goo":            partial(_parameters, "googlenet", "googlenet-aux", "alexnet"),
+    "igo.params.ncf":            partial(_parameters, "ncf-3b"),
+    "igo.params.res":            partial(_parameters, "resnet50"),
+    "igo.params.dlrm":           partial(_parameters, "dlrm"),
+    "igo.params.mob":            partial(_parameters, "mobilenet", "googlenet-aux"),
+    "igo.params.yolo_v5":        partial(_parameters, "yolov5l"),
+    "igo.params.yolo_v2_tiny":   partial(_parameters, "yolov2-tiny"),
+    "igo.params.bert_large":     partial(_parameters, "bert-large"),
+    "igo.params.bert_tiny":      partial(_parameters, "tinybert-4", "bert-tiny"),
+    "igo.params.t5_large":       partial(_parameters, "t5-large"),
+    "igo.params.t5_small":       partial(_parameters, "t5-small"),
+}
+# fmt: on
