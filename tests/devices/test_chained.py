@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numpy as np
@@ -34,7 +34,7 @@ def none(device):
     return machines.with_overrides(device, {"across": "none"})
 
 
-def step_of(M=64, N=8, K=12, J=8, *, bias=True, mask=True, lower_dx=True, between=(), dtype="fp32"):
+def step_of(M=64, N=8, K=12, J=8, *, bias=True, mask=True, lower_dx=True, turned=False, between=(), dtype="fp32"):
     """Linear (M,J)->(M,K), ReLU, linear (M,K)->(M,N), backward as autograd has it; `between` stands before the lower one."""
     gradient, parameter, result = Role.GRADIENT, Role.PARAMETER, Role.PARAMETER_GRADIENT
     specs = (
@@ -54,7 +54,8 @@ def step_of(M=64, N=8, K=12, J=8, *, bias=True, mask=True, lower_dx=True, betwee
     ]  # fmt: skip
     if lower_dx:
         ops.append(Op(body=MatMul(M, J, K), layer="lower", phase=down, inputs=(5, 6), outputs=(8,), letters=("G", "W"), name="dX"))
-    ops.append(Op(body=MatMul(J, K, M), layer="lower", phase=across, inputs=(7, 5), outputs=(9,), letters=("A", "G"), name="dW"))
+    body, ends, letters = (MatMul(K, J, M), (5, 7), ("G", "A")) if turned else (MatMul(J, K, M), (7, 5), ("A", "G"))
+    ops.append(Op(body=body, layer="lower", phase=across, inputs=ends, outputs=(9,), letters=letters, name="dW"))
     if bias:
         ops.append(Op(body=Reduction("sum", M * K, K), layer="lower", phase=across, inputs=(5,), outputs=(10,), name="sum"))
     tensors = tuple(TensorSpec(shape, role=role, dtype=dtype) for shape, role in specs)
@@ -122,6 +123,34 @@ def test_bytes_are_those_of_the_chain(lower_dx: bool) -> None:
     assert moved.total_bytes == sum(cost.bytes.values())
     assert cost.bytes["dY", "read"] == moved.upper.bytes["dY", "read"]
     assert cost.bytes.get(("dX", "write"), 0) == (64 * 8 * 4 if lower_dx else 0)
+
+
+def test_a_first_layer_turned_is_the_same_layer() -> None:
+    """dW of nn.Linear is computed k by j; what the chain holds and moves of it does not change."""
+    lower = []
+    for turned in (False, True):
+        step = step_of(J=20, lower_dx=False, turned=turned)
+        asked = demand(step, DEVICE.works(step)[0], DEVICE.policy)
+        assert isinstance(asked, ChainDemand)
+        lower.append(chain_of(asked).lower)
+    assert [pair.turned for pair in lower] == [False, True]
+    assert lower[0] == replace(lower[1], turned=False)
+    assert lower[0].op == MatMul(64, 12, 20)
+    assert lower[0].moved == (64 * 12 * 4, 0, 64 * 20 * 4, 0, 20 * 12 * 4)
+
+
+def test_a_bias_gradient_leaves_after_all_else() -> None:
+    ((_, alone),) = costed(DEVICE, step_of(bias=False))
+    ((_, cost),) = costed(DEVICE, step_of())
+    assert cost.cycles - alone.cycles == 3 + 12 * 4  # a latency, and 4 bytes a column at a byte a cycle
+
+
+def test_a_sum_that_goes_through_dy_twice_keeps_layers_apart() -> None:
+    step = step_of()
+    again = replace(step.ops[-1], body=replace(step.ops[-1].body, passes=2))
+    twice = replace(step, ops=(*step.ops[:-1], again))
+    assert len(DEVICE.works(step)) == 1
+    assert DEVICE.works(twice) == none(DEVICE).works(twice)
 
 
 def test_what_the_layers_save_is_the_tensor_between() -> None:

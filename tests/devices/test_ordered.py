@@ -15,13 +15,14 @@ import trainyard as ty
 from trainyard import arrays, machines
 from trainyard.devices import Accelerator
 from trainyard.devices.demand import PairDemand
-from trainyard.devices.ordered import CHOICES, part_of
+from trainyard.devices.ordered import CHOICES, Schedule, grid_events, part_of
 from trainyard.devices.profile import demand
 from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.ir import Convolution, ElementWise, MaskView, MatMul, Op, Phase, Role, Step, TensorSpec, Work
 from trainyard.mapping import gradient_order
 from trainyard.mapping.gradient_order import Pair, algorithm_1
 from trainyard.mapping.tile_streams import FUSED_ORDERS, ORDERS, Partition, grid, stream
+from trainyard.mapping.tiling import Supply
 
 ARRAY = arrays.Systolic(rows=4, columns=4)
 DEVICE = Accelerator(array=ARRAY, scratchpad_bytes=2000, dram="4 GB/s", clock="1 GHz", dram_latency="3 ns", order="interleaved")
@@ -442,6 +443,29 @@ def test_partial_sums_of_the_cores_are_added_up(axis, added, cores):
     )
     fixed = paired(replace(device, tiling=(4, 4, 4), scratchpad_bytes=1800), step)
     assert fixed.bytes == moved.bytes
+
+
+@pytest.mark.parametrize(
+    ("axis", "fewer"), [("m", {"dX": 0, "dW": 16 * 8}), ("n", {"dX": 24 * 16, "dW": 0}), ("k", {"dX": 0, "dW": 0})]
+)
+def test_each_core_begins_sums_of_its_own(axis, fewer):
+    """Over time a part goes on with the sums of the one before, and reads them; a core's first tile reads none."""
+    pair = Pair.dense(MatMul(24, 8, 16), 4)
+    for gradient, less in fewer.items():
+        reads = []
+        for cores in (False, True):
+            partition, supply = Partition(axis=axis, parts=2, cores=cores), Supply(resident_bytes=10**4, bytes_per_cycle=1.0)
+            found = gradient_order.cost(pair, tile=(4, 4, 4), order="dx_major", array=ARRAY, supply=supply, partition=partition)
+            reads.append(grid_events(ARRAY, pair, gradient, found)["scratchpad_read_out"])
+        assert reads[0] - reads[1] == less
+
+
+def test_algorithm_1_looks_at_one_part():
+    """Four times as long as wide: each of two halves is nearly square."""
+    op, schedule = MatMul(1024, 256, 256), Schedule(order="paper", partition="m")
+    assert schedule.orders(op, None) == ("dx_major",)
+    assert [schedule.orders(op, partition) for partition in schedule.partitions] == [("interleaved",)]
+    assert schedule.orders(op, Partition(axis="k", parts=2)) == ("dx_major",)
 
 
 def test_products_alone_are_cut_along_the_batch():

@@ -21,7 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import trainyard as ty
 from trainyard.errors import BadInput, UnknownName
-from trainyard.live.gradient import Interleaved, interleave, report, restore
+from trainyard.live.gradient import Interleaved, interleave, kernels, report, restore
 
 
 @pytest.fixture(autouse=True)
@@ -399,6 +399,21 @@ def on_gpu(name: str, **options: Any) -> nn.Module:
         "cuda", memory_format=torch.channels_last if options.pop("channels_last", False) else torch.contiguous_format
     )
     return interleave(model, **options) if options else model
+
+
+class OnGpu(nn.Parameter):
+    """A weight that says it lies on a GPU."""
+
+    device = property(lambda self: torch.device("cuda"))
+
+
+def test_a_gpu_without_the_kernel_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = interleave(nn.Linear(3, 4))
+    model.weight = OnGpu(torch.randn(4, 3))
+    monkeypatch.setattr(kernels, "available", lambda device: False)
+    assert "pip install 'trainyard[triton]'" in str(report(model))
+    monkeypatch.setattr(kernels, "available", lambda device: True)
+    assert "triton" not in str(report(model))
 
 
 @pytest.mark.gpu

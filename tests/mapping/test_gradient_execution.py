@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from trainyard.errors import BadInput, UnknownName
@@ -69,11 +69,22 @@ class Fixed:
         return ArrayCost(cycles=op.M * op.N * op.K + op.M)
 
 
+ADDING_PUSHES_OUT = (
+    MatMul(6, 3, 1),
+    {
+        "tile": (2, 1, 1), "capacity_bytes": 1200, "element_bytes": 100, "order": "dx_major", "policy": "farthest",
+        "partition": Partition(axis="n", parts=2, cores=True),
+    },
+)  # fmt: skip
+"""What another core left comes back to be added, and a sum makes room for it."""
+
+
 @pytest.mark.oracle
 @given(cases(), st.integers(0, 7), st.sampled_from([0.75, 1.0, 8.0]))
+@example(ADDING_PUSHES_OUT, 0, 0.75)
 def test_cycles_follow_from_what_each_step_moves(case, latency, rate):
     """A step of several cores takes as long as its longest operation."""
-    op, given_all = case
+    op, given_all = case[0], dict(case[1])
     done = execute(*whole_numbers(op), **given_all)
     size, capacity = given_all.pop("element_bytes"), given_all.pop("capacity_bytes")
     supply = Supply(resident_bytes=capacity, bytes_per_cycle=rate, latency_cycles=latency)

@@ -87,6 +87,19 @@ def test_a_loop_brings_in_again_what_just_has_no_room():
     assert ahead - bounds[0] == 7 * 4
 
 
+@pytest.mark.probe
+@pytest.mark.parametrize(("order", "sizes"), [("dx_major", (5, 12, 11)), ("dw_major", (12, 5, 11))])
+def test_sums_that_end_make_room_in_the_last_turn(order, sizes):
+    """The second of two turns frees the sums that end in it, so that not all comes again."""
+    pair = Pair.dense(MatMul(*sizes), 2)
+    sums = (2 * pair.sums[0], 2 * pair.sums[1])
+    pair, room = replace(pair, held=(*pair.held[:3], *sums), sums=sums), 512
+    counted = cost(pair, tile=(4, 4, 4), order=order, array=ARRAY, supply=Supply(resident_bytes=room, bytes_per_cycle=1.0))
+    weights, inputs = pair.moved[1] + 2 * sums[1], pair.moved[2] + 2 * sums[0]
+    assert counted.traffic.total_bytes < pair.compulsory_bytes + (weights if order == "dx_major" else inputs)
+    assert _least_bytes(pair, (4, 4, 4), order, room, "lru", None) <= counted.traffic.total_bytes
+
+
 @settings(max_examples=40)
 @given(layers(), st.floats(1.0, 8.0))
 def test_more_bandwidth_less_latency_and_more_ways_never_cost_time(layer, more):

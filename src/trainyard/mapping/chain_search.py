@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 
 from trainyard.ir import Array, MatMul
 from trainyard.mapping.gradient_chain import JOINS, Chain, Join, OrderedChain, cost_across
-from trainyard.mapping.gradient_order import SLACK, Pair, Policy, tile_product
-from trainyard.mapping.gradient_search import MOST_STEPS, Remembered, doublings, granule
-from trainyard.mapping.tile_streams import Gradient, Size
+from trainyard.mapping.gradient_order import SLACK, Policy
+from trainyard.mapping.gradient_search import MOST_STEPS, Remembered, all_tiles, doublings, granule
+from trainyard.mapping.tile_streams import Size, grid
 from trainyard.mapping.tiling import Supply
 
 DY, W, X, BETWEEN, DW, LOWER_W, LOWER_X, LOWER_DX, LOWER_DW = range(9)
@@ -80,32 +79,15 @@ def _operations(chain: Chain, upper: Size, lower: Size) -> int:
     return 2 * math.prod(_counts(chain.upper.op, upper)) + (1 + chain.lower_dx) * math.prod(_counts(chain.lower.op, lower))
 
 
-def _pieces(extent: int, size: int) -> Iterator[tuple[int, int]]:
-    """Sizes of tiles along an axis, and how many there are of each."""
-    whole, rest = divmod(extent, size)
-    yield from ((side, many) for side, many in ((size, whole), (rest, 1)) if side and many)
-
-
 def _compute(chain: Chain, upper: Size, lower: Size, array: Remembered, supply: Supply) -> float:
     """Cycles of all tiles, between the first operands and the last result, which nothing hides."""
-    total = _all_tiles(chain.upper, upper, ("dX", "dW"), array)
-    total += _all_tiles(chain.lower, lower, ("dX", "dW") if chain.lower_dx else ("dW",), array)
+    above, below = grid(chain.upper.op, upper), grid(chain.lower.op, lower)
+    total = all_tiles(chain.upper, above, ("dX", "dW"), array)
+    total += all_tiles(chain.lower, below, ("dX", "dW") if chain.lower_dx else ("dW",), array)
     rates = chain.rates[:, 1]
-    op = chain.upper.op
-    m, n, k = (min(size, extent) for size, extent in zip(upper, (op.M, op.N, op.K), strict=True))
-    deep, narrow = (list(_pieces(extent, size))[-1][0] for extent, size in ((chain.lower.op.K, lower[2]), (op.K, k)))
-    seen = m * n * rates[DY] + k * n * rates[W] + deep * narrow * rates[LOWER_DW]
+    m, n, k = above.m[0], above.n[0], above.k[0]
+    seen = m * n * rates[DY] + k * n * rates[W] + below.k[-1] * above.k[-1] * rates[LOWER_DW]
     return float(total * chain.upper.op.count + seen / supply.bytes_per_cycle + 2 * supply.latency_cycles)
-
-
-def _all_tiles(pair: Pair, tile: Size, gradients: tuple[Gradient, ...], array: Remembered) -> int:
-    total = 0
-    extents = (pair.op.M, pair.op.N, pair.op.K)
-    for sizes in itertools.product(*(_pieces(extent, size) for extent, size in zip(extents, tile, strict=True))):
-        (m, rows), (n, columns), (k, deep) = sizes
-        products = [tile_product(pair, gradient, m, n, k) for gradient in gradients]
-        total += rows * columns * deep * sum(array.tile_cycles(one.M, one.N, one.K) for one in products)
-    return total
 
 
 def _again(chain: Chain, upper: Size, lower: Size, join: Join, room: float, policy: Policy) -> float:

@@ -38,10 +38,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.errors import BadInput, UnknownName
-from trainyard.ir import Array, Direction, MatMul, Step
+from trainyard.ir import Array, MatMul, Step
 from trainyard.mapping.gradient_bound import least_bytes, least_bytes_alone
 from trainyard.mapping.gradient_links import Link, chains, disjoint
-from trainyard.mapping.gradient_order import POLICIES, SLACK, Pair, Policy, Traffic, tile_product, traffic
+from trainyard.mapping.gradient_order import POLICIES, SLACK, Pair, Policy, Traffic, counted, tile_cycles, tile_product, traffic
 from trainyard.mapping.tile_streams import Gradient, Grid, Order, Size, grid
 from trainyard.mapping.tiling import Supply
 from trainyard.parts.checks import require_positive
@@ -188,8 +188,7 @@ def cost_across(
 
 
 def _compute(chain: Chain, cuts: tuple[Grid, Grid], array: Array) -> Whole:
-    """Cycles by the kernel's numbers of operations; closed forms count without the closing -1 of a whole op."""
-    closed = getattr(array, "tile_cycles", None)
+    """Cycles by the kernel's numbers of operations."""
     table = np.zeros(32, dtype=np.int64)
     gradients: tuple[Gradient, ...] = ("dX", "dW")
     for layer, (pair, cut) in enumerate(zip((chain.upper, chain.lower), cuts, strict=True)):
@@ -198,9 +197,8 @@ def _compute(chain: Chain, cuts: tuple[Grid, Grid], array: Array) -> Whole:
                 continue
             for edges_of in product((0, -1), repeat=3):
                 sizes = (cut.m[edges_of[0]], cut.n[edges_of[1]], cut.k[edges_of[2]])
-                one = tile_product(pair, gradient, *sizes)
                 number = 16 * layer + 8 * which - 4 * edges_of[0] - 2 * edges_of[1] - edges_of[2]
-                table[number] = closed(one.M, one.N, one.K) if closed else array.cost(one).cycles
+                table[number] = tile_cycles(array, tile_product(pair, gradient, *sizes))
     return table
 
 
@@ -247,16 +245,8 @@ def _run(
     settings = np.array([len(j) * (2 if chain.lower_dx else 1), POLICIES.index(policy), supply.latency_cycles, min(count, 2)])
     limits = np.array([supply.resident_bytes * SLACK, supply.bytes_per_cycle])
     moved, cycles = kernel.run(rows, uses, sizes, tensor, added[tensor], settings, limits, compute)
-    across = Across(upper=_counted(moved[:5] * count, NAMES[:5]), lower=_counted(moved[5:] * count, NAMES[5:]))
+    across = Across(upper=counted(moved[:5] * count, NAMES[:5]), lower=counted(moved[5:] * count, NAMES[5:]))
     return across, int(cycles[0]) + (count - 1) * int(cycles[1] - cycles[0]), int(cycles[2]) * count
-
-
-def _counted(moved: Real, names: Sequence[str]) -> Traffic:
-    found: dict[tuple[str, Direction], int] = {}
-    for name, (read, written, left, back) in zip(names, moved.tolist(), strict=True):
-        sizes: list[tuple[Direction, float]] = [("read", read), ("write", written), ("spill", left + back)]
-        found |= {(name, way): round(size) for way, size in sizes if size}
-    return Traffic(bytes=found)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

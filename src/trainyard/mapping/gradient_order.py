@@ -20,8 +20,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from numbers import Real
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +40,7 @@ SQUARE_BELOW = 4.0
 """Sec. 4.3: nearly square where the largest dimension is less than four times the smallest."""
 SLACK = 1 + 1e-9
 """Of the room: sums of fractions of bytes."""
+REAL = (int, float, np.integer, np.floating)
 Whole = npt.NDArray[np.int64]
 Compute = Callable[[Gradient, int, int, int], int]
 """Cycles of one tile operation, by the numbers of its tiles along m, n and k."""
@@ -202,7 +202,7 @@ def traffic(
     (76, 32, 32, 28)
     """
     require_positive("traffic", element_bytes=element_bytes)
-    if isinstance(capacity_bytes, bool) or not isinstance(capacity_bytes, Real) or math.isnan(capacity_bytes):
+    if isinstance(capacity_bytes, bool) or not isinstance(capacity_bytes, REAL) or math.isnan(capacity_bytes):
         raise BadInput(f"capacity_bytes must be a number of bytes, got {capacity_bytes!r}")
     pair = Pair.dense(op, element_bytes)
     return _run(pair, tile, capacity_bytes, order, policy, partition, _IDLE, _NOTHING)[0]
@@ -259,15 +259,19 @@ def tile_product(pair: Pair, gradient: Gradient, m: int, n: int, k: int) -> MatM
     return MatMul(n, k, m) if pair.turned else MatMul(k, n, m)
 
 
-def _by_size(pair: Pair, cut: Grid, array: Array) -> Compute:
-    """Closed forms count without the closing -1 of a whole op (`tile_cycles`)."""
+def tile_cycles(array: Array, product: MatMul) -> int:
+    """Closed forms count without the closing -1 of a whole op."""
     closed = getattr(array, "tile_cycles", None)
+    return int(closed(product.M, product.N, product.K) if closed else array.cost(product).cycles)
+
+
+def _by_size(pair: Pair, cut: Grid, array: Array) -> Compute:
     known: dict[MatMul, int] = {}
 
     def cycles(gradient: Gradient, m: int, n: int, k: int) -> int:
         product = tile_product(pair, gradient, cut.m[m], cut.n[n], cut.k[k])
         if product not in known:
-            known[product] = closed(product.M, product.N, product.K) if closed else array.cost(product).cycles
+            known[product] = tile_cycles(array, product)
         return known[product]
 
     return cycles
@@ -348,7 +352,7 @@ def _run(
     whole = int(cycles[passes - 1])
     if pair.op.count > passes:
         whole += (pair.op.count - passes) * int(cycles[passes - 1] - cycles[passes - 2])
-    return _counted(moved, pair.op.count), whole, int(cycles[passes]) * pair.op.count
+    return counted(moved * pair.op.count), whole, int(cycles[passes]) * pair.op.count
 
 
 _NO_USES = np.zeros((0, 3), dtype=np.int64)
@@ -368,9 +372,10 @@ def _room(pair: Pair, tile: Size, cores: int, capacity_bytes: float) -> float:
     return room
 
 
-def _counted(moved: npt.NDArray[np.float64], count: int) -> Traffic:
+def counted(moved: npt.NDArray[np.float64], names: Sequence[str] = TENSORS) -> Traffic:
+    """What a kernel counted, a row for each tensor: read, written, out unfinished, back."""
     found: dict[tuple[str, Direction], int] = {}
-    for name, (read, written, left, back) in zip(TENSORS, moved, strict=True):
-        sizes: list[tuple[Direction, Any]] = [("read", read), ("write", written), ("spill", left + back)]
-        found |= {(name, way): round(size * count) for way, size in sizes if size}
+    for name, (read, written, left, back) in zip(names, moved.tolist(), strict=True):
+        sizes: list[tuple[Direction, float]] = [("read", read), ("write", written), ("spill", left + back)]
+        found |= {(name, way): round(size) for way, size in sizes if size}
     return Traffic(bytes=found)

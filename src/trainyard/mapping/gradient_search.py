@@ -17,14 +17,15 @@ from functools import lru_cache
 
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, Array, ArrayCost, MatMul, Operand, Product
-from trainyard.mapping.gradient_order import SLACK, Ordered, Pair, Policy, cost, tile_product
-from trainyard.mapping.tile_streams import FUSED_ORDERS, Gradient, Order, Partition, Size, grid
+from trainyard.mapping.gradient_order import SLACK, Ordered, Pair, Policy, cost, tile_cycles, tile_product
+from trainyard.mapping.tile_streams import FUSED_ORDERS, Gradient, Grid, Order, Partition, Size, grid
 from trainyard.mapping.tiling import Supply
 from trainyard.parts.folds import AXES
 
 MOST_STEPS = 1 << 18
 """Tiles that make more operations than this are tried only where none makes fewer."""
 DY, W, X, DX, DW = range(5)
+HELD, MOVED = range(2)
 
 
 def granule(pair: Pair, array: Array) -> Size:
@@ -78,7 +79,7 @@ def candidates(pair: Pair, smallest: Size, room: float, partition: Partition | N
     """Tiles that find room, largest products first; below the granule only where no other does."""
     cores = partition.parts if partition is not None and partition.cores else 1
     extents = (pair.op.M, pair.op.N, pair.op.K)
-    held = _each(pair, pair.held)
+    held = _each(pair, HELD)
     menus = [doublings(extent, size) for extent, size in zip(extents, smallest, strict=True)]
     sizes = ((m, n, k) for m in menus[0] for n in menus[1] for k in menus[2])
     fitting = [size for size in sizes if _needed(held, size) * cores <= room]
@@ -101,12 +102,9 @@ def _halvings(extents: Size, smallest: Size) -> Iterator[Size]:
         yield size[0], size[1], size[2]
 
 
-def _each(pair: Pair, sizes: Sequence[int]) -> tuple[float, float, float, float, float]:
-    """Bytes of an element of each tensor, where `sizes` are those of the whole."""
-    op = pair.op
-    elements = (op.M * op.N, op.K * op.N, op.M * op.K, op.M * op.K, op.K * op.N)
-    dy, w, x, dx, dw = (size / (op.count * many) for size, many in zip(sizes, elements, strict=True))
-    return dy, w, x, dx, dw
+def _each(pair: Pair, kind: int) -> list[float]:
+    """Bytes of an element of each tensor."""
+    return [float(rate) for rate in pair.rates[:, kind]]
 
 
 def _needed(held: Sequence[float], tile: Size) -> float:
@@ -126,16 +124,23 @@ def _compute(pair: Pair, tile: Size, array: Remembered, supply: Supply, partitio
     cut = grid(pair.op, tile, partition)
     cores = len(cut.parts) if partition is not None and partition.cores else 1
     gradients: tuple[Gradient, ...] = ("dX",) if pair.alone else ("dX", "dW")
-    total = 0
-    for (m, rows), (n, columns), (k, deep) in itertools.product(*(Counter(cut.sizes(axis)).items() for axis in AXES)):
-        products = (tile_product(pair, gradient, m, n, k) for gradient in gradients)
-        total += rows * columns * deep * sum(array.tile_cycles(product.M, product.N, product.K) for product in products)
-    dy, w, _, dx, dw = _each(pair, pair.moved)
+    dy, w, _, dx, dw = _each(pair, MOVED)
     m, n, k = cut.m[0], cut.n[0], cut.k[0]
     seen = m * n * dy + k * n * w
     m, n, k = cut.m[-1], cut.n[-1], cut.k[-1]
     seen += m * k * dx if pair.alone else k * n * dw
-    return total * pair.op.count / cores + seen / supply.bytes_per_cycle + 2 * supply.latency_cycles
+    return (
+        all_tiles(pair, cut, gradients, array) * pair.op.count / cores + seen / supply.bytes_per_cycle + 2 * supply.latency_cycles
+    )
+
+
+def all_tiles(pair: Pair, cut: Grid, gradients: Sequence[Gradient], array: Remembered) -> int:
+    """Cycles of the array for every tile of some gradients, one after the other."""
+    total = 0
+    for (m, rows), (n, columns), (k, deep) in itertools.product(*(Counter(cut.sizes(axis)).items() for axis in AXES)):
+        products = (tile_product(pair, gradient, m, n, k) for gradient in gradients)
+        total += rows * columns * deep * sum(array.tile_cycles(product.M, product.N, product.K) for product in products)
+    return total
 
 
 def _bursts(pair: Pair, tile: Size, partition: Partition | None) -> int:
@@ -168,7 +173,7 @@ def _again(pair: Pair, sides: Mapping[str, int], sizes: Mapping[str, int], order
     all of them come again, unless something else touches them in between, or sums that end make room.
     """
     m, n, k = (sides[axis] for axis in AXES)
-    held = [rate * many for rate, many in zip(_each(pair, pair.held), (m * n, k * n, m * k, m * k, k * n), strict=True)]
+    held = [rate * many for rate, many in zip(_each(pair, HELD), (m * n, k * n, m * k, m * k, k * n), strict=True)]
     whole = (*pair.moved[:DX], 2 * pair.sums[0], 2 * pair.sums[1])  # a sum goes out and comes back
     rates = [size / there if there else 0.0 for size, there in zip(whole, pair.held, strict=True)]
 
@@ -215,11 +220,9 @@ class Remembered:
         return self.array.granule()
 
     def tile_cycles(self, m: int, n: int, k: int) -> int:
-        """Closed forms count without the closing -1 of a whole op."""
         size = (m, n, k)
         if size not in self.known:
-            closed = getattr(self.array, "tile_cycles", None)
-            self.known[size] = closed(m, n, k) if closed else self.array.cost(MatMul(m, n, k)).cycles
+            self.known[size] = tile_cycles(self.array, MatMul(m, n, k))
         return self.known[size]
 
     def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost:

@@ -27,7 +27,7 @@ Scheme = Literal["m", "n", "k"]
 Unit = Literal["layers", "networks"]
 
 SCHEMES: tuple[Scheme, ...] = ("m", "n", "k")
-NAMES: Mapping[Scheme, str] = {"m": "weight-sharing", "n": "dY-sharing", "k": "ifmap-sharing"}  # Fig. 11
+NAMES: Mapping[Scheme, str] = {"m": "weight-sharing", "n": "dY-sharing", "k": "ifmap-sharing"}  # as printed, Fig. 11
 METRICS = ("euclidean", "manhattan", "chebyshev")
 SCALES = ("raw", "log")
 UNITS: tuple[Unit, ...] = ("layers", "networks")

@@ -5,7 +5,8 @@ way that the host cannot issue fast enough pays for it. The answer is remembered
 environment variable TRAINYARD_GRADIENT_CHOICES names, if it is set. One pass must be faster by 3 %; otherwise the pair stays.
 
 Nothing is measured where it cannot pay (`bound`) or must not happen: while a graph is captured or a model compiled, the remembered
-answer counts, or the bound alone.
+answer counts, or the bound alone, which may be wrong. A compiler asks for rows rounded down to a power of two (`function`), so
+only what was measured for such a number is remembered there.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A linear layer's backward pass computes dX and dW, and both products read dY, the gradient of its output. Where a layer is bound by
 memory, which is where dY is large and the weight small, reading it once instead of twice is most of what there is to gain: early
 1x1 convolutions, LoRA's B, narrow MLPs, small experts. Where a layer is bound by arithmetic, or too small to matter, it keeps
-torch's own backward pass: the choice is made by measured rules for each call, so that no layer gets slower by it.
+torch's own backward pass: the first call of a shape times both, which takes a while, and the faster one stays. While a model is
+compiled nothing can be timed, and a rule of thumb decides (`choice`).
 On a CPU the same pass runs in plain PyTorch: to check a model with, not to speed it up.
 
     model = ty.live.interleave(model)      # in place: parameters, names, hooks, optimizer state stay what and where they are
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from trainyard.errors import BadInput
+from trainyard.live.gradient import kernels
 from trainyard.live.gradient.function import convolution_by, convolution_path, known, linear_by, linear_path
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -167,11 +169,19 @@ def report(model: nn.Module) -> Report:
     for name, module, reason in _candidates(model):
         interleaved = isinstance(module, Interleaved)
         if interleaved:
-            note = _PATHS.get(getattr(module, "interleave_path", None) or "", "not run yet")
+            note = _PATHS.get(getattr(module, "interleave_path", None) or "", "not run yet") + _without_kernel(module)
         else:
             note = reason or "interleave(model) would change it"
         layers.append(Layer(name=name or "(the model)", kind=_kind(module), interleaved=interleaved, note=note))
     return Report(tuple(layers))
+
+
+def _without_kernel(module: nn.Module) -> str:
+    """Why a layer on a GPU never reads dY once there, if that is so."""
+    weight = module.weight
+    if not isinstance(weight, Tensor) or weight.device.type != "cuda" or kernels.available(weight.device):
+        return ""
+    return "; the kernel needs triton (pip install 'trainyard[triton]') and a GPU of compute capability 8.0 or more"
 
 
 _PATHS = {"fused": "dY read once", "reference": "dY read once, in plain PyTorch", "pair": "torch's own backward pass"}

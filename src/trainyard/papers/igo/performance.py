@@ -153,7 +153,8 @@ def most_at(read_share: float, backward: float, half: bool = False) -> float:
     """The largest mean speedup of nine networks whose mean share of dY is `read_share`, however unevenly it lies.
 
     1 / (1 - b s) is convex in s: its mean is largest with as many networks as can at the largest share (that of dlrm's reads, which
-    the text singles out), one with the rest, the others with none. `half`: both readings of dY are equal, one of them goes.
+    the text singles out; of all traffic it is less), one with the rest, the others with none. `half`: both readings of dY are
+    equal, one of them goes.
     """
     most, total = said("dy_share.reads.dlrm") / 100, len(ABBREVIATIONS) * read_share
     full = int(total // most)
@@ -172,12 +173,12 @@ def _potential(npu: Npu) -> Measured:
     bounds = each(partial(bound, case))
     share = said("dy_share.all_traffic") / 100
     at_mean = 1 / (1 - GPU_BACKWARD * share)
-    uneven, halved = most_at(share, GPU_BACKWARD), most_at(share, GPU_BACKWARD, half=True)
+    uneven, halved, alone = most_at(share, GPU_BACKWARD), most_at(share, GPU_BACKWARD, half=True), most_at(share, 1.0, half=True)
     printed = (
-        f" The printed shares do not exclude {said('potential.large'):g}: with {100 * share:.0f} % of dY in every network and "
-        f"{100 * GPU_BACKWARD:.0f} % backward (Fig. 3, a GPU) even all of dY would give {at_mean:.2f}, but as unevenly as the mean "
-        f"and dlrm's 68.3 % allow {uneven:.2f}; if half of dY's bytes are the second reading, {halved:.2f} at most, and the "
-        "printed figure would need a larger backward share than the GPU's"
+        f" The printed shares alone do not exclude {said('potential.large'):g}: with {100 * share:.0f} % of dY in every network "
+        f"and {100 * GPU_BACKWARD:.0f} % backward (Fig. 3, a GPU) even all of dY would give {at_mean:.2f}, but as unevenly as the "
+        f"mean and dlrm's 68.3 % allow {uneven:.2f}. If no more than half of dY's bytes are the second reading, {halved:.2f} at "
+        f"most, and {alone:.2f} even if the backward pass were the whole step: then the printed figures exclude each other"
         if npu == "large"
         else " The paper prints no shares of the small NPU to hold it against"
     )

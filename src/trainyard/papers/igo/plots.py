@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from trainyard.devices.ordered import part_of
+from trainyard.mapping.gradient_order import TENSORS, algorithm_1, traffic
 from trainyard.mapping.partition import NAMES, SCHEMES
+from trainyard.mapping.tile_streams import Partition
 from trainyard.papers.drawing import Series, drawn, paper
 from trainyard.papers.igo import beyond, breakdown, gpu, longest, performance, sweeps
-from trainyard.papers.igo.baselines import CASES, LARGE, TILES, Case
+from trainyard.papers.igo.baselines import CASES, ELEMENT_BYTES, LARGE, TILES, Case
 from trainyard.papers.igo.measuring import Networks, each, faster, mean, ran, reductions
-from trainyard.papers.igo.networks import ABBREVIATIONS, NETWORKS
+from trainyard.papers.igo.networks import ABBREVIATIONS, NETWORKS, layers_of
 from trainyard.papers.igo.partitioning import TWO_CORES, by_ideal, by_knn, table
 from trainyard.papers.igo.performance import JOINT, said
 from trainyard.papers.sigma.panels import panels
@@ -41,6 +45,11 @@ def left(shorter: Networks) -> dict[str, float]:
     return {name: round(1 - value / 100, 9) for name, value in with_mean(shorter).items()}
 
 
+def printed_for(number: int, values: Mapping[Any, float], name: str) -> Series:
+    """What the paper prints, in the colour of the bars that it belongs to."""
+    return replace(paper(values, name), colour=COLOURS[number])
+
+
 def figure_5() -> go.Figure:
     names = {"of reads and writes": False, "of reads": True}
     bars = [
@@ -50,7 +59,7 @@ def figure_5() -> go.Figure:
     tall, searched = ([mean(performance.shares(LARGE, tile, reads)) for reads in names.values()] for tile in TILES)
     printed = {MEAN: said("dy_share.all_traffic")}, {MEAN: said("dy_share.reads"), "dlrm": said("dy_share.reads.dlrm")}
     return drawn(
-        [*bars, paper(printed[0], "paper, of reads and writes"), paper(printed[1], "paper, of reads")],
+        [*bars, printed_for(0, printed[0], "paper, of reads and writes"), printed_for(1, printed[1], "paper, of reads")],
         "Fig. 5: what dY is of the gradients' traffic",
         f"Large NPU, sequential, fixed tall tile: mean {tall[0]:.0f} % of all and {tall[1]:.0f} % of reads; paper "
         f"{said('dy_share.all_traffic'):g} and {said('dy_share.reads'):g} %. With searched tiles {searched[0]:.0f} and "
@@ -67,26 +76,55 @@ def figure_6() -> go.Figure:
             bars.append(Series(name=f"{npu} NPU, {tile} tile", values=found, colour=COLOURS[number + 2 * shade]))
             told.append(f"{npu} NPU with the {tile} tile {found[MEAN]:.2f}")
     return drawn(
-        [*bars, *(paper({MEAN: said(f"potential.{npu}")}, f"paper, {npu} NPU") for npu in CASES)],
+        [*bars, *(printed_for(n, {MEAN: said(f"potential.{npu}")}, f"paper, {npu} NPU") for n, npu in enumerate(CASES))],
         "Fig. 6: dY for nothing when dW needs it",
         f"Speedup of a step, mean: {', '.join(told)}; paper {said('potential.small'):g} and {said('potential.large'):g}.",
         x="", y="speedup", unity=True,
     )  # fmt: skip
 
 
+EXAMPLE_LAYER = "T5_5"  # of the large NPU: a feed-forward layer, neither square nor small
+
+
+def figure_7() -> go.Figure:
+    """The overview: one layer, one transformation after the other."""
+    layer = next(one for one in layers_of("T5") if one.name == EXAMPLE_LAYER)
+    op, machine, order = layer.op, LARGE.machine(), algorithm_1(layer.op)
+    cuts = [Partition(axis=axis, parts=LARGE.parts) for axis in SCHEMES]
+    assert not isinstance(machine.tiling, str)
+    count = partial(traffic, op, tile=machine.tiling, capacity_bytes=machine.scratchpad_bytes // 2, element_bytes=ELEMENT_BYTES)
+    # fmt: off
+    moved = {
+        "dX, then dW":      count(order="sequential"),
+        "(1) interleaved":  count(order="interleaved"),
+        f"(2) {order}":     count(order=order),
+        **{f"(3) {cut.parts} parts, {cut.axis}": count(order=algorithm_1(part_of(op, cut)), partition=cut) for cut in cuts},
+    }
+    # fmt: on
+    parts = {tensor: {name: one.by_tensor[tensor] / 1e6 for name, one in moved.items()} for tensor in TENSORS}
+    told = ", ".join(f"{name} {one.total_bytes / 1e6:.0f}" for name, one in moved.items())
+    return drawn(
+        [Series(name=tensor, values=values, colour=COLOURS[number]) for number, (tensor, values) in enumerate(parts.items())],
+        "Fig. 7: the three steps on one layer",
+        f"{layer.name}, M, N, K = {op.M}, {op.N}, {op.K}, large NPU, fixed tall tile; MB: {told}. Rearranged as Algorithm 1 says; "
+        "parts one after the other on one core.",
+        x="", y="MB of DRAM traffic", stacked=True, digits=0,
+    )  # fmt: skip
+
+
 def figure_8() -> go.Figure:
-    """The walk-through of `explain igo` on a layer that fits beside the other figures, its legend left out."""
-    from trainyard.mapping.gradient_walkthrough import example
+    """The walk-through of `explain igo` on a layer that fits beside the other figures, its orders by name alone."""
+    from trainyard.mapping.gradient_walkthrough import SHOWN, example
     from trainyard.report.igo import figure
     from trainyard.report.sheet import LEGEND_SIZE
 
     shown = figure(example((2, 2, 2)))
-    shown.data = [trace for trace in shown.data if not (trace.mode == "text" and trace.textfont.size == LEGEND_SIZE)]
     for trace in shown.data:
-        if trace.mode == "text":
+        if trace.mode == "text" and trace.textfont.size == LEGEND_SIZE:
+            trace.text = [name if name in SHOWN else "" for name in (text.partition(":")[0] for text in trace.text)]
+        elif trace.mode == "text":
             trace.textfont.size *= FITS
-    order = "sequential, interleaved, dXmajor, dWmajor from above; filled: read from the DRAM"
-    shown.layout.meta["description"] += f" Drawn: {order}."
+    shown.layout.meta["description"] += " Orange: dX, green: dW; filled: read from the DRAM; round: T0."
     return shown.update_layout(
         width=None, height=FITS * shown.layout.height, title={"text": "Figs. 8 to 10: the orders, tile by tile"}
     )
@@ -124,8 +162,11 @@ def _bars_12(case: Case) -> go.Figure:
     for name, order in (("searched, sequential", {}), ("searched together", JOINT)):
         values = with_mean(each(lambda n: ran(case, n, "searched", **order).cycles / ran(case, n).cycles))  # noqa: B023
         bars.append(Series(name=name, values=values, colour=SEARCHED_COLOURS[name]))
-    printed = [said(f"{case.npu}.{step}") for step in ("interleaving", "rearrangement", "all")]
-    marks = [paper({MEAN: 1 - value / 100}, "paper: the three steps") for value in printed]
+    claimed = {"Interleaving": "interleaving", "+Rearrangement": "rearrangement", "+DataPartitioning": "all"}
+    printed = {name: said(f"{case.npu}.{step}") for name, step in claimed.items()}
+    marks = [
+        printed_for(number, {MEAN: 1 - value / 100}, f"paper, {named}") for number, (named, value) in enumerate(printed.items())
+    ]
     return drawn([*bars, *marks], "", "", x="", y="", unity=True)
 
 
@@ -142,7 +183,7 @@ def figure_12() -> go.Figure:
         "Fig. 12: time of a step over the baseline's with a fixed tall tile",
         f"Per cent shorter, mean of the three steps: {told}. A baseline whose tiles are searched is {fast} times faster than "
         "the one with the tall tile; fused orders on top of it are the last bars.",
-        columns=1, height=760, below=70,
+        columns=1, height=790, below=100,
     )  # fmt: skip
 
 
@@ -170,7 +211,9 @@ def _sweep(title: str, cases: Mapping[str, Case], printed: Mapping[str, str]) ->
     bars = [
         Series(name=name, values=left(by_knn(case)), colour=COLOURS[number]) for number, (name, case) in enumerate(cases.items())
     ]  # fmt: skip
-    marks = [paper({MEAN: 1 - said(claim) / 100}, f"paper, {name}") for name, claim in printed.items()]
+    marks = [
+        printed_for(number, {MEAN: 1 - said(claim) / 100}, f"paper, {name}") for number, (name, claim) in enumerate(printed.items())
+    ]
     told = "; ".join(
         f"{name}: {mean(by_knn(case)):.1f} % ({mean(by_ideal(case)):.1f} with the cheapest partition, "
         f"{mean(sweeps.searched(case)):.1f} against searched tiles), paper {said(printed[name]):g}"
@@ -213,15 +256,18 @@ def figure_17() -> go.Figure:
         for number, variant in enumerate(gpu.VARIANTS.values())
     ]
     ours = gpu.reductions(gpu.OURS, gpu.LIBRARY)
-    bars.append(Series(name="ours, against the library", values=with_mean(ours), colour=COLOURS[3]))
-    marks = [paper({MEAN: said(f"gpu.{claim}")}, f"paper, {variant}") for claim, variant in gpu.VARIANTS.items()]
+    bars.append(Series(name="ours, against the library or one kernel", values=with_mean(ours), colour=COLOURS[3]))
+    marks = [
+        printed_for(number, {MEAN: said(f"gpu.{claim}")}, f"paper, {variant}")
+        for number, (claim, variant) in enumerate(gpu.VARIANTS.items())
+    ]
     told = ", ".join(f"{variant} {mean(gpu.reductions(variant)):.1f}" for variant in gpu.VARIANTS.values())
     printed = ", ".join(f"{said(f'gpu.{claim}'):g}" for claim in gpu.VARIANTS)
     return drawn(
         [*bars, *marks],
         f"Fig. 17: the backward pass on {gpu.device()}",
         f"Per cent shorter than the better of two kernels and one without interleaving, mean: {told}; paper, RTX 3090: {printed}. "
-        f"Ours against the better of the library's pair and one kernel: {mean(ours):.1f}.",
+        f"{gpu.told_of_ours()}.",
         x="", y="% shorter", digits=1,
     )  # fmt: skip
 
@@ -252,6 +298,7 @@ FIGURES: Mapping[str, Callable[[], go.Figure]] = {
     **breakdown.FIGURES,
     "Fig. 5":       figure_5,
     "Fig. 6":       figure_6,
+    "Fig. 7":       figure_7,
     "Figs. 8 to 10": figure_8,
     "Fig. 11":      figure_11,
     "Fig. 12":      figure_12,
