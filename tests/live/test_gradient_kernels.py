@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from trainyard.errors import BadInput
-from trainyard.live.gradient import kernels
+from trainyard.live.gradient import choice, kernels
 from trainyard.live.gradient.choice import bound, choose
 from trainyard.live.gradient.configs import SHARED_BYTES, Config, candidates
 
@@ -188,6 +188,15 @@ def test_bound() -> None:
     assert bound(4096, 4096, 4096, half) == 1  # arithmetic alone
     assert 1 < bound(10**6, 512, 256, half) < bound(10**6, 512, 128, half)  # the pass is bound by arithmetic, the pair is not
     assert bound(10**6, 256, 64, whole) < bound(10**6, 256, 64, half)
+
+
+def test_a_compiler_is_answered_by_what_was_measured_for_about_as_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = (200704, 512, 128, "torch.bfloat16", "NVIDIA H200", False, False, 0, False)
+    monkeypatch.setattr(choice, "_REMEMBERED", {key: "pair"})
+    assert choice._alike((131072, *key[1:])) == "pair"
+    assert choice._alike((65536, *key[1:])) is None  # another power of two
+    assert choice._alike((131072, 256, *key[2:])) is None  # another weight
+    assert choice._alike((131072, *key[1:7], 3136, False)) is None  # images
 
 
 @outside

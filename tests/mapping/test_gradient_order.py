@@ -307,7 +307,7 @@ def test_room_for_one_operation_is_enough_and_a_byte_less_is_not(case, order, po
     op, tile, _, size = case
     needed = least(op, tile, the_same(size))
     traffic(op, tile=tile, capacity_bytes=needed, element_bytes=size, order=order, policy=policy)
-    with pytest.raises(BadInput, match=f"needs {needed} bytes"):
+    with pytest.raises(BadInput, match=f"needs {needed:,} bytes"):
         traffic(op, tile=tile, capacity_bytes=needed - 1, element_bytes=size, order=order, policy=policy)
 
 

@@ -100,7 +100,7 @@ def test_zero_and_nan() -> None:
 def test_overridden_verdicts_need_their_reason() -> None:
     row = judge(claim(5.0, conflict="needs 6.9x"), Measured(4.1, verdict="contradicted", proof="5 x 1.377 = 6.9 > 6"))
     assert row.verdict == "contradicted"
-    assert row.note == "5 x 1.377 = 6.9 > 6; the paper: needs 6.9x"
+    assert row.note == "5 x 1.377 = 6.9 > 6; in conflict: needs 6.9x"
     with pytest.raises(BadInput, match="needs its proof"):
         Measured(1.0, verdict="contradicted")
     with pytest.raises(BadInput, match="names what stands in"):

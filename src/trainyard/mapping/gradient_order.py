@@ -366,8 +366,8 @@ def _room(pair: Pair, tile: Size, cores: int, capacity_bytes: float) -> float:
         m, n, k = tile
         each = "" if cores == 1 else f" of {cores} cores"
         raise BadInput(
-            f"a step with tiles {m} x {n} x {k} (m, n, k) of {pair.op}{each} needs {needed:g} bytes, there is room for "
-            f"{capacity_bytes:g}: give more room or smaller tiles"
+            f"a step with tiles {m} x {n} x {k} (m, n, k) of {pair.op}{each} needs {math.ceil(needed):,} bytes, there is room for "
+            f"{math.floor(capacity_bytes):,}: give more room or smaller tiles"
         )
     return room
 

@@ -277,7 +277,7 @@ def judge(claim: Claim, measured: Measured) -> Row:
     verdict: Verdict = measured.verdict or ("context" if claim.use == "context" else _verdict(claim, ours, ratio))
     if claim.use == "derived" and verdict == "met":
         verdict = "derived"
-    note = "; ".join(text for text in (measured.proof, measured.note, claim.conflict and f"the paper: {claim.conflict}") if text)
+    note = "; ".join(text for text in (measured.proof, measured.note, claim.conflict and f"in conflict: {claim.conflict}") if text)
     printed = None if measured.printed is None else _plain(measured.printed)
     if printed is not None:
         _ratios(claim, printed)  # as many figures as the claim has, none of them nan

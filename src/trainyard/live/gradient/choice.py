@@ -5,8 +5,8 @@ way that the host cannot issue fast enough pays for it. The answer is remembered
 environment variable TRAINYARD_GRADIENT_CHOICES names, if it is set. One pass must be faster by 3 %; otherwise the pair stays.
 
 Nothing is measured where it cannot pay (`bound`) or must not happen: while a graph is captured or a model compiled, the remembered
-answer counts, or the bound alone, which may be wrong. A compiler asks for rows rounded down to a power of two (`function`), so
-only what was measured for such a number is remembered there.
+answer counts, or the bound alone, which may be wrong. A compiler asks for rows rounded down to a power of two (`function`); what
+was measured for as many rows, by their power of two, answers it. So a few steps before a model is compiled are worth their time.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ FILE = "TRAINYARD_GRADIENT_CHOICES"
 MARGIN = 0.97  # one pass must take at most this share of the pair's time
 WORTH_A_TRIAL = 1.1  # bound of the speedup below which nothing is measured
 SURE = 1.3  # bound above which one pass is taken unmeasured
+WIDEST_UNMEASURED = 256  # outputs of a weight that one pass holds whole: docs/gpu.md, every such layer above SURE gains
 SMALLEST_BYTES = 2**24  # below, both ways are over before the host has issued the next call
 LARGEST_BYTES = 2**30  # of a trial's operands: of longer ones, a part tells as much
 # FLOP that fit into the time of one byte from DRAM. bf16: measured, docs/gpu.md (784 TFLOP/s, 4.28 TB/s); tf32: half of it;
@@ -65,7 +66,7 @@ def choose(
     if most < WORTH_A_TRIAL or size * rows * (outputs + 2 * inputs) < SMALLEST_BYTES or place.type == "cpu":
         return _remember(key, "pair")
     if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing() or not _room(rows, outputs, inputs, size, place):
-        return "fused" if most >= SURE and dtype != torch.float32 and outputs <= 512 else "pair"
+        return _alike(key) or ("fused" if most >= SURE and dtype != torch.float32 and outputs <= WIDEST_UNMEASURED else "pair")
     return _remember(key, _measured(rows, outputs, inputs, dtype, place, bias, deterministic, places))
 
 
@@ -81,6 +82,17 @@ def bound(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> float:
     product = 2.0 * rows * outputs * inputs / balance  # bytes that fit into the time of one product
     dy, x, w = (dtype.itemsize * count for count in (rows * outputs, rows * inputs, outputs * inputs))
     return 2 * max(dy + x + w, product) / max(dy + 2 * x + 2 * w, 2 * product)
+
+
+def _alike(key: tuple[Any, ...]) -> Way | None:
+    """What was measured of the same weight for rows and places of the same powers of two: a compiler asks for these."""
+    asked = _powers(key)
+    return next((way for known, way in _REMEMBERED.items() if _powers(known) == asked), None)
+
+
+def _powers(key: tuple[Any, ...]) -> tuple[Any, ...]:
+    rows, *others, places, tf32 = key
+    return (rows.bit_length(), *others, places.bit_length(), tf32)
 
 
 def _measured(
