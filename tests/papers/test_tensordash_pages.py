@@ -65,8 +65,8 @@ def test_figures_are_those_of_one_paper_that_the_rows_name() -> None:
     assert list(ledger.figures([row for row in whole if "Table IV" in row.claim.where])) == ["Table IV"]
     section = [row for row in whole if "Sec. IV-B" in row.claim.where]
     assert list(ledger.figures(section)) == ["Fig. 9"]
-    assert ledger.figures(ledger.walk("igo")) == {}
-    assert ledger.figures([*only, *ledger.walk("igo")]) == {}
+    assert ledger.figures(ledger.walk("direct")) == {}
+    assert ledger.figures([*only, *ledger.walk("direct")]) == {}
     assert ledger.figures([]) == {}
 
 
@@ -97,7 +97,7 @@ def test_a_page_with_figures_explains_what_misses(tmp_path: Path, monkeypatch: p
 
 
 def test_without_figures_the_page_stays_small(tmp_path: Path) -> None:
-    pages.write_html(ledger.walk("igo"), tmp_path / "l.html")
+    pages.write_html(ledger.walk("direct"), tmp_path / "l.html")
     assert (tmp_path / "l.html").stat().st_size < 100_000
 
 
