@@ -335,3 +335,10 @@ def test_distances_of_a_network_are_above_the_bound() -> None:
     found = beyond.links("small", "ncf")
     assert found.chosen <= found.fusing <= found.every
     assert sum(found.reasons.values()) >= found.every - found.fusing
+
+
+def test_a_figure_without_a_claim_is_found_on_the_whole_page() -> None:
+    with pytest.raises(BadInput, match="drawn with all: trainyard reproduce igo --html"):
+        ledger.select("igo", "7")
+    with pytest.raises(BadInput, match="`trainyard reproduce igo` shows all"):
+        ledger.select("igo", "99")

@@ -190,8 +190,11 @@ def select(paper: str | None = None, figure: str | None = None) -> tuple[Claim, 
     pattern = _figure_pattern(figure)
     chosen = tuple(claim for claim in found if pattern.search(claim.where))
     if not chosen:
+        drawn = any(map(pattern.search, _drawn(paper))) if paper else False
+        where = f"it is drawn with all: trainyard reproduce {paper} --html page.html" if drawn else ""
         raise BadInput(
-            f"no claim of {paper or 'any paper'} names {figure!r}; `trainyard reproduce {paper or ''}`".rstrip() + " shows all"
+            f"no claim of {paper or 'any paper'} names {figure!r}; "
+            + (where or f"`trainyard reproduce {paper or ''}`".rstrip() + " shows all")
         )
     return chosen
 
@@ -209,15 +212,21 @@ def figures(rows: Sequence[Row]) -> dict[str, Callable[[], go.Figure]]:
     """The figures of the one paper that all rows are of: all where all its claims are there, else those that the rows name."""
     listed = {row.claim.paper for row in rows}
     paper = next(iter(listed), "")
-    offered = getattr(import_module(MODULES[paper]), "figures", None) if len(listed) == 1 and paper in MODULES else None
-    if offered is None:
+    found = _drawn(paper) if len(listed) == 1 else {}
+    if not found:
         return {}
-    found: Mapping[str, Callable[[], go.Figure]] = offered()
     if {row.id for row in rows} == {claim.id for claim in select(paper)}:
         return dict(found)
     named = {name: [names_figure(row.claim, name) for row in rows] for name in found}
     test = all if any(map(all, named.values())) else any  # one that they share is the one that was asked for
     return {name: found[name] for name, each in named.items() if test(each)}
+
+
+def _drawn(paper: str) -> Mapping[str, Callable[[], go.Figure]]:
+    """All figures of a paper by their names, those that no claim names included."""
+    offered = getattr(import_module(MODULES[paper]), "figures", None) if paper in MODULES else None
+    found: Mapping[str, Callable[[], go.Figure]] = offered() if offered else {}
+    return found
 
 
 def _figure_pattern(figure: str) -> re.Pattern[str]:
