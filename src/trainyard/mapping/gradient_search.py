@@ -4,7 +4,7 @@ Tile sizes are doublings of the array's granule along each axis, up to the whole
 Each has a bound on its cycles from below: what the array needs for all its tiles, or the bytes that cannot but move, each tensor
 once and what loops bring in again (`_again`). The lowest bound is counted first, exactly (`gradient_order.cost`), until no bound
 lies below the fastest found: that is the best of all candidates. So more bandwidth never costs time; more room may, where the same
-bytes come at a worse moment (0.2 % in one of 300 random layers).
+bytes come at a worse moment (0.2 % in one of 600 random layers).
 """
 
 from __future__ import annotations
