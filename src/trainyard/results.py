@@ -27,12 +27,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import pandas as pd
 
+    from trainyard.ir import Device, System
     from trainyard.ir.book import Book
 
 Axis = Literal["layer", "phase", "resource", "kind", "op", "bound"]
 AXES: tuple[Axis, ...] = ("layer", "phase", "resource", "kind", "op", "bound")
 PICOSECOND = 1e-12
 IDLE = "idle"
+OF_ONE_RUN: Mapping[str, Any] = {"timeline": None, "entries": (), "rerun": None}  # what a sum or a multiple does not have
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ class Result:
     entries: tuple[tuple[int, ...], ...] = field(default=(), repr=False, compare=False)
     """The rows that a task's tag stands for: `timeline` tells when, `entries[tag]` whose time it was."""
     rerun: Callable[[Mapping[str, Any]], Result] | None = field(default=None, repr=False, compare=False)
+    on: Device | System | None = field(default=None, repr=False, compare=False)  # the machine itself: its drawing is made from it
 
     def __repr__(self) -> str:
         return f"Result({self.workload!r} on {self.machine!r}, batch={self.batch}: {self.headline}, {len(self.rows)} rows)"
@@ -274,9 +277,8 @@ class Result:
             notes=tuple(dict.fromkeys([*self.notes, *other.notes])),
             config=self.config if self.config == other.config else {"sum": [*_machines(self.config), *_machines(other.config)]},
             range_s=None,
-            timeline=None,
-            entries=(),
-            rerun=None,
+            on=self.on if self.config == other.config else None,
+            **OF_ONE_RUN,
         )
 
     def __radd__(self, other: int) -> Result:
@@ -294,9 +296,7 @@ class Result:
             cycles=None if self.cycles is None else self.cycles * factor,
             array_cycles=None if self.array_cycles is None else self.array_cycles * factor,
             range_s=None if self.range_s is None else (self.range_s[0] * factor, self.range_s[1] * factor),
-            timeline=None,
-            entries=(),
-            rerun=None,
+            **OF_ONE_RUN,
         )
 
     __rmul__ = __mul__

@@ -88,11 +88,12 @@ def run(
         array_cycles=plan.book.array_cycles,
         peak_memory_bytes={pool.name: timeline.peak(number) for number, pool in enumerate(timeline.pools)},
         assumptions=assumptions_of(machine, step),
-        notes=(*_notes(timeline, alone, masks), *_without_masks(masks, step), *_sampled(plan)),
+        notes=(*_notes(timeline, alone, masks), *_without_masks(masks, step), *_sampled(plan), *plan.book.notes),
         config=machines.describe(machine),
         seed=seed,
         timeline=timeline,
         rerun=again,
+        on=machine,
     )
 
 

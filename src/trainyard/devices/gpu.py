@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from trainyard.devices.gpu_calls import Call, calls_of
+from trainyard.devices.gpu_calls import Call, calls_of, is_exchange
 from trainyard.devices.gpu_costs import kernel_of
 from trainyard.devices.gpu_host import waits
 from trainyard.devices.gpu_products import Limits
@@ -141,7 +141,11 @@ class Gpu:
         return [Work(ops=call.ops, grouping="single" if len(call.ops) == 1 else "chain") for call in calls]
 
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
-        """A Work of `works(step)` in its place in the step: the L2 as the ops before left it, the host as far as it has come."""
+        """A Work of `works(step)` in its place in the step: the L2 as the ops before left it, the host as far as it has come.
+
+        Any other Work (an op that is done again by itself) as if it came alone: nothing in the L2, the host ahead. An exchange
+        between devices is its system's, which has links.
+        """
         schedule = _schedule(self, Same(step))
         found = schedule.get(work.ops)
         return found if found is not None else _alone(self, step, work)
@@ -201,9 +205,12 @@ class Gpu:
 
 @lru_cache(maxsize=16)
 def _schedule(gpu: Gpu, same: Same) -> Mapping[tuple[int, ...], DeviceCost]:
-    """The whole step in order: what is in the L2 when each call starts, and how far ahead the host is, in the steady state."""
+    """The whole step in order: what is in the L2 when each call starts, and how far ahead the host is, in the steady state.
+
+    Exchanges go on beside it. A device that waits for one lets the host get further ahead than this says.
+    """
     step = same.step
-    calls = calls_of(step, gpu.fusion)
+    calls = [call for call in calls_of(step, gpu.fusion) if not is_exchange(step.ops[call.ops[0]])]
     cache = Cache(gpu.l2_share * gpu.l2_bytes)
     kernels = [kernel_of(gpu, step, call, cache) for call in calls]
     phases = [step.ops[call.ops[0]].phase for call in calls]

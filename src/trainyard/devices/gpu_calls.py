@@ -2,15 +2,18 @@
 
 A *run* is a row of ops of one call of one layer, in one direction. A run that holds the mark of a composite (the softmax that only
 `scaled_dot_product_attention` uses, the in-place gates of an LSTM) is one call on a GPU, with kernels of its own.
+
+An exchange between devices is a call by itself, which the GPU leaves to its system: it stands where it stood, or before or behind
+a call that would go on around it. Where a call both makes what is exchanged and reads the result, it is two calls.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
-from trainyard.ir import Copy, ElementWise, Op, Phase, Step
+from trainyard.ir import Collective, Copy, ElementWise, Op, Phase, Step
 from trainyard.mapping.works import per_step
 
 Kind = Literal["op", "fused", "epilogue", "attention", "dropout", "rms_norm", "recurrent", "cell"]
@@ -30,6 +33,10 @@ class Call(NamedTuple):
     drops: bool = False
 
 
+Place = tuple[str, int, bool]
+"""Layer, call of it, whether backward."""
+
+
 def function(op: Op) -> str:
     return getattr(op.body, "function", "")
 
@@ -39,25 +46,69 @@ def calls_of(step: Step, fusion: str) -> Sequence[Call]:
     """Every op once, in an order that respects dependencies."""
     found: list[Call] = []
     attentions: dict[tuple[str, int], Call] = {}
-    for (layer, call, backward), run in _runs(step):
-        ops = [step.ops[index] for index in run]
-        if any(op.fused is not None for op in ops):
-            found.extend(_marked(step, run))
-        elif backward and (layer, call) in attentions and any(function(op) == "softmax_backward_data" for op in ops):
-            found.extend(_attention(step, run, attentions[layer, call]))
-        elif any(op.name == "_safe_softmax" for op in ops):
-            functions = {function(op) for op in ops}
-            attentions[layer, call] = Call((), "attention", "tril" in functions, "bernoulli" in functions)
-            found.extend(_attention(step, run, attentions[layer, call]))
-        elif _is_recurrent(ops):
-            products = sum(op.is_product for op in ops)
-            found.extend([Call(tuple(run), "recurrent")] if products > STEPS_OF_A_CELL else _cells(step, run))
-        elif _is_rms_norm(ops, backward):
-            found.append(Call(tuple(run), "rms_norm"))
-        else:
-            found.extend(_dropouts(step, run))
+    for place, run in _runs(step):
+        found.extend(_around_exchanges(step, place, run, attentions))
     found = _without_copies(step, found)
     return tuple(_with_epilogues(step, found) if fusion == "epilogue" else found)
+
+
+def is_exchange(op: Op) -> bool:
+    """Whether an op is between devices; among one rank there is nothing to exchange."""
+    return isinstance(op.body, Collective) and op.body.ranks > 1
+
+
+def _around_exchanges(step: Step, place: Place, run: Sequence[int], attentions: dict[tuple[str, int], Call]) -> list[Call]:
+    """The calls of a run as if it had no exchanges, with those put in between."""
+    exchanges = [index for index in run if is_exchange(step.ops[index])]
+    if not exchanges:
+        return list(_composites(step, place, run, attentions))
+    others = [index for index in run if not is_exchange(step.ops[index])]
+    calls = list(_composites(step, place, others, attentions))
+    home = {index: number for number, call in enumerate(calls) for index in call.ops}
+    earliest = dict.fromkeys(exchanges, 0)
+    latest = dict.fromkeys(exchanges, len(calls))
+    for index in run:  # in program order, so that what an exchange waits for has its place already
+        for before in step.dependencies[index]:
+            if index in earliest:
+                known = home[before] + 1 if before in home else earliest.get(before, 0)
+                earliest[index] = max(earliest[index], known)
+            elif before in latest:
+                latest[before] = min(latest[before], home[index])
+    torn = [index for index in exchanges if earliest[index] > latest[index]]
+    if torn:
+        return [call for piece in _torn(run, torn) for call in _around_exchanges(step, place, piece, attentions)]
+    slots: list[list[Call]] = [[] for _ in range(len(calls) + 1)]
+    for index in exchanges:
+        stood = sum(call.ops[0] < index for call in calls)
+        slots[min(max(stood, earliest[index]), latest[index])].append(Call((index,)))
+    return [*slots[0], *(one for call, behind in zip(calls, slots[1:], strict=True) for one in (call, *behind))]
+
+
+def _torn(run: Sequence[int], at: Collection[int]) -> Iterator[Sequence[int]]:
+    """A run in pieces, some of its ops by themselves between them."""
+    for _, piece in groupby(run, lambda index: index if index in at else -1):
+        yield list(piece)
+
+
+def _composites(step: Step, place: Place, run: Sequence[int], attentions: dict[tuple[str, int], Call]) -> Iterator[Call]:
+    """Calls of a run without exchanges; `attentions` remembers what the forward pass was, for the backward pass."""
+    layer, call, backward = place
+    ops = [step.ops[index] for index in run]
+    if any(op.fused is not None for op in ops):
+        yield from _marked(step, run)
+    elif backward and (layer, call) in attentions and any(function(op) == "softmax_backward_data" for op in ops):
+        yield from _attention(step, run, attentions[layer, call])
+    elif any(op.name == "_safe_softmax" for op in ops):
+        functions = {function(op) for op in ops}
+        attentions[layer, call] = Call((), "attention", "tril" in functions, "bernoulli" in functions)
+        yield from _attention(step, run, attentions[layer, call])
+    elif _is_recurrent(ops):
+        products = sum(op.is_product for op in ops)
+        yield from [Call(tuple(run), "recurrent")] if products > STEPS_OF_A_CELL else _cells(step, run)
+    elif _is_rms_norm(ops, backward):
+        yield Call(tuple(run), "rms_norm")
+    else:
+        yield from _dropouts(step, run)
 
 
 def _without_copies(step: Step, calls: Sequence[Call]) -> list[Call]:
@@ -66,7 +117,8 @@ def _without_copies(step: Step, calls: Sequence[Call]) -> list[Call]:
     found: list[Call] = []
     for call in calls:
         op = step.ops[call.ops[0]]
-        source = home.get(step.base(op.inputs[0])) if call.kind == "op" and function(op) == "clone" else None
+        copied = call.kind == "op" and function(op) == "clone" and not _after_exchange(step, call.ops[0])
+        source = home.get(step.base(op.inputs[0])) if copied else None
         if source is not None:
             found[source] = found[source]._replace(ops=found[source].ops + call.ops)
             continue
@@ -76,7 +128,11 @@ def _without_copies(step: Step, calls: Sequence[Call]) -> list[Call]:
     return found
 
 
-def _runs(step: Step) -> Iterator[tuple[tuple[str, int, bool], list[int]]]:
+def _after_exchange(step: Step, index: int) -> bool:
+    return any(is_exchange(step.ops[before]) for before in step.dependencies[index])
+
+
+def _runs(step: Step) -> Iterator[tuple[Place, list[int]]]:
     def key(index: int) -> tuple[str, int, Phase | bool]:
         op = step.ops[index]
         return op.layer, op.call, op.phase if op.phase in (Phase.UPDATE, Phase.COPY, Phase.LOSS) else op.phase.backward
@@ -107,13 +163,16 @@ def _is_recurrent(ops: Sequence[Op]) -> bool:
 
 def _cells(step: Step, run: Sequence[int]) -> Iterator[Call]:
     """A single step of a cell: its products apart, the gates in one kernel, and with them the sums that are the bias's gradient."""
-    sums = tuple(index for index in run if function(step.ops[index]) == "sum")
+    sums = [index for index in run if function(step.ops[index]) == "sum"]
+    kept: set[int] = set()
     for pointwise, group in groupby(run, lambda index: isinstance(step.ops[index].body, ElementWise | Copy)):
         indices = tuple(group)
         if pointwise and len(indices) > 1 and any(function(step.ops[index]) in GATES for index in indices):
-            yield Call(indices + sums, "cell")
+            own = tuple(index for index in sums if not set(indices).isdisjoint(step.dependencies[index]))
+            kept.update(own)
+            yield Call(indices + own, "cell")
         else:
-            yield from (Call((index,)) for index in indices if index not in sums)
+            yield from (Call((index,)) for index in indices if index not in kept)
 
 
 def _is_rms_norm(ops: Sequence[Op], backward: bool) -> bool:
@@ -142,9 +201,13 @@ def _with_epilogues(step: Step, calls: Sequence[Call]) -> Iterator[Call]:
     open_call: Call | None = None
     for call in calls:
         op = step.ops[call.ops[0]]
+        if open_call is not None and is_exchange(op) and not set(open_call.ops).intersection(step.dependencies[call.ops[0]]):
+            yield call
+            continue
         if open_call is not None and call.kind == "op" and isinstance(op.body, ElementWise):
             made = {step.base(tensor) for index in open_call.ops for tensor in step.ops[index].outputs}
-            if made & {step.base(tensor) for tensor in op.inputs}:
+            late = any(before > open_call.ops[0] and is_exchange(step.ops[before]) for before in step.dependencies[call.ops[0]])
+            if made & {step.base(tensor) for tensor in op.inputs} and not late:
                 open_call = Call(open_call.ops + call.ops, "epilogue")
                 continue
         if open_call is not None:

@@ -34,6 +34,8 @@ class Book:
     """Half-width of the 95 % interval of the array's cycles, where an array sampled its outputs."""
     samples: int | None = None
     """Samples of all devices together, or None where they are the step's batch."""
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the result must know of the plan."""
 
     def row(
         self,

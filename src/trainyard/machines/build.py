@@ -126,6 +126,9 @@ def _changed(part: Any, changes: Mapping[str, Any], path: str) -> Any:
 
 
 def _constructed(part: type, arguments: Mapping[str, Any], path: str) -> Any:
+    reads: Callable[[Mapping[str, Any]], Any] | None = getattr(part, "from_table", None)
+    if reads is not None:  # a part with a table of its own, such as a graph
+        return _made(lambda: reads(arguments), path)
     whole, inner = _by_field(part, arguments, path)
     if inner:
         raise BadInput(f"{path}{next(iter(inner))}: give the part as a whole, or start from a machine")
@@ -267,7 +270,9 @@ def _named(call: Call, field: str, kind: Kind, hint: Any, current: Any, path: st
             raise BadInput(f"{path}: expected {_a(kind)}, '{call.name}' is {_a(kind_of(part))}")
         found = _changed(current, arguments, f"{path}.") if type(current) is part else _constructed(part, arguments, f"{path}.")
         return _suited(found, kind, hint, path)
-    lenders = (name for name in MACHINES if next(_lendable(preset(name), field, kind), None) is not None)
+    wholes = {name: preset(name) for name in MACHINES}
+    lenders = (name for name, whole in wholes.items() if kind_of(whole) != "system" or kind in ("system", "part"))
+    lenders = (name for name in lenders if next(_lendable(wholes[name], field, kind), None) is not None)
     raise UnknownName(kind, call.name, {*lenders, *_parts_of(kind)}, path)
 
 

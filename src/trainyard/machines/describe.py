@@ -15,6 +15,8 @@ def describe(machine: object) -> dict[str, Any]:
     """Every field of every part, SI numbers, the part's type under `type`; `from_table` reads it back."""
     part: type = type(machine)
     table: dict[str, Any] = {"type": type_name(part)}
+    if hasattr(machine, "to_table"):  # a part with a table of its own, such as a graph
+        return {**table, **machine.to_table()}
     for name in settable(part):
         table[name] = _plain(getattr(machine, name))
     return table

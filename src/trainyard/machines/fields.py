@@ -130,6 +130,8 @@ def _fit_one(value: Any, hint: Any, unit: str | None, path: str) -> Any:
         return _mapping(value, get_args(hint), path)
     if isinstance(hint, type) and issubclass(hint, Mapping) and isinstance(value, Mapping):
         return hint(value)  # type: ignore[call-arg]  # a mapping type of a part's own, made from a plain one
+    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
+        return _part_of_list(value, hint, path)
     reader = _READERS.get(hint)
     if reader is not None:
         return reader(value, unit, path)
@@ -138,6 +140,16 @@ def _fit_one(value: Any, hint: Any, unit: str | None, path: str) -> Any:
             return value
         raise _wrong(value, hint, unit, path)
     return tuple(value) if isinstance(value, list) else value
+
+
+def _part_of_list(value: Mapping[str, Any], part: type, path: str) -> Any:
+    """A small part inside a list (a unit, a wire), from its table; its type is the list's."""
+    named = {field_named(part, key, item, f"{path}."): item for key, item in value.items() if key != "type"}
+    known = hints(part)
+    try:
+        return part(**{name: fit(item, known[name], unit_of_field(name), f"{path}.{name}") for name, item in named.items()})
+    except TypeError as error:  # the constructor names what is missing
+        raise BadInput(f"{path}: {part.__name__} {str(error).partition(' ')[2]}") from None
 
 
 def _choice(value: Any, options: tuple[Any, ...], path: str) -> Any:

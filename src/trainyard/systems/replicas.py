@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from trainyard.devices.mask_shards import notes_of, shards
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, Collective, Device, DeviceCost, Masks, Op, Role, Step, Update, Work, assumed
 from trainyard.ir.plan import Plan, TaskClass
@@ -102,7 +103,11 @@ class Replicas:
             raise BadInput(
                 f"a batch of {step.batch} does not divide over {self.devices} devices: choose a multiple of {self.devices}"
             )
-        return _Planner(self, step.rebatch(step.batch // self.devices), masks).plan()
+        mine = step.rebatch(step.batch // self.devices)
+        seen = shards(masks, step, mine)
+        planned = _Planner(self, mine, seen).plan()
+        planned.book.notes.extend(notes_of(seen))
+        return planned
 
 
 class _Planner:

@@ -1,0 +1,278 @@
+"""Nodes of several devices: a link graph, rings derived from it, a memory behind the links, and a policy that pages into it.
+
+Y. Kwon, M. Rhu: Beyond the Memory Wall: A Case for Memory-centric HPC System for Deep Learning. MICRO 2018.
+
+Where that memory sits makes the three designs of the paper: behind PCIe (`DeviceCentric`), behind some of the devices' own links
+at the host (`HostCentric`), or in memory-nodes inside the devices' rings (`MemoryCentric`). `Wired` takes any graph. A device is
+whatever costs Works: an Accelerator with any array, a GPU. `parallel`, `overlay` and `placement` are the node's policies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+from trainyard.errors import BadInput, UnknownName
+from trainyard.ir import Device, Masks, Step, assumed
+from trainyard.ir.plan import Plan
+from trainyard.parts import topologies
+from trainyard.parts.checks import require_flag, require_positive, require_quantity
+from trainyard.parts.collectives import Timing, timing
+from trainyard.parts.memory_node import MemoryNode
+from trainyard.parts.rings import Ring, rings
+from trainyard.parts.topology import Topology
+from trainyard.results import Peaks
+from trainyard.units import parse, unit_of_field
+
+Parallel = Literal["data", "model", "mixed"]
+Mode = Literal["all", "as_needed", "off"]
+Placement = Literal["bw_aware", "local"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What all designs have in common. The batch of a step is the batch of all devices together.
+
+    `overlay` says which feature maps leave the devices between their forward and their backward use: `all`, only what does not fit
+    `capacity_bytes` (`as_needed`; the device's own memory where none is given), or none (`off`). `moved` adds weights, or weights
+    and optimizer state.
+    """
+
+    device: Device
+    devices: int = 8
+    links: int = 6
+    link_bytes_per_s: float = 25e9
+    parallel: Literal["data", "model", "mixed"] = "data"
+    overlay: Literal["all", "as_needed", "off"] = "all"
+    placement: Literal["bw_aware", "local"] = "bw_aware"
+    capacity_bytes: int | None = None
+    moved: Literal["maps", "weights", "state", "all"] = "maps"
+    compression: float | Literal["masks"] = 1.0
+    algorithm: Literal["ring", "tree", "halving_doubling", "auto"] = "ring"
+    fold: bool = True
+    # fmt: off
+    link_latency_s: float = assumed(500e-9, "of one link, the protocol's included", 100e-9, 2e-6)
+    directions: Literal["both", "one"] = assumed("both", "a ring of full-duplex links is used both ways, or one way", "one")
+    split: Literal["equal", "balanced"] = assumed(
+        "equal", "rings of different length get equal parts of a message, or such that they end together", "balanced")
+    contention: bool = assumed(False, "copies and collectives share the wires that both need", True)
+    message_bytes: int = assumed(4096, "links forward messages of this size (Fig. 9)", 65536)
+    page_bytes: int = assumed(65536, "of the device's page tables: what BW_AWARE deals out", 2**21)
+    window: int | None = assumed(2, "feature maps fetched ahead of the one in use; none: without a limit", 1, None)
+    recompute: Literal["cheap", "none"] = assumed(
+        "cheap", "layers without products are computed again, not copied (Sec. IV)", "none")
+    depth: int = assumed(2, "so many ops in a row are computed again, one from the other: a pooling from a concatenation", 1, 3)
+    bucket_bytes: int = assumed(0, "gradients are reduced as they come (0), or in buckets of this size", 25_000_000)
+    reduce: Literal["once", "every_call"] = assumed(
+        "every_call", "dW of a recurrent layer is reduced at every time step, or once", "once")
+    stored: Literal["shard", "whole"] = assumed(
+        "shard", "model-parallel: a device keeps its own part of a feature map, or all of it", "whole")
+    exchange: Literal["all_reduce", "reduce_scatter"] = assumed(
+        "all_reduce", "model-parallel: every device gets all of dX (Fig. 4), or the part that it goes on with", "reduce_scatter")
+    # fmt: on
+    _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        if isinstance(self.device, type) or not isinstance(self.device, Device):
+            raise BadInput(f"{owner}: device must be a device such as an Accelerator, got {self.device!r}")
+        for name in self.__dataclass_fields__:
+            value: Any = getattr(self, name)
+            unit = unit_of_field(name)
+            if isinstance(value, str) and unit is not None:
+                number = parse(value, unit, f"{owner}: {name}")
+                object.__setattr__(self, name, int(number) if unit == "B" else number)
+        for name, options in (("parallel", Parallel), ("overlay", Mode), ("placement", Placement)):
+            if getattr(self, name) not in get_args(options):
+                raise UnknownName(name, str(getattr(self, name)), get_args(options), where=owner)
+        require_positive(
+            owner, devices=self.devices, links=self.links, message_bytes=self.message_bytes, page_bytes=self.page_bytes
+        )
+        require_quantity(owner, link_bytes_per_s=self.link_bytes_per_s)
+        require_quantity(owner, zero=True, link_latency_s=self.link_latency_s, bucket_bytes=self.bucket_bytes)
+        require_flag(owner, fold=self.fold, contention=self.contention)
+        ratio: Any = self.compression
+        if ratio != "masks" and (isinstance(ratio, str) or not ratio >= 1):
+            raise BadInput(f"{owner}: compression must be a ratio of at least 1, or 'masks', got {self.compression!r}")
+        require_positive(owner, depth=self.depth, **({} if self.window is None else {"window": self.window}))
+        if self.capacity_bytes is not None:
+            require_positive(owner, capacity_bytes=self.capacity_bytes)
+
+    @property
+    def topology(self) -> Topology:
+        raise NotImplementedError(f"{type(self).__name__} has no graph of its own")
+
+    @property
+    def crossing_ratio(self) -> float:
+        """Bytes of a paged tensor over those on the wires, by a unit of the memory's own."""
+        return 1.0
+
+    @property
+    def rings(self) -> tuple[Ring, ...]:
+        """The node's links as rings, each in the directions that are used."""
+        if "rings" not in self._known:
+            self._known["rings"] = rings(self.topology, directions=self.directions)
+        return self._known["rings"]  # type: ignore[no-any-return]  # what was kept above
+
+    def collective(self, kind: str, size_bytes: int) -> Timing:
+        """An exchange between all devices; equal ones are timed once."""
+        found: Timing | None = self._known.get((kind, size_bytes))
+        if found is None:
+            found = self._known[kind, size_bytes] = timing(
+                kind,
+                size_bytes,
+                self.topology,
+                self.rings if self.algorithm in ("ring", "auto") else (),
+                algorithm=self.algorithm,
+                message_bytes=self.message_bytes,
+                split=self.split,
+            )
+        return found
+
+    @property
+    def peaks(self) -> Peaks:
+        one: Peaks = self.device.peaks  # type: ignore[attr-defined]  # every device of ours says its peaks; runs checks it
+        return replace(
+            one,
+            macs_per_s=one.macs_per_s * self.devices,
+            dram_bytes_per_s=one.dram_bytes_per_s * self.devices,
+            devices=self.devices,
+        )
+
+    def idle(self, step: Step) -> frozenset[str]:
+        """Assumptions that change nothing here: of the other parallelism, of the overlay where nothing is paged."""
+        found = {"parallel"}
+        if self.parallel == "data":
+            found |= {"stored", "exchange"}
+        if self.parallel == "model":
+            found |= {"reduce", "bucket_bytes"}
+        if self.overlay != "all":
+            found |= {"window", "depth"}
+        if self.overlay == "off":
+            found |= {"recompute", "page_bytes", "contention"}
+        if self.devices == 1:
+            found |= {"directions", "split", "contention", "message_bytes", "bucket_bytes", "reduce", "stored", "exchange"}
+        return frozenset(found)
+
+    def plan(self, step: Step, masks: Masks | None = None) -> Plan:
+        from trainyard.systems.node_plan import plan
+
+        return plan(self, step, masks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCentric(Node):
+    """DC-DLA: all links between the devices (a cube mesh of eight, as DGX-1V's); host memory behind PCIe.
+
+    >>> from trainyard.papers.mcdla import DEVICE
+    >>> [ring.hops for ring in DeviceCentric(device=DEVICE).rings]
+    [8, 8, 8, 8, 8, 8]
+    """
+
+    socket_bytes_per_s: float = 80e9
+    # fmt: off
+    pcie_bytes_per_s: float = assumed(12e9, "what copies get of PCIe gen3 x16, each way", 10.6e9, 16e9)
+    devices_per_switch: int = assumed(2, "devices that share a PCIe switch's uplink (DGX-1: two)", 1, 4)
+    pcie_latency_s: float = assumed(500e-9, "of one PCIe link; a switch stands between two", 0.0, 2e-6)
+    # fmt: on
+
+    @property
+    def topology(self) -> Topology:
+        return _built(
+            "cube_mesh",
+            devices=self.devices,
+            links=self.links,
+            link_bytes_per_s=self.link_bytes_per_s,
+            link_latency_s=self.link_latency_s,
+            pcie_bytes_per_s=self.pcie_bytes_per_s,
+            pcie_latency_s=self.pcie_latency_s,
+            devices_per_switch=self.devices_per_switch,
+            memory_bytes_per_s=self.socket_bytes_per_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCentric(Node):
+    """HC-DLA: `host_links` of each device's links go to its socket, the others to the devices (Sec. IV: half of them)."""
+
+    host_links: int = 3
+    socket_bytes_per_s: float = 300e9
+    devices_per_socket: int = 4
+
+    @property
+    def topology(self) -> Topology:
+        return _built(
+            "host_centric",
+            devices=self.devices,
+            links=self.links,
+            host_links=self.host_links,
+            link_bytes_per_s=self.link_bytes_per_s,
+            link_latency_s=self.link_latency_s,
+            devices_per_socket=self.devices_per_socket,
+            memory_bytes_per_s=self.socket_bytes_per_s,
+        )
+
+
+SHAPES = {"ring": "memory_ring", "star": "star", "folded": "folded_star"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCentric(Node):
+    """MC-DLA: memory-nodes among the devices: in every ring beside each device (Fig. 7c, 8), or as a star (Fig. 7a, folded: 7b).
+
+    >>> from trainyard.papers.mcdla import DEVICE
+    >>> sorted({ring.hops for ring in MemoryCentric(device=DEVICE, shape="folded").rings})
+    [8, 12, 20]
+    """
+
+    shape: Literal["ring", "star", "folded"] = "ring"
+    memory_node: MemoryNode = field(default_factory=MemoryNode)
+
+    def __post_init__(self) -> None:
+        Node.__post_init__(self)  # the node's wires are its memory-nodes' links
+        object.__setattr__(self, "memory_node", replace(self.memory_node, link_bytes_per_s=self.link_bytes_per_s))
+
+    @property
+    def crossing_ratio(self) -> float:
+        return self.memory_node.crossing_ratio
+
+    @property
+    def topology(self) -> Topology:
+        if self.shape not in SHAPES:
+            raise UnknownName("shape", str(self.shape), SHAPES, where="MemoryCentric")
+        return _built(
+            SHAPES[self.shape],
+            devices=self.devices,
+            links=self.links,
+            link_bytes_per_s=self.link_bytes_per_s,
+            link_latency_s=self.link_latency_s,
+            memory_bytes_per_s=self.memory_node.supply_bytes_per_s,
+            memory_latency_s=self.memory_node.request_latency_s + self.memory_node.dma_setup_s,
+            capacity_bytes=self.memory_node.capacity_bytes,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wired(Node):
+    """Any graph of devices, memories, sockets and switches; `devices` and links are the graph's."""
+
+    graph: Topology
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "devices", len(self.graph.devices))
+        Node.__post_init__(self)
+
+    @property
+    def topology(self) -> Topology:
+        return self.graph
+
+
+@lru_cache(maxsize=256)
+def _built(builder: str, **numbers: Any) -> Topology:
+    """One object for equal numbers: what is derived from a graph is remembered by it."""
+    if builder == "folded_star":
+        return topologies.star(folded=True, **numbers)
+    build: Callable[..., Topology] = getattr(topologies, builder)
+    return build(**numbers)

@@ -1,0 +1,148 @@
+"""The plan of a node: compute, exchanges and copies of one step, each on a stream of its own, on every device.
+
+The step is first made that of one device (`mapping.parallel`); its exchanges go over the node's rings, its paged tensors over the
+lanes to the backing memories (`mapping.overlay` says which, from when, until when). Devices that are alike do the same at the same
+time: with `fold` one of them is planned and its costs are counted for all. Where nothing shares a wire, every duration is known
+beforehand; with `contention`, and where devices differ, transfers are flows over links (`systems.wires`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from trainyard.devices.mask_shards import notes_of, shards
+from trainyard.ir import DTYPE_BYTES, Collective, DeviceCost, Masks, Step, Work
+from trainyard.ir.book import Traffic
+from trainyard.ir.plan import Plan
+from trainyard.mapping import parallel
+from trainyard.mapping.data_parallel import Reduce
+from trainyard.mapping.relayout import Stored, Summed
+from trainyard.mapping.works import per_step
+from trainyard.systems.paging import Paging, paging
+from trainyard.systems.single import as_held, enter, off_chip, picoseconds
+from trainyard.systems.wires import LINK_JOULES_PER_BYTE, Wires
+
+if TYPE_CHECKING:
+    from trainyard.systems.node import Node
+
+
+def plan(node: Node, step: Step, masks: Masks | None) -> Plan:
+    mine = one_device(node, step)
+    seen = shards(masks, step, mine)
+    found = Planner(node, mine, seen).plan()
+    found.book.notes.extend(notes_of(seen))
+    return found
+
+
+def one_device(node: Node, step: Step) -> Step:
+    """The step of one device, its exchanges among its ops."""
+    if node.parallel == "data":
+        return _data(step, node.devices, node.bucket_bytes, node.reduce)
+    if node.parallel == "model":
+        return _model(step, node.devices, node.stored, node.exchange)
+    return _mixed(step, node.devices, node.stored, node.exchange, node.bucket_bytes, node.reduce)
+
+
+@per_step
+def _data(step: Step, devices: int, bucket_bytes: int, reduce: Reduce) -> Step:
+    return parallel.data(step, devices, bucket_bytes=bucket_bytes, reduce=reduce)
+
+
+@per_step
+def _model(step: Step, devices: int, stored: Stored, exchange: Summed) -> Step:
+    return parallel.model(step, devices, stored=stored, exchange=exchange)
+
+
+@per_step
+def _mixed(step: Step, devices: int, stored: Stored, exchange: Summed, bucket_bytes: int, reduce: Reduce) -> Step:
+    return parallel.mixed(step, devices, stored=stored, exchange=exchange, bucket_bytes=bucket_bytes, reduce=reduce)
+
+
+class Planner:
+    """One plan in the making. `last` of an op is the task after which its results are there, on each simulated device."""
+
+    def __init__(self, node: Node, step: Step, masks: Masks | None) -> None:
+        self.node, self.step, self.masks = node, step, masks
+        self.held = as_held(step, node.device)
+        self.works = node.device.works(step)
+        self.built = Plan()
+        self.wires = Wires(node, self.built)
+        self.simulated = 1 if self.wires.folded else node.devices
+        self.counted = node.devices if self.wires.folded else 1
+        self.streams = [self.built.stream(f"device {i}") for i in range(self.simulated)]
+        self.exchanges = self.built.stream("exchange")
+        self.tasks: list[dict[int, int]] = [{} for _ in range(self.simulated)]
+        self.begun: dict[int, int] = {}  # the first task of an exchange; other ops have one
+        self.spent: dict[int, tuple[DeviceCost, Mapping[str, float], Traffic]] = {}
+        self.built.book.samples = step.batch * node.devices if node.parallel == "data" else step.batch
+
+    def plan(self) -> Plan:
+        costs = [None if self._exchange(work) else self.cost(work) for work in self.works]
+        self.paging: Paging = paging(self, costs)
+        for position, (work, cost) in enumerate(zip(self.works, costs, strict=True)):
+            self.paging.before(position)
+            if cost is None:
+                self._collective(position, work)
+            else:
+                self._compute(position, work, cost)
+            self.paging.after(position)
+        self.paging.close()
+        return self.built
+
+    def _exchange(self, work: Work) -> bool:
+        return isinstance(self.step.ops[work.ops[0]].body, Collective)
+
+    def cost(self, work: Work) -> DeviceCost:
+        return self.node.device.cost(self.step, work, self.masks)
+
+    def seconds_again(self, ops: tuple[int, ...]) -> float:
+        """What the device takes to do ops once more, each by itself."""
+        return sum(self.cost(Work(ops=(op,))).cycles for op in ops) / self.node.device.clock_hz
+
+    def enter(self, work: Work, cost: DeviceCost, copy: int) -> int:
+        joules, traffic = self._priced(cost)
+        return enter(self.built.book, self.step, work, cost, joules, traffic, f"device {copy}", self.counted)
+
+    def _priced(self, cost: DeviceCost) -> tuple[Mapping[str, float], Traffic]:
+        """Joules and bytes of all devices that are counted as one; identical Works share a cost."""
+        known = self.spent.get(id(cost))
+        if known is None:
+            joules = {part: amount * self.counted for part, amount in self.node.device.energy(cost.events).items()}
+            traffic = {key: count * self.counted for key, count in off_chip(cost).items()}
+            known = self.spent[id(cost)] = cost, joules, traffic
+        return known[1], known[2]
+
+    def _compute(self, position: int, work: Work, cost: DeviceCost) -> None:
+        duration = picoseconds(cost.cycles, self.node.device.clock_hz)
+        for copy, tasks in enumerate(self.tasks):
+            tag = self.enter(work, cost, copy)
+            waits = {tasks[before] for op in work.ops for before in self.step.dependencies[op] if before in tasks}
+            waits.update(self.paging.awaited(position, copy))
+            task = self.built.task(self.streams[copy], duration, after=sorted(waits), tag=tag)
+            tasks.update(dict.fromkeys(work.ops, task))
+
+    def _collective(self, position: int, work: Work) -> None:
+        """All devices at once, when the last of them is ready."""
+        (index,) = work.ops
+        op = self.step.ops[index]
+        assert isinstance(op.body, Collective)
+        size = op.body.elements * DTYPE_BYTES[self.held.tensors[op.inputs[0]].dtype]
+        sent = self.node.collective(op.body.kind, size)
+        carried = sum(count * len(path) for path, count in sent.flows)
+        row = self.built.book.row(
+            op.body.kind,
+            layer=op.layer,
+            phase=op.phase.value,
+            resource="exchange",
+            kind="synchronisation",
+            bound="link",
+            energy={"link": carried * LINK_JOULES_PER_BYTE},
+            traffic={("link", op.body.kind, "write"): carried},
+        )
+        tag = self.built.book.entry([row])
+        waits = {tasks[before] for tasks in self.tasks for before in self.step.dependencies[index] if before in tasks}
+        waits.update(task for copy in range(self.simulated) for task in self.paging.awaited(position, copy))
+        self.begun[index], done = self.wires.exchange(sent, self.exchanges, sorted(waits), tag)
+        for tasks in self.tasks:
+            tasks[index] = done
