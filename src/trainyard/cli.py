@@ -16,7 +16,24 @@ import typer
 
 from trainyard import terminal
 from trainyard._version import VERSION
+from trainyard.cli_options import (
+    Axis,
+    Batch,
+    Dpus,
+    Forward,
+    Html,
+    Json,
+    Machine,
+    MasksAt,
+    Parallel,
+    Settings,
+    Top,
+    Workload,
+    Zeros,
+    writable,
+)
 from trainyard.errors import BadInput, TrainyardError, UnknownName
+from trainyard.files import write_text
 from trainyard.terminal import StepTo, progress, say, status, write_json
 
 if TYPE_CHECKING:
@@ -32,34 +49,8 @@ app = typer.Typer(
 )
 
 
-def _writable(option: typer.CallbackParam, path: str | None) -> str | None:
-    """A file that cannot be written must not cost a run first."""
-    if path is None or (path == "-" and option.name == "json_path"):
-        return path
-    if path in ("", "-"):
-        raise BadInput(f"--{str(option.name).removesuffix('_path')} '{path}': name a file (only --json prints to stdout with -)")
-    if not os.path.isdir(folder := os.path.dirname(path) or "."):
-        raise BadInput(f"cannot write {path}: there is no folder {folder}")
-    return path
-
-
-# fmt: off
-Workload = Annotated[str, typer.Argument(help="Zoo model, Step (.json), SCALE-Sim .csv or file.py:function.", show_default=False)]
-Machine  = Annotated[str, typer.Option("--on", help="Machine: name, name(key=value,...), .toml or .cfg file.", show_default=False)]
-Batch    = Annotated[int | None, typer.Option(min=1, help="Batch size; the workload's own by default.")]
-Parallel = Annotated[str | None, typer.Option(help="How a system divides the work: data or model.")]
-Dpus     = Annotated[int | None, typer.Option(min=1, help="Number of DPUs of a PIM system.")]
-Zeros    = Annotated[str | None, typer.Option("--masks", help="Zeros: a file of `record`, or sparsity(A=0.6,G=0.5,seed=1).")]
-MasksAt  = Annotated[int | None, typer.Option("--at", min=0, help="Training step of a masks file; its first by default.")]
-Forward  = Annotated[bool, typer.Option("--inference", help="The forward pass alone.")]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field: array.rows=64, dram='75 GB/s'. May repeat.")]
-Json     = Annotated[str | None, typer.Option("--json", callback=_writable, help="Write JSON: a file, or - for stdout alone.")]
-Html     = Annotated[str | None, typer.Option("--html", callback=_writable, help="Write a self-contained HTML page.")]
-Axis     = Annotated[str, typer.Option("--by", help="Group by layer, phase, resource, kind, op or bound.")]
-Top      = Annotated[int, typer.Option(min=1, help="Rows of the table.")]
-# fmt: on
-
 INTERRUPTED = 130
+PARALLEL = ("data", "model", "mixed")
 KINDS = ("machines", "models", "papers", "parts")
 OWN_OPTIONS = ("batch", "parallel", "dpus", "masks")
 PAPER_DOCUMENT = os.path.join("docs", "reproduction.md")
@@ -139,9 +130,9 @@ def run(
     settings: Settings = None,
     json_path: Json = None,
     html: Html = None,
-    perfetto: Annotated[str | None, typer.Option(callback=_writable, help="Write a gzipped timeline for ui.perfetto.dev.")] = None,
-    csv: Annotated[str | None, typer.Option(callback=_writable, help="Write the rows as CSV.")] = None,
-    parquet: Annotated[str | None, typer.Option(callback=_writable, help="Write the rows as Parquet.")] = None,
+    perfetto: Annotated[str | None, typer.Option(callback=writable, help="Write a gzipped timeline for ui.perfetto.dev.")] = None,
+    csv: Annotated[str | None, typer.Option(callback=writable, help="Write the rows as CSV.")] = None,
+    parquet: Annotated[str | None, typer.Option(callback=writable, help="Write the rows as Parquet.")] = None,
     by: Axis = "layer",
     top: Top = 20,
     explain: Annotated[
@@ -214,7 +205,7 @@ def explain(
     at: MasksAt = None,
     inference: Forward = False,
     settings: Settings = None,
-    html: Annotated[str | None, typer.Option(callback=_writable, help="Write a paper's walk-through as a drawing.")] = None,
+    html: Annotated[str | None, typer.Option(callback=writable, help="Write a paper's walk-through as a drawing.")] = None,
 ) -> None:
     """Say what a step or a layer waits for.
 
@@ -281,7 +272,7 @@ def reproduce(
     context: Annotated[bool, typer.Option("--context", help="Show the papers' parameters in the table too.")] = False,
     json_path: Json = None,
     html: Html = None,
-    markdown: Annotated[str | None, typer.Option(callback=_writable, help="Write the ledger as Markdown.")] = None,
+    markdown: Annotated[str | None, typer.Option(callback=writable, help="Write the ledger as Markdown.")] = None,
 ) -> None:
     """Hold the papers' figures against ours.
 
@@ -352,6 +343,7 @@ def _names(kind: str) -> dict[str, str]:
 def show(
     machine: Annotated[str, typer.Argument(help="Machine: name, name(key=value,...), .toml or .cfg file.", show_default=False)],
     json_path: Json = None,
+    svg: Annotated[str | None, typer.Option(callback=writable, help="Write a drawing of a node: its graph and its rings.")] = None,
 ) -> None:
     """Show every field of a machine.
 
@@ -362,6 +354,11 @@ def show(
     from trainyard.papers.provenance import remarks
 
     found = built(machine)
+    if svg is not None:
+        from trainyard.report.nodes import drawing
+
+        write_text(svg, drawing(found, machine)[0])
+        say(f"wrote {svg}")
     if json_path is not None:
         write_json(describe(found), json_path)
     if json_path != "-":
@@ -413,8 +410,8 @@ def _results(
     from trainyard.ir import Phase
     from trainyard.machines import machine, with_overrides
 
-    if parallel not in (None, "data", "model"):
-        raise UnknownName("value of --parallel", str(parallel), ("data", "model"))
+    if parallel not in (None, *PARALLEL):
+        raise UnknownName("value of --parallel", str(parallel), PARALLEL)
     overrides = _overrides(settings)
     if dpus is not None:
         overrides["dpus"] = dpus

@@ -162,7 +162,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     from trainyard.papers.sigma import baseline
 
     monkeypatch.setattr(
-        ledger, "MODULES", {name: path for name, path in ledger.MODULES.items() if name not in ("tensordash", "igo")}
+        ledger, "MODULES", {name: path for name, path in ledger.MODULES.items() if name not in ("tensordash", "igo", "mcdla")}
     )
     monkeypatch.setattr(sigma, "experiments", lambda: baseline.EXPERIMENTS)
 
@@ -419,3 +419,33 @@ def test_foreign_masks_are_refused(trainyard: Run, topology: str, tmp_path: Path
     assert "do not fit step 'small'" in in_one_line(trainyard("run", topology, "--on", "npu", "--masks", str(masks))[2])
     masks.write_bytes(masks.read_bytes()[:-4])
     assert "truncated" in in_one_line(trainyard("run", topology, "--on", "npu", "--masks", str(masks))[2])
+
+
+def test_show_draws_a_node(trainyard: Run, tmp_path: Path) -> None:
+    code, out, err = trainyard("show", "mcdla-s", "--svg", str(tmp_path / "node.svg"))
+    assert code == 0
+    assert out.startswith('type = "memory-centric"')
+    assert err == f"wrote {tmp_path / 'node.svg'}\n"
+    drawn = (tmp_path / "node.svg").read_text()
+    assert drawn.startswith("<svg")
+    for hops in (8, 12, 20):  # Fig. 7b
+        assert f"{hops} hops" in drawn
+
+
+def test_show_says_what_has_no_graph(trainyard: Run, tmp_path: Path) -> None:
+    code, out, err = trainyard("show", "npu", "--svg", str(tmp_path / "npu.svg"))
+    assert code == 2
+    assert out == ""
+    assert "npu has no link graph to draw" in in_one_line(err)
+    assert list(tmp_path.iterdir()) == []
+    code, _, err = trainyard("show", "mcdla-b", "--svg", str(tmp_path / "nowhere" / "x.svg"))
+    assert code == 2
+    assert "there is no folder" in in_one_line(err)
+
+
+def test_a_node_is_compared_by_what_its_steps_wait_for(trainyard: Run) -> None:
+    code, out, err = trainyard("compare", "ncf", "--on", "dc-dla,mcdla-b", "--batch", "64", "--parallel", "data")
+    assert code == 0, err
+    for row in ("exposed compute", "exposed synchronisation", "exposed copy", "host memory", "bound by"):
+        assert row in out
+    assert "warning" not in out

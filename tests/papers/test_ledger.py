@@ -120,7 +120,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     from trainyard.papers.sigma import baseline
 
     monkeypatch.setattr(
-        ledger, "MODULES", {name: path for name, path in ledger.MODULES.items() if name not in ("tensordash", "igo")}
+        ledger, "MODULES", {name: path for name, path in ledger.MODULES.items() if name not in ("tensordash", "igo", "mcdla")}
     )
     monkeypatch.setattr(sigma, "experiments", lambda: baseline.EXPERIMENTS)
 

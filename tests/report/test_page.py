@@ -135,7 +135,7 @@ def test_several_results_are_compared(make_result: Make) -> None:
     assert "machines differ in peak MACs: 8.6 TMAC/s (npu) vs 16.4 TMAC/s (tpu <fast>)" in words
     assert len(reader.of("script")) == 3
     assert html.count("plotly.js v") == 1
-    assert len([div for div in reader.of("div") if "data-figure" in div]) == 2 + 2 * len(plots.ALL)
+    assert len([div for div in reader.of("div") if "data-figure" in div]) == 3 + 2 * len(plots.ALL)
     blocks = [block for block in reader.of("details") if block.get("class") == "result"]
     assert ["open" in block for block in blocks] == [True, False]
 

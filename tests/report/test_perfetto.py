@@ -61,11 +61,11 @@ def test_slices_of_a_track_do_not_overlap_though_transfers_do(trace: list[dict[s
 
 def test_slices_say_whose_work_they_are(trace: list[dict[str, Any]]) -> None:
     by_name = {event["name"]: event for event in trace if event["ph"] == "X"}
-    pair = by_name["dX + dW"]
+    pair = by_name["encoder.layer2.conv: dX + dW"]
     assert pair["args"]["phase"] == "grad_input + grad_weight"
     assert pair["args"]["dram bytes of the op"] == 2 * 4064
     assert by_name["sgd"]["args"]["layer"] == ""
-    assert by_name["all_reduce"]["cat"] == "synchronisation"
+    assert by_name["encoder.layer2.conv: all_reduce"]["cat"] == "synchronisation"
 
 
 def test_memory_is_counted(result: Result, trace: list[dict[str, Any]]) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trainyard.report.colours import CLASSES, DIRECTIONS, PHASES, colours, empty, plain, scale, styled
-from trainyard.report.lines import NOBODY, percent
+from trainyard.report.colours import CLASSES, DIRECTIONS, EXPOSED, PHASES, colours, empty, plain, scale, styled
+from trainyard.report.lines import NOBODY, classes, overlap, percent
 from trainyard.results import IDLE, Result
 from trainyard.units import show
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 MOST_BARS = 40
+MOST_TENSORS = 15
+"""Of one level; if there are more they are one bar."""
 FEWEST_MODULES = 8
 CLIPPED = 3.0
 """A last bar of all others is cut off where it is this many times the longest: the named bars must stay readable."""
@@ -39,9 +41,11 @@ class Subject:
 # fmt: off
 TIME_BY_LAYER   = Subject("Time by layer and phase",     "exposed time per step", "s", PHASES,     "layers")
 TIME_BY_CLASS   = Subject("Time by phase and class",     "exposed time per step", "s", CLASSES,    "phases")
+OVERLAP         = Subject("Exposed and hidden time",     "time per step",         "s", EXPOSED,    "classes")
 TRAFFIC         = Subject("Traffic by tensor",           "traffic per step",      "B", DIRECTIONS, "tensors")
 ENERGY          = Subject("Energy by component",         "energy per step",       "J", PHASES,     "components")
 MACHINES_TIME   = Subject("Time by machine and phase",   "exposed time per step", "s", PHASES,     "machines", summed=False)
+MACHINES_CLASS  = Subject("Time by machine and class",   "exposed time per step", "s", CLASSES,    "machines", summed=False)
 MACHINES_ENERGY = Subject("Energy by machine and phase", "energy per step",       "J", PHASES,     "machines", summed=False)
 # fmt: on
 
@@ -61,10 +65,29 @@ def time_by_class(result: Result) -> go.Figure:
     return _stacked({key: parts[key] for key in sorted(parts, key=lambda key: _place(key[0]))}, TIME_BY_CLASS)
 
 
+def exposed_and_hidden(result: Result) -> go.Figure:
+    """Of each class what the step waits for, and what goes on behind a class before it: compute, synchronisation, copy."""
+    parts: dict[tuple[str, str], float] = {}
+    for name, (seen, hidden) in overlap(result).items():
+        parts |= {(name, "exposed"): seen, (name, "hidden"): hidden or 0.0}
+    if idle := result.by_class.get(IDLE):
+        parts[IDLE, IDLE] = idle.time_s
+    figure = _stacked(parts, OVERLAP)
+    told = "; ".join(f"{name} {text}" for name, text in classes(result))
+    return figure.update_layout(meta={"description": f"{OVERLAP.title} by class: {told}."}) if told else figure
+
+
 def traffic_by_tensor(result: Result, top: int = MOST_BARS) -> go.Figure:
     """Bytes moved for each tensor at each level, stacked by direction."""
-    by_level = sorted(result.traffic.items(), key=lambda pair: pair[0][0])
-    return _stacked({(f"{level}: {tensor}", way): float(count) for (level, tensor, way), count in by_level}, TRAFFIC, top)
+    tensors: dict[str, set[str]] = {}
+    for level, tensor, _ in result.traffic:
+        tensors.setdefault(level, set()).add(tensor)
+    parts: dict[tuple[str, str], float] = {}
+    for (level, tensor, way), count in sorted(result.traffic.items(), key=lambda pair: pair[0][0]):
+        many = len(tensors[level]) > MOST_TENSORS  # by layer: feature maps that are paged
+        bar = f"{level}: {len(tensors[level])} tensors" if many else f"{level}: {tensor}"
+        parts[bar, way] = parts.get((bar, way), 0.0) + count
+    return _stacked(parts, TRAFFIC, top)
 
 
 def energy_by_component(result: Result, top: int = MOST_BARS) -> go.Figure:
@@ -82,6 +105,12 @@ def time_by_machine(results: Sequence[Result]) -> go.Figure:
     """Exposed time of each machine, stacked by phase."""
     costs = {(name, phase): cost for name, result in _named(results) for phase, cost in result.by_phase.items()}
     return _stacked({key: cost.time_s for key, cost in costs.items()}, MACHINES_TIME)
+
+
+def classes_by_machine(results: Sequence[Result]) -> go.Figure:
+    """Exposed time of each machine, stacked by class: where a better part moves the bottleneck."""
+    costs = {(name, kind): cost for name, result in _named(results) for kind, cost in result.by_class.items()}
+    return _stacked({key: cost.time_s for key, cost in costs.items()}, MACHINES_CLASS)
 
 
 def energy_by_machine(results: Sequence[Result]) -> go.Figure:

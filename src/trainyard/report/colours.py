@@ -31,6 +31,7 @@ CLASSES: Mapping[str, str] = {
     "idle":            "#9A9A9A",
 }
 DIRECTIONS: Mapping[str, str] = {"read": "#0072B2", "write": "#E69F00", "spill": "#D55E00"}
+EXPOSED: Mapping[str, str] = {"exposed": "#0072B2", "hidden": "#A9C9DF", "idle": "#9A9A9A"}
 # fmt: on
 SPARE = ("#8C6BB1", "#B8860B", "#5F9EA0", "#C71585", "#708090")
 SMALL_TASKS = "#B9B9B9"
@@ -66,7 +67,9 @@ def styled(figure: go.Figure, title: str, description: str, *, x: str, y: str, h
     """Title, axis names with units, room for labels; `description` is what a reader who cannot see the plot is told."""
     figure.update_layout(
         template="none",
-        title={"text": title, "x": 0, "xanchor": "left", "xref": "container", "pad": {"l": 12}, "font": {"size": 16}},
+        title={"text": title, "font": {"size": 16}, "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"l": 12, "t": 14}},
+        title_xref="container",
+        title_yref="container",
         font={"family": "system-ui, sans-serif", "size": 12},
         height=height,
         margin={"l": 10, "r": 20, "t": 84, "b": 52},

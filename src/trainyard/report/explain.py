@@ -48,6 +48,9 @@ def _times(result: Result, chosen: Sequence[int], layer: str) -> Iterator[str]:
     time_s = time_ps * PICOSECOND / result.steps
     if not layer:
         yield f"time {result.headline}, {lines.rate(result.samples_per_s)}; busy {show(busy_s, 's')} over all resources"
+        told = [*lines.classes(result), *((lines.HOST, f"{text}") for text in lines.host_memory(result))]
+        width = max((len(name) for name, _ in told), default=0)
+        yield from (f"  {name:<{width}}  {text}" for name, text in told)
         return
     share = time_ps / result.time_ps if result.time_ps else 0.0
     yield f"time {show(time_s, 's')}, {percent(share)} of the step's {show(result.time_s, 's')}; busy {show(busy_s, 's')}"
@@ -56,9 +59,15 @@ def _times(result: Result, chosen: Sequence[int], layer: str) -> Iterator[str]:
 
 
 def _bounds(result: Result, chosen: Sequence[int]) -> Iterator[str]:
+    kinds: dict[str, set[str]] = {}
+    for row in chosen:
+        kinds.setdefault(result.rows.bound[row], set()).add(result.rows.kind[row])
     times: dict[str, int] = {}
     for row in chosen:
-        name = result.rows.bound[row] or "(not said)"
+        bound = result.rows.bound[row]
+        name = bound or "(not said)"
+        if len(kinds[bound]) > 1:  # a link that binds copies is another one than that of exchanges
+            name += f" ({result.rows.kind[row]})"
         times[name] = times.get(name, 0) + int(result.columns.time_ps[row])
     yield "bound by (share of exposed time)"
     yield from _shares({name: time * PICOSECOND / result.steps for name, time in times.items()}, "s")

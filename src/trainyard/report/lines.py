@@ -10,10 +10,13 @@ from dataclasses import dataclass, replace
 
 from trainyard.errors import BadInput
 from trainyard.ir.assumptions import Assumption
-from trainyard.results import IDLE, Axis, Cost, Result
+from trainyard.ir.plan import TaskClass
+from trainyard.report import nodes
+from trainyard.results import IDLE, PICOSECOND, Axis, Cost, Result
 from trainyard.units import show, unit_of_field
 
 DRAM = "dram"
+HOST, REMOTE = "host memory", "remote memory"
 NOBODY = {"layer": "(outside any layer)", "phase": "(no phase)", "resource": "(no resource)", "bound": "(not said)"}
 
 
@@ -141,7 +144,9 @@ def facts(result: Result) -> list[tuple[str, str]]:
         ("DRAM traffic per step", show(dram_bytes(result), "B")),
     ]
     found += [(f"{level} traffic per step", show(count, "B")) for level, count in result.traffic_bytes.items() if level != DRAM]
-    found += [(f"peak memory, {pool}", show(count, "B", binary=True)) for pool, count in result.peak_memory_bytes.items()]
+    found += [(f"peak memory, {pool}", show(count, "B", binary=True)) for pool, count in peaks(result)]
+    found += [(f"{HOST} bandwidth used", text) for text in host_memory(result)]
+    found += classes(result)
     if used is not None:
         found.append(("utilisation", f"{percent(used)} of {show(result.peaks.macs_per_s, 'MAC/s')}"))
     if result.cycles is not None:
@@ -149,6 +154,75 @@ def facts(result: Result) -> list[tuple[str, str]]:
         found.append(("cycles", f"{result.cycles:,}{at}"))
     if result.cycles and result.array_cycles is not None:
         found.append(("array busy", f"{result.array_cycles:,} cycles, {percent(result.array_cycles / result.cycles)} of them"))
+    return found
+
+
+def overlap(result: Result) -> dict[str, tuple[float, float | None]]:
+    """By class, compute first: seconds exposed, and seconds under way behind a class before it (None: no timeline tells)."""
+    exposed, timeline = result.by_class, result.timeline
+    found: dict[str, tuple[float, float | None]] = {}
+    for kind in TaskClass:
+        cost = exposed.get(str(kind))
+        if cost is None or not cost.busy_s:
+            continue
+        hidden = None
+        if timeline is not None:  # a class by itself is exposed whenever one of its tasks runs
+            alone = timeline.class_exposed(timeline.kinds == kind)[str(kind)] * PICOSECOND / result.steps
+            hidden = max(0.0, alone - cost.time_s)
+        found[str(kind)] = cost.time_s, hidden
+    return found
+
+
+def classes(result: Result) -> list[tuple[str, str]]:
+    """Of a system of several streams: what of compute, synchronisation and copies the step waits for, and what hides."""
+    found = overlap(result)
+    if len(found) < 2:
+        return []
+    told = [
+        (name, f"{show(seen, 's')} exposed" + (f", {show(hidden, 's')} hidden" if hidden else ""))
+        for name, (seen, hidden) in found.items()
+    ]
+    idle = result.by_class.get(IDLE)
+    return [*told, *([(IDLE, show(idle.time_s, "s"))] if idle is not None and idle.time_s else [])]
+
+
+def paged_bytes(result: Result) -> int:
+    """Bytes copied out to a second memory and back."""
+    moved = result.traffic_bytes
+    return moved.get(HOST, 0) + moved.get(REMOTE, 0)
+
+
+def host_bytes_per_s(result: Result) -> float:
+    """What devices that page to their host take of its memory's bandwidth, over the whole step."""
+    return result.traffic_bytes.get(HOST, 0) / result.time_s if result.time_s else 0.0
+
+
+def host_memory(result: Result) -> list[str]:
+    """The same in words, of each socket where there are several; empty where nothing is paged to a host."""
+    used, sockets = host_bytes_per_s(result), nodes.sockets(result.on)
+    if not used:
+        return []
+    text = show(used, "B/s") + (f" over {len(sockets)} sockets" if len(sockets) > 1 else "")
+    rates = {place.memory_bytes_per_s for place in sockets}
+    if len(rates) == 1 and (most := rates.pop()) is not None:
+        each = "each " if len(sockets) > 1 else ""
+        text += f", {each}{percent(used / len(sockets) / most)} of {show(most, 'B/s')}"
+    return [text]
+
+
+def peaks(result: Result) -> list[tuple[str, int]]:
+    """The most that each pool held; pools that differ in their number alone are one line.
+
+    The number of a device's pool stands last: `device memory 0`.
+    """
+    alike: dict[str, list[int]] = {}
+    for pool, count in result.peak_memory_bytes.items():
+        name, _, number = pool.rpartition(" ")
+        alike.setdefault(name if name and number.isdigit() else pool, []).append(count)
+    found = []
+    for name, counts in alike.items():
+        each = "" if len(counts) == 1 else f" ({'each' if len(set(counts)) == 1 else 'largest'} of {len(counts)})"
+        found.append((f"{name}{each}", max(counts)))
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any
 from trainyard._version import VERSION
 from trainyard.errors import BadInput
 from trainyard.files import write_text
-from trainyard.report import bars, lines, plots, tables
+from trainyard.report import lines, nodes, plots, tables
 from trainyard.report.lines import Breakdown, Line
 from trainyard.results import Result
 
@@ -72,13 +72,14 @@ def _result(result: Result, name: str, figures: dict[str, Any]) -> str:
         *(f"<div><dt>{escape(what)}</dt><dd>{escape(value)}</dd></div>" for what, value in lines.facts(result)),
         "</dl>",
         *(f'<p class="warning">{escape(note)}</p>' for note in result.notes),
+        *_node(result, name, figures),
         "<h3>By phase</h3>",
         _table(lines.breakdown(result, "phase"), bool(result.columns.energy)),
         "<h3>By layer</h3>",
         _table(lines.breakdown(result, "layer", MOST_LAYERS), bool(result.columns.energy)),
         "<h3>Plots</h3>",
         '<div class="plots">',
-        *(_plot(plot(result), f"{name}-{plot.__name__}", figures, broad=plot.__name__ in BROAD) for plot in plots.ALL),
+        *(_plot(plot(result), f"{name}-{plot.__name__}", figures, broad=plot.__name__ in BROAD) for plot in plots.telling(result)),
         "</div>",
         "<h3>Assumptions</h3>",
         _assumptions(result),
@@ -91,6 +92,19 @@ def _result(result: Result, name: str, figures: dict[str, Any]) -> str:
 
 def _config(result: Result) -> str:
     return json.dumps(dict(result.config), indent=2, ensure_ascii=False, default=str)
+
+
+def _node(result: Result, name: str, figures: dict[str, Any]) -> list[str]:
+    """The machine's link graph, drawn, and beside it what its streams wait for; nothing for a machine without a graph."""
+    if nodes.graph(result.on) is None:
+        return []
+    beside = [_plot(plot(result), f"{name}-{plot.__name__}", figures, broad=False) for plot in plots.of_node(result)]
+    try:
+        drawn, told = nodes.drawing(result.on, result.machine)
+    except BadInput as reason:  # too large
+        return ["<h3>Node</h3>", f'<p class="quiet">{escape(str(reason))}</p>', '<div class="plots">', *beside, "</div>"]
+    graph = f'<figure class="graph">{drawn}<figcaption>{escape(told)}</figcaption></figure>'
+    return ["<h3>Node</h3>", '<div class="plots">', graph, *beside, "</div>"]
 
 
 def _plot(figure: Any, name: str, figures: dict[str, Any], *, broad: bool) -> str:
@@ -153,21 +167,13 @@ def _assumptions(result: Result) -> str:
 
 def _comparison(results: Sequence[Result], figures: dict[str, Any]) -> str:
     first = results[0]
-    number = '<th scope="col" data-kind="number"><button type="button">{}</button></th>'
-    text = '<th scope="col" class="text"><button type="button">{}</button></th>'
-    heads = text.format("machine") + "".join(
-        (text if head in ("technology", "bound by") else number).format(head) for head in tables.COMPARED[1:]
+    columns = tables.compared(results)
+    heads = "".join(
+        f'<th scope="col" {"class=" if column.value is None else "data-kind="}'
+        f'"{"text" if column.value is None else "number"}"><button type="button">{escape(column.head)}</button></th>'
+        for column in columns
     )
-    rows = []
-    for result in results:
-        machine, *cells, node, bound = tables.comparison_cells(result, first)
-        values = (
-            result.time_s, lines.speedup(result, first), result.samples_per_s, lines.array_s(result) or 0.0, result.energy_j,
-            lines.dram_bytes(result), result.peaks.macs_per_s, result.peaks.dram_bytes_per_s,
-        )  # fmt: skip
-        middle = "".join(f'<td data-value="{value!r}">{escape(cell)}</td>' for value, cell in zip(values, cells, strict=True))
-        ends = "".join(f'<td class="text">{escape(cell)}</td>' for cell in (node, bound))
-        rows.append(f'<tr><th scope="row">{escape(machine)}</th>{middle}{ends}</tr>')
+    rows = [f"<tr>{''.join(_compared(column, result) for column in columns)}</tr>" for result in results]
     caption = f"<caption>Per training step; speedup is in samples/s over {escape(first.machine)}.</caption>"
     return "\n".join(
         [
@@ -177,11 +183,17 @@ def _comparison(results: Sequence[Result], figures: dict[str, Any]) -> str:
             *rows,
             "</tbody></table></div>",
             '<div class="plots" style="margin-top:1rem">',
-            _plot(bars.time_by_machine(results), "machines-time", figures, broad=False),
-            _plot(bars.energy_by_machine(results), "machines-energy", figures, broad=False),
+            *(_plot(plot(results), f"machines-{plot.__name__}", figures, broad=False) for plot in plots.side_by_side(results)),
             "</div>\n",
         ]
     )
+
+
+def _compared(column: tables.Column, result: Result) -> str:
+    text = escape(column.cell(result))
+    if column.value is not None:
+        return f'<td data-value="{column.value(result)!r}">{text}</td>'
+    return f'<th scope="row">{text}</th>' if column.head == "machine" else f'<td class="text">{text}</td>'
 
 
 def notebook(result: Result, top: int = 10) -> str:

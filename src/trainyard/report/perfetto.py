@@ -77,7 +77,8 @@ def _slices(result: Result, found: Tasks, thread: npt.NDArray[np.int64]) -> Iter
                 arguments[f"{level} bytes of the op"] = count
         if macs := sum(int(result.columns.macs[row]) for row in who.rows):
             arguments["MACs of the op"] = macs
-        return f'"name":{_json(who.op or found.tracks[track])},"cat":{_json(found.kinds[kind])},"args":{_json(arguments)}'
+        name = ": ".join(word for word in (who.layer, who.op or found.tracks[track]) if word)
+        return f'"name":{_json(name)},"cat":{_json(found.kinds[kind])},"args":{_json(arguments)}'
 
     order = np.lexsort((found.start_ps, thread))
     order = order[found.end_ps[order] > found.start_ps[order]]

@@ -1,15 +1,26 @@
 """Every plot of a result: functions that return a plotly figure with units on its axes.
 
->>> [plot.__name__ for plot in ALL]
-['time_by_layer', 'time_by_class', 'energy_by_component', 'roofline', 'traffic_by_tensor', 'timeline', 'memory_over_time']
+>>> [plot.__name__ for plot in ALL][:4]
+['time_by_layer', 'time_by_class', 'exposed_and_hidden', 'energy_by_component']
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from trainyard.report.bars import energy_by_component, time_by_class, time_by_layer, traffic_by_tensor
+from trainyard.report import nodes
+from trainyard.report.bars import (
+    classes_by_machine,
+    energy_by_component,
+    energy_by_machine,
+    exposed_and_hidden,
+    time_by_class,
+    time_by_layer,
+    time_by_machine,
+    traffic_by_tensor,
+)
+from trainyard.report.lines import overlap
 from trainyard.report.roofline import roofline
 from trainyard.report.spans import memory_over_time, timeline
 
@@ -18,9 +29,11 @@ if TYPE_CHECKING:
 
     from trainyard.results import Result
 
-ALL: tuple[Callable[[Result], go.Figure], ...] = (
+Plot = Callable[["Result"], "go.Figure"]
+ALL: tuple[Plot, ...] = (
     time_by_layer,
     time_by_class,
+    exposed_and_hidden,
     energy_by_component,
     roofline,
     traffic_by_tensor,
@@ -28,6 +41,27 @@ ALL: tuple[Callable[[Result], go.Figure], ...] = (
     memory_over_time,
 )
 
+
+def of_node(result: Result) -> tuple[Plot, ...]:
+    """Those that stand beside the drawing of a node: what its streams wait for, and how full its memories are."""
+    if nodes.graph(result.on) is None:
+        return ()
+    return (exposed_and_hidden, memory_over_time) if len(overlap(result)) > 1 else (memory_over_time,)
+
+
+def telling(result: Result) -> tuple[Plot, ...]:
+    """The others that say something of this result: with compute alone, nothing is hidden."""
+    silent = () if len(overlap(result)) > 1 else (exposed_and_hidden,)
+    return tuple(plot for plot in ALL if plot not in (*of_node(result), *silent))
+
+
+def side_by_side(results: Sequence[Result]) -> tuple[Callable[[Sequence[Result]], go.Figure], ...]:
+    """Plots of several machines."""
+    several = any(len(overlap(result)) > 1 for result in results)
+    return (time_by_machine, *([classes_by_machine] if several else []), energy_by_machine)
+
+
 __all__ = [
-    "ALL", "energy_by_component", "memory_over_time", "roofline", "time_by_class", "time_by_layer", "timeline", "traffic_by_tensor",
+    "ALL", "classes_by_machine", "energy_by_component", "energy_by_machine", "exposed_and_hidden", "memory_over_time", "of_node",
+    "roofline", "side_by_side", "telling", "time_by_class", "time_by_layer", "time_by_machine", "timeline", "traffic_by_tensor",
 ]  # fmt: skip

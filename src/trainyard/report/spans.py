@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 Span = tuple[int, int, int, str]
 """(track, start in ps, end in ps, what hovering says)"""
 MOST_TASKS = 1500
-MOST_TRACKS = 24
+MOST_TRACKS = 32
 RUNS_PER_TRACK = 400
 MOST_TIMES = 1000
 NO_TIMELINE = "this result carries no timeline (it was added, scaled or read from a file)."
@@ -122,7 +123,7 @@ def memory_over_time(result: Result, most: int = MOST_TIMES) -> go.Figure:
     import plotly.graph_objects as go
 
     title = "Memory over time"
-    pools = [(pool, times, held) for pool, times, held in memory(result) if len(times)]
+    pools = _different((pool, times, held) for pool, times, held in memory(result) if len(times))
     if not pools or not any(held.any() for _, _, held in pools):
         return empty(title, f"Memory over time: {'no pool was used.' if result.timeline is not None else NO_TIMELINE}")
     highest = max(int(held.max()) for _, _, held in pools)
@@ -156,6 +157,20 @@ def memory_over_time(result: Result, most: int = MOST_TIMES) -> go.Figure:
     figure.update_yaxes(rangemode="tozero")
     sentence = "Memory over time: " + ", ".join(_holds(pool, int(held.max())) for pool, _, held in pools)
     return styled(figure, title, f"{sentence}.", x=f"time [{time_unit}]", y=f"memory held [{bytes_unit}]")
+
+
+def _different(pools: Iterable[tuple[Pool, Integers, Integers]]) -> list[tuple[Pool, Integers, Integers]]:
+    """Equal curves, such as those of devices that do the same, are one."""
+    alike: dict[tuple[str, int | None, bytes, bytes], list[tuple[Pool, Integers, Integers]]] = {}
+    for pool, times, held in pools:
+        alike.setdefault((pool.name.rstrip(" 0123456789"), pool.capacity_bytes, times.tobytes(), held.tobytes()), []).append(
+            (pool, times, held)
+        )
+    return [
+        (replace(pool, name=f"{pool.name} ({len(same)} alike)") if len(same) > 1 else pool, times, held)
+        for same in alike.values()
+        for pool, times, held in same[:1]
+    ]
 
 
 def _holds(pool: Pool, peak: int) -> str:

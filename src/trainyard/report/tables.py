@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput
+from trainyard.ir.plan import TaskClass
 from trainyard.report import lines
 from trainyard.report.lines import Breakdown, Line
 from trainyard.units import show as quantity
@@ -22,19 +24,7 @@ COLUMNS = ("time", "share", "busy", "energy", "DRAM", "MACs", "bound by")
 LEAST_NEEDED = ("busy", "MACs", "energy", "DRAM", "bound by")
 """Columns that a narrow terminal leaves out, in this order: a number is never cut."""
 PIPED_WIDTH = 120
-COMPARED = (
-    "machine",
-    "time",
-    "speedup",
-    "throughput",
-    "array busy",
-    "energy",
-    "DRAM traffic",
-    "peak",
-    "DRAM bandwidth",
-    "technology",
-    "bound by",
-)
+NOTHING = "-"
 
 
 def show(result: Result, by: Axis = "layer", top: int = 20, console: Console | None = None) -> None:
@@ -71,7 +61,8 @@ def compare(results: Sequence[Result], console: Console | None = None) -> None:
     console = _console(console)
     first = results[0]
     console.print(Text(f"{first.workload}, batch {first.batch}: speedup is in samples/s over {first.machine}", "bold"))
-    grid = [list(COMPARED), *(comparison_cells(result, first) for result in results)]
+    columns = compared(results)
+    grid = [[column.head for column in columns], *([column.cell(result) for column in columns] for result in results)]
     width = sum(max(map(len, column)) + 2 for column in zip(*grid, strict=True))
     if width > console.width:  # too wide with a row for each machine: a column for each
         grid = [list(column) for column in zip(*grid, strict=True)]
@@ -87,21 +78,65 @@ def compare(results: Sequence[Result], console: Console | None = None) -> None:
         _say(console, f"{result.machine}: {lines.provenance(result)}", style="dim")
 
 
-def comparison_cells(result: Result, first: Result) -> list[str]:
-    """The cells of one machine, in the order of `compare`'s columns."""
-    return [
-        result.machine,
-        result.headline,
-        f"{lines.speedup(result, first):.2f} x",
-        lines.rate(result.samples_per_s),
-        lines.array_text(result, first),
-        quantity(result.energy_j, "J") if result.columns.energy else "not modelled",
-        quantity(lines.dram_bytes(result), "B"),
-        quantity(result.peaks.macs_per_s, "MAC/s"),
-        quantity(result.peaks.dram_bytes_per_s, "B/s"),
-        result.peaks.technology or "not said",
-        lines.bound_by(result),
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column of a comparison: what it says of a machine, and the number that it is sorted by (None: its text)."""
+
+    head: str
+    cell: Callable[[Result], str]
+    value: Callable[[Result], float] | None = None
+
+
+def compared(results: Sequence[Result]) -> list[Column]:
+    """The columns of a comparison, without those that say nothing of any of these machines."""
+    first = results[0]
+    # fmt: off
+    columns = [
+        Column("machine",        lambda r: r.machine),
+        Column("time",           lambda r: r.headline,                                lambda r: r.time_s),
+        Column("speedup",        lambda r: f"{lines.speedup(r, first):.2f} x",        lambda r: lines.speedup(r, first)),
+        Column("throughput",     lambda r: lines.rate(r.samples_per_s),               lambda r: r.samples_per_s),
+        *_classes(results),
+        Column("array busy",     lambda r: lines.array_text(r, first),                lambda r: lines.array_s(r) or 0.0),
+        Column("energy",         _energy,                                             lambda r: r.energy_j),
+        Column("DRAM traffic",   lambda r: quantity(lines.dram_bytes(r), "B"),        lines.dram_bytes),
+        Column("paged",          lambda r: _some(lines.paged_bytes(r), "B"),          lines.paged_bytes),
+        Column("host memory",    lambda r: _some(lines.host_bytes_per_s(r), "B/s"),   lines.host_bytes_per_s),
+        Column("peak",           lambda r: quantity(r.peaks.macs_per_s, "MAC/s"),     lambda r: r.peaks.macs_per_s),
+        Column("DRAM bandwidth", lambda r: quantity(r.peaks.dram_bytes_per_s, "B/s"), lambda r: r.peaks.dram_bytes_per_s),
+        Column("technology",     lambda r: r.peaks.technology or "not said"),
+        Column("bound by",       lines.bound_by),
     ]
+    # fmt: on
+    return [column for column in columns if any(column.cell(result) != NOTHING for result in results)]
+
+
+def _classes(results: Sequence[Result]) -> list[Column]:
+    """The time that a step waits for each class: how a better part moves the bottleneck. Only where some step has two."""
+    found = [lines.overlap(result) for result in results]
+    if all(len(one) < 2 for one in found):
+        return []
+    return [_exposed(str(kind)) for kind in TaskClass if any(str(kind) in one for one in found)]
+
+
+def _exposed(name: str) -> Column:
+    def seconds(result: Result) -> float:
+        return result.by_class[name].time_s if name in result.by_class else 0.0
+
+    def text(result: Result) -> str:
+        if name not in result.by_class:
+            return NOTHING
+        return f"{quantity(seconds(result), 's')} ({lines.percent(seconds(result) / result.time_s)})"
+
+    return Column(f"exposed {name}", text, seconds)
+
+
+def _energy(result: Result) -> str:
+    return quantity(result.energy_j, "J") if result.columns.energy else "not modelled"
+
+
+def _some(amount: float, unit: str) -> str:
+    return quantity(amount, unit) if amount else NOTHING
 
 
 def cells(line: Line, *, energy: bool = True) -> list[str]:

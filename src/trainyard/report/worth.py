@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trainyard.errors import TrainyardError
 from trainyard.report.lines import percent
 from trainyard.results import Result
-from trainyard.units import show, unit_of_field
+from trainyard.units import parse, show, unit_of_field
 
 ENDINGS = ("_hz", "_bytes_per_s", "_bytes", "_macs_per_s", "_flop_per_s")
 COUNTS = frozenset(
     {
-        "rows", "columns", "elements", "lanes", "depth", "tiles", "dpes", "multipliers", "bandwidth", "macs_per_element",
+        "rows", "columns", "dimms", "elements", "lanes", "depth", "tiles", "dpes", "multipliers", "bandwidth", "macs_per_element",
         "macs_per_cycle", "units",
     }
 )  # fmt: skip
 SIZES_OF_THINGS = (
     "accumulator_bytes", "bucket_bytes", "burst_bytes", "element_bytes", "line_bytes", "message_bytes", "page_bytes",
-    "sector_bytes", "transaction_bytes",
+    "request_bytes", "sector_bytes", "transaction_bytes",
 )  # fmt: skip
 """Fields that end like a capacity and are none: more of them is not more of a resource."""
+GRAPH = "graph"
+GRAPH_SAYS = ("link_bytes_per_s",)
+"""Fields of a system that mean nothing where it is given by a graph of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +36,8 @@ class Worth:
     path: str
     before: float
     after: float
-    change: float | None
-    step_change: float | None
+    change: float | None = None
+    step_change: float | None = None
     error: str = ""
 
     @property
@@ -43,25 +46,43 @@ class Worth:
 
     def text(self) -> str:
         """`dram_bytes_per_s 150 GB/s -> 165 GB/s (+10 %)`."""
-        unit = unit_of_field(self.path)
+        unit = unit_of_field(self.path.replace(".", "_"))
         binary = unit == "B"
         old, new = (f"{v:g}" if unit is None else show(v, unit, binary=binary) for v in (self.before, self.after))
         return f"{self.path} {old} -> {new} (+{percent(self.raised)})"
 
 
-def resources(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+def resources(config: Mapping[str, Any], prefix: str = "", outer: frozenset[str] = frozenset()) -> Iterator[tuple[str, float]]:
     """The fields of a machine that are amounts of something, by path, in the order of the config.
+
+    A field that the machine around a part has too (a node's links and its memory-nodes' links) is the machine's.
 
     >>> list(resources({"clock_hz": 1e9, "order": "plain", "array": {"type": "systolic", "rows": 128}}))
     [('clock_hz', 1000000000.0), ('array.rows', 128)]
     """
     for name, value in config.items():
         if isinstance(value, Mapping):
-            yield from resources(value, f"{prefix}{name}.")
-        elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
+            yield from resources(value, f"{prefix}{name}.", outer | config.keys())
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
             continue
-        elif name in COUNTS or (name.endswith(ENDINGS) and not name.endswith(SIZES_OF_THINGS)):
+        if name in outer or (name in GRAPH_SAYS and GRAPH in config):
+            continue
+        if name in COUNTS or (name.endswith(ENDINGS) and not name.endswith(SIZES_OF_THINGS)):
             yield f"{prefix}{name}", value
+
+
+def graph_resources(config: Mapping[str, Any]) -> Iterator[tuple[str, float, Mapping[str, Any]]]:
+    """Of a machine that is given by its graph: its wires and its memories by their rate, and the graph with a tenth more of it."""
+    graph = config.get(GRAPH)
+    if not isinstance(graph, Mapping):
+        return
+    for rows, key in (("wires", "bytes_per_s"), ("places", "memory_bytes_per_s")):
+        rates = [parse(row[key], "B/s") if key in row else None for row in graph.get(rows, ())]
+        for rate in dict.fromkeys(rates):
+            if rate is not None:
+                pairs = zip(graph[rows], rates, strict=True)
+                more = [{**row, key: raised(rate)} if own == rate else row for row, own in pairs]
+                yield f"{GRAPH}.{rows}.{key}", rate, {GRAPH: {**graph, rows: more}}
 
 
 def raised(value: float) -> float:
@@ -86,13 +107,14 @@ def worths(result: Result, layer: str = "") -> list[Worth]:
         return []
     found = []
     before_s = layer_time_s(result, layer)
-    for path, value in resources(result.config):
-        more = raised(value)
+    fields = ((path, value, {path: raised(value)}) for path, value in resources(result.config))
+    for path, value, changes in (*fields, *graph_resources(result.config)):
+        worth = Worth(path=path, before=value, after=raised(value))
         try:
-            again = result.rerun({path: more})
+            again = result.rerun(changes)
         except TrainyardError as problem:
-            found.append(Worth(path=path, before=value, after=more, change=None, step_change=None, error=str(problem)))
+            found.append(replace(worth, error=str(problem)))
             continue
         change = layer_time_s(again, layer) / before_s - 1.0 if before_s else 0.0
-        found.append(Worth(path=path, before=value, after=more, change=change, step_change=again.time_s / result.time_s - 1.0))
+        found.append(replace(worth, change=change, step_change=again.time_s / result.time_s - 1.0))
     return sorted(found, key=lambda worth: (worth.change is None, worth.change or 0.0))

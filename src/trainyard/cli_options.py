@@ -1,0 +1,38 @@
+"""The options that several commands share: one meaning and one line of help each."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from trainyard.errors import BadInput
+
+
+def writable(option: typer.CallbackParam, path: str | None) -> str | None:
+    """A file that cannot be written must not cost a run first."""
+    if path is None or (path == "-" and option.name == "json_path"):
+        return path
+    if path in ("", "-"):
+        raise BadInput(f"--{str(option.name).removesuffix('_path')} '{path}': name a file (only --json prints to stdout with -)")
+    if not os.path.isdir(folder := os.path.dirname(path) or "."):
+        raise BadInput(f"cannot write {path}: there is no folder {folder}")
+    return path
+
+
+# fmt: off
+Workload = Annotated[str, typer.Argument(help="Zoo model, Step (.json), SCALE-Sim .csv or file.py:function.", show_default=False)]
+Machine  = Annotated[str, typer.Option("--on", help="Machine: name, name(key=value,...), .toml or .cfg file.", show_default=False)]
+Batch    = Annotated[int | None, typer.Option(min=1, help="Batch size; the workload's own by default.")]
+Parallel = Annotated[str | None, typer.Option(help="How a system divides the work: data, model or mixed.")]
+Dpus     = Annotated[int | None, typer.Option(min=1, help="Number of DPUs of a PIM system.")]
+Zeros    = Annotated[str | None, typer.Option("--masks", help="Zeros: a file of `record`, or sparsity(A=0.6,G=0.5,seed=1).")]
+MasksAt  = Annotated[int | None, typer.Option("--at", min=0, help="Training step of a masks file; its first by default.")]
+Forward  = Annotated[bool, typer.Option("--inference", help="The forward pass alone.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field: array.rows=64, dram='75 GB/s'. May repeat.")]
+Json     = Annotated[str | None, typer.Option("--json", callback=writable, help="Write JSON: a file, or - for stdout alone.")]
+Html     = Annotated[str | None, typer.Option("--html", callback=writable, help="Write a self-contained HTML page.")]
+Axis     = Annotated[str, typer.Option("--by", help="Group by layer, phase, resource, kind, op or bound.")]
+Top      = Annotated[int, typer.Option(min=1, help="Rows of the table.")]
+# fmt: on

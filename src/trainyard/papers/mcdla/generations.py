@@ -1,0 +1,89 @@
+"""Fig. 2: four CNNs on one device of five generations, and what paging over PCIe gen3 adds.
+
+The paper names no device. Assumed: the best training accelerator of each generation up to its time, NVIDIA's K40, M40, P100 and
+V100 and Google's TPUv2. Each is the device of Table II with its data sheet's peak and bandwidth: Table II has V100's 125 TFLOPS as
+125 MACs x 1024 elements x 1 GHz, and so are the others counted, the array clocked to the peak. Two FLOPs a MAC halve all clocks
+(`flops_per_mac`). Links, buffers and the policy stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+
+from trainyard.papers.ledger import Measured
+from trainyard.papers.mcdla import DC_DLA, DEVICE
+from trainyard.papers.mcdla.measuring import CNNS, Networks, ahead, listed, matrix, ran
+from trainyard.systems.node import DeviceCentric
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """What a data sheet says of one device."""
+
+    name: str
+    year: int
+    flops: float
+    dram_bytes_per_s: float
+
+
+# fmt: off
+GENERATIONS = (
+    Generation("K40",   2013,   4.29e12,  288e9),  # NVIDIA Tesla K40 board specification: fp32 at base clock
+    Generation("M40",   2015,   6.84e12,  288e9),  # NVIDIA Tesla M40 data sheet: 7 TFLOPS fp32; 3072 cores x 2 x 1.114 GHz
+    Generation("P100",  2016,  21.2e12,   732e9),  # NVIDIA Tesla P100 data sheet, SXM2: fp16
+    Generation("V100",  2017, 125e12,     900e9),  # NVIDIA Tesla V100 data sheet, SXM2: tensor cores; Table II
+    Generation("TPUv2", 2017, 180e12,    2400e9),  # Google, I/O 2017: a board; Jouppi et al., CACM 63(7), 2020: 4 x 600 GB/s
+)
+# fmt: on
+BATCH = 64  # assumed: one device's share of Sec. IV's 512; what one device runs is not said
+
+
+def node(generation: Generation, *, paged: bool, flops_per_mac: int = 1) -> DeviceCentric:
+    """One device alone on PCIe gen3 x16."""
+    peak = generation.flops / flops_per_mac
+    device = replace(
+        DEVICE, clock_hz=peak / DEVICE.array.peak_macs_per_cycle, dram_bytes_per_s=generation.dram_bytes_per_s
+    )  # fmt: skip
+    return replace(DC_DLA, device=device, devices=1, overlay="all" if paged else "off")
+
+
+@cache
+def times(network: str, *, paged: bool, flops_per_mac: int = 1) -> Mapping[str, float]:
+    """Seconds of a step on each generation."""
+    every = [
+        node(one, paged=both, flops_per_mac=flops_per_mac) for one in GENERATIONS for both in (False, True)
+    ]  # fmt: skip
+    ahead(matrix(every, CNNS, ("data",), (BATCH,)))
+    return {
+        one.name: ran(node(one, paged=paged, flops_per_mac=flops_per_mac), network, "data", BATCH).time_s for one in GENERATIONS
+    }  # fmt: skip
+
+
+def faster(flops_per_mac: int = 1) -> Networks:
+    """How many times the last is faster than the first, nothing paged."""
+    found = {}
+    for network in CNNS:
+        spent = times(network, paged=False, flops_per_mac=flops_per_mac)
+        found[network] = spent[GENERATIONS[0].name] / spent[GENERATIONS[-1].name]
+    return found
+
+
+def overheads(network: str) -> Mapping[str, float]:
+    """Per cent that paging adds to a step, by generation."""
+    plain, paged = times(network, paged=False), times(network, paged=True)
+    return {name: 100 * (paged[name] / plain[name] - 1) for name in plain}
+
+
+def _faster() -> Measured:
+    found, other = faster(), faster(2)
+    last = ", ".join(f"{name} {overheads(CNNS[-1])[name]:.0f}" for name in (one.name for one in GENERATIONS))
+    return Measured(
+        [min(found.values()), max(found.values())],
+        note=f"{GENERATIONS[0].name} to {GENERATIONS[-1].name}, batch {BATCH}: {listed(found, 1)}; with two FLOPs a MAC "
+        f"{listed(other, 1)}. {CNNS[-1]}, per cent that paging adds: {last}. Assumed: the five devices; the paper names none",
+    )
+
+
+EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {"mcdla.device_generations": _faster}

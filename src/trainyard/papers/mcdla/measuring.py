@@ -1,0 +1,194 @@
+"""Runs of the eight networks (Table III) on nodes: time of a step, what its parts would take alone, bytes of host memory.
+
+`trainyard run MODEL --on NODE --batch 512 --parallel data` gives the same time. Runs are kept: experiments share them. All designs
+of one network come one after the other, so that the devices' costs are found once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import groupby
+from statistics import fmean
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+import numpy as np
+
+from trainyard.ir import Step
+from trainyard.ir.plan import TaskClass
+from trainyard.papers.mcdla.printed import harmonic
+from trainyard.papers.processes import workers
+from trainyard.results import PICOSECOND
+from trainyard.runs import run
+from trainyard.systems.backing import backings
+from trainyard.systems.node import Node
+from trainyard.timeline import Timeline
+from trainyard.workloads import zoo
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Parallel = Literal["data", "model"]
+PARALLEL: tuple[Parallel, ...] = ("data", "model")
+CNNS = ("alexnet", "googlenet", "vgg19", "resnet34")  # Table III: AlexNet, GoogLeNet, VGG-E, ResNet
+RNNS = ("rnn-gemv", "lstm-1", "lstm-2", "gru")  # Table III
+NETWORKS = (*CNNS, *RNNS)
+BATCH = 512  # Sec. IV
+HOST = "host memory"
+
+Networks = Mapping[str, float]
+"""A figure of each network."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """A step on a node. Of each class, `alone_s` are all durations of one device and `exposed_s` is what no earlier class hides.
+
+    `host_bytes` are those of all sockets, `host_peak` the largest number of bytes a second at one of them.
+    """
+
+    time_s: float
+    alone_s: Mapping[str, float]
+    exposed_s: Mapping[str, float]
+    host_bytes: int
+    host_peak: float
+    memory_bytes: int
+
+    @property
+    def compute_s(self) -> float:
+        return self.alone_s.get("compute", 0.0)
+
+    @property
+    def synchronisation_s(self) -> float:
+        return self.alone_s.get("synchronisation", 0.0)
+
+    @property
+    def copy_s(self) -> float:
+        return self.alone_s.get("copy", 0.0)
+
+
+class Asked(NamedTuple):
+    """A run that can be asked for."""
+
+    network: str
+    batch: int
+    node: Node
+
+
+def asked(node: Node, network: str, parallel: Parallel, batch: int = BATCH) -> Asked:
+    return Asked(network, batch, replace(node, parallel=parallel))
+
+
+def ran(node: Node, network: str, parallel: Parallel, batch: int = BATCH) -> Ran:
+    wanted = asked(node, network, parallel, batch)
+    found = _kept().get(wanted)
+    return found or _kept().setdefault(wanted, of(wanted))
+
+
+def of(wanted: Asked) -> Ran:
+    result = run(_step(wanted.network, wanted.batch), wanted.node)
+    timeline = result.timeline
+    assert timeline is not None  # it was just run
+    simulated = sum(name.startswith("device ") for name in timeline.stream_names)
+    busy = {str(kind): int(timeline.busy_ps[timeline.kinds == kind].sum()) * PICOSECOND for kind in TaskClass}
+    moved = result.traffic_bytes
+    return Ran(
+        time_s=result.time_s,
+        alone_s={name: spent / (1 if name == "synchronisation" else simulated) for name, spent in busy.items()},
+        exposed_s={name: spent * PICOSECOND for name, spent in timeline.class_exposed().items()},
+        host_bytes=moved.get(HOST, 0),
+        host_peak=_copying(timeline) / simulated * at_socket(wanted.node) if HOST in moved else 0.0,
+        memory_bytes=max(result.peak_memory_bytes.values(), default=0),
+    )
+
+
+@cache
+def _step(network: str, batch: int) -> Step:
+    return zoo.load(network, batch=batch)
+
+
+def at_socket(node: Node) -> float:
+    """Bytes a second at a socket while all its devices copy one way."""
+    rates: dict[str, float] = {}
+    for stores in backings(node.topology).values():
+        for store in stores:
+            rates[store.place] = rates.get(store.place, 0.0) + store.bytes_per_s
+    return max(rates.values(), default=0.0)
+
+
+def _copying(timeline: Timeline) -> int:
+    """The largest number of copies under way at once: for each device one, or one each way."""
+    chosen = timeline.kinds == TaskClass.COPY
+    begins, ends = timeline.starts_ps[chosen], timeline.ends_ps[chosen]
+    begins, ends = begins[ends > begins], ends[ends > begins]
+    turns: npt.NDArray[np.int64] = np.sort(np.concatenate([begins * 2 + 1, ends * 2]))  # an end before a start at the same time
+    if not len(turns):
+        return 0
+    return int(np.cumsum(np.where(turns % 2 == 1, 1, -1)).max())
+
+
+@cache
+def _kept() -> dict[Asked, Ran]:
+    return {}
+
+
+def matrix(
+    nodes: Iterable[Node],
+    networks: Sequence[str] = NETWORKS,
+    parallels: Sequence[Parallel] = PARALLEL,
+    batches: Sequence[int] = (BATCH,),
+) -> list[Asked]:
+    """All of them, a network's designs one after the other."""
+    chosen = [*nodes]
+    return [
+        asked(node, network, parallel, batch)
+        for network in networks for batch in batches for parallel in parallels for node in chosen
+    ]  # fmt: skip
+
+
+def ahead(wanted: Iterable[Asked]) -> None:
+    """Runs on several cores at once, so that `ran` finds them. Without it they are run one by one."""
+    missing = [one for one in dict.fromkeys(wanted) if one not in _kept()]
+    groups = [[*group] for _, group in groupby(missing, key=lambda one: (one.network, one.batch, one.node.parallel))]
+    pool = workers() if len(groups) > 1 else None
+    if pool is None:
+        return
+    groups.sort(key=lambda group: -len(group) * len(_step(group[0].network, group[0].batch)))  # the longest first
+    try:
+        for group, found in zip(groups, pool.map(several, groups), strict=True):
+            _kept().update(zip(group, found, strict=True))
+    except BrokenProcessPool:  # one was killed: each run is then made where it is asked for
+        return
+
+
+def several(wanted: Sequence[Asked]) -> list[Ran]:
+    return [*map(of, wanted)]
+
+
+# ---- figures of all networks
+def each(what: Callable[[str], float], networks: Iterable[str] = NETWORKS) -> Networks:
+    return {network: what(network) for network in networks}
+
+
+def speedups(fast: Node, slow: Node, parallel: Parallel, networks: Sequence[str] = NETWORKS, batch: int = BATCH) -> Networks:
+    ahead(matrix((slow, fast), networks, (parallel,), (batch,)))
+    return each(
+        lambda network: ran(slow, network, parallel, batch).time_s / ran(fast, network, parallel, batch).time_s, networks
+    )  # fmt: skip
+
+
+def mean(values: Networks) -> float:
+    """Harmonic, as Sec. V says of all of them."""
+    return harmonic(values.values())
+
+
+def means(*values: Networks) -> str:
+    """The other mean and the largest, for a note."""
+    every = [value for one in values for value in one.values()]
+    return f"harmonic mean {harmonic(every):.2f}, arithmetic {fmean(every):.2f}, least {min(every):.2f}, most {max(every):.2f}"
+
+
+def listed(values: Networks, digits: int = 2) -> str:
+    return ", ".join(f"{network} {value:.{digits}f}" for network, value in values.items())

@@ -1,0 +1,282 @@
+"""Scale-up and scale-out (Sec. VI, future work; Fig. 15): planes of switches to 1024 devices beside message passing between nodes.
+
+Weak scaling: every device keeps its batch, so that a step should take as long as on one device alone; efficiency is that one's time
+over ours. The paper prints no figure for any of it: all numbers here are ours. `video_captions` is Sec. V-E's kind of network, on
+devices of 16 GB, with the pool and without.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from trainyard.errors import BadInput
+from trainyard.papers.drawing import Series, drawn
+from trainyard.papers.mcdla import DC_DLA, DEVICE, MCDLA_B
+from trainyard.parts.memory_node import MemoryNode
+from trainyard.report.colours import PHASES, SPARE
+from trainyard.results import Result
+from trainyard.runs import run
+from trainyard.systems.cluster import Cluster
+from trainyard.systems.node import Node
+from trainyard.systems.plane import Plane, Switched
+from trainyard.systems.single import Single
+from trainyard.workloads import zoo
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+# fmt: off
+SWITCHED_NODE = Switched(
+    device           = DEVICE,
+    devices          = 16,            # Sec. V-D: like DGX-2, 2 PFLOPS
+    links            = 6,             # Sec. V-D: 2.4 TB/s over 16 devices are six links of 25 GB/s each
+    link_bytes_per_s = 25e9,          # Table II
+    planes           = 6,             # A. Ishii et al., Hot Chips 2018: six NVSwitches a board, one link of each device to each
+    memory_nodes     = 16,            # Sec. III-B: as many memory-nodes as device-nodes
+    memory_node      = MemoryNode(),  # Table II
+)
+PLANES = Plane(
+    device           = DEVICE,
+    devices          = 256,           # Sec. VI: hundreds of device-nodes
+    devices_per_node = 8,             # Sec. IV
+    memory_per_node  = 8,             # Sec. III-B: as many memory-nodes as device-nodes
+    links            = 6,             # Table II
+    link_bytes_per_s = 25e9,          # Table II
+    planes           = 6,             # as DGX-2's: one link of each device to each plane
+    radix            = 64,            # NVIDIA H100 white paper, 2022: third NVSwitch, 64 ports (the first, 2018, has 18)
+    memory_node      = MemoryNode(),  # Table II
+)
+INFINIBAND = Cluster(
+    device           = DEVICE,
+    devices          = 256,           # as PLANES
+    devices_per_node = 8,             # Sec. IV
+    links            = 6,             # Table II
+    link_bytes_per_s = 25e9,          # Table II
+    nics             = 4,             # NVIDIA, DGX best practices: DGX-1 has four EDR cards, one beside two GPUs
+    nic_bytes_per_s  = 12.5e9,        # InfiniBand Trade Association: EDR, four lanes, 100 Gb/s of data
+    nic_latency_s    = 2e-6,          # assumed: between device memories, MPI's included; between hosts about 1 us
+    memory_node      = MemoryNode(),  # Table II
+)
+INFINIBAND_HDR = replace(INFINIBAND,
+    nic_bytes_per_s  = 25e9,          # InfiniBand Trade Association: HDR, four lanes, 200 Gb/s of data
+    pcie_bytes_per_s = 24e9,          # assumed: an HDR card needs PCIe gen4, twice gen3's 12 GB/s
+)
+ETHERNET = replace(INFINIBAND,
+    nics             = 1,             # assumed: one fast card a node, as most servers have
+    nic_bytes_per_s  = 12.5e9,        # IEEE 802.3ba-2010: 100 Gb/s
+    nic_latency_s    = 10e-6,         # assumed: TCP and MPI; 1.9 us with the kernel passed by (J. Squyres, Cisco, 2014, 40 Gb/s)
+    staged           = True,          # assumed: TCP reads host memory, not the devices'
+)
+
+BATCHES = {"resnet50": 32, "vgg16": 32, "bert-large": 8}  # assumed: samples a device; what fits 16 GB without paging
+SIZES = (8, 16, 64, 256, 1024)
+FABRICS: Mapping[str, Node] = {
+    "planes: halving and doubling":  replace(PLANES, recast="halving_doubling"),
+    "planes: hierarchical":          replace(PLANES, recast="hierarchical"),
+    "planes: trees":                 replace(PLANES, recast="tree"),
+    "planes: torus":                 replace(PLANES, recast="torus"),
+    "planes: ring":                  replace(PLANES, recast="ring"),
+    "HDR InfiniBand, MC-DLA nodes":  INFINIBAND_HDR,
+    "EDR InfiniBand, MC-DLA nodes":  INFINIBAND,
+    "100 Gb Ethernet, MC-DLA nodes": ETHERNET,
+    "EDR InfiniBand, DC-DLA nodes":  replace(INFINIBAND, design="device-centric"),
+    "100 Gb Ethernet, DC-DLA nodes": replace(ETHERNET, design="device-centric"),
+}
+# fmt: on
+Mode = Literal["off", "all"]
+MODES: Mapping[Mode, str] = {"off": "nothing paged", "all": "all feature maps paged"}
+COLOURS = (PHASES["forward"], PHASES["grad_input"], PHASES["grad_weight"], PHASES["update"], *SPARE)
+
+
+# ---- weak scaling
+class Scaled(NamedTuple):
+    """A step on so many devices; `efficiency` is the time of one device that pages nothing over this one's."""
+
+    network: str
+    fabric: str
+    devices: int
+    overlay: Mode
+    time_s: float
+    efficiency: float
+    synchronisation_s: float
+    """Exposed."""
+
+
+@cache
+def alone_s(network: str) -> float:
+    return run(zoo.load(network, batch=BATCHES[network]), Single(device=DEVICE)).time_s
+
+
+@cache
+def scaled(network: str, fabric: str, devices: int, overlay: Mode) -> Scaled:
+    node = replace(FABRICS[fabric], devices=devices, overlay=overlay)
+    result = run(zoo.load(network, batch=BATCHES[network] * devices), node)
+    exposed = result.by_class.get("synchronisation")
+    return Scaled(
+        network, fabric, devices, overlay, result.time_s, alone_s(network) / result.time_s, exposed.time_s if exposed else 0.0
+    )  # fmt: skip
+
+
+def weak_scaling(
+    networks: Sequence[str] = tuple(BATCHES), sizes: Sequence[int] = SIZES, fabrics: Sequence[str] = tuple(FABRICS)
+) -> list[Scaled]:
+    """Every network on every fabric, with and without paging."""
+    return [
+        scaled(network, fabric, devices, overlay)
+        for network in networks for overlay in MODES for fabric in fabrics for devices in sizes
+    ]  # fmt: skip
+
+
+def figure_15(networks: Sequence[str] = tuple(BATCHES), sizes: Sequence[int] = SIZES) -> go.Figure:
+    """Efficiency over devices: a row with nothing paged, a row with everything paged; a column for each network."""
+    from trainyard.papers.sigma.panels import panels
+
+    figures = {}
+    for overlay, called in MODES.items():
+        for network in networks:
+            lines = [
+                Series(
+                    name=fabric,
+                    values={size: scaled(network, fabric, size, overlay).efficiency for size in sizes},
+                    colour=COLOURS[number % len(COLOURS)],
+                    kind="line",
+                )
+                for number, fabric in enumerate(FABRICS)
+            ]
+            one = drawn(lines, "", "", x="devices", y="efficiency", numbers=True)
+            one.update_xaxes(type="log", tickvals=list(sizes), ticktext=[str(size) for size in sizes])
+            one.update_yaxes(range=[0, 1.02])
+            figures[f"{network}, {called}"] = one
+    last = sizes[-1]
+    told = "; ".join(f"{fabric} {scaled('resnet50', fabric, last, 'off').efficiency:.2f}" for fabric in FABRICS)
+    batches = ", ".join(f"{name} {count}" for name, count in BATCHES.items())
+    return panels(
+        figures,
+        "Fig. 15: scale-out, time of one device alone over that of a step (weak scaling)",
+        f"Samples a device: {batches}. resnet50 on {last} devices, nothing paged: {told}. No figures in the paper: future work.",
+        columns=len(networks),
+        height=820,
+        below=60,
+    )
+
+
+# ---- video captioning
+VIDEO = "video-captioning"
+CAPACITY_BYTES = 16 * 10**9  # Sec. I: what devices of the time have
+
+
+Paged = Literal["as_needed", "all"]
+"""Sent out, or made again, whichever costs less and only what has to be; or every feature map sent out or made again."""
+
+
+class Video(NamedTuple):
+    """A step of so many videos a device. `before_bytes` and `peak_bytes` are a device's, without paging and with it."""
+
+    system: str
+    devices: int
+    videos: int
+    overlay: Paged
+    time_s: float
+    before_bytes: int
+    peak_bytes: int
+    paged_bytes: int
+    """Of one device, one way."""
+    pool_bytes: int
+
+
+COMMON = {"capacity_bytes": CAPACITY_BYTES, "reduce": "once", "bucket_bytes": 25_000_000}  # assumed: DDP's default, as PLANES
+SYSTEMS: Mapping[str, tuple[Node, Sequence[int]]] = {
+    "MC-DLA(B)": (MCDLA_B, (8,)),
+    "DC-DLA, PCIe": (DC_DLA, (8,)),
+    "planes": (PLANES, (64, 1024)),
+    "EDR InfiniBand, DC-DLA nodes": (FABRICS["EDR InfiniBand, DC-DLA nodes"], (64, 1024)),
+}
+
+
+@cache
+def unpaged(videos: int) -> Result:
+    """One device as large as it takes."""
+    return run(zoo.load(VIDEO, batch=videos), Single(device=DEVICE))
+
+
+def most(fits: Callable[[int], bool], limit: int = 64) -> int:
+    """The largest number up to a limit that fits, where all smaller ones do; 0: not even one.
+
+    >>> most(lambda videos: videos <= 5)
+    5
+    """
+    return next((count - 1 for count in range(1, limit + 1) if not fits(count)), limit)
+
+
+def _peak(result: Result) -> int:
+    return max((size for name, size in result.peak_memory_bytes.items() if name.startswith("device")), default=0)
+
+
+def fits_alone(videos: int) -> bool:
+    return _peak(unpaged(videos)) <= CAPACITY_BYTES
+
+
+@cache
+def captioned(system: str, devices: int, videos: int, overlay: Paged = "as_needed") -> Video | None:
+    """None where even with everything away a layer does not fit."""
+    node = replace(SYSTEMS[system][0], devices=devices, overlay=overlay, **COMMON)  # type: ignore[arg-type]  # fields of every node
+    try:
+        result = run(zoo.load(VIDEO, batch=videos * devices), node)
+    except BadInput as error:
+        if "nothing fits" not in str(error):
+            raise
+        return None
+    away = [level for level in ("remote memory", "host memory") if level in result.traffic_bytes]
+    return Video(
+        system=system,
+        devices=devices,
+        videos=videos,
+        overlay=overlay,
+        time_s=result.time_s,
+        before_bytes=_peak(unpaged(videos)),
+        peak_bytes=_peak(result),
+        paged_bytes=sum(result.traffic_bytes[level] for level in away) // 2 // devices,
+        pool_bytes=sum(result.peak_memory_bytes.get(level, 0) for level in away),
+    )
+
+
+def video_captions() -> list[Video]:
+    """On each system: the most videos a device that fit without paging, and the most that fit with the pool, paged both ways."""
+    plain = most(fits_alone)
+    paged = most(partial(_fits_pool, "MC-DLA(B)", 8))
+    wanted: list[tuple[int, Paged]] = [(plain, "as_needed"), (paged, "as_needed"), (paged, "all")]
+    rows = [
+        captioned(system, devices, videos, overlay)
+        for system, (_, sizes) in SYSTEMS.items() for devices in sizes for videos, overlay in wanted
+    ]  # fmt: skip
+    return [row for row in rows if row is not None]
+
+
+def _fits_pool(system: str, devices: int, videos: int) -> bool:
+    return captioned(system, devices, videos) is not None
+
+
+# ---- tables
+def table(rows: Sequence[Scaled]) -> str:
+    """Markdown: efficiency by fabric and size."""
+    sizes = sorted({row.devices for row in rows})
+    lines = [f"| network | paging | fabric | {' | '.join(map(str, sizes))} |", f"|---|---|---|{'---|' * len(sizes)}"]
+    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    for row in rows:
+        found.setdefault((row.network, MODES[row.overlay], row.fabric), {})[row.devices] = row.efficiency
+    for names, values in found.items():
+        lines.append(f"| {' | '.join(names)} | {' | '.join(f'{values[size]:.3f}' for size in sizes)} |")
+    return "\n".join(lines)
+
+
+def video_table(rows: Sequence[Video]) -> str:
+    """Markdown, sizes in GB of one device."""
+    heads = ("system", "devices", "videos a device", "paging", "ms a step", "GB unpaged", "GB peak", "GB paged")
+    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for row in rows:
+        sizes = " | ".join(f"{size / 1e9:.1f}" for size in (row.before_bytes, row.peak_bytes, row.paged_bytes))
+        lines.append(f"| {row.system} | {row.devices} | {row.videos} | {row.overlay} | {1e3 * row.time_s:.1f} | {sizes} |")
+    return "\n".join(lines)

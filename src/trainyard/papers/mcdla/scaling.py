@@ -1,0 +1,64 @@
+"""Sec. V-D: the four CNNs on 1, 4 and 8 devices, 512 samples in all, data-parallel, with and without paging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+from trainyard.papers.ledger import Measured
+from trainyard.papers.mcdla import DC_DLA, DC_DLA_ORACLE, MCDLA_B
+from trainyard.papers.mcdla.measuring import BATCH, CNNS, Networks, ahead, listed, matrix, means, speedups
+from trainyard.papers.mcdla.performance import ASSUMED
+from trainyard.papers.mcdla.printed import harmonic, proof_of_scaling
+from trainyard.papers.mcdla.wiring import to_memory
+from trainyard.systems.node import Node
+
+DEVICES = (1, 4, 8)
+Design = Literal["dc-dla", "dc-dla-oracle", "mcdla-b"]
+DESIGNS: Mapping[Design, Node] = {"dc-dla": DC_DLA, "dc-dla-oracle": DC_DLA_ORACLE, "mcdla-b": MCDLA_B}
+
+
+def sized(design: Design, devices: int) -> Node:
+    return replace(DESIGNS[design], devices=devices)
+
+
+def alone(design: Design) -> Node:
+    """One device; MC-DLA's keeps a memory-node to either side, as in the larger ring."""
+    return sized(design, 1)
+
+
+def scaled(design: Design, devices: int, batch: int = BATCH) -> Networks:
+    """How many times shorter a step of the same batch is than on one device of the design."""
+    every = [sized(one, count) for one in DESIGNS for count in DEVICES]
+    ahead(matrix(every, CNNS, ("data",), (batch,)))
+    return speedups(sized(design, devices), alone(design), "data", CNNS, batch)
+
+
+def _paged(devices: int) -> Measured:
+    found, memory = scaled("dc-dla", devices), scaled("mcdla-b", devices)
+    each = to_memory(sized("dc-dla", devices)) / 1e9
+    first = to_memory(alone("dc-dla")) / 1e9
+    return Measured(
+        harmonic(found.values()),
+        verdict="contradicted",
+        proof=proof_of_scaling(devices),
+        note=f"ours: {means(found)}: {listed(found)}; {each:g} GB/s of PCIe a device, {first:g} alone. MC-DLA(B): {means(memory)}. "
+        f"{ASSUMED}",
+    )
+
+
+def _unpaged(devices: int) -> Measured:
+    found = scaled("dc-dla-oracle", devices)
+    return Measured(harmonic(found.values()), note=f"{means(found)}: {listed(found)}; {BATCH} samples in all")
+
+
+# fmt: off
+EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+    "mcdla.scaling.dc.4":                   partial(_paged, 4),
+    "mcdla.scaling.dc.8":                   partial(_paged, 8),
+    "mcdla.scaling.dc_no_virtualisation.4": partial(_unpaged, 4),
+    "mcdla.scaling.dc_no_virtualisation.8": partial(_unpaged, 8),
+}
+# fmt: on
