@@ -17,6 +17,7 @@ from trainyard.papers.mcdla import (
     generations,
     performance,
     printed,
+    scale,
     scaling,
     sensitivity,
     wiring,
@@ -267,6 +268,18 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
         "Bounds use printed figures alone; their derivations are in `papers/mcdla/printed.py`. Of two that exclude each other "
         "the ledger judges the one that comes out here and calls the other contradicted.",
         contradictions(),
+    )
+    yield (
+        "To 1024 devices (Sec. VI)",
+        "Weak scaling, data-parallel: time on one device without paging over time of a step. Planes of switches are recast into "
+        "the logical network named; clusters pass messages between nodes of eight. The paper prints no figure of this; choices and "
+        "sources are in `papers/mcdla/scale.py`.",
+        scale.table(scale.weak_scaling()) + "\n",
+    )
+    yield (
+        "A network that does not fit (Sec. V-E)",
+        "Video captioning, trained end to end on devices of 16 GB: the most videos that fit without paging, and with it.",
+        scale.video_table(scale.video_captions()) + "\n",
     )
     yield "What is assumed, and what it is worth", f"In {METRIC}; one at a time, in both designs.", assumptions()
     yield "Ledger", summary(rows) + ".", the_ledger(rows)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -20,15 +20,11 @@ from trainyard.ir import Step
 from trainyard.ir.plan import TaskClass
 from trainyard.papers.mcdla.printed import harmonic
 from trainyard.papers.processes import workers
-from trainyard.results import PICOSECOND
+from trainyard.results import PICOSECOND, Result
 from trainyard.runs import run
-from trainyard.systems.backing import backings
 from trainyard.systems.node import Node
 from trainyard.timeline import Timeline
 from trainyard.workloads import zoo
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 Parallel = Literal["data", "model"]
 PARALLEL: tuple[Parallel, ...] = ("data", "model")
@@ -99,7 +95,7 @@ def of(wanted: Asked) -> Ran:
         alone_s={name: spent / (1 if name == "synchronisation" else simulated) for name, spent in busy.items()},
         exposed_s={name: spent * PICOSECOND for name, spent in timeline.class_exposed().items()},
         host_bytes=moved.get(HOST, 0),
-        host_peak=_copying(timeline) / simulated * at_socket(wanted.node) if HOST in moved else 0.0,
+        host_peak=_host_peak(result, timeline, wanted.node) if HOST in moved else 0.0,
         memory_bytes=max(result.peak_memory_bytes.values(), default=0),
     )
 
@@ -109,24 +105,18 @@ def _step(network: str, batch: int) -> Step:
     return zoo.load(network, batch=batch)
 
 
-def at_socket(node: Node) -> float:
-    """Bytes a second at a socket while all its devices copy one way."""
-    rates: dict[str, float] = {}
-    for stores in backings(node.topology).values():
-        for store in stores:
-            rates[store.place] = rates.get(store.place, 0.0) + store.bytes_per_s
-    return max(rates.values(), default=0.0)
-
-
-def _copying(timeline: Timeline) -> int:
-    """The largest number of copies under way at once: for each device one, or one each way."""
-    chosen = timeline.kinds == TaskClass.COPY
-    begins, ends = timeline.starts_ps[chosen], timeline.ends_ps[chosen]
-    begins, ends = begins[ends > begins], ends[ends > begins]
-    turns: npt.NDArray[np.int64] = np.sort(np.concatenate([begins * 2 + 1, ends * 2]))  # an end before a start at the same time
-    if not len(turns):
-        return 0
-    return int(np.cumsum(np.where(turns % 2 == 1, 1, -1)).max())
+def _host_peak(result: Result, timeline: Timeline, node: Node) -> float:
+    """The most bytes a second at a socket: each copy at its own mean rate, those that are under way together added."""
+    moved = np.zeros(len(result.rows))
+    for (level, _, _), column in result.columns.traffic.items():
+        moved += column if level == HOST else 0.0
+    chosen = np.flatnonzero((timeline.kinds == TaskClass.COPY) & (timeline.busy_ps > 0))
+    sizes = np.array([float(moved[list(result.entries[tag])].sum()) for tag in timeline.tags[chosen]])
+    rates = sizes / (timeline.busy_ps[chosen] * PICOSECOND)
+    turns = np.concatenate([timeline.ends_ps[chosen], timeline.starts_ps[chosen]])
+    order = np.argsort(turns, kind="stable")  # an end before a start at the same time
+    sockets = sum(place.kind == "socket" for place in node.topology.places)
+    return float(np.cumsum(np.concatenate([-rates, rates])[order]).max(initial=0.0)) / sockets
 
 
 @cache
