@@ -19,8 +19,9 @@ Row = Mapping[str, Any]
 
 def write(file: Path) -> None:
     found = json.loads(file.read_text(encoding="utf-8"))
-    kept = PAGE.read_text(encoding="utf-8").split(f"\n{TITLE}\n")[0].rstrip()
-    PAGE.write_text(f"{kept}\n\n{section(found)}", encoding="utf-8")
+    before, _, old = PAGE.read_text(encoding="utf-8").partition(f"\n{TITLE}\n")
+    _, mark, after = old.partition("\n## ")  # the sections of other benchmarks stay
+    PAGE.write_text(f"{before.rstrip()}\n\n{section(found)}{mark}{after}", encoding="utf-8")
     SAMPLE.parent.mkdir(parents=True, exist_ok=True)
     SAMPLE.write_text(json.dumps(sample(found), indent=1) + "\n", encoding="utf-8")
 

@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainyard.live import gradient
     from trainyard.live.gradient import interleave, restore
+    from trainyard.live.paging import overlay
 
-__all__ = ["gradient", "interleave", "restore"]
+_HOME = {"gradient": "gradient", "interleave": "gradient", "restore": "gradient", "overlay": "paging"}
+
+__all__ = ["gradient", "interleave", "overlay", "restore"]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'trainyard.live' has no attribute {name!r}")
     try:
-        module = import_module("trainyard.live.gradient")
+        module = import_module(f"trainyard.live.{_HOME[name]}")
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
