@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +36,17 @@ def fully_connected(dtype: str = "fp32") -> Step:
 def convolution(body: Convolution, *products: str) -> Step:
     ops = tuple(Op(body=body.as_product(product), layer="conv", phase=Phase(product)) for product in products)  # type: ignore[arg-type]
     return Step(name=f"conv {body.kernel} {products}", batch=body.batch, ops=ops, tensors=())
+
+
+def test_results_and_comparisons_pickle_and_can_be_run_again() -> None:
+    found = ty.compare(fully_connected(), on=["npu", "mcdla-b"])
+    again = pickle.loads(pickle.dumps(found))
+    assert type(again) is runs.Comparison
+    assert again == found
+    for one, other in zip(found, again, strict=True):
+        assert other.rerun is not None
+        assert other.rerun({}) == one
+        assert other.ranged().range_s == one.ranged().range_s
 
 
 ALL = ("forward", "grad_weight", "grad_input")

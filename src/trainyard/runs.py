@@ -69,11 +69,6 @@ def run(
             f"step {step.name!r} takes no time on {name}: none of its {len(step)} ops is simulated (scope='all' takes all)"
         )
     rows, columns = booked(timeline, plan.book)
-
-    def again(changes: Mapping[str, Any]) -> Result:
-        changed = machines.with_overrides(machine, changes)
-        return run(step, changed, masks=masks, seed=seed)
-
     return Result(
         workload=step.name,
         machine=name,
@@ -92,9 +87,24 @@ def run(
         config=machines.describe(machine),
         seed=seed,
         timeline=timeline,
-        rerun=again,
+        rerun=Again(step, machine, masks, seed),
         on=machine,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """The way back from a result: the same step on the machine with some fields changed. A class, so that results pickle."""
+
+    step: Step
+    machine: Device | System
+    masks: Masks | None
+    seed: int | None
+
+    def __call__(self, changes: Mapping[str, Any]) -> Result:
+        from trainyard import machines
+
+        return run(self.step, machines.with_overrides(self.machine, changes), masks=self.masks, seed=self.seed)
 
 
 def _step(workload: Step | str, batch: int | None) -> Step:

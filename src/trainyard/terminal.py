@@ -134,6 +134,8 @@ def show_worths(worths: Sequence[Worth], title: str, metric: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from trainyard.report.lines import value_text
+
     console = Console()
     console.print(Text(f"{title}: what each assumption is worth in {metric}", "bold"))
     if not worths:
@@ -143,7 +145,8 @@ def show_worths(worths: Sequence[Worth], title: str, metric: str) -> None:
     table = table_of("assumption", "value", "alternative", "before", "after", "change")
     for worth in worths:
         after, change = ("not modelled", "") if worth.error else (show(worth.after, unit), f"{100 * worth.change:+.1f} %")
-        texts = (worth.name, str(worth.value), str(worth.alternative), show(worth.before, unit), after, change)
+        value, alternative = (value_text(worth.name, given) for given in (worth.value, worth.alternative))
+        texts = (worth.name, value, alternative, show(worth.before, unit), after, change)
         table.add_row(*map(Text, texts))
     console.print(table)
     notes = {worth.name: worth.meaning for worth in worths} | {worth.name: worth.error for worth in worths if worth.error}

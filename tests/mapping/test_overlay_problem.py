@@ -174,7 +174,7 @@ def test_budgets_hold_on_a_network(resnet: Step) -> None:
         assert choice.peak_bytes <= budget
         times.append(choice.time_s)
     assert times == sorted(times, reverse=True)
-    with pytest.raises(BadInput, match=rf"nothing fits {least - 1} bytes: .* alone needs {least} bytes"):
+    with pytest.raises(BadInput, match=rf"nothing fits {least - 1:,} bytes: .* alone needs {least:,} bytes"):
         as_needed(found.problem, least - 1)
 
 

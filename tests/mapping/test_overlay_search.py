@@ -215,7 +215,7 @@ def test_one_byte_less_than_the_least_is_refused(seed: int) -> None:
     used = used_bytes(problem, completed(problem, away))
     assert as_needed(problem, max(used)).peak_bytes == max(used)
     with pytest.raises(
-        BadInput, match=rf"nothing fits {max(used) - 1} bytes: layer {used.index(max(used))} alone needs {max(used)}"
+        BadInput, match=rf"nothing fits {max(used) - 1} B: layer {used.index(max(used))} alone needs {max(used)}"
     ):
         as_needed(problem, max(used) - 1)
 
@@ -223,7 +223,7 @@ def test_one_byte_less_than_the_least_is_refused(seed: int) -> None:
 def test_a_problem_without_saved_tensors() -> None:
     problem = Problem(durations_s=(1.0, 2.0), held_bytes=(5, 7), saved=(), out_bytes_per_s=1, in_bytes_per_s=1)
     assert as_needed(problem, 7) == Choice(decisions=(), leave_by=(), fetch_at=(), again_at=(), time_s=3.0, peak_bytes=7)
-    with pytest.raises(BadInput, match="nothing fits 6 bytes: position 1"):
+    with pytest.raises(BadInput, match="nothing fits 6 B: position 1"):
         as_needed(problem, 6)
 
 

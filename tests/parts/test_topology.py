@@ -133,6 +133,10 @@ def test_what_cannot_be_meant_is_refused_by_name(build, message):
         (lambda: Topology(places=device("D0"), wires=()).wires_at("D1"), r"unknown place 'D1'"),
         (lambda: Topology.from_table({"places": [], "wire": []}), r"unknown key 'wire' in topology: did you mean 'wires'"),
         (lambda: Topology.from_table({"places": [{"name": "D0", "type": "device"}]}), r"unknown key 'type' in places\[0\]"),
+        (
+            lambda: Topology.from_table({"wires": [{"a": "D0", "b": "D1", "bytes_per_s": 1e9, "speed": 2}]}),
+            r"unknown key 'speed' in wires\[0\].* \(known: a, b, bytes_per_s, count, latency_s\)",
+        ),
     ],
 )
 def test_unknown_names_are_refused_with_the_nearest(build, message):

@@ -124,12 +124,22 @@ def test_memory_nodes_leave_the_host_alone(ran: dict[str, Result]) -> None:
     assert [place.name for place in nodes.sockets(DC)] == ["S0", "S1"]
 
 
+def test_the_facts_say_what_is_of_all_devices_and_what_of_each(step: Step, ran: dict[str, Result]) -> None:
+    told = [name for name, _ in lines.facts(ran["mc"])]
+    assert {"energy per step, all devices", "DRAM traffic per step, all devices"} <= set(told)
+    assert {"remote memory traffic per step, all devices", "peak memory, device memory (of each device)"} <= set(told)
+    alone = [name for name, _ in lines.facts(ty.run(step, on=DEVICE))]
+    assert {"energy per step", "DRAM traffic per step", "peak memory, device memory"} <= set(alone)
+
+
 def test_pools_that_differ_in_their_number_are_one_line(step: Step) -> None:
     unfolded = ty.run(step, on=replace(MC, fold=False))
     assert len(unfolded.peak_memory_bytes) == 16
     assert [name for name, _ in lines.peaks(unfolded)] == ["device memory (each of 8)", "remote memory (each of 8)"]
     uneven = replace(unfolded, peak_memory_bytes={"hbm 0": 5, "hbm 1": 7, "level 2 cache": 1, "3": 2})
     assert lines.peaks(uneven) == [("hbm (largest of 2)", 7), ("level 2 cache", 1), ("3", 2)]
+    folded = ty.run(step, on=MC)
+    assert [name for name, _ in lines.peaks(folded)] == ["device memory (of each device)", "remote memory (of each device)"]
     figure = spans.memory_over_time(unfolded)
     assert len([trace for trace in figure.data if "capacity" not in trace.name]) == 2
     assert figure.data[0].name.startswith("device memory 0 (8 alike), peak")
@@ -271,7 +281,7 @@ def test_a_system_has_resources_of_its_own_beside_its_devices() -> None:
     found = dict(resources(describe(replace(DC, overlay="as_needed", capacity_bytes=10**6))))
     own = {"link_bytes_per_s", "pcie_bytes_per_s", "socket_bytes_per_s", "capacity_bytes"}
     assert own | {"device.clock_hz", "device.dram_bytes_per_s", "device.array.rows"} <= set(found)
-    assert not {"page_bytes", "message_bytes", "bucket_bytes"} & set(found)
+    assert not {"page_bytes", "message_bytes", "bucket_bytes", "depth", "window"} & set(found)  # policies
     memory = dict(resources(describe(MC)))
     assert memory["memory_node.dimms"] == 10
     assert "memory_node.link_bytes_per_s" not in memory  # the node's links are those of its memory-nodes
@@ -290,7 +300,7 @@ def test_a_tenth_more_pcie_is_worth_most_where_copies_bind(small: Step) -> None:
 def test_the_wires_and_memories_of_a_graph_are_resources(small: Step) -> None:
     from trainyard.machines import describe
 
-    node = Wired(**SLOW, graph=GRAPH)
+    node = Wired(device=DEVICE, page_bytes=256, message_bytes=256, graph=GRAPH)
     found = list(graph_resources(describe(node)))
     assert [(path, rate) for path, rate, _ in found] == [
         ("graph.wires.bytes_per_s", 20e6),

@@ -15,6 +15,8 @@ from trainyard.errors import BadInput
 from trainyard.ir import Assumption
 from trainyard.report import lines, tables
 from trainyard.results import Peaks, Result
+from trainyard.runs import Worth
+from trainyard.terminal import show_worths
 
 Make = Callable[..., Result]
 
@@ -170,6 +172,32 @@ def test_an_assumption_speaks_in_its_fields_unit() -> None:
         name="pcie", value=6e9, meaning="per device", alternatives=(8e9,), path="host.link_bytes_per_s", settles="a.b"
     )
     assert lines.assumption_text(open_one) == "pcie = 6 GB/s: per device; alternatives: 8 GB/s; chosen on a.b"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("message_bytes", 4096, "4 KiB"),
+        ("page_bytes", 2**21, "2 MiB"),
+        ("bucket_bytes", 25_000_000, "25 MB"),
+        ("bucket_bytes", 0, "0 B"),
+        ("capacity_bytes", 16_000_000_000, "16 GB"),
+        ("memory_node.memory_latency_s", 1e-7, "100 ns"),
+        ("window", None, "None"),
+        ("depth", 2, "2"),
+        ("contention", True, "True"),
+    ],
+)
+def test_values_are_told_with_their_units(name: str, value: object, text: str) -> None:
+    assert lines.value_text(name, value) == text
+
+
+def test_what_if_tells_values_with_their_units(capsys: pytest.CaptureFixture[str]) -> None:
+    worth = Worth(name="link_latency_s", meaning="of one link", value=5e-7, alternative=2e-6, before=1e-3, after=2e-3)
+    show_worths([worth], "bert-tiny on mcdla-b", "time_s")
+    assert ["link_latency_s", "500", "ns", "2", "µs", "1", "ms", "2", "ms", "+100.0", "%"] in [
+        line.split() for line in capsys.readouterr().out.splitlines()
+    ]
 
 
 def test_the_result_prints_itself(result: Result, capsys: pytest.CaptureFixture[str]) -> None:

@@ -115,6 +115,19 @@ def test_wires_wear_the_colour_of_their_ring_and_the_legend_says_which(name):
     assert len(dashed) == strokes[IDLE]
 
 
+def test_wires_of_no_ring_can_be_seen():
+    """Dark enough on white: 4.5 to 1 and more, as the web's rule for text has it."""
+    channel = int(IDLE[1:3], 16) / 255
+    assert f"#{IDLE[1:3] * 3}" == IDLE
+    assert 1.05 / (((channel + 0.055) / 1.055) ** 2.4 + 0.05) > 4.5
+
+
+def test_only_eight_devices_are_a_cube_mesh():
+    assert "<title>cube mesh: 8 device-nodes" in draw(PRESETS["cube mesh"])
+    sixteen = cube_mesh(devices=16, link_bytes_per_s=LINK, pcie_bytes_per_s=12e9)
+    assert "<title>rings of devices: 16 device-nodes" in draw(sixteen)
+
+
 def test_a_ring_in_one_direction_says_so():
     node = switched(devices=5, links=3, planes=1, link_bytes_per_s=LINK)
     assert draw(node, rings(node)).count("10 hops, 25 GB/s one way") == 3

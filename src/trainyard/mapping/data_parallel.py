@@ -100,7 +100,7 @@ def _parts(step: Step, last: dict[int, int], sources: dict[int, list[tuple[int, 
         visited.add((index, base))
         op = step.ops[index]
         added = sources.get(index, []) if isinstance(op.body, ElementWise) and op.body.function == "add" else []
-        if added:
+        if added and len({step.ops[before].layer for before, _ in added}) == 1:  # tied weights of two layers are summed first
             stack.extend(added)
         else:
             found.setdefault(index, {})[base] = None

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 from trainyard.errors import BadInput
 from trainyard.ir.plan import PICOSECONDS
 from trainyard.mapping.overlay import NEVER, Choice, Decision, Problem, Saved, completed, priced, used_bytes
+from trainyard.units import show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -212,10 +213,24 @@ class Ladder:
         lowest = [DECISIONS[decision] for decision in self.lowest]
         used = used_bytes(self.problem, completed(self.problem, lowest))
         position = used.index(max(used))
+        budget, held = (show(size, "B", digits=4) for size in (budget_bytes, self.problem.held_bytes[position]))
+        needed = enough(used[position])
+        if budget == needed:  # the last digits tell them apart
+            budget, needed = f"{budget_bytes:,} bytes", f"{used[position]:,} bytes"
         raise BadInput(
-            f"nothing fits {budget_bytes} bytes: {self.problem.label(position)} alone needs {used[position]} bytes with all that "
-            f"can be away ({self.problem.held_bytes[position]} of them are not for the overlay to move)"
+            f"nothing fits {budget}: {self.problem.label(position)} alone needs {needed} with all that can be away "
+            f"({held} of it is not for the overlay to move)"
         )
+
+
+def enough(size_bytes: int) -> str:
+    """Bytes in four digits, rounded up: what is written so is not too little.
+
+    >>> enough(102_192_392), enough(512), enough(99_999_999)
+    ('102.2 MB', '512 B', '100 MB')
+    """
+    step = 10 ** max(len(str(size_bytes)) - 4, 0)
+    return show(-(-size_bytes // step) * step, "B", digits=4)
 
 
 def packed(problem: Problem) -> Packed:

@@ -206,6 +206,14 @@ class MemoryNode:
         narrowest = min(rate for name, rate in rates.items() if name != "links") / self.crossing_ratio
         return self.groups * min(narrowest, pace)
 
+    def as_store(self) -> dict[str, float | int]:
+        """As builders of topologies call it."""
+        return {
+            "memory_bytes_per_s": self.supply_bytes_per_s,
+            "memory_latency_s": self.request_latency_s + self.dma_setup_s,
+            "capacity_bytes": self.capacity_bytes,
+        }
+
     def link_bytes(self, size_bytes: int, ratio: float | None = None) -> int:
         """What of a copy crosses the links: compressed only where that is done at the device."""
         stored = self.stored_bytes(size_bytes, ratio)

@@ -198,11 +198,16 @@ def _reason(topology: Topology, names: Sequence[str], channels: Channels, direct
     counted = "wires to sockets, to switches below them and to dead ends do not count"
     device, fewest = min(links.items(), key=lambda pair: pair[1])
     if fewest == 0:
-        return f"device '{device}' has no link that leads to another device ({counted})"
+        return f"device '{device}' has no link that leads to another device ({counted}): {_more(device)}"
     if fewest < 2:
-        return f"device '{device}' has only 1 link, and a ring needs one to come in and one to go out ({counted})"
+        return f"device '{device}' has only 1 link, and a ring needs one to come in and one to go out ({counted}): {_more(device)}"
     apart = next((other for other in devices if other not in together[devices[0]]), None)
     if apart is not None:
-        return f"no way leads from '{devices[0]}' to '{apart}' ({counted})"
+        return f"no way leads from '{devices[0]}' to '{apart}' ({counted}): add two wires or more between the two sides"
     way = "" if directions == "both" else ", each wire in one direction only,"
-    return f"no closed walk{way} passes all {len(devices)} devices exactly once ({counted})"
+    other = "or a switch that joins them all" if directions == "both" else "or write directions='both'"
+    return f"no closed walk{way} passes all {len(devices)} devices exactly once ({counted}): add wires between devices, {other}"
+
+
+def _more(device: str) -> str:
+    return f"give '{device}' two wires or more that lead to other devices, or to memory-nodes or switches between them"

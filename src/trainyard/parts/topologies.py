@@ -63,7 +63,7 @@ def cube_mesh(
     draft.join("D", "D", _device_wires(devices, links))
     draft.memory(memory_bytes_per_s, memory_latency_s, capacity_bytes)
     draft.host(devices, devices_per_switch, sockets, pcie_bytes_per_s, pcie_latency_s)
-    return draft.topology("cube mesh")
+    return draft.topology("cube mesh" if devices == 8 else "rings of devices")
 
 
 def host_centric(

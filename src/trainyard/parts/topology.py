@@ -165,7 +165,7 @@ class Topology:
         for number, row in enumerate(_rows(table, "wires")):
             count = row.get("count", 1)
             require_positive(f"wires[{number}]", count=count)
-            wires += [_row({key: row[key] for key in row if key != "count"}, Wire, f"wires[{number}]")] * count
+            wires += [_row(row, Wire, f"wires[{number}]", also=("count",))] * count
         return cls(places=tuple(places), wires=tuple(wires), name=table.get("name", ""))
 
     def to_table(self) -> dict[str, Any]:
@@ -200,11 +200,14 @@ def _rows(table: Mapping[str, Any], key: str) -> Sequence[Mapping[str, Any]]:
     return rows
 
 
-def _row(row: Mapping[str, Any], kind: type[Any], where: str) -> Any:
+def _row(row: Mapping[str, Any], kind: type[Any], where: str, also: tuple[str, ...] = ()) -> Any:
+    """A part from its table; keys in `also` are not the part's own."""
     fields = kind.__dataclass_fields__
-    _require_keys(row, tuple(fields), where)
+    _require_keys(row, (*fields, *also), where)
     given: dict[str, Any] = {}
     for key, value in row.items():
+        if key in also:
+            continue
         unit = unit_of_field(f"_{key}")
         number = parse(value, unit, f"{where}.{key}") if unit else value
         if key == "capacity_bytes":

@@ -5,6 +5,7 @@ The terminal, the HTML page and the notebook all print these, so that they agree
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -135,15 +136,17 @@ def dram_bytes(cost: Cost | Result) -> int:
 
 
 def facts(result: Result) -> list[tuple[str, str]]:
-    """The headline facts, each with its unit."""
+    """The headline facts, each with its unit; of a system, whether of all its devices or of one."""
     used = utilisation(result)
+    whole = ", all devices" if result.peaks.devices > 1 else ""
     found = [
         ("time per step", result.headline),
         ("throughput", rate(result.samples_per_s)),
-        ("energy per step", show(result.energy_j, "J") if result.columns.energy else "not modelled"),
-        ("DRAM traffic per step", show(dram_bytes(result), "B")),
+        (f"energy per step{whole}", show(result.energy_j, "J") if result.columns.energy else "not modelled"),
+        (f"DRAM traffic per step{whole}", show(dram_bytes(result), "B")),
     ]
-    found += [(f"{level} traffic per step", show(count, "B")) for level, count in result.traffic_bytes.items() if level != DRAM]
+    others = {level: count for level, count in result.traffic_bytes.items() if level != DRAM}
+    found += [(f"{level} traffic per step{whole}", show(count, "B")) for level, count in others.items()]
     found += [(f"peak memory, {pool}", show(count, "B", binary=True)) for pool, count in peaks(result)]
     found += [(f"{HOST} bandwidth used", text) for text in host_memory(result)]
     found += classes(result)
@@ -220,8 +223,11 @@ def peaks(result: Result) -> list[tuple[str, int]]:
         name, _, number = pool.rpartition(" ")
         alike.setdefault(name if name and number.isdigit() else pool, []).append(count)
     found = []
+    folded = result.peaks.devices > 1 and all(len(counts) == 1 for counts in alike.values())  # one device stands for all
     for name, counts in alike.items():
-        each = "" if len(counts) == 1 else f" ({'each' if len(set(counts)) == 1 else 'largest'} of {len(counts)})"
+        each = " (of each device)" if folded else ""
+        if len(counts) > 1:
+            each = f" ({'each' if len(set(counts)) == 1 else 'largest'} of {len(counts)})"
         found.append((f"{name}{each}", max(counts)))
     return found
 
@@ -246,14 +252,22 @@ def assumption_text(assumption: Assumption) -> str:
 
 def assumption_values(assumption: Assumption) -> tuple[str, list[str]]:
     """Its value and its alternatives, with the unit that its field's name ends in."""
-    unit = unit_of_field(assumption.path or assumption.name)
+    name = assumption.path or assumption.name
+    return value_text(name, assumption.value), [value_text(name, other) for other in assumption.alternatives]
 
-    def text(value: object) -> str:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return str(value)
-        return show(value, unit) if unit else f"{value:g}"
 
-    return text(assumption.value), [text(other) for other in assumption.alternatives]
+def value_text(name: str, value: object) -> str:
+    """A field's value with the unit that its name ends in; bytes that are a power of two by powers of two.
+
+    >>> value_text("page_bytes", 65536), value_text("bucket_bytes", 25_000_000), value_text("link_latency_s", 5e-7)
+    ('64 KiB', '25 MB', '500 ns')
+    """
+    unit = unit_of_field(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if unit is None:
+        return f"{value:g}"
+    return show(value, unit, binary=unit == "B" and value > 0 and math.log2(value).is_integer())
 
 
 def speedup(result: Result, baseline: Result) -> float:

@@ -15,12 +15,12 @@ from html import escape
 
 from trainyard.parts.rings import Ring
 from trainyard.parts.topology import Place, Topology, ways_of
-from trainyard.report.colours import CLASSES, PHASES, SPARE
+from trainyard.report.colours import PHASES, SPARE
 from trainyard.units import show
 
 Point = tuple[float, float]
 COLOURS = (*(colour for phase, colour in PHASES.items() if phase != "idle"), *SPARE)
-IDLE = CLASSES["idle"]
+IDLE = "#666666"
 # kind -> word in the legend, fill, outline
 # fmt: off
 LOOKS: Mapping[str, tuple[str, str, str]] = {
@@ -187,7 +187,7 @@ def _wire(topology: Topology, number: int, start: Point, end: Point, bow: float,
     if groups:
         look = f'stroke="{COLOURS[groups[0] % len(COLOURS)]}" stroke-width="2.4"'
     else:
-        look = f'stroke="{IDLE}" stroke-width="1.3" stroke-dasharray="4 3"'
+        look = f'stroke="{IDLE}" stroke-width="1.6" stroke-dasharray="4 3"'
     strokes = f'<path d="{path}" {look}/>'
     for group in groups[1:]:  # one ring each way
         strokes += f'<path d="{path}" stroke="{COLOURS[group % len(COLOURS)]}" stroke-width="2.4" stroke-dasharray="7 7"/>'

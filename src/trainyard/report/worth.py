@@ -24,9 +24,9 @@ SIZES_OF_THINGS = (
     "request_bytes", "sector_bytes", "transaction_bytes",
 )  # fmt: skip
 """Fields that end like a capacity and are none: more of them is not more of a resource."""
+POLICIES = ("depth",)
+"""Counts that are a policy in a node with an overlay, and a resource elsewhere: how many ops are made again in a row."""
 GRAPH = "graph"
-GRAPH_SAYS = ("link_bytes_per_s",)
-"""Fields of a system that mean nothing where it is given by a graph of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ def resources(config: Mapping[str, Any], prefix: str = "", outer: frozenset[str]
             yield from resources(value, f"{prefix}{name}.", outer | config.keys())
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
             continue
-        if name in outer or (name in GRAPH_SAYS and GRAPH in config):
+        if name in outer or (name in POLICIES and "overlay" in config):
             continue
         if name in COUNTS or (name.endswith(ENDINGS) and not name.endswith(SIZES_OF_THINGS)):
             yield f"{prefix}{name}", value

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate, pairwise
 
 from trainyard.parts.topology import Arc, Topology
 
@@ -100,6 +101,22 @@ def both_ways_exceed(store: Backing) -> bool:
 def alike(topology: Topology) -> bool:
     """Whether one device may stand for all: the same stores at the same rates, and no wire that two stores of a device share."""
     table = backings(topology)
-    seen = {tuple((b.kind, b.bytes_per_s, b.latency_s, b.capacity_bytes) for b in rows) for rows in table.values()}
+    seen = {tuple(_seen(b) for b in rows) for rows in table.values()}
     apart = all(sum(len(b.arcs) for b in rows) == len({arc for b in rows for arc in b.arcs}) for rows in table.values())
-    return len(seen) == 1 and apart
+    first = next(iter(table.values()))
+    hops = (hop for store in first for hop in zip(*store.lanes, strict=True))
+    even = all(len({topology.wires[wire].bytes_per_s for wire, _ in hop}) == 1 for hop in hops)
+    return len(seen) == 1 and apart and even
+
+
+def _seen(store: Backing) -> tuple[object, ...]:
+    """All of a store that a copy's time, energy or room may depend on."""
+    rates = (store.bytes_per_s, store.wires_bytes_per_s, store.memory_bytes_per_s)
+    return store.kind, rates, store.latency_s, store.capacity_bytes, tuple(map(len, store.lanes))
+
+
+def dealt(topology: Topology, store: Backing, size: int) -> list[int]:
+    """Whole bytes for each lane, by the rate of its narrowest wire."""
+    rates = [min(topology.wires[wire].bytes_per_s for wire, _ in lane) for lane in store.lanes]
+    edges = [round(size * edge / sum(rates)) for edge in accumulate(rates[:-1])]
+    return [right - left for left, right in pairwise([0, *edges, size])]

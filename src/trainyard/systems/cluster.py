@@ -16,10 +16,9 @@ from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal
 
-from trainyard.errors import BadInput, UnknownName
+from trainyard.errors import BadInput
 from trainyard.ir import Masks, Step, assumed
 from trainyard.ir.plan import Plan
-from trainyard.parts.checks import require_flag, require_positive, require_quantity
 from trainyard.parts.collectives import timing
 from trainyard.parts.fabric import Flow, Timing
 from trainyard.parts.hierarchical import Stage, hierarchical, network
@@ -30,8 +29,6 @@ from trainyard.systems.backing import crossing
 from trainyard.systems.node import DeviceCentric, MemoryCentric, Node
 from trainyard.systems.plane import hosts
 
-DESIGNS = ("memory-centric", "device-centric")
-ACROSS = ("ring", "halving_doubling", "tree", "auto")
 NETWORK = "network"
 QPI_BYTES_PER_S = 19.2e9  # Intel, Xeon E5 v4 (DGX-1): QPI of 9.6 GT/s, 2 bytes each way
 
@@ -66,16 +63,6 @@ class Cluster(Node):
 
     def __post_init__(self) -> None:
         Node.__post_init__(self)
-        for what, given, known in (("design", self.design, DESIGNS), ("across", self.across, ACROSS)):
-            if given not in known:
-                raise UnknownName(what, str(given), known, where="Cluster")
-        require_positive(
-            "Cluster", devices_per_node=self.devices_per_node, nics=self.nics, devices_per_switch=self.devices_per_switch
-        )
-        require_quantity("Cluster", nic_bytes_per_s=self.nic_bytes_per_s, pcie_bytes_per_s=self.pcie_bytes_per_s)
-        require_quantity("Cluster", socket_bytes_per_s=self.socket_bytes_per_s)
-        require_quantity("Cluster", zero=True, nic_latency_s=self.nic_latency_s)
-        require_flag("Cluster", staged=self.staged)
         if self.devices % self.devices_per_node:
             raise BadInput(
                 f"Cluster: {self.devices} devices do not fill nodes of {self.devices_per_node}: "
@@ -111,6 +98,10 @@ class Cluster(Node):
     @property
     def topology(self) -> Topology:
         return _joined(self.one, self.nodes, self.nic_bytes_per_s, self.nic_latency_s)
+
+    @property
+    def crossing_ratio(self) -> float:
+        return self.inside.crossing_ratio
 
     @property
     def rings(self) -> tuple[Ring, ...]:

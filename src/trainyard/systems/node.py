@@ -10,9 +10,9 @@ whatever costs Works: an Accelerator with any array, a GPU. `parallel`, `overlay
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache, lru_cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Device, Masks, Step, assumed
@@ -24,11 +24,10 @@ from trainyard.parts.memory_node import MemoryNode
 from trainyard.parts.rings import Ring, rings
 from trainyard.parts.topology import Topology
 from trainyard.results import Peaks
-from trainyard.units import parse, unit_of_field
+from trainyard.units import parse, show, unit_of_field
 
-Parallel = Literal["data", "model", "mixed"]
-Mode = Literal["all", "as_needed", "off"]
-Placement = Literal["bw_aware", "local"]
+MAY_BE_ZERO = ("bucket_bytes", "memory_nodes", "memory_per_node")
+"""Of the whole numbers: no buckets, no memory-nodes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +36,8 @@ class Node:
 
     `overlay` says which feature maps leave the devices between their forward and their backward use: `all`, only what does not fit
     `capacity_bytes` (`as_needed`; the device's own memory where none is given), or none (`off`). `moved` adds weights, or weights
-    and optimizer state.
+    and optimizer state. A constructor takes whole names of fields, and quantities as numbers or with a unit:
+    `link_bytes_per_s="50 GB/s"`; names without units (`link=50 GB/s`) are for machines that are written as text.
     """
 
     device: Device
@@ -75,30 +75,22 @@ class Node:
     _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        owner = type(self).__name__
+        own: Any = type(self)
+        owner = own.__name__
         if isinstance(self.device, type) or not isinstance(self.device, Device):
             raise BadInput(f"{owner}: device must be a device such as an Accelerator, got {self.device!r}")
-        for name in self.__dataclass_fields__:
+        for name, hint in _types(own).items():
             value: Any = getattr(self, name)
             unit = unit_of_field(name)
             if isinstance(value, str) and unit is not None:
                 number = parse(value, unit, f"{owner}: {name}")
-                object.__setattr__(self, name, int(number) if unit == "B" else number)
-        for name, options in (("parallel", Parallel), ("overlay", Mode), ("placement", Placement)):
-            if getattr(self, name) not in get_args(options):
-                raise UnknownName(name, str(getattr(self, name)), get_args(options), where=owner)
-        require_positive(
-            owner, devices=self.devices, links=self.links, message_bytes=self.message_bytes, page_bytes=self.page_bytes
-        )
-        require_quantity(owner, link_bytes_per_s=self.link_bytes_per_s)
-        require_quantity(owner, zero=True, link_latency_s=self.link_latency_s, bucket_bytes=self.bucket_bytes)
-        require_flag(owner, fold=self.fold, contention=self.contention)
+                value = int(number) if unit == "B" else number
+                object.__setattr__(self, name, value)
+            if value is not None or type(None) not in get_args(hint):
+                _require(owner, name, value, hint)
         ratio: Any = self.compression
-        if ratio != "masks" and (isinstance(ratio, str) or not ratio >= 1):
+        if ratio != "masks" and (isinstance(ratio, bool) or not isinstance(ratio, int | float) or not ratio >= 1):
             raise BadInput(f"{owner}: compression must be a ratio of at least 1, or 'masks', got {self.compression!r}")
-        require_positive(owner, depth=self.depth, **({} if self.window is None else {"window": self.window}))
-        if self.capacity_bytes is not None:
-            require_positive(owner, capacity_bytes=self.capacity_bytes)
 
     @property
     def topology(self) -> Topology:
@@ -240,33 +232,82 @@ class MemoryCentric(Node):
 
     @property
     def topology(self) -> Topology:
-        if self.shape not in SHAPES:
-            raise UnknownName("shape", str(self.shape), SHAPES, where="MemoryCentric")
         return _built(
             SHAPES[self.shape],
             devices=self.devices,
             links=self.links,
             link_bytes_per_s=self.link_bytes_per_s,
             link_latency_s=self.link_latency_s,
-            memory_bytes_per_s=self.memory_node.supply_bytes_per_s,
-            memory_latency_s=self.memory_node.request_latency_s + self.memory_node.dma_setup_s,
-            capacity_bytes=self.memory_node.capacity_bytes,
+            **self.memory_node.as_store(),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wired(Node):
-    """Any graph of devices, memories, sockets and switches; `devices` and links are the graph's."""
+    """Any graph of devices, memories, sockets and switches.
+
+    How many devices and links there are, and how fast, is the graph's alone: a field that says otherwise is refused, one that says
+    the same is not kept.
+
+    >>> from trainyard.papers.mcdla import DEVICE
+    >>> Wired(device=DEVICE, graph=topologies.one_device(link_bytes_per_s=12e9), link_bytes_per_s=25e9)
+    Traceback (most recent call last):
+    trainyard.errors.BadInput: Wired: link=25 GB/s, but the graph has its own (12 GB/s): change bytes_per_s in graph.wires
+    """
 
     graph: Topology
+    devices: int = 0
+    links: int | None = None  # type: ignore[assignment]  # no number of its own: only builders of graphs need one
+    link_bytes_per_s: float | None = None  # type: ignore[assignment]  # as above
+    link_latency_s: float | None = None  # type: ignore[assignment]  # as above
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "devices", len(self.graph.devices))
+        _require("Wired", "graph", self.graph, Topology)
+        given, there = self.devices, len(self.graph.devices)
+        object.__setattr__(self, "devices", given or there)
         Node.__post_init__(self)
+        wires = self.graph.wires
+        self._agree("devices", {there}, "", "places of kind 'device' in graph.places")
+        self._agree("links", {len(self.graph.wires_at(name)) for name in self.graph.devices}, "", "graph.wires")
+        self._agree("link_bytes_per_s", {wire.bytes_per_s for wire in wires}, "B/s", "bytes_per_s in graph.wires")
+        self._agree("link_latency_s", {wire.latency_s for wire in wires}, "s", "latency_s in graph.wires")
+
+    def _agree(self, name: str, there: set[float], unit: str, where: str) -> None:
+        """Nothing is said beside the graph; what it says too is forgotten, so that another graph may take its place."""
+        said: float | None = getattr(self, name)
+        if said is not None and there != {said}:
+            own = ", ".join(show(value, unit) for value in sorted(there)) or "none"
+            key = name.removesuffix("_bytes_per_s").removesuffix("_s")
+            raise BadInput(f"Wired: {key}={show(said, unit)}, but the graph has its own ({own}): change {where}")
+        if name != "devices":
+            object.__setattr__(self, name, None)
 
     @property
     def topology(self) -> Topology:
         return self.graph
+
+
+@cache
+def _types(kind: type) -> dict[str, Any]:
+    """What each field of a node may hold."""
+    known = get_type_hints(kind)
+    return {one.name: known[one.name] for one in fields(kind) if one.init}
+
+
+def _require(owner: str, name: str, value: Any, hint: Any) -> None:
+    """One of the words of a field, a part of its class, true or false, a whole number, a rate or a latency."""
+    options = get_args(hint)
+    plain = options[0] if type(None) in options else hint
+    if get_origin(hint) is Literal and value not in options:
+        raise UnknownName(name, str(value), options, where=owner)
+    if isinstance(plain, type) and is_dataclass(plain) and not isinstance(value, plain):
+        raise BadInput(f"{owner}: {name} must be a {plain.__name__}, got {value!r}: write {name}={plain.__name__}(...)")
+    if plain is bool:
+        require_flag(owner, **{name: value})
+    if plain is int and (name not in MAY_BE_ZERO or isinstance(value, bool) or value != 0):
+        require_positive(owner, **{name: value})
+    if plain is float and unit_of_field(name) is not None:
+        require_quantity(owner, zero=unit_of_field(name) == "s", **{name: value})
 
 
 @lru_cache(maxsize=256)

@@ -12,13 +12,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from trainyard.devices.mask_shards import notes_of, shards
-from trainyard.ir import DTYPE_BYTES, Collective, DeviceCost, Masks, Step, Work
+from trainyard.ir import DTYPE_BYTES, Collective, DeviceCost, Masks, Role, Step, Work
 from trainyard.ir.book import Traffic
 from trainyard.ir.plan import Plan
 from trainyard.mapping import parallel
 from trainyard.mapping.data_parallel import Reduce
 from trainyard.mapping.relayout import Stored, Summed
 from trainyard.mapping.works import per_step
+from trainyard.parts.collectives import Timing
 from trainyard.systems.paging import Paging, paging
 from trainyard.systems.single import as_held, enter, off_chip, picoseconds
 from trainyard.systems.wires import LINK_JOULES_PER_BYTE, Wires
@@ -31,6 +32,8 @@ def plan(node: Node, step: Step, masks: Masks | None) -> Plan:
     mine = one_device(node, step)
     seen = shards(masks, step, mine)
     found = Planner(node, mine, seen).plan()
+    own = any(isinstance(op.body, Collective) for op in step.ops)  # captured on one of several ranks, with that rank's batch
+    found.book.samples = step.batch * node.devices if own else step.batch
     found.book.notes.extend(notes_of(seen))
     return found
 
@@ -75,7 +78,6 @@ class Planner:
         self.tasks: list[dict[int, int]] = [{} for _ in range(self.simulated)]
         self.begun: dict[int, int] = {}  # the first task of an exchange; other ops have one
         self.spent: dict[int, tuple[DeviceCost, Mapping[str, float], Traffic]] = {}
-        self.built.book.samples = step.batch * node.devices if node.parallel == "data" else step.batch
 
     def plan(self) -> Plan:
         costs = [None if self._exchange(work) else self.cost(work) for work in self.works]
@@ -92,6 +94,22 @@ class Planner:
 
     def _exchange(self, work: Work) -> bool:
         return isinstance(self.step.ops[work.ops[0]].body, Collective)
+
+    def blocks(self, work: Work) -> bool:
+        """Where a capacity has to be held, an exchange of feature maps or their gradients has its place among the works.
+
+        Memory is counted by position: what an exchange takes and gives back must be taken and given back there.
+        """
+        if self.node.overlay != "as_needed" or not self._exchange(work):
+            return False
+        roles = {self.step.tensors[self.step.base(tensor)].role for tensor in self.step.ops[work.ops[0]].inputs}
+        return roles != {Role.PARAMETER_GRADIENT}
+
+    def sent(self, work: Work) -> Timing:
+        """The exchange that a Work is."""
+        op = self.step.ops[work.ops[0]]
+        assert isinstance(op.body, Collective)
+        return self.node.collective(op.body.kind, op.body.elements * DTYPE_BYTES[self.held.tensors[op.inputs[0]].dtype])
 
     def cost(self, work: Work) -> DeviceCost:
         return self.node.device.cost(self.step, work, self.masks)
@@ -127,8 +145,7 @@ class Planner:
         (index,) = work.ops
         op = self.step.ops[index]
         assert isinstance(op.body, Collective)
-        size = op.body.elements * DTYPE_BYTES[self.held.tensors[op.inputs[0]].dtype]
-        sent = self.node.collective(op.body.kind, size)
+        sent = self.sent(work)
         carried = sum(count * len(path) for path, count in sent.flows)
         row = self.built.book.row(
             op.body.kind,
@@ -143,6 +160,11 @@ class Planner:
         tag = self.built.book.entry([row])
         waits = {tasks[before] for tasks in self.tasks for before in self.step.dependencies[index] if before in tasks}
         waits.update(task for copy in range(self.simulated) for task in self.paging.awaited(position, copy))
+        if blocks := self.blocks(work):
+            waits.update(self.built.task(stream, 0) for stream in self.streams)
         self.begun[index], done = self.wires.exchange(sent, self.exchanges, sorted(waits), tag)
         for tasks in self.tasks:
             tasks[index] = done
+        if blocks:
+            for stream in self.streams:
+                self.built.task(stream, 0, after=[done])

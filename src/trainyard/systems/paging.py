@@ -83,8 +83,9 @@ class Paging:
             self._make_again(index)
 
     def awaited(self, position: int, copy: int) -> list[int]:
-        """Copies back that the work of a position needs first."""
-        return [self.back[copy][index] for index in self.users.get(position, ())]
+        """Copies back, and what is made again, that the work of a position needs first."""
+        made = [self.again[copy][index][1] for index in self.remade.get(position, ())]
+        return made + [self.back[copy][index] for index in self.users.get(position, ())]
 
     def after(self, position: int) -> None:
         for index in self.leaving.get(position, ()):
@@ -146,7 +147,7 @@ class Paging:
     def close(self) -> None:
         """Books the memory of every tensor: of the device from its making to its last use but for the time it is away."""
         planner, plan = self.planner, self.planner.built
-        capacity = getattr(planner.node.device, "dram_capacity_bytes", None)
+        capacity = _stated(planner.node)
         paged = set(self.found.tensors)
         wrapped = sum(
             one.bytes for one, what in zip(self.problem.saved, self.choice.decisions, strict=True) if one.wraps and what == "send"
@@ -210,21 +211,24 @@ class Paging:
 def paging(planner: Planner, costs: Sequence[DeviceCost | None]) -> Paging:
     """What leaves and when, by the node's policy."""
     node, clock = planner.node, planner.node.device.clock_hz
-    durations = [0.0 if cost is None else cost.cycles / clock for cost in costs]
+    durations = [
+        cost.cycles / clock if cost is not None else planner.sent(work).time_s if planner.blocks(work) else 0.0
+        for work, cost in zip(planner.works, costs, strict=True)
+    ]
     stores = planner.wires.stores[planner.wires.devices[0]]
-    if node.overlay != "off" and not stores:
-        raise BadInput(
-            f"{node.topology.name or 'this node'}: {planner.wires.devices[0]} has no memory to page into: write overlay='off'"
-        )
+    bare = [device for device, own in planner.wires.stores.items() if not own]
+    if node.overlay != "off" and bare:
+        raise BadInput(f"{node.topology.name or 'this node'}: {bare[0]} has no memory to page into: write overlay='off'")
     rates = [store.bytes_per_s for store in stores] or [1.0]
-    rate = sum(rates) if node.placement == "bw_aware" else max(rates)
+    ratio = node.crossing_ratio * (1.0 if node.compression == "masks" else node.compression)
+    rate = (sum(rates) if node.placement == "bw_aware" else rates[0]) * ratio
     if node.overlay == "as_needed":
         again = planner.seconds_again if node.recompute == "cheap" else None
         found = paged(
             planner.held, planner.works, durations, again, out_bytes_per_s=rate, in_bytes_per_s=rate,
             latency_s=stores[0].latency_s, moved=node.moved,
         )  # fmt: skip
-        choice = as_needed(found.problem, _capacity(node))
+        choice = _within(found.problem, node)
         before = _kept_bytes(found)
     else:
         cheap = node.recompute == "cheap"
@@ -237,11 +241,13 @@ def paging(planner: Planner, costs: Sequence[DeviceCost | None]) -> Paging:
 
 
 def _told(found: Paged, choice: Choice, before: int) -> str:
+    """In the units of the peaks that a report shows beside it."""
     sizes = {decision: sent(found.problem, choice, decision) for decision in ("keep", "send", "recompute")}
-    after = max(used_bytes(found.problem, choice))
+    away, again, kept = (show(sizes[decision], "B", binary=True) for decision in ("send", "recompute", "keep"))
+    after, unpaged = (show(size, "B", binary=True) for size in (max(used_bytes(found.problem, choice)), before))
     return (
-        f"paging, per device: {show(sizes['send'], 'B')} sent and fetched, {show(sizes['recompute'], 'B')} made again, "
-        f"{show(sizes['keep'], 'B')} kept; device memory needs at most {show(after, 'B')}, without paging {show(before, 'B')}"
+        f"paging, per device: {away} sent and fetched, {again} made again, {kept} kept; device memory holds at most {after} "
+        f"whatever the timing (its peak memory is what this run held), without paging {unpaged}"
     )
 
 
@@ -256,7 +262,9 @@ def _whatever_it_costs(
     found = paged(held, works, nothing, cheap, out_bytes_per_s=1.0, in_bytes_per_s=1.0, moved="maps" if off else moved)
     if off:
         return found, completed(found.problem, ["keep"] * len(found.problem.saved)), 0
-    return found, everything(found.problem, window=window, depth=depth or None), _kept_bytes(found)
+    saved = found.problem.saved  # what the very next work needs again would come back before it had gone
+    stay = [index for index, one in enumerate(saved) if one.first_backward == one.last_forward + 1 and not one.wraps]
+    return found, everything(found.problem, window=window, depth=depth or None, kept=stay), _kept_bytes(found)
 
 
 def _kept_bytes(found: Paged) -> int:
@@ -264,12 +272,26 @@ def _kept_bytes(found: Paged) -> int:
     return max(used_bytes(found.problem, completed(found.problem, ["keep"] * len(found.problem.saved))))
 
 
-def _capacity(node: Node) -> int:
+def _stated(node: Node) -> int | None:
+    """What a device's memory holds: as the node says, or else the device."""
     own: int | None = getattr(node.device, "dram_capacity_bytes", None)
-    budget = node.capacity_bytes if node.capacity_bytes is not None else own
+    return own if node.capacity_bytes is None else node.capacity_bytes
+
+
+def _capacity(node: Node) -> int:
+    budget = _stated(node)
     if budget is None:
         raise BadInput("overlay='as_needed' needs to know what fits: give capacity='16 GB', or a device with dram_capacity")
     return budget
+
+
+def _within(problem: Problem, node: Node) -> Choice:
+    budget_bytes = _capacity(node)
+    try:
+        return as_needed(problem, budget_bytes)
+    except BadInput as error:
+        more = "" if node.moved == "all" else ", or moved=all"
+        raise BadInput(f"{error}: give a larger capacity, a smaller batch{more}") from None
 
 
 def _crossing(planner: Planner, found: Paged) -> list[int]:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from trainyard.errors import BadInput, UnknownName
+from trainyard.errors import BadInput
 from trainyard.ir import Step, assumed
-from trainyard.parts.checks import require_positive, require_quantity
 from trainyard.parts.fabric import Timing
 from trainyard.parts.memory_node import MemoryNode
 from trainyard.parts.topologies import switched
@@ -22,7 +21,8 @@ from trainyard.systems.node import Node
 from trainyard.systems.recast import Recast, Speeds, recast_of
 from trainyard.systems.switch_tree import SwitchTree
 
-RECASTS = ("ring", "torus", "hierarchical", "halving_doubling", "tree", "auto")
+Algorithm = Literal["ring", "torus", "hierarchical", "halving_doubling", "tree", "auto"]
+RECASTS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,10 +56,14 @@ class Switched(Node):
             planes=self.planes,
             link_bytes_per_s=self.link_bytes_per_s,
             link_latency_s=self.link_latency_s,
-            **(_memory(self.memory_node) if self.memory_nodes else {"memory_bytes_per_s": self.socket_bytes_per_s}),
+            **(self.memory_node.as_store() if self.memory_nodes else {"memory_bytes_per_s": self.socket_bytes_per_s}),
             pcie_bytes_per_s=None if self.memory_nodes else self.pcie_bytes_per_s,
             devices_per_switch=self.devices_per_switch,
         )
+
+    @property
+    def crossing_ratio(self) -> float:
+        return self.memory_node.crossing_ratio if self.memory_nodes else 1.0
 
     def idle(self, step: Step) -> frozenset[str]:
         known = Node.idle(self, step)
@@ -85,7 +89,7 @@ class Plane(Node):
     devices_per_node: int = 8
     planes: int = 6
     radix: int = 64
-    recast: Literal["ring", "torus", "hierarchical", "halving_doubling", "tree", "auto"] = "auto"
+    recast: Algorithm = "auto"
     torus_rows: int | None = None
     memory_per_node: int | None = None
     memory_node: MemoryNode = field(default_factory=MemoryNode)
@@ -102,17 +106,10 @@ class Plane(Node):
 
     def __post_init__(self) -> None:
         Node.__post_init__(self)
-        if self.recast not in RECASTS:
-            raise UnknownName("recast", str(self.recast), RECASTS, where="Plane")
-        require_quantity("Plane", zero=True, hop_latency_s=self.hop_latency_s)
-        require_quantity("Plane", pcie_bytes_per_s=self.pcie_bytes_per_s, socket_bytes_per_s=self.socket_bytes_per_s)
-        require_positive("Plane", devices_per_switch=self.devices_per_switch)
         if self.algorithm != "ring":
             raise BadInput(f"Plane: the algorithm of planes is called recast: write recast={self.algorithm!r}, not algorithm")
-        if self.torus_rows is not None:
-            require_positive("Plane", torus_rows=self.torus_rows)
-            if self.devices % self.torus_rows:
-                raise BadInput(f"Plane: {self.devices} devices do not make a torus of {self.torus_rows} rows")
+        if self.torus_rows is not None and self.devices % self.torus_rows:
+            raise BadInput(f"Plane: {self.devices} devices do not make a torus of {self.torus_rows} rows")
         self.tree  # noqa: B018  # a shape that cannot be built is refused here
 
     @property
@@ -138,7 +135,7 @@ class Plane(Node):
             self.link_bytes_per_s,
             self.link_latency_s,
             self.hop_latency_s,
-            tuple(_memory(self.memory_node).items()) if tree.memory_per_node else (),
+            tuple(self.memory_node.as_store().items()) if tree.memory_per_node else (),
             () if tree.memory_per_node else (self.pcie_bytes_per_s, self.socket_bytes_per_s, self.devices_per_switch),
         )
 
@@ -152,20 +149,15 @@ class Plane(Node):
             self._known[kind, size_bytes] = self.recasts.timing(kind, size_bytes, self.recast)
         return self._known[kind, size_bytes]  # type: ignore[no-any-return]  # what was kept above
 
+    @property
+    def crossing_ratio(self) -> float:
+        return self.memory_node.crossing_ratio if self.tree.memory_per_node else 1.0
+
     def idle(self, step: Step) -> frozenset[str]:
         known = Node.idle(self, step) | {"directions", "split"}
         if self.tree.memory_per_node or self.overlay == "off":
             known |= {"pcie_bytes_per_s", "devices_per_switch"}
         return known | {"hop_latency_s"} if self.tree.levels == 1 else known
-
-
-def _memory(node: MemoryNode) -> dict[str, Any]:
-    """As the builders of topologies call it."""
-    return {
-        "memory_bytes_per_s": node.memory_bytes_per_s,
-        "memory_latency_s": node.memory_latency_s + node.protocol_latency_s,
-        "capacity_bytes": node.capacity_bytes,
-    }
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.ir.plan import PICOSECONDS, Plan, TaskClass
 from trainyard.parts.collectives import Timing
-from trainyard.systems.backing import Backing, alike, backings, both_ways_exceed, copy_s, crossing, whole_lanes
+from trainyard.systems.backing import Backing, alike, backings, both_ways_exceed, copy_s, crossing, dealt, whole_lanes
 
 if TYPE_CHECKING:
     from trainyard.parts.topology import Arc
@@ -44,9 +44,18 @@ class Wires:
         self.memories: dict[tuple[str, str], int] = {}
 
     def _meet_several(self) -> bool:
-        """Under contention, a ring that passes a wire of several devices' copies meets all of them there, not one."""
+        """Under contention, a ring that passes a wire of several devices' copies meets all of them there, not one.
+
+        Nor does one device stand for others whose lanes the rings pass more often, or less.
+        """
         shared = {arc for arc, count in crossing(self.topology).items() if count > 1} if self.node.contention else set()
-        return bool(shared) and any(arc in shared for ring in self.node.rings for arc in ring.arcs)
+        if shared and any(arc in shared for ring in self.node.rings for arc in ring.arcs):
+            return True
+        if not self.node.contention:
+            return False
+        passed = {arc for ring in self.node.rings for arc in ring.arcs}
+        met = {tuple(sum(arc in passed for arc in store.arcs) for store in own) for own in backings(self.topology).values()}
+        return len(met) > 1
 
     def exchange(self, sent: Timing, stream: int, after: Sequence[int], tag: int) -> tuple[int, int]:
         """Its first and its last task."""
@@ -69,8 +78,7 @@ class Wires:
             if self.apart and size:  # all lanes of one device are alike
                 flows.append(([self._lanes(store, back=back), self._memory(device, store)], whole_lanes(store, size)))
                 continue
-            for number, lane in enumerate(store.lanes):
-                part = size * (number + 1) // len(store.lanes) - size * number // len(store.lanes)
+            for lane, part in zip(store.lanes, dealt(self.topology, store, size), strict=True):
                 arcs = [(wire, 1 - way) for wire, way in reversed(lane)] if back else list(lane)
                 if part:
                     flows.append(([*(self._link("wire", arc) for arc in arcs), self._memory(device, store)], part))
