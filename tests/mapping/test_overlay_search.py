@@ -214,9 +214,7 @@ def test_one_byte_less_than_the_least_is_refused(seed: int) -> None:
     away = ["recompute" if one.first_backward == NEVER else "send" for one in problem.saved]
     used = used_bytes(problem, completed(problem, away))
     assert as_needed(problem, max(used)).peak_bytes == max(used)
-    with pytest.raises(
-        BadInput, match=rf"nothing fits {max(used) - 1} B: layer {used.index(max(used))} alone needs {max(used)}"
-    ):
+    with pytest.raises(BadInput, match=rf"nothing fits {max(used) - 1} B: layer {used.index(max(used))} alone needs {max(used)}"):
         as_needed(problem, max(used) - 1)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,8 +138,15 @@ def test_the_printed_figures_exclude_each_other() -> None:
     for devices in (4, 8):
         one = printed.scaled(devices)
         assert one.printed + 0.05 < one.least
-        assert one.most < printed.implied_by_cut((said("hc.virtualisation_latency_cut") + 0.5) / 100)
-    assert printed.least_scaling(8, 8.625e9, without=7.5) > said("scaling.dc.8") + 0.05  # also if "close to 8x" is 7.5
+        each = printed.implied_by_cut((said("hc.virtualisation_latency_cut") + 0.5) / 100)
+        assert one.most < each
+        assert one.without < said(f"scaling.dc_no_virtualisation.{devices}")
+        for share, excluded in ((0.999, False), (1.001, True)):  # "close to" n must mean at least this much
+            least = printed.least_scaling(devices, each, without=share * one.without)
+            assert (least > one.printed + 0.05) == excluded
+    third = printed.hops_share(said("hc.sync_increase") / 100, 1 / 3)
+    assert 1 + said("hc.data") / 100 > said("speedup.data") / 3  # one ring of three links would not exclude it,
+    assert third + 3 * (1 - third) == pytest.approx(1 + said("hc.sync_increase") / 100)  # but it would need so many hops
     assert round(power.increase(power.LARGE)) == 32
 
 
@@ -152,9 +160,10 @@ def test_both_sides_of_the_scaling_bound_agree(share: float, devices: int, alone
     ("claim", "proof", "words"),
     [
         ("speedup", printed.proof_of_mean, ("2.625", "arithmetic")),
-        ("hc.data", printed.proof_of_hc, ("1.75x", "+75 %", "1.05")),
+        ("hc.data", printed.proof_of_hc, ("1.75x", "+75 %", "1.05", "1.17x", "55 %", "1.55 times")),
         ("pcie4.dc_gain", printed.proof_of_gen4, ("55.6 %", "35.5 %", "44.8 %", "printed 38 %")),
-        ("scaling.dc.8", lambda: printed.proof_of_scaling(8), ("9.0 GB/s", "8.25", "2.83x")),
+        ("scaling.dc.4", lambda: printed.proof_of_scaling(4), ("9.0 GB/s", "8.03", "1.42x", "3.52")),
+        ("scaling.dc.8", lambda: printed.proof_of_scaling(8), ("9.0 GB/s", "8.25", "2.83x", "7.39")),
     ],
 )
 def test_proofs_print_their_numbers(claim: str, proof: object, words: tuple[str, ...]) -> None:
@@ -236,6 +245,27 @@ def test_nodes_like_dgx_2() -> None:
 
 
 # ---- experiments
+copies = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=6)  # pause, length in slots
+
+
+@given(copies, copies, st.floats(1, 2))
+def test_the_largest_rate_is_that_of_a_slot(out: list[tuple[int, int]], back: list[tuple[int, int]], more: float) -> None:
+    """Copies on two streams, slot by slot: 50 bytes for one that is alone, `more` times as many for two together."""
+    streams: list[list[range]] = []
+    for pieces in (out, back):
+        now, spans = 0, []
+        for pause, length in pieces:
+            spans.append(range(now + pause, now + pause + length))
+            now += pause + length
+        streams.append(spans)
+    busy = [{slot for span in spans for slot in span} for spans in streams]
+    both = busy[0] & busy[1]
+    found = [(span.start, span.stop, sum(25 * more if slot in both else 50.0 for slot in span)) for one in streams for span in one]
+    starts, ends, sizes = (np.array(column, dtype=float) for column in zip(*found, strict=True))
+    largest = 50 * more if both else 50.0
+    assert measuring.largest_rate(starts, ends, sizes, 50.0) == pytest.approx(largest)
+
+
 def test_every_claim_has_its_experiment() -> None:
     assert set(mcdla.experiments()) == {claim.id for claim in ledger.select("mcdla")}
 

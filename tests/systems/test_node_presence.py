@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.systems.test_node import CHAIN, DEEP, DESIGNS, DEVICE, SLOW, changed, moved
 
 import trainyard as ty
-from tests.systems.test_node import CHAIN, DEEP, DESIGNS, DEVICE, SLOW, changed, moved
 from trainyard import engine
 from trainyard.ir import Step
 from trainyard.parts.memory_node import MemoryNode, Unit

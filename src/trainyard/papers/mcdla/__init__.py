@@ -48,7 +48,8 @@ HC_DLA = HostCentric(
     devices            = 8,            # Sec. IV
     links              = 6,            # Table II
     link_bytes_per_s   = 25e9,         # Table II
-    host_links         = 3,            # Sec. IV: half of the links
+    host_links         = 3,            # Sec. IV: half of the links; the graph writes the odd three that stay between devices as
+                                       # six wires of half rate, so that they are rings (parity: parts/topologies.py, _shared_wires)
     devices_per_socket = 4,            # Sec. IV
     socket_bytes_per_s = 300e9,        # Sec. IV: hypothetical, 3 to 4 times a real socket's
 )

@@ -20,11 +20,15 @@ METRIC = "speedup of MC-DLA(B) over DC-DLA (harmonic mean of eight networks, bat
 def shown(name: str, value: Any) -> Any:
     """A field's value with its unit.
 
-    >>> shown("pcie_bytes_per_s", 12e9), shown("message_bytes", 4096), shown("bucket_bytes", 0), shown("window", None)
-    ('12 GB/s', '4 KiB', 0, None)
+    >>> shown("pcie_bytes_per_s", 12e9), shown("message_bytes", 4096), shown("pcie_latency_s", 0.0)
+    ('12 GB/s', '4 KiB', '0 s')
+    >>> shown("bucket_bytes", 0), shown("window", None), shown("contention", False)
+    ('0 B', None, 'False')
     """
     unit = unit_of_field(name)
-    return show(value, unit, binary=unit == "B" and value % 1024 == 0) if unit and value else value
+    if unit is None or value is None:
+        return str(value) if isinstance(value, bool) else value  # a table would take it for a number
+    return show(value, unit, binary=unit == "B" and value % 1024 == 0)
 
 
 class Other(NamedTuple):

@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import groupby
 from statistics import fmean
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from trainyard.ir import Step
 from trainyard.ir.plan import TaskClass
 from trainyard.papers.mcdla.printed import harmonic
+from trainyard.papers.mcdla.wiring import to_memory
 from trainyard.papers.processes import workers
 from trainyard.results import PICOSECOND, Result
 from trainyard.runs import run
@@ -34,6 +36,7 @@ NETWORKS = (*CNNS, *RNNS)
 BATCH = 512  # Sec. IV
 HOST = "host memory"
 
+Values = npt.NDArray[np.floating[Any]]
 Networks = Mapping[str, float]
 """A figure of each network."""
 
@@ -106,17 +109,38 @@ def _step(network: str, batch: int) -> Step:
 
 
 def _host_peak(result: Result, timeline: Timeline, node: Node) -> float:
-    """The most bytes a second at a socket: each copy at its own mean rate, those that are under way together added."""
+    """The most bytes a second at a socket."""
     moved = np.zeros(len(result.rows))
     for (level, _, _), column in result.columns.traffic.items():
         moved += column if level == HOST else 0.0
     chosen = np.flatnonzero((timeline.kinds == TaskClass.COPY) & (timeline.busy_ps > 0))
     sizes = np.array([float(moved[list(result.entries[tag])].sum()) for tag in timeline.tags[chosen]])
-    rates = sizes / (timeline.busy_ps[chosen] * PICOSECOND)
-    turns = np.concatenate([timeline.ends_ps[chosen], timeline.starts_ps[chosen]])
-    order = np.argsort(turns, kind="stable")  # an end before a start at the same time
     sockets = sum(place.kind == "socket" for place in node.topology.places)
-    return float(np.cumsum(np.concatenate([-rates, rates])[order]).max(initial=0.0)) / sockets
+    starts, ends = (ps[chosen] * PICOSECOND for ps in (timeline.starts_ps, timeline.ends_ps))
+    return largest_rate(starts, ends, sizes, to_memory(node) * node.devices) / sockets
+
+
+def largest_rate(starts: Values, ends: Values, sizes: Values, alone: float) -> float:
+    """Bytes a second of copies at their largest: of one by itself, or of several while they are under way together.
+
+    A copy's mean rate says nothing of the time that it shares. So of each stretch without a pause, what a single copy can have
+    moved at most in the time when it was the only one, at `alone` bytes a second, is taken off: the rest was moved by several.
+
+    >>> largest_rate(np.array([0.0, 1.0]), np.array([2.0, 3.0]), np.array([75.0, 75.0]), 50.0)  # 50, then 25 + 25, then 50
+    50.0
+    """
+    if not len(sizes):
+        return 0.0
+    turns = np.concatenate([ends, starts])
+    order = np.argsort(turns, kind="stable")  # an end before a start at the same time
+    under_way = np.cumsum(np.repeat([-1, 1], len(sizes))[order])
+    stretch = np.cumsum(np.concatenate([[1], under_way[:-1] == 0])) - 1
+    lengths = np.append(np.diff(turns[order]), 0.0)
+    single = np.bincount(stretch, lengths * (under_way == 1))
+    several = np.bincount(stretch, lengths * (under_way > 1))
+    moved = np.bincount(stretch, np.concatenate([np.zeros(len(sizes)), sizes])[order])
+    together = (moved - alone * single)[several > 0] / several[several > 0]
+    return float(max((sizes / (ends - starts)).max(), together.max(initial=0.0)))
 
 
 @cache

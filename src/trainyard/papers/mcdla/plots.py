@@ -32,6 +32,7 @@ MEAN = "harmonic mean"
 TICKS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
 LOG = {"type": "log", "rangemode": "normal", "tickvals": TICKS, "ticktext": [f"{tick:g}" for tick in TICKS]}
 COLOURS = (PHASES["forward"], PHASES["grad_input"], PHASES["grad_weight"], PHASES["update"], *SPARE)
+DESIGN_COLOURS = (*COLOURS[:5], SPARE[4])  # the oracle is grey
 # fmt: off
 NAMES = {"dc-dla": "DC-DLA", "hc-dla": "HC-DLA", "mcdla-s": "MC-DLA(S)", "mcdla-l": "MC-DLA(L)", "mcdla-b": "MC-DLA(B)",
          "dc-dla-oracle": "DC-DLA(O)"}
@@ -56,13 +57,17 @@ def figure_2() -> go.Figure:
     found = generations.faster()
     left = drawn(time, "", "", x="", y=f"time over {first}'s (log)")
     left.update_yaxes(**LOG)
-    return panels(
+    figure = panels(
         {"A step without paging": left, "What paging over PCIe gen3 adds": drawn(over, "", "", x="", y="% of the step")},
         "Fig. 2: five generations of one device",
         f"Time of a step of {generations.BATCH} samples without paging, and per cent that paging adds. {names[-1]} is "
         f"{min(found.values()):.0f} to {max(found.values()):.0f} times faster than {first}; paper 20 to 34, devices not named.",
         columns=2, height=430,
     )  # fmt: skip
+    for number, domain in enumerate(((0, 0.43), (0.57, 1))):  # room for the right axis' name
+        figure.layout["xaxis2" if number else "xaxis"].domain = domain
+        figure.layout.annotations[number].x = sum(domain) / 2
+    return figure
 
 
 def figure_hops() -> go.Figure:
@@ -88,12 +93,12 @@ def figure_hops() -> go.Figure:
 
 def figure_9() -> go.Figure:
     lines = []
-    for number, kind in enumerate(wiring.KINDS):
+    for number, kind in enumerate(wiring.KINDS):  # all-reduce orange, to be seen on all-gather's blue
         for reading in wiring.READINGS:
             forwards = reading != wiring.READINGS[0]
             name = f"{kind.replace('_', '-')}{', every second node forwards' if forwards else ''}"
             drawn_as: Literal["faint", "line"] = "faint" if forwards else "line"
-            lines.append(Series(name=name, values=wiring.by_nodes(kind, reading), colour=COLOURS[number], kind=drawn_as))
+            lines.append(Series(name=name, values=wiring.by_nodes(kind, reading), colour=COLOURS[-number % 3], kind=drawn_as))
     told = ", ".join(
         f"{kind.replace('_', '-')} {wiring.doubled(kind, wiring.READINGS[1]):.3f} ({wiring.doubled(kind, wiring.READINGS[0]):.3f})"
         for kind in wiring.KINDS
@@ -105,8 +110,11 @@ def figure_9() -> go.Figure:
         x="nodes in the ring", y="latency over that of two nodes", numbers=True, height=430,
     )  # fmt: skip
     for trace in figure.data:
-        if trace.name.startswith("all-reduce"):  # it covers all-gather: twice the rounds for any number of nodes
+        if trace.name.startswith("all-reduce"):  # it lies on all-gather: twice the rounds for any number of nodes
             trace.line.dash = "dash"
+        if trace.name.startswith("all-gather"):
+            trace.line.width *= 3
+            trace.marker.size = 12
     return figure
 
 
@@ -161,14 +169,14 @@ def figure_12() -> go.Figure:
 def _speedups(parallel: Parallel) -> go.Figure:
     found = performance.table(parallel)
     bars = [
-        Series(name=NAMES[design], values=with_mean(values), colour=COLOURS[number])
+        Series(name=NAMES[design], values=with_mean(values), colour=DESIGN_COLOURS[number])
         for number, (design, values) in enumerate(found.items())
     ]
     marks = {"mcdla-b": said(f"speedup.{parallel}"), "hc-dla": 1 + said(f"hc.{parallel}") / 100}
     order = [*found]
     for design, value in marks.items():
         bars.append(
-            replace(paper({MEAN: value}, f"paper, {NAMES[design]}"), colour=COLOURS[order.index(design)])
+            replace(paper({MEAN: value}, f"paper, {NAMES[design]}"), colour=DESIGN_COLOURS[order.index(design)])
         )  # fmt: skip
     return drawn(bars, "", "", x="", y="over DC-DLA (log)", unity=True).update_yaxes(**LOG)
 

@@ -36,7 +36,7 @@ GEN4 = replace(DC_DLA, pcie_bytes_per_s=2 * DC_DLA.pcie_bytes_per_s)  # Sec. V-B
 TPU_V2 = replace(
     DEVICE,
     array            = Spatial(elements=1024, macs_per_element=180),  # Google, I/O 2017: 180 TFLOPS, as Table II has V100's 125
-    dram_bytes_per_s = 2400e9,                                        # Jouppi et al., CACM 63(7), 2020: four chips of 600 GB/s
+    dram_bytes_per_s = 2400e9,                                        # J. Dean, NIPS 2017: four chips of 600 GB/s
 )
 
 DGX_2 = Switched(
@@ -138,7 +138,7 @@ def _dgx_2() -> Measured:
         gaps(*switched()),
         f"16 devices on six switches, a memory-node for each on the same switches; batch {BATCH} in total. Assumed: "
         f"{UPLINKS_SHARED_BY} devices share PCIe x16: two Xeons have 96 lanes, and 16 devices in twos would take 128. With {other} "
-        f"it is {alternative:.2f}, which was seen first",
+        f"it is {alternative:.2f}; that was tried first and gave 1.75 then",
     )
 
 
