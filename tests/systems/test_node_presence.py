@@ -177,3 +177,38 @@ def test_what_the_next_work_needs_does_not_leave() -> None:
     near = [i for i, one in enumerate(planner.paging.problem.saved) if one.first_backward == one.last_forward + 1]
     assert near
     assert {planner.paging.choice.decisions[i] for i in near} == {"keep"}
+
+
+def test_bytes_on_the_links_follow_precision_and_hops() -> None:
+    """Exchanges and copies are of what the device holds; every wire that a byte crosses counts, in traffic and in energy."""
+    wide, ring = ty.run(CHAIN, on=DESIGNS["o"]), ty.run(CHAIN, on=DESIGNS["b"])
+    narrow = ty.run(CHAIN, on=changed(DESIGNS["b"], device=replace(DEVICE, precision="bf16")))
+    assert narrow.traffic_bytes["link"] == pytest.approx(ring.traffic_bytes["link"] / 2, rel=0.01)
+    assert moved(narrow)[0] * 2 == moved(ring)[0]
+    assert ring.traffic_bytes["link"] == 2 * wide.traffic_bytes["link"]  # rings of 16 hops against rings of 8
+    copied = sum(moved(ring)) * 1 + ring.traffic_bytes["link"]  # a memory-node is one wire away
+    assert ring.energy_by_component["link"] == pytest.approx(copied * 80e-12)
+    behind_switch = ty.run(CHAIN, on=DESIGNS["dc"])
+    crossed = sum(moved(behind_switch)) * 2 + behind_switch.traffic_bytes["link"]
+    assert behind_switch.energy_by_component["link"] == pytest.approx(crossed * 80e-12)
+
+
+def test_a_device_has_its_share_of_the_memories_and_waits_for_them() -> None:
+    result = ty.run(CHAIN, on=DESIGNS["b"])
+    assert result.timeline is not None
+    pool = next(pool for pool in result.timeline.pools if pool.name == "remote memory")
+    assert pool.capacity_bytes == MemoryNode().capacity_bytes  # half of the left one and half of the right one
+    slow = replace(DESIGNS["b"], memory_node=MemoryNode(memory_latency_s=1e-3))  # type: ignore[call-arg]  # a MemoryCentric
+    assert ty.run(CHAIN, on=slow).time_s > result.time_s + 1e-3
+
+
+def test_an_exchange_waits_for_what_is_fetched_for_it() -> None:
+    """Under model parallelism a gather of backward reads a map that was away."""
+    planner = Planner(changed(DESIGNS["dc"], parallel="model"), one_device(changed(DESIGNS["dc"], parallel="model"), DEEP), None)
+    timeline = engine.run(planner.plan())
+    gathers = {number for number, work in enumerate(planner.works) if planner._exchange(work)}
+    fetched = [(index, at) for at, users in planner.paging.users.items() if at in gathers for index in users]
+    assert fetched
+    for index, at in fetched:
+        begun = planner.begun[planner.works[at].ops[0]]
+        assert timeline.ends_ps[planner.paging.back[0][index]] <= timeline.starts_ps[begun]

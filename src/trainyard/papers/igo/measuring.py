@@ -6,16 +6,11 @@ Runs are kept: experiments share them.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
-from multiprocessing import get_context
-from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -26,12 +21,12 @@ from trainyard.mapping.gradient_bound import least_bytes
 from trainyard.mapping.gradient_order import Pair
 from trainyard.papers.igo.baselines import Case, Tile
 from trainyard.papers.igo.networks import ABBREVIATIONS, Layer, distinct, layers_of, samples, step
+from trainyard.papers.processes import workers
 
 Key = tuple[str, int]
 """A layer by path and call."""
 OPERANDS, GRADIENTS = ("X", "W", "dY"), ("dX", "dW")
 FUSED = ("interleaved", "dx_major", "dw_major")
-MOST_WORKERS = 8
 
 
 class Spent(NamedTuple):
@@ -138,34 +133,15 @@ def _kept() -> dict[Job, Ran]:
     return {}
 
 
-@cache
-def _workers() -> ProcessPoolExecutor | None:
-    """New processes, not copies of this one, which may have threads. None where there is one core, or a script without a guard."""
-    cores = os.cpu_count() or 1
-    if cores == 1 or not _guarded(getattr(sys.modules["__main__"], "__file__", None)):
-        return None
-    return ProcessPoolExecutor(min(cores, MOST_WORKERS), mp_context=get_context("spawn"))
-
-
-def _guarded(program: str | None) -> bool:
-    """Whether a new process can import the program that runs without running it; a shell has none."""
-    if program is None:
-        return True
-    try:
-        return "__name__" in Path(program).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
 def ahead(case: Case, tile: Tile, *orders: Mapping[str, Any]) -> None:
     """Runs of all nine networks on several cores at once, so that `ran` finds them. Without it they are run one by one."""
     asked = [job(case, network, tile, **order) for network in ABBREVIATIONS for order in orders]
     missing = [one for one in dict.fromkeys(asked) if one not in _kept()]
-    workers = _workers() if len(missing) >= len(ABBREVIATIONS) else None
-    if workers is None:
+    pool = workers() if len(missing) >= len(ABBREVIATIONS) else None
+    if pool is None:
         return
     try:
-        for one, found in zip(missing, workers.map(run, missing), strict=True):
+        for one, found in zip(missing, pool.map(run, missing), strict=True):
             _kept()[one] = found
     except BrokenProcessPool:  # one was killed: each run is then made where it is asked for
         return
