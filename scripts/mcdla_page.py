@@ -78,6 +78,8 @@ Machines: `dc-dla`, `hc-dla`, `mcdla-s`, `mcdla-l`, `mcdla-b`, `dc-dla-oracle` a
   (`mapping/overlay.py`). `overlay=all` is the paper's stress, `as_needed` pages what does not fit, `off` is the oracle.
 - Compute, exchanges and copies are streams on one clock; `contention=True` lets copies and exchanges share wires.
 - Any device can stand inside: `device=` is an accelerator with any array, or a GPU.
+- The same policy pages a real model's saved tensors: `ty.live.overlay(model, budget="4 GB")`, measured in
+  [gpu.md](gpu.md#paged-activations-on-a-gpu).
 
 """
 VIDEO = (

@@ -17,7 +17,7 @@ from trainyard.errors import BadInput
 from trainyard.ir import DTYPE_BYTES, MatMul
 from trainyard.mapping.gradient_order import Pair, traffic
 from trainyard.mapping.partition import SCHEMES
-from trainyard.papers import igo, ledger
+from trainyard.papers import igo, ledger, processes
 from trainyard.papers.igo import (
     assumptions,
     baselines,
@@ -40,7 +40,7 @@ QUICK = ("ncf", "bert")
 
 @pytest.fixture(autouse=True)
 def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measuring, "_workers", lambda: None)
+    monkeypatch.setattr(measuring, "workers", lambda: None)
 
 
 @pytest.mark.parametrize("case", CASES.values())
@@ -220,7 +220,7 @@ class Inline:
 def test_runs_ahead_are_the_runs_themselves(monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
     kept: dict[Any, Any] = {}
     monkeypatch.setattr(measuring, "_kept", lambda: kept)
-    monkeypatch.setattr(measuring, "_workers", lambda: Inline(broken))
+    monkeypatch.setattr(measuring, "workers", lambda: Inline(broken))
     monkeypatch.setattr(measuring, "ABBREVIATIONS", QUICK)
     measuring.ahead(SMALL, "tall", {}, {"order": "paper"})
     assert len(kept) == (0 if broken else 4)
@@ -235,8 +235,8 @@ def test_only_a_program_that_can_be_imported_gets_processes(tmp_path: Path) -> N
     plain, guarded = tmp_path / "plain.py", tmp_path / "guarded.py"
     plain.write_text("work()")
     guarded.write_text('if __name__ == "__main__":\n    work()')
-    assert [measuring._guarded(str(file)) for file in (plain, guarded, tmp_path / "none.py")] == [False, True, False]
-    assert measuring._guarded(None)
+    assert [processes.guarded(str(file)) for file in (plain, guarded, tmp_path / "none.py")] == [False, True, False]
+    assert processes.guarded(None)
 
 
 def test_every_claim_has_its_experiment() -> None:
