@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from trainyard.errors import BadInput
 from trainyard.live.paging.measures import Laps, Link
 from trainyard.live.paging.trace import OpRecord, Trace
 from trainyard.mapping.overlay import Choice, Decision, Problem, Saved, orders, used_bytes
@@ -150,7 +151,10 @@ class Plan:
         self.problem = replace(self.problem, held_bytes=tuple(held))
 
     def choose(self, policy: Policy, budget: int) -> None:
-        self.choice = chosen(policy, self.problem, self.closures, budget) if self.strict else policy(self.problem, budget)
+        try:
+            self.choice = chosen(policy, self.problem, self.closures, budget) if self.strict else policy(self.problem, budget)
+        except BadInput as error:
+            raise BadInput(f"{error}: give a larger budget or a smaller batch") from None
         self.budget = budget
         self._spread()
 
