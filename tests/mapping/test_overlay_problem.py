@@ -10,7 +10,7 @@ import trainyard as ty
 from trainyard import engine
 from trainyard.devices.gpu_presets import V100
 from trainyard.errors import BadInput
-from trainyard.ir import Role, Step, Work
+from trainyard.ir import ElementWise, MatMul, Op, Phase, Role, Step, TensorSpec, Update, Work
 from trainyard.mapping.overlay import NEVER, completed, everything, simulate, used_bytes
 from trainyard.mapping.overlay_problem import Paged, paged
 from trainyard.mapping.overlay_search import as_needed
@@ -162,6 +162,62 @@ def test_weights_leave_between_their_uses(alexnet: Step) -> None:
     assert found.tensors[problem.saved[weight].clean_after] == found.tensors[weight]
     written = sum(problem.saved[index].bytes for index in simulate(problem, decisions).out_order)
     assert written == sum(problem.saved[index].bytes for index in over)  # each version leaves once
+
+
+def _made(tensors: list[TensorSpec], *ops: tuple[Phase, object, tuple[int, ...], tuple[int, ...]]) -> Step:
+    built = tuple(
+        Op(body=body, name=str(index), layer=f"op{index}", phase=phase, inputs=inputs, outputs=outputs)  # type: ignore[arg-type]
+        for index, (phase, body, inputs, outputs) in enumerate(ops)
+    )
+    return Step(name="made", batch=4, ops=built, tensors=tuple(tensors))
+
+
+@pytest.mark.parametrize("overwritten", ["never", "before", "by the op itself", "after"])
+def test_what_was_overwritten_since_makes_nothing_again(overwritten: str) -> None:
+    """R is made from Y; where Y has another value later, it cannot give R again. Sigmoid's backward reads R, that of Y reads Y."""
+    size = 4 * 4096
+    tensors = [TensorSpec((4, 4096), role=Role.INPUT), TensorSpec((4096, 4096), role=Role.PARAMETER)]
+    tensors += [TensorSpec((4, 4096), name="Y"), TensorSpec((4, 4096), name="Y", view_of=2), TensorSpec((4, 4096), name="R")]
+    tensors += [TensorSpec((4, 4096), role=Role.GRADIENT) for _ in range(2)]
+    product = (Phase.FORWARD, MatMul(4, 4096, 4096), (0, 1), (2,))
+    in_place = (Phase.FORWARD, ElementWise("relu_", size), (2,), (3,))
+    read = (Phase.FORWARD, ElementWise("sigmoid", size), (3 if overwritten == "before" else 2,), (4,))
+    forward = {
+        "never": (product, read),
+        "before": (product, in_place, read),
+        "by the op itself": (product, (Phase.FORWARD, ElementWise("sigmoid", size), (2,), (4, 3))),
+        "after": (product, read, in_place),
+    }[overwritten]
+    backward = (
+        (Phase.GRAD_INPUT, ElementWise("sigmoid_backward", size), (4,), (5,)),
+        (Phase.GRAD_INPUT, ElementWise("threshold_backward", size), (5, 2 if overwritten == "never" else 3), (6,)),
+    )
+    found = seen(_made(tensors, *forward, *backward))
+    names = [one.name for one in found.problem.saved]
+    assert sorted(names) == ["R", "Y"]
+    result = found.problem.saved[names.index("R")]
+    if overwritten in ("never", "before"):
+        assert (result.again_s, result.sources) == (1e-3, (names.index("Y"),))
+    else:
+        assert (result.again_s, result.sources) == (None, ())
+
+
+def test_a_changed_weight_leaves_with_a_copy() -> None:
+    """Read, read, changed, read: until the change the second memory has what left over the end of the step, then no more."""
+    weight = TensorSpec((256, 256), role=Role.PARAMETER, name="layer.weight")
+    tensors = [TensorSpec((4, 256), role=Role.INPUT), weight, TensorSpec((256, 256), role=Role.PARAMETER, view_of=1)]
+    tensors += [TensorSpec((4, 256)) for _ in range(3)]
+    uses = [(Phase.FORWARD, MatMul(4, 256, 256), (0, version), (made,)) for version, made in ((1, 3), (1, 4), (2, 5))]
+    between = (Phase.FORWARD, ElementWise("relu", 4 * 256), (0,), (3,))
+    update = (Phase.UPDATE, Update("SGD", 256 * 256), (1,), (2,))
+    step = _made(tensors, uses[0], between, uses[1], between, update, between, uses[2], between)
+    found = seen(step, moved="weights")
+    stretches = [(one.last_forward, one.first_backward, one.clean_after) for one in found.problem.saved if one.name == weight.name]
+    over = next(number for number, one in enumerate(found.problem.saved) if one.wraps)
+    assert stretches == [(6, 0, None), (0, 2, over), (2, 4, over), (4, 6, None)]
+    assert not any(one.clean for one in found.problem.saved)
+    copies = simulate(found.problem, ["send" if resident else "keep" for resident in found.resident]).out_order
+    assert sum(found.problem.saved[number].bytes for number in copies) == 2 * weight.bytes  # each version leaves once
 
 
 def test_budgets_hold_on_a_network(resnet: Step) -> None:

@@ -81,11 +81,11 @@ def _between(exchange: Summed, stored: Stored, margin: int) -> Pairs:
 def _settled(graph: _Graph, pairs: Pairs, modes: dict[str, Mode]) -> tuple[int, dict[str, Mode]]:
     """Layer after layer takes its cheaper mode, until none changes."""
 
-    def cost(layer: str, mode: Mode) -> int:
+    def cost(layer: str, mode: Mode, *, above: bool = True) -> int:
         own = graph.data[layer] if mode == "data" else graph.model.get(layer, 0)
         for other, size, below in graph.edges.get(layer, ()):
             there = mode if other == layer else modes[other]
-            own += size * pairs[(there, mode) if below else (mode, there)]
+            own += size * pairs[(there, mode) if below else (mode, there)] if below or above else 0
         return own
 
     for _ in range(len(modes) + 1):
@@ -94,7 +94,7 @@ def _settled(graph: _Graph, pairs: Pairs, modes: dict[str, Mode]) -> tuple[int, 
             modes[layer] = "data" if cost(layer, "data") <= cost(layer, "model") else "model"
         if modes == before:
             break
-    return sum(cost(layer, mode) for layer, mode in modes.items()), modes
+    return sum(cost(layer, mode, above=False) for layer, mode in modes.items()), modes  # what two layers share counts once
 
 
 @dataclass(slots=True)

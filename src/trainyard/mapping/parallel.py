@@ -113,8 +113,7 @@ def mixed(
         return chosen(named(step, choice))
     likely = cheapest(step, reduce=reduce, exchange=exchange, stored=stored)
     alike = [dict.fromkeys(likely[0], mode) for mode in MODES]
-    if likely[0] not in alike:
-        likely += [modes for modes in alike if modes not in likely]
+    likely += [modes for modes in alike if modes not in likely]
     return min(map(chosen, likely), key=carried_bytes)
 
 
