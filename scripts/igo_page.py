@@ -15,7 +15,7 @@ from trainyard.papers.igo.networks import ABBREVIATIONS, NETWORKS, Npu
 from trainyard.papers.igo.partitioning import TWO_CORES, by_cost, by_ideal, by_knn, evaluation
 from trainyard.papers.igo.performance import JOINT, said
 from trainyard.papers.ledger import Row
-from trainyard.papers.pages import number, paper_figure, summary
+from trainyard.papers.pages import number, page_of, paper_figure, summary
 
 PAGE = Path(__file__).parents[1] / "docs" / "igo.md"
 HEAD = """# Interleaved gradient order
@@ -302,12 +302,7 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
 
 def main() -> None:
     rows = ledger.walk("igo")
-    text_of_page = HEAD
-    for title, told, shown in sections(rows):
-        text_of_page += "".join(
-            part for part in (f"\n## {title}\n" if title else "", f"\n{told}\n" if told else "", f"\n{shown}" if shown else "")
-        )
-    PAGE.write_text(text_of_page.replace("\n\n\n", "\n\n"), encoding="utf-8")
+    PAGE.write_text(page_of(HEAD, sections(rows)), encoding="utf-8")
     print(f"wrote {PAGE.name}: {len(rows)} claims, {summary(rows)}")
 
 

@@ -34,7 +34,7 @@ from trainyard.papers.mcdla import (
 )  # fmt: skip
 from trainyard.papers.mcdla.measuring import PARALLEL, Parallel, Ran, asked, ran
 from trainyard.papers.provenance import literals_of
-from trainyard.systems.node import Node
+from trainyard.systems.node import HostCentric, Node
 
 QUICK = ("alexnet", "lstm-1")
 """A network of each kind that is soon done."""
@@ -234,6 +234,14 @@ def test_generations_get_faster() -> None:
     over = [*generations.overheads("alexnet").values()]
     assert all(more >= 0 for more in over)
     assert over[-1] > over[0]
+
+
+def test_hosts_of_other_sockets_and_splits() -> None:
+    """A wider socket never takes longer; five links to the host leave no ring, and are not among the splits."""
+    designs = sensitivity.host_designs()
+    xeon, power9, *splits = (ran(node, "alexnet", "data").time_s for node in designs.values())
+    assert xeon >= power9 >= splits[2] == ran(HC_DLA, "alexnet", "data").time_s
+    assert [node.host_links for node in designs.values() if isinstance(node, HostCentric)] == [3, 3, 1, 2, 3, 4]
 
 
 def test_nodes_like_dgx_2() -> None:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.systems.test_node import CHAIN, DEEP, DESIGNS, DEVICE, SLOW, changed, moved
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.systems.test_node import CHAIN, DEEP, DESIGNS, DEVICE, SLOW, chain, changed, moved
 
 import trainyard as ty
 from trainyard import engine
@@ -212,3 +214,74 @@ def test_an_exchange_waits_for_what_is_fetched_for_it() -> None:
     for index, at in fetched:
         begun = planner.begun[planner.works[at].ops[0]]
         assert timeline.ends_ps[planner.paging.back[0][index]] <= timeline.starts_ps[begun]
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> Topology:
+    """Devices in one ring or two, memories on some or all of them by one to three wires, or one for all behind a switch."""
+    count = draw(st.integers(2, 4))
+    rate = st.integers(5, 60).map(lambda megabytes: megabytes * 1e6)
+    places = [Place(name=f"D{i}", kind="device") for i in range(count)]
+    wires = [
+        Wire(a=f"D{i}", b=f"D{(i + 1) % count}", bytes_per_s=speed)
+        for speed in draw(st.lists(rate, min_size=1, max_size=2))
+        for i in range(count)
+    ]
+    if draw(st.booleans()):
+        everybody = tuple(place.name for place in places)
+        places += [Place(name="X", kind="switch"), Place(name="M", kind="memory", memory_bytes_per_s=draw(rate), serves=everybody)]
+        wires += [Wire(a=f"D{i}", b="X", bytes_per_s=draw(rate)) for i in range(count)] + [
+            Wire(a="X", b="M", bytes_per_s=draw(rate))
+        ]
+    else:
+        for i in range(count):
+            places.append(Place(name=f"M{i}", kind="memory", memory_bytes_per_s=draw(rate), serves=(f"D{i}",)))
+            wires += [Wire(a=f"D{i}", b=f"M{i}", bytes_per_s=speed) for speed in draw(st.lists(rate, min_size=1, max_size=3))]
+    return Topology(places=tuple(places), wires=tuple(wires))
+
+
+def times_as_fast(graph: Topology, factor: int) -> Topology:
+    places = (
+        replace(place, memory_bytes_per_s=factor * place.memory_bytes_per_s) if place.memory_bytes_per_s else place
+        for place in graph.places
+    )
+    return Topology(places=tuple(places), wires=tuple(replace(wire, bytes_per_s=factor * wire.bytes_per_s) for wire in graph.wires))
+
+
+UNEQUAL = Topology(  # the same rate to memory by wires that a ring passes, too, and that differ
+    places=(
+        Place(name="D0", kind="device"),
+        Place(name="D1", kind="device"),
+        Place(name="X", kind="switch"),
+        Place(name="M", kind="memory", memory_bytes_per_s=7e6, serves=("D0", "D1")),
+    ),
+    wires=(
+        *[Wire(a="D0", b="D1", bytes_per_s=5e6)] * 2,
+        Wire(a="D0", b="X", bytes_per_s=5e6),
+        Wire(a="D1", b="X", bytes_per_s=6e6),
+        Wire(a="X", b="M", bytes_per_s=6e6),
+    ),
+)
+
+
+@settings(max_examples=25, deadline=None)
+@example(UNEQUAL, [8, 8, 8, 8], "data", True)
+@given(
+    graphs(),
+    st.lists(st.integers(1, 8).map(lambda n: 8 * n), min_size=3, max_size=5),
+    st.sampled_from(["data", "model"]),
+    st.booleans(),
+)
+def test_bounds_that_hold_on_any_graph(graph: Topology, widths: list[int], parallel: str, contention: bool) -> None:
+    """Nothing paged is never slower; twice the bandwidth everywhere is never slower and at most halves the step."""
+    step = chain(tuple(widths), 12 * 16)
+    node = Wired(graph=graph, device=DEVICE, page_bytes=256, parallel=parallel, contention=contention)  # type: ignore[arg-type]
+    taken = ty.run(step, on=node)
+    twice = ty.run(step, on=replace(node, graph=times_as_fast(graph, 2)))
+    kept = ty.run(step, on=replace(node, overlay="off"))
+    slack = 1 + 1e-6
+    assert kept.time_s <= taken.time_s * slack
+    assert twice.time_s <= taken.time_s * slack
+    assert taken.time_s <= 2 * twice.time_s * slack
+    assert taken.time_s == pytest.approx(ty.run(step, on=replace(node, fold=False)).time_s, rel=1e-5)
+    assert not list(faults(node, step))

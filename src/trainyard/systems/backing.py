@@ -101,7 +101,7 @@ def both_ways_exceed(store: Backing) -> bool:
 def alike(topology: Topology) -> bool:
     """Whether one device may stand for all: the same stores at the same rates, and no wire that two stores of a device share."""
     table = backings(topology)
-    seen = {tuple(_seen(b) for b in rows) for rows in table.values()}
+    seen = {tuple(_seen(topology, b) for b in rows) for rows in table.values()}
     apart = all(sum(len(b.arcs) for b in rows) == len({arc for b in rows for arc in b.arcs}) for rows in table.values())
     first = next(iter(table.values()))
     hops = (hop for store in first for hop in zip(*store.lanes, strict=True))
@@ -109,10 +109,10 @@ def alike(topology: Topology) -> bool:
     return len(seen) == 1 and apart and even
 
 
-def _seen(store: Backing) -> tuple[object, ...]:
-    """All of a store that a copy's time, energy or room may depend on."""
-    rates = (store.bytes_per_s, store.wires_bytes_per_s, store.memory_bytes_per_s)
-    return store.kind, rates, store.latency_s, store.capacity_bytes, tuple(map(len, store.lanes))
+def _seen(topology: Topology, store: Backing) -> tuple[object, ...]:
+    """All of a store that a copy's time, energy or room may depend on, whatever else is on its wires."""
+    speeds = tuple(tuple(topology.wires[wire].bytes_per_s for wire, _ in lane) for lane in store.lanes)
+    return store.kind, store.bytes_per_s, store.memory_bytes_per_s, store.latency_s, store.capacity_bytes, speeds
 
 
 def dealt(topology: Topology, store: Backing, size: int) -> list[int]:

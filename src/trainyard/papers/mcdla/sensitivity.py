@@ -8,7 +8,7 @@ from dataclasses import replace
 from trainyard.arrays import Spatial
 from trainyard.devices import Accelerator
 from trainyard.papers.ledger import Measured
-from trainyard.papers.mcdla import DC_DLA, DEVICE, MCDLA_B
+from trainyard.papers.mcdla import DC_DLA, DEVICE, HC_DLA, MCDLA_B
 from trainyard.papers.mcdla.measuring import (
     BATCH,
     CNNS,
@@ -55,6 +55,19 @@ CDMA = 2.6  # Sec. V-B: the printed mean; cDMA's ratio of each layer is not prin
 
 
 COMPRESSED = replace(DC_DLA, compression=CDMA)
+
+
+def host_designs() -> dict[str, Node]:
+    """HC-DLA on real sockets beside the hypothetical one, and with other splits of the links, which Sec. IV left out."""
+    sockets = {"Xeon": 80e9, "Power9": 120e9}  # Sec. II-C
+    found: dict[str, Node] = {
+        f"{name}'s socket, {rate / 1e9:g} GB/s": replace(HC_DLA, socket_bytes_per_s=rate) for name, rate in sockets.items()
+    }
+    for host_links in (1, 2, 3, 4):  # with 5 no ring is left
+        socket = HC_DLA.devices_per_socket * host_links * HC_DLA.link_bytes_per_s  # Sec. IV: as much as its devices can ask for
+        name = f"{host_links} of {HC_DLA.links} links to the host, sockets of {socket / 1e9:g} GB/s"
+        found[name] = replace(HC_DLA, host_links=host_links, socket_bytes_per_s=socket)
+    return found
 
 
 def with_device(device: Accelerator) -> tuple[Node, Node]:
