@@ -117,7 +117,7 @@ class Agent:
     script: Script
     ended: bool = False
     value: Any = None
-    waiting_for: str = ""
+    waiting_for: Command | Resource | None = None
     held: int = 0  # units of resources
     joiners: list[Agent] = field(default_factory=list)
     behind: dict[int, None] = field(default_factory=dict)  # tasks that its next task comes after

@@ -40,6 +40,23 @@ class Deadlock(TrainyardError):
     """Agents wait, and nothing is under way that could wake them."""
 
 
+def _wanted(agent: Agent) -> str:
+    """What an agent waits for, in words."""
+    match agent.waiting_for:
+        case Wait(ps):
+            return f"{ps} ps"
+        case Get(channel):
+            return f"an item of {channel!r}"
+        case Join(other):
+            return f"{other!r} to end"
+        case Compute(stream):
+            return f"its task on {stream!r}"
+        case Transfer():
+            return "its transfer"
+        case other:
+            return repr(other)
+
+
 class Simulation:
     """Streams, links, semaphores, channels, and the agents that use them.
 
@@ -62,7 +79,7 @@ class Simulation:
         self._network = Network(self._links)
         self._agents: list[Agent] = []
         self._ready: list[tuple[int, int, Any]] = []  # (agent, order, value to send); by agent
-        self._events: list[tuple[int, int, Callable[[], None]]] = []  # (time, order, what happens)
+        self._events: list[tuple[int, int, Callable[[], None] | Agent]] = []  # (time, order, what happens or who goes on)
         self._order = 0
         self._arrivals: list[Callable[[], None]] = []  # by flow: what its last byte sets off
         self._tasks: list[list[int]] = []  # start, end, class, stream, tag
@@ -106,84 +123,117 @@ class Simulation:
         self._ran = True
         while True:
             self._instant()
-            coming = [self._network.next_end_ps(), self._events[0][0] if self._events else None]
-            if coming == [None, None]:
+            flow_ps = self._network.next_end_ps() if self._arrivals else None
+            if self._events:
+                event_ps = self._events[0][0]
+                self.now_ps = event_ps if flow_ps is None or event_ps < flow_ps else flow_ps
+            elif flow_ps is not None:
+                self.now_ps = flow_ps
+            else:
                 break
-            self.now_ps = min(time for time in coming if time is not None)
-        waiting = [f"{agent.name} (for {agent.waiting_for})" for agent in self._agents if not agent.ended]
+        waiting = [f"{agent.name} (for {_wanted(agent)})" for agent in self._agents if not agent.ended]
         if waiting:
             raise Deadlock(f"deadlock at {self.now_ps} ps: nothing can wake {', '.join(waiting)}")
         return self._timeline()
 
     def _instant(self) -> None:
         """All that happens at `now_ps`: flows end, what was due falls due, agents go on."""
-        for flow in self._network.take_ended(self.now_ps):
-            self._arrivals[flow]()
-        while self._ready or (self._events and self._events[0][0] == self.now_ps):
-            while self._events and self._events[0][0] == self.now_ps:
-                heapq.heappop(self._events)[2]()
-            while self._ready:
-                number, _, value = heapq.heappop(self._ready)
-                self._resume(self._agents[number], value)
-        self._network.settle(self.now_ps)
+        now_ps, events, ready, agents, push, pop = (
+            self.now_ps, self._events, self._ready, self._agents, heapq.heappush, heapq.heappop)  # fmt: skip
+        if self._arrivals:
+            for flow in self._network.take_ended(now_ps):
+                self._arrivals[flow]()
+        resume = self._resume
+        while True:
+            if events and events[0][0] == now_ps:
+                _, order, due = pop(events)
+                if not isinstance(due, Agent):
+                    due()
+                elif ready or (events and events[0][0] == now_ps):
+                    push(ready, (due.number, order, None))
+                else:  # alone at this instant
+                    resume(due, None)
+                    continue
+                if events and events[0][0] == now_ps:
+                    continue
+            if not ready:
+                if events and events[0][0] == now_ps:
+                    continue
+                break
+            while ready:
+                number, _, value = pop(ready)
+                resume(agents[number], value)
+        if self._arrivals:
+            self._network.settle(now_ps)
 
     def _resume(self, agent: Agent, value: Any) -> None:
-        agent.waiting_for = ""
-        while value is not _BLOCKED:
-            try:
-                command = agent.script.send(value)
+        send = agent.script.send
+        try:
+            while True:
+                agent.waiting_for = command = send(value)
+                if type(command) is Wait and type(ps := command.ps) is int and ps >= 0 and (due := self.now_ps + ps) < LONGEST_PS:
+                    self._order = order = self._order + 1  # as `_at` does, in line: most of what agents do
+                    heapq.heappush(self._events, (due, order, agent))
+                    return
                 value = self._obey(agent, command)
-            except StopIteration as stop:
-                self._finish(agent, stop.value)
-                return
-            except Exception as error:
-                error.add_note(f"in {agent!r} at {self.now_ps} ps")
-                raise
+                if value is _BLOCKED:
+                    return
+        except StopIteration as stop:
+            self._finish(agent, stop.value)
+        except Exception as error:
+            error.add_note(f"in {agent!r} at {self.now_ps} ps")
+            raise
 
-    def _obey(self, agent: Agent, command: Command) -> Any:
-        """What the agent is sent back, or _BLOCKED when it has to wait."""
-        match command:
-            case Wait(ps):
-                agent.waiting_for = f"{ps} ps"
-                self._at(whole(ps, f"{agent!r}: Wait"), lambda: self._wake(agent))
-            case Compute(stream=Resource() as stream):
-                return self._request(agent, stream, command)
-            case Transfer(stream=None):
-                self._start(agent, command)
-            case Transfer(stream=Resource() as stream):
-                return self._request(agent, stream, command)
-            case Acquire(resource):
-                return self._request(agent, resource, command)
-            case Release(resource):
-                self._release(agent, resource)
-                return None
-            case Join(other):
-                if other.ended:
-                    agent.behind |= other.behind
-                    return other.value
-                agent.waiting_for = f"{other!r} to end"
-                other.joiners.append(agent)
-            case Put(channel, item):
-                self._put(agent, channel, item)
-                return None
-            case Get(channel):
-                if channel.items:
-                    item, giver_behind = channel.items.popleft()
-                    agent.behind |= giver_behind
-                    return item
-                agent.waiting_for = f"an item of {channel!r}"
-                channel.readers.append(agent)
-            case _:
-                raise BadInput(f"{agent!r} yielded {command!r}: yield Wait, Compute, Transfer, Acquire, Release, Join, Put or Get")
+    def _obey(self, agent: Agent, command: Any) -> Any:
+        """What the agent is sent back, or _BLOCKED when it has to wait; what comes most often is asked for first."""
+        kind = type(command)  # several times as fast as patterns
+        if kind is Wait:
+            ps = command.ps
+            self._at(ps if type(ps) is int and ps >= 0 else whole(ps, f"{agent!r}: Wait"), agent)
+        elif kind is Put:
+            channel = command.channel
+            if channel.readers:
+                reader = channel.readers.popleft()
+                if agent.behind:
+                    reader.behind |= agent.behind
+                self._wake(reader, command.item)
+            else:
+                channel.items.append((command.item, dict(agent.behind)))
+            return None
+        elif kind is Get:
+            channel = command.channel
+            if channel.items:
+                item, giver_behind = channel.items.popleft()
+                agent.behind |= giver_behind
+                return item
+            channel.readers.append(agent)
+        elif (kind is Compute or kind is Transfer) and isinstance(command.stream, Resource):
+            return self._request(agent, command.stream, command)
+        elif kind is Transfer and command.stream is None:
+            self._start(agent, command)
+        elif kind is Acquire:
+            return self._request(agent, command.resource, command)
+        elif kind is Release:
+            self._release(agent, command.resource)
+            return None
+        elif kind is Join:
+            if command.agent.ended:
+                agent.behind |= command.agent.behind
+                return command.agent.value
+            command.agent.joiners.append(agent)
+        else:
+            raise BadInput(f"{agent!r} yielded {command!r}: yield Wait, Compute, Transfer, Acquire, Release, Join, Put or Get")
         return _BLOCKED
 
     def _request(self, agent: Agent, resource: Resource, command: Command) -> Any:
+        if not resource.holders and (resource.number >= 0 or type(command) is Acquire):  # free: nobody can be in the queue
+            return self._grant(agent, resource, command)
         if not isinstance(command, Acquire) and resource.number < 0:
             raise BadInput(f"{agent!r}: {resource!r} is not a stream: acquire and release it")
         if not isinstance(command, Acquire) and agent in resource.holders:
             self._start(agent, command)
         elif resource.queue or sum(resource.holders.values()) >= resource.capacity:
-            agent.waiting_for = repr(resource)
+            agent.waiting_for = resource
             resource.queue.append((agent, command))
         else:
             return self._grant(agent, resource, command)
@@ -216,7 +266,8 @@ class Simulation:
         assert isinstance(command, Compute | Transfer)
         task = len(self._tasks)
         stream = -1 if command.stream is None else command.stream.number
-        self._tasks.append([self.now_ps, -1, TaskClass(command.kind), stream, command.tag])
+        kind = command.kind
+        self._tasks.append([self.now_ps, -1, kind if type(kind) is TaskClass else TaskClass(kind), stream, command.tag])
         self._after.append(tuple(agent.behind))
 
         def end() -> None:
@@ -227,10 +278,10 @@ class Simulation:
             self._wake(agent)
 
         if isinstance(command, Compute):
-            agent.waiting_for = f"its task on {command.stream!r}"
-            self._at(whole(command.ps, f"{agent!r}: Compute"), end)
+            agent.waiting_for, ps = command, command.ps
+            self._at(ps if type(ps) is int and ps >= 0 else whole(ps, f"{agent!r}: Compute"), end)
         else:
-            agent.waiting_for = "its transfer"
+            agent.waiting_for = command
             self._transfer(agent, command, end)
 
     def _transfer(self, agent: Agent, command: Transfer, end: Callable[[], None]) -> None:
@@ -252,14 +303,6 @@ class Simulation:
             latency_ps = sum(self._links[link].latency_ps for link in path)
             self._at(latency_ps, partial(move, path, size) if size else arrived)
 
-    def _put(self, agent: Agent, channel: Channel, item: Any) -> None:
-        if channel.readers:
-            reader = channel.readers.popleft()
-            reader.behind |= agent.behind
-            self._wake(reader, item)
-        else:
-            channel.items.append((item, dict(agent.behind)))
-
     def _finish(self, agent: Agent, value: Any) -> None:
         if agent.held:
             held = [repr(resource) for resource in self._resources if agent in resource.holders]
@@ -273,7 +316,7 @@ class Simulation:
         self._order += 1
         heapq.heappush(self._ready, (agent.number, self._order, value))
 
-    def _at(self, delay_ps: int, action: Callable[[], None]) -> None:
+    def _at(self, delay_ps: int, action: Callable[[], None] | Agent) -> None:
         if self.now_ps + delay_ps >= LONGEST_PS:
             raise BadInput(f"the clock stops at 2**62 ps (53 days): {delay_ps} ps more at {self.now_ps} ps are too many")
         self._order += 1
