@@ -28,6 +28,7 @@ from typing import Literal, get_args
 
 from trainyard.errors import BadInput, UnknownName
 from trainyard.parts.area import ADDER, MULTIPLIER, ComponentArea, Unit
+from trainyard.parts.cells import FLIP_FLOP_UM2, MUX_UM2, TOGGLED, cells_joules, line_joules
 from trainyard.parts.checks import require_positive
 from trainyard.parts.energy import Component, add_joules, multiply_joules
 from trainyard.parts.nodes import area_factor
@@ -39,11 +40,6 @@ NM              = 28         # Fig. 8
 CLOCK_HZ        = 500e6      # assumed: not printed; 16384 PEs make 16.4 TFLOPS with it, the base of which Fig. 8's 10.8 are 66 %
 NUMBER          = "fp32"     # Sec. IV-A2, Fig. 6
 WORD_BITS       = 32         # FP32 words on all networks
-FLIP_FLOP_UM2   = 4.522      # Nangate 45 nm Open Cell Library: DFF_X1
-MUX_UM2         = 1.862      # Nangate 45 nm Open Cell Library: MUX2_X1
-FARAD_PER_M     = 0.2e-9     # assumed: 0.2 pF/mm, which wires keep from node to node (R. Ho et al.: The Future of Wires. 2001)
-SUPPLY_V        = 0.9        # parts.nodes: of 32 and of 20 nm
-TOGGLED         = 0.5        # assumed: bits of unrelated words differ half of the time
 CONTROLLER_M2   = 1.4e-6     # Sec. V: 1024 AND gates, 1024 OR gates, 1024 counters, 128 SRC-DEST tables
 LANES           = 128 * 128  # Fig. 8
 
@@ -88,10 +84,9 @@ class Bill:
 
     def joules(self, pitch_m: float) -> float:
         """All of it at work once."""
-        simple = add_joules("int32", NM) / _um2(ADDER, "int32")  # of a square micron of 45 nm
         units = self.multipliers * multiply_joules(NUMBER, NM) + self.adders * add_joules(NUMBER, NM)
-        line = self.pitches * pitch_m * WORD_BITS * TOGGLED * FARAD_PER_M * SUPPLY_V**2 / 2
-        return (units + self._small_um2 * simple + line) * ACTIVITY
+        line = WORD_BITS * TOGGLED * line_joules(self.pitches * pitch_m)
+        return (units + cells_joules(self._small_um2, NM) + line) * ACTIVITY
 
 
 def _um2(table: tuple[Unit, ...], name: str) -> float:

@@ -18,9 +18,7 @@ from trainyard.arrays.sigma.array import SigmaCost
 from trainyard.arrays.sigma.components import (
     CLOCK_HZ,
     CONTROLLER_M2,
-    FLIP_FLOP_UM2,
     LAYOUT,
-    MUX_UM2,
     NM,
     NUMBER,
     Part,
@@ -34,6 +32,7 @@ from trainyard.ir import Density, MatMul
 from trainyard.papers.drawing import Series, drawn, paper
 from trainyard.papers.ledger import Measured, claims
 from trainyard.papers.sigma import SPARSITIES, SUITE
+from trainyard.parts.cells import FLIP_FLOP_UM2, MUX_UM2
 from trainyard.parts.nodes import area_factor, gate_energy
 from trainyard.report.colours import PHASES, SPARE
 
