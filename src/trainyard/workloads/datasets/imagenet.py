@@ -19,10 +19,10 @@ import numpy.typing as npt
 
 from trainyard.errors import BadInput, UnknownName
 from trainyard.workloads.datasets import photographs
+from trainyard.workloads.datasets.image_folder import SUFFIXES, class_folders, pictures_in
 from trainyard.workloads.datasets.reading import folder, lines
 
 SPLITS = ("train", "val")
-SUFFIXES = (".jpeg", ".jpg", ".png")
 SOLUTION, TRUTH, NUMBERS = "LOC_val_solution.csv", "ILSVRC2012_validation_ground_truth.txt", "map_clsloc.txt"
 
 
@@ -42,12 +42,12 @@ class ImageNet:
         if self.split not in SPLITS:
             raise UnknownName("split of ImageNet", self.split, SPLITS)
         place = folder(Path(self.root) / self.split, "ImageNet")
-        named = sorted(entry.name for entry in place.iterdir() if entry.is_dir())
-        found = _of_folders(place, named) if named else _of_list(place)
+        named = class_folders(place)
+        found = [(file, name) for name in named for file in pictures_in(place / name)] if named else _of_list(place)
         if not found:
             raise BadInput(f"ImageNet: {place} holds no pictures ({', '.join(SUFFIXES)})")
         train = place.parent / "train"
-        classes = sorted(e.name for e in train.iterdir() if e.is_dir()) if train.is_dir() else sorted({name for _, name in found})
+        classes = class_folders(train) if train.is_dir() else sorted({name for _, name in found})
         numbers = {name: number for number, name in enumerate(classes)}
         for file, name in found:
             if name not in numbers:
@@ -69,17 +69,9 @@ class ImageNet:
         return np.stack(pictures), self.labels[indices]
 
 
-def _pictures(place: Path) -> list[Path]:
-    return sorted(file for file in place.iterdir() if file.suffix.lower() in SUFFIXES)
-
-
-def _of_folders(place: Path, names: list[str]) -> list[tuple[Path, str]]:
-    return [(file, name) for name in names for file in _pictures(place / name)]
-
-
 def _of_list(place: Path) -> list[tuple[Path, str]]:
     """Pictures in one folder, their classes in a list beside it."""
-    files = _pictures(place)
+    files = pictures_in(place)
     if not files:
         return []
     if solution := _nearest(place, SOLUTION):

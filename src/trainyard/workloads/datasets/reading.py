@@ -1,28 +1,39 @@
-"""Reading data sets from a local path: lines of a text file or of one inside a .zip, with errors that name file and line."""
+"""Reading data sets from a local path: lines of a text file, plain, in .gz, .bz2 or .zip, with errors that name file and line."""
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from trainyard.errors import BadInput
 
 Lines = Iterator[tuple[int, str]]
+COMPRESSED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
 
 
 @contextmanager
 def opened(path: Path, inside: str = "") -> Iterator[io.TextIOBase]:
-    """The text file at `path`; of a .zip, the only member whose name ends in `inside`."""
+    """The text file at `path`; of a .zip, the only member whose name ends in `inside`, or the only one."""
     try:
+        if path.suffix in COMPRESSED:
+            with COMPRESSED[path.suffix](path, "rb") as packed:
+                yield io.TextIOWrapper(packed, encoding="utf-8", newline="\n")
+            return
         if path.suffix != ".zip":
             with path.open(encoding="utf-8", newline="\n") as stream:
                 yield stream
             return
         with zipfile.ZipFile(path) as archive, archive.open(_member(path, archive, inside)) as raw:
             yield io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
+    except (EOFError, zlib.error) as error:
+        raise BadInput(f"{path} is damaged or ends too early ({error})") from None
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
@@ -32,9 +43,10 @@ def opened(path: Path, inside: str = "") -> Iterator[io.TextIOBase]:
 
 
 def _member(path: Path, archive: zipfile.ZipFile, inside: str) -> str:
-    found = [name for name in archive.namelist() if name == inside or name.endswith(f"/{inside}")]
+    found = [name for name in archive.namelist() if not inside or name == inside or name.endswith(f"/{inside}")]
     if len(found) != 1:
-        raise BadInput(f"{path} holds {len(found)} files {inside!r}, expected one (it has {', '.join(archive.namelist()[:8])})")
+        files = f"files {inside!r}" if inside else "files"
+        raise BadInput(f"{path} holds {len(found)} {files}, expected one (it has {', '.join(archive.namelist()[:8])})")
     return found[0]
 
 
