@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from trainyard._version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from trainyard import arrays, devices, engine, ir, live, mapping, papers, parts, results, systems, units
+    from trainyard import arrays, devices, engine, ir, live, mapping, papers, parts, results, systems, training, units
     from trainyard.devices import Accelerator, Gpu
     from trainyard.errors import TrainyardError
     from trainyard.ir import DENSE, Convolution, Density, MatMul, Op, Phase, Step, TensorSpec
     from trainyard.live.measure import measure
     from trainyard.machines import machine
+    from trainyard.mapping import algorithms
     from trainyard.results import Result
     from trainyard.runs import compare, run, whatif
     from trainyard.workloads import zoo
@@ -35,21 +36,23 @@ _HOME = {
     "Result": "trainyard.results", "TrainyardError": "trainyard.errors",
     **dict.fromkeys(("DENSE", "Convolution", "Density", "MatMul", "Op", "Phase", "Step", "TensorSpec"), "trainyard.ir"),
 }
-_ROOMS = ("arrays", "devices", "engine", "ir", "live", "mapping", "papers", "parts", "results", "systems", "units")
+_ROOMS = ("arrays", "devices", "engine", "ir", "live", "mapping", "papers", "parts", "results", "systems", "training", "units")
+_FAR = {"zoo": "trainyard.workloads.zoo", "algorithms": "trainyard.mapping.algorithms"}
 # fmt: on
 
 __all__ = [
     "DENSE", "Accelerator", "Convolution", "Density", "Gpu", "Masks", "MatMul", "Op", "Phase", "Result", "Step", "TensorSpec",
-    "TrainyardError", "__version__", "arrays", "capture", "compare", "devices", "engine", "generated_masks", "ir", "live",
-    "machine", "mapping", "measure", "papers", "parts", "record_masks", "results", "run", "systems", "units", "whatif", "zoo",
+    "TrainyardError", "__version__", "algorithms", "arrays", "capture", "compare", "devices", "engine", "generated_masks", "ir",
+    "live", "machine", "mapping", "measure", "papers", "parts", "record_masks", "results", "run", "systems", "training",
+    "units", "whatif", "zoo",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         value = getattr(_imported(_HOME[name], name), name)
-    elif name == "zoo":
-        value = import_module("trainyard.workloads.zoo")
+    elif name in _FAR:
+        value = import_module(_FAR[name])
     elif name in _ROOMS:
         value = _imported(f"trainyard.{name}", name)
     else:

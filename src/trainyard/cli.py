@@ -28,6 +28,7 @@ from trainyard.cli_options import (
     Parallel,
     Settings,
     Top,
+    Training,
     Workload,
     Zeros,
     writable,
@@ -52,7 +53,7 @@ app = typer.Typer(
 INTERRUPTED = 130
 PARALLEL = ("data", "model", "mixed")
 KINDS = ("machines", "models", "papers", "parts")
-OWN_OPTIONS = ("batch", "parallel", "dpus", "masks")
+OWN_OPTIONS = ("batch", "parallel", "dpus", "algorithm", "masks")
 PAPER_DOCUMENT = os.path.join("docs", "reproduction.md")
 
 
@@ -124,6 +125,7 @@ def run(
     batch: Batch = None,
     parallel: Parallel = None,
     dpus: Dpus = None,
+    algorithm: Training = None,
     masks: Zeros = None,
     at: MasksAt = None,
     inference: Forward = False,
@@ -145,7 +147,8 @@ def run(
     Time, energy, traffic and memory, by layer and phase.
     """
     _known_axis(by)
-    (result,) = _results(workload, [_machine_given(on)], batch, parallel, dpus, masks, at, inference, settings, ranged=ranged)
+    asked = (parallel, dpus, algorithm)
+    (result,) = _results(workload, [_machine_given(on)], batch, asked, masks, at, inference, settings, ranged=ranged)
     if html is not None:
         result.to_html(html, ranged=ranged)
         say(f"wrote {html}")
@@ -169,6 +172,7 @@ def compare(
     batch: Batch = None,
     parallel: Parallel = None,
     dpus: Dpus = None,
+    algorithm: Training = None,
     masks: Zeros = None,
     at: MasksAt = None,
     inference: Forward = False,
@@ -180,7 +184,8 @@ def compare(
     from trainyard.machines import split
     from trainyard.runs import Comparison
 
-    results = Comparison(_results(workload, split(on), batch, parallel, dpus, masks, at, inference, settings, ranged=False))
+    asked = (parallel, dpus, algorithm)
+    results = Comparison(_results(workload, split(on), batch, asked, masks, at, inference, settings, ranged=False))
     if json_path is not None:
         write_json([result.as_dict() for result in results], json_path)
     if html is None and json_path == "-":
@@ -224,7 +229,9 @@ def explain(
         raise BadInput(
             f"--html draws a paper's walk-through; for a report: trainyard run {workload} --on {on or 'MACHINE'} --html {html}"
         )
-    (result,) = _results(workload, [_machine_given(on)], batch, parallel, None, masks, at, inference, settings, ranged=False)
+    (result,) = _results(
+        workload, [_machine_given(on)], batch, (parallel, None, None), masks, at, inference, settings, ranged=False
+    )
     print(result.explain(layer))
 
 
@@ -397,8 +404,7 @@ def _results(
     workload: str,
     machines: Sequence[str],
     batch: int | None,
-    parallel: str | None,
-    dpus: int | None,
+    system: tuple[str | None, int | None, str | None],
     masks: str | None,
     at: int | None,
     inference: bool,
@@ -410,11 +416,11 @@ def _results(
     from trainyard.ir import Phase
     from trainyard.machines import machine, with_overrides
 
+    parallel, dpus, algorithm = system
     if parallel not in (None, *PARALLEL):
         raise UnknownName("value of --parallel", str(parallel), PARALLEL)
     overrides = _overrides(settings)
-    if dpus is not None:
-        overrides["dpus"] = dpus
+    overrides.update({name: value for name, value in (("dpus", dpus), ("algorithm", algorithm)) if value is not None})
     for name in machines:  # a fault of the last must not cost a run of the first
         chosen = machine(name)
         try:

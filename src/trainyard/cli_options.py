@@ -27,6 +27,7 @@ Machine  = Annotated[str, typer.Option("--on", help="Machine: name, name(key=val
 Batch    = Annotated[int | None, typer.Option(min=1, help="Batch size; the workload's own by default.")]
 Parallel = Annotated[str | None, typer.Option(help="How a system divides the work: data, model or mixed.")]
 Dpus     = Annotated[int | None, typer.Option(min=1, help="Number of DPUs of a PIM system.")]
+Training = Annotated[str | None, typer.Option("--algorithm", help="What DPUs exchange and when: model-averaging(period=8).")]
 Zeros    = Annotated[str | None, typer.Option("--masks", help="Zeros: a file of `record`, or sparsity(A=0.6,G=0.5,seed=1).")]
 MasksAt  = Annotated[int | None, typer.Option("--at", min=0, help="Training step of a masks file; its first by default.")]
 Forward  = Annotated[bool, typer.Option("--inference", help="The forward pass alone.")]

@@ -74,6 +74,7 @@ def run(
         machine=name,
         batch=step.batch,
         samples=plan.book.samples or step.batch,
+        steps=plan.book.steps,
         rows=rows,
         columns=columns,
         entries=tuple(entry for entry, _ in plan.book.entries),

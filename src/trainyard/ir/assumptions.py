@@ -57,15 +57,18 @@ def assumed(default: Any, meaning: str, *alternatives: Any, choice: bool = False
     return field(default=default, metadata={"meaning": meaning, "alternatives": alternatives, "choice": choice, "only": only})
 
 
-def assumptions_of(machine: Any, step: Step | None = None, prefix: str = "") -> tuple[Assumption, ...]:
+def assumptions_of(
+    machine: Any, step: Step | None = None, prefix: str = "", unused: Set[str] = frozenset()
+) -> tuple[Assumption, ...]:
     """Every assumption in a machine's tree of parts, with the path that overrides it.
 
-    A part may say which of its own cannot change anything: `idle`, a set of their names, or what gives it for a step.
+    A part may say what cannot change anything: `idle`, a set of names of its fields, of parts that it does not use, or of fields
+    inside them (`host.threads`), or what gives it for a step. `unused` is what the part around it has said of this one.
     """
     found: list[Assumption] = []
     if not is_dataclass(machine):
         return ()
-    idle = _idle(machine, step)
+    idle = _idle(machine, step) | unused
     for part in fields(machine):
         value = getattr(machine, part.name)
         path = f"{prefix}{part.name}"
@@ -84,7 +87,9 @@ def assumptions_of(machine: Any, step: Step | None = None, prefix: str = "") -> 
                 )
             )
         elif is_dataclass(value) and not isinstance(value, type):
-            found.extend(assumptions_of(value, step, f"{path}."))
+            inner = {name.removeprefix(f"{part.name}.") for name in idle if name.startswith(f"{part.name}.")}
+            everything = {one.name for one in fields(value)} if part.name in idle else set()
+            found.extend(assumptions_of(value, step, f"{path}.", inner | everything))
     return tuple(found)
 
 

@@ -34,6 +34,8 @@ class Book:
     """Half-width of the 95 % interval of the array's cycles, where an array sampled its outputs."""
     samples: int | None = None
     """Samples of all devices together, or None where they are the step's batch."""
+    steps: int = 1
+    """Optimizer steps that were planned; a result shows one of them."""
     notes: list[str] = field(default_factory=list)
     """What a reader of the result must know of the plan."""
 

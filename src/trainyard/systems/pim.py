@@ -1,0 +1,376 @@
+"""PIM machines: DPUs that exchange through the host (PIM-Opt), and DPUs that talk to each other (DIRECT).
+
+P. P. Kulkarni: DIRECT: Enabling Scalable Processing-In-Memory via DPU-to-DPU Communication.
+S. Rhyner et al.: PIM-Opt: Demystifying Distributed Optimization Algorithms on a Real-World Processing-In-Memory System. PACT 2024.
+
+What DIRECT adds can be taken away one by one: `agau=None` leaves the sums of a cluster to one of its DPUs, `dsc=None` sends what
+goes between clusters through the host, and an algorithm other than `Direct` has no clusters' models.
+
+| algorithm        | every step            | every exchange on `DpuToDpu`                                                    |
+|------------------|-----------------------|---------------------------------------------------------------------------------|
+| Direct           | AGAUs reduce clusters | clusters enter by token, CrossbarReduce, broadcast to all DPUs                  |
+| DecentralizedSgd |                       | every DPU sends its model to its two neighbours                                 |
+| ElasticAveraging |                       | DPU after DPU: its model to the centre, and the centre's back; nobody waits      |
+| any other        |                       | AGAUs reduce clusters, CrossbarReduce, broadcast to all DPUs, a barrier         |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from trainyard.devices.dpu_memory import split_over
+from trainyard.engine import Simulation
+from trainyard.errors import BadInput, UnknownName
+from trainyard.ir import Step, assumed
+from trainyard.mapping.algorithms import Algorithm, Direct, Rates
+from trainyard.parts.agau import Agau
+from trainyard.parts.crossbar import Crossbar, Exchanged
+from trainyard.parts.dsc import Dsc
+from trainyard.parts.host_link import HostExchange
+from trainyard.parts.token_desk import TokenDesk
+from trainyard.systems.pim_machine import RANK, Pim, software_sum
+from trainyard.systems.rounds import PICOSECONDS, Act, Desk
+from trainyard.units import show
+
+WORD_BYTES = 4
+COLLECTIVES = (
+    "all_reduce", "reduce", "broadcast", "all_gather", "gather", "scatter", "reduce_scatter", "all_to_all", "send", "barrier",
+    "local_all_reduce",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMediated(Pim):
+    """PIM-Opt: what DPUs exchange goes to the host, is averaged there, and comes back.
+
+    >>> import trainyard as ty
+    >>> machine = HostMediated(dpus=64)
+    >>> machine.rates(ty.zoo.load("linear")).message_bytes
+    16384
+    """
+
+    # fmt: off
+    transfers: Literal["serial", "rank_parallel"] = assumed(
+        "rank_parallel", "DPU after DPU, as Eq. 1 counts them, or rank-parallel, as real systems transfer", "serial")
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        Pim.__post_init__(self)
+        if isinstance(self.algorithm, Direct):
+            raise BadInput(
+                "HostMediated: there are no clusters to train with Direct: take another algorithm, or the machine 'direct'"
+            )
+
+    @property
+    def dpus_per_cluster(self) -> int:
+        if self.cluster_size is None and (self.speeds or self.other is not None):
+            return min(RANK, self.dpus)
+        return self.dpus if self.cluster_size is None else self.cluster_size
+
+    def idle(self, step: Step) -> frozenset[str]:
+        served = "host.threads" if self.transfers == "rank_parallel" else "host.channels"
+        return Pim.idle(self, step) | ({"host", "transfers"} if self.dpus == 1 else {served})
+
+    def exchange(self, size_bytes: int, participants: int | None = None) -> HostExchange:
+        """Everybody's data to the host, and back: the mean to all, or a neighbour's to each; with a centre one DPU's alone."""
+        several = self.dpus if participants is None else participants
+        way = self.algorithm.between
+        return self.host.exchange(
+            1 if way == "centre" else several, size_bytes, transfers=self.transfers, broadcast=way != "neighbours"
+        )
+
+    def collective(self, kind: str, size_bytes: int, clusters: int) -> tuple[float, float]:
+        """Seconds and joules of a collective between so many clusters: all of it goes to the host, DPU by DPU or rank by rank."""
+        members = self.cluster_size or RANK
+        several = members if kind.startswith("local_") else clusters * members
+        act = self._host_act(kind, self.host.exchange(several, size_bytes, transfers=self.transfers))
+        return act.ps / PICOSECONDS, sum(act.energy.values())
+
+    def _exchange_act(self, step: Step) -> Act | None:
+        if self.dpus == 1:
+            return None
+        return self._host_act("exchange", self.exchange(self.message_bytes(step)))
+
+    def _rates(self, step: Step) -> Rates:
+        size = self.message_bytes(step)
+        act = self._exchange_act(step)
+        exchange_s = 0.0 if act is None else act.ps / PICOSECONDS
+        return Rates(
+            workers=self.dpus,
+            cluster_size=1,
+            step_s=self._steps_of_workers(step),
+            reduce_s=0.0,
+            exchange_s=exchange_s,
+            update_s=exchange_s,
+            token_s=0.0,
+            barrier_s=0.0,
+            message_bytes=size,
+            exchange_bytes=0 if act is None else self._all_bytes(act),
+            reduce_bytes=0,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DpuToDpu(Pim):
+    """DIRECT: clusters with an AGAU each, a DSC that hands tokens to them, and a hierarchy of crossbars between all.
+
+    >>> machine = DpuToDpu(dpus=256)
+    >>> machine.clusters, machine.dpus_per_cluster
+    (4, 64)
+    """
+
+    algorithm: Algorithm = field(default_factory=Direct)
+    crossbar: Crossbar = field(default_factory=Crossbar)
+    agau: Agau | None = field(default_factory=Agau)
+    dsc: Dsc | None = field(default_factory=Dsc)
+    fidelity: Literal["message", "analytic"] = "message"
+
+    def __post_init__(self) -> None:
+        Pim.__post_init__(self)
+        if self.dsc is not None and self.clusters > self.dsc.entries:
+            raise BadInput(
+                f"DpuToDpu: {self.clusters} clusters do not fit the DSC's table of {self.dsc.entries}: "
+                f"write dsc.entries={self.clusters}, or larger clusters"
+            )
+
+    def idle(self, step: Step) -> frozenset[str]:
+        unused = Pim.idle(self, step)
+        if self.dsc is not None:
+            unused |= {"host"}
+        return unused | {"crossbar.message_bytes"} if self.message_bytes(step) <= 4096 else unused
+
+    # what goes over the crossbars
+
+    @property
+    def fabric(self) -> Any:
+        """Exchanges of this machine's crossbars, message by message or in closed form."""
+        crossbar = self.crossbar.for_units(self.dpus)
+        return crossbar.simulate if self.fidelity == "message" else crossbar.analytic
+
+    def _exchanged(self, kind: str, size_bytes: int, *, clusters: int | None = None) -> Exchanged:
+        """One exchange of all clusters, or of so many; equal ones are simulated once."""
+        key = (kind, size_bytes, clusters)
+        if key not in self._known:
+            machine = self if clusters in (None, self.clusters) else replace(self, dpus=clusters * self.dpus_per_cluster)
+            given: dict[str, Any] = {"agau": self.agau}
+            if self.agau is None:
+                given["sum_bytes_per_s"] = software_sum(self.dpu)[0]
+            if kind == "all_reduce":
+                given["members"] = True
+            self._known[key] = getattr(machine.fabric, kind)(size_bytes, self.dpus_per_cluster, **given)
+        return self._known[key]  # type: ignore[no-any-return]  # what was kept above
+
+    def _energy(
+        self, exchanged: Exchanged, sums: Mapping[str, float], dsc: Mapping[str, float], seconds: float
+    ) -> dict[str, float]:
+        """Joules of an exchange by component; all DPUs wait meanwhile."""
+        joules = {
+            "crossbar": sum(count * self.crossbar.joules[event] for event, count in exchanged.events.items()),
+            "static": self.idle_w * seconds,
+        }
+        if self.agau is not None:
+            joules["agau"] = sum(count * self.agau.joules[event] for event, count in sums.items())
+        else:
+            joules["dpu sum"] = software_sum(self.dpu)[1] * sums.get("software_byte", 0.0)
+        if self.dsc is not None:
+            joules["dsc"] = sum(count * self.dsc.joules[event] for event, count in dsc.items())
+        return joules
+
+    def _sums(self, contributions: int, elements: int, times: int) -> dict[str, float]:
+        if contributions < 2:
+            return {}
+        if self.agau is None:
+            return {"software_byte": 4.0 * (contributions - 1) * elements * times}
+        return {event: count * times for event, count in self.agau.events(contributions, elements).items()}
+
+    def _act(
+        self, name: str, exchanged: Exchanged, sums: Mapping[str, float], dsc: Mapping[str, float], extra_s: float = 0.0
+    ) -> Act:
+        seconds = exchanged.time_s + extra_s
+        moved = {
+            (f"crossbar {level.name}", name, "write"): count
+            for level, count in zip(self.crossbar.levels, exchanged.bytes_by_level, strict=True)
+        }
+        return Act(
+            name=name,
+            ps=round(seconds * PICOSECONDS),
+            resource="crossbar",
+            energy=self._energy(exchanged, sums, dsc, seconds),
+            traffic={key: count for key, count in moved.items() if count},
+        )
+
+    def _sent_bytes(self, step: Step) -> int:
+        """What a cluster sends to the others: its model, or what QSGD makes of it."""
+        size = self.message_bytes(step)
+        if isinstance(self.algorithm, Direct) and self.algorithm.compression_bits is not None:
+            from trainyard.parts.qsgd import Qsgd
+
+            return Qsgd(bits=self.algorithm.compression_bits).packed_bytes(size // WORD_BYTES)
+        return size
+
+    def _reduce_act(self, step: Step) -> Act | None:
+        """A cluster's gradients become one, and its DPUs have the new weights; all clusters at once, booked to each."""
+        if self.dpus_per_cluster == 1 or not (isinstance(self.algorithm, Direct) or self.split):
+            return None
+        size = self.message_bytes(step)
+        check_s = 0.0 if self.dsc is None else self.dsc.check_s + self.dsc.barrier_s(self.dpus_per_cluster, "local")
+        sums = self._sums(self.dpus_per_cluster, size // WORD_BYTES, self.clusters)
+        again_s, again = self._gathered_again(step) if self.split else (0.0, 0)
+        whole = self._act("reduce", self._exchanged("local", size), sums, {"dsc_staleness": self.clusters}, check_s + again_s)
+        share, chip = 1 / self.clusters, f"crossbar {self.crossbar.levels[0].name}"
+        joules = {part: joules * share for part, joules in whole.energy.items()}
+        moved = {key: round(count * share) for key, count in whole.traffic.items()}
+        if again:
+            joules["crossbar"] += again * self.crossbar.joules["crossbar_level0_byte"]
+            moved[chip, "shards", "write"] = again
+        return replace(whole, resource="AGAU", energy=joules, traffic=moved)
+
+    def _gathered_again(self, step: Step) -> tuple[float, int]:
+        """Seconds and bytes of one cluster whose DPUs share its parameters, beside the reduction of its gradients.
+
+        Gradients go up to the AGAU as ever; what comes down are the parameters of the next forward pass. All that is gathered once
+        more for the backward pass goes through every DPU's own port, the narrowest that copies of a shard pass.
+        """
+        shared, port = split_over(step, self.dpus_per_cluster, self.dpu.precision), self.crossbar.levels[0]
+        again = max(0, shared.gathered_bytes - self.message_bytes(step))
+        return again / port.bytes_per_s, again * self.dpus_per_cluster
+
+    def _exchange_act(self, step: Step) -> Act | None:
+        if self.dpus == 1 or (self.clusters == 1 and isinstance(self.algorithm, Direct)):
+            return None
+        size, sent = self.message_bytes(step), self._sent_bytes(step)
+        if self.algorithm.between in ("neighbours", "centre"):
+            return self._act("exchange", self._each_for_itself(size), {}, {})
+        elements, sums, inside = size // WORD_BYTES, {}, None
+        if not isinstance(self.algorithm, Direct) and self.dpus_per_cluster > 1:
+            inside = self._exchanged("local", size)
+            sums = self._sums(self.dpus_per_cluster, elements, self.clusters)
+        if self.dsc is None:
+            return self._through_host(sent, inside, sums)
+        across = self._exchanged("all_reduce", sent) if self.clusters > 1 else None
+        both = [part for part in (inside, across) if part is not None]
+        for event, count in self._sums(self.clusters, elements, 1).items():
+            sums[event] = sums.get(event, 0.0) + count
+        if isinstance(self.algorithm, Direct):
+            heard = self.dsc.hop_s  # the DSC tells all that the round is complete
+            return self._act("exchange", sum(both[1:], both[0]), sums, {"dsc_message": float(self.clusters)}, heard)
+        barrier = self.dsc.barrier_s(self.clusters)
+        return self._act("exchange", sum(both[1:], both[0]), sums, self.dsc.barrier_events(self.clusters), barrier)
+
+    def _each_for_itself(self, size_bytes: int) -> Exchanged:
+        """Every DPU's model to its two neighbours; or one DPU's to the centre, the first of the machine, and the answer back."""
+        key = (self.algorithm.between, size_bytes)
+        if key not in self._known:
+            if self.algorithm.between == "neighbours":
+                self._known[key] = self.fabric.neighbours(size_bytes, 1)
+            else:
+                far = self.dpus - 1
+                self._known[key] = self.fabric.send(far, 0, size_bytes) + self.fabric.send(0, far, size_bytes)
+        return self._known[key]  # type: ignore[no-any-return]  # what was kept above
+
+    def _through_host(self, size_bytes: int, inside: Exchanged | None, sums: Mapping[str, float]) -> Act:
+        """Without a DSC what clusters have goes to the host and back, and each AGAU hands it to its DPUs."""
+        act = self._host_act("exchange", self.host.exchange(self.clusters, size_bytes))
+        spread = self._exchanged("local", size_bytes) if self.dpus_per_cluster > 1 else None
+        for part, done in ((inside, sums), (spread, {})):
+            if part is not None:
+                more = self._act("exchange", part, done, {})
+                energy = {name: act.energy.get(name, 0.0) + more.energy.get(name, 0.0) for name in {**act.energy, **more.energy}}
+                act = replace(act, ps=act.ps + more.ps, energy=energy, traffic={**act.traffic, **more.traffic})
+        return act
+
+    def _tokens(self) -> dict[str, Any]:
+        algorithm, dsc = self.algorithm, self.dsc
+        if not isinstance(algorithm, Direct) or dsc is None or self.clusters == 1:
+            return {}
+
+        def desk(simulation: Simulation) -> Desk:
+            return TokenDesk(simulation, dsc, self.clusters, algorithm.order)
+
+        events = dsc.token_events()
+        token = Act(
+            name="token",
+            ps=0,
+            resource="DSC",
+            energy={"dsc": sum(count * dsc.joules[event] for event, count in events.items())},
+            bound="token",
+        )
+        enter = 0 if algorithm.update == "literal" else round(dsc.enter_s * PICOSECONDS)
+        return {"token": token, "desk": desk, "enter_ps": enter, "priorities": dsc.priority_levels}
+
+    # what others ask
+
+    def collective(self, kind: str, size_bytes: int, clusters: int) -> tuple[float, float]:
+        """Seconds and joules of a collective between so many clusters; `local_all_reduce` inside all of them at once.
+
+        `size_bytes` is what a cluster gives, or gets from one. Sums of all are CrossbarReduce; what is gathered, scattered or sent
+        goes point to point from the first DPU of a cluster; broadcasts are copied by the switches.
+        """
+        if kind not in COLLECTIVES:
+            raise UnknownName("collective", kind, COLLECTIVES, where="DpuToDpu")
+        elements = size_bytes // WORD_BYTES
+        if kind == "local_all_reduce":
+            act = self._act(
+                kind,
+                self._exchanged("local", size_bytes, clusters=clusters),
+                self._sums(self.dpus_per_cluster, elements, clusters),
+                {},
+            )
+            return act.ps / PICOSECONDS, sum(act.energy.values())
+        waiting = self.host.exchange(clusters, 0).time_s if self.dsc is None else self.dsc.overhead_s(clusters)
+        events = {} if self.dsc is None else self.dsc.round_events(clusters)
+        if kind == "barrier" or clusters == 1:
+            return waiting, sum(count * self.dsc.joules[event] for event, count in events.items()) if self.dsc is not None else 0.0
+        sums = self._sums(clusters, elements, 1) if "reduce" in kind else {}
+        act = self._act(kind, self._pattern(kind, size_bytes, clusters), sums, events, waiting)
+        return act.ps / PICOSECONDS, sum(act.energy.values())
+
+    def _pattern(self, kind: str, size_bytes: int, clusters: int) -> Exchanged:
+        if kind in ("all_reduce", "reduce"):
+            return self._exchanged("all_reduce", size_bytes, clusters=clusters)
+        fabric = replace(self, dpus=clusters * self.dpus_per_cluster).fabric
+        if kind == "broadcast":
+            return fabric.broadcast(size_bytes)  # type: ignore[no-any-return]  # an Exchanged
+        heads = np.arange(clusters) * self.dpus_per_cluster
+        apart = {"gather": (heads, heads * 0), "scatter": (heads * 0, heads), "send": (heads[:1], heads[1:2])}
+        sources, destinations = apart.get(kind, (np.repeat(heads, clusters), np.tile(heads, clusters)))
+        each = -(-size_bytes // clusters) if kind in ("reduce_scatter", "all_to_all") else size_bytes
+        return fabric.traffic(sources, destinations, np.full(len(sources), each, np.int64))  # type: ignore[no-any-return]  # an Exchanged
+
+    def _rates(self, step: Step) -> Rates:
+        reduce, exchange = self._reduce_act(step), self._exchange_act(step)
+        exchange_s = 0.0 if exchange is None else exchange.ps / PICOSECONDS
+        algorithm, dsc = self.algorithm, self.dsc
+        token_s = 0.0
+        if isinstance(algorithm, Direct) and dsc is not None and self.clusters > 1:
+            token_s = dsc.handover_s + (dsc.enter_s if algorithm.update == "averaging" else 0.0)
+        clustered = isinstance(algorithm, Direct)
+        return Rates(
+            workers=self.dpus,
+            cluster_size=self.dpus_per_cluster,
+            step_s=tuple(g.step_ps / PICOSECONDS for g in self.groups(step)) if clustered else self._steps_of_workers(step),
+            reduce_s=0.0 if reduce is None else reduce.ps / PICOSECONDS,
+            exchange_s=exchange_s,
+            update_s=exchange_s,
+            token_s=token_s,
+            barrier_s=0.0 if dsc is None else dsc.barrier_s(self.clusters),
+            message_bytes=self.message_bytes(step),
+            exchange_bytes=0 if exchange is None else self._all_bytes(exchange),
+            reduce_bytes=0 if reduce is None else sum(reduce.traffic.values()) * self.clusters,
+        )
+
+    def _remarks(self, step: Step, rates: Rates) -> list[str]:
+        if not isinstance(self.algorithm, Direct) or self.clusters == 1:
+            return []
+        steps = sorted(set(rates.local_steps(self.algorithm)))
+        often = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]} to {steps[-1]}"
+        said = (
+            f"{self.clusters} clusters of {self.dpus_per_cluster} DPUs exchange after {often} steps: {show(rates.exchange_s, 's')}"
+        )
+        if self.dsc is None or self.algorithm.update == "literal":
+            return [said]
+        return [f"{said}, and {show(self.dsc.rounds_s(self.clusters), 's')} to enter it one after the other, by token"]

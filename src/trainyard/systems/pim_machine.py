@@ -1,0 +1,252 @@
+"""DPUs in clusters: what every PIM machine has, whoever carries what they exchange.
+
+The batch of a step is one DPU's. Whatever the algorithm, a run is local steps and then an exchange (`systems.rounds`): of gradients
+or models, every step or every so many. `rates` tells the same seconds to `training`, which executes the algorithm on real numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trainyard.devices.dpu import Dpu
+from trainyard.devices.dpu_memory import split_over
+from trainyard.devices.dpu_presets import UPMEM
+from trainyard.errors import BadInput, NotModelled
+from trainyard.ir import Collective, Masks, Role, Step
+from trainyard.ir.plan import Plan
+from trainyard.mapping.algorithms import Algorithm, Direct, ModelAveraging, Rates
+from trainyard.parts.checks import require_positive, require_quantity
+from trainyard.parts.dpu_instructions import LOAD, LOOP, STORE
+from trainyard.parts.host_link import HostExchange, HostLink
+from trainyard.results import Peaks
+from trainyard.systems.rounds import PICOSECONDS, Act, Group, Rounds
+from trainyard.systems.single import as_held, picoseconds
+from trainyard.units import show
+
+MRAM = "MRAM of a DPU"
+RANK = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pim:
+    """DPUs, alike or not, and the algorithm that trains on them.
+
+    `speeds` are relative clocks, repeated over the clusters: (1, 0.5) makes the DPUs of every second one half as fast. The DPUs of
+    the last `other_clusters` clusters are `other`. A step that does not fit the MRAM is refused; with `split` the DPUs of a cluster
+    share its parameters (ZeRO stage 3): each gathers what it needs and scatters gradients over its own port, in every step.
+    """
+
+    dpu: Dpu = UPMEM
+    dpus: int = 2048
+    cluster_size: int | None = None
+    algorithm: Algorithm = field(default_factory=ModelAveraging)
+    speeds: tuple[float, ...] = ()
+    other: Dpu | None = None
+    other_clusters: int = 0
+    samples_per_dpu: int = 0
+    split: bool = False
+    host: HostLink = field(default_factory=HostLink)
+    _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        require_positive(owner, dpus=self.dpus)
+        if not isinstance(self.algorithm, Algorithm):
+            raise BadInput(f"{owner}: algorithm must be one of trainyard.mapping.algorithms, got {self.algorithm!r}")
+        size = self.dpus_per_cluster
+        require_positive(owner, cluster_size=size)
+        if self.dpus % size:
+            raise BadInput(
+                f"{owner}: {self.dpus} DPUs do not divide into clusters of {size}: "
+                f"give a multiple of {size}, or another cluster_size"
+            )
+        for speed in self.speeds:
+            require_quantity(owner, speeds=speed)
+        if (self.other is None) != (self.other_clusters == 0):
+            raise BadInput(f"{owner}: other and other_clusters go together: what the DPUs are, and in how many clusters")
+        if not 0 <= self.other_clusters <= self.clusters:
+            raise BadInput(f"{owner}: other_clusters={self.other_clusters}, but there are {self.clusters} clusters")
+
+    @property
+    def dpus_per_cluster(self) -> int:
+        """A rank, or all DPUs where they are fewer."""
+        return min(RANK, self.dpus) if self.cluster_size is None else self.cluster_size
+
+    @property
+    def clusters(self) -> int:
+        return self.dpus // self.dpus_per_cluster
+
+    @property
+    def devices(self) -> tuple[Dpu, ...]:
+        """What the DPUs of each cluster are."""
+        if "devices" not in self._known:
+            self._known["devices"] = tuple(self._device(number) for number in range(self.clusters))
+        return self._known["devices"]  # type: ignore[no-any-return]  # what was kept above
+
+    def _device(self, cluster: int) -> Dpu:
+        plain = self.other if self.other is not None and cluster >= self.clusters - self.other_clusters else self.dpu
+        speed = self.speeds[cluster % len(self.speeds)] if self.speeds else 1.0
+        return plain if speed == 1.0 else replace(plain, clock_hz=plain.clock_hz * speed)
+
+    @property
+    def peaks(self) -> Peaks:
+        each = [device.peaks for device in self.devices]
+        return Peaks(
+            macs_per_s=sum(one.macs_per_s for one in each) * self.dpus_per_cluster,
+            dram_bytes_per_s=sum(one.dram_bytes_per_s for one in each) * self.dpus_per_cluster,
+            technology=each[0].technology,
+            devices=self.dpus,
+        )
+
+    def plan(self, step: Step, masks: Masks | None = None) -> Plan:
+        if any(isinstance(op.body, Collective) for op in step.ops):
+            raise NotModelled(
+                f"step {step.name!r} was captured with exchanges of its own: a PIM machine's algorithm says what goes round"
+            )
+        for device in dict.fromkeys(self.devices):
+            self._room(step, device)
+        rates = self.rates(step)
+        rounds = Rounds(
+            step,
+            self.groups(step),
+            algorithm=self.algorithm,
+            local_steps=self._local_steps(step, rates),
+            reduce=self._reduce_act(step),
+            exchange=self._exchange_act(step),
+            **self._tokens(),
+        )
+        built = rounds.plan()
+        room = self.dpu.room(step, self._data_bytes(step))
+        pool = built.pool(MRAM, self.dpu.dram_capacity_bytes, resident_bytes=room.resident_bytes + room.data_bytes)
+        built.hold(rounds.first_step[:1], rounds.first_step[-1:], pool, [room.transient_bytes])
+        built.book.notes.extend(self._remarks(step, rates))
+        return built
+
+    def _local_steps(self, step: Step, rates: Rates) -> tuple[int, ...]:
+        """Of each group of the plan."""
+        found, groups = rates.local_steps(self.algorithm), len(self.groups(step))
+        return found[:: len(found) // groups]
+
+    def _data_bytes(self, step: Step) -> int:
+        """What the training samples in each MRAM take."""
+        sample = sum(t.bytes for t in step.tensors if t.role in (Role.INPUT, Role.TARGET) and t.view_of is None) // step.batch
+        return self.samples_per_dpu * sample
+
+    def _room(self, step: Step, device: Dpu) -> None:
+        data = self._data_bytes(step)
+        if not self.split:
+            device.require_room(step, data_bytes=data)
+            return
+        needed = split_over(step, self.dpus_per_cluster, device.precision).peak_bytes + data
+        if needed > device.mram_bytes:
+            raise BadInput(
+                f"step {step.name!r} at batch {step.batch}, its parameters split over {self.dpus_per_cluster} DPUs, still needs "
+                f"{show(needed, 'B')} of MRAM, {device.name} has {show(device.mram_bytes, 'B')}: give a DPU with more memory "
+                "(dpu=mac-dpu), a smaller batch or larger clusters"
+            )
+
+    def groups(self, step: Step) -> list[Group]:
+        """Clusters as they step, or single DPUs where each exchanges for itself; alike ones share their costs."""
+        alone = self.algorithm.between == "centre"
+        size = 1 if alone else self.dpus_per_cluster
+        kinds: dict[Dpu, Group] = {}
+        groups = []
+        for number in range(self.dpus // size):
+            device = self.devices[number * size // self.dpus_per_cluster]
+            if device not in kinds:
+                kinds[device] = _group(step, device, size, len(kinds))
+            groups.append(replace(kinds[device], name=f"{'DPU' if alone else 'cluster'} {number}"))
+        return groups
+
+    def _steps_of_workers(self, step: Step) -> tuple[float, ...]:
+        """Seconds of every DPU's own step."""
+        return tuple(group.step_ps / PICOSECONDS for group in self.groups(step) for _ in range(group.workers))
+
+    @property
+    def idle_w(self) -> float:
+        """What all DPUs draw while they wait."""
+        return sum(device.static_w for device in self.devices) * self.dpus_per_cluster
+
+    def message_bytes(self, step: Step) -> int:
+        """One model, or its gradient, in the numbers of the DPUs."""
+        held = as_held(step, self.dpu)
+        return sum(tensor.bytes for tensor in held.tensors if tensor.role is Role.PARAMETER and tensor.view_of is None)
+
+    def idle(self, step: Step) -> frozenset[str]:
+        """Assumptions that change nothing in a step."""
+        unused = {"algorithm.adaptive"}  # `training` adapts: a step has no gradients to adapt to
+        if isinstance(self.algorithm, Direct) and self.algorithm.update == "averaging":
+            unused |= {"algorithm.recheck"} | ({"algorithm.order"} if len(set(self.devices)) == 1 else set())
+        return frozenset(unused)
+
+    def rates(self, step: Step) -> Rates:
+        """Seconds of what algorithms do on this machine."""
+        key = ("rates", step)
+        if key not in self._known:
+            self._known[key] = self._rates(step)
+        return self._known[key]  # type: ignore[no-any-return]  # what was kept above
+
+    def _rates(self, step: Step) -> Rates:
+        raise NotImplementedError
+
+    def _reduce_act(self, step: Step) -> Act | None:
+        return None
+
+    def _exchange_act(self, step: Step) -> Act | None:
+        raise NotImplementedError
+
+    def _tokens(self) -> dict[str, Any]:
+        return {}
+
+    def _remarks(self, step: Step, rates: Rates) -> list[str]:
+        return []
+
+    def _all_bytes(self, exchange: Act) -> int:
+        """Of everybody's exchange once."""
+        return sum(exchange.traffic.values()) * (self.dpus if self.algorithm.between == "centre" else 1)
+
+    def local_step(self, step: Step) -> tuple[float, float]:
+        """Seconds and joules of one step of a cluster, without any exchange."""
+        group = self.groups(step)[0]
+        return group.step_ps / PICOSECONDS, group.workers * sum(sum(energy.values()) for energy in group.energies)
+
+    def _host_act(self, name: str, exchanged: HostExchange) -> Act:
+        joules = {event: count * self.host.joules[event] for event, count in exchanged.events.items()}
+        own = joules.pop("host_s", 0.0)
+        return Act(
+            name=name,
+            ps=round(exchanged.time_s * PICOSECONDS),
+            resource="host",
+            energy={"host link": sum(joules.values()), "host": own, "static": self.idle_w * exchanged.time_s},
+            traffic={("host link", name, "write"): exchanged.bytes},
+        )
+
+
+def software_sum(dpu: Dpu) -> tuple[float, float]:
+    """A DPU that sums what others send: bytes per second of incoming data, and joules of a byte.
+
+    A word comes from MRAM beside the running sum, is added and stored; instructions and transfers overlap.
+    """
+    instructions = 2 * LOAD + dpu.arithmetic.add + STORE + LOOP
+    issued_s = instructions / (dpu.occupancy * dpu.clock_hz)
+    longest = dpu.longest_transfer_bytes
+    read, write = (dpu.transfers(longest, longest, way)[0] / longest for way in ("read", "write"))
+    moved_s = dpu.element_bytes * (2 * read + write) / dpu.clock_hz
+    seconds = max(issued_s, moved_s)
+    joules = instructions * dpu.joules["instruction"] + 3 * dpu.element_bytes * dpu.joules["mram_read_byte"]
+    return dpu.element_bytes / seconds, joules / dpu.element_bytes
+
+
+def _group(step: Step, device: Dpu, workers: int, kind: int) -> Group:
+    works = device.works(step)
+    costs = [device.cost(step, work) for work in works]
+    return Group(
+        name="",
+        workers=workers,
+        works=works,
+        costs=costs,
+        durations_ps=[picoseconds(cost.cycles, device.clock_hz) for cost in costs],
+        energies=[device.energy(cost.events) for cost in costs],
+        kind=kind,
+    )

@@ -1,0 +1,118 @@
+"""Which tau and which cluster size reach an accuracy first: every pair is trained on the machine's own clock.
+
+A larger tau saves exchanges and lets clusters drift apart; a larger cluster averages more gradients in every step and makes the
+AGAU sum more. Neither can be read off a machine alone, nor off a loss curve alone: here both are simulated. DIRECT leaves tau to
+its users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainyard.errors import BadInput
+from trainyard.ir import Step
+from trainyard.mapping.algorithms import Direct
+from trainyard.systems.pim import DpuToDpu
+from trainyard.training.data import Data
+from trainyard.training.history import History
+from trainyard.training.models import Model
+from trainyard.training.trainer import train
+from trainyard.training.workplace import Told, silent
+
+TAUS = (0, 1, 3, 7, 15, 31, 63, 127)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trial:
+    """One pair, trained; `time_s` to the target, None if it was not reached."""
+
+    tau: int
+    cluster_size: int
+    time_s: float | None
+    history: History
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Choice:
+    """All trials, and the machine with the best pair."""
+
+    machine: DpuToDpu
+    best: Trial
+    trials: tuple[Trial, ...]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """For a table: what was tried, what it took."""
+        return [
+            {
+                "tau": trial.tau,
+                "cluster_size": trial.cluster_size,
+                "time_s": trial.time_s,
+                "accuracy": trial.history.accuracy,
+                "exchanges": len(trial.history.exchanges),
+            }
+            for trial in self.trials
+        ]
+
+
+def choose(
+    model: Model,
+    data: Data,
+    *,
+    step: Step,
+    machine: DpuToDpu,
+    target: float,
+    learning_rate: float,
+    taus: Sequence[int] = TAUS,
+    cluster_sizes: Sequence[int] | None = None,
+    epochs: float = 4,
+    evaluate_every: int = 8,
+    shards: str = "iid",
+    seed: int = 0,
+    told: Told = silent,
+) -> Choice:
+    """The pair that reaches the accuracy `target` in the least simulated time; of equals the larger tau.
+
+    `step` is one DPU's training step of the model, as captured; its batch is a DPU's batch. Cluster sizes are the machine's own by
+    default. An evaluation every few steps says when the target was reached: finer costs time here, not on the machine.
+    """
+    if not isinstance(machine, DpuToDpu):
+        raise BadInput(f"choose: tau and clusters are of machines whose DPUs talk to each other, got {type(machine).__name__}")
+    if not 0 < target <= 1:
+        raise BadInput(f"choose: target is an accuracy between 0 and 1, got {target!r}")
+    sizes = (machine.dpus_per_cluster,) if cluster_sizes is None else tuple(cluster_sizes)
+    pairs = [(size, tau) for size in sizes for tau in taus]
+    if not pairs:
+        raise BadInput("choose: give at least one tau and one cluster size")
+    plain = machine.algorithm if isinstance(machine.algorithm, Direct) else Direct()
+    trials, machines = [], []
+    for number, (size, tau) in enumerate(pairs):
+        told(number, len(pairs))
+        tried = replace(machine, cluster_size=size, algorithm=replace(plain, tau=tau, unit="steps"))
+        history = train(
+            model,
+            data,
+            algorithm=tried.algorithm,
+            rates=tried.rates(step),
+            workers=tried.dpus,
+            batch=step.batch,
+            learning_rate=learning_rate,
+            epochs=epochs,
+            shards=shards,
+            seed=seed,
+            evaluate_every=evaluate_every,
+        )
+        trials.append(Trial(tau=tau, cluster_size=size, time_s=history.time_to(target), history=history))
+        machines.append(tried)
+    told(len(pairs), len(pairs))
+    reached = [(trial.time_s, -trial.tau, number) for number, trial in enumerate(trials) if trial.time_s is not None]
+    if not reached:
+        closest = max(trials, key=lambda trial: trial.history.accuracy)
+        raise BadInput(
+            f"choose: none of {len(pairs)} pairs reaches {target:.3f} in {epochs:g} epochs; the best ends at "
+            f"{closest.history.accuracy:.3f} (tau={closest.tau}, clusters of {closest.cluster_size}): "
+            "give more epochs, another learning rate or a lower target"
+        )
+    number = min(reached)[2]
+    return Choice(machine=machines[number], best=trials[number], trials=tuple(trials))

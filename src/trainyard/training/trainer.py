@@ -1,0 +1,153 @@
+"""`train`: any algorithm, on any model and any shards, by a machine's clock."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trainyard.errors import BadInput, UnknownName
+from trainyard.mapping.algorithms import Algorithm, Direct, Rates
+from trainyard.parts.checks import require_positive, require_quantity
+from trainyard.parts.sync_interval import Interval
+from trainyard.training import direct, lockstep
+from trainyard.training.clock import Clock, unit_rates
+from trainyard.training.data import Data
+from trainyard.training.history import History, Recorder, seconds
+from trainyard.training.models import LinearModel, Model
+from trainyard.training.shards import Feed, Shards, shard
+from trainyard.training.workplace import Array, Told, Workplace, silent
+
+CLUSTER = 64  # UPMEM: DPUs of a rank
+
+
+def train(
+    model: Model,
+    data: Data,
+    *,
+    algorithm: Algorithm,
+    workers: int,
+    cluster_size: int | None = None,
+    rates: Rates | None = None,
+    batch: int = 8,
+    learning_rate: float,
+    epochs: float | None = None,
+    steps: int | None = None,
+    shards: str | Shards = "iid",
+    seed: int = 0,
+    evaluate_every: int | None = None,
+    momentum: float = 0.0,
+    interval: Interval | None = None,
+    told: Told = silent,
+) -> History:
+    """Train `model` on the training part of `data` with `workers` workers, `batch` samples each in a step.
+
+    `steps` are those of a worker; or `epochs`, rounded up to whole steps. The model is judged on the test part before the first and
+    after the last step and every `evaluate_every` steps (default: an epoch). `rates` is the machine's clock (`system.rates(step)`);
+    without it every step takes 1 s and exchanges are free. `cluster_size` is 64, or all workers where they are fewer, or, under
+    Direct, that of the rates. All other algorithms know no clusters: it says only how skewed shards are cut.
+    `interval` is how an adaptive Direct chooses its steps between exchanges.
+
+    >>> from trainyard.mapping.algorithms import Direct, Synchronous
+    >>> from trainyard.training import LogisticRegression
+    >>> from trainyard.training.data import linear_problem
+    >>> data = linear_problem(samples=4096, features=16, noise=0)
+    >>> options = dict(workers=16, cluster_size=4, batch=8, learning_rate=0.5, epochs=4)
+    >>> often = train(LogisticRegression(16), data, algorithm=Synchronous(), **options)
+    >>> rarely = train(LogisticRegression(16), data, algorithm=Direct(tau=31), **options)
+    >>> len(often.exchanges), len(rarely.exchanges), abs(often.accuracy - rarely.accuracy) < 0.02
+    (128, 4, True)
+    """
+    require_positive("train", workers=workers, batch=batch)
+    require_quantity("train", learning_rate=learning_rate)
+    if not 0 <= momentum < 1:
+        raise BadInput(f"train: momentum must be at least 0 and below 1, got {momentum!r}")
+    clustered = isinstance(algorithm, Direct)
+    cluster_size = _cluster_size(workers, cluster_size, rates, clustered)
+    steps = _steps(data.samples, workers * batch, epochs, steps)
+    if isinstance(model, LinearModel):
+        model.check(data.features, data.targets)
+    dealt = shard(shards)
+    parts = dealt.deal(data.features, data.targets, workers=workers, cluster_size=cluster_size, seed=seed)
+    groups = workers // cluster_size if clustered else workers
+    recorder = Recorder(groups)
+    every = max(1, data.samples // (workers * batch)) if evaluate_every is None else evaluate_every
+    require_positive("train", evaluate_every=every)
+    place = Workplace(
+        model=model,
+        data=data,
+        feed=Feed(parts, batch, seed),
+        clock=Clock.of(rates or unit_rates(algorithm, model.parameters, workers, cluster_size), groups),
+        recorder=recorder,
+        workers=workers,
+        cluster_size=cluster_size,
+        learning_rate=learning_rate,
+        momentum=momentum,
+        steps=steps,
+        evaluate_every=every,
+        seed=seed,
+        told=told,
+        interval=interval or Interval(),
+    )
+    with place.pool, np.errstate(over="ignore", invalid="ignore"):  # a run that diverges says so by its accuracy
+        if isinstance(algorithm, Direct):
+            weights = direct.run(place, algorithm)
+        elif type(algorithm) in lockstep.RULES:
+            weights = lockstep.run(place, algorithm)
+        else:
+            raise UnknownName("algorithm", type(algorithm).__name__, ["Direct", *(one.__name__ for one in lockstep.RULES)], "train")
+    return _history(place, algorithm, weights, dealt.kind)
+
+
+def _history(place: Workplace, algorithm: Algorithm, weights: Array, shards: str) -> History:
+    recorder = place.recorder
+    age_steps, age_s = recorder.ages()
+    return History(
+        algorithm=algorithm,
+        workers=place.workers,
+        cluster_size=place.cluster_size,
+        groups=recorder.groups,
+        batch=place.feed.batch,
+        learning_rate=place.learning_rate,
+        momentum=place.momentum,
+        shards=shards,
+        seed=place.seed,
+        steps=recorder.gradients / recorder.groups,
+        samples=recorder.gradients * place.feed.batch * place.workers // recorder.groups,
+        time_s=recorder.evaluations[-1].time_s,
+        weights=weights,
+        evaluations=tuple(recorder.evaluations),
+        exchanges=tuple(recorder.exchanges),
+        age_steps=age_steps,
+        age_s=age_s,
+        bytes_global=sum(one.bytes for one in recorder.exchanges),
+        bytes_local=place.clock.local_bytes(recorder.gradients),
+        token_wait_s=seconds(recorder.token_wait_ps),
+        barrier_wait_s=seconds(recorder.barrier_wait_ps),
+        lost_steps=recorder.lost_steps,
+    )
+
+
+def _cluster_size(workers: int, cluster_size: int | None, rates: Rates | None, clustered: bool) -> int:
+    if rates is not None and rates.workers != workers:
+        raise BadInput(f"train: rates are of a machine with {rates.workers} workers: write workers={rates.workers}")
+    if rates is not None and clustered:
+        if cluster_size not in (None, rates.cluster_size):
+            raise BadInput(f"train: rates are of clusters of {rates.cluster_size}: leave cluster_size={cluster_size} out")
+        cluster_size = rates.cluster_size
+    if cluster_size is None:
+        cluster_size = min(CLUSTER, workers)
+    require_positive("train", cluster_size=cluster_size)
+    if workers % cluster_size:
+        fitting = max(size for size in range(1, min(cluster_size, workers) + 1) if workers % size == 0)
+        raise BadInput(f"train: cluster_size={cluster_size} does not divide {workers} workers: write cluster_size={fitting}, say")
+    return cluster_size
+
+
+def _steps(samples: int, together: int, epochs: float | None, steps: int | None) -> int:
+    if (epochs is None) == (steps is None):
+        raise BadInput("train: give epochs or steps, one of them")
+    if steps is not None:
+        require_positive("train", steps=steps)
+        return steps
+    require_quantity("train", epochs=epochs)
+    assert epochs is not None
+    return max(1, -int(-epochs * samples // together))
