@@ -108,8 +108,7 @@ def test_efficiency_falls_with_every_doubling_of_a_fixed_machine() -> None:
 def test_equation_one_halves_the_efficiency_at_n_half() -> None:
     link = HostLink(sync_s=0.0, memory_bytes_per_s=1e18)
     machine = HostMediated(host=link, transfers="serial")
-    alone = scaled(machine, LINEAR, 1).alone_s
-    half = link.half_dpus(alone, 16384)
+    half = link.half_dpus(machine.rates(LINEAR).step_s[0], 16384)
     for workers in (8, 64, 512):
         assert scaled(machine, LINEAR, workers).efficiency == pytest.approx(1 / (1 + workers / half), rel=1e-6)
 

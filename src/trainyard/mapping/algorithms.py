@@ -19,12 +19,13 @@ step (AGAU), and clusters exchange among each other. Everything else gives every
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import assumed
-from trainyard.parts.checks import require_positive, require_quantity
+from trainyard.parts.checks import require_flag, require_positive, require_quantity
 
+PICOSECONDS = 10**12
 TokenOrder = Literal["round_robin", "priority", "first_come"]
 What = Literal["gradients", "models"]
 Between = Literal["all", "server", "centre", "neighbours", "clusters"]
@@ -115,6 +116,8 @@ class ElasticAveraging(Periodic):
         Periodic.__post_init__(self)
         if self.elasticity is not None:
             require_quantity("ElasticAveraging", elasticity=self.elasticity)
+            if self.elasticity >= 1:
+                raise BadInput(f"ElasticAveraging: elasticity is a share of the distance, below 1, got {self.elasticity!r}")
 
     @property
     def between(self) -> Between:
@@ -158,8 +161,14 @@ class Direct(Algorithm):
 
     def __post_init__(self) -> None:
         require_quantity("Direct", zero=True, tau=self.tau)
-        if self.unit not in ("steps", "s"):
-            raise BadInput(f"Direct: unit must be 'steps' or 's', got {self.unit!r}")
+        for name, value, known in (
+            ("unit", self.unit, ("steps", "s")),
+            ("update", self.update, ("averaging", "literal")),
+            ("order", self.order, get_args(TokenOrder)),
+        ):
+            if value not in known:
+                raise UnknownName(name, str(value), known, where="Direct")
+        require_flag("Direct", recheck=self.recheck, adaptive=self.adaptive)
         if self.unit == "steps" and self.tau != int(self.tau):
             raise BadInput(f"Direct: tau={self.tau!r} steps must be a whole number; unit='s' takes seconds")
         if self.compression_bits is not None:
@@ -219,5 +228,6 @@ class Rates:
         With tau in seconds a group steps until its age exceeds tau; the step that finds it so is the last.
         """
         if isinstance(algorithm, Direct) and algorithm.unit == "s":
-            return tuple(int(algorithm.tau // (step + self.reduce_s)) + 1 for step in self.step_s)
+            limit = round(algorithm.tau * PICOSECONDS)
+            return tuple(limit // round((step + self.reduce_s) * PICOSECONDS) + 1 for step in self.step_s)
         return (algorithm.local_steps,) * self.groups

@@ -175,8 +175,8 @@ def nested(crossbar: Crossbar, group: int) -> bool:
 
 
 @lru_cache(maxsize=16)
-def local(crossbar: Crossbar, group: int, agaus: bool) -> Pattern:
-    """Members to their AGAU or first unit, the sum back to them."""
+def local(crossbar: Crossbar, group: int, agaus: bool, back: bool = True) -> Pattern:
+    """Members to their AGAU or first unit, the sum back to them, or left there."""
     groups = require_group(crossbar, group)
     pattern = Pattern(crossbar.tree(homes(crossbar, group) if agaus else ()))
     if group == 1:
@@ -186,7 +186,7 @@ def local(crossbar: Crossbar, group: int, agaus: bool) -> Pattern:
         reducer = crossbar.units + number if agaus else members[0]
         told = tuple(pattern.send(unit, [reducer], 0, feeds=number) for unit in members if unit != reducer)
         pattern.sums.append(Sum(reducer=reducer, flows=told, brings=not agaus))
-    for number in range(groups):
+    for number in range(groups if back else 0):
         reducer = pattern.sums[number].reducer
         pattern.send(reducer, [u for u in range(number * group, (number + 1) * group) if u != reducer], 1, after=number)
     return pattern

@@ -37,9 +37,16 @@ class Exchanges:
         return self._through(build(self.crossbar, *told), size_bytes, summer)
 
     def local(
-        self, size_bytes: int, group: int, *, agau: Summer | None = None, sum_bytes_per_s: float | None = None, fold: bool = True
+        self,
+        size_bytes: int,
+        group: int,
+        *,
+        agau: Summer | None = None,
+        sum_bytes_per_s: float | None = None,
+        back: bool = True,
+        fold: bool = True,
     ) -> Exchanged:
-        """In every group of `group` units: data of all members summed, and the sum back to all of them.
+        """In every group of `group` units: data of all members summed, and the sum back to all of them unless it stays there.
 
         With `fold`, groups that share no link and look alike are counted once.
         """
@@ -47,14 +54,14 @@ class Exchanges:
         summer = collectives.summer_of(agau, sum_bytes_per_s) if group > 1 else None
         if fold and groups > 1 and collectives.nested(self.crossbar, group):
             alone = type(self)(self.crossbar.for_units(group)).local(
-                size_bytes, group, agau=agau, sum_bytes_per_s=sum_bytes_per_s, fold=False
+                size_bytes, group, agau=agau, sum_bytes_per_s=sum_bytes_per_s, back=back, fold=False
             )
             return replace(
                 alone,
                 bytes_by_level=tuple(groups * carried for carried in alone.bytes_by_level),
                 events={name: groups * count for name, count in alone.events.items()},
             )
-        return self._kept(collectives.local, (group, agau is not None), size_bytes, summer)
+        return self._kept(collectives.local, (group, agau is not None, back), size_bytes, summer)
 
     def all_reduce(
         self,

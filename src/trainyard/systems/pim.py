@@ -3,7 +3,7 @@
 P. P. Kulkarni: DIRECT: Enabling Scalable Processing-In-Memory via DPU-to-DPU Communication.
 S. Rhyner et al.: PIM-Opt: Demystifying Distributed Optimization Algorithms on a Real-World Processing-In-Memory System. PACT 2024.
 
-What DIRECT adds can be taken away one by one: `agau=None` leaves the sums of a cluster to one of its DPUs, `dsc=None` sends what
+What DIRECT adds can be taken away one by one: `agau=None` leaves sums to the DPUs (`systems.software_sums`), `dsc=None` sends what
 goes between clusters through the host, and an algorithm other than `Direct` has no clusters' models.
 
 | algorithm        | every step            | every exchange on `DpuToDpu`                                                    |
@@ -16,9 +16,9 @@ goes between clusters through the host, and an algorithm other than `Direct` has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -30,8 +30,10 @@ from trainyard.mapping.algorithms import Algorithm, Direct, Rates
 from trainyard.parts.agau import Agau
 from trainyard.parts.crossbar import Crossbar, Exchanged
 from trainyard.parts.dsc import Dsc
-from trainyard.parts.host_link import HostExchange
+from trainyard.parts.host_link import HostExchange, Transfers
+from trainyard.parts.qsgd import Qsgd
 from trainyard.parts.token_desk import TokenDesk
+from trainyard.systems import software_sums
 from trainyard.systems.pim_machine import RANK, Pim, software_sum
 from trainyard.systems.rounds import PICOSECONDS, Act, Desk
 from trainyard.units import show
@@ -60,6 +62,10 @@ class HostMediated(Pim):
 
     def __post_init__(self) -> None:
         Pim.__post_init__(self)
+        if self.transfers not in get_args(Transfers):
+            raise UnknownName("transfers", str(self.transfers), get_args(Transfers), where="HostMediated")
+        if self.split:
+            raise BadInput("HostMediated: only DPUs that talk to each other can share a model (split): take the machine 'direct'")
         if isinstance(self.algorithm, Direct):
             raise BadInput(
                 "HostMediated: there are no clusters to train with Direct: take another algorithm, or the machine 'direct'"
@@ -73,7 +79,7 @@ class HostMediated(Pim):
 
     def idle(self, step: Step) -> frozenset[str]:
         served = "host.threads" if self.transfers == "rank_parallel" else "host.channels"
-        return Pim.idle(self, step) | ({"host", "transfers"} if self.dpus == 1 else {served})
+        return Pim.idle(self, step) | {"cluster_size"} | ({"host", "transfers"} if self.dpus == 1 else {served})
 
     def exchange(self, size_bytes: int, participants: int | None = None) -> HostExchange:
         """Everybody's data to the host, and back: the mean to all, or a neighbour's to each; with a centre one DPU's alone."""
@@ -88,7 +94,8 @@ class HostMediated(Pim):
         members = self.cluster_size or RANK
         several = members if kind.startswith("local_") else clusters * members
         act = self._host_act(kind, self.host.exchange(several, size_bytes, transfers=self.transfers))
-        return act.ps / PICOSECONDS, sum(act.energy.values())
+        seconds = act.ps / PICOSECONDS
+        return seconds, sum(act.energy.values()) + clusters * members * self.dpu.static_w * seconds
 
     def _exchange_act(self, step: Step) -> Act | None:
         if self.dpus == 1:
@@ -131,11 +138,22 @@ class DpuToDpu(Pim):
 
     def __post_init__(self) -> None:
         Pim.__post_init__(self)
+        for name, value, kind in (("crossbar", self.crossbar, Crossbar), ("agau", self.agau, Agau), ("dsc", self.dsc, Dsc)):
+            if not isinstance(value, kind) and (value is not None or name == "crossbar"):
+                raise BadInput(f"DpuToDpu: {name} must be a {kind.__name__}, got {value!r}")
+        if self.fidelity not in ("message", "analytic"):
+            raise UnknownName("fidelity", str(self.fidelity), ("message", "analytic"), where="DpuToDpu")
         if self.dsc is not None and self.clusters > self.dsc.entries:
             raise BadInput(
                 f"DpuToDpu: {self.clusters} clusters do not fit the DSC's table of {self.dsc.entries}: "
                 f"write dsc.entries={self.clusters}, or larger clusters"
             )
+
+    @property
+    def fabric_w(self) -> float:
+        """Leakage of crossbars, AGAUs and the DSC, at all times."""
+        parts = (self.clusters * self.agau.static_w if self.agau else 0.0, self.dsc.static_w if self.dsc else 0.0)
+        return self.crossbar.for_units(self.dpus).static_w + sum(parts)
 
     def idle(self, step: Step) -> frozenset[str]:
         unused = Pim.idle(self, step)
@@ -151,33 +169,30 @@ class DpuToDpu(Pim):
         crossbar = self.crossbar.for_units(self.dpus)
         return crossbar.simulate if self.fidelity == "message" else crossbar.analytic
 
-    def _exchanged(self, kind: str, size_bytes: int, *, clusters: int | None = None) -> Exchanged:
-        """One exchange of all clusters, or of so many; equal ones are simulated once."""
-        key = (kind, size_bytes, clusters)
+    def _exchanged(self, kind: Literal["local", "up", "all_reduce"], size_bytes: int) -> Exchanged:
+        """One exchange of all clusters; equal ones are simulated once."""
+        key = (kind, size_bytes)
         if key not in self._known:
-            machine = self if clusters in (None, self.clusters) else replace(self, dpus=clusters * self.dpus_per_cluster)
-            given: dict[str, Any] = {"agau": self.agau}
+            group, crossbar = self.dpus_per_cluster, self.crossbar.for_units(self.dpus)
             if self.agau is None:
-                given["sum_bytes_per_s"] = software_sum(self.dpu)[0]
-            if kind == "all_reduce":
-                given["members"] = True
-            self._known[key] = getattr(machine.fabric, kind)(size_bytes, self.dpus_per_cluster, **given)
+                way = {"local": software_sums.local, "up": software_sums.scatter, "all_reduce": software_sums.across}[kind]
+                found = way(crossbar, size_bytes, group, software_sum(self.dpu)[0], analytic=self.fidelity == "analytic")
+            elif kind != "all_reduce":
+                found = self.fabric.local(size_bytes, group, agau=self.agau, back=kind == "local")
+            else:
+                found = self.fabric.all_reduce(size_bytes, group, agau=self.agau, members=True)
+            self._known[key] = found
         return self._known[key]  # type: ignore[no-any-return]  # what was kept above
 
-    def _energy(
-        self, exchanged: Exchanged, sums: Mapping[str, float], dsc: Mapping[str, float], seconds: float
-    ) -> dict[str, float]:
-        """Joules of an exchange by component; all DPUs wait meanwhile."""
-        joules = {
-            "crossbar": sum(count * self.crossbar.joules[event] for event, count in exchanged.events.items()),
-            "static": self.idle_w * seconds,
-        }
+    def _energy(self, exchanged: Exchanged, sums: Mapping[str, float], dsc: Mapping[str, float]) -> dict[str, float]:
+        """Joules of an exchange by component, without what is drawn at all times."""
+        joules = {"crossbar": sum(count * self.crossbar.joules[event] for event, count in exchanged.events.items())}
         if self.agau is not None:
             joules["agau"] = sum(count * self.agau.joules[event] for event, count in sums.items())
         else:
             joules["dpu sum"] = software_sum(self.dpu)[1] * sums.get("software_byte", 0.0)
         if self.dsc is not None:
-            joules["dsc"] = sum(count * self.dsc.joules[event] for event, count in dsc.items())
+            joules["dsc"] = self._joules_of_dsc(dsc)
         return joules
 
     def _sums(self, contributions: int, elements: int, times: int) -> dict[str, float]:
@@ -199,7 +214,7 @@ class DpuToDpu(Pim):
             name=name,
             ps=round(seconds * PICOSECONDS),
             resource="crossbar",
-            energy=self._energy(exchanged, sums, dsc, seconds),
+            energy=self._energy(exchanged, sums, dsc),
             traffic={key: count for key, count in moved.items() if count},
         )
 
@@ -207,10 +222,13 @@ class DpuToDpu(Pim):
         """What a cluster sends to the others: its model, or what QSGD makes of it."""
         size = self.message_bytes(step)
         if isinstance(self.algorithm, Direct) and self.algorithm.compression_bits is not None:
-            from trainyard.parts.qsgd import Qsgd
-
-            return Qsgd(bits=self.algorithm.compression_bits).packed_bytes(size // WORD_BYTES)
+            return self._coding.packed_bytes(size // WORD_BYTES)
         return size
+
+    @property
+    def _coding(self) -> Qsgd:
+        assert isinstance(self.algorithm, Direct)
+        return Qsgd(bits=self.algorithm.compression_bits or 4)
 
     def _reduce_act(self, step: Step) -> Act | None:
         """A cluster's gradients become one, and its DPUs have the new weights; all clusters at once, booked to each."""
@@ -245,21 +263,50 @@ class DpuToDpu(Pim):
         size, sent = self.message_bytes(step), self._sent_bytes(step)
         if self.algorithm.between in ("neighbours", "centre"):
             return self._act("exchange", self._each_for_itself(size), {}, {})
-        elements, sums, inside = size // WORD_BYTES, {}, None
-        if not isinstance(self.algorithm, Direct) and self.dpus_per_cluster > 1:
-            inside = self._exchanged("local", size)
+        elements, sums, parts = size // WORD_BYTES, {}, []
+        if not (isinstance(self.algorithm, Direct) or self.split) and self.dpus_per_cluster > 1:
+            parts.append(self._exchanged("up" if self.clusters > 1 else "local", size))
             sums = self._sums(self.dpus_per_cluster, elements, self.clusters)
+        if self.dsc is None and self.clusters > 1:
+            return self._through_host(sent, parts, sums)
+        if self.clusters > 1:
+            parts.append(self._across(step, sent))
+            sums = _added(sums, self._sums(self.clusters, elements, 1))
+        whole = sum(parts[1:], parts[0]) if parts else None
+        if whole is None:
+            return None
         if self.dsc is None:
-            return self._through_host(sent, inside, sums)
-        across = self._exchanged("all_reduce", sent) if self.clusters > 1 else None
-        both = [part for part in (inside, across) if part is not None]
-        for event, count in self._sums(self.clusters, elements, 1).items():
-            sums[event] = sums.get(event, 0.0) + count
+            return self._act("exchange", whole, sums, {})
         if isinstance(self.algorithm, Direct):
-            heard = self.dsc.hop_s  # the DSC tells all that the round is complete
-            return self._act("exchange", sum(both[1:], both[0]), sums, {"dsc_message": float(self.clusters)}, heard)
-        barrier = self.dsc.barrier_s(self.clusters)
-        return self._act("exchange", sum(both[1:], both[0]), sums, self.dsc.barrier_events(self.clusters), barrier)
+            told = 2 * self.dsc.hop_s  # the last token's way back, and the DSC's word to all that the round is complete
+            return self._act("exchange", whole, sums, {"dsc_message": float(self.clusters)}, told)
+        return self._act("exchange", whole, sums, self.dsc.barrier_events(self.clusters), self.dsc.barrier_s(self.clusters))
+
+    def _across(self, step: Step, sent_bytes: int) -> Exchanged:
+        """CrossbarReduce and the broadcast; what QSGD has packed is decoded, summed as words and packed again by the AGAUs.
+
+        Under `literal` a packed gradient goes up and a model of words comes down: half of one exchange, half of the other.
+        """
+        plain = self._exchanged("all_reduce", sent_bytes)
+        size = self.message_bytes(step)
+        if sent_bytes == size:
+            return plain
+        elements, packed = size // WORD_BYTES, sent_bytes // WORD_BYTES
+        operations = self._coding.decode_ops(elements).total + self._coding.encode_ops(elements).total
+        if self.agau is None:
+            coding = (size - sent_bytes) / software_sum(self.dpu)[0] + operations * WORD_BYTES / software_sum(self.dpu)[0]
+        else:
+            sums = self.agau.seconds(self.clusters, elements) - self.agau.seconds(self.clusters, max(1, packed))
+            coding = sums + operations / (self.agau.lanes * self.agau.clock_hz)
+        moved = plain
+        if isinstance(self.algorithm, Direct) and self.algorithm.update == "literal":
+            words = self._exchanged("all_reduce", size)
+            moved = Exchanged(
+                time_s=(plain.time_s + words.time_s) / 2,
+                bytes_by_level=tuple((a + b) // 2 for a, b in zip(plain.bytes_by_level, words.bytes_by_level, strict=True)),
+                events={name: (plain.events[name] + words.events[name]) / 2 for name in plain.events},
+            )
+        return replace(moved, time_s=moved.time_s + coding)
 
     def _each_for_itself(self, size_bytes: int) -> Exchanged:
         """Every DPU's model to its two neighbours; or one DPU's to the centre, the first of the machine, and the answer back."""
@@ -272,15 +319,21 @@ class DpuToDpu(Pim):
                 self._known[key] = self.fabric.send(far, 0, size_bytes) + self.fabric.send(0, far, size_bytes)
         return self._known[key]  # type: ignore[no-any-return]  # what was kept above
 
-    def _through_host(self, size_bytes: int, inside: Exchanged | None, sums: Mapping[str, float]) -> Act:
-        """Without a DSC what clusters have goes to the host and back, and each AGAU hands it to its DPUs."""
-        act = self._host_act("exchange", self.host.exchange(self.clusters, size_bytes))
-        spread = self._exchanged("local", size_bytes) if self.dpus_per_cluster > 1 else None
-        for part, done in ((inside, sums), (spread, {})):
-            if part is not None:
-                more = self._act("exchange", part, done, {})
-                energy = {name: act.energy.get(name, 0.0) + more.energy.get(name, 0.0) for name in {**act.energy, **more.energy}}
-                act = replace(act, ps=act.ps + more.ps, energy=energy, traffic={**act.traffic, **more.traffic})
+    def _through_host(self, size_bytes: int, inside: Sequence[Exchanged], sums: Mapping[str, float]) -> Act:
+        """Without a DSC what clusters have goes through the host: spread over a cluster's DPUs, so that ranks transfer as wholes.
+
+        Each DPU gets its part of the mean, which the cluster then gathers.
+        """
+        group, crossbar = self.dpus_per_cluster, self.crossbar.for_units(self.dpus)
+        part = -(-size_bytes // group)
+        act = self._host_act("exchange", self.host.exchange(self.dpus, part, transfers="rank_parallel", broadcast=False))
+        spread = software_sums.gather(crossbar, size_bytes, group, analytic=self.fidelity == "analytic")
+        for moved, done in (*((part, sums) for part in inside), (spread, {})):
+            if moved is not None:
+                more = self._act("exchange", moved, done, {})
+                act = replace(
+                    act, ps=act.ps + more.ps, energy=_added(act.energy, more.energy), traffic=_added(act.traffic, more.traffic)
+                )
         return act
 
     def _tokens(self) -> dict[str, Any]:
@@ -296,7 +349,7 @@ class DpuToDpu(Pim):
             name="token",
             ps=0,
             resource="DSC",
-            energy={"dsc": sum(count * dsc.joules[event] for event, count in events.items())},
+            energy={"dsc": self._joules_of_dsc(events)},
             bound="token",
         )
         enter = 0 if algorithm.update == "literal" else round(dsc.enter_s * PICOSECONDS)
@@ -312,27 +365,44 @@ class DpuToDpu(Pim):
         """
         if kind not in COLLECTIVES:
             raise UnknownName("collective", kind, COLLECTIVES, where="DpuToDpu")
-        elements = size_bytes // WORD_BYTES
+        machine = self._with_clusters(clusters)
+        act = machine._collective_act(kind, size_bytes)
+        seconds = act.ps / PICOSECONDS
+        return seconds, sum(act.energy.values()) + machine.idle_w * seconds
+
+    def _with_clusters(self, clusters: int) -> DpuToDpu:
+        """A machine of so many of these clusters."""
+        if clusters == self.clusters:
+            return self
+        entries = None if self.dsc is None else replace(self.dsc, entries=max(self.dsc.entries, clusters))
+        changed = replace(
+            self,
+            dpus=clusters * self.dpus_per_cluster,
+            cluster_size=self.dpus_per_cluster,
+            other=None,
+            other_clusters=0,
+            dsc=entries,
+        )
+        return self._known.setdefault(("clusters", clusters), changed)  # type: ignore[no-any-return]  # a machine
+
+    def _collective_act(self, kind: str, size_bytes: int) -> Act:
+        elements, clusters = size_bytes // WORD_BYTES, self.clusters
         if kind == "local_all_reduce":
-            act = self._act(
-                kind,
-                self._exchanged("local", size_bytes, clusters=clusters),
-                self._sums(self.dpus_per_cluster, elements, clusters),
-                {},
-            )
-            return act.ps / PICOSECONDS, sum(act.energy.values())
+            return self._act(kind, self._exchanged("local", size_bytes), self._sums(self.dpus_per_cluster, elements, clusters), {})
         waiting = self.host.exchange(clusters, 0).time_s if self.dsc is None else self.dsc.overhead_s(clusters)
         events = {} if self.dsc is None else self.dsc.round_events(clusters)
         if kind == "barrier" or clusters == 1:
-            return waiting, sum(count * self.dsc.joules[event] for event, count in events.items()) if self.dsc is not None else 0.0
+            return Act(name=kind, ps=round(waiting * PICOSECONDS), resource="DSC", energy={"dsc": self._joules_of_dsc(events)})
         sums = self._sums(clusters, elements, 1) if "reduce" in kind else {}
-        act = self._act(kind, self._pattern(kind, size_bytes, clusters), sums, events, waiting)
-        return act.ps / PICOSECONDS, sum(act.energy.values())
+        return self._act(kind, self._pattern(kind, size_bytes), sums, events, waiting)
 
-    def _pattern(self, kind: str, size_bytes: int, clusters: int) -> Exchanged:
+    def _joules_of_dsc(self, events: Mapping[str, float]) -> float:
+        return 0.0 if self.dsc is None else sum(count * self.dsc.joules[event] for event, count in events.items())
+
+    def _pattern(self, kind: str, size_bytes: int) -> Exchanged:
+        clusters, fabric = self.clusters, self.fabric
         if kind in ("all_reduce", "reduce"):
-            return self._exchanged("all_reduce", size_bytes, clusters=clusters)
-        fabric = replace(self, dpus=clusters * self.dpus_per_cluster).fabric
+            return self._exchanged("all_reduce", size_bytes)
         if kind == "broadcast":
             return fabric.broadcast(size_bytes)  # type: ignore[no-any-return]  # an Exchanged
         heads = np.arange(clusters) * self.dpus_per_cluster
@@ -374,3 +444,7 @@ class DpuToDpu(Pim):
         if self.dsc is None or self.algorithm.update == "literal":
             return [said]
         return [f"{said}, and {show(self.dsc.rounds_s(self.clusters), 's')} to enter it one after the other, by token"]
+
+
+def _added(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}

@@ -13,10 +13,10 @@ from trainyard.devices.dpu import Dpu
 from trainyard.devices.dpu_memory import split_over
 from trainyard.devices.dpu_presets import UPMEM
 from trainyard.errors import BadInput, NotModelled
-from trainyard.ir import Collective, Masks, Role, Step
-from trainyard.ir.plan import Plan
+from trainyard.ir import Collective, Masks, Role, Step, assumed
+from trainyard.ir.plan import Plan, whole
 from trainyard.mapping.algorithms import Algorithm, Direct, ModelAveraging, Rates
-from trainyard.parts.checks import require_positive, require_quantity
+from trainyard.parts.checks import require_flag, require_positive, require_quantity
 from trainyard.parts.dpu_instructions import LOAD, LOOP, STORE
 from trainyard.parts.host_link import HostExchange, HostLink
 from trainyard.results import Peaks
@@ -39,7 +39,9 @@ class Pim:
 
     dpu: Dpu = UPMEM
     dpus: int = 2048
-    cluster_size: int | None = None
+    cluster_size: int | None = assumed(
+        None, "DPUs of a cluster, with one AGAU; none: a rank of 64, or all DPUs where they are fewer", 8, 128, choice=True
+    )
     algorithm: Algorithm = field(default_factory=ModelAveraging)
     speeds: tuple[float, ...] = ()
     other: Dpu | None = None
@@ -52,6 +54,13 @@ class Pim:
     def __post_init__(self) -> None:
         owner = type(self).__name__
         require_positive(owner, dpus=self.dpus)
+        for name, value, kind in (("dpu", self.dpu, Dpu), ("host", self.host, HostLink), ("other", self.other or self.dpu, Dpu)):
+            if not isinstance(value, kind):
+                raise BadInput(f"{owner}: {name} must be a {kind.__name__}, got {value!r}")
+        for name in ("samples_per_dpu", "other_clusters"):
+            whole(getattr(self, name), f"{owner}: {name}")
+        require_flag(owner, split=self.split)
+        object.__setattr__(self, "speeds", tuple(self.speeds))  # a list would not hash
         if not isinstance(self.algorithm, Algorithm):
             raise BadInput(f"{owner}: algorithm must be one of trainyard.mapping.algorithms, got {self.algorithm!r}")
         size = self.dpus_per_cluster
@@ -114,12 +123,14 @@ class Pim:
             local_steps=self._local_steps(step, rates),
             reduce=self._reduce_act(step),
             exchange=self._exchange_act(step),
+            static_w=self.dpus_w,
+            beside={"fabric static": self.fabric_w} if self.fabric_w else {},
             **self._tokens(),
         )
         built = rounds.plan()
-        room = self.dpu.room(step, self._data_bytes(step))
-        pool = built.pool(MRAM, self.dpu.dram_capacity_bytes, resident_bytes=room.resident_bytes + room.data_bytes)
-        built.hold(rounds.first_step[:1], rounds.first_step[-1:], pool, [room.transient_bytes])
+        resident, peak = self._memory(step, self.devices[0])
+        pool = built.pool(MRAM, self.devices[0].dram_capacity_bytes, resident_bytes=resident)
+        built.hold(rounds.first_step[:1], rounds.first_step[-1:], pool, [peak - resident])
         built.book.notes.extend(self._remarks(step, rates))
         return built
 
@@ -138,13 +149,22 @@ class Pim:
         if not self.split:
             device.require_room(step, data_bytes=data)
             return
-        needed = split_over(step, self.dpus_per_cluster, device.precision).peak_bytes + data
+        needed = self._memory(step, device)[1]
         if needed > device.mram_bytes:
             raise BadInput(
                 f"step {step.name!r} at batch {step.batch}, its parameters split over {self.dpus_per_cluster} DPUs, still needs "
                 f"{show(needed, 'B')} of MRAM, {device.name} has {show(device.mram_bytes, 'B')}: give a DPU with more memory "
                 "(dpu=mac-dpu), a smaller batch or larger clusters"
             )
+
+    def _memory(self, step: Step, device: Dpu) -> tuple[int, int]:
+        """Bytes of a DPU's MRAM that stay, and the most there are."""
+        data = self._data_bytes(step)
+        if not self.split:
+            room = device.room(step, data)
+            return room.resident_bytes + data, room.bytes
+        shared = split_over(step, self.dpus_per_cluster, device.precision)
+        return shared.resident_bytes + data, shared.peak_bytes + data
 
     def groups(self, step: Step) -> list[Group]:
         """Clusters as they step, or single DPUs where each exchanges for itself; alike ones share their costs."""
@@ -164,8 +184,18 @@ class Pim:
         return tuple(group.step_ps / PICOSECONDS for group in self.groups(step) for _ in range(group.workers))
 
     @property
+    def fabric_w(self) -> float:
+        """What is drawn at all times beside the DPUs."""
+        return 0.0
+
+    @property
     def idle_w(self) -> float:
-        """What all DPUs draw while they wait."""
+        """What is drawn while all wait."""
+        return self.dpus_w + self.fabric_w
+
+    @property
+    def dpus_w(self) -> float:
+        """What all DPUs draw, at work or not."""
         return sum(device.static_w for device in self.devices) * self.dpus_per_cluster
 
     def message_bytes(self, step: Step) -> int:
@@ -218,7 +248,7 @@ class Pim:
             name=name,
             ps=round(exchanged.time_s * PICOSECONDS),
             resource="host",
-            energy={"host link": sum(joules.values()), "host": own, "static": self.idle_w * exchanged.time_s},
+            energy={"host link": sum(joules.values()), "host": own},
             traffic={("host link", name, "write"): exchanged.bytes},
         )
 

@@ -20,13 +20,16 @@ from typing import Protocol
 
 from trainyard.engine import Compute, Get, Put, Simulation, Wait
 from trainyard.engine.commands import Script
+from trainyard.errors import BadInput
 from trainyard.ir import DeviceCost, Phase, Step, Work
 from trainyard.ir.book import Traffic
 from trainyard.ir.plan import Plan, TaskClass
 from trainyard.mapping.algorithms import Algorithm, Direct
+from trainyard.parts.dsc_controller import priority_of
 from trainyard.systems.single import enter, off_chip
 
 PICOSECONDS = 10**12
+MOST_STEPS = 2_000_000
 LITERAL_ROUNDS = 4
 """So many exchanges of every group are simulated where nobody waits for all: the first finds them in step, later ones do not."""
 
@@ -97,6 +100,8 @@ class Rounds:
         desk: Callable[[Simulation], Desk] | None = None,
         enter_ps: int = 0,
         priorities: int = 1,
+        static_w: float = 0.0,
+        beside: Mapping[str, float] | None = None,
     ) -> None:
         self.step, self.groups, self.algorithm = step, groups, algorithm
         self.local_steps = local_steps
@@ -106,6 +111,8 @@ class Rounds:
         self.desk = desk(self.simulation) if desk is not None else None
         self.enter_ps = enter_ps  # a token is held so long to enter a round
         self.priorities = priorities  # that the desk tells apart; the stalest come first
+        self.static_w = static_w  # of all workers, at work or not; what they draw in their steps is in the steps' own energies
+        self.beside = beside or {}  # watts by component that are drawn at all times
         self.streams = [self.built.stream(group.name) for group in groups]
         self.shared = self.built.stream(exchange.resource) if exchange is not None else -1
         self.links = self.simulation.stream("links between groups")  # one exchange at a time
@@ -121,15 +128,29 @@ class Rounds:
         self.staleness = [0] * len(groups)
 
     def plan(self) -> Plan:
+        self._require_few()
         self._rows()
         self.gates = [self.simulation.channel(f"{group.name}'s gate") for group in self.groups]
-        literal = isinstance(self.algorithm, Direct) and self.algorithm.update == "literal"
-        script = self._literal if literal else self._in_turn if self.algorithm.between == "centre" else self._together
+        script = self._together if self._barrier else self._in_turn if self.algorithm.between == "centre" else self._literal
         for number, group in enumerate(self.groups):
             self.simulation.spawn(script(number), name=group.name)
         self.simulation.run()
         self._totals()
         return self.built
+
+    def _require_few(self) -> None:
+        steps = sum(self.local_steps) * (1 if self._barrier else LITERAL_ROUNDS)
+        if steps > MOST_STEPS:
+            raise BadInput(
+                f"{steps:.3g} local steps from one exchange to the next are too many to simulate: "
+                "with so large a tau a step takes what a local step does; give a smaller one"
+            )
+
+    @property
+    def _barrier(self) -> bool:
+        """All wait for all."""
+        literal = isinstance(self.algorithm, Direct) and self.algorithm.update == "literal"
+        return not literal and self.algorithm.between != "centre"
 
     # what is booked
 
@@ -182,8 +203,19 @@ class Rounds:
             book.macs[row] *= count
             book.energy[row] = {part: joules * count for part, joules in book.energy[row].items()}
             book.traffic[row] = {key: moved * count for key, moved in book.traffic[row].items()}
+        self._book_waiting()
         book.steps = max(self.steps_done)
         book.samples = self.step.batch * sum(g.workers * done for g, done in zip(self.groups, self.steps_done, strict=True))
+
+    def _book_waiting(self) -> None:
+        """What is drawn whoever works: all of it over all of the time, less what steps have booked for themselves."""
+        book, seconds = self.built.book, self.simulation.now_ps / PICOSECONDS
+        booked = sum(energy.get("static", 0.0) for energy in book.energy)
+        waiting = {"static": max(0.0, self.static_w * seconds - booked), **{part: w * seconds for part, w in self.beside.items()}}
+        if any(waiting.values()):
+            book.row(
+                "wait", layer="", phase="update", resource="DPUs", kind="synchronisation", bound="wait", energy=waiting
+            )  # fmt: skip
 
     # what happens
 
@@ -202,19 +234,19 @@ class Rounds:
             self.last[number] = [self._task(self.streams[number], ps, self.last[number], tag)]
             if number == 0 and not self.steps_done[number]:
                 self.first_step.append(self.last[number][0])
-        yield Wait(group.step_ps)
-        self.steps_done[number] += 1
-        self.staleness[number] += 1
         reduce = self.acts["reduce"]
+        yield Wait(group.step_ps)
         if reduce is not None:
             self._act(number, "reduce", reduce.ps, self.last[number])
             yield Wait(reduce.ps)
+        self.steps_done[number] += 1
+        self.staleness[number] += 1
 
     def _take_token(self, number: int) -> Script:
         """From asking to holding; what lies between two holders is booked to the second."""
         assert self.desk is not None
         asked = self.simulation.now_ps
-        yield from self.desk.acquire(number, min(self.staleness[number], self.priorities - 1))
+        yield from self.desk.acquire(number, self._priority(number))
         before = [(when, task) for when, task in self.released if asked < when <= self.simulation.now_ps]
         since, behind = max(before, default=(asked, -1))
         self._act(number, "token", self.simulation.now_ps - since, [*self.last[number], *([behind] if behind >= 0 else [])])
@@ -257,7 +289,7 @@ class Rounds:
 
     def _in_turn(self, number: int) -> Script:
         exchange = self.acts["exchange"]
-        for _ in range(LITERAL_ROUNDS):
+        while self._goes_on(number):
             for _ in range(self.local_steps[number]):
                 yield from self._local_step(number)
             if exchange is not None:
@@ -267,20 +299,32 @@ class Rounds:
     def _literal(self, number: int) -> Script:
         algorithm, exchange = self.algorithm, self.acts["exchange"]
         assert isinstance(algorithm, Direct)
-        assert exchange is not None
-        for _ in range(LITERAL_ROUNDS * self.local_steps[number]):
+        while self._goes_on(number):
             yield from self._local_step(number)
-            if not self._stale(number, algorithm):
+            if exchange is None or not self._stale(number, algorithm):
                 continue
             if self.desk is not None:
                 yield from self._take_token(number)
             if not algorithm.recheck or self._stale(number, algorithm):
                 self._act(number, "exchange", exchange.ps, self.last[number], self.shared)
                 yield Compute(self.links, exchange.ps)
+                yield Wait(0)  # steps that end at this instant have ended before the update lands
                 self.staleness = [0] * len(self.groups)
                 self.updated_ps = [self.simulation.now_ps] * len(self.groups)
             if self.desk is not None:
                 yield from self._give_token(number)
+
+    def _goes_on(self, number: int) -> bool:
+        """Until everybody has done its rounds: nobody stands still before the last has."""
+        return any(done < LITERAL_ROUNDS * steps for done, steps in zip(self.steps_done, self.local_steps, strict=True))
+
+    def _priority(self, number: int) -> int:
+        """The staler, the sooner."""
+        if not isinstance(self.algorithm, Direct):
+            return 0
+        if self.algorithm.unit == "steps":
+            return priority_of(self.staleness[number], self.algorithm.tau, self.priorities)
+        return priority_of((self.simulation.now_ps - self.updated_ps[number]) / PICOSECONDS, self.algorithm.tau, self.priorities)
 
     def _stale(self, number: int, algorithm: Direct) -> bool:
         if algorithm.unit == "steps":

@@ -178,7 +178,7 @@ def test_a_superstep_of_another_size_is_refused() -> None:
 def test_energy_counts_the_wait_of_all_dpus() -> None:
     machine = DpuToDpu(dpus=64)
     cost = price(superstep(64, [(0, 1, 64_000)], work=1000), machine)
-    assert cost.energy_j["static"] == pytest.approx(cost.seconds * 64 * UPMEM.static_w)
+    assert cost.energy_j["static"] == pytest.approx(cost.seconds * (64 * UPMEM.static_w + machine.fabric_w))
     assert cost.energy_j["instruction"] > 0
     assert math.isfinite(sum(cost.energy_j.values()))
 
