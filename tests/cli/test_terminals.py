@@ -29,7 +29,10 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return err
 
 
-@pytest.mark.parametrize("words", [["list"], ["run", "linear", "--on", "npu", "--json", "-"], ["reproduce", "direct"]])
+@pytest.mark.parametrize(
+    "words",
+    [["list"], ["run", "linear", "--on", "npu", "--json", "-"], ["reproduce", "direct", "--figure", "Table I", "--context"]],
+)
 def test_a_reader_that_has_read_enough_is_no_error(words: list[str]) -> None:
     """`trainyard list | head -1`, without the race: nobody reads at all."""
     reading, writing = os.pipe()

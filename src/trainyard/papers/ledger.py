@@ -40,6 +40,7 @@ MODULES: Mapping[str, str] = {
     "tensordash": "trainyard.papers.tensordash",
     "igo":        "trainyard.papers.igo",
     "mcdla":      "trainyard.papers.mcdla",
+    "direct":     "trainyard.papers.direct",
 }
 # fmt: on
 

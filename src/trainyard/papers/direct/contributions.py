@@ -1,0 +1,122 @@
+"""Fig. 3: what AGAUs, DSC and the locality-aware algorithm (LAA) give, each and in every company.
+
+The eight machines, all of 2048 of the same DPUs:
+
+| parts      | machine                                                                                                             |
+|------------|---------------------------------------------------------------------------------------------------------------------|
+| none       | PIM-Opt: all DPUs' models to the host and back, after every step                                                    |
+| AGAU       | a rank's models are summed by its AGAU; the sums, spread over a rank's DPUs, go through the host rank-parallel      |
+| DSC        | no host: models go over the crossbars; DPUs sum them in software, each its part (reduce-scatter, all-gather)        |
+| LAA        | PIM-Opt that exchanges every tau + 1 steps                                                                          |
+| AGAU, DSC  | DIRECT with an exchange of all in every step                                                                        |
+| AGAU, LAA  | AGAUs reduce a cluster's gradients in every step; clusters exchange through the host every tau + 1                  |
+| DSC, LAA   | as DSC, every tau + 1 steps: without an AGAU a DPU's neighbours do not share its steps                              |
+| all        | DIRECT                                                                                                              |
+
+What is unnatural: the paper's crossbars belong to none of the three, here they come with either AGAU (inside a rank) or DSC; sums
+without an AGAU are shared by all DPUs; the LAA without AGAUs has DPUs where Algorithm 1 has clusters. `transfers` is of the two
+machines without AGAU and DSC.
+
+Speedups multiply, so a part's share is of the logarithm. `shapley` is the mean of what a part adds over all orders in which the
+three can be put in, `in_order` what it adds when they come in the paper's order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from itertools import combinations, permutations
+from statistics import fmean
+from typing import Literal
+
+from trainyard.mapping.algorithms import ModelAveraging
+from trainyard.papers.direct import DIRECT, PIM_OPT
+from trainyard.papers.direct.measuring import WORKLOADS, Asked, Workload, ahead, ran, slashed
+from trainyard.papers.ledger import Measured
+from trainyard.systems.pim import HostMediated
+from trainyard.systems.pim_machine import Pim
+
+PARTS = ("AGAU", "DSC", "LAA")
+Transfers = Literal["serial", "rank_parallel"]
+TRANSFERS: tuple[Transfers, ...] = ("rank_parallel", "serial")
+Parts = frozenset[str]
+Shares = Mapping[str, float]
+
+
+def subsets() -> list[Parts]:
+    return [frozenset(chosen) for size in range(4) for chosen in combinations(PARTS, size)]
+
+
+def built(parts: Parts, workload: Workload, transfers: Transfers = "rank_parallel") -> Pim:
+    """The machine with these parts."""
+    period = DIRECT.algorithm.local_steps if "LAA" in parts else 1
+    if not parts & {"AGAU", "DSC"}:
+        return replace(PIM_OPT, dpu=workload.dpu, transfers=transfers, algorithm=ModelAveraging(period))
+    return replace(
+        DIRECT,
+        dpu=workload.dpu,
+        agau=DIRECT.agau if "AGAU" in parts else None,
+        dsc=DIRECT.dsc if "DSC" in parts else None,
+        algorithm=DIRECT.algorithm if parts >= {"AGAU", "LAA"} else ModelAveraging(period),
+    )
+
+
+@cache
+def times(workload: Workload, transfers: Transfers = "rank_parallel") -> Mapping[Parts, float]:
+    """Seconds of an optimizer step."""
+    machines = {parts: built(parts, workload, transfers) for parts in subsets()}
+    ahead(Asked(one, workload, one.dpus) for one in sorted(machines.values(), key=lambda one: isinstance(one, HostMediated)))
+    return {parts: ran(one, workload, one.dpus).time_s for parts, one in machines.items()}
+
+
+def gained(seconds: Mapping[Parts, float], before: Parts, part: str) -> float:
+    """Logarithm of the speedup that a part adds to others."""
+    return math.log(seconds[before] / seconds[before | {part}])
+
+
+def shapley(seconds: Mapping[Parts, float]) -> Shares:
+    """Shares in per cent.
+
+    >>> alike = {parts: 8.0 / 2 ** len(parts) for parts in subsets()}
+    >>> [round(share, 1) for share in shapley(alike).values()]
+    [33.3, 33.3, 33.3]
+    """
+    orders = list(permutations(PARTS))
+    found = {part: fmean(gained(seconds, frozenset(order[: order.index(part)]), part) for order in orders) for part in PARTS}
+    return shares(found)
+
+
+def in_order(seconds: Mapping[Parts, float]) -> Shares:
+    return shares({part: gained(seconds, frozenset(PARTS[:number]), part) for number, part in enumerate(PARTS)})
+
+
+def shares(found: Shares) -> Shares:
+    whole = sum(found.values())
+    return {part: 100 * value / whole for part, value in found.items()}
+
+
+def mean(kind: Callable[[Mapping[Parts, float]], Shares], transfers: Transfers) -> list[float]:
+    """Of both workloads."""
+    return [fmean(kind(times(one, transfers))[part] for one in WORKLOADS) for part in PARTS]
+
+
+def named(parts: Parts) -> str:
+    return ", ".join(part for part in PARTS if part in parts) or "none"
+
+
+def _contribution() -> Measured:
+    told = "; ".join(
+        f"{one.name}, {transfers.replace('_', '-')}: Shapley {slashed([*shapley(times(one, transfers)).values()], 0)}, in order "
+        f"{slashed([*in_order(times(one, transfers)).values()], 0)}"
+        for transfers in TRANSFERS
+        for one in WORKLOADS
+    )
+    return Measured(
+        mean(shapley, TRANSFERS[0]),
+        note=f"Shapley shares of the logarithm of the speedup, mean of both workloads, rank-parallel host. {told}",
+    )
+
+
+EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {"direct.contribution": _contribution}

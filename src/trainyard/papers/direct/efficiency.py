@@ -1,0 +1,168 @@
+"""Parallel efficiency: Table II at 2048 units, Fig. 2 from 32 on, and where PIM-Opt's curve bends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+
+from trainyard.papers.direct.measuring import (
+    COUNTS,
+    LINEAR,
+    RESNET18,
+    SYSTEMS,
+    WORKLOADS,
+    Asked,
+    Ran,
+    System,
+    Workload,
+    ahead,
+    listed,
+    machine,
+    ran,
+    slashed,
+    system,
+)
+from trainyard.papers.direct.printed import (
+    UNITS,
+    by_eq_1,
+    half_units,
+    proof_of_abstract,
+    proof_of_figure_2,
+    said,
+    told_of_rows,
+)
+from trainyard.papers.ledger import Measured
+
+DRAWN: tuple[System, ...] = ("PIM-Opt", "PIM-Opt, Eq. 1", "DIRECT", "A100")
+
+
+def curve(name: System, workload: Workload) -> dict[int, float]:
+    """Efficiency by units."""
+    return {units: point.efficiency for units, point in points(name, workload).items()}
+
+
+def points(name: System, workload: Workload) -> dict[int, Ran]:
+    every()
+    return {units: system(name, workload, units) for units in COUNTS}
+
+
+def every() -> None:
+    """All points of Fig. 2, the longest runs first."""
+    order = sorted(DRAWN, key=lambda name: name != "DIRECT")
+    ahead(Asked(machine(name, one), one, units) for one in reversed(WORKLOADS) for name in order for units in reversed(COUNTS))
+
+
+def knee(curve: Mapping[int, float]) -> int:
+    """Where efficiency bends down most: the drop to twice as many units exceeds the drop from half as many by the most.
+
+    A curve whose drops only become smaller has its bend before the first point, which is then given.
+
+    >>> knee({units: by_eq_1(units, half_units(0.31)) for units in COUNTS})
+    256
+    """
+    counts = sorted(curve)
+    bends = {
+        middle: (curve[middle] - curve[after]) - (curve[before] - curve[middle])
+        for before, middle, after in zip(counts, counts[1:], counts[2:], strict=False)
+    }
+    most = max(bends, key=lambda units: bends[units])
+    return most if bends[most] > 0 else counts[0]
+
+
+def at_full(workload: Workload, what: str = "efficiency") -> tuple[float, ...]:
+    return tuple(getattr(system(name, workload), what) for name in SYSTEMS)
+
+
+def other_batches(workload: Workload) -> str:
+    """What the GPU's batch is worth: 32 a board (torchvision's reference), and a DPU's 8."""
+    found = {
+        batch: ran(machine("A100", workload), replace(workload, gpu_batch=batch)).efficiency
+        for batch in (32, 8)
+        if batch != workload.gpu_batch
+    }
+    return listed(found)
+
+
+def _overall(workload: Workload) -> Measured:
+    direct = system("DIRECT", workload)
+    shares = {name: 100 * seconds / direct.time_s for name, seconds in direct.acts_s.items()}
+    serial = system("PIM-Opt, Eq. 1", workload).efficiency
+    return Measured(
+        at_full(workload),
+        note=f"a unit's own seconds over those of an optimizer step of {UNITS}, batch kept. PIM-Opt transfers rank-parallel; one "
+        f"DPU after the other, as Eq. 1 has it, {serial:.3f}. Of DIRECT's step: {listed(shares, 3)} %. A100: ring over 200 Gb/s "
+        f"each, batch {workload.gpu_batch}; of other batches {other_batches(workload)}",
+    )
+
+
+def _computation(workload: Workload) -> Measured:
+    return Measured(
+        at_full(workload, "computation"),
+        note="seconds of computing alone over those among 2048 (POP): a unit keeps its batch, so that nothing slows its computing "
+        "down. " + told_of_rows(),
+    )
+
+
+def _communication(workload: Workload) -> Measured:
+    return Measured(
+        at_full(workload, "communication"),
+        note="computing over all of the step (POP): overall over computation. " + told_of_rows(),
+    )
+
+
+def _at_32() -> Measured:
+    found = points("DIRECT", RESNET18)
+    first, last = found[32], found[UNITS]
+    return Measured(
+        first.efficiency,
+        note=f"one cluster: the AGAU's reduction alone, {1e3 * first.acts_s['reduce']:.0f} of {1e3 * first.time_s:.0f} ms. From "
+        f"32 to {UNITS} DPUs it falls by {100 * (first.efficiency - last.efficiency):.2f} points, of which tokens are "
+        f"{100 * last.acts_s['token'] / last.time_s:.5f}; linear model {system('DIRECT', LINEAR, 32).efficiency:.3f}",
+    )
+
+
+def _figure_2() -> Measured:
+    return Measured(
+        at_full(RESNET18),
+        verdict="contradicted",
+        proof=proof_of_figure_2(),
+        note=f"ours of 32 to {UNITS}: " + "; ".join(f"{name} {slashed([*curve(name, RESNET18).values()], 3)}" for name in DRAWN),
+    )
+
+
+def _abstract() -> Measured:
+    both = [system(name, one).efficiency for one in WORKLOADS for name in ("DIRECT", "PIM-Opt")]
+    return Measured(
+        [system("DIRECT", RESNET18).efficiency, system("PIM-Opt", RESNET18).efficiency],
+        verdict="contradicted",
+        proof=proof_of_abstract(),
+        note=f"ours of ResNet-18; of the linear model {both[0]:.2f} against {both[1]:.2f}",
+    )
+
+
+def _knee() -> Measured:
+    half = half_units(said("efficiency.resnet18.fig2")[0])
+    predicted = {units: by_eq_1(units, half) for units in COUNTS}
+    others = {f"{name}, {one.name}": knee(curve(name, one)) for one in WORKLOADS for name in DRAWN[:2]}
+    return Measured(
+        knee(curve("PIM-Opt", RESNET18)),
+        note=f"the strongest bend over doublings, ResNet-18; all: {listed(others, 0)}. Up to 512 DPUs ranks have a channel each. "
+        f"Calibrated on 0.31 at 2048, Eq. 1's shape 1 / (1 + N / {half:.0f}) bends most at {knee(predicted)}: {listed(predicted)}",
+    )
+
+
+# fmt: off
+EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+    "direct.efficiency.linear":                 partial(_overall, LINEAR),
+    "direct.efficiency.resnet18":               partial(_overall, RESNET18),
+    "direct.efficiency.linear.computation":     partial(_computation, LINEAR),
+    "direct.efficiency.linear.communication":   partial(_communication, LINEAR),
+    "direct.efficiency.resnet18.computation":   partial(_computation, RESNET18),
+    "direct.efficiency.resnet18.communication": partial(_communication, RESNET18),
+    "direct.efficiency.resnet18.at_32":         _at_32,
+    "direct.efficiency.resnet18.fig2":          _figure_2,
+    "direct.efficiency.abstract":               _abstract,
+    "direct.efficiency.pim_opt_knee":           _knee,
+}
+# fmt: on

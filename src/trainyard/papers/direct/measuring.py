@@ -1,0 +1,204 @@
+"""Runs of the two workloads on the three systems: time of an optimizer step, what its parts take, joules by component.
+
+`trainyard run linear --on direct --dpus 2048` gives the same time. Runs are kept: experiments share them. What the paper leaves
+open and every row rests on; what was known when it was chosen is told on the page, "Changed after results had been seen":
+
+- A DPU's batch is 8, PIM-Opt's. An epoch of the linear model is what PIM-Opt's largest machine holds, 3328 samples for each of 2048
+  DPUs, 416 steps; one of ResNet-18 is ImageNet's.
+- The linear model runs on UPMEM's DPU in 32-bit fixed point, as in PIM-Opt; ResNet-18 on one with a MAC array and 512 MiB, because
+  UPMEM's neither holds nor trains it (`printed.proof_of_rate`). PIM-Opt and DIRECT have the same.
+- Seconds and joules of the GPU column are one A100's: 650 s an epoch are 1971 pictures/s, one board's rate and not 2048 boards'.
+  Its batch is 16384 for the linear model, what 2048 DPUs take together, and 256 for ResNet-18 (He et al., CVPR 2016).
+- Efficiency: every unit keeps its batch (`systems.scaling`). Its two factors are those of the POP project (pop-coe.eu):
+  *computation* is a unit's seconds of computing alone over those among n, *communication* is computing over everything; their
+  product is the efficiency.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any, Literal, NamedTuple
+
+from trainyard.devices.dpu import Dpu
+from trainyard.devices.dpu_presets import MAC_DPU, UPMEM
+from trainyard.devices.gpu_presets import A100
+from trainyard.ir import Step
+from trainyard.papers.direct import A100_CLUSTER, DIRECT, PIM_OPT
+from trainyard.papers.direct.printed import IMAGENET, UNITS
+from trainyard.papers.processes import workers
+from trainyard.runs import run
+from trainyard.systems.pim_machine import Pim
+from trainyard.systems.replicas import Replicas
+from trainyard.systems.scaling import with_workers
+from trainyard.workloads import zoo
+
+BATCH = 8  # PIM-Opt: samples of a DPU's mini-batch
+COUNTS = (32, 64, 128, 256, 512, 1024, 2048)  # Fig. 2
+ACTS = ("reduce", "exchange", "token")
+System = Literal["PIM-Opt", "PIM-Opt, Eq. 1", "DIRECT", "A100"]
+SYSTEMS: tuple[System, ...] = ("PIM-Opt", "DIRECT", "A100")
+"""Table II's columns; PIM-Opt with rank-parallel transfers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """A model, what of it is an epoch, and on what it runs."""
+
+    name: str
+    dpu: Dpu
+    samples: int
+    gpu_batch: int
+
+    @property
+    def step(self) -> Step:
+        return _step(self.name, BATCH)
+
+    @property
+    def steps(self) -> float:
+        """Optimizer steps of 2048 DPUs in an epoch."""
+        return self.samples / (UNITS * BATCH)
+
+
+# fmt: off
+LINEAR   = Workload(name="linear",   dpu=UPMEM,   samples=3328 * UNITS, gpu_batch=BATCH * UNITS)
+RESNET18 = Workload(name="resnet18", dpu=MAC_DPU, samples=IMAGENET,     gpu_batch=256)
+# fmt: on
+WORKLOADS = (LINEAR, RESNET18)
+
+
+@cache
+def _step(name: str, batch: int) -> Step:
+    return zoo.load(name, batch=batch)
+
+
+def machine(system: System, workload: Workload) -> Pim | Replicas:
+    if system == "A100":
+        return A100_CLUSTER
+    if system == "DIRECT":
+        return replace(DIRECT, dpu=workload.dpu)
+    return replace(PIM_OPT, dpu=workload.dpu, transfers="serial" if system == "PIM-Opt, Eq. 1" else "rank_parallel")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """An optimizer step of so many units, steady state; `acts_s` is what nothing hides of reduce, exchange and token."""
+
+    units: int
+    time_s: float
+    alone_s: float
+    compute_s: float
+    local_steps: int
+    local_s: float
+    acts_s: Mapping[str, float]
+    joules: Mapping[str, float]
+    traffic_bytes: Mapping[str, int]
+
+    @property
+    def efficiency(self) -> float:
+        return self.alone_s / self.time_s
+
+    @property
+    def computation(self) -> float:
+        return self.alone_s / self.compute_s
+
+    @property
+    def communication(self) -> float:
+        return self.compute_s / self.time_s
+
+    @property
+    def energy_j(self) -> float:
+        return sum(self.joules.values())
+
+    @property
+    def latency_s(self) -> float:
+        """From when all have asked for an exchange to when all have its result."""
+        return self.local_steps * (self.time_s - self.local_s)
+
+    @property
+    def age_s(self) -> float:
+        """Mean age of parameters when a gradient is there: of all gradients between two exchanges (`training.history`).
+
+        The j-th of k local steps of s seconds ends E + j s after all models went into an exchange that took E.
+        """
+        return self.latency_s + (self.local_steps + 1) / 2 * self.local_s
+
+
+class Asked(NamedTuple):
+    """A run that can be asked for."""
+
+    machine: Any
+    workload: Workload
+    units: int
+
+
+def ran(machine: Pim | Replicas, workload: Workload, units: int = UNITS) -> Ran:
+    wanted = Asked(machine, workload, units)
+    found = _kept().get(wanted)
+    return found or _kept().setdefault(wanted, of(wanted))
+
+
+def of(wanted: Asked) -> Ran:
+    plain, workload, units = wanted
+    sized = with_workers(plain, units)
+    if isinstance(plain, Replicas):
+        batch = workload.gpu_batch
+        result = run(_step(workload.name, BATCH).rebatch(batch * units), sized)
+        alone = run(_step(workload.name, BATCH).rebatch(batch), A100).time_s
+        local, steps = alone, 1
+    else:
+        result = run(workload.step, sized)
+        alone = sized.local_step(workload.step)[0]
+        rates = sized.rates(workload.step)
+        local, steps = max(rates.step_s) + rates.reduce_s, result.steps
+    spent = {key[0]: cost.time_s for key, cost in result.group("op").items()}
+    return Ran(
+        units=units,
+        time_s=result.time_s,
+        alone_s=alone,
+        compute_s=result.by_class["compute"].time_s,
+        local_steps=steps,
+        local_s=local,
+        acts_s={name: spent[name] for name in ACTS if name in spent},
+        joules=dict(result.energy_by_component),
+        traffic_bytes=dict(result.traffic_bytes),
+    )
+
+
+def system(name: System, workload: Workload, units: int = UNITS) -> Ran:
+    return ran(machine(name, workload), workload, units)
+
+
+@cache
+def _kept() -> dict[Asked, Ran]:
+    return {}
+
+
+def ahead(wanted: Iterable[Asked]) -> None:
+    """Runs on several cores at once, so that `ran` finds them. Without it they are run one by one."""
+    missing = [one for one in dict.fromkeys(wanted) if one not in _kept()]
+    pool = workers() if len(missing) > 1 else None
+    if pool is None:
+        return
+    try:
+        _kept().update(zip(missing, pool.map(of, missing), strict=True))
+    except BrokenProcessPool:  # one was killed: each run is then made where it is asked for
+        return
+
+
+@cache
+def one_gpu(workload: Workload, batch: int | None = None) -> tuple[float, float]:
+    """Seconds and joules of an epoch on one A100."""
+    size = batch or workload.gpu_batch
+    result = run(workload.step.rebatch(size), A100)
+    return workload.samples / size * result.time_s, workload.samples / size * result.energy_j
+
+
+def listed(values: Mapping[Any, float], digits: int = 2) -> str:
+    return ", ".join(f"{name} {value:.{digits}f}" for name, value in values.items())
+
+
+def slashed(values: Sequence[float], digits: int = 2) -> str:
+    return " / ".join(f"{value:.{digits}f}" for value in values)

@@ -1,0 +1,168 @@
+"""Figs. 2 and 3, Table II's energy, and three of ours; what the paper prints as diamonds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trainyard.papers.direct import accuracy, contributions, efficiency, studies, table
+from trainyard.papers.direct.measuring import COUNTS, RESNET18, SYSTEMS, WORKLOADS, Workload, listed, slashed, system
+from trainyard.papers.direct.printed import UNITS, by_eq_1, half_units, said
+from trainyard.papers.drawing import Series, drawn, paper
+from trainyard.papers.sigma.panels import panels
+from trainyard.report.colours import PHASES, SPARE
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+COLOURS = (PHASES["forward"], PHASES["grad_input"], PHASES["grad_weight"], PHASES["loss"], PHASES["update"], *SPARE)
+COLOUR_OF = {"PIM-Opt": COLOURS[1], "PIM-Opt, Eq. 1": COLOURS[5], "DIRECT": COLOURS[0], "A100": COLOURS[2]}
+TICKS = (32, 64, 128, 256, 512, 1024, 2048)
+LOG_UNITS = {"type": "log", "tickvals": TICKS, "ticktext": [str(tick) for tick in TICKS]}
+
+
+def _curves(workload: Workload) -> go.Figure:
+    lines = [
+        Series(name=name, values=efficiency.curve(name, workload), colour=COLOUR_OF[name], kind="line") for name in efficiency.DRAWN
+    ]
+    host = "fig2" if workload is RESNET18 else "linear"
+    printed = said("efficiency.resnet18.fig2" if workload is RESNET18 else "efficiency.linear")
+    half = half_units(printed[0])
+    lines.append(
+        Series(
+            name="Eq. 1's shape, calibrated on PIM-Opt at 2048", values={n: by_eq_1(n, half) for n in COUNTS},
+            colour=COLOUR_OF["PIM-Opt"], kind="faint",
+        )
+    )  # fmt: skip
+    marks = {name: {UNITS: value} for name, value in zip(SYSTEMS, printed, strict=True)}
+    if host == "fig2":
+        marks["DIRECT"][32] = said("efficiency.resnet18.at_32")[0]
+    lines += [replace(paper(values, f"paper, {name}"), colour=COLOUR_OF[name]) for name, values in marks.items()]
+    figure = drawn(lines, "", "", x="units", y="parallel efficiency", numbers=True)
+    return figure.update_xaxes(**LOG_UNITS)
+
+
+def _tokens() -> go.Figure:
+    """What nothing hides of an optimizer step of DIRECT, in per cent of it; the token alone grows with the clusters."""
+    lines = []
+    for number, workload in enumerate(WORKLOADS):
+        found = efficiency.points("DIRECT", workload)
+        for kind, name in (("line", "token"), ("faint", "exchange")):
+            values = {units: 100 * one.acts_s[name] / one.time_s for units, one in found.items() if one.acts_s.get(name)}
+            lines.append(Series(name=f"{name}, {workload.name}", values=values, colour=COLOURS[number], kind=kind))  # type: ignore[arg-type]
+    figure = drawn(lines, "", "", x="DPUs", y="% of the step (log)", numbers=True)
+    figure.update_yaxes(type="log", rangemode="normal", exponentformat="power")
+    return figure.update_xaxes(**LOG_UNITS)
+
+
+def figure_2() -> go.Figure:
+    shares = {one.name: 1e6 * system("DIRECT", one).acts_s["token"] / system("DIRECT", one).time_s for one in WORKLOADS}
+    return panels(
+        {
+            "ResNet-18": _curves(RESNET18),
+            "Linear model": _curves(WORKLOADS[0]),
+            "DIRECT: token and exchange": _tokens(),
+        },
+        "Fig. 2: parallel efficiency by number of units",
+        f"Batch of a unit kept. At {UNITS} PIM-Opt, DIRECT, A100: ResNet-18 {slashed(efficiency.at_full(RESNET18))}, paper "
+        f"{slashed(said('efficiency.resnet18.fig2'))}; linear {slashed(efficiency.at_full(WORKLOADS[0]))}, paper "
+        f"{slashed(said('efficiency.linear'))}. Waiting for the token: {listed(shares)} millionths of DIRECT's step.",
+        columns=1, height=1250, below=80,
+    )  # fmt: skip
+
+
+def figure_3() -> go.Figure:
+    bars = []
+    number = 0
+    for transfers in contributions.TRANSFERS:
+        for workload in WORKLOADS:
+            seconds = contributions.times(workload, transfers)
+            name = f"{workload.name}, {transfers.replace('_', '-')}"
+            for kind, of in (("Shapley", contributions.shapley), ("in order", contributions.in_order)):
+                shares = of(seconds)
+                bars.append(Series(name=f"{name}: {kind}", values=dict(shares), colour=COLOURS[number]))
+                number += 1
+    bars.append(paper(dict(zip(contributions.PARTS, said("contribution"), strict=True))))
+    figure = drawn(
+        bars, "Fig. 3: what AGAU, DSC and LAA contribute",
+        "Shares of the logarithm of DIRECT's speedup over PIM-Opt, whose transfers are rank-parallel or as Eq. 1. Shapley: mean "
+        "over all orders. In order: AGAU, then DSC, then LAA. Below 0 a part slows down: a DSC without AGAUs leaves sums to "
+        "software.",
+        x="", y="% of the speedup", digits=0, height=470,
+    )  # fmt: skip
+    return figure.update_yaxes(rangemode="normal")
+
+
+def table_2() -> go.Figure:
+    """Joules of an epoch by component, the paper's beside them."""
+    shown = {}
+    for workload in WORKLOADS:
+        parts = {name: table.epoch_joules(name, workload) for name in table.PIM}
+        names = list(dict.fromkeys(part for joules in parts.values() for part in joules))
+        stacks = [
+            Series(name=part, values={name: parts[name].get(part, 0.0) for name in table.PIM}, colour=COLOURS[number])
+            for number, part in enumerate(names)
+            if any(joules.get(part, 0.0) > 0 for joules in parts.values())
+        ]
+        stacks.append(paper(dict(zip(table.PIM, said(f"energy.{workload.name}"), strict=False))))
+        shown[workload.name] = drawn(stacks, "", "", x="", y="J an epoch", stacked=True, digits=1)
+    told = "; ".join(
+        f"{one.name} {slashed([table.epoch_j(name, one) for name in SYSTEMS], 0)} J, paper {slashed(said(f'energy.{one.name}'), 0)}"
+        for one in WORKLOADS
+    )
+    figure = panels(
+        shown, "Table II: energy of an epoch by component",
+        f"PIM-Opt, DIRECT, A100: {told}. The paper's joules over its seconds are 3.5 W.", columns=2, height=470,
+    )  # fmt: skip
+    return figure.update_layout(barmode="stack")
+
+
+def tau_sweep() -> go.Figure:
+    found = studies.by_tau()
+    # fmt: off
+    columns = {
+        "accuracy [%]":              {tau: 100 * one.accuracy for tau, one in found.items()},
+        "global exchanges":          {tau: float(len(one.exchanges)) for tau, one in found.items()},
+        "simulated time of the run [ms]": {tau: 1e3 * one.time_s for tau, one in found.items()},
+        "mean parameter age [ms]":   {tau: 1e3 * one.age_s.mean for tau, one in found.items()},
+    }
+    # fmt: on
+    shown = {}
+    for number, (name, values) in enumerate(columns.items()):
+        lines = [Series(name=name, values={str(tau): value for tau, value in values.items()}, colour=COLOURS[number], kind="line")]
+        shown[f"{name} by tau"] = drawn(lines, "", "", x="", y="")
+    least, most = (choose(columns["accuracy [%]"].values()) for choose in (min, max))
+    shown["accuracy [%] by tau"].update_yaxes(rangemode="normal", range=[least - 1, most + 1])
+    return panels(
+        shown, "Threshold tau: accuracy, exchanges, time, age",
+        f"Linear model, {accuracy.WORKERS} DPUs in clusters of 64, {studies.STEPS} steps of batch 8, averaging. Not in the paper.",
+        columns=2, height=620,
+    )  # fmt: skip
+
+
+def over_time() -> go.Figure:
+    lines = []
+    for number, (name, one) in enumerate(studies.by_algorithm().items()):
+        curve = one.curve()
+        values = {1e3 * at: 100 * value for at, value in zip(curve["time_s"], curve["accuracy"], strict=True)}
+        lines.append(Series(name=name, values=values, colour=COLOURS[number % len(COLOURS)], kind="line"))
+    figure = drawn(
+        lines, "Accuracy against simulated time, all algorithms",
+        f"Linear model, {accuracy.WORKERS} DPUs, {studies.STEPS} steps each, one learning rate; averaging and literal on DIRECT, "
+        "all others on PIM-Opt with rank-parallel transfers. Not in the paper.",
+        x="simulated time [ms]", y="accuracy [%]", numbers=True, height=430,
+    )  # fmt: skip
+    ends = [100 * one.accuracy for one in studies.by_algorithm().values()]
+    return figure.update_yaxes(rangemode="normal", range=[min(ends) - 4, max(ends) + 1])
+
+
+# fmt: off
+FIGURES: Mapping[str, Callable[[], go.Figure]] = {
+    "Fig. 2":                 figure_2,
+    "Fig. 3":                 figure_3,
+    "Table II":               table_2,
+    "Threshold tau":          tau_sweep,
+    "Accuracy over time":     over_time,
+}
+# fmt: on

@@ -1,0 +1,347 @@
+"""What the paper prints, and where its own figures or physics exclude it: arithmetic over printed figures, no run of ours.
+
+A printed figure stands for all that round to it: half a unit of its last digit that is not 0 to either side, so that 1240 may be
+1235 to 1245. What is excluded is so for every value inside.
+
+Power. Joules over seconds of Table II are watts of a whole machine. A MAC takes what its circuits take, a DPU what is measured.
+
+Speedup. DIRECT and PIM-Opt have the same DPUs, which take the same time alone. Efficiency is what is left of a DPU among 2048, so
+that the same epoch takes times in the inverse ratio of the efficiencies.
+
+Age. A parameter is as old as the last exchange of all. PIM-Opt exchanges after every batch: its parameters are one period old, a
+DPU's own step t over its efficiency, t / 0.31. DIRECT's are no younger than t / 0.93 at the same batch, and it says that it
+exchanges less often. So age falls by at most 1 - 0.31 / 0.93, and by at most 1 - 0.31 if DIRECT's exchanges took no time.
+
+Weights. The overall efficiency of Table II is to come of its computation and communication rows. No product does, and no arithmetic
+mean with one weight for all six columns; a harmonic mean does (`harmonic_weights`): an ideal step of w computation and 1 - w
+communication, each slowed down by its own efficiency. One unit alone has nothing to communicate, though.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from decimal import Decimal
+from functools import cache
+from typing import NamedTuple
+
+from trainyard.devices.dpu_presets import UPMEM
+from trainyard.devices.gpu_presets import A100
+from trainyard.ir import Role
+from trainyard.papers.ledger import claims
+from trainyard.parts.energy import mac_joules
+from trainyard.workloads import zoo
+
+# fmt: off
+WORKLOADS          = ("linear", "resnet18")
+COLUMNS            = ("PIM-Opt", "DIRECT", "GPU")  # Table II
+UNITS              = 2048                          # Table II
+IMAGENET           = 1_281_167                     # pictures of ILSVRC 2012's training set
+RESNET18_TOP1      = 69.76                         # torchvision, ResNet18_Weights.IMAGENET1K_V1, one crop
+RESNET18_TEN_CROPS = 72.12                         # He et al., CVPR 2016, Table 2: 27.88 % error with ten crops
+RESNET50_TOP1      = 76.13                         # torchvision, ResNet50_Weights.IMAGENET1K_V1, one crop
+DPU_W              = 383 / 2556                    # PrIM: measured, of a system with 2556 DPUs
+A100_BOARD_W       = 400.0                         # NVIDIA A100 data sheet: SXM4
+NODE_NM            = 28.0                          # Sec. VI-A
+# fmt: on
+
+
+class Range(NamedTuple):
+    """All values that a printed figure, or arithmetic on some, may stand for."""
+
+    low: float
+    high: float
+
+    def over(self, other: Range) -> Range:
+        """A ratio of positive ones.
+
+        >>> Range(2.0, 3.0).over(Range(1.0, 2.0))
+        Range(low=1.0, high=3.0)
+        """
+        return Range(self.low / other.high, self.high / other.low)
+
+    def meets(self, other: Range) -> bool:
+        """More than at an edge: 0.925 is printed as 0.92 or as 0.93, never as both."""
+        return self.low < other.high and other.low < self.high
+
+    @property
+    def less(self) -> Range:
+        """1 minus it."""
+        return Range(1 - self.high, 1 - self.low)
+
+    def told(self, digits: int = 2, times: float = 1.0) -> str:
+        return f"{times * self.low:.{digits}f} to {times * self.high:.{digits}f}"
+
+
+def rounded(value: float) -> Range:
+    """
+    >>> rounded(0.31), rounded(245.0), rounded(1240.0)
+    (Range(low=0.305, high=0.315), Range(low=244.5, high=245.5), Range(low=1235.0, high=1245.0))
+    """
+    exact = Decimal(repr(value)).normalize()
+    half = Decimal(5).scaleb(int(exact.as_tuple().exponent) - 1)
+    return Range(float(exact - half), float(exact + half))
+
+
+@cache
+def said(claim: str) -> tuple[float, ...]:
+    """Figures that the paper prints."""
+    value = next(one for one in claims() if one.id == f"direct.{claim}").value
+    assert not isinstance(value, str)
+    return value if isinstance(value, tuple) else (value,)
+
+
+def ranges(claim: str) -> tuple[Range, ...]:
+    return tuple(map(rounded, said(claim)))
+
+
+# ---- energy
+def powers(workload: str) -> tuple[Range, ...]:
+    """Watts of PIM-Opt, DIRECT and GPU.
+
+    >>> [one.told() for one in powers("linear")]
+    ['3.63 to 3.65', '3.56 to 3.57', '4.44 to 4.91']
+    """
+    pairs = zip(ranges(f"energy.{workload}"), ranges(f"time.{workload}"), strict=True)
+    return tuple(energy.over(time) for energy, time in pairs)
+
+
+@cache
+def image_macs() -> float:
+    """MACs of one training step of ResNet-18 for one picture."""
+    step = zoo.load("resnet18")
+    return step.macs / step.batch
+
+
+def least_epoch_j() -> tuple[float, float]:
+    """Joules of an ImageNet epoch of ResNet-18: bf16 multiplications and sums alone at 28 nm, and of an A100 that never waits."""
+    macs = image_macs() * IMAGENET
+    gpu = A100_BOARD_W / (A100.half_macs * A100.sms * A100.clock_hz)
+    return macs * mac_joules("bf16", NODE_NM), macs * gpu
+
+
+def proof_of_energy(workload: str) -> str:
+    host, direct, gpu = powers(workload)
+    text = (
+        f"joules over seconds are {host.told()} W for PIM-Opt, {direct.told()} W for DIRECT, {gpu.told()} W for the GPU. 2048 DPUs "
+        f"draw {UNITS * DPU_W:.0f} W ({1e3 * DPU_W:.0f} mW each, PrIM), {UNITS * DPU_W / host.high:.0f} times as much; one A100 "
+        f"board is made for {A100_BOARD_W:.0f} W. PIM-Opt and DIRECT draw the same, so that the energy printed is time times a "
+        "constant"
+    )
+    if workload == "resnet18":
+        pim, one = least_epoch_j()
+        text += (
+            f"; {image_macs() * IMAGENET:.3g} MACs of an epoch take {pim / 1e3:.1f} kJ in bf16 multipliers and adders at "
+            f"{NODE_NM:g} nm alone, and {one / 1e3:.1f} kJ of an A100 at its peak rate; printed are "
+            f"{' / '.join(f'{value / 1e3:g}' for value in said('energy.resnet18'))} kJ"
+        )
+    return text
+
+
+# ---- time
+def needed_macs_per_s(column: int) -> Range:
+    """Of each DPU, if 2048 take the printed time for an epoch of ResNet-18 and are as efficient as printed."""
+    time, efficiency = ranges("time.resnet18")[column], ranges("efficiency.resnet18")[column]
+    whole = image_macs() * IMAGENET / UNITS
+    return Range(whole / time.high / efficiency.high, whole / time.low / efficiency.low)
+
+
+def proof_of_rate() -> str:
+    step = zoo.load("resnet18")
+    held = 2 * sum(one.bytes for one in step.tensors if one.role is Role.PARAMETER and one.view_of is None)
+    fixed, soft = (replace(UPMEM, number=number).macs_per_s for number in ("fixed32", "fp32"))
+    needed = [needed_macs_per_s(column) for column in range(2)]
+    return (
+        f"PIM-Opt's machine is UPMEM's. {UNITS} DPUs that train ResNet-18 on {IMAGENET:,} pictures in "
+        f"{said('time.resnet18')[0]:g} s at an efficiency of {said('efficiency.resnet18')[0]:g} do {needed[0].told(times=1e-9)} "
+        f"GMAC/s each ({image_macs() / 1e9:.2f} GMAC a picture, forward and backward; DIRECT {needed[1].told(times=1e-9)}); a "
+        f"UPMEM DPU does {fixed / 1e6:.1f} M in 32-bit fixed point and {soft / 1e6:.1f} M in fp32, {needed[0].low / fixed:.0f} and "
+        f"{needed[0].low / soft:.0f} times less. Weights and gradients are {held / 1e6:.1f} MB, its MRAM "
+        f"{UPMEM.mram_bytes / 1e6:.1f}"
+    )
+
+
+def gpu_images_per_s() -> Range:
+    """Of the GPU column, all GPUs together."""
+    time = ranges("time.resnet18")[2]
+    return Range(IMAGENET / time.high, IMAGENET / time.low)
+
+
+# ---- speedup and efficiency
+def efficiency_ratios() -> tuple[Range, Range]:
+    """What the speedup over PIM-Opt has to be: linear, ResNet-18.
+
+    >>> [one.told() for one in efficiency_ratios()]
+    ['2.94 to 3.07', '3.18 to 3.33']
+    """
+    linear, network = (ranges(f"efficiency.{workload}") for workload in WORKLOADS)
+    return linear[1].over(linear[0]), network[1].over(network[0])
+
+
+def proof_of_speedup() -> str:
+    parts = []
+    for number, workload in enumerate(WORKLOADS):
+        must, is_ = efficiency_ratios()[number], ranges("speedup.pim_opt")[number]
+        assert not must.meets(is_)
+        eff = said(f"efficiency.{workload}")
+        parts.append(f"{workload} {eff[1]:g} / {eff[0]:g} = {must.told()}, printed {said('speedup.pim_opt')[number]:g}")
+    return (
+        "the same DPUs on the same samples: a speedup over PIM-Opt is the ratio of overall efficiencies, which is, with rounding, "
+        + "; ".join(parts)
+    )
+
+
+def columns() -> list[tuple[str, Range, Range, Range]]:
+    """Each of Table II's six: computation, communication, overall."""
+    return [
+        (
+            f"{name}, {workload}",
+            ranges(f"efficiency.{workload}.computation")[number],
+            ranges(f"efficiency.{workload}.communication")[number],
+            ranges(f"efficiency.{workload}")[number],
+        )
+        for workload in WORKLOADS
+        for number, name in enumerate(COLUMNS)
+    ]
+
+
+def weights(mean: Callable[[float], float]) -> tuple[Range, ...]:
+    """What weight the computation row has in each column, if 'overall' is a mean of `mean`'s kind: w f(a) + (1 - w) f(b) = f(c)."""
+    found = []
+    for _, a, b, c in columns():
+        corners = [
+            (mean(overall) - mean(moved)) / (mean(computed) - mean(moved))
+            for overall in c
+            for computed in a
+            for moved in b
+            if computed > moved
+        ]
+        found.append(Range(max(0.0, min(corners)), min(1.0, max(corners))))
+    return tuple(found)
+
+
+def common(found: Sequence[Range]) -> Range | None:
+    """What all of them may be.
+
+    >>> common([Range(0.1, 0.4), Range(0.3, 0.6)]), common([Range(0.1, 0.2), Range(0.3, 0.6)])
+    (Range(low=0.3, high=0.4), None)
+    """
+    low, high = max(one.low for one in found), min(one.high for one in found)
+    return Range(low, high) if low <= high else None
+
+
+def arithmetic_weights() -> tuple[Range, ...]:
+    return weights(lambda value: value)
+
+
+def harmonic_weights() -> tuple[Range, ...]:
+    return weights(lambda value: 1 / value)
+
+
+def products() -> list[tuple[str, Range, Range]]:
+    """Columns whose overall efficiency is not the product of its two rows."""
+    found = []
+    for name, a, b, c in columns():
+        product = Range(a.low * b.low, a.high * b.high)
+        if not product.meets(c):
+            found.append((name, product, c))
+    return found
+
+
+def told_of_rows() -> str:
+    """How the overall row comes of the other two, for a note."""
+    both = common(harmonic_weights())
+    assert both is not None
+    return (
+        f"Table II: overall is not the product of computation and communication in {len(products())} of 6 columns, and no "
+        f"arithmetic mean with one weight for all; a harmonic mean with {both.told(2)} on computation gives all six"
+        if common(arithmetic_weights()) is None
+        else "Table II: overall may be an arithmetic mean"
+    )
+
+
+def proof_of_abstract() -> str:
+    direct, host = ranges("efficiency.abstract")
+    for workload in WORKLOADS:
+        table = ranges(f"efficiency.{workload}")
+        assert not host.meets(table[0])
+        assert not direct.meets(table[1])
+    told = {one: said(f"efficiency.{one}") for one in WORKLOADS}
+    both = " and ".join(f"{own:g} against {other:g} ({one})" for one, (other, own, _) in told.items())
+    return (
+        f"Table II's overall efficiency is {both}; {said('efficiency.abstract')[1]:g} is its communication row of the linear model"
+    )
+
+
+def proof_of_figure_2() -> str:
+    figure, table = ranges("efficiency.resnet18.fig2"), ranges("efficiency.resnet18")
+    assert not figure[0].meets(table[0])
+    assert not figure[1].meets(table[1])
+    return (
+        f"Fig. 2 is of ResNet-18 at {UNITS} units, of which Table II says "
+        f"{' / '.join(f'{one:g}' for one in said('efficiency.resnet18'))}; {said('efficiency.resnet18.fig2')[0]:g} is its figure "
+        "of the linear model"
+    )
+
+
+# ---- staleness
+def most_age_cut(workload: str) -> tuple[Range, Range]:
+    """Per cent by which age can fall at most: with DIRECT's own efficiency, and were its exchanges free."""
+    host, direct, _ = ranges(f"efficiency.{workload}")
+    return host.over(direct).less, host.less
+
+
+def age_cut(workload: str, column: int) -> Range:
+    """What Table II's milliseconds say over PIM-Opt (0) or the GPU (2)."""
+    found = ranges(f"staleness.{workload}")
+    return found[1].over(found[column]).less
+
+
+def proof_of_staleness() -> str:
+    gpu = [age_cut(workload, 2) for workload in WORKLOADS]
+    assert not gpu[1].meets(Range(*(one / 100 for one in rounded(said("staleness_cut")[1]))))
+    parts = []
+    for workload in WORKLOADS:
+        own, free = most_age_cut(workload)
+        cut = age_cut(workload, 0)
+        assert cut.low > free.high
+        parts.append(
+            f"{workload}: at most {100 * own.high:.1f} % ({100 * free.high:.1f} if exchanges were free), Table II "
+            f"{cut.told(1, 100)}"
+        )
+    return (
+        "PIM-Opt exchanges after every batch: its parameters are t / efficiency old, DIRECT's at least t / its efficiency at the "
+        f"same batch t and more with fewer exchanges: {'; '.join(parts)}. Over the GPU Table II gives {gpu[0].told(0, 100)} % "
+        f"(linear) and {gpu[1].told(0, 100)} % (ResNet-18), not {said('staleness_cut')[1]:g} for both"
+    )
+
+
+# ---- accuracy, area
+def proof_of_accuracy() -> str:
+    return (
+        f"published ResNet-18 reaches {RESNET18_TOP1:g} % top-1 on ImageNet (torchvision; {RESNET18_TEN_CROPS:g} with ten crops, "
+        f"He et al.); {' / '.join(f'{one:g}' for one in said('accuracy.resnet18'))} is ResNet-50's {RESNET50_TOP1:g}. PIM-Opt "
+        "trains linear models alone"
+    )
+
+
+def proof_of_overhead(what: str, unit: str) -> str:
+    host, direct = said(what)
+    return (
+        f"PIM-Opt is software on DPUs as they are sold and adds no hardware, yet Table II gives it {host:g} {unit}; Sec. VI-A "
+        f"calls {direct:g} {unit} what AGAUs and DSC add, Table II's difference is {direct - host:.2g}"
+    )
+
+
+# ---- shapes, calibrated
+def half_units(efficiency: float, units: int = UNITS) -> float:
+    """N_half of Eq. 1's shape 1 / (1 + N / N_half), from one printed efficiency.
+
+    >>> round(half_units(0.31))
+    920
+    """
+    return units / (1 / efficiency - 1)
+
+
+def by_eq_1(units: int, half: float) -> float:
+    return 1 / (1 + units / half)

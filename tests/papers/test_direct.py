@@ -1,0 +1,280 @@
+"""DIRECT's experiments: proofs over printed figures, contributions, knees and ages, each on cases whose answer is known."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise, permutations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.mapping.algorithms import Direct, ModelAveraging, Synchronous
+from trainyard.papers import ledger
+from trainyard.papers.direct import (
+    DIRECT,
+    PIM_OPT,
+    accuracy,
+    assumptions,
+    contributions,
+    efficiency,
+    hardware,
+    measuring,
+    printed,
+    table,
+)
+from trainyard.papers.direct.contributions import PARTS, Parts
+from trainyard.papers.direct.measuring import COUNTS, LINEAR, RESNET18, Ran, ran, system
+from trainyard.papers.direct.printed import Range, rounded, said
+from trainyard.runs import run
+from trainyard.systems.scaling import scaled
+from trainyard.training import LogisticRegression, train
+from trainyard.training.data import linear_problem
+
+pytestmark = pytest.mark.paper
+
+
+# ---- printed figures
+@given(st.decimals(min_value="0.01", max_value="9999", places=2))
+def test_a_printed_figure_stands_for_what_rounds_to_it(value: object) -> None:
+    figure = float(value)  # type: ignore[arg-type]
+    found = rounded(figure)
+    assert found.low < figure < found.high
+    assert found.high - figure == pytest.approx(figure - found.low)
+    assert found.high - found.low >= 0.01 - 1e-12
+
+
+def test_figures_at_an_edge_do_not_meet() -> None:
+    """0.92 and 0.93 share 0.925, which is printed as one of them."""
+    assert not rounded(0.92).meets(rounded(0.93))
+    assert rounded(0.92).meets(Range(0.92, 0.9201))
+
+
+def test_power_of_every_cell() -> None:
+    for workload in printed.WORKLOADS:
+        host, direct, gpu = printed.powers(workload)
+        assert 3.4 < host.low < host.high < 3.7
+        assert 3.5 < direct.low < direct.high < 3.6
+        assert 80 * gpu.high < printed.A100_BOARD_W
+        assert 80 * max(host.high, direct.high) < printed.UNITS * printed.DPU_W
+    pim, gpu_j = printed.least_epoch_j()
+    assert pim > 1.9 * max(said("energy.resnet18")[:2])
+    assert gpu_j > 6 * said("energy.resnet18")[2]
+
+
+def test_speedup_and_efficiency_exclude_each_other() -> None:
+    for must, is_ in zip(printed.efficiency_ratios(), printed.ranges("speedup.pim_opt"), strict=True):
+        assert must.low > is_.high
+    assert [round(said(f"time.{one}")[0] / said(f"time.{one}")[1], 1) for one in printed.WORKLOADS] == [2.8, 2.9]
+
+
+def test_a_upmem_dpu_cannot_train_resnet18_in_that_time() -> None:
+    from trainyard.devices.dpu_presets import UPMEM
+    from trainyard.errors import BadInput
+
+    assert printed.needed_macs_per_s(0).low > 900 * UPMEM.macs_per_s
+    assert 5.2e9 < printed.image_macs() < 5.5e9  # three times 1.8 G, less the first layer's dX
+    with pytest.raises(BadInput, match="MRAM"):
+        UPMEM.require_room(RESNET18.step)
+
+
+def test_overall_efficiency_is_a_harmonic_mean_and_nothing_simpler() -> None:
+    assert printed.common(printed.arithmetic_weights()) is None
+    assert len(printed.products()) == 6
+    weight = printed.common(printed.harmonic_weights())
+    assert weight is not None
+    middle = (weight.low + weight.high) / 2
+    for _, a, b, c in printed.columns():
+        least, most = (1 / (middle / x + (1 - middle) / y) for x, y in zip(a, b, strict=True))
+        assert Range(least, most).meets(c)
+
+
+def test_age_cannot_fall_as_far_as_printed() -> None:
+    for workload in printed.WORKLOADS:
+        own, free = printed.most_age_cut(workload)
+        assert own.high < free.high < printed.age_cut(workload, 0).low
+    assert not printed.age_cut("resnet18", 2).meets(Range(0.415, 0.425))
+    assert printed.age_cut("linear", 2).meets(Range(0.415, 0.425))
+
+
+def test_every_proof_can_be_told() -> None:
+    for text in (
+        *(printed.proof_of_energy(one) for one in printed.WORKLOADS), printed.proof_of_rate(), printed.proof_of_speedup(),
+        printed.proof_of_abstract(), printed.proof_of_figure_2(), printed.proof_of_staleness(), printed.proof_of_accuracy(),
+        printed.proof_of_overhead("area", "mm2"), printed.told_of_rows(),
+    ):  # fmt: skip
+        assert len(text) > 60
+        assert "nan" not in text
+
+
+# ---- runs
+def test_a_run_is_what_the_command_line_gives() -> None:
+    found = system("DIRECT", LINEAR, 128)
+    result = run(LINEAR.step, replace(DIRECT, dpus=128))
+    assert found.time_s == result.time_s
+    assert found.energy_j == pytest.approx(result.energy_j)
+    assert found.efficiency == pytest.approx(scaled(DIRECT, LINEAR.step, 128).efficiency)
+    assert found.computation * found.communication == pytest.approx(found.efficiency)
+    assert found.local_steps == 32
+    assert set(found.acts_s) == {"reduce", "exchange", "token"}
+
+
+def test_pim_opt_exchanges_after_every_step() -> None:
+    found = system("PIM-Opt", LINEAR, 64)
+    assert found.local_steps == 1
+    assert found.age_s == pytest.approx(found.time_s)
+    assert found.latency_s == pytest.approx(found.acts_s["exchange"])
+
+
+def test_age_is_that_of_the_training_runs() -> None:
+    """What Table II's rows say without training is what a run of the algorithm records."""
+    data = linear_problem(samples=1024, features=8, test_samples=64)
+    for plain, algorithm in ((DIRECT, Direct(7)), (PIM_OPT, ModelAveraging(4))):
+        machine = replace(plain, dpus=128, algorithm=algorithm)
+        history = train(
+            LogisticRegression(8), data, algorithm=algorithm, rates=machine.rates(LINEAR.step), workers=128, learning_rate=0.1,
+            steps=64, evaluate_every=64,
+        )  # fmt: skip
+        mean = ran(machine, LINEAR, 128).age_s
+        assert history.age_s.mean == pytest.approx(mean, rel=0.15)  # the first round follows no exchange
+        assert history.age_s.largest == pytest.approx(
+            ran(machine, LINEAR, 128).latency_s + algorithm.local_steps * ran(machine, LINEAR, 128).local_s, rel=1e-3
+        )
+
+
+def test_an_epoch_of_the_linear_model_is_pim_opts() -> None:
+    assert LINEAR.steps == 416
+    assert LINEAR.gpu_batch == 16384
+    assert table.epoch_s("PIM-Opt", LINEAR) == 416 * system("PIM-Opt", LINEAR).time_s
+
+
+def test_eq_1_falls_as_its_shape_says() -> None:
+    """1 / (1 + N / N_half) with the host's own N_half; what is left is synchronisation and the sum."""
+    curve = efficiency.curve("PIM-Opt, Eq. 1", LINEAR)
+    half = PIM_OPT.host.half_dpus(system("PIM-Opt", LINEAR).alone_s, 16384)
+    for units, found in curve.items():
+        assert found == pytest.approx(printed.by_eq_1(units, half), rel=0.02)
+    assert list(curve.values()) == sorted(curve.values(), reverse=True)
+
+
+@pytest.mark.parametrize("name", efficiency.DRAWN)
+def test_more_units_never_raise_efficiency(name: measuring.System) -> None:
+    curve = [*efficiency.curve(name, LINEAR).values()]
+    assert all(a >= b - 1e-6 for a, b in pairwise(curve))
+    assert all(0 < one <= 1 for one in curve)
+
+
+def test_tokens_alone_grow_with_the_clusters() -> None:
+    found = efficiency.points("DIRECT", LINEAR)
+    waits = [found[units].acts_s.get("token", 0.0) for units in COUNTS]
+    assert waits[:2] == [0.0, 0.0]  # one cluster asks nobody
+    assert waits[2:] == sorted(waits[2:])
+    assert waits[-1] * 32 == pytest.approx(hardware.parts()[1].rounds_s(32), rel=0.05)
+
+
+# ---- knee
+def test_knees() -> None:
+    assert efficiency.knee({32: 1.0, 64: 1.0, 128: 0.9, 256: 0.5, 512: 0.4}) == 128
+    assert efficiency.knee({32: 0.9, 64: 0.5, 128: 0.3, 256: 0.2}) == 32  # bent before it begins
+    for half in (150, 920, 4000):  # the bend of Eq. 1's shape lies below N_half
+        curve = {units: printed.by_eq_1(units, half) for units in COUNTS}
+        assert efficiency.knee(curve) <= half
+
+
+# ---- contributions
+def seconds_of(*values: float) -> dict[Parts, float]:
+    return dict(zip(contributions.subsets(), values, strict=True))
+
+
+@given(st.lists(st.floats(0.1, 100.0), min_size=8, max_size=8))
+def test_shares_make_up_the_whole_speedup(values: list[float]) -> None:
+    seconds = seconds_of(*values)
+    whole = math.log(values[0] / values[-1])
+    if abs(whole) < 0.1:
+        return
+    for kind in (contributions.shapley, contributions.in_order):
+        assert sum(kind(seconds).values()) == pytest.approx(100)
+    brute = dict.fromkeys(PARTS, 0.0)
+    for order in permutations(PARTS):
+        have: Parts = frozenset()
+        for part in order:
+            brute[part] += math.log(seconds[have] / seconds[have | {part}]) / 6
+            have |= {part}
+    for part, share in contributions.shapley(seconds).items():
+        assert share == pytest.approx(100 * brute[part] / whole, abs=1e-6)
+
+
+def test_a_part_that_changes_nothing_has_no_share() -> None:
+    idle = seconds_of(8, 4, 8, 2, 4, 1, 2, 1)  # DSC is idle
+    assert contributions.shapley(idle)["DSC"] == pytest.approx(0)
+    assert contributions.in_order(idle)["DSC"] == pytest.approx(0)
+
+
+def test_subsets_end_in_the_two_machines() -> None:
+    every = contributions.subsets()
+    assert contributions.built(every[0], LINEAR) == PIM_OPT
+    assert contributions.built(every[-1], LINEAR) == DIRECT
+    for parts in every:
+        machine = contributions.built(parts, LINEAR)
+        assert machine.algorithm.local_steps == (32 if "LAA" in parts else 1)
+        assert ("AGAU" in parts) == (getattr(machine, "agau", None) is not None)
+        assert ("DSC" in parts) == (getattr(machine, "dsc", None) is not None)
+
+
+# ---- hardware, accuracy, assumptions
+def test_areas_and_powers_are_sums_of_their_parts() -> None:
+    agau, dsc = hardware.parts()
+    assert sum(hardware.areas_mm2().values()) == pytest.approx(1e6 * (sum(agau.areas.values()) + dsc.area_m2))
+    assert sum(hardware.powers_mw().values()) == pytest.approx(1e3 * (sum(agau.busy_w.values()) + agau.static_w + dsc.busy_w))
+    assert hardware.overhead_ratio(2048) == pytest.approx(640e-6 / dsc.overhead_s(32))
+
+
+def test_ma_sgd_with_every_step_is_synchronous_sgd() -> None:
+    """Why two columns of Table II are one algorithm."""
+    data = linear_problem(samples=2048, features=32, test_samples=512, dtype="float64")
+    runs = [
+        train(LogisticRegression(32), data, algorithm=one, workers=32, learning_rate=0.1, steps=16)
+        for one in (ModelAveraging(1), Synchronous())
+    ]
+    assert runs[0].weights == pytest.approx(runs[1].weights, rel=1e-9)
+
+
+def test_without_torch_the_linear_model_stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy, "has_torch", lambda: False)
+    monkeypatch.setattr(accuracy, "linear_accuracy", {"synchronous": 0.8, "averaging": 0.81, "literal": 0.7}.__getitem__)
+    network, gain = (accuracy.EXPERIMENTS[f"direct.{name}"]() for name in ("accuracy.resnet18", "accuracy_gain"))
+    assert network.value == pytest.approx([80.0, 81.0, 80.0])
+    assert "torch is not installed" in network.note
+    assert gain.value == pytest.approx([1.0, 1.0])
+
+
+def test_an_alternative_goes_into_both_machines() -> None:
+    both = assumptions.pair(LINEAR)
+    other = next(one for one in assumptions.alternatives(both) if one.path == "dpu.tasklets")
+    found = assumptions.changed(both, other, LINEAR)
+    changed = replace(LINEAR, dpu=replace(LINEAR.dpu, tasklets=other.alternative))
+    assert found == pytest.approx(assumptions.pair(changed).speedup)
+    paths = {one.path for one in assumptions.alternatives(both)}
+    assert {"transfers", "host.channels", "crossbar.levels", "agau.inputs", "dsc.hop_cycles", "cluster_size"} <= paths
+
+
+def test_closed_form_is_close_enough_to_weigh_assumptions() -> None:
+    exact = system("PIM-Opt", LINEAR).time_s / system("DIRECT", LINEAR).time_s
+    assert assumptions.pair(LINEAR).speedup == pytest.approx(exact, rel=0.01)
+
+
+def test_every_claim_has_an_experiment() -> None:
+    from trainyard.papers import direct
+
+    assert set(direct.experiments()) == {one.id for one in ledger.select("direct")}
+
+
+def test_a_run_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = system("PIM-Opt", LINEAR, 32)
+
+    def refuse(wanted: measuring.Asked) -> Ran:
+        raise AssertionError(wanted)
+
+    monkeypatch.setattr(measuring, "of", refuse)
+    assert system("PIM-Opt", LINEAR, 32) is first

@@ -1,0 +1,93 @@
+"""All of `trainyard reproduce direct`: every row filled, orders that must hold, every figure drawn."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from trainyard.papers import direct, ledger, pages
+from trainyard.papers.direct import contributions, efficiency, measuring, studies, table
+from trainyard.papers.direct.assumptions import worths
+from trainyard.papers.direct.measuring import RESNET18, WORKLOADS, system
+from trainyard.papers.ledger import Row
+
+pytestmark = [pytest.mark.slow, pytest.mark.paper]
+CONTRADICTED = {
+    "time.resnet18", "energy.linear", "energy.resnet18", "accuracy.resnet18", "speedup.pim_opt", "staleness_cut",
+    "efficiency.abstract", "efficiency.resnet18.fig2", "area", "power",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def walked() -> dict[str, Row]:
+    return {row.id.partition(".")[2]: row for row in ledger.walk("direct")}
+
+
+def test_every_row_is_filled(walked: dict[str, Row]) -> None:
+    for name, row in walked.items():
+        assert not row.failed, row
+        assert row.ours is not None, name
+        assert row.verdict != "not yet"
+        assert all(math.isfinite(value) for value in (row.ours if isinstance(row.ours, tuple) else (row.ours,))), row
+        assert row.note or row.verdict == "context", row
+
+
+def test_what_is_contradicted_carries_its_proof(walked: dict[str, Row]) -> None:
+    assert {name for name, row in walked.items() if row.verdict == "contradicted"} == CONTRADICTED
+    assert {name for name, row in walked.items() if row.verdict == "substitute"} == {"accuracy.linear", "accuracy_gain"}
+
+
+def test_nothing_is_met_by_construction(walked: dict[str, Row], monkeypatch: pytest.MonkeyPatch) -> None:
+    """No simulated value is the paper's own, and other printed figures do not change it."""
+    for row in walked.values():
+        if row.claim.use in ("headline", "table"):
+            assert row.ours != row.paper, row
+    monkeypatch.setattr(efficiency, "said", lambda claim: (0.5, 0.5, 0.5))
+    assert direct.experiments()["direct.efficiency.pim_opt_knee"]().value == walked["efficiency.pim_opt_knee"].ours
+
+
+def test_what_must_hold_for_both_workloads(walked: dict[str, Row]) -> None:
+    assert walked
+    for one in WORKLOADS:
+        host, serial, fast = (system(name, one) for name in ("PIM-Opt", "PIM-Opt, Eq. 1", "DIRECT"))  # type: ignore[arg-type]
+        assert fast.time_s < host.time_s < serial.time_s
+        assert fast.energy_j < host.energy_j < serial.energy_j
+        assert fast.latency_s < host.latency_s < serial.latency_s
+        speedup = table.epoch_s("PIM-Opt", one) / table.epoch_s("DIRECT", one)
+        assert speedup == pytest.approx(fast.efficiency / host.efficiency)
+        seconds = contributions.times(one)
+        assert min(seconds.values()) == pytest.approx(seconds[frozenset(contributions.PARTS)], rel=0.01)
+
+
+def test_other_processes_find_the_same(walked: dict[str, Row]) -> None:
+    wanted = measuring.Asked(measuring.machine("DIRECT", RESNET18), RESNET18, 2048)
+    assert measuring.of(wanted) == system("DIRECT", RESNET18)
+    assert walked
+
+
+def test_every_figure_is_drawn(walked: dict[str, Row], tmp_path: Path) -> None:
+    rows = [*walked.values()]
+    assert {name for name in direct.figures() if name.startswith(("Fig", "Table"))} == {"Fig. 2", "Fig. 3", "Table II"}
+    pages.write_html(rows, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    for name in direct.figures():
+        assert "".join(letter if letter.isalnum() else "-" for letter in name.lower()) in page
+
+
+def test_exchanges_fall_with_tau_and_accuracy_stays() -> None:
+    found = studies.by_tau()
+    assert [len(one.exchanges) for one in found.values()] == [128, 64, 32, 16, 8, 4, 2, 1]
+    times = [one.time_s for one in found.values()]
+    assert times == sorted(times, reverse=True)
+    ages = [one.age_s.mean for one in found.values()]
+    assert ages == sorted(ages)
+    assert max(one.accuracy for one in found.values()) - found[31].accuracy < 0.005
+
+
+def test_assumptions_are_weighed() -> None:
+    found = worths()
+    assert abs(found[0].change) >= abs(found[-1].change)
+    assert not [one for one in found if one.error and "cluster_size" not in one.name and "dsc.entries" not in one.name]
+    assert any(one.name == "resnet18: host.channels" for one in found)
