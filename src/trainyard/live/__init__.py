@@ -10,13 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trainyard.live import gradient
+    from trainyard.live import direct, gradient
     from trainyard.live.gradient import interleave, restore
     from trainyard.live.paging import overlay
 
-_HOME = {"gradient": "gradient", "interleave": "gradient", "restore": "gradient", "overlay": "paging"}
+_HOME = {"direct": "direct", "gradient": "gradient", "interleave": "gradient", "restore": "gradient", "overlay": "paging"}
 
-__all__ = ["gradient", "interleave", "overlay", "restore"]
+__all__ = ["direct", "gradient", "interleave", "overlay", "restore"]
 
 
 def __getattr__(name: str) -> Any:
@@ -30,7 +30,7 @@ def __getattr__(name: str) -> Any:
         from trainyard.errors import MissingExtra
 
         raise MissingExtra("torch", "torch", f"trainyard.live.{name}") from None
-    value = module if name == "gradient" else getattr(module, name)
+    value = module if name == _HOME[name] else getattr(module, name)
     globals()[name] = value
     return value
 

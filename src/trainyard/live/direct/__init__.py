@@ -1,0 +1,30 @@
+"""DIRECT for real: PyTorch processes that train together, and what the simulated machine would have taken for it.
+
+Importing this registers the backend `direct` of `torch.distributed`. `group` wraps gloo, `pricing` asks the machine, `ledger` keeps
+what it says; `heartbeat` notices dead workers; `averager`, `clusters` and `tokens` are Algorithm 1's parts.
+
+    dist.init_process_group("direct", pg_options=direct.Options(machine=ty.machine("direct(dpus=256)"), report=True))
+    model = DistributedDataParallel(network)
+    model.register_comm_hook(direct.clusters(), direct.cluster_hook)
+    averager = direct.StalenessAverager(tau=31)
+    ...                                                  # after each optimizer.step():
+    averager.average_parameters(model.parameters())
+"""
+
+from __future__ import annotations
+
+from trainyard.live.direct.averager import StalenessAverager
+from trainyard.live.direct.checkpoint import load, save
+from trainyard.live.direct.clusters import Cluster, cluster_hook, clusters
+from trainyard.live.direct.group import DirectGroup, Options, charge_step, register, report
+from trainyard.live.direct.heartbeat import WorkerLost
+from trainyard.live.direct.ledger import Report, Row
+from trainyard.live.direct.pricing import Machine, Price
+from trainyard.live.direct.tokens import StoreWords, TokenLost, Tokens, TokenTimeout
+
+__all__ = [
+    "Cluster", "DirectGroup", "Machine", "Options", "Price", "Report", "Row", "StalenessAverager", "StoreWords", "TokenLost",
+    "TokenTimeout", "Tokens", "WorkerLost", "charge_step", "cluster_hook", "clusters", "load", "register", "report", "save",
+]  # fmt: skip
+
+register()
