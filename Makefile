@@ -11,7 +11,7 @@ help:
 	@echo "make demo      install, then run two models on three machines (out/*.html)"
 	@echo "make test      install, static checks, doctests, all tests but slow and gpu"
 	@echo "make test-all  the same with the slow tiers and long fuzzing"
-	@echo "make docs      docs/reproduction.md, zoo.md, tensordash.md, sigma.md, igo.md and mcdla.md anew"
+	@echo "make docs      docs/reproduction.md, zoo.md, tensordash.md, sigma.md, igo.md, mcdla.md and direct.md anew"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Trainyard needs Python 3.11 or newer; set PYTHON=")'
@@ -43,6 +43,7 @@ docs: $(STAMP)
 	$(BIN)/python scripts/sigma_page.py
 	$(BIN)/python scripts/igo_page.py
 	$(BIN)/python scripts/mcdla_page.py
+	$(BIN)/python scripts/direct_page.py
 
 clean:
 	rm -rf $(VENV) .numba_cache .mypy_cache .ruff_cache .pytest_cache out

@@ -21,7 +21,9 @@ from trainyard.mapping.algorithms import (
 )
 from trainyard.parts.qsgd import Qsgd
 from trainyard.parts.sync_interval import Interval
+from trainyard.parts.token_arbiter import Arbiter
 from trainyard.training import Data, History, LogisticRegression, train
+from trainyard.training.clock import entered
 from trainyard.training.data import linear_problem
 
 DATA = linear_problem(samples=960, features=8, test_samples=200, noise=0.0)
@@ -90,6 +92,38 @@ def test_the_centre_serves_one_after_another_without_a_barrier() -> None:
     history = run(ElasticAveraging(3), steps=6)
     assert [one.end_s for one in history.exchanges] == [3.75 + 8 * 0.5, 3.75 + 8 * 0.5 + 3.75 + 0.5]
     assert history.barrier_wait_s == sum(range(8)) * 0.5
+
+
+@pytest.mark.parametrize("paces", [(1.0,), (0.25, 1.0), (1.0, 3.0, 0.5, 0.5)])
+@pytest.mark.parametrize("period", [1, 2])
+def test_the_centre_never_does_more_than_one_exchange_at_a_time(period: int, paces: tuple[float, ...]) -> None:
+    """Eight workers keep it busy from when the first comes until all have been served, round after round."""
+    rates = replace(RATES, reduce_s=0.0, update_s=1.0, step_s=paces)
+    history = run(ElasticAveraging(period), rates=rates, steps=10)
+    rounds = 10 // period
+    assert history.time_s >= period * min(paces) + rounds * 8 * 1.0
+    if len(paces) == 1:
+        assert history.time_s == period * 1.0 + rounds * 8 * 1.0
+        assert [one.end_s for one in history.exchanges] == [period + number * 8.0 for number in range(1, rounds + 1)]
+
+
+def test_a_fast_worker_does_not_wait_for_the_slow_ones_at_the_centre() -> None:
+    """Seven workers of 1 s keep it busy, from 1 s on, with their 70 exchanges; one of 100 s never finds anybody there."""
+    history = run(ElasticAveraging(1), rates=replace(RATES, reduce_s=0.0, step_s=(1.0,) * 7 + (100.0,)), steps=10)
+    assert history.time_s == 10 * 100.5
+    served = [1 + 9 * 3.5 + turn * 0.5 for turn in range(1, 8)]
+    assert history.barrier_wait_s == sum(served) - 7 * 10 * 1.5
+    assert min(history.age_s.counts) == 0
+
+
+@pytest.mark.probe
+@pytest.mark.parametrize(("second", "first_granted"), [(61, 1), (62, 2)])
+def test_priority_counts_how_many_times_tau_a_cluster_is_above_it(second: int, first_granted: int) -> None:
+    """Clusters 1 and 2 come while 0 has the token, 1 before 2: only twice tau puts 2 before 1."""
+    arbiter, arrivals = Arbiter(order="priority", ageing=None), np.array([0, 1, 2])
+    granted, _ = entered(arbiter, arrivals, np.array([32, 61, second]), tau=31, token=5, turn=0)
+    assert granted[first_granted] == 5
+    assert sorted(granted.tolist()) == [0, 5, 10]
 
 
 @pytest.mark.probe

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import trainyard as ty
@@ -20,6 +21,7 @@ from trainyard.mapping.algorithms import (
 )
 from trainyard.systems.pim import DpuToDpu, HostMediated
 from trainyard.training import LogisticRegression, train
+from trainyard.training.clock import PICOSECONDS, Clock, served
 from trainyard.training.data import linear_problem
 
 STEP = ty.zoo.load("linear", batch=8)
@@ -57,7 +59,19 @@ def test_direct_literal_where_one_cluster_is_alone_with_the_token() -> None:
     assert trained == pytest.approx(planned, rel=0.01)
 
 
-def test_elastic_averaging_serves_one_worker_after_another() -> None:
-    machine = HostMediated(dpus=16, algorithm=ElasticAveraging(1))
-    trained, planned = both(machine, 64)
-    assert trained == pytest.approx(planned, rel=0.1)  # the plan shows four rounds of it
+@pytest.mark.parametrize("period", [1, 4])
+@pytest.mark.parametrize(("dpus", "speeds"), [(16, (1.0,)), (64, (1.0,)), (128, (1.0, 0.5))])
+def test_elastic_averaging_serves_one_worker_after_another(dpus: int, speeds: tuple[float, ...], period: int) -> None:
+    """The plan ends when its last exchange does: the same one, in a training run, ends at the same time."""
+    machine = HostMediated(dpus=dpus, algorithm=ElasticAveraging(period), speeds=speeds)
+    rates, result = machine.rates(STEP), ty.run(STEP, on=machine)
+    rounds, clock = result.steps // period, Clock.of(rates, dpus)
+    ends = np.sort(np.concatenate(list(served(clock.step_ps, [period] * rounds, clock.update_ps)))) / PICOSECONDS
+    planned = result.samples // (8 * period)
+    assert planned > dpus
+    assert result.time_s * result.steps == pytest.approx(ends[planned - 1], rel=1e-9)
+    trained, _ = both(machine, result.steps)
+    assert trained == pytest.approx(ends[-1], rel=1e-9)
+    if len(set(rates.step_s)) == 1:
+        alone, saturated = period * rates.step_s[0] + rates.update_s, dpus * rates.update_s
+        assert trained == pytest.approx(alone + saturated - rates.update_s + (rounds - 1) * max(alone, saturated), rel=1e-6)

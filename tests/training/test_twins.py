@@ -95,6 +95,33 @@ def zeros() -> list[float]:
     return [0.0] * FEATURES
 
 
+def centre_queue(case: dict[str, Any]) -> dict[tuple[int, int], float]:
+    """When a centre begins to serve (a worker, after a step of this number): second by second, a queue and who is being served."""
+    period, last, workers = case["algorithm"].local_steps, case["steps"] - 1, range(case["workers"])
+    begun: dict[tuple[int, int], float] = {}
+    queue: list[tuple[int, int]] = []
+    steps, until = [0 for _ in workers], [case["step_s"][worker] for worker in workers]  # the step it is in, and its end
+    busy, busy_until, now = -1, 0.0, 0.0
+    while len(begun) < len(workers) * -(-case["steps"] // period) or busy >= 0:
+        for worker in workers:
+            if until[worker] == now:
+                if steps[worker] == last or (steps[worker] + 1) % period == 0:
+                    queue.append((worker, steps[worker]))
+                    until[worker] = math.inf
+                else:
+                    steps[worker], until[worker] = steps[worker] + 1, now + case["step_s"][worker]
+        while busy_until <= now and (busy >= 0 or queue):
+            if busy >= 0:
+                if steps[busy] < last:
+                    steps[busy], until[busy] = steps[busy] + 1, now + case["step_s"][busy]
+                busy = -1
+            else:
+                begun[first := queue.pop(0)] = now
+                busy, busy_until = first[0], now + case["update_s"]
+        now += 1
+    return begun
+
+
 def lockstep(case: dict[str, Any]) -> tuple[list[float], Plain]:
     plain, rule, workers = Plain(case), case["algorithm"], range(case["workers"])
     models, velocities, duals = [zeros() for _ in workers], [zeros() for _ in workers], [zeros() for _ in workers]
@@ -102,6 +129,7 @@ def lockstep(case: dict[str, Any]) -> tuple[list[float], Plain]:
     shared = isinstance(rule, Synchronous | GradientAveraging)
     step_s, exchange_s, update_s = case["step_s"], case["exchange_s"], case["update_s"]
     now = [0.0 for _ in workers]
+    served = centre_queue(case) if rule.between == "centre" else {}
     sent: list[tuple[float, int]] = []
     delay = {"centre": 1, "neighbours": case["workers"] // 2}.get(rule.between, 0)
     for number in range(case["steps"]):
@@ -109,7 +137,7 @@ def lockstep(case: dict[str, Any]) -> tuple[list[float], Plain]:
         for worker in workers:
             now[worker] += step_s[worker]
             when, after = sent[-1 - delay] if len(sent) > delay else (0.0, 0)
-            plain.ages.append((number + 1 - after, now[worker] - when))
+            plain.ages.append((number + 1 - after, max(0.0, now[worker] - when)))
         if isinstance(rule, ADMM):
             pulls = [[rule.rho * (w - z + u) for w, z, u in zip(models[i], centre, duals[i], strict=True)] for i in workers]
             gradients = [[g + p for g, p in zip(gradients[i], pulls[i], strict=True)] for i in workers]
@@ -142,10 +170,10 @@ def lockstep(case: dict[str, Any]) -> tuple[list[float], Plain]:
             models = [mean(models)] * len(workers)
         asked = list(now)
         if rule.between == "centre":
-            free = 0.0
-            for worker in sorted(workers, key=lambda one: (asked[one], one)):
-                plain.waits["barrier"] += max(0.0, free - asked[worker])
-                free = now[worker] = max(free, asked[worker]) + update_s
+            for worker in workers:
+                begun = served[worker, number]
+                plain.waits["barrier"] += begun - asked[worker]
+                now[worker] = begun + update_s
         elif rule.between == "neighbours":
             for i in workers:
                 met = max(asked[i], asked[i - 1], asked[(i + 1) % len(workers)])
@@ -162,12 +190,15 @@ def lockstep(case: dict[str, Any]) -> tuple[list[float], Plain]:
 class Tokens:
     """One token; who waits, since when, and how high it has risen."""
 
-    def __init__(self, order: str, clusters: int) -> None:
+    def __init__(self, order: str, clusters: int, unit: str = "steps") -> None:
         self.order, self.clusters, self.turn = order, clusters, 0
+        self.least = 1 if unit == "steps" else 1e-12
         self.waiting: dict[int, list[float]] = {}
 
-    def ask(self, cluster: int, now: float, staleness: int) -> None:
-        self.waiting[cluster] = [now, min(staleness, LEVELS - 1)]
+    def ask(self, cluster: int, now: float, staleness: float, tau: float) -> None:
+        """A level for each whole tau, or least unit of it, that the staleness has gone beyond tau."""
+        reached = [level for level in range(LEVELS) if staleness >= tau + level * (tau or self.least)]
+        self.waiting[cluster] = [now, max(reached, default=0)]
 
     def grant(self) -> tuple[int, float]:
         if self.order == "round_robin":
@@ -188,7 +219,7 @@ def averaging(case: dict[str, Any]) -> tuple[list[float], Plain]:
     clusters = range(case["workers"] // case["cluster_size"])
     common, now, born = zeros(), 0.0, 0.0
     velocities, begun = [zeros() for _ in clusters], [0 for _ in clusters]
-    tokens = Tokens(rule.order, len(clusters))
+    tokens = Tokens(rule.order, len(clusters), rule.unit)
     left = case["steps"] * len(clusters)
     while left:
         models, arrived, staleness = [list(common) for _ in clusters], dict.fromkeys(clusters, now), dict.fromkeys(clusters, 0)
@@ -211,7 +242,8 @@ def averaging(case: dict[str, Any]) -> tuple[list[float], Plain]:
             if not tokens.waiting:
                 free = max(free, arrived[coming[0]])
             while coming and arrived[coming[0]] <= free:
-                tokens.ask(coming[0], arrived[coming[0]], staleness[coming[0]])
+                at = arrived[coming[0]]
+                tokens.ask(coming[0], at, staleness[coming[0]] if rule.unit == "steps" else at - now, plain.tau)
                 coming.pop(0)
             _, asked = tokens.grant()
             plain.waits["token"] += free - asked
@@ -229,7 +261,7 @@ def literal(case: dict[str, Any]) -> tuple[list[float], Plain]:
     clusters = range(case["workers"] // case["cluster_size"])
     state = {c: {"w": zeros(), "v": zeros(), "since": 0, "applied": 0, "taken": 0.0, "born": 0.0, "begun": 0} for c in clusters}
     latest: dict[int, list[float]] = {}
-    tokens, common = Tokens(rule.order, len(clusters)), zeros()
+    tokens, common = Tokens(rule.order, len(clusters), rule.unit), zeros()
     stepping: dict[int, tuple[float, list[float], int, float]] = {}
     holder: dict[str, Any] | None = None
     left, now, ready = case["steps"] * len(clusters), 0.0, list(clusters)
@@ -257,7 +289,7 @@ def literal(case: dict[str, Any]) -> tuple[list[float], Plain]:
             own["since"] += 1
             plain.ages.append((since + 1, now - born))
             if stale(cluster):
-                tokens.ask(cluster, now, own["since"])
+                tokens.ask(cluster, now, own["since"] if rule.unit == "steps" else now - own["taken"], plain.tau)
             else:
                 own["w"] = plain.moved(own["w"], own["v"], latest[cluster])
                 own["applied"] += 1
@@ -377,19 +409,24 @@ def test_an_adaptive_interval_equals_its_twin(case: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("order", ["round_robin", "priority", "first_come"])
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), min_size=1, max_size=6), st.integers(0, 4), st.integers(0, 5))
-def test_who_enters_a_round_when(order: Any, groups: list[tuple[int, int]], token: int, turn: int) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 12)), min_size=1, max_size=6),
+    st.integers(0, 4),
+    st.integers(0, 4),
+    st.integers(0, 5),
+)
+def test_who_enters_a_round_when(order: Any, groups: list[tuple[int, int]], tau: int, token: int, turn: int) -> None:
     """Sums of waits do not tell orders apart; the grants do."""
     tokens = Tokens(order, len(groups))
     tokens.turn = turn = turn % len(groups)
     arrivals, staleness = (np.array(column) for column in zip(*groups, strict=True))
-    granted, after = entered(Arbiter(order=order), arrivals, staleness, token, turn)
+    granted, after = entered(Arbiter(order=order), arrivals, staleness, tau, token, turn)
     coming, free, expected = sorted(range(len(groups)), key=lambda one: (arrivals[one], one)), 0, {}
     while coming or tokens.waiting:
         if not tokens.waiting:
             free = max(free, arrivals[coming[0]])
         while coming and arrivals[coming[0]] <= free:
-            tokens.ask(coming[0], arrivals[coming[0]], staleness[coming.pop(0)])
+            tokens.ask(coming[0], arrivals[coming[0]], staleness[coming.pop(0)], tau)
         expected[tokens.grant()[0]] = free
         free += token
     assert granted.tolist() == [expected[group] for group in range(len(groups))]

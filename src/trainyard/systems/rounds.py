@@ -324,9 +324,9 @@ class Rounds:
             return 0
         if self.algorithm.unit == "steps":
             return priority_of(self.staleness[number], self.algorithm.tau, self.priorities)
-        return priority_of((self.simulation.now_ps - self.updated_ps[number]) / PICOSECONDS, self.algorithm.tau, self.priorities)
+        return priority_of(self.simulation.now_ps - self.updated_ps[number], round(self.algorithm.tau * PICOSECONDS), self.priorities)
 
     def _stale(self, number: int, algorithm: Direct) -> bool:
         if algorithm.unit == "steps":
             return self.staleness[number] > algorithm.tau
-        return self.simulation.now_ps - self.updated_ps[number] > algorithm.tau * PICOSECONDS
+        return self.simulation.now_ps - self.updated_ps[number] > round(algorithm.tau * PICOSECONDS)

@@ -2,19 +2,22 @@
 
 What an exchange costs, from when a group asks (its steps done) to when it goes on:
 
-| between    | all that matters                                                                                              |
-|------------|---------------------------------------------------------------------------------------------------------------|
-| all, server| wait for the slowest, `exchange_s`                                                                            |
-| centre     | served one after another as they come, each once a round, `update_s` each; then on, without a barrier         |
-| neighbours | wait for the two neighbours, `update_s`                                                                       |
-| clusters   | averaging: the token goes round, `token_s` each; when the last has given it back, `exchange_s`                |
-|            | literal: the token is held for `token_s` and `exchange_s`; nobody else waits                                  |
+| between    | all that matters                                                                                               |
+|------------|----------------------------------------------------------------------------------------------------------------|
+| all, server| wait for the slowest, `exchange_s`                                                                             |
+| centre     | served one after another, first come first served over all rounds, `update_s` each; then on, without a barrier |
+| neighbours | wait for the two neighbours, `update_s`                                                                        |
+| clusters   | averaging: the token goes round, `token_s` each; when the last has given it back, `exchange_s`                 |
+|            | literal: the token is held for `token_s` and `exchange_s`; nobody else waits                                   |
 
 Without rates the clock is a unit clock: every step takes 1 s and exchanges are free, so that the numbers can be studied alone.
 """
 
 from __future__ import annotations
 
+import heapq
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +25,7 @@ import numpy.typing as npt
 
 from trainyard.errors import BadInput
 from trainyard.mapping.algorithms import Algorithm, Direct, Rates
+from trainyard.parts.dsc_controller import priority_of
 from trainyard.parts.qsgd import Qsgd
 from trainyard.parts.token_arbiter import Arbiter, Request
 
@@ -96,23 +100,40 @@ def _ps(seconds: float) -> int:
     return round(seconds * PICOSECONDS)
 
 
-def served(arrivals: Whole, service: int) -> Whole:
-    """When each is done at a place that serves one after another, first come first served, ties by number.
+def served(step_ps: Whole, rounds: Sequence[int], service: int) -> Iterator[Whole]:
+    """Round by round, when each worker has been served by the one centre; a round is so many steps of a worker, then its request.
 
-    >>> served(np.array([0, 0, 9]), 3).tolist()
-    [3, 6, 12]
+    First come first served, ties by number. A worker goes on as soon as it was served and may be back before others of the same
+    round have come: its next request is in the queue with theirs.
+
+    >>> [done.tolist() for done in served(np.array([1, 1, 9]), [1, 1], 3)]
+    [[4, 7, 16], [10, 13, 28]]
     """
-    order = np.argsort(arrivals, kind="stable")
-    turns = np.arange(len(arrivals)) * service
-    done = np.empty_like(arrivals)
-    done[order] = np.maximum.accumulate(arrivals[order] - turns) + turns + service
-    return done
+    steps = step_ps.tolist()
+    coming = [(step * rounds[0], worker) for worker, step in enumerate(steps)]
+    heapq.heapify(coming)
+    turns, missing = [0] * len(steps), [len(steps)] * len(rounds)
+    done: defaultdict[int, list[int]] = defaultdict(lambda: [0] * len(steps))
+    free = 0
+    for number in range(len(rounds)):
+        while missing[number]:
+            asked, worker = coming[0]
+            free = max(free, asked) + service
+            turn = turns[worker]
+            done[turn][worker] = free
+            missing[turn] -= 1
+            turns[worker] += 1
+            if turn + 1 < len(rounds):
+                heapq.heapreplace(coming, (free + steps[worker] * rounds[turn + 1], worker))
+            else:
+                heapq.heappop(coming)
+        yield np.array(done.pop(number), np.int64)
 
 
-def entered(arbiter: Arbiter, arrivals: Whole, staleness: Whole, token: int, turn: int) -> tuple[Whole, int]:
+def entered(arbiter: Arbiter, arrivals: Whole, staleness: Whole, tau: float, token: int, turn: int) -> tuple[Whole, int]:
     """When each group gets the token, if each takes it once and holds it for `token`; and whose turn it is afterwards.
 
-    >>> entered(Arbiter(order="round_robin"), np.array([0, 0, 0]), np.ones(3, int), 2, turn=1)
+    >>> entered(Arbiter(order="round_robin"), np.array([0, 0, 0]), np.ones(3, int), tau=0, token=2, turn=1)
     (array([4, 0, 2]), 1)
     """
     groups = len(arrivals)
@@ -127,7 +148,7 @@ def entered(arbiter: Arbiter, arrivals: Whole, staleness: Whole, token: int, tur
     for _ in range(groups):
         free = free if waiting else max(free, coming[seen][0])
         while seen < groups and coming[seen][0] <= free:
-            waiting += (request(arbiter, coming[seen][1], int(staleness[coming[seen][1]])),)
+            waiting += (request(arbiter, coming[seen][1], int(staleness[coming[seen][1]]), tau),)
             seen += 1
         one = arbiter.choose(waiting, turn)
         waiting = arbiter.aged(tuple(other for other in waiting if other is not one))
@@ -137,6 +158,11 @@ def entered(arbiter: Arbiter, arrivals: Whole, staleness: Whole, token: int, tur
     return granted, turn
 
 
-def request(arbiter: Arbiter, group: int, staleness: int) -> Request:
-    """The stalest have the highest priority, as far as the arbiter tells them apart."""
-    return Request(group, arbiter.rank(min(staleness, arbiter.levels - 1)))
+def request(arbiter: Arbiter, group: int, staleness: int, tau: float) -> Request:
+    """The stalest have the highest priority: one more for each tau above tau. Both in steps, or both in picoseconds.
+
+    >>> arbiter = Arbiter(order="priority", levels=4)
+    >>> [request(arbiter, 0, steps, tau=8).rank for steps in (9, 15, 16, 25)]
+    [0, 0, 1, 2]
+    """
+    return Request(group, arbiter.rank(priority_of(staleness, tau, arbiter.levels)))

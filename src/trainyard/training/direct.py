@@ -13,6 +13,9 @@ mean gradient of its members' batches:
   Clusters that wait for the token meanwhile exchange when they get it, with the same gradients once more; with `recheck` those that
   were served go on instead.
 
+The priority of a request (order="priority") is by how many times tau the staleness is above tau when it is made: in steps, or, with
+tau in seconds, the age in picoseconds over tau in picoseconds.
+
 Events of one instant happen in this order: steps end, the exchange that is due lands, the token is granted, steps begin. Clusters
 whose events fall together are computed together, so that equal ones run as one array and different ones each at its time.
 What is judged is the mean of the models, or what `literal` broadcast last.
@@ -104,6 +107,11 @@ class Clusters:
         bits = self.algorithm.compression_bits
         return vectors if bits is None else Qsgd(bits=bits).applied(vectors, self.random).astype(vectors.dtype)
 
+    @property
+    def patience(self) -> float:
+        """Tau in what staleness is compared in: steps, or picoseconds."""
+        return round(self.tau * PICOSECONDS) if self.algorithm.unit == "s" else self.tau
+
     def adapt(self) -> None:
         """How far the models have come apart sets the steps to the next exchange."""
         if self.algorithm.adaptive and self.count > 1:
@@ -131,28 +139,28 @@ class Averaging(Clusters):
                     self.judge(mean_of(self.weights), int(ended.max()))
             left -= int(quota.sum())
             arrivals = now + quota * step_ps
-            born, now = self.exchange(quota, arrivals, arrivals - born)
+            stale = quota if self.algorithm.unit == "steps" else arrivals - now
+            granted, self.turn = entered(self.arbiter, arrivals, stale, self.patience, place.clock.token_ps, self.turn)
+            born, now = self.exchange(quota, arrivals, granted, arrivals - born)
             self.judge(self.common, now, last=not left)
         return self.common
 
     def local_steps(self) -> Whole:
         """Until each cluster's staleness exceeds tau."""
-        step_ps, tau = self.place.clock.step_ps, self.tau
         if self.algorithm.unit == "s":
-            return np.asarray(round(tau * PICOSECONDS) // step_ps + 1)
-        return np.full(self.count, int(tau) + 1)
+            return np.asarray(int(self.patience) // self.place.clock.step_ps + 1)
+        return np.full(self.count, int(self.patience) + 1)
 
-    def exchange(self, staleness: Whole, arrivals: Whole, ages: Whole) -> tuple[int, int]:
+    def exchange(self, steps: Whole, arrivals: Whole, granted: Whole, ages: Whole) -> tuple[int, int]:
         """One round: when the last contribution was there, and when all go on."""
         clock = self.place.clock
-        granted, self.turn = entered(self.arbiter, arrivals, staleness, clock.token_ps, self.turn)
         start, closed = int(arrivals.max()), int(granted.max()) + clock.token_ps
         self.meet()
         self.place.recorder.exchange(
             start=start,
             end=closed + clock.exchange_ps,
             size_bytes=clock.exchange_bytes,
-            age_steps=staleness,
+            age_steps=steps,
             age_ps=ages,
             token_wait=int((granted - arrivals).sum()),
             barrier_wait=int((closed - clock.token_ps - granted).sum()),
@@ -232,10 +240,8 @@ class Literal(Clusters):
             self.judge(self.common, now, last=not self.left and not self.ends and self.holder is None)
         return self.common
 
-    def _stale(self, now: int) -> npt.NDArray[np.bool_]:
-        if self.algorithm.unit == "s":
-            return np.asarray(now - self.taken > round(self.algorithm.tau * PICOSECONDS))
-        return np.asarray(self.since > self.tau)
+    def _staleness(self, now: int) -> Whole:
+        return now - self.taken if self.algorithm.unit == "s" else self.since
 
     def _begin(self, now: int) -> None:
         starting = np.array(sorted(self.ready)[: self.left], np.int64)
@@ -260,7 +266,8 @@ class Literal(Clusters):
         self.latest[clusters] = self.pending[clusters]
         self.known[clusters] = True
         self.since[clusters] += 1
-        stale = self._stale(now)[clusters]
+        staleness = self._staleness(now)
+        stale = staleness[clusters] > self.patience
         local = clusters[~stale]
         if len(local):
             self.apply(local, self.latest[local])
@@ -268,7 +275,7 @@ class Literal(Clusters):
         self.ready += local.tolist()
         for cluster in clusters[stale].tolist():
             self.asked[cluster] = now
-            self.waiting += (request(self.arbiter, cluster, int(self.since[cluster])),)
+            self.waiting += (request(self.arbiter, cluster, int(staleness[cluster]), self.patience),)
 
     def _grant(self, now: int) -> None:
         one = self.arbiter.choose(self.waiting, self.turn)
@@ -276,7 +283,7 @@ class Literal(Clusters):
         cluster, clock = one.cluster, self.place.clock
         self.turn = (cluster + 1) % self.count
         weights, takes = None, clock.token_ps
-        if not self.algorithm.recheck or self._stale(now)[cluster]:
+        if not self.algorithm.recheck or self._staleness(now)[cluster] > self.patience:
             gradient = mean_of(self.sent(self.latest[self.known]))
             weights, takes = self.weights[cluster] - self.place.learning_rate * gradient, clock.token_ps + clock.exchange_ps
             self.adapt()

@@ -13,6 +13,11 @@ With w_i, g_i a worker's model and batch gradient, eta the learning rate, N work
 
 Momentum v = m v + g, w -= eta v, is kept where the gradient is applied. A last round that is shorter ends in an exchange too: what
 training gives is one model. What is judged is the model all have, the mean of models, ADMM's consensus z, EASGD's centre c.
+
+A simplification: EASGD's numbers go in rounds (its synchronous form), its clock does not: the centre serves one request after
+another, first come first served, and nobody waits for a round to be full. Workers of equal speed are served in the order of
+rounds, round after round. A faster one is served for later rounds before slower ones for earlier ones, and its numbers hold what by
+the clock these have yet to do: the age of that counts as 0, and a round has ended when the last worker was served for it.
 """
 
 from __future__ import annotations
@@ -199,20 +204,26 @@ class Pace:
         self.done = 0
         self.born = (0, 0)  # when, and after how many steps, what the models hold of the farthest worker was ready
         self.sent: list[tuple[int, int]] = []
+        full, rest = divmod(place.steps, algorithm.local_steps)
+        self.served = served(place.clock.step_ps, [algorithm.local_steps] * full + [rest] * bool(rest), place.clock.update_ps)
         self.delay = {"centre": 1, "neighbours": place.workers // 2}.get(self.between, 0)
         """Exchanges that news takes: one more by way of a centre, where it is read before it is moved; one for each hop."""
 
     def step(self) -> None:
         self.now += self.place.clock.step_ps
         self.done += 1
-        ages = self.now - self.born[0]
+        ages = self.ages()
         self.place.recorder.gradient(self.done - self.born[1], int(ages[0]) if (ages == ages[0]).all() else ages, len(self.now))
 
+    def ages(self) -> Array:
+        """Above 0 but at a centre."""
+        return np.maximum(self.now - self.born[0], 0)
+
     def exchange(self) -> None:
-        clock, asked = self.place.clock, self.now
+        clock, asked, ages = self.place.clock, self.now, self.ages()
         start = int(asked.max())
         if self.between == "centre":
-            self.now = served(asked, clock.update_ps)
+            self.now = next(self.served)
             wait = self.now - clock.update_ps - asked
         elif self.between == "neighbours":
             met = np.maximum(asked, np.maximum(np.roll(asked, 1), np.roll(asked, -1)))
@@ -221,7 +232,6 @@ class Pace:
         else:
             self.now = np.full_like(asked, start + clock.exchange_ps)
             wait = start - asked
-        ages = asked - self.born[0]
         self.place.recorder.exchange(
             start=start,
             end=int(self.now.max()),
