@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trainyard import terminal
+from trainyard import cli_options, terminal
 from trainyard._version import VERSION
 from trainyard.cli_options import (
     Axis,
@@ -184,8 +184,7 @@ def compare(
     from trainyard.machines import split
     from trainyard.runs import Comparison
 
-    asked = (parallel, dpus, algorithm)
-    results = Comparison(_results(workload, split(on), batch, asked, masks, at, inference, settings, ranged=False))
+    results = Comparison(_results(workload, split(on), batch, (parallel, dpus, algorithm), masks, at, inference, settings))
     if json_path is not None:
         write_json([result.as_dict() for result in results], json_path)
     if html is None and json_path == "-":
@@ -410,7 +409,7 @@ def _results(
     inference: bool,
     settings: Sequence[str] | None,
     *,
-    ranged: bool,
+    ranged: bool = False,
 ) -> list[Result]:
     from trainyard import runs
     from trainyard.ir import Phase
@@ -423,6 +422,7 @@ def _results(
     overrides.update({name: value for name, value in (("dpus", dpus), ("algorithm", algorithm)) if value is not None})
     for name in machines:  # a fault of the last must not cost a run of the first
         chosen = machine(name)
+        cli_options.require_pim(name, chosen, dpus, algorithm)
         try:
             with_overrides(chosen, overrides)
         except TrainyardError as error:
@@ -437,7 +437,7 @@ def _results(
             step_to(number, len(machines), f"machines: {name}")
             result = runs.run(step, name, masks=zeros, parallel=parallel, **overrides)
             result = _ranged(result, step_to) if ranged else result
-            changed = ", ".join(settings or ())
+            changed = cli_options.changes(dpus, algorithm, settings)
             results.append(replace(result, machine=f"{name} with {changed}") if changed else result)
     return results
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -37,3 +38,16 @@ Html     = Annotated[str | None, typer.Option("--html", callback=writable, help=
 Axis     = Annotated[str, typer.Option("--by", help="Group by layer, phase, resource, kind, op or bound.")]
 Top      = Annotated[int, typer.Option(min=1, help="Rows of the table.")]
 # fmt: on
+
+
+def require_pim(name: str, machine: object, dpus: int | None, algorithm: str | None) -> None:
+    """Only machines of DPUs take these two."""
+    for option, value, field in (("--dpus", dpus, "dpus"), ("--algorithm", algorithm, "algorithm")):
+        if value is not None and not (hasattr(machine, "dpus") and hasattr(machine, field)):
+            raise BadInput(f"{name} has no DPUs: {option} is of pim-opt, direct and machines made of them")
+
+
+def changes(dpus: int | None, algorithm: str | None, settings: Sequence[str] | None) -> str:
+    """What was asked for beside the machine's name."""
+    told = [f"{key}={value}" for key, value in (("dpus", dpus), ("algorithm", algorithm)) if value is not None]
+    return ", ".join((*told, *(settings or ())))

@@ -53,7 +53,7 @@ def test_what_is_open_is_named():
 @pytest.mark.parametrize(
     ("told", "said"),
     [
-        ({"units": 0}, "units must be a positive whole number, got 0"),
+        ({"units": -1}, "units must be a positive whole number, got -1"),
         ({"units": 2049}, "2049 units on levels that hold 2048"),
         ({"levels": ()}, "one or more of Level"),
         ({"message_bytes": 0}, "message_bytes"),

@@ -23,6 +23,7 @@ from trainyard.mapping.algorithms import (
     ModelAveraging,
     Synchronous,
 )
+from trainyard.parts.crossbar import UPMEM_LEVELS, Crossbar
 from trainyard.parts.dsc import Dsc
 from trainyard.parts.host_link import HostLink
 from trainyard.systems.pim import COLLECTIVES, DpuToDpu, HostMediated
@@ -188,3 +189,33 @@ def test_a_dpu_sums_what_others_send_at_the_rate_of_its_pipeline_or_its_transfer
     words = 350e6 / (2 + 1 + 1 + 3)  # two loads, an addition, a store, the loop
     assert rate <= 4 * words
     assert 0 < joules < 1e-6
+
+
+def test_a_forward_pass_exchanges_nothing() -> None:
+    from trainyard.ir import Phase
+
+    result = ty.run(LINEAR.only(Phase.FORWARD), on="direct", dpus=128)
+    assert {op for (op,) in result.group("op")} == {"mm", "wait", "idle"}
+    assert not any(level.startswith("crossbar") for level in result.traffic_bytes)
+
+
+def test_a_misspelt_algorithm_names_its_neighbour() -> None:
+    with pytest.raises(UnknownName, match="did you mean 'model-averaging'"):
+        ty.run(LINEAR, on="direct", algorithm="model-avg")  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="'npu' is a device and has no algorithm to lend"):
+        ty.run(LINEAR, on="direct(algorithm=npu)")
+
+
+def test_the_title_says_whose_batch_it_is() -> None:
+    from trainyard.report.lines import title
+
+    assert title(ty.run(LINEAR, on="pim-opt", dpus=64)) == "linear, batch 8 of each worker (512 a step), on pim-opt"
+    assert title(ty.run(LINEAR, on="a100-cluster")) == "linear, batch 8, on a100-cluster"
+
+
+def test_crossbars_have_as_many_units_as_there_are_dpus() -> None:
+    small = Crossbar(levels=UPMEM_LEVELS[:2])
+    assert small.units == 64
+    assert DpuToDpu(dpus=32, crossbar=small).crossbar.units == 32
+    with pytest.raises(BadInput, match="4096 DPUs, but the levels of the crossbar hold 2048"):
+        DpuToDpu(dpus=4096)

@@ -273,6 +273,10 @@ def _named(call: Call, field: str, kind: Kind, hint: Any, current: Any, path: st
     wholes = {name: preset(name) for name in MACHINES}
     lenders = (name for name, whole in wholes.items() if kind_of(whole) != "system" or kind in ("system", "part"))
     lenders = (name for name in lenders if next(_lendable(wholes[name], field, kind), None) is not None)
+    wanted = tuple(option for option in members(hint) if isinstance(option, type) and is_dataclass(option))
+    if kind == "part" and wanted:  # parts of every sort: only those that fit here
+        fitting = {name for name in part_names() if issubclass(part_class(name), wanted)}
+        raise UnknownName(field, call.name, fitting or {*lenders}, path)
     raise UnknownName(kind, call.name, {*lenders, *_parts_of(kind)}, path)
 
 
@@ -284,7 +288,8 @@ def _lendable(whole: Any, field: str, kind: Kind) -> Iterator[Any]:
     if not is_dataclass(whole):
         return
     inner = [getattr(whole, f.name) for f in fields(whole) if is_dataclass(getattr(whole, f.name))]
-    if kind_of(getattr(whole, field, None)) == kind:
-        yield getattr(whole, field)
+    held = getattr(whole, field, None)
+    if is_dataclass(held) and kind_of(held) == kind:
+        yield held
     for part in inner:
         yield from _lendable(part, field, kind)

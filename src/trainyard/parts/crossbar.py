@@ -142,7 +142,7 @@ class Crossbar:
     levels: tuple[Level, ...] = assumed(
         UPMEM_LEVELS, "fan-out, width, clock and latency of the four levels (Table I names their number alone)",
         HALF_RATE, DOUBLE_RATE, TENFOLD_LATENCY)
-    units: int = 2048                                            # Table I: up to 2048
+    units: int = 0                                               # 0: all that the levels hold; Table I: up to 2048
     message_bytes: int = assumed(65536, "data travels in messages of at most so many bytes", 4096, 16384, choice=True)
     switching: Literal["cut_through", "store_and_forward"] = assumed(
         "cut_through", "whether a switch passes a message on before all of it has come (Eq. 2 has one M / B)", "store_and_forward")
@@ -158,6 +158,9 @@ class Crossbar:
     def __post_init__(self) -> None:
         if not self.levels or not all(isinstance(level, Level) for level in self.levels):
             raise BadInput("Crossbar: levels must be one or more of Level, from the units to the top")
+        most = math.prod(level.fan_in for level in self.levels)
+        if type(self.units) is int and self.units == 0:
+            object.__setattr__(self, "units", most)
         require_positive("Crossbar", units=self.units, message_bytes=self.message_bytes)
         require_quantity("Crossbar", agau_bytes_per_s=self.agau_bytes_per_s)
         for kind, name, known in (
@@ -167,7 +170,6 @@ class Crossbar:
         ):
             if name not in known:
                 raise UnknownName(kind, str(name), known, where="Crossbar")
-        most = math.prod(level.fan_in for level in self.levels)
         if self.units > most:
             raise BadInput(f"Crossbar: {self.units} units on levels that hold {most}: add a level or widen fan_in")
 

@@ -71,15 +71,15 @@ class Dsc:
     message_bits: int = assumed(32, "bits of a request, grant or release: kind, cluster, staleness, priority", 64, only="energy_j")
     entry_bits: int = assumed(128, "bits of a table entry: time of the last update, model's address, state", 64, only="energy_j")
     technology_nm: float = 28  # Sec. VI-A: 28 nm
-    leakage_w_per_m2: float = assumed(
-        LEAKAGE_W_PER_M2, "leakage of 28 nm logic, 20 mW for each square millimetre", 5e3, 1e5, only="energy_j")
+    leakage: float = assumed(
+        LEAKAGE_W_PER_M2, "leakage of 28 nm logic in W/m2: 20 mW for each square millimetre", 5e3, 1e5, only="energy_j")
     # fmt: on
 
     def __post_init__(self) -> None:
         whole = "tokens levels hop_cycles barrier_cycles check_cycles entries dpus priority_levels ageing staleness_bits"
         require_positive("Dsc", **{name: getattr(self, name) for name in f"{whole} message_bits entry_bits".split()})
         require_quantity("Dsc", clock_hz=self.clock_hz)
-        require_quantity("Dsc", zero=True, enter_cycles=self.enter_cycles, leakage_w_per_m2=self.leakage_w_per_m2)
+        require_quantity("Dsc", zero=True, enter_cycles=self.enter_cycles, leakage=self.leakage)
         for name in ("arbiter_fan_in", "barrier_fan_in"):
             require_positive("Dsc", **{name: getattr(self, name)})
             if getattr(self, name) < 2:
@@ -222,7 +222,7 @@ class Dsc:
     @property
     def static_w(self) -> float:
         """Leakage; clocks of what does nothing are gated."""
-        return self.leakage_w_per_m2 * self.area_m2
+        return self.leakage * self.area_m2
 
     @property
     def busy_w(self) -> float:

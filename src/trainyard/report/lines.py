@@ -233,7 +233,9 @@ def peaks(result: Result) -> list[tuple[str, int]]:
 
 
 def title(result: Result) -> str:
-    return f"{result.workload}, batch {result.batch}, on {result.machine}"
+    together = result.samples // result.steps
+    batch = f"batch {result.batch}" if together == result.batch else f"batch {result.batch} of each worker ({together:,} a step)"
+    return f"{result.workload}, {batch}, on {result.machine}"
 
 
 def provenance(result: Result) -> str:

@@ -16,6 +16,7 @@ goes between clusters through the host, and an algorithm other than `Direct` has
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -143,6 +144,10 @@ class DpuToDpu(Pim):
                 raise BadInput(f"DpuToDpu: {name} must be a {kind.__name__}, got {value!r}")
         if self.fidelity not in ("message", "analytic"):
             raise UnknownName("fidelity", str(self.fidelity), ("message", "analytic"), where="DpuToDpu")
+        most = math.prod(level.fan_in for level in self.crossbar.levels)
+        if self.dpus > most:
+            raise BadInput(f"DpuToDpu: {self.dpus} DPUs, but the levels of the crossbar hold {most}: add one, or widen a fan_in")
+        object.__setattr__(self, "crossbar", self.crossbar.for_units(self.dpus))
         if self.dsc is not None and self.clusters > self.dsc.entries:
             raise BadInput(
                 f"DpuToDpu: {self.clusters} clusters do not fit the DSC's table of {self.dsc.entries}: "
@@ -153,7 +158,7 @@ class DpuToDpu(Pim):
     def fabric_w(self) -> float:
         """Leakage of crossbars, AGAUs and the DSC, at all times."""
         parts = (self.clusters * self.agau.static_w if self.agau else 0.0, self.dsc.static_w if self.dsc else 0.0)
-        return self.crossbar.for_units(self.dpus).static_w + sum(parts)
+        return self.crossbar.static_w + sum(parts)
 
     def idle(self, step: Step) -> frozenset[str]:
         unused = Pim.idle(self, step)
@@ -166,14 +171,13 @@ class DpuToDpu(Pim):
     @property
     def fabric(self) -> Any:
         """Exchanges of this machine's crossbars, message by message or in closed form."""
-        crossbar = self.crossbar.for_units(self.dpus)
-        return crossbar.simulate if self.fidelity == "message" else crossbar.analytic
+        return self.crossbar.simulate if self.fidelity == "message" else self.crossbar.analytic
 
     def _exchanged(self, kind: Literal["local", "up", "all_reduce"], size_bytes: int) -> Exchanged:
         """One exchange of all clusters; equal ones are simulated once."""
         key = (kind, size_bytes)
         if key not in self._known:
-            group, crossbar = self.dpus_per_cluster, self.crossbar.for_units(self.dpus)
+            group, crossbar = self.dpus_per_cluster, self.crossbar
             if self.agau is None:
                 way = {"local": software_sums.local, "up": software_sums.scatter, "all_reduce": software_sums.across}[kind]
                 found = way(crossbar, size_bytes, group, software_sum(self.dpu)[0], analytic=self.fidelity == "analytic")
@@ -324,7 +328,7 @@ class DpuToDpu(Pim):
 
         Each DPU gets its part of the mean, which the cluster then gathers.
         """
-        group, crossbar = self.dpus_per_cluster, self.crossbar.for_units(self.dpus)
+        group, crossbar = self.dpus_per_cluster, self.crossbar
         part = -(-size_bytes // group)
         act = self._host_act("exchange", self.host.exchange(self.dpus, part, transfers="rank_parallel", broadcast=False))
         spread = software_sums.gather(crossbar, size_bytes, group, analytic=self.fidelity == "analytic")

@@ -78,6 +78,11 @@ class Pim:
             raise BadInput(f"{owner}: other_clusters={self.other_clusters}, but there are {self.clusters} clusters")
 
     @property
+    def masks_note(self) -> str:
+        """What a run with masks must say."""
+        return self.dpu.masks_note
+
+    @property
     def dpus_per_cluster(self) -> int:
         """A rank, or all DPUs where they are fewer."""
         return min(RANK, self.dpus) if self.cluster_size is None else self.cluster_size
@@ -115,23 +120,24 @@ class Pim:
             )
         for device in dict.fromkeys(self.devices):
             self._room(step, device)
+        trains = any(op.phase.backward for op in step.ops)  # nobody exchanges what a forward pass makes
         rates = self.rates(step)
         rounds = Rounds(
             step,
             self.groups(step),
             algorithm=self.algorithm,
-            local_steps=self._local_steps(step, rates),
-            reduce=self._reduce_act(step),
-            exchange=self._exchange_act(step),
+            local_steps=self._local_steps(step, rates) if trains else (1,) * len(self.groups(step)),
+            reduce=self._reduce_act(step) if trains else None,
+            exchange=self._exchange_act(step) if trains else None,
             static_w=self.dpus_w,
             beside={"fabric static": self.fabric_w} if self.fabric_w else {},
-            **self._tokens(),
+            **(self._tokens() if trains else {}),
         )
         built = rounds.plan()
         resident, peak = self._memory(step, self.devices[0])
         pool = built.pool(MRAM, self.devices[0].dram_capacity_bytes, resident_bytes=resident)
         built.hold(rounds.first_step[:1], rounds.first_step[-1:], pool, [peak - resident])
-        built.book.notes.extend(self._remarks(step, rates))
+        built.book.notes.extend(self._remarks(step, rates) if trains else ())
         return built
 
     def _local_steps(self, step: Step, rates: Rates) -> tuple[int, ...]:

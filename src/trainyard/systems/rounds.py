@@ -213,9 +213,7 @@ class Rounds:
         booked = sum(energy.get("static", 0.0) for energy in book.energy)
         waiting = {"static": max(0.0, self.static_w * seconds - booked), **{part: w * seconds for part, w in self.beside.items()}}
         if any(waiting.values()):
-            book.row(
-                "wait", layer="", phase="update", resource="DPUs", kind="synchronisation", bound="wait", energy=waiting
-            )  # fmt: skip
+            book.row("wait", layer="", phase="idle", resource="DPUs", kind="idle", bound="idle", energy=waiting)
 
     # what happens
 
@@ -324,7 +322,8 @@ class Rounds:
             return 0
         if self.algorithm.unit == "steps":
             return priority_of(self.staleness[number], self.algorithm.tau, self.priorities)
-        return priority_of(self.simulation.now_ps - self.updated_ps[number], round(self.algorithm.tau * PICOSECONDS), self.priorities)
+        age_ps = self.simulation.now_ps - self.updated_ps[number]
+        return priority_of(age_ps, round(self.algorithm.tau * PICOSECONDS), self.priorities)
 
     def _stale(self, number: int, algorithm: Direct) -> bool:
         if algorithm.unit == "steps":
