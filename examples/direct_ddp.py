@@ -39,9 +39,12 @@ def options() -> argparse.Namespace:
     parser.add_argument("--processes-per-cluster", type=int, default=1)
     parser.add_argument("--checkpoint", type=Path, help="folder to save in, at the end and every --save-every steps")
     parser.add_argument("--save-every", type=int, default=100)
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint in --checkpoint")
     parser.add_argument("--report", type=Path, help="file for the report, as JSON")
-    return parser.parse_args()
+    chosen = parser.parse_args()
+    if chosen.resume and chosen.checkpoint is None:
+        parser.error("--resume needs --checkpoint FOLDER, the folder that was saved in")
+    return chosen
 
 
 def network() -> nn.Sequential:

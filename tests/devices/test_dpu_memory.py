@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.devices.dpu_memory import room, split_over
+from trainyard.devices.dpu_memory import Room, room, split_over
 from trainyard.devices.dpu_presets import MAC_DPU, UPMEM
 from trainyard.errors import BadInput
 from trainyard.ir import Role, Step
@@ -30,13 +30,38 @@ def test_resnet_does_not_fit_upmem_and_says_what_to_do() -> None:
     step = zoo.load("resnet18", batch=8)
     assert not UPMEM.fits(step)
     with pytest.raises(
-        BadInput, match=r"needs .* of MRAM .* upmem has 67.1 MB: give a DPU with more memory \(dpu=mac-dpu\), or split="
+        BadInput,
+        match=r"needs .* of MRAM .* upmem has 67.1 MB: give a DPU with more memory \(dpu=mac-dpu\), or split=true .* batch$",
     ):
         UPMEM.require_room(step)
     assert MAC_DPU.fits(step)
     MAC_DPU.require_room(step)
-    with pytest.raises(BadInput, match="or a smaller batch, or split="):
+
+
+def test_only_what_helps_is_recommended() -> None:
+    """Not the DPU that it is already, nor a split where activations or data are too large."""
+    with pytest.raises(BadInput, match=r"give a DPU with more memory, or a smaller batch$"):
         MAC_DPU.require_room(zoo.load("resnet18", batch=64))
+    with pytest.raises(BadInput, match=r"\(dpu=mac-dpu\), or at most 66.9 MB of data per DPU$"):
+        UPMEM.require_room(zoo.load("linear", batch=8), UPMEM.mram_bytes)
+
+
+@pytest.mark.probe
+@pytest.mark.parametrize(
+    ("there", "sharded", "end"),
+    [
+        (70, 30, r"a smaller batch, or split=true [^,]*$"),  # 70 are left beside the shards
+        (70, 29, r"or a smaller batch$"),
+        (61, 39, r"or a smaller batch, or split=true [^,]*$"),
+        (60, 39, r"\(dpu=mac-dpu\), or split=true .*, with a smaller batch$"),  # 60 stay whatever the batch
+        (60, 0, r"\(dpu=mac-dpu\)$"),
+    ],
+)
+def test_a_split_is_recommended_where_its_shards_are_what_is_missing(there: int, sharded: int, end: str) -> None:
+    needed = Room(step="s", batch=2, resident_bytes=60, transient_bytes=40, sharded_bytes=sharded)
+    with pytest.raises(BadInput, match=end):
+        needed.require(there)
+    needed.require(100)
 
 
 @pytest.mark.probe

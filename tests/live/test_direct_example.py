@@ -46,3 +46,10 @@ def test_it_trains_reports_and_resumes_to_the_same_parameters(tmp_path: Path) ->
     resumed = torchrun(tmp_path, *common, "--resume")
     assert {row["kind"]: row["calls"] for row in resumed["rows"]}["compute"] == 18
     assert resumed["parameters"] == straight["parameters"]
+
+
+def test_resume_without_a_folder_is_one_line() -> None:
+    done = subprocess.run([sys.executable, str(EXAMPLE), "--resume"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == "direct_ddp.py: error: --resume needs --checkpoint FOLDER, the folder that was saved in"
+    assert "Traceback" not in done.stderr

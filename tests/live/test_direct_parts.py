@@ -108,6 +108,11 @@ def test_a_report_is_a_value(tmp_path: Path) -> None:
     assert "rank 1 on m" in text
     assert "2 J" in text
     assert text.index("barrier") < text.index("send") < text.index("total")
+    cells = {
+        line.split()[0]: line.split() for line in text.splitlines() if line.split()[:1] and line.split()[0] in ("barrier", "send")
+    }
+    assert cells["barrier"][4:6] == ["500", "ms"]
+    assert cells["send"][2:5] == ["8", "B", "-"]  # gloo did none of it: not 0 s
 
 
 def test_machines_price_by_cluster(alone: None) -> None:

@@ -22,6 +22,7 @@ from trainyard.mapping.algorithms import (
 from trainyard.parts.qsgd import Qsgd
 from trainyard.parts.sync_interval import Interval
 from trainyard.parts.token_arbiter import Arbiter
+from trainyard.systems.pim import DpuToDpu
 from trainyard.training import Data, History, LogisticRegression, train
 from trainyard.training.clock import entered
 from trainyard.training.data import linear_problem
@@ -224,6 +225,10 @@ def test_other_refusals() -> None:
 
     with pytest.raises(UnknownName, match="unknown algorithm 'Mine'"):
         run(Mine())
+    with pytest.raises(BadInput, match=r"algorithm='direct' is none: write algorithm=ty\.algorithms\.Direct\(31\)"):
+        run("direct")  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match=r"got DpuToDpu: write rates=machine\.rates\(step\)"):
+        run(Direct(3), rates=DpuToDpu(dpus=8))
     with pytest.raises(BadInput, match="leave cluster_size=4 out"):
         train(LogisticRegression(8), DATA, algorithm=Direct(), workers=8, cluster_size=4, learning_rate=1, steps=1, rates=RATES)
     with pytest.raises(BadInput, match="2 samples and 1 targets"):

@@ -19,16 +19,18 @@ from trainyard.parts.checks import require_positive
 from trainyard.units import show
 
 SHARDED = (Role.PARAMETER, Role.STATE)
+LARGEST = "mac-dpu"  # of the presets, the DPU with the most MRAM
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Room:
-    """Bytes: what stays, the most that comes and goes, and the data set."""
+    """Bytes: what stays, the most that comes and goes, and the data set; `sharded_bytes`, of what stays, a split would divide."""
 
     step: str
     batch: int
     resident_bytes: int
     transient_bytes: int
+    sharded_bytes: int = 0
     data_bytes: int = 0
 
     @property
@@ -39,12 +41,17 @@ class Room:
         if self.bytes <= there:
             return
         data = f", {show(self.data_bytes, 'B')} a data set" if self.data_bytes else ""
-        ways = ["a DPU with more memory (dpu=mac-dpu)"]
-        if self.batch > 1 and self.resident_bytes + self.data_bytes < there:
+        stay = self.resident_bytes + self.data_bytes
+        ways = ["a DPU with more memory" if name == LARGEST else f"a DPU with more memory (dpu={LARGEST})"]
+        if self.batch > 1 and stay < there:
             ways.append("a smaller batch")
         if self.data_bytes and self.resident_bytes + self.transient_bytes <= there:
             ways.append(f"at most {show(there - self.resident_bytes - self.transient_bytes, 'B')} of data per DPU")
-        ways.append("split=true to share parameters and optimizer state among the DPUs of a cluster")
+        split = "split=true to share parameters and optimizer state among the DPUs of a cluster of 'direct'"
+        if self.bytes - self.sharded_bytes <= there:
+            ways.append(split)
+        elif self.batch > 1 and stay - self.sharded_bytes < there <= stay:
+            ways.append(f"{split}, with a smaller batch")
         raise BadInput(
             f"step {self.step!r} at batch {self.batch} needs {show(self.bytes, 'B')} of MRAM "
             f"({show(self.resident_bytes, 'B')} stay, {show(self.transient_bytes, 'B')} come and go{data}), "
@@ -74,6 +81,7 @@ def room(step: Step, precision: str | Precision | None = None, data_bytes: int =
         batch=step.batch,
         resident_bytes=kept.resident_bytes,
         transient_bytes=max(_alive(len(kept.ops), kept.transients), default=0),
+        sharded_bytes=sum(spec.bytes for spec in kept.tensors if spec.view_of is None and spec.role in SHARDED),
         data_bytes=data_bytes,
     )
 

@@ -21,7 +21,8 @@ from trainyard.training.models import Model
 from trainyard.training.trainer import train
 from trainyard.training.workplace import Told, silent
 
-TAUS = (0, 1, 3, 7, 15, 31, 63, 127)
+TAUS = (0, 3, 7, 31, 127)
+CLUSTER_SIZES = (8, 16, 32, 64, 128)  # UPMEM's packaging: a chip's DPUs, to a DIMM's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,6 +57,22 @@ class Choice:
         ]
 
 
+def cluster_sizes_of(machine: DpuToDpu) -> tuple[int, ...]:
+    """What `choose` tries: the machine's own size, and 8 to 128 where that leaves two clusters or more, as the DSC has room for.
+
+    Where clusters differ (`speeds`, `other`) a size says which DPUs are slow as well: only the machine's own is tried.
+
+    >>> cluster_sizes_of(DpuToDpu(dpus=64)), cluster_sizes_of(DpuToDpu(dpus=96, cluster_size=24))
+    ((8, 16, 32, 64), (8, 16, 24, 32))
+    """
+    own = {machine.dpus_per_cluster}
+    if machine.speeds or machine.other is not None:
+        return tuple(own)
+    most = machine.dpus if machine.dsc is None else machine.dsc.entries
+    fitting = {size for size in CLUSTER_SIZES if machine.dpus % size == 0 and 2 <= machine.dpus // size <= most}
+    return tuple(sorted(own | fitting))
+
+
 def choose(
     model: Model,
     data: Data,
@@ -74,14 +91,15 @@ def choose(
 ) -> Choice:
     """The pair that reaches the accuracy `target` in the least simulated time; of equals the larger tau.
 
-    `step` is one DPU's training step of the model, as captured; its batch is a DPU's batch. Cluster sizes are the machine's own by
-    default. An evaluation every few steps says when the target was reached: finer costs time here, not on the machine.
+    `step` is one DPU's training step of the model, as captured; its batch is a DPU's batch. Every pair is a whole training run: by
+    default five taus with each of `cluster_sizes_of(machine)`, up to 30 runs. An evaluation every few steps says when the target
+    was reached: finer costs time here, not on the machine.
     """
     if not isinstance(machine, DpuToDpu):
         raise BadInput(f"choose: tau and clusters are of machines whose DPUs talk to each other, got {type(machine).__name__}")
     if not 0 < target <= 1:
         raise BadInput(f"choose: target is an accuracy between 0 and 1, got {target!r}")
-    sizes = (machine.dpus_per_cluster,) if cluster_sizes is None else tuple(cluster_sizes)
+    sizes = cluster_sizes_of(machine) if cluster_sizes is None else tuple(cluster_sizes)
     pairs = [(size, tau) for size in sizes for tau in taus]
     if not pairs:
         raise BadInput("choose: give at least one tau and one cluster size")

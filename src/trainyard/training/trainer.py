@@ -56,6 +56,10 @@ def train(
     >>> len(often.exchanges), len(rarely.exchanges), abs(often.accuracy - rarely.accuracy) < 0.02
     (128, 4, True)
     """
+    if not isinstance(algorithm, Algorithm):
+        raise BadInput(f"train: algorithm={algorithm!r} is none: write algorithm=ty.algorithms.Direct(31), say")
+    if rates is not None and not isinstance(rates, Rates):
+        raise BadInput(f"train: rates must be a machine's Rates, got {type(rates).__name__}: write rates=machine.rates(step)")
     require_positive("train", workers=workers, batch=batch)
     require_quantity("train", learning_rate=learning_rate)
     if not 0 <= momentum < 1:

@@ -105,7 +105,8 @@ class Report:
         for name in ("calls", "bytes", "real", "simulated", "energy"):
             table.add_column(name, justify="right")
         for row in (*self.rows, self.total):
-            cells = (show(row.bytes, "B"), show(row.real_s, "s"), show(row.simulated_s, "s"), show(row.simulated_j, "J"))
+            real = show(row.real_s, "s") if row.real_s else "-"  # nothing of it went through gloo: steps, clusters of one process
+            cells = (show(row.bytes, "B"), real, show(row.simulated_s, "s"), show(row.simulated_j, "J"))
             table.add_row(row.kind, str(row.calls), *cells, end_section=bool(self.rows) and row is self.rows[-1])
         text = StringIO()
         Console(file=text, width=100).print(table)
