@@ -98,11 +98,28 @@ def test_age_cannot_fall_as_far_as_printed() -> None:
     assert printed.age_cut("linear", 2).meets(Range(0.415, 0.425))
 
 
+def test_as_latency_of_an_exchange_staleness_agrees_with_efficiency() -> None:
+    for workload, steps in zip(printed.WORKLOADS, (8, 7), strict=True):
+        found = printed.steps_per_exchange(workload)
+        assert found.low < steps < found.high
+        host, direct, _ = said(f"efficiency.{workload}")
+        before, after, _ = said(f"staleness.{workload}")
+        step_ms = before / (1 / host - 1)
+        exact = after / (step_ms * (1 / direct - 1))
+        assert found.low < exact < found.high
+
+
+def test_speedups_are_those_of_the_times() -> None:
+    for times, printed_ in zip(printed.time_ratios(), printed.ranges("speedup.pim_opt"), strict=True):
+        assert times.meets(printed_)
+    assert "by times" in printed.told_of_speedup()
+
+
 def test_every_proof_can_be_told() -> None:
     for text in (
-        *(printed.proof_of_energy(one) for one in printed.WORKLOADS), printed.proof_of_rate(), printed.proof_of_speedup(),
-        printed.proof_of_abstract(), printed.proof_of_figure_2(), printed.proof_of_staleness(), printed.proof_of_accuracy(),
-        printed.proof_of_overhead("area", "mm2"), printed.told_of_rows(),
+        *(printed.proof_of_energy(one) for one in printed.WORKLOADS), printed.proof_of_rate(), printed.told_of_speedup(),
+        printed.proof_of_abstract(), printed.proof_of_figure_2(), printed.told_of_staleness(), printed.told_of_accuracy(),
+        printed.told_of_overhead("area", "mm2"), printed.told_of_rows(),
     ):  # fmt: skip
         assert len(text) > 60
         assert "nan" not in text
@@ -173,6 +190,26 @@ def test_tokens_alone_grow_with_the_clusters() -> None:
     assert waits[-1] * 32 == pytest.approx(hardware.parts()[1].rounds_s(32), rel=0.05)
 
 
+def test_as_printed_the_token_bends_the_curve() -> None:
+    """One exchange for each cluster, one after another: more clusters wait longer, and a lower tau makes them ask more often."""
+    curves = [efficiency.literal_curve(one, RESNET18) for one in efficiency.LITERALS]
+    for curve in curves:
+        many = [curve[units] for units in COUNTS if units >= 256]
+        assert curve[64] > many[0]
+        assert many == sorted(many, reverse=True)
+    assert curves[1][2048] < curves[0][2048] < curves[0][64]
+    assert curves[0][32] == curves[1][32]
+
+
+def test_trees_between_boards_are_faster_than_a_ring() -> None:
+    assert system("A100", LINEAR).efficiency < efficiency.by_trees(LINEAR) < 1
+
+
+def test_a_board_that_does_not_hold_the_epoch_is_fed() -> None:
+    assert table.epoch_bytes(LINEAR) == 3328 * 2048 * (4096 + 1) * 4
+    assert table.fed_s(LINEAR) == table.epoch_bytes(LINEAR) / 25e9 > table.epoch_s("A100", LINEAR)
+
+
 # ---- knee
 def test_knees() -> None:
     assert efficiency.knee({32: 1.0, 64: 1.0, 128: 0.9, 256: 0.5, 512: 0.4}) == 128
@@ -211,10 +248,15 @@ def test_a_part_that_changes_nothing_has_no_share() -> None:
     assert contributions.in_order(idle)["DSC"] == pytest.approx(0)
 
 
+def test_what_is_lost_without_a_part() -> None:
+    found = contributions.removed(seconds_of(8, 4, 8, 2, 4, 3, 2, 1))
+    assert found == {"AGAU": 2, "DSC": 3, "LAA": 4}
+
+
 def test_subsets_end_in_the_two_machines() -> None:
     every = contributions.subsets()
-    assert contributions.built(every[0], LINEAR) == PIM_OPT
-    assert contributions.built(every[-1], LINEAR) == DIRECT
+    assert contributions.built(every[0], LINEAR) == replace(PIM_OPT, samples_per_dpu=3328)
+    assert contributions.built(every[-1], LINEAR) == replace(DIRECT, samples_per_dpu=3328)
     for parts in every:
         machine = contributions.built(parts, LINEAR)
         assert machine.algorithm.local_steps == (32 if "LAA" in parts else 1)
@@ -257,6 +299,15 @@ def test_an_alternative_goes_into_both_machines() -> None:
     assert found == pytest.approx(assumptions.pair(changed).speedup)
     paths = {one.path for one in assumptions.alternatives(both)}
     assert {"transfers", "host.channels", "crossbar.levels", "agau.inputs", "dsc.hop_cycles", "cluster_size"} <= paths
+
+
+def test_other_batches_and_lanes_are_weighed() -> None:
+    found = {(one.path, one.alternative): assumptions.pair(RESNET18, one.dpu, one.batch) for one in assumptions.readings(RESNET18)}
+    assert {path for path, _ in found} == {"dpu.mac_lanes", "batch"}
+    speedups = [found["batch", size].speedup for size in assumptions.BATCHES]
+    assert speedups == sorted(speedups, reverse=True)  # an exchange costs the same, a step more
+    assert found["dpu.mac_lanes", 8].speedup < assumptions.pair(RESNET18).speedup < found["dpu.mac_lanes", 32].speedup
+    assert "dpu.number" in {one.path for one in assumptions.readings(LINEAR)}
 
 
 def test_closed_form_is_close_enough_to_weigh_assumptions() -> None:

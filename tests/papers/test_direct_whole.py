@@ -15,8 +15,7 @@ from trainyard.papers.ledger import Row
 
 pytestmark = [pytest.mark.slow, pytest.mark.paper]
 CONTRADICTED = {
-    "time.resnet18", "energy.linear", "energy.resnet18", "accuracy.resnet18", "speedup.pim_opt", "staleness_cut",
-    "efficiency.abstract", "efficiency.resnet18.fig2", "area", "power",
+    "time.resnet18", "energy.linear", "energy.resnet18", "efficiency.abstract", "efficiency.resnet18.fig2",
 }  # fmt: skip
 
 
@@ -36,7 +35,11 @@ def test_every_row_is_filled(walked: dict[str, Row]) -> None:
 
 def test_what_is_contradicted_carries_its_proof(walked: dict[str, Row]) -> None:
     assert {name for name, row in walked.items() if row.verdict == "contradicted"} == CONTRADICTED
-    assert {name for name, row in walked.items() if row.verdict == "substitute"} == {"accuracy.linear", "accuracy_gain"}
+    assert {name for name, row in walked.items() if row.verdict == "substitute"} == {
+        "accuracy.linear", "accuracy.resnet18", "accuracy_gain",
+    }  # fmt: skip
+    for name in ("speedup.pim_opt", "staleness_cut", "area", "power"):
+        assert walked[name].verdict == "off"
 
 
 def test_nothing_is_met_by_construction(walked: dict[str, Row], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,14 +54,17 @@ def test_nothing_is_met_by_construction(walked: dict[str, Row], monkeypatch: pyt
 def test_what_must_hold_for_both_workloads(walked: dict[str, Row]) -> None:
     assert walked
     for one in WORKLOADS:
-        host, serial, fast = (system(name, one) for name in ("PIM-Opt", "PIM-Opt, Eq. 1", "DIRECT"))  # type: ignore[arg-type]
+        host, serial, fast = (system(name, one) for name in ("PIM-Opt", "PIM-Opt, Eq. 1", "DIRECT"))
         assert fast.time_s < host.time_s < serial.time_s
         assert fast.energy_j < host.energy_j < serial.energy_j
         assert fast.latency_s < host.latency_s < serial.latency_s
         speedup = table.epoch_s("PIM-Opt", one) / table.epoch_s("DIRECT", one)
         assert speedup == pytest.approx(fast.efficiency / host.efficiency)
         seconds = contributions.times(one)
-        assert min(seconds.values()) == pytest.approx(seconds[frozenset(contributions.PARTS)], rel=0.01)
+        whole, none = seconds[frozenset(contributions.PARTS)], seconds[frozenset()]
+        assert all(seconds[frozenset({part})] < none for part in contributions.PARTS)  # each part helps by itself
+        assert whole < 1.05 * min(seconds.values())  # few exchanges leave little for the others to win
+        assert contributions.removed(seconds)["AGAU"] == seconds[frozenset({"DSC", "LAA"})] / whole
 
 
 def test_other_processes_find_the_same(walked: dict[str, Row]) -> None:

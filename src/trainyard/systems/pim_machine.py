@@ -159,8 +159,8 @@ class Pim:
         if needed > device.mram_bytes:
             raise BadInput(
                 f"step {step.name!r} at batch {step.batch}, its parameters split over {self.dpus_per_cluster} DPUs, still needs "
-                f"{show(needed, 'B')} of MRAM, {device.name} has {show(device.mram_bytes, 'B')}: give a DPU with more memory "
-                "(dpu=mac-dpu), a smaller batch or larger clusters"
+                f"{show(needed, 'B')} of MRAM, {device.name} has {show(device.mram_bytes, 'B')}: give a DPU with more memory"
+                f"{'' if device.name == 'mac-dpu' else ' (dpu=mac-dpu)'}, a smaller batch or larger clusters"
             )
 
     def _memory(self, step: Step, device: Dpu) -> tuple[int, int]:

@@ -9,18 +9,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from trainyard.devices.dpu import Dpu
 from trainyard.errors import TrainyardError
 from trainyard.papers.direct import DIRECT, PIM_OPT
-from trainyard.papers.direct.measuring import WORKLOADS, Workload
+from trainyard.papers.direct.measuring import BATCH, WORKLOADS, Workload
 from trainyard.papers.mcdla.assumptions import shown
 from trainyard.parts.crossbar import DOUBLE_RATE, HALF_RATE, TENFOLD_LATENCY, UPMEM_LEVELS
 from trainyard.results import Result
 from trainyard.runs import Told, Worth, run, silent
+from trainyard.workloads import zoo
 
 METRIC = "speedup of DIRECT over PIM-Opt (2048 DPUs, batch 8 each)"
 LEVELS = {UPMEM_LEVELS: "UPMEM's pins", HALF_RATE: "half as fast", DOUBLE_RATE: "twice as fast", TENFOLD_LATENCY: "10 x latency"}
-CLUSTER_SIZES = (8, 128, 512)
-"""A chip, a DIMM, four DIMMs."""
+LANES = (8, 32)
+BATCHES = (2, 4, 16, 32)
 
 
 class Pair(NamedTuple):
@@ -35,18 +37,34 @@ class Pair(NamedTuple):
 
 
 class Other(NamedTuple):
-    """One alternative: its path, or the cluster size."""
+    """One alternative: its path, and the whole of another DPU or batch where no field of the machines stands for it."""
 
     path: str
     meaning: str
     value: Any
     alternative: Any
+    dpu: Dpu | None = None
+    batch: int = BATCH
 
 
-def pair(workload: Workload, **changes: Any) -> Pair:
-    slow = replace(PIM_OPT, dpu=workload.dpu)
-    fast = replace(DIRECT, dpu=workload.dpu, fidelity="analytic", **changes)
-    return Pair(run(workload.step, slow), run(workload.step, fast))
+def pair(workload: Workload, dpu: Dpu | None = None, batch: int = BATCH) -> Pair:
+    step = workload.step if batch == BATCH else zoo.load(workload.name, batch=batch)
+    own = dpu or workload.dpu
+    return Pair(run(step, replace(PIM_OPT, dpu=own)), run(step, replace(DIRECT, dpu=own, fidelity="analytic")))
+
+
+def readings(workload: Workload) -> Iterator[Other]:
+    """What the speedup rests on beside fields marked as open: the DPU's arithmetic and its batch."""
+    dpu = workload.dpu
+    for lanes in LANES if dpu.mac_lanes else ():
+        wide = replace(dpu, mac_lanes=lanes, wram_bytes_per_cycle=dpu.wram_bytes_per_cycle * lanes / dpu.mac_lanes)
+        yield Other("dpu.mac_lanes", "MACs a cycle, the port of WRAM as wide along", dpu.mac_lanes, lanes, dpu=wide)
+    if not dpu.mac_lanes:
+        soft = replace(dpu, number="fp32")
+        yield Other("dpu.number", "what a DPU computes in, in software", dpu.number, "fp32", dpu=soft)
+    for batch in BATCHES:
+        larger = replace(dpu, mram_bytes=dpu.mram_bytes * max(1, batch // BATCH))
+        yield Other("batch", "samples of a DPU's step; MRAM grows along above 8", BATCH, batch, dpu=larger, batch=batch)
 
 
 def alternatives(both: Pair) -> Iterator[Other]:
@@ -58,13 +76,11 @@ def alternatives(both: Pair) -> Iterator[Other]:
             if ours:
                 seen.add(one.path)
                 yield from (Other(one.path, one.meaning, one.value, other) for other in one.alternatives)
-    for size in CLUSTER_SIZES:
-        yield Other("cluster_size", "DPUs of a cluster, which share an AGAU; a rank here", DIRECT.dpus_per_cluster, size)
 
 
 def changed(both: Pair, other: Other, workload: Workload) -> float:
-    if other.path == "cluster_size":
-        return both.slow.time_s / pair(workload, cluster_size=other.alternative).fast.time_s
+    if other.dpu is not None:
+        return pair(workload, other.dpu, other.batch).speedup
     times = []
     for result in both:
         known = any(one.path == other.path for one in result.assumptions)
@@ -84,7 +100,7 @@ def name_of(path: str, value: Any) -> Any:
 def worths(told: Told = silent) -> list[Worth]:
     """The most valuable first, of both workloads."""
     pairs = {workload: pair(workload) for workload in WORKLOADS}
-    trials = [(workload, other) for workload, both in pairs.items() for other in alternatives(both)]
+    trials = [(workload, other) for workload, both in pairs.items() for other in (*alternatives(both), *readings(workload))]
     found = []
     for done, (workload, other) in enumerate(trials):
         told(done, len(trials))

@@ -18,14 +18,13 @@ without an AGAU are shared by all DPUs; the LAA without AGAUs has DPUs where Alg
 machines without AGAU and DSC.
 
 Speedups multiply, so a part's share is of the logarithm. `shapley` is the mean of what a part adds over all orders in which the
-three can be put in, `in_order` what it adds when they come in the paper's order.
+three can be put in, `in_order` what it adds when they come in the paper's order, `removed` what DIRECT loses without it.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from itertools import combinations, permutations
 from statistics import fmean
@@ -33,7 +32,7 @@ from typing import Literal
 
 from trainyard.mapping.algorithms import ModelAveraging
 from trainyard.papers.direct import DIRECT, PIM_OPT
-from trainyard.papers.direct.measuring import WORKLOADS, Asked, Workload, ahead, ran, slashed
+from trainyard.papers.direct.measuring import WORKLOADS, Asked, Workload, ahead, on, ran, slashed
 from trainyard.papers.ledger import Measured
 from trainyard.systems.pim import HostMediated
 from trainyard.systems.pim_machine import Pim
@@ -53,10 +52,10 @@ def built(parts: Parts, workload: Workload, transfers: Transfers = "rank_paralle
     """The machine with these parts."""
     period = DIRECT.algorithm.local_steps if "LAA" in parts else 1
     if not parts & {"AGAU", "DSC"}:
-        return replace(PIM_OPT, dpu=workload.dpu, transfers=transfers, algorithm=ModelAveraging(period))
-    return replace(
+        return on(PIM_OPT, workload, transfers=transfers, algorithm=ModelAveraging(period))
+    return on(
         DIRECT,
-        dpu=workload.dpu,
+        workload,
         agau=DIRECT.agau if "AGAU" in parts else None,
         dsc=DIRECT.dsc if "DSC" in parts else None,
         algorithm=DIRECT.algorithm if parts >= {"AGAU", "LAA"} else ModelAveraging(period),
@@ -92,6 +91,23 @@ def in_order(seconds: Mapping[Parts, float]) -> Shares:
     return shares({part: gained(seconds, frozenset(PARTS[:number]), part) for number, part in enumerate(PARTS)})
 
 
+def removed(seconds: Mapping[Parts, float]) -> Shares:
+    """How many times as long a step takes without one part and with the two others."""
+    every = frozenset(PARTS)
+    return {part: seconds[every - {part}] / seconds[every] for part in PARTS}
+
+
+def told_of_few_exchanges() -> str:
+    """The machine with the LAA alone beside DIRECT, rank-parallel host."""
+    alone, whole = ([1e3 * times(one)[frozenset(parts)] for one in WORKLOADS] for parts in (("LAA",), PARTS))
+    names = " / ".join(one.name for one in WORKLOADS)
+    return (
+        f"LAA alone, PIM-Opt that averages every {DIRECT.algorithm.local_steps} steps, takes "
+        f"{' / '.join(f'{value:.4g}' for value in alone)} ms a step ({names}) against DIRECT's "
+        f"{' / '.join(f'{value:.4g}' for value in whole)}"
+    )
+
+
 def shares(found: Shares) -> Shares:
     whole = sum(found.values())
     return {part: 100 * value / whole for part, value in found.items()}
@@ -115,7 +131,10 @@ def _contribution() -> Measured:
     )
     return Measured(
         mean(shapley, TRANSFERS[0]),
-        note=f"Shapley shares of the logarithm of the speedup, mean of both workloads, rank-parallel host. {told}",
+        note=f"Shapley shares of the logarithm of the speedup, mean of both workloads, rank-parallel host. {told}. Times as long "
+        f"without {' / '.join(PARTS)}: "
+        + "; ".join(f"{one.name} {slashed([*removed(times(one)).values()], 3)}" for one in WORKLOADS)
+        + f". {told_of_few_exchanges()}",
     )
 
 

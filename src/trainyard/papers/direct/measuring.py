@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from trainyard.devices.dpu import Dpu
 from trainyard.devices.dpu_presets import MAC_DPU, UPMEM
@@ -36,7 +36,9 @@ from trainyard.systems.scaling import with_workers
 from trainyard.workloads import zoo
 
 BATCH = 8  # PIM-Opt: samples of a DPU's mini-batch
+HELD = 3328  # PIM-Opt: samples of the linear model in a DPU's MRAM
 COUNTS = (32, 64, 128, 256, 512, 1024, 2048)  # Fig. 2
+P = TypeVar("P", bound=Pim)
 ACTS = ("reduce", "exchange", "token")
 System = Literal["PIM-Opt", "PIM-Opt, Eq. 1", "DIRECT", "A100"]
 SYSTEMS: tuple[System, ...] = ("PIM-Opt", "DIRECT", "A100")
@@ -51,6 +53,7 @@ class Workload:
     dpu: Dpu
     samples: int
     gpu_batch: int
+    samples_per_dpu: int = 0
 
     @property
     def step(self) -> Step:
@@ -63,7 +66,7 @@ class Workload:
 
 
 # fmt: off
-LINEAR   = Workload(name="linear",   dpu=UPMEM,   samples=3328 * UNITS, gpu_batch=BATCH * UNITS)
+LINEAR   = Workload(name="linear",   dpu=UPMEM,   samples=HELD * UNITS, gpu_batch=BATCH * UNITS, samples_per_dpu=HELD)
 RESNET18 = Workload(name="resnet18", dpu=MAC_DPU, samples=IMAGENET,     gpu_batch=256)
 # fmt: on
 WORKLOADS = (LINEAR, RESNET18)
@@ -74,12 +77,17 @@ def _step(name: str, batch: int) -> Step:
     return zoo.load(name, batch=batch)
 
 
+def on(plain: P, workload: Workload, **changes: Any) -> P:
+    """The machine with the workload's DPUs and samples."""
+    return replace(plain, **{"dpu": workload.dpu, "samples_per_dpu": workload.samples_per_dpu, **changes})
+
+
 def machine(system: System, workload: Workload) -> Pim | Replicas:
     if system == "A100":
         return A100_CLUSTER
     if system == "DIRECT":
-        return replace(DIRECT, dpu=workload.dpu)
-    return replace(PIM_OPT, dpu=workload.dpu, transfers="serial" if system == "PIM-Opt, Eq. 1" else "rank_parallel")
+        return on(DIRECT, workload)
+    return on(PIM_OPT, workload, transfers="serial" if system == "PIM-Opt, Eq. 1" else "rank_parallel")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

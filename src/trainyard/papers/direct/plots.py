@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from trainyard.papers.direct import accuracy, contributions, efficiency, studies, table
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 COLOURS = (PHASES["forward"], PHASES["grad_input"], PHASES["grad_weight"], PHASES["loss"], PHASES["update"], *SPARE)
+DARK = "#2F4F4F"  # an eleventh
 COLOUR_OF = {"PIM-Opt": COLOURS[1], "PIM-Opt, Eq. 1": COLOURS[5], "DIRECT": COLOURS[0], "A100": COLOURS[2]}
 TICKS = (32, 64, 128, 256, 512, 1024, 2048)
 LOG_UNITS = {"type": "log", "tickvals": TICKS, "ticktext": [str(tick) for tick in TICKS]}
@@ -25,6 +27,10 @@ LOG_UNITS = {"type": "log", "tickvals": TICKS, "ticktext": [str(tick) for tick i
 def _curves(workload: Workload) -> go.Figure:
     lines = [
         Series(name=name, values=efficiency.curve(name, workload), colour=COLOUR_OF[name], kind="line") for name in efficiency.DRAWN
+    ]
+    lines += [
+        Series(name=literal.name, values=efficiency.literal_curve(literal, workload), colour=colour, kind="line")
+        for literal, colour in zip(efficiency.LITERALS, (COLOURS[3], COLOURS[4]), strict=True)
     ]
     host = "fig2" if workload is RESNET18 else "linear"
     printed = said("efficiency.resnet18.fig2" if workload is RESNET18 else "efficiency.linear")
@@ -51,6 +57,10 @@ def _tokens() -> go.Figure:
         for kind, name in (("line", "token"), ("faint", "exchange")):
             values = {units: 100 * one.acts_s[name] / one.time_s for units, one in found.items() if one.acts_s.get(name)}
             lines.append(Series(name=f"{name}, {workload.name}", values=values, colour=COLOURS[number], kind=kind))  # type: ignore[arg-type]
+        for literal, kind in zip(efficiency.LITERALS, ("faint", "line"), strict=True):
+            shares = {units: share for units, share in efficiency.literal_share(literal, workload).items() if share}
+            name = f"as printed, tau = {literal.tau}: rounds and token, {workload.name}"
+            lines.append(Series(name=name, values=shares, colour=COLOURS[3 + number], kind=kind))  # type: ignore[arg-type]
     figure = drawn(lines, "", "", x="DPUs", y="% of the step (log)", numbers=True)
     figure.update_yaxes(type="log", rangemode="normal", exponentformat="power")
     return figure.update_xaxes(**LOG_UNITS)
@@ -87,8 +97,7 @@ def figure_3() -> go.Figure:
     figure = drawn(
         bars, "Fig. 3: what AGAU, DSC and LAA contribute",
         "Shares of the logarithm of DIRECT's speedup over PIM-Opt, whose transfers are rank-parallel or as Eq. 1. Shapley: mean "
-        "over all orders. In order: AGAU, then DSC, then LAA. Below 0 a part slows down: a DSC without AGAUs leaves sums to "
-        "software.",
+        "over all orders. In order: AGAU, then DSC, then LAA.",
         x="", y="% of the speedup", digits=0, height=470,
     )  # fmt: skip
     return figure.update_yaxes(rangemode="normal")
@@ -97,12 +106,14 @@ def figure_3() -> go.Figure:
 def table_2() -> go.Figure:
     """Joules of an epoch by component, the paper's beside them."""
     shown = {}
+    joules_of = [table.epoch_joules(name, workload) for workload in WORKLOADS for name in table.PIM]
+    names = dict.fromkeys(part for joules in joules_of for part, value in joules.items() if value > 0)
+    colours = dict(zip(names, cycle((*COLOURS, DARK)), strict=False))
     for workload in WORKLOADS:
         parts = {name: table.epoch_joules(name, workload) for name in table.PIM}
-        names = list(dict.fromkeys(part for joules in parts.values() for part in joules))
         stacks = [
-            Series(name=part, values={name: parts[name].get(part, 0.0) for name in table.PIM}, colour=COLOURS[number])
-            for number, part in enumerate(names)
+            Series(name=part, values={name: parts[name].get(part, 0.0) for name in table.PIM}, colour=colour)
+            for part, colour in colours.items()
             if any(joules.get(part, 0.0) > 0 for joules in parts.values())
         ]
         stacks.append(paper(dict(zip(table.PIM, said(f"energy.{workload.name}"), strict=False))))
@@ -113,7 +124,7 @@ def table_2() -> go.Figure:
     )
     figure = panels(
         shown, "Table II: energy of an epoch by component",
-        f"PIM-Opt, DIRECT, A100: {told}. The paper's joules over its seconds are 3.5 W.", columns=2, height=470,
+        f"PIM-Opt, DIRECT, A100: {told}. The paper's joules over its seconds are 3.5 to 3.7 W.", columns=2, height=470,
     )  # fmt: skip
     return figure.update_layout(barmode="stack")
 
@@ -124,8 +135,8 @@ def tau_sweep() -> go.Figure:
     columns = {
         "accuracy [%]":              {tau: 100 * one.accuracy for tau, one in found.items()},
         "global exchanges":          {tau: float(len(one.exchanges)) for tau, one in found.items()},
-        "simulated time of the run [ms]": {tau: 1e3 * one.time_s for tau, one in found.items()},
-        "mean parameter age [ms]":   {tau: 1e3 * one.age_s.mean for tau, one in found.items()},
+        "simulated time [ms]": {tau: 1e3 * one.time_s for tau, one in found.items()},
+        "parameter age [ms]":   {tau: 1e3 * one.age_s.mean for tau, one in found.items()},
     }
     # fmt: on
     shown = {}
@@ -135,7 +146,7 @@ def tau_sweep() -> go.Figure:
     least, most = (choose(columns["accuracy [%]"].values()) for choose in (min, max))
     shown["accuracy [%] by tau"].update_yaxes(rangemode="normal", range=[least - 1, most + 1])
     return panels(
-        shown, "Threshold tau: accuracy, exchanges, time, age",
+        shown, "Threshold tau",
         f"Linear model, {accuracy.WORKERS} DPUs in clusters of 64, {studies.STEPS} steps of batch 8, averaging. Not in the paper.",
         columns=2, height=620,
     )  # fmt: skip
@@ -148,9 +159,10 @@ def over_time() -> go.Figure:
         values = {1e3 * at: 100 * value for at, value in zip(curve["time_s"], curve["accuracy"], strict=True)}
         lines.append(Series(name=name, values=values, colour=COLOURS[number % len(COLOURS)], kind="line"))
     figure = drawn(
-        lines, "Accuracy against simulated time, all algorithms",
+        lines, "Accuracy against simulated time",
         f"Linear model, {accuracy.WORKERS} DPUs, {studies.STEPS} steps each, one learning rate; averaging and literal on DIRECT, "
-        "all others on PIM-Opt with rank-parallel transfers. Not in the paper.",
+        "all others on PIM-Opt with rank-parallel transfers. Averaging, MA-SGD and D-PSGD are judged on the mean of all models, "
+        "the others on the last global one. Not in the paper.",
         x="simulated time [ms]", y="accuracy [%]", numbers=True, height=430,
     )  # fmt: skip
     ends = [100 * one.accuracy for one in studies.by_algorithm().values()]

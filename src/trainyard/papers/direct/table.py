@@ -1,6 +1,6 @@
 """Table II beside its efficiencies: time, energy and staleness of an epoch, and the speedups and cuts that the text makes of them.
 
-*Staleness* is compared as parameter age, what the word means: how old the last exchange of all is when a gradient is there. What an
+*Staleness* is compared as parameter age, one reading of it: how old the last exchange of all is when a gradient is there. What an
 exchange takes, its latency, is printed beside it; the paper does not say which of the two its milliseconds are.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from trainyard.devices.gpu_presets import A100
+from trainyard.ir import Role
 from trainyard.papers.direct.measuring import (
     LINEAR,
     RESNET18,
@@ -24,16 +26,19 @@ from trainyard.papers.direct.measuring import (
 )
 from trainyard.papers.direct.printed import (
     UNITS,
+    apart,
     gpu_images_per_s,
+    powers,
     proof_of_energy,
     proof_of_rate,
-    proof_of_speedup,
-    proof_of_staleness,
     said,
+    told_of_speedup,
+    told_of_staleness,
 )
 from trainyard.papers.ledger import Measured
 
 YFCC = 97_000_000  # Amato et al., SISAP 2016: pictures of YFCC100M-HNfc6
+PCIE_BYTES_PER_S = 25e9  # assumed: what copies get of PCIe 4.0 x16, 31.5 GB/s
 PIM: tuple[System, ...] = ("PIM-Opt", "DIRECT")
 
 
@@ -50,6 +55,25 @@ def epoch_j(name: System, workload: Workload) -> float:
     return one_gpu(workload)[1] if name == "A100" else sum(epoch_joules(name, workload).values())
 
 
+def fed_s(workload: Workload) -> float:
+    """An epoch on one A100 whose samples come over PCIe, while it computes."""
+    return max(one_gpu(workload)[0], epoch_bytes(workload) / PCIE_BYTES_PER_S)
+
+
+def epoch_bytes(workload: Workload) -> int:
+    step = workload.step
+    taken = sum(one.bytes for one in step.tensors if one.role in (Role.INPUT, Role.TARGET) and one.view_of is None)
+    return workload.samples * taken // step.batch
+
+
+def told_of_feeding() -> str:
+    return (
+        f"the epoch's {epoch_bytes(LINEAR) / 1e9:.1f} GB exceed the board's {A100.dram_capacity_bytes / 1e9:.0f}: fed over PCIe 4 "
+        f"x16 at {PCIE_BYTES_PER_S / 1e9:.0f} GB/s it takes {fed_s(LINEAR):.2f} s and DIRECT is "
+        f"{fed_s(LINEAR) / epoch_s('DIRECT', LINEAR):.2f} times as fast"
+    )
+
+
 def _time_linear() -> Measured:
     found = [epoch_s(name, LINEAR) for name in SYSTEMS]
     share = YFCC / LINEAR.samples
@@ -58,7 +82,7 @@ def _time_linear() -> Measured:
         note=f"{LINEAR.samples:,} samples, {LINEAR.steps:.0f} steps, what PIM-Opt's 2048 DPUs hold; all {YFCC / 1e6:.0f} million "
         f"of YFCC100M would not fit them and take {slashed([share * one for one in found], 1)} s. PIM-Opt as Eq. 1 transfers: "
         f"{epoch_s('PIM-Opt, Eq. 1', LINEAR):.0f} s. One A100 with batches of {LINEAR.gpu_batch}; with 8 it starts kernels all "
-        f"the time: {one_gpu(LINEAR, 8)[0]:.0f} s",
+        f"the time: {one_gpu(LINEAR, 8)[0]:.0f} s. Samples are in its memory here; {told_of_feeding()}",
     )
 
 
@@ -102,7 +126,8 @@ def _energy_cut() -> Measured:
     return Measured(
         [host, gpu],
         note=f"means of the two workloads: {listed(found, 1)}. Time falls by {slashed(times, 1)} %: what is saved is the power of "
-        "DPUs that wait, and the host's. The paper's joules are its seconds times a constant",
+        "DPUs that wait, and the host's. The paper's joules over its seconds are the same within "
+        f"{100 * max(apart(*powers(one.name)[:2]) for one in WORKLOADS):.1f} % for PIM-Opt and DIRECT",
     )
 
 
@@ -122,9 +147,8 @@ def _staleness_cut() -> Measured:
     host, gpu = (sum(cut(age[column], age[1]) for age in ages.values()) / 2 for column in (0, 2))
     return Measured(
         [host, gpu],
-        verdict="contradicted",
-        proof=proof_of_staleness(),
-        note=f"ours of ages, means of the two workloads: below 0, older. Exchange latency falls by {listed(waits, 1)} %",
+        note=f"ours of ages, means of the two workloads: below 0, older. Exchange latency falls by {listed(waits, 1)} %. Two "
+        f"readings: {told_of_staleness()}",
     )
 
 
@@ -133,9 +157,8 @@ def _speedup() -> Measured:
     serial = [epoch_s("PIM-Opt, Eq. 1", one) / epoch_s("DIRECT", one) for one in WORKLOADS]
     return Measured(
         ratios,
-        verdict="contradicted",
-        proof=proof_of_speedup(),
-        note=f"ours, which is the ratio of our efficiencies; over PIM-Opt as Eq. 1 transfers {slashed(serial, 0)}",
+        note=f"ours is the ratio of our efficiencies too; over PIM-Opt as Eq. 1 transfers {slashed(serial, 0)}. In the paper "
+        f"{told_of_speedup()}",
     )
 
 
@@ -143,7 +166,8 @@ def _speedup_gpu() -> Measured:
     return Measured(
         [epoch_s("A100", one) / epoch_s("DIRECT", one) for one in WORKLOADS],
         note=f"{UNITS} DPUs against one A100 (batch {LINEAR.gpu_batch} and {RESNET18.gpu_batch}); with batches of 8 and 32 "
-        f"{slashed([one_gpu(one, batch)[0] / epoch_s('DIRECT', one) for one, batch in ((LINEAR, 8), (RESNET18, 32))])}",
+        f"{slashed([one_gpu(one, batch)[0] / epoch_s('DIRECT', one) for one, batch in ((LINEAR, 8), (RESNET18, 32))])}. "
+        f"Linear: {told_of_feeding()}",
     )
 
 
