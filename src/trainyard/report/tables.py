@@ -203,8 +203,11 @@ def _closing(result: Result, console: Console) -> None:
 
     if result.assumptions:
         console.print(Text("assumptions", "bold"))
-    for assumption in result.assumptions:
+    used = [assumption for assumption in result.assumptions if not assumption.idle]
+    for assumption in used:
         _say(console, lines.assumption_text(assumption), indent=2)
+    if len(used) < len(result.assumptions):
+        _say(console, f"{len(result.assumptions) - len(used)} more change nothing in this step", indent=2, style="dim")
     if result.notes:
         console.print(Text("notes", "bold"))
     for note in result.notes:
