@@ -167,7 +167,7 @@ def test_local_steps_in_seconds_are_those_of_the_picosecond_clock(step: int, red
     tau_ps = count * (step + reduce) + off
     rates = Rates(
         workers=1, cluster_size=1, step_s=(step * 1e-12,), reduce_s=reduce * 1e-12, exchange_s=0.0, update_s=0.0, token_s=0.0,
-        barrier_s=0.0, message_bytes=4, exchange_bytes=0, reduce_bytes=0,
+        message_bytes=4, exchange_bytes=0, reduce_bytes=0,
     )  # fmt: skip
     now, done = 0, 0
     while now <= tau_ps:

@@ -29,7 +29,7 @@ from trainyard.training.data import linear_problem
 
 DATA = linear_problem(samples=960, features=8, test_samples=200, noise=0.0)
 RATES = Rates(
-    workers=8, cluster_size=2, step_s=(1.0,), reduce_s=0.25, exchange_s=4.0, update_s=0.5, token_s=0.125, barrier_s=9.0,
+    workers=8, cluster_size=2, step_s=(1.0,), reduce_s=0.25, exchange_s=4.0, update_s=0.5, token_s=0.125,
     message_bytes=32, exchange_bytes=1000, reduce_bytes=80,
 )  # fmt: skip
 

@@ -189,7 +189,7 @@ def test_clusters_in_one_array_and_one_by_one_give_the_same_bits(
     algorithm: Direct, step_s: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates = Rates(
-        workers=12, cluster_size=3, step_s=step_s, reduce_s=0.0, exchange_s=0.25, update_s=0.0, token_s=0.125, barrier_s=0.0,
+        workers=12, cluster_size=3, step_s=step_s, reduce_s=0.0, exchange_s=0.25, update_s=0.0, token_s=0.125,
         message_bytes=24, exchange_bytes=0, reduce_bytes=0,
     )  # fmt: skip
     together = run(algorithm, rates=rates, shards="feature")

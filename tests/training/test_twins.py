@@ -365,7 +365,6 @@ def run_both(case: dict[str, Any]) -> None:
         exchange_s=case["exchange_s"],
         update_s=case["update_s"],
         token_s=case["token_s"],
-        barrier_s=0.0,
         message_bytes=12,
         exchange_bytes=100,
         reduce_bytes=10,

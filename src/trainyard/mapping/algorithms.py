@@ -210,7 +210,6 @@ class Rates:
     """One worker's exchange with the centre (ElasticAveraging), or all workers' with their two neighbours (DecentralizedSgd)."""
     token_s: float
     """What a token adds from one holder to the next, entering a round included; nothing else is done while it is held."""
-    barrier_s: float
     message_bytes: int
     """Of one model or gradient."""
     exchange_bytes: int

@@ -10,7 +10,7 @@ goes between clusters through the host, and an algorithm other than `Direct` has
 |------------------|-----------------------|---------------------------------------------------------------------------------|
 | Direct           | AGAUs reduce clusters | clusters enter by token, CrossbarReduce, broadcast to all DPUs                  |
 | DecentralizedSgd |                       | every DPU sends its model to its two neighbours                                 |
-| ElasticAveraging |                       | DPU after DPU: its model to the centre, and the centre's back; nobody waits      |
+| ElasticAveraging |                       | DPU after DPU: its model to the centre, and the centre's back; nobody waits     |
 | any other        |                       | AGAUs reduce clusters, CrossbarReduce, broadcast to all DPUs, a barrier         |
 """
 
@@ -115,7 +115,6 @@ class HostMediated(Pim):
             exchange_s=exchange_s,
             update_s=exchange_s,
             token_s=0.0,
-            barrier_s=0.0,
             message_bytes=size,
             exchange_bytes=0 if act is None else self._all_bytes(act),
             reduce_bytes=0,
@@ -328,16 +327,15 @@ class DpuToDpu(Pim):
 
         Each DPU gets its part of the mean, which the cluster then gathers.
         """
-        group, crossbar = self.dpus_per_cluster, self.crossbar
-        part = -(-size_bytes // group)
-        act = self._host_act("exchange", self.host.exchange(self.dpus, part, transfers="rank_parallel", broadcast=False))
-        spread = software_sums.gather(crossbar, size_bytes, group, analytic=self.fidelity == "analytic")
-        for moved, done in (*((part, sums) for part in inside), (spread, {})):
-            if moved is not None:
-                more = self._act("exchange", moved, done, {})
-                act = replace(
-                    act, ps=act.ps + more.ps, energy=_added(act.energy, more.energy), traffic=_added(act.traffic, more.traffic)
-                )
+        group = self.dpus_per_cluster
+        through = self.host.exchange(self.dpus, -(-size_bytes // group), transfers="rank_parallel", broadcast=False)
+        spread = software_sums.gather(self.crossbar, size_bytes, group, analytic=self.fidelity == "analytic")
+        act = self._host_act("exchange", through)
+        for moved, done in (*((one, sums) for one in inside), (spread, {})):
+            more = self._act("exchange", moved, done, {})
+            act = replace(
+                act, ps=act.ps + more.ps, energy=_added(act.energy, more.energy), traffic=_added(act.traffic, more.traffic)
+            )
         return act
 
     def _tokens(self) -> dict[str, Any]:
@@ -431,7 +429,6 @@ class DpuToDpu(Pim):
             exchange_s=exchange_s,
             update_s=exchange_s,
             token_s=token_s,
-            barrier_s=0.0 if dsc is None else dsc.barrier_s(self.clusters),
             message_bytes=self.message_bytes(step),
             exchange_bytes=0 if exchange is None else self._all_bytes(exchange),
             reduce_bytes=0 if reduce is None else sum(reduce.traffic.values()) * self.clusters,

@@ -287,7 +287,7 @@ class Rounds:
 
     def _in_turn(self, number: int) -> Script:
         exchange = self.acts["exchange"]
-        while self._goes_on(number):
+        while self._goes_on:
             for _ in range(self.local_steps[number]):
                 yield from self._local_step(number)
             if exchange is not None:
@@ -297,7 +297,7 @@ class Rounds:
     def _literal(self, number: int) -> Script:
         algorithm, exchange = self.algorithm, self.acts["exchange"]
         assert isinstance(algorithm, Direct)
-        while self._goes_on(number):
+        while self._goes_on:
             yield from self._local_step(number)
             if exchange is None or not self._stale(number, algorithm):
                 continue
@@ -312,7 +312,8 @@ class Rounds:
             if self.desk is not None:
                 yield from self._give_token(number)
 
-    def _goes_on(self, number: int) -> bool:
+    @property
+    def _goes_on(self) -> bool:
         """Until everybody has done its rounds: nobody stands still before the last has."""
         return any(done < LITERAL_ROUNDS * steps for done, steps in zip(self.steps_done, self.local_steps, strict=True))
 

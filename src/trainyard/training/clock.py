@@ -54,7 +54,6 @@ def unit_rates(algorithm: Algorithm, parameters: int, workers: int, cluster_size
         exchange_s=0.0,
         update_s=0.0,
         token_s=0.0,
-        barrier_s=0.0,
         message_bytes=message,
         exchange_bytes=groups * (sent + received) if groups > 1 else 0,
         reduce_bytes=2 * workers * message if clustered and cluster_size > 1 else 0,
