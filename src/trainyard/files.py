@@ -1,12 +1,16 @@
-"""Writing files whole or not at all, and reading them with errors a user understands."""
+"""Writing files whole or not at all, reading them with errors a user understands, and where kept results lie."""
 
 from __future__ import annotations
 
+import hashlib
 import os
+import platform
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from trainyard.errors import BadInput
@@ -63,3 +67,32 @@ def read_text(path: str | os.PathLike[str], what: str = "file") -> str:
         raise BadInput(f"{what} {path} is not text") from None
     except OSError as error:
         raise BadInput(f"cannot read {what} {path}: {error.strerror or error}") from None
+
+
+def cache_folder() -> Path:
+    """Where what was computed before is kept: `$TRAINYARD_CACHE`, or `trainyard` in the user's cache folder.
+
+    Nothing in it is needed; it may be deleted at any time.
+    """
+    if given := os.environ.get("TRAINYARD_CACHE"):
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard"
+
+
+@cache
+def source_digest() -> str:
+    """Of every file of the package, and of the versions that its numbers rest on: what another program may have computed otherwise.
+
+    >>> len(source_digest())
+    64
+    """
+    found = hashlib.sha256(platform.python_version().encode())
+    for name in ("numpy", "numba", "torch"):
+        with suppress(PackageNotFoundError):
+            found.update(f"{name} {version(name)}\n".encode())
+    root = Path(__file__).parent
+    for path in sorted(root.rglob("*"), key=lambda path: path.relative_to(root).as_posix()):
+        if path.is_file() and path.suffix not in (".pyc", ".nbi", ".nbc"):
+            found.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode())
+            found.update(path.read_bytes())
+    return found.hexdigest()

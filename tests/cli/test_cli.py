@@ -115,7 +115,7 @@ def test_whatif(trainyard: Run, topology: str, monkeypatch: pytest.MonkeyPatch) 
     assert "no machine yet" in in_one_line(trainyard("whatif", "direct")[2])
 
 
-@pytest.mark.parametrize("kind", cli.KINDS)
+@pytest.mark.parametrize("kind", cli.names.KINDS)
 def test_list(trainyard: Run, kind: str) -> None:
     code, out, _ = trainyard("list", kind, "--json", "-")
     assert code == 0
@@ -129,7 +129,7 @@ def test_list(trainyard: Run, kind: str) -> None:
 
 def test_list_everything(trainyard: Run) -> None:
     found = json.loads(trainyard("list", "--json", "-")[1])
-    assert tuple(found) == cli.KINDS
+    assert tuple(found) == cli.names.KINDS
     assert "npu" in found["machines"]
     assert "resnet50" in found["models"]
     assert "did you mean 'machines'" in in_one_line(trainyard("list", "machine")[2])
@@ -201,7 +201,7 @@ def test_a_failing_experiment_is_exit_code_1(trainyard: Run, monkeypatch: pytest
     def broken() -> ledger.Measured:
         raise RuntimeError("fell over")
 
-    monkeypatch.setattr(ledger, "_experiments", lambda paper: {"igo.small.all": broken})
+    monkeypatch.setattr(ledger, "experiments", lambda paper: {"igo.small.all": broken})
     code, out, err = trainyard("reproduce", "igo", "--json", "-")
     assert code == 1
     assert next(row for row in json.loads(out) if row["id"] == "igo.small.all")["verdict"] == "off"
@@ -321,7 +321,7 @@ def test_interruption_is_130(trainyard: Run, monkeypatch: pytest.MonkeyPatch) ->
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_step", interrupted)
+    monkeypatch.setattr("trainyard.cli.given.step_of", interrupted)
     code, _, err = trainyard("run", "resnet50", "--on", "npu")
     assert code == 130
     in_one_line(err)
@@ -331,7 +331,7 @@ def test_a_fault_of_ours_is_code_1_and_debug_shows_it(trainyard: Run, monkeypatc
     def faulty(*_: Any, **__: Any) -> None:
         raise KeyError("nothing")
 
-    monkeypatch.setattr(cli, "_step", faulty)
+    monkeypatch.setattr("trainyard.cli.given.step_of", faulty)
     code, _, err = trainyard("run", "resnet50", "--on", "npu")
     assert code == 1
     assert "a fault of trainyard" in in_one_line(err)

@@ -140,7 +140,7 @@ def test_a_failing_experiment_is_off_and_says_why(monkeypatch: pytest.MonkeyPatc
     def broken() -> Measured:
         raise ZeroDivisionError("no cycles")
 
-    monkeypatch.setattr(ledger, "_experiments", lambda paper: {"igo.small.all": broken})
+    monkeypatch.setattr(ledger, "experiments", lambda paper: {"igo.small.all": broken})
     row = next(row for row in ledger.walk("igo") if row.id == "igo.small.all")
     assert (row.verdict, row.failed, row.note) == ("off", True, "error: ZeroDivisionError: no cycles")
 

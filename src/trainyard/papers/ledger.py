@@ -191,8 +191,8 @@ def select(paper: str | None = None, figure: str | None = None) -> tuple[Claim, 
     pattern = _figure_pattern(figure)
     chosen = tuple(claim for claim in found if pattern.search(claim.where))
     if not chosen:
-        drawn = any(map(pattern.search, _drawn(paper))) if paper else False
-        where = f"it is drawn with all: trainyard reproduce {paper} --html page.html" if drawn else ""
+        is_drawn = any(map(pattern.search, drawn(paper))) if paper else False
+        where = f"it is drawn with all: trainyard reproduce {paper} --html page.html" if is_drawn else ""
         raise BadInput(
             f"no claim of {paper or 'any paper'} names {figure!r}; "
             + (where or f"`trainyard reproduce {paper or ''}`".rstrip() + " shows all")
@@ -213,7 +213,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Callable[[], go.Figure]]:
     """The figures of the one paper that all rows are of: all where all its claims are there, else those that the rows name."""
     listed = {row.claim.paper for row in rows}
     paper = next(iter(listed), "")
-    found = _drawn(paper) if len(listed) == 1 else {}
+    found = drawn(paper) if len(listed) == 1 else {}
     if not found:
         return {}
     if {row.id for row in rows} == {claim.id for claim in select(paper)}:
@@ -223,7 +223,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Callable[[], go.Figure]]:
     return {name: found[name] for name, each in named.items() if test(each)}
 
 
-def _drawn(paper: str) -> Mapping[str, Callable[[], go.Figure]]:
+def drawn(paper: str) -> Mapping[str, Callable[[], go.Figure]]:
     """All figures of a paper by their names, those that no claim names included."""
     offered = getattr(import_module(MODULES[paper]), "figures", None) if paper in MODULES else None
     found: Mapping[str, Callable[[], go.Figure]] = offered() if offered else {}
@@ -241,21 +241,28 @@ def walk(
     paper: str | None = None,
     figure: str | None = None,
     progress: Callable[[int, int, str], None] | None = None,
+    *,
+    recall: Callable[[str], Measured | None] | None = None,
+    keep: Callable[[str, Measured], None] | None = None,
 ) -> list[Row]:
-    """One row for each claim, in the papers' order; an experiment that fails is `off`, its error the note."""
+    """One row for each claim, in the papers' order; an experiment that fails is `off`, its error the note.
+
+    What `recall` knows of a claim is not measured again; what was measured is given to `keep`.
+    """
     chosen = select(paper, figure)
-    found = {name: _experiments(name) for name in dict.fromkeys(claim.paper for claim in chosen)}
+    found = {name: experiments(name) for name in dict.fromkeys(claim.paper for claim in chosen)}
     rows = []
     for number, claim in enumerate(chosen):
         if progress is not None:
             progress(number, len(chosen), claim.id)
-        rows.append(_row(claim, found[claim.paper].get(claim.id)))
+        rows.append(_row(claim, found[claim.paper].get(claim.id), recall, keep))
     if progress is not None:
         progress(len(chosen), len(chosen), "")
     return rows
 
 
-def _experiments(paper: str) -> Mapping[str, Callable[[], Measured]]:
+def experiments(paper: str) -> Mapping[str, Callable[[], Measured]]:
+    """A paper's experiments by the claims they answer."""
     offered = getattr(import_module(MODULES[paper]), "experiments", None) if paper in MODULES else None
     if offered is None:
         return {}
@@ -267,12 +274,22 @@ def _experiments(paper: str) -> Mapping[str, Callable[[], Measured]]:
     return found
 
 
-def _row(claim: Claim, experiment: Callable[[], Measured] | None) -> Row:
+def _row(
+    claim: Claim,
+    experiment: Callable[[], Measured] | None,
+    recall: Callable[[str], Measured | None] | None = None,
+    keep: Callable[[str, Measured], None] | None = None,
+) -> Row:
     if experiment is None:
         verdict: Verdict = "context" if claim.use == "context" else "not yet"
         return Row(id=claim.id, paper=claim.value, ours=None, ratio=None, verdict=verdict, note=claim.conflict, claim=claim)
     try:
-        return judge(claim, experiment())
+        known = recall(claim.id) if recall is not None else None
+        measured = known or experiment()
+        row = judge(claim, measured)
+        if keep is not None and known is None:
+            keep(claim.id, measured)
+        return row
     except Exception as error:  # one broken experiment must not hide the other claims; the exit code says so
         note = f"error: {type(error).__name__}: {error}"
         return Row(id=claim.id, paper=claim.value, ours=None, ratio=None, verdict="off", note=note, claim=claim, failed=True)

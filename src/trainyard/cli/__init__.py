@@ -1,0 +1,95 @@
+"""The command line. Every error of a user is one line on stderr and exit code 2; `--json -` prints nothing but JSON on stdout.
+
+Heavy imports stay inside the commands: `trainyard --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from trainyard import terminal
+from trainyard._version import VERSION
+from trainyard.cli import names, record, reproduce, running, whatif
+from trainyard.errors import TrainyardError
+
+app = typer.Typer(
+    help="Run one training step of your PyTorch model on an accelerator that does not exist yet.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120},
+)
+
+
+INTERRUPTED = 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The program: its exit code is 0, 1 (an experiment failed, or a bug), 2 (the user can mend it) or 130 (interrupted)."""
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    debug = "--debug" in words
+    terminal.speak_plainly()
+    try:
+        code = app([word for word in words if word != "--debug"], prog_name="trainyard", standalone_mode=False)
+        sys.stdout.flush()
+        if code == INTERRUPTED:  # typer has caught it
+            raise KeyboardInterrupt
+        return code if isinstance(code, int) else 0
+    except KeyboardInterrupt:
+        return _fail("interrupted", INTERRUPTED)
+    except (BrokenPipeError, SystemExit) as end:
+        if isinstance(end, BrokenPipeError) or isinstance(end.__context__, BrokenPipeError):  # typer and rich end with the latter
+            terminal.close_stdout()
+            return 0  # `trainyard list | head`: what was read is enough
+        return _fail(f"a function of yours ended the program with exit({end.code})", 2)
+    except Exception as error:
+        if debug:
+            raise
+        return _fail(*_reason(error))
+
+
+def _reason(error: Exception) -> tuple[str, int]:
+    """What to say of an error, and the exit code."""
+    if isinstance(error, TrainyardError):
+        cause = error.__cause__
+        without_torch = isinstance(cause, ModuleNotFoundError) and cause.name == "torch"
+        return f"{error}: pip install 'trainyard[torch]'" if without_torch else str(error), 2
+    if isinstance(error, typer.Abort):
+        return "interrupted", INTERRUPTED
+    if callable(usage := getattr(error, "format_message", None)):
+        return usage() or "what to do? see trainyard --help", 2
+    if isinstance(error, OSError) and error.filename is None:  # files have been named by whoever opened them
+        terminal.close_stdout()
+        return f"cannot write to stdout: {error.strerror or error}", 2
+    if isinstance(error, OverflowError):
+        return f"a size of the workload or the machine is too large to count with ({error})", 2
+    return f"{type(error).__name__}: {error} (a fault of trainyard; --debug shows where)", 1
+
+
+def _fail(message: str, code: int) -> int:
+    print(f"trainyard: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"trainyard {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and end.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
+) -> None:
+    pass
+
+
+for _command in (running.run, running.compare, running.explain, whatif.whatif, reproduce.reproduce):
+    app.command()(_command)
+app.command(name="list")(names.list_names)
+app.command()(names.show)
+app.command()(record.record)

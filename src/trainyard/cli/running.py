@@ -1,0 +1,162 @@
+"""`run`, `compare`, `explain`: a step on machines."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from trainyard.cli import given
+from trainyard.cli.given import Asked
+from trainyard.cli.options import (
+    Axis,
+    Batch,
+    Dpus,
+    Forward,
+    Html,
+    Json,
+    Machine,
+    MasksAt,
+    Parallel,
+    Settings,
+    Top,
+    Training,
+    Workload,
+    Zeros,
+    writable,
+)
+from trainyard.errors import BadInput
+from trainyard.terminal import progress, say, write_json
+
+
+def run(
+    workload: Workload,
+    on: Machine,
+    batch: Batch = None,
+    parallel: Parallel = None,
+    dpus: Dpus = None,
+    algorithm: Training = None,
+    masks: Zeros = None,
+    at: MasksAt = None,
+    inference: Forward = False,
+    settings: Settings = None,
+    json_path: Json = None,
+    html: Html = None,
+    perfetto: Annotated[str | None, typer.Option(callback=writable, help="Write a gzipped timeline for ui.perfetto.dev.")] = None,
+    csv: Annotated[str | None, typer.Option(callback=writable, help="Write the rows as CSV.")] = None,
+    parquet: Annotated[str | None, typer.Option(callback=writable, help="Write the rows as Parquet.")] = None,
+    by: Axis = "layer",
+    top: Top = 20,
+    explain: Annotated[
+        str | None, typer.Option(help="Explain one layer: what binds it, what more of each resource is worth.")
+    ] = None,
+    ranged: Annotated[bool, typer.Option("--range/--no-range", help="The headline's range over the open assumptions.")] = True,
+) -> None:
+    """Run a training step on a machine.
+
+    Time, energy, traffic and memory, by layer and phase.
+    """
+    given.require_axis(by)
+    asked = Asked(
+        workload=workload,
+        batch=batch,
+        parallel=parallel,
+        dpus=dpus,
+        algorithm=algorithm,
+        masks=masks,
+        at=at,
+        inference=inference,
+        settings=settings,
+    )
+    (result,) = asked.results([given.one_machine(on)], ranged=ranged)
+    if html is not None:
+        result.to_html(html, ranged=ranged)
+        say(f"wrote {html}")
+    for path, write in ((perfetto, result.to_perfetto), (csv, result.to_csv), (parquet, result.to_parquet)):
+        if path is not None:
+            write(path)
+            say(f"wrote {path}")
+    if json_path is not None:
+        write_json(result.as_dict(), json_path)
+    if json_path != "-":
+        if explain is None:
+            result.table(by=by, top=top, ranged=ranged)  # type: ignore[arg-type]  # checked above
+        else:
+            print(result.explain(explain))
+
+
+def compare(
+    workload: Workload,
+    on: Annotated[str, typer.Option("--on", help="Machines, separated by commas: tpu,npu(dram=75 GB/s),h200.", show_default=False)],
+    batch: Batch = None,
+    parallel: Parallel = None,
+    dpus: Dpus = None,
+    algorithm: Training = None,
+    masks: Zeros = None,
+    at: MasksAt = None,
+    inference: Forward = False,
+    settings: Settings = None,
+    json_path: Json = None,
+    html: Html = None,
+) -> None:
+    """Run the same step on several machines."""
+    from trainyard.machines import split
+    from trainyard.runs import Comparison
+
+    asked = Asked(
+        workload=workload,
+        batch=batch,
+        parallel=parallel,
+        dpus=dpus,
+        algorithm=algorithm,
+        masks=masks,
+        at=at,
+        inference=inference,
+        settings=settings,
+    )
+    results = Comparison(asked.results(split(on)))
+    if json_path is not None:
+        write_json([result.as_dict() for result in results], json_path)
+    if html is None and json_path == "-":
+        return
+    with progress() as step_to:
+        results = Comparison(given.with_range(result, step_to) for result in results)
+    if html is not None:
+        results.to_html(html)
+        say(f"wrote {html}")
+    if json_path != "-":
+        results.table()
+
+
+def explain(
+    workload: Workload,
+    layer: Annotated[str, typer.Argument(help="A layer of it; the whole step by default.")] = "",
+    on: Machine = "",
+    batch: Batch = None,
+    parallel: Parallel = None,
+    masks: Zeros = None,
+    at: MasksAt = None,
+    inference: Forward = False,
+    settings: Settings = None,
+    html: Annotated[str | None, typer.Option(callback=writable, help="Write a paper's walk-through as a drawing.")] = None,
+) -> None:
+    """Say what a step or a layer waits for.
+
+    And what the next 10 % of each resource is worth. Of a paper (explain tensordash): its mechanism at work, cycle by cycle.
+    """
+    from trainyard.papers import ledger
+
+    if workload in ledger.papers() and not on:
+        text, drawing = ledger.walkthrough(workload, layer)
+        if html is not None:
+            drawing().write_html(html, include_plotlyjs=True)
+            say(f"wrote {html}")
+        print(text)
+        return
+    if html is not None:
+        raise BadInput(
+            f"--html draws a paper's walk-through; for a report: trainyard run {workload} --on {on or 'MACHINE'} --html {html}"
+        )
+    asked = Asked(workload=workload, batch=batch, parallel=parallel, masks=masks, at=at, inference=inference, settings=settings)
+    (result,) = asked.results([given.one_machine(on)])
+    print(result.explain(layer))

@@ -1,0 +1,133 @@
+"""What is kept of the ledger: read again exactly, tied to the program that wrote it, and never in the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard import files
+from trainyard.papers import kept, ledger
+from trainyard.papers.kept import Notebook
+from trainyard.papers.ledger import Measured
+
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+values = numbers | st.lists(numbers, min_size=1, max_size=4).map(tuple)
+measurements = st.one_of(
+    st.builds(Measured, values, note=st.text(max_size=20), printed=st.none() | values),
+    st.builds(Measured, values, verdict=st.just("contradicted"), proof=st.text(min_size=1, max_size=20)),
+)
+
+
+def same(a: Measured, b: Measured | None) -> bool:
+    def listed(value: object) -> object:
+        return list(value) if isinstance(value, tuple | list) else value
+
+    return b is not None and all(listed(getattr(a, name)) == listed(getattr(b, name)) for name in Measured.__slots__)
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=8), measurements, max_size=4))
+def test_a_notebook_gives_back_what_it_was_given(tmp_path_factory: pytest.TempPathFactory, found: dict[str, Measured]) -> None:
+    path = tmp_path_factory.mktemp("notebook") / "n.json"
+    notebook = Notebook(path)
+    for claim, measured in found.items():
+        notebook.keep(claim, measured)
+    notebook.save()
+    again = Notebook(path)
+    assert all(same(measured, again.measured(claim)) for claim, measured in found.items())
+    assert again.measured("unknown claim") is None
+
+
+class Counted:
+    """An experiment that says how often it ran."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def __call__(self) -> Measured:
+        self.runs += 1
+        return Measured(2.0, "a note")
+
+
+@pytest.fixture
+def experiment(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    found = Counted()
+    monkeypatch.setattr(ledger, "experiments", lambda paper: {"igo.small.all": found} if paper == "igo" else {})
+    return found
+
+
+def test_an_experiment_runs_once_and_again_only_when_asked(experiment: Counted) -> None:
+    assert kept.rows("igo") is None
+    first = kept.walk("igo")
+    assert experiment.runs == 1
+    assert kept.walk("igo") == first
+    assert kept.rows("igo") == first
+    assert experiment.runs == 1
+    assert kept.walk("igo", anew=True) == first
+    assert experiment.runs == 2
+
+
+def test_another_program_measures_for_itself(experiment: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept.walk("igo")
+    monkeypatch.setattr(kept, "source_digest", lambda: "0" * 64)
+    kept.walk("igo")
+    assert experiment.runs == 2
+
+
+def test_what_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+
+    def broken() -> Measured:
+        runs.append(1)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(ledger, "experiments", lambda paper: {"igo.small.all": broken})
+    kept.walk("igo")
+    kept.walk("igo")
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"measured": 3, "figures": {}}', '{"measured": {"igo.small.all": {"a": 1}}, "figures": {}}']
+)
+def test_a_damaged_notebook_is_no_notebook(experiment: Counted, content: str) -> None:
+    path = Notebook().path
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    kept.walk("igo")
+    assert experiment.runs == 1
+    assert json.loads(path.read_text())["measured"]["igo.small.all"]["value"] == 2.0
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(
+    experiment: Counted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "file"))
+    kept.walk("igo")
+    kept.walk("igo")
+    assert experiment.runs == 2
+
+
+def test_only_the_last_notebooks_stay(tmp_path: Path) -> None:
+    for number in range(kept.NOTEBOOKS + 3):
+        notebook = Notebook(tmp_path / f"{number}.json")
+        notebook.keep("a", Measured(1.0))
+        notebook.save()
+    assert len(list(tmp_path.glob("*.json"))) == kept.NOTEBOOKS
+
+
+def test_the_digest_sees_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(files, "__file__", str(tmp_path / "files.py"))
+    digests = set()
+    for content in ("a", "b"):
+        (tmp_path / "claims.toml").write_text(content)
+        digests.add(files.source_digest.__wrapped__())
+    (tmp_path / "new.py").write_text("")
+    digests.add(files.source_digest.__wrapped__())
+    (tmp_path / "new.pyc").write_text("compiled")
+    digests.add(files.source_digest.__wrapped__())
+    assert len(digests) == 3
