@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from trainyard.machines import machine
     from trainyard.mapping import algorithms
     from trainyard.results import Result
-    from trainyard.runs import compare, run, whatif
+    from trainyard.runs import compare, run
+    from trainyard.weighing import whatif
     from trainyard.workloads import zoo
     from trainyard.workloads.capture import capture
     from trainyard.workloads.generated import generated_masks
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _HOME = {
     "capture": "trainyard.workloads.capture", "record_masks": "trainyard.workloads.recording", "Masks": "trainyard.workloads.masks",
     "generated_masks": "trainyard.workloads.generated",
-    "run": "trainyard.runs", "compare": "trainyard.runs", "whatif": "trainyard.runs",
+    "run": "trainyard.runs", "compare": "trainyard.runs", "whatif": "trainyard.weighing",
     "measure": "trainyard.live.measure", "machine": "trainyard.machines",
     "Accelerator": "trainyard.devices", "Gpu": "trainyard.devices",
     "Result": "trainyard.results", "TrainyardError": "trainyard.errors",

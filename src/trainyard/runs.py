@@ -1,4 +1,4 @@
-"""Run a step on a machine, compare machines, and ask what each assumption is worth.
+"""Run a step on a machine, and compare machines.
 
 Name the machine, let its system make a plan, run the plan on the clock, book the time to ops, keep the way back.
 (The file is not called run.py: `trainyard.run` is the function.)
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from trainyard.errors import BadInput, TrainyardError
+from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Device, Masks, Step, System, assumptions_of
 from trainyard.results import Peaks, Result, booked
 from trainyard.timeline import Timeline
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainyard.ir.plan import Plan
 
 Machine = str | Device | System
+METRICS = ("time_s", "energy_j", "samples_per_s", "cycles", "array_cycles")
 Told = Callable[[int, int], None]
 """Who wants to know how many runs of how many are done."""
 
@@ -225,46 +226,27 @@ class Worth:
     before: float
     after: float
     error: str = ""
+    kind: Literal["assumption", "parameter"] = "assumption"
 
     @property
     def change(self) -> float:
         """Relative change of the metric."""
-        return self.after / self.before - 1.0
+        return self.after / self.before - 1.0 if self.before else 0.0
+
+    @property
+    def size(self) -> float:
+        """By how much the metric moves, up or down, as a share; of a metric that is 0, by how much at all."""
+        return abs(self.change) if self.before else abs(self.after)
 
 
-def whatif(workload: Step | str, on: Machine, *, metric: str = "time_s", told: Told = silent, **options: Any) -> list[Worth]:
-    """Every open assumption of a machine against each of its alternatives, one at a time, the most valuable first."""
-    result = run(workload, on, **options)
-    return sorted(worths(result, metric, told), key=lambda worth: -abs(worth.change))
-
-
-def worths(result: Result, metric: str = "time_s", told: Told = silent) -> Iterator[Worth]:
-    """Nothing is run for what cannot change the metric."""
-    before, rerun = _metric(result, metric), result.rerun
-    unknown = [(a, other) for a in result.assumptions if a.open and rerun is not None for other in a.alternatives]
-    total, done = sum(assumption.changes(metric) for assumption, _ in unknown), 0
-    for assumption, alternative in unknown:
-        after, error = before, ""
-        if assumption.changes(metric) and rerun is not None:
-            told(done, total)
-            try:
-                after = _metric(rerun({assumption.path: alternative}), metric)
-            except TrainyardError as problem:
-                error = str(problem)
-            done += 1
-        yield Worth(
-            name=assumption.name,
-            meaning=assumption.meaning,
-            value=assumption.value,
-            alternative=alternative,
-            before=before,
-            after=after,
-            error=error,
-        )
-
-
-def _metric(result: Result, metric: str) -> float:
-    value = getattr(result, metric, None)
+def metric_of(result: Result, metric: str) -> float:
+    """A number of a result by its name, or by its name and a key: `time_s`, `traffic_bytes.dram`, `peak_memory_bytes.dram`."""
+    name, _, key = metric.partition(".")
+    value = getattr(result, name, None)
+    if key and isinstance(value, Mapping):
+        if key not in value:
+            raise UnknownName(f"key of {name}", key, map(str, value), where="metric")
+        value = value[key]
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise BadInput(f"unknown metric {metric!r} (known: time_s, energy_j, samples_per_s, cycles, array_cycles)")
+        raise BadInput(f"unknown metric {metric!r} (known: {', '.join(METRICS)}, traffic_bytes.LEVEL, peak_memory_bytes.POOL)")
     return float(value)

@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from trainyard.runs import Worth
+    from trainyard.weighing import Pair, Weighed
 
-WIDTHS = {"ratio": 5, "verdict": 12, "before": 7, "after": 7, "change": 7}
+WIDTHS = {"ratio": 5, "verdict": 12, "before": 7, "after": 7, "worth": 7, "together": 8, "interaction": 11}
 """Columns that are never broken over lines."""
 MOMENT_S = 1.0
 """What is done sooner needs no bar."""
-NUMBERS = ("paper", "ours", "ratio", "before", "after", "change")
+NUMBERS = ("paper", "ours", "ratio", "before", "after", "worth", "together", "interaction")
+TOP = 25
+"""Rows of a table of worths."""
 
 
 # fmt: off
@@ -121,42 +124,85 @@ def table_of(*columns: str) -> Table:
     return table
 
 
-def tell_worths(worths: Sequence[Worth], title: str, metric: str, json_path: str | None) -> None:
-    """As JSON where a file is named, and as a table unless stdout is for JSON alone."""
-    if json_path is not None:
-        write_json([worth_as_dict(worth) for worth in worths], json_path)
-    if json_path != "-":
-        show_worths(worths, title, metric)
+def show_weighed(weighed: Weighed, top: int = TOP) -> None:
+    """What each change does to the metric, the most valuable first; what moves nothing is counted; then what pairs do together."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    console.print(Text(f"{weighed.title}: what each assumption and parameter is worth in {weighed.metric}", "bold"))
+    moving = [worth for worth in weighed if worth.size and not worth.error]
+    if not moving:
+        console.print("nothing that was changed moves it" if weighed else "no open assumptions")
+    if moving:
+        _table_of_worths(moving[:top], weighed.metric)
+    told = (
+        (len(moving) - top, "more move it less"),
+        (sum(not worth.size and not worth.error for worth in weighed), "move nothing"),
+        (sum(bool(worth.error) for worth in weighed), "cannot be made on this machine"),
+    )
+    if any(count > 0 for count, _ in told):
+        console.print(Text("  " + ", ".join(f"{count} {what}" for count, what in told if count > 0), "dim"))
+    meanings = {worth.name: worth.meaning for worth in moving[:top] if worth.kind == "assumption"}
+    for name, meaning in meanings.items():
+        console.print(Text(f"  {name}: ").append(meaning, "dim"), soft_wrap=True)
+    if weighed.pairs:
+        console.print(Text("two at a time: interaction is what both do beyond what each does alone", "bold"))
+        _table_of_pairs(weighed.pairs[:top])
 
 
-def show_worths(worths: Sequence[Worth], title: str, metric: str) -> None:
-    """What each alternative of each assumption does to the metric, the most valuable first."""
+def _table_of_worths(worths: Sequence[Worth], metric: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
     from trainyard.report.lines import value_text
 
-    console = Console()
-    console.print(Text(f"{title}: what each assumption is worth in {metric}", "bold"))
-    if not worths:
-        console.print("no open assumptions")
-        return
     unit = unit_of_field(metric) or ""
-    table = table_of("assumption", "value", "alternative", "before", "after", "change")
+    table = table_of("change", "value", "alternative", "before", "after", "worth")
     for worth in worths:
-        after, change = ("not modelled", "") if worth.error else (show(worth.after, unit), f"{100 * worth.change:+.1f} %")
         value, alternative = (value_text(worth.name, given) for given in (worth.value, worth.alternative))
-        texts = (worth.name, value, alternative, show(worth.before, unit), after, change)
+        texts = (worth.name, value, alternative, show(worth.before, unit), show(worth.after, unit), f"{100 * worth.change:+.1f} %")
         table.add_row(*map(Text, texts))
-    console.print(table)
-    notes = {worth.name: worth.meaning for worth in worths} | {worth.name: worth.error for worth in worths if worth.error}
-    for name, note in notes.items():
-        console.print(Text(f"  {name}: ").append(note, "dim"), soft_wrap=True)
+    Console().print(table)
+
+
+def _table_of_pairs(pairs: Sequence[Pair]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from trainyard.report.lines import changed_text
+
+    table = table_of("first", "second", "alone", "together", "interaction")
+    for pair in pairs:
+        alone = f"{100 * pair.first.change:+.1f} %, {100 * pair.second.change:+.1f} %"
+        together = ("not possible", "") if pair.error else (f"{100 * pair.change:+.1f} %", f"{100 * pair.interaction:+.1f} %")
+        table.add_row(*map(Text, (changed_text(pair.first), changed_text(pair.second), alone, *together)))
+    Console().print(table)
+
+
+def weighed_as_dict(weighed: Weighed) -> dict[str, Any]:
+    return {
+        "title": weighed.title,
+        "metric": weighed.metric,
+        "worths": [worth_as_dict(worth) for worth in weighed],
+        "pairs": [
+            {
+                "first": {"name": pair.first.name, "alternative": pair.first.alternative},
+                "second": {"name": pair.second.name, "alternative": pair.second.alternative},
+                "after": pair.after,
+                "change": pair.change,
+                "interaction": pair.interaction,
+                "error": pair.error,
+            }
+            for pair in weighed.pairs
+        ],
+    }
 
 
 def worth_as_dict(worth: Worth) -> dict[str, Any]:
     return {
         "name": worth.name,
+        "kind": worth.kind,
         "meaning": worth.meaning,
         "value": worth.value,
         "alternative": worth.alternative,

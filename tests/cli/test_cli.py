@@ -100,16 +100,29 @@ def test_compare(trainyard: Run, topology: str, tmp_path: Path) -> None:
     assert (tmp_path / "c.html").exists()
 
 
-def test_whatif(trainyard: Run, topology: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whatif(trainyard: Run, topology: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainyard.papers import ledger
 
     code, out, err = trainyard("whatif", topology, "--on", "spatial", "--json", "-")
     assert code == 0, err
-    rows = json.loads(out)
-    assert {"name", "value", "alternative", "before", "after", "change"} <= set(rows[0])
+    found = json.loads(out)
+    rows = found["worths"]
+    assert {"name", "kind", "value", "alternative", "before", "after", "change"} <= set(rows[0])
+    assert {row["kind"] for row in rows} == {"assumption", "parameter"}
     changes = [abs(row["change"]) for row in rows]
     assert changes == sorted(changes, reverse=True)
-    assert trainyard("whatif", topology, "--on", "spatial")[0] == 0
+    assert len(found["pairs"]) == 15  # of the six that matter most
+    code, out, _ = trainyard("whatif", topology, "--on", "spatial", "--only", "assumptions", "--pairs", "0", "--json", "-")
+    assert code == 0
+    assert not json.loads(out)["pairs"]
+    assert {row["kind"] for row in json.loads(out)["worths"]} == {"assumption"}
+    assert "did you mean 'parameters'" in in_one_line(trainyard("whatif", topology, "--on", "spatial", "--only", "parametres")[2])
+    assert "above 1" in in_one_line(trainyard("whatif", topology, "--on", "spatial", "--factor", "0.5")[2])
+    page = tmp_path / "w.html"
+    code, out, _ = trainyard("whatif", topology, "--on", "spatial", "--pairs", "2", "--html", str(page))
+    assert code == 0
+    assert "interaction" in out
+    assert "tornado" in page.read_text()
     assert "add --on" in in_one_line(trainyard("whatif", topology)[2])
     monkeypatch.setattr(ledger, "MODULES", {})
     assert "no machine yet" in in_one_line(trainyard("whatif", "direct")[2])
@@ -137,17 +150,15 @@ def test_list_everything(trainyard: Run) -> None:
 
 def test_a_paper_may_weigh_its_assumptions_itself(trainyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainyard.papers import igo
-    from trainyard.runs import Worth
+    from trainyard.weighing import Change, Weighing
 
-    def weighed(told: Callable[[int, int], None]) -> tuple[str, list[Worth]]:
-        told(0, 1)
-        return "per cent saved", [Worth(name="tile", meaning="how high", value=16, alternative=8, before=10.0, after=12.5)]
-
-    monkeypatch.setattr(igo, "worths", weighed)
+    tile = Change(name="tile", meaning="how high", value=16, alternative=8, made=8)
+    own = Weighing(title="igo", metric="per cent saved", changes=[tile], measure=lambda _, made: 12.5 if made else 10.0)
+    monkeypatch.setattr(igo, "weighing", lambda kinds: own)
     monkeypatch.setattr(igo, "CASE", ("linear", "npu"))
     code, out, _ = trainyard("whatif", "igo", "--json", "-")
     assert code == 0
-    assert [(row["name"], row["change"]) for row in json.loads(out)] == [("tile", 0.25)]
+    assert [(row["name"], row["change"]) for row in json.loads(out)["worths"]] == [("tile", 0.25)]
     code, out, _ = trainyard("whatif", "igo")
     assert code == 0
     assert "per cent saved" in out
@@ -155,7 +166,7 @@ def test_a_paper_may_weigh_its_assumptions_itself(trainyard: Run, monkeypatch: p
     # an option that only a run of a machine knows takes the paper's case
     code, out, _ = trainyard("whatif", "igo", "--metric", "cycles", "--json", "-")
     assert code == 0
-    assert "im2col" in {row["name"] for row in json.loads(out)}
+    assert "im2col" in {row["name"] for row in json.loads(out)["worths"]}
 
 
 @pytest.fixture

@@ -333,7 +333,7 @@ def test_each_alternative_changes_one_thing() -> None:
     wanted = """pcie_bytes_per_s devices_per_switch directions split contention reduce stored exchange recompute window bucket_bytes
         message_bytes page_bytes link_latency_s device.precision"""
     assert {*wanted.split()} <= {other.name for other in others}
-    machines = {(other.slow, other.fast) for other in others}
+    machines = {assumptions.nodes((other,)) for other in others}
     assert len(machines) == len(others)
     assert (DC_DLA, MCDLA_B) not in machines
     assert not assumptions.concerns(next(other for other in others if other.name == "stored"), "data")

@@ -16,7 +16,8 @@ from trainyard.ir import Assumption
 from trainyard.report import lines, tables
 from trainyard.results import Peaks, Result
 from trainyard.runs import Worth
-from trainyard.terminal import show_worths
+from trainyard.terminal import show_weighed
+from trainyard.weighing import Weighed
 
 Make = Callable[..., Result]
 
@@ -194,7 +195,7 @@ def test_values_are_told_with_their_units(name: str, value: object, text: str) -
 
 def test_what_if_tells_values_with_their_units(capsys: pytest.CaptureFixture[str]) -> None:
     worth = Worth(name="link_latency_s", meaning="of one link", value=5e-7, alternative=2e-6, before=1e-3, after=2e-3)
-    show_worths([worth], "bert-tiny on mcdla-b", "time_s")
+    show_weighed(Weighed("bert-tiny on mcdla-b", "time_s", (worth,)))
     assert ["link_latency_s", "500", "ns", "2", "µs", "1", "ms", "2", "ms", "+100.0", "%"] in [
         line.split() for line in capsys.readouterr().out.splitlines()
     ]

@@ -1,16 +1,19 @@
-"""`whatif`: what the assumptions of a machine are worth."""
+"""`whatif`: what the assumptions and parameters of a machine are worth."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from trainyard import terminal
 from trainyard.cli import given
-from trainyard.cli.options import Batch, Json, Machine, MasksAt, Parallel, Zeros
-from trainyard.terminal import progress, status
+from trainyard.cli.options import Batch, Html, Json, Machine, MasksAt, Parallel, Settings, Top, Zeros
+from trainyard.errors import UnknownName
+from trainyard.terminal import progress, say, show_weighed, status, weighed_as_dict, write_json
+
+if TYPE_CHECKING:
+    from trainyard.weighing import Kind, Weighed, Weighing
 
 
 def whatif(
@@ -20,30 +23,64 @@ def whatif(
     parallel: Parallel = None,
     masks: Zeros = None,
     at: MasksAt = None,
-    metric: Annotated[str | None, typer.Option(help="time_s (default), energy_j, samples_per_s, cycles or array_cycles.")] = None,
+    settings: Settings = None,
+    metric: Annotated[
+        str | None,
+        typer.Option(help="time_s (default), energy_j, samples_per_s, cycles, array_cycles, traffic_bytes.dram ..."),
+    ] = None,
+    only: Annotated[str | None, typer.Option(help="Weigh assumptions only, or parameters only: both by default.")] = None,
+    factor: Annotated[float, typer.Option(help="Parameters are divided and multiplied by this.")] = 2.0,
+    pairs: Annotated[int, typer.Option(min=0, help="Also all pairs of this many of the most valuable; 0 for none.")] = 6,
     json_path: Json = None,
+    html: Html = None,
+    top: Top = 25,
 ) -> None:
-    """Weigh each assumption of a machine.
+    """Weigh each assumption and parameter.
 
-    Every alternative in its place, one at a time, the most valuable first. A paper alone is weighed by its own measure.
+    Every alternative in its place, every number halved and doubled, one at a time and in pairs, the most valuable first.
+    A paper alone is weighed by its own measure.
     """
-    from trainyard import runs
+    from trainyard import weighing
     from trainyard.papers import ledger
 
+    kinds = _kinds(only)
+    own = (batch, parallel, masks, at, metric, settings)
+    found: Weighing | None = None
     if workload in ledger.papers() and not on:
-        weigh = ledger.worths(workload)
-        if weigh is not None and all(option is None for option in (batch, parallel, masks, at, metric)):
-            with progress() as step_to:
-                said, found = weigh(partial(given.alternatives, step_to, workload))
-            terminal.tell_worths(found, workload, said, json_path)
-            return
-        workload, on, masks = ledger.case(workload, masks)
-    metric = metric or "time_s"
-    with status(f"reading {workload} for {given.one_machine(on)}"):
-        step = given.step_of(workload, batch)
-        zeros = given.masks_of(masks, at, step)
+        if all(option is None for option in own):
+            found = ledger.weighing(workload, kinds)
+        if found is None:
+            workload, on, masks = ledger.case(workload, masks)
+    name = workload if found is not None else given.one_machine(on)
     with progress() as step_to:
-        step_to(0, 1, f"machines: {on}")
-        told = partial(given.alternatives, step_to, on)
-        found = runs.whatif(step, on, metric=metric, told=told, parallel=parallel, masks=zeros)
-    terminal.tell_worths(found, f"{workload} on {on}", metric, json_path)
+        if found is None:
+            step_to(0, 1, f"machines: {on}")
+            with status(f"reading {workload} for {on}"):
+                step = given.step_of(workload, batch)
+                zeros = given.masks_of(masks, at, step)
+            options = {"parallel": parallel, "masks": zeros, **given.overrides_of(settings)}
+            found = weighing.of_machine(step, on, metric=metric or "time_s", kinds=kinds, factor=factor, **options)
+        weighed = weighing.weigh(found, partial(given.alternatives, step_to, name), paired=pairs)
+    _tell(weighed, json_path, html, top)
+
+
+def _kinds(only: str | None) -> tuple[Kind, ...]:
+    from trainyard.weighing import Kind
+
+    known: tuple[Kind, ...] = get_args(Kind)
+    if only is None:
+        return known
+    found = tuple(kind for kind in known if only in (kind, f"{kind}s"))
+    if not found:
+        raise UnknownName("value of --only", only, [f"{kind}s" for kind in known])
+    return found
+
+
+def _tell(weighed: Weighed, json_path: str | None, html: str | None, top: int) -> None:
+    if html is not None:
+        weighed.to_html(html)
+        say(f"wrote {html}")
+    if json_path is not None:
+        write_json(weighed_as_dict(weighed), json_path)
+    if json_path != "-":
+        show_weighed(weighed, top)

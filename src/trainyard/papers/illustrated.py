@@ -8,13 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from html import escape
-from importlib.resources import files
-from string import Template
 from typing import TYPE_CHECKING, Any
 
 from trainyard._version import VERSION
 from trainyard.papers.ledger import Row, names_figure
 from trainyard.papers.pages import COLUMNS, LEGEND, cells, number, paper_figure, summary
+from trainyard.report.page import framed
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -34,20 +33,10 @@ COLOURS = """<style>
 
 def page(rows: Sequence[Row], figures: Mapping[str, Callable[[], go.Figure]]) -> str:
     """One file that needs nothing beside it."""
-    from plotly.offline import get_plotlyjs
-
     embedded: dict[str, Any] = {}
     body = "\n".join((COLOURS, *_figures(rows, figures, embedded), *_ledger(rows)))
-    template = Template(files("trainyard.report").joinpath("page.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        title=escape(f"{rows[0].claim.paper}: what the paper prints, and what comes out here"),
-        subtitle=escape(f"{len(rows)} claims: {summary(rows)}."),
-        version=escape(VERSION),
-        body=body,
-        footer=escape(f"trainyard {VERSION}"),
-        plotly=get_plotlyjs(),
-        figures=json.dumps(embedded, separators=(",", ":")).replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"),
-    )
+    title = f"{rows[0].claim.paper}: what the paper prints, and what comes out here"
+    return framed(title, f"{len(rows)} claims: {summary(rows)}.", body, escape(f"trainyard {VERSION}"), embedded)
 
 
 def _figures(rows: Sequence[Row], figures: Mapping[str, Callable[[], go.Figure]], embedded: dict[str, Any]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from trainyard.errors import BadInput, UnknownName
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from trainyard.runs import Told, Worth
+    from trainyard.weighing import Kind, Weighing
 
 Use = Literal["headline", "table", "derived", "context"]
 Bound = Literal["upper", "lower", "range"]
@@ -34,7 +34,7 @@ ROUNDING = 1e-9  # of the division: 2.1 is within 5 % of 2
 # fmt: off
 # paper -> its module: experiments() answers its claims (without it they are `not yet`), figures() draws its figures by the name
 # that claims give them in `where`, walkthrough() tells `explain PAPER`; `whatif PAPER` runs CASE, or, where a paper's assumptions
-# are not those of one machine, worths() weighs them by a measure of its own
+# are not those of one machine, weighing() gives them and a measure of its own
 MODULES: Mapping[str, str] = {
     "sigma":      "trainyard.papers.sigma",
     "tensordash": "trainyard.papers.tensordash",
@@ -161,12 +161,12 @@ def case(paper: str, masks: str | None = None) -> tuple[str, str, str | None]:
     return workload, machine, masks or next(iter(zeros), None)
 
 
-def worths(paper: str) -> Callable[[Told], tuple[str, list[Worth]]] | None:
-    """How a paper weighs its assumptions itself: the measure in words, and what each is worth. None where `case` is run instead."""
-    found: Callable[[Told], tuple[str, list[Worth]]] | None = (
-        getattr(import_module(MODULES[paper]), "worths", None) if paper in MODULES else None
+def weighing(paper: str, kinds: Sequence[Kind]) -> Weighing | None:
+    """How a paper weighs its assumptions and parameters by a measure of its own. None where `case` is run instead."""
+    offered: Callable[[Sequence[Kind]], Weighing] | None = (
+        getattr(import_module(MODULES[paper]), "weighing", None) if paper in MODULES else None
     )
-    return found
+    return None if offered is None else offered(kinds)
 
 
 def walkthrough(paper: str, given: str = "") -> tuple[str, Callable[[], go.Figure]]:

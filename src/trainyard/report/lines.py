@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput
 from trainyard.ir.assumptions import Assumption
@@ -15,6 +16,9 @@ from trainyard.ir.plan import TaskClass
 from trainyard.report import nodes
 from trainyard.results import IDLE, PICOSECOND, Axis, Cost, Result
 from trainyard.units import show, unit_of_field
+
+if TYPE_CHECKING:
+    from trainyard.runs import Worth
 
 DRAM = "dram"
 HOST, REMOTE = "host memory", "remote memory"
@@ -270,6 +274,11 @@ def value_text(name: str, value: object) -> str:
     if unit is None:
         return f"{value:g}"
     return show(value, unit, binary=unit == "B" and value > 0 and math.log2(value).is_integer())
+
+
+def changed_text(worth: Worth) -> str:
+    """A change in one line: its name and the value that it puts there."""
+    return f"{worth.name} = {value_text(worth.name, worth.alternative)}"
 
 
 def speedup(result: Result, baseline: Result) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -32,8 +32,6 @@ def write(results: Sequence[Result], path: str | os.PathLike[str]) -> None:
 
 
 def page(results: Sequence[Result]) -> str:
-    from plotly.offline import get_plotlyjs
-
     if not results:
         raise BadInput("nothing to write: no results were given")
     first = results[0]
@@ -49,13 +47,21 @@ def page(results: Sequence[Result]) -> str:
             opened = " open" if number == 0 else ""
             heading = f"<summary><h2>{escape(lines.title(result))}</h2></summary>"
             body += f'<details class="result"{opened}>{heading}\n{_result(result, f"r{number}", figures)}</details>\n'
+    footer = "<br>".join(escape(f"{result.machine}: {lines.provenance(result)}") for result in results)
+    return framed(title, subtitle, body, footer, figures)
+
+
+def framed(title: str, subtitle: str, body: str, footer: str, figures: Mapping[str, Any]) -> str:
+    """A page of the house that needs nothing beside it; `body` and `footer` are HTML, `figures` plotly's JSON by name."""
+    from plotly.offline import get_plotlyjs
+
     template = Template(files("trainyard.report").joinpath("page.html").read_text(encoding="utf-8"))
     return template.substitute(
         title=escape(title),
         subtitle=escape(subtitle),
         version=escape(VERSION),
         body=body,
-        footer="<br>".join(escape(f"{result.machine}: {lines.provenance(result)}") for result in results),
+        footer=footer,
         plotly=get_plotlyjs(),
         figures=_script_json(figures),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.devices.dpu_presets import UPMEM
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from trainyard.papers.ledger import Measured
-    from trainyard.runs import Told, Worth
+    from trainyard.weighing import Kind, Weighing
 
 # fmt: off
 PIM_OPT = HostMediated(
@@ -68,8 +68,8 @@ def figures() -> Mapping[str, Callable[[], go.Figure]]:
     return FIGURES
 
 
-def worths(told: Told) -> tuple[str, list[Worth]]:
+def weighing(kinds: Sequence[Kind]) -> Weighing:
     """What `whatif direct` weighs: assumptions of both machines, by the speedup of one over the other."""
-    from trainyard.papers.direct.assumptions import METRIC, worths
+    from trainyard.papers.direct.assumptions import weighing
 
-    return METRIC, worths(told)
+    return weighing(kinds=kinds)

@@ -5,18 +5,19 @@ Crossbars are counted in closed form here (`fidelity="analytic"`), which moves t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from trainyard.devices.dpu import Dpu
-from trainyard.errors import TrainyardError
 from trainyard.papers.direct import DIRECT, PIM_OPT
 from trainyard.papers.direct.measuring import BATCH, WORKLOADS, Workload
 from trainyard.papers.mcdla.assumptions import shown
 from trainyard.parts.crossbar import DOUBLE_RATE, HALF_RATE, TENFOLD_LATENCY, UPMEM_LEVELS
 from trainyard.results import Result
 from trainyard.runs import Told, Worth, run, silent
+from trainyard.weighing import KINDS, Change, Kind, Weighing, has_field, parameters, weigh
 from trainyard.workloads import zoo
 
 METRIC = "speedup of DIRECT over PIM-Opt (2048 DPUs, batch 8 each)"
@@ -36,57 +37,92 @@ class Pair(NamedTuple):
         return self.slow.time_s / self.fast.time_s
 
 
-class Other(NamedTuple):
-    """One alternative: its path, and the whole of another DPU or batch where no field of the machines stands for it."""
-
-    path: str
-    meaning: str
-    value: Any
-    alternative: Any
-    dpu: Dpu | None = None
-    batch: int = BATCH
-
-
+@cache
 def pair(workload: Workload, dpu: Dpu | None = None, batch: int = BATCH) -> Pair:
     step = workload.step if batch == BATCH else zoo.load(workload.name, batch=batch)
     own = dpu or workload.dpu
     return Pair(run(step, replace(PIM_OPT, dpu=own)), run(step, replace(DIRECT, dpu=own, fidelity="analytic")))
 
 
-def readings(workload: Workload) -> Iterator[Other]:
+class Reading(NamedTuple):
+    """How the speedup is measured: fields changed in both machines that have them, and what no field stands for."""
+
+    fields: Mapping[str, Any]
+    dpu: Callable[[Dpu], Dpu] | None = None
+    batch: int | None = None
+
+
+def _lanes(lanes: int, dpu: Dpu) -> Dpu:
+    return replace(dpu, mac_lanes=lanes, wram_bytes_per_cycle=dpu.wram_bytes_per_cycle * lanes / dpu.mac_lanes)
+
+
+def _software(dpu: Dpu) -> Dpu:
+    return replace(dpu, number="fp32")
+
+
+def _room(batch: int, dpu: Dpu) -> Dpu:
+    return replace(dpu, mram_bytes=dpu.mram_bytes * max(1, batch // BATCH))
+
+
+def readings(workload: Workload) -> Iterator[Change]:
     """What the speedup rests on beside fields marked as open: the DPU's arithmetic and its batch."""
     dpu = workload.dpu
     for lanes in LANES if dpu.mac_lanes else ():
-        wide = replace(dpu, mac_lanes=lanes, wram_bytes_per_cycle=dpu.wram_bytes_per_cycle * lanes / dpu.mac_lanes)
-        yield Other("dpu.mac_lanes", "MACs a cycle, the port of WRAM as wide along", dpu.mac_lanes, lanes, dpu=wide)
+        made = Reading({}, dpu=partial(_lanes, lanes))
+        yield _change(workload, "dpu.mac_lanes", "MACs a cycle, the port of WRAM as wide along", dpu.mac_lanes, lanes, made)
     if not dpu.mac_lanes:
-        soft = replace(dpu, number="fp32")
-        yield Other("dpu.number", "what a DPU computes in, in software", dpu.number, "fp32", dpu=soft)
+        made = Reading({}, dpu=_software)
+        yield _change(workload, "dpu.number", "what a DPU computes in, in software", dpu.number, "fp32", made)
     for batch in BATCHES:
-        larger = replace(dpu, mram_bytes=dpu.mram_bytes * max(1, batch // BATCH))
-        yield Other("batch", "samples of a DPU's step; MRAM grows along above 8", BATCH, batch, dpu=larger, batch=batch)
+        made = Reading({}, dpu=partial(_room, batch), batch=batch)
+        yield _change(workload, "batch", "samples of a DPU's step; MRAM grows along above 8", BATCH, batch, made)
 
 
-def alternatives(both: Pair) -> Iterator[Other]:
+def _change(workload: Workload, path: str, meaning: str, value: Any, other: Any, made: Reading) -> Change:
+    return Change(
+        name=path, meaning=meaning, value=name_of(path, value), alternative=name_of(path, other), made=made, group=workload.name
+    )
+
+
+def alternatives(workload: Workload) -> Iterator[Change]:
     """Every open field of the two machines that may change a time; DIRECT's host has nothing to do."""
+    both = pair(workload)
     seen: set[str] = set()
     for result, foreign in ((both.slow, ""), (both.fast, "host.")):
         for one in result.assumptions:
             ours = one.open and one.changes("time_s") and one.path not in seen and not (foreign and one.path.startswith(foreign))
             if ours:
                 seen.add(one.path)
-                yield from (Other(one.path, one.meaning, one.value, other) for other in one.alternatives)
+                for other in one.alternatives:
+                    yield _change(workload, one.path, one.meaning, one.value, other, Reading({one.path: other}))
+    yield from readings(workload)
 
 
-def changed(both: Pair, other: Other, workload: Workload) -> float:
-    if other.dpu is not None:
-        return pair(workload, other.dpu, other.batch).speedup
+def of_machines(workload: Workload) -> Iterator[Change]:
+    """Every parameter of the two machines; of how DIRECT's host works nothing is asked."""
+    both, seen = pair(workload), {change.name for change in readings(workload)}
+    for result, foreign in ((both.slow, ""), (both.fast, "host.")):
+        found = [one for one in parameters(result.on) if one.name not in seen and not (foreign and one.name.startswith(foreign))]
+        seen |= {one.name for one in found}
+        for one in found:
+            made = Reading({one.name: one.alternative})
+            yield replace(_change(workload, one.name, one.meaning, one.value, one.alternative, made), kind="parameter")
+
+
+def speedup(workload: Workload, changes: Sequence[Change]) -> float:
+    dpu, batch, changed = workload.dpu, BATCH, dict[str, Any]()
+    for change in changes:
+        made: Reading = change.made
+        dpu = made.dpu(dpu) if made.dpu is not None else dpu
+        batch = made.batch or batch
+        changed |= made.fields
+    both = pair(workload, dpu, batch)
     times = []
     for result in both:
-        known = any(one.path == other.path for one in result.assumptions)
+        known = {path: value for path, value in changed.items() if has_field(result.on, path)}
         rerun = result.rerun
         assert rerun is not None  # it was just run
-        times.append(rerun({other.path: other.alternative}).time_s if known else result.time_s)
+        times.append(rerun(known).time_s if known else result.time_s)
     return times[0] / times[1]
 
 
@@ -97,22 +133,14 @@ def name_of(path: str, value: Any) -> Any:
     return shown(field, value) if isinstance(value, bool | int | float | None) else value
 
 
+def weighing(kinds: Sequence[Kind] = KINDS) -> Weighing:
+    """The paper's own figure of merit, of both workloads."""
+    by_name = {workload.name: workload for workload in WORKLOADS}
+    sources = {"assumption": alternatives, "parameter": of_machines}
+    changes = [change for kind in kinds for workload in WORKLOADS for change in sources[kind](workload)]
+    return Weighing(title="direct", metric=METRIC, changes=changes, measure=lambda group, made: speedup(by_name[group], made))
+
+
 def worths(told: Told = silent) -> list[Worth]:
-    """The most valuable first, of both workloads."""
-    pairs = {workload: pair(workload) for workload in WORKLOADS}
-    trials = [(workload, other) for workload, both in pairs.items() for other in (*alternatives(both), *readings(workload))]
-    found = []
-    for done, (workload, other) in enumerate(trials):
-        told(done, len(trials))
-        before, error = pairs[workload].speedup, ""
-        try:
-            after = changed(pairs[workload], other, workload)
-        except TrainyardError as problem:
-            after, error = before, str(problem)
-        found.append(
-            Worth(
-                name=f"{workload.name}: {other.path}", meaning=other.meaning, value=name_of(other.path, other.value),
-                alternative=name_of(other.path, other.alternative), before=before, after=after, error=error,
-            )
-        )  # fmt: skip
-    return sorted(found, key=lambda worth: -abs(worth.change))
+    """Of the assumptions alone, the most valuable first, of both workloads."""
+    return list(weigh(weighing(("assumption",)), told, paired=0))

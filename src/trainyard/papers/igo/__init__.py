@@ -4,7 +4,7 @@ DNN Training. MICRO 2023.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.arrays import Systolic
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from trainyard.papers.ledger import Measured
-    from trainyard.runs import Told, Worth
+    from trainyard.weighing import Kind, Weighing
 
 # fmt: off
 NPU = Accelerator(
@@ -66,8 +66,8 @@ def figures() -> Mapping[str, Callable[[], go.Figure]]:
     return FIGURES
 
 
-def worths(told: Told) -> tuple[str, list[Worth]]:
+def weighing(kinds: Sequence[Kind]) -> Weighing:
     """What `whatif igo` weighs: assumptions of the experiments, by the paper's own figure of merit."""
-    from trainyard.papers.igo.assumptions import METRIC, worths
+    from trainyard.papers.igo.assumptions import weighing
 
-    return METRIC, worths(told)
+    return weighing(kinds=kinds)

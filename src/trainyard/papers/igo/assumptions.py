@@ -2,74 +2,92 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
-from trainyard.errors import TrainyardError
 from trainyard.papers.igo.baselines import CASES, PARTS, Case, height
 from trainyard.papers.igo.measuring import mean
 from trainyard.papers.igo.networks import RECOMMENDER_BATCH, Npu
 from trainyard.papers.igo.partitioning import by_ideal, by_knn
 from trainyard.runs import Told, Worth, silent
+from trainyard.weighing import KINDS, Change, Kind, Weighing, parameters, weigh
 
 METRIC = "per cent by which all three steps shorten a training step (mean of nine networks, fixed tall tile)"
 
 
-class Other(NamedTuple):
-    """One alternative: how the case changes."""
+class Reading(NamedTuple):
+    """How the reduction is measured: on which case, and with the partition chosen by which means."""
 
-    name: str
-    meaning: str
-    value: Any
-    alternative: Any
     case: Case
     ideal: bool = False
 
+    def measured(self) -> float:
+        return mean(by_ideal(self.case) if self.ideal else by_knn(self.case))
 
-def _field(case: Case, path: str, value: Any) -> Case:
-    return replace(case, changes=(*case.changes, (path, value)))
+
+def _field(path: str, value: Any, reading: Reading) -> Reading:
+    return reading._replace(case=replace(reading.case, changes=(*reading.case.changes, (path, value))))
 
 
-def alternatives(case: Case) -> Iterator[Other]:
+def _case(changes: dict[str, Any], reading: Reading) -> Reading:
+    return reading._replace(case=replace(reading.case, **changes))
+
+
+def _ideal(reading: Reading) -> Reading:
+    return reading._replace(ideal=True)
+
+
+def alternatives(npu: Npu) -> Iterator[Change]:
     """Everything that the paper leaves open and that this machine has to decide."""
-    machine = case.machine()
-    high = height(machine)
+    high = height(CASES[npu].machine())
+
+    def other(name: str, meaning: str, value: Any, alternative: Any, made: Callable[[Reading], Reading]) -> Change:
+        return Change(name=name, meaning=meaning, value=value, alternative=alternative, made=made, group=f"{npu} NPU")
+
     # fmt: off
-    yield Other("precision", "bytes of an element; sums have 4 in any case", "fp32", "bf16", _field(case, "precision", "bf16"))
-    yield Other("im2col", "convolutions read the unfolded matrix, or each element once", "materialised", "raw",
-                _field(case, "im2col", "raw"))
-    yield Other("array.pipelined", "folds of the array overlap", False, True, _field(case, "array.pipelined", True))
-    yield Other("reuse", "which tiles leave the scratchpad: the least recent, or those needed last", "lru", "farthest",
-                _field(case, "reuse", "farthest"))
-    yield Other("scope", "products alone, or all ops of the step", "products", "all", _field(case, "scope", "all"))
-    for other in (high // 2, high // 4, high // 8):
-        yield Other("tile height", "arrays that the fixed tile is high", high, other, replace(case, high=other))
-    for other in PARTS.alternatives:
-        yield Other(PARTS.name, PARTS.meaning, PARTS.value, other, replace(case, parts=other))
-    for other in RECOMMENDER_BATCH.alternatives:
-        yield Other(RECOMMENDER_BATCH.name, RECOMMENDER_BATCH.meaning, RECOMMENDER_BATCH.value, other,
-                    replace(case, recommender_batch=other))
-    yield Other("partition by", "nearest neighbours that do not know the layer, or the cheapest of m, n, k", "KNN", "ideal", case,
-                ideal=True)
+    yield other("precision", "bytes of an element; sums have 4 in any case", "fp32", "bf16", partial(_field, "precision", "bf16"))
+    yield other("im2col", "convolutions read the unfolded matrix, or each element once", "materialised", "raw",
+                partial(_field, "im2col", "raw"))
+    yield other("array.pipelined", "folds of the array overlap", False, True, partial(_field, "array.pipelined", True))
+    yield other("reuse", "which tiles leave the scratchpad: the least recent, or those needed last", "lru", "farthest",
+                partial(_field, "reuse", "farthest"))
+    yield other("scope", "products alone, or all ops of the step", "products", "all", partial(_field, "scope", "all"))
+    for lower in (high // 2, high // 4, high // 8):
+        yield other("tile height", "arrays that the fixed tile is high", high, lower, partial(_case, {"high": lower}))
+    for parts in PARTS.alternatives:
+        yield other(PARTS.name, PARTS.meaning, PARTS.value, parts, partial(_case, {"parts": parts}))
+    for batch in RECOMMENDER_BATCH.alternatives:
+        yield other(RECOMMENDER_BATCH.name, RECOMMENDER_BATCH.meaning, RECOMMENDER_BATCH.value, batch,
+                    partial(_case, {"recommender_batch": batch}))
+    yield other("partition by", "nearest neighbours that do not know the layer, or the cheapest of m, n, k", "KNN", "ideal", _ideal)
     # fmt: on
 
 
+def of_machine(npu: Npu) -> Iterator[Change]:
+    """Every parameter of the NPU that is no assumption above."""
+    taken = {change.name for change in alternatives(npu)}
+    for change in parameters(CASES[npu].machine()):
+        if change.name not in taken:
+            yield replace(change, made=partial(_field, change.name, change.alternative), group=f"{npu} NPU")
+
+
+def weighing(npus: Sequence[Npu] = ("small", "large"), kinds: Sequence[Kind] = KINDS) -> Weighing:
+    """The paper's own figure of merit, of both NPUs."""
+    by_group = {f"{npu} NPU": CASES[npu] for npu in npus}
+
+    def measure(group: str, changes: Sequence[Change]) -> float:
+        reading = Reading(by_group[group])
+        for change in changes:
+            reading = change.made(reading)
+        return reading.measured()
+
+    sources = {"assumption": alternatives, "parameter": of_machine}
+    changes = [change for kind in kinds for npu in npus for change in sources[kind](npu)]
+    return Weighing(title="igo", metric=METRIC, changes=changes, measure=measure)
+
+
 def worths(told: Told = silent, npus: Sequence[Npu] = ("small", "large")) -> list[Worth]:
-    """The most valuable first, of both NPUs."""
-    trials = [(npu, other) for npu in npus for other in alternatives(CASES[npu])]
-    found = []
-    for done, (npu, other) in enumerate(trials):
-        told(done, len(trials))
-        before, after, error = mean(by_knn(CASES[npu])), 0.0, ""
-        try:
-            after = mean(by_ideal(other.case) if other.ideal else by_knn(other.case))
-        except TrainyardError as problem:
-            after, error = before, str(problem)
-        found.append(
-            Worth(
-                name=f"{npu} NPU: {other.name}", meaning=other.meaning, value=other.value, alternative=other.alternative,
-                before=before, after=after, error=error,
-            )
-        )  # fmt: skip
-    return sorted(found, key=lambda worth: -abs(worth.after - worth.before))
+    """Of the assumptions alone, the most valuable first."""
+    return list(weigh(weighing(npus, ("assumption",)), told, paired=0))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from trainyard.errors import TrainyardError
+from trainyard.machines import with_overrides
 from trainyard.papers.mcdla import DC_DLA, MCDLA_B
 from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Parallel, ahead, asked, ran
 from trainyard.papers.mcdla.printed import harmonic
 from trainyard.runs import Told, Worth, silent
 from trainyard.systems.node import Node
 from trainyard.units import show, unit_of_field
+from trainyard.weighing import KINDS, Change, Kind, Weighing, has_field, parameters, weigh
 
 METRIC = "speedup of MC-DLA(B) over DC-DLA (harmonic mean of eight networks, batch 512)"
 
@@ -31,35 +34,46 @@ def shown(name: str, value: Any) -> Any:
     return show(value, unit, binary=unit == "B" and value % 1024 == 0)
 
 
-class Other(NamedTuple):
-    """One alternative: DC-DLA and MC-DLA(B) with it."""
-
-    name: str
-    meaning: str
-    value: Any
-    alternative: Any
-    slow: Node
-    fast: Node
+def nodes(changes: Sequence[Change]) -> tuple[Node, Node]:
+    """DC-DLA and MC-DLA(B) with changes made; a field that only one of them has leaves the other as it is."""
+    made = {path: value for change in changes for path, value in change.made.items()}
+    slow, fast = (with_overrides(one, {path: made[path] for path in made if has_field(one, path)}) for one in (DC_DLA, MCDLA_B))
+    return slow, fast
 
 
-def alternatives() -> Iterator[Other]:
+def alternatives() -> Iterator[Change]:
     """Every open field of the two nodes, and the bytes of an element."""
     open_fields = {one.name: one for node in (DC_DLA, MCDLA_B) for one in fields(node) if "meaning" in one.metadata}
     for name, field in open_fields.items():
-        value = getattr(DC_DLA, name)
+        value = getattr(DC_DLA, name, None) if hasattr(DC_DLA, name) else getattr(MCDLA_B, name)
         for other in field.metadata["alternatives"]:
-            slow, fast = (replace(node, **{name: other}) if hasattr(node, name) else node for node in (DC_DLA, MCDLA_B))
-            yield Other(name, field.metadata["meaning"], shown(name, value), shown(name, other), slow, fast)
-    half = replace(DC_DLA.device, precision="fp16")  # type: ignore[type-var]  # an Accelerator
-    yield Other(
-        "device.precision", "bytes of an element: 4, or 2", "fp32", "fp16",
-        replace(DC_DLA, device=half), replace(MCDLA_B, device=half),
+            yield Change(
+                name=name, meaning=field.metadata["meaning"], value=shown(name, value), alternative=shown(name, other),
+                made={name: other},
+            )  # fmt: skip
+    yield Change(
+        name="device.precision", meaning="bytes of an element: 4, or 2", value="fp32", alternative="fp16",
+        made={"device.precision": "fp16"},
     )  # fmt: skip
 
 
-def concerns(other: Other, parallel: Parallel) -> bool:
+def of_nodes() -> Iterator[Change]:
+    """Every parameter of the two nodes that is no assumption; how the work is divided is the group's."""
+    seen = {"parallel", "device.precision"}
+    for node in (DC_DLA, MCDLA_B):
+        found = [change for change in parameters(node) if change.name not in seen]
+        yield from (
+            replace(
+                change, made={change.name: change.alternative},
+                value=shown(change.name, change.value), alternative=shown(change.name, change.alternative),
+            ) for change in found
+        )  # fmt: skip
+        seen |= {change.name for change in found}
+
+
+def concerns(change: Change, parallel: Parallel) -> bool:
     """Whether it can change anything under this parallelism."""
-    field = other.name.partition(".")[0]
+    field = change.name.partition(".")[0]
     return any(field not in replace(node, parallel=parallel).idle(None) for node in (DC_DLA, MCDLA_B))  # type: ignore[arg-type]
 
 
@@ -67,26 +81,33 @@ def mean_speedup(slow: Node, fast: Node, parallel: Parallel, networks: Sequence[
     return harmonic(ran(slow, network, parallel).time_s / ran(fast, network, parallel).time_s for network in networks)
 
 
+def weighing(networks: Sequence[str] = NETWORKS, kinds: Sequence[Kind] = KINDS) -> Weighing:
+    """The paper's own figure of merit, of both parallelisms."""
+    by_group = {f"{parallel}-parallel": parallel for parallel in PARALLEL}
+
+    def measure(group: str, changes: Sequence[Change]) -> float:
+        slow, fast = nodes(changes)
+        return mean_speedup(slow, fast, by_group[group], networks)
+
+    def prepare(trials: Sequence[tuple[str, Sequence[Change]]]) -> None:
+        machines: set[tuple[str, Node]] = {(group, node) for group in by_group for node in (DC_DLA, MCDLA_B)}
+        for group, changes in trials:
+            with suppress(TrainyardError):  # measured, it says what is wrong
+                machines |= {(group, node) for node in nodes(changes)}
+        ordered = sorted(machines, key=lambda one: (one[0], repr(one[1])))
+        ahead(asked(node, network, by_group[group]) for network in networks for group, node in ordered)
+
+    sources = {"assumption": alternatives, "parameter": of_nodes}
+    changes = [
+        replace(change, group=group)
+        for kind in kinds
+        for group, parallel in by_group.items()
+        for change in sources[kind]()
+        if concerns(change, parallel)
+    ]
+    return Weighing(title="mcdla", metric=METRIC, changes=changes, measure=measure, ahead=prepare)
+
+
 def worths(told: Told = silent, networks: Sequence[str] = NETWORKS) -> list[Worth]:
-    """The most valuable first, of both parallelisms."""
-    trials = [(parallel, other) for parallel in PARALLEL for other in alternatives() if concerns(other, parallel)]
-    machines = {parallel: [DC_DLA, MCDLA_B] for parallel in PARALLEL}
-    for parallel, other in trials:
-        machines[parallel] += [other.slow, other.fast]
-    told(0, len(trials))
-    ahead(asked(node, network, parallel) for network in networks for parallel in PARALLEL for node in machines[parallel])
-    found = []
-    for done, (parallel, other) in enumerate(trials):
-        told(done, len(trials))
-        before, error = mean_speedup(DC_DLA, MCDLA_B, parallel, networks), ""
-        try:
-            after = mean_speedup(other.slow, other.fast, parallel, networks)
-        except TrainyardError as problem:
-            after, error = before, str(problem)
-        found.append(
-            Worth(
-                name=f"{parallel}-parallel: {other.name}", meaning=other.meaning, value=other.value, alternative=other.alternative,
-                before=before, after=after, error=error,
-            )
-        )  # fmt: skip
-    return sorted(found, key=lambda worth: -abs(worth.change))
+    """Of the assumptions alone, the most valuable first, of both parallelisms."""
+    return list(weigh(weighing(networks, ("assumption",)), told, paired=0))

@@ -47,7 +47,7 @@ DGX_2 = Switched(
     link_bytes_per_s = 25e9,          # Sec. V-B: 2.4 TB/s are 16 x 6 x 25 GB/s
     memory_nodes     = 16,            # Sec. III-B: as many as devices
     memory_node      = MemoryNode(),  # Table II
-    algorithm        = "ring",        # Sec. II-C
+    collectives      = "ring",        # Sec. II-C
 )
 UPLINKS_SHARED_BY = 4  # assumed: two Xeons of 48 lanes have no room for eight x16 uplinks; Sec. I: more devices share one host
 CDMA = 2.6  # Sec. V-B: the printed mean; cDMA's ratio of each layer is not printed, so all maps shrink by it
