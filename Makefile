@@ -5,13 +5,14 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache
 
-.PHONY: demo test test-all static unit docs clean help
+.PHONY: demo test test-all static unit docs pages clean help
 
 help:
 	@echo "make demo      install, then run two models on three machines (out/*.html)"
 	@echo "make test      install, static checks, doctests, all tests but slow and gpu"
 	@echo "make test-all  the same with the slow tiers and long fuzzing"
-	@echo "make docs      docs/reproduction.md, zoo.md, tensordash.md, sigma.md, igo.md, mcdla.md and direct.md anew"
+	@echo "make docs      the manual as a site (site/index.html), from the pages as they are; a warning is an error"
+	@echo "make pages     every number, table and picture of the manual anew, from the scripts that make them"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Trainyard needs Python 3.11 or newer; set PYTHON=")'
@@ -37,13 +38,15 @@ test-all: static
 	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest --doctest-modules src/trainyard tests -m "not gpu" -n 2 --dist loadfile --timeout 3600
 
 docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
+	@echo "site/index.html"
+
+PAGES := zoo tensordash sigma igo mcdla direct stacking parallelism
+pages: $(STAMP)
 	$(BIN)/trainyard reproduce > /dev/null
-	$(BIN)/python scripts/zoo_page.py
-	$(BIN)/python scripts/tensordash_page.py
-	$(BIN)/python scripts/sigma_page.py
-	$(BIN)/python scripts/igo_page.py
-	$(BIN)/python scripts/mcdla_page.py
-	$(BIN)/python scripts/direct_page.py
+	$(foreach page,$(PAGES),$(BIN)/python scripts/$(page)_page.py &&) true
+	$(BIN)/python scripts/manual_pages.py
+	TRAINYARD_SCREENSHOTS=docs/images TRAINYARD_BROWSER=required $(BIN)/python -m pytest tests/web -m browser
 
 clean:
-	rm -rf $(VENV) .numba_cache .mypy_cache .ruff_cache .pytest_cache out
+	rm -rf $(VENV) .numba_cache .mypy_cache .ruff_cache .pytest_cache out site
