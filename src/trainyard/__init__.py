@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trainyard.mapping import algorithms
     from trainyard.results import Result
     from trainyard.runs import compare, run
+    from trainyard.sweep.running import sweep
     from trainyard.weighing import whatif
     from trainyard.workloads import zoo
     from trainyard.workloads.capture import capture
@@ -37,15 +38,17 @@ _HOME = {
     "Result": "trainyard.results", "TrainyardError": "trainyard.errors",
     **dict.fromkeys(("DENSE", "Convolution", "Density", "MatMul", "Op", "Phase", "Step", "TensorSpec"), "trainyard.ir"),
 }
-_ROOMS = ("arrays", "devices", "engine", "ir", "live", "mapping", "papers", "parts", "results", "systems", "training", "units")
+_ROOMS = (
+    "arrays", "devices", "engine", "ir", "live", "mapping", "papers", "parts", "results", "sweep", "systems", "training", "units",
+)
 _FAR = {"zoo": "trainyard.workloads.zoo", "algorithms": "trainyard.mapping.algorithms"}
 # fmt: on
 
 __all__ = [
     "DENSE", "Accelerator", "Convolution", "Density", "Gpu", "Masks", "MatMul", "Op", "Phase", "Result", "Step", "TensorSpec",
     "TrainyardError", "__version__", "algorithms", "arrays", "capture", "compare", "devices", "engine", "generated_masks", "ir",
-    "live", "machine", "mapping", "measure", "papers", "parts", "record_masks", "results", "run", "systems", "training",
-    "units", "whatif", "zoo",
+    "live", "machine", "mapping", "measure", "papers", "parts", "record_masks", "results", "run", "sweep", "systems",
+    "training", "units", "whatif", "zoo",
 ]  # fmt: skip
 
 

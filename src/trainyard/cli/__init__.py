@@ -13,7 +13,7 @@ import typer
 
 from trainyard import terminal
 from trainyard._version import VERSION
-from trainyard.cli import names, record, reproduce, running, whatif
+from trainyard.cli import export, names, record, reproduce, running, serve, sweep, whatif
 from trainyard.errors import TrainyardError
 
 app = typer.Typer(
@@ -88,8 +88,9 @@ def _program(
     pass
 
 
-for _command in (running.run, running.compare, running.explain, whatif.whatif, reproduce.reproduce):
+for _command in (
+    running.run, running.compare, running.explain, whatif.whatif, sweep.sweep, serve.serve, reproduce.reproduce,
+    record.record, export.export, names.show,
+):  # fmt: skip
     app.command()(_command)
 app.command(name="list")(names.list_names)
-app.command()(names.show)
-app.command()(record.record)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainyard.ir import Step
     from trainyard.results import Result
 
-PARALLEL = ("data", "model", "mixed")
+PARALLEL = ("data", "model", "mixed", "pipeline")
 OWN_OPTIONS = ("batch", "parallel", "dpus", "algorithm", "masks")
 
 

@@ -26,7 +26,7 @@ def writable(option: typer.CallbackParam, path: str | None) -> str | None:
 Workload = Annotated[str, typer.Argument(help="Zoo model, Step (.json), SCALE-Sim .csv or file.py:function.", show_default=False)]
 Machine  = Annotated[str, typer.Option("--on", help="Machine: name, name(key=value,...), .toml or .cfg file.", show_default=False)]
 Batch    = Annotated[int | None, typer.Option(min=1, help="Batch size; the workload's own by default.")]
-Parallel = Annotated[str | None, typer.Option(help="How a system divides the work: data, model or mixed.")]
+Parallel = Annotated[str | None, typer.Option(help="How a system divides the work: data, model, mixed or pipeline.")]
 Dpus     = Annotated[int | None, typer.Option(min=1, help="Number of DPUs of a PIM system.")]
 Training = Annotated[str | None, typer.Option("--algorithm", help="What DPUs exchange and when: model-averaging(period=8).")]
 Zeros    = Annotated[str | None, typer.Option("--masks", help="Zeros: a file of `record`, or sparsity(A=0.6,G=0.5,seed=1).")]

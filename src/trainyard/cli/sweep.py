@@ -1,0 +1,181 @@
+"""`sweep`: every point of a study file, with a bar, the best so far, and the front at the end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from trainyard.cli.options import Html, Json, writable
+from trainyard.terminal import say, write_json
+
+if TYPE_CHECKING:
+    from trainyard.sweep.executors import Executor
+    from trainyard.sweep.records import Record
+    from trainyard.sweep.running import Progress, Summary, Told
+    from trainyard.sweep.study import Study
+
+INTERRUPTED = 130
+MOST_ROWS = 20
+
+
+def sweep(
+    study: Annotated[str, typer.Argument(help="Study file (.toml); see docs/sweep.md.", show_default=False)],
+    store: Annotated[str | None, typer.Option(help="Folder of results; beside the study by default.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core by default.")] = None,
+    ray: Annotated[str | None, typer.Option(help="Run on a Ray cluster: auto, or its address.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most points that a study may have.")] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run points again that failed before.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say how many points there are, and run none.")] = False,
+    json_path: Json = None,
+    csv: Annotated[str | None, typer.Option(callback=writable, help="Write the points as CSV.")] = None,
+    html: Html = None,
+) -> None:
+    """Run every point of a study, or search it.
+
+    Points that the store has are not run again: started again after any end, a sweep goes on where it was.
+    """
+    from trainyard.sweep import running
+    from trainyard.sweep.study import LIMIT, Study
+
+    loaded, place = Study.load(study), store or running.store_of(study)
+    if dry_run:
+        _tell_size(loaded, str(place), LIMIT if limit is None else limit, json_path)
+        return
+    with _bar(loaded) as told:
+        summary = running.sweep(
+            loaded,
+            place,
+            _executor(ray, workers),
+            told,
+            workers=None if ray else workers,
+            limit=LIMIT if limit is None else limit,
+            retry_failed=retry_failed,
+        )
+    for note in summary.notes:
+        say(f"note: {note}")
+    if csv is not None:
+        from trainyard.sweep.store import write_csv
+
+        write_csv(summary.records, csv)
+        say(f"wrote {csv}")
+    if html is not None:
+        from trainyard.sweep import page
+
+        page.write(loaded, summary.records, html)
+        say(f"wrote {html}")
+    if json_path is not None:
+        write_json(summary.as_dict(), json_path)
+    if json_path != "-":
+        _show(loaded, summary)
+    if summary.interrupted:
+        have = summary.computed + summary.reused
+        say(f"{have} of {summary.points} points are in {summary.store}; the same command goes on from there")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _executor(ray: str | None, workers: int | None) -> Executor | None:
+    if ray is None:
+        return None
+    from trainyard.sweep.on_ray import Cluster
+
+    return Cluster(ray, workers=workers)
+
+
+def _tell_size(study: Study, place: str, limit: int, json_path: str | None) -> None:
+    import os
+
+    from trainyard.sweep.points import Materials
+    from trainyard.sweep.store import MANIFEST, Store
+
+    materials = Materials.of(study)
+    if study.plan is not None:
+        print(f"{study.name}: a search of {study.plan.trials} trials, whose points follow from each other")
+        return
+    keys = [point.key for point in materials.keyed(study.points(limit))]
+    store = Store(place) if os.path.exists(os.path.join(place, MANIFEST)) else None
+    there = 0 if store is None else sum(key in store.keys() for key in keys)  # noqa: SIM118  # keys() is the store's own
+    if json_path is not None:
+        write_json({"points": len(keys), "settings": study.size, "stored": there, "store": place}, json_path)
+    if json_path != "-":
+        same = "" if len(keys) == study.size else f" ({study.size} settings, of which some build the same machine)"
+        print(f"{study.name}: {len(keys)} points{same}, {there} of them in {place}, {len(keys) - there} to run")
+
+
+@contextmanager
+def _bar(study: Study) -> Iterator[Told]:
+    """A bar on a terminal: how many, how fast, how long still, the best so far. Silence elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda progress: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (TextColumn("{task.completed:.0f}/{task.total:.0f}"), BarColumn(bar_width=24), TextColumn("{task.description}"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def told(progress: Any) -> None:
+            bar.update(task, completed=progress.done, total=progress.total, description=_line(progress, study.objectives))
+
+        yield told
+
+
+def _line(progress: Progress, objectives: Mapping[str, str]) -> str:
+    from trainyard.sweep.metrics import shown
+
+    words = []
+    if progress.points_per_s:
+        left = progress.left_s or 0.0
+        words.append(f"{progress.points_per_s:.3g}/s, {int(left // 60)}:{int(left % 60):02d} left")
+    if progress.failed:
+        words.append(f"{progress.failed} failed")
+    words += [f"best {name} {shown(name, progress.best[name].metrics[name])}" for name in objectives if name in progress.best]
+    return "; ".join(words)
+
+
+def _show(study: Study, summary: Summary) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from trainyard.sweep.metrics import shown
+
+    console = Console()
+    failed = f", {summary.failed} failed" if summary.failed else ""
+    console.print(
+        Text(f"{study.name}: {summary.points} points, {summary.computed} computed, {summary.reused} from before{failed}", "bold")
+    )
+    rows = summary.front[:MOST_ROWS]
+    if rows:
+        more = f", {MOST_ROWS} of {len(summary.front)}" if len(summary.front) > MOST_ROWS else ""
+        what = "Pareto front" if len(study.objectives) > 1 else "best"
+        console.print(f"{what} of {', '.join(f'{name} ({way})' for name, way in study.objectives.items())}{more}")
+        names = _columns(study, summary.records)
+        table = Table(box=None, padding=(0, 1), header_style="bold")
+        for head in (*names.values(), *study.objectives):
+            table.add_column(head, justify="right" if head in study.objectives else "left", no_wrap=head in study.objectives)
+        for record in rows:
+            cells = [_setting(record, name) for name in names]
+            table.add_row(*map(Text, cells), *(shown(name, record.metrics.get(name)) for name in study.objectives))
+        console.print(table)
+    if summary.failed:
+        first = next(record for record in summary.records if record.failed)
+        console.print(Text(f"first failure: {dict(first.settings)}: {first.error}", "dim"), soft_wrap=True)
+    console.print(Text(f"store: {summary.store}"), soft_wrap=True)
+
+
+def _columns(study: Study, records: Sequence[Record]) -> dict[str, str]:
+    """What tells points apart, by path, and what the study calls it; what is tied to another axis is not shown."""
+    called = {axis.path: axis.name for axis in study.axes}
+    names = {"workload": "workload", "machine": "machine", "batch": "batch", **called}
+    return {path: name for path, name in names.items() if len({_setting(record, path) for record in records}) > 1} or called
+
+
+def _setting(record: Record, name: str) -> str:
+    from trainyard.sweep.metrics import shown
+
+    return getattr(record, name) if name in ("workload", "machine") else shown(name, record.settings.get(name))

@@ -1,0 +1,51 @@
+"""Record: what one point came to. No times and no hosts in it: the same point gives the same record anywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A point's key, how it was set, and its numbers; or the error that it ended in."""
+
+    key: str
+    workload: str
+    machine: str
+    settings: Mapping[str, Any]
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""
+
+    @property
+    def failed(self) -> bool:
+        return bool(self.error)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "key": self.key,
+            "workload": self.workload,
+            "machine": self.machine,
+            "settings": dict(self.settings),
+            "metrics": dict(self.metrics),
+            "error": self.error,
+        }
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """Settings as JSON, the same text for the same settings."""
+    return json.dumps(settings, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def better(old: Record | None, new: Record) -> Record:
+    """Which of two records of one key counts: a result before an error, else the later."""
+    return old if old is not None and new.failed and not old.failed else new
+
+
+def by_key(records: Iterable[Record]) -> dict[str, Record]:
+    found: dict[str, Record] = {}
+    for record in records:
+        found[record.key] = better(found.get(record.key), record)
+    return found

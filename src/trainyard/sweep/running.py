@@ -1,0 +1,298 @@
+"""The loop of a sweep: which points are there already, which are run, when they are safe, who hears of it.
+
+Records are appended when `APPEND_S` have passed, so a kill costs at most what was run since. Ctrl-C and SIGTERM hand out no more
+points, keep what is done, compact, and say so in the summary; they are held back while a segment is being written.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trainyard.errors import BadInput
+from trainyard.sweep import pareto
+from trainyard.sweep.executors import Executor, Inline, LocalProcesses
+from trainyard.sweep.points import Materials
+from trainyard.sweep.records import Record
+from trainyard.sweep.store import Disk, Store
+from trainyard.sweep.study import LIMIT, Point, Study
+
+APPEND_S = 1.0
+MOST_UNSAFE = 4096
+"""Records that wait for their segment at most."""
+SUFFIX = ".sweep"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far a sweep is: `done` of `total` points, `reused` of them from the store; the best record so far by objective."""
+
+    done: int
+    total: int
+    reused: int
+    failed: int
+    points_per_s: float
+    best: dict[str, Record]
+
+    @property
+    def left_s(self) -> float | None:
+        return (self.total - self.done) / self.points_per_s if self.points_per_s else None
+
+
+Told = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What a sweep did: of the study's `points`, `computed` now and `reused` from the store; `front` by workload."""
+
+    points: int
+    computed: int
+    reused: int
+    failed: int
+    store: Path
+    best: dict[str, Record]
+    front: list[Record]
+    records: list[Record] = field(repr=False)
+    interrupted: bool = False
+    notes: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "points": self.points,
+            "computed": self.computed,
+            "reused": self.reused,
+            "failed": self.failed,
+            "interrupted": self.interrupted,
+            "store": str(self.store),
+            "best": {name: record.as_dict() for name, record in self.best.items()},
+            "front": [record.as_dict() for record in self.front],
+            "notes": list(self.notes),
+        }
+
+
+def silent(progress: Progress) -> None:
+    """Nobody."""
+
+
+def store_of(study: str | os.PathLike[str] | Study) -> Path:
+    """Where a study's store lies unless said otherwise: beside its file, or in the folder one is in."""
+    if isinstance(study, Study):
+        return Path(f"{study.name}{SUFFIX}")
+    return Path(study).with_suffix(SUFFIX)
+
+
+def sweep(
+    study: Study | str | os.PathLike[str],
+    store: str | os.PathLike[str] | None = None,
+    executor: Executor | None = None,
+    told: Told = silent,
+    *,
+    workers: int | None = None,
+    limit: int = LIMIT,
+    retry_failed: bool = False,
+    disk: Disk | None = None,
+) -> Summary:
+    """Runs every point of a study that its store does not have yet; `workers` processes (or as `executor` does it)."""
+    place = store_of(study) if store is None else Path(store)
+    loaded = study if isinstance(study, Study) else Study.load(study)
+    if executor is not None and workers is not None:
+        raise BadInput(f"workers={workers} and an executor are given: the executor has its own")
+    chosen = executor or (Inline() if workers == 1 or not _spawnable() else LocalProcesses(workers))
+    materials = Materials.of(loaded)
+    points = [] if loaded.plan else list(materials.keyed(loaded.points(limit)))
+    kept = Store.begin(place, loaded.table, disk=disk)
+    with kept.writing(), stopping() as stop:
+        run = Run(loaded, materials, kept, chosen, told, stop, retry_failed)
+        try:
+            if loaded.plan:
+                from trainyard.sweep.search import search
+
+                search(run)
+            else:
+                run.evaluate(points)
+        except KeyboardInterrupt:
+            stop.asked = True
+        finally:
+            with stop.later():  # a second Ctrl-C does not cost what is done
+                chosen.close()
+                run.flush()
+        with stop.later():
+            kept.compact()
+    return run.summary()
+
+
+def _spawnable() -> bool:
+    """Whether new processes can be started: a script without a guard would be run again in each."""
+    import sys
+
+    from trainyard.papers.processes import guarded
+
+    return guarded(getattr(sys.modules["__main__"], "__file__", None))
+
+
+class Run:
+    """One sweep at work. `evaluate` may be called many times, as a search does; a point is run once."""
+
+    def __init__(
+        self,
+        study: Study,
+        materials: Materials,
+        store: Store,
+        executor: Executor,
+        told: Told = silent,
+        stop: Stop | None = None,
+        retry_failed: bool = False,
+    ) -> None:
+        self.study, self.materials, self.store, self.executor, self.told = study, materials, store, executor, told
+        self.stop = stop or Stop()
+        self._retry_failed = retry_failed
+        self._found: dict[str, Record] = {}
+        self._unsafe: list[Record] = []
+        self._computed: set[str] = set()
+        self._expected, self._failed, self._said_s, self._started_s = 0, 0, 0.0, time.monotonic()
+        self._appended_s = self._started_s
+        self._best: dict[str, Record] = {}
+
+    def evaluate(self, points: Iterable[Point], total: int | None = None) -> list[Record]:
+        """The records of points (with or without keys), in their order; `total` is how many there will be in all."""
+        asked = [point if point.key else next(self.materials.keyed([point])) for point in points]
+        fresh: dict[str, Point] = {}
+        for point in asked:
+            if point.key in self._found:
+                continue
+            old = self.store.get(point.key)
+            if old is not None and not (old.failed and self._retry_failed and point.key not in self._computed):
+                self._take(old)
+            else:
+                fresh.setdefault(point.key, point)
+        self._expected = total or len(self._found) + len(fresh)
+        self._tell(force=True)
+        for record in self.executor.map(fresh.values(), self.materials):
+            self._computed.add(record.key)
+            self._unsafe.append(record)
+            self._take(record)
+            if time.monotonic() - self._appended_s > APPEND_S or len(self._unsafe) >= MOST_UNSAFE:
+                self.flush()
+            self._tell()
+            self.stop.raise_if_asked()
+        self.flush()
+        self._tell(force=True)
+        return [self._found[point.key] for point in asked]
+
+    def flush(self) -> None:
+        """Makes safe what is done; Ctrl-C waits for it."""
+        records, self._unsafe = self._unsafe, []
+        with self.stop.later():
+            self.store.append(records)
+        self._appended_s = time.monotonic()
+
+    def _take(self, record: Record) -> None:
+        self._found[record.key] = record
+        self._failed += record.failed
+        for name, direction in self.study.objectives.items():
+            value, best = record.metrics.get(name), self._best.get(name)
+            if value is not None and value == value and (best is None or _beats(value, best.metrics[name], direction)):
+                self._best[name] = record
+
+    def _tell(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if force or now - self._said_s > 0.1:
+            self._said_s = now
+            spent = now - self._started_s
+            self.told(
+                Progress(
+                    done=len(self._found),
+                    total=max(self._expected, len(self._found)),
+                    reused=len(self._found) - len(self._computed),
+                    failed=self._failed,
+                    points_per_s=len(self._computed) / spent if spent and self._computed else 0.0,
+                    best=dict(self._best),
+                )
+            )
+
+    def summary(self) -> Summary:
+        records = list(self._found.values())
+        return Summary(
+            points=max(self._expected, len(records)),
+            computed=len(self._computed),
+            reused=len(records) - len(self._computed),
+            failed=self._failed,
+            store=self.store.path,
+            best=dict(self._best),
+            front=fronts(records, self.study.objectives),
+            records=records,
+            interrupted=self.stop.asked,
+            notes=(*self.store.notes, *_missing(records, (*self.study.metrics, *self.study.objectives))),
+        )
+
+
+def _beats(value: float, other: float, direction: str) -> bool:
+    return value < other if direction == "min" else value > other
+
+
+def fronts(records: list[Record], objectives: Mapping[str, str]) -> list[Record]:
+    """The front of each workload, one after the other: a small model does not beat a large one."""
+    found: list[Record] = []
+    first = next(iter(objectives))
+    for workload in dict.fromkeys(record.workload for record in records):
+        own = {record.key: record for record in records if record.workload == workload}
+        found += sorted((own[key] for key in pareto.front(own.values(), objectives)), key=lambda record: record.metrics[first])
+    return found
+
+
+def _missing(records: list[Record], names: Iterable[str]) -> Iterator[str]:
+    """Metrics that were asked for and that no point has: a slip of the pen, most likely."""
+    done = [record for record in records if not record.failed]
+    for name in dict.fromkeys(names) if done else ():
+        head = name.partition(".")[0]
+        if not any(name in record.metrics for record in done):
+            others = sorted({other for record in done for other in record.metrics if other.startswith(f"{head}.")})
+            yield f"no point has the metric {name}" + (f" (there are {', '.join(others)})" if others else "")
+
+
+class Stop:
+    """Whether the sweep was asked to end: raised where it comes, and after `later()` by `raise_if_asked`."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._held = 0
+
+    def ask(self, *_: object) -> None:
+        self.asked = True
+        if not self._held:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def later(self) -> Iterator[None]:
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
+
+    def raise_if_asked(self) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+
+
+@contextmanager
+def stopping() -> Iterator[Stop]:
+    """SIGINT and SIGTERM ask a sweep to stop, while it runs in the main thread."""
+    stop = Stop()
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    old = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
