@@ -1,0 +1,315 @@
+"""What workers do: run a step, weigh assumptions, walk a ledger, look at machines and uploads. Each answers with plain values.
+
+`told` hears how much of a task is done. Paths come from the server alone: what a visitor writes has been through `guard.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from trainyard._version import VERSION
+from trainyard.errors import BadInput, TrainyardError, UnknownName
+from trainyard.web import guard, views
+from trainyard.web.frames import json_bytes
+
+if TYPE_CHECKING:
+    from trainyard.ir import Step
+    from trainyard.papers.ledger import Row
+
+Told = Callable[[int, int, str], None]
+Uploads = Mapping[str, Mapping[str, str]]
+"""id -> its `path`, `kind` and `name`."""
+STEPS_KEPT = 8
+WARM = ("linear", "npu")
+
+
+class Case:
+    """A request of a visitor, made into a step, a machine and masks."""
+
+    def __init__(
+        self,
+        *,
+        workload: str,
+        machine: str,
+        batch: int | None = None,
+        settings: Mapping[str, Any] | None = None,
+        masks: str | None = None,
+        at: int | None = None,
+        parallel: str | None = None,
+        metric: str = "time_s",
+        only: str | None = None,
+        pairs: int = 0,
+        range: bool = False,
+        uploads: Uploads | None = None,
+    ) -> None:
+        with _by_name(uploads or {}):
+            self.step, self.digest = _step(workload, batch, uploads or {})
+            self.machine = built(machine, settings or {}, uploads or {})
+            self.masks = _masks(masks, at, self.step, uploads or {})
+        said = ", ".join(f"{path}={value}" for path, value in (settings or {}).items())
+        shown = guard.UPLOAD.sub(lambda found: (uploads or {})[found.group()]["name"], machine)
+        self.shown = f"{shown} with {said}" if said else shown
+        self.parallel, self.range = parallel, range
+        self.metric, self.pairs, self.kinds = metric, pairs, _kinds(only)
+
+    @property
+    def title(self) -> str:
+        return f"{self.step.name}, batch {self.step.batch}, on {self.shown}"
+
+    def key(self, task: str) -> str:
+        """A hash of all that the answer depends on, and of the name that it is shown under."""
+        from trainyard.machines import describe
+
+        zeros = getattr(self.masks, "digest", None)
+        content = [task, VERSION, self.digest, describe(self.machine), zeros, self.parallel, self.shown]
+        content.append([self.metric, self.kinds, self.pairs] if task == "whatif" else [self.range])
+        return hashlib.sha256(json_bytes(content)).hexdigest()
+
+
+@contextmanager
+def _by_name(uploads: Uploads) -> Iterator[None]:
+    """Errors name an upload as its owner does, not by a path of the server."""
+    try:
+        yield
+    except TrainyardError as error:
+        line = str(error)
+        for upload in uploads.values():
+            line = line.replace(upload["path"], upload["name"]).replace(os.path.basename(upload["path"]), upload["name"])
+        raise BadInput(line) from error.__cause__
+
+
+def _step(workload: str, batch: int | None, uploads: Uploads) -> tuple[Step, str]:
+    from trainyard.workloads import zoo
+
+    name, _, sizes = workload.partition(":")
+    if name in uploads:
+        upload = uploads[name]
+        if upload["kind"] not in ("step", "topology", "onnx"):
+            raise BadInput(f"{upload['name']} is not a workload but {upload['kind']}")
+        if sizes and upload["kind"] != "onnx":
+            raise BadInput(f"{upload['name']}: sizes such as {sizes[:40]} are for the open dimensions of an ONNX model")
+        return _loaded(f"{upload['path']}:{sizes}" if sizes else upload["path"], upload["name"].partition(".")[0], batch)
+    if workload not in zoo.names():
+        raise UnknownName("workload", workload[:100], zoo.names())
+    return _loaded(workload, "", batch)
+
+
+@lru_cache(maxsize=STEPS_KEPT)
+def _loaded(text: str, name: str, batch: int | None) -> tuple[Step, str]:
+    from trainyard.workloads.named import load
+
+    step = load(text, batch)
+    step = replace(step, name=name) if name else step
+    return step, step.digest
+
+
+def built(text: str, settings: Mapping[str, Any], uploads: Uploads) -> Any:
+    """The machine of a text that may name uploads but no other file."""
+    from trainyard.machines import machine, with_overrides
+
+    guard.require_plain(text, "machine")
+    guard.require_plain(settings, "settings")
+    for name in guard.UPLOAD.findall(text):
+        if uploads[name]["kind"] != "machine":
+            raise BadInput(f"{uploads[name]['name']} is not a machine but {uploads[name]['kind']}")
+    made = machine(guard.UPLOAD.sub(lambda found: os.path.basename(uploads[found.group()]["path"]), text))  # a worker's folder
+    return with_overrides(made, dict(settings))
+
+
+def _masks(text: str | None, at: int | None, step: Step, uploads: Uploads) -> Any:
+    if text is None:
+        return None
+    if text in uploads:
+        from trainyard.workloads.masks import Masks
+
+        if uploads[text]["kind"] != "masks":
+            raise BadInput(f"{uploads[text]['name']} holds no masks but is {uploads[text]['kind']}")
+        masks = Masks.open(uploads[text]["path"])
+        return masks if at is None else masks.at(at)
+    if not text.startswith("sparsity(") or len(text) > guard.LONGEST:
+        raise BadInput("masks: upload a masks file and give its id, or write sparsity(A=0.6,G=0.5,seed=1)")
+    from trainyard.workloads.generated import parse
+
+    return parse(text, step)
+
+
+def warm(told: Told) -> None:
+    """Everything that a first run would have to import and compile."""
+    case = Case(workload=WARM[0], machine=WARM[1])
+    views.result(_ran(case), "")
+
+
+def look(told: Told) -> None:
+    """What the desk imports before it is first asked."""
+    views.machine(WARM[1], built(WARM[1], {}, {}))
+
+
+def prepare(told: Told, job: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The key and the title of a job; what is wrong with it is said before it waits."""
+    if "paper" in arguments:
+        from trainyard.papers import ledger
+
+        paper = arguments["paper"]
+        if paper not in ledger.papers():
+            raise UnknownName("paper", paper[:100], ledger.papers())
+        options = () if job == "paper" else (arguments.get("only"), arguments.get("pairs"))
+        return {"key": _paper_key(paper, *options), "title": f"what if: {paper}" if options else f"the ledger of {paper}"}
+    case = Case(**arguments)
+    return {"key": case.key(job), "title": f"what if: {case.title}" if job == "whatif" else case.title}
+
+
+def _paper_key(paper: str, *options: Any) -> str:
+    return hashlib.sha256(json_bytes(["paper", VERSION, paper, options])).hexdigest()
+
+
+def _ran(case: Case) -> Any:
+    from trainyard import runs
+
+    found = runs.run(case.step, case.machine, masks=case.masks, parallel=case.parallel)
+    return replace(found, machine=case.shown)
+
+
+def run(told: Told, **arguments: Any) -> dict[str, Any]:
+    told(0, 3, "reading the workload")
+    case = Case(**arguments)
+    told(1, 3, f"running on {case.shown}")
+    with _by_name(arguments.get("uploads") or {}):
+        found = _ran(case)
+        if case.range:
+            found = found.ranged(lambda done, total: told(done, total + 1, f"alternatives of {case.shown}"))
+    told(2, 3, "drawing")
+    return views.result(found, case.key("run"))
+
+
+def whatif(told: Told, **arguments: Any) -> dict[str, Any]:
+    from trainyard import weighing
+
+    case = Case(**arguments)
+    told(0, 1, f"running on {case.shown}")
+    options = {"masks": case.masks, "parallel": case.parallel}
+    with _by_name(arguments.get("uploads") or {}):
+        found = weighing.of_machine(case.step, case.machine, metric=case.metric, kinds=case.kinds, **options)
+    weighed = weighing.weigh(
+        replace(found, title=case.title), lambda done, total: told(done, total, f"changes of {case.shown}"), paired=case.pairs
+    )
+    return {**views.weighed(weighed), "key": case.key("whatif")}
+
+
+def _kinds(only: str | None) -> tuple[Any, ...]:
+    from trainyard.weighing import KINDS
+
+    return KINDS if only is None else (only,)
+
+
+def paper_whatif(told: Told, paper: str, only: str | None = None, pairs: int = 0) -> dict[str, Any]:
+    """A paper's assumptions by its own measure, or on the case that stands for it."""
+    from trainyard import weighing
+    from trainyard.papers import ledger
+
+    told(0, 1, f"running {paper}")
+    found = ledger.weighing(paper, _kinds(only))
+    if found is None:
+        from trainyard.workloads import named_masks
+
+        workload, machine, masks = ledger.case(paper)
+        step, _ = _step(workload, None, {})
+        found = weighing.of_machine(step, machine, kinds=_kinds(only), masks=named_masks.load(masks, step))
+    weighed = weighing.weigh(found, lambda done, total: told(done, total, f"changes of {paper}"), paired=pairs)
+    return {**views.weighed(weighed), "key": _paper_key(paper, only, pairs)}
+
+
+def paper(told: Told, paper: str) -> dict[str, Any]:
+    """The whole ledger of a paper, experiments and figures that are not kept run now."""
+    from trainyard.papers import kept
+
+    rows = kept.walk(paper, progress=told)
+    told(len(rows), len(rows), "drawing the figures")
+    drawn = kept.figures(paper, lambda done, total: told(done, total, "drawing the figures"), run=True) or {}
+    return {"kind": "paper", "name": paper, "title": views.paper_title(paper), "complete": True, **views.ledger_of(rows, drawn)}
+
+
+def machine(told: Told, text: str, settings: Mapping[str, Any], uploads: Uploads) -> dict[str, Any]:
+    with _by_name(uploads):
+        return views.machine(text, built(text, settings, uploads))
+
+
+def papers(told: Told) -> list[dict[str, Any]]:
+    from trainyard.papers import ledger
+
+    found = []
+    for name in ledger.papers():
+        rows, complete = _rows(name)
+        counts = ledger.counts(rows)
+        found.append(
+            {"name": name, "title": views.paper_title(name), "claims": len(rows), "verdicts": counts, "complete": complete}
+        )
+    return found
+
+
+def ledger_of(told: Told, paper: str) -> dict[str, Any]:
+    """What is kept of a paper's ledger; what the paper prints alone where an experiment would have to run."""
+    from trainyard.papers import kept
+
+    rows, complete = _rows(paper)
+    drawn = (kept.figures(paper) if complete else None) or {}
+    return {
+        "kind": "paper",
+        "name": paper,
+        "title": views.paper_title(paper),
+        "complete": complete,
+        "key": _paper_key(paper),
+        **views.ledger_of(rows, drawn),
+    }
+
+
+def _rows(paper: str) -> tuple[list[Row], bool]:
+    from trainyard.papers import kept, ledger
+
+    claims = ledger.select(paper)
+    rows = kept.rows(paper)
+    if rows is not None:
+        return rows, True
+    return [
+        ledger.Row(
+            id=claim.id,
+            paper=claim.value,
+            ours=None,
+            ratio=None,
+            verdict="context" if claim.use == "context" else "not yet",
+            note=claim.conflict,
+            claim=claim,
+        )
+        for claim in claims
+    ], False
+
+
+def upload(told: Told, **arguments: Any) -> dict[str, Any]:
+    from trainyard.web.recognition import recognised
+
+    return recognised(**arguments)
+
+
+def stores(told: Told, **arguments: Any) -> list[dict[str, Any]]:
+    from trainyard.web.stores import listed
+
+    return listed(**arguments)
+
+
+def store(told: Told, **arguments: Any) -> dict[str, Any]:
+    from trainyard.web.stores import opened
+
+    return opened(**arguments)
+
+
+# fmt: off
+TASKS: Mapping[str, Callable[..., Any]] = {
+    "warm": warm, "look": look, "prepare": prepare, "machine": machine, "papers": papers, "ledger": ledger_of, "upload": upload,
+    "stores": stores, "store": store, "run": run, "whatif": whatif, "paper": paper, "paper_whatif": paper_whatif,
+}
+# fmt: on

@@ -1,0 +1,236 @@
+"""What the page shows, as JSON: workloads, machines with every field's source and meaning, results with their figures, ledgers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args, get_origin
+
+from trainyard.units import unit_of_field
+
+if TYPE_CHECKING:
+    from trainyard.ir.assumptions import Assumption
+    from trainyard.papers.ledger import Row
+    from trainyard.results import Result
+    from trainyard.runs import Worth
+    from trainyard.weighing import Weighed
+
+# fmt: off
+FIGURES = {
+    "time_by_layer": "layers", "time_by_class": "phases", "exposed_and_hidden": "overlap", "energy_by_component": "energy",
+    "roofline": "roofline", "traffic_by_tensor": "traffic", "timeline": "timeline", "memory_over_time": "memory",
+}
+GROUPS = {
+    "trainyard.papers.sigma": "SIGMA and its rivals", "trainyard.papers.tensordash": "TensorDash", "trainyard.papers.igo": "IGO",
+    "trainyard.papers.mcdla": "MC-DLA", "trainyard.papers.mcdla.scale": "MC-DLA at scale", "trainyard.papers.direct": "DIRECT",
+    "trainyard.devices.dpu_presets": "One DPU", "trainyard.devices.gpu_presets": "GPUs",
+}
+# fmt: on
+
+
+def workloads() -> list[dict[str, Any]]:
+    from trainyard.workloads.zoo.catalogue import ENTRIES
+
+    return [
+        {
+            "name": name,
+            "about": f"{entry.parameters:,} parameters; {entry.source}",
+            "batch": entry.batch,
+            "family": entry.family,
+            "note": entry.note,
+        }
+        for name, entry in ENTRIES.items()
+    ]
+
+
+def machines() -> list[dict[str, str]]:
+    from trainyard.machines.registry import MACHINES
+
+    return [
+        {"name": name, "about": row.about, "group": GROUPS.get(row.path.partition(":")[0], "Others")}
+        for name, row in MACHINES.items()
+    ]
+
+
+def machine(text: str, built: Any) -> dict[str, Any]:
+    """A machine that has been built: its peaks, and every field with what is known of it."""
+    from trainyard.ir import assumptions_of
+    from trainyard.machines import title
+    from trainyard.papers.provenance import remarks
+
+    known = {assumption.path: assumption for assumption in assumptions_of(built)}
+    peaks = getattr(built, "peaks", None)
+    return {
+        "text": text,
+        "title": title(built),
+        "kind": "system" if hasattr(built, "plan") else "device",
+        "peaks": asdict(peaks) if is_dataclass(peaks) and not isinstance(peaks, type) else None,
+        "fields": list(_fields(built, "", known, remarks(text, built))),
+    }
+
+
+def _fields(part: Any, prefix: str, known: Mapping[str, Assumption], remarks: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    from trainyard.machines import describe
+    from trainyard.machines.fields import hints, settable
+    from trainyard.machines.registry import type_name
+
+    if hasattr(part, "to_table"):  # a graph: shown as a table, changed as a whole
+        return
+    plain, own = describe(part), cast(type, type(part))
+    for name in settable(own):
+        value, path = getattr(part, name), f"{prefix}{name}"
+        assumption = known.get(path)
+        inner = is_dataclass(value) and not isinstance(value, type)
+        shown = type_name(cast(type, type(value))) if inner else plain[name]
+        kind, choices = ("part", None) if inner else _kind(hints(own)[name])
+        yield {
+            "path": path,
+            "value": shown,
+            "text": _text(path, shown),
+            "unit": unit_of_field(name) or "",
+            "kind": kind,
+            "choices": choices,
+            "source": _source(path, assumption, remarks),
+            "meaning": "" if assumption is None else assumption.meaning,
+            "alternatives": [] if assumption is None else [_plain(other) for other in assumption.alternatives],
+        }
+        if inner:
+            yield from _fields(value, f"{path}.", known, remarks)
+
+
+def _source(path: str, assumption: Assumption | None, remarks: Mapping[str, str]) -> str:
+    """What the preset's line says; a remark that only repeats the assumption is none."""
+    said = remarks.get(path, "")
+    return "" if assumption is not None and said.startswith(assumption.meaning) else said
+
+
+def _plain(value: Any) -> Any:
+    from trainyard.machines import describe
+
+    return describe(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _text(path: str, value: Any) -> str:
+    from trainyard.report.lines import value_text
+
+    return value_text(path, value)
+
+
+def _kind(hint: Any) -> tuple[str, list[Any] | None]:
+    """How a field is changed: a choice, a switch, a number, a list, or as a text."""
+    from trainyard.machines.fields import members
+
+    options = members(hint)
+    literals = [value for option in options if get_origin(option) is Literal for value in get_args(option)]
+    if literals:
+        return "choice", [*literals, *([None] if type(None) in options else [])]
+    for plain, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "text")):
+        if plain in options:
+            return name, None
+    if any(get_origin(option) is tuple for option in options):
+        return "list", None
+    if any(isinstance(get_origin(option), type) and issubclass(get_origin(option), Mapping) for option in options):
+        return "table", None
+    return "part", None
+
+
+def figure(drawn: Any) -> dict[str, Any]:
+    """A figure as plotly's own JSON."""
+    import plotly.io
+
+    found: dict[str, Any] = json.loads(plotly.io.to_json(drawn, engine="json"))
+    return found
+
+
+def result(found: Result, key: str) -> dict[str, Any]:
+    """The object of `--json`, its figures, and what stands above them."""
+    from trainyard.report import lines, plots
+
+    drawn = [*plots.telling(found), *plots.of_node(found)]
+    return {
+        "kind": "run",
+        "key": key,
+        **found.as_dict(),
+        "title": lines.title(found),
+        "headline": found.headline,
+        "facts": [{"name": name, "text": text} for name, text in lines.facts(found)],
+        "bound": lines.bound_by(found),
+        "provenance": lines.provenance(found),
+        "node": _node(found),
+        "figures": {FIGURES[plot.__name__]: figure(plot(found)) for plot in drawn},
+    }
+
+
+def _node(found: Result) -> dict[str, str] | None:
+    """The machine's link graph as SVG, where it has one that can be drawn."""
+    from trainyard.errors import BadInput
+    from trainyard.report import nodes
+
+    if nodes.graph(found.on) is None:
+        return None
+    try:
+        svg, told = nodes.drawing(found.on, found.machine)
+    except BadInput as reason:  # too large
+        return {"svg": "", "told": str(reason)}
+    return {"svg": svg, "told": told}
+
+
+def weighed(found: Weighed) -> dict[str, Any]:
+    """What each change is worth alone and two at a time, and the tornado."""
+    return {
+        "kind": "whatif",
+        "title": found.title,
+        "metric": found.metric,
+        "worths": [_worth(worth) for worth in found],
+        "pairs": [
+            {
+                "first": _worth(pair.first),
+                "second": _worth(pair.second),
+                "after": pair.after,
+                "change": pair.change,
+                "interaction": pair.interaction,
+                "error": pair.error,
+            }
+            for pair in found.pairs
+        ],
+        "figures": {"tornado": figure(found.figure())},
+    }
+
+
+def _worth(found: Worth) -> dict[str, Any]:
+    names = ("name", "kind", "meaning", "before", "after", "error")
+    return {
+        **{name: getattr(found, name) for name in names},
+        "value": _plain(found.value),
+        "alternative": _plain(found.alternative),
+        "value_text": _text(found.name, found.value),
+        "alternative_text": _text(found.name, found.alternative),
+        "change": None if found.error else found.change,
+    }
+
+
+def paper_title(paper: str) -> str:
+    """The citation that heads the paper's module."""
+    from trainyard.papers import ledger
+
+    told = import_module(ledger.MODULES[paper]).__doc__ if paper in ledger.MODULES else None
+    return " ".join((told or paper).split("\n\n")[0].split())
+
+
+def ledger_of(rows: Sequence[Row], drawn: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    """The ledger of one paper with its figures, and with each the claims that it shows."""
+    from trainyard.papers import ledger
+    from trainyard.papers.pages import LEGEND, summary
+
+    return {
+        "rows": [row.as_dict() for row in rows],
+        "counts": ledger.counts(rows),
+        "summary": summary(rows),
+        "legend": LEGEND,
+        "figures": [
+            {"name": name, "figure": picture, "claims": [row.id for row in rows if ledger.names_figure(row.claim, name)]}
+            for name, picture in drawn.items()
+        ],
+    }
