@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,18 @@ import pytest
 import trainyard as ty
 from trainyard import machines
 from trainyard._version import VERSION
+from trainyard.errors import BadInput
 from trainyard.papers import ledger
 from trainyard.sweep.pareto import front
+from trainyard.sweep.records import Record
 from trainyard.sweep.store import Store
+from trainyard.sweep.study import Study
 from trainyard.web import views
+from trainyard.web.stores import _closed, listed, opened
 from trainyard.workloads.zoo.catalogue import ENTRIES
 
 FIGURES = {"layers", "phases", "roofline", "traffic", "energy", "timeline"}
-KINDS = ["choice", "integer", "number", "text"]
+KINDS = ["choice", "integer", "number", "choice", "choice"]
 
 
 def test_workloads_and_machines_are_those_of_the_package(client: Any) -> None:
@@ -41,13 +46,41 @@ def test_a_machine_tells_every_field_with_unit_source_meaning_and_alternatives(c
     assert rows["clock_hz"]["source"].startswith("Table 3")
     assert rows["array"]["kind"] == "part"
     assert rows["array.rows"]["value"] == built.array.rows
-    assert [rows[path]["kind"] for path in ("array.dataflow", "array.rows", "clock_hz", "order")] == KINDS
+    assert [rows[path]["kind"] for path in ("array.dataflow", "array.rows", "clock_hz", "order", "precision")] == KINDS
     assert rows["array.dataflow"]["choices"] == ["ws", "os", "is"]
+    for order in rows["order"]["choices"]:  # what is offered can be set
+        assert machines.with_overrides(built, {"order": order}).order == order
+    assert {"sequential", "interleaved", "paper", "cost"} <= set(rows["order"]["choices"])
+    assert rows["precision"]["choices"][-1] is None
+    for precision in rows["precision"]["choices"]:
+        assert machines.with_overrides(built, {"precision": precision}).precision == precision
     opened = next(row for row in told["fields"] if row["alternatives"])
     assert opened["meaning"]
     for path, row in rows.items():
         if row["kind"] in ("choice", "integer", "number", "boolean"):  # what is shown can be set again
             assert machines.with_overrides(built, {path: row["value"]}) == built, path
+
+
+def test_a_machine_is_shown_with_what_is_set_in_it(client: Any) -> None:
+    settings = {"array": "tensordash", "dram_bytes_per_s": "75 GB/s", "array.rows": "2"}
+    answer = client.get("/api/machine", params={"text": "npu", "set": [f"{path}={value}" for path, value in settings.items()]})
+    told, built = answer.json(), machines.with_overrides(ty.machine("npu"), settings)
+    rows = {row["path"]: row for row in told["fields"]}
+    assert told["peaks"]["dram_bytes_per_s"] == 75e9
+    assert told["peaks"]["macs_per_s"] == built.peaks.macs_per_s != ty.machine("npu").peaks.macs_per_s
+    assert (rows["array"]["value"], rows["array.rows"]["value"]) == ("tensordash", 2)
+    assert rows["array.lanes"]["value"] == built.array.lanes  # a knob of the part that was put in
+    assert "array.dataflow" not in rows
+    for wrong, said in (
+        ("dram", "expected path=value"),
+        ("=1", "expected path=value"),
+        ("dram=much", "much"),
+        ("array='x.toml'", "file"),
+    ):
+        answer = client.get("/api/machine", params={"text": "npu", "set": wrong})
+        assert answer.status_code == 400
+        assert said in answer.json()["error"]
+    assert client.get("/api/machine", params={"text": "npu", "set": ["cores=1"] * 257}).status_code == 400
 
 
 def test_every_machine_can_be_shown(client: Any) -> None:
@@ -72,6 +105,18 @@ def test_a_run_is_what_the_library_computes(client: Any) -> None:
     assert result["time_range_s"] is None
     ranged = client.found(workload="alexnet", machine="npu", batch=2, range=True)
     assert ranged["time_range_s"] == list(ty.run("alexnet", "npu", batch=2).ranged().range_s or ())
+
+
+def test_the_forward_pass_alone(client: Any) -> None:
+    from trainyard.ir import Phase
+
+    direct = ty.run(ty.zoo.load("alexnet", batch=2).only(Phase.FORWARD), "npu")
+    result = client.found(workload="alexnet", machine="npu", batch=2, inference=True)
+    assert result["time_s"] == direct.time_s
+    assert result["title"] == "alexnet, batch 2, on npu, the forward pass alone"
+    assert client.finished(workload="alexnet", machine="npu", batch=2)["key"] != result["key"]
+    refused = client.post("/api/jobs", json={"workload": "alexnet", "machine": "npu", "at": 3})
+    assert (refused.status_code, "recorded masks" in refused.json()["error"]) == (400, True)
 
 
 def test_a_node_with_zeros_and_parallelism_is_drawn(client: Any) -> None:
@@ -135,6 +180,65 @@ def test_stores_are_listed_and_opened_by_name(client: Any, stores: Path) -> None
     paged = [client.get("/api/stores/npu.store", params={"offset": n, "limit": 2}).json()["rows"] for n in (0, 2, 4, 6)]
     assert [len(rows) for rows in paged] == [2, 2, 2, 0]
     assert [row for rows in paged for row in rows] == told["rows"]
+
+
+def test_a_store_that_cannot_be_read_is_listed_with_the_reason(stores: Path, tmp_path: Path) -> None:
+    shutil.copytree(stores / "npu.store", tmp_path / "good.store")
+    shutil.copytree(stores / "npu.store", tmp_path / "cut.store")
+    points = tmp_path / "cut.store" / "points.parquet"
+    points.write_bytes(points.read_bytes()[:-9])
+    for name, manifest in (
+        ("foreign", '{"name": "some other program"}'),
+        ("torn", "{"),
+        ("newer", '{"format": "x", "version": 99}'),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "manifest.json").write_text(manifest)
+    (tmp_path / "empty.sweep").mkdir()
+    (tmp_path / "looped.sweep").mkdir()
+    (tmp_path / "looped.sweep" / "manifest.json").mkdir()
+    rows = {row["name"]: row for row in listed(str(tmp_path), {})}
+    assert [name for name, row in rows.items() if not row["error"]] == ["good.store"]
+    assert rows["good.store"]["points"] == 6
+    assert set(rows) == {"good.store", "cut.store", "foreign", "torn", "newer", "empty.sweep", "looped.sweep"}
+    assert "cut.store/points.parquet is damaged" in rows["cut.store"]["error"]
+    assert "no manifest.json" in rows["empty.sweep"]["error"]
+    assert not any(str(tmp_path) in row["error"] for row in rows.values())
+    with pytest.raises(BadInput, match=r"^cut\.store/points\.parquet is damaged"):
+        opened(str(tmp_path), {}, "cut.store", 0, 10)
+
+
+def test_the_store_of_a_sweep_is_found_beside_its_study(tmp_path: Path) -> None:
+    from trainyard.sweep import running
+
+    deep = tmp_path / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    (tmp_path / ".hidden").mkdir()
+    study = {"name": "one", "workloads": ["linear"], "machine": "npu", "axes": {"batch": [1, 2], "inference": [True, False]}}
+    for folder in (tmp_path, tmp_path / "a", tmp_path / "a" / "b"):
+        running.sweep(Study.from_table(study), folder / running.store_of("one.toml"), workers=1)
+    for unseen in (deep / "far.sweep", tmp_path / ".hidden" / "x.sweep"):
+        unseen.mkdir()
+    (tmp_path / "link.sweep").symlink_to(tmp_path / "a" / "one.sweep")
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert [row["name"] for row in listed(str(tmp_path), {})] == ["one.sweep", "a/one.sweep", "a/b/one.sweep"]
+    told = opened(str(tmp_path), {}, "a/one.sweep", 0, 10)
+    assert [told["points"], told["axes"], told["closed"]] == [4, ["batch", "inference"], {}]
+
+
+def test_points_that_need_files_of_the_study_say_so() -> None:
+    def of(**more: Any) -> str:
+        return _closed([Record(**{"key": "k", "workload": "linear", "machine": "npu", "settings": {"batch": 8}, **more})]).get(
+            "k", ""
+        )
+
+    assert of() == of(settings={"masks": "sparsity(A=0.5)", "inference": True, "array": "tensordash"}) == ""
+    assert "net.csv is a file of the study" in of(workload="net.csv")
+    assert "run.safetensors, a file of the study" in of(settings={"masks": "run.safetensors", "at": 3})
+    assert "names a file" in of(machine="mine.toml")
+    assert "names a file" in of(settings={"device": "mine.toml"})
+    assert "table of the study" in of(machine='{"type": "accelerator"}')
+    assert "table of the study" in of(settings={"device": {"type": "accelerator"}})
 
 
 @pytest.mark.parametrize("name", ["link.store", "no-store", "%2e%2e", "..%2foutside0%2fsecret.store", "/etc", "npu.store%00"])

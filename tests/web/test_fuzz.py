@@ -28,6 +28,7 @@ KEYS = [
     "masks",
     "at",
     "parallel",
+    "inference",
     "whatif",
     "metric",
     "only",

@@ -25,6 +25,7 @@ class Asked:
 
     workload: str
     batch: int | None = None
+    world: int | None = None
     parallel: str | None = None
     dpus: int | None = None
     algorithm: str | None = None
@@ -40,7 +41,7 @@ class Asked:
 
         overrides = self._overrides(machines)
         with status(f"reading {self.workload}"):
-            step = step_of(self.workload, self.batch)
+            step = step_of(self.workload, self.batch, self.world)
             zeros = masks_of(self.masks, self.at, step)
             step = step.only(Phase.FORWARD) if self.inference else step
         found = []
@@ -95,10 +96,10 @@ def overrides_of(settings: Sequence[str] | None) -> dict[str, Any]:
     return found
 
 
-def step_of(workload: str, batch: int | None) -> Step:
+def step_of(workload: str, batch: int | None, world: int | None = None) -> Step:
     from trainyard.workloads.named import load
 
-    return load(workload, batch)
+    return load(workload, batch, world)
 
 
 def masks_of(text: str | None, at: int | None, step: Step) -> Any:

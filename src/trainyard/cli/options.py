@@ -23,8 +23,9 @@ def writable(option: typer.CallbackParam, path: str | None) -> str | None:
 
 
 # fmt: off
-Workload = Annotated[str, typer.Argument(help="Zoo model, Step (.json), SCALE-Sim .csv or file.py:function.", show_default=False)]
+Workload = Annotated[str, typer.Argument(help="Zoo model, .json, .onnx, SCALE-Sim .csv or file.py:function.", show_default=False)]
 Machine  = Annotated[str, typer.Option("--on", help="Machine: name, name(key=value,...), .toml or .cfg file.", show_default=False)]
+World    = Annotated[int | None, typer.Option("--world", min=2, help="Ranks of the (fake) process group of a file.py:function.")]
 Batch    = Annotated[int | None, typer.Option(min=1, help="Batch size; the workload's own by default.")]
 Parallel = Annotated[str | None, typer.Option(help="How a system divides the work: data, model, mixed or pipeline.")]
 Dpus     = Annotated[int | None, typer.Option(min=1, help="Number of DPUs of a PIM system.")]

@@ -22,6 +22,7 @@ from trainyard.cli.options import (
     Top,
     Training,
     Workload,
+    World,
     Zeros,
     writable,
 )
@@ -33,6 +34,7 @@ def run(
     workload: Workload,
     on: Machine,
     batch: Batch = None,
+    world: World = None,
     parallel: Parallel = None,
     dpus: Dpus = None,
     algorithm: Training = None,
@@ -60,6 +62,7 @@ def run(
     asked = Asked(
         workload=workload,
         batch=batch,
+        world=world,
         parallel=parallel,
         dpus=dpus,
         algorithm=algorithm,
@@ -89,6 +92,7 @@ def compare(
     workload: Workload,
     on: Annotated[str, typer.Option("--on", help="Machines, separated by commas: tpu,npu(dram=75 GB/s),h200.", show_default=False)],
     batch: Batch = None,
+    world: World = None,
     parallel: Parallel = None,
     dpus: Dpus = None,
     algorithm: Training = None,
@@ -106,6 +110,7 @@ def compare(
     asked = Asked(
         workload=workload,
         batch=batch,
+        world=world,
         parallel=parallel,
         dpus=dpus,
         algorithm=algorithm,
@@ -133,6 +138,7 @@ def explain(
     layer: Annotated[str, typer.Argument(help="A layer of it; the whole step by default.")] = "",
     on: Machine = "",
     batch: Batch = None,
+    world: World = None,
     parallel: Parallel = None,
     masks: Zeros = None,
     at: MasksAt = None,
@@ -149,7 +155,9 @@ def explain(
     if workload in ledger.papers() and not on:
         text, drawing = ledger.walkthrough(workload, layer)
         if html is not None:
-            drawing().write_html(html, include_plotlyjs=True)
+            drawing().write_html(
+                html, include_plotlyjs=True, config={"showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False}
+            )
             say(f"wrote {html}")
         print(text)
         return
@@ -157,6 +165,8 @@ def explain(
         raise BadInput(
             f"--html draws a paper's walk-through; for a report: trainyard run {workload} --on {on or 'MACHINE'} --html {html}"
         )
-    asked = Asked(workload=workload, batch=batch, parallel=parallel, masks=masks, at=at, inference=inference, settings=settings)
+    asked = Asked(
+        workload=workload, batch=batch, world=world, parallel=parallel, masks=masks, at=at, inference=inference, settings=settings
+    )
     (result,) = asked.results([given.one_machine(on)])
     print(result.explain(layer))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from trainyard.cli import given
-from trainyard.cli.options import Batch, Html, Json, Machine, MasksAt, Parallel, Settings, Top, Zeros
+from trainyard.cli.options import Batch, Html, Json, Machine, MasksAt, Parallel, Settings, Top, World, Zeros
 from trainyard.errors import UnknownName
 from trainyard.terminal import progress, say, show_weighed, status, weighed_as_dict, write_json
 
@@ -20,6 +20,7 @@ def whatif(
     workload: Annotated[str, typer.Argument(help="A workload, or a paper.", show_default=False)],
     on: Machine = "",
     batch: Batch = None,
+    world: World = None,
     parallel: Parallel = None,
     masks: Zeros = None,
     at: MasksAt = None,
@@ -44,7 +45,7 @@ def whatif(
     from trainyard.papers import ledger
 
     kinds = _kinds(only)
-    own = (batch, parallel, masks, at, metric, settings)
+    own = (batch, world, parallel, masks, at, metric, settings)
     found: Weighing | None = None
     if workload in ledger.papers() and not on:
         if all(option is None for option in own):
@@ -56,7 +57,7 @@ def whatif(
         if found is None:
             step_to(0, 1, f"machines: {on}")
             with status(f"reading {workload} for {on}"):
-                step = given.step_of(workload, batch)
+                step = given.step_of(workload, batch, world)
                 zeros = given.masks_of(masks, at, step)
             options = {"parallel": parallel, "masks": zeros, **given.overrides_of(settings)}
             found = weighing.of_machine(step, on, metric=metric or "time_s", kinds=kinds, factor=factor, **options)

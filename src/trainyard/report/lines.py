@@ -68,7 +68,7 @@ def breakdown(result: Result, by: Axis = "layer", top: int | None = None) -> Bre
     left = [pair for line in lines[shown:] for pair in parts[line.label]]
     rest = _line(f"rest: {len(lines) - shown} more", left, whole, len(lines) - shown) if left else None
     total = _line("total", [pair for bounds in parts.values() for pair in bounds], whole, len(lines))
-    exact = replace(total, cost=replace(total.cost, time_s=whole))  # a sum of floats may miss the last digit
+    exact = replace(total, cost=total.cost._replace(time_s=whole))  # a sum of floats may miss the last digit
     return Breakdown(by=by, lines=tuple(lines[:shown]), rest=rest, total=exact)
 
 
@@ -269,7 +269,9 @@ def value_text(name: str, value: object) -> str:
     ('64 KiB', '25 MB', '500 ns')
     """
     unit = unit_of_field(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if value is None or isinstance(value, bool):
+        return str(value).lower()  # as one writes it in a machine's text
+    if not isinstance(value, int | float):
         return str(value)
     if unit is None:
         return f"{value:g}"

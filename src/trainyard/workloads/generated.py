@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.errors import BadInput, MaskError, UnknownName
-from trainyard.ir import Step, TensorKey
+from trainyard.ir import MatMul, Phase, Step, Structured, TensorKey
 from trainyard.parts.kept import Remembered
-from trainyard.parts.operands import letter_of, own_name, shape_in
+from trainyard.parts.operands import extent_of, letter_of, own_name, shape_in, turned
+from trainyard.parts.structured import drawn
 from trainyard.workloads.masks import MaskSpec
 
 Cluster = Literal["none", "channel", "row"]
@@ -52,11 +53,15 @@ class GeneratedMasks:
     cluster: Cluster = "none"
     seed: int = 0
     layers: Mapping[str, Sparsity] = field(default_factory=dict)
+    weights: Structured | None = None
+    transposable: bool = False
+    along: Mapping[TensorKey, int] = field(default_factory=dict)
 
     @cached_property
     def digest(self) -> str:
         layers = sorted((pattern, sorted(shares.items())) for pattern, shares in self.layers.items())
-        said = (sorted(self.sparsity.items()), self.cluster, self.seed, layers, sorted(self.shapes.items()))
+        said: tuple[Any, ...] = (sorted(self.sparsity.items()), self.cluster, self.seed, layers, sorted(self.shapes.items()))
+        said += (self.weights, self.transposable, sorted(self.along.items())) if self.weights else ()
         return hashlib.sha256(repr(said).encode()).hexdigest()
 
     @cached_property
@@ -71,6 +76,8 @@ class GeneratedMasks:
     def density(self, key: TensorKey) -> float:
         """Share of non-zero elements that was asked for; of whole channels or rows, the nearest share that there is."""
         zeros = self._zeros(key[0], key[2][0])
+        if self._structured(key):
+            return self.weights.nonzero if self.weights is not None else 1.0
         if key in self.several:
             return 1.0 - zeros
         if key not in self.shapes:
@@ -89,6 +96,8 @@ class GeneratedMasks:
         shape = self.shapes[key]
         layer, call, name = key
         zeros = self._zeros(layer, name[0])
+        if self.weights is not None and self._structured(key):
+            return drawn(shape, self.along[key], self.weights, self._random(layer, 0, name), self._both_ways(key))
         if not zeros:
             return np.ones(shape, dtype=np.bool_)
         units, random = _units(shape, name, self.cluster), self._random(layer, 0 if name[0] == "W" else call, name)
@@ -97,6 +106,22 @@ class GeneratedMasks:
         kept = np.ones(math.prod(units), dtype=np.bool_)
         kept[random.permutation(kept.size)[: round(zeros * kept.size)]] = False
         return np.broadcast_to(kept.reshape(units), shape).copy()
+
+    def structure(self, key: TensorKey, phase: Phase) -> Structured | None:
+        """The n:m structure of a weight along the reduction of a product of this phase."""
+        layer, call, letter = key
+        known = next((one for earlier in range(call, -1, -1) if (one := (layer, earlier, letter)) in self.along), key)
+        if not self._structured(known) or phase is Phase.GRAD_WEIGHT or (phase.backward and not self._both_ways(known)):
+            return None
+        return self.weights
+
+    def _structured(self, key: TensorKey) -> bool:
+        """Whether a weight's groups come out even; others stay whole."""
+        return self.weights is not None and key in self.along and self.shapes[key][self.along[key]] % self.weights.of == 0
+
+    def _both_ways(self, key: TensorKey) -> bool:
+        shape = self.shapes[key]
+        return self.transposable and self.weights is not None and not (shape[0] % self.weights.of or shape[1] % self.weights.of)
 
     def check(self, step: Step) -> None:
         """Raises, naming the layer, where these masks were made for another step."""
@@ -131,8 +156,14 @@ def generated_masks(
     seed: int = 0,
     layers: Mapping[str, Sparsity] | None = None,
     samples: int | None = None,
+    weights: Structured | None = None,
+    transposable: bool = False,
 ) -> GeneratedMasks:
     """Masks with a given share of zeros for every operand of a step; `samples` of each batch are made, and repeated.
+
+    `weights=Structured(2, 4)` keeps two of every four neighbours of W along the reduction of its forward product (input features,
+    input channels), and with `transposable` along the other axis too, as dX needs them, where that divides; a weight that does not
+    divide at all stays whole.
 
     >>> from trainyard.ir import MatMul, Op, Step
     >>> step = Step(name="one", batch=4, ops=(Op(body=MatMul(4, 6, 8), layer="fc", letters=("A", "W")),), tensors=())
@@ -153,18 +184,25 @@ def generated_masks(
     for pattern in layers:
         if not any(fnmatchcase(op.layer, pattern) for op in step.ops if op.is_product):
             raise UnknownName("layer", pattern, {op.layer for op in step.ops if op.is_product}, where=f"step {step.name!r}")
-    return GeneratedMasks(step.name, step.batch, *_shapes(step, samples), sparsity, cluster, seed, layers)
+    if weights is not None and (sparsity.get("W") or any("W" in shares for shares in layers.values())):
+        raise BadInput("generated masks: W has a structure, and a share of zeros besides: give one of them")
+    along = {} if weights is None else _reductions(step)
+    return GeneratedMasks(
+        step.name, step.batch, *_shapes(step, samples), sparsity, cluster, seed, layers, weights, transposable, along
+    )  # fmt: skip
 
 
 def parse(text: str, step: Step) -> GeneratedMasks:
-    """From the command line: `sparsity(A=0.6,G=0.5,cluster=channel,seed=1)`."""
+    """From the command line: `sparsity(A=0.6,G=0.5,cluster=channel,seed=1)`, `sparsity(W=2:4,transposable=true)`."""
     found = re.fullmatch(r"\s*sparsity\s*\((.*)\)\s*", text, re.DOTALL)
     example = "write for example sparsity(A=0.6,G=0.5,cluster=channel,seed=1)"
     if not found:
         raise BadInput(f"generated masks: cannot read {text!r}: {example}")
     shares: dict[str, float] = {}
     options: dict[str, Any] = {}
-    readers: dict[str, Callable[[str], Any]] = {**dict.fromkeys(LETTERS, float), "cluster": str, "seed": int, "samples": int}
+    readers: dict[str, Callable[[str], Any]] = {
+        **dict.fromkeys(LETTERS, float), "cluster": str, "seed": int, "samples": int, "transposable": _flag,
+    }  # fmt: skip
     for item in filter(None, (item.strip() for item in found[1].split(","))):
         name, equals, value = (part.strip() for part in item.partition("="))
         if not equals:
@@ -173,14 +211,44 @@ def parse(text: str, step: Step) -> GeneratedMasks:
             raise UnknownName("operand or option", name, readers, where=text)
         if name in shares or name in options:
             raise BadInput(f"generated masks: {name} is given twice in {text!r}")
+        if ":" in value:
+            options["weights"] = _structure(name, value, text)
+            continue
         try:
             (shares if name in LETTERS else options)[name] = readers[name](value)
         except ValueError:
             kind = "a share of zeros" if name in LETTERS else "a whole number"
             raise BadInput(f"generated masks: {name}={value!r} in {text!r} is not {kind}") from None
-    if not shares:
+    if not shares and "weights" not in options:
         raise BadInput(f"generated masks: {text!r} says nothing of A, G or W: {example}")
     return generated_masks(step, shares, **options)
+
+
+def _structure(name: str, value: str, text: str) -> Structured:
+    found = re.fullmatch(r"([0-9]+):([0-9]+)", value)
+    if name != "W" or not found:
+        raise BadInput(f"generated masks: {name}={value} in {text!r}: structure is the weights' alone, written W=2:4")
+    return Structured(int(found[1]), int(found[2]))
+
+
+def _flag(value: str) -> bool:
+    if value not in ("true", "false"):
+        raise ValueError(value)
+    return value == "true"
+
+
+def _reductions(step: Step) -> dict[TensorKey, int]:
+    """Along which axis of its tensor a weight is summed over in the forward product."""
+    found: dict[TensorKey, int] = {}
+    for op in step.ops:
+        for side in (0, 1) if op.is_product and op.phase is Phase.FORWARD else ():
+            if letter_of(step, op, side) != "W":
+                continue
+            axis = 1  # of a convolution: input channels
+            if isinstance(op.body, MatMul):
+                axis = 1 - side if not turned(step, op, side, "W", extent_of(op.body, side)) else side
+            found[op.layer, op.call, "W"] = axis
+    return found
 
 
 def _check_shares(where: str, shares: Sparsity) -> None:

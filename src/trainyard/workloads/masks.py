@@ -213,7 +213,7 @@ def _read_header(file: Path, unpacked: bytes | None) -> tuple[dict[str, Any], in
         raise MaskError(f"{file} is truncated inside its header: record it again")
     try:
         header = json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except (ValueError, RecursionError):
         raise MaskError(f"{file} is not a masks file: its safetensors header is no JSON") from None
     if not isinstance(header, dict):
         raise MaskError(f"{file} is not a masks file: its safetensors header is no JSON object")

@@ -1,4 +1,4 @@
-"""A workload by the text a user types: a zoo model, a Step file, a SCALE-Sim topology, or `file.py:function`."""
+"""A workload by the text a user types: a zoo model, a Step file, a SCALE-Sim topology, an ONNX model, or `file.py:function`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import inspect
 import sys
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,23 @@ from trainyard.errors import BadInput, TrainyardError, UnknownName
 from trainyard.ir import Step
 
 RETURNS = "a Step, a Recipe, or (model, inputs, targets, loss, optimizer)"
+LARGEST_STEP = 2**28
+"""Bytes of a step file, unpacked; the largest of the zoo has a hundredth of it."""
 RECIPE_BATCH = 8
 """A Recipe makes any batch; this one if none is asked for."""
 PARTS = ("model", "inputs", "targets", "loss", "optimizer")
 
 
-def load(text: str, batch: int | None = None) -> Step:
-    """The Step that `text` names, at `batch` if one is given."""
+def load(text: str, batch: int | None = None, world: int | None = None) -> Step:
+    """The Step that `text` names, at `batch` if one is given; a script for many ranks is run as the first of `world`."""
     path, _, function = text.rpartition(":")
     if path.endswith(".py"):
-        return _sized(_from_python(Path(path), function, batch), batch)
+        from trainyard.workloads.capture import world as ranks
+
+        with ranks(world):
+            return _sized(_from_python(Path(path), function, batch, world), batch)
+    if world is not None:
+        raise BadInput(f"{text}: world={world} is for a script that makes its own exchanges, file.py:function")
     if text.endswith(".py"):
         raise BadInput(f"{text}: which function? write {text}:function")
     if text.endswith((".json", ".json.gz")):
@@ -32,10 +40,16 @@ def load(text: str, batch: int | None = None) -> Step:
         from trainyard.workloads.formats import read_topology
 
         return read_topology(text, batch=1 if batch is None else batch)
+    if text.endswith(".onnx") or path.endswith(".onnx"):
+        from trainyard.workloads.formats.onnx import open_sizes, read_onnx
+
+        if text.endswith(".onnx"):
+            return read_onnx(text, batch=batch)
+        return read_onnx(path, batch=batch, sizes=open_sizes(function))
     from trainyard.workloads import zoo
 
     if text not in zoo.names() and (Path(text).suffix or "/" in text):
-        raise BadInput(f"{text} is neither a zoo model nor a file this reads: .json, .json.gz, .csv, file.py:function")
+        raise BadInput(f"{text} is neither a zoo model nor a file this reads: .json, .json.gz, .csv, .onnx, file.py:function")
     return zoo.load(text, batch=batch)
 
 
@@ -45,11 +59,12 @@ def _sized(step: Step, batch: int | None) -> Step:
 
 def _from_json(path: Path) -> Step:
     try:
-        content = path.read_bytes()
-        if path.suffix == ".gz":
-            content = gzip.decompress(content)
-    except (OSError, EOFError) as error:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            content = stream.read(LARGEST_STEP + 1)
+    except (OSError, EOFError, zlib.error) as error:
         raise BadInput(f"cannot read step {path}: {getattr(error, 'strerror', None) or error}") from None
+    if len(content) > LARGEST_STEP:
+        raise BadInput(f"{path} holds more than {LARGEST_STEP} bytes: this is no step")
     try:
         return Step.from_json(content)
     except TrainyardError as error:
@@ -108,9 +123,9 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), "")
 
 
-def _from_python(file: Path, function: str, batch: int | None) -> Step:
+def _from_python(file: Path, function: str, batch: int | None, world: int | None) -> Step:
     text = f"{file}:{function}"
-    returned = called(text, batch=batch)
+    returned = called(text, batch=batch, world=world)
     if isinstance(returned, Step):
         return returned
     name = function if function not in ("build", "main", "model") else file.stem

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Convolution, MatMul, Op, Phase, Role, Step
 from trainyard.workloads.formats import read_sparsity, read_topology, write_topology
 from trainyard.workloads.formats.scalesim import chain
@@ -229,3 +229,45 @@ def test_spreadsheets_part_and_quote_cells_their_own_way(tmp_path: Path, separat
 def test_a_number_that_no_machine_has_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"line 2, column 2 \(M\): expected at most 12 digits, got 400"):
         read(tmp_path, f"Layer,M,N,K\na,{'9' * 400},2,4\n")
+
+
+@pytest.mark.parametrize("phase", ["all", "grad_input", "grad_weight"])
+def test_backward_products_are_gemms(tmp_path: Path, phase: str) -> None:
+    step, file = read(tmp_path, CONVOLUTIONS, batch=4), tmp_path / "back.csv"
+    write_topology(step, file, phase=phase)
+    wanted = [op for op in step.ops if op.is_product and phase in ("all", op.phase.value)]
+    found = [op.body for op in forward(read_topology(file, backward=False))]
+    assert sum(body.macs for body in found if isinstance(body, MatMul)) == sum(op.macs for op in wanted)
+    assert len(found) == sum(op.body.groups for op in wanted if isinstance(op.body, Convolution))
+    again = tmp_path / "again.csv"
+    write_topology(read_topology(file, backward=False), again)
+    assert [line.split(",")[1:4] for line in again.read_text().splitlines()] == [
+        line.split(",")[1:4] for line in file.read_text().splitlines()
+    ]
+
+
+@pytest.mark.oracle
+def test_gemms_are_those_of_the_lowering() -> None:
+    from trainyard.mapping.lowering import lower
+    from trainyard.workloads.formats.scalesim import gemm
+
+    for product in ("forward", "grad_input", "grad_weight"):
+        body = Convolution(
+            batch=2, in_channels=6, out_channels=9, size=(7, 8), kernel=(3, 2), stride=(2, 1), padding=(1, 0), groups=3,
+            product=product,  # type: ignore[arg-type]
+        )  # fmt: skip
+        assert gemm(body) == lower(body, "col2im").product
+
+
+def test_phases_and_layers_that_are_not_there(tmp_path: Path) -> None:
+    step = read(tmp_path, CONVOLUTIONS)
+    with pytest.raises(UnknownName, match="phase"):
+        write_topology(step, tmp_path / "x.csv", phase="backwards")
+    with pytest.raises(UnknownName, match="layer"):
+        write_topology(step, tmp_path / "x.csv", layer="Conv9")
+    with pytest.raises(BadInput, match="no product of phase 'grad_input'"):
+        write_topology(step, tmp_path / "x.csv", phase="grad_input", layer="Conv1")
+    write_topology(step, tmp_path / "x.csv", layer="Conv2")
+    assert [op.body for op in forward(read_topology(tmp_path / "x.csv"))] == [
+        op.body for op in forward(step) if op.layer == "Conv2"
+    ]

@@ -1,8 +1,8 @@
 """Capture: one training step of a PyTorch model, as a Step.
 
 A dispatch mode sees every op of forward, loss, backward and update while the model runs on shapes alone. `registry` says what a
-handler is, `handlers`, `products` and `collectives` hold them, `tables` the names; the order of things is in `session`. torch is
-imported only when something is captured.
+handler is, `handlers`, `products` and `collectives` hold them, `tables` the names; the order of things is in `session`. `world` is
+the process group of scripts for many ranks. torch is imported only when something is captured.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.errors import BadInput, MissingExtra
 from trainyard.ir import Step
 from trainyard.workloads.capture.registry import Call, Piece, register
+from trainyard.workloads.capture.world import world
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from trainyard.workloads.capture.programs import Values
     from trainyard.workloads.zoo.recipe import Recipe
 
-__all__ = ["Call", "Piece", "capture", "capture_recipe", "register"]
+__all__ = ["Call", "Piece", "capture", "capture_recipe", "register", "world"]
 
 
 def capture(
@@ -35,6 +36,7 @@ def capture(
     batch: int | None = None,
     name: str | None = None,
     real: bool = False,
+    world_size: int | None = None,
 ) -> Step:
     """One training step of a model as a Step; the model and its optimizer are left as they were.
 
@@ -45,6 +47,9 @@ def capture(
 
     `capture(train_step, model=model)` runs a training step of your own. If it takes an argument, that is the batch size, and the
     Step can be rebatched. `model` may be several.
+
+    A step that exchanges tensors between ranks (`torch.distributed`) is captured on a process group: that of the caller, or one of
+    `world_size` ranks that lasts as long as the capture. It is the step of the first rank, with that rank's batch.
 
     Only shapes are computed. A model that decides by values needs `real=True`: the step then runs on the example inputs.
     """
@@ -59,6 +64,11 @@ def capture(
 
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise BadInput(f"batch must be a positive whole number, got {batch!r}")
+    if world_size is not None:
+        with world(world_size):
+            return capture(
+                step, inputs, targets, model=model, loss=loss, optimizer=optimizer, batch=batch, name=name, real=real
+            )  # fmt: skip
     step = getattr(step, "_orig_mod", step)  # a compiled model runs as what it was compiled from
     if isinstance(step, torch.nn.Module) and inputs is not None:
         example, size = _example(inputs, targets, batch)

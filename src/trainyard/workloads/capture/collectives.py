@@ -1,7 +1,7 @@
 """Handlers of the exchanges of torch.distributed, in-place (`c10d`) and functional (`_c10d_functional`).
 
 They are seen on any process group; torch's `fake` one needs no second process. `elements` is always the whole tensor: what an
-all-gather leaves, what a reduce-scatter starts from.
+all-gather leaves, what a reduce-scatter starts from. A group is known by its ranks, whatever its name.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ def _elements(tensors: Iterable[Tensor]) -> int:
 
 
 def _group(call: Call) -> tuple[int, str]:
-    """How many ranks take part, and the group's name."""
+    """How many ranks take part, and which."""
     for argument in (*call.args, *call.kwargs.values()):
         if isinstance(argument, dist.ProcessGroup):
-            return argument.size(), _named(argument)
+            return argument.size(), _ranks(argument)
         if type(argument).__name__ == "ScriptObject":
             try:
                 group = dist.ProcessGroup.unbox(argument)
             except (RuntimeError, TypeError):
                 continue
-            return group.size(), _named(group)
+            return group.size(), _ranks(group)
     return dist.get_world_size(), "world"
 
 
-def _named(group: dist.ProcessGroup) -> str:
-    world = dist.group.WORLD
-    return "world" if world is not None and group.group_name == world.group_name else str(group.group_name)
+def _ranks(group: dist.ProcessGroup) -> str:
+    if group.size() == dist.get_world_size():
+        return "world"
+    return ",".join(map(str, sorted(dist.get_process_group_ranks(group))))
 
 
 def _in_place(kind: Kind, written: int, read: int, whole: int) -> Handler:
@@ -74,7 +75,7 @@ def _functional(kind: Kind, whole: Callable[[Call], Iterable[Tensor]]) -> Handle
 
         name = call.args[-1]
         group = name if isinstance(name, dist.ProcessGroup) else _resolve_process_group(name)
-        return Piece(Collective(kind, _elements(whole(call)), group.size(), _named(group)))
+        return Piece(Collective(kind, _elements(whole(call)), group.size(), _ranks(group)))
 
     return handler
 

@@ -20,7 +20,11 @@ COMPUTING = frozenset({"aten", "c10d", "_c10d_functional", "_c10d_functional_aut
 
 @dataclass(slots=True, frozen=True)
 class Rule:
-    """How one torch op is recorded. `handler` is None for an op that nobody has explained."""
+    """How one torch op is recorded. `handler` is None for an op that nobody has explained.
+
+    An op that `waits` hands an exchange's result on: whoever reads it waits for the exchange. One that `renews` fills memory that
+    was given back since it was last used.
+    """
 
     name: str
     overload: str
@@ -33,6 +37,8 @@ class Rule:
     written: tuple[int | str, ...] = ()
     collective: bool = False
     copies: bool = False
+    waits: bool = False
+    renews: bool = False
 
 
 def rule_of(func: Any) -> Rule:
@@ -59,6 +65,8 @@ def rule_of(func: Any) -> Rule:
         written=written,
         collective=overload.rpartition(".")[0] in COLLECTIVES,
         copies=name in tables.COPYING,
+        waits=name in tables.WAITING,
+        renews=f"{space}.{name}" in tables.RENEWING,
     )
 
 

@@ -128,6 +128,13 @@ class Ledger:
         number = self._numbers[self._key(tensor, storage)] = self._append(tensor, base.role, base.name, origin.base)
         return number
 
+    def renew(self, tensor: Tensor) -> None:
+        """Its memory was given back and is taken anew: what is written into it next is no version of what it held."""
+        storage = tensor.untyped_storage()._cdata
+        self.origins.pop(storage, None)
+        for key in [key for key in self._numbers if key[0] == storage]:
+            del self._numbers[key]
+
     def allocate(self, tensor: Tensor) -> None:
         """Memory without contents (`empty`): what it is follows from what is written into it."""
         if not self.known(tensor):

@@ -13,7 +13,7 @@ from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]  # mis
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.errors import BadInput, CaptureError
-from trainyard.ir import Body, Collective, Convolution, Letter, MatMul, Phase, Role, Update
+from trainyard.ir import Body, Convolution, Letter, MatMul, Phase, Role, Update
 from trainyard.workloads.capture.execution import Executor, tensors_in
 from trainyard.workloads.capture.frames import Frame, Frames
 from trainyard.workloads.capture.handlers import Rule, rule_of
@@ -130,7 +130,10 @@ class Recorder(TorchDispatchMode):
         if rule is None:
             rule = self._rules[func] = rule_of(func)
         if rule.silent:
-            return func(*args, **kwargs)
+            result = func(*args, **kwargs)
+            if rule.waits and self.ledger.known(args[0]):
+                self.ledger.alias(result, args[0])
+            return result
         try:
             tensors = [t for a in args for t in tensors_in(a)]
             if kwargs:
@@ -210,6 +213,8 @@ class Recorder(TorchDispatchMode):
             if base.role is not Role.PARAMETER_GRADIENT:
                 base.role, base.name = Role.PARAMETER_GRADIENT, self.parameter_names[index]
                 origin.kind, origin.owner = "gradient", index
+            elif origin.owner != index:
+                origin.owner = NOBODY  # a bucket, or what a reduce-scatter left: gradients of several
 
     def _note(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], result: Any) -> None:
         outputs = tensors_in(result)
@@ -287,6 +292,8 @@ class Recorder(TorchDispatchMode):
                 phase, settled = Phase.COPY, True
             kind, role = _kind_of_result(piece, kinds, gradient, phase)
             owner = self._common_owner(inputs) if phase is Phase.UPDATE else NOBODY
+            for tensor in outputs if rule.renews else ():
+                self.ledger.renew(tensor)
             frame = place.frame if phase is not Phase.UPDATE else self._owners[owner] if owner != NOBODY else self._common
             self.ops.append(
                 RawOp(
@@ -330,7 +337,7 @@ class Recorder(TorchDispatchMode):
     ) -> tuple[tuple[Letter, ...], Phase, bool]:
         product = isinstance(piece.body, MatMul | Convolution)
         if place.backward:
-            if place.accumulates or (isinstance(piece.body, Collective) and "gradient" in kinds):
+            if place.accumulates:
                 return (), Phase.GRAD_WEIGHT, True
             if not product or piece.fused:
                 return ("", "") if product else (), piece.phase or Phase.GRAD_INPUT, piece.phase is not None

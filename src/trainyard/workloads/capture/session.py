@@ -9,11 +9,12 @@ from textwrap import shorten
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from trainyard.errors import BadInput, CaptureError
-from trainyard.ir import Role, Step
-from trainyard.workloads.capture.distributed import fill_buckets, is_sharded, renew_reducers
+from trainyard.ir import Collective, Role, Step
+from trainyard.workloads.capture.distributed import fill_buckets, is_sharded, renew_reducers, replicas, settle_layers
 from trainyard.workloads.capture.execution import Executor
 from trainyard.workloads.capture.frames import Frames
 from trainyard.workloads.capture.interface import Interface, causal_masks_unread
@@ -59,6 +60,7 @@ class _Session:
         self.real = real or is_sharded(self._modules)
         self._parameters = named_tensors(self._modules, "parameters")
         self._buffers = named_tensors(self._modules, "buffers")
+        self._parted = any(hasattr(tensor, "_local_tensor") for tensor in self._parameters.values())
         beside = named_modules({f"beside.{index}": module for index, module in enumerate(program.bystanders)})
         self._beside = {module: path for module, path in beside.items() if module not in self._modules}
         self._executor = Executor(real=self.real)
@@ -79,7 +81,9 @@ class _Session:
         source = f"captured with torch {torch.__version__} {'with values' if self.real else 'on meta'} at batch {passes}"
         if why_fixed:
             source += f"; not rebatchable: {why_fixed}"
-        return Step(self._program.name, first.batch, ops, tensors, source, not why_fixed)
+        world = dist.get_world_size() if any(isinstance(op.body, Collective) for op in ops) else 1
+        own = replicas(list(self._modules), list(self._parameters.values()), ops) if world > 1 else 1
+        return Step(self._program.name, first.batch, ops, tensors, source, not why_fixed, world, own)
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
@@ -107,13 +111,15 @@ class _Session:
     def recorded(self, batch: int, *, update: bool) -> Recording:
         """One pass of the program at a batch size."""
         with objects_kept(self._modules):
-            if renew_reducers(self._modules):
+            if renew_reducers(self._modules) or self._parted:
                 self._run(batch, update=False, rehearsal=True)
             recorder = self._run(batch, update=update)
         if not recorder.ops:
             raise CaptureError("the training step ran no op on the model's tensors: does it use the model that was given?")
         tensors = recorder.ledger.settled()
         settle_phases(recorder.ops, tensors)
+        if is_sharded(self._modules):
+            settle_layers(recorder.ops, tensors)
         return Recording(batch, recorder.ops, tensors, complete=update)
 
     def _run(self, batch: int, *, update: bool, rehearsal: bool = False) -> Recorder:

@@ -19,6 +19,12 @@ SILENT: frozenset[str] = frozenset("""
     _functional_sym_constrain_range _functional_sym_constrain_range_for_size
 """.split())
 
+WAITING: frozenset[str] = frozenset(("wait_tensor", "_wrap_tensor_autograd"))
+"""Silent ops of torch.distributed that hand on what an exchange leaves."""
+
+RENEWING: frozenset[str] = frozenset(("fsdp.split_with_sizes_copy",))
+"""FSDP2 frees a module's whole parameters after forward and fills the same storage again for backward."""
+
 ALLOCATING: frozenset[str] = frozenset("""
     empty empty_like empty_strided empty_permuted new_empty new_empty_strided _efficientzerotensor
 """.split())

@@ -11,11 +11,11 @@ import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, UnknownName
 from trainyard.files import read_text, write_text
 from trainyard.ir import Convolution, MatMul, Op, Phase, ProductBody, Role, Step, TensorSpec
 from trainyard.ir.ops import dimensions
@@ -27,6 +27,8 @@ PRODUCT = ("M", "N", "K", "batch")
 GEMM_HEADER = "Layer,M,N,K,"
 CONVOLUTION_HEADER = "Layer name,IFMAP Height,IFMAP Width,Filter Height,Filter Width,Channels,Num Filter,Strides,"
 DEPTHWISE = "DP"
+GEMM_PHASES = ("all", "grad_input", "grad_weight")
+LAYERS = 10_000
 DIGITS = 12  # of one dimension; more is a slip, and would not fit the counters of cycles
 
 
@@ -75,6 +77,8 @@ def read_layers(path: str | os.PathLike[str]) -> list[Layer]:
     rows = [(number, cells) for number, cells in rows if any(cells) and not cells[0].startswith("#")]
     if not rows:
         raise BadInput(f"topology {path} is empty")
+    if len(rows) > LAYERS:
+        raise BadInput(f"topology {path} has {len(rows)} rows: more than {LAYERS} layers are not read")
     columns = _columns(rows[0][1])
     if columns is not None:
         rows = rows[1:]
@@ -211,34 +215,70 @@ def _shapes(body: ProductBody) -> tuple[tuple[tuple[int, ...], ...], int]:
     return ((*many, body.M, body.K), (*many, body.K, body.N), (*many, body.M, body.N)), len(many)
 
 
-def write_topology(step: Step, path: str | os.PathLike[str]) -> None:
+def write_topology(step: Step, path: str | os.PathLike[str], *, phase: str = "forward", layer: str | None = None) -> None:
     """The products of a step's forward pass, one sample of them: SCALE-Sim has no batch.
 
     Matrix products alone make a GEMM file; beside convolutions a product is a row of the convolution file with the same cycles.
-    Padding becomes input, groups become rows, dilation keeps the outputs and loses the gaps.
+    Padding becomes input, groups become rows, dilation keeps the outputs and loses the gaps. SCALE-Sim has no backward pass either:
+    `phase` "grad_input", "grad_weight" or "all" writes the products of the step, with its batch, as the GEMMs that they are.
     """
+    if phase not in (*GEMM_PHASES, "forward"):
+        raise UnknownName("phase", phase, (*GEMM_PHASES, "forward"))
+    if layer is not None:
+        if layer not in step.layers:
+            raise UnknownName("layer", layer, step.layers)
+        step = replace(step, ops=tuple(op for op in step.ops if op.layer == layer))
+    if phase != "forward":
+        _write_products(step, path, phase)
+        return
     if step.batch != 1 and not step.rebatchable:
         raise BadInput(f"step {step.name!r} has batch {step.batch} and cannot be rebatched: a topology holds one sample")
     one = step.rebatch(1)
     products = [op for op in one.ops if op.phase is Phase.FORWARD and op.is_product and not op.recompute]
     if not products:
         raise BadInput(f"step {step.name!r} has no matrix product or convolution in its forward pass")
-    gemm = all(isinstance(op.body, MatMul) for op in products)
-    header = (
-        "Layer,M,N,K," if gemm else "Layer name,IFMAP Height,IFMAP Width,Filter Height,Filter Width,Channels,Num Filter,Strides,"
-    )
-    if not gemm and any(len(set(op.body.stride)) > 1 for op in products if isinstance(op.body, Convolution)):
+    flat = all(isinstance(op.body, MatMul) for op in products)
+    header = GEMM_HEADER if flat else CONVOLUTION_HEADER
+    if not flat and any(len(set(op.body.stride)) > 1 for op in products if isinstance(op.body, Convolution)):
         header = header.replace("Strides", "Stride Height,Stride Width")
     lines = [header]
     for op in products:
         name = (op.layer or op.name or "layer").replace(",", "_").strip()
         assert isinstance(op.body, MatMul | Convolution)
-        rows = list(_rows(op.body, gemm))
+        rows = list(_rows(op.body, flat))
         depthwise = isinstance(op.body, Convolution) and op.body.groups == op.body.in_channels > 1
         for number, row in enumerate(rows):
-            numbers = row if gemm or "Stride Width" in header else row[:-1]
+            numbers = row if flat or "Stride Width" in header else row[:-1]
             lines.append(f"{_label(name, number if len(rows) > 1 else None, depthwise)},{','.join(map(str, numbers))},")
     write_text(path, "\n".join(lines) + "\n")
+
+
+def _write_products(step: Step, path: str | os.PathLike[str], phase: str) -> None:
+    """Every product of some phases as a row of a GEMM file; one that is repeated (groups, heads) as several."""
+    lines = [GEMM_HEADER]
+    for op in step.ops:
+        if isinstance(op.body, MatMul | Convolution) and phase in ("all", op.phase.value):
+            product = gemm(op.body)
+            name = f"{op.layer or op.name or 'layer'}_{op.phase}".replace(",", "_").strip()
+            for number in range(product.count):
+                lines.append(f"{_label(name, number if product.count > 1 else None, False)},{product.M},{product.N},{product.K},")
+    if len(lines) == 1:
+        raise BadInput(f"step {step.name!r} has no product of phase {phase!r}")
+    write_text(path, "\n".join(lines) + "\n")
+
+
+def gemm(body: ProductBody) -> MatMul:
+    """The matrix product that a convolution's product is, its windows unfolded; once for each group.
+
+    >>> gemm(Convolution(batch=2, in_channels=3, out_channels=8, size=(6, 6), kernel=(3, 3), product="grad_weight"))
+    MatMul(M=27, N=8, K=32, count=1)
+    """
+    if isinstance(body, MatMul):
+        return body
+    rows, out = body.batch * math.prod(body.out_size), body.out_channels // body.groups
+    window = body.in_channels // body.groups * math.prod(body.kernel)
+    sides = {"forward": (rows, out, window), "grad_input": (rows, window, out), "grad_weight": (window, out, rows)}
+    return MatMul(*sides[body.product], body.groups)
 
 
 def _label(name: str, number: int | None, depthwise: bool) -> str:
@@ -249,9 +289,9 @@ def _label(name: str, number: int | None, depthwise: bool) -> str:
     return plain if number is None else f"{plain}_{number}"
 
 
-def _rows(body: ProductBody, gemm: bool) -> Iterator[tuple[int, ...]]:
+def _rows(body: ProductBody, flat: bool) -> Iterator[tuple[int, ...]]:
     if isinstance(body, MatMul):
-        row = (body.M, body.N, body.K) if gemm else (body.M, body.K, 1, body.K, 1, body.N, 1, 1)
+        row = (body.M, body.N, body.K) if flat else (body.M, body.K, 1, body.K, 1, body.N, 1, 1)
         for _ in range(body.count):
             yield row
         return

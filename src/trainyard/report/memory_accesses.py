@@ -1,0 +1,346 @@
+"""What the Works of a step read from and write to the DRAM, tile by tile, in the order in which an accelerator does it.
+
+Tensors lie one behind the other, each from a page of its own. A matrix lies row by row as its product reads it; of a convolution
+read raw, a tile has its share of the tensor.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter, OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.devices import Accelerator
+from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, PairDemand, ProductDemand, StreamDemand
+from trainyard.devices.ordered import Orderly, pair_of
+from trainyard.devices.profile import demand
+from trainyard.errors import NotModelled
+from trainyard.ir import Collective, MatMul, Step, Work
+from trainyard.mapping.gradient_execution import AXES_OF, SUMMED_OVER, TOUCHED
+from trainyard.mapping.gradient_order import Ordered, Pair
+from trainyard.mapping.gradient_search import best
+from trainyard.mapping.tile_streams import grid, stream
+from trainyard.mapping.tiling import search
+from trainyard.mapping.walk import Tile, steps
+from trainyard.mapping.works import apart
+from trainyard.parts.operands import operand_order
+
+PAGE_BYTES = 4096
+Key = tuple[str, str]
+"""A label and a direction, as costs are counted."""
+Region = int | tuple[int, str]
+"""A tensor by its number, or what has none: an op and a label."""
+Whole = npt.NDArray[np.int64]
+
+
+class Access(NamedTuple):
+    """Bytes of one tile or one piece: segments from `starts` to `ends` in a region."""
+
+    region: Region
+    key: Key
+    store: bool
+    starts: Whole
+    ends: Whole
+
+
+class Matrix(NamedTuple):
+    """Where the matrices of equal products lie: bytes of all, rows and columns of one."""
+
+    region: Region
+    key: Key
+    size: int
+    rows: int
+    columns: int
+    products: int = 1
+
+    def tile(self, product: int, rows: tuple[int, int], columns: tuple[int, int], store: bool, direction: str = "") -> Access:
+        """A tile's bytes: of each of its rows the run between two columns, in proportion to the whole."""
+        first = product * self.rows + np.arange(*rows, dtype=np.int64)
+        elements = self.rows * self.columns * self.products
+        if columns == (0, self.columns):  # whole rows lie behind each other
+            first = first[:1] * self.columns
+            begin, end = first, first + (rows[1] - rows[0]) * self.columns
+        else:
+            begin, end = first * self.columns + columns[0], first * self.columns + columns[1]
+        starts, ends = (_share(position, self.size, elements) for position in (begin, end))
+        return Access(self.region, (self.key[0], direction or self.key[1]), store, starts, ends)
+
+
+def _share(position: Whole, size: int, elements: int) -> Whole:
+    """position * size // elements, without overflow where the product of two counts is large."""
+    if size % elements == 0:
+        return position * (size // elements)
+    return np.array([int(p) * size // elements for p in position.tolist()], np.int64)
+
+
+@dataclass
+class Tracer:
+    """The address map, and the accesses of one Work after the other."""
+
+    step: Step
+    device: Accelerator
+    places: dict[Region, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Every memory of the step has its place beforehand; others (spilled sums) get one when they are met."""
+        self.free = PAGE_BYTES
+        roomy: dict[Region, int] = {}
+        for base in range(len(self.step.tensors)):
+            if self.step.base(base) == base:
+                roomy[base] = self.step.tensors[base].bytes
+        for work in self.device.works(self.step):
+            for region, size in self._sizes(work):
+                roomy[region] = max(roomy.get(region, 0), size)
+        for region, size in roomy.items():
+            self.places[region] = self.free
+            self.free += -(-max(size, 1) // PAGE_BYTES) * PAGE_BYTES
+
+    def address(self, region: Region) -> int:
+        return self.places[region]
+
+    def demand(self, work: Work) -> Demand:
+        return demand(self.step, work, self.device.policy)
+
+    def _sizes(self, work: Work) -> Iterator[tuple[Region, int]]:
+        if isinstance(self.step.ops[work.ops[0]].body, Collective):
+            return
+        asked = self.demand(work)
+        if isinstance(asked, ProductDemand):
+            yield from self._product_sizes(work, asked)
+        elif isinstance(asked, PairDemand):
+            for part, one in zip(apart(self.step, work), (asked.dx, asked.dw), strict=True):
+                yield from self._product_sizes(part, one)
+        elif isinstance(asked, StreamDemand | FusedDemand):
+            for matrix in self._streams(work, asked):
+                yield matrix.region, matrix.size
+
+    def _product_sizes(self, work: Work, asked: ProductDemand) -> Iterator[tuple[Region, int]]:
+        a, b, sums, drained = self._matrices(work, asked)
+        for matrix in (a, b, sums, *(one for one, _ in drained)):
+            yield matrix.region, matrix.size
+
+    def accesses(self, work: Work) -> Iterator[Access]:
+        asked = self.demand(work)
+        match asked:
+            case ProductDemand() if self.device.reuse == "step":
+                yield from self._product(work, asked)
+            case ProductDemand():
+                yield from self._ordered(work, (asked,))
+            case PairDemand():
+                yield from self._ordered(work, (asked.dx, asked.dw))
+            case StreamDemand() | FusedDemand():
+                yield from _streamed(self._streams(work, asked))
+            case NoDemand():
+                return
+            case _:
+                raise NotModelled(f"{type(asked).__name__}: works that run side by side or across layers are not traced")
+
+    def _matrices(self, work: Work, asked: ProductDemand) -> tuple[Matrix, Matrix, Matrix, list[tuple[Matrix, bool]]]:
+        """A, B, the sums, and what moves with finished sums, as a product of the demand sees them."""
+        head, problem, op = self.step.ops[work.ops[0]], asked.problem, asked.problem.op
+        first, second = operand_order(self.step, head)
+        regions = [self._region(work.ops[0], head.inputs[i] if i < len(head.inputs) else None, asked.labels[p]) for p, i in
+                   enumerate((first, second))]  # fmt: skip
+        a = Matrix(regions[0], (asked.labels[0], "read"), problem.a_bytes, op.M, op.K, op.count)
+        b = Matrix(regions[1], (asked.labels[1], "read"), problem.b_bytes, op.K, op.N, op.count)
+        sums = Matrix((work.ops[0], "sums"), (asked.labels[2], "spill"), problem.sum_bytes, op.M, op.N, op.count)
+        drained = []
+        for position, moves in enumerate(asked.drained):
+            for move, tensor in zip(moves, self._tensors(work.ops[position], moves, position == 0), strict=True):
+                region = self._region(work.ops[position], tensor, f"{move.label} {move.direction}")
+                matrix = Matrix(region, (move.label, move.direction), move.size, op.M, op.N, op.count)
+                drained.append((matrix, move.direction == "write"))
+        return a, b, sums, drained
+
+    def _region(self, op: int, tensor: int | None, label: str) -> Region:
+        return (op, label) if tensor is None else self.step.base(tensor)
+
+    def _tensors(self, index: int, moves: Sequence[Move], head: bool) -> list[int | None]:
+        """Which of an op's tensors each move is of: the next one of its direction and role."""
+        op = self.step.ops[index]
+        left = {"read": list(op.inputs[2:] if head else op.inputs), "write": list(op.outputs)}
+        found: list[int | None] = []
+        for move in moves:
+            candidates = left.get(move.direction, [])
+            fits = (t for t in candidates if head or str(self.step.tensors[self.step.base(t)].role) == move.label)
+            tensor = next(fits, None)
+            if tensor is not None:
+                candidates.remove(tensor)
+            found.append(tensor)
+        return found
+
+    def _product(self, work: Work, asked: ProductDemand) -> Iterator[Access]:
+        """Tile after tile: operands that are not in place, sums that were begun; what leaves makes room first."""
+        a, b, sums, drained = self._matrices(work, asked)
+        tile = None if self.device.tiling == "search" else self.device.tiling
+        (tiled,) = search([asked.problem], self.device.array, self.device.supply, tile)
+        held: dict[str, object] = {}
+        begun: set[object] = set()
+        left: tuple[object, ...] | None = None
+        before = None
+        for at in steps(asked.problem.op, tiled.tiling):
+            place = (at.product, at.m, at.n)
+            if left is not None and left != place:
+                assert before is not None
+                yield from self._left(before, begun, sums, drained, asked.problem.op)
+            for name, matrix, rows, columns in (("a", a, at.m, at.k), ("b", b, at.k, at.n)):
+                if held.get(name) != (at.product, rows, columns):
+                    held[name] = (at.product, rows, columns)
+                    yield matrix.tile(at.product, rows, columns, store=False)
+            if left != place and place in begun:
+                yield sums.tile(at.product, at.m, at.n, store=False)
+            left, before = place, at
+        assert before is not None
+        yield from self._left(before, begun, sums, drained, asked.problem.op)
+
+    def _left(
+        self, at: Tile, begun: set[object], sums: Matrix, drained: Sequence[tuple[Matrix, bool]], op: MatMul
+    ) -> Iterator[Access]:
+        """A tile of sums makes room: finished ones go their way once, others spill."""
+        product, m, n, k = at.product, at.m, at.n, at.k
+        if k[1] == op.K:
+            begun.discard((product, m, n))
+            for matrix, store in drained:
+                yield matrix.tile(product, m, n, store=store)
+        else:
+            begun.add((product, m, n))
+            yield sums.tile(product, m, n, store=True)
+
+    def _ordered(self, work: Work, asked: tuple[ProductDemand, ...]) -> Iterator[Access]:
+        """The tiles of one or two gradients out of a scratchpad that keeps the most recent ones."""
+        schedule = self.device.schedule
+        if schedule.cores > 1 or schedule.policy != "lru":
+            raise NotModelled("traces of several cores, or of reuse='farthest', are not written: take one core and reuse='lru'")
+        parts = (work,) if len(asked) == 1 else apart(self.step, work)
+        if schedule.order == "cost" and schedule.reuse == "step" and self._apart(work, parts):
+            for part, one in zip(parts, asked, strict=True):
+                yield from self._product(part, one)
+            return
+        pair = Pair.single(asked[0].problem) if len(asked) == 1 else pair_of(*asked)
+        chosen = self._way(pair, asked)
+        places, drained = _places(pair, [self._matrices(part, one) for part, one in zip(parts, asked, strict=True)])
+        for product in range(pair.op.count):
+            yield from replayed(pair, chosen, product, places, drained, self.device.supply.resident_bytes)
+
+    def _apart(self, work: Work, parts: Sequence[Work]) -> bool:
+        """Whether the two gradients were costed one after the other, each with tiles of its own."""
+        whole, each = self.device.cost(self.step, work), [self.device.cost(self.step, part) for part in parts]
+        return whole.cycles == sum(one.cycles for one in each)
+
+    def _way(self, pair: Pair, asked: tuple[ProductDemand, ...]) -> Ordered:
+        """Order and tile as the device chose them."""
+        device, schedule = self.device, self.device.schedule
+        if schedule.partition != "none":
+            raise NotModelled("gradients in parts are not traced: write partition='none'")
+        tile = None if device.tiling == "search" else (device.tiling[0], device.tiling[1], device.tiling[2])
+        orderly = Orderly(
+            array=device.array, supply=device.supply, vector_lanes=device.vector_lanes, tile=tile, schedule=schedule
+        )  # fmt: skip
+        orders = schedule.orders(pair.op, None)[: 1 if pair.alone else None]
+        own = orderly._own_tile(asked[0]) if pair.alone else tile
+        return best(pair, device.array, device.supply, orders=orders, partitions=[None], policy=schedule.policy, tile=own)
+
+    def _streams(self, work: Work, asked: StreamDemand | FusedDemand) -> list[Matrix]:
+        """What streams through, each once, or again where it does not fit on chip."""
+        moves = list(asked.moves)
+        resident = self.device.supply.resident_bytes
+        if isinstance(asked, StreamDemand):
+            if asked.again is not None and asked.row_bytes > resident:
+                moves.append(asked.again)
+        else:
+            parts = max(1, -(-asked.item_bytes // int(resident)))
+            moves.extend(move._replace(size=move.size * (parts - 1)) for move in asked.again if parts > 1)
+        taken: Counter[str] = Counter()
+        found = []
+        for move in moves:
+            ops = [self.step.ops[op] for op in work.ops]
+            tensors = [t for op in ops for t in (op.inputs if move.direction == "read" else op.outputs)]
+            bases = [b for b in dict.fromkeys(map(self.step.base, tensors)) if str(self.step.tensors[b].role) == move.label]
+            number = taken[f"{move.label} {move.direction}"]
+            taken[f"{move.label} {move.direction}"] += 1
+            region: Region = bases[number % len(bases)] if bases else (work.ops[0], f"{move.label} {move.direction}")
+            found.append(Matrix(region, (move.label, move.direction), move.size, 1, max(1, move.size)))
+        return found
+
+
+def _streamed(matrices: Sequence[Matrix]) -> Iterator[Access]:
+    """Page by page: a piece of all that is read, then of all that is written."""
+    pieces = max((-(-matrix.size // PAGE_BYTES) for matrix in matrices), default=0)
+    order = sorted(matrices, key=lambda matrix: matrix.key[1] == "write")
+    for piece in range(pieces):
+        for matrix in order:
+            begin, end = matrix.size * piece // pieces, matrix.size * (piece + 1) // pieces
+            if end > begin:
+                yield Access(matrix.region, matrix.key, matrix.key[1] == "write", np.array([begin]), np.array([end]))
+
+
+Places = dict[str, Matrix]
+Drained = dict[str, list[tuple[Matrix, bool]]]
+
+
+def _places(pair: Pair, found: Sequence[tuple[Matrix, Matrix, Matrix, list[tuple[Matrix, bool]]]]) -> tuple[Places, Drained]:
+    """The matrices of the products by the names of the gradient model; rows and columns as it sees them."""
+    a, b, sums, drained = found[0]
+    m, n, k = pair.op.M, pair.op.N, pair.op.K
+    places = {"dY": a._replace(rows=m, columns=n), "W": b._replace(rows=k, columns=n), "dX": sums._replace(rows=m, columns=k)}
+    left = {"dX": [(matrix._replace(rows=m, columns=k), store) for matrix, store in drained]}
+    if not pair.alone:
+        a, b, sums, drained = found[1]
+        places |= {"X": (b if pair.turned else a)._replace(rows=m, columns=k), "dW": sums._replace(rows=k, columns=n)}
+        left["dW"] = [(matrix._replace(rows=k, columns=n), store) for matrix, store in drained]
+    return places, left
+
+
+def replayed(pair: Pair, way: Ordered, product: int, places: Places, drained: Drained, room: float) -> Iterator[Access]:
+    """The law of `mapping.gradient_execution` on tiles without values: touch, bring in, make room, finish."""
+    cut = grid(pair.op, way.tile, None)
+    ends = {axis: [0, *itertools.accumulate(cut.sizes(axis))] for axis in "mnk"}  # type: ignore[arg-type]
+    held_rate = dict(zip(("dY", "W", "X", "dX", "dW"), pair.rates[:, 0].tolist(), strict=True))
+    resident: OrderedDict[tuple[str, int, int], float] = OrderedDict()
+    done: Counter[tuple[str, int, int]] = Counter()
+    spilled: set[tuple[str, int, int]] = set()
+    used = 0.0
+
+    def span(tile: tuple[str, int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+        rows, columns = AXES_OF[tile[0]]
+        return (ends[rows][tile[1]], ends[rows][tile[1] + 1]), (ends[columns][tile[2]], ends[columns][tile[2] + 1])
+
+    def size(tile: tuple[str, int, int]) -> float:
+        (r0, r1), (c0, c1) = span(tile)
+        return float((r1 - r0) * (c1 - c0) * held_rate[tile[0]])
+
+    for (op,) in stream(cut, way.order):
+        if pair.alone and op.gradient == "dW":
+            continue
+        at = {"m": op.m, "n": op.n, "k": op.k}
+        touched = [(t, at[AXES_OF[t][0]], at[AXES_OF[t][1]]) for t in TOUCHED[op.gradient]]
+        for tile in touched:
+            if tile in resident:
+                resident.move_to_end(tile)
+        for tile in touched:
+            if tile in resident:
+                continue
+            while used + size(tile) > room * (1 + 1e-9):
+                gone = next(old for old in resident if old not in touched)
+                used -= resident.pop(gone)
+                if gone[0] in SUMMED_OVER:
+                    spilled.add(gone)
+                    yield places[gone[0]].tile(product, *span(gone), store=True)
+            resident[tile] = size(tile)
+            used += resident[tile]
+            if tile[0] not in SUMMED_OVER or tile in spilled:
+                free = way.order == "no_second_dy" and op.gradient == "dW" and tile[0] == "dY"
+                if not free:
+                    yield places[tile[0]].tile(product, *span(tile), store=False)
+                spilled.discard(tile)
+        sums = touched[2]
+        done[sums] += 1
+        if done[sums] == len(cut.sizes(SUMMED_OVER[op.gradient])):
+            used -= resident.pop(sums)
+            for matrix, store in drained[op.gradient]:
+                yield matrix.tile(product, *span(sums), store=store)

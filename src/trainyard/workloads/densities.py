@@ -1,0 +1,73 @@
+"""Zeros known by their shares alone: an array takes them by expected counts, where masks would take too long or are not there.
+
+The analytic fidelity beside recorded and generated masks: of every operand the share that is not zero, and whether its zeros are
+whole rows (padded words, positions of an image) or lie anywhere. A row of zeros is a row of the operand in the product that gives
+dX, and a place in all rows of it where the product reduces over rows (dW): the arrays draw them so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal, NoReturn
+
+from trainyard.errors import BadInput, MaskError
+from trainyard.ir import Density, Phase, Step, TensorKey
+
+Cluster = Literal["none", "row"]
+
+
+@dataclass(frozen=True, eq=False)
+class Densities:
+    """`shares` of non-zeros by (layer, call, letter); `rows` names the letters whose zeros are whole rows.
+
+    >>> told = Densities("mine", {("fc", 0, "G"): 0.25}, rows=frozenset("G"))
+    >>> told.operand(("fc", 0, "G"), Phase.GRAD_INPUT), told.operand(("fc", 0, "G"), Phase.GRAD_WEIGHT).cluster
+    (Density(nonzero=0.25, cluster='row'), 'channel')
+    """
+
+    name: str
+    shares: Mapping[TensorKey, float]
+    rows: frozenset[str] = field(default_factory=frozenset)
+
+    def __post_init__(self) -> None:
+        for key, share in self.shares.items():
+            if not 0.0 <= share <= 1.0:
+                raise BadInput(f"densities {self.name!r}: {'/'.join(map(str, key))} has share {share!r}, not one between 0 and 1")
+
+    @property
+    def specs(self) -> Mapping[TensorKey, float]:
+        """What there is."""
+        return self.shares
+
+    @cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(repr((sorted(self.shares.items()), sorted(self.rows))).encode()).hexdigest()
+
+    def density(self, key: TensorKey) -> float:
+        return self.shares[self._first(key)]
+
+    def operand(self, key: TensorKey, phase: Phase) -> Density:
+        """Of every tile of an operand alike."""
+        if key[2][0] not in self.rows:
+            return Density(self.density(key))
+        return Density(self.density(key), "channel" if phase is Phase.GRAD_WEIGHT else "row")
+
+    def bits(self, key: TensorKey) -> NoReturn:
+        raise MaskError(f"densities {self.name!r} say how many zeros there are, not where: record masks, or generate some")
+
+    def check(self, step: Step) -> None:
+        """Raises where not one layer of the step is known."""
+        known = {layer for layer, _, _ in self.shares}
+        if known and not known & {op.layer for op in step.ops}:
+            raise MaskError(
+                f"densities {self.name!r} know no layer of step {step.name!r}: first are {', '.join(sorted(known)[:3])}"
+            )
+
+    def _first(self, key: TensorKey) -> TensorKey:
+        """A weight is one for all calls of its layer."""
+        layer, call, letter = key
+        calls = range(call, -1, -1) if letter == "W" else (call,)
+        return next((layer, earlier, letter) for earlier in calls if (layer, earlier, letter) in self.shares)
