@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from trainyard._version import VERSION
+from trainyard.booking import AXES, IDLE, Axis, Columns, Rows, booked, grouped, split
 from trainyard.errors import BadInput, TrainyardError
 from trainyard.ir.assumptions import Assumption, trials
 from trainyard.timeline import Timeline
@@ -28,93 +28,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from trainyard.ir import Device, System
-    from trainyard.ir.book import Book
 
-Axis = Literal["layer", "phase", "resource", "kind", "op", "bound"]
-AXES: tuple[Axis, ...] = ("layer", "phase", "resource", "kind", "op", "bound")
+__all__ = ["AXES", "IDLE", "PICOSECOND", "Axis", "Columns", "Cost", "Peaks", "Result", "Rows", "booked", "split"]
 PICOSECOND = 1e-12
-IDLE = "idle"
 OF_ONE_RUN: Mapping[str, Any] = {"timeline": None, "entries": (), "rerun": None}  # what a sum or a multiple does not have
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """Which rows there are: labels, one list per axis."""
-
-    op: tuple[str, ...]
-    layer: tuple[str, ...]
-    phase: tuple[str, ...]
-    resource: tuple[str, ...]
-    kind: tuple[str, ...]
-    bound: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.op)
-
-    def axis(self, name: str) -> tuple[str, ...]:
-        if name not in AXES:
-            raise BadInput(f"cannot group by {name!r} (known: {', '.join(AXES)})")
-        return getattr(self, name)  # type: ignore[no-any-return]  # one of the six fields above
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Columns:
-    """The numbers of the rows: integers for time, bytes and MACs, so that sums are exact.
-
-    Where 64 bits do not hold a column's sum, it holds Python's own integers (`dtype=object`).
-    """
-
-    time_ps: npt.NDArray[np.int64]
-    busy_ps: npt.NDArray[np.int64]
-    macs: npt.NDArray[np.int64]
-    energy: Mapping[str, npt.NDArray[np.float64]]
-    traffic: Mapping[tuple[str, str, str], npt.NDArray[np.int64]]
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Columns):
-            return NotImplemented
-        pairs = ((self.energy, other.energy), (self.traffic, other.traffic))
-        return all(
-            np.array_equal(a, b) for a, b in ((self.time_ps, other.time_ps), (self.busy_ps, other.busy_ps), (self.macs, other.macs))
-        ) and all(a.keys() == b.keys() and all(np.array_equal(a[key], b[key]) for key in a) for a, b in pairs)  # type: ignore[index]  # one key type each
-
-    __hash__ = None  # type: ignore[assignment]  # arrays are compared by content
-
-    def scaled(self, factor: int) -> Columns:
-        def times(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return _roomy(column, int(column.sum()) * factor) * factor
-
-        return Columns(
-            times(self.time_ps),
-            times(self.busy_ps),
-            times(self.macs),
-            {name: joules * factor for name, joules in self.energy.items()},
-            {key: times(count) for key, count in self.traffic.items()},
-        )
-
-    def beside(self, other: Columns, join: Callable[[Any, Any], Any]) -> Columns:
-        mine, theirs = len(self.time_ps), len(other.time_ps)
-
-        def merge(a: Mapping[Any, Any], b: Mapping[Any, Any], dtype: type, join: Callable[[Any, Any], Any]) -> dict[Any, Any]:
-            empty_a: npt.NDArray[Any] = np.zeros(mine, dtype)
-            empty_b: npt.NDArray[Any] = np.zeros(theirs, dtype)
-            return {key: join(a.get(key, empty_a), b.get(key, empty_b)) for key in dict.fromkeys([*a, *b])}
-
-        def whole(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Any:
-            total = int(a.sum()) + int(b.sum())
-            return join(_roomy(a, total), _roomy(b, total))
-
-        return Columns(
-            whole(self.time_ps, other.time_ps),
-            whole(self.busy_ps, other.busy_ps),
-            whole(self.macs, other.macs),
-            merge(self.energy, other.energy, np.float64, join),
-            merge(self.traffic, other.traffic, np.int64, whole),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Cost:
+class Cost(NamedTuple):
     """The cost of a group of rows."""
 
     time_s: float
@@ -202,10 +122,14 @@ class Result:
     def macs(self) -> int:
         return int(self.columns.macs.sum()) // self.steps
 
+    @cached_property
+    def _levels(self) -> dict[str, npt.NDArray[Any]]:
+        return self.columns.by_level()
+
     @property
     def traffic_bytes(self) -> dict[str, int]:
         """Bytes by level."""
-        return _by_level(self.columns.traffic, slice(None), self.steps)
+        return {level: int(count.sum()) // self.steps for level, count in self._levels.items()}
 
     @property
     def traffic(self) -> dict[tuple[str, str, str], int]:
@@ -229,28 +153,17 @@ class Result:
         """Costs by one or several of layer, phase, resource, kind, op, bound, in order of first appearance."""
         if not axes:
             raise BadInput(f"group by what? (known: {', '.join(AXES)})")
-        numbers: dict[tuple[str, ...], int] = {}
-        labels = zip(*(self.rows.axis(axis) for axis in axes), strict=True)
-        codes = np.fromiter((numbers.setdefault(label, len(numbers)) for label in labels), np.intp, len(self.rows))
-
-        def total(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            sums = np.zeros(len(numbers), values.dtype)
-            np.add.at(sums, codes, values)
-            return sums
-
-        time, busy, macs = total(self.columns.time_ps), total(self.columns.busy_ps), total(self.columns.macs)
-        energy = total(sum(self.columns.energy.values(), np.zeros(len(self.rows))))
-        traffic = {key: total(count) for key, count in self.columns.traffic.items()}
-        return {
-            label: Cost(
-                time_s=int(time[i]) * PICOSECOND / self.steps,
-                busy_s=int(busy[i]) * PICOSECOND / self.steps,
-                energy_j=float(energy[i]) / self.steps,
-                traffic_bytes=_by_level(traffic, i, self.steps),
-                macs=int(macs[i]) // self.steps,
-            )
-            for label, i in numbers.items()
-        }
+        groups = grouped(self.rows, axes)
+        time, busy, macs = (groups.whole(c) for c in (self.columns.time_ps, self.columns.busy_ps, self.columns.macs))
+        energy = groups.real(sum(self.columns.energy.values(), np.zeros(len(self.rows))))
+        levels = self._levels
+        traffic: list[dict[str, int]] = [{} for _ in groups.numbers]
+        for level, count in levels.items():
+            for sizes, moved in zip(traffic, (groups.whole(count) // self.steps).tolist(), strict=True):
+                sizes[level] = moved
+        columns = (time * PICOSECOND / self.steps, busy * PICOSECOND / self.steps, energy / self.steps)
+        costs = zip(*(column.tolist() for column in columns), traffic, (macs // self.steps).tolist(), strict=True)
+        return dict(zip(groups.numbers, map(partial(tuple.__new__, Cost), costs), strict=True))
 
     def __add__(self, other: Result) -> Result:
         """One after the other: times, energies and bytes add; peak memory is the larger."""
@@ -420,79 +333,5 @@ def _machines(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list(config.get("sum", [config]))
 
 
-def _roomy(column: npt.NDArray[Any], total: int) -> npt.NDArray[Any]:
-    """A column of whole numbers with room for `total`."""
-    return column if total < 2**63 else column.astype(object)
-
-
 def _labels(rows: Rows) -> Iterable[tuple[str, ...]]:
     return (rows.op, rows.layer, rows.phase, rows.resource, rows.kind, rows.bound)
-
-
-def _by_level(traffic: Mapping[tuple[str, str, str], npt.NDArray[np.int64]], index: Any, steps: int) -> dict[str, int]:
-    levels: dict[str, int] = {}
-    for (level, _, _), count in traffic.items():
-        levels[level] = levels.get(level, 0) + int(np.sum(count[index]))
-    return {level: count // steps for level, count in levels.items()}
-
-
-def booked(timeline: Timeline, book: Book) -> tuple[Rows, Columns]:
-    """The rows of a plan that ran: exposed and busy time by tag, split over a Work's ops by share, idle time a row of its own."""
-    count = len(book.op) + 1
-    time, busy = [0] * count, [0] * count
-    exposed_of = _sum_by_tag(timeline.exposed_ps, timeline.tags, len(book.entries))
-    busy_of = _sum_by_tag(timeline.busy_ps, timeline.tags, len(book.entries))
-    for (rows, shares), exposed, occupied in zip(book.entries, exposed_of.tolist(), busy_of.tolist(), strict=True):
-        if len(rows) == 1:
-            time[rows[0]] += exposed
-            busy[rows[0]] += occupied
-            continue
-        for row, part_exposed, part_busy in zip(rows, split(exposed, shares), split(occupied, shares), strict=True):
-            time[row] += part_exposed
-            busy[row] += part_busy
-    time[-1] = timeline.end_ps - sum(time)
-    rows_ = Rows(
-        (*book.op, IDLE), (*book.layer, ""), (*book.phase, IDLE), (*book.resource, ""), (*book.kind, IDLE), (*book.bound, IDLE)
-    )
-    columns = Columns(
-        np.array(time, np.int64),
-        np.array(busy, np.int64),
-        np.array([*book.macs, 0], np.int64 if sum(book.macs) < 2**63 else object),
-        _column(book.energy, count, np.float64),
-        _column(book.traffic, count, np.int64),
-    )
-    return rows_, columns
-
-
-def _sum_by_tag(values: npt.NDArray[np.int64], tags: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
-    sums = np.zeros(count, np.int64)
-    booked_tasks = tags >= 0
-    np.add.at(sums, tags[booked_tasks], values[booked_tasks])
-    return sums
-
-
-def split(total: int, shares: Sequence[float]) -> list[int]:
-    """Whole parts of `total` in proportion to `shares`, summing to it exactly.
-
-    >>> split(10, (0.25, 0.25, 0.5))
-    [2, 3, 5]
-    """
-    if shares[0] == 1.0:
-        return [total, *(0 for _ in shares[1:])]
-    edges = [round(total * edge) for edge in accumulate(shares[:-1])]
-    bounds = [0, *edges, total]
-    return [right - left for left, right in pairwise(bounds)]
-
-
-def _column(maps: Sequence[Mapping[Any, Any]], count: int, dtype: type) -> dict[Any, npt.NDArray[Any]]:
-    cells: dict[Any, tuple[list[int], list[Any]]] = {}
-    for row, mapping in enumerate(maps):
-        for key, value in mapping.items():
-            rows, values = cells.get(key) or cells.setdefault(key, ([], []))
-            rows.append(row)
-            values.append(value)
-    columns: dict[Any, npt.NDArray[Any]] = {}
-    for key, (rows, values) in cells.items():
-        columns[key] = np.zeros(count, dtype if dtype is np.float64 or sum(values) < 2**63 else object)
-        columns[key][rows] = values
-    return columns

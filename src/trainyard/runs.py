@@ -56,6 +56,11 @@ def run(
     if parallel is not None:
         if not isinstance(machine, System):
             raise BadInput(f"{name} is one device: parallel={parallel!r} needs a system of several")
+        if step.world_size > 1:
+            raise BadInput(
+                f"step {step.name!r} was captured with the exchanges of its own parallelism: leave parallel={parallel!r} out, or "
+                "capture the model without them"
+            )
         overrides["parallel"] = parallel
     machine = machines.with_overrides(machine, overrides)
     masks = _named(masks, step)
@@ -78,7 +83,7 @@ def run(
         steps=plan.book.steps,
         rows=rows,
         columns=columns,
-        entries=tuple(entry for entry, _ in plan.book.entries),
+        entries=plan.book.rows_of_entries,
         peaks=_peaks(alone),
         clock_hz=getattr(alone, "clock_hz", None),
         cycles=plan.book.cycles,

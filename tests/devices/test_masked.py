@@ -9,7 +9,8 @@ import pytest
 
 import trainyard as ty
 from trainyard.devices import Accelerator
-from trainyard.devices.masked import aware, tile_cost, viewer
+from trainyard.devices.masked import aware, viewer
+from trainyard.devices.structured import tile_cost
 from trainyard.errors import MaskError, UnknownName
 from trainyard.ir import DENSE, ArrayCost, Convolution, MaskView, MatMul, Op, Phase, Role, Step, TensorSpec, one_after_another
 from trainyard.mapping.lowering import lower

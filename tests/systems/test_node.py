@@ -260,7 +260,7 @@ def test_what_agrees_with_a_graph_is_taken_and_another_graph_may_follow() -> Non
 
 
 WORDS = (
-    "algorithm",
+    "collectives",
     "stored",
     "directions",
     "split",

@@ -27,7 +27,7 @@ from trainyard.parts.crossbar import UPMEM_LEVELS, Crossbar
 from trainyard.parts.dsc import Dsc
 from trainyard.parts.host_link import HostLink
 from trainyard.systems.pim import COLLECTIVES, DpuToDpu, HostMediated
-from trainyard.systems.pim_machine import software_sum
+from trainyard.systems.places import software_sum
 from trainyard.systems.scaling import efficiencies, scaled
 
 LINEAR = ty.zoo.load("linear")

@@ -19,7 +19,7 @@ from trainyard.parts.dsc import Dsc
 from trainyard.parts.host_link import HostLink
 from trainyard.systems import software_sums
 from trainyard.systems.pim import DpuToDpu, HostMediated
-from trainyard.systems.pim_machine import software_sum
+from trainyard.systems.places import software_sum
 from trainyard.systems.scaling import scaled
 
 LINEAR = ty.zoo.load("linear")
@@ -199,7 +199,7 @@ def test_what_no_machine_can_be_is_refused() -> None:
         HostMediated(transfers="foo")  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="crossbar must be a Crossbar"):
         DpuToDpu(crossbar=None)  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match="dpu must be a Dpu"):
+    with pytest.raises(BadInput, match="dpu must be a device"):
         HostMediated(dpu=None)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="samples_per_dpu"):
         DpuToDpu(samples_per_dpu=-1)

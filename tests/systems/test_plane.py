@@ -149,7 +149,7 @@ def test_errors_say_which() -> None:
     with pytest.raises(BadInput, match="torus of 3 rows"):
         plane(torus_rows=3)
     with pytest.raises(BadInput, match="write recast='tree'"):
-        plane(algorithm="tree")
+        plane(collectives="tree")
     with pytest.raises(UnknownName, match="hierarchical"):
         plane(recast="hierarchic")
     with pytest.raises(UnknownName, match="all_reduce"):
@@ -409,7 +409,7 @@ def seconds_of(system: Any, batch: int, model: str = "alexnet") -> float:
         Cluster(device=DEVICE, devices=32),
         Cluster(device=DEVICE, devices=32, design="device-centric", nics=1),
         Switched(device=DEVICE),
-        Switched(device=DEVICE, memory_nodes=0, algorithm="tree"),
+        Switched(device=DEVICE, memory_nodes=0, collectives="tree"),
     ],
 )
 def test_one_device_stands_for_all(system: Any, overlay: Any) -> None:
@@ -445,10 +445,10 @@ def test_a_switched_node_uses_its_planes() -> None:
     assert [store.place for store in node.topology.stores("D11")] == ["M11"]
     auto = node.collective("all_reduce", 10**6).time_s
     for algorithm in ("ring", "tree", "halving_doubling"):
-        assert auto <= replace(node, algorithm=algorithm).collective("all_reduce", 10**6).time_s
+        assert auto <= replace(node, collectives=algorithm).collective("all_reduce", 10**6).time_s
     same = plane(devices=16, devices_per_node=16)
     for algorithm in FLAT:
-        expected = replace(node, algorithm=algorithm).collective("all_reduce", 10**6).time_s
+        expected = replace(node, collectives=algorithm).collective("all_reduce", 10**6).time_s
         assert same.recasts.timing("all_reduce", 10**6, algorithm).time_s == pytest.approx(expected, rel=1e-9)
 
 

@@ -147,7 +147,7 @@ def test_a_step_with_its_own_collectives_is_that_of_one_rank(device: Accelerator
     assert result.macs == 3 * step.macs
     assert result.samples == 3 * step.batch
     assert ty.run(step, on=system).samples == step.batch
-    with pytest.raises(BadInput, match=r"between 3 ranks, this system has 2 devices: give devices=3"):
+    with pytest.raises(BadInput, match=r"on 3 ranks, Replicas has 2 devices: write devices=3"):
         ty.run(own, on=replace(system, devices=2))
 
 

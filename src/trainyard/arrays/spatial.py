@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
 from trainyard.parts.checks import require_positive
-from trainyard.parts.folds import Folds
+from trainyard.parts.folds import Folds, Tiles
 
 if TYPE_CHECKING:
     import numpy as np
@@ -114,6 +114,23 @@ class Spatial:
             "scratchpad_read_b": op.K * op.N * op.count * across_m,
             "scratchpad_read_out": 0,
             "scratchpad_write_out": op.M * op.N * op.count,
+        }
+
+    def tile_events(self, tiles: Tiles) -> dict[str, Any]:
+        """`events` of many tiles at once, each on its own grid."""
+        import numpy as np
+
+        square = self.elements**0.5
+        forms = sorted(self.folds, key=lambda form: abs(form.m - square))
+        best = np.argmin([form.count(tiles.M, tiles.N, 1) for form in forms], axis=0)
+        high, wide = (np.array([getattr(form, side) for form in forms], np.float64)[best] for side in ("m", "n"))
+        return {
+            "mac": tiles.macs,
+            "array_pass": -(-tiles.M // high) * -(-tiles.N // wide) * tiles.count,
+            "scratchpad_read_a": tiles.M * tiles.K * tiles.count * -(-tiles.N // (wide * self.block)),
+            "scratchpad_read_b": tiles.K * tiles.N * tiles.count * -(-tiles.M // (high * self.block)),
+            "scratchpad_read_out": 0,
+            "scratchpad_write_out": tiles.M * tiles.N * tiles.count,
         }
 
     def execute(self, a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Execution:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trainyard.errors import UnknownName
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, one_after_another
 from trainyard.parts.checks import require_positive
-from trainyard.parts.folds import APART, Folds
+from trainyard.parts.folds import APART, Folds, Tiles
 
 if TYPE_CHECKING:
     import numpy as np
@@ -88,7 +88,7 @@ class Systolic:
     def concurrent(self, products: Sequence[Product]) -> ArrayCost:
         return one_after_another(self, products)
 
-    def events(self, op: MatMul) -> dict[str, float]:
+    def events(self, op: MatMul | Tiles) -> dict[str, float]:
         """MACs, folds, and elements that cross the scratchpad's ports, by operand.
 
         The stationary operand is read once, a streamed one once for each fold across it; partial sums of the folds along K are
@@ -107,6 +107,10 @@ class Systolic:
             "scratchpad_read_out": out * (along_k - 1),
             "scratchpad_write_out": out * along_k,
         }
+
+    def tile_events(self, tiles: Tiles) -> dict[str, Any]:
+        """`events` of many tiles at once."""
+        return self.events(tiles)
 
     def execute(self, a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Execution:
         """Multiply two small matrices cell by cell and cycle by cycle: the product, and the cycles of this very array."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, replace
+from functools import reduce
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainyard.errors import BadInput
-from trainyard.ir import DENSE, ArrayCost, MaskView, MatMul, Operand, Product, assumed, one_after_another
+from trainyard.errors import BadInput, NotModelled
+from trainyard.ir import DENSE, ArrayCost, MaskView, MatMul, Operand, Product, Structured, assumed, one_after_another
 from trainyard.parts.checks import require_flag, require_positive
-from trainyard.parts.folds import Folds
+from trainyard.parts.folds import Folds, Tiles, greater, lesser
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,7 +39,8 @@ class TensorCore:
         cycles = ceil(ceil(M/rows) * ceil(N/columns) / tiles) * ceil(K/lanes)
 
     Of an operand whose tensor is known (a MaskView) the steps are those of the memory layout: each tap of a convolution starts a
-    new step, and each sample of a weight gradient (`parts.streams`).
+    new step, and each sample of a weight gradient (`parts.streams`). With `structured` multipliers an operand of n:m structure
+    (2:4) takes n/m of the steps: a lane picks what a kept value meets by its place (`parts.structured`; A. Mishra et al., 2021).
 
     >>> TensorCore().cost(MatMul(256, 256, 64)).cycles  # 64 x 64 blocks, 16 for each tile, of 16 steps
     256
@@ -49,6 +51,7 @@ class TensorCore:
     columns: int = 4
     tiles: int = 256
     scratchpads_bytes: int = 256 * 1024
+    structured: bool = True
     # fmt: off
     multicast: bool = assumed(
         True, "tiles that work on the same rows or columns share one read of the chip's memories", False)
@@ -64,7 +67,7 @@ class TensorCore:
             tiles=self.tiles,
             scratchpads_bytes=self.scratchpads_bytes,
         )
-        require_flag("TensorCore", multicast=self.multicast)
+        require_flag("TensorCore", multicast=self.multicast, structured=self.structured)
 
     @property
     def peak_macs_per_cycle(self) -> int:
@@ -123,10 +126,24 @@ class TensorCore:
         return min(form.cycles(m, n, k) for form in self.folds)
 
     def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost:
+        pattern = next((side for side in (a, b) if isinstance(side, Structured)), None)
+        if pattern is not None:
+            return self._kept_alone(op, pattern, a)
         steps = stream_steps(op, a, b, self.lanes)
         blocks = min(-(-op.M // form.m) * -(-op.N // form.n) for form in self.folds)
         cycles = -(-blocks // self.tiles) * steps * op.count
         return ArrayCost(cycles=cycles, finish=(cycles,), events=self.events(op, cycles))
+
+    def _kept_alone(self, op: MatMul, pattern: Structured, a: Operand) -> ArrayCost:
+        """As a product whose reduction has the kept elements alone; the other operand still comes whole to the tiles."""
+        if not self.structured:
+            raise NotModelled(f"TensorCore: an operand of {pattern.kept}:{pattern.of} structure needs structured=True")
+        short = replace(op, K=-(-op.K * pattern.kept // pattern.of))
+        cost = self.cost(short)
+        whole = self.events(op, cost.cycles)
+        other = "b" if isinstance(a, Structured) else "a"
+        events = {name: whole[name] if name.endswith(f"_{other}") else count for name, count in cost.events.items()}
+        return ArrayCost(cycles=cost.cycles, finish=cost.finish, events=events)
 
     def concurrent(self, products: Sequence[Product]) -> ArrayCost:
         return one_after_another(self, products)
@@ -135,15 +152,20 @@ class TensorCore:
         """Share of the multipliers that do useful work over the whole op."""
         return op.macs / (self.cost(op).cycles * self.peak_macs_per_cycle)
 
-    def events(self, op: MatMul, cycles: int) -> dict[str, float]:
+    def tile_events(self, tiles: Tiles) -> dict[str, Any]:
+        """What `cost` counts in many dense tiles at once."""
+        blocks = reduce(lesser, (-(-tiles.M // form.m) * -(-tiles.N // form.n) for form in self.folds))
+        return self.events(tiles, -(-blocks // self.tiles) * -(-tiles.K // self.lanes) * tiles.count)
+
+    def events(self, op: MatMul | Tiles, cycles: Any) -> dict[str, float]:
         """MACs, lane slots of the busy time, and elements at the ports of the chip's memories and of the tiles' scratchpads.
 
         A tile's scratchpads hold a piece of the streams at a time: each block takes its rows and columns anew. With multicast,
         the tiles stand as a grid whose rows share operand a and whose columns share operand b.
         """
         high, wide = -(-op.M // self.rows), -(-op.N // self.columns)
-        across = min(wide, max(math.isqrt(self.tiles), self.tiles // high)) if self.multicast else 1
-        down = min(high, max(1, self.tiles // across)) if self.multicast else 1
+        across = lesser(wide, greater(math.isqrt(self.tiles), self.tiles // high)) if self.multicast else 1
+        down = lesser(high, greater(1, self.tiles // across)) if self.multicast else 1
         left, right = op.M * op.K * op.count, op.K * op.N * op.count
         return {
             "mac": op.macs,

@@ -17,14 +17,15 @@ from trainyard.devices.costs import Costing
 from trainyard.devices.demand import Demand, Im2col, Policy, Scope
 from trainyard.devices.masked import aware
 from trainyard.devices.ordered import DIVISIONS, REUSES, Division, Reuse, Schedule, require_order
-from trainyard.devices.precision import Precision, dtype_of, precision_of
+from trainyard.devices.precision import ONE_EACH, MacRates, Precision, dtype_of, precision_of, rates_of
 from trainyard.devices.profile import RAW, Profile, demand, profile, works
+from trainyard.devices.sheet import Sheet, sheet, terms
 from trainyard.devices.together import require_divisible
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import DTYPE_BYTES, Array, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
 from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.tiling import Supply
-from trainyard.mapping.works import Fusion, Together
+from trainyard.mapping.works import Fusion, Together, per_step
 from trainyard.parts import area, energy
 from trainyard.parts.checks import require_positive, require_quantity
 from trainyard.parts.nodes import require_node
@@ -59,6 +60,7 @@ class Accelerator:
     DRAM, into one for each; `cost` takes the fastest (`devices.ordered`). With `across="relu"` two layers that only a ReLU, or
     other element-wise ops, keep apart are done in one go where that is faster: what goes from one to the other stays on chip
     (`devices.chained`).
+    `rates` says how many products of a narrow type a multiplier makes in a cycle (`{"fp8": 2}`), 1 where it does not.
     With `together="gradients"` dX and dW of a layer share an array that can be divided, and with it scratchpad and DRAM, where that
     is faster than one after the other (`devices.together`).
 
@@ -75,6 +77,7 @@ class Accelerator:
     dram_latency_s: float = 100e-9
     dram_capacity_bytes: int | None = None
     precision: str | Mapping[str, str] | None = None
+    rates: Mapping[str, int] = ONE_EACH
     order: str = "sequential"
     tiling: Literal["search"] | tuple[int, int, int] = "search"
     scratchpad_banks: int = 1
@@ -116,6 +119,7 @@ class Accelerator:
         dram_latency_s: float | None = None,
         dram_capacity_bytes: float | None = None,
         precision: str | Mapping[str, str] | None = None,
+        rates: Mapping[str, int] = ONE_EACH,
         order: str = "sequential",
         tiling: Literal["search"] | Sequence[int] = "search",
         scratchpad_banks: int = 1,
@@ -147,6 +151,7 @@ class Accelerator:
             "dram_latency_s": _quantity("dram_latency", dram_latency, "dram_latency_s", dram_latency_s, "s", 100e-9),
             "dram_capacity_bytes": None if capacity is None else _whole(capacity),
             "precision": precision_of(precision),
+            "rates": rates_of(rates),
             "order": order,
             "tiling": tiling if tiling == "search" else _tile(tiling),
             "scratchpad_banks": scratchpad_banks,
@@ -171,10 +176,8 @@ class Accelerator:
         require_order(order)
         if together != "none":
             require_divisible(array, f"{OWNER}: together={together!r}")
-        require_positive(
-            OWNER, vector_lanes=vector_lanes, accumulator_bytes=accumulator_bytes, scratchpad_banks=scratchpad_banks, cores=cores,
-            parts=parts,
-        )  # fmt: skip
+        require_positive(OWNER, vector_lanes=vector_lanes, accumulator_bytes=accumulator_bytes, cores=cores, parts=parts)
+        require_positive(OWNER, scratchpad_banks=scratchpad_banks)
         require_quantity(OWNER, square_below=square_below)
         _require_together(values)
         require_node(technology_nm)
@@ -188,21 +191,17 @@ class Accelerator:
     @property
     def peaks(self) -> Peaks:
         return Peaks(
-            macs_per_s=self.peak_macs_per_cycle * self.clock_hz,
+            macs_per_s=self.peak_macs_per_cycle * self.clock_hz * MacRates(self.rates).of(self.number),
             dram_bytes_per_s=self.dram_bytes_per_s,
             technology=f"{self.technology_nm:g} nm",
         )
 
     def idle(self, step: Step) -> frozenset[str]:
         """Assumptions that change nothing in a step: of convolutions where it has none, of sums as wide as their results."""
-        images = [op.body for op in step.ops if isinstance(op.body, Convolution)]
-        lowered = [lower(body, self.grad_input) for body in images]
-        results = [step.tensors[op.outputs[0]] if op.outputs else TensorSpec((1,)) for op in step.ops if op.is_product]
-        precision = self.policy.precision
-        narrowest = min((DTYPE_BYTES[dtype_of(result, precision)] for result in results), default=ACCUMULATOR_BYTES)
+        unfolds, inputs, narrowest = _asked_of_sums(step, self.grad_input, self.policy.precision)
         found = {
-            "im2col": all(side.elements == side.matrix for one in lowered for side in (one.a, one.b, one.out)),
-            "grad_input": all(body.product != "grad_input" for body in images),
+            "im2col": not unfolds,
+            "grad_input": not inputs,
             "accumulator_bytes": narrowest >= max(self.accumulator_bytes, ACCUMULATOR_BYTES),
             "fusion": self.scope == "products",
             "vector_lanes": self.scope == "products",
@@ -229,6 +228,7 @@ class Accelerator:
             accumulator_bytes=self.accumulator_bytes,
             together=self.together,
             paired=self.schedule.paired,
+            rates=MacRates(self.rates),
         )
 
     @property
@@ -269,7 +269,7 @@ class Accelerator:
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
         zeros = self._zeros(step, masks)
         if masks is not None and aware(self.array):
-            found = self._costing.masked(step, work, demand(step, work, self.policy, zeros), masks)
+            found = self._looked_at(step, work, demand(step, work, self.policy, zeros), masks)
             if found is not None:
                 return found
         known, costs = self._costs(step, zeros)
@@ -277,6 +277,18 @@ class Accelerator:
         if number is None:
             return self._costing.costs((demand(step, work, self.policy, zeros),))[0]
         return costs[number]
+
+    def _looked_at(self, step: Step, work: Work, asked: Demand, masks: Masks) -> DeviceCost | None:
+        """The same product of the same layer with the same masks is looked at once, whatever else is in its step."""
+        before, known = self._known.get("masked", (None, {}))
+        if before is not masks or len(known) >= REMEMBERED:
+            known = {}
+            self._known["masked"] = (masks, known)
+        ops = (step.ops[number] for number in work.ops)
+        key = (asked, tuple((op.layer, op.call, op.phase, op.inputs) for op in ops))
+        if key not in known:
+            known[key] = self._costing.masked(step, work, asked, masks)
+        return known[key]  # type: ignore[no-any-return]  # what was kept above
 
     def _zeros(self, step: Step, masks: Masks | None) -> Densities:
         """What the DMA engine makes use of."""
@@ -294,27 +306,44 @@ class Accelerator:
         if before is not step or given is not zeros:
             policy, costed = self._policy(step)
             known = profile(step, policy, zeros)
-            others = [demand for demand in known.demands if demand not in costed]
-            found = {**costed, **dict(zip(others, self._costing.costs(others), strict=True))}
-            costs = [found[demand] for demand in known.demands]
+            kept: dict[Demand, DeviceCost] = self._known.setdefault("demanded", {})  # steps of one model ask for the same
+            others = [demand for demand in known.demands if demand not in costed and demand not in kept]
+            if len(kept) + len(others) > REMEMBERED:
+                kept.clear()
+                others = [demand for demand in known.demands if demand not in costed]
+            kept.update(zip(others, self._costing.costs(others), strict=True))
+            costs = [costed[demand] if demand in costed else kept[demand] for demand in known.demands]
             self._known["costs"] = (step, zeros, known, costs)
         return known, costs
+
+    def sheet(self, step: Step, masks: Masks | None = None) -> Sheet | None:
+        """All Works of a step costed at once; None where they have to be costed one by one."""
+        if masks is not None and (aware(self.array) or self.dma != "raw"):
+            return None
+        policy, known = self._policy(step)
+        given = terms(step, policy, self._costing)
+        return None if given is None else sheet(given, self._costing, self._components, known)
 
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
         """Joules by component: events times rows of `parts.energy` at this node, and of the array's own rows where it has some."""
         same, found = self._known.get(id(events), (None, {}))
         if same is events:  # identical layers share their events
             return found  # type: ignore[no-any-return]  # what was kept below
-        named = {event: count for event, count in events.items() if event in FORMATS}
-        rates = self._joules(FORMATS[next(iter(named))] if len(named) == 1 else self.number)
-        found = {component: 0.0 for rows in rates.values() for component, _ in rows}
-        for event, count in events.items():
-            for component, joules in rates.get(event, ()):
-                found[component] += (count - sum(named.values()) if event == "mac" else count) * joules
-            if event in LOCAL and event not in rates:
-                raise BadInput(f"{type(self.array).__name__} counts {event}: give it local_bytes, the size of a local scratchpad")
+        found = self._components(events)
         if len(self._known) < REMEMBERED:
             self._known[id(events)] = (events, found)
+        return found
+
+    def _components(self, events: Mapping[str, Any]) -> dict[str, Any]:
+        """Of numbers, or of columns of them."""
+        named = {event: count for event, count in events.items() if event in FORMATS}
+        rates = self._joules(FORMATS[next(iter(named))] if len(named) == 1 else self.number)
+        found: dict[str, Any] = {component: 0.0 for rows in rates.values() for component, _ in rows}
+        for event, count in events.items():
+            for component, joules in rates.get(event, ()):
+                found[component] = found[component] + (count - sum(named.values()) if event == "mac" else count) * joules
+            if event in LOCAL and event not in rates:
+                raise BadInput(f"{type(self.array).__name__} counts {event}: give it local_bytes, the size of a local scratchpad")
         return found
 
     def _joules(self, number: str) -> Rates:
@@ -367,6 +396,19 @@ class Accelerator:
         return found
 
 
+@per_step
+def _asked_of_sums(step: Step, grad_input: GradInput, precision: str | Precision | None) -> tuple[bool, bool, int]:
+    """Whether a step unfolds anything, whether it has a dX of a convolution, and the bytes of its narrowest result."""
+    images = [op.body for op in step.ops if isinstance(op.body, Convolution)]
+    lowered = [lower(body, grad_input) for body in images]
+    results = [step.tensors[op.outputs[0]] if op.outputs else TensorSpec((1,)) for op in step.ops if op.is_product]
+    return (
+        any(side.elements != side.matrix for one in lowered for side in (one.a, one.b, one.out)),
+        any(body.product == "grad_input" for body in images),
+        min((DTYPE_BYTES[dtype_of(result, precision)] for result in results), default=ACCUMULATOR_BYTES),
+    )
+
+
 def _quantity(
     plain: str, given: str | float | None, named: str, number: float | None, unit: str, default: float | None = -1.0
 ) -> Any:
@@ -400,6 +442,11 @@ def _require_together(given: Mapping[str, Any]) -> None:
             f"{OWNER}: {given['cores']} cores share a scratchpad that keeps tiles: write reuse='lru' or 'farthest' as well"
         )
     paired = given["order"] != "sequential" or given["reuse"] != "step"
+    if given["rates"] and paired:
+        raise BadInput(
+            f"{OWNER}: rates={dict(given['rates'])} with order={given['order']!r}, reuse={given['reuse']!r} is not modelled: "
+            "dX and dW reduce along different dimensions; write order='sequential' and reuse='step', or no rates"
+        )
     if given["together"] != "none" and paired:
         raise BadInput(
             f"{OWNER}: together='gradients' runs dX and dW on two parts of the array, order={given['order']!r} with "

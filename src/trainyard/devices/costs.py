@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trainyard.devices.chained import chained, in_turn
-from trainyard.devices.counting import Traffic, bound_of, count_array, events_of, expanded, shares, sizes
+from trainyard.devices.counting import Traffic, added, bound_of, count_array, events_of, expanded, shares, sizes
 from trainyard.devices.demand import (
     ChainDemand,
     Demand,
@@ -20,11 +20,12 @@ from trainyard.devices.demand import (
     StreamDemand,
     TogetherDemand,
 )
-from trainyard.devices.masked import add_events, guides, tile_cost
+from trainyard.devices.masked import add_events, guides
 from trainyard.devices.ordered import Costs as TileCosts
 from trainyard.devices.ordered import Looker, Orderly, Schedule
+from trainyard.devices.structured import stored, tile_cost
 from trainyard.devices.together import Costs, Shares, adjusted, divisible, fastest, merged, parts, several
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Masks, MatMul, Step, Work
 from trainyard.mapping.gradient_works import layers_apart
 from trainyard.mapping.tiling import Supply, Tiled, Tiling, search
@@ -74,6 +75,8 @@ class Costing:
 
     def masked(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
         """A product whose tiles the array looks at one by one; None for any other demand."""
+        if getattr(demand, "packed", 1) > 1:
+            raise NotModelled("rates put several numbers into one multiplier, masks tell them apart: give rates={} or no masks")
         if isinstance(demand, TogetherDemand):
             works = apart(step, work)
             return self._together(
@@ -123,6 +126,7 @@ class Costing:
         if self.schedule.reuse != "step":
             masked = any(letter_of(step, op, side) for side in (0, 1))
             return self.orderly.product(demand, (lambda: self._tiles_seen(step, work, demand, masks)) if masked else None)
+        demand = stored(self.array, step, op, demand, masks)
         likely = guides(self.array, step, op, masks)
         (planned,) = search([demand.problem], self.array, self.supply, self.tile, likely)
         events: dict[str, float] = {}
@@ -197,7 +201,7 @@ class Costing:
         bound = bound_of(compute=tiled.compute_cycles, dram=dram, vector=vector)
         waiting = max(0, cycles - tiled.compute_cycles) / max(1, tiled.dram_bytes)  # an epilogue's bytes hide behind the array
         weights = [sum(move.size for move in moves) * waiting for moves in demand.drained]
-        weights[0] = cycles - sum(weights[1:])
+        weights[0] = cycles - added(weights[1:])
         return DeviceCost(
             cycles=cycles,
             compute_cycles=tiled.compute_cycles,
@@ -255,8 +259,8 @@ class Costing:
         events: dict[str, float] = {"vector_op": sum(demand.vector_operations), **traffic.events}
         for op in demand.products:
             if op is not None:
-                size = DTYPE_BYTES[demand.number]
-                count_array(events, self.array.cost(op).events, (size, size, size), demand.number)
+                size = DTYPE_BYTES[demand.number] * demand.packed
+                count_array(events, self.array.cost(op).events, (size, size, size), demand.number, demand.packed)
         compute, vector, dram = sum(cycles_of), sum(vectors), self._transfer(traffic.total)
         return DeviceCost(
             cycles=max(1, compute, vector, dram),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainyard.devices.demand import Move, ProductDemand
@@ -10,6 +10,7 @@ from trainyard.ir import Direction
 
 PORTS = ("scratchpad_read", "scratchpad_write", "local_read", "local_write")
 """What an array counts in elements by operand: `scratchpad_read_a`, `local_write_out`."""
+ARITHMETIC = ("mac", "core_slot")
 
 
 @dataclass(slots=True)
@@ -49,17 +50,25 @@ def sizes(extent: int, size: int) -> list[tuple[int, int]]:
     return [(size, whole), *([(rest, 1)] if rest else [])]
 
 
+def added(values: Iterable[float]) -> float:
+    """From left to right, as columns are added: `sum` compensates what is lost on the way in some versions of Python."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
 def shares(weights: Sequence[float]) -> tuple[float, ...]:
     """Weights as parts of 1 that add up to exactly 1; all to the first where there are none.
 
     >>> shares([2, 1, 1]), sum(shares([1, 1, 1])), shares([0, 0])
     ((0.5, 0.25, 0.25), 1.0, (1.0, 0.0))
     """
-    total = float(sum(weights))
+    total = added(weights)
     if total <= 0:
         return (1.0, *[0.0] * (len(weights) - 1))
     parts = [weight / total for weight in weights[:-1]]
-    return (*parts, 1.0 - sum(parts))
+    return (*parts, 1.0 - added(parts))
 
 
 def expanded(moved: int, size: int, held: int | None) -> int:
@@ -71,8 +80,12 @@ def bound_of(**cycles: int) -> str:
     return max(cycles, key=lambda name: cycles[name])
 
 
-def count_array(events: dict[str, float], counted: Mapping[str, float], sizes: tuple[int, int, int], number: str) -> None:
+def count_array(
+    events: dict[str, float], counted: Mapping[str, float], sizes: tuple[int, int, int], number: str, packed: int = 1
+) -> None:
     """An array's own events: elements at the ports of scratchpads become bytes, MACs are kept by their format as well.
+
+    Where a multiplier makes `packed` products at once, each of its MACs counts as so many.
 
     The scratchpad is the device's; `local` ones belong to the array.
     """
@@ -81,13 +94,13 @@ def count_array(events: dict[str, float], counted: Mapping[str, float], sizes: t
         target, _, operand = name.rpartition("_")
         if target not in PORTS or operand not in operands:
             target, operand = name, ""
-        size = operands.get(operand, 1)
+        size = packed if name in ARITHMETIC else operands.get(operand, 1)
         events[target] = events.get(target, 0.0) + count * size
     kept = f"mac_{number}"
-    events[kept] = events.get(kept, 0.0) + counted.get("mac", 0.0)
+    events[kept] = events.get(kept, 0.0) + counted.get("mac", 0.0) * packed
 
 
 def events_of(counted: Mapping[str, float], demand: ProductDemand, traffic: Traffic) -> dict[str, float]:
     events: dict[str, float] = {"vector_op": demand.vector_operations, **traffic.events}
-    count_array(events, counted, demand.element_bytes, demand.number)
+    count_array(events, counted, demand.element_bytes, demand.number, demand.packed)
     return events

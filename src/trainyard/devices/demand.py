@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from trainyard.devices.precision import Precision
+from trainyard.devices.precision import ONE_EACH, MacRates, Precision
 from trainyard.ir import Direction, MatMul
 from trainyard.mapping.lowering import GradInput
 from trainyard.mapping.tiling import Problem
@@ -36,6 +36,7 @@ class Policy:
     accumulator_bytes: int = 4
     together: Together = "none"
     paired: bool = False
+    rates: MacRates = ONE_EACH
     across: tuple[int, ...] = ()
     """Products dX, by number in the step, that go on into the layer below without leaving the chip."""
 
@@ -51,6 +52,8 @@ class ProductDemand:
     number: str
     grad_input: GradInput = "col2im"
     vector_operations: int = 0
+    packed: int = 1
+    """Products that a multiplier makes in a cycle: K and the bytes of an element are those of so many side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +110,7 @@ class FusedDemand:
     item_bytes: int
     vector_operations: tuple[int, ...]
     number: str
+    packed: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

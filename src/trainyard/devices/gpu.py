@@ -15,6 +15,7 @@ from trainyard.devices.gpu_calls import Call, calls_of, is_exchange
 from trainyard.devices.gpu_costs import kernel_of
 from trainyard.devices.gpu_host import waits
 from trainyard.devices.gpu_products import Limits
+from trainyard.devices.gpu_structured import Sparse, sparse_products
 from trainyard.devices.gpu_traffic import Cache, Kernel
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, DeviceCost, Masks, Step, TensorSpec, Work, assumed
@@ -22,11 +23,11 @@ from trainyard.mapping.works import Same
 from trainyard.parts.checks import require_positive, require_quantity
 from trainyard.results import Peaks
 
-Kind = Literal["fp64", "fp32", "tf32", "half"]
+Kind = Literal["fp64", "fp32", "tf32", "half", "fp8"]
 SHARES = (
     "tensor_fraction", "vector_fraction", "attention_fraction", "copy_fraction", "l2_fraction", "l2_share", "block_share",
 )  # fmt: skip
-FLOATING = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16", "fp8"})
+FLOATING = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2"})
 # fmt: off
 TILES = ((256, 128, 32), (128, 128, 32), (128, 64, 32), (64, 64, 32), (64, 32, 32), (32, 32, 32))
 # fmt: on
@@ -57,6 +58,9 @@ class Gpu:
     dram_byte_j: float
     technology: str = ""
     tiles: tuple[tuple[int, int, int], ...] = TILES
+    fp8_macs: int = 0
+    structured: bool = False
+    """Tensor cores that take weights of 2:4 structure at twice their rate."""
 
     tensor_fraction: float = assumed(0.75, "share of the tensor cores' peak that a large product sustains", 0.6, 0.9)
     vector_fraction: float = assumed(0.75, "share of the vector lanes' peak that a large product sustains", 0.65, 0.9)
@@ -99,7 +103,7 @@ class Gpu:
         "foreach", "torch's optimizer: kernels over many parameters (its default), over one, or one kernel for the whole update",
         "single", "fused", choice=True,
     )  # fmt: skip
-    precision: Literal["bf16", "fp16", "fp32", "tf32"] | None = None
+    precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8"] | None = None
 
     def __post_init__(self) -> None:
         require_positive(
@@ -133,6 +137,8 @@ class Gpu:
     @property
     def masks_note(self) -> str:
         """What a run with masks must say."""
+        if self.structured:
+            return "a GPU computes zeros like any other number: masks change nothing but for 2:4 weights of matrix products"
         return "a GPU computes zeros like any other number: masks change nothing"
 
     def works(self, step: Step) -> Sequence[Work]:
@@ -146,7 +152,7 @@ class Gpu:
         Any other Work (an op that is done again by itself) as if it came alone: nothing in the L2, the host ahead. An exchange
         between devices is its system's, which has links.
         """
-        schedule = _schedule(self, Same(step))
+        schedule = _schedule(self, Same(step), sparse_products(self, step, masks))
         found = schedule.get(work.ops)
         return found if found is not None else _alone(self, step, work)
 
@@ -176,12 +182,17 @@ class Gpu:
             raise NotModelled(f"{self.name} has no bf16 tensor cores: write precision='fp16' or 'fp32'")
         if dtype in ("bf16", "fp16"):
             return "half"
+        if dtype.startswith("fp8"):
+            if not self.fp8_macs:
+                raise NotModelled(f"{self.name} has no fp8 tensor cores: write precision='bf16', 'fp16' or 'fp32'")
+            return "fp8"
         if dtype == "fp64":
             return "fp64"
         raise NotModelled(f"products of {dtype} are not modelled on a GPU: write precision='bf16', 'fp16' or 'fp32'")
 
     def _macs(self, kind: Kind) -> int:
-        return {"fp64": self.fp64_macs, "fp32": self.fp32_macs, "tf32": self.tf32_macs, "half": self.half_macs}[kind]
+        rates = {"fp64": self.fp64_macs, "fp32": self.fp32_macs, "tf32": self.tf32_macs, "half": self.half_macs}
+        return {**rates, "fp8": self.fp8_macs}[kind]
 
     def instructions_s(self, count: float) -> float:
         """Seconds for so many instructions, one lane each, spread over the device."""
@@ -204,7 +215,7 @@ class Gpu:
 
 
 @lru_cache(maxsize=16)
-def _schedule(gpu: Gpu, same: Same) -> Mapping[tuple[int, ...], DeviceCost]:
+def _schedule(gpu: Gpu, same: Same, sparse: Sparse | None = None) -> Mapping[tuple[int, ...], DeviceCost]:
     """The whole step in order: what is in the L2 when each call starts, and how far ahead the host is, in the steady state.
 
     Exchanges go on beside it. A device that waits for one lets the host get further ahead than this says.
@@ -212,7 +223,10 @@ def _schedule(gpu: Gpu, same: Same) -> Mapping[tuple[int, ...], DeviceCost]:
     step = same.step
     calls = [call for call in calls_of(step, gpu.fusion) if not is_exchange(step.ops[call.ops[0]])]
     cache = Cache(gpu.l2_share * gpu.l2_bytes)
-    kernels = [kernel_of(gpu, step, call, cache) for call in calls]
+    kernels = [
+        kernel_of(gpu, step, call, cache) if sparse is None or not sparse.takes(call.ops) else sparse.kernel(gpu, call, cache)
+        for call in calls
+    ]
     phases = [step.ops[call.ops[0]].phase for call in calls]
     timed = zip(calls, kernels, waits(gpu, kernels, phases), strict=True)
     return {call.ops: _device_cost(gpu, step, call.ops, kernel, wait) for call, kernel, wait in timed}

@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from trainyard.devices.masked import mask_of
 from trainyard.errors import BadInput, UnknownName
-from trainyard.ir import Convolution, Masks, MaskSource, MatMul, Op, Step, TensorKey
+from trainyard.ir import Convolution, Masks, MaskSource, MatMul, Op, Phase, Step, Structured, TensorKey
 from trainyard.parts.operands import PLACES, letter_of, operand_order, own_name, shape_in
 from trainyard.parts.views import shape_of, unpacked
 
@@ -190,6 +190,14 @@ class Shards:
         told: Callable[[TensorKey], float] | None = getattr(shard.source, "density", None) if shard.cut.nothing else None
         return float(unpacked(self, key).mean()) if told is None else told(shard.key)
 
+    def structure(self, key: TensorKey, phase: Phase) -> Structured | None:
+        """Of a mask that every device has whole; a piece of one may break its groups."""
+        shard = self.specs.get(key)
+        if shard is None or not shard.cut.nothing:
+            return None
+        told: Callable[[TensorKey, Phase], Structured | None] | None = getattr(shard.source, "structure", None)
+        return None if told is None else told(shard.key, phase)
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What a result must say, if anybody asked for masks at all."""
@@ -221,7 +229,7 @@ def shards(masks: Masks | None, whole: Step, part: Step, *, device: int = 0) -> 
     """
     if device < 0:
         raise BadInput(f"shards: device is a number from 0 on, got {device!r}")
-    if masks is None or part is whole:
+    if masks is None or part is whole or hasattr(masks, "operand"):  # shares of zeros are those of every device
         return masks
     return _remembered(_Question(masks, whole, part, device))
 

@@ -9,7 +9,21 @@ from typing import Any
 
 from trainyard.devices import unrolled
 from trainyard.errors import UnknownName
-from trainyard.ir import DENSE, Array, Convolution, Masks, MaskSource, MaskView, MatMul, Op, Operand, Step, TensorKey
+from trainyard.ir import (
+    DENSE,
+    Array,
+    ArrayCost,
+    Convolution,
+    Masks,
+    MaskSource,
+    MaskView,
+    MatMul,
+    Op,
+    Operand,
+    Phase,
+    Step,
+    TensorKey,
+)
 from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.walk import Tile
 from trainyard.parts.folds import Pooled
@@ -39,15 +53,25 @@ class TileCosts:
     right: Viewer
     events: dict[str, float]
     _shared: tuple[dict[Any, float], dict[Any, float]] = field(default_factory=lambda: ({}, {}))
+    _alike: dict[Any, ArrayCost] = field(default_factory=dict)
 
     def __call__(self, tile: Tile) -> int:
         a, b = self.left(tile.product, tile.m, tile.k), self.right(tile.product, tile.k, tile.n)
-        cost = self.array.cost(tile.op, a=a, b=b)
+        cost = self._cost(tile.op, a, b)
         add_events(self.events, cost.events, tile.op, begun=tile.k[0] > 0)
         if cost.uncertainty:
             for shared, place in zip(self._shared, ((tile.product, tile.m, tile.k), (tile.product, tile.k, tile.n)), strict=True):
                 shared[place] = shared.get(place, 0.0) + cost.uncertainty
         return cost.cycles
+
+    def _cost(self, op: MatMul, a: Operand, b: Operand) -> ArrayCost:
+        """Tiles of one size that are known by shares alone cost the same."""
+        if isinstance(a, MaskView) or isinstance(b, MaskView):
+            return self.array.cost(op, a=a, b=b)
+        found = self._alike.get((op, a, b))
+        if found is None:
+            found = self._alike[op, a, b] = self.array.cost(op, a=a, b=b)
+        return found
 
     @property
     def uncertainty(self) -> float:
@@ -63,12 +87,6 @@ def add_events(events: dict[str, float], counted: Mapping[str, float], op: MatMu
         events[SUMS_READ] += op.M * op.N * op.count * times
 
 
-def tile_cost(array: Array, step: Step, op: Op, grad_input: GradInput, masks: Masks, events: dict[str, float]) -> TileCosts:
-    """What the tiles of one op cost; their events are added up in `events`."""
-    left, right = (viewer(step, op, grad_input, masks, side) for side in (0, 1))
-    return TileCosts(array, left, right, events)
-
-
 def viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -> Viewer:
     """Operand a (side 0) or b (side 1) of a tile: which of the products, its rows, its columns. Dense where no mask is known."""
     body, letter = op.body, letter_of(step, op, side)
@@ -77,6 +95,10 @@ def viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -
     if found is None:
         return lambda item, rows, columns: DENSE
     source, key = found
+    told: Callable[[TensorKey, Phase], Operand] | None = getattr(source, "operand", None)
+    if told is not None:  # shares alone: every tile has the same
+        alike = told(key, op.phase)
+        return lambda item, rows, columns: alike
     if isinstance(body, Convolution):
         product = lower(body, grad_input).product
         extent = extent_of(product, side)

@@ -9,7 +9,7 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import DTYPE_BYTES, Role, Step, TensorSpec
 from trainyard.mapping.works import per_step
 
-FLOATING = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16", "fp8"})
+FLOATING = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2"})
 
 
 class Precision(Mapping[str, str]):
@@ -47,9 +47,62 @@ class Precision(Mapping[str, str]):
         return f"Precision({dict(self._pairs)})"
 
 
-def _require_dtype(dtype: object) -> None:
+class MacRates(Mapping[str, int]):
+    """Element type -> products of such numbers that a multiplier makes in a cycle; 1 where not said. Hashable.
+
+    Narrow numbers go through side by side along the reduction: a product takes the time of one with K / rate. Operands of two types
+    go at the rate of the slower.
+
+    >>> rates = MacRates({"bf16": 2, "fp8": 4})
+    >>> rates.of("fp8", "fp8"), rates.of("fp8_e4m3", "bf16"), rates.of("fp32", "fp8")
+    (4, 2, 1)
+    """
+
+    __slots__ = ("_pairs",)
+
+    def __init__(self, rates: Mapping[str, int]) -> None:
+        for dtype, rate in rates.items():
+            _require_dtype(dtype, "rates")
+            if isinstance(rate, bool) or not isinstance(rate, int) or rate < 1:
+                raise BadInput(f"rates: {dtype} must be a whole number of products a cycle, got {rate!r}")
+        self._pairs = tuple(sorted(rates.items()))
+
+    def of(self, *dtypes: str) -> int:
+        return min(self.get(dtype, self.get("fp8", 1) if dtype.startswith("fp8") else 1) for dtype in dtypes)
+
+    def __getitem__(self, dtype: str) -> int:
+        return dict(self._pairs)[dtype]
+
+    def __iter__(self) -> Iterator[str]:
+        return (dtype for dtype, _ in self._pairs)
+
+    def __len__(self) -> int:
+        return len(self._pairs)
+
+    def __hash__(self) -> int:
+        return hash(self._pairs)
+
+    def __eq__(self, other: object) -> bool:
+        return dict(self._pairs) == dict(other) if isinstance(other, Mapping) else NotImplemented
+
+    def __repr__(self) -> str:
+        return f"MacRates({dict(self._pairs)})"
+
+
+ONE_EACH = MacRates({})
+"""Multipliers of one width: narrow numbers go through one by one."""
+
+
+def rates_of(given: object) -> MacRates:
+    """What a user gave, checked."""
+    if not isinstance(given, Mapping):
+        raise BadInput(f"rates: expected products a cycle by element type, such as {{'fp8': 2}}, got {given!r}")
+    return MacRates(given)
+
+
+def _require_dtype(dtype: object, where: str = "precision") -> None:
     if dtype not in DTYPE_BYTES:
-        raise UnknownName("element type", str(dtype), DTYPE_BYTES, where="precision")
+        raise UnknownName("element type", str(dtype), DTYPE_BYTES, where=where)
 
 
 def precision_of(given: str | Mapping[str, str] | None) -> str | Precision | None:

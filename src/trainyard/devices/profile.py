@@ -6,7 +6,7 @@ Equal demands cost the same on one device, so a step's layers are costed once fo
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainyard.devices.compressed import Densities, moved_bytes
 from trainyard.devices.demand import (
@@ -199,6 +199,7 @@ def _product(books: _Books, work: Work, ops: list[Op]) -> ProductDemand:
     first, second = _operands(books, head)
     result = head.outputs[0] if head.outputs else None
     sizes = tuple(DTYPE_BYTES[books.dtype(tensor)] for tensor in (first, second, result))
+    packed = policy.rates.of(books.dtype(first), books.dtype(second))
     raw = policy.im2col == "raw"
     a, b, out = ((side.elements if raw else side.matrix) for side in (lowered.a, lowered.b, lowered.out))
     labels = _labels(books, head, lowered, (first, second))
@@ -208,7 +209,7 @@ def _product(books: _Books, work: Work, ops: list[Op]) -> ProductDemand:
     drained = _drained(books, work, ops, leaves)
     return ProductDemand(
         problem=Problem(
-            op=lowered.product,
+            op=_packed(lowered.product, packed),
             a_bytes=a_bytes,
             b_bytes=b_bytes,
             a_held_bytes=None if a_bytes == left else left,
@@ -217,12 +218,18 @@ def _product(books: _Books, work: Work, ops: list[Op]) -> ProductDemand:
             sum_bytes=min(out, lowered.out.matrix) * max(policy.accumulator_bytes, sizes[2]),  # no sums where no window reaches
         ),
         labels=labels,
-        element_bytes=(sizes[0], sizes[1], sizes[2]),
+        element_bytes=(sizes[0] * packed, sizes[1] * packed, sizes[2]),
         drained=drained,
-        number=books.dtype(first),
+        number=max(books.dtype(first), books.dtype(second), key=DTYPE_BYTES.__getitem__),
+        packed=packed,
         grad_input=policy.grad_input,
         vector_operations=sum(_operations(op) for op in ops[1:]),
     )
+
+
+def _packed(product: MatMul, rate: int) -> MatMul:
+    """With so many neighbours of the reduction in one place."""
+    return product if rate == 1 else replace(product, K=-(-product.K // rate))
 
 
 def _operands(books: _Books, op: Op) -> tuple[int | None, int | None]:
@@ -359,11 +366,14 @@ def _kernel(books: _Books, work: Work, ops: list[Op]) -> FusedDemand:
     products = tuple(lower(op.body).product if isinstance(op.body, MatMul | Convolution) else None for op in ops)
     items = max((product.count for product in products if product is not None), default=1)
     scores = [op for op in ops if op.is_product]
+    number = books.dtype(scores[0].inputs[0] if scores and scores[0].inputs else None)
+    packed = books.policy.rates.of(number)
     return FusedDemand(
-        products=products,
+        products=tuple(None if product is None else _packed(product, packed) for product in products),
+        packed=packed,
         moves=tuple(moves),
         again=tuple(again.values()),
         item_bytes=sum(move.held for move in moves) // items,
         vector_operations=tuple(_operations(op) if books.policy.scope == "all" else 0 for op in ops),
-        number=books.dtype(scores[0].inputs[0] if scores and scores[0].inputs else None),
+        number=number,
     )

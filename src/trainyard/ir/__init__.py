@@ -4,7 +4,7 @@ Frozen values; no torch, no hardware, no clock. Imports nothing but errors and u
 """
 
 from trainyard.ir.assumptions import Assumption, assumed, assumptions_of
-from trainyard.ir.operands import DENSE, Dense, Density, Letter, MaskSource, MaskView, Operand, TensorKey
+from trainyard.ir.operands import DENSE, TWO_FOUR, Dense, Density, Letter, MaskSource, MaskView, Operand, Structured, TensorKey
 from trainyard.ir.ops import (
     Body,
     Collective,
@@ -34,8 +34,10 @@ from trainyard.ir.protocols import (
 from trainyard.ir.step import DTYPE_BYTES, Op, Phase, Role, Step, TensorSpec
 
 __all__ = [
-    "DENSE", "DTYPE_BYTES", "Array", "ArrayCost", "Assumption", "Body", "Collective", "Convolution", "Copy", "Dense", "Density",
+    "DENSE", "DTYPE_BYTES", "TWO_FOUR", "Array", "ArrayCost", "Assumption", "Body", "Collective", "Convolution", "Copy", "Dense",
+    "Density",
     "Device", "DeviceCost", "Direction", "ElementWise", "Gather", "Grouping", "Letter", "MaskSource", "MaskView", "Masks", "MatMul",
-    "Op", "Operand", "Phase", "Plan", "Product", "ProductBody", "Reduction", "Role", "Step", "System", "TaskClass", "TensorKey",
+    "Op", "Operand", "Phase", "Plan", "Product", "ProductBody", "Reduction", "Role", "Step", "Structured", "System", "TaskClass",
+    "TensorKey",
     "TensorSpec", "Update", "Work", "assumed", "assumptions_of", "one_after_another",
 ]  # fmt: skip

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -69,28 +70,36 @@ def assumptions_of(
     if not is_dataclass(machine):
         return ()
     idle = _idle(machine, step) | unused
-    for part in fields(machine):
+    kind: type = type(machine)
+    for part in _fields(kind):
         value = getattr(machine, part.name)
-        path = f"{prefix}{part.name}"
         if "meaning" in part.metadata:
-            others = tuple(a for a in (*part.metadata["alternatives"], part.default) if a != value)
-            found.append(
-                Assumption(
-                    name=path,
-                    value=value,
-                    meaning=part.metadata["meaning"],
-                    alternatives=others,
-                    path=path,
-                    choice=part.metadata["choice"],
-                    only=part.metadata["only"],
-                    idle=part.name in idle,
-                )
-            )
-        elif is_dataclass(value) and not isinstance(value, type):
+            found.append(_said(part, value, f"{prefix}{part.name}", part.name in idle))
+        elif hasattr(type(value), "__dataclass_fields__"):  # `is_dataclass`, of values alone
             inner = {name.removeprefix(f"{part.name}.") for name in idle if name.startswith(f"{part.name}.")}
             everything = {one.name for one in fields(value)} if part.name in idle else set()
-            found.extend(assumptions_of(value, step, f"{path}.", inner | everything))
+            found.extend(assumptions_of(value, step, f"{prefix}{part.name}.", inner | everything))
     return tuple(found)
+
+
+@cache
+def _fields(part: type) -> tuple[Field[Any], ...]:
+    return fields(part)
+
+
+def _said(part: Field[Any], value: Any, path: str, idle: bool) -> Assumption:
+    """What a field of a part says of its value."""
+    said = part.metadata
+    return Assumption(
+        name=path,
+        value=value,
+        meaning=said["meaning"],
+        alternatives=tuple(other for other in (*said["alternatives"], part.default) if other != value),
+        path=path,
+        choice=said["choice"],
+        only=said["only"],
+        idle=idle,
+    )
 
 
 def _idle(part: Any, step: Step | None) -> Set[str]:

@@ -7,9 +7,51 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Whole = npt.NDArray[np.int64]
+    Real = npt.NDArray[np.float64]
 
 Traffic = Mapping[tuple[str, str, str], int]
 """(level, tensor, direction) -> bytes; levels are `dram`, `scratchpad`, or the name of a link."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Ledger:
+    """The rows of a plan booked all at once, as columns, the last of them the idle time's; labels are shared between plans.
+
+    `entry` is the entry of a row; of its time, what lies between the shares `begin` and `end` is the row's, and all that is left
+    where it is its entry's `last`.
+    """
+
+    op: tuple[str, ...]
+    layer: tuple[str, ...]
+    phase: tuple[str, ...]
+    resource: tuple[str, ...]
+    kind: tuple[str, ...]
+    bound: tuple[str, ...]
+    macs: Whole
+    energy: Mapping[str, Real]
+    traffic: Mapping[tuple[str, str, str], Whole]
+    entries: tuple[tuple[int, ...], ...]
+    entry: Whole
+    begin: Real
+    end: Real
+    last: npt.NDArray[np.bool_]
+
+    def split(self, totals: Whole) -> Whole:
+        """A whole number of each entry in whole parts for its rows, that sum to it; none to the idle row (`booking.split`)."""
+        import numpy as np
+
+        own = totals[self.entry]
+        edges = np.where(self.last, own, np.rint(own * self.end).astype(np.int64))
+        parts = np.zeros(len(own) + 1, np.int64)
+        parts[:-1] = edges - np.rint(own * self.begin).astype(np.int64)
+        return parts
 
 
 @dataclass(slots=True)
@@ -38,6 +80,12 @@ class Book:
     """Optimizer steps that were planned; a result shows one of them."""
     notes: list[str] = field(default_factory=list)
     """What a reader of the result must know of the plan."""
+    ledger: Ledger | None = None
+    """All rows at once, where a plan was made so; the lists above are then empty."""
+
+    @property
+    def rows_of_entries(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(rows for rows, _ in self.entries) if self.ledger is None else self.ledger.entries
 
     def row(
         self,

@@ -44,6 +44,34 @@ class Density:
             raise BadInput(f"density must lie between 0 and 1, got {self.nonzero!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class Structured:
+    """Of every `of` neighbours along the reduction exactly `kept` are not zero (2:4).
+
+    >>> TWO_FOUR.nonzero, TWO_FOUR.place_bits
+    (0.5, 2)
+    """
+
+    kept: int = 2
+    of: int = 4
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.kept <= self.of:
+            raise BadInput(f"structured({self.kept}, {self.of}): the first is how many of the second are kept, from 1 to all")
+
+    @property
+    def nonzero(self) -> float:
+        return self.kept / self.of
+
+    @property
+    def place_bits(self) -> int:
+        """Bits that say which of its group a kept element is."""
+        return (self.of - 1).bit_length()
+
+
+TWO_FOUR = Structured(2, 4)
+
+
 class MaskSource(Protocol):
     """Where bits come from: recorded masks, or a generator of them."""
 
@@ -92,4 +120,4 @@ class MaskView:
         )  # fmt: skip
 
 
-Operand = Dense | Density | MaskView
+Operand = Dense | Density | MaskView | Structured

@@ -190,7 +190,13 @@ CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcas
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """An exchange between `ranks` workers; `elements` is the size of the *whole* (gathered or to be reduced) tensor."""
+    """An exchange between `ranks` workers; `elements` is the size of the *whole* (gathered or to be reduced) tensor.
+
+    `group` is `world`, all of them, or the numbers of those that take part together with rank 0.
+
+    >>> Collective("all_gather", 64, ranks=4).members, Collective("all_gather", 64, ranks=2, group="0,4").members
+    ((0, 1, 2, 3), (0, 4))
+    """
 
     kind: CollectiveKind
     elements: int
@@ -199,6 +205,18 @@ class Collective:
 
     def __post_init__(self) -> None:
         _positive(f"Collective {self.kind}", elements=self.elements, ranks=self.ranks)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        if self.group == "world":
+            return tuple(range(self.ranks))
+        found = tuple(int(rank) for rank in self.group.split(",") if rank.isdecimal())
+        if len(found) != self.ranks or found != tuple(sorted(set(found))):
+            raise BadInput(
+                f"Collective {self.kind}: group {self.group!r} does not name its {self.ranks} ranks in order (such as '0,2,4,6'): "
+                "capture the step again"
+            )
+        return found
 
 
 ProductBody = MatMul | Convolution

@@ -142,6 +142,28 @@ def checked_flows(flows: Iterable[Flow], links: int, where: str) -> list[tuple[t
     return found
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Waits:
+    """What each of many tasks waits for, counted from the first of them; looked at once, for plans that have it in common."""
+
+    counts: Integers
+    after: Integers
+
+    @classmethod
+    def of(cls, rows: Sequence[Sequence[int]]) -> Waits:
+        """
+        >>> Waits.of([(), (0,), (0, 2)])
+        Traceback (most recent call last):
+        trainyard.errors.BadInput: tasks: task 2 is refused: it may wait only for tasks before it
+        """
+        import numpy as np
+
+        for task, row in enumerate(rows):
+            if not all(0 <= earlier < task for earlier in row):
+                raise BadInput(f"tasks: task {task} is refused: it may wait only for tasks before it")
+        return cls(np.array([len(row) for row in rows], np.int64), np.array([task for row in rows for task in row], np.int64))
+
+
 class Plan:
     """Tasks on streams and links, with what each waits for.
 
@@ -237,13 +259,13 @@ class Plan:
         streams: npt.ArrayLike,
         durations_ps: npt.ArrayLike,
         *,
-        after: npt.ArrayLike | None = None,
+        after: npt.ArrayLike | Waits | None = None,
         kinds: npt.ArrayLike = TaskClass.COMPUTE,
         tags: npt.ArrayLike = -1,
     ) -> range:
         """Many tasks at once: integer columns, or one number for all. The new task numbers start at `len(plan)`.
 
-        `after` has one row of earlier task numbers for each task; -1 stands for none.
+        `after` has one row of earlier task numbers for each task, -1 stands for none; or it is said in numbers of these tasks.
 
         >>> plan = Plan()
         >>> plan.tasks(plan.stream("device 0"), [5, 6, 7], after=[-1, 0, 1])
@@ -260,20 +282,24 @@ class Plan:
                 rows[:, position] = _integers(column, name)
             except ValueError:
                 raise BadInput(f"tasks: {name} must hold one number or {count}, got shape {np.shape(column)}") from None
-        waits = np.full((count, 0), -1) if after is None else _integers(after, "after").reshape(count, -1)
-        there = waits != -1
-        rows[:, 4] = there.sum(axis=1)
-        numbers = np.arange(first, first + count)[:, None]
+        if isinstance(after, Waits):
+            rows[:, 4], found = after.counts, after.after + first
+            early = np.zeros(count, np.bool_)
+        else:
+            waits = np.full((count, 0), -1) if after is None else _integers(after, "after").reshape(count, -1)
+            there = waits != -1
+            rows[:, 4], found = there.sum(axis=1), waits[there]
+            early = (there & ((waits < 0) | (waits >= np.arange(first, first + count)[:, None]))).any(axis=1)
         for wrong, reason in (
             ((rows[:, 0] < 0) | (rows[:, 0] >= len(self.streams)), f"its stream is not one of 0..{len(self.streams) - 1}"),
             ((rows[:, 1] < 0) | (rows[:, 1] >= LONGEST_PS), "its duration_ps must lie between 0 and 2**62"),
             ((rows[:, 2] < 0) | (rows[:, 2] > 2), "its class is not a TaskClass"),
-            ((there & ((waits < 0) | (waits >= numbers))).any(axis=1), "it may wait only for tasks before it"),
+            (early, "it may wait only for tasks before it"),
         ):
             if wrong.any():
                 raise BadInput(f"tasks: task {first + int(wrong.argmax())} is refused: {reason}")
         self._pack()
-        self._blocks.append((rows, waits[there]))
+        self._blocks.append((rows, found))
         self._count += count
         return range(first, self._count)
 
@@ -285,17 +311,26 @@ class Plan:
         """`size` bytes of `pool` are released when `task` ends."""
         self._memory.extend((*self._place(task, pool), -whole(size, f"task {task}: bytes given back")))
 
-    def hold(self, first: Sequence[int], last: Sequence[int], pool: int, sizes: Sequence[int]) -> None:
+    def hold(
+        self, first: Sequence[int] | Integers, last: Sequence[int] | Integers, pool: int, sizes: Sequence[int] | Integers
+    ) -> None:
         """Many at once: `sizes[i]` bytes of `pool` from the start of task `first[i]` to the end of task `last[i]`."""
+        import numpy as np
+
         if not len(first) == len(last) == len(sizes):
             raise BadInput(f"hold: {len(first)} first tasks, {len(last)} last tasks and {len(sizes)} sizes do not pair up")
-        for tasks in filter(len, (first, last)):
-            self._place(min(tasks), pool)
-            self._place(max(tasks), pool)
-        if sizes:
-            whole(min(sizes), "hold: the least of its sizes")
-        for start, end, size in zip(first, last, sizes, strict=True):
-            self._memory.extend((start, pool, size, end, pool, -size))
+        if not len(first):
+            return
+        starts, ends, held = (
+            _integers(column, name, "hold") for column, name in ((first, "first"), (last, "last"), (sizes, "sizes"))
+        )
+        for tasks in (starts, ends):
+            self._place(tasks.min(), pool)
+            self._place(tasks.max(), pool)
+        whole(held.min(), "hold: the least of its sizes")
+        rows = np.full((len(starts), 2, 3), pool, np.int64)
+        rows[:, 0, 0], rows[:, 1, 0], rows[:, 0, 2], rows[:, 1, 2] = starts, ends, held, -held
+        self._memory.frombytes(rows.tobytes())
 
     def columns(self) -> Columns:
         """The plan as it stands, as arrays of its own."""
@@ -366,10 +401,10 @@ class Plan:
         return task, pool
 
 
-def _integers(values: npt.ArrayLike, name: str) -> Integers:
+def _integers(values: npt.ArrayLike, name: str, where: str = "tasks") -> Integers:
     import numpy as np
 
     found = np.asarray(values)
     if found.size and found.dtype.kind not in "iu":
-        raise BadInput(f"tasks: {name} must hold whole numbers, got {found.dtype}")
+        raise BadInput(f"{where}: {name} must hold whole numbers, got {found.dtype}")
     return found.astype(np.int64)

@@ -50,6 +50,7 @@ def to_json(step: Step) -> str:
         "batch": step.batch,
         "source": step.source,
         "rebatchable": step.rebatchable,
+        **({"ranks": [step.world, step.replicas]} if step.world > 1 else {}),
         "words": list(words),
         "bodies": [[type(body).__name__, *(getattr(body, f.name) for f in fields(body))] for body in bodies],  # type: ignore[arg-type]
         "tensors": tensors,
@@ -61,13 +62,15 @@ def to_json(step: Step) -> str:
 def from_json(text: str | bytes) -> Step:
     try:
         document = json.loads(text)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise BadInput(f"not a step file: {error}") from None
+    except RecursionError:
+        raise BadInput("not a step file: lists nest too deep") from None
+    except ValueError as error:  # no JSON, no text, a number of thousands of digits
+        raise BadInput(f"not a step file: {str(error)[:200]}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BadInput(f"not a step file: its 'format' is not '{FORMAT}'")
     if document.get("version") != VERSION:
         raise BadInput(
-            f"step file of version {document.get('version')!r}: this release reads version {VERSION}; "
+            f"step file of version {repr(document.get('version'))[:20]}: this release reads version {VERSION}; "
             "capture the step again or update trainyard"
         )
     try:
@@ -80,20 +83,37 @@ def from_json(text: str | bytes) -> Step:
 
 def _step(document: Mapping[str, Any]) -> Step:
     words: Sequence[str] = document["words"]
+    if not all(isinstance(word, str) for word in (*words, document["name"], document["source"])):
+        raise BadInput("a name is no text")
     bodies = [_body(row) for row in document["bodies"]]
     tensors = tuple(
-        TensorSpec(tuple(shape), words[dtype], Role(words[role]), words[name], view_of, tuple(slope or ()))
+        TensorSpec(tuple(shape), words[dtype], Role(words[role]), words[name], _whole(view_of), _wholes(slope or ()))
         for shape, dtype, role, name, view_of, slope in document["tensors"]
     )
     ops = tuple(
         Op(
-            body=bodies[body], name=words[name], layer=words[layer], call=call, phase=Phase(words[phase]),
-            recompute=bool(recompute), inputs=tuple(inputs), outputs=tuple(outputs), letters=_letters(words[letters]),
-            fused=fused, slope=tuple(slope or ()),
+            body=bodies[body], name=words[name], layer=words[layer], call=_wholes([call])[0], phase=Phase(words[phase]),
+            recompute=bool(recompute), inputs=_wholes(inputs), outputs=_wholes(outputs),
+            letters=_letters(words[letters]), fused=_whole(fused), slope=_wholes(slope or ()),
         )
         for body, name, layer, call, phase, recompute, inputs, outputs, letters, fused, slope in document["ops"]
     )  # fmt: skip
-    return Step(document["name"], document["batch"], ops, tensors, document["source"], bool(document["rebatchable"]))
+    world, replicas = document.get("ranks", (1, 1))
+    return Step(
+        document["name"], document["batch"], ops, tensors, document["source"], bool(document["rebatchable"]), world, replicas
+    )
+
+
+def _whole(value: Any) -> int | None:
+    if value is not None and type(value) is not int:
+        raise BadInput(f"{str(value)[:20]!r} is no whole number")
+    return value
+
+
+def _wholes(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list | tuple) or any(type(value) is not int for value in values):
+        raise BadInput(f"{str(values)[:40]!r} is no list of whole numbers")
+    return tuple(values)
 
 
 def _letters(text: str) -> tuple[Any, ...]:

@@ -14,11 +14,11 @@ from functools import cached_property
 
 from trainyard.errors import BadInput
 from trainyard.ir.operands import Letter
-from trainyard.ir.ops import Body, Convolution, MatMul, dimensions, with_dimensions
+from trainyard.ir.ops import Body, Collective, Convolution, MatMul, dimensions, with_dimensions
 
 # fmt: off
 DTYPE_BYTES: Mapping[str, int] = {
-    "fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1,
+    "fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
     "int64": 8, "int32": 4, "int16": 2, "int8": 1, "uint8": 1, "bool": 1, "complex64": 8, "complex128": 16,
 }
 # fmt: on
@@ -156,6 +156,9 @@ class Step:
     """What has to be computed in one optimizer step.
 
     Data dependencies follow from tensors: an op waits for the producers of its inputs (through `view_of`).
+
+    A step captured on a process group of `world` ranks is that of its first rank, with the exchanges that the script makes;
+    `replicas` of these ranks train on samples of their own, `batch` each.
     """
 
     name: str
@@ -164,10 +167,16 @@ class Step:
     tensors: tuple[TensorSpec, ...]
     source: str = ""
     rebatchable: bool = True
+    world: int = 1
+    replicas: int = 1
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
             raise BadInput(f"step {self.name!r}: batch must be a positive whole number, got {self.batch!r}")
+        if {type(self.world), type(self.replicas)} != {int} or not 1 <= self.replicas <= self.world:
+            raise BadInput(
+                f"step {self.name!r}: {self.replicas!r} replicas among {self.world!r} ranks: give 1 <= replicas <= world"
+            )
         count = len(self.tensors)
         for index, spec in enumerate(self.tensors):
             if spec.view_of is not None and not 0 <= spec.view_of < index:
@@ -195,10 +204,22 @@ class Step:
         """Trainable and frozen parameters, each counted once."""
         return sum(spec.elements for spec in self.tensors if spec.view_of is None and spec.role is Role.PARAMETER)
 
+    @cached_property
+    def exchanges(self) -> tuple[int, ...]:
+        """Numbers of the ops that are exchanges between several ranks."""
+        return tuple(number for number, op in enumerate(self.ops) if isinstance(op.body, Collective) and op.body.ranks > 1)
+
+    @cached_property
+    def world_size(self) -> int:
+        """Ranks that its exchanges are between; 1 where it has none."""
+        ranks = (op.body.ranks for op in map(self.ops.__getitem__, self.exchanges) if isinstance(op.body, Collective))
+        return max(self.world, *ranks) if self.exchanges else 1
+
     def base(self, tensor: int) -> int:
         """The tensor that owns the memory a view looks into."""
-        view_of = self.tensors[tensor].view_of
-        return tensor if view_of is None else self.base(view_of)
+        while (view_of := self.tensors[tensor].view_of) is not None:
+            tensor = view_of
+        return tensor
 
     @cached_property
     def dependencies(self) -> tuple[tuple[int, ...], ...]:

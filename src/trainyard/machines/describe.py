@@ -10,6 +10,8 @@ from typing import Any
 from trainyard.machines.fields import settable
 from trainyard.machines.registry import type_name
 
+PLAIN = frozenset({int, float, str, bool, type(None)})
+
 
 def describe(machine: object) -> dict[str, Any]:
     """Every field of every part, SI numbers, the part's type under `type`; `from_table` reads it back."""
@@ -23,6 +25,8 @@ def describe(machine: object) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if type(value) in PLAIN:
+        return value
     if isinstance(value, Enum):
         return value.value
     if is_dataclass(value) and not isinstance(value, type):

@@ -21,6 +21,9 @@ from trainyard.machines.describe import describe
 WIDEST = 40
 """Where the remarks begin at the latest."""
 
+LARGEST_FILE, LONGEST_LINE = 2**18, 1000
+"""Characters of a machine file, and of a line in it."""
+
 
 def load_toml(path: str | os.PathLike[str]) -> Any:
     """The machine of a file; every error is one line that names the file and the key."""
@@ -62,9 +65,13 @@ def _files_in(value: Any) -> Iterator[str]:
 
 def read_table(path: str | os.PathLike[str]) -> dict[str, Any]:
     text = read_text(path, "machine file")
+    if len(text) > LARGEST_FILE or max(map(len, text.splitlines()), default=0) > LONGEST_LINE:
+        raise BadInput(f"{path} is no machine file: more than {LARGEST_FILE} characters, or than {LONGEST_LINE} in a line")
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except RecursionError:
+        raise BadInput(f"{path} is no machine file: lists nest too deep") from None
+    except ValueError as error:
         raise BadInput(_one_line(str(path), text, str(error))) from None
 
 

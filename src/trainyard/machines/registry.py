@@ -187,9 +187,16 @@ def kind_of(part: Any) -> Kind:
     return "part"
 
 
+@cache
+def _places() -> tuple[tuple[str, str, str], ...]:
+    """Name, module and attribute of each preset."""
+    paths = ((name, row.path.partition(":")) for name, row in MACHINES.items())
+    return tuple((name, module, attribute) for name, (module, _, attribute) in paths)
+
+
 def loaded_presets() -> Iterator[tuple[str, Any]]:
     """Presets whose modules are already imported; looking a name up must not import every machine there is."""
-    for name, row in MACHINES.items():
-        module, _, attribute = row.path.partition(":")
-        if module in sys.modules and hasattr(sys.modules[module], attribute):
-            yield name, getattr(sys.modules[module], attribute)
+    for name, module, attribute in _places():
+        found = getattr(sys.modules.get(module), attribute, None)
+        if found is not None:
+            yield name, found

@@ -66,6 +66,11 @@ def reduce_gradients(
     return ops, tensors
 
 
+def ready_gradients(step: Step) -> dict[int, list[int]]:
+    """For each op the gradients of parameters that it completes."""
+    return _ready(step, "once", None)
+
+
 def _ready(step: Step, reduce: Reduce, only: Collection[int] | None) -> dict[int, list[int]]:
     """For each op the gradients that it completes: memories of parameters' gradients, or of each call's part of them."""
     last: dict[int, int] = {}

@@ -12,8 +12,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +24,8 @@ ORDERS = tuple("".join(AXES[axis] for axis in order) for order in itertools.perm
 """Loop orders, outer to inner: mnk, mkn, nmk, nkm, kmn, knm."""
 
 Size = tuple[int, int, int]
+NO_TILE = (0, 0, 0)
+"""All sizes of the menu, not one."""
 Whole = npt.NDArray[np.int64]
 
 
@@ -154,29 +154,12 @@ def _closed_form(problem: Problem, tiling: Tiling, cycles: int, compute_cycles: 
     )
 
 
-@lru_cache(maxsize=65536)
-def _sizes(extent: int, granule: int) -> tuple[int, ...]:
-    doubled = (granule << power for power in range(extent.bit_length() + 1))
-    return (*(size for size in itertools.takewhile(lambda size: size < extent, doubled)), extent)
-
-
-@lru_cache(maxsize=65536)
 def _menu(extents: Size, granule: Size, tile: Size | None) -> tuple[Whole, Whole]:
     """Sizes of each axis as the compiled search takes them: those that combine freely, then the diagonal ones."""
-    free: list[tuple[int, ...]]
-    small: list[list[int]] = [[], [], []]
-    if tile is not None:
-        free = [(min(size, extent),) for size, extent in zip(tile, extents, strict=True)]
-    else:
-        free = [_sizes(extent, size) for extent, size in zip(extents, granule, strict=True)]
-        base = [min(extent, size) for extent, size in zip(extents, granule, strict=True)]
-        small = [[max(1, size >> power) for power in range(1, max(base).bit_length())] for size in base]
-    longest = max(len(sizes) for sizes in free) + len(small[0])
-    sizes, ends = np.ones((3, longest), dtype=np.int64), np.empty((3, 2), dtype=np.int64)
-    for axis, row in enumerate(free):
-        whole = [*row, *small[axis]]
-        sizes[axis, : len(whole)] = whole
-        ends[axis] = len(row), len(whole)
+    from trainyard.kernels import tile_search
+
+    sizes, ends = np.ones((3, tile_search.LONGEST_MENU), dtype=np.int64), np.empty((3, 2), dtype=np.int64)
+    tile_search.menu(np.array(extents), np.array(granule), np.array(tile or NO_TILE), sizes, ends)
     return sizes, ends
 
 
@@ -216,7 +199,56 @@ def _table(array: Array, problem: Problem, sizes: Whole, ends: Whole, supply: Su
     return table
 
 
-_NO_TABLE = np.zeros((1, 1, 1), dtype=np.int64)
+@dataclass(frozen=True, slots=True, eq=False)
+class Shapes:
+    """Many products as the compiled search takes them: M, N, K and count of each, its bytes per element (`all_rates`)."""
+
+    problems: tuple[Problem, ...]
+    dims: Whole
+    rates: npt.NDArray[np.float64]
+    longest: int
+    macs: int
+
+    @classmethod
+    def of(cls, problems: Sequence[Problem]) -> Shapes:
+        from trainyard.kernels.tile_search import MOST_CYCLES
+
+        ops = [problem.op for problem in problems]
+        longest = max((max(op.M, op.N, op.K, op.count) for op in ops), default=0)
+        dims = [(op.M, op.N, op.K, op.count) for op in ops] if longest < MOST_CYCLES else []
+        return cls(
+            tuple(problems),
+            np.array(dims, dtype=np.int64).reshape(-1, 4),
+            np.array([problem.all_rates for problem in problems]).reshape(-1, 6),
+            longest,
+            max((op.macs for op in ops), default=0),
+        )
+
+
+def found_by(shapes: Shapes, forms: Sequence[Folds | Pooled], array: Array, supply: Supply, tile: Size | None = None) -> Whole:
+    """The rows of the compiled search (`kernels.tile_search.CHOSEN`), one for each product, by closed forms of tile cycles."""
+    from trainyard.kernels import tile_search
+
+    most = tile_search.MOST_CYCLES
+    if max(shapes.longest, shapes.macs // array.peak_macs_per_cycle) >= most:
+        ops = (problem.op for problem in shapes.problems)
+        raise _too_long(next(op for op in ops if max(op.M, op.N, op.K, op.count, op.macs // array.peak_macs_per_cycle) >= most))
+    granule, speed = np.array(array.granule()), np.array([supply.bytes_per_cycle, supply.resident_bytes], dtype=np.float64)
+    if forms:
+        found: Whole = tile_search.best_tiles(
+            shapes.dims, shapes.rates, granule, np.array(tile or NO_TILE), _rows(forms), speed, supply.latency_cycles
+        )
+    else:
+        found = np.empty((len(shapes.problems), tile_search.CHOSEN), dtype=np.int64)
+        for problem, dims, rates, row in zip(shapes.problems, shapes.dims, shapes.rates, found, strict=True):
+            sizes, ends = _menu((problem.op.M, problem.op.N, problem.op.K), array.granule(), tile)
+            table = _table(array, problem, sizes, ends, supply)
+            tile_search.best_tile(dims, rates, sizes, ends, _rows(()), table, speed, supply.latency_cycles, row)
+    if (found[:, 4] == tile_search.TOO_LONG).any():
+        raise _too_long(shapes.problems[int((found[:, 4] == tile_search.TOO_LONG).argmax())].op)
+    if (found[:, 4] == tile_search.NOTHING_FITS).any():
+        raise _too_large(shapes.problems[int((found[:, 4] == tile_search.NOTHING_FITS).argmax())], supply, tile)
+    return found
 
 
 def search(
@@ -227,37 +259,13 @@ def search(
     An array whose cycles have no closed form may have `guides`, closed forms that come near them: they choose, and the chosen tile
     is then costed by the array itself. Guides that are given stand for the array: what they choose is still to be costed.
     """
-    from trainyard.kernels import tiles
-
     if not problems:
         return []
-    for problem in problems:
-        op = problem.op
-        if max(op.M, op.N, op.K, op.count, op.macs // array.peak_macs_per_cycle) >= tiles.MOST_CYCLES:
-            raise _too_long(op)
     exact: Sequence[Folds | Pooled] = getattr(array, "folds", ())
-    granule, forms = array.granule(), _rows(guides or exact or getattr(array, "guides", ()))
-    menus = [_menu((p.op.M, p.op.N, p.op.K), granule, tile) for p in problems]
-    dims = np.array([(p.op.M, p.op.N, p.op.K, p.op.count) for p in problems], dtype=np.int64)
-    rates = np.array([p.all_rates for p in problems])
-    speed = np.array([supply.bytes_per_cycle, supply.resident_bytes], dtype=np.float64)
-    found: Any
-    if len(forms):
-        longest = max(sizes.shape[1] for sizes, _ in menus)
-        sizes = np.ones((len(menus), 3, longest), dtype=np.int64)
-        for index, (row, _) in enumerate(menus):
-            sizes[index, :, : row.shape[1]] = row
-        ends = np.array([row for _, row in menus])
-        found = tiles.best_tiles(dims, rates, sizes, ends, forms, _NO_TABLE, speed, supply.latency_cycles)
-    else:
-        found = np.empty((len(problems), tiles.CHOSEN), dtype=np.int64)
-        for index, (problem, (row, end)) in enumerate(zip(problems, menus, strict=True)):
-            table = _table(array, problem, row, end, supply)
-            tiles.best_tile(dims[index], rates[index], row, end, forms, table, speed, supply.latency_cycles, found[index])
-    if (found[:, 4] == tiles.TOO_LONG).any():
-        raise _too_long(problems[int((found[:, 4] == tiles.TOO_LONG).argmax())].op)
-    tiled = [_tiled(problem, row, supply, tile) for problem, row in zip(problems, found.tolist(), strict=True)]
-    if len(forms) and not guides and not exact:
+    forms = guides or exact or getattr(array, "guides", ())
+    found = found_by(Shapes.of(problems), forms, array, supply, tile)
+    tiled = [_tiled(problem, row) for problem, row in zip(problems, found.tolist(), strict=True)]
+    if forms and not guides and not exact:
         return [evaluate(problem, one.tiling, array, supply) for problem, one in zip(problems, tiled, strict=True)]
     return tiled
 
@@ -266,16 +274,18 @@ def _too_long(op: MatMul) -> BadInput:
     return BadInput(f"{op} takes more than 2**53 cycles here: give a smaller product or a larger array")
 
 
-def _tiled(problem: Problem, row: list[int], supply: Supply, tile: Size | None) -> Tiled:
+def _too_large(problem: Problem, supply: Supply, tile: Size | None) -> BadInput:
+    op, held = problem.op, problem.held
+    m, n, k = (1, 1, 1) if tile is None else (min(tile[0], op.M), min(tile[1], op.N), min(tile[2], op.K))
+    needed = m * k * held[0] + k * n * held[1] + m * n * held[2]
+    return BadInput(
+        f"tile {m} x {n} x {k} of {op} needs {needed:g} bytes, half of the scratchpad holds {supply.resident_bytes:g}: "
+        f"give a larger scratchpad{'' if tile is None else ' or a smaller tiling'}"
+    )
+
+
+def _tiled(problem: Problem, row: list[int]) -> Tiled:
     m, n, k, order, cycles, compute, _, *through = row
-    if cycles < 0:
-        op, held = problem.op, problem.held
-        m, n, k = (1, 1, 1) if tile is None else (min(tile[0], op.M), min(tile[1], op.N), min(tile[2], op.K))
-        needed = m * k * held[0] + k * n * held[1] + m * n * held[2]
-        raise BadInput(
-            f"tile {m} x {n} x {k} of {op} needs {needed:g} bytes, half of the scratchpad holds {supply.resident_bytes:g}: "
-            f"give a larger scratchpad{'' if tile is None else ' or a smaller tiling'}"
-        )
     return _closed_form(problem, Tiling(m=m, n=n, k=k, order=ORDERS[order]), cycles, compute, through)
 
 
@@ -297,7 +307,6 @@ def evaluate(problem: Problem, tiling: Tiling, array: Array, supply: Supply) -> 
         compute += weights[0] * weights[1] * weights[2] * int(kinds[em, en, ek])
     tile = np.array(list(zip(sizes, steps, edges, strict=True)), dtype=np.int64)
     order = np.array([AXES.index(axis) for axis in tiling.order], dtype=np.int64)
-    speed = np.array([supply.bytes_per_cycle, supply.resident_bytes], dtype=np.float64)
-    count, rates = problem.op.count, np.array(problem.all_rates)
-    cycles = int(tiles.tiled_cycles(tile, order, count, rates, speed, supply.latency_cycles, kinds))
+    count, rates, most = problem.op.count, np.array(problem.all_rates), np.iinfo(np.int64).max
+    cycles = int(tiles.tiled_cycles(tile, order, count, rates, float(supply.bytes_per_cycle), supply.latency_cycles, kinds, most))
     return _closed_form(problem, tiling, cycles, compute * count, passes(problem.op, tiling))

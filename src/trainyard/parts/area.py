@@ -48,6 +48,8 @@ MULTIPLIER: tuple[Unit, ...] = (
     Unit("int8",   282.0, TUTORIAL),
     Unit("int32", 3495.0, TUTORIAL),
     Unit("fp8",    282.0, "assumed: as int8"),
+    Unit("fp8_e4m3", 282.0, "assumed: as int8"),
+    Unit("fp8_e5m2", 282.0, "assumed: as int8"),
     Unit("fp16",  1640.0, TUTORIAL),
     Unit("bf16",   868.0, "assumed: fp16 times (8 / 11)^2, the square of the significands"),
     Unit("tf32",  1640.0, "assumed: as fp16"),

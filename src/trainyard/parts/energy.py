@@ -46,6 +46,8 @@ MULTIPLY: tuple[Row, ...] = (
     Row("int8",  0.20, 0.070, BOTH),
     Row("int32", 3.10, 1.480, BOTH),
     Row("fp8",   0.20, 0.070, "assumed: as int8, its significand is no wider"),
+    Row("fp8_e4m3", 0.20, 0.070, "assumed: as int8, its significand is no wider"),
+    Row("fp8_e5m2", 0.20, 0.070, "assumed: as int8, its significand is no wider"),
     Row("fp16",  1.10, 0.340, BOTH),
     Row("bf16",  0.68, 0.210, BF16),
     Row("tf32",  1.10, 0.340, "assumed: as fp16, the same significand"),

@@ -18,7 +18,7 @@ where a pass is a fold, or, where only `chunk` elements of a vector come in a cy
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,30 @@ COLUMNS = 10
 """Numbers of a form in `row`; the last three are 0 except for a pooled one."""
 WHOLE_SHARE = 1 << 20
 """A share of 1, as compiled loops count it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Many products at once, as columns: what a `MatMul` is in numbers. For formulas that take either."""
+
+    M: Any
+    N: Any
+    K: Any
+    count: Any
+
+    @property
+    def macs(self) -> Any:
+        return self.M * self.N * self.K * self.count
+
+
+def lesser(first: Any, second: Any) -> Any:
+    """The smaller of two numbers, or of two columns place by place."""
+    return np.minimum(first, second) if isinstance(first, np.ndarray) or isinstance(second, np.ndarray) else min(first, second)
+
+
+def greater(first: Any, second: Any) -> Any:
+    """The larger of two numbers, or of two columns place by place."""
+    return np.maximum(first, second) if isinstance(first, np.ndarray) or isinstance(second, np.ndarray) else max(first, second)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,7 +67,7 @@ def rings(
         raise UnknownName("directions", str(directions), get_args(Directions))
     if at_most is not None:
         require_positive("rings", at_most=at_most)
-    names, channels = _channels(topology)
+    names, channels = channels_of(topology)
     count = len(topology.devices)
     if count == 1:
         return ()
@@ -95,7 +95,7 @@ Channels = dict[tuple[int, int], list[int]]
 """The wires between two places by their numbers, the fastest first."""
 
 
-def _channels(topology: Topology) -> tuple[list[str], Channels]:
+def channels_of(topology: Topology) -> tuple[list[str], Channels]:
     """Names of the places that rings may pass, devices first, and the wires between them; dead ends are left out."""
     ways = ways_of(topology)
     kinds = {place.name: place.kind for place in topology.places}

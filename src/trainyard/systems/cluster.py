@@ -128,21 +128,32 @@ class Cluster(Node):
                 passed = hierarchical(
                     kind, size_bytes, devices=self.devices_per_node, inside=self.inside.collective, across=self.between
                 )
-                found = self._together(passed)
+                found = self.together(passed)
             self._known[kind, size_bytes] = found
         return found
 
-    def between(self, kind: str, size_bytes: int) -> Timing:
-        """Between the cards of the same number in all nodes, each with its part; all numbers at the same time."""
-        graph, around = _network(self.nodes, self.card_bytes_per_s, self.nic_latency_s)
+    def _among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
+        if self.devices_per_node % cluster:
+            raise BadInput(
+                f"Cluster: a cluster of {cluster} devices does not lie within nodes of {self.devices_per_node}: give cluster_size="
+                f"{self.devices_per_node} or a part of it"
+            )
+        return self.together((Stage("inside", kind, self.inside.among(kind, size_bytes, cluster)),))
+
+    def between(self, kind: str, size_bytes: int, nodes: int | None = None, groups: int = 1) -> Timing:
+        """Between the cards of the same number in all nodes (or so many), each with its part; all numbers at the same time.
+
+        Where several `groups` of a node's devices do it, each with as many bytes, they share the cards.
+        """
+        graph, around = _network(nodes or self.nodes, self.card_bytes_per_s, self.nic_latency_s)
         alone = kind in ("broadcast", "reduce")  # one device of each node speaks, over its own card
-        part = size_bytes if alone else -(-size_bytes // self.nics)
+        part = -(-groups // self.nics) * size_bytes if alone else -(-groups * size_bytes // self.nics)
         given = around if self.across in ("ring", "auto") else ()
         algorithm = self.across if kind == "all_reduce" or self.across != "tree" else "auto"
         return timing(kind, part, graph, given, algorithm=algorithm, message_bytes=self.message_bytes)
 
-    def _together(self, passed: tuple[Stage, ...]) -> Timing:
-        """One stage after the other; flows on the arcs of all nodes."""
+    def together(self, passed: tuple[Stage, ...], nodes: int | None = None) -> Timing:
+        """One stage after the other; flows on the arcs of all nodes, which go together all, or so many at a time."""
         inside: dict[tuple[Arc, ...], int] = defaultdict(int)
         cards: dict[Arc, int] = defaultdict(int)
         for stage in passed:
@@ -153,7 +164,7 @@ class Cluster(Node):
                     for arc in path:
                         cards[arc] += count
         flows: list[Flow] = [(self._everywhere(path), count) for path, count in inside.items()]
-        flows += self._across(cards)
+        flows += self._across(cards, nodes or self.nodes)
         wires = self.topology.wires
         moving_s = max((count / min(wires[wire].bytes_per_s for wire, _ in path) for path, count in flows), default=0.0)
         return Timing.of(sum(stage.timing.time_s for stage in passed), tuple(flows), moving_s)
@@ -165,12 +176,12 @@ class Cluster(Node):
             self._known[key] = tuple((node * count + wire, way) for node in range(self.nodes) for wire, way in path)
         return self._known[key]  # type: ignore[no-any-return]  # what was kept above
 
-    def _across(self, cards: Mapping[Arc, int]) -> list[Flow]:
+    def _across(self, cards: Mapping[Arc, int], nodes: int) -> list[Flow]:
         """From what the cards of one number carry: all cards, and PCIe in their nodes; arcs that carry the same are one flow."""
         sums: dict[int, list[Arc]] = defaultdict(list)
         count, first = len(self.one.wires), self.nodes * len(self.one.wires)
         for node in range(self.nodes):
-            sent, received = cards.get((node, 0), 0), cards.get((node, 1), 0)
+            sent, received = cards.get((node % nodes, 0), 0), cards.get((node % nodes, 1), 0)
             for card in range(self.nics):
                 sums[sent].append((first + node * self.nics + card, 0))
                 sums[received].append((first + node * self.nics + card, 1))

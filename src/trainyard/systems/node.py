@@ -4,7 +4,8 @@ Y. Kwon, M. Rhu: Beyond the Memory Wall: A Case for Memory-centric HPC System fo
 
 Where that memory sits makes the three designs of the paper: behind PCIe (`DeviceCentric`), behind some of the devices' own links
 at the host (`HostCentric`), or in memory-nodes inside the devices' rings (`MemoryCentric`). `Wired` takes any graph. A device is
-whatever costs Works: an Accelerator with any array, a GPU. `parallel`, `overlay` and `placement` are the node's policies.
+whatever costs Works: an Accelerator with any array, a GPU. `parallel`, `overlay`, `placement` and `algorithm` are the node's
+policies; `collectives` says how its exchanges are done.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Device, Masks, Step, assumed
 from trainyard.ir.plan import Plan
+from trainyard.mapping.algorithms import Algorithm, Direct, Synchronous
+from trainyard.mapping.pipeline import Pipeline
 from trainyard.parts import topologies
 from trainyard.parts.checks import require_flag, require_positive, require_quantity
 from trainyard.parts.collectives import Timing, timing
@@ -26,7 +29,7 @@ from trainyard.parts.topology import Topology
 from trainyard.results import Peaks
 from trainyard.units import parse, show, unit_of_field
 
-MAY_BE_ZERO = ("bucket_bytes", "memory_nodes", "memory_per_node")
+MAY_BE_ZERO = ("bucket_bytes", "prefetch", "memory_nodes", "memory_per_node")
 """Of the whole numbers: no buckets, no memory-nodes."""
 
 
@@ -36,21 +39,26 @@ class Node:
 
     `overlay` says which feature maps leave the devices between their forward and their backward use: `all`, only what does not fit
     `capacity_bytes` (`as_needed`; the device's own memory where none is given), or none (`off`). `moved` adds weights, or weights
-    and optimizer state. A constructor takes whole names of fields, and quantities as numbers or with a unit:
-    `link_bytes_per_s="50 GB/s"`; names without units (`link=50 GB/s`) are for machines that are written as text.
+    and optimizer state. `algorithm` is what devices exchange and when (`systems.node_rounds`), `cluster_size` its clusters. A
+    constructor takes whole names of fields, and quantities as numbers or with a unit: `link_bytes_per_s="50 GB/s"`; names
+    without units (`link=50 GB/s`) are for machines that are written as text.
     """
 
     device: Device
     devices: int = 8
     links: int = 6
     link_bytes_per_s: float = 25e9
-    parallel: Literal["data", "model", "mixed"] = "data"
+    parallel: Literal["data", "model", "mixed", "pipeline"] = "data"
+    pipeline: Pipeline = field(default_factory=Pipeline)
+    zero: Literal[0, 1, 2, 3] = 0
     overlay: Literal["all", "as_needed", "off"] = "all"
     placement: Literal["bw_aware", "local"] = "bw_aware"
     capacity_bytes: int | None = None
     moved: Literal["maps", "weights", "state", "all"] = "maps"
     compression: float | Literal["masks"] = 1.0
-    algorithm: Literal["ring", "tree", "halving_doubling", "auto"] = "ring"
+    collectives: Literal["ring", "tree", "halving_doubling", "auto"] = "ring"
+    algorithm: Algorithm = field(default_factory=Synchronous)
+    cluster_size: int | None = None
     fold: bool = True
     # fmt: off
     link_latency_s: float = assumed(500e-9, "of one link, the protocol's included", 100e-9, 2e-6)
@@ -64,6 +72,7 @@ class Node:
     recompute: Literal["cheap", "none"] = assumed(
         "cheap", "layers without products are computed again, not copied (Sec. IV)", "none")
     depth: int = assumed(2, "so many ops in a row are computed again, one from the other: a pooling from a concatenation", 1, 3)
+    prefetch: int = assumed(1, "zero=3: parameters are gathered so many uses ahead", 0, 2)
     bucket_bytes: int = assumed(0, "gradients are reduced as they come (0), or in buckets of this size", 25_000_000)
     reduce: Literal["once", "every_call"] = assumed(
         "every_call", "dW of a recurrent layer is reduced at every time step, or once", "once")
@@ -77,6 +86,10 @@ class Node:
     def __post_init__(self) -> None:
         own: Any = type(self)
         owner = own.__name__
+        if isinstance(self.algorithm, str):
+            raise BadInput(
+                f"{owner}: algorithm={self.algorithm!r}: how exchanges are done is called collectives (collectives='tree')"
+            )
         if isinstance(self.device, type) or not isinstance(self.device, Device):
             raise BadInput(f"{owner}: device must be a device such as an Accelerator, got {self.device!r}")
         for name, hint in _types(own).items():
@@ -116,12 +129,38 @@ class Node:
                 kind,
                 size_bytes,
                 self.topology,
-                self.rings if self.algorithm in ("ring", "auto") else (),
-                algorithm=self.algorithm,
+                self.rings if self.collectives in ("ring", "auto") else (),
+                algorithm=self.collectives,
                 message_bytes=self.message_bytes,
                 split=self.split,
             )
         return found
+
+    @property
+    def devices_per_cluster(self) -> int:
+        """Devices that have one model under Direct: `cluster_size`, a node of several, or one device; else each has its own."""
+        if not isinstance(self.algorithm, Direct):
+            return 1
+        size: int = self.cluster_size or min(self.devices, getattr(self, "devices_per_node", 1))
+        if self.devices % size:
+            raise BadInput(
+                f"{type(self).__name__}: {self.devices} devices do not divide into clusters of {size}: give another cluster_size"
+            )
+        return size
+
+    def among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
+        """An exchange inside every cluster of so many neighbours, all clusters at once."""
+        key = ("among", kind, size_bytes, cluster)
+        if key not in self._known:
+            self._known[key] = (
+                self.collective(kind, size_bytes) if cluster == self.devices else self._among(kind, size_bytes, cluster)
+            )
+        return self._known[key]  # type: ignore[no-any-return]  # what was kept above
+
+    def _among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
+        from trainyard.systems.neighbours import inside
+
+        return inside(self, kind, size_bytes, cluster)
 
     @property
     def peaks(self) -> Peaks:
@@ -135,11 +174,26 @@ class Node:
 
     def idle(self, step: Step) -> frozenset[str]:
         """Assumptions that change nothing here: of the other parallelism, of the overlay where nothing is paged."""
-        found = {"parallel"}
+        found = {"parallel", "algorithm.order", "algorithm.recheck", "algorithm.adaptive"}
         if self.parallel == "data":
             found |= {"stored", "exchange"}
+        if self.zero != 3:
+            found |= {"prefetch"}
         if self.parallel == "model":
             found |= {"reduce", "bucket_bytes"}
+        if self.parallel == "pipeline":
+            found |= {
+                "stored",
+                "exchange",
+                "reduce",
+                "window",
+                "depth",
+                "recompute",
+                "page_bytes",
+                "contention",
+                "directions",
+                "split",
+            }
         if self.overlay != "all":
             found |= {"window", "depth"}
         if self.overlay == "off":

@@ -12,15 +12,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from trainyard.devices.mask_shards import notes_of, shards
+from trainyard.errors import BadInput
 from trainyard.ir import DTYPE_BYTES, Collective, DeviceCost, Masks, Role, Step, Work
 from trainyard.ir.book import Traffic
 from trainyard.ir.plan import Plan
-from trainyard.mapping import parallel
+from trainyard.mapping import parallel, zero
+from trainyard.mapping.algorithms import Synchronous
 from trainyard.mapping.data_parallel import Reduce
 from trainyard.mapping.relayout import Stored, Summed
 from trainyard.mapping.works import per_step
 from trainyard.parts.collectives import Timing
+from trainyard.systems import captured, node_rounds
 from trainyard.systems.paging import Paging, paging
+from trainyard.systems.pipeline import pipeline_plan
 from trainyard.systems.single import as_held, enter, off_chip, picoseconds
 from trainyard.systems.wires import LINK_JOULES_PER_BYTE, Wires
 
@@ -29,17 +33,33 @@ if TYPE_CHECKING:
 
 
 def plan(node: Node, step: Step, masks: Masks | None) -> Plan:
-    mine = one_device(node, step)
+    if captured.is_captured(step):
+        found = planned(node, step, captured.one_rank(step, node), masks)
+        captured.enter_samples(found.book, step)
+        return found
+    if node.parallel == "pipeline":
+        return pipeline_plan(node, step, masks)
+    if not isinstance(node.algorithm, Synchronous):
+        return node_rounds.plan(node, step, lambda mine: planned(node, step, mine, masks))
+    found = planned(node, step, one_device(node, step), masks)
+    found.book.samples = step.batch
+    return found
+
+
+def planned(node: Node, step: Step, mine: Step, masks: Masks | None) -> Plan:
+    """One device's part of a step, with the exchanges that are among its ops."""
     seen = shards(masks, step, mine)
     found = Planner(node, mine, seen).plan()
-    own = any(isinstance(op.body, Collective) for op in step.ops)  # captured on one of several ranks, with that rank's batch
-    found.book.samples = step.batch * node.devices if own else step.batch
     found.book.notes.extend(notes_of(seen))
     return found
 
 
 def one_device(node: Node, step: Step) -> Step:
     """The step of one device, its exchanges among its ops."""
+    if node.zero:
+        if node.parallel != "data":
+            raise BadInput(f"zero={node.zero} shares out what data parallelism keeps everywhere: write parallel='data' or zero=0")
+        return _zero(step, node.devices, node.zero, node.bucket_bytes, node.prefetch)
     if node.parallel == "data":
         return _data(step, node.devices, node.bucket_bytes, node.reduce)
     if node.parallel == "model":
@@ -50,6 +70,11 @@ def one_device(node: Node, step: Step) -> Step:
 @per_step
 def _data(step: Step, devices: int, bucket_bytes: int, reduce: Reduce) -> Step:
     return parallel.data(step, devices, bucket_bytes=bucket_bytes, reduce=reduce)
+
+
+@per_step
+def _zero(step: Step, devices: int, stage: int, bucket_bytes: int, prefetch: int) -> Step:
+    return zero.sharded(step, devices, stage, bucket_bytes=bucket_bytes, prefetch=prefetch)
 
 
 @per_step
@@ -103,13 +128,16 @@ class Planner:
         if self.node.overlay != "as_needed" or not self._exchange(work):
             return False
         roles = {self.step.tensors[self.step.base(tensor)].role for tensor in self.step.ops[work.ops[0]].inputs}
-        return roles != {Role.PARAMETER_GRADIENT}
+        return not roles <= {Role.PARAMETER_GRADIENT, Role.PARAMETER}
 
     def sent(self, work: Work) -> Timing:
         """The exchange that a Work is."""
         op = self.step.ops[work.ops[0]]
         assert isinstance(op.body, Collective)
-        return self.node.collective(op.body.kind, op.body.elements * DTYPE_BYTES[self.held.tensors[op.inputs[0]].dtype])
+        size = op.body.elements * DTYPE_BYTES[self.held.tensors[op.inputs[0]].dtype]
+        if self.step.world > 1:
+            return captured.among(self.node, op.body, size)
+        return self.node.among(op.body.kind, size, op.body.ranks)
 
     def cost(self, work: Work) -> DeviceCost:
         return self.node.device.cost(self.step, work, self.masks)

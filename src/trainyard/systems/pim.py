@@ -26,7 +26,7 @@ import numpy as np
 from trainyard.devices.dpu_memory import split_over
 from trainyard.engine import Simulation
 from trainyard.errors import BadInput, UnknownName
-from trainyard.ir import Step, assumed
+from trainyard.ir import Masks, Step, assumed
 from trainyard.mapping.algorithms import Algorithm, Direct, Rates
 from trainyard.parts.agau import Agau
 from trainyard.parts.crossbar import Crossbar, Exchanged
@@ -34,8 +34,9 @@ from trainyard.parts.dsc import Dsc
 from trainyard.parts.host_link import HostExchange, Transfers
 from trainyard.parts.qsgd import Qsgd
 from trainyard.parts.token_desk import TokenDesk
-from trainyard.systems import software_sums
-from trainyard.systems.pim_machine import RANK, Pim, software_sum
+from trainyard.systems import places, software_sums
+from trainyard.systems.pim_machine import RANK, Pim
+from trainyard.systems.places import software_sum
 from trainyard.systems.rounds import PICOSECONDS, Act, Desk
 from trainyard.units import show
 
@@ -96,21 +97,21 @@ class HostMediated(Pim):
         several = members if kind.startswith("local_") else clusters * members
         act = self._host_act(kind, self.host.exchange(several, size_bytes, transfers=self.transfers))
         seconds = act.ps / PICOSECONDS
-        return seconds, sum(act.energy.values()) + clusters * members * self.dpu.static_w * seconds
+        return seconds, sum(act.energy.values()) + clusters * members * places.static_w(self.dpu) * seconds
 
     def _exchange_act(self, step: Step) -> Act | None:
         if self.dpus == 1:
             return None
         return self._host_act("exchange", self.exchange(self.message_bytes(step)))
 
-    def _rates(self, step: Step) -> Rates:
+    def _rates(self, step: Step, masks: Masks | None) -> Rates:
         size = self.message_bytes(step)
         act = self._exchange_act(step)
         exchange_s = 0.0 if act is None else act.ps / PICOSECONDS
         return Rates(
             workers=self.dpus,
             cluster_size=1,
-            step_s=self._steps_of_workers(step),
+            step_s=self._steps_of_workers(step, masks),
             reduce_s=0.0,
             exchange_s=exchange_s,
             update_s=exchange_s,
@@ -256,7 +257,7 @@ class DpuToDpu(Pim):
         Gradients go up to the AGAU as ever; what comes down are the parameters of the next forward pass. All that is gathered once
         more for the backward pass goes through every DPU's own port, the narrowest that copies of a shard pass.
         """
-        shared, port = split_over(step, self.dpus_per_cluster, self.dpu.precision), self.crossbar.levels[0]
+        shared, port = split_over(step, self.dpus_per_cluster, places.precision(self.dpu)), self.crossbar.levels[0]
         again = max(0, shared.gathered_bytes - self.message_bytes(step))
         return again / port.bytes_per_s, again * self.dpus_per_cluster
 
@@ -413,7 +414,7 @@ class DpuToDpu(Pim):
         each = -(-size_bytes // clusters) if kind in ("reduce_scatter", "all_to_all") else size_bytes
         return fabric.traffic(sources, destinations, np.full(len(sources), each, np.int64))  # type: ignore[no-any-return]  # an Exchanged
 
-    def _rates(self, step: Step) -> Rates:
+    def _rates(self, step: Step, masks: Masks | None) -> Rates:
         reduce, exchange = self._reduce_act(step), self._exchange_act(step)
         exchange_s = 0.0 if exchange is None else exchange.ps / PICOSECONDS
         algorithm, dsc = self.algorithm, self.dsc
@@ -424,7 +425,9 @@ class DpuToDpu(Pim):
         return Rates(
             workers=self.dpus,
             cluster_size=self.dpus_per_cluster,
-            step_s=tuple(g.step_ps / PICOSECONDS for g in self.groups(step)) if clustered else self._steps_of_workers(step),
+            step_s=tuple(g.step_ps / PICOSECONDS for g in self.groups(step, masks))
+            if clustered
+            else self._steps_of_workers(step, masks),
             reduce_s=0.0 if reduce is None else reduce.ps / PICOSECONDS,
             exchange_s=exchange_s,
             update_s=exchange_s,

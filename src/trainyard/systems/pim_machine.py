@@ -9,22 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trainyard.devices.dpu import Dpu
 from trainyard.devices.dpu_memory import split_over
 from trainyard.devices.dpu_presets import UPMEM
 from trainyard.errors import BadInput, NotModelled
-from trainyard.ir import Collective, Masks, Role, Step, assumed
+from trainyard.ir import Collective, Device, Masks, Role, Step, assumed
 from trainyard.ir.plan import Plan, whole
 from trainyard.mapping.algorithms import Algorithm, Direct, ModelAveraging, Rates
 from trainyard.parts.checks import require_flag, require_positive, require_quantity
-from trainyard.parts.dpu_instructions import LOAD, LOOP, STORE
 from trainyard.parts.host_link import HostExchange, HostLink
 from trainyard.results import Peaks
+from trainyard.systems import places
 from trainyard.systems.rounds import PICOSECONDS, Act, Group, Rounds
 from trainyard.systems.single import as_held, picoseconds
 from trainyard.units import show
 
-MRAM = "MRAM of a DPU"
 RANK = 64
 
 
@@ -34,17 +32,18 @@ class Pim:
 
     `speeds` are relative clocks, repeated over the clusters: (1, 0.5) makes the DPUs of every second one half as fast. The DPUs of
     the last `other_clusters` clusters are `other`. A step that does not fit the MRAM is refused; with `split` the DPUs of a cluster
-    share its parameters (ZeRO stage 3): each gathers what it needs and scatters gradients over its own port, in every step.
+    share its parameters (ZeRO stage 3): each gathers what it needs and scatters gradients over its own port, in every step. Any
+    device may stand at a DPU's place (`systems.places`): `dpu=npu(array=tensordash)`.
     """
 
-    dpu: Dpu = UPMEM
+    dpu: Device = UPMEM
     dpus: int = 2048
     cluster_size: int | None = assumed(
         None, "DPUs of a cluster, with one AGAU; none: a rank of 64, or all DPUs where they are fewer", 8, 128, choice=True
     )
     algorithm: Algorithm = field(default_factory=ModelAveraging)
     speeds: tuple[float, ...] = ()
-    other: Dpu | None = None
+    other: Device | None = None
     other_clusters: int = 0
     samples_per_dpu: int = 0
     split: bool = False
@@ -54,9 +53,10 @@ class Pim:
     def __post_init__(self) -> None:
         owner = type(self).__name__
         require_positive(owner, dpus=self.dpus)
-        for name, value, kind in (("dpu", self.dpu, Dpu), ("host", self.host, HostLink), ("other", self.other or self.dpu, Dpu)):
-            if not isinstance(value, kind):
-                raise BadInput(f"{owner}: {name} must be a {kind.__name__}, got {value!r}")
+        places.require_device(owner, "dpu", self.dpu)
+        places.require_device(owner, "other", self.dpu if self.other is None else self.other)
+        if not isinstance(self.host, HostLink):
+            raise BadInput(f"{owner}: host must be a HostLink, got {self.host!r}")
         for name in ("samples_per_dpu", "other_clusters"):
             whole(getattr(self, name), f"{owner}: {name}")
         require_flag(owner, split=self.split)
@@ -80,7 +80,7 @@ class Pim:
     @property
     def masks_note(self) -> str:
         """What a run with masks must say."""
-        return self.dpu.masks_note
+        return getattr(self.dpu, "masks_note", "")
 
     @property
     def dpus_per_cluster(self) -> int:
@@ -92,20 +92,20 @@ class Pim:
         return self.dpus // self.dpus_per_cluster
 
     @property
-    def devices(self) -> tuple[Dpu, ...]:
+    def devices(self) -> tuple[Device, ...]:
         """What the DPUs of each cluster are."""
         if "devices" not in self._known:
             self._known["devices"] = tuple(self._device(number) for number in range(self.clusters))
         return self._known["devices"]  # type: ignore[no-any-return]  # what was kept above
 
-    def _device(self, cluster: int) -> Dpu:
+    def _device(self, cluster: int) -> Device:
         plain = self.other if self.other is not None and cluster >= self.clusters - self.other_clusters else self.dpu
         speed = self.speeds[cluster % len(self.speeds)] if self.speeds else 1.0
-        return plain if speed == 1.0 else replace(plain, clock_hz=plain.clock_hz * speed)
+        return plain if speed == 1.0 else places.at_speed(plain, speed)
 
     @property
     def peaks(self) -> Peaks:
-        each = [device.peaks for device in self.devices]
+        each: list[Peaks] = [device.peaks for device in self.devices]  # type: ignore[attr-defined]  # every device of ours says them
         return Peaks(
             macs_per_s=sum(one.macs_per_s for one in each) * self.dpus_per_cluster,
             dram_bytes_per_s=sum(one.dram_bytes_per_s for one in each) * self.dpus_per_cluster,
@@ -121,12 +121,12 @@ class Pim:
         for device in dict.fromkeys(self.devices):
             self._room(step, device)
         trains = any(op.phase.backward for op in step.ops)  # nobody exchanges what a forward pass makes
-        rates = self.rates(step)
+        rates, groups = self.rates(step, masks), self.groups(step, masks)
         rounds = Rounds(
             step,
-            self.groups(step),
+            groups,
             algorithm=self.algorithm,
-            local_steps=self._local_steps(step, rates) if trains else (1,) * len(self.groups(step)),
+            local_steps=self._local_steps(rates, len(groups)) if trains else (1,) * len(groups),
             reduce=self._reduce_act(step) if trains else None,
             exchange=self._exchange_act(step) if trains else None,
             static_w=self.dpus_w,
@@ -135,14 +135,15 @@ class Pim:
         )
         built = rounds.plan()
         resident, peak = self._memory(step, self.devices[0])
-        pool = built.pool(MRAM, self.devices[0].dram_capacity_bytes, resident_bytes=resident)
+        device = self.devices[0]
+        pool = built.pool(places.memory(device), places.capacity_bytes(device), resident_bytes=resident)
         built.hold(rounds.first_step[:1], rounds.first_step[-1:], pool, [peak - resident])
         built.book.notes.extend(self._remarks(step, rates) if trains else ())
         return built
 
-    def _local_steps(self, step: Step, rates: Rates) -> tuple[int, ...]:
+    def _local_steps(self, rates: Rates, groups: int) -> tuple[int, ...]:
         """Of each group of the plan."""
-        found, groups = rates.local_steps(self.algorithm), len(self.groups(step))
+        found = rates.local_steps(self.algorithm)
         return found[:: len(found) // groups]
 
     def _data_bytes(self, step: Step) -> int:
@@ -150,44 +151,53 @@ class Pim:
         sample = sum(t.bytes for t in step.tensors if t.role in (Role.INPUT, Role.TARGET) and t.view_of is None) // step.batch
         return self.samples_per_dpu * sample
 
-    def _room(self, step: Step, device: Dpu) -> None:
+    def _room(self, step: Step, device: Device) -> None:
         data = self._data_bytes(step)
         if not self.split:
-            device.require_room(step, data_bytes=data)
+            places.require_room(device, step, data)
             return
-        needed = self._memory(step, device)[1]
-        if needed > device.mram_bytes:
+        needed, there = self._memory(step, device)[1], places.capacity_bytes(device)
+        if there is not None and needed > there:
+            name = places.called(device)
             raise BadInput(
                 f"step {step.name!r} at batch {step.batch}, its parameters split over {self.dpus_per_cluster} DPUs, still needs "
-                f"{show(needed, 'B')} of MRAM, {device.name} has {show(device.mram_bytes, 'B')}: give a DPU with more memory"
-                f"{'' if device.name == 'mac-dpu' else ' (dpu=mac-dpu)'}, a smaller batch or larger clusters"
+                f"{show(needed, 'B')} of MRAM, {name} has {show(there, 'B')}: give a DPU with more memory"
+                f"{'' if name == 'mac-dpu' else ' (dpu=mac-dpu)'}, a smaller batch or larger clusters"
             )
 
-    def _memory(self, step: Step, device: Dpu) -> tuple[int, int]:
+    def _memory(self, step: Step, device: Device) -> tuple[int, int]:
         """Bytes of a DPU's MRAM that stay, and the most there are."""
         data = self._data_bytes(step)
         if not self.split:
-            room = device.room(step, data)
+            room = places.taken(device, step, data)
             return room.resident_bytes + data, room.bytes
-        shared = split_over(step, self.dpus_per_cluster, device.precision)
+        shared = split_over(step, self.dpus_per_cluster, places.precision(device))
         return shared.resident_bytes + data, shared.peak_bytes + data
 
-    def groups(self, step: Step) -> list[Group]:
+    def groups(self, step: Step, masks: Masks | None = None) -> list[Group]:
         """Clusters as they step, or single DPUs where each exchanges for itself; alike ones share their costs."""
+        key = ("groups", self.algorithm.between == "centre")
+        before, told, found = self._known.get(key, (None, None, None))
+        if before is not step or told is not masks:
+            found = self._groups(step, masks)
+            self._known[key] = (step, masks, found)
+        return found  # type: ignore[no-any-return]  # what was kept above
+
+    def _groups(self, step: Step, masks: Masks | None) -> list[Group]:
         alone = self.algorithm.between == "centre"
         size = 1 if alone else self.dpus_per_cluster
-        kinds: dict[Dpu, Group] = {}
+        kinds: dict[Device, Group] = {}
         groups = []
         for number in range(self.dpus // size):
             device = self.devices[number * size // self.dpus_per_cluster]
             if device not in kinds:
-                kinds[device] = _group(step, device, size, len(kinds))
+                kinds[device] = _group(step, device, size, len(kinds), masks)
             groups.append(replace(kinds[device], name=f"{'DPU' if alone else 'cluster'} {number}"))
         return groups
 
-    def _steps_of_workers(self, step: Step) -> tuple[float, ...]:
+    def _steps_of_workers(self, step: Step, masks: Masks | None) -> tuple[float, ...]:
         """Seconds of every DPU's own step."""
-        return tuple(group.step_ps / PICOSECONDS for group in self.groups(step) for _ in range(group.workers))
+        return tuple(group.step_ps / PICOSECONDS for group in self.groups(step, masks) for _ in range(group.workers))
 
     @property
     def fabric_w(self) -> float:
@@ -202,7 +212,7 @@ class Pim:
     @property
     def dpus_w(self) -> float:
         """What all DPUs draw, at work or not."""
-        return sum(device.static_w for device in self.devices) * self.dpus_per_cluster
+        return sum(map(places.static_w, self.devices)) * self.dpus_per_cluster
 
     def message_bytes(self, step: Step) -> int:
         """One model, or its gradient, in the numbers of the DPUs."""
@@ -216,14 +226,16 @@ class Pim:
             unused |= {"algorithm.recheck"} | ({"algorithm.order"} if len(set(self.devices)) == 1 else set())
         return frozenset(unused)
 
-    def rates(self, step: Step) -> Rates:
+    def rates(self, step: Step, masks: Masks | None = None) -> Rates:
         """Seconds of what algorithms do on this machine."""
         key = ("rates", step)
-        if key not in self._known:
-            self._known[key] = self._rates(step)
-        return self._known[key]  # type: ignore[no-any-return]  # what was kept above
+        told, found = self._known.get(key, (None, None))
+        if found is None or told is not masks:
+            found = self._rates(step, masks)
+            self._known[key] = (masks, found)
+        return found  # type: ignore[no-any-return]  # what was kept above
 
-    def _rates(self, step: Step) -> Rates:
+    def _rates(self, step: Step, masks: Masks | None) -> Rates:
         raise NotImplementedError
 
     def _reduce_act(self, step: Step) -> Act | None:
@@ -259,24 +271,9 @@ class Pim:
         )
 
 
-def software_sum(dpu: Dpu) -> tuple[float, float]:
-    """A DPU that sums what others send: bytes per second of incoming data, and joules of a byte.
-
-    A word comes from MRAM beside the running sum, is added and stored; instructions and transfers overlap.
-    """
-    instructions = 2 * LOAD + dpu.arithmetic.add + STORE + LOOP
-    issued_s = instructions / (dpu.occupancy * dpu.clock_hz)
-    longest = dpu.longest_transfer_bytes
-    read, write = (dpu.transfers(longest, longest, way)[0] / longest for way in ("read", "write"))
-    moved_s = dpu.element_bytes * (2 * read + write) / dpu.clock_hz
-    seconds = max(issued_s, moved_s)
-    joules = instructions * dpu.joules["instruction"] + 3 * dpu.element_bytes * dpu.joules["mram_read_byte"]
-    return dpu.element_bytes / seconds, joules / dpu.element_bytes
-
-
-def _group(step: Step, device: Dpu, workers: int, kind: int) -> Group:
+def _group(step: Step, device: Device, workers: int, kind: int, masks: Masks | None) -> Group:
     works = device.works(step)
-    costs = [device.cost(step, work) for work in works]
+    costs = [device.cost(step, work, masks) for work in works]
     return Group(
         name="",
         workers=workers,

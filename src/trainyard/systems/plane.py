@@ -29,7 +29,7 @@ RECASTS: tuple[Algorithm, ...] = get_args(Algorithm)
 class Switched(Node):
     """One node whose devices, and memory-nodes if any, hang on `planes` of one switch each (DGX-2).
 
-    `algorithm` is that of its collectives: ring, tree, halving_doubling or auto. Without memory-nodes the host is behind PCIe.
+    Without memory-nodes the host is behind PCIe.
 
     >>> from trainyard.papers.mcdla import DEVICE
     >>> len(Switched(device=DEVICE).rings), Switched(device=DEVICE, memory_nodes=0).topology.stores("D5")[0].place
@@ -40,7 +40,7 @@ class Switched(Node):
     planes: int = 6
     memory_nodes: int = 16
     memory_node: MemoryNode = field(default_factory=MemoryNode)
-    algorithm: Literal["ring", "tree", "halving_doubling", "auto"] = "auto"
+    collectives: Literal["ring", "tree", "halving_doubling", "auto"] = "auto"
     socket_bytes_per_s: float = 80e9
     # fmt: off
     pcie_bytes_per_s: float = assumed(12e9, "what copies get of PCIe gen3 x16, each way", 10.6e9, 16e9)
@@ -106,8 +106,10 @@ class Plane(Node):
 
     def __post_init__(self) -> None:
         Node.__post_init__(self)
-        if self.algorithm != "ring":
-            raise BadInput(f"Plane: the algorithm of planes is called recast: write recast={self.algorithm!r}, not algorithm")
+        if self.collectives != "ring":
+            raise BadInput(
+                f"Plane: what planes are recast into is called recast: write recast={self.collectives!r}, not collectives"
+            )
         if self.torus_rows is not None and self.devices % self.torus_rows:
             raise BadInput(f"Plane: {self.devices} devices do not make a torus of {self.torus_rows} rows")
         self.tree  # noqa: B018  # a shape that cannot be built is refused here
@@ -148,6 +150,9 @@ class Plane(Node):
         if (kind, size_bytes) not in self._known:
             self._known[kind, size_bytes] = self.recasts.timing(kind, size_bytes, self.recast)
         return self._known[kind, size_bytes]  # type: ignore[no-any-return]  # what was kept above
+
+    def _among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
+        return self.recasts.inside(kind, size_bytes, cluster)
 
     @property
     def crossing_ratio(self) -> float:

@@ -254,7 +254,7 @@ class Recast:
     def __init__(self, tree: SwitchTree, speeds: Speeds, rows: int | None = None) -> None:
         self.tree, self.speeds = tree, speeds
         self.row = tree.devices // (rows or _rows(tree.devices))
-        self._stages: dict[tuple[str, str, str, int], Stage] = {}
+        self._stages: dict[tuple[object, ...], Stage] = {}
         self._found: dict[tuple[tuple[int, int], ...], Collective] = {}
 
     def timing(self, kind: str, size_bytes: int, algorithm: str) -> Timing:
@@ -265,6 +265,23 @@ class Recast:
         if self.tree.devices == 1 or not size_bytes:
             return NOTHING
         return self.collective(kind, self.fastest(kind, size_bytes, algorithm), size_bytes).timing(size_bytes)
+
+    def inside(self, kind: str, size_bytes: int, row: int) -> Timing:
+        """In every group of `row` neighbours at once, by the fastest way."""
+        able = [name for name in FLAT if name == "ring" or kind in switched.ALGORITHMS[name]]
+        found = (self._kept([(self.stage(kind, name, "inside", row), 1)]) for name in able)
+        return min(found, key=lambda one: one.seconds(size_bytes)).timing(size_bytes)
+
+    def between(self, kind: str, size_bytes: int, groups: Groups) -> Timing:
+        """In all of these groups at once, by the fastest way."""
+        able = [name for name in FLAT if kind != "all_to_all" and (name == "ring" or kind in switched.ALGORITHMS[name])]
+        found = []
+        for name in able or ["halving_doubling"]:
+            key = (kind, name, groups)
+            if key not in self._stages:
+                self._stages[key] = STAGE[name](self.tree, self.speeds, kind, groups)
+            found.append(self._kept([(self._stages[key], 1)]))
+        return min(found, key=lambda one: one.seconds(size_bytes)).timing(size_bytes)
 
     def fastest(self, kind: str, size_bytes: int, algorithm: str = "auto") -> str:
         """The algorithm that `auto` stands for at this size; any other stands for itself."""

@@ -8,16 +8,19 @@ copies do the same at the same time, so that with `fold` one of them is simulate
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from trainyard.devices.mask_shards import notes_of, shards
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, Collective, Device, DeviceCost, Masks, Op, Role, Step, Update, Work, assumed
 from trainyard.ir.plan import Plan, TaskClass
+from trainyard.mapping.algorithms import Algorithm, Synchronous
+from trainyard.mapping.data_parallel import Reduce
 from trainyard.parts.checks import require_positive, require_quantity
-from trainyard.parts.ring import exchange
 from trainyard.results import Peaks
+from trainyard.systems import node_rounds
+from trainyard.systems.captured import around, enter_samples, is_captured, one_rank
 from trainyard.systems.single import MEMORY, as_held, book_memory, enter, off_chip, picoseconds
 from trainyard.units import parse, require_likely
 
@@ -38,6 +41,7 @@ class Replicas:
     link_bytes_per_s: float
     link_latency_s: float = 1e-6
     parallel: Literal["data"] = "data"
+    algorithm: Algorithm = field(default_factory=Synchronous)
     fold: bool = True
     bucket_bytes: int = assumed(25_000_000, "gradients are reduced in buckets of this size (DDP's default)", 1_000_000)
 
@@ -51,6 +55,7 @@ class Replicas:
         link_bytes_per_s: float | None = None,
         link_latency_s: float | None = None,
         parallel: str = "data",
+        algorithm: Algorithm | None = None,
         fold: bool = True,
         bucket_bytes: int = 25_000_000,
     ) -> None:
@@ -58,6 +63,8 @@ class Replicas:
             raise BadInput(f"{OWNER}: device must be a device such as an Accelerator, got {device!r}")
         if parallel != "data":
             raise NotModelled(f"{OWNER}: parallel={parallel!r} is not modelled: replicas share the batch (parallel='data')")
+        if algorithm is not None and not isinstance(algorithm, Algorithm):
+            raise BadInput(f"{OWNER}: algorithm must be one of trainyard.mapping.algorithms, got {algorithm!r}")
         bandwidth = link if link_bytes_per_s is None else link_bytes_per_s
         latency = link_latency if link_latency_s is None else link_latency_s
         if bandwidth is None:
@@ -71,6 +78,7 @@ class Replicas:
             "link_bytes_per_s": parse(bandwidth, "B/s", f"{OWNER}: link"),
             "link_latency_s": 1e-6 if latency is None else parse(latency, "s", f"{OWNER}: link_latency"),
             "parallel": parallel,
+            "algorithm": Synchronous() if algorithm is None else algorithm,
             "fold": fold,
             "bucket_bytes": bucket_bytes,
         }
@@ -89,16 +97,29 @@ class Replicas:
             devices=self.devices,
         )
 
+    @property
+    def devices_per_cluster(self) -> int:
+        """Each has its own model where models differ at all."""
+        return 1
+
+    @property
+    def reduce(self) -> Reduce:
+        return "once"
+
+    def _planned(self, step: Step, mine: Step, masks: Masks | None) -> Plan:
+        """One copy's step with the exchanges that are among its ops."""
+        seen = shards(masks, step, mine)
+        found = _Planner(self, mine, seen, exchanges=False).plan()
+        found.book.notes.extend(notes_of(seen))
+        return found
+
     def plan(self, step: Step, masks: Masks | None = None) -> Plan:
-        ranks = {op.body.ranks for op in step.ops if isinstance(op.body, Collective)}
-        if ranks:
-            if ranks != {self.devices}:
-                found = " and ".join(map(str, sorted(ranks)))
-                raise BadInput(
-                    f"step {step.name!r} was captured with exchanges between {found} ranks, "
-                    f"this system has {self.devices} devices: give devices={max(ranks)} or capture the step without them"
-                )
-            return _Planner(self, step, masks).plan()
+        if is_captured(step):
+            found = _Planner(self, one_rank(step, self), masks).plan()
+            enter_samples(found.book, step)
+            return found
+        if not isinstance(self.algorithm, Synchronous):
+            return node_rounds.plan(self, step, lambda mine: self._planned(step, mine, masks))
         if step.batch % self.devices:
             raise BadInput(
                 f"a batch of {step.batch} does not divide over {self.devices} devices: choose a multiple of {self.devices}"
@@ -113,7 +134,7 @@ class Replicas:
 class _Planner:
     """One plan in the making."""
 
-    def __init__(self, system: Replicas, step: Step, masks: Masks | None) -> None:
+    def __init__(self, system: Replicas, step: Step, masks: Masks | None, exchanges: bool = True) -> None:
         self.system, self.step, self.masks = system, step, masks
         self.held = as_held(step, system.device)
         self.built = Plan()
@@ -125,7 +146,7 @@ class _Planner:
         self.tasks: list[dict[int, list[int]]] = [{} for _ in range(self.simulated)]
         self.arrived: dict[str, int] = {}
         self.bucket: dict[int, int] = {}  # gradient -> the op that made it
-        self.own_collectives = any(isinstance(op.body, Collective) for op in step.ops)
+        self.own_collectives = not exchanges or any(isinstance(op.body, Collective) for op in step.ops)
         self.built.book.samples = step.batch * system.devices
 
     def plan(self) -> Plan:
@@ -187,7 +208,9 @@ class _Planner:
 
     def _collective(self, kind: str, size: int, ops: list[int], op: Op | None) -> int:
         """One flow a link, all at once, behind the latency of its rounds and those in which a link waits for its first chunk."""
-        sent = exchange(kind, size, self.system.devices)
+        devices = self.system.devices
+        body = op.body if op is not None and isinstance(op.body, Collective) else Collective("all_reduce", size, devices)
+        sent, hops = around(body, size, devices)
         book, label = self.built.book, op.layer if op else ""
         row = book.row(
             kind,
@@ -206,7 +229,7 @@ class _Planner:
             for before in ((index,) if op is None else self.step.dependencies[index])
             for task in tasks.get(before, ())
         }
-        waited_s = sent.rounds * self.system.link_latency_s + sent.idle * sent.chunk / self.system.link_bytes_per_s
+        waited_s = hops * self.system.link_latency_s + sent.idle * sent.chunk / self.system.link_bytes_per_s
         delay = round(waited_s * 10**12)
         ready = [
             self.built.task(stream, delay, after=sorted(waits), kind=TaskClass.SYNCHRONISATION, tag=tag) for stream in self.exchange

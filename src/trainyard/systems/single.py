@@ -1,17 +1,22 @@
-"""One device: its Works in program order on one stream, its memory a pool."""
+"""One device: its Works in program order on one stream, its memory a pool.
+
+A device that costs all Works of a step at once (`sheet`) is booked at once (`systems.program`); the plain twin goes Work by Work.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
 from trainyard.devices.precision import held
+from trainyard.devices.sheet import Sheet
 from trainyard.ir import Device, DeviceCost, Masks, Step, Work
 from trainyard.ir.book import Book, Traffic
-from trainyard.ir.plan import Plan
+from trainyard.ir.plan import LONGEST_PS, PICOSECONDS, Plan
 from trainyard.results import split
+from trainyard.systems.program import Program, ledger, lives, program
 
 MEMORY = "device memory"
 
@@ -24,6 +29,32 @@ class Single:
     name: str = "device"
 
     def plan(self, step: Step, masks: Masks | None = None) -> Plan:
+        sheet: Callable[[Step, Masks | None], Sheet | None] | None = getattr(self.device, "sheet", None)
+        costs = None if sheet is None else sheet(step, masks)
+        given = None if costs is None else program(step, costs.terms.policy, self.name)
+        if costs is not None and given is not None:
+            clock_hz = round(self.device.clock_hz)
+            times = [-(-cycles * PICOSECONDS // clock_hz) for cycles in costs.cycles.tolist()]  # `picoseconds` of each
+            if max(times, default=0) < LONGEST_PS:
+                return self._at_once(given, costs, times)
+        return self.work_by_work(step, masks)
+
+    def _at_once(self, given: Program, costs: Sheet, times: Sequence[int]) -> Plan:
+        import numpy as np
+
+        plan = Plan()
+        book, stream = plan.book, plan.stream(self.name)
+        plan.tasks(stream, np.array(times, np.int64)[given.which], after=given.waits, tags=np.arange(len(given.which)))
+        pool = plan.pool(MEMORY, getattr(self.device, "dram_capacity_bytes", None), resident_bytes=given.resident_bytes)
+        plan.hold(given.first_task, given.last_task, pool, given.sizes)
+        book.ledger = ledger(given, costs, {demand: off_chip(cost) for demand, cost in costs.apart.items()})
+        book.cycles = int(costs.cycles[given.which].sum())
+        book.array_cycles = (
+            int(costs.compute_cycles[given.which][given.multiplies].sum()) if hasattr(self.device, "array") else None
+        )
+        return plan
+
+    def work_by_work(self, step: Step, masks: Masks | None = None) -> Plan:
         plan = Plan()
         book = plan.book
         stream = plan.stream(self.name)
@@ -60,7 +91,7 @@ def as_held(step: Step, device: Device) -> Step:
 
 def picoseconds(cycles: int, clock_hz: float) -> int:
     """Cycles on the engine's clock, rounded up so that nothing ends early."""
-    return -(-cycles * 10**12 // round(clock_hz))
+    return -(-cycles * PICOSECONDS // round(clock_hz))
 
 
 def enter(
@@ -115,10 +146,5 @@ def off_chip(cost: DeviceCost) -> Traffic:
 
 def book_memory(plan: Plan, pool: int, step: Step, task_of_op: Mapping[int, int]) -> None:
     """Every tensor that is not resident takes memory from its producer's start to its last user's end."""
-    first, last, sizes = [], [], []
-    for users, size in step.transients:
-        if size and users[0] in task_of_op:
-            first.append(task_of_op[users[0]])
-            last.append(max(task_of_op.get(user, 0) for user in users))
-            sizes.append(size)
+    first, last, sizes = lives(step, task_of_op)
     plan.hold(first, last, pool, sizes)

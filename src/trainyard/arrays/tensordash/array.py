@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from trainyard.arrays.tensordash.scheduler import Scheduler
     from trainyard.parts.area import ComponentArea
     from trainyard.parts.energy import Component
-    from trainyard.parts.folds import Folds
+    from trainyard.parts.folds import Folds, Tiles
 
 Scheduled = Literal["sparser", "a", "b"]
 Sides = Literal["one", "two"]
@@ -174,6 +174,10 @@ class TensorDash:
 
     def tile_cycles(self, m: int, n: int, k: int) -> int:
         return self.baseline.tile_cycles(m, n, k)
+
+    def tile_events(self, tiles: Tiles) -> dict[str, Any]:
+        """Of many dense tiles at once: there are no zeros to look at."""
+        return self.baseline.tile_events(tiles)
 
     def schedule(self, nonzero: npt.ArrayLike) -> int:
         """Cycles of one output on one tile, without bank stalls; `nonzero` is [rows, steps, lanes], true where a pair counts."""

@@ -19,6 +19,7 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.parts.dpu_instructions import LOAD, LOOP, STORE
 from trainyard.parts.nodes import between
 from trainyard.systems.pim import DpuToDpu
+from trainyard.systems.places import as_dpu
 from trainyard.systems.programs.supersteps import Cost, Superstep, added, computed, instructions
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _met(sums: int, machine: DpuToDpu) -> Cost:
 
 def _reduced(sums: int, machine: DpuToDpu) -> Cost:
     """In every cluster, then between clusters and back to all: by AGAUs in pieces, or by DPUs, which add 64-bit integers."""
-    size, dpu, agau = machine.dpus_per_cluster, machine.dpu, machine.agau
+    size, dpu, agau = machine.dpus_per_cluster, as_dpu(machine.dpu), machine.agau
     each = 2 * LOAD + instructions("int64", "add") + STORE + LOOP
     given: dict[str, Any] = {"agau": agau} if agau is not None else {"sum_bytes_per_s": SUM_BYTES * dpu.clock_hz / each}
     moved = sums * (LIMBS * WORD_BYTES if agau is not None else SUM_BYTES)

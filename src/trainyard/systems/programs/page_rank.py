@@ -29,6 +29,7 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.parts.checks import require_positive, require_quantity
 from trainyard.parts.dpu_instructions import LOAD, LOOP, STORE
 from trainyard.systems.pim import DpuToDpu
+from trainyard.systems.places import as_dpu
 from trainyard.systems.programs.carriers import Sending, price, summed
 from trainyard.systems.programs.graph import Graph
 from trainyard.systems.programs.partition import Hop, Layout, PartitionRule, owners
@@ -145,7 +146,9 @@ def page_rank(
         raise BadInput(f"page_rank: combining={combining} where the host adds up all: give combining=1, or host='sorts'")
     layout = Layout.of(graph, owners(graph, on.dpus, partition), on.dpus, combining)
     require_mram("page_rank", part_bytes(layout, adds), on, f"give more DPUs, or another partition than {partition!r}")
-    first, each = (sum((price(one, on, sending) for one in some), Cost()) for some in supersteps(layout, on.dpu, number, adds))
+    first, each = (
+        sum((price(one, on, sending) for one in some), Cost()) for some in supersteps(layout, as_dpu(on.dpu), number, adds)
+    )
     vertices = Vertices(layout, damping, number)
     change, iterations = math.inf, 0
     while change >= tolerance and iterations < most_iterations:

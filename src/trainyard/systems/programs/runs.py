@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BadInput
+from trainyard.systems.places import as_dpu
 from trainyard.systems.programs.supersteps import Cost
 from trainyard.units import show
 
@@ -140,7 +141,7 @@ def require_mram(owner: str, part_bytes: npt.NDArray[np.int64], machine: Pim, in
     """Refuses a part that does not fit its DPU's memory, the first of the largest by number."""
     import numpy as np
 
-    rooms = np.repeat([device.mram_bytes for device in machine.devices], machine.dpus_per_cluster)
+    rooms = np.repeat([as_dpu(device).mram_bytes for device in machine.devices], machine.dpus_per_cluster)
     worst = int((part_bytes - rooms).argmax())
     if part_bytes[worst] > rooms[worst]:
         raise BadInput(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainyard.parts.dpu_instructions import LOAD, LOOP, STORE
+from trainyard.systems.places import as_dpu
 from trainyard.systems.programs.carriers import Sending, price
 from trainyard.systems.programs.grid import CELL_BYTES, Blocks, Borders, Cut, Points, require_grid, step_sizes
 from trainyard.systems.programs.runs import Run, require_mram
@@ -54,7 +55,7 @@ def heat(
     blocks, cost, priced = Blocks(grid, cut, alpha), Cost(), dict[int, Cost]()
     for size in step_sizes(steps, halo):
         if size not in priced:
-            priced[size] = price(superstep(cut, size, str(grid.dtype), on.dpu), on, sending)
+            priced[size] = price(superstep(cut, size, str(grid.dtype), as_dpu(on.dpu)), on, sending)
         blocks.exchange()
         blocks.advance(size)
         cost += priced[size]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trainyard.errors import UnknownName
 from trainyard.parts.dpu_instructions import LOAD, LOOP, MEASURED_CLOCK_HZ, STORE
+from trainyard.systems.places import as_dpu
 
 if TYPE_CHECKING:
     import numpy as np
@@ -143,7 +144,7 @@ def computed(superstep: Superstep, machine: Pim) -> Cost:
     clusters = np.arange(machine.dpus) // machine.dpus_per_cluster
     for device in dict.fromkeys(machine.devices):
         alike = np.array([one == device for one in machine.devices])[clusters]
-        cycles, events = dpu_cycles(superstep, device, alike)
+        cycles, events = dpu_cycles(superstep, as_dpu(device), alike)
         seconds[alike] = cycles / device.clock_hz
         energy = added(energy, {part: joules for part, joules in device.energy(events).items() if joules})
     return Cost(compute_s=float(seconds.max()), mean_compute_s=float(seconds.mean()), energy_j=energy)

@@ -1,0 +1,188 @@
+"""A step booked at once against its plain twin, which books Work by Work: every row, every bit."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import trainyard as ty
+from trainyard import engine
+from trainyard.arrays import Sigma, Spatial, Systolic, TensorCore, TensorDash
+from trainyard.booking import booked, split
+from trainyard.devices import Accelerator
+from trainyard.errors import BadInput
+from trainyard.ir import Convolution, ElementWise, MatMul, Op, Phase, Step
+from trainyard.ir.book import Ledger
+from trainyard.ir.plan import Plan
+from trainyard.systems import Single
+
+MODELS = [("resnet18", 2), ("bert-tiny", 2), ("mobilenet", 1), ("dlrm", 8), ("gcn", None), ("lstm-1", 1)]
+ARRAYS = [
+    Systolic(rows=16, columns=24),
+    Systolic(rows=128, columns=128, dataflow="os"),
+    Systolic(rows=33, columns=8, dataflow="is", pipelined=True),
+    Spatial(elements=96, macs_per_element=20),
+    TensorCore(tiles=30, rows=4, columns=2),
+    TensorDash(tiles=16, multicast=False),
+    Sigma(dpes=8, multipliers=16, bandwidth=32),
+]
+devices = st.builds(
+    Accelerator,
+    array=st.sampled_from(ARRAYS),
+    scratchpad_bytes=st.integers(100_000, 20_000_000),
+    dram_bytes_per_s=st.floats(1e9, 2e12),
+    clock_hz=st.floats(1e8, 3e9),
+    dram_latency_s=st.sampled_from([0.0, 100e-9, 3e-6]),
+    dram_capacity_bytes=st.sampled_from([None, 50_000_000]),
+    precision=st.sampled_from([None, "bf16", {"parameter": "fp16"}]),
+    fusion=st.sampled_from(["epilogue", "none"]),
+    scope=st.sampled_from(["all", "products"]),
+    im2col=st.sampled_from(["raw", "materialised"]),
+    grad_input=st.sampled_from(["col2im", "dilated"]),
+    vector_lanes=st.sampled_from([1, 100, 4096]),
+    accumulator_bytes=st.sampled_from([2, 4]),
+    technology_nm=st.sampled_from([7, 16, 45]),
+    tiling=st.sampled_from(["search", "search", (64, 64, 64)]),
+)
+
+
+@cache
+def step_of(model: str, batch: int | None) -> Step:
+    return ty.zoo.load(model, batch=batch)
+
+
+def agree(first: Plan, second: Plan) -> None:
+    """Two plans, their timelines and their rows, in order and bit by bit."""
+    times = engine.run(first), engine.run(second)
+    assert times[0] == times[1]
+    (rows, columns), (twin_rows, twin_columns) = (booked(t, p.book) for t, p in zip(times, (first, second), strict=True))
+    assert rows == twin_rows
+    assert columns == twin_columns
+    for mine, other in ((columns.energy, twin_columns.energy), (columns.traffic, twin_columns.traffic)):
+        assert list(mine) == list(other)
+        assert [column.dtype for column in mine.values()] == [column.dtype for column in other.values()]
+    for name in ("cycles", "array_cycles", "uncertainty_cycles", "rows_of_entries"):
+        assert getattr(first.book, name) == getattr(second.book, name)
+
+
+@pytest.mark.oracle
+@settings(max_examples=25, deadline=None)
+@given(model=st.sampled_from(MODELS), device=devices)
+def test_at_once_is_work_by_work(model: tuple[str, int | None], device: Accelerator) -> None:
+    step, system = step_of(*model), Single(device=device)
+    try:
+        twin = system.work_by_work(step)
+    except BadInput as refused:  # a tile finds no room
+        with pytest.raises(BadInput, match=re.escape(str(refused))):
+            system.plan(step)
+        return
+    plan = system.plan(step)
+    assert plan.book.ledger is not None
+    agree(plan, twin)
+
+
+@pytest.mark.parametrize("change", [{"order": "interleaved"}, {"reuse": "lru"}, {"order": "cost", "across": "relu"}])
+def test_what_is_costed_apart_is_booked_with_the_rest(change: dict[str, str]) -> None:
+    step, device = step_of("bert-tiny", 1), ty.machine("npu-small")
+    system = Single(device=replace(device, **change))
+    plan = system.plan(step)
+    assert plan.book.ledger is not None
+    agree(plan, system.work_by_work(step))
+
+
+def test_gradients_side_by_side() -> None:
+    step, system = step_of("bert-tiny", 1), Single(device=replace(ty.machine("sigma"), together="gradients"))
+    agree(system.plan(step), system.work_by_work(step))
+
+
+@pytest.mark.parametrize("rate", [1, 2])
+def test_narrow_numbers_side_by_side_in_a_multiplier(rate: int) -> None:
+    step, device = step_of("bert-tiny", 1), ty.machine("tensorcore")
+    system = Single(device=replace(device, precision={"activation": "fp8", "parameter": "bf16"}, rates={"bf16": rate, "fp8": rate}))
+    agree(system.plan(step), system.work_by_work(step))
+
+
+@pytest.mark.probe
+@pytest.mark.parametrize(("elements", "at_once"), [(2**53 // 8 - 1, True), (2**53 // 8, False)])
+def test_what_real_numbers_cannot_count_is_left_to_the_twin(elements: int, at_once: bool) -> None:
+    """A stream reads and writes four bytes of each element: below 2**53 in all, and just not below."""
+    op = Op(body=ElementWise("relu", elements), name="relu", layer="act", phase=Phase.FORWARD)
+    step, system = Step("long", 1, (op,), ()), Single(device=ty.machine("npu"))
+    plan = system.plan(step)
+    assert (plan.book.ledger is not None) is at_once
+    agree(plan, system.work_by_work(step))
+
+
+def test_a_device_without_a_sheet_is_booked_work_by_work() -> None:
+    assert Single(device=ty.machine("h200")).plan(step_of("bert-tiny", 1)).book.ledger is None
+
+
+def test_masks_that_an_array_looks_at_are_costed_work_by_work() -> None:
+    step = step_of("bert-tiny", 1)
+    from trainyard.workloads.named_masks import load
+
+    masks = load("sparsity(A=0.5)", step)
+    assert Single(device=ty.machine("tensordash")).plan(step, masks).book.ledger is None
+    assert Single(device=ty.machine("npu")).plan(step, masks).book.ledger is not None  # a systolic array does not look
+
+
+def test_results_of_one_step_share_labels_and_nothing_that_changes() -> None:
+    step, npu = step_of("resnet18", 2), ty.machine("npu")
+    first = ty.run(step, on=npu)
+    before = pickle.loads(pickle.dumps(first))
+    second = ty.run(step, on=replace(npu, dram_bytes_per_s=40e9))
+    assert second.time_s > first.time_s
+    assert first == before
+    assert first.rows.layer is second.rows.layer
+    assert first != second
+    with pytest.raises(ValueError, match="read-only"):
+        first.columns.macs[0] = 1
+
+
+@given(
+    totals=st.lists(st.integers(0, 2**62), min_size=1, max_size=4),
+    weights=st.lists(st.integers(0, 1000), min_size=1, max_size=5),
+)
+def test_a_ledger_splits_as_split_does(totals: list[int], weights: list[int]) -> None:
+    from itertools import accumulate
+
+    from trainyard.devices.counting import shares
+
+    parts, count = shares(weights), len(weights)
+    edges = [1.0] * (count - 1) if parts[0] == 1.0 else list(accumulate(parts[:-1]))
+    rows, entries = len(totals) * count, len(totals)
+    names = ("",) * (rows + 1)
+    ledger = Ledger(
+        op=names, layer=names, phase=names, resource=names, kind=names, bound=names, macs=np.zeros(rows + 1, np.int64), energy={},
+        traffic={}, entries=tuple(tuple(range(e * count, (e + 1) * count)) for e in range(entries)),
+        entry=np.repeat(np.arange(entries), count), begin=np.array([0.0, *edges] * entries), end=np.array([*edges, 1.0] * entries),
+        last=np.array([*[False] * (count - 1), True] * entries),
+    )  # fmt: skip
+    assert ledger.split(np.array(totals)).tolist() == [*(part for total in totals for part in split(total, parts)), 0]
+
+
+@pytest.mark.parametrize("array", ARRAYS[:-1])
+@given(sides=st.lists(st.tuples(*[st.integers(1, 3000)] * 3), min_size=1, max_size=6), count=st.integers(1, 5))
+def test_events_of_many_tiles_are_those_of_each(array: Systolic, sides: list[tuple[int, int, int]], count: int) -> None:
+    from trainyard.parts.folds import Tiles
+
+    m, n, k = np.array(sides, np.float64).T
+    found = array.tile_events(Tiles(m, n, k, np.full(len(sides), float(count))))
+    for which, side in enumerate(sides):
+        events = array.cost(MatMul(*side, count)).events
+        assert list(found) == list(events)
+        assert {name: float(np.broadcast_to(column, m.shape)[which]) for name, column in found.items()} == events
+
+
+def test_a_step_of_one_convolution() -> None:
+    body = Convolution(batch=2, in_channels=3, out_channels=8, size=(16, 16), kernel=(3, 3), stride=(2, 2), padding=(1, 1))
+    step = Step("one", 2, (Op(body=body, name="conv", layer="conv", phase=Phase.FORWARD),), ())
+    system = Single(device=ty.machine("npu"))
+    agree(system.plan(step), system.work_by_work(step))
