@@ -184,9 +184,9 @@ def test_an_assumption_speaks_in_its_fields_unit() -> None:
         ("bucket_bytes", 0, "0 B"),
         ("capacity_bytes", 16_000_000_000, "16 GB"),
         ("memory_node.memory_latency_s", 1e-7, "100 ns"),
-        ("window", None, "None"),
+        ("window", None, "none"),
         ("depth", 2, "2"),
-        ("contention", True, "True"),
+        ("contention", True, "true"),
     ],
 )
 def test_values_are_told_with_their_units(name: str, value: object, text: str) -> None:

@@ -124,6 +124,9 @@ def test_a_knob_is_in_the_link_and_the_link_reproduces_the_view(visit: Visit, op
     with opened.visit() as again:
         again.page.goto(page.url)
         assert headline(again)[0][:2] == [name, time]
+        again.page.get_by_role("button", name="Knobs: npu").click()
+        changed = again.page.locator("tr", has=again.page.get_by_label("dram_bytes_per_s, in B/s"))
+        assert "Table 3: 150 GB/s per core" in changed.inner_text()  # what it was, and from where
         again.require_quiet()
     page.get_by_role("button", name=re.compile("^Reset dram_bytes_per_s")).click()
     assert knob.input_value() == "150 GB/s"

@@ -31,6 +31,7 @@ from trainyard.web.worker import reason
 
 LONGEST_WAIT_S = 30.0
 WORTH_PACKING = 1024
+_NONE: list[str] = []
 
 
 class Server:
@@ -137,11 +138,13 @@ def _add_lists(app: FastAPI) -> None:
         return _json(request, views.machines())
 
     @app.get("/api/machine")
-    async def machine(request: Request, text: str) -> Response:
-        """Every field of a machine, with its unit, source, meaning and alternatives."""
+    async def machine(
+        request: Request, text: str, changed: Annotated[list[str], Query(alias="set", max_length=requests.MOST_SETTINGS)] = _NONE
+    ) -> Response:
+        """Every field of a machine, with its unit, source, meaning and alternatives; `set=path=value` changes one first."""
         server = _server(request)
-        uploads = server.uploads.named_in([text])
-        return _reply(request, await server.desk.ask("machine", text=text, settings={}, uploads=uploads))
+        settings, uploads = requests.settings_of(changed), server.uploads.named_in([text])
+        return _reply(request, await server.desk.ask("machine", text=text, settings=settings, uploads=uploads))
 
     @app.get("/api/papers")
     async def papers(request: Request) -> Response:
@@ -166,7 +169,7 @@ def _add_lists(app: FastAPI) -> None:
         server = _server(request)
         return _reply(request, await server.desk.ask("stores", folder=server.stores, uploads=server.uploads.stores()))
 
-    @app.get("/api/stores/{name}")
+    @app.get("/api/stores/{name:path}")
     async def store(
         request: Request, name: str, offset: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=0)] = 2**31
     ) -> Response:

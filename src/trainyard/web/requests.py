@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
@@ -18,20 +19,25 @@ Metric = Annotated[str, StringConstraints(pattern=rf"^(time_s|energy_j|samples_p
 Only = Literal["assumption", "parameter"]
 Pairs = Annotated[int, Field(ge=0, le=12)]
 LARGEST_BATCH = 2**31 - 1
+MOST_SETTINGS = 256
 
 
 class RunRequest(BaseModel):
-    """A step on a machine; `whatif` weighs the machine's assumptions by a metric, `range` gives the time's range over them."""
+    """A step on a machine; `whatif` weighs the machine's assumptions by a metric, `range` gives the time's range over them.
+
+    `at` is the training step of uploaded masks, `inference` the forward pass alone.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     workload: Text
     machine: Text
     batch: Annotated[int, Field(ge=1, le=LARGEST_BATCH)] | None = None
-    settings: Annotated[dict[Text, Value], Field(max_length=256)] = {}
+    settings: Annotated[dict[Text, Value], Field(max_length=MOST_SETTINGS)] = {}
     masks: Text | None = None
     at: Annotated[int, Field(ge=0, le=LARGEST_BATCH)] | None = None
     parallel: Literal["data", "model", "mixed"] | None = None
+    inference: bool = False
     whatif: bool = False
     metric: Metric = "time_s"
     only: Only | None = None
@@ -70,6 +76,21 @@ class PaperRequest(BaseModel):
 
     def texts(self) -> list[str]:
         return []
+
+
+def settings_of(texts: Sequence[str]) -> dict[str, str]:
+    """Settings of an address, each as path=value.
+
+    >>> settings_of(["array=tensordash", "dram=75 GB/s"])
+    {'array': 'tensordash', 'dram': '75 GB/s'}
+    """
+    found = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not equals or not path.strip():
+            raise BadInput(f"set: expected path=value such as dram=75 GB/s, got {text[:100]!r}")
+        found[path.strip()] = value.strip()
+    return found
 
 
 def read(body: bytes) -> RunRequest | PaperRequest:

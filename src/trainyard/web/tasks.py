@@ -27,6 +27,7 @@ Uploads = Mapping[str, Mapping[str, str]]
 """id -> its `path`, `kind` and `name`."""
 STEPS_KEPT = 8
 WARM = ("linear", "npu")
+FORWARD = ", the forward pass alone"
 
 
 class Case:
@@ -42,6 +43,7 @@ class Case:
         masks: str | None = None,
         at: int | None = None,
         parallel: str | None = None,
+        inference: bool = False,
         metric: str = "time_s",
         only: str | None = None,
         pairs: int = 0,
@@ -49,18 +51,18 @@ class Case:
         uploads: Uploads | None = None,
     ) -> None:
         with _by_name(uploads or {}):
-            self.step, self.digest = _step(workload, batch, uploads or {})
+            self.step, self.digest = _step(workload, batch, uploads or {}, inference=inference)
             self.machine = built(machine, settings or {}, uploads or {})
             self.masks = _masks(masks, at, self.step, uploads or {})
         said = ", ".join(f"{path}={value}" for path, value in (settings or {}).items())
         shown = guard.UPLOAD.sub(lambda found: (uploads or {})[found.group()]["name"], machine)
         self.shown = f"{shown} with {said}" if said else shown
-        self.parallel, self.range = parallel, range
+        self.parallel, self.inference, self.range = parallel, inference, range
         self.metric, self.pairs, self.kinds = metric, pairs, _kinds(only)
 
     @property
     def title(self) -> str:
-        return f"{self.step.name}, batch {self.step.batch}, on {self.shown}"
+        return f"{self.step.name}, batch {self.step.batch}, on {self.shown}{FORWARD if self.inference else ''}"
 
     def key(self, task: str) -> str:
         """A hash of all that the answer depends on, and of the name that it is shown under."""
@@ -84,7 +86,7 @@ def _by_name(uploads: Uploads) -> Iterator[None]:
         raise BadInput(line) from error.__cause__
 
 
-def _step(workload: str, batch: int | None, uploads: Uploads) -> tuple[Step, str]:
+def _step(workload: str, batch: int | None, uploads: Uploads, *, inference: bool = False) -> tuple[Step, str]:
     from trainyard.workloads import zoo
 
     name, _, sizes = workload.partition(":")
@@ -94,17 +96,20 @@ def _step(workload: str, batch: int | None, uploads: Uploads) -> tuple[Step, str
             raise BadInput(f"{upload['name']} is not a workload but {upload['kind']}")
         if sizes and upload["kind"] != "onnx":
             raise BadInput(f"{upload['name']}: sizes such as {sizes[:40]} are for the open dimensions of an ONNX model")
-        return _loaded(f"{upload['path']}:{sizes}" if sizes else upload["path"], upload["name"].partition(".")[0], batch)
+        text = f"{upload['path']}:{sizes}" if sizes else upload["path"]
+        return _loaded(text, upload["name"].partition(".")[0], batch, inference)
     if workload not in zoo.names():
         raise UnknownName("workload", workload[:100], zoo.names())
-    return _loaded(workload, "", batch)
+    return _loaded(workload, "", batch, inference)
 
 
 @lru_cache(maxsize=STEPS_KEPT)
-def _loaded(text: str, name: str, batch: int | None) -> tuple[Step, str]:
+def _loaded(text: str, name: str, batch: int | None, inference: bool) -> tuple[Step, str]:
+    from trainyard.ir import Phase
     from trainyard.workloads.named import load
 
     step = load(text, batch)
+    step = step.only(Phase.FORWARD) if inference else step
     step = replace(step, name=name) if name else step
     return step, step.digest
 
@@ -123,6 +128,8 @@ def built(text: str, settings: Mapping[str, Any], uploads: Uploads) -> Any:
 
 
 def _masks(text: str | None, at: int | None, step: Step, uploads: Uploads) -> Any:
+    if at is not None and text not in uploads:
+        raise BadInput(f"at {at} chooses a training step of recorded masks: upload a masks file")
     if text is None:
         return None
     if text in uploads:
@@ -184,7 +191,8 @@ def run(told: Told, **arguments: Any) -> dict[str, Any]:
         if case.range:
             found = found.ranged(lambda done, total: told(done, total + 1, f"alternatives of {case.shown}"))
     told(2, 3, "drawing")
-    return views.result(found, case.key("run"))
+    shown = views.result(found, case.key("run"))
+    return {**shown, "title": shown["title"] + FORWARD} if case.inference else shown
 
 
 def whatif(told: Told, **arguments: Any) -> dict[str, Any]:

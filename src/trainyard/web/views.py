@@ -27,7 +27,11 @@ GROUPS = {
     "trainyard.papers.mcdla": "MC-DLA", "trainyard.papers.mcdla.scale": "MC-DLA at scale", "trainyard.papers.direct": "DIRECT",
     "trainyard.devices.dpu_presets": "One DPU", "trainyard.devices.gpu_presets": "GPUs",
 }
+NAMED = {
+    ("Accelerator", "order"): "trainyard.devices.ordered:ORDER_NAMES", ("Accelerator", "precision"): "trainyard.ir:DTYPE_BYTES",
+}
 # fmt: on
+"""Fields that are a text with known values: of which part, and where the values are listed."""
 
 
 def workloads() -> list[dict[str, Any]]:
@@ -84,7 +88,7 @@ def _fields(part: Any, prefix: str, known: Mapping[str, Assumption], remarks: Ma
         assumption = known.get(path)
         inner = is_dataclass(value) and not isinstance(value, type)
         shown = type_name(cast(type, type(value))) if inner else plain[name]
-        kind, choices = ("part", None) if inner else _kind(hints(own)[name])
+        kind, choices = ("part", None) if inner else _kind(hints(own)[name], NAMED.get((own.__name__, name), ""))
         yield {
             "path": path,
             "value": shown,
@@ -118,12 +122,16 @@ def _text(path: str, value: Any) -> str:
     return value_text(path, value)
 
 
-def _kind(hint: Any) -> tuple[str, list[Any] | None]:
-    """How a field is changed: a choice, a switch, a number, a list, or as a text."""
+def _kind(hint: Any, listed: str = "") -> tuple[str, list[Any] | None]:
+    """How a field is changed: a choice (of its type's, or of values that are `listed` somewhere), a switch, a number, a list, or as
+    a text."""
     from trainyard.machines.fields import members
 
     options = members(hint)
     literals = [value for option in options if get_origin(option) is Literal for value in get_args(option)]
+    if listed:
+        module, _, name = listed.partition(":")
+        literals = [*getattr(import_module(module), name)]
     if literals:
         return "choice", [*literals, *([None] if type(None) in options else [])]
     for plain, name in ((bool, "boolean"), (int, "integer"), (float, "number"), (str, "text")):

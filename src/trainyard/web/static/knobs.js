@@ -44,10 +44,11 @@ export class Knobs {
     return shape(this.about) === shape(this.machine.now);
   }
 
-  line(known) {
+  // A field as it is without its own setting: its source and its alternatives stand there, whatever it is set to.
+  line(field) {
     const {machine} = this;
-    const unset = (known.kind === "part" ? machine.about : machine.before).fields.find(({path}) => path === known.path) ?? known;
-    const before = written(unset.value, known.unit);
+    const known = (field.kind === "part" ? machine.about : machine.before).fields.find(({path}) => path === field.path) ?? field;
+    const before = written(known.value, known.unit);
     const name = make("th", {scope: "row"});
     const place = make("span", {class: "value"});
     const undo = make("button", {type: "button", "aria-label": `Reset ${known.path} to ${before || "nothing"}`, on: {click: () => { put(before); control.focus(); }}}, "Reset");
