@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from paper_figures import illustrated
 
 from trainyard.devices.dpu_detail import detail
 from trainyard.mapping.algorithms import Direct
@@ -33,8 +34,15 @@ P. P. Kulkarni: DIRECT: Enabling Scalable Processing-In-Memory via DPU-to-DPU Co
 Its baseline: S. Rhyner et al.: PIM-Opt: Demystifying Distributed Optimization Algorithms on a Real-World Processing-In-Memory
 System. PACT 2024.
 
-Written by `make docs`. `scripts/direct_page.py` computes the tables and the figures in them; the paper's figures are in brackets or
-said to be the paper's.
+## What it is
+
+In today's processing-in-memory, small processors beside the banks of DRAM (DPUs) compute where the data is, but cannot talk to
+each other: every exchange goes through the host. DIRECT joins them by crossbars, puts an adder tree into each cluster that sums
+what its DPUs send (AGAU), a controller that lets clusters into the global exchange by a token (DSC), and an algorithm that lets a
+cluster go on with a model up to tau steps old (LAA).
+
+Written by `make pages`. `scripts/direct_page.py` computes the tables and the figures in them; the paper's figures are in brackets
+or said to be the paper's.
 
     trainyard reproduce direct                 the ledger; --html page.html draws the figures, --figure 2 takes some of it
     trainyard whatif direct                    what each assumption is worth
@@ -511,7 +519,7 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
 
 def main() -> None:
     rows = ledger.walk("direct")
-    PAGE.write_text(page_of(HEAD, sections(rows)), encoding="utf-8")
+    PAGE.write_text(illustrated("direct", page_of(HEAD, sections(rows))), encoding="utf-8")
     print(f"{PAGE}: {summary(rows)}")
 
 

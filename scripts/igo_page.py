@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from paper_figures import illustrated
+
 from trainyard.papers import ledger
 from trainyard.papers.igo import beyond, gpu, longest, performance, sweeps
 from trainyard.papers.igo.assumptions import METRIC, worths
@@ -23,7 +25,14 @@ HEAD = """# Interleaved gradient order
 J. Kim, S. Na, S. Lee, S. Lee, J. Huh: Improving Data Reuse in NPU On-chip Memory with Interleaved Gradient Order for DNN Training.
 MICRO 2023.
 
-Written by `make docs`; every number below is measured by `scripts/igo_page.py`.
+## What it is
+
+A layer's backward pass is two products, dX = dY W^T and dW = X^T dY, and both read dY. One after the other, they bring dY from
+DRAM twice. The interleaved gradient order computes them in turn, tile by tile, so that a tile of dY in the scratchpad serves
+both. Two further steps follow: the loops are rearranged so that more of what is needed again stays on the chip (dXmajor,
+dWmajor), and a layer is divided along one dimension so that its parts fit. It is an order of work: the hardware stays as it is.
+
+Written by `make pages`; every number below is measured by `scripts/igo_page.py`.
 
     trainyard reproduce igo                    the ledger; --html page.html draws the figures, --figure 12 takes some of it
     trainyard explain igo                      every tile operation of a small layer in each order; explain igo 4x2x2:5 is another
@@ -302,7 +311,7 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
 
 def main() -> None:
     rows = ledger.walk("igo")
-    PAGE.write_text(page_of(HEAD, sections(rows)), encoding="utf-8")
+    PAGE.write_text(illustrated("igo", page_of(HEAD, sections(rows))), encoding="utf-8")
     print(f"wrote {PAGE.name}: {len(rows)} claims, {summary(rows)}")
 
 

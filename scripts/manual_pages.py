@@ -32,9 +32,14 @@ def printed(command: str) -> str:
     return "\n".join(line.rstrip() for line in text.splitlines())
 
 
+def shown(command: str) -> str:
+    """A command and what it prints, as a page has them."""
+    return f"$ {command}\n\n{printed(command)}"
+
+
 def renewed(text: str) -> str:
     """The page with what its commands print now."""
-    return BLOCK.sub(lambda found: f"{found[1]}```text\n{printed(found['command'])}\n```\n{found[3]}", text)
+    return BLOCK.sub(lambda found: f"{found[1]}```text\n{shown(found['command'])}\n```\n{found[3]}", text)
 
 
 def main(arguments: list[str]) -> int:

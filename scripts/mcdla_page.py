@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from paper_figures import illustrated
+
 from trainyard.papers import ledger
 from trainyard.papers.ledger import Row
 from trainyard.papers.mcdla import (
@@ -47,7 +49,14 @@ HEAD = """# MC-DLA: a node with its memory in the devices' rings
 
 Y. Kwon, M. Rhu: Beyond the Memory Wall: A Case for Memory-centric HPC System for Deep Learning. MICRO 2018.
 
-Written by `make docs`; every number below is measured by `scripts/mcdla_page.py`.
+## What it is
+
+What a device can train is limited by its memory. Feature maps can be paged out to the host, but the way there, PCIe, is slow and
+shared (DC-DLA). MC-DLA puts boards of plain memory, *memory-nodes*, into the rings that join the devices: feature maps go to the
+neighbours' memory at the speed of the links, and the same rings still carry the exchanges of gradients. HC-DLA, in between,
+spends half of the links on the way to the host.
+
+Written by `make pages`; every number below is measured by `scripts/mcdla_page.py`.
 
     trainyard reproduce mcdla                  the ledger; --html page.html draws the figures, --figure 13 takes some of it
     trainyard whatif mcdla                     what each assumption is worth
@@ -355,7 +364,7 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
 
 def main() -> None:
     rows = ledger.walk("mcdla")
-    PAGE.write_text(page_of(HEAD, sections(rows)), encoding="utf-8")
+    PAGE.write_text(illustrated("mcdla", page_of(HEAD, sections(rows))), encoding="utf-8")
     print(f"wrote {PAGE.name}: {len(rows)} claims, {summary(rows)}")
 
 

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
+from paper_figures import illustrated
+
 from trainyard.arrays import Sigma
 from trainyard.ir import MatMul, assumptions_of
 from trainyard.papers import ledger
@@ -49,7 +51,15 @@ HEAD = """# SIGMA
 E. Qin, A. Samajdar, H. Kwon, V. Nadella, S. Srinivasan, D. Das, B. Kaul, T. Krishna: SIGMA: A Sparse and Irregular GEMM Accelerator
 with Flexible Interconnects for DNN Training. HPCA 2020.
 
-Written by `make docs`; every number below is measured by `scripts/sigma_page.py`.
+## What it is
+
+Training multiplies matrices of awkward shapes, and many of their values are zero. A systolic array is a rigid grid: whatever does
+not fit it, and every zero, leaves multipliers idle. SIGMA fills its multipliers with the non-zero values of one operand alone, in
+the order in which they come; a bitmap says where each belongs. Benes networks bring the values of the other operand to them, any
+to any, and an adder tree with forwarding links (FAN) adds up sums of any length side by side. The paper's chip has 128 such units
+(Flex-DPEs) of 128 multipliers.
+
+Written by `make pages`; every number below is measured by `scripts/sigma_page.py`.
 
     trainyard reproduce sigma                  the ledger; --html page.html draws the figures, --figure 12 takes some of it
     trainyard explain sigma                    the walk-through of Fig. 5; explain sigma 7 is another, random one
@@ -327,7 +337,7 @@ def main() -> None:
         text += "".join(
             part for part in (f"\n## {title}\n" if title else "", f"\n{told}\n" if told else "", f"\n{shown}" if shown else "")
         )
-    PAGE.write_text(text, encoding="utf-8")
+    PAGE.write_text(illustrated("sigma", text), encoding="utf-8")
     print(f"wrote {PAGE.name}: {len(rows)} claims, {summary(rows)}")
 
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from paper_figures import illustrated
+
 from trainyard.arrays import TensorDash
 from trainyard.ir import MatMul
 from trainyard.ir.ops import ProductOf
@@ -28,12 +30,23 @@ from trainyard.papers.tensordash.printed import printed
 from trainyard.papers.tensordash.sweeps import COLUMNS, DEPTHS, PAPER, ROWS, WIDE
 
 PAGE = Path(__file__).parents[1] / "docs" / "tensordash.md"
+WORTHS = """<!-- output: trainyard whatif tensordash --only assumptions --pairs 0 -->
+<!-- end -->
+"""
+"""Filled by scripts/manual_pages.py."""
 HEAD = """# TensorDash
 
 M. Mahmoud, I. Edo, A. H. Zadeh, O. M. Awad, G. Pekhimenko, J. Albericio, A. Moshovos: TensorDash: Exploiting Sparsity to Accelerate
 Deep Neural Network Training. MICRO 2020.
 
-Written by `make docs`; every number below is measured by `scripts/tensordash_page.py`. `trainyard reproduce tensordash` prints the
+## What it is
+
+Many activations and gradients are zero while a network is trained. TensorDash keeps an ordinary dense accelerator and puts a
+small multiplexer before each multiplier: where a value is zero, the lane takes one from a few steps ahead (lookahead) or from a
+lane beside it (lookaside). A staging buffer holds the next steps, and a scheduler chooses anew in every cycle. It skips the zeros
+of one operand, whichever that is, in all three products of a layer, and needs neither pruning nor preparation.
+
+Written by `make pages`; every number below is measured by `scripts/tensordash_page.py`. `trainyard reproduce tensordash` prints the
 ledger, with `--html page.html` it draws the figures, with `--figure 12` one of them.
 
 ## What is modelled
@@ -264,7 +277,16 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
         "two orders; both stored is the last column.",
         footprints(),
     )
-    yield "Misses, stand-ins and their causes", summary(rows) + ".", misses(rows)
+    yield (
+        "What is assumed, and what it is worth",
+        "One model of the paper on its chip, with memory fast enough that the array is what counts.",
+        WORTHS,
+    )
+    yield (
+        "Misses, stand-ins and their causes",
+        f"{summary(rows)}. Every row is in [the ledger](reproduction.md#tensordash).",
+        misses(rows),
+    )
 
 
 def main() -> None:
@@ -274,7 +296,7 @@ def main() -> None:
         text += "".join(
             part for part in (f"\n## {title}\n" if title else "", f"\n{told}\n" if told else "", f"\n{shown}" if shown else "")
         )
-    PAGE.write_text(text, encoding="utf-8")
+    PAGE.write_text(illustrated("tensordash", text), encoding="utf-8")
     print(f"wrote {PAGE.name}: {len(NAMES)} models, {len(rows)} claims")
 
 

@@ -40,15 +40,19 @@ def exposed(starts_ps: Integers, ends_ps: Integers, kinds: Integers) -> Integers
     owned = np.zeros(len(starts_ps), np.int64)
     cover_from, cover_to = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for kind in TaskClass:
-        chosen = np.flatnonzero(kinds == kind)
-        chosen = chosen[np.argsort(starts_ps[chosen], kind="stable")]  # stable: of equal starts the lower number is first
-        if not len(chosen):
+        mine = kinds == kind
+        if not mine.any():
             continue
+        chosen = np.flatnonzero(mine)
+        chosen = chosen[np.argsort(starts_ps[chosen], kind="stable")]  # stable: of equal starts the lower number is first
         reach = np.maximum.accumulate(ends_ps[chosen])
         begin = np.maximum(starts_ps[chosen], np.concatenate([np.zeros(1, np.int64), reach[:-1]]))
         end = np.maximum(ends_ps[chosen], begin)
-        owned[chosen] = end - begin - (_covered(end, cover_from, cover_to) - _covered(begin, cover_from, cover_to))
-        cover_from, cover_to = _union(np.concatenate([cover_from, begin]), np.concatenate([cover_to, end]))
+        owned[chosen] = end - begin
+        if len(cover_from):
+            owned[chosen] -= _covered(end, cover_from, cover_to) - _covered(begin, cover_from, cover_to)
+        if not mine.all():
+            cover_from, cover_to = _union(np.concatenate([cover_from, begin]), np.concatenate([cover_to, end]))
     return owned
 
 
@@ -56,7 +60,7 @@ def _covered(until: Integers, cover_from: Integers, cover_to: Integers) -> Integ
     """How much of [0, until) the disjoint sorted intervals cover."""
     before: Integers = np.concatenate([np.zeros(1, np.int64), np.cumsum(cover_to - cover_from)])
     passed = np.searchsorted(cover_from, until, side="right")  # intervals that have begun
-    overshoot = np.where(passed > 0, np.maximum(cover_to[passed - 1] - until, 0), 0) if len(cover_to) else 0
+    overshoot = np.where(passed > 0, np.maximum(cover_to[passed - 1] - until, 0), 0)
     return before[passed] - overshoot
 
 
@@ -84,10 +88,9 @@ class Timeline:
     pools: tuple[Pool, ...] = ()
 
     def __post_init__(self) -> None:
-        for column in fields(self):
-            value = getattr(self, column.name)
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
+        for column in (self.starts_ps, self.ends_ps, self.kinds, self.streams, self.tags, self.after_ends, self.after):
+            column.flags.writeable = False
+        self.memory_events.flags.writeable = False
 
     def __len__(self) -> int:
         return len(self.starts_ps)
@@ -201,8 +204,9 @@ class Timeline:
 def _curve(pool: Pool, when: Integers, sizes: Integers) -> tuple[Integers, Integers]:
     when, sizes = np.concatenate([np.zeros(1, np.int64), when]), np.concatenate([np.array([pool.resident_bytes], np.int64), sizes])
     order = np.argsort(when, kind="stable")
-    times_ps, first = np.unique(when[order], return_index=True)
-    held = np.cumsum(np.add.reduceat(sizes[order], first))
+    when = when[order]
+    first = np.flatnonzero(np.concatenate([np.ones(1, np.bool_), when[1:] > when[:-1]]))
+    times_ps, held = when[first], np.cumsum(np.add.reduceat(sizes[order], first))
     if (held < 0).any():
         at = int(np.argmax(held < 0))
         raise BadInput(f"pool {pool.name!r}: at {times_ps[at]} ps {-held[at]} bytes more are given back than are held")

@@ -292,22 +292,22 @@ def test_without_torch_the_linear_model_stands_in(monkeypatch: pytest.MonkeyPatc
 
 
 def test_an_alternative_goes_into_both_machines() -> None:
-    both = assumptions.pair(LINEAR)
-    other = next(one for one in assumptions.alternatives(both) if one.path == "dpu.tasklets")
-    found = assumptions.changed(both, other, LINEAR)
-    changed = replace(LINEAR, dpu=replace(LINEAR.dpu, tasklets=other.alternative))
+    others = list(assumptions.alternatives(LINEAR))
+    other = next(one for one in others if one.name == "dpu.tasklets")
+    found = assumptions.speedup(LINEAR, (other,))
+    changed = replace(LINEAR, dpu=replace(LINEAR.dpu, tasklets=other.made.fields["dpu.tasklets"]))
     assert found == pytest.approx(assumptions.pair(changed).speedup)
-    paths = {one.path for one in assumptions.alternatives(both)}
+    paths = {one.name for one in others}
     assert {"transfers", "host.channels", "crossbar.levels", "agau.inputs", "dsc.hop_cycles", "cluster_size"} <= paths
 
 
 def test_other_batches_and_lanes_are_weighed() -> None:
-    found = {(one.path, one.alternative): assumptions.pair(RESNET18, one.dpu, one.batch) for one in assumptions.readings(RESNET18)}
+    found = {(one.name, one.alternative): assumptions.speedup(RESNET18, (one,)) for one in assumptions.readings(RESNET18)}
     assert {path for path, _ in found} == {"dpu.mac_lanes", "batch"}
-    speedups = [found["batch", size].speedup for size in assumptions.BATCHES]
+    speedups = [found["batch", size] for size in assumptions.BATCHES]
     assert speedups == sorted(speedups, reverse=True)  # an exchange costs the same, a step more
-    assert found["dpu.mac_lanes", 8].speedup < assumptions.pair(RESNET18).speedup < found["dpu.mac_lanes", 32].speedup
-    assert "dpu.number" in {one.path for one in assumptions.readings(LINEAR)}
+    assert found["dpu.mac_lanes", 8] < assumptions.pair(RESNET18).speedup < found["dpu.mac_lanes", 32]
+    assert "dpu.number" in {one.name for one in assumptions.readings(LINEAR)}
 
 
 def test_closed_form_is_close_enough_to_weigh_assumptions() -> None:

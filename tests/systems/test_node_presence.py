@@ -13,6 +13,7 @@ from tests.systems.test_node import CHAIN, DEEP, DESIGNS, DEVICE, SLOW, chain, c
 
 import trainyard as ty
 from trainyard import engine
+from trainyard.errors import BadInput
 from trainyard.ir import Step
 from trainyard.parts.memory_node import MemoryNode, Unit
 from trainyard.parts.topology import Place, Topology, Wire
@@ -162,8 +163,10 @@ def test_units_of_the_memory_nodes_count_everywhere(system: Any) -> None:
 def test_a_step_with_exchanges_of_its_own_has_the_samples_of_all_ranks() -> None:
     node = changed(DESIGNS["o"], parallel="data")
     own = one_device(node, CHAIN)
-    for parallel in ("data", "model", "mixed"):
-        assert ty.run(own, on=changed(node, parallel=parallel)).samples == CHAIN.batch
+    assert ty.run(own, on=node).samples == CHAIN.batch
+    for parallel in ("model", "mixed"):
+        with pytest.raises(BadInput, match="exchanges of its own parallelism"):
+            ty.run(own, on=changed(node, parallel=parallel))
 
 
 def test_tied_weights_are_reduced_once_and_every_time_step_of_a_recurrent_layer() -> None:

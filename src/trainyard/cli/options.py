@@ -29,7 +29,7 @@ World    = Annotated[int | None, typer.Option("--world", min=2, help="Ranks of t
 Batch    = Annotated[int | None, typer.Option(min=1, help="Batch size; the workload's own by default.")]
 Parallel = Annotated[str | None, typer.Option(help="How a system divides the work: data, model, mixed or pipeline.")]
 Dpus     = Annotated[int | None, typer.Option(min=1, help="Number of DPUs of a PIM system.")]
-Training = Annotated[str | None, typer.Option("--algorithm", help="What DPUs exchange and when: model-averaging(period=8).")]
+Training = Annotated[str | None, typer.Option("--algorithm", help="What workers exchange and when: model-averaging(period=8).")]
 Zeros    = Annotated[str | None, typer.Option("--masks", help="Zeros: a file of `record`, or sparsity(A=0.6,G=0.5,seed=1).")]
 MasksAt  = Annotated[int | None, typer.Option("--at", min=0, help="Training step of a masks file; its first by default.")]
 Forward  = Annotated[bool, typer.Option("--inference", help="The forward pass alone.")]
@@ -41,11 +41,12 @@ Top      = Annotated[int, typer.Option(min=1, help="Rows of the table.")]
 # fmt: on
 
 
-def require_pim(name: str, machine: object, dpus: int | None, algorithm: str | None) -> None:
-    """Only machines of DPUs take these two."""
+def require_fields(name: str, machine: object, dpus: int | None, algorithm: str | None) -> None:
+    """Only machines of several workers take these two."""
     for option, value, field in (("--dpus", dpus, "dpus"), ("--algorithm", algorithm, "algorithm")):
-        if value is not None and not (hasattr(machine, "dpus") and hasattr(machine, field)):
-            raise BadInput(f"{name} has no DPUs: {option} is of pim-opt, direct and machines made of them")
+        if value is not None and not hasattr(machine, field):
+            others = ", and of nodes such as mcdla-b" if field == "algorithm" else ""
+            raise BadInput(f"{name} has no {field}: {option} is of pim-opt and direct{others}")
 
 
 def changes(dpus: int | None, algorithm: str | None, settings: Sequence[str] | None) -> str:

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Literal
 
 from trainyard.errors import BadInput
-from trainyard.ir import Collective, Op, Role, Step, Update, Work
+from trainyard.ir import Collective, Copy, Op, Role, Step, Update, Work
 from trainyard.mapping.overlay import NEVER, Problem, Saved
 
 Moved = Literal["maps", "weights", "state", "all"]
@@ -133,7 +133,15 @@ class _Reader:
     def __init__(self, step: Step, works: Sequence[Work], moved: Moved) -> None:
         self.step = step
         self.position = {op: position for position, work in enumerate(works) for op in work.ops}
-        backward = [position for position, work in enumerate(works) if any(step.ops[op].phase.backward for op in work.ops)]
+        self.gathered = _gathered(step)
+        backward = [
+            position
+            for position, work in enumerate(works)
+            if any(
+                step.ops[op].phase.backward and not self.gathered.issuperset(map(step.base, step.ops[op].outputs))
+                for op in work.ops
+            )
+        ]
         self.end = len(works)
         self.turn = min(backward, default=self.end)
         self.writers: dict[int, list[int]] = {}
@@ -165,7 +173,7 @@ class _Reader:
     def entries(self, again_s: Again | None, products: bool) -> list[_Entry]:
         """What is saved, and what stands between it and its sources, in the order in which they are complete."""
         made = sorted((base for base in self.users if self.position[self.users[base][0]] < self.turn), key=self._complete)
-        saved = {base for base in made if self._needed(base) and not self._is_side_result(base)}
+        saved = {base for base in made if self._needed(base) and not self._is_side_result(base) and base not in self.gathered}
         stays = {base for base in made if self._needed(base)} - saved
         sources: dict[int, list[int]] = {}  # of what can be made again
         for base in made if again_s else ():
@@ -264,6 +272,23 @@ class _Reader:
             for position in away:
                 held[position] -= size
         return found
+
+
+def _gathered(step: Step) -> set[int]:
+    """Parameters from all devices' parts (ZeRO, FSDP2), and copies of them.
+
+    What is gathered ahead for backward, or kept for it, is no feature map; nor does backward begin where it is gathered.
+    """
+    parts = {base for base, one in enumerate(step.tensors) if one.role is Role.PARAMETER}
+    found: set[int] = set()
+    for op in step.ops:
+        read = {base for base in map(step.base, op.inputs) if step.tensors[base].elements}
+        left = {base for base in map(step.base, op.outputs) if not step.tensors[base].role.resident}
+        if isinstance(op.body, Collective) and read & parts or isinstance(op.body, Copy) and read & found:
+            found |= left
+        elif isinstance(op.body, Copy) and read and read <= parts:
+            parts |= left
+    return found
 
 
 def _repeatable(op: Op, products: bool) -> bool:

@@ -100,7 +100,7 @@ class _Sharding:
             for unit in gathers.get(index, ()):
                 self._gather(unit, clones)
             if not isinstance(op.body, Update):
-                self._refuse(op)
+                self._refuse(op, bucket)
                 self.ops.append(self._on_gathered(op, clones))
             else:
                 bucket = self._scatter(bucket)
@@ -146,9 +146,10 @@ class _Sharding:
             self._exchange("reduce_scatter", bases, bases, [self.shard[b] for b in bases], bucket[-1][1], Phase.GRAD_WEIGHT)
         return []
 
-    def _refuse(self, op: Op) -> None:
+    def _refuse(self, op: Op, bucket: list[tuple[int, Op]]) -> None:
+        """Sent or waiting in a bucket: nobody has all of the sum."""
         for base in map(self.step.base, op.inputs):
-            if base in self.shard:
+            if base in self.shard or any(base == waiting for waiting, _ in bucket):
                 raise NotModelled(
                     f"zero: {op.name or 'an op'} ({op.layer}) reads the whole gradient {self.step.tensors[base].name!r}, of which "
                     "a device has its part alone: write zero=0"

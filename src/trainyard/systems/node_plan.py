@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from trainyard.devices.mask_shards import notes_of, shards
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, Collective, DeviceCost, Masks, Role, Step, Work
 from trainyard.ir.book import Traffic
 from trainyard.ir.plan import Plan
@@ -37,6 +37,10 @@ def plan(node: Node, step: Step, masks: Masks | None) -> Plan:
         found = planned(node, step, captured.one_rank(step, node), masks)
         captured.enter_samples(found.book, step)
         return found
+    if node.zero and node.parallel != "data":
+        raise BadInput(f"zero={node.zero} shares out what data parallelism keeps everywhere: write parallel='data' or zero=0")
+    if node.zero and not isinstance(node.algorithm, Synchronous):
+        raise NotModelled(f"zero={node.zero} sums gradients in every step: write algorithm=synchronous(), or zero=0")
     if node.parallel == "pipeline":
         return pipeline_plan(node, step, masks)
     if not isinstance(node.algorithm, Synchronous):
@@ -57,8 +61,6 @@ def planned(node: Node, step: Step, mine: Step, masks: Masks | None) -> Plan:
 def one_device(node: Node, step: Step) -> Step:
     """The step of one device, its exchanges among its ops."""
     if node.zero:
-        if node.parallel != "data":
-            raise BadInput(f"zero={node.zero} shares out what data parallelism keeps everywhere: write parallel='data' or zero=0")
         return _zero(step, node.devices, node.zero, node.bucket_bytes, node.prefetch)
     if node.parallel == "data":
         return _data(step, node.devices, node.bucket_bytes, node.reduce)
@@ -123,12 +125,17 @@ class Planner:
     def blocks(self, work: Work) -> bool:
         """Where a capacity has to be held, an exchange of feature maps or their gradients has its place among the works.
 
-        Memory is counted by position: what an exchange takes and gives back must be taken and given back there.
+        Memory is counted by position: what an exchange takes and gives back must be taken and given back there; so gradients of
+        which a part is left (zero=2 and 3).
         """
         if self.node.overlay != "as_needed" or not self._exchange(work):
             return False
-        roles = {self.step.tensors[self.step.base(tensor)].role for tensor in self.step.ops[work.ops[0]].inputs}
-        return not roles <= {Role.PARAMETER_GRADIENT, Role.PARAMETER}
+        op = self.step.ops[work.ops[0]]
+        read = set(map(self.step.base, op.inputs))
+        roles = {self.step.tensors[base].role for base in read}
+        if not roles <= {Role.PARAMETER_GRADIENT, Role.PARAMETER}:
+            return True
+        return Role.PARAMETER not in roles and not read >= set(map(self.step.base, op.outputs))
 
     def sent(self, work: Work) -> Timing:
         """The exchange that a Work is."""

@@ -85,7 +85,8 @@ class PipelinePlanner:
         self.arrived: dict[tuple[bool, int, int], tuple[int, int]] = {}  # (back, microbatch, cut): first and last task
         self.sent_once: dict[tuple[int, int], tuple[int, int]] = {}  # (memory, device)
         self.summed: dict[int, int] = {}
-        ring = node.rings[0].devices if node.rings else node.topology.devices
+        ring = node.rings[0].devices if node.rings else ()
+        ring = ring if len(ring) == node.devices else node.topology.devices  # a cluster's rings are those of one node
         self.places = [[ring[replica * stages + rank] for rank in range(stages)] for replica in range(self.replicas)]
 
     def plan(self) -> Plan:

@@ -1,18 +1,22 @@
 """Messages between two devices of a node's graph: every shortest way, in lanes, shared fairly with whatever else crosses it.
 
 The first byte passes each wire's latency, and one message of the node's size at every place that hands it on; then the lanes' wires
-decide. Devices do not forward; where no way avoids them, they do.
+decide, each lane with as much as its slowest wire is fast. Devices forward where no other way avoids the host; the host is passed
+where the devices' own wires do not lead there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput
 from trainyard.ir.plan import Flow, Plan, TaskClass
+from trainyard.parts.rings import channels_of
 from trainyard.parts.topology import Arc, Topology, ways_of
+from trainyard.results import split
 from trainyard.systems.wires import LINK_JOULES_PER_BYTE, seconds
 
 if TYPE_CHECKING:
@@ -26,8 +30,10 @@ Pair = tuple[str, str]
 def lanes(topology: Topology, source: str, target: str) -> Lanes:
     """One lane for each wire of the source that begins a shortest way; beyond it, the arcs that fewest lanes took so far."""
     ways = ways_of(topology)
+    host = ways.keys() - set(channels_of(topology)[0])  # sockets, switches below them, dead ends
     devices = set(topology.devices)
-    hops = _hops(ways, target, source, devices) or _hops(ways, target, source, set())
+    closed = (host | devices, host, devices, set[str]())
+    hops = next(filter(None, (_hops(ways, target, source, places) for places in closed)), {})
     if not hops:
         raise BadInput(f"{topology.name or 'the topology'}: no wires lead from '{source}' to '{target}'")
 
@@ -46,6 +52,15 @@ def lanes(topology: Topology, source: str, target: str) -> Lanes:
     return tuple(found)
 
 
+@lru_cache(maxsize=1024)
+def shares(topology: Topology, source: str, target: str) -> tuple[float, ...]:
+    """Of a message, for each lane: what its slowest wire carries, a wire of several lanes being divided among them."""
+    found = lanes(topology, source, target)
+    taken = Counter(arc for lane in found for arc in lane)
+    rates = [min(topology.wires[arc[0]].bytes_per_s / taken[arc] for arc in lane) for lane in found]
+    return tuple(rate / sum(rates) for rate in rates)
+
+
 def _hops(ways: dict[str, dict[str, list[Arc]]], start: str, goal: str, closed: set[str]) -> dict[str, int]:
     """Hops to `start` from all places on the way to `goal`, not through `closed` ones; empty where there is no way."""
     hops, frontier = {start: 0}, [start]
@@ -53,7 +68,7 @@ def _hops(ways: dict[str, dict[str, list[Arc]]], start: str, goal: str, closed: 
         reached = [there for here in frontier if here == start or here not in closed for there in ways[here] if there not in hops]
         hops.update(dict.fromkeys(reached, hops[frontier[0]] + 1))
         frontier = list(dict.fromkeys(reached))
-    return hops if goal in hops else {}
+    return {place: count for place, count in hops.items() if place in (start, goal) or place not in closed} if goal in hops else {}
 
 
 class Sends:
@@ -75,22 +90,15 @@ class Sends:
         ready = self.plan.task(stream, seconds(delay), after=sorted(set(after)), kind=kind, tag=tag)
         flows: list[Flow] = []
         for pair in pairs:
-            ways = lanes(self.topology, *pair)
-            for number, lane in enumerate(ways):
-                part = size_bytes // len(ways) + (number < size_bytes % len(ways))
-                if part:
-                    flows.append(([self._link(arc) for arc in lane], part))
+            flows += [([self._link(arc) for arc in lane], part) for lane, part in self._parts(pair, size_bytes) if part]
         return ready, self.plan.transfer(flows, after=[ready], stream=stream, kind=kind, tag=tag) if flows else ready
 
     def carried(self, pairs: Sequence[Pair], size_bytes: int) -> int:
         """Bytes over all wires; those of different lanes may have different ways to go."""
-        total = 0
-        for pair in pairs:
-            ways = lanes(self.topology, *pair)
-            total += sum(
-                len(lane) * (size_bytes // len(ways) + (number < size_bytes % len(ways))) for number, lane in enumerate(ways)
-            )
-        return total
+        return sum(len(lane) * part for pair in pairs for lane, part in self._parts(pair, size_bytes))
+
+    def _parts(self, pair: Pair, size_bytes: int) -> Iterator[tuple[tuple[Arc, ...], int]]:
+        return zip(lanes(self.topology, *pair), split(size_bytes, shares(self.topology, *pair)), strict=True)
 
     def row(self, name: str, layer: str, phase: str, carried: int) -> int:
         """Books a kind of message: the tag of its tasks."""

@@ -17,6 +17,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.errors import TrainyardError
 from trainyard.ir import Step
 from trainyard.ir.plan import TaskClass
 from trainyard.papers.mcdla.printed import harmonic
@@ -172,13 +173,20 @@ def ahead(wanted: Iterable[Asked]) -> None:
     groups.sort(key=lambda group: -len(group) * len(_step(group[0].network, group[0].batch)))  # the longest first
     try:
         for group, found in zip(groups, pool.map(several, groups), strict=True):
-            _kept().update(zip(group, found, strict=True))
+            _kept().update((one, made) for one, made in zip(group, found, strict=True) if made is not None)
     except BrokenProcessPool:  # one was killed: each run is then made where it is asked for
         return
 
 
-def several(wanted: Sequence[Asked]) -> list[Ran]:
-    return [*map(of, wanted)]
+def several(wanted: Sequence[Asked]) -> list[Ran | None]:
+    """None where a node refuses: whoever asks for it is told why."""
+    found: list[Ran | None] = []
+    for one in wanted:
+        try:
+            found.append(of(one))
+        except TrainyardError:
+            found.append(None)
+    return found
 
 
 # ---- figures of all networks
