@@ -45,8 +45,10 @@ PAGES := zoo tensordash sigma igo mcdla direct stacking parallelism
 pages: $(STAMP)
 	$(BIN)/trainyard reproduce > /dev/null
 	$(foreach page,$(PAGES),$(BIN)/python scripts/$(page)_page.py &&) true
+	$(BIN)/python scripts/paper_figures.py
 	$(BIN)/python scripts/manual_pages.py
-	TRAINYARD_SCREENSHOTS=docs/images TRAINYARD_BROWSER=required $(BIN)/python -m pytest tests/web -m browser
+	$(BIN)/python scripts/speed_page.py
+	TRAINYARD_SCREENSHOTS=docs/images TRAINYARD_BROWSER=required $(BIN)/python -m pytest tests/web/test_browser_pictures.py
 
 clean:
 	rm -rf $(VENV) .numba_cache .mypy_cache .ruff_cache .pytest_cache out site

@@ -6,7 +6,9 @@
     trainyard run examples/fsdp_tp.py:both            --on mcdla-b
 
 Each function makes its process group as a script does under torchrun, but torch's fake one: this process is rank 0 of WORLD and
-the exchanges that it starts are written down, not done. The batch is that of one rank.
+the exchanges that it starts are written down, not done. The batch is that of one rank. For another number of ranks:
+
+    trainyard run examples/fsdp_tp.py:sharded --world 4 --on "dc-dla(devices=4)"
 """
 
 from __future__ import annotations
@@ -49,8 +51,8 @@ def data_parallel(batch: int = 4) -> Built:
 
 
 def sharded(batch: int = 4) -> Built:
-    """Every rank has an eighth of every parameter; blocks are gathered when they are used."""
-    mesh = ranks(WORLD)
+    """Every rank has its part of every parameter; blocks are gathered when they are used."""
+    mesh = ranks(1)
     model = network()
     for block in model:
         fully_shard(block, mesh=mesh)
@@ -58,23 +60,26 @@ def sharded(batch: int = 4) -> Built:
 
 
 def tensor_parallel(batch: int = 4) -> Built:
-    """Every rank has an eighth of the features between `up` and `down`; two all-reduces a block, one forward, one backward."""
-    return training(split(network(), ranks(WORLD)), batch)
+    """Every rank has its part of the features between `up` and `down`; two all-reduces a block, one forward, one backward."""
+    return training(split(network(), ranks(1)), batch)
 
 
 def both(batch: int = 4) -> Built:
-    """Four ranks share a block's features, two such groups share the parameters: a 2 x 4 mesh."""
-    mesh = ranks(2, WORLD // 2)
+    """Half of the ranks share a block's features, both halves share the parameters: of eight, a 2 x 4 mesh."""
+    mesh = ranks(2)
     model = split(network(), mesh["tensor"])
     for block in model:
         fully_shard(block, mesh=mesh["data"])
     return training(fully_shard(model, mesh=mesh["data"]), batch)
 
 
-def ranks(*shape: int) -> DeviceMesh | None:
+def ranks(groups: int = 0) -> DeviceMesh | None:
+    """The process group that there is (`--world`), else one of WORLD; as a mesh of so many groups, or as it is."""
     if not dist.is_initialized():
         dist.init_process_group("fake", rank=0, world_size=WORLD)
-    return init_device_mesh("cpu", shape, mesh_dim_names=("data", "tensor")[-len(shape) :]) if shape else None
+    if groups < 2:
+        return init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tensor",)) if groups else None
+    return init_device_mesh("cpu", (groups, dist.get_world_size() // groups), mesh_dim_names=("data", "tensor"))
 
 
 def split(model: nn.Sequential, mesh: DeviceMesh | None) -> nn.Sequential:

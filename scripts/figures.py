@@ -36,6 +36,8 @@ def svg(figure: Any) -> str:
     """A plotly figure, or its JSON as a mapping, as the text of an SVG."""
     given: Given = figure if isinstance(figure, Mapping) else figure.to_plotly_json()
     layout = given["layout"]
+    if strange := {trace["type"] for trace in given["data"]} - {"bar", "scatter"}:
+        raise SystemExit(f"scripts/figures.py draws bars and lines, not {', '.join(sorted(strange))}")
     rows = list(dict.fromkeys(trace.get("xaxis", "x") for trace in given["data"]))
     with mpl.rc_context(STYLE):
         lying = any(trace.get("orientation") == "h" for trace in given["data"])
@@ -68,9 +70,6 @@ def _panel(axes: Axes, traces: Sequence[Given], layout: Given, number: str, plac
     if panels > 1 and len(titles) >= panels:
         axes.set_title(text_of(titles[place]), loc="left")
     bars = [trace for trace in traces if trace["type"] == "bar"]
-    strange = {trace["type"] for trace in traces} - {"bar", "scatter"}
-    if strange:
-        raise SystemExit(f"scripts/figures.py draws bars and lines, not {', '.join(sorted(strange))}")
     if any(bar.get("orientation") == "h" for bar in bars):
         _lying(axes, bars)
     else:

@@ -142,6 +142,7 @@ def test_what_a_machine_refuses_is_told_and_never_paired() -> None:
         ({"kinds": ("guess",)}, BadInput, "neither assumption nor parameter"),
         ({"factor": 1.0}, BadInput, "above 1"),
         ({"factor": float("nan")}, BadInput, "above 1"),
+        ({"factor": float("inf")}, BadInput, "above 1"),
     ],
 )
 def test_bad_input_is_told(options: dict[str, Any], error: type[Exception], said: str) -> None:

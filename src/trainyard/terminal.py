@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from threading import Timer
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trainyard.units import show, unit_of_field
-
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -156,12 +154,13 @@ def _table_of_worths(worths: Sequence[Worth], metric: str) -> None:
     from rich.text import Text
 
     from trainyard.report.lines import value_text
+    from trainyard.report.tornado import number_text
 
-    unit = unit_of_field(metric) or ""
     table = table_of("change", "value", "alternative", "before", "after", "worth")
     for worth in worths:
         value, alternative = (value_text(worth.name, given) for given in (worth.value, worth.alternative))
-        texts = (worth.name, value, alternative, show(worth.before, unit), show(worth.after, unit), f"{100 * worth.change:+.1f} %")
+        before, after = number_text(worth.before, metric), number_text(worth.after, metric)
+        texts = (worth.name, value, alternative, before, after, f"{100 * worth.change:+.1f} %")
         table.add_row(*map(Text, texts))
     Console().print(table)
 

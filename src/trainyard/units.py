@@ -91,14 +91,14 @@ def _scale(text: str, unit: str) -> float | None:
 
 
 def unit_of_field(field: str) -> str | None:
-    """The base unit that a field's name ends in, or None.
+    """The base unit that a field's name ends in, or None; a rate of things that have none, such as samples, is no time.
 
-    >>> unit_of_field("dram_bytes_per_s"), unit_of_field("rows")
-    ('B/s', None)
+    >>> unit_of_field("dram_bytes_per_s"), unit_of_field("rows"), unit_of_field("samples_per_s")
+    ('B/s', None, None)
     """
     for ending in sorted(FIELD_UNITS, key=len, reverse=True):
         if field.endswith(ending):
-            return FIELD_UNITS[ending]
+            return None if ending == "_s" and field.endswith("_per_s") else FIELD_UNITS[ending]
     return None
 
 

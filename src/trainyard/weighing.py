@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import combinations
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, overload
 
 from trainyard.errors import BadInput, TrainyardError
@@ -196,7 +197,7 @@ def of_machine(
     """The changes of one machine, measured by running the step again. Nothing is run for what cannot change the metric."""
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise BadInput(f"kinds: {unknown[0]!r} is neither assumption nor parameter")
-    if not factor > 1.0:
+    if not 1.0 < factor < inf:
         raise BadInput(f"factor: parameters are divided and multiplied by a number above 1, got {factor!r}")
     result = run(workload, on, **options)
     rerun, before = result.rerun, metric_of(result, metric)

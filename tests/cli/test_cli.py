@@ -237,6 +237,8 @@ def test_a_failing_experiment_is_exit_code_1(trainyard: Run, monkeypatch: pytest
         (["run", "{net}", "--on", "npu", "--set", "clock=1 GHz", "--set", "clock=2 GHz"], "given twice"),
         (["run", "{net}", "--on", "npu", "--parallel", "dataa"], "did you mean 'data'"),
         (["run", "{net}", "--on", "npu", "--dpus", "4"], "dpus"),
+        (["run", "{net}", "--on", "npu", "--parallel", "data"], "--parallel is of nodes"),
+        (["run", "{net}", "--on", "direct", "--parallel", "data"], "exchange is --algorithm"),
         (["run", "{net}", "--on", "npu", "--by", "layers"], "did you mean 'layer'"),
         (["run", "{net}", "--on", "npu", "--masks", "none.safetensors"], "none.safetensors"),
         (["run", "{net}", "--on", "npu", "--json", "no/such/folder.json"], "cannot write"),

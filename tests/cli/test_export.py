@@ -7,6 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import trainyard as ty
 from trainyard.cli.export import FORMATS, export
 from trainyard.errors import BadInput, TrainyardError, UnknownName
 from trainyard.ir import Phase
@@ -66,6 +67,7 @@ def test_the_forward_pass_alone(net: str, tmp_path: Path) -> None:
         (("--to", "ramulator", "--on", "mcdla-b", "-o", "x"), "traces one accelerator"),
         (("--to", "ramulator", "--on", "npu", "-o", "x", "--lines", "3"), "the limit is 3"),
         (("--to", "scalesim", "-o", "no/such/x.csv"), "cannot write"),
+        (("--to", "timeloop", "-o", "x", "--phase", "loss"), "has no product of phase 'loss'"),
     ],
 )
 def test_what_is_refused(net: str, arguments: tuple[str, ...], says: str) -> None:
@@ -73,4 +75,15 @@ def test_what_is_refused(net: str, arguments: tuple[str, ...], says: str) -> Non
         run(net, *arguments)
     with pytest.raises(UnknownName, match="did you mean 'chakra'"):
         run(net, "--to", "chakar", "-o", "x")
+    with pytest.raises(UnknownName, match=r"unknown layer 'fc9'.*did you mean 'fc"):
+        run(net, "--to", "timeloop", "-o", "x", "--layer", "fc9")
     assert set(FORMATS) == {"step", "scalesim", "timeloop", "chakra", "ramulator"}
+
+
+def test_the_page_reads_a_trace_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "formats.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    run("alexnet", *"--on mcdla-b --batch 512 --parallel data --to chakra -o alexnet".split())
+    capsys.readouterr()
+    exec(next(block for block in page.split("```python\n")[1:] if "read_trace" in block).split("```")[0], {})
+    assert int(capsys.readouterr().out) == round(ty.run("alexnet", "mcdla-b", batch=512, parallel="data").time_s * 1e12)

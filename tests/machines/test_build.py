@@ -304,3 +304,17 @@ def test_a_number_that_misses_its_unit_is_refused(text: str, write: str) -> None
         machine(text)
     assert machine("npu(dram=75e9)") == machine("npu(dram=75 GB/s)")
     assert machine("npu(dram_bytes_per_s=75)").dram_bytes_per_s == 75
+
+
+def test_a_table_of_which_nothing_is_given_yet_takes_keys() -> None:
+    built = machine("npu(precision.activation=fp8,precision.parameter=bf16)")
+    assert dict(built.precision) == {"activation": "fp8", "parameter": "bf16"}
+    assert with_overrides(built, {"precision.activation": "bf16"}).precision["activation"] == "bf16"
+    with pytest.raises(UnknownName, match="unknown role 'activations'"):
+        machine("npu(precision.activations=fp8)")
+
+
+def test_a_pipeline_is_a_part_by_name() -> None:
+    built = machine("mcdla-b(parallel=pipeline,pipeline=pipeline(stages=4,schedule=gpipe))")
+    assert (built.pipeline.stages, built.pipeline.schedule) == (4, "gpipe")
+    assert built == machine("mcdla-b(parallel=pipeline,pipeline.stages=4,pipeline.schedule=gpipe)")

@@ -392,6 +392,25 @@ def test_several_products_are_as_many_times_one(case, order, policy, count):
     assert many.bytes == {key: count * moved for key, moved in one.bytes.items()}
 
 
+@pytest.mark.probe
+def test_more_tiles_than_are_walked_are_refused(monkeypatch):
+    monkeypatch.setattr("trainyard.mapping.gradient_order.MOST_TILES", 24)
+    traffic(MatMul(2, 3, 4), tile=(1, 1, 1), capacity_bytes=8, element_bytes=1, order="interleaved", policy="lru")
+    with pytest.raises(BadInput, match=r"5 x 5 x 1 tiles .* give larger tiles"):
+        traffic(MatMul(5, 5, 1), tile=(1, 1, 1), capacity_bytes=8, element_bytes=1, order="interleaved", policy="lru")
+
+
+@given(order=st.sampled_from(ORDERS), sides=st.tuples(*[st.integers(1, 6)] * 3))
+def test_a_stream_that_is_not_kept_is_the_same(order, sides):
+    from trainyard.mapping import gradient_order
+
+    asked = {"tile": (2, 1, 2), "capacity_bytes": 40, "element_bytes": 1, "order": order, "policy": "lru"}
+    kept = traffic(MatMul(*sides), **asked)
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(gradient_order, "REMEMBERED_TILES", 0)
+        assert traffic(MatMul(*sides), **asked) == kept
+
+
 @pytest.mark.parametrize(
     ("changed", "error", "said"),
     [

@@ -12,7 +12,7 @@ from tests.mapping.test_parallel_execution import given_values, network
 
 import trainyard as ty
 from trainyard.errors import BadInput, NotModelled, UnknownName
-from trainyard.ir import Collective, Op, Phase, Reduction, Role, TensorSpec, Update
+from trainyard.ir import Collective, ElementWise, Op, Phase, Reduction, Role, TensorSpec, Update
 from trainyard.mapping import parallel
 from trainyard.mapping.zero import STAGES, model_states, sharded, states_of
 from trainyard.mapping.zero_execution import start
@@ -149,6 +149,17 @@ def test_refusals_say_what_to_write():
     clipped = replace(whole, ops=(*whole.ops[:first], norm, *whole.ops[first:]))
     with pytest.raises(NotModelled, match="reads the whole gradient"):
         sharded(clipped, 2, 1)
+    with pytest.raises(NotModelled, match="reads the whole gradient"):  # which waits in a bucket
+        sharded(clipped, 2, 1, bucket_bytes=10**9)
+    smaller = Op(body=ElementWise("mul", 10), name="mul_", phase=Phase.UPDATE, inputs=(gradient,), outputs=(gradient,))
+    in_place = replace(clipped, ops=(*whole.ops[:first], norm, smaller, *whole.ops[first:]))
+    with pytest.raises(NotModelled, match="reads the whole gradient"):  # which is complete before it is clipped
+        sharded(in_place, 2, 1)
+    summed = parallel.data(in_place, 2).ops
+    (place,) = (n for n, op in enumerate(summed) if isinstance(op.body, Collective) and gradient in op.inputs)
+    assert place < next(n for n, op in enumerate(summed) if op.name == "norm")
+    with pytest.raises(NotModelled, match="write algorithm=synchronous"):
+        ty.run("alexnet", "dc-dla(zero=1,algorithm=model-averaging)", batch=64)
 
 
 def test_on_a_node_less_memory_and_the_same_arithmetic():
@@ -158,3 +169,41 @@ def test_on_a_node_less_memory_and_the_same_arithmetic():
     assert len({int(sum(one.columns.macs)) for one in found.values()}) == 1
     slow = [ty.run("alexnet", f"dc-dla(overlay=off,zero=3,link={rate} GB/s)", batch=64).time_s for rate in (5, 25, 100)]
     assert slow == sorted(slow, reverse=True)
+
+
+def test_gathered_parameters_are_not_paged():
+    """What is gathered ahead for backward is no feature map: the same maps leave the device whatever is gathered when."""
+    found = [ty.run("alexnet", f"mcdla-b({said})", batch=64) for said in ("zero=0", "zero=3,prefetch=0", "zero=3,prefetch=2")]
+    assert len({one.peak_memory_bytes["remote memory"] for one in found}) == 1
+    assert len({one.traffic_bytes["remote memory"] for one in found}) == 1
+
+
+@pytest.mark.probe
+@pytest.mark.parametrize(("stage", "fits"), [(2, 461_000_000), (3, 295_000_000)])
+def test_a_capacity_is_held(stage, fits):
+    """Gradients leave when their parts have been sent, not before: the device waits for it."""
+    said = f"mcdla-b(zero={stage},overlay=as_needed,capacity="
+    assert ty.run("alexnet", f"{said}{fits} B)", batch=64).peak_memory_bytes["device memory"] <= fits
+    with pytest.raises(BadInput, match="nothing fits"):
+        ty.run("alexnet", f"{said}{fits - 1_000_000} B)", batch=64)
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_gathers_run_so_many_uses_ahead(ahead):
+    """Between a gather and its use lie the uses of so many gathers before it (less at the start)."""
+    one = sharded(trained(4, (15, 14, 13, 12), "SGD"), 2, 3, prefetch=ahead)
+    gathers = [n for n, op in enumerate(one.ops) if isinstance(op.body, Collective) and op.body.kind == "all_gather"]
+    use = {
+        gather: next(n for n, op in enumerate(one.ops) if one.ops[gather].outputs[0] in map(one.base, op.inputs))
+        for gather in gathers
+    }
+    uses = sorted(set(use.values()))
+    for gather in gathers:
+        assert sum(gather < other < use[gather] for other in uses) == min(ahead, uses.index(use[gather]))
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_device_updates_its_part_alone(stage):
+    whole = trained(4, (15, 14, 13), "Adam")
+    elements = [[op.body.elements for op in step.ops if isinstance(op.body, Update)] for step in (whole, sharded(whole, 4, stage))]
+    assert elements[1] == [-(-count // 4) for count in elements[0]]

@@ -131,3 +131,17 @@ def test_the_digest_sees_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     (tmp_path / "new.pyc").write_text("compiled")
     digests.add(files.source_digest.__wrapped__())
     assert len(digests) == 3
+
+
+def test_one_altered_number_and_nothing_of_it_counts(tmp_path: Path) -> None:
+    path = tmp_path / "notes.json"
+    notebook = Notebook(path)
+    notebook.keep("a", Measured(value=1.5))
+    notebook.keep("b", Measured(value=(2.5, 3.5)))
+    notebook.save()
+    text = path.read_text()
+    assert Notebook(path).measured("b") is not None
+    for old, new in (("1.5", "1.6"), ("3.5", '"x"'), ("digest", "digits")):
+        path.write_text(text.replace(old, new))
+        assert Notebook(path).measured("a") is None
+        assert Notebook(path).measured("b") is None

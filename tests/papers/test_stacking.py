@@ -69,7 +69,7 @@ def test_all_24_machines_are_equal_but_for_the_ideas() -> None:
 
 @pytest.mark.parametrize("change", [
     {"array": Systolic(rows=64, columns=128)}, {"dram_bytes_per_s": 151e9}, {"scratchpad_bytes": 2**20}, {"clock_hz": 2e9},
-    {"precision": "bf16"}, {"technology_nm": 7}, {"vector_lanes": 128}, {"dram_kind": "ddr4"}, {"reuse": "farthest"},
+    {"precision": "bf16"}, {"technology_nm": 7}, {"vector_lanes": 128}, {"dram_kind": "ddr4"}, {"reuse": "farthest"}, {"parts": 3},
 ])  # fmt: skip
 def test_a_device_that_differs_is_refused(change: dict[str, Any]) -> None:
     plain = machine(Combination())
@@ -78,7 +78,9 @@ def test_a_device_that_differs_is_refused(change: dict[str, Any]) -> None:
         require_equal([plain, other])
 
 
-@pytest.mark.parametrize("change", [{"devices": 4}, {"link_bytes_per_s": 50e9}, {"overlay": "off"}, {"bucket_bytes": 1}])
+@pytest.mark.parametrize(
+    "change", [{"devices": 4}, {"link_bytes_per_s": 50e9}, {"overlay": "off"}, {"bucket_bytes": 1}, {"zero": 1}]
+)
 def test_a_node_that_differs_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=f"equal but for the ideas: {next(iter(change))}"):
         require_equal([machine(Combination()), replace(machine(Combination()), **change)])

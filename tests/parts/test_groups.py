@@ -157,3 +157,14 @@ def test_an_all_to_all_goes_to_everybody() -> None:
     found = group_timing("all_to_all", size, ring_of(4), rings(ring_of(4)), range(4), message_bytes=64)
     assert found.time_s == pytest.approx(16 / 8 * size / 4 / RATE, rel=0.01)
     assert Ways(ring_of(4)).taken("D0", "D1") == ((0, 0),)
+
+
+def test_the_slowest_group_decides() -> None:
+    """Two pairs of devices behind switches of their own, of which the first or the second has slow wires."""
+
+    def seconds(*rates: float) -> float:
+        places = [Place(name=f"D{n}", kind="device") for n in range(4)] + [Place(name=f"X{n}", kind="switch") for n in range(2)]
+        wires = [Wire(a=f"D{n}", b=f"X{n // 2}", bytes_per_s=rates[n // 2]) for n in range(4)]
+        return group_timing("all_gather", 8_000_000, Topology(places=tuple(places), wires=tuple(wires)), (), (0, 1)).time_s
+
+    assert seconds(1e9, 4e9) == seconds(4e9, 1e9) == seconds(1e9, 1e9) > 3 * seconds(4e9, 4e9)

@@ -27,9 +27,9 @@ machine = "npu"
 objectives = { time_s = "min", energy_j = "min" }
 [axes]
 "array.rows" = { from = 8, to = 128, step = 8 }
-dram = { from = "50 GB/s", to = "200 GB/s", steps = 12, scale = "log" }
+dram = { from = "50 GB/s", to = "200 GB/s", steps = 6, scale = "log" }
 """
-POINTS = 16 * 12
+POINTS = 16 * 6
 PROGRAM = (
     "import sys; from trainyard.sweep import running; running.APPEND_S = 0.03; from trainyard import cli; sys.exit(cli.main())"
 )
@@ -153,6 +153,12 @@ def test_what_the_command_says_and_writes(trainyard: Callable[..., tuple[int, st
     said = json.loads(out)
     assert (said["computed"], said["reused"], said["failed"]) == (0, 12, 0)
     assert {record["key"] for record in said["front"]} <= Store(store).keys()
+
+
+def test_the_size_of_a_search(trainyard: Callable[..., tuple[int, str, str]], study_file: Path, tmp_path: Path) -> None:
+    study_file.write_text(f"{study_file.read_text()}[search]\ntrials = 30\n")
+    _, out, _ = trainyard("sweep", study_file, "--dry-run", "--json", "-")
+    assert json.loads(out) == {"trials": 30, "workloads": 1, "store": str(tmp_path / "small.sweep")}
 
 
 def test_errors_are_one_line(trainyard: Callable[..., tuple[int, str, str]], study_file: Path, tmp_path: Path) -> None:

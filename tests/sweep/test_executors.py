@@ -3,8 +3,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from trainyard.sweep.executors import Inline, LocalProcesses
 from trainyard.sweep.points import Materials
 from trainyard.sweep.records import Record
 from trainyard.sweep.store import Disk, Store
-from trainyard.sweep.study import Study
+from trainyard.sweep.study import Point, Study
 
 DEADLY = """
 import os, signal
@@ -195,3 +196,20 @@ def test_the_room_is_the_function(study_file: Path) -> None:
     assert summary.store == study_file.with_suffix(".sweep")
     with pytest.raises(BadInput, match="the executor has its own"):
         running.sweep(study_file, executor=Inline(), workers=2)
+
+
+class Breaking(Inline):
+    """Interrupted after three points, and its end goes wrong."""
+
+    def map(self, points: Iterable[Point], materials: Materials) -> Iterator[Record]:
+        yield from islice(Inline.map(self, points, materials), 3)
+        raise KeyboardInterrupt
+
+    def close(self) -> None:
+        raise RuntimeError("no end")
+
+
+def test_what_is_done_is_safe_before_an_executor_ends(study: Study, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="no end"):
+        running.sweep(study, tmp_path / "s", Breaking())
+    assert len(Store(tmp_path / "s")) == 3

@@ -72,6 +72,9 @@ def test_a_point_that_kills_its_process_is_recorded_and_the_others_are_run(addre
     materials = Killing(plain.steps, plain.masks, plain.machines, plain.plain, plain.kept, plain.code)
     executor = Cluster(address)
     try:
+        begun = executor.map(plain.keyed(study.points()), plain)
+        assert not next(begun).failed
+        begun.close()  # type: ignore[attr-defined]  # as Ctrl-C does: what is in flight is not answered into the next
         records = list(executor.map(plain.keyed(study.points()), materials))
     finally:
         executor.close()

@@ -116,6 +116,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"axes": {"array": ["tensordsh"]}, "tie": {}}, "did you mean 'tensordash'"),
     ({"axes": {"array.rows": [0]}, "tie": {}}, "study: axes.array.rows"),
     ({"axes": {"batch": ["8"]}, "tie": {}}, "study: axes.batch: expected a whole number"),
+    ({"axes": {"bach": [8]}, "tie": {}}, "study: axes.bach: the machine has no such field: did you mean 'batch'?"),
+    ({"axes": {"dram": {"from": "1 GB/s", "to": "2 GB/s", "stps": 2}}, "tie": {}}, "study: axes.dram: did you mean 'steps'?"),
     ({"axes": {"machine": ["npu"]}, "tie": {}}, "machine is given outside the axes too"),
     ({"tie": {"array.columns": "array.row"}}, "did you mean 'array.rows'"),
     ({"axes": {"array.rows": [1, 2], "array.columns": [1, 2, 3]}}, "3 values cannot move with the 2 of array.rows"),
@@ -200,3 +202,27 @@ def test_any_text_is_a_study_or_an_error_in_words(tmp_path_factory: pytest.TempP
     except TrainyardError as error:
         problem = str(error)
     assert not problem or str(path) in problem
+
+
+def test_paths_whose_quotes_were_left_out(table: dict[str, Any]) -> None:
+    """TOML makes tables of them."""
+    quoted = Study.from_table(table)
+    table["axes"] = {"array": {"rows": [32, 64]}, **{name: axis for name, axis in table["axes"].items() if name != "array.rows"}}
+    table["tie"] = {"array": {"columns": "array.rows"}}
+    assert list(Study.from_table(table).points()) == list(quoted.points())
+
+
+def test_machine_files_lie_beside_the_study_wherever_they_are_named(tmp_path: Path) -> None:
+    (tmp_path / "my (odd), file.toml").write_text('base = "npu"\nclock = "800 MHz"\n')
+    (tmp_path / "array.toml").write_text('type = "systolic"\nrows = 16\ncolumns = 16\n')
+    table = {"name": "files", "workloads": ["linear"], "axes": {"dram": ["50 GB/s"]}}
+    (whole,) = Study.from_table({**table, "machine": "my (odd), file.toml"}, folder=tmp_path).machines.values()
+    assert whole.clock_hz == 8e8
+    (inner,) = Study.from_table({**table, "machine": "npu(clock=1 GHz, array=array.toml)"}, folder=tmp_path).machines.values()
+    assert (inner.clock_hz, inner.array.rows) == (1e9, 16)
+
+
+def test_a_training_step_of_masks_that_are_not_there(table: dict[str, Any]) -> None:
+    table["workloads"] = [{"model": "linear", "at": 3}]
+    with pytest.raises(TrainyardError, match="none are given: add masks"):
+        Materials.of(Study.from_table(table))

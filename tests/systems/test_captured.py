@@ -208,3 +208,19 @@ def test_gathers_hide_behind_compute() -> None:
     step = gathered(4)
     in_order = sum(ty.run(step, node).by_class[kind].busy_s for kind in ("compute", "synchronisation"))
     assert ty.run(step, node).time_s < in_order
+
+
+def test_parameters_kept_for_backward_are_no_feature_maps() -> None:
+    """`reshard_after_forward=False`: what was gathered stays, an overlay does not take it for something that forward made."""
+    whole = gathered(2)
+    x, weight = 5, 9  # the first layer's result and the second one's weight
+    tensors = (*whole.tensors, TensorSpec((8, 8), role=Role.GRADIENT), TensorSpec((8, 8), role=Role.PARAMETER_GRADIENT))
+    tensors = (*tensors, TensorSpec((8, 8), role=Role.GRADIENT))
+    back = [
+        Op(body=MatMul(8, 8, 8), name="mm", layer="1", phase=Phase.GRAD_INPUT, inputs=(10, weight), outputs=(11,)),
+        Op(body=MatMul(8, 8, 8), name="mm", layer="1", phase=Phase.GRAD_WEIGHT, inputs=(x, 10), outputs=(12,)),
+        Op(body=MatMul(8, 8, 8), name="mm", layer="0", phase=Phase.GRAD_INPUT, inputs=(11, 4), outputs=(13,)),
+    ]
+    step = replace(whole, ops=(*whole.ops, *back), tensors=tensors)
+    paged = ty.run(step, replace(NODE, overlay="all", recompute="none")).peak_memory_bytes["remote memory"]
+    assert paged == tensors[x].bytes  # the last result is read again at once

@@ -124,6 +124,20 @@ def test_a_cluster_of_devices_reduces_in_every_step_and_all_exchange_at_the_end(
         run(NODE, algorithm=Direct(3), cluster_size=4)
 
 
+@pytest.mark.parametrize("name", ["dc", "hc"])
+def test_pairs_of_devices_exchange_over_links_and_not_through_the_host(name: str) -> None:
+    """A PCIe switch, cut off its socket, is no switch of a cluster's; the slowest pairs have one wire each."""
+    node = DESIGNS[name]
+    found, graph = node.among("all_reduce", 8_000_000, 2), node.topology
+    assert found.flows
+    for path, _ in found.flows:
+        for wire, _ in path:
+            assert {graph.wires[wire].a, graph.wires[wire].b} <= set(graph.devices)
+    assert found.time_s >= 8_000_000 / node.link_bytes_per_s
+    with pytest.raises(BadInput, match="does not join through switches"):
+        replace(node, collectives="tree").among("all_reduce", 8_000_000, 2)
+
+
 @pytest.mark.parametrize(
     "node",
     [

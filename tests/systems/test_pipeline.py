@@ -14,13 +14,14 @@ from trainyard import engine
 from trainyard.arrays import Systolic
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput, NotModelled
-from trainyard.ir import ElementWise, MatMul, Op, Phase, Role, Step, TensorSpec, Update
+from trainyard.ir import ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec, Update
+from trainyard.ir.plan import Plan
 from trainyard.mapping.algorithms import ModelAveraging
 from trainyard.mapping.pipeline import Pipeline, in_flight, turns
 from trainyard.parts.topology import Place, Topology, Wire
 from trainyard.systems.node import Wired
 from trainyard.systems.pipeline import PipelinePlanner
-from trainyard.systems.sends import lanes
+from trainyard.systems.sends import Sends, lanes, shares
 
 DEVICE = Accelerator(array=Systolic(rows=8, columns=8), scratchpad="64 KiB", dram="8 GB/s", clock="1 GHz")
 EQUAL = chain((32,) * 9, 32)
@@ -237,6 +238,8 @@ def test_what_does_not_divide_or_is_not_modelled_is_refused():
         ty.run(EQUAL, node(4, microbatches=7))
     with pytest.raises(NotModelled, match="once a batch"):
         ty.run(EQUAL, replace(node(4), algorithm=ModelAveraging(period=2)))
+    with pytest.raises(BadInput, match=r"zero=2 .* write parallel='data'"):
+        ty.run(EQUAL, replace(node(4), zero=2))
 
 
 @pytest.mark.parametrize("machine", ["mcdla-b", "dc-dla", "hc-dla"])
@@ -244,3 +247,100 @@ def test_a_named_node_runs_a_pipeline_by_its_text(machine):
     found = ty.run("alexnet", f"{machine}(parallel=pipeline,pipeline.stages=4,pipeline.microbatches=4)", batch=64)
     assert any("4 microbatches of 8 through 4 stages, 2 replicas" in note for note in found.notes)
     assert np.isclose(found.time_s, sum(found.columns.time_ps) * 1e-12)
+
+
+@pytest.mark.parametrize("directions", ["both", "one"])
+def test_replicas_of_one_stage_are_data_parallelism(directions):
+    """The same sums on the same wires, both ways round or one; only how a ring starts differs."""
+    said = f"mcdla-b(devices=4,overlay=off,directions={directions}"
+    data = ty.run("alexnet", f"{said})", batch=64)
+    found = ty.run("alexnet", f"{said},parallel=pipeline,pipeline.stages=1,pipeline.microbatches=1)", batch=64)
+    assert found.time_s == pytest.approx(data.time_s, rel=0.005)
+    assert found.energy_j == pytest.approx(data.energy_j, rel=1e-6)
+    assert found.traffic_bytes["link"] == pytest.approx(data.traffic_bytes["link"], rel=1e-6)
+    assert max(found.peak_memory_bytes.values()) == data.peak_memory_bytes["device memory"]
+
+
+def test_a_pipeline_goes_through_all_nodes_of_a_cluster():
+    found = ty.run("alexnet", "mcdla-ethernet(devices=16,parallel=pipeline,pipeline.stages=8,pipeline.microbatches=4)", batch=64)
+    assert any("through 8 stages, 2 replicas" in note for note in found.notes)
+    assert found.traffic_bytes["link"] > 0
+
+
+def graph(kinds, *wires):
+    places = tuple(Place(name=name, kind=kind) for name, kind in kinds.items())
+    return Topology(places=places, wires=tuple(Wire(a=a, b=b, bytes_per_s=rate) for a, b, rate in wires))
+
+
+def passed(topology, source, target):
+    """The places between, lane by lane."""
+    found = []
+    for lane in lanes(topology, source, target):
+        ends = [{topology.wires[wire].a, topology.wires[wire].b} for wire, _ in lane]
+        found.append(sorted(set().union(*ends) - {source, target}))
+    return found
+
+
+def test_messages_avoid_the_host_and_devices_as_long_as_they_can():
+    kinds = {"D0": "device", "D1": "device", "D2": "device", "M": "memory", "X": "switch", "S": "socket"}
+    host = [("D0", "X", 1e9), ("D1", "X", 1e9), ("D2", "X", 1e9), ("X", "S", 1e9)]
+    memory = [("D0", "M", 1e9), ("M", "D1", 1e9)]
+    device = [("D0", "D2", 1e9), ("D2", "D1", 1e9)]
+    assert passed(graph(kinds, *memory, *device, *host), "D0", "D1") == [["M"]]
+    assert passed(graph({k: v for k, v in kinds.items() if k != "M"}, *device, *host), "D0", "D1") == [["D2"]]
+    assert passed(graph({k: v for k, v in kinds.items() if k != "M"}, *host), "D0", "D1") == [["X"]]
+
+
+@pytest.mark.probe
+def test_a_lane_takes_as_much_as_its_slowest_wire_carries():
+    """Two lanes of 1 and 3 GB/s end together; what is handed on costs a whole message, or all of a smaller one."""
+    kinds = {"D0": "device", "D1": "device", "A": "switch", "B": "switch"}
+    two = graph(kinds, ("D0", "A", 1e9), ("A", "D1", 5e9), ("D0", "B", 9e9), ("B", "D1", 3e9))
+    assert shares(two, "D0", "D1") == (0.25, 0.75)
+    for size, rounds, handed_on_s in ((4_000_000, 1, 4096 / 3e9), (4_000_000, 3, 3 * 4096 / 3e9), (400, 1, 300 / 3e9)):
+        plan = Plan()
+        sends = Sends(Wired(device=DEVICE, graph=two), plan)
+        stream, tag = plan.stream("wires"), sends.row("sent", "", "forward", 0)
+        _, last = sends.send([("D0", "D1")], size, stream=stream, after=[], tag=tag, rounds=rounds)
+        assert sends.carried([("D0", "D1")], size) == 2 * size
+        assert engine.run(plan).ends_ps[last] == pytest.approx((handed_on_s + size / 4e9) * 1e12, abs=2)
+
+
+def clipped(step):
+    """The step with its gradients made smaller together, in place, before its updates."""
+    first = next(number for number, op in enumerate(step.ops) if isinstance(op.body, Update))
+    tensors, norms, products, updates = list(step.tensors), [], [], []
+
+    def new(spec):
+        tensors.append(spec)
+        return len(tensors) - 1
+
+    def done(body, inputs, output):
+        return Op(body=body, name="clip", layer="clip", phase=Phase.UPDATE, inputs=tuple(inputs), outputs=(output,))
+
+    one = TensorSpec((1,), role=Role.GRADIENT)
+    factor = new(one)
+    for op in step.ops[first:]:
+        gradient = op.inputs[1]
+        elements = step.tensors[gradient].elements
+        norms.append(done(Reduction("norm", elements, 1), (gradient,), new(one)))
+        less = new(replace(step.tensors[gradient], view_of=step.base(gradient)))
+        products.append(done(ElementWise("mul", elements), (gradient, factor), less))
+        updates.append(replace(op, inputs=(op.inputs[0], less, *op.inputs[2:])))
+    all_of_them = done(ElementWise("sum", len(norms)), [op.outputs[0] for op in norms], factor)
+    return replace(step, ops=(*step.ops[:first], *norms, all_of_them, *products, *updates), tensors=tuple(tensors))
+
+
+def test_clipped_gradients_stay_where_they_are():
+    """Between stages go the norms and what they add up to, 4 bytes each; every stage updates its own parameters."""
+    planner, _ = planned(node(4, microbatches=4), clipped(EQUAL))
+    sent = Counter()
+    for traffic in planner.built.book.traffic:
+        sent.update({name: count for (level, name, _), count in traffic.items() if level == "link"})
+    layers, stages = 8, 4
+    way = {0: 0, 1: 1, 2: 2, 3: 1}  # hops to the first of four devices in a ring
+    norms = sum(way[stage] * layers // stages for stage in range(stages))
+    assert sent["sum shared gradients"] == 4 * (norms + sum(way.values()))
+    assert "share parameters" not in sent
+    homes = {planner.device(planner.stages.chunk[n]) for n, done in enumerate(planner.stages.done) if done == "once"}
+    assert homes == set(range(stages))

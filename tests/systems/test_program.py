@@ -18,7 +18,7 @@ from trainyard.arrays import Sigma, Spatial, Systolic, TensorCore, TensorDash
 from trainyard.booking import booked, split
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput
-from trainyard.ir import Convolution, ElementWise, MatMul, Op, Phase, Step
+from trainyard.ir import Convolution, Copy, ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec
 from trainyard.ir.book import Ledger
 from trainyard.ir.plan import Plan
 from trainyard.systems import Single
@@ -120,6 +120,50 @@ def test_what_real_numbers_cannot_count_is_left_to_the_twin(elements: int, at_on
     agree(plan, system.work_by_work(step))
 
 
+@st.composite
+def odd_steps(draw: st.DrawFn) -> Step:
+    """A few streams and products over tensors of any role, some of them empty, some read and written at once."""
+    shapes = draw(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 64)), min_size=3, max_size=6))
+    tensors = tuple(TensorSpec(shape, role=draw(st.sampled_from(list(Role)))) for shape in shapes)
+    some = st.lists(st.integers(0, len(tensors) - 1), max_size=3).map(tuple)
+    ops = []
+    for number in range(draw(st.integers(1, 5))):
+        size = draw(st.integers(1, 5000))
+        bodies = [
+            ElementWise("relu", size), Copy("copy", size), MatMul(size, 7, 9), Reduction("sum", size, 1),
+            Reduction("softmax", size, size, 3), Reduction("layer_norm", size, size, 2),
+        ]  # fmt: skip
+        body, phase = draw(st.sampled_from(bodies)), draw(st.sampled_from(list(Phase)))
+        ops.append(Op(body=body, name=f"op{number}", layer=f"l{number % 2}", phase=phase, inputs=draw(some), outputs=draw(some)))
+    return Step("odd", 2, tuple(ops), tensors)
+
+
+@pytest.mark.oracle
+@settings(max_examples=120, deadline=None)
+@given(step=odd_steps(), which=st.integers(0, 2), slack=st.integers(-1, 1), device=devices)
+def test_odd_steps_at_the_edge_of_the_scratchpad(step: Step, which: int, slack: int, device: Accelerator) -> None:
+    """Half of the scratchpad holds a row of one of the tensors, just or just not."""
+    size = 2 * 4 * step.tensors[which].shape[1] + slack
+    system = Single(
+        device=replace(device, scratchpad_bytes=size, tiling="search", precision=None, scope="all", dram_capacity_bytes=None)
+    )
+    try:
+        twin = system.work_by_work(step)
+    except BadInput:
+        return
+    agree(system.plan(step), twin)
+
+
+def test_bytes_that_tiles_read_too_often_are_left_to_the_twin() -> None:
+    """Each operand is far below 2**53 bytes, all that is read of them above."""
+    body = MatMul(2**20 - 1, 2**20 - 3, 4099)
+    step = Step("tall", 1, (Op(body=body, name="mm", layer="fc", phase=Phase.FORWARD),), ())
+    device = replace(ty.machine("npu"), tiling=(1, 128, 128), clock_hz=1e10, dram_bytes_per_s=1e13, dram_latency_s=0.0)
+    plan = Single(device=device).plan(step)
+    assert plan.book.ledger is None
+    agree(plan, Single(device=device).work_by_work(step))
+
+
 def test_a_device_without_a_sheet_is_booked_work_by_work() -> None:
     assert Single(device=ty.machine("h200")).plan(step_of("bert-tiny", 1)).book.ledger is None
 
@@ -131,6 +175,58 @@ def test_masks_that_an_array_looks_at_are_costed_work_by_work() -> None:
     masks = load("sparsity(A=0.5)", step)
     assert Single(device=ty.machine("tensordash")).plan(step, masks).book.ledger is None
     assert Single(device=ty.machine("npu")).plan(step, masks).book.ledger is not None  # a systolic array does not look
+
+
+def test_zeros_that_a_dma_engine_packs_are_not_forgotten() -> None:
+    from trainyard.workloads.named_masks import load
+
+    step = step_of("bert-tiny", 1)
+    masks, device = load("sparsity(A=0.9,G=0.9)", step), replace(ty.machine("npu"), dma="zero_compressed")
+    assert Single(device=device).plan(step, masks).book.ledger is None
+    assert ty.run(step, on=device, masks=masks).traffic_bytes["dram"] < ty.run(step, on=device).traffic_bytes["dram"]
+
+
+def test_one_device_takes_zeros_in_turn() -> None:
+    """What a device remembers is of the masks that it was shown, and of the call that they are of."""
+    from trainyard.workloads.densities import Densities
+
+    def product(call: int) -> Op:
+        return Op(
+            body=MatMul(64, 64, 64), name=f"mm{call}", layer="fc", call=call, phase=Phase.FORWARD, inputs=(0, 1), letters=("A", "W")
+        )
+
+    step = Step("calls", 1, (product(0), product(1)), (TensorSpec((64, 64)), TensorSpec((64, 64), role=Role.PARAMETER)))
+    kept, told = ty.machine("tensordash"), [Densities("few", {("fc", call, "A"): 0.1}) for call in (0, 1)]
+    told.append(Densities("more", {("fc", 0, "A"): 0.1, ("fc", 1, "A"): 0.6}))
+    for masks in (*told, None, *told[::-1]):
+        fresh = ty.run(step, on=replace(kept), masks=masks)
+        assert ty.run(step, on=kept, masks=masks) == fresh
+    first, second = (ty.run(step, on=kept, masks=masks).columns.time_ps.tolist()[:2] for masks in told[:2])
+    assert first == second[::-1]
+    assert first[0] < first[1]
+
+
+def test_what_no_clock_counts_is_refused_as_the_twin_does() -> None:
+    op = Op(body=ElementWise("relu", 10**10), name="relu", layer="act", phase=Phase.FORWARD)
+    step, system = Step("long", 1, (op,), ()), Single(device=replace(ty.machine("npu"), clock_hz=1.0))
+    with pytest.raises(BadInput) as refused:
+        system.work_by_work(step)
+    with pytest.raises(BadInput, match=re.escape(str(refused.value))):
+        system.plan(step)
+
+
+@pytest.mark.probe
+@pytest.mark.parametrize(("cycles", "bound"), [(-1, "compute"), (0, "compute"), (1, "dram")])
+def test_as_long_in_the_array_as_in_the_dram_is_bound_by_the_array(cycles: int, bound: str) -> None:
+    step = Step("one", 1, (Op(body=MatMul(300, 200, 100), name="mm", layer="fc", phase=Phase.FORWARD),), ())
+    device = replace(ty.machine("npu"), tiling=(100, 100, 100), clock_hz=1e9)
+    cost = device.cost(step, device.works(step)[0])
+    moved = sum(cost.bytes.values())
+    device = replace(device, dram_bytes_per_s=1e9 * moved / (cost.compute_cycles + cycles - 0.5))  # so many cycles, rounded up
+    plan = Single(device=device).plan(step)
+    assert plan.book.ledger is not None
+    assert plan.book.ledger.bound[0] == bound
+    agree(plan, Single(device=device).work_by_work(step))
 
 
 def test_results_of_one_step_share_labels_and_nothing_that_changes() -> None:

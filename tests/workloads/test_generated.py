@@ -65,6 +65,15 @@ def test_bits_come_from_the_seed_and_the_key_alone(resnet):
     assert len({first.bits(key).tobytes() for key in same_shape}) == len(same_shape)
 
 
+def test_the_order_of_patterns_is_in_the_digest(resnet):
+    """The first pattern that matches a layer counts, so that another order has other bits; those are kept by digest."""
+    wide, narrow = ("layer1.*", {"A": 0.9}), ("layer1.0.*", {"A": 0.1})
+    first, second = (generated_masks(resnet, seed=1, layers=dict(order)) for order in ((wide, narrow), (narrow, wide)))
+    key = ("layer1.0.conv2", 0, "A")
+    assert first.bits(key).mean() < 0.2 < 0.8 < second.bits(key).mean()
+    assert first.digest != second.digest
+
+
 def test_whole_channels():
     masks = generated_masks(convolution(), {"A": 0.25, "G": 0.5, "W": 0.1}, cluster="channel")
     for letter, channels in (("A", 15), ("G", 15), ("W", 18)):

@@ -84,6 +84,26 @@ def test_sampling_keeps_the_asked_number_and_says_which(tmp_path: Path) -> None:
     assert again.digest == masks.digest
 
 
+@pytest.mark.parametrize(
+    "other", [[(("b", 0, "A"), (4, 4)), (("a", 0, "A"), (4, 4))], [(("a", 0, "A"), (2, 8)), (("b", 0, "A"), (4, 4))]]
+)
+def test_a_digest_tells_whose_bits_they_are(tmp_path: Path, other: list[tuple[tuple[str, int, str], tuple[int, int]]]) -> None:
+    """The same bytes under other names, or in another shape, are other masks."""
+
+    def written(file: str, tensors: list[tuple[tuple[str, int, str], tuple[int, int]]]) -> Masks:
+        writer = MaskWriter(tmp_path / file, {})
+        for number, (key, shape) in enumerate(tensors):
+            writer.add(0, key, (np.arange(16) % (2 + number) == 0).reshape(shape))
+        return writer.close()
+
+    plain = [(("a", 0, "A"), (4, 4)), (("b", 0, "A"), (4, 4))]
+    first, again, second = written("one", plain), written("same", plain), written("two", other)
+    assert first.digest == again.digest == Masks.open(tmp_path / "one").digest
+    assert not np.array_equal(first.bits(("a", 0, "A")), second.bits(("a", 0, "A")))
+    assert first.metadata["digest"] == second.metadata["digest"]
+    assert first.digest != second.digest
+
+
 def test_only_the_layers_asked_for(tmp_path: Path) -> None:
     train_step, model, _ = training()
     masks = record_masks(train_step, model, path=tmp_path / "run.safetensors", layers=["head"])

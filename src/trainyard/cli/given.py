@@ -63,7 +63,7 @@ class Asked:
         overrides.update({name: value for name in ("dpus", "algorithm") if (value := getattr(self, name)) is not None})
         for name in machines:
             chosen = machine(name)
-            options.require_fields(name, chosen, self.dpus, self.algorithm)
+            options.require_fields(name, chosen, self.dpus, self.algorithm, self.parallel)
             try:
                 with_overrides(chosen, overrides)
             except TrainyardError as error:

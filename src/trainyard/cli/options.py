@@ -41,12 +41,15 @@ Top      = Annotated[int, typer.Option(min=1, help="Rows of the table.")]
 # fmt: on
 
 
-def require_fields(name: str, machine: object, dpus: int | None, algorithm: str | None) -> None:
-    """Only machines of several workers take these two."""
+def require_fields(name: str, machine: object, dpus: int | None, algorithm: str | None, parallel: str | None) -> None:
+    """Only machines of several workers take these."""
     for option, value, field in (("--dpus", dpus, "dpus"), ("--algorithm", algorithm, "algorithm")):
         if value is not None and not hasattr(machine, field):
             others = ", and of nodes such as mcdla-b" if field == "algorithm" else ""
             raise BadInput(f"{name} has no {field}: {option} is of pim-opt and direct{others}")
+    if parallel is not None and not hasattr(machine, "parallel"):
+        instead = "; what its workers exchange is --algorithm" if hasattr(machine, "algorithm") else ""
+        raise BadInput(f"{name} has no parallel: --parallel is of nodes such as mcdla-b{instead}")
 
 
 def changes(dpus: int | None, algorithm: str | None, settings: Sequence[str] | None) -> str:

@@ -93,7 +93,10 @@ def _tell_size(study: Study, place: str, limit: int, json_path: str | None) -> N
 
     materials = Materials.of(study)
     if study.plan is not None:
-        print(f"{study.name}: a search of {study.plan.trials} trials, whose points follow from each other")
+        if json_path is not None:
+            write_json({"trials": study.plan.trials, "workloads": len(study.workloads), "store": place}, json_path)
+        if json_path != "-":
+            print(f"{study.name}: a search of {study.plan.trials} trials, whose points follow from each other")
         return
     keys = [point.key for point in materials.keyed(study.points(limit))]
     store = Store(place) if os.path.exists(os.path.join(place, MANIFEST)) else None

@@ -309,7 +309,7 @@ class Accelerator:
             kept: dict[Demand, DeviceCost] = self._known.setdefault("demanded", {})  # steps of one model ask for the same
             others = [demand for demand in known.demands if demand not in costed and demand not in kept]
             if len(kept) + len(others) > REMEMBERED:
-                kept.clear()
+                kept = self._known["demanded"] = {}  # another thread may be reading the other
                 others = [demand for demand in known.demands if demand not in costed]
             kept.update(zip(others, self._costing.costs(others), strict=True))
             costs = [costed[demand] if demand in costed else kept[demand] for demand in known.demands]

@@ -20,7 +20,7 @@ from trainyard.devices.demand import Demand, Move, Policy, ProductDemand, Stream
 from trainyard.devices.masked import SUMS_READ
 from trainyard.devices.profile import profile
 from trainyard.devices.together import divisible
-from trainyard.errors import BadInput
+from trainyard.errors import TrainyardError
 from trainyard.ir import Array, DeviceCost, Step
 from trainyard.mapping.tiling import Shapes, found_by
 from trainyard.mapping.works import per_step
@@ -244,7 +244,7 @@ def sheet(given: Terms, costing: Costing, energy: Energy, known: Mapping[Demand,
         others = {row: known.get(given.demands[row]) for row in given.others}
         missing = [row for row, cost in others.items() if cost is None]
         found = dict(zip(missing, costing.costs([given.demands[row] for row in missing]), strict=True))
-    except BadInput:
+    except TrainyardError:
         return None
     if max(float(moved.max(initial=0.0)), *(part.largest for part in parts), 0.0) >= EXACT:
         return None

@@ -112,17 +112,24 @@ def from_table(table: Mapping[str, Any], path: str = "") -> Any:
 def _changed(part: Any, changes: Mapping[str, Any], path: str) -> Any:
     if not changes:
         return part
-    whole, inner = _by_field(type(part), changes, path, part)
-    new = {name: _value(type(part), name, value, getattr(part, name), path) for name, value in whole.items()}
+    owner: type = type(part)
+    whole, inner = _by_field(owner, changes, path, part)
+    new = {name: _value(owner, name, value, getattr(part, name), path) for name, value in whole.items()}
     for name, below in inner.items():
         current = new.get(name, getattr(part, name))
         if isinstance(current, Mapping):
-            new[name] = _value(type(part), name, {**current, **below}, current, path)
+            new[name] = _value(owner, name, {**current, **below}, current, path)
         elif is_dataclass(current):
             new[name] = _changed(current, below, f"{path}{name}.")
+        elif current is None and any(_is_mapping(option) for option in members(hints(owner)[name])):
+            new[name] = _value(owner, name, below, None, path)  # a table of which nothing was given yet
         else:
             raise BadInput(f"{path}{name}: {current!r} has no fields inside (asked for {', '.join(below)})")
     return _made(lambda: replace(part, **new), path)
+
+
+def _is_mapping(hint: Any) -> bool:
+    return isinstance(get_origin(hint), type) and issubclass(get_origin(hint), Mapping)
 
 
 def _constructed(part: type, arguments: Mapping[str, Any], path: str) -> Any:

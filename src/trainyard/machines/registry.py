@@ -65,6 +65,7 @@ PARTS: Mapping[str, Preset] = {
     "elastic-averaging": Preset("trainyard.mapping.algorithms:ElasticAveraging", "algorithm: EASGD"),
     "decentralized-sgd": Preset("trainyard.mapping.algorithms:DecentralizedSgd", "algorithm: D-PSGD, neighbours in a ring"),
     "locality-aware": Preset("trainyard.mapping.algorithms:Direct",    "algorithm: DIRECT's, with a staleness threshold tau"),
+    "pipeline":    Preset("trainyard.mapping.pipeline:Pipeline",       "plan: stages, microbatches and their schedule"),
 }
 
 MACHINES: Mapping[str, Preset] = {

@@ -77,7 +77,7 @@ def _ready(step: Step, reduce: Reduce, only: Collection[int] | None) -> dict[int
     sources: dict[int, list[tuple[int, int]]] = {}
     writer: dict[int, int] = {}
     for index, op in enumerate(step.ops):
-        if isinstance(op.body, Update):
+        if isinstance(op.body, Update) or op.phase is Phase.UPDATE:  # clipping works on the sum
             continue
         if op.phase is Phase.GRAD_WEIGHT and reduce == "every_call":
             sources[index] = [(writer[base], base) for base in dict.fromkeys(map(step.base, op.inputs)) if base in writer]

@@ -40,6 +40,8 @@ SQUARE_BELOW = 4.0
 """Sec. 4.3: nearly square where the largest dimension is less than four times the smallest."""
 SLACK = 1 + 1e-9
 """Of the room: sums of fractions of bytes."""
+MOST_TILES, REMEMBERED_TILES = 20_000_000, 100_000
+"""Of one walk, about 100 bytes for each; and of one whose stream is kept for the next."""
 REAL = (int, float, np.integer, np.floating)
 Whole = npt.NDArray[np.int64]
 Compute = Callable[[Gradient, int, int, int], int]
@@ -303,12 +305,25 @@ def _table(cut: Grid, gradients: Sequence[Gradient], compute: Compute, by_size: 
     return table, numbers
 
 
-@lru_cache(maxsize=64)
 def _streamed(counts: Size, order: int, axis: int, bounds: tuple[tuple[int, int], ...], cores: bool) -> tuple[Whole, Whole]:
+    """The operations of a stream in order, and where each step begins; those of long streams are made anew each time."""
+    tiles = math.prod(counts)
+    if tiles > MOST_TILES:
+        raise BadInput(
+            f"{' x '.join(map(str, counts))} tiles (m, n, k) of one product are more than are walked one by one ({MOST_TILES:,}): "
+            "give larger tiles (tiling=...), or an order and a reuse that are not walked (order='sequential', reuse='step')"
+        )
+    return (_remembered if tiles <= REMEMBERED_TILES else _made)(counts, order, axis, bounds, cores)
+
+
+def _made(counts: Size, order: int, axis: int, bounds: tuple[tuple[int, int], ...], cores: bool) -> tuple[Whole, Whole]:
     from trainyard.kernels import gradient_order as kernel
 
     ops, begins = kernel.stream(np.array(counts), order, axis, np.array(bounds))
     return kernel.in_step(ops, begins) if cores else (ops, np.arange(len(ops) + 1))
+
+
+_remembered = lru_cache(maxsize=64)(_made)
 
 
 def _run(

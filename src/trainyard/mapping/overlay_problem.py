@@ -138,8 +138,7 @@ class _Reader:
             position
             for position, work in enumerate(works)
             if any(
-                step.ops[op].phase.backward and not self.gathered.issuperset(map(step.base, step.ops[op].outputs))
-                for op in work.ops
+                step.ops[op].phase.backward and self.gathered.isdisjoint(map(step.base, step.ops[op].outputs)) for op in work.ops
             )
         ]
         self.end = len(works)
@@ -284,7 +283,7 @@ def _gathered(step: Step) -> set[int]:
     for op in step.ops:
         read = {base for base in map(step.base, op.inputs) if step.tensors[base].elements}
         left = {base for base in map(step.base, op.outputs) if not step.tensors[base].role.resident}
-        if isinstance(op.body, Collective) and read & parts or isinstance(op.body, Copy) and read & found:
+        if (isinstance(op.body, Collective) and read & parts) or (isinstance(op.body, Copy) and read & found):
             found |= left
         elif isinstance(op.body, Copy) and read and read <= parts:
             parts |= left

@@ -11,6 +11,7 @@ microbatch, and the new values go to the other chunk. Inputs and targets are loa
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -157,9 +158,16 @@ class _Cutting:
         self.chunk[number] = min([where, *gradients])
 
     def _once(self, number: int, homes: Mapping[tuple[str, int], set[int]]) -> None:
-        head = self.step.ops[self.works[number].ops[0]]
-        before = [*self._before(number, "backward"), *self._before(number, "once")]
-        self.chunk[number] = min(before or homes.get((head.layer, head.call), {0}))
+        """Where most of what it reads is: a gradient that is clipped stays, the norm of all comes to it."""
+        step, ops = self.step, self.works[number].ops
+        read = {base for op in ops for base in map(step.base, step.ops[op].inputs)}
+        held = Counter[int]()
+        for before in {before for op in ops for before in step.dependencies[op]} - set(ops):
+            if self.done[self.maker[before]] != "forward":
+                made = read.intersection(map(step.base, step.ops[before].outputs))
+                held[self.chunk[self.maker[before]]] += sum(step.tensors[base].bytes for base in made)
+        head = step.ops[ops[0]]
+        self.chunk[number] = min(held or homes.get((head.layer, head.call), {0}), key=lambda chunk: (-held[chunk], chunk))
 
     def _crossings(self, accumulated: Iterable[int]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
         """Memories over each cut, in order of their making."""

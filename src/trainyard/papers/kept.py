@@ -6,6 +6,7 @@ It holds what was measured, not the verdicts: these are given anew. An experimen
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +35,9 @@ class Notebook:
         with suppress(OSError, ValueError):
             read = json.loads(self.path.read_text(encoding="utf-8"))
             if isinstance(read, dict) and all(isinstance(read.get(part), dict) for part in self._content):
-                self._content = {part: read[part] for part in self._content}
+                content = {part: read[part] for part in self._content}
+                if read.get("digest") == _digest(content):
+                    self._content = content
 
     def measured(self, claim: str) -> Measured | None:
         """What was found for a claim before."""
@@ -68,11 +71,16 @@ class Notebook:
             return
         with suppress(OSError, BadInput):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(self.path, json.dumps(self._content, separators=(",", ":")))
+            write_text(self.path, json.dumps({**self._content, "digest": _digest(self._content)}, separators=(",", ":")))
             old = sorted(self.path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
             for path in old[NOTEBOOKS:]:
                 path.unlink()
         self._changed = False
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    """Of all that a notebook says: one that was damaged or altered does not have it, and counts as empty."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:

@@ -58,7 +58,7 @@ def tornado(worths: Iterable[Worth], title: str, metric: str, bars: int = BARS) 
         )
     first = swings[widest[0]][0]
     said = ", ".join(f"{name} {_span(swings[name])}" for name in widest[:3])
-    described = f"{metric}, {_number(first.before, metric)} as it stands; the widest swings: {said}."
+    described = f"{metric}, {number_text(first.before, metric)} as it stands; the widest swings: {said}."
     styled(figure, plain(title, 90), described, x=f"change of {plain(metric, 90)} (%)", y="", height=170 + ROW * len(widest))
     figure.update_layout(barmode="overlay", bargap=0.25)
     figure.update_yaxes(autorange="reversed", showgrid=False)
@@ -82,13 +82,22 @@ def _span(worths: Sequence[Worth]) -> str:
     return f"{100 * low:+.0f} to {100 * high:+.0f} %"
 
 
-def _number(value: float, metric: str) -> str:
-    return show(value, unit_of_field(metric) or "")
+def number_text(value: float, metric: str) -> str:
+    """A value of a metric for the eye.
+
+    >>> number_text(0.0025, "time_s"), number_text(2e9, "traffic_bytes.dram"), number_text(3e-6, "energy_by_component.dram")
+    ('2.5 ms', '2 GB', '3 µJ')
+    >>> number_text(0.0025, "array_cycles")
+    '0.0025'
+    """
+    head = metric.partition(".")[0]
+    unit = "J" if head == "energy_by_component" else unit_of_field(head)
+    return show(value, unit) if unit else f"{value:.4g}" if abs(value) < 1000 else show(value, "")
 
 
 def _told(worth: Worth, metric: str) -> str:
     old, new = (value_text(worth.name, given) for given in (worth.value, worth.alternative))
-    moved = f"{_number(worth.before, metric)} → {_number(worth.after, metric)} ({100 * worth.change:+.1f} %)"
+    moved = f"{number_text(worth.before, metric)} → {number_text(worth.after, metric)} ({100 * worth.change:+.1f} %)"
     return f"{plain(worth.name)}: {plain(old)} → {plain(new)}<br>{moved}"
 
 
@@ -116,7 +125,7 @@ def write(weighed: Weighed, path: str | os.PathLike[str]) -> None:
 def _worths(weighed: Weighed) -> Iterator[tuple[str, ...]]:
     for worth in weighed:
         value, other = (value_text(worth.name, given) for given in (worth.value, worth.alternative))
-        before, after = (_number(number, weighed.metric) for number in (worth.before, worth.after))
+        before, after = (number_text(number, weighed.metric) for number in (worth.before, worth.after))
         change = f"{100 * worth.change:+.2f} %"
         ending = ("", "", worth.error) if worth.error else (after, change, worth.meaning)
         yield worth.name, worth.kind, value, other, before, *ending

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, is_dataclass, replace
+from difflib import get_close_matches
 from itertools import islice, product
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from trainyard import machines as parts
 from trainyard.errors import BadInput, TrainyardError, UnknownName
 from trainyard.machines.fields import field_named, hints, members
 from trainyard.machines.grammar import parse
-from trainyard.sweep.axes import Axis, Range, range_of, values_of
+from trainyard.sweep.axes import RANGE, Axis, Range, range_of, values_of
 from trainyard.sweep.study import KNOBS, Workload, placed
 from trainyard.units import unit_of_field
 
@@ -87,7 +88,7 @@ class Reading:
         given = table.get("axes", {})
         if not isinstance(given, Mapping):
             raise BadInput(f"{self.where('axes')}: expected a table, got {given!r}")
-        return dict(given)
+        return _flat(given)
 
     def machines(self, table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
         """The machines that points start from."""
@@ -151,12 +152,13 @@ class Reading:
         ties = table.get("tie", {})
         if not isinstance(ties, Mapping):
             raise BadInput(f"{self.where('tie')}: expected a table, got {ties!r}")
+        ties = _flat(ties)
         for follower, leader in ties.items():
             if not isinstance(leader, str) or leader not in given:
                 raise UnknownName("axis", str(leader), given, self.where(f"tie.{follower}"))
             if leader in ties or "machine" in (leader, follower):
                 raise BadInput(f"{self.where(f'tie.{follower}')}: {leader} cannot be followed: tie both to one axis that is free")
-        return dict(ties)
+        return ties
 
     def _require_free(
         self, table: Mapping[str, Any], given: Mapping[str, Any], ties: Mapping[str, str], machines: Mapping[str, Any]
@@ -165,7 +167,7 @@ class Reading:
         whole, machine = table.get("machine"), next(iter(machines.values()))
         if whole is None:
             return
-        own = dict(parse(whole).arguments) if isinstance(whole, str) else whole
+        own = dict(parse(self.placed(whole)).arguments) if isinstance(whole, str) else whole
         fixed = {_path(machine, str(name)): name for name in own if name not in ("type", "base")}
         for name in (*given, *ties):
             if (path := _path(machine, name)) in fixed:
@@ -178,6 +180,21 @@ class Reading:
             return values_of(given, None, False, where)
         steps = given.get("steps")
         return tuple(range(steps)) if isinstance(steps, int) and not isinstance(steps, bool) and 0 < steps < 10**6 else ()
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Paths as they are meant where their quotes were left out, which makes tables of them in TOML; a range stays one.
+
+    >>> _flat({"array": {"rows": [32, 64]}, "dram": {"from": 1, "to": 2}})
+    {'array.rows': [32, 64], 'dram': {'from': 1, 'to': 2}}
+    """
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value and not any(word in RANGE for word in value):
+            found.update(_flat(value, f"{prefix}{key}."))
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
 
 
 def _path(machine: Any, name: str) -> str:
@@ -243,6 +260,8 @@ class _Binder:
             except TrainyardError as error:
                 problem = problem or error
         if not seen:
+            if near := get_close_matches(name, KNOBS, 1):
+                raise BadInput(f"{where}: the machine has no such field: did you mean '{near[0]}'?")
             self._held(name, name, sample, 0, where)  # says where else the field may be
             raise BadInput(f"{where}: {problem}") from None
         return seen.pop() if len(seen) == 1 else None

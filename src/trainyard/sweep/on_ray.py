@@ -7,11 +7,11 @@ store. A chunk whose process or node is lost is run again point by point; a poin
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -60,7 +60,7 @@ class Cluster:
                 for one in ready:
                     yield from self._answer(one, chunks, materials)
         except BaseException:
-            self._forget()
+            self._pending.clear()  # what is in flight ends by itself or with this program; Ray may break down over cancelled tasks
             raise
 
     def _answer(self, one: Any, chunks: Chunks, materials: Materials) -> Iterator[Record]:
@@ -77,14 +77,8 @@ class Cluster:
         chunks.took((time.monotonic() - began) / AHEAD, len(records))
         yield from records
 
-    def _forget(self) -> None:
-        for one in self._pending:
-            with suppress(Exception):
-                self._ray.cancel(one, force=True)
-        self._pending.clear()
-
     def close(self) -> None:
-        self._forget()
+        self._pending.clear()
         self._content = self._materials = None
         self._ray.shutdown()
 
@@ -119,6 +113,7 @@ def _started(address: str) -> Any:
     }
     if ray.is_initialized():
         raise BadInput("Ray is in use in this process already: ray.shutdown() first")
+    logging.getLogger("ray").setLevel(logging.ERROR)  # its hints are for who starts a cluster by hand
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:

@@ -88,6 +88,8 @@ class Materials:
             from trainyard.workloads.named import load
             from trainyard.workloads.named_masks import load as load_masks
 
+            if workload.at is not None and workload.masks is None:
+                raise BadInput(f"at = {workload.at} is a training step of masks, and none are given: add masks")
             step = load(file_of(workload.model, self.folder), workload.batch)
             if workload.masks is not None:
                 masks: Any = load_masks(file_of(workload.masks, self.folder), step, workload.at)

@@ -122,8 +122,10 @@ def sweep(
             stop.asked = True
         finally:
             with stop.later():  # a second Ctrl-C does not cost what is done
-                chosen.close()
-                run.flush()
+                try:
+                    run.flush()
+                finally:
+                    chosen.close()
         with stop.later():
             kept.compact()
     return run.summary()

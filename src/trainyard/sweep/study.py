@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,8 @@ KNOBS = ("batch", "masks", "at", "parallel", "inference")
 LIMIT = 100_000
 OBJECTIVES = {"time_s": "min"}
 FILES = (".toml", ".cfg")
+INNER_FILE = re.compile(r"""([=(,]\s*)([^\s=(),'"][^=(),'"]*(?:\.toml|\.cfg))(?=\s*[,)])""")
+"""A file inside a machine's text, as the value of a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,13 +198,24 @@ def _checked(table: Mapping[str, Any], reading: Any) -> Study:
 
 
 def placed(value: Any, folder: Path) -> Any:
-    """Machine files in a machine's text or table, named from here; they lie in the study's folder."""
+    """Machine files in a machine's text or table, named from here; they lie in the study's folder.
+
+    >>> placed("my.toml", Path("studies")), placed("npu(array=my.toml,clock=1 GHz)", Path("studies"))
+    ("'studies/my.toml'", "npu(array='studies/my.toml',clock=1 GHz)")
+    """
     if isinstance(value, Mapping):
         return {key: placed(item, folder) for key, item in value.items()}
-    if not isinstance(value, str) or not value.endswith(FILES) or Path(value).is_absolute():
+    if not isinstance(value, str):
         return value
-    quote = '"' if "'" in str(folder / value) else "'"  # brackets and commas of a path are not the grammar's
-    return f"{quote}{folder / value}{quote}"
+    if not value.endswith(FILES):
+        return INNER_FILE.sub(lambda found: found[1] + _quoted(found[2], folder), value)
+    return _quoted(value, folder)
+
+
+def _quoted(file: str, folder: Path) -> str:
+    """Brackets and commas of a path are not the grammar's."""
+    quote = '"' if "'" in str(folder / file) else "'"
+    return file if Path(file).is_absolute() else f"{quote}{folder / file}{quote}"
 
 
 def file_of(text: str, folder: Path) -> str:

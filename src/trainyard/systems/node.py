@@ -182,18 +182,9 @@ class Node:
         if self.parallel == "model":
             found |= {"reduce", "bucket_bytes"}
         if self.parallel == "pipeline":
-            found |= {
-                "stored",
-                "exchange",
-                "reduce",
-                "window",
-                "depth",
-                "recompute",
-                "page_bytes",
-                "contention",
-                "directions",
-                "split",
-            }
+            found |= {"stored", "exchange", "reduce", "window", "depth", "recompute", "page_bytes", "contention", "split"}
+            if self.devices // (self.pipeline.stages or self.devices) < 3:  # no ring of replicas that could go both ways
+                found |= {"directions"}
         if self.overlay != "all":
             found |= {"window", "depth"}
         if self.overlay == "off":

@@ -2,7 +2,8 @@
 
 Devices stand in the order of the node's first ring, so that neighbours in the pipeline are neighbours there. With fewer stages than
 devices there are replicas: all do the same at the same time, so one is planned and its messages go over all replicas' wires; their
-gradients are summed by a ring between the devices of one stage. Feature maps stay on their devices: nothing is paged.
+gradients are summed by a ring between the devices of one stage, both ways round where the node's rings are used so. Feature maps
+stay on their devices: nothing is paged.
 
 A product adds a microbatch's gradient into the sum of those before as it writes it: that costs nothing extra.
 """
@@ -211,7 +212,9 @@ class PipelinePlanner:
         count = self.replicas
         size = sum(self.held.tensors[base].bytes for _, base in bucket)
         ring = [(self.places[one][rank], self.places[(one + 1) % count][rank]) for one in range(count)]
-        moved = 2 * (count - 1) * -(-size // count)
+        if count > 2 and self.node.directions == "both":  # half of it each way round; two devices send both ways as it is
+            ring += [(there, here) for here, there in ring]
+        moved = 2 * (count - 1) * -(-size // len(ring))
         tag = self.sends.row("all_reduce", layer, "grad_weight", self.sends.carried(ring, moved))
         after, stream = [task for task, _ in bucket], self._channel(rank, rank)
         _, done = self.sends.send(ring, moved, stream=stream, after=after, tag=tag, rounds=2 * (count - 1))
@@ -229,7 +232,8 @@ class PipelinePlanner:
         for other in self._makers(number):
             there = self.device(self.stages.chunk[other])
             for base in sorted(self.outputs[other] & self.inputs[number]):
-                ready = self.summed.get(base, self.last(other))
+                last = self.last(other)
+                ready = last if self.stages.done[other] == "once" else self.summed.get(base, last)
                 waits.append(ready if there == here else self._hand_over(base, there, here, ready, "sum shared gradients"))
         self._task(0, number, waits)
 

@@ -1,8 +1,8 @@
 """Messages between two devices of a node's graph: every shortest way, in lanes, shared fairly with whatever else crosses it.
 
-The first byte passes each wire's latency, and one message of the node's size at every place that hands it on; then the lanes' wires
-decide, each lane with as much as its slowest wire is fast. Devices forward where no other way avoids the host; the host is passed
-where the devices' own wires do not lead there.
+The first byte passes each wire's latency, and where it is handed on one message of the node's size, or all of a smaller one; then
+the lanes' wires decide, each lane with as much as its slowest wire is fast. Devices forward where no other way avoids the host; the
+host is passed where the devices' own wires do not lead there.
 """
 
 from __future__ import annotations
@@ -86,11 +86,10 @@ class Sends:
         `rounds` messages depend on each other, so that their latencies add up.
         """
         kind = TaskClass.SYNCHRONISATION
-        delay = max(self._delay_s(pair) for pair in pairs) * rounds
+        ways = [(lane, part) for pair in pairs for lane, part in self._parts(pair, size_bytes) if part]
+        delay = max((self._delay_s(lane, -(-part // rounds)) for lane, part in ways), default=0.0) * rounds
         ready = self.plan.task(stream, seconds(delay), after=sorted(set(after)), kind=kind, tag=tag)
-        flows: list[Flow] = []
-        for pair in pairs:
-            flows += [([self._link(arc) for arc in lane], part) for lane, part in self._parts(pair, size_bytes) if part]
+        flows: list[Flow] = [([self._link(arc) for arc in lane], part) for lane, part in ways]
         return ready, self.plan.transfer(flows, after=[ready], stream=stream, kind=kind, tag=tag) if flows else ready
 
     def carried(self, pairs: Sequence[Pair], size_bytes: int) -> int:
@@ -109,14 +108,10 @@ class Sends:
         )  # fmt: skip
         return book.entry([row])
 
-    def _delay_s(self, pair: Pair) -> float:
-        wires = self.topology.wires
-
-        def lane_s(lane: tuple[Arc, ...]) -> float:
-            handed_on = sum(self.node.message_bytes / wires[wire].bytes_per_s for wire, _ in lane[1:])
-            return sum(wires[wire].latency_s for wire, _ in lane) + handed_on
-
-        return max(map(lane_s, lanes(self.topology, *pair)))
+    def _delay_s(self, lane: tuple[Arc, ...], size_bytes: int) -> float:
+        wires, first = self.topology.wires, min(size_bytes, self.node.message_bytes)
+        handed_on = sum(first / wires[wire].bytes_per_s for wire, _ in lane[1:])
+        return sum(wires[wire].latency_s for wire, _ in lane) + handed_on
 
     def _link(self, arc: Arc) -> int:
         if arc not in self.links:

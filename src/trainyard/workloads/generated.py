@@ -59,7 +59,7 @@ class GeneratedMasks:
 
     @cached_property
     def digest(self) -> str:
-        layers = sorted((pattern, sorted(shares.items())) for pattern, shares in self.layers.items())
+        layers = [(pattern, sorted(shares.items())) for pattern, shares in self.layers.items()]  # the first that matches counts
         said: tuple[Any, ...] = (sorted(self.sparsity.items()), self.cluster, self.seed, layers, sorted(self.shapes.items()))
         said += (self.weights, self.transposable, sorted(self.along.items())) if self.weights else ()
         return hashlib.sha256(repr(said).encode()).hexdigest()

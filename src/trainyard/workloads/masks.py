@@ -109,7 +109,8 @@ class Masks:
 
     @cached_property
     def digest(self) -> str:
-        return hashlib.sha256(f"{self.metadata['digest']}@{self.step}".encode()).hexdigest()
+        """Of the bits, and of which tensors they are."""
+        return hashlib.sha256(f"{self.metadata['digest']}@{self.step} {sorted(self.specs.items())}".encode()).hexdigest()
 
     def spec(self, key: TensorKey) -> MaskSpec:
         """One mask; a weight is the same in all calls of its layer until a call has one of its own."""

@@ -307,6 +307,12 @@ def test_the_example_runs(function: str, replicas: int) -> None:
     assert ty.run(step, "mcdla-b").by_class["synchronisation"].busy_s > 0
 
 
+def test_the_example_runs_on_as_many_ranks_as_it_is_given() -> None:
+    step = named.load(f"{HERE.parents[2] / 'examples' / 'fsdp_tp.py'}:both", batch=1, world=4)
+    assert step.world_size == 4
+    assert {op.body.ranks for op in step.ops if isinstance(op.body, Collective)} == {2}
+
+
 # ---- against torch itself
 @pytest.mark.oracle
 def test_two_real_processes_exchange_the_same(tmp_path: Path) -> None:

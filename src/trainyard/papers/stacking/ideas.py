@@ -9,7 +9,7 @@ a time. What an array brings along (TensorDash's schedulers, SIGMA's networks) s
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal
 
@@ -113,18 +113,13 @@ def machine(chosen: Combination, setting: Setting = BASE, capacity_bytes: int | 
     return replace(plain, **changes)
 
 
-# fmt: off
+IDEAS_OF_DEVICES, IDEAS_OF_NODES = {"array", "order"}, {"device", "algorithm"}
 SHARED_BY_DEVICES = (
-    "clock_hz", "scratchpad_bytes", "scratchpad_banks", "dram_bytes_per_s", "dram_latency_s", "dram_capacity_bytes", "precision",
-    "dma", "reuse", "cores", "fusion", "scope", "im2col", "grad_input", "vector_lanes", "accumulator_bytes", "technology_nm",
-    "dram_kind", "tiling", "peak_macs_per_cycle",
+    *(one.name for one in fields(Accelerator) if one.init and one.name not in IDEAS_OF_DEVICES),
+    "peak_macs_per_cycle",
 )
-SHARED_BY_NODES = (
-    "devices", "links", "link_bytes_per_s", "link_latency_s", "parallel", "overlay", "capacity_bytes", "moved", "compression",
-    "window", "recompute", "depth", "bucket_bytes", "reduce", "contention", "directions", "split", "message_bytes", "page_bytes",
-    "collectives",
-)
-# fmt: on
+SHARED_BY_NODES = tuple(one.name for one in fields(Node) if one.init and one.name not in IDEAS_OF_NODES)
+"""Whatever the memory: what a design has beside these is the idea's."""
 
 
 def require_equal(machines: Iterable[Node]) -> None:

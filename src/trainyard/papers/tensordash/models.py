@@ -143,7 +143,7 @@ class Fitted:
 
     @cached_property
     def digest(self) -> str:
-        said = f"{self.recorded.digest}/{sorted(self.weights.items())}"
+        said = f"{self.recorded.digest}/{sorted(self.weights.items())}/{sorted(self.shapes.items())}"
         return hashlib.sha256(said.encode()).hexdigest()
 
     @cached_property

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import BadInput, MissingExtra
+from trainyard.errors import BadInput, MissingExtra, UnknownName
 from trainyard.files import read_text, write_text
 from trainyard.ir import Convolution, MatMul, Op, ProductBody, Step
 from trainyard.ir.ops import ProductOf
@@ -30,13 +30,16 @@ DEEPEST = 16
 
 def write_timeloop(step: Step, folder: str | os.PathLike[str], *, layer: str | None = None, phase: str | None = None) -> list[Path]:
     """`000_conv1_forward.yaml`, ... for each product of a step, or of one layer and phase; returns them."""
+    if layer is not None and layer not in step.layers:
+        raise UnknownName("layer", layer, step.layers, f"step {step.name!r}")
     chosen = [
         (number, op)
         for number, op in enumerate(step.ops)
         if op.is_product and layer in (None, op.layer) and phase in (None, op.phase.value)
     ]
     if not chosen:
-        raise BadInput(f"step {step.name!r} has no product of layer {layer!r}, phase {phase!r}")
+        told = ", ".join(f"{kind} {name!r}" for kind, name in (("layer", layer), ("phase", phase)) if name is not None)
+        raise BadInput(f"step {step.name!r} has no product{told and f' of {told}'}")
     target = Path(folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
