@@ -16,7 +16,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "parallelism_plans.md"
 MODEL, BATCH, NODE = "gpt2-small", 64, "mcdla-b(overlay=off"
 HEAD = f"""# Pipelines, ZeRO, narrow numbers and 2:4 weights
 
-Written by `make docs`; every number below is measured by `scripts/parallelism_page.py` (tables of a node: {MODEL}, batch {BATCH},
+Written by `make pages`; every number below is measured by `scripts/parallelism_page.py` (tables of a node: {MODEL}, batch {BATCH},
 on the memory-centric node of MC-DLA with its feature maps kept on the devices).
 
 """
@@ -48,7 +48,8 @@ ZERO = """## ZeRO
 3 gathers parameters `prefetch` uses ahead, frees them, and gathers again for backward what that reads (no biases, no tables
 of embeddings). Parts are flat, the last one padded. Bytes are those of the captured step: parameters and gradients by their element
 types, state as the optimizer reads it; there is no fp32 master copy unless the step has one. `mapping/zero_execution.py` runs n
-devices with their parts on arrays, with SGD, momentum and Adam: the weights are those of one device.
+devices with their parts on arrays, with SGD, momentum and Adam: the weights are those of one device. The peak comes when
+activations are many and gradients still few, so stage 2 lowers what stays, and hardly the peak.
 
 """
 NUMBERS = """## Narrow numbers

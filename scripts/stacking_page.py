@@ -211,7 +211,8 @@ def _set(some: Iterable[str]) -> str:
 def _energy_told(studies: Mapping[str, Study]) -> str:
     worst = []
     for name, one in studies.items():
-        drawn = {array: one.energy_effects(array).alone("array") for array in SKIPPING}
+        each = {array: one.energy_effects(array) for array in SKIPPING}
+        drawn = {array: min(found.alone("array"), found.with_all("array")) for array, found in each.items()}
         array = min(drawn, key=drawn.__getitem__)
         worst.append(f"{name} {drawn[array]:.2f} ({NAMES[array]})")
     return (

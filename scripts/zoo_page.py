@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "zoo.md"
 HEAD = """# The zoo
 
 Every model is written here from its publication and captured as a training step (forward, loss, backward, update) that ships in the
-package; `ty.zoo.load(name, batch=n)` needs no torch. Written by `make docs`.
+package; `ty.zoo.load(name, batch=n)` needs no torch. Written by `make pages`.
 
 | name | parameters | published | batch | ops | MACs a step | source |
 |---|---|---|---|---|---|---|

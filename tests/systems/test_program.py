@@ -18,7 +18,7 @@ from trainyard.arrays import Sigma, Spatial, Systolic, TensorCore, TensorDash
 from trainyard.booking import booked, split
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput
-from trainyard.ir import Convolution, Copy, ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec
+from trainyard.ir import Body, Convolution, Copy, ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec
 from trainyard.ir.book import Ledger
 from trainyard.ir.plan import Plan
 from trainyard.systems import Single
@@ -129,7 +129,7 @@ def odd_steps(draw: st.DrawFn) -> Step:
     ops = []
     for number in range(draw(st.integers(1, 5))):
         size = draw(st.integers(1, 5000))
-        bodies = [
+        bodies: list[Body] = [
             ElementWise("relu", size), Copy("copy", size), MatMul(size, 7, 9), Reduction("sum", size, 1),
             Reduction("softmax", size, size, 3), Reduction("layer_norm", size, size, 2),
         ]  # fmt: skip

@@ -308,9 +308,9 @@ def test_the_example_runs(function: str, replicas: int) -> None:
 
 
 def test_the_example_runs_on_as_many_ranks_as_it_is_given() -> None:
-    step = named.load(f"{HERE.parents[2] / 'examples' / 'fsdp_tp.py'}:both", batch=1, world=4)
+    step = named.load(f"{HERE.parents[2] / 'examples' / 'fsdp_tp.py'}:tensor_parallel", batch=1, world=4)
     assert step.world_size == 4
-    assert {op.body.ranks for op in step.ops if isinstance(op.body, Collective)} == {2}
+    assert {op.body.ranks for op in step.ops if isinstance(op.body, Collective)} == {4}
 
 
 # ---- against torch itself

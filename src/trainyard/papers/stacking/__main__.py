@@ -11,6 +11,9 @@ from trainyard.papers.stacking.study import SKIPPING, study
 
 
 def main(names: list[str]) -> int:
+    if {"-h", "--help"} & {*names}:
+        print(f"{__doc__}\nnetworks: {', '.join(NETWORKS)}; all by default")
+        return 0
     try:
         for name in names or list(NETWORKS):
             found = study(name)
