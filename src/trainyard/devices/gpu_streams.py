@@ -42,7 +42,7 @@ def stream(gpu: Gpu, step: Step, op: Op, traffic: Traffic) -> Kernel:
     if isinstance(body, Collective):
         if body.ranks == 1:
             return Kernel(gpu.ramp_s, 0.0, 1.0, "launch", {})
-        raise NotModelled(f"op {op.name!r} is one of the collectives ({body.kind}) between {body.ranks} ranks: one GPU has no links; run it on a node")
+        raise NotModelled(f"op {op.name!r} does {body.kind} between {body.ranks} ranks: one GPU has no links; run it on a node")
     if isinstance(body, Update):
         return _update(gpu, body, step, op, traffic)
     if isinstance(body, Gather):

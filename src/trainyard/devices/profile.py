@@ -102,7 +102,7 @@ def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> De
     for op in ops:
         if isinstance(op.body, Collective) and op.body.ranks > 1:
             raise NotModelled(
-                f"op {op.name!r} is one of the collectives ({op.body.kind}) between {op.body.ranks} ranks, a single device has no links: "
+                f"op {op.name!r} does {op.body.kind} between {op.body.ranks} ranks, a single device has no links: "
                 "run the step on a system of several devices"
             )
     if all(isinstance(op.body, Collective) for op in ops):
