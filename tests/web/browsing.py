@@ -68,6 +68,19 @@ class Visit:
             self.page.keyboard.press("Tab")
         raise AssertionError(f"Tab does not lead to {name!r}")
 
+    def settled(self) -> None:
+        """Waits until nothing in the page has changed for a while: plots are drawn again when the window changes."""
+        self.page.evaluate(
+            """() => new Promise(done => {
+                let timer;
+                const watch = new MutationObserver(() => wait());
+                const end = () => { watch.disconnect(); done(); };
+                const wait = () => { clearTimeout(timer); timer = setTimeout(end, 500); };
+                watch.observe(document.body, {childList: true, subtree: true});
+                wait();
+            })"""
+        )
+
     def tab_order(self, presses: int) -> list[int]:
         """The places in the document of what Tab leads to, until it comes round."""
         self.page.evaluate("document.activeElement.blur(); window.getSelection().removeAllRanges(); scrollTo(0, 0)")

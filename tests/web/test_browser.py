@@ -214,7 +214,7 @@ def test_hostile_names_stay_text(visit: Visit, tmp_path: Path) -> None:
     page.locator("#panel-compare summary", has_text="Own file, zeros").click()
     hostile_file = {"name": f"{HOSTILE}.json", "mimeType": "application/json", "buffer": step.read_bytes()}
     page.get_by_label("Upload a step (JSON)").set_input_files(hostile_file)
-    page.locator("option", has_text="(uploaded)").wait_for(state="attached", timeout=WAIT_MS)
+    page.locator("option", has_text="script.json (uploaded)").wait_for(state="attached", timeout=WAIT_MS)
     page.get_by_role("button", name="Run", exact=True).click()
     headline(visit)
     page.locator("summary", has_text="Table by layer").click()
@@ -276,6 +276,7 @@ def test_every_control_has_a_name_and_nothing_overflows(visit: Visit, view: str)
         assert figure.locator(".plot, img").get_attribute("aria-label") or figure.locator("img").get_attribute("alt")
     for width in (1300, 800):
         page.set_viewport_size({"width": width, "height": 900})
+        visit.settled()
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     ordered = visit.tab_order(60)
     assert ordered == sorted(ordered)
