@@ -178,9 +178,10 @@ class Run:
         self._expected = total or len(self._found) + len(fresh)
         self._tell(force=True)
         for record in self.executor.map(fresh.values(), self.materials):
-            self._computed.add(record.key)
-            self._unsafe.append(record)
-            self._take(record)
+            with self.stop.later():  # counted, kept and shown, or none of it
+                self._computed.add(record.key)
+                self._unsafe.append(record)
+                self._take(record)
             if time.monotonic() - self._appended_s > APPEND_S or len(self._unsafe) >= MOST_UNSAFE:
                 self.flush()
             self._tell()
