@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import DTYPE_BYTES, Role, Step, TensorSpec
@@ -12,27 +13,21 @@ from trainyard.mapping.works import per_step
 FLOATING = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2"})
 
 
-class Precision(Mapping[str, str]):
-    """Role -> element type, hashable; roles that are not named keep what the step captured.
+Value = TypeVar("Value")
 
-    >>> Precision({"parameter": "bf16"})["parameter"]
-    'bf16'
-    """
+
+class _Frozen(Mapping[str, Value]):
+    """A table that does not change: hashable, and equal to any mapping with the same pairs."""
 
     __slots__ = ("_pairs",)
 
-    def __init__(self, roles: Mapping[str, str]) -> None:
-        for role, dtype in roles.items():
-            if role not in tuple(Role):
-                raise UnknownName("role", str(role), map(str, Role), where="precision")
-            _require_dtype(dtype)
-        self._pairs = tuple(sorted((str(role), dtype) for role, dtype in roles.items()))
+    _pairs: tuple[tuple[str, Value], ...]
 
-    def __getitem__(self, role: str) -> str:
-        return dict(self._pairs)[role]
+    def __getitem__(self, key: str) -> Value:
+        return dict(self._pairs)[key]
 
     def __iter__(self) -> Iterator[str]:
-        return (role for role, _ in self._pairs)
+        return (key for key, _ in self._pairs)
 
     def __len__(self) -> int:
         return len(self._pairs)
@@ -44,10 +39,27 @@ class Precision(Mapping[str, str]):
         return dict(self._pairs) == dict(other) if isinstance(other, Mapping) else NotImplemented
 
     def __repr__(self) -> str:
-        return f"Precision({dict(self._pairs)})"
+        return f"{type(self).__name__}({dict(self._pairs)})"
 
 
-class MacRates(Mapping[str, int]):
+class Precision(_Frozen[str]):
+    """Role -> element type, hashable; roles that are not named keep what the step captured.
+
+    >>> Precision({"parameter": "bf16"})["parameter"]
+    'bf16'
+    """
+
+    __slots__ = ()
+
+    def __init__(self, roles: Mapping[str, str]) -> None:
+        for role, dtype in roles.items():
+            if role not in tuple(Role):
+                raise UnknownName("role", str(role), map(str, Role), where="precision")
+            _require_dtype(dtype)
+        self._pairs = tuple(sorted((str(role), dtype) for role, dtype in roles.items()))
+
+
+class MacRates(_Frozen[int]):
     """Element type -> products of such numbers that a multiplier makes in a cycle; 1 where not said. Hashable.
 
     Narrow numbers go through side by side along the reduction: a product takes the time of one with K / rate. Operands of two types
@@ -58,7 +70,7 @@ class MacRates(Mapping[str, int]):
     (4, 2, 1)
     """
 
-    __slots__ = ("_pairs",)
+    __slots__ = ()
 
     def __init__(self, rates: Mapping[str, int]) -> None:
         for dtype, rate in rates.items():
@@ -69,24 +81,6 @@ class MacRates(Mapping[str, int]):
 
     def of(self, *dtypes: str) -> int:
         return min(self.get(dtype, self.get("fp8", 1) if dtype.startswith("fp8") else 1) for dtype in dtypes)
-
-    def __getitem__(self, dtype: str) -> int:
-        return dict(self._pairs)[dtype]
-
-    def __iter__(self) -> Iterator[str]:
-        return (dtype for dtype, _ in self._pairs)
-
-    def __len__(self) -> int:
-        return len(self._pairs)
-
-    def __hash__(self) -> int:
-        return hash(self._pairs)
-
-    def __eq__(self, other: object) -> bool:
-        return dict(self._pairs) == dict(other) if isinstance(other, Mapping) else NotImplemented
-
-    def __repr__(self) -> str:
-        return f"MacRates({dict(self._pairs)})"
 
 
 ONE_EACH = MacRates({})
