@@ -3,7 +3,7 @@
     python benchmarks/direct_fabric.py            # prints seconds, events per second and the ratio to agents
     python benchmarks/direct_fabric.py --json -   # the same as one JSON object
 
-An event is one thing that happens by the rules of `parts.crossbar_messages`: a message ready, at the other end of a link or
+An event is one thing that happens by the rules of `hardware.crossbar.messages`: a message ready, at the other end of a link or
 delivered, a link or a slot free again, a sum complete or done. Both clocks are given the same traffic and agree to the picosecond.
 The agents run on a smaller machine (`--agents` DPUs), as they keep a timeline of every link.
 """
@@ -16,10 +16,11 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from trainyard.parts import crossbar_agents, crossbar_messages
-from trainyard.parts.agau import Agau
-from trainyard.parts.crossbar import Crossbar
-from trainyard.parts.crossbar_collectives import all_reduce, local
+from oracles import crossbar_agents
+from trainyard.hardware.agau.unit import Agau
+from trainyard.hardware.crossbar import messages as crossbar_messages
+from trainyard.hardware.crossbar.collectives import all_reduce, local
+from trainyard.hardware.crossbar.hierarchy import Crossbar
 
 Made = TypeVar("Made")
 UNITS, CLUSTER = 2048, 64

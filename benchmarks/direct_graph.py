@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from trainyard.systems.pim import DpuToDpu, HostMediated
+from trainyard.systems.pim.systems import DpuToDpu, HostMediated
 from trainyard.systems.programs.graph import Graph, rmat, uniform
 from trainyard.systems.programs.page_rank import Vertices, page_rank
 from trainyard.systems.programs.partition import Layout, owners

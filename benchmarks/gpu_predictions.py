@@ -9,9 +9,9 @@ from typing import Any
 
 from gpu_data import DATA, Measured, load
 
-from trainyard.devices.gpu import Gpu
-from trainyard.devices.gpu_presets import H200
+from trainyard.devices.gpu.device import Gpu
 from trainyard.ir import Step
+from trainyard.machines.presets.gpus import H200
 from trainyard.papers.provenance import provenance
 from trainyard.workloads import zoo
 
@@ -144,10 +144,10 @@ def parameters() -> list[str]:
 
 INTRODUCTION = """# The GPU roofline against a real GPU
 
-`trainyard.devices.gpu` predicts; `trainyard.live.measure` measures. Both give the same Result, so they stand side by side here.
-No number belongs to a model or a layer. Those of the device were measured on micro-benchmarks: copies, products, single calls.
-Three of the host were calibrated, on the host's time for the phases of {calibrated} in the second run. The mechanisms were found
-by looking at the ops of these steps; the times of the steps, and of their layers, are the test.
+`trainyard.devices.gpu.device` predicts; `trainyard.live.measure` measures. Both give the same Result, so they stand side by side
+here. No number belongs to a model or a layer. Those of the device were measured on micro-benchmarks: copies, products, single
+calls. Three of the host were calibrated, on the host's time for the phases of {calibrated} in the second run. The mechanisms were
+found by looking at the ops of these steps; the times of the steps, and of their layers, are the test.
 
 *Measured* is the median over {runs} runs on machines of one kind: steps that fill the GPU agree within 1 %, but hosts differ, and a
 small batch waits for its host. *Kernels* is device time alone, as the profiler sees it. *Layer error* is the device time put on

@@ -1,7 +1,7 @@
 """IGO's nine networks on both NPUs in four orders with both baselines (fixed tall tile, tiles searched): time of all of them.
 
 Each of the 144 runs is a whole training step, every Work costed by the machine; the forward pass is part of it. The plain twin
-executes the same tile operations on real numbers, one by one (`mapping.gradient_execution`), on one layer.
+executes the same tile operations on real numbers, one by one (`mapping.gradient_order.execution`), on one layer.
 
 python benchmarks/igo_networks.py [--one]        --one: in one process
 """
@@ -46,8 +46,8 @@ def warm() -> None:
 def twin() -> tuple[float, float]:
     """Seconds of the model and of its plain twin, for one layer's gradients in one order; both move the same bytes."""
     from trainyard.ir import MatMul
-    from trainyard.mapping.gradient_execution import execute
-    from trainyard.mapping.gradient_order import traffic
+    from trainyard.mapping.gradient_order.execution import execute
+    from trainyard.mapping.gradient_order.scratchpad import traffic
 
     m, n, k = TWIN
     rng = np.random.default_rng(0)

@@ -21,7 +21,7 @@ SECONDS = 10.0
 
 def run(job: tuple[str, str]) -> tuple[str, str, dict[str, float], float]:
     """All designs of one network and parallelism; milliseconds of a step, and the seconds that it took to find them."""
-    from trainyard.papers.mcdla import DESIGNS
+    from trainyard.machines.presets.mcdla import DESIGNS
     from trainyard.papers.mcdla.measuring import asked, of
 
     network, parallel = job
@@ -37,7 +37,7 @@ def warm() -> None:
 
 def apart(network: str, parallel: str) -> tuple[float, float]:
     """Seconds of the first design of a network at a batch that nothing is remembered of, and of the next one."""
-    from trainyard.papers.mcdla import DESIGNS
+    from trainyard.machines.presets.mcdla import DESIGNS
     from trainyard.papers.mcdla.measuring import asked, of
 
     spent = []

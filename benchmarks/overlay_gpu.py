@@ -272,7 +272,7 @@ def check(device: str) -> None:
     from torch import nn
 
     import trainyard as ty
-    from trainyard.mapping.overlay import priced
+    from trainyard.mapping.overlay.policy import priced
 
     torch.use_deterministic_algorithms(True, warn_only=True)
     place = torch.device(device)

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainyard.mapping.overlay import Problem, Saved
-from trainyard.mapping.overlay_search import as_needed
+from trainyard.mapping.overlay.policy import Problem, Saved
+from trainyard.mapping.overlay.search import as_needed
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "gpu.md"
@@ -150,7 +150,8 @@ def remarks(found: Row, ours: Sequence[Row]) -> list[str]:
         else f"It is slower than {', '.join(slower)} at their peak memory."
     )
     text = (
-        "*Predicted* is what `mapping.overlay.simulate` says of the plan that ran, with the op times of its own first passes; "
+        "*Predicted* is what `mapping.overlay.policy.simulate` says of the plan that ran, with the op times of its "
+        "own first passes; "
         "*from one timing* is what the policy says of each budget from the op times of the largest one alone. Worst error of the "
         f"former: {100 * max(errors):.0f} %. {front} {kept} Against `save_on_cpu` it is "
         f"{milliseconds(offloaded) / milliseconds(ours[-1]):.1f} times as fast at {peak(ours[-1]):.2f} GiB. A prediction from the "

@@ -26,7 +26,7 @@ CASES = [
 def run(case: tuple[str, str, int, bool]) -> tuple[float, float, float]:
     """Seconds of the simulated step, seconds that it took to find them (imports and kernels read before), largest memory in MB."""
     import trainyard as ty
-    from trainyard.papers.mcdla.scale import INFINIBAND, PLANES
+    from trainyard.machines.presets.mcdla import INFINIBAND, PLANES
 
     system, overlay, devices, fold = case
     node = replace({"planes": PLANES, "cluster": INFINIBAND}[system], overlay=overlay, fold=fold)

@@ -21,8 +21,8 @@ from trainyard.arrays import Sigma
 from trainyard.arrays.sigma.controller import Controller
 from trainyard.arrays.sigma.execution import Fabric, Vectors, execute, ports
 from trainyard.arrays.sigma.walkthrough import stride
+from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import MatMul
-from trainyard.parts.bitmaps import Bitmap
 
 TARGET = 1e6  # multiplications per second on 128 x 128 multipliers
 TWIN_SIZE = 40

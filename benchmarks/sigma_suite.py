@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.arrays import Sigma
+from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import MatMul
-from trainyard.parts.bitmaps import Bitmap
 
 SECONDS, MEGABYTES, MILLISECONDS = 30.0, 2048.0, 10.0
 TWIN = MatMul(1632, 36548, 1024)

@@ -46,7 +46,7 @@ def plain_seconds_per_position(groups: int = 20, steps: int = 144) -> float:
 def main() -> int:
     import trainyard as ty
     from trainyard.arrays.tensordash import groups
-    from trainyard.workloads.generated import generated_masks
+    from trainyard.masks.generated import generated_masks
 
     step, device = ty.zoo.load("resnet50", batch=1), ty.machine("tensordash")
     masks = generated_masks(step, sparsity={"A": 0.6, "G": 0.6}, seed=0)

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 
-from trainyard.systems.pim import DpuToDpu, HostMediated
+from trainyard.systems.pim.systems import DpuToDpu, HostMediated
 from trainyard.systems.programs.graph import read_edge_list, rmat
 from trainyard.systems.programs.page_rank import page_rank
 from trainyard.systems.programs.runs import side_by_side

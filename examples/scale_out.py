@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import trainyard as ty
-from trainyard.papers.mcdla.scale import ETHERNET, INFINIBAND, PLANES
+from trainyard.machines.presets.mcdla import ETHERNET, INFINIBAND, PLANES
 
 SYSTEMS = {"planes of switches": PLANES, "InfiniBand": INFINIBAND, "Ethernet": ETHERNET}
 VIDEOS = 4  # for each device: 19.7 GB of device memory, were nothing paged

@@ -9,21 +9,22 @@ from pathlib import Path
 import numpy as np
 from paper_figures import illustrated
 
-from trainyard.devices.dpu_detail import detail
+from trainyard.devices.dpu.detail import detail
+from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import Direct
 from trainyard.papers import ledger
-from trainyard.papers.direct import DIRECT, PIM_OPT, accuracy, contributions, efficiency, hardware, printed, studies
+from trainyard.papers.direct import accuracy, contributions, efficiency, hardware, printed, studies
 from trainyard.papers.direct import table as table_2
 from trainyard.papers.direct.assumptions import BATCHES, LANES, METRIC, pair, readings, worths
 from trainyard.papers.direct.measuring import BATCH, COUNTS, LINEAR, RESNET18, SYSTEMS, WORKLOADS, System, Workload, on, system
 from trainyard.papers.direct.printed import by_eq_1, half_units, said
 from trainyard.papers.ledger import Row
 from trainyard.papers.pages import number, page_of, paper_figure, summary
-from trainyard.systems.pim import DpuToDpu, HostMediated
+from trainyard.systems.pim.scaling import scaled, with_workers
+from trainyard.systems.pim.systems import DpuToDpu, HostMediated
 from trainyard.systems.programs.graph import rmat
 from trainyard.systems.programs.page_rank import page_rank
 from trainyard.systems.programs.stencil import heat
-from trainyard.systems.scaling import scaled, with_workers
 
 PAGE = Path(__file__).parents[1] / "docs" / "direct.md"
 SMALL = 0.0005
@@ -81,17 +82,18 @@ history.accuracy, history.time_s, history.age_s.mean, history.exchange_latency_s
 
 ## What is modelled
 
-- **DPU** (`devices/dpu.py`): a pipeline that tasklets share, arithmetic in software, everything through WRAM by DMA; UPMEM's
+- **DPU** (`devices/dpu/device.py`): a pipeline that tasklets share, arithmetic in software, everything through WRAM by DMA; UPMEM's
   figures (`upmem`), and one with 16 bf16 MACs and 512 MiB (`mac-dpu`), because UPMEM's can neither hold nor train ResNet-18. A step
   that does not fit is refused, or its parameters are shared by a cluster (`split=True`). One step is held against the pipeline
-  simulated instruction by instruction (`devices/dpu_detail.py`).
-- **PIM-Opt** (`systems/pim.py`, `parts/host_link.py`): everything goes through the host, as Eq. 1 counts it,
+  simulated instruction by instruction (`devices/dpu/detail.py`).
+- **PIM-Opt** (`systems/pim/systems.py`, `hardware/dpu/host_link.py`): everything goes through the host, as Eq. 1 counts it,
   T = 2 N (L + M / B) + Q + O (`transfers="serial"`), or rank-parallel, as real systems transfer (default). Q is derived from
   arrivals.
-- **DIRECT**: four levels of crossbars, message by message with arbitration, buffers and contention (`parts/crossbar.py`); Eq. 2,
+- **DIRECT**: four levels of crossbars, message by message with arbitration, buffers and contention
+(`hardware/crossbar/hierarchy.py`); Eq. 2,
   L + M / B + O_dsc, is the closed form (`fidelity="analytic"`). Ports are as wide and as fast as the pins of the package they
-  cross. An AGAU in each cluster (a rank) sums what its DPUs send (`parts/agau.py`), bit for bit what its pipeline gives; the DSC
-  hands out the token (`parts/dsc.py`), whose state machine is explored exhaustively for small machines.
+  cross. An AGAU in each cluster (a rank) sums what its DPUs send (`hardware/agau/unit.py`), bit for bit what its pipeline gives;
+  the DSC hands out the token (`hardware/dsc/unit.py`), whose state machine is explored exhaustively for small machines.
 - **Algorithm 1** (`mapping/algorithms.py`, `training/`), executed on real numbers for up to 2048 workers: `averaging` (default)
   lets clusters that are staler than tau enter a round by token, one after another, and averages their models; `literal` is as
   printed: the token's holder applies the last gradients of all to its own model, which then overwrites all others. Both beside

@@ -14,10 +14,10 @@ from pathlib import Path
 import atheris
 
 with atheris.instrument_imports(
-    include=["trainyard.workloads.formats", "trainyard.workloads.backward", "trainyard.workloads.gradients"]
+    include=["trainyard.workloads.formats", "trainyard.workloads.formats.backward", "trainyard.workloads.formats.gradients"]
 ):
     from trainyard.errors import TrainyardError
-    from trainyard.workloads.formats.onnx import read_onnx
+    from trainyard.workloads.formats.onnx.model import read_onnx
 
 FILE = Path(tempfile.mkdtemp()) / "model.onnx"
 

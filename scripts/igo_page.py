@@ -42,13 +42,14 @@ Written by `make pages`; every number below is measured by `scripts/igo_page.py`
 
 ## What is modelled
 
-- The orders (`mapping/tile_streams.py`, `gradient_order.py`): sequential, interleaved, dXmajor, dWmajor, and the bound of Sec. 3.3,
+- The orders (`mapping/gradient_order/tile_streams.py`, `gradient_order.py`): sequential, interleaved, dXmajor, dWmajor, and the
+bound of Sec. 3.3,
   as streams of tile operations through a scratchpad of which half holds tiles and half fills: misses, results and unfinished sums
   that leave and come back, byte for byte, the least recent tile or the one needed last leaving; compute and DRAM overlapped step by
   step. `gradient_execution.py` computes dX and dW in each order and equals torch.
 - Algorithm 1 as printed (`order=paper`), and the fastest order by cost (`order=cost`).
 - Partitions along M, N and K (`partition=`), over time on one core, or on up to eight that share scratchpad and DRAM, duplicated
-  operands and added partial sums counted; chosen by nearest neighbours (`mapping/partition.py`), by cost, or given.
+  operands and added partial sums counted; chosen by nearest neighbours (`mapping/gradient_order/partition.py`), by cost, or given.
 - It is a mapping: any array behind a scratchpad can have it, `npu(array=tensordash,order=interleaved)`.
 
 ## Two baselines
@@ -293,7 +294,8 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
         yield (
             f"Beyond the paper: searched together, {npu} NPU",
             "Order, tile and partition of each layer's gradients searched together, against a sequential baseline with searched "
-            "tiles; bytes over the least that any order can move (`mapping/gradient_bound.py`), and what of the layers can stay in "
+            "tiles; bytes over the least that any order can move (`mapping/gradient_order/bound.py`), and what of the "
+            "layers can stay in "
             "the scratchpad: where nothing stays, fusing wins nothing to first order.",
             distances(npu),
         )
@@ -301,7 +303,7 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
         yield (
             f"Beyond the paper: across layers, {npu} NPU",
             "dX of a layer goes on into the gradients of the layer below without leaving the scratchpad, where only ops on single "
-            "elements stand between (`mapping/gradient_links.py`, `gradient_chain.py`).",
+            "elements stand between (`mapping/gradient_order/links.py`, `gradient_chain.py`).",
             links(npu),
         )
     yield "Ledger", summary(rows) + ".", the_ledger(rows)

@@ -7,32 +7,18 @@ from pathlib import Path
 
 from paper_figures import illustrated
 
+from trainyard.hardware.topology.rings import rings
+from trainyard.machines.presets.mcdla import DC_DLA, DESIGNS, HC_DLA, MCDLA_B, MCDLA_S
 from trainyard.papers import ledger
 from trainyard.papers.ledger import Row
-from trainyard.papers.mcdla import (
-    DC_DLA,
-    DESIGNS,
-    HC_DLA,
-    MCDLA_B,
-    MCDLA_S,
-    breakdown,
-    generations,
-    performance,
-    power,
-    printed,
-    scale,
-    scaling,
-    sensitivity,
-    wiring,
-)
+from trainyard.papers.mcdla import breakdown, generations, performance, power, printed, scale, scaling, sensitivity, wiring
 from trainyard.papers.mcdla.assumptions import METRIC, worths
 from trainyard.papers.mcdla.measuring import CNNS, NETWORKS, PARALLEL, Networks, Parallel, ran
 from trainyard.papers.mcdla.plots import NAMES
 from trainyard.papers.mcdla.printed import harmonic, said
 from trainyard.papers.pages import number, page_of, paper_figure, summary
-from trainyard.parts.rings import rings
 from trainyard.report.topology import draw
-from trainyard.systems.node import Node
+from trainyard.systems.node.systems import Node
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGE = DOCS / "mcdla.md"
@@ -80,12 +66,14 @@ Machines: `dc-dla`, `hc-dla`, `mcdla-s`, `mcdla-l`, `mcdla-b`, `dc-dla-oracle` a
 
 ## What is modelled
 
-- Any node is a graph of devices, memory-nodes, sockets and switches (`parts/topology.py`). Rings are found in it, as link-disjoint
-  closed walks that may pass a memory-node twice (`parts/rings.py`); collectives run over all rings at once, message by message,
-  and memory-nodes only forward (`parts/collectives.py`). How fast a device copies, PCIe switches shared, follows from the wires.
-- A step is cut for one device (`mapping/parallel.py`): data-parallel, model-parallel, or per layer.
+- Any node is a graph of devices, memory-nodes, sockets and switches (`hardware/topology/graph.py`). Rings are found in it, as
+link-disjoint
+  closed walks that may pass a memory-node twice (`hardware/topology/rings.py`); collectives run over all rings at once, message by
+  message, and memory-nodes only forward (`hardware/collectives/on_graph.py`). How fast a device copies, PCIe switches shared,
+  follows from the wires.
+- A step is cut for one device (`mapping/parallel/transform.py`): data-parallel, model-parallel, or per layer.
 - Feature maps leave after their last forward use and come back before their backward use; layers without products are made again
-  (`mapping/overlay.py`). `overlay=all` is the paper's stress, `as_needed` pages what does not fit, `off` is the oracle.
+  (`mapping/overlay/policy.py`). `overlay=all` is the paper's stress, `as_needed` pages what does not fit, `off` is the oracle.
 - Compute, exchanges and copies are streams on one clock; `contention=True` lets copies and exchanges share wires.
 - Any device can stand inside: `device=` is an accelerator with any array, or a GPU.
 - The same policy pages a real model's saved tensors: `ty.live.overlay(model, budget="4 GB")`, measured in
@@ -306,7 +294,7 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
         "The designs (Figs. 5, 7, 8)",
         "Hop counts and rates are derived from the wires. HC-DLA's three links between devices are drawn as six wires of half "
         "rate: three links of each of eight devices cannot be directed rings without a common arc (the parity argument is in "
-        "`parts/topologies.py`, `_shared_wires`), and at half rate they carry what three links carry.",
+        "`hardware/topology/builders.py`, `_shared_wires`), and at half rate they carry what three links carry.",
         wires() + "\n" + drawings(),
     )
     yield (

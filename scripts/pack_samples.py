@@ -17,10 +17,10 @@ import samples_page
 from train_samples import FOREGROUND, PICTURE, REGIONS, TRAININGS, Training, recipe
 
 from trainyard.ir import Step, TensorKey
+from trainyard.masks.recorded import Masks, MaskWriter
 from trainyard.papers.tensordash.models import laid, shapes_of
 from trainyard.workloads import zoo
 from trainyard.workloads.capture import capture_recipe
-from trainyard.workloads.masks import Masks, MaskWriter
 
 SAMPLES = Path(__file__).parents[1] / "src" / "trainyard" / "papers" / "samples"
 LIMIT_BYTES = {"tensordash": 6_000_000, "sigma": 2_500_000}

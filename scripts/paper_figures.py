@@ -3,8 +3,9 @@
     python scripts/paper_figures.py                   # all
     python scripts/paper_figures.py sigma whatif      # some
 
-A figure that was drawn before by the very same program is not measured again (`papers/kept.py`). Each picture stands in its paper's
-page below the title that is named here: the pages' own scripts put it there through `illustrated`, and so does this one.
+A figure that was drawn before by the very same program is not measured again (`papers/experiment_cache.py`). Each picture stands in
+its paper's page below the title that is named here: the pages' own scripts put it there through `illustrated`, and so does this
+one.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def draw(paper: str) -> None:
     from figures import svg
 
     from trainyard.papers import ledger
-    from trainyard.papers.kept import Notebook
+    from trainyard.papers.experiment_cache import Notebook
 
     notebook, known = Notebook(), ledger.drawn(paper)
     try:

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 import trainyard as ty
-from trainyard.mapping.pipeline import Pipeline
-from trainyard.mapping.zero import STAGES, model_states, sharded, states_of
-from trainyard.parts.number_formats import FORMATS, rounded
+from trainyard.hardware.formats.numbers import FORMATS, rounded
+from trainyard.mapping.parallel.zero import STAGES, model_states, sharded, states_of
+from trainyard.mapping.pipeline.schedule import Pipeline
 
 PAGE = Path(__file__).parents[1] / "docs" / "parallelism_plans.md"
 MODEL, BATCH, NODE = "gpt2-small", 64, "mcdla-b(overlay=off"
@@ -36,7 +36,7 @@ PIPELINE = """## Pipelines
   two chunks share is summed and handed over once.
 - A device holds its layers' parameters and state, and the maps of as many microbatches as its schedule has on their way.
 - With equal stages and free messages the time is (m + p - 1)(f + b), interleaved (m + (p - 1)/v)(f + b): a test runs it on the
-  engine. `mapping/pipeline_execution.py` computes the schedule with arrays: the weights are those of the whole batch.
+  engine. `tests/oracles/pipeline_execution.py` computes the schedule with arrays: the weights are those of the whole batch.
 - Not modelled: paging of feature maps (the node's `overlay`) inside a pipeline, and one that is out of step with its weights.
 
 """
@@ -47,8 +47,8 @@ ZERO = """## ZeRO
 `zero=1, 2, 3` on a data-parallel node keeps optimizer state, gradients, parameters in parts (S. Rajbhandari et al., SC 2020). Stage
 3 gathers parameters `prefetch` uses ahead, frees them, and gathers again for backward what that reads (no biases, no tables
 of embeddings). Parts are flat, the last one padded. Bytes are those of the captured step: parameters and gradients by their element
-types, state as the optimizer reads it; there is no fp32 master copy unless the step has one. `mapping/zero_execution.py` runs n
-devices with their parts on arrays, with SGD, momentum and Adam: the weights are those of one device. The peak comes when
+types, state as the optimizer reads it; there is no fp32 master copy unless the step has one. `tests/oracles/zero_execution.py` runs
+n devices with their parts on arrays, with SGD, momentum and Adam: the weights are those of one device. The peak comes when
 activations are many and gradients still few, so stage 2 lowers what stays, and hardly the peak.
 
 """
@@ -59,12 +59,12 @@ NUMBERS = """## Narrow numbers
 
 `precision` is one type, or one for each role of a tensor (in Python and in TOML:
 `precision = { parameter = "fp8_e4m3", gradient = "fp8_e5m2", state = "fp32" }`). It changes bytes everywhere and the energy of a
-multiply-accumulate (`parts/energy.py`); sums are fp32 (`accumulator_bytes`). How many narrow products a multiplier makes in a cycle
-is the field `rates` of an accelerator, 1 where it does not say: nothing is assumed to be faster. Two types in one product go at the
-rate of the slower and cost the energy of the wider. GPUs have their own rates by type (fp8 on H200 alone).
+multiply-accumulate (`hardware/tables/energy.py`); sums are fp32 (`accumulator_bytes`). How many narrow products a multiplier makes
+in a cycle is the field `rates` of an accelerator, 1 where it does not say: nothing is assumed to be faster. Two types in one
+product go at the rate of the slower and cost the energy of the wider. GPUs have their own rates by type (fp8 on H200 alone).
 
-`parts/number_formats.py` rounds as the formats do, bit for bit as torch. Error of a product of normal numbers (256 x 256 x 256),
-root mean square over that of the result:
+`hardware/formats/numbers.py` rounds as the formats do, bit for bit as torch. Error of a product of normal numbers (256 x 256 x
+256), root mean square over that of the result:
 
 """
 TWO_FOUR = """## 2:4 weights
@@ -76,7 +76,7 @@ Exactly two of four neighbours along the reduction of the forward product are ke
 (`structured=true`) and those of A100 and H200 take half of the steps and read values with 2 bits of place each; arrays that
 look at zeros themselves (TensorDash, SIGMA) see the mask and schedule it. dX reduces along the other axis and gains only where
 the mask is `transposable`, which is not assumed; dW never gains. A weight whose axis is no multiple of four stays whole.
-`parts/structured.py` compresses and multiplies: the product is that of the masked matrix.
+`hardware/formats/structured.py` compresses and multiplies: the product is that of the masked matrix.
 
 """
 

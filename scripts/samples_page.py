@@ -172,7 +172,7 @@ def densities(results: Mapping[str, Any], title: str) -> list[str]:
 
 def files(folder: Path, *, weights: bool = False) -> list[str]:
     """A line for each file of masks; with the layers whose W is there, where asked."""
-    from trainyard.workloads.masks import Masks
+    from trainyard.masks.recorded import Masks
 
     lines = []
     for file in sorted(folder.glob("*.safetensors.xz")):

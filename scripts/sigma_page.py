@@ -11,13 +11,13 @@ from paper_figures import illustrated
 
 from trainyard.arrays import Sigma
 from trainyard.ir import MatMul, assumptions_of
+from trainyard.machines.presets.sigma import SIGMA
 from trainyard.papers import ledger
 from trainyard.papers.ledger import Row
 from trainyard.papers.pages import number, paper_figure, summary
 from trainyard.papers.sigma import (
     MIRRORED,
     RECTANGLES,
-    SIGMA,
     SPARSITIES,
     SQUARE,
     SUITE,
@@ -73,8 +73,9 @@ Written by `make pages`; every number below is measured by `scripts/sigma_page.p
   (stationary values that meet no streaming value are not loaded) is counted; zeros of the streaming operand are not skipped.
 - The mechanism (`controller.py`, `execution.py`): bitmaps, REGOR, counters, SRC-DEST tables, Benes switches set by a routing
   algorithm and FAN adders multiply real matrices; products equal numpy's and cycles the closed form.
-- Parts that others can use: `parts/benes.py`, `parts/distribution.py`, `parts/adder_trees.py` (FAN, ART, linear, temporal),
-  `parts/bitmaps.py`, `parts/formats.py`, `parts/mesh.py`.
+- Parts that others can use: `hardware/benes/network.py`, `hardware/benes/other_networks.py`, `hardware/reduction/adder_trees.py`
+(FAN, ART, linear, temporal),
+  `hardware/formats/bitmaps.py`, `hardware/formats/matrices.py`, `hardware/benes/mesh.py`.
 - Several GEMMs at once on disjoint Flex-DPUs (`arrays/sigma/flex_dpu.py`), under the shared input bandwidth.
 - The TPU: closed forms of SCALE-Sim for 128x128, 256x64 and 512x32, the better stationary operand. K lies along the columns of the
   last two, as Sec. VI-C has it (a K of 32 fits those of 512x32); with K along their rows, and with both, beside it.
@@ -287,7 +288,8 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
     yield "Metadata (Fig. 7)", "Bits for each element of a 1632 x 36548 matrix, counted on masks.", metadata()
     yield (
         "",
-        f"Front end: cycles to turn the same matrix into the controller's bitmap with {formats.LANES} lanes (`parts/formats.py`; "
+        f"Front end: cycles to turn the same matrix into the controller's bitmap with {formats.LANES} lanes "
+        f"(`hardware/formats/matrices.py`; "
         "not in the paper). An `Accelerator` charges the traffic of a format and not these cycles, since the front end works while "
         "the DMA engine does.",
         front_end(),

@@ -180,9 +180,9 @@ def reproduce(anew: bool) -> Iterator[Row]:
             rows = json.loads(ran(*words, "--anew", seconds=1500, folder=Path(folder)))
             yield Row(what=f"`trainyard reproduce`: {len(rows)} claims of five papers", value=(time.perf_counter() - begun) / 60,
                       unit="minutes", target=4)  # fmt: skip
-        from trainyard.papers import kept, ledger
+        from trainyard.papers import experiment_cache, ledger
 
-        if any(kept.rows(paper) is None for paper in ledger.papers()):
+        if any(experiment_cache.rows(paper) is None for paper in ledger.papers()):
             raise RuntimeError("the ledger of this state of the program is not kept yet: trainyard reproduce")
         begun = time.perf_counter()
         ran(*words, folder=Path(folder))

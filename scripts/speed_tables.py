@@ -91,8 +91,8 @@ def twins() -> Iterator[tuple[str, str, str]]:
 
     from trainyard.arrays import Sigma, Systolic, TensorDash
     from trainyard.ir import Density, MatMul
-    from trainyard.mapping.gradient_execution import execute
-    from trainyard.mapping.gradient_order import traffic
+    from trainyard.mapping.gradient_order.execution import execute
+    from trainyard.mapping.gradient_order.scratchpad import traffic
 
     rng = np.random.default_rng(8)
     equal = 0

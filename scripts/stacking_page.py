@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainyard.ir import Masks
-from trainyard.papers.igo import NPU as IGO
-from trainyard.papers.mcdla import DEVICE as MCDLA
+from trainyard.machines.presets.igo import NPU as IGO
+from trainyard.machines.presets.mcdla import DEVICE as MCDLA
+from trainyard.machines.presets.tensordash import TENSORDASH
 from trainyard.papers.pages import page_of
 from trainyard.papers.processes import workers
 from trainyard.papers.stacking import IDEAS, NETWORKS, Sensitivity, Setting, Study, sensitivity, study
 from trainyard.papers.stacking.ideas import ORDER, TAU, Combination, device, machine
 from trainyard.papers.stacking.study import SKIPPING
-from trainyard.papers.tensordash import TENSORDASH
 from trainyard.papers.tensordash.models import recorded
 from trainyard.report.colours import PHASES, SPARE
 from trainyard.runs import run

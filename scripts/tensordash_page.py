@@ -11,19 +11,11 @@ from paper_figures import illustrated
 from trainyard.arrays import TensorDash
 from trainyard.ir import MatMul
 from trainyard.ir.ops import ProductOf
+from trainyard.machines.presets.tensordash import TENSORDASH
 from trainyard.papers import ledger
 from trainyard.papers.ledger import Row
 from trainyard.papers.pages import number, paper_figure, summary
-from trainyard.papers.tensordash import (
-    TENSORDASH,
-    beyond,
-    connectivity,
-    energies,
-    over_time,
-    overheads,
-    performance,
-    random_tensors,
-)
+from trainyard.papers.tensordash import beyond, connectivity, energies, over_time, overheads, performance, random_tensors
 from trainyard.papers.tensordash.models import GCN, MODELS, NAMES, OPERATIONS, facts, recorded
 from trainyard.papers.tensordash.potential import potential
 from trainyard.papers.tensordash.printed import printed

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
+from trainyard.masks.recorded import Masks, MaskWriter
 from trainyard.workloads import zoo
 from trainyard.workloads.datasets.batches import Batches, Part, Source
 from trainyard.workloads.datasets.stand_ins.captions import Captions
@@ -35,11 +36,10 @@ from trainyard.workloads.datasets.stand_ins.sentences import MaskedPairs, Senten
 from trainyard.workloads.datasets.stand_ins.text import Text
 from trainyard.workloads.datasets.stand_ins.translations import Translations
 from trainyard.workloads.epochs import random_batches
-from trainyard.workloads.masks import Masks, MaskWriter
 from trainyard.workloads.recording import record_masks
-from trainyard.workloads.zoo import mask_rcnn
-from trainyard.workloads.zoo.boxes import iou
 from trainyard.workloads.zoo.recipe import Recipe
+from trainyard.workloads.zoo.vision import mask_rcnn
+from trainyard.workloads.zoo.vision.boxes import iou
 
 EPOCHS = 8
 DENSITY = 0.1  # TensorDash, Sec. IV-A: both pruning methods target 90 %

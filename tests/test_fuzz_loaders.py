@@ -25,15 +25,15 @@ from trainyard.ir import Convolution, MatMul, Step
 from trainyard.machines import machine
 from trainyard.machines.files import load_toml
 from trainyard.machines.scalesim import read_cfg
-from trainyard.workloads.backward import with_backward
+from trainyard.masks.named import load as load_masks
+from trainyard.masks.recorded import Masks, MaskWriter
 from trainyard.workloads.formats import read_topology
+from trainyard.workloads.formats.backward import with_backward
 from trainyard.workloads.formats.chakra import Node, NodeType, plan_of, read_trace, write_trace
-from trainyard.workloads.formats.onnx import read_onnx
+from trainyard.workloads.formats.onnx.model import read_onnx
 from trainyard.workloads.formats.scalesim import chain
 from trainyard.workloads.formats.timeloop import problem, read_timeloop
-from trainyard.workloads.masks import Masks, MaskWriter
 from trainyard.workloads.named import load
-from trainyard.workloads.named_masks import load as load_masks
 
 SECONDS = 5.0
 """Of one answer, on a slow machine."""

@@ -12,8 +12,8 @@ import trainyard as ty
 from trainyard import runs
 from trainyard.ir import Convolution, ElementWise, MatMul, Op, Phase, Role, Step, TensorSpec, assumed, assumptions_of
 from trainyard.ir.assumptions import trials
-from trainyard.results import Result
-from trainyard.workloads.generated import generated_masks
+from trainyard.masks.generated import generated_masks
+from trainyard.results.result import Result
 
 POINTWISE = Convolution(batch=2, in_channels=24, out_channels=40, size=(6, 6), kernel=(1, 1))
 STRIDED = Convolution(batch=2, in_channels=24, out_channels=40, size=(9, 9), kernel=(3, 3), stride=(2, 2), padding=(1, 1))

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainyard.engine.timeline import Timeline
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Device, Masks, Step, System, assumptions_of
-from trainyard.results import Peaks, Result, booked
-from trainyard.timeline import Timeline
+from trainyard.results.result import Peaks, Result, booked
 from trainyard.units import show
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _step(workload: Step | str, batch: int | None) -> Step:
 
 def _named(masks: Masks | str | None, step: Step) -> Masks | None:
     if isinstance(masks, str):
-        from trainyard.workloads.named_masks import load
+        from trainyard.masks.named import load
 
         return load(masks, step)
     if masks is not None and not callable(getattr(masks, "bits", None)):

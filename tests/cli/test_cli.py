@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from trainyard import cli
-from trainyard.terminal import progress
+from trainyard.report.terminal import progress
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -150,7 +150,7 @@ def test_list_everything(trainyard: Run) -> None:
 
 def test_a_paper_may_weigh_its_assumptions_itself(trainyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainyard.papers import igo
-    from trainyard.weighing import Change, Weighing
+    from trainyard.sensitivity import Change, Weighing
 
     tile = Change(name="tile", meaning="how high", value=16, alternative=8, made=8)
     own = Weighing(title="igo", metric="per cent saved", changes=[tile], measure=lambda _, made: 12.5 if made else 10.0)
@@ -275,7 +275,7 @@ class AtOnce(Timer):
 
 def test_progress_stays_off_stdout(trainyard: Run, topology: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr("trainyard.terminal.Timer", AtOnce)
+    monkeypatch.setattr("trainyard.report.terminal.Timer", AtOnce)
     code, out, err = trainyard("compare", topology, "--on", "npu,npu-small", "--json", "-")
     assert code == 0
     assert len(json.loads(out)) == 2
@@ -293,12 +293,12 @@ def test_progress_stays_off_stdout(trainyard: Run, topology: str, monkeypatch: p
 
 
 def test_a_bar_waits_a_moment_and_needs_a_terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trainyard.terminal.MOMENT_S", 60.0)
+    monkeypatch.setattr("trainyard.report.terminal.MOMENT_S", 60.0)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     with progress() as step_to:
         step_to(1, 2, "of what is done in a moment")
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setattr("trainyard.terminal.Timer", AtOnce)
+    monkeypatch.setattr("trainyard.report.terminal.Timer", AtOnce)
     with progress() as step_to:
         step_to(1, 2, "of what takes longer")
     assert "1/2 of what takes longer" in capsys.readouterr().err
@@ -334,7 +334,7 @@ def test_interruption_is_130(trainyard: Run, monkeypatch: pytest.MonkeyPatch) ->
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("trainyard.cli.given.step_of", interrupted)
+    monkeypatch.setattr("trainyard.cli.request.step_of", interrupted)
     code, _, err = trainyard("run", "resnet50", "--on", "npu")
     assert code == 130
     in_one_line(err)
@@ -344,7 +344,7 @@ def test_a_fault_of_ours_is_code_1_and_debug_shows_it(trainyard: Run, monkeypatc
     def faulty(*_: Any, **__: Any) -> None:
         raise KeyError("nothing")
 
-    monkeypatch.setattr("trainyard.cli.given.step_of", faulty)
+    monkeypatch.setattr("trainyard.cli.request.step_of", faulty)
     code, _, err = trainyard("run", "resnet50", "--on", "npu")
     assert code == 1
     assert "a fault of trainyard" in in_one_line(err)

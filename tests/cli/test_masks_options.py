@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.masks.recorded import Masks
 from trainyard.workloads.epochs import random_batches
-from trainyard.workloads.masks import Masks
 
 Run = Callable[..., tuple[int, str, str]]
 

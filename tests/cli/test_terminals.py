@@ -72,7 +72,7 @@ def test_a_terminal_without_our_signs_gets_plain_ones(words: list[str]) -> None:
 
 
 def test_streams_that_cannot_be_changed_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainyard.terminal import speak_plainly
+    from trainyard.report.terminal import speak_plainly
 
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     speak_plainly()
@@ -102,7 +102,7 @@ def test_a_file_is_asked_for_before_the_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("trainyard.cli.given.Asked.results", lambda *_, **__: pytest.fail("ran before it looked"))
+    monkeypatch.setattr("trainyard.cli.request.Asked.results", lambda *_, **__: pytest.fail("ran before it looked"))
     for option in ("--html", "--csv", "--perfetto", "--parquet"):
         assert "name a file" in said(capsys, "run", "linear", "--on", "npu", option, "-")
         assert "no folder no/such" in said(capsys, "run", "linear", "--on", "npu", option, "no/such/file")

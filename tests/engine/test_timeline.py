@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard import engine
+from trainyard.engine.timeline import Overflow, Timeline, exposed
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Plan, TaskClass
-from trainyard.timeline import Overflow, Timeline, exposed
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 25), st.sampled_from(TaskClass)), max_size=14)
 

@@ -19,11 +19,11 @@ from torch import nn  # noqa: E402
 
 import trainyard as ty  # noqa: E402
 from trainyard.errors import BadInput, NotModelled, UnknownName  # noqa: E402
+from trainyard.hardware.dsc.sync_interval import Interval  # noqa: E402
 from trainyard.live import direct  # noqa: E402
 from trainyard.live.direct import pricing  # noqa: E402
 from trainyard.live.direct.heartbeat import LOST_BEATS, Call, Heartbeat  # noqa: E402
-from trainyard.parts.sync_interval import Interval  # noqa: E402
-from trainyard.systems.pim import DpuToDpu, HostMediated  # noqa: E402
+from trainyard.systems.pim.systems import DpuToDpu, HostMediated  # noqa: E402
 
 
 class Flat:

@@ -22,9 +22,9 @@ import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
+from trainyard.hardware.dsc.sync_interval import Interval, drift  # noqa: E402
 from trainyard.live import direct  # noqa: E402
 from trainyard.live.direct.group import session  # noqa: E402
-from trainyard.parts.sync_interval import Interval, drift  # noqa: E402
 
 LATENCY_S, BYTES_PER_S, JOULES_PER_BYTE = 1e-6, 1e9, 1e-12
 FAILURE_TIMEOUT_S = 5.0

@@ -166,7 +166,7 @@ def test_the_papers_steps(rows: int, outputs: int, inputs: int) -> None:
 def test_algorithm_1_is_the_mapping_s(rows: int, outputs: int, inputs: int) -> None:
     from trainyard.ir import MatMul
     from trainyard.live.gradient import variants
-    from trainyard.mapping import gradient_order
+    from trainyard.mapping.gradient_order import scratchpad as gradient_order
 
     chosen = variants.algorithm_1(rows, outputs, inputs)
     assert gradient_order.algorithm_1(MatMul(rows, outputs, inputs)) == ("interleaved" if chosen == "interleaving" else chosen)

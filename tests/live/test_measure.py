@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from trainyard.errors import BadInput, UnknownName
 from trainyard.live.measure import Measurement, measure, observe
 from trainyard.live.stopwatch import OpTime, kernel_times, median_times
-from trainyard.results import Result
+from trainyard.results.result import Result
 
 
 class Convolutional(nn.Module):

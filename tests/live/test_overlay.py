@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 import trainyard as ty
 from trainyard.errors import BadInput, UnknownName
-from trainyard.mapping.overlay import Choice, Decision, Problem, priced
+from trainyard.mapping.overlay.policy import Choice, Decision, Problem, priced
 
 
 class Convolutional(nn.Module):

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import trainyard as ty
-from trainyard.mapping.overlay import Choice, Decision, Problem, priced
+from trainyard.mapping.overlay.policy import Choice, Decision, Problem, priced
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 

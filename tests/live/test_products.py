@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from trainyard.devices.gpu_presets import H200
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import MatMul
 from trainyard.live import products
 from trainyard.live.products import operands, time_product
+from trainyard.machines.presets.gpus import H200
 
 OP = MatMul(12, 7, 33)
 

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.systems.test_node import chain
+from tests.systems.node.test_systems import chain
 
 import trainyard as ty
 from trainyard import machines
-from trainyard.devices.ordered import ORDER_NAMES as ORDERS
+from trainyard.devices.accelerator.ordered import ORDER_NAMES as ORDERS
 from trainyard.errors import BadInput, NotModelled, TrainyardError
 from trainyard.machines import describe, from_table, machine, preset
 from trainyard.machines.files import load_toml, save_toml
 from trainyard.machines.registry import MACHINES, PARTS, kind_of, load
-from trainyard.results import Result
-from trainyard.systems.pim import DpuToDpu
-from trainyard.systems.places import taken
+from trainyard.results.result import Result
+from trainyard.systems.pim.device_interface import taken
+from trainyard.systems.pim.systems import DpuToDpu
 from trainyard.systems.programs import page_rank, rmat
 
 STEP, GRAPH = chain((64, 96, 32), 64), rmat(6, 100, seed=1)

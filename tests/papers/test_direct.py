@@ -10,25 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import Direct, ModelAveraging, Synchronous
 from trainyard.papers import ledger
-from trainyard.papers.direct import (
-    DIRECT,
-    PIM_OPT,
-    accuracy,
-    assumptions,
-    contributions,
-    efficiency,
-    hardware,
-    measuring,
-    printed,
-    table,
-)
+from trainyard.papers.direct import accuracy, assumptions, contributions, efficiency, hardware, measuring, printed, table
 from trainyard.papers.direct.contributions import PARTS, Parts
 from trainyard.papers.direct.measuring import COUNTS, LINEAR, RESNET18, Ran, ran, system
 from trainyard.papers.direct.printed import Range, rounded, said
 from trainyard.runs import run
-from trainyard.systems.scaling import scaled
+from trainyard.systems.pim.scaling import scaled
 from trainyard.training import LogisticRegression, train
 from trainyard.training.data import linear_problem
 
@@ -70,7 +60,7 @@ def test_speedup_and_efficiency_exclude_each_other() -> None:
 
 
 def test_a_upmem_dpu_cannot_train_resnet18_in_that_time() -> None:
-    from trainyard.devices.dpu_presets import UPMEM
+    from trainyard.devices.dpu.presets import UPMEM
     from trainyard.errors import BadInput
 
     assert printed.needed_macs_per_s(0).low > 900 * UPMEM.macs_per_s

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from trainyard import machines, runs
 from trainyard.errors import BadInput
 from trainyard.ir import DTYPE_BYTES, MatMul
-from trainyard.mapping.gradient_order import Pair, traffic
-from trainyard.mapping.partition import SCHEMES
+from trainyard.mapping.gradient_order.partition import SCHEMES
+from trainyard.mapping.gradient_order.scratchpad import Pair, traffic
 from trainyard.papers import igo, ledger, processes
 from trainyard.papers.igo import (
     assumptions,

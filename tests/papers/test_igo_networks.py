@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.devices.gpu_presets import A100, A100_80GB
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Convolution, MatMul, Op, Phase, Step
+from trainyard.machines.presets.gpus import A100, A100_80GB
+from trainyard.machines.presets.igo import NPU, NPU_SMALL
+from trainyard.machines.presets.sigma import TPU
 from trainyard.mapping.lowering import lower
 from trainyard.papers import ledger
-from trainyard.papers.igo import NPU, NPU_SMALL, breakdown, context, networks
-from trainyard.papers.sigma import TPU
+from trainyard.papers.igo import breakdown, context, networks
 from trainyard.runs import run
 from trainyard.workloads import zoo
 from trainyard.workloads.zoo.catalogue import ENTRIES

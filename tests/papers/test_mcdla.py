@@ -12,15 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard import runs
+from trainyard.machines.presets.mcdla import DC_DLA, DC_DLA_ORACLE, DESIGNS, HC_DLA, MCDLA_B, MCDLA_L, MCDLA_S
 from trainyard.papers import ledger, mcdla
 from trainyard.papers.mcdla import (
-    DC_DLA,
-    DC_DLA_ORACLE,
-    DESIGNS,
-    HC_DLA,
-    MCDLA_B,
-    MCDLA_L,
-    MCDLA_S,
     assumptions,
     breakdown,
     generations,
@@ -31,10 +25,10 @@ from trainyard.papers.mcdla import (
     scaling,
     sensitivity,
     wiring,
-)  # fmt: skip
+)
 from trainyard.papers.mcdla.measuring import PARALLEL, Parallel, Ran, asked, ran
 from trainyard.papers.provenance import literals_of
-from trainyard.systems.node import HostCentric, Node
+from trainyard.systems.node.systems import HostCentric, Node
 
 QUICK = ("alexnet", "lstm-1")
 """A network of each kind that is soon done."""

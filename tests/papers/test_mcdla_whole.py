@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from trainyard.machines.presets.mcdla import DESIGNS
 from trainyard.papers import ledger, mcdla, pages
 from trainyard.papers.ledger import Row
-from trainyard.papers.mcdla import DESIGNS, measuring, performance, printed, sensitivity
+from trainyard.papers.mcdla import measuring, performance, printed, sensitivity
 from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, ran
 
 pytestmark = [pytest.mark.slow, pytest.mark.paper]

@@ -11,6 +11,8 @@ import pytest
 
 from trainyard.arrays import Sigma, Systolic
 from trainyard.errors import BadInput
+from trainyard.hardware.formats.bitmaps import Bitmap
+from trainyard.hardware.formats.matrices import BITMAP, RLC2, RLC4
 from trainyard.ir import MatMul
 from trainyard.papers import ledger, sigma
 from trainyard.papers.provenance import literals_of
@@ -36,8 +38,6 @@ from trainyard.papers.sigma import (
     rivals,
     suite,
 )  # fmt: skip
-from trainyard.parts.bitmaps import Bitmap
-from trainyard.parts.formats import BITMAP, RLC2, RLC4
 
 QUICK = (SMALL, MatMul(256, 256, 2048), MatMul(2048, 4096, 32))
 P = 128 * 128

@@ -7,10 +7,10 @@ import math
 import pytest
 
 from trainyard.arrays import Sigma
+from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import MatMul
 from trainyard.papers import ledger
 from trainyard.papers.sigma import SUITE, chip, networks
-from trainyard.parts.bitmaps import Bitmap
 
 CLAIMS = {claim.id: claim for claim in ledger.claims()}
 EXPERIMENTS = {**networks.EXPERIMENTS, **chip.EXPERIMENTS}

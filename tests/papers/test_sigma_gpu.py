@@ -8,9 +8,9 @@ from statistics import fmean, geometric_mean
 
 import pytest
 
-from trainyard.devices.gpu_presets import H200, V100
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import MatMul
+from trainyard.machines.presets.gpus import H200, V100
 from trainyard.papers import ledger
 from trainyard.papers.sigma import SUITE, gpu
 from trainyard.workloads import zoo

@@ -11,10 +11,10 @@ import pytest
 
 from trainyard.errors import UnknownName
 from trainyard.ir import DENSE, Density, Phase
+from trainyard.masks.recorded import Masks
 from trainyard.papers import ledger
 from trainyard.papers.sigma import training
 from trainyard.workloads import zoo
-from trainyard.workloads.masks import Masks
 
 CLAIMS = {claim.id: claim for claim in ledger.claims()}
 SAMPLES = Path(str(resources.files("trainyard.papers") / "samples" / "sigma"))

@@ -14,26 +14,16 @@ from hypothesis import strategies as st
 from trainyard.arrays import TensorDash
 from trainyard.errors import MaskError, UnknownName
 from trainyard.ir import Convolution, MaskView, MatMul, Op, Phase, Step
+from trainyard.machines.presets.tensordash import TENSORCORE, TENSORDASH
+from trainyard.masks.generated import GeneratedMasks, generated_masks
+from trainyard.masks.views import matrix
 from trainyard.papers import ledger
-from trainyard.papers.tensordash import (
-    TENSORCORE,
-    TENSORDASH,
-    connectivity,
-    context,
-    energies,
-    experiments,
-    models,
-    overheads,
-    random_tensors,
-    sweeps,
-)
+from trainyard.papers.tensordash import connectivity, context, energies, experiments, models, overheads, random_tensors, sweeps
 from trainyard.papers.tensordash.models import MODELS, OPERATIONS, Fitted, Subject, laid, model, recorded
 from trainyard.papers.tensordash.potential import effectual, potential, share_for, visits
 from trainyard.papers.tensordash.printed import INPUTS, POTENTIALS, SHARES, printed
 from trainyard.papers.tensordash.products import alone, cycles, on_array, on_chip, shown, slowest, speedup, targeting
 from trainyard.papers.tensordash.sweeps import PAPER, TOGETHER, WIDE, geometry
-from trainyard.parts.views import matrix
-from trainyard.workloads.generated import GeneratedMasks, generated_masks
 
 SMALL = ("NCF", "SNLI")
 

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainyard.engine.reference import schedule_reference
+from oracles.engine_reference import schedule_reference
+from trainyard.engine.timeline import Timeline
 from trainyard.ir import Assumption
 from trainyard.ir.book import Book
 from trainyard.ir.plan import Plan, TaskClass
-from trainyard.results import Peaks, Result, booked
-from trainyard.timeline import Timeline
+from trainyard.results.result import Peaks, Result, booked
 
 HOSTILE = "<script>alert('layer')</script>"
 CONFIG: dict[str, Any] = {

@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.errors import BadInput, UnknownName
 from trainyard.report.worth import raised, resources, worths
-from trainyard.results import Result
+from trainyard.results.result import Result
 
 Make = Callable[..., Result]
 

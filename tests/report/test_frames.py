@@ -15,7 +15,7 @@ import pytest
 
 from trainyard.errors import BadInput, MissingExtra
 from trainyard.report import frames
-from trainyard.results import Result
+from trainyard.results.result import Result
 
 NAMES = ["op", "layer", "phase", "resource", "kind", "bound", "time_s", "busy_s", "energy_j", "macs",
          "dram_read_bytes", "dram_spill_bytes", "dram_write_bytes", "ring_write_bytes"]  # fmt: skip

@@ -17,11 +17,11 @@ import trainyard as ty
 from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.ir import Convolution, MatMul
 from trainyard.machines import machine
-from trainyard.mapping.gradient_execution import execute
-from trainyard.mapping.gradient_order import Pair
+from trainyard.mapping.gradient_order.execution import execute
+from trainyard.mapping.gradient_order.scratchpad import Pair
 from trainyard.report.memory_accesses import PAGE_BYTES, Matrix, Tracer, replayed
 from trainyard.report.memory_trace import write_memory_trace
-from trainyard.workloads.backward import with_backward
+from trainyard.workloads.formats.backward import with_backward
 from trainyard.workloads.formats.scalesim import chain
 
 IMAGES = Convolution(batch=1, in_channels=3, out_channels=8, size=(12, 12), kernel=(3, 3), stride=(2, 2), padding=(1, 1))
@@ -132,7 +132,7 @@ def test_tiles_move_as_the_execution_moves_them(sides: Any, tile: Any, spare: in
     shapes = {"dY": (m, n), "W": (k, n), "X": (m, k), "dX": (m, k), "dW": (k, n)}
     places = {name: Matrix((0, name), (name, "spill"), 4 * r * c, r, c) for name, (r, c) in shapes.items()}
     drained = {name: [(places[name]._replace(key=(name, "write")), True)] for name in ("dX", "dW")}
-    from trainyard.mapping.gradient_order import Ordered, Traffic
+    from trainyard.mapping.gradient_order.scratchpad import Ordered, Traffic
 
     way = Ordered(order=order, tile=tile, partition=None, traffic=Traffic(bytes={}), cycles=0, compute_cycles=0)
     assert op.macs

@@ -18,11 +18,11 @@ import trainyard as ty
 from trainyard.arrays import Systolic
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput
+from trainyard.hardware.topology.graph import Place, Topology, Wire
 from trainyard.ir import Step
-from trainyard.parts.topology import Place, Topology, Wire
 from trainyard.report import bars, lines, nodes, page, plots, spans, tables
 from trainyard.report.worth import graph_resources, resources, worths
-from trainyard.results import Result
+from trainyard.results.result import Result
 from trainyard.systems import DeviceCentric, HostCentric, MemoryCentric, Replicas, Wired
 
 DEVICE = Accelerator(array=Systolic(rows=8, columns=8), scratchpad="64 KiB", dram="1 GB/s", clock="100 MHz")

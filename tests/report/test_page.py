@@ -13,7 +13,7 @@ import pytest
 
 from trainyard.errors import BadInput
 from trainyard.report import page, plots
-from trainyard.results import Peaks, Result
+from trainyard.results.result import Peaks, Result
 
 Make = Callable[..., Result]
 VOID = {"meta", "br", "link", "img", "input", "hr"}

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from trainyard.engine.timeline import Timeline
 from trainyard.errors import BadInput
 from trainyard.report import perfetto
-from trainyard.results import Result
-from trainyard.timeline import Timeline
+from trainyard.results.result import Result
 
 Make = Callable[..., Result]
 

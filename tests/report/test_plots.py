@@ -10,7 +10,7 @@ import pytest
 
 from trainyard.report import bars, plots, roofline, spans
 from trainyard.report.colours import CLASSES, PHASES
-from trainyard.results import Result, Rows
+from trainyard.results.result import Result, Rows
 from trainyard.units import parse
 
 Make = Callable[..., Result]

@@ -14,10 +14,10 @@ from rich.console import Console
 from trainyard.errors import BadInput
 from trainyard.ir import Assumption
 from trainyard.report import lines, tables
-from trainyard.results import Peaks, Result
+from trainyard.report.terminal import show_weighed
+from trainyard.results.result import Peaks, Result
 from trainyard.runs import Worth
-from trainyard.terminal import show_weighed
-from trainyard.weighing import Weighed
+from trainyard.sensitivity import Weighed
 
 Make = Callable[..., Result]
 

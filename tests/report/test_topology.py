@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.errors import BadInput
-from trainyard.parts.rings import rings
-from trainyard.parts.topologies import cube_mesh, host_centric, memory_ring, one_device, star, switched
-from trainyard.parts.topology import Place, Topology, Wire
+from trainyard.hardware.topology.builders import cube_mesh, host_centric, memory_ring, one_device, star, switched
+from trainyard.hardware.topology.graph import Place, Topology, Wire
+from trainyard.hardware.topology.rings import rings
 from trainyard.report.topology import COLOURS, IDLE, SIZE, draw
 
 LINK = 25e9

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 import trainyard as ty
 from trainyard import engine
 from trainyard.arrays import Sigma, Spatial, Systolic, TensorCore, TensorDash
-from trainyard.booking import booked, split
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput
 from trainyard.ir import Body, Convolution, Copy, ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec
 from trainyard.ir.book import Ledger
 from trainyard.ir.plan import Plan
+from trainyard.results.booking import booked, split
 from trainyard.systems import Single
 
 MODELS = [("resnet18", 2), ("bert-tiny", 2), ("mobilenet", 1), ("dlrm", 8), ("gcn", None), ("lstm-1", 1)]
@@ -170,7 +170,7 @@ def test_a_device_without_a_sheet_is_booked_work_by_work() -> None:
 
 def test_masks_that_an_array_looks_at_are_costed_work_by_work() -> None:
     step = step_of("bert-tiny", 1)
-    from trainyard.workloads.named_masks import load
+    from trainyard.masks.named import load
 
     masks = load("sparsity(A=0.5)", step)
     assert Single(device=ty.machine("tensordash")).plan(step, masks).book.ledger is None
@@ -178,7 +178,7 @@ def test_masks_that_an_array_looks_at_are_costed_work_by_work() -> None:
 
 
 def test_zeros_that_a_dma_engine_packs_are_not_forgotten() -> None:
-    from trainyard.workloads.named_masks import load
+    from trainyard.masks.named import load
 
     step = step_of("bert-tiny", 1)
     masks, device = load("sparsity(A=0.9,G=0.9)", step), replace(ty.machine("npu"), dma="zero_compressed")
@@ -188,7 +188,7 @@ def test_zeros_that_a_dma_engine_packs_are_not_forgotten() -> None:
 
 def test_one_device_takes_zeros_in_turn() -> None:
     """What a device remembers is of the masks that it was shown, and of the call that they are of."""
-    from trainyard.workloads.densities import Densities
+    from trainyard.masks.densities import Densities
 
     def product(call: int) -> Op:
         return Op(
@@ -249,7 +249,7 @@ def test_results_of_one_step_share_labels_and_nothing_that_changes() -> None:
 def test_a_ledger_splits_as_split_does(totals: list[int], weights: list[int]) -> None:
     from itertools import accumulate
 
-    from trainyard.devices.counting import shares
+    from trainyard.devices.accelerator.counting import shares
 
     parts, count = shares(weights), len(weights)
     edges = [1.0] * (count - 1) if parts[0] == 1.0 else list(accumulate(parts[:-1]))
@@ -267,7 +267,7 @@ def test_a_ledger_splits_as_split_does(totals: list[int], weights: list[int]) ->
 @pytest.mark.parametrize("array", ARRAYS[:-1])
 @given(sides=st.lists(st.tuples(*[st.integers(1, 3000)] * 3), min_size=1, max_size=6), count=st.integers(1, 5))
 def test_events_of_many_tiles_are_those_of_each(array: Systolic, sides: list[tuple[int, int, int]], count: int) -> None:
-    from trainyard.parts.folds import Tiles
+    from trainyard.hardware.folds import Tiles
 
     m, n, k = np.array(sides, np.float64).T
     found = array.tile_events(Tiles(m, n, k, np.full(len(sides), float(count))))

@@ -8,9 +8,9 @@ import pytest
 
 import trainyard as ty
 from trainyard.errors import BadInput
+from trainyard.hardware.dsc.unit import Dsc
 from trainyard.mapping.algorithms import Direct
-from trainyard.parts.dsc import Dsc
-from trainyard.systems.pim import DpuToDpu, HostMediated
+from trainyard.systems.pim.systems import DpuToDpu, HostMediated
 from trainyard.training import LogisticRegression, train
 from trainyard.training.choice import CLUSTER_SIZES, TAUS, choose, cluster_sizes_of
 from trainyard.training.data import linear_problem

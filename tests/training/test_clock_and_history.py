@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from trainyard.errors import BadInput, NotModelled, UnknownName
+from trainyard.hardware.dsc.sync_interval import Interval
+from trainyard.hardware.dsc.token_arbiter import Arbiter
+from trainyard.hardware.formats.qsgd import Qsgd
 from trainyard.mapping.algorithms import (
     Algorithm,
     DecentralizedSgd,
@@ -19,10 +22,7 @@ from trainyard.mapping.algorithms import (
     Rates,
     Synchronous,
 )
-from trainyard.parts.qsgd import Qsgd
-from trainyard.parts.sync_interval import Interval
-from trainyard.parts.token_arbiter import Arbiter
-from trainyard.systems.pim import DpuToDpu
+from trainyard.systems.pim.systems import DpuToDpu
 from trainyard.training import Data, History, LogisticRegression, train
 from trainyard.training.clock import entered
 from trainyard.training.data import linear_problem

@@ -19,7 +19,7 @@ from trainyard.mapping.algorithms import (
     ModelAveraging,
     Synchronous,
 )
-from trainyard.systems.pim import DpuToDpu, HostMediated
+from trainyard.systems.pim.systems import DpuToDpu, HostMediated
 from trainyard.training import LogisticRegression, train
 from trainyard.training.clock import PICOSECONDS, Clock, served
 from trainyard.training.data import linear_problem

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trainyard.hardware.dsc.sync_interval import Interval
+from trainyard.hardware.dsc.token_arbiter import Arbiter
 from trainyard.mapping.algorithms import (
     ADMM,
     DecentralizedSgd,
@@ -21,8 +23,6 @@ from trainyard.mapping.algorithms import (
     Rates,
     Synchronous,
 )
-from trainyard.parts.sync_interval import Interval
-from trainyard.parts.token_arbiter import Arbiter
 from trainyard.training import Data, LinearSvm, LogisticRegression, Shards, train
 from trainyard.training.clock import entered
 from trainyard.training.shards import Feed

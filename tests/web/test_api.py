@@ -143,10 +143,10 @@ def test_a_cached_point_answers_in_well_under_a_tenth_of_a_second(client: Any) -
 
 
 def test_whatif_weighs_as_the_library_does(client: Any) -> None:
-    from trainyard import weighing
+    from trainyard import sensitivity
 
     result = client.found(workload="linear", machine="npu", whatif=True, only="assumption", pairs=2)
-    weighed = weighing.whatif("linear", "npu", kinds=("assumption",), paired=2)
+    weighed = sensitivity.whatif("linear", "npu", kinds=("assumption",), paired=2)
     assert [(row["name"], row["after"]) for row in result["worths"]] == [(worth.name, worth.after) for worth in weighed]
     assert [pair["interaction"] for pair in result["pairs"]] == [pair.interaction for pair in weighed.pairs]
     assert result["figures"]["tornado"]["data"]

@@ -23,11 +23,11 @@ from hypothesis import strategies as st
 import trainyard as ty
 from trainyard.errors import BadInput, TrainyardError
 from trainyard.machines import save_toml, write_cfg
+from trainyard.masks.recorded import MaskWriter
 from trainyard.web.app import create_app
 from trainyard.web.recognition import kind_of, recognised, unpacked
 from trainyard.web.settings import Settings
 from trainyard.web.uploads import shown_name
-from trainyard.workloads.masks import MaskWriter
 
 TOPOLOGY = b"Layer, M, N, K,\nfirst, 64, 32, 16,\nsecond, 8, 8, 8,\n"
 

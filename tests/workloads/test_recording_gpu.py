@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from trainyard.masks.recorded import operand_elements
 from trainyard.workloads.capture import capture
-from trainyard.workloads.masks import operand_elements
 from trainyard.workloads.recording import record_masks
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from trainyard.ir import Step
+from trainyard.masks.recorded import Masks
 from trainyard.workloads import zoo
-from trainyard.workloads.masks import Masks
 
 SAMPLES = Path(str(resources.files("trainyard.papers") / "samples" / "tensordash"))
 ABOUT = json.loads((SAMPLES / "densities.json").read_text())

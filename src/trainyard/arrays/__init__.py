@@ -1,24 +1,51 @@
 """Compute fabrics: stateless, without a clock; a product in, cycles and events out.
 
-Imports parts and the nouns of `ir` alone. A new array is one file with a frozen dataclass that follows `ir.Array`; one whose
-cycles are a closed form also offers `folds`, which the tile search evaluates without calling it. One that looks at the zeros of its
-operands says so: `operand_aware = True`.
+`dense` has arrays that multiply every pair (systolic, spatial, Tensor Cores); `sigma` and `tensordash` are the papers' own, by
+their own words; `rivals` are the sparse accelerators that SIGMA is compared with. Imports hardware, masks and the nouns of `ir`
+alone. A new array is one file with a frozen dataclass that follows `ir.Array`; what it can do beyond that is declared in
+`ir.protocols`.
 """
 
-from trainyard.arrays.cambricon_x import CambriconX
-from trainyard.arrays.eie import Eie
-from trainyard.arrays.execution import Execution
-from trainyard.arrays.eyeriss_v2 import EyerissV2
-from trainyard.arrays.outerspace import OuterSpace
-from trainyard.arrays.packed_systolic import PackedSystolic
-from trainyard.arrays.scnn import Scnn
-from trainyard.arrays.sigma import Sigma
-from trainyard.arrays.spatial import Spatial
-from trainyard.arrays.systolic import Dataflow, Systolic
-from trainyard.arrays.tensorcore import TensorCore
-from trainyard.arrays.tensordash import TensorDash
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainyard.lazy import exports
+
+if TYPE_CHECKING:
+    from trainyard.arrays.dense.execution import Execution
+    from trainyard.arrays.dense.spatial import Spatial
+    from trainyard.arrays.dense.systolic import Dataflow, Systolic
+    from trainyard.arrays.dense.tensorcore import TensorCore
+    from trainyard.arrays.rivals.cambricon_x import CambriconX
+    from trainyard.arrays.rivals.eie import Eie
+    from trainyard.arrays.rivals.eyeriss_v2 import EyerissV2
+    from trainyard.arrays.rivals.outerspace import OuterSpace
+    from trainyard.arrays.rivals.packed_systolic import PackedSystolic
+    from trainyard.arrays.rivals.scnn import Scnn
+    from trainyard.arrays.sigma.array import Sigma
+    from trainyard.arrays.tensordash.array import TensorDash
 
 __all__ = [
-    "CambriconX", "Dataflow", "Eie", "Execution", "EyerissV2", "OuterSpace", "PackedSystolic", "Scnn", "Sigma", "Spatial",
-    "Systolic", "TensorCore", "TensorDash",
+    "CambriconX", "Dataflow", "Eie", "Execution", "EyerissV2", "OuterSpace", "PackedSystolic", "Scnn", "Sigma",
+    "Spatial", "Systolic", "TensorCore", "TensorDash",
 ]  # fmt: skip
+
+__getattr__ = exports(
+    __name__,
+    {
+        "CambriconX": "rivals.cambricon_x",
+        "Dataflow": "dense.systolic",
+        "Eie": "rivals.eie",
+        "Execution": "dense.execution",
+        "EyerissV2": "rivals.eyeriss_v2",
+        "OuterSpace": "rivals.outerspace",
+        "PackedSystolic": "rivals.packed_systolic",
+        "Scnn": "rivals.scnn",
+        "Sigma": "sigma.array",
+        "Spatial": "dense.spatial",
+        "Systolic": "dense.systolic",
+        "TensorCore": "dense.tensorcore",
+        "TensorDash": "tensordash.array",
+    },
+)

@@ -11,10 +11,10 @@ from typing import Annotated
 
 import typer
 
-from trainyard import terminal
 from trainyard._version import VERSION
 from trainyard.cli import export, names, record, reproduce, running, serve, sweep, whatif
 from trainyard.errors import TrainyardError
+from trainyard.report import terminal
 
 app = typer.Typer(
     help="Run one training step of your PyTorch model on an accelerator that does not exist yet.",

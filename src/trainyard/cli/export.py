@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trainyard.cli import given
-from trainyard.cli.given import Asked
+from trainyard.cli import request
 from trainyard.cli.options import Batch, Forward, Parallel, Settings, Workload
+from trainyard.cli.request import Asked
 from trainyard.errors import BadInput, UnknownName
-from trainyard.terminal import say, status
+from trainyard.report.terminal import say, status
 
 if TYPE_CHECKING:
     from trainyard.ir import Step
@@ -72,7 +72,7 @@ def _step(workload: str, batch: int | None, inference: bool) -> Step:
     from trainyard.ir import Phase
 
     with status(f"reading {workload}"):
-        step = given.step_of(workload, batch)
+        step = request.step_of(workload, batch)
         return step.only(Phase.FORWARD) if inference else step
 
 
@@ -92,7 +92,7 @@ def _chakra(
     from trainyard.report.chakra import write_chakra
 
     asked = Asked(workload=workload, batch=batch, parallel=parallel, inference=inference, settings=settings)
-    (result,) = asked.results([given.one_machine(on)])
+    (result,) = asked.results([request.one_machine(on)])
     files = write_chakra(result, output)
     say(f"wrote {files[0]}" if len(files) == 1 else f"wrote {files[0]} to {files[-1].name}, {len(files)} ranks")
 
@@ -105,7 +105,7 @@ def _ramulator(
     from trainyard.machines import machine, with_overrides
     from trainyard.report.memory_trace import write_memory_trace
 
-    found = with_overrides(machine(given.one_machine(on)), given.overrides_of(settings))
+    found = with_overrides(machine(request.one_machine(on)), request.overrides_of(settings))
     device = getattr(found, "device", found)
     if not isinstance(device, Accelerator) or getattr(found, "devices", 1) > 1 or parallel:
         raise BadInput(f"--to ramulator traces one accelerator, {on} is none: write --on npu, or another array behind a scratchpad")

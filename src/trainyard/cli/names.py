@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from trainyard import terminal
 from trainyard.cli.options import Json, writable
 from trainyard.errors import UnknownName
 from trainyard.files import write_text
-from trainyard.terminal import say, write_json
+from trainyard.report import terminal
+from trainyard.report.terminal import say, write_json
 
 KINDS = ("machines", "models", "papers", "parts")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from trainyard.cli.options import Html, Json, writable
-from trainyard.terminal import progress, say, write_json
+from trainyard.report.terminal import progress, say, write_json
 
 if TYPE_CHECKING:
     from trainyard.papers.ledger import Row
@@ -20,7 +20,9 @@ PAPER_DOCUMENT = os.path.join("docs", "reproduction.md")
 def reproduce(
     paper: Annotated[str | None, typer.Argument(help="One paper; all by default.", show_default=False)] = None,
     figure: Annotated[str | None, typer.Option(help="One figure or table of it: 12, 12a, 'Table II'.")] = None,
-    anew: Annotated[bool, typer.Option("--anew", help="Run every experiment, also those whose result is kept.")] = False,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Run every experiment, also those whose result is experiment_cache.")
+    ] = False,
     context: Annotated[bool, typer.Option("--context", help="Show the papers' parameters in the table too.")] = False,
     json_path: Json = None,
     html: Html = None,
@@ -32,10 +34,10 @@ def reproduce(
     is kept and not run again.
     Walked as a whole inside trainyard's own repository, it also renews docs/reproduction.md and .html.
     """
-    from trainyard.papers import kept, pages, tables
+    from trainyard.papers import experiment_cache, pages, tables
 
     with progress("claims") as step_to:
-        rows = kept.walk(paper, figure, step_to, anew=anew)
+        rows = experiment_cache.walk(paper, figure, step_to, anew=anew)
     if paper is None and figure is None and markdown is None and os.path.isfile(PAPER_DOCUMENT):
         markdown, html = PAPER_DOCUMENT, html or PAPER_DOCUMENT.replace(".md", ".html")
     for path, write in ((html, pages.write_html), (markdown, pages.write_markdown)):

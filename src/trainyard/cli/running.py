@@ -6,8 +6,7 @@ from typing import Annotated
 
 import typer
 
-from trainyard.cli import given
-from trainyard.cli.given import Asked
+from trainyard.cli import request
 from trainyard.cli.options import (
     Axis,
     Batch,
@@ -26,8 +25,9 @@ from trainyard.cli.options import (
     Zeros,
     writable,
 )
+from trainyard.cli.request import Asked
 from trainyard.errors import BadInput
-from trainyard.terminal import progress, say, write_json
+from trainyard.report.terminal import progress, say, write_json
 
 
 def run(
@@ -58,7 +58,7 @@ def run(
 
     Time, energy, traffic and memory, by layer and phase.
     """
-    given.require_axis(by)
+    request.require_axis(by)
     asked = Asked(
         workload=workload,
         batch=batch,
@@ -71,7 +71,7 @@ def run(
         inference=inference,
         settings=settings,
     )
-    (result,) = asked.results([given.one_machine(on)], ranged=ranged)
+    (result,) = asked.results([request.one_machine(on)], ranged=ranged)
     if html is not None:
         result.to_html(html, ranged=ranged)
         say(f"wrote {html}")
@@ -125,7 +125,7 @@ def compare(
     if html is None and json_path == "-":
         return
     with progress() as step_to:
-        results = Comparison(given.with_range(result, step_to) for result in results)
+        results = Comparison(request.with_range(result, step_to) for result in results)
     if html is not None:
         results.to_html(html)
         say(f"wrote {html}")
@@ -168,5 +168,5 @@ def explain(
     asked = Asked(
         workload=workload, batch=batch, world=world, parallel=parallel, masks=masks, at=at, inference=inference, settings=settings
     )
-    (result,) = asked.results([given.one_machine(on)])
+    (result,) = asked.results([request.one_machine(on)])
     print(result.explain(layer))

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from trainyard.errors import BadInput, MissingExtra
-from trainyard.terminal import say
+from trainyard.report.terminal import say
 from trainyard.units import parse
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")

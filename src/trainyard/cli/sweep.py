@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trainyard.cli.options import Html, Json, writable
-from trainyard.terminal import say, write_json
+from trainyard.report.terminal import say, write_json
 
 if TYPE_CHECKING:
     from trainyard.sweep.executors import Executor

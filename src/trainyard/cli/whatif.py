@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
-from trainyard.cli import given
+from trainyard.cli import request
 from trainyard.cli.options import Batch, Html, Json, Machine, MasksAt, Parallel, Settings, Top, World, Zeros
 from trainyard.errors import UnknownName
-from trainyard.terminal import progress, say, show_weighed, status, weighed_as_dict, write_json
+from trainyard.report.terminal import progress, say, show_weighed, status, weighed_as_dict, write_json
 
 if TYPE_CHECKING:
-    from trainyard.weighing import Kind, Weighed, Weighing
+    from trainyard.sensitivity import Kind, Weighed, Weighing
 
 
 def whatif(
@@ -41,7 +41,7 @@ def whatif(
     Every alternative in its place, every number halved and doubled, one at a time and in pairs, the most valuable first.
     A paper alone is weighed by its own measure.
     """
-    from trainyard import weighing
+    from trainyard import sensitivity
     from trainyard.papers import ledger
 
     kinds = _kinds(only)
@@ -52,21 +52,21 @@ def whatif(
             found = ledger.weighing(workload, kinds)
         if found is None:
             workload, on, masks = ledger.case(workload, masks)
-    name = workload if found is not None else given.one_machine(on)
+    name = workload if found is not None else request.one_machine(on)
     with progress() as step_to:
         if found is None:
             step_to(0, 1, f"machines: {on}")
             with status(f"reading {workload} for {on}"):
-                step = given.step_of(workload, batch, world)
-                zeros = given.masks_of(masks, at, step)
-            options = {"parallel": parallel, "masks": zeros, **given.overrides_of(settings)}
-            found = weighing.of_machine(step, on, metric=metric or "time_s", kinds=kinds, factor=factor, **options)
-        weighed = weighing.weigh(found, partial(given.alternatives, step_to, name), paired=pairs)
+                step = request.step_of(workload, batch, world)
+                zeros = request.masks_of(masks, at, step)
+            options = {"parallel": parallel, "masks": zeros, **request.overrides_of(settings)}
+            found = sensitivity.of_machine(step, on, metric=metric or "time_s", kinds=kinds, factor=factor, **options)
+        weighed = sensitivity.weigh(found, partial(request.alternatives, step_to, name), paired=pairs)
     _tell(weighed, json_path, html, top)
 
 
 def _kinds(only: str | None) -> tuple[Kind, ...]:
-    from trainyard.weighing import Kind
+    from trainyard.sensitivity import Kind
 
     known: tuple[Kind, ...] = get_args(Kind)
     if only is None:

@@ -1,27 +1,43 @@
 """The only clock in the project, in whole picoseconds. Two faces: `run(plan)` for what is known, `Simulation` for agents.
 
-Both give a Timeline, and the same one for the same work. Imports ir and timeline; numba only when a plan is run.
+Both give a Timeline, and the same one for the same work. Imports ir; numba only when a plan is run.
 Identical devices that share nothing need not all be planned: one of them ends when all do, with the same exposed times.
 """
 
-from trainyard.engine.commands import (
-    Acquire,
-    Agent,
-    Channel,
-    Compute,
-    Get,
-    Join,
-    Put,
-    Release,
-    Resource,
-    Transfer,
-    Wait,
-)
-from trainyard.engine.reference import schedule_reference
-from trainyard.engine.simulation import Deadlock, Simulation
-from trainyard.engine.static import run
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainyard.lazy import exports
+
+if TYPE_CHECKING:
+    from trainyard.engine.commands import Acquire, Agent, Channel, Compute, Get, Join, Put, Release, Resource, Transfer, Wait
+    from trainyard.engine.simulation import Deadlock, Simulation
+    from trainyard.engine.static import run
+    from trainyard.engine.timeline import Timeline
 
 __all__ = [
-    "Acquire", "Agent", "Channel", "Compute", "Deadlock", "Get", "Join", "Put", "Release", "Resource", "Simulation", "Transfer",
-    "Wait", "run", "schedule_reference",
+    "Acquire", "Agent", "Channel", "Compute", "Deadlock", "Get", "Join", "Put", "Release", "Resource", "Simulation",
+    "Timeline", "Transfer", "Wait", "run",
 ]  # fmt: skip
+
+__getattr__ = exports(
+    __name__,
+    {
+        "Acquire": "commands",
+        "Agent": "commands",
+        "Channel": "commands",
+        "Compute": "commands",
+        "Deadlock": "simulation",
+        "Get": "commands",
+        "Join": "commands",
+        "Put": "commands",
+        "Release": "commands",
+        "Resource": "commands",
+        "Simulation": "simulation",
+        "Timeline": "timeline",
+        "Transfer": "commands",
+        "Wait": "commands",
+        "run": "static",
+    },
+)

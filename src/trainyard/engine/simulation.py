@@ -29,9 +29,9 @@ from trainyard.engine.commands import (
     Wait,
 )
 from trainyard.engine.network import Network
+from trainyard.engine.timeline import Timeline
 from trainyard.errors import BadInput, TrainyardError
 from trainyard.ir.plan import LONGEST_PS, Link, TaskClass, checked_flows, whole
-from trainyard.timeline import Timeline
 
 _BLOCKED = object()
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trainyard.engine.timeline import Timeline
 from trainyard.ir.plan import Plan
-from trainyard.timeline import Timeline
 
 
 def run(plan: Plan) -> Timeline:

@@ -89,7 +89,7 @@ class MaskSource(Protocol):
 class MaskView:
     """The non-zero bits of one product's operand as a matrix: a tensor, its convolution geometry, and a slice.
 
-    `transposed` swaps the matrix; `rows` and `columns` cut a tile out of it. Nothing is read until `parts.views.matrix` is
+    `transposed` swaps the matrix; `rows` and `columns` cut a tile out of it. Nothing is read until `masks.views.matrix` is
     asked for it, and then no more than the tile. `place` is what the tensor is to the geometry where that is not its own letter
     (the input of a transposed convolution stands where a gradient does). `dilated` reads G and W as the dilated form of grad_input
     does. Without a geometry, `height` is how many rows the step has, where fewer samples were recorded.

@@ -1,4 +1,4 @@
-"""The tasklets of a DPU, compiled: from one issued instruction to the next. Twin: `parts.dpu_pipeline.plain`, cycle by cycle.
+"""The tasklets of a DPU, compiled: from one issued instruction to the next. Twin: `hardware.dpu.pipeline.plain`, cycle by cycle.
 
 A tasklet's program is a row of segments (kind, amount). `rules` are the cycles between two instructions of a tasklet, the fixed
 cycles of a read and of a write, and the cycles for `rules[4]` bytes.

@@ -1,7 +1,7 @@
 """QSGD compiled: stochastic levels of each bucket, and their codes in a stream of bits. Twins in plain Python: `tests/parts`.
 
 A stream fills 64-bit words from the highest bit down, so that a code's first bit comes first. Random fractions come from a counter
-(splitmix64, see `kernels.bitmaps`), so that an element's draw depends on its place and the seed alone.
+(splitmix64, see `kernels.masks.bitmaps`), so that an element's draw depends on its place and the seed alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from trainyard.kernels.bitmaps import mixed
+from trainyard.kernels.masks.bitmaps import mixed
 
 Word = np.uint64
 Words = npt.NDArray[np.uint64]

@@ -1,4 +1,4 @@
-"""The static clock, compiled. Its twin is `trainyard.engine.reference`; the rule of rounding stands in `trainyard.engine.network`.
+"""The static clock, compiled. Its twin is `oracles.engine_reference`; the rule of rounding stands in `trainyard.engine.network`.
 
 What is left of a flow is two words, bytes and 1e-12 byte, so that 64-bit integers count it exactly.
 """

@@ -44,7 +44,7 @@ from trainyard.live.training_step import (
     recipe_step,
     torch_device,
 )
-from trainyard.results import IDLE, PICOSECOND, Columns, Peaks, Result, Rows
+from trainyard.results.result import IDLE, PICOSECOND, Columns, Peaks, Result, Rows
 
 if TYPE_CHECKING:
     from trainyard.workloads.zoo.recipe import Recipe

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from trainyard.errors import NotModelled
 from trainyard.ir import Collective, Convolution, Copy, ElementWise, Gather, MatMul, Op, Reduction, Step, Update
-from trainyard.results import IDLE, PICOSECOND, Columns, Peaks, Result, Rows
+from trainyard.results.result import IDLE, PICOSECOND, Columns, Peaks, Result, Rows
 
 Call = Callable[[], object]
 

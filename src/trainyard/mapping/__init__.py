@@ -1,18 +1,13 @@
-"""How work is laid onto machines: lowering of convolutions, tiles and their order, dX with dW, partitions, groups of ops.
+"""How work is laid onto machines.
 
-Sees arrays and devices through the protocols of `ir` alone; imports parts and kernels. A new policy is one file here, named by a
-field of the part that it steers.
+In reading order: `works` groups ops; `demand` and `profile` say what a Work asks for; `lowering` turns convolutions into products;
+`tiling` finds tiles, `walk` goes through them; `precision` gives element types. Then the policies, a folder each: `gradient_order`
+(IGO), `overlay` (MC-DLA), `parallel`, `pipeline`; and `algorithms`, what workers exchange and when. Sees arrays and devices
+through the protocols of `ir` alone. A new policy is one file or folder, named by a field of the part that it steers.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
+from trainyard.lazy import exports
 
-
-def __getattr__(name: str) -> Any:
-    """`ty.mapping.gradient_order` without an import of its own (PEP 562)."""
-    if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return import_module(f"{__name__}.{name}")
+__getattr__ = exports(__name__)

@@ -21,9 +21,9 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, get_args
 
+from trainyard.checks import require_flag, require_positive, require_quantity
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import assumed
-from trainyard.parts.checks import require_flag, require_positive, require_quantity
 
 PICOSECONDS = 10**12
 TokenOrder = Literal["round_robin", "priority", "first_come"]

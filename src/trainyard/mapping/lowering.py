@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.ir import Convolution, MatMul, ProductBody
-from trainyard.parts.operands import operand_order as operand_order
-from trainyard.parts.windows import backward_table, forward_table
+from trainyard.ir.letters import operand_order as operand_order
+from trainyard.ir.windows import backward_table, forward_table
 
 GradInput = Literal["col2im", "dilated"]
 Label = Literal["X", "W", "Y", "dX", "dW", "dY"]

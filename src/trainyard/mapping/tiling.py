@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.errors import BadInput
+from trainyard.hardware.folds import AXES, COLUMNS, Axis, Folds, Pooled
 from trainyard.ir import Array, MatMul
-from trainyard.parts.folds import AXES, COLUMNS, Axis, Folds, Pooled
 
 ORDERS = tuple("".join(AXES[axis] for axis in order) for order in itertools.permutations(range(3)))
 """Loop orders, outer to inner: mnk, mkn, nmk, nkm, kmn, knm."""
@@ -156,7 +156,7 @@ def _closed_form(problem: Problem, tiling: Tiling, cycles: int, compute_cycles: 
 
 def _menu(extents: Size, granule: Size, tile: Size | None) -> tuple[Whole, Whole]:
     """Sizes of each axis as the compiled search takes them: those that combine freely, then the diagonal ones."""
-    from trainyard.kernels import tile_search
+    from trainyard.kernels.mapping import tile_search
 
     sizes, ends = np.ones((3, tile_search.LONGEST_MENU), dtype=np.int64), np.empty((3, 2), dtype=np.int64)
     tile_search.menu(np.array(extents), np.array(granule), np.array(tile or NO_TILE), sizes, ends)
@@ -211,7 +211,7 @@ class Shapes:
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> Shapes:
-        from trainyard.kernels.tile_search import MOST_CYCLES
+        from trainyard.kernels.mapping.tile_search import MOST_CYCLES
 
         ops = [problem.op for problem in problems]
         longest = max((max(op.M, op.N, op.K, op.count) for op in ops), default=0)
@@ -226,8 +226,9 @@ class Shapes:
 
 
 def found_by(shapes: Shapes, forms: Sequence[Folds | Pooled], array: Array, supply: Supply, tile: Size | None = None) -> Whole:
-    """The rows of the compiled search (`kernels.tile_search.CHOSEN`), one for each product, by closed forms of tile cycles."""
-    from trainyard.kernels import tile_search
+    """The rows of the compiled search (`kernels.mapping.tile_search.CHOSEN`), one for each product, by closed forms of tile
+    cycles."""
+    from trainyard.kernels.mapping import tile_search
 
     most = tile_search.MOST_CYCLES
     if max(shapes.longest, shapes.macs // array.peak_macs_per_cycle) >= most:
@@ -291,7 +292,7 @@ def _tiled(problem: Problem, row: list[int]) -> Tiled:
 
 def evaluate(problem: Problem, tiling: Tiling, array: Array, supply: Supply) -> Tiled:
     """One given tile in one given order, in closed form."""
-    from trainyard.kernels import tiles
+    from trainyard.kernels.mapping import tiles
 
     extents = (problem.op.M, problem.op.N, problem.op.K)
     sizes = [min(tiling.size(axis), extent) for axis, extent in zip(AXES, extents, strict=True)]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainyard.hardware.folds import AXES
 from trainyard.ir import MatMul
 from trainyard.mapping.tiling import Problem, Supply, Tiled, Tiling
-from trainyard.parts.folds import AXES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,8 @@ from itertools import pairwise
 from typing import Any, Literal, TypeVar, TypeVarTuple
 
 from trainyard.ir import Convolution, ElementWise, Grouping, MatMul, Op, Phase, Step, Work
+from trainyard.ir.letters import letter_of
 from trainyard.mapping.lowering import GradInput, lower
-from trainyard.parts.operands import letter_of
 
 Fusion = Literal["epilogue", "none"]
 Together = Literal["none", "gradients"]

@@ -20,7 +20,7 @@ from trainyard.errors import BadInput, UnknownName
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from trainyard.weighing import Kind, Weighing
+    from trainyard.sensitivity import Kind, Weighing
 
 Use = Literal["headline", "table", "derived", "context"]
 Bound = Literal["upper", "lower", "range"]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trainyard.papers.ledger import Row, by_paper
 from trainyard.papers.pages import number, paper_figure, summary
-from trainyard.terminal import table_of
+from trainyard.report.terminal import table_of
 
 SHORT = 6  # signs of a unit that fits beside its number
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainyard.report.colours import CLASSES, DIRECTIONS, EXPOSED, PHASES, colours, empty, plain, scale, styled
 from trainyard.report.lines import NOBODY, classes, overlap, percent
-from trainyard.results import IDLE, Result
+from trainyard.results.result import IDLE, Result
 from trainyard.units import show
 
 if TYPE_CHECKING:

@@ -20,12 +20,12 @@ from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, Collective, Step
 from trainyard.ir.plan import TaskClass
 from trainyard.report.tasks import Tasks, tasks
-from trainyard.systems.node import Node as NodeSystem
+from trainyard.systems.node.systems import Node as NodeSystem
 from trainyard.systems.single import as_held
 from trainyard.workloads.formats.chakra import COLLECTIVES, Attribute, Node, NodeType, write_trace
 
 if TYPE_CHECKING:
-    from trainyard.results import Result
+    from trainyard.results.result import Result
 
 PICOSECONDS = 10**6
 """In a microsecond."""
@@ -161,8 +161,8 @@ def _payloads(result: Result, devices: int) -> dict[int, int]:
 
 
 def _of_node(node: NodeSystem, step: Step | None) -> list[int]:
-    from trainyard.systems import captured
-    from trainyard.systems.node_plan import one_device
+    from trainyard.systems.node import captured
+    from trainyard.systems.node.plan import one_device
 
     if step is None or node.parallel == "pipeline":
         return []

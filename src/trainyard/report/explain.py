@@ -10,7 +10,7 @@ from trainyard.errors import UnknownName
 from trainyard.report import lines, tasks
 from trainyard.report.lines import percent
 from trainyard.report.worth import Worth, worths
-from trainyard.results import IDLE, PICOSECOND, Result
+from trainyard.results.result import IDLE, PICOSECOND, Result
 from trainyard.units import show
 
 LONGEST = 5

@@ -10,7 +10,7 @@ import numpy as np
 
 from trainyard.errors import MissingExtra
 from trainyard.files import whole_file
-from trainyard.results import AXES, PICOSECOND, Result
+from trainyard.results.result import AXES, PICOSECOND, Result
 
 if TYPE_CHECKING:
     import pandas as pd

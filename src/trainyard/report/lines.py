@@ -14,7 +14,7 @@ from trainyard.errors import BadInput
 from trainyard.ir.assumptions import Assumption
 from trainyard.ir.plan import TaskClass
 from trainyard.report import nodes
-from trainyard.results import IDLE, PICOSECOND, Axis, Cost, Result
+from trainyard.results.result import IDLE, PICOSECOND, Axis, Cost, Result
 from trainyard.units import show, unit_of_field
 
 if TYPE_CHECKING:

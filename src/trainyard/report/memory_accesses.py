@@ -16,19 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.devices import Accelerator
-from trainyard.devices.demand import Demand, FusedDemand, Move, NoDemand, PairDemand, ProductDemand, StreamDemand
-from trainyard.devices.ordered import Orderly, pair_of
-from trainyard.devices.profile import demand
+from trainyard.devices.accelerator.ordered import Orderly, pair_of
 from trainyard.errors import NotModelled
 from trainyard.ir import Collective, MatMul, Step, Work
-from trainyard.mapping.gradient_execution import AXES_OF, SUMMED_OVER, TOUCHED
-from trainyard.mapping.gradient_order import Ordered, Pair
-from trainyard.mapping.gradient_search import best
-from trainyard.mapping.tile_streams import grid, stream
+from trainyard.ir.letters import operand_order
+from trainyard.mapping.demand import Demand, FusedDemand, Move, NoDemand, PairDemand, ProductDemand, StreamDemand
+from trainyard.mapping.gradient_order.execution import AXES_OF, SUMMED_OVER, TOUCHED
+from trainyard.mapping.gradient_order.scratchpad import Ordered, Pair
+from trainyard.mapping.gradient_order.search import best
+from trainyard.mapping.gradient_order.tile_streams import grid, stream
+from trainyard.mapping.profile import demand
 from trainyard.mapping.tiling import search
 from trainyard.mapping.walk import Tile, steps
 from trainyard.mapping.works import apart
-from trainyard.parts.operands import operand_order
 
 PAGE_BYTES = 4096
 Key = tuple[str, str]
@@ -297,7 +297,7 @@ def _places(pair: Pair, found: Sequence[tuple[Matrix, Matrix, Matrix, list[tuple
 
 
 def replayed(pair: Pair, way: Ordered, product: int, places: Places, drained: Drained, room: float) -> Iterator[Access]:
-    """The law of `mapping.gradient_execution` on tiles without values: touch, bring in, make room, finish."""
+    """The law of `mapping.gradient_order.execution` on tiles without values: touch, bring in, make room, finish."""
     cut = grid(pair.op, way.tile, None)
     ends = {axis: [0, *itertools.accumulate(cut.sizes(axis))] for axis in "mnk"}  # type: ignore[arg-type]
     held_rate = dict(zip(("dY", "W", "X", "dX", "dW"), pair.rates[:, 0].tolist(), strict=True))

@@ -1,8 +1,9 @@
 """The DRAM accesses of a step on an accelerator, line by line, for DRAM simulators: Ramulator 2's load/store traces, Ramulator's.
 
 The order is that of the mapping from which the costs are counted: a product visits its tiles in loop order (`mapping.walk`), dX and
-dW of a layer theirs in IGO's (`mapping.tile_streams`, the law of `mapping.gradient_execution`), and what has no product streams
-through. What each Work moves is compared with its cost byte by byte; a Work whose bytes another model counts is refused.
+dW of a layer theirs in IGO's (`mapping.gradient_order.tile_streams`, the law of `mapping.gradient_order.execution`), and what has
+no product streams through. What each Work moves is compared with its cost byte by byte; a Work whose bytes another model counts is
+refused.
 
 A line is touched once for each tile that has bytes in it, so lines hold at least the
 bytes that are counted, and more where rows of a tile end inside a line.

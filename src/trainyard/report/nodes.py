@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trainyard.errors import BadInput
-from trainyard.parts.rings import Ring
-from trainyard.parts.topology import Place, Topology
+from trainyard.hardware.topology.graph import Place, Topology
+from trainyard.hardware.topology.rings import Ring
 from trainyard.report import topology
 
 MOST_PLACES = 200
@@ -56,8 +56,8 @@ def _rings(machine: Any) -> tuple[Ring, ...]:
 def hops(rings: Sequence[Ring]) -> str:
     """How many rings of which length there are; the two directions of a ring are two.
 
-    >>> from trainyard.parts.rings import rings
-    >>> from trainyard.parts.topologies import star
+    >>> from trainyard.hardware.topology.rings import rings
+    >>> from trainyard.hardware.topology.builders import star
     >>> hops(rings(star(folded=True, link_bytes_per_s=25e9)))
     '6 rings of 8 devices: 2 of 8 hops, 2 of 12 hops, 2 of 20 hops'
     """

@@ -18,7 +18,7 @@ from trainyard.errors import BadInput
 from trainyard.files import write_text
 from trainyard.report import lines, nodes, plots, tables
 from trainyard.report.lines import Breakdown, Line
-from trainyard.results import Result
+from trainyard.results.result import Result
 
 MOST_LAYERS = 500
 BROAD = ("time_by_layer", "timeline", "memory_over_time")

@@ -18,7 +18,7 @@ from trainyard.errors import BadInput
 from trainyard.files import whole_file
 from trainyard.report import lines
 from trainyard.report.tasks import Tasks, lanes, memory, tasks
-from trainyard.results import Result
+from trainyard.results.result import Result
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -27,7 +27,7 @@ from trainyard.report.spans import memory_over_time, timeline
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from trainyard.results import Result
+    from trainyard.results.result import Result
 
 Plot = Callable[["Result"], "go.Figure"]
 ALL: tuple[Plot, ...] = (

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.report.colours import PHASES, colours, empty, plain, styled
 from trainyard.report.lines import dram_bytes, percent
-from trainyard.results import Cost, Result
+from trainyard.results.result import Cost, Result
 from trainyard.units import show
 
 if TYPE_CHECKING:

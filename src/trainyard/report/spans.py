@@ -11,7 +11,7 @@ import numpy as np
 from trainyard.report.colours import PHASES, SMALL_TASKS, SPARE, colours, empty, plain, scale, styled
 from trainyard.report.lines import percent
 from trainyard.report.tasks import Tasks, memory, tasks
-from trainyard.results import PICOSECOND, Result
+from trainyard.results.result import PICOSECOND, Result
 from trainyard.units import show
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from trainyard.results import Axis, Result
+    from trainyard.results.result import Axis, Result
 
 NARROWEST_LABEL, WIDEST_LABEL = 16, 48
 COLUMNS = ("time", "share", "busy", "energy", "DRAM", "MACs", "bound by")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trainyard.ir.plan import TaskClass
-from trainyard.results import Result, Rows
+from trainyard.results.result import Result, Rows
 
 if TYPE_CHECKING:
     from trainyard.ir.plan import Integers, Pool

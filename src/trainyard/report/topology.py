@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from trainyard.parts.rings import Ring
-from trainyard.parts.topology import Place, Topology, ways_of
+from trainyard.hardware.topology.graph import Place, Topology, ways_of
+from trainyard.hardware.topology.rings import Ring
 from trainyard.report.colours import PHASES, SPARE
 from trainyard.units import show
 
@@ -40,7 +40,7 @@ LINE = 19  # of the legend
 def draw(topology: Topology, rings: Sequence[Ring] = ()) -> str:
     """The node as an SVG document; wires of no ring are grey and dashed.
 
-    >>> from trainyard.parts.topologies import one_device
+    >>> from trainyard.hardware.topology.builders import one_device
     >>> draw(one_device(link_bytes_per_s=12e9)).count('class="wire"')
     1
     """

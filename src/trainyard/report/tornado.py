@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from trainyard.runs import Worth
-    from trainyard.weighing import Weighed
+    from trainyard.sensitivity import Weighed
 
 BARS = 20
 MOST_IN_ONE_LINE = 40

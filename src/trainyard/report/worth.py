@@ -9,7 +9,7 @@ from typing import Any
 
 from trainyard.errors import TrainyardError
 from trainyard.report.lines import percent
-from trainyard.results import Result
+from trainyard.results.result import Result
 from trainyard.units import parse, show, unit_of_field
 
 ENDINGS = ("_hz", "_bytes_per_s", "_bytes", "_macs_per_s", "_flop_per_s")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trainyard.errors import BadInput, UnknownName
-from trainyard.results import Cost, Result
+from trainyard.results.result import Cost, Result
 from trainyard.units import show, unit_of_field
 
 BASE = ("time_s", "samples_per_s", "energy_j", "cycles", "array_cycles", "macs")

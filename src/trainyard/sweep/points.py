@@ -85,8 +85,8 @@ class Materials:
         """The workload's step, with its masks at hand; a search may ask for a batch that nobody has loaded yet."""
         if workload not in self.steps:
             from trainyard.ir import Phase
+            from trainyard.masks.named import load as load_masks
             from trainyard.workloads.named import load
-            from trainyard.workloads.named_masks import load as load_masks
 
             if workload.at is not None and workload.masks is None:
                 raise BadInput(f"at = {workload.at} is a training step of masks, and none are given: add masks")

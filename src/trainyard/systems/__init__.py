@@ -1,16 +1,42 @@
 """Systems: devices with links and memory pools, each making a Plan of a Step.
 
-May import everything up to devices. A new system is one file with a class that has `plan(step, masks)`.
+`single` is one device alone; `node` a node of several devices (MC-DLA and its baselines); `scale_out` many nodes; `pim` DPUs that
+exchange through the host (PIM-Opt) or with each other (DIRECT). `program` and `single` hold what every plan needs. May import
+everything up to devices. A new system is one file with a class that has `plan(step, masks)`.
 """
 
-from trainyard.systems.cluster import Cluster
-from trainyard.systems.node import DeviceCentric, HostCentric, MemoryCentric, Wired
-from trainyard.systems.pim import DpuToDpu, HostMediated
-from trainyard.systems.plane import Plane, Switched
-from trainyard.systems.replicas import Replicas
-from trainyard.systems.single import Single
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainyard.lazy import exports
+
+if TYPE_CHECKING:
+    from trainyard.systems.node.systems import DeviceCentric, HostCentric, MemoryCentric, Wired
+    from trainyard.systems.pim.systems import DpuToDpu, HostMediated
+    from trainyard.systems.scale_out.cluster import Cluster
+    from trainyard.systems.scale_out.plane import Plane, Switched
+    from trainyard.systems.scale_out.replicas import Replicas
+    from trainyard.systems.single import Single
 
 __all__ = [
-    "Cluster", "DeviceCentric", "DpuToDpu", "HostCentric", "HostMediated", "MemoryCentric", "Plane", "Replicas", "Single",
-    "Switched", "Wired",
+    "Cluster", "DeviceCentric", "DpuToDpu", "HostCentric", "HostMediated", "MemoryCentric", "Plane", "Replicas",
+    "Single", "Switched", "Wired",
 ]  # fmt: skip
+
+__getattr__ = exports(
+    __name__,
+    {
+        "Cluster": "scale_out.cluster",
+        "DeviceCentric": "node.systems",
+        "DpuToDpu": "pim.systems",
+        "HostCentric": "node.systems",
+        "HostMediated": "pim.systems",
+        "MemoryCentric": "node.systems",
+        "Plane": "scale_out.plane",
+        "Replicas": "scale_out.replicas",
+        "Single": "single",
+        "Switched": "scale_out.plane",
+        "Wired": "node.systems",
+    },
+)

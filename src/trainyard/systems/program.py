@@ -1,7 +1,7 @@
 """A step on one device, all of it at once: what the step and the device's policy decide is put together once, as columns.
 
-A `cell` is one op of one distinct demand (`devices.sheet`): what a machine's numbers decide is worked out for cells, and every row
-of the plan is a copy of its cell. The plain twin books Work by Work (`systems.single`).
+A `cell` is one op of one distinct demand (`devices.accelerator.batch_costs`): what a machine's numbers decide is worked out for
+cells, and every row of the plan is a copy of its cell. The plain twin books Work by Work (`systems.single`).
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.booking import IDLE
-from trainyard.devices.demand import Policy
-from trainyard.devices.precision import held
-from trainyard.devices.profile import profile, works
-from trainyard.devices.sheet import Key, Sheet
+from trainyard.devices.accelerator.batch_costs import Key, Sheet
 from trainyard.ir import Step, Work
 from trainyard.ir.book import Ledger, Traffic
 from trainyard.ir.plan import Waits
+from trainyard.mapping.demand import Policy
+from trainyard.mapping.precision import held
+from trainyard.mapping.profile import profile, works
 from trainyard.mapping.works import per_step
+from trainyard.results.booking import IDLE
 
 Real = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -155,7 +155,7 @@ def _traffic(
     given: Program, costs: Sheet, apart: Mapping[int, Traffic], begin: Real, end: Real, last: npt.NDArray[np.bool_]
 ) -> dict[Key, Whole]:
     """Whole bytes of every row by key, the keys as the rows name them: by the first that moves any, then in its own order."""
-    from trainyard.kernels.product_costs import parts_of
+    from trainyard.kernels.mapping.product_costs import parts_of
 
     keys, moved, rank = _with(costs, apart)
     parts, cells = parts_of(moved, given.cell_demand, begin, end, last, given.first_row)

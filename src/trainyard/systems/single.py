@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from trainyard.devices.precision import held
-from trainyard.devices.sheet import Sheet
+from trainyard.devices.accelerator.batch_costs import Sheet
 from trainyard.ir import Device, DeviceCost, Masks, Step, Work
 from trainyard.ir.book import Book, Traffic
 from trainyard.ir.plan import LONGEST_PS, PICOSECONDS, Plan
-from trainyard.results import split
+from trainyard.mapping.precision import held
+from trainyard.results.result import split
 from trainyard.systems.program import Program, ledger, lives, program
 
 MEMORY = "device memory"

@@ -14,12 +14,12 @@ from typing import Any
 from trainyard.errors import BadInput
 from trainyard.ir import Step
 from trainyard.mapping.algorithms import Direct
-from trainyard.systems.pim import DpuToDpu
+from trainyard.systems.pim.systems import DpuToDpu
 from trainyard.training.data import Data
 from trainyard.training.history import History
 from trainyard.training.models import Model
 from trainyard.training.trainer import train
-from trainyard.training.workplace import Told, silent
+from trainyard.training.workspace import Told, silent
 
 TAUS = (0, 3, 7, 31, 127)
 CLUSTER_SIZES = (8, 16, 32, 64, 128)  # UPMEM's packaging: a chip's DPUs, to a DIMM's

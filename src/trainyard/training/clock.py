@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.errors import BadInput
+from trainyard.hardware.dsc.controller import priority_of
+from trainyard.hardware.dsc.token_arbiter import Arbiter, Request
+from trainyard.hardware.formats.qsgd import Qsgd
 from trainyard.mapping.algorithms import Algorithm, Direct, Rates
-from trainyard.parts.dsc_controller import priority_of
-from trainyard.parts.qsgd import Qsgd
-from trainyard.parts.token_arbiter import Arbiter, Request
 
 Whole = npt.NDArray[np.int64]
 PICOSECONDS = 10**12

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.checks import require_flag, require_positive, require_quantity
 from trainyard.errors import BadInput
-from trainyard.parts.checks import require_flag, require_positive, require_quantity
 
 Array = npt.NDArray[Any]
 

@@ -23,7 +23,7 @@ What is judged is the mean of the models, or what `literal` broadcast last.
 Compressed (QSGD): averaging sends what each model has moved since the last round, and the mean of that comes back, both quantized;
 literal sends quantized gradients, and the new weights come back as words.
 
-Adaptive: at every exchange, before models become one, their drift sets tau for the next (`parts.sync_interval`).
+Adaptive: at every exchange, before models become one, their drift sets tau for the next (`hardware.dsc.sync_interval`).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.errors import NotModelled
+from trainyard.hardware.dsc.sync_interval import drift
+from trainyard.hardware.dsc.token_arbiter import Arbiter, Request
+from trainyard.hardware.formats.qsgd import Qsgd
 from trainyard.mapping.algorithms import Direct
-from trainyard.parts.qsgd import Qsgd
-from trainyard.parts.sync_interval import drift
-from trainyard.parts.token_arbiter import Arbiter, Request
 from trainyard.training.clock import PICOSECONDS, entered, request
 from trainyard.training.shards import Whole
-from trainyard.training.workplace import Workplace, mean_of
+from trainyard.training.workspace import Workplace, mean_of
 
 Array = npt.NDArray[Any]
 MOST_DRIFT = 1e30

@@ -38,7 +38,7 @@ from trainyard.mapping.algorithms import (
     Synchronous,
 )
 from trainyard.training.clock import served
-from trainyard.training.workplace import Workplace, mean_of
+from trainyard.training.workspace import Workplace, mean_of
 
 Array = npt.NDArray[Any]
 STABLE = 0.9

@@ -16,8 +16,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.checks import require_positive, require_quantity
 from trainyard.errors import BadInput
-from trainyard.parts.checks import require_positive, require_quantity
 
 Array = npt.NDArray[Any]
 CHUNK_BYTES = 1 << 25

@@ -21,8 +21,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.checks import require_positive, require_quantity
 from trainyard.errors import BadInput, UnknownName
-from trainyard.parts.checks import require_positive, require_quantity
 
 Array = npt.NDArray[Any]
 Whole = npt.NDArray[np.int64]

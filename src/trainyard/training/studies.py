@@ -27,7 +27,7 @@ from trainyard.training.history import History, mean_rows
 from trainyard.training.models import Model
 from trainyard.training.shards import Shards, shard
 from trainyard.training.trainer import train
-from trainyard.training.workplace import Told, silent
+from trainyard.training.workspace import Told, silent
 
 Row = dict[str, Any]
 GRID = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # assumed: half decades around what linear models on normalised features take

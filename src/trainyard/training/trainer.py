@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainyard.checks import require_positive, require_quantity
 from trainyard.errors import BadInput, UnknownName
+from trainyard.hardware.dsc.sync_interval import Interval
 from trainyard.mapping.algorithms import Algorithm, Direct, Rates
-from trainyard.parts.checks import require_positive, require_quantity
-from trainyard.parts.sync_interval import Interval
 from trainyard.training import direct, lockstep
 from trainyard.training.clock import Clock, unit_rates
 from trainyard.training.data import Data
 from trainyard.training.history import History, Recorder, seconds
 from trainyard.training.models import LinearModel, Model
 from trainyard.training.shards import Feed, Shards, shard
-from trainyard.training.workplace import Array, Told, Workplace, silent
+from trainyard.training.workspace import Array, Told, Workplace, silent
 
 CLUSTER = 64  # UPMEM: DPUs of a rank
 

@@ -152,7 +152,7 @@ def _about_onnx(path: str) -> str:
 
 
 def _about_masks(path: str) -> str:
-    from trainyard.workloads.masks import Masks
+    from trainyard.masks.recorded import Masks
 
     masks = Masks.open(path)
     return f"{len(masks.specs)} masks of training steps {', '.join(map(str, masks.steps[:10]))}"

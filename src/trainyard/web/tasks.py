@@ -133,7 +133,7 @@ def _masks(text: str | None, at: int | None, step: Step, uploads: Uploads) -> An
     if text is None:
         return None
     if text in uploads:
-        from trainyard.workloads.masks import Masks
+        from trainyard.masks.recorded import Masks
 
         if uploads[text]["kind"] != "masks":
             raise BadInput(f"{uploads[text]['name']} holds no masks but is {uploads[text]['kind']}")
@@ -141,7 +141,7 @@ def _masks(text: str | None, at: int | None, step: Step, uploads: Uploads) -> An
         return masks if at is None else masks.at(at)
     if not text.startswith("sparsity(") or len(text) > guard.LONGEST:
         raise BadInput("masks: upload a masks file and give its id, or write sparsity(A=0.6,G=0.5,seed=1)")
-    from trainyard.workloads.generated import parse
+    from trainyard.masks.generated import parse
 
     return parse(text, step)
 
@@ -196,49 +196,49 @@ def run(told: Told, **arguments: Any) -> dict[str, Any]:
 
 
 def whatif(told: Told, **arguments: Any) -> dict[str, Any]:
-    from trainyard import weighing
+    from trainyard import sensitivity
 
     case = Case(**arguments)
     told(0, 1, f"running on {case.shown}")
     options = {"masks": case.masks, "parallel": case.parallel}
     with _by_name(arguments.get("uploads") or {}):
-        found = weighing.of_machine(case.step, case.machine, metric=case.metric, kinds=case.kinds, **options)
-    weighed = weighing.weigh(
+        found = sensitivity.of_machine(case.step, case.machine, metric=case.metric, kinds=case.kinds, **options)
+    weighed = sensitivity.weigh(
         replace(found, title=case.title), lambda done, total: told(done, total, f"changes of {case.shown}"), paired=case.pairs
     )
     return {**views.weighed(weighed), "key": case.key("whatif")}
 
 
 def _kinds(only: str | None) -> tuple[Any, ...]:
-    from trainyard.weighing import KINDS
+    from trainyard.sensitivity import KINDS
 
     return KINDS if only is None else (only,)
 
 
 def paper_whatif(told: Told, paper: str, only: str | None = None, pairs: int = 0) -> dict[str, Any]:
     """A paper's assumptions by its own measure, or on the case that stands for it."""
-    from trainyard import weighing
+    from trainyard import sensitivity
     from trainyard.papers import ledger
 
     told(0, 1, f"running {paper}")
     found = ledger.weighing(paper, _kinds(only))
     if found is None:
-        from trainyard.workloads import named_masks
+        from trainyard.masks import named as named_masks
 
         workload, machine, masks = ledger.case(paper)
         step, _ = _step(workload, None, {})
-        found = weighing.of_machine(step, machine, kinds=_kinds(only), masks=named_masks.load(masks, step))
-    weighed = weighing.weigh(found, lambda done, total: told(done, total, f"changes of {paper}"), paired=pairs)
+        found = sensitivity.of_machine(step, machine, kinds=_kinds(only), masks=named_masks.load(masks, step))
+    weighed = sensitivity.weigh(found, lambda done, total: told(done, total, f"changes of {paper}"), paired=pairs)
     return {**views.weighed(weighed), "key": _paper_key(paper, only, pairs)}
 
 
 def paper(told: Told, paper: str) -> dict[str, Any]:
     """The whole ledger of a paper, experiments and figures that are not kept run now."""
-    from trainyard.papers import kept
+    from trainyard.papers import experiment_cache
 
-    rows = kept.walk(paper, progress=told)
+    rows = experiment_cache.walk(paper, progress=told)
     told(len(rows), len(rows), "drawing the figures")
-    drawn = kept.figures(paper, lambda done, total: told(done, total, "drawing the figures"), run=True) or {}
+    drawn = experiment_cache.figures(paper, lambda done, total: told(done, total, "drawing the figures"), run=True) or {}
     return {"kind": "paper", "name": paper, "title": views.paper_title(paper), "complete": True, **views.ledger_of(rows, drawn)}
 
 
@@ -262,10 +262,10 @@ def papers(told: Told) -> list[dict[str, Any]]:
 
 def ledger_of(told: Told, paper: str) -> dict[str, Any]:
     """What is kept of a paper's ledger; what the paper prints alone where an experiment would have to run."""
-    from trainyard.papers import kept
+    from trainyard.papers import experiment_cache
 
     rows, complete = _rows(paper)
-    drawn = (kept.figures(paper) if complete else None) or {}
+    drawn = (experiment_cache.figures(paper) if complete else None) or {}
     return {
         "kind": "paper",
         "name": paper,
@@ -277,10 +277,10 @@ def ledger_of(told: Told, paper: str) -> dict[str, Any]:
 
 
 def _rows(paper: str) -> tuple[list[Row], bool]:
-    from trainyard.papers import kept, ledger
+    from trainyard.papers import experiment_cache, ledger
 
     claims = ledger.select(paper)
-    rows = kept.rows(paper)
+    rows = experiment_cache.rows(paper)
     if rows is not None:
         return rows, True
     return [

@@ -13,9 +13,9 @@ from trainyard.units import unit_of_field
 if TYPE_CHECKING:
     from trainyard.ir.assumptions import Assumption
     from trainyard.papers.ledger import Row
-    from trainyard.results import Result
+    from trainyard.results.result import Result
     from trainyard.runs import Worth
-    from trainyard.weighing import Weighed
+    from trainyard.sensitivity import Weighed
 
 # fmt: off
 FIGURES = {
@@ -23,12 +23,13 @@ FIGURES = {
     "roofline": "roofline", "traffic_by_tensor": "traffic", "timeline": "timeline", "memory_over_time": "memory",
 }
 GROUPS = {
-    "trainyard.papers.sigma": "SIGMA and its rivals", "trainyard.papers.tensordash": "TensorDash", "trainyard.papers.igo": "IGO",
-    "trainyard.papers.mcdla": "MC-DLA", "trainyard.papers.mcdla.scale": "MC-DLA at scale", "trainyard.papers.direct": "DIRECT",
-    "trainyard.devices.dpu_presets": "One DPU", "trainyard.devices.gpu_presets": "GPUs",
+    "machines.presets.sigma": "SIGMA and its rivals", "machines.presets.tensordash": "TensorDash", "machines.presets.igo": "IGO",
+    "machines.presets.mcdla": "MC-DLA", "machines.presets.direct": "DIRECT", "devices.dpu.presets": "One DPU",
+    "machines.presets.gpus": "GPUs",
 }
 NAMED = {
-    ("Accelerator", "order"): "trainyard.devices.ordered:ORDER_NAMES", ("Accelerator", "precision"): "trainyard.ir:DTYPE_BYTES",
+    ("Accelerator", "order"): "trainyard.devices.accelerator.ordered:ORDER_NAMES", ("Accelerator",
+    "precision"): "trainyard.ir:DTYPE_BYTES",
 }
 # fmt: on
 """Fields that are a text with known values: of which part, and where the values are listed."""
@@ -53,7 +54,7 @@ def machines() -> list[dict[str, str]]:
     from trainyard.machines.registry import MACHINES
 
     return [
-        {"name": name, "about": row.about, "group": GROUPS.get(row.path.partition(":")[0], "Others")}
+        {"name": name, "about": row.about, "group": GROUPS.get(row.path.partition(":")[0].removeprefix("trainyard."), "Others")}
         for name, row in MACHINES.items()
     ]
 

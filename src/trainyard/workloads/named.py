@@ -41,7 +41,7 @@ def load(text: str, batch: int | None = None, world: int | None = None) -> Step:
 
         return read_topology(text, batch=1 if batch is None else batch)
     if text.endswith(".onnx") or path.endswith(".onnx"):
-        from trainyard.workloads.formats.onnx import open_sizes, read_onnx
+        from trainyard.workloads.formats.onnx.model import open_sizes, read_onnx
 
         if text.endswith(".onnx"):
             return read_onnx(text, batch=batch)

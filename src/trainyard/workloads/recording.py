@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard._version import VERSION
 from trainyard.errors import BadInput, MaskError
 from trainyard.ir import TensorKey
-from trainyard.workloads.masks import Masks, MaskWriter
+from trainyard.masks.recorded import Masks, MaskWriter
 
 if TYPE_CHECKING:
     import os

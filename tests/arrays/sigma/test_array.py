@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import trainyard as ty
 from trainyard.arrays import Sigma, Systolic
 from trainyard.errors import BadInput, MaskError, UnknownName
+from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import Density, MatMul, Product
-from trainyard.parts.bitmaps import Bitmap
 
 Bits = np.ndarray[Any, np.dtype[np.bool_]]
 

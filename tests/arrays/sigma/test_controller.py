@@ -13,9 +13,9 @@ from trainyard.arrays import Sigma, Systolic
 from trainyard.arrays.sigma.controller import IDLE, Controller, Table
 from trainyard.arrays.sigma.walkthrough import EXAMPLE
 from trainyard.errors import BadInput
+from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import MatMul
 from trainyard.papers.ledger import claims
-from trainyard.parts.bitmaps import Bitmap
 
 sizes = st.integers(1, 9)
 

@@ -11,9 +11,9 @@ from trainyard.arrays import Sigma
 from trainyard.arrays.sigma.across import Crossing, across_cycles, add_cycles, crossings, waiting
 from trainyard.arrays.sigma.execution import Fabric, Tally, arrivals, execute, meet
 from trainyard.errors import BadInput, UnknownName
+from trainyard.hardware.reduction.adder_trees import Fan
 from trainyard.ir import MatMul
-from trainyard.kernels.flex_dpe import sum_each
-from trainyard.parts.adder_trees import Fan
+from trainyard.kernels.arrays.flex_dpe import sum_each
 
 sizes = st.integers(1, 20)
 densities = st.sampled_from([0.0, 0.1, 0.4, 0.8, 1.0])

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from trainyard.arrays.sigma import Sigma
 from trainyard.arrays.sigma.flex_dpu import Fabric, Held, allocate, placed, shared, side_by_side, together
 from trainyard.errors import BadInput
+from trainyard.hardware.benes.mesh import deliver
 from trainyard.ir import MatMul
-from trainyard.parts.mesh import deliver
 
 STREAMINGS = ("wide", "limited")
 

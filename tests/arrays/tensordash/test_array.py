@@ -13,7 +13,7 @@ from trainyard.arrays import Spatial, Systolic, TensorCore, TensorDash
 from trainyard.arrays.tensordash import groups
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.ir import DENSE, Convolution, Density, MaskView, MatMul
-from trainyard.kernels.dealing import makespan
+from trainyard.kernels.arrays.dealing import makespan
 
 
 @dataclass(frozen=True)

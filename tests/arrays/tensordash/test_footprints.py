@@ -11,7 +11,7 @@ from trainyard.arrays.tensordash.footprints import KINDS, activation_orders, foo
 from trainyard.arrays.tensordash.prescheduled import FORMS, encode, store
 from trainyard.arrays.tensordash.scheduler import Scheduler, pack
 from trainyard.errors import BadInput, UnknownName
-from trainyard.parts import zero_compression
+from trainyard.hardware.formats import zero_compression
 
 START_BITS = 32
 shapes = st.tuples(st.integers(1, 12), st.integers(1, 20))

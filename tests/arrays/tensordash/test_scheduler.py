@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trainyard.arrays.tensordash import patterns
 from trainyard.arrays.tensordash.scheduler import SYNCS, Scheduler, advance, pack, select, tile_cycles, width
 from trainyard.errors import BadInput, UnknownName
-from trainyard.kernels import promotion, promotion_words
+from trainyard.kernels.arrays import promotion, promotion_words
 
 
 @st.composite

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.devices.dpu_presets import UPMEM
+from trainyard.devices.dpu.presets import UPMEM
 from trainyard.errors import BadInput, UnknownName
-from trainyard.systems.pim import DpuToDpu, HostMediated
+from trainyard.systems.pim.systems import DpuToDpu, HostMediated
 from trainyard.systems.programs.graph import Graph, rmat, uniform
 from trainyard.systems.programs.page_rank import PAIR_BYTES, VALUE_BYTES, HostWork, Number, page_rank, part_bytes
 from trainyard.systems.programs.partition import Layout, PartitionRule, owners

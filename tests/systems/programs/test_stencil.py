@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.devices.dpu_presets import MAC_DPU, UPMEM
+from trainyard.devices.dpu.presets import MAC_DPU, UPMEM
 from trainyard.errors import BadInput
-from trainyard.systems.pim import DpuToDpu, HostMediated
+from trainyard.systems.pim.systems import DpuToDpu, HostMediated
 from trainyard.systems.programs.grid import Blocks, Borders, Cut, Points, require_grid, step_sizes
 from trainyard.systems.programs.stencil import cell_instructions, heat
 

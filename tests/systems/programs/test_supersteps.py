@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from trainyard.devices.dpu_presets import UPMEM
+from trainyard.devices.dpu.presets import UPMEM
 from trainyard.errors import BadInput, UnknownName
-from trainyard.parts.dpu_instructions import counted
-from trainyard.parts.dpu_pipeline import Segment
-from trainyard.parts.host_link import HostLink
-from trainyard.systems.pim import DpuToDpu, HostMediated
+from trainyard.hardware.dpu.host_link import HostLink
+from trainyard.hardware.dpu.instructions import counted
+from trainyard.hardware.dpu.pipeline import Segment
+from trainyard.systems.pim.systems import DpuToDpu, HostMediated
 from trainyard.systems.programs.carriers import HEADER_BYTES, _host_transfer, price, staggered, summed
 from trainyard.systems.programs.graph import uniform
 from trainyard.systems.programs.page_rank import page_rank

@@ -14,9 +14,9 @@ import trainyard as ty
 from trainyard.errors import BadInput, NotModelled, TrainyardError
 from trainyard.ir import Convolution, MatMul, Op, Phase, Role, Step
 from trainyard.workloads import named
-from trainyard.workloads.formats.onnx import read_onnx, traced
-from trainyard.workloads.formats.onnx_graph import parse_graph, read_graph
-from trainyard.workloads.formats.onnx_patterns import gathered
+from trainyard.workloads.formats.onnx.graph import parse_graph, read_graph
+from trainyard.workloads.formats.onnx.model import read_onnx, traced
+from trainyard.workloads.formats.onnx.patterns import gathered
 
 onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")

@@ -12,9 +12,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainyard.workloads.zoo import bert, deepbench, gcn, gnmt, gpt, snli, t5, transformer_lm
 from trainyard.workloads.zoo.catalogue import LANGUAGE, Entry
+from trainyard.workloads.zoo.language import bert, deepbench, gnmt, gpt, snli, t5, transformer_lm
 from trainyard.workloads.zoo.recipe import Recipe
+from trainyard.workloads.zoo.recommendation import gcn
 
 SMALL: dict[str, Callable[[], Recipe]] = {
     "bert": lambda: bert.recipe(bert.TINY, sequence=16),

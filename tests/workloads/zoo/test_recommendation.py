@@ -12,9 +12,9 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from trainyard.workloads.zoo import dlrm, linear, ncf
 from trainyard.workloads.zoo.catalogue import RECOMMENDATION, Entry
 from trainyard.workloads.zoo.recipe import Recipe
+from trainyard.workloads.zoo.recommendation import dlrm, linear, ncf
 
 SMALL: dict[str, Callable[[], Recipe]] = {
     "ncf": lambda: ncf.recipe(ncf.Size(factors=4, layers=(16, 8, 4), users=50, items=40)),

@@ -15,8 +15,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainyard.workloads.zoo import boxes as geometry
-from trainyard.workloads.zoo import (
+from trainyard.workloads.zoo.catalogue import VISION, Entry
+from trainyard.workloads.zoo.language import show_and_tell, video_captioning
+from trainyard.workloads.zoo.recipe import Recipe
+from trainyard.workloads.zoo.vision import boxes as geometry
+from trainyard.workloads.zoo.vision import (
     faster_rcnn,
     faster_rcnn_mobilenet,
     googlenet,
@@ -24,14 +27,10 @@ from trainyard.workloads.zoo import (
     mobilenet,
     regions,
     resnet,
-    show_and_tell,
     squeezenet,
-    video_captioning,
     yolov2,
     yolov5,
 )
-from trainyard.workloads.zoo.catalogue import VISION, Entry
-from trainyard.workloads.zoo.recipe import Recipe
 
 pytestmark = pytest.mark.unit
 

@@ -27,19 +27,19 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
+from trainyard.hardware.folds import Pooled
 from trainyard.ir import DENSE, ArrayCost, MatMul, Product, assumed, one_after_another
-from trainyard.parts.checks import require_positive
-from trainyard.parts.folds import Pooled
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from trainyard.arrays.sigma.execution import SigmaExecution
     from trainyard.arrays.sigma.flex_dpu import Demand, Held, Together
-    from trainyard.parts.area import ComponentArea
-    from trainyard.parts.contraction import Contraction, Mask
-    from trainyard.parts.energy import Component
+    from trainyard.hardware.tables.area import ComponentArea
+    from trainyard.hardware.tables.energy import Component
+    from trainyard.masks.contraction import Contraction, Mask
 
 Side = Literal["a", "b"]
 Stationary = Literal["a", "b", "none"]
@@ -194,7 +194,7 @@ class Sigma:
 
     def concurrent(self, products: Sequence[Product]) -> ArrayCost:
         """On Flex-DPUs side by side, in rounds, or one after another: whatever is fastest."""
-        from trainyard.parts.contraction import counts
+        from trainyard.masks.contraction import counts
 
         apart = one_after_another(self, products)
         if len(products) < 2 or self.stationary == "none" or self.across != "tree":
@@ -223,8 +223,9 @@ class Sigma:
         b: Mask = DENSE,
         stationary: Dataflow | None = None,
     ) -> SigmaCost:
-        """Masks are views of recorded zeros, matrices of any type (non-zero is not zero), or packed (`parts.bitmaps`)."""
-        from trainyard.parts.contraction import counts
+        """Masks are views of recorded zeros, matrices of any type (non-zero is not zero), or packed
+        (`hardware.formats.bitmaps`)."""
+        from trainyard.masks.contraction import counts
 
         if not isinstance(op, MatMul):
             raise BadInput(f"Sigma.cost takes a product such as MatMul(128, 2048, 4096), got {op!r}")
@@ -268,7 +269,7 @@ class Sigma:
     def _add(self, op: MatMul, a: Mask, b: Mask, side: Side, dpes: int) -> int:
         """Last sums of one product that has so many Flex-DPEs, where they meet in a chain or in the buffer (`across.py`)."""
         from trainyard.arrays.sigma.across import add_cycles, crossings
-        from trainyard.parts.contraction import held_rows
+        from trainyard.masks.contraction import held_rows
 
         rows = held_rows(op, a, b, side, self.bandwidth if self.streaming == "limited" else op.K)
         return add_cycles(

@@ -14,10 +14,10 @@ The paper prints totals only, so the bills come from the topologies (N lanes in 
 
 Lanes lie folded in a square, so that a line over 2^b lanes is 2^(b // 2) pitches long, and an adder tree has 1.5 N pitches of line.
 
-Prices: FP32 units as in `parts.energy` and `parts.area`; cells of an open library, a square micron of which takes what one of the
-table's int32 adder does; lines by C V^2. These tables make the TPU's 128 x 128 cells 74 mm2 and 32 W at 28 nm and 500 MHz;
-the paper says 47.3 mm2 and about 11.2 W. Three constants are therefore calibrated (`LAYOUT`, `REPEATERS`, `ACTIVITY`), each on
-one printed total; what the networks add to each other, and SIGMA's power over the TPU's, is not.
+Prices: FP32 units as in `hardware.tables.energy` and `hardware.tables.area`; cells of an open library, a square micron of which
+takes what one of the table's int32 adder does; lines by C V^2. These tables make the TPU's 128 x 128 cells 74 mm2 and 32 W at 28 nm
+and 500 MHz; the paper says 47.3 mm2 and about 11.2 W. Three constants are therefore calibrated (`LAYOUT`, `REPEATERS`, `ACTIVITY`),
+each on one printed total; what the networks add to each other, and SIGMA's power over the TPU's, is not.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ import math
 from dataclasses import dataclass, fields, replace
 from typing import Literal, get_args
 
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.parts.area import ADDER, MULTIPLIER, ComponentArea, Unit
-from trainyard.parts.cells import FLIP_FLOP_UM2, MUX_UM2, TOGGLED, cells_joules, line_joules
-from trainyard.parts.checks import require_positive
-from trainyard.parts.energy import Component, add_joules, multiply_joules
-from trainyard.parts.nodes import area_factor
+from trainyard.hardware.tables.area import ADDER, MULTIPLIER, ComponentArea, Unit
+from trainyard.hardware.tables.cells import FLIP_FLOP_UM2, MUX_UM2, TOGGLED, cells_joules, line_joules
+from trainyard.hardware.tables.energy import Component, add_joules, multiply_joules
+from trainyard.hardware.tables.technology import area_factor
 
 Reduction = Literal["linear", "art", "fan"]
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput
-from trainyard.parts.bitmaps import Bitmap
-from trainyard.parts.checks import require_positive
+from trainyard.hardware.formats.bitmaps import Bitmap
 
 if TYPE_CHECKING:
     from trainyard.arrays.sigma.array import Sigma
@@ -211,7 +211,7 @@ class Controller:
 
     def pairs(self, a: Bitmap, b: Bitmap) -> Whole:
         """No local reuse: (row, column, k) of every product of two non-zeros, output by output."""
-        from trainyard.kernels.flex_dpe import list_pairs
+        from trainyard.kernels.arrays.flex_dpe import list_pairs
 
         found = np.empty((int(a.column_counts() @ b.row_counts()), 3), np.int64)
         list_pairs(a.words, b.transposed().words, found)

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from trainyard.arrays.sigma.across import Across, across_cycles, waiting
 from trainyard.arrays.sigma.controller import IDLE, Controller, FlexDpe, Pass
 from trainyard.errors import BadInput, UnknownName
+from trainyard.hardware.benes.network import Benes, Settings
+from trainyard.hardware.formats.bitmaps import Bitmap
+from trainyard.hardware.reduction.adder_trees import Fan
 from trainyard.ir import MatMul
-from trainyard.parts.adder_trees import Fan
-from trainyard.parts.benes import Benes, Settings
-from trainyard.parts.bitmaps import Bitmap
 
 if TYPE_CHECKING:
     from trainyard.arrays.sigma.array import Sigma
@@ -114,7 +114,7 @@ class Fabric:
         return self._times(stationary, sources, delivered), passes
 
     def _times(self, stationary: Reals, sources: Whole, delivered: Reals) -> Reals:
-        from trainyard.kernels.flex_dpe import multiply
+        from trainyard.kernels.arrays.flex_dpe import multiply
 
         products = np.empty_like(delivered)
         multiply(delivered, np.atleast_2d(stationary), sources, products)
@@ -195,7 +195,7 @@ class Vectors:
 
     @classmethod
     def of(cls, values: Reals, chunk: int | None) -> Vectors:
-        from trainyard.kernels.flex_dpe import count_streaming
+        from trainyard.kernels.arrays.flex_dpe import count_streaming
 
         vectors, depth = values.shape
         wide = chunk or depth
@@ -207,7 +207,7 @@ class Vectors:
 
 def ports(unit: FlexDpe, which: Pass, vectors: Vectors) -> tuple[Whole, Reals, int]:
     """For every vector the port that each multiplier of a Flex-DPE listens to, what stands at the ports, and how many listen."""
-    from trainyard.kernels.flex_dpe import connect
+    from trainyard.kernels.arrays.flex_dpe import connect
 
     busy = unit.k != IDLE
     distinct = np.unique(unit.k[busy])
@@ -301,7 +301,7 @@ def _block(fabric: Fabric, first: Whole, end: Whole, left: Reals, right: Reals, 
 
     An A element comes down as stationary values do. The adders are set anew for each cycle.
     """
-    from trainyard.kernels.flex_dpe import sum_each
+    from trainyard.kernels.arrays.flex_dpe import sum_each
 
     lane = np.arange(fabric.array.multipliers)
     pair = first[:, None] + lane

@@ -6,7 +6,7 @@ input is not said. The rule here, for Flex-DPU i with P_i multipliers that holds
     sent_i   = ceil((nnz_1 + ... + nnz_i) / bandwidth) + waits         one Flex-DPU after the other, by the mesh's timetable
     wide:      finish_i = sent_i + hops_i + folds_i * S_i + add_i      a vector per cycle and Flex-DPU, from its own loading on
     limited:   finish_i = sent_last + hops_i + shared_i + add_i        vectors share the input once all loads are through
-    add_i    = folds_i * ceil(log2 P_i),  folds_i = ceil(nnz_i / P_i)  `hops` and `waits` are those of `parts.mesh`
+    add_i    = folds_i * ceil(log2 P_i),  folds_i = ceil(nnz_i / P_i)  `hops` and `waits` are those of `hardware.benes.mesh`
 
 `shared_i` is S_i * passes_i cycles of its own (a pass for each ceil(nnz of a chunk / P_i)), slowed down wherever the Flex-DPUs
 that still stream ask for more than the bandwidth: each asks for as many elements as a chunk of its K has at most, and all are
@@ -30,9 +30,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Literal
 
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput
-from trainyard.parts.checks import require_positive
-from trainyard.parts.mesh import Mesh, delays
+from trainyard.hardware.benes.mesh import Mesh, delays
 
 Side = Literal["a", "b"]
 FREE_CHOICES = 4

@@ -1,7 +1,7 @@
 """SIGMA at work on two small matrices, as text: bitmaps, stationary', counters, SRC-DEST tables, switches, adders, outputs, cycles.
 
 E. Qin et al.: SIGMA: A Sparse and Irregular GEMM Accelerator with Flexible Interconnects for DNN Training. HPCA 2020. Sec. IV-E:
-the steps i to vii of Fig. 5. `report.sigma.figure` draws the same.
+the steps i to vii of Fig. 5. `report.walkthroughs.sigma.figure` draws the same.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy.typing as npt
 from trainyard.arrays.sigma.array import Sigma
 from trainyard.arrays.sigma.controller import IDLE, Allocation, Controller, FlexDpe, Gathered, Pass, Placement
 from trainyard.arrays.sigma.execution import Fabric, SigmaExecution, Vectors, execute, ports
-from trainyard.parts.adder_trees import ADD, BYPASS, Reduction
-from trainyard.parts.benes import Settings
-from trainyard.parts.bitmaps import Bitmap
-from trainyard.parts.checks import require_positive
+from trainyard.checks import require_positive
+from trainyard.hardware.benes.network import Settings
+from trainyard.hardware.formats.bitmaps import Bitmap
+from trainyard.hardware.reduction.adder_trees import ADD, BYPASS, Reduction
 
 Reals = npt.NDArray[np.float32]
 Whole = npt.NDArray[np.int64]

@@ -16,23 +16,23 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from trainyard.arrays.tensorcore import TensorCore
+from trainyard.arrays.dense.tensorcore import TensorCore
 from trainyard.arrays.tensordash import patterns
 from trainyard.arrays.tensordash.patterns import Option
+from trainyard.checks import require_flag, require_positive
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.ir import DENSE, ArrayCost, Density, MaskView, MatMul, Operand, Product, TensorKey, assumed, one_after_another
-from trainyard.parts.checks import require_flag, require_positive
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from trainyard.arrays.spatial import Spatial
+    from trainyard.arrays.dense.spatial import Spatial
     from trainyard.arrays.tensordash.element import TileExecution
     from trainyard.arrays.tensordash.groups import Groups, Rule
     from trainyard.arrays.tensordash.scheduler import Scheduler
-    from trainyard.parts.area import ComponentArea
-    from trainyard.parts.energy import Component
-    from trainyard.parts.folds import Folds, Tiles
+    from trainyard.hardware.folds import Folds, Tiles
+    from trainyard.hardware.tables.area import ComponentArea
+    from trainyard.hardware.tables.energy import Component
 
 Scheduled = Literal["sparser", "a", "b"]
 Sides = Literal["one", "two"]
@@ -253,7 +253,7 @@ class TensorDash:
 
     def _dealt(self, op: MatMul, found: Groups, repeats: int, macs: float, dense: ArrayCost) -> ArrayCost:
         """Blocks dealt out to the tiles. Of a tile that is not square, the dense schedule in the other orientation may be ahead."""
-        from trainyard.kernels.dealing import makespan
+        from trainyard.kernels.arrays.dealing import makespan
 
         cycles = int(makespan(found.cycles, repeats, self.tiles)) * op.count
         if self.rows != self.columns and cycles > dense.cycles:
@@ -312,7 +312,7 @@ def _zeros(operand: Operand) -> float:
     inserted = math.prod(operand.geometry.stride) if operand.dilated and operand.place == "G" and operand.geometry else 1
     counted: Callable[[TensorKey], float] | None = getattr(operand.source, "density", None)
     if counted is None:
-        from trainyard.parts.views import unpacked
+        from trainyard.masks.views import unpacked
 
         return 1.0 - float(unpacked(operand.source, operand.key).mean()) / inserted
     return 1.0 - counted(operand.key) / inserted

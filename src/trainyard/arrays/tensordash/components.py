@@ -21,9 +21,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from trainyard.parts.area import ComponentArea
-from trainyard.parts.checks import require_positive
-from trainyard.parts.energy import Component
+from trainyard.checks import require_positive
+from trainyard.hardware.tables.area import ComponentArea
+from trainyard.hardware.tables.energy import Component
 
 # fmt: off
 TILES, ROWS, COLUMNS, LANES, DEPTH = 256, 4, 4, 4, 4  # Table III

@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.arrays.tensordash.scheduler import SYNCS, Scheduler, Selects, Trace, Zeros, advance, select
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.parts.checks import require_positive
 
 if TYPE_CHECKING:
     from trainyard.arrays.tensordash.array import TensorDash

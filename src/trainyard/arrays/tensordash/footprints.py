@@ -35,9 +35,9 @@ import numpy.typing as npt
 
 from trainyard.arrays.tensordash.prescheduled import FORMS, POINTER_BYTES, stored_bits
 from trainyard.arrays.tensordash.scheduler import Bits, Scheduler, Whole, Words, pack
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.parts.checks import require_positive
-from trainyard.parts.layout import Transposer
+from trainyard.hardware.formats.bank_layout import Transposer
 
 Kind = Literal["dense", "bitmap", "csr", "padded", "gapless"]
 KINDS: tuple[str, ...] = get_args(Kind)

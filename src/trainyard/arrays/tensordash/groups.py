@@ -1,6 +1,6 @@
 """Cycles of row groups: the streams of a tile's rows, scheduled once, whatever stands on its columns.
 
-From the very bits of a tensor (`parts.streams`), from a density, or of pairs of tensors where both sides are looked at. Where a
+From the very bits of a tensor (`masks.streams`), from a density, or of pairs of tensors where both sides are looked at. Where a
 product has more groups than are to be looked at, it is cut into equal stretches; in each a run of neighbouring groups is taken at
 random (at equal distances they would fall into step with the lines of an image) and stands for its stretch. The spread of their
 means gives the interval, by Student's t: the runs are few.
@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.ir import Density, MaskView
-from trainyard.parts.streams import Layout, layout, streams
+from trainyard.masks.streams import Layout, layout, streams
 
 if TYPE_CHECKING:
     from trainyard.arrays.tensordash.scheduler import Scheduler

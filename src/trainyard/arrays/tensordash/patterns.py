@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import combinations
 
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput
-from trainyard.parts.checks import require_positive
 
 Option = tuple[int, int]
 """(steps ahead, lane offset)."""

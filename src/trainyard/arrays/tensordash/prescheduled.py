@@ -32,8 +32,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.arrays.tensordash.scheduler import Bits, Scheduler, Whole
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.parts.checks import require_positive
 
 Form = Literal["padded", "gapless"]
 FORMS: tuple[Form, ...] = get_args(Form)

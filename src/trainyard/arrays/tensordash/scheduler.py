@@ -31,11 +31,11 @@ import numpy.typing as npt
 
 from trainyard.arrays.tensordash import patterns
 from trainyard.arrays.tensordash.patterns import Levels, Options
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.parts.checks import require_positive
 
 if TYPE_CHECKING:
-    from trainyard.kernels.promotion import Table
+    from trainyard.kernels.arrays.promotion import Table
 
 Sync = Literal["lockstep", "output", "block"]
 SYNCS: tuple[str, ...] = get_args(Sync)
@@ -194,7 +194,7 @@ class Scheduler:
 
     def trace(self, nonzero: npt.ArrayLike, sync: str = "lockstep", banks: int | None = None) -> Trace:
         """Every cycle of one tile: MS and AS of its rows."""
-        from trainyard.kernels.promotion_words import walk
+        from trainyard.kernels.arrays.promotion_words import walk
 
         banks = self._banks(sync, banks)
         bits = _bits(nonzero, self.lanes)
@@ -226,7 +226,7 @@ class Scheduler:
 
     def _count(self, words: Words, steps: int, sync: str, banks: int, cycles: Whole) -> None:
         """The compiled loop that fits: a table of states, words of lanes, or lane by lane."""
-        from trainyard.kernels import promotion, promotion_words
+        from trainyard.kernels.arrays import promotion, promotion_words
 
         bits, rows = self.lanes * self.depth, len(words) // len(cycles)
         many = len(words) * steps * self.lanes >> bits  # a large table must be worth making
@@ -244,7 +244,7 @@ class Scheduler:
             promotion_words.walk_all(words, steps, self.lanes, self.depth, banks, sync == "block", *self._walked(), cycles)
 
     def _by_table(self, words: Words, steps: int, sync: str, banks: int, cycles: Whole) -> None:
-        from trainyard.kernels import promotion
+        from trainyard.kernels.arrays import promotion
 
         table, drain = _tables(self)
         shape = (words, steps, self.lanes, self.depth)
@@ -267,7 +267,7 @@ def _record(steps: int, rows: int, lanes: int) -> tuple[Whole, Whole, Whole]:
 @lru_cache(maxsize=16)
 def _tables(scheduler: Scheduler) -> tuple[Table, npt.NDArray[np.uint8]]:
     """What a cycle leaves of each state, and the cycles to drain it; at most 5 MB for a scheduler."""
-    from trainyard.kernels import promotion
+    from trainyard.kernels.arrays import promotion
 
     lanes, depth = scheduler.lanes, scheduler.depth
     order = [lane for level in scheduler.levels for lane in level]
@@ -282,7 +282,7 @@ def _tables(scheduler: Scheduler) -> tuple[Table, npt.NDArray[np.uint8]]:
 
 @lru_cache(maxsize=64)
 def _moves(scheduler: Scheduler) -> tuple[Whole, bool]:
-    from trainyard.kernels.promotion_words import moves
+    from trainyard.kernels.arrays.promotion_words import moves
 
     return moves(scheduler.options, scheduler.levels, scheduler.lanes)
 

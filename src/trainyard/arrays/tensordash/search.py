@@ -18,8 +18,8 @@ import numpy.typing as npt
 from trainyard.arrays.tensordash import patterns
 from trainyard.arrays.tensordash.patterns import Option, Options
 from trainyard.arrays.tensordash.scheduler import Scheduler, pack
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput
-from trainyard.parts.checks import require_positive
 
 Progress = Callable[[int, float, Options], None]
 """Told after each pattern that was better than all before: patterns tried, its score, the pattern."""

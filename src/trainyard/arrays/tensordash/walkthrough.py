@@ -1,7 +1,7 @@
 """TensorDash at work, cycle by cycle, as text: staging buffer, what each lane could take and took, MS, AS, and both schedules.
 
 M. Mahmoud et al.: TensorDash: Exploiting Sparsity to Accelerate Deep Neural Network Training. MICRO 2020. Fig. 3, 5 and 6.
-`report.tensordash.figure` draws the same cycles.
+`report.walkthroughs.tensordash.figure` draws the same cycles.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.arrays.tensordash.scheduler import Bits, Scheduler
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput
-from trainyard.parts.checks import require_positive
 
 EXAMPLE = (
     (1, 0, 1, 0),

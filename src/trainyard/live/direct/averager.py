@@ -19,11 +19,11 @@ import torch.distributed as dist
 from torch.distributed.algorithms.model_averaging.averagers import ModelAverager
 from torch.distributed.algorithms.model_averaging.utils import average_parameters, get_params_to_average
 
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput
+from trainyard.hardware.dsc.sync_interval import Interval
 from trainyard.live.direct.tokens import Tokens
 from trainyard.mapping.algorithms import Direct
-from trainyard.parts.checks import require_positive
-from trainyard.parts.sync_interval import Interval
 
 Parameters = Iterable[torch.nn.Parameter] | Iterable[dict[str, Any]]
 
@@ -93,7 +93,7 @@ class StalenessAverager(ModelAverager):
         return age.item() > self.tau
 
     def _drift(self, before: torch.Tensor, mean: torch.Tensor) -> float:
-        """`parts.sync_interval.drift`, of models that are on different ranks."""
+        """`hardware.dsc.sync_interval.drift`, of models that are on different ranks."""
         apart = (before - mean).double().square().sum()
         dist.all_reduce(apart, group=self.process_group)
         length = mean.double().norm().item()

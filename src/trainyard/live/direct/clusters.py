@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import GradBucket
 
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput
 from trainyard.live.direct.group import DirectGroup, Options, size_of
-from trainyard.parts.checks import require_positive
 
 
 @dataclass(frozen=True, slots=True)

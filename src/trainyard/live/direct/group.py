@@ -25,13 +25,13 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
+from trainyard.checks import require_quantity
 from trainyard.errors import BadInput
 from trainyard.ir import Step
 from trainyard.live.direct.heartbeat import Call, Heartbeat, WorkerLost
 from trainyard.live.direct.ledger import Ledger, Report
 from trainyard.live.direct.pricing import Machine, Price, machine
 from trainyard.live.direct.work import DirectWork
-from trainyard.parts.checks import require_quantity
 
 REPORT_S = 30.0  # assumed: as long as others are waited for where no failure_timeout_s says it
 LEAVE_S = 2.0  # assumed: time enough for sockets of this machine to be closed
@@ -74,10 +74,10 @@ LISTS = (
 class Options:
     """`pg_options` of `init_process_group("direct")`; also what `register` takes as defaults.
 
-    `machine` prices: "direct", "pim-opt", a system of `trainyard.systems.pim` like `ty.machine("direct(dpus=256)")`, or an object
-    with `price(kind, size_bytes, world_size)`. All survivors of a lost worker have their error within `failure_timeout_s`; None
-    leaves that to gloo. `report` prints the merged report on rank 0 when the group is destroyed. `local` marks a group inside one
-    cluster (`clusters` makes them), whose all_reduce is priced as the cluster's own.
+    `machine` prices: "direct", "pim-opt", a system of `trainyard.systems.pim.systems` like `ty.machine("direct(dpus=256)")`, or an
+    object with `price(kind, size_bytes, world_size)`. All survivors of a lost worker have their error within `failure_timeout_s`;
+    None leaves that to gloo. `report` prints the merged report on rank 0 when the group is destroyed. `local` marks a group inside
+    one cluster (`clusters` makes them), whose all_reduce is priced as the cluster's own.
     """
 
     machine: Machine | Any = "direct"

@@ -134,7 +134,7 @@ class Ledger:
         if self._step is None or self._step[0] is not step:
             if not isinstance(self.machine, Priced):
                 raise NotModelled(
-                    f"{self.machine!r} prices collectives alone: give a system of trainyard.systems.pim to price steps"
+                    f"{self.machine!r} prices collectives alone: give a system of trainyard.systems.pim.systems to price steps"
                 )
             self._step = (step, self.machine.price_step(step))
         return self._step[1]

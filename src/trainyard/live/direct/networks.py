@@ -29,10 +29,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
 from trainyard.live.training_step import torch_device
-from trainyard.parts.checks import require_positive
-from trainyard.workloads.zoo.resnet import BasicBlock, Normalisation, stage
+from trainyard.workloads.zoo.vision.resnet import BasicBlock, Normalisation, stage
 
 Array = npt.NDArray[Any]
 Loss = Callable[[Tensor, Tensor], Tensor]

@@ -1,7 +1,7 @@
 """What a collective costs on the simulated machine: one process stands for one cluster of its DPUs.
 
-A machine is anything with `price(kind, size_bytes, world_size)`; a system of `trainyard.systems.pim` is one through `Priced`.
-`size_bytes` is what one cluster gives (all_reduce, reduce, all_gather, gather, reduce_scatter, all_to_all, send), or gets
+A machine is anything with `price(kind, size_bytes, world_size)`; a system of `trainyard.systems.pim.systems` is one through
+`Priced`. `size_bytes` is what one cluster gives (all_reduce, reduce, all_gather, gather, reduce_scatter, all_to_all, send), or gets
 (broadcast, scatter). Kinds that begin with `local_` stay inside a cluster. Nothing else of the room knows how a price is made.
 """
 
@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Step
-from trainyard.systems.pim_machine import RANK
+from trainyard.systems.pim.machine import RANK
 
 KINDS = (
     "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "send", "barrier",
@@ -63,7 +63,7 @@ class Priced:
 def machine(given: Machine | Any) -> Machine:
     """`given` as a Machine: one already, a simulated system, or the name "direct" or "pim-opt"."""
     if isinstance(given, str):
-        from trainyard.systems import pim
+        from trainyard.systems.pim import systems as pim
 
         systems = {"direct": pim.DpuToDpu, "pim-opt": pim.HostMediated}
         if given not in systems:

@@ -1,9 +1,9 @@
 """The DSC's tokens between real processes, on the Store that `torch.distributed` has anyway.
 
-`parts.token_words` is the protocol; here are its words. The Store's `add` is FETCH_ADD. Its `compare_set` is COMPARE_SWAP with two
-traps: it answers with the value that the key has afterwards, so that a caller whose `new` somebody else wrote cannot tell that it
-lost; and for a key that is not there it answers with what was expected and writes nothing, unless that was the empty text. So a
-swapped word is kept as "number:writer", which no other writer writes, and one that is not there is expected as empty.
+`hardware.dsc.token_words` is the protocol; here are its words. The Store's `add` is FETCH_ADD. Its `compare_set` is COMPARE_SWAP
+with two traps: it answers with the value that the key has afterwards, so that a caller whose `new` somebody else wrote cannot tell
+that it lost; and for a key that is not there it answers with what was expected and writes nothing, unless that was the empty text.
+So a swapped word is kept as "number:writer", which no other writer writes, and one that is not there is expected as empty.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from types import TracebackType
 
 from torch._C._distributed_c10d import Store
 
+from trainyard.checks import require_quantity
 from trainyard.errors import BadInput, TrainyardError
-from trainyard.parts.checks import require_quantity
-from trainyard.parts.token_words import TicketTokens
+from trainyard.hardware.dsc.token_words import TicketTokens
 
 
 class TokenTimeout(TrainyardError, TimeoutError):

@@ -1,7 +1,8 @@
 """Training a real model under a budget of device memory: saved tensors are kept, sent to a second memory, or made again.
 
-`overlay` opens it; `pages` holds the hooks, `ways` what is done in a pass, `planning` what ties it to `trainyard.mapping.overlay`,
-the policy of the simulated node. Nothing here is imported before `trainyard.live.overlay` is used.
+`overlay` opens it; `pages` holds the hooks, `ways` what is done in a pass, `planning` what ties it to
+`trainyard.mapping.overlay.policy`, the policy of the simulated node. Nothing here is imported before `trainyard.live.overlay` is
+used.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from trainyard.live.paging.pages import Pages
 from trainyard.live.paging.planning import Policy
 from trainyard.live.paging.report import LayerBytes, Report
 from trainyard.live.paging.stores import StoreName, open_store
-from trainyard.mapping.overlay_search import as_needed
+from trainyard.mapping.overlay.search import as_needed
 from trainyard.units import parse
 
 __all__ = ["LayerBytes", "Pages", "Report", "overlay"]

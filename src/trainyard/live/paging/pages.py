@@ -22,10 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trainyard.errors import BadInput
 from trainyard.live.paging.blocks import Handle, Kept
 from trainyard.live.paging.measures import Link, clock_of, measure_link
+from trainyard.live.paging.modes import Diverged, Following, Sending, Surroundings, Watching, Way
 from trainyard.live.paging.operators import plain
 from trainyard.live.paging.planning import Plan, Policy, problem_of
 from trainyard.live.paging.stores import Store
-from trainyard.live.paging.ways import Diverged, Following, Sending, Surroundings, Watching, Way
 from trainyard.units import show
 
 if TYPE_CHECKING:

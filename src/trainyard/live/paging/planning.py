@@ -13,7 +13,7 @@ from typing import Literal
 from trainyard.errors import BadInput
 from trainyard.live.paging.measures import Laps, Link
 from trainyard.live.paging.trace import OpRecord, Trace
-from trainyard.mapping.overlay import Choice, Decision, Problem, Saved, orders, used_bytes
+from trainyard.mapping.overlay.policy import Choice, Decision, Problem, Saved, orders, used_bytes
 
 Policy = Callable[[Problem, int], Choice]
 Action = Literal["send", "leave", "fetch"]

@@ -5,44 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trainyard.devices.dpu_presets import UPMEM
-from trainyard.devices.gpu_presets import A100
-from trainyard.mapping.algorithms import Direct, ModelAveraging
-from trainyard.parts.agau import Agau
-from trainyard.parts.crossbar import Crossbar
-from trainyard.parts.dsc import Dsc
-from trainyard.parts.host_link import HostLink
-from trainyard.systems.pim import DpuToDpu, HostMediated
-from trainyard.systems.replicas import Replicas
-
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from trainyard.papers.ledger import Measured
-    from trainyard.weighing import Kind, Weighing
-
-# fmt: off
-PIM_OPT = HostMediated(
-    dpu              = UPMEM,                     # Sec. V-A3: PIM-Opt, whose system is UPMEM's
-    dpus             = 2048,                      # Table II
-    host             = HostLink(),                # Eq. 1; UPMEM's measured figures
-    algorithm        = ModelAveraging(period=1),  # PIM-Opt: MA-SGD, an exchange after every mini-batch (416 in an epoch)
-)
-DIRECT = DpuToDpu(
-    dpu              = UPMEM,                     # assumed: the paper names no DPU; its baseline's
-    dpus             = 2048,                      # Table I: up to 2048
-    crossbar         = Crossbar(),                # Table I: four levels
-    agau             = Agau(),                    # Sec. III-A: 256 bits
-    dsc              = Dsc(),                     # Sec. III-B: token-based
-    algorithm        = Direct(31),                # Algorithm 1; assumed: tau is not printed
-)
-A100_CLUSTER = Replicas(
-    device           = A100,                      # Sec. V-A3: NVIDIA A100
-    devices          = 8,                         # 1 to 2048; a batch of 8 is the least that all of the zoo divides
-    link_bytes_per_s = 25e9,                      # assumed: one 200 Gb/s HDR InfiniBand port for each GPU, as in a DGX A100
-    link_latency_s   = 2e-6,                      # assumed: one message between GPUs over InfiniBand, switch included
-)
-# fmt: on
+    from trainyard.sensitivity import Kind, Weighing
 
 CASE = ("linear", "direct")
 

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import Algorithm, Direct, Rates, Synchronous
-from trainyard.papers.direct import DIRECT, PIM_OPT
 from trainyard.papers.direct.measuring import BATCH, LINEAR
 from trainyard.papers.direct.printed import told_of_accuracy
 from trainyard.papers.ledger import Measured

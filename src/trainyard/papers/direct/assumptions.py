@@ -10,14 +10,14 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import Any, NamedTuple
 
-from trainyard.devices.dpu import Dpu
-from trainyard.papers.direct import DIRECT, PIM_OPT
+from trainyard.devices.dpu.device import Dpu
+from trainyard.hardware.crossbar.hierarchy import DOUBLE_RATE, HALF_RATE, TENFOLD_LATENCY, UPMEM_LEVELS
+from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.papers.direct.measuring import BATCH, WORKLOADS, Workload
 from trainyard.papers.mcdla.assumptions import shown
-from trainyard.parts.crossbar import DOUBLE_RATE, HALF_RATE, TENFOLD_LATENCY, UPMEM_LEVELS
-from trainyard.results import Result
+from trainyard.results.result import Result
 from trainyard.runs import Told, Worth, run, silent
-from trainyard.weighing import KINDS, Change, Kind, Weighing, has_field, parameters, weigh
+from trainyard.sensitivity import KINDS, Change, Kind, Weighing, has_field, parameters, weigh
 from trainyard.workloads import zoo
 
 METRIC = "speedup of DIRECT over PIM-Opt (2048 DPUs, batch 8 each)"

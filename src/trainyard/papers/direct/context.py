@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from trainyard.papers.direct import DIRECT
+from trainyard.machines.presets.direct import DIRECT
 from trainyard.papers.direct.hardware import parts
 from trainyard.papers.ledger import Measured
 

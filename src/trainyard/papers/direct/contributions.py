@@ -30,12 +30,12 @@ from itertools import combinations, permutations
 from statistics import fmean
 from typing import Literal
 
+from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import ModelAveraging
-from trainyard.papers.direct import DIRECT, PIM_OPT
 from trainyard.papers.direct.measuring import WORKLOADS, Asked, Workload, ahead, on, ran, slashed
 from trainyard.papers.ledger import Measured
-from trainyard.systems.pim import HostMediated
-from trainyard.systems.pim_machine import Pim
+from trainyard.systems.pim.machine import Pim
+from trainyard.systems.pim.systems import HostMediated
 
 PARTS = ("AGAU", "DSC", "LAA")
 Transfers = Literal["serial", "rank_parallel"]

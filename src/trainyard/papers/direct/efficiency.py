@@ -8,8 +8,8 @@ from functools import partial
 from typing import NamedTuple
 
 from trainyard.ir import Role
+from trainyard.machines.presets.direct import A100_CLUSTER, DIRECT
 from trainyard.mapping.algorithms import Direct
-from trainyard.papers.direct import A100_CLUSTER, DIRECT
 from trainyard.papers.direct.measuring import (
     COUNTS,
     LINEAR,
@@ -111,8 +111,8 @@ def at_full(workload: Workload, what: str = "efficiency") -> tuple[float, ...]:
 
 def by_trees(workload: Workload) -> float:
     """The A100s' efficiency if a double tree sums their gradients after the step, in one piece."""
-    from trainyard.parts.collectives import timing
-    from trainyard.parts.topologies import switched
+    from trainyard.hardware.collectives.on_graph import timing
+    from trainyard.hardware.topology.builders import switched
 
     plain, held = A100_CLUSTER, as_held(workload.step, A100_CLUSTER.device)
     size = sum(one.bytes for one in held.tensors if one.role is Role.PARAMETER and one.view_of is None)

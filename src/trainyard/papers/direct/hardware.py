@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from trainyard.papers.direct import DIRECT, PIM_OPT
+from trainyard.hardware.agau.unit import Agau
+from trainyard.hardware.dsc.unit import Dsc
+from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.papers.direct.printed import UNITS, told_of_overhead
 from trainyard.papers.ledger import Measured
-from trainyard.parts.agau import Agau
-from trainyard.parts.dsc import Dsc
 
 SQUARE_MM = 1e-6
 

@@ -9,7 +9,7 @@ open and every row rests on; what was known when it was chosen is told on the pa
   UPMEM's neither holds nor trains it (`printed.proof_of_rate`). PIM-Opt and DIRECT have the same.
 - Seconds and joules of the GPU column are one A100's: 650 s an epoch are 1971 pictures/s, one board's rate and not 2048 boards'.
   Its batch is 16384 for the linear model, what 2048 DPUs take together, and 256 for ResNet-18 (He et al., CVPR 2016).
-- Efficiency: every unit keeps its batch (`systems.scaling`). Its two factors are those of the POP project (pop-coe.eu):
+- Efficiency: every unit keeps its batch (`systems.pim.scaling`). Its two factors are those of the POP project (pop-coe.eu):
   *computation* is a unit's seconds of computing alone over those among n, *communication* is computing over everything; their
   product is the efficiency.
 """
@@ -22,17 +22,17 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Literal, NamedTuple, TypeVar
 
-from trainyard.devices.dpu import Dpu
-from trainyard.devices.dpu_presets import MAC_DPU, UPMEM
-from trainyard.devices.gpu_presets import A100
+from trainyard.devices.dpu.device import Dpu
+from trainyard.devices.dpu.presets import MAC_DPU, UPMEM
 from trainyard.ir import Step
-from trainyard.papers.direct import A100_CLUSTER, DIRECT, PIM_OPT
+from trainyard.machines.presets.direct import A100_CLUSTER, DIRECT, PIM_OPT
+from trainyard.machines.presets.gpus import A100
 from trainyard.papers.direct.printed import IMAGENET, UNITS
 from trainyard.papers.processes import workers
 from trainyard.runs import run
-from trainyard.systems.pim_machine import Pim
-from trainyard.systems.replicas import Replicas
-from trainyard.systems.scaling import with_workers
+from trainyard.systems.pim.machine import Pim
+from trainyard.systems.pim.scaling import with_workers
+from trainyard.systems.scale_out.replicas import Replicas
 from trainyard.workloads import zoo
 
 BATCH = 8  # PIM-Opt: samples of a DPU's mini-batch

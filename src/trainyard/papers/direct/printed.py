@@ -28,11 +28,11 @@ from decimal import Decimal
 from functools import cache
 from typing import NamedTuple
 
-from trainyard.devices.dpu_presets import UPMEM
-from trainyard.devices.gpu_presets import A100
+from trainyard.devices.dpu.presets import UPMEM
+from trainyard.hardware.tables.energy import mac_joules
 from trainyard.ir import Role
+from trainyard.machines.presets.gpus import A100
 from trainyard.papers.ledger import claims
-from trainyard.parts.energy import mac_joules
 from trainyard.workloads import zoo
 
 # fmt: off

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from trainyard.devices.gpu_presets import A100
 from trainyard.ir import Role
+from trainyard.machines.presets.gpus import A100
 from trainyard.papers.direct.measuring import (
     LINEAR,
     RESNET18,

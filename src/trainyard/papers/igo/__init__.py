@@ -7,30 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from trainyard.arrays import Systolic
-from trainyard.devices import Accelerator
-
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from trainyard.papers.ledger import Measured
-    from trainyard.weighing import Kind, Weighing
-
-# fmt: off
-NPU = Accelerator(
-    array            = Systolic(rows=128, columns=128, dataflow="ws"),  # Table 3, large NPU; assumed: the dataflow is not said
-    clock_hz         = 1050e6,                                          # Table 3: 1050 MHz
-    scratchpad_bytes = 8 * 2**20,                                       # Table 3: 8 MB per core
-    dram_bytes_per_s = 150e9,                                           # Table 3: 150 GB/s per core
-)
-
-NPU_SMALL = Accelerator(
-    array            = Systolic(rows=45, columns=45, dataflow="ws"),    # Table 3, small NPU; assumed: the dataflow is not said
-    clock_hz         = 1e9,                                             # Table 3: 1 GHz
-    scratchpad_bytes = 2**20,                                           # Table 3: 1 MB
-    dram_bytes_per_s = 22e9,                                            # Table 3: 22 GB/s
-)
-# fmt: on
+    from trainyard.sensitivity import Kind, Weighing
 
 CASE = ("resnet50", "npu")
 
@@ -52,8 +33,8 @@ def experiments() -> Mapping[str, Callable[[], Measured]]:
 
 def walkthrough(given: str = "") -> tuple[str, Callable[[], go.Figure]]:
     """Figs. 8 to 10 on a small layer; `given` are its tiles along M, N and K, as in 3x2x4."""
-    from trainyard.mapping import gradient_walkthrough as told
-    from trainyard.report.igo import figure
+    from trainyard.mapping.gradient_order import walkthrough as told
+    from trainyard.report.walkthroughs.igo import figure
 
     chosen = told.chosen(given) if given else told.EXAMPLE
     return told.walkthrough(chosen), lambda: figure(chosen)

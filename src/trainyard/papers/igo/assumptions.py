@@ -12,7 +12,7 @@ from trainyard.papers.igo.measuring import mean
 from trainyard.papers.igo.networks import RECOMMENDER_BATCH, Npu
 from trainyard.papers.igo.partitioning import by_ideal, by_knn
 from trainyard.runs import Told, Worth, silent
-from trainyard.weighing import KINDS, Change, Kind, Weighing, parameters, weigh
+from trainyard.sensitivity import KINDS, Change, Kind, Weighing, parameters, weigh
 
 METRIC = "per cent by which all three steps shorten a training step (mean of nine networks, fixed tall tile)"
 

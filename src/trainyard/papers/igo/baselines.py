@@ -23,7 +23,7 @@ from trainyard.arrays import Systolic
 from trainyard.devices import Accelerator
 from trainyard.ir import Assumption
 from trainyard.machines import with_overrides
-from trainyard.papers.igo import NPU, NPU_SMALL
+from trainyard.machines.presets.igo import NPU, NPU_SMALL
 from trainyard.papers.igo.networks import RECOMMENDER_BATCH, Npu
 
 Tile = Literal["tall", "searched"]

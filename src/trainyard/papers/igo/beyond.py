@@ -1,9 +1,9 @@
 """Beyond the paper: order, tile and partition searched together against a searched baseline, and how far from the least that is.
 
 For every layer with both gradients: the bytes of the searched sequential baseline, of the search over everything, and the least
-bytes of any order (`mapping.gradient_bound`), with what of the layer can stay in the scratchpad and so what fusing can win. And the
-links between layers: where dX of one can go on into the gradients of the one below without leaving the scratchpad
-(`mapping.gradient_links`), and what keeps the others apart.
+bytes of any order (`mapping.gradient_order.bound`), with what of the layer can stay in the scratchpad and so what fusing can win.
+And the links between layers: where dX of one can go on into the gradients of the one below without leaving the scratchpad
+(`mapping.gradient_order.links`), and what keeps the others apart.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
 
-from trainyard.mapping.gradient_bound import Regime, least_bytes, regime
-from trainyard.mapping.gradient_chain import chosen_chains
-from trainyard.mapping.gradient_links import chains
-from trainyard.mapping.gradient_order import Pair
+from trainyard.mapping.gradient_order.bound import Regime, least_bytes, regime
+from trainyard.mapping.gradient_order.chain import chosen_chains
+from trainyard.mapping.gradient_order.links import chains
+from trainyard.mapping.gradient_order.scratchpad import Pair
 from trainyard.papers.drawing import Series, drawn
 from trainyard.papers.igo.baselines import CASES, ELEMENT_BYTES, Case
 from trainyard.papers.igo.measuring import each, layers, listed, mean, ran, reductions

@@ -21,10 +21,10 @@ from importlib import resources
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from trainyard.devices.gpu import Gpu
-from trainyard.devices.gpu_presets import A100, A100_80GB
+from trainyard.devices.gpu.device import Gpu
 from trainyard.ir import Assumption, Phase
 from trainyard.ir.step import Role
+from trainyard.machines.presets.gpus import A100, A100_80GB
 from trainyard.papers.drawing import Series, drawn
 from trainyard.papers.igo.networks import ABBREVIATIONS, NETWORKS, RECOMMENDERS
 from trainyard.papers.ledger import Measured, claims

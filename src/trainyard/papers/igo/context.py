@@ -8,10 +8,10 @@ from statistics import fmean
 
 from trainyard.arrays import Systolic
 from trainyard.devices import Accelerator
-from trainyard.papers.igo import NPU, NPU_SMALL
+from trainyard.machines.presets.igo import NPU, NPU_SMALL
+from trainyard.machines.presets.sigma import TPU
 from trainyard.papers.igo.networks import ABBREVIATIONS, BATCH, Npu, layers_of
 from trainyard.papers.ledger import Measured
-from trainyard.papers.sigma import TPU
 from trainyard.workloads import zoo
 from trainyard.workloads.zoo.catalogue import ENTRIES
 

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput
 from trainyard.ir import DTYPE_BYTES, Phase, Step
-from trainyard.mapping.gradient_bound import least_bytes
-from trainyard.mapping.gradient_order import Pair
+from trainyard.mapping.gradient_order.bound import least_bytes
+from trainyard.mapping.gradient_order.scratchpad import Pair
 from trainyard.papers.igo.baselines import Case, Tile
 from trainyard.papers.igo.networks import ABBREVIATIONS, Layer, distinct, layers_of, samples, step
 from trainyard.papers.processes import workers
@@ -200,8 +200,9 @@ def _least(runs: list[Ran]) -> int:
 def limits(case: Case) -> Networks:
     """The most that any order can bring with the tall tile on one core: the array's time, or the bytes that must move.
 
-    Each layer's gradients take at least their time in the array and the transfer of the least bytes (`mapping.gradient_bound`);
-    a partition only adds edges to the tiles. The forward pass and layers without dX stay as they are.
+    Each layer's gradients take at least their time in the array and the transfer of the least bytes
+    (`mapping.gradient_order.bound`); a partition only adds edges to the tiles. The forward pass and layers without dX stay as they
+    are.
     """
     return each(lambda network: reduction(ran(case, network).cycles, _least_cycles(case, network)))
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from trainyard.mapping.partition import SCHEMES, Evaluation, KnnSelector, LayerCosts, Scheme, evaluate
+from trainyard.mapping.gradient_order.partition import SCHEMES, Evaluation, KnnSelector, LayerCosts, Scheme, evaluate
 from trainyard.papers.igo import measuring
 from trainyard.papers.igo.baselines import SMALL, Case
 from trainyard.papers.igo.measuring import Networks, Ran, ahead, each, layers, limits, mean, ran, reduction

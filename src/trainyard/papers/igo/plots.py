@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trainyard.devices.ordered import part_of
-from trainyard.mapping.gradient_order import TENSORS, algorithm_1, traffic
-from trainyard.mapping.partition import NAMES, SCHEMES
-from trainyard.mapping.tile_streams import Partition
+from trainyard.devices.accelerator.ordered import part_of
+from trainyard.mapping.gradient_order.partition import NAMES, SCHEMES
+from trainyard.mapping.gradient_order.scratchpad import TENSORS, algorithm_1, traffic
+from trainyard.mapping.gradient_order.tile_streams import Partition
 from trainyard.papers.drawing import Series, drawn, paper
 from trainyard.papers.igo import beyond, breakdown, gpu, longest, performance, sweeps
 from trainyard.papers.igo.baselines import CASES, ELEMENT_BYTES, LARGE, TILES, Case
@@ -114,9 +114,9 @@ def figure_7() -> go.Figure:
 
 def figure_8() -> go.Figure:
     """The walk-through of `explain igo` on a layer that fits beside the other figures, its orders by name alone."""
-    from trainyard.mapping.gradient_walkthrough import SHOWN, example
-    from trainyard.report.igo import figure
-    from trainyard.report.sheet import LEGEND_SIZE
+    from trainyard.mapping.gradient_order.walkthrough import SHOWN, example
+    from trainyard.report.walkthroughs.canvas import LEGEND_SIZE
+    from trainyard.report.walkthroughs.igo import figure
 
     shown = figure(example((2, 2, 2)))
     for trace in shown.data:

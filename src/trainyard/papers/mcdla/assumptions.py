@@ -9,13 +9,13 @@ from typing import Any
 
 from trainyard.errors import TrainyardError
 from trainyard.machines import with_overrides
-from trainyard.papers.mcdla import DC_DLA, MCDLA_B
+from trainyard.machines.presets.mcdla import DC_DLA, MCDLA_B
 from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Parallel, ahead, asked, ran
 from trainyard.papers.mcdla.printed import harmonic
 from trainyard.runs import Told, Worth, silent
-from trainyard.systems.node import Node
+from trainyard.sensitivity import KINDS, Change, Kind, Weighing, has_field, parameters, weigh
+from trainyard.systems.node.systems import Node
 from trainyard.units import show, unit_of_field
-from trainyard.weighing import KINDS, Change, Kind, Weighing, has_field, parameters, weigh
 
 METRIC = "speedup of MC-DLA(B) over DC-DLA (harmonic mean of eight networks, batch 512)"
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from trainyard.machines.presets.mcdla import DC_DLA, DESIGNS, HC_DLA
 from trainyard.papers.ledger import Measured
-from trainyard.papers.mcdla import DC_DLA, DESIGNS, HC_DLA
 from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Parallel, Ran, listed, ran
 from trainyard.papers.mcdla.performance import ASSUMED, all_designs
 from trainyard.papers.mcdla.printed import implied_by_cut, proof_of_scaling, said
-from trainyard.systems.node import Node
+from trainyard.systems.node.systems import Node
 
 CLASSES = ("compute", "synchronisation", "copy")
 SOCKETS = 2  # Sec. IV: eight devices share two

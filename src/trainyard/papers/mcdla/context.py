@@ -7,13 +7,13 @@ from dataclasses import fields
 from typing import Any
 
 from trainyard.arrays import Spatial
+from trainyard.hardware.memory_node.address_space import AddressSpace
+from trainyard.hardware.memory_node.board import MemoryNode
 from trainyard.ir import Phase
+from trainyard.machines.presets.mcdla import DC_DLA, DEVICE, HC_DLA, MCDLA_B
 from trainyard.papers.ledger import Measured
-from trainyard.papers.mcdla import DC_DLA, DEVICE, HC_DLA, MCDLA_B
 from trainyard.papers.mcdla.measuring import BATCH, CNNS, RNNS
 from trainyard.papers.mcdla.wiring import to_memory
-from trainyard.parts.address_space import AddressSpace
-from trainyard.parts.memory_node import MemoryNode
 from trainyard.workloads import zoo
 
 POWER_9 = 120e9  # Sec. II-C: a socket of IBM's Power9

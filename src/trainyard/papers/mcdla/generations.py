@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
+from trainyard.machines.presets.mcdla import DC_DLA, DEVICE
 from trainyard.papers.ledger import Measured
-from trainyard.papers.mcdla import DC_DLA, DEVICE
 from trainyard.papers.mcdla.measuring import CNNS, Networks, ahead, listed, matrix, ran
-from trainyard.systems.node import DeviceCentric
+from trainyard.systems.node.systems import DeviceCentric
 
 
 @dataclass(frozen=True, slots=True)

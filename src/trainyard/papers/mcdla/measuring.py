@@ -17,16 +17,16 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.engine.timeline import Timeline
 from trainyard.errors import TrainyardError
 from trainyard.ir import Step
 from trainyard.ir.plan import TaskClass
 from trainyard.papers.mcdla.printed import harmonic
 from trainyard.papers.mcdla.wiring import to_memory
 from trainyard.papers.processes import workers
-from trainyard.results import PICOSECOND, Result
+from trainyard.results.result import PICOSECOND, Result
 from trainyard.runs import run
-from trainyard.systems.node import Node
-from trainyard.timeline import Timeline
+from trainyard.systems.node.systems import Node
 from trainyard.workloads import zoo
 
 Parallel = Literal["data", "model"]

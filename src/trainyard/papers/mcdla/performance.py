@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from statistics import fmean
 
+from trainyard.machines.presets.mcdla import DC_DLA, DC_DLA_ORACLE, DESIGNS, HC_DLA, MCDLA_B, MCDLA_L, MCDLA_S
 from trainyard.papers.ledger import Measured
-from trainyard.papers.mcdla import DC_DLA, DC_DLA_ORACLE, DESIGNS, HC_DLA, MCDLA_B, MCDLA_L, MCDLA_S
 from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Networks, Parallel, ahead, listed, matrix, means, ran, speedups
 from trainyard.papers.mcdla.printed import (
     harmonic,
@@ -17,7 +17,7 @@ from trainyard.papers.mcdla.printed import (
     proof_of_mean,
     said,
 )
-from trainyard.systems.node import Node
+from trainyard.systems.node.systems import Node
 
 Both = Mapping[tuple[str, Parallel], float]
 

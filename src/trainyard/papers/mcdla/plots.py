@@ -6,20 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
+from trainyard.machines.presets.mcdla import DC_DLA, HC_DLA, MCDLA_B, MCDLA_S
 from trainyard.papers.drawing import Series, drawn, paper
-from trainyard.papers.mcdla import (
-    DC_DLA,
-    HC_DLA,
-    MCDLA_B,
-    MCDLA_S,
-    breakdown,
-    generations,
-    performance,
-    power,
-    scaling,
-    sensitivity,
-    wiring,
-)
+from trainyard.papers.mcdla import breakdown, generations, performance, power, scaling, sensitivity, wiring
 from trainyard.papers.mcdla.measuring import CNNS, PARALLEL, Networks, Parallel, means
 from trainyard.papers.mcdla.printed import harmonic, said
 from trainyard.papers.sigma.panels import panels

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from trainyard.hardware.memory_node.board import MemoryNode
+from trainyard.hardware.memory_node.dimms import MODULES
+from trainyard.machines.presets.mcdla import MCDLA_B
 from trainyard.papers.ledger import Measured
-from trainyard.papers.mcdla import MCDLA_B
 from trainyard.papers.mcdla.printed import harmonic, said
-from trainyard.parts.dimms import MODULES
-from trainyard.parts.memory_node import MemoryNode
 
 SYSTEM_W = 3200.0  # Sec. V-C: TDP of a DGX
 DEVICE_W = 300.0  # Sec. V-C: of a V100

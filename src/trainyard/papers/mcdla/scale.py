@@ -14,15 +14,12 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from trainyard.errors import BadInput
+from trainyard.machines.presets.mcdla import DC_DLA, DEVICE, ETHERNET, INFINIBAND, INFINIBAND_HDR, MCDLA_B, PLANES
 from trainyard.papers.drawing import Series, drawn
-from trainyard.papers.mcdla import DC_DLA, DEVICE, MCDLA_B
-from trainyard.parts.memory_node import MemoryNode
 from trainyard.report.colours import PHASES, SPARE
-from trainyard.results import Result
+from trainyard.results.result import Result
 from trainyard.runs import run
-from trainyard.systems.cluster import Cluster
-from trainyard.systems.node import Node
-from trainyard.systems.plane import Plane, Switched
+from trainyard.systems.node.systems import Node
 from trainyard.systems.single import Single
 from trainyard.units import parse
 from trainyard.workloads import zoo
@@ -31,48 +28,6 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 # fmt: off
-SWITCHED_NODE = Switched(
-    device           = DEVICE,
-    devices          = 16,            # Sec. V-D: like DGX-2, 2 PFLOPS
-    links            = 6,             # Sec. V-D: 2.4 TB/s over 16 devices are six links of 25 GB/s each
-    link_bytes_per_s = 25e9,          # Table II
-    planes           = 6,             # A. Ishii et al., Hot Chips 2018: six NVSwitches a board, one link of each device to each
-    memory_nodes     = 16,            # Sec. III-B: as many memory-nodes as device-nodes
-    memory_node      = MemoryNode(),  # Table II
-)
-PLANES = Plane(
-    device           = DEVICE,
-    devices          = 256,           # Sec. VI: hundreds of device-nodes
-    devices_per_node = 8,             # Sec. IV
-    memory_per_node  = 8,             # Sec. III-B: as many memory-nodes as device-nodes
-    links            = 6,             # Table II
-    link_bytes_per_s = 25e9,          # Table II
-    planes           = 6,             # as DGX-2's: one link of each device to each plane
-    radix            = 64,            # NVIDIA H100 white paper, 2022: third NVSwitch, 64 ports (the first, 2018, has 18)
-    memory_node      = MemoryNode(),  # Table II
-)
-INFINIBAND = Cluster(
-    device           = DEVICE,
-    devices          = 256,           # as PLANES
-    devices_per_node = 8,             # Sec. IV
-    links            = 6,             # Table II
-    link_bytes_per_s = 25e9,          # Table II
-    nics             = 4,             # NVIDIA, DGX best practices: DGX-1 has four EDR cards, one beside two GPUs
-    nic_bytes_per_s  = 12.5e9,        # InfiniBand Trade Association: EDR, four lanes, 100 Gb/s of data
-    nic_latency_s    = 2e-6,          # assumed: between device memories, MPI's included; between hosts about 1 us
-    memory_node      = MemoryNode(),  # Table II
-)
-INFINIBAND_HDR = replace(INFINIBAND,
-    nic_bytes_per_s  = 25e9,          # InfiniBand Trade Association: HDR, four lanes, 200 Gb/s of data
-    pcie_bytes_per_s = 24e9,          # assumed: an HDR card needs PCIe gen4, twice gen3's 12 GB/s
-)
-ETHERNET = replace(INFINIBAND,
-    nics             = 1,             # assumed: one fast card a node, as most servers have
-    nic_bytes_per_s  = 12.5e9,        # IEEE 802.3ba-2010: 100 Gb/s
-    nic_latency_s    = 10e-6,         # assumed: TCP and MPI; 1.9 us with the kernel passed by (J. Squyres, Cisco, 2014, 40 Gb/s)
-    staged           = True,          # assumed: TCP reads host memory, not the devices'
-)
-
 BATCHES = {"resnet50": 32, "vgg16": 32, "bert-large": 8}  # assumed: samples a device; what fits 16 GB without paging
 SIZES = (8, 16, 64, 256, 1024)
 FABRICS: Mapping[str, Node] = {

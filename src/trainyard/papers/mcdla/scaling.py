@@ -7,14 +7,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal
 
+from trainyard.machines.presets.mcdla import DC_DLA, DC_DLA_ORACLE, MCDLA_B
 from trainyard.papers.ledger import Measured
-from trainyard.papers.mcdla import DC_DLA, DC_DLA_ORACLE, MCDLA_B
 from trainyard.papers.mcdla.measuring import BATCH, CNNS, Networks, ahead, listed, matrix, means, speedups
 from trainyard.papers.mcdla.performance import ASSUMED
 from trainyard.papers.mcdla.printed import harmonic, proof_of_scaling
 from trainyard.papers.mcdla.printed import scaled as allowed
 from trainyard.papers.mcdla.wiring import to_memory
-from trainyard.systems.node import Node
+from trainyard.systems.node.systems import Node
 
 DEVICES = (1, 4, 8)
 Design = Literal["dc-dla", "dc-dla-oracle", "mcdla-b"]

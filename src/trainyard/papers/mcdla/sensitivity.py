@@ -7,8 +7,9 @@ from dataclasses import replace
 
 from trainyard.arrays import Spatial
 from trainyard.devices import Accelerator
+from trainyard.hardware.memory_node.board import MemoryNode
+from trainyard.machines.presets.mcdla import DC_DLA, DEVICE, HC_DLA, MCDLA_B
 from trainyard.papers.ledger import Measured
-from trainyard.papers.mcdla import DC_DLA, DEVICE, HC_DLA, MCDLA_B
 from trainyard.papers.mcdla.measuring import (
     BATCH,
     CNNS,
@@ -24,9 +25,8 @@ from trainyard.papers.mcdla.measuring import (
 )
 from trainyard.papers.mcdla.performance import both
 from trainyard.papers.mcdla.printed import harmonic, least_gain, proof_of_gen4, said
-from trainyard.parts.memory_node import MemoryNode
-from trainyard.systems.node import Node
-from trainyard.systems.plane import Switched
+from trainyard.systems.node.systems import Node
+from trainyard.systems.scale_out.plane import Switched
 
 BATCHES = (128, 256, 512, 1024, 2048)  # assumed: Fig. 14's axis is not in the text; two doublings to either side of Sec. IV's 512
 

@@ -1,8 +1,8 @@
 """Figs. 5, 7, 8 and 9: hop counts, what a device has to its memory-nodes, and collectives on rings of more and more nodes.
 
-All of it follows from the wires: rings (`parts.rings`), backing memories (`systems.backing`) and times (`parts.collectives`) are
-derived from the graph. Fig. 9 leaves open whether the nodes of a ring all take part or half of them are memory-nodes that forward:
-both are here.
+All of it follows from the wires: rings (`hardware.topology.rings`), backing memories (`systems.node.backing`) and times
+(`hardware.collectives.on_graph`) are derived from the graph. Fig. 9 leaves open whether the nodes of a ring all take part or half
+of them are memory-nodes that forward: both are here.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal
 
+from trainyard.hardware.collectives.on_graph import timing
+from trainyard.hardware.topology.graph import Place, Topology, Wire
+from trainyard.hardware.topology.rings import rings
+from trainyard.machines.presets.mcdla import DESIGNS, MCDLA_B, MCDLA_S
 from trainyard.papers.ledger import Measured
-from trainyard.papers.mcdla import DESIGNS, MCDLA_B, MCDLA_S
-from trainyard.parts.collectives import timing
-from trainyard.parts.rings import rings
-from trainyard.parts.topology import Place, Topology, Wire
-from trainyard.systems.backing import backings
-from trainyard.systems.node import MemoryCentric, Node
+from trainyard.systems.node.backing import backings
+from trainyard.systems.node.systems import MemoryCentric, Node
 
 KINDS = ("all_gather", "broadcast", "all_reduce")
 RING_NODES = tuple(range(2, 17))  # Fig. 9's axis

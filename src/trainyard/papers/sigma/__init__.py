@@ -5,17 +5,9 @@ Accelerator with Flexible Interconnects for DNN Training. HPCA 2020.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from trainyard.arrays import Sigma, Systolic
-from trainyard.arrays.cambricon_x import CambriconX
-from trainyard.arrays.eie import Eie
-from trainyard.arrays.eyeriss_v2 import EyerissV2
-from trainyard.arrays.outerspace import OuterSpace
-from trainyard.arrays.packed_systolic import PackedSystolic
-from trainyard.arrays.scnn import Scnn
-from trainyard.devices import Accelerator
+from trainyard.arrays import Systolic
 from trainyard.errors import BadInput
 from trainyard.ir import MatMul
 
@@ -25,49 +17,6 @@ if TYPE_CHECKING:
     from trainyard.papers.ledger import Measured
 
 # fmt: off
-TPU_ARRAY = Systolic(rows=128, columns=128, dataflow="ws")  # Sec. III-B: 128x128; Sec. III-C: KN stationary
-TPU = Accelerator(
-    array            = TPU_ARRAY,  # Sec. VI-A: 16384 PEs
-    clock_hz         = 500e6,      # assumed: not printed; it makes the peak 16.4 TFLOPS, of which Fig. 8's 10.8 are 66 %
-    scratchpad_bytes = 16 * 2**20, # assumed: the paper leaves SRAM out; a core of TPUv2, one of the Cloud TPUs it cites, has 16 MiB
-    dram_bytes_per_s = 350e9,      # assumed: the paper leaves DRAM out; TPUv2 has 350 GB/s per 128x128 array (IGO, Sec. 6.4)
-    technology_nm    = 28,         # Fig. 8
-)
-
-SIGMA = replace(
-    TPU,  # Sec. IV: the memory system is like the TPU's
-    array = Sigma(dpes=128, multipliers=128, bandwidth=128),  # Sec. V, VI-A: 128 Flex-DPEs of 128, 128 words per cycle
-)
-
-# Sec. VI-A: the rivals, each scaled to 16384 multipliers, behind the same memory. What one of their elements has is in their own
-# papers, and from memory: no section of them is named.
-EIE = replace(TPU, array=Eie(
-    elements = 16384,  # Sec. VI-A
-    queue    = 8,      # EIE's paper; assumed: from memory
-))
-SCNN = replace(TPU, array=Scnn(
-    elements = 1024,   # Sec. VI-A: 16384 multipliers
-    wide     = 4,      # SCNN's paper: 4x4; assumed: from memory
-    high     = 4,      # SCNN's paper: 4x4; assumed: from memory
-    banks    = 32,     # SCNN's paper: twice as many as multipliers; assumed: from memory
-))
-OUTERSPACE = replace(TPU, array=OuterSpace(elements=16384))  # Sec. VI-A
-EYERISS_V2 = replace(TPU, array=EyerissV2(
-    rows      = 128,   # assumed: 16384 multipliers (Sec. VI-A), their shape is not printed
-    columns   = 64,    # assumed: 16384 multipliers (Sec. VI-A), their shape is not printed
-    simd      = 2,     # Eyeriss v2's paper; assumed: from memory
-    bandwidth = 128,   # Sec. V: 128 words per cycle, there of SIGMA and the TPU
-))
-PACKED_SYSTOLIC = replace(TPU, array=PackedSystolic(
-    rows    = 128,     # assumed: as the TPU
-    columns = 128,     # assumed: as the TPU
-    factor  = 8,       # Kung et al.: groups of up to 8; assumed: from memory
-))
-CAMBRICON_X = replace(TPU, array=CambriconX(
-    elements = 1024,   # Sec. VI-A: 16384 multipliers
-    leaves   = 16,     # Cambricon-X's paper; assumed: from memory
-))
-
 # The evaluated GEMMs, M-N-K as on the axis of Fig. 12.
 SUITE = tuple(MatMul(M, N, K) for M, N, K in (
     ( 128,  2048,   4096), ( 320,  3072, 4096), ( 1632, 36548, 1024), (2048, 4096,   32), (1024,  16, 500000),
@@ -146,7 +95,7 @@ def experiments() -> Mapping[str, Callable[[], Measured]]:
 def walkthrough(given: str = "") -> tuple[str, Callable[[], go.Figure]]:
     """The example of Fig. 5 on two Flex-DPEs of four multipliers; or, given a seed, a random one on two of eight."""
     from trainyard.arrays.sigma import walkthrough as told
-    from trainyard.report.sigma import figure
+    from trainyard.report.walkthroughs.sigma import figure
 
     if given and not given.isdigit():
         raise BadInput(f"explain sigma {given}: give nothing (the paper's example), or a seed such as 7 for another one")

@@ -7,18 +7,9 @@ from statistics import fmean, median
 
 from trainyard.arrays import Systolic
 from trainyard.ir import MatMul
+from trainyard.machines.presets.sigma import TPU_ARRAY
 from trainyard.papers.ledger import Measured
-from trainyard.papers.sigma import (
-    MIRRORED,
-    NARROW,
-    RECTANGLES,
-    SQUARE,
-    SUITE,
-    TPU_ARRAY,
-    TURNED,
-    efficiency,
-    stationary_utilisation,
-)
+from trainyard.papers.sigma import MIRRORED, NARROW, RECTANGLES, SQUARE, SUITE, TURNED, efficiency, stationary_utilisation
 from trainyard.papers.sigma.suite import DENSE_CASES, SPARSE_CASES, Case, tpu_efficiencies
 
 IRREGULAR = tuple(op for op in SUITE if min(op.M, op.N, op.K) < min(TPU_ARRAY.rows, TPU_ARRAY.columns))

@@ -28,12 +28,12 @@ from trainyard.arrays.sigma.components import (
     systolic_parts,
     watts,
 )
+from trainyard.hardware.tables.cells import FLIP_FLOP_UM2, MUX_UM2
+from trainyard.hardware.tables.technology import area_factor, gate_energy
 from trainyard.ir import Density, MatMul
 from trainyard.papers.drawing import Series, drawn, paper
 from trainyard.papers.ledger import Measured, claims
 from trainyard.papers.sigma import SPARSITIES, SUITE
-from trainyard.parts.cells import FLIP_FLOP_UM2, MUX_UM2
-from trainyard.parts.nodes import area_factor, gate_energy
 from trainyard.report.colours import PHASES, SPARE
 
 if TYPE_CHECKING:
@@ -231,7 +231,7 @@ def _tflops_per_watt() -> Measured:
 
 
 def _scaling() -> Measured:
-    """FP32 multiply-accumulates and the rest of the rows at 12 nm, each by its own law of `parts.energy`."""
+    """FP32 multiply-accumulates and the rest of the rows at 12 nm, each by its own law of `hardware.tables.energy`."""
     parts = parts_of(SIGMA_ARRAY)
     busy = {part.component: part.busy for part in parts}
     before, after = (sum(row.at(nm, NUMBER) * busy[row.component] for row in components(parts)) for nm in (NM, 12))

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
 
+from trainyard.machines.presets.sigma import SIGMA, TPU
 from trainyard.papers.ledger import Measured
-from trainyard.papers.sigma import NARROW, SIGMA, TPU
+from trainyard.papers.sigma import NARROW
 from trainyard.papers.sigma.rivals import ARRAYS
 from trainyard.papers.sigma.suite import SPARSE_CASES, held_still, mask
 

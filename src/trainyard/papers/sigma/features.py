@@ -5,8 +5,8 @@
     Fl+Sc      any shape; loading and sums over SIGMA's networks; zeros are held like other values
     Fl+Sc+Sp   SIGMA: only non-zeros are held
 
-A systolic fold loads R rows, streams S vectors and ends R + C - 2 cycles after the last one entered (`arrays/systolic.py`). Which
-operand stays is given with the product, as in the figure.
+A systolic fold loads R rows, streams S vectors and ends R + C - 2 cycles after the last one entered (`arrays/dense/systolic.py`).
+Which operand stays is given with the product, as in the figure.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Fig. 7: bits of metadata for each element of a 1632 x 36548 matrix, in every format, counted on masks.
 
 The paper calls 36548 K; in the suite's 1632-36548-1024 (M-N-K) it is N. A run-length code's metadata are its run fields, padding
-entries included; the zeros that these entries store are counted apart (`parts.formats.Footprint`).
+entries included; the zeros that these entries store are counted apart (`hardware.formats.matrices.Footprint`).
 
 The controller works on bitmaps; a front end turns the other formats into one (Sec. IV-C). Its cycles are shown and charged to no
 run: an `Accelerator` pays for a format's traffic, and the front end works while the DMA engine does.
@@ -12,9 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import cache
 
+from trainyard.hardware.formats.bitmaps import Bitmap
+from trainyard.hardware.formats.matrices import (
+    BITMAP,
+    FORMATS,
+    RLC2,
+    RLC4,
+    Footprint,
+    Format,
+    Reading,
+    format_named,
+    smaller_between,
+)
 from trainyard.papers.ledger import Measured
-from trainyard.parts.bitmaps import Bitmap
-from trainyard.parts.formats import BITMAP, FORMATS, RLC2, RLC4, Footprint, Format, Reading, format_named, smaller_between
 
 ROWS, COLUMNS = 1632, 36548  # Fig. 7: M and K
 ELEMENT_BITS = 32  # Sec. IV-A2: FP32

@@ -17,10 +17,10 @@ from importlib import resources
 from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING, Any, Literal
 
-from trainyard.devices.gpu import Gpu
-from trainyard.devices.gpu_presets import H200, V100
+from trainyard.devices.gpu.device import Gpu
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import MatMul, Op, Step, TensorSpec, Update
+from trainyard.machines.presets.gpus import H200, V100
 from trainyard.papers.drawing import Series, drawn, paper
 from trainyard.papers.ledger import Measured, claims
 from trainyard.papers.sigma import SUITE

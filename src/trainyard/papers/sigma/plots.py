@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING
 
+from trainyard.hardware.formats.matrices import RLC2, RLC4
 from trainyard.papers.drawing import Series, drawn, paper
 from trainyard.papers.ledger import claims
 from trainyard.papers.sigma import (
@@ -30,7 +31,6 @@ from trainyard.papers.sigma import (
 )
 from trainyard.papers.sigma.panels import panels
 from trainyard.papers.sigma.suite import NO_ZEROS, PES, Shapes, cost, tpu_cycles
-from trainyard.parts.formats import RLC2, RLC4
 from trainyard.report.colours import PHASES, SPARE
 
 if TYPE_CHECKING:
@@ -71,8 +71,8 @@ def figure_1b() -> go.Figure:
 
 def figure_5() -> go.Figure:
     """The walk-through of `explain sigma`, made to fit beside the other figures: smaller, its legend left out."""
-    from trainyard.report.sheet import LEGEND_SIZE
-    from trainyard.report.sigma import figure
+    from trainyard.report.walkthroughs.canvas import LEGEND_SIZE
+    from trainyard.report.walkthroughs.sigma import figure
 
     shown = figure()
     legend = [trace for trace in shown.data if trace.mode == "text" and trace.textfont.size == LEGEND_SIZE]

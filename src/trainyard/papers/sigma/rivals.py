@@ -17,10 +17,11 @@ from functools import cache
 from statistics import geometric_mean
 from typing import Any
 
-from trainyard.arrays.sides import Loading
+from trainyard.arrays.rivals.sides import Loading
 from trainyard.ir import MatMul
+from trainyard.machines.presets.sigma import CAMBRICON_X, EIE, EYERISS_V2, OUTERSPACE, PACKED_SYSTOLIC, SCNN, SIGMA
 from trainyard.papers.ledger import Measured
-from trainyard.papers.sigma import CAMBRICON_X, EIE, EYERISS_V2, OUTERSPACE, PACKED_SYSTOLIC, SCNN, SIGMA, SUITE, label
+from trainyard.papers.sigma import SUITE, label
 from trainyard.papers.sigma.suite import Pair, Streaming, both, cost, mask, means
 
 PAIRS: tuple[Pair, ...] = ((0.8, 0.3), (0.3, 0.8))  # Fig. 14

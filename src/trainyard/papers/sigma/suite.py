@@ -14,9 +14,10 @@ from zlib import crc32
 
 from trainyard.arrays import Sigma, Systolic
 from trainyard.arrays.sigma.array import SigmaCost
+from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import DENSE, MatMul
-from trainyard.papers.sigma import SIGMA, SPARSITIES, SQUARE, SUITE
-from trainyard.parts.bitmaps import Bitmap
+from trainyard.machines.presets.sigma import SIGMA
+from trainyard.papers.sigma import SPARSITIES, SQUARE, SUITE
 
 Pair = tuple[float, float]
 """Sparsity of MK and of KN."""

@@ -25,18 +25,18 @@ from typing import TYPE_CHECKING, Any
 from trainyard.arrays.sigma.array import SigmaCost
 from trainyard.errors import UnknownName
 from trainyard.ir import DENSE, Dense, Density, MatMul, Op, Phase, Step
+from trainyard.ir.letters import letter_of
+from trainyard.machines.presets.sigma import SIGMA
 from trainyard.mapping.lowering import lower
 from trainyard.papers.drawing import Series, drawn
-from trainyard.papers.sigma import SIGMA
 from trainyard.papers.sigma.chip import SIGMA_ARRAY, tpu_cycles
-from trainyard.parts.operands import letter_of
 from trainyard.report.colours import PHASES, SPARE
 from trainyard.workloads import zoo
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from trainyard.workloads.masks import Masks
+    from trainyard.masks.recorded import Masks
 
 MODELS = ("transformer-324m", "gnmt", "resnet50")
 PRODUCTS = (Phase.FORWARD, Phase.GRAD_INPUT, Phase.GRAD_WEIGHT)
@@ -191,7 +191,7 @@ def _product(recorded: Recorded, op: Op, sequences: Mapping[int, str]) -> Produc
 @cache
 def masks_of(model: str) -> Masks:
     """The shipped masks."""
-    from trainyard.workloads.masks import Masks
+    from trainyard.masks.recorded import Masks
 
     name = next(name for name in _names() if name.startswith(model))
     with resources.as_file(resources.files("trainyard.papers").joinpath("samples", "sigma", name)) as path:
@@ -206,7 +206,7 @@ def _names() -> list[str]:
 @cache
 def on_masks(model: str) -> Mapping[Phase, tuple[int, int]]:
     """Cycles with the shipped masks, and by densities, of the layers whose W and G are shipped, for the samples kept."""
-    from trainyard.devices.masked import viewer
+    from trainyard.devices.accelerator.masked_tiles import viewer
 
     masks = masks_of(model)
     batch = next(len(spec.samples) for spec in masks.specs.values() if spec.samples)

@@ -13,16 +13,16 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from typing import Any, Literal
 
+from trainyard.arrays.dense.systolic import Systolic
 from trainyard.arrays.sigma import Sigma
-from trainyard.arrays.systolic import Systolic
 from trainyard.arrays.tensordash import TensorDash
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Array
+from trainyard.machines.presets.igo import NPU
+from trainyard.machines.presets.mcdla import DC_DLA, MCDLA_B
 from trainyard.mapping.algorithms import Direct, Synchronous
-from trainyard.papers.igo import NPU
-from trainyard.papers.mcdla import DC_DLA, MCDLA_B
-from trainyard.systems.node import Node
+from trainyard.systems.node.systems import Node
 
 ArrayName = Literal["systolic", "tensordash", "sigma"]
 # fmt: off

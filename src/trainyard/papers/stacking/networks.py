@@ -13,9 +13,9 @@ from functools import cache
 
 from trainyard.errors import UnknownName
 from trainyard.ir import Step
+from trainyard.masks.densities import Densities
 from trainyard.papers.tensordash.models import facts
 from trainyard.workloads import zoo
-from trainyard.workloads.densities import Densities
 
 LAST = -1
 

@@ -10,7 +10,7 @@ from trainyard.ir import Masks, Step
 from trainyard.papers.stacking.effects import IDEAS, Effects, Ideas, decomposed, subsets
 from trainyard.papers.stacking.ideas import BASE, Combination, Setting, combinations, device, machine, require_equal
 from trainyard.papers.stacking.networks import Network, network
-from trainyard.results import Result
+from trainyard.results.result import Result
 from trainyard.runs import Told, run, silent
 
 SKIPPING = ("tensordash", "sigma")

@@ -5,39 +5,15 @@ Sparsity to Accelerate Deep Neural Network Training. MICRO 2020.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from trainyard.arrays import TensorCore, TensorDash
-from trainyard.devices import Accelerator
 from trainyard.errors import BadInput
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from trainyard.papers.ledger import Measured
-
-# fmt: off
-TENSORCORE = Accelerator(
-    array               = TensorCore(lanes=4, rows=4, columns=4, tiles=256, scratchpads_bytes=256 * 2**10),  # Table III
-    clock_hz            = 500e6,                  # Table III: 500 MHz
-    scratchpad_bytes    = 3 * 64 * 128 * 2**10,   # Table III: AM, BM, CM of 64 banks of 128 KB
-    scratchpad_banks    = 3 * 64,                 # Table III
-    dram_bytes_per_s    = 4 * 3200e6 * 2,         # Table III: 4-channel LPDDR4-3200; assumed: 16-bit channels, as JEDEC has them
-    dram_capacity_bytes = 16e9,                   # Table III: 16 GB
-    dram_kind           = "lpddr4",               # Table III
-    dma                 = "zero_compressed",      # Sec. IV: both chips compress zeros off-chip
-    precision           = "fp16",                 # Sec. III: FP16 products, FP32 sums
-    grad_input          = "dilated",              # Table II, Eq. 6
-    technology_nm       = 65,                     # Table III
-)
-
-TENSORDASH = replace(
-    TENSORCORE,
-    array = TensorDash(lanes=4, depth=4, rows=4, columns=4, tiles=256, scratchpads_bytes=256 * 2**10),  # Table III
-)
-# fmt: on
 
 CASE = ("squeezenet", "tensordash(scope=products,dram=1 TB/s)", "sparsity(A=0.57,G=0.65)")
 """The array is weighed, not the LPDDR4 that bounds the whole step; zeros as in training here (docs/samples.md)."""
@@ -66,7 +42,7 @@ def walkthrough(given: str = "") -> tuple[str, Callable[[], go.Figure]]:
     """The example of Fig. 3 behind 2-deep staging buffers; or, given a seed, a random stream behind the 4-deep ones of Fig. 5."""
     from trainyard.arrays.tensordash import walkthrough as told
     from trainyard.arrays.tensordash.scheduler import Scheduler
-    from trainyard.report.tensordash import figure
+    from trainyard.report.walkthroughs.tensordash import figure
 
     if given and not given.isdigit():
         raise BadInput(f"explain tensordash {given}: give nothing (the paper's example), or a seed such as 7 for another one")

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from trainyard.arrays import TensorDash
 from trainyard.arrays.tensordash.footprints import Footprint, TwoOrders, activation_orders, weight_orders
 from trainyard.ir import Convolution, MaskView
+from trainyard.masks.views import place_of, unpacked
 from trainyard.papers.tensordash.models import NAMES, Subject, recorded
 from trainyard.papers.tensordash.performance import each
 from trainyard.papers.tensordash.products import Source, shown
 from trainyard.papers.tensordash.sweeps import PAPER
-from trainyard.parts.views import place_of, unpacked
 
 Bits = npt.NDArray[np.bool_]
 

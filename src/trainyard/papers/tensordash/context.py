@@ -7,8 +7,9 @@ from functools import partial
 from statistics import fmean
 
 from trainyard.arrays.tensordash.components import CORE, MUX, SCHEDULER, STAGING, TRANSPOSER
+from trainyard.machines.presets.tensordash import TENSORDASH
 from trainyard.papers.ledger import Measured
-from trainyard.papers.tensordash import TENSORDASH, overheads
+from trainyard.papers.tensordash import overheads
 from trainyard.papers.tensordash.models import GCN, MODELS, Fitted, facts, recorded, zeros
 from trainyard.papers.tensordash.sweeps import PAPER
 

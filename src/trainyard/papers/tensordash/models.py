@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import MaskError, UnknownName
 from trainyard.ir import Op, Phase, Step, TensorKey
-from trainyard.parts.operands import letter_of, shape_in
+from trainyard.ir.letters import letter_of, shape_in
+from trainyard.masks.recorded import Masks, MaskSpec
 from trainyard.workloads import zoo
-from trainyard.workloads.masks import Masks, MaskSpec
 
 if TYPE_CHECKING:
     import numpy as np

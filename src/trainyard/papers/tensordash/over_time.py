@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import cache
 from statistics import fmean
 
+from trainyard.masks.generated import GeneratedMasks, generated_masks
 from trainyard.papers.ledger import Measured
 from trainyard.papers.tensordash.models import (
     LEFT_OUT,
@@ -31,7 +32,6 @@ from trainyard.papers.tensordash.models import (
 )
 from trainyard.papers.tensordash.products import alone, cycles
 from trainyard.papers.tensordash.sweeps import PAPER
-from trainyard.workloads.generated import GeneratedMasks, generated_masks
 
 PRUNED = "RsNt50_S"
 

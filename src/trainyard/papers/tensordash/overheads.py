@@ -11,8 +11,8 @@ from functools import partial
 
 from trainyard.arrays import TensorCore, TensorDash
 from trainyard.arrays.tensordash.components import MEMORIES_M2, NM
+from trainyard.machines.presets.tensordash import TENSORDASH
 from trainyard.papers.ledger import Measured
-from trainyard.papers.tensordash import TENSORDASH
 from trainyard.papers.tensordash.sweeps import PAPER, WIDE
 
 CLOCK_HZ = TENSORDASH.clock_hz

@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.ir import Convolution, MaskView
+from trainyard.ir.windows import backward_table, forward_table
+from trainyard.masks.generated import GeneratedMasks
+from trainyard.masks.views import place_of, shape_of, unpacked
 from trainyard.papers.tensordash.models import Operation, Subject
 from trainyard.papers.tensordash.products import Shown, shown
-from trainyard.parts.views import place_of, shape_of, unpacked
-from trainyard.parts.windows import backward_table, forward_table
-from trainyard.workloads.generated import GeneratedMasks
 
 Whole = npt.NDArray[np.int64]
 

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from functools import cache
 
 from trainyard.ir import Step
+from trainyard.masks.generated import Cluster, generated_masks
 from trainyard.papers.tensordash.models import LEFT_OUT, NAMES, Subject, model, own_step, whole_of
 from trainyard.papers.tensordash.potential import share_for
 from trainyard.workloads import zoo
-from trainyard.workloads.generated import Cluster, generated_masks
 
 Shares = Mapping[str, Mapping[str, float]]
 """Layer pattern -> operand -> share of zeros; the first pattern that matches counts."""

@@ -17,10 +17,10 @@ from statistics import fmean
 
 from trainyard.arrays import TensorCore, TensorDash
 from trainyard.devices import Accelerator
-from trainyard.devices.masked import viewer
+from trainyard.devices.accelerator.masked_tiles import viewer
 from trainyard.ir import Convolution, DeviceCost, MatMul, Operand
+from trainyard.machines.presets.tensordash import TENSORCORE
 from trainyard.mapping.lowering import lower
-from trainyard.papers.tensordash import TENSORCORE
 from trainyard.papers.tensordash.models import NAMES, Operation, Subject, operation
 from trainyard.papers.tensordash.sweeps import TOGETHER
 

@@ -13,6 +13,7 @@ from functools import cache
 from statistics import fmean
 
 from trainyard.ir import Step
+from trainyard.masks.generated import GeneratedMasks, generated_masks
 from trainyard.papers.ledger import Measured
 from trainyard.papers.tensordash.energies import chip_efficiency, core_efficiency, core_share
 from trainyard.papers.tensordash.models import OPERATIONS, Subject
@@ -20,7 +21,6 @@ from trainyard.papers.tensordash.potential import potential
 from trainyard.papers.tensordash.products import speedup
 from trainyard.papers.tensordash.sweeps import PAPER
 from trainyard.workloads import zoo
-from trainyard.workloads.generated import GeneratedMasks, generated_masks
 
 LAYER = "features.3.expand3x3"
 THIRD = "features.3.expand1x1"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from trainyard.arrays import TensorDash
-from trainyard.papers.tensordash import TENSORDASH
+from trainyard.machines.presets.tensordash import TENSORDASH
 
 PAPER: TensorDash = TENSORDASH.array  # type: ignore[assignment]  # a device may hold any array
 # fmt: off

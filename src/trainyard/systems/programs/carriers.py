@@ -16,19 +16,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trainyard.errors import BadInput, UnknownName
-from trainyard.parts.dpu_instructions import LOAD, LOOP, STORE
-from trainyard.parts.nodes import between
-from trainyard.systems.pim import DpuToDpu
-from trainyard.systems.places import as_dpu
+from trainyard.hardware.dpu.instructions import LOAD, LOOP, STORE
+from trainyard.hardware.tables.technology import between
+from trainyard.systems.pim.device_interface import as_dpu
+from trainyard.systems.pim.systems import DpuToDpu
 from trainyard.systems.programs.supersteps import Cost, Superstep, added, computed, instructions
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainyard.parts.crossbar import Exchanged
-    from trainyard.parts.host_link import HostLink
-    from trainyard.systems.pim_machine import Pim
+    from trainyard.hardware.crossbar.hierarchy import Exchanged
+    from trainyard.hardware.dpu.host_link import HostLink
+    from trainyard.systems.pim.machine import Pim
 
     Whole = npt.NDArray[np.int64]
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput
-from trainyard.parts.checks import require_positive
 
 if TYPE_CHECKING:
     import numpy as np

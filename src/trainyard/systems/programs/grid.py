@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from trainyard.checks import require_positive, require_quantity
 from trainyard.errors import BadInput
-from trainyard.parts.checks import require_positive, require_quantity
 
 if TYPE_CHECKING:
     import numpy as np

@@ -25,11 +25,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from trainyard.checks import require_positive, require_quantity
 from trainyard.errors import BadInput, UnknownName
-from trainyard.parts.checks import require_positive, require_quantity
-from trainyard.parts.dpu_instructions import LOAD, LOOP, STORE
-from trainyard.systems.pim import DpuToDpu
-from trainyard.systems.places import as_dpu
+from trainyard.hardware.dpu.instructions import LOAD, LOOP, STORE
+from trainyard.systems.pim.device_interface import as_dpu
+from trainyard.systems.pim.systems import DpuToDpu
 from trainyard.systems.programs.carriers import Sending, price, summed
 from trainyard.systems.programs.graph import Graph
 from trainyard.systems.programs.partition import Hop, Layout, PartitionRule, owners
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainyard.devices.dpu import Dpu
-    from trainyard.systems.pim_machine import Pim
+    from trainyard.devices.dpu.device import Dpu
+    from trainyard.systems.pim.machine import Pim
 
     Ranks = npt.NDArray[Any]
     Whole = npt.NDArray[np.int64]

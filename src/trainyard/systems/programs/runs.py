@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BadInput
-from trainyard.systems.places import as_dpu
+from trainyard.systems.pim.device_interface import as_dpu
 from trainyard.systems.programs.supersteps import Cost
 from trainyard.units import show
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from rich.console import Console
 
-    from trainyard.systems.pim_machine import Pim
+    from trainyard.systems.pim.machine import Pim
 
 PARTS = ("compute", "communication", "synchronisation")
 PIPED_WIDTH = 120

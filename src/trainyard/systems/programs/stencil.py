@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trainyard.parts.dpu_instructions import LOAD, LOOP, STORE
-from trainyard.systems.places import as_dpu
+from trainyard.hardware.dpu.instructions import LOAD, LOOP, STORE
+from trainyard.systems.pim.device_interface import as_dpu
 from trainyard.systems.programs.carriers import Sending, price
 from trainyard.systems.programs.grid import CELL_BYTES, Blocks, Borders, Cut, Points, require_grid, step_sizes
 from trainyard.systems.programs.runs import Run, require_mram
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainyard.devices.dpu import Dpu
-    from trainyard.systems.pim_machine import Pim
+    from trainyard.devices.dpu.device import Dpu
+    from trainyard.systems.pim.machine import Pim
     from trainyard.systems.programs.grid import Cells
 
     Whole = npt.NDArray[np.int64]
@@ -43,7 +43,7 @@ def heat(
     `alpha` is diffusivity x time step / cell size squared; `halo` is also how many steps follow one exchange.
 
     >>> import numpy as np
-    >>> from trainyard.systems.pim import DpuToDpu
+    >>> from trainyard.systems.pim.systems import DpuToDpu
     >>> grid = np.zeros((4, 4), np.int32)
     >>> grid[1, 1] = 64
     >>> heat(grid, 1, DpuToDpu(dpus=4), borders="periodic").values.tolist()

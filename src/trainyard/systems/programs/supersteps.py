@@ -1,8 +1,8 @@
 """Supersteps on a PIM machine: all DPUs compute, then talk to each other, then meet (L. Valiant: CACM 33, 1990).
 
 Nothing overlaps: a superstep takes the sum of its parts. A DPU is bound by its pipeline, its DMA engine or by its tasklets waiting
-for their own transfers, whichever is longest, as in `devices.dpu`; the slowest DPU ends the computation. Who carries what they say
-is `programs.carriers`.
+for their own transfers, whichever is longest, as in `devices.dpu.device`; the slowest DPU ends the computation. Who carries what
+they say is `programs.carriers`.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from trainyard.errors import UnknownName
-from trainyard.parts.dpu_instructions import LOAD, LOOP, MEASURED_CLOCK_HZ, STORE
-from trainyard.systems.places import as_dpu
+from trainyard.hardware.dpu.instructions import LOAD, LOOP, MEASURED_CLOCK_HZ, STORE
+from trainyard.systems.pim.device_interface import as_dpu
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainyard.devices.dpu import Dpu
-    from trainyard.systems.pim_machine import Pim
+    from trainyard.devices.dpu.device import Dpu
+    from trainyard.systems.pim.machine import Pim
 
     Whole = npt.NDArray[np.int64]
     Reals = npt.NDArray[np.float64]
@@ -38,7 +38,7 @@ MEASURED_MOPS: Mapping[tuple[str, str], float] = {  # PrIM (J. Gomez-Luna et al.
 
 
 def instructions(number: str, operation: str) -> int:
-    """Of one operation, without its loads and stores and the loop around it (`parts.dpu_instructions` has the rule).
+    """Of one operation, without its loads and stores and the loop around it (`hardware.dpu.instructions` has the rule).
 
     >>> instructions("int64", "add"), instructions("fp64", "add"), instructions("fp64", "divide")
     (2, 100, 2183)

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.checks import require_flag, require_positive
 from trainyard.errors import BadInput
-from trainyard.parts.checks import require_flag, require_positive
 
 WIDTHS = (8, 16, 32)  # 64 would need more digits than a double has
 PIM_OPT_FRACTION = 31  # PIM-Opt: N_FRAC_BITS, SHIFT_AMOUNT

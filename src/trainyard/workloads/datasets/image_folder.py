@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput
-from trainyard.parts.checks import require_positive
 from trainyard.workloads.datasets import photographs
 from trainyard.workloads.datasets.reading import folder
 

@@ -33,8 +33,8 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.parts.checks import require_positive
 from trainyard.workloads.datasets.fixed_point import PIM_OPT_FRACTION, fixed_point, restored
 from trainyard.workloads.datasets.reading import lines
 

@@ -19,7 +19,7 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.files import read_text, write_text
 from trainyard.ir import Convolution, MatMul, Op, Phase, ProductBody, Role, Step, TensorSpec
 from trainyard.ir.ops import dimensions
-from trainyard.workloads.backward import with_backward
+from trainyard.workloads.formats.backward import with_backward
 
 Rounding = Literal["scalesim", "torch"]
 CONVOLUTION = ("ifmap height", "ifmap width", "filter height", "filter width", "channels", "num filter", "stride", "stride width")

@@ -30,8 +30,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.parts.checks import require_positive
 from trainyard.workloads.datasets.fixed_point import Words, fixed_point
 from trainyard.workloads.datasets.stand_ins.streams import streams
 

@@ -13,8 +13,8 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.checks import require_positive
 from trainyard.errors import BadInput
-from trainyard.parts.checks import require_positive
 from trainyard.workloads.datasets.stand_ins.streams import streams
 
 Reals = npt.NDArray[np.float32]

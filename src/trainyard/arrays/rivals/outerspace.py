@@ -1,0 +1,229 @@
+"""OuterSPACE: outer products without zeros, then a merge of what they left.
+
+S. Pal, J. Beaumont, D.-H. Park, A. Amarnath, S. Feng, C. Chakrabarti, H.-S. Kim, D. Blaauw, T. Mudge, R. Dreslinski: OuterSPACE:
+An Outer Product Based Sparse Matrix Multiplication Accelerator. HPCA 2018.
+
+*Multiply*: column k of A times row k of B, non-zeros alone. A chunk is one element of the column with the whole row: as many
+products as the row has non-zeros, one per cycle, on whichever processing element is free first. The products of a chunk are a
+sorted list that is chained to its output row. *Merge*: an output row of n partial products in r lists is merged by keeping the
+heads of its lists sorted. An element that moves up is inserted by halving, ceil(log2 r) comparisons, so that the row takes n *
+ceil(log2 r) steps (n where there is one list: it is passed on). The two phases follow each other. The output may as well lie in
+columns: then an element of B goes with a column of A.
+
+Limitation (SIGMA, Table III): partial sums are accumulated in linked lists, at best O(N log N). This is that best: insertion by
+halving, and the steps of all rows spread evenly over the elements that merge, however few the rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from trainyard.checks import require_positive
+from trainyard.errors import BadInput, UnknownName
+from trainyard.ir import DENSE, ArrayCost, Dense, MatMul, Product, assumed, one_after_another
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from trainyard.arrays.dense.execution import Execution
+    from trainyard.hardware.formats.bitmaps import Bitmap
+    from trainyard.masks.contraction import Mask
+
+Lists = Literal["rows", "columns", "best"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterSpaceCost(ArrayCost):
+    """Cycles of the two phases, and whether rows or columns of the output were merged."""
+
+    multiply: int
+    merge: int
+    lists: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OuterSpace:
+    """`elements` processing elements of one multiplier each, a share of which stays awake to merge.
+
+    `lists` says what the linked lists make up: output rows, output columns, or whichever takes fewer cycles. `seed` draws a density
+    that stands beside a mask.
+
+    >>> import numpy as np
+    >>> array = OuterSpace(elements=4, merge_share=0.5, lists="rows")
+    >>> cost = array.cost(MatMul(2, 2, 4), a=np.array([[1, 1, 1, 1], [0, 0, 0, 1]]), b=np.ones((4, 2)))
+    >>> cost.multiply, cost.merge  # 5 chunks of 2 products; 8 products of 4 lists and 2 of 1 list: 8 * 2 + 2 steps on 2 elements
+    (4, 9)
+    """
+
+    elements: int = 16384  # SIGMA, Sec. VI-A: every design is scaled to 16384; the chip of the paper has 16 tiles of 16
+    lists: Lists = "best"  # the output may be compressed by rows or by columns, as the inputs are
+    seed: int = 0
+    # fmt: off
+    merge_share: float = assumed(
+        0.5, "share of the elements that merge, one comparison per cycle each; the others sleep (the paper's tiles wake 8 of 16)",
+        0.25, 1.0)
+    # fmt: on
+    operand_aware: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive("OuterSpace", elements=self.elements)
+        if isinstance(self.merge_share, bool) or not isinstance(self.merge_share, int | float) or not 0 < self.merge_share <= 1:
+            raise BadInput(f"OuterSpace: merge_share is a share of the elements above 0 and up to 1, got {self.merge_share!r}")
+        if self.lists not in get_args(Lists):
+            raise UnknownName("lists", str(self.lists), get_args(Lists), where="OuterSpace")
+
+    @property
+    def peak_macs_per_cycle(self) -> int:
+        return self.elements
+
+    @property
+    def merging(self) -> int:
+        """Comparisons per cycle in the merge phase."""
+        return max(1, int(self.elements * self.merge_share))
+
+    def granule(self) -> tuple[int, int, int]:
+        """Tiles that cut k merge shorter lists: what earlier ones left waits in the scratchpad as sums, no longer as lists."""
+        side = max(1, math.isqrt(self.elements))
+        return (side, side, side)
+
+    def concurrent(self, products: Sequence[Product]) -> ArrayCost:
+        return one_after_another(self, products)
+
+    def cost(self, op: MatMul, *, a: Mask = DENSE, b: Mask = DENSE) -> OuterSpaceCost:
+        found = self._found(op, a, b)
+        best = min((one for one in found if self.lists in (one.lists, "best")), key=lambda one: one.cycles)
+        return best if op.count == 1 else _repeated(best, op.count)
+
+    def execute(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Execution:
+        """Multiply two small matrices through lists of partial products: the product, and the cycles of both phases."""
+        from trainyard.arrays.dense.execution import Execution
+
+        chosen = self.cost(MatMul(a.shape[0], b.shape[1], a.shape[1]), a=a != 0, b=b != 0).lists
+        product, cycles = _execute(self, a, b) if chosen == "rows" else _execute(self, b.T, a.T)
+        return Execution(product=product if chosen == "rows" else product.T, cycles=cycles)
+
+    def _found(self, op: MatMul, a: Mask, b: Mask) -> list[OuterSpaceCost]:
+        """By rows, by columns, of one product."""
+        if isinstance(a, Dense) and isinstance(b, Dense):
+            return [self._dense(op)]
+        wanted = [way for way in ("rows", "columns") if self.lists in (way, "best")]
+        from trainyard.masks.operand_pairs import both_bits, nonzero_of, only_expected
+
+        if only_expected(a, b):
+            p, q = nonzero_of(a), nonzero_of(b)
+            ways = {"rows": (op, p, q), "columns": (op.transposed(), q, p)}
+            return [self._expected(*ways[way], way) for way in wanted]
+        left, right = both_bits(op, a, b, self.seed)
+        chunks, lengths = left.column_counts(), right.row_counts()
+        found = []
+        for way in wanted:
+            turned = left if way == "rows" else right.transposed()
+            found.append(self._counted(op, turned, (chunks, lengths) if way == "rows" else (lengths, chunks), way))
+        return found
+
+    def _dense(self, op: MatMul) -> OuterSpaceCost:
+        """Chunks of one length; the merge is the same either way."""
+        rows, columns = -(-op.M * op.K // self.elements) * op.N, -(-op.N * op.K // self.elements) * op.M
+        by_rows = self.lists == "rows" or (self.lists == "best" and rows <= columns)
+        products, held = op.M * op.N * op.K, (op.M * op.K, op.K * op.N)
+        steps = products * max(1, (op.K - 1).bit_length())
+        way = "rows" if by_rows else "columns"
+        return self._cost(rows if by_rows else columns, steps, products, held if by_rows else held[::-1], op.M * op.N, way)
+
+    def _counted(
+        self, op: MatMul, left: Bitmap, met: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]], way: str
+    ) -> OuterSpaceCost:
+        """From bits: `left` has the output's lists as rows; `met` are the chunks of each k and their length."""
+        import numpy as np
+
+        from trainyard.kernels.arrays.dealing import dealt
+        from trainyard.kernels.arrays.merging import merge_steps
+
+        chunks, lengths = met
+        padded = np.zeros(left.words.shape[1] * 64, np.int64)
+        padded[: lengths.size] = lengths
+        rows = np.empty((left.rows, 3), np.int64)
+        merge_steps(left.words, padded, rows)
+        products, steps = int(rows[:, 0].sum()), int(rows[:, 1].sum())
+        across = op.N if way == "rows" else op.M
+        held = int(chunks[lengths > 0].sum()), int(lengths[chunks > 0].sum())
+        lists = np.maximum(rows[:, 2], 1)
+        outputs = round(float((across * (1.0 - (1.0 - rows[:, 0] / (lists * across)) ** lists)).sum()))
+        return self._cost(int(dealt(chunks, lengths, self.elements)), steps, products, held, outputs, way)
+
+    def _expected(self, op: MatMul, p: float, q: float, way: str) -> OuterSpaceCost:
+        """From densities p of A and q of B, their zeros at random."""
+        length, some = q * op.N, 1.0 - (1.0 - q) ** op.N
+        chunks = p * op.M * op.K
+        multiply = math.ceil(math.ceil(round(chunks * some, 6) / self.elements) * length / some) if p * q else 0
+        steps = round(op.M * length / some * _insertions(op.K, p * some)) if p * q else 0
+        products = round(p * q * op.macs / op.count)
+        outputs = round(op.M * op.N * (1.0 - (1.0 - p * q) ** op.K))
+        held = round(chunks * some), round(q * op.N * op.K * (1.0 - (1.0 - p) ** op.M))
+        return self._cost(multiply, steps, products, held, outputs, way)
+
+    def _cost(self, multiply: int, steps: int, products: int, held: tuple[int, int], outputs: int, way: str) -> OuterSpaceCost:
+        merge = -(-steps // self.merging)
+        first, second = held if way == "rows" else held[::-1]
+        events = {
+            "mac": products,
+            "merge_step": steps,
+            "scratchpad_read_a": first,  # every non-zero that meets one is read once: what outer products are for
+            "scratchpad_read_b": second,
+            "scratchpad_write_out": products + outputs,  # then sums, as if the columns of a row's lists were independent
+            "scratchpad_read_out": products,
+        }
+        cycles = max(1, multiply + merge)
+        return OuterSpaceCost(cycles=cycles, finish=(cycles,), events=events, multiply=multiply, merge=merge, lists=way)
+
+
+def _repeated(cost: OuterSpaceCost, count: int) -> OuterSpaceCost:
+    cycles, events = cost.cycles * count, {name: number * count for name, number in cost.events.items()}
+    return replace(
+        cost, cycles=cycles, finish=(cycles,), events=events, multiply=cost.multiply * count, merge=cost.merge * count
+    )  # fmt: skip
+
+
+def _insertions(depth: int, share: float) -> float:
+    """Expected lists of a row times comparisons of an insertion, where each of `depth` k leaves a list with probability `share`.
+
+    A row of r lists takes max(1, number of j with r > 2^j) comparisons. Of r, binomial, E[r; r > t] = depth * share * P[r' >= t]
+    with r' binomial in depth - 1, here as a normal distribution; no r can be above `depth`.
+    """
+    mean = depth * share
+    if share >= 1.0:
+        return mean * max(1, (depth - 1).bit_length())
+    centre, spread = (depth - 1) * share, math.sqrt(max((depth - 1) * share * (1.0 - share), 1e-12))
+    tails = (0.5 * math.erfc((2.0**j - 0.5 - centre) / spread / math.sqrt(2.0)) for j in range(1, (depth - 1).bit_length()))
+    return mean * (1.0 + sum(tails))
+
+
+def _execute(array: OuterSpace, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], int]:
+    """Output rows: every chunk on an element, every list into its row."""
+    import heapq
+
+    import numpy as np
+
+    from trainyard.kernels.arrays.merging import merge_lists
+
+    free = [0] * array.elements
+    lists: list[list[tuple[Any, Any]]] = [[] for _ in range(a.shape[0])]
+    last = 0
+    for k in range(a.shape[1]):
+        columns = np.flatnonzero(b[k])
+        for row in np.flatnonzero(a[:, k]) if columns.size else ():
+            lists[row].append((columns, a[row, k] * b[k, columns]))
+            last = max(last, free[0] + columns.size)
+            heapq.heapreplace(free, free[0] + columns.size)
+    product = np.zeros((a.shape[0], b.shape[1]))
+    steps = 0
+    for number, chained in enumerate(lists):
+        if chained:
+            starts = np.cumsum([0, *(columns.size for columns, _ in chained)])
+            columns, values = (np.concatenate(part) for part in zip(*chained, strict=True))
+            steps += merge_lists(columns, values.astype(np.float64), starts, product[number])
+    return product, max(1, last + -(-steps // array.merging))

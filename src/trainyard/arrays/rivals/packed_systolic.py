@@ -1,0 +1,217 @@
+"""Packed systolic array: columns of a sparse filter matrix combined, so that one column of cells does the work of several.
+
+H. T. Kung, B. McDanel, S. Q. Zhang: Packing Sparse Convolutional Neural Networks for Efficient Systolic Array Implementations:
+Column Combining Under Joint Optimization. ASPLOS 2019.
+
+A filter matrix has a row for each output and a column for each input, that is, for each k. Columns with no two non-zeros in one
+row share a column of cells: a cell holds the one weight and takes the input it belongs to out of the group's. With G groups
+instead of K columns the array is a weight-stationary one (`systolic.py`) for an (M, G) x (G, N) product. Rows of a group without
+a weight stay zeros, and zeros of the inputs are streamed like anything else.
+
+Where columns do meet, the paper prunes the smaller weight (groups of up to 8 columns, on average no more than half a conflict per
+row) and trains what is left: the network is made to fit. Zeros at random do not fit: of columns with 4096 rows at 80 % zeros no
+two go together. Hence two rules; the first is the default, since it is what the paper's design expects of a network:
+
+  - `factor`: as many groups as there would be, had training moved each output's weights into groups of their own: K over the
+    factor, but no fewer than the weights of the fullest output. Never more groups where there are fewer non-zeros.
+  - `measured`: columns of the very mask are combined, densest first, each into the fullest group it fits; `conflicts` above 0
+    prune, and the cost says how much. A heuristic: fewer non-zeros may pack worse.
+
+Limitation (SIGMA, Table III): needs algorithmic adjustments, and still holds stationary zeros.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
+
+from trainyard.arrays.dense.systolic import Systolic
+from trainyard.checks import require_positive, require_quantity
+from trainyard.errors import BadInput, UnknownName
+from trainyard.ir import DENSE, ArrayCost, Dense, MatMul, Product, assumed, one_after_another
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from trainyard.arrays.dense.execution import Execution
+    from trainyard.hardware.folds import Folds
+    from trainyard.hardware.formats.bitmaps import Bitmap
+    from trainyard.masks.contraction import Mask, Side
+
+Stationary = Literal["a", "b", "best"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedCost(ArrayCost):
+    """`groups` of columns, the operand they are of, and the share of its non-zeros that packing would prune."""
+
+    groups: int
+    stationary: str
+    pruned: float = 0.0
+
+
+class Packed(NamedTuple):
+    """What a filter matrix comes to: groups, columns that hold anything, non-zeros, those pruned."""
+
+    groups: int
+    columns: int
+    nonzeros: int
+    pruned: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PackedSystolic:
+    """`rows` x `columns` cells, each of which takes one of up to `factor` inputs.
+
+    `stationary` is the operand that is packed: "best" is the one that takes fewer cycles. `window` bounds the groups looked at for
+    a column; `seed` draws a density where its bits are needed. Cycles are those of tiles, without the closing -1 of a whole op;
+    zeros that stay in cells are multiplied (they count as `mac`).
+
+    >>> import numpy as np
+    >>> weights = np.array([[1, 0], [0, 1], [1, 1]])  # K = 3 columns of two outputs: the first two go together
+    >>> PackedSystolic(rows=2, columns=2, packing="measured", stationary="b").cost(MatMul(4, 2, 3), b=weights).groups
+    2
+    """
+
+    rows: int = 128  # SIGMA, Sec. VI-A: 16384 in every design
+    columns: int = 128
+    factor: int = 8  # the paper's groups of up to 8
+    conflicts: float = 0.0  # on average per row; 0.5 in the paper, whose network is trained on
+    stationary: Stationary = "best"
+    window: int = 256
+    seed: int = 0
+    # fmt: off
+    packing: Literal["factor", "measured"] = assumed(
+        "factor", "columns combine as those of a network trained for it, or as the mask given lets them", "measured")
+    # fmt: on
+    operand_aware: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require_positive("PackedSystolic", rows=self.rows, columns=self.columns, factor=self.factor, window=self.window)
+        require_quantity("PackedSystolic", zero=True, conflicts=self.conflicts)
+        for name, known in (("stationary", get_args(Stationary)), ("packing", ("factor", "measured"))):
+            if getattr(self, name) not in known:
+                raise UnknownName(name, str(getattr(self, name)), known, where="PackedSystolic")
+
+    @property
+    def peak_macs_per_cycle(self) -> int:
+        return self.rows * self.columns
+
+    @property
+    def folds(self) -> tuple[Folds, ...]:
+        """Without zeros nothing combines: those of the systolic array, with either operand held still."""
+        return tuple(form for side in self._sides for form in _systolic(self, side).folds)
+
+    @property
+    def _sides(self) -> tuple[Side, ...]:
+        return ("a", "b") if self.stationary == "best" else (self.stationary,)
+
+    def granule(self) -> tuple[int, int, int]:
+        """As deep as `factor` columns to a group allow: of shallower tiles, packing leaves folds half empty."""
+        m, n, k = _systolic(self, self._sides[-1]).granule()
+        return (m, n, k * self.factor)
+
+    def tile_cycles(self, m: int, n: int, k: int) -> int:
+        return min(form.cycles(m, n, k) for form in self.folds)
+
+    def concurrent(self, products: Sequence[Product]) -> ArrayCost:
+        return one_after_another(self, products)
+
+    def cost(self, op: MatMul, *, a: Mask = DENSE, b: Mask = DENSE) -> PackedCost:
+        found = [self._cost(op, side, self._packed(op, side, a if side == "a" else b)) for side in self._sides]
+        return min(found, key=lambda one: one.cycles)
+
+    def pack(self, weights: Bitmap) -> tuple[npt.NDArray[np.int64], int, int]:
+        """Combine the columns of a filter matrix, given as [k, outputs]: group of each k (-1: empty), groups, elements pruned."""
+        import numpy as np
+
+        from trainyard.kernels.arrays.packing import NONE, combine
+
+        counts = weights.row_counts()
+        order = np.argsort(-counts, kind="stable")[: int(np.count_nonzero(counts))]
+        groups = np.full(weights.rows, NONE, np.int64)
+        number, lost = combine(weights.words, order, self.factor, int(self.conflicts * weights.columns), self.window, groups)
+        return groups, int(number), int(lost)
+
+    def _packed(self, op: MatMul, side: Side, operand: Mask) -> Packed:
+        from trainyard.masks.operand_pairs import bits_of, nonzero_of, only_expected
+
+        outputs = op.M if side == "a" else op.N
+        if isinstance(operand, Dense):
+            return Packed(op.K, op.K, op.K * outputs)
+        if self.packing == "factor" and only_expected(operand):
+            return self._expected(op.K, outputs, nonzero_of(operand))
+        bits = bits_of(op, operand, side, self.seed)
+        weights = bits.transposed() if side == "a" else bits
+        if self.packing == "measured":
+            groups, number, lost = self.pack(weights)
+            return Packed(max(1, number), int((groups >= 0).sum()), bits.nonzeros, lost)
+        filled, fullest = int((weights.row_counts() > 0).sum()), int(weights.column_counts().max())
+        return Packed(max(1, -(-filled // self.factor), fullest), filled, bits.nonzeros)
+
+    def _expected(self, depth: int, outputs: int, share: float) -> Packed:
+        """The fullest of `outputs` outputs with binomial numbers of weights, taken as normal (Blom's approximation)."""
+        from statistics import NormalDist
+
+        fullest, filled = depth * share, round(depth * (1.0 - (1.0 - share) ** outputs))
+        if outputs > 1 and 0.0 < share < 1.0:
+            quantile = NormalDist().inv_cdf((outputs - 0.375) / (outputs + 0.25))
+            fullest += quantile * math.sqrt(depth * share * (1.0 - share))
+        groups = max(1, -(-filled // self.factor), min(depth, round(fullest)))
+        return Packed(groups, filled, round(depth * outputs * share))
+
+    def _cost(self, op: MatMul, side: Side, packed: Packed) -> PackedCost:
+        """An edge fold costs as much as a full one; inputs of all columns of a group stream through its cells."""
+        systolic = _systolic(self, side)
+        held = MatMul(op.M, op.N, packed.groups, op.count)
+        cycles = systolic.folds[0].cycles(op.M, op.N, packed.groups, op.count)
+        events = systolic.events(held)
+        across = -(-(op.M if side == "a" else op.N) // self.columns)
+        streamed = packed.columns * (op.N if side == "a" else op.M) * across * op.count
+        kept = (packed.nonzeros - packed.pruned) * op.count
+        events["scratchpad_read_a"], events["scratchpad_read_b"] = (kept, streamed) if side == "a" else (streamed, kept)
+        return PackedCost(
+            cycles=cycles, finish=(cycles,), events=events, groups=packed.groups, stationary=side,
+            pruned=packed.pruned / max(1, packed.nonzeros),
+        )  # fmt: skip
+
+    def execute(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Execution:
+        """Pack one operand and multiply fold by fold: the product (of what pruning leaves), and the cycles."""
+        from trainyard.arrays.dense.execution import Execution
+
+        if self.packing != "measured":
+            raise BadInput("PackedSystolic: a mask is not packed by a factor, training would change it; give packing='measured'")
+        side = self.cost(MatMul(a.shape[0], b.shape[1], a.shape[1]), a=a != 0, b=b != 0).stationary
+        product, cycles = _execute(self, b.T, a.T) if side == "a" else _execute(self, a, b)
+        return Execution(product=product.T if side == "a" else product, cycles=cycles)
+
+
+@lru_cache(maxsize=64)
+def _systolic(array: PackedSystolic, side: Side) -> Systolic:
+    return Systolic(rows=array.rows, columns=array.columns, dataflow="is" if side == "a" else "ws")
+
+
+def _execute(array: PackedSystolic, inputs: npt.NDArray[Any], weights: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], int]:
+    """Cells of R groups by C outputs at a time; each takes its input out of the group's."""
+    import numpy as np
+
+    from trainyard.hardware.formats.bitmaps import Bitmap
+
+    groups, number, _ = array.pack(Bitmap.of(weights))
+    held, chosen = np.zeros((max(1, number), weights.shape[1])), np.zeros((max(1, number), weights.shape[1]), np.int64)
+    for k in np.flatnonzero(groups >= 0):
+        larger = np.abs(weights[k]) > np.abs(held[groups[k]])  # of two that meet, the smaller one is pruned
+        held[groups[k], larger], chosen[groups[k], larger] = weights[k, larger], k
+    form = _systolic(array, "b").folds[0]
+    product, cycles = np.zeros((inputs.shape[0], weights.shape[1])), 0
+    for top in range(0, held.shape[0], array.rows):
+        for left in range(0, held.shape[1], array.columns):
+            for row, column in np.ndindex(held[top : top + array.rows, left : left + array.columns].shape):
+                cell = top + row, left + column
+                product[:, cell[1]] += inputs[:, chosen[cell]] * held[cell]
+            cycles += form.fixed + inputs.shape[0]
+    return product, cycles

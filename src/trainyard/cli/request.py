@@ -1,0 +1,125 @@
+"""What a user gave, made into steps, masks, machines and results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trainyard.cli import options
+from trainyard.errors import BadInput, TrainyardError, UnknownName
+from trainyard.report.terminal import StepTo, progress, status
+
+if TYPE_CHECKING:
+    from trainyard.ir import Step
+    from trainyard.results.result import Result
+
+PARALLEL = ("data", "model", "mixed", "pipeline")
+OWN_OPTIONS = ("batch", "parallel", "dpus", "algorithm", "masks")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A workload and how it is to be run: what `run`, `compare` and `explain` take alike."""
+
+    workload: str
+    batch: int | None = None
+    world: int | None = None
+    parallel: str | None = None
+    dpus: int | None = None
+    algorithm: str | None = None
+    masks: str | None = None
+    at: int | None = None
+    inference: bool = False
+    settings: Sequence[str] | None = None
+
+    def results(self, machines: Sequence[str], *, ranged: bool = False) -> list[Result]:
+        """The step on each machine; a fault of the last must not cost a run of the first."""
+        from trainyard import runs
+        from trainyard.ir import Phase
+
+        overrides = self._overrides(machines)
+        with status(f"reading {self.workload}"):
+            step = step_of(self.workload, self.batch, self.world)
+            zeros = masks_of(self.masks, self.at, step)
+            step = step.only(Phase.FORWARD) if self.inference else step
+        found = []
+        with progress() as step_to:
+            for number, name in enumerate(machines):
+                step_to(number, len(machines), f"machines: {name}")
+                result = runs.run(step, name, masks=zeros, parallel=self.parallel, **overrides)
+                result = with_range(result, step_to) if ranged else result
+                changed = options.changes(self.dpus, self.algorithm, self.settings)
+                found.append(replace(result, machine=f"{name} with {changed}") if changed else result)
+        return found
+
+    def _overrides(self, machines: Sequence[str]) -> dict[str, Any]:
+        from trainyard.machines import machine, with_overrides
+
+        if self.parallel not in (None, *PARALLEL):
+            raise UnknownName("value of --parallel", str(self.parallel), PARALLEL)
+        overrides = overrides_of(self.settings)
+        overrides.update({name: value for name in ("dpus", "algorithm") if (value := getattr(self, name)) is not None})
+        for name in machines:
+            chosen = machine(name)
+            options.require_fields(name, chosen, self.dpus, self.algorithm, self.parallel)
+            try:
+                with_overrides(chosen, overrides)
+            except TrainyardError as error:
+                raise BadInput(f"{name}: {error}") from None
+        return overrides
+
+
+def with_range(result: Result, step_to: StepTo) -> Result:
+    """Its time with a range: the machine once more with each alternative."""
+    return result.ranged(partial(alternatives, step_to, result.machine))
+
+
+def alternatives(step_to: StepTo, machine: str, done: int, total: int) -> None:
+    step_to(done, total, f"alternatives of {machine}")
+
+
+def overrides_of(settings: Sequence[str] | None) -> dict[str, Any]:
+    """The fields that `--set path=value` changes."""
+    found: dict[str, Any] = {}
+    for setting in settings or ():
+        path, equals, value = setting.partition("=")
+        path = path.strip()
+        if not equals or not all(map(str.strip, path.split("."))) or not value.strip():
+            raise BadInput(f"--set {setting}: write path=value, as in --set array.rows=64")
+        if path in OWN_OPTIONS:
+            raise BadInput(f"--set {setting}: write --{path} {value}")
+        if path in found:
+            raise BadInput(f"--set {setting}: '{path}' is given twice")
+        found[path] = value
+    return found
+
+
+def step_of(workload: str, batch: int | None, world: int | None = None) -> Step:
+    from trainyard.workloads.named import load
+
+    return load(workload, batch, world)
+
+
+def masks_of(text: str | None, at: int | None, step: Step) -> Any:
+    from trainyard.masks.named import load
+
+    return load(text, step, at)
+
+
+def one_machine(on: str) -> str:
+    from trainyard.machines import split
+
+    if not on:
+        raise BadInput("on which machine? add --on, as in --on npu (see trainyard list machines)")
+    if len(split(on)) > 1:
+        raise BadInput(f"one machine at a time, not {on}: trainyard compare takes several")
+    return on
+
+
+def require_axis(by: str) -> None:
+    from trainyard.results.result import AXES
+
+    if by not in AXES:
+        raise UnknownName("value of --by", by, AXES)

@@ -1,0 +1,185 @@
+"""Gradients of two layers in one go (`mapping.gradient_order.chain`) on a device: dX of the upper layer never leaves the chip.
+
+A chain is used where it takes fewer cycles, or as many and fewer bytes, than the two layers one after the other in the device's
+order, tiles of either searched over the same sizes. The lower layer's bias gradient is summed from the tiles between the layers as
+they go by; apart it reads dY once more.
+
+Layers stay apart on several cores, with a partition, and where an array looks at zeros: then each is costed by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal, get_args
+
+from trainyard.devices.accelerator.counting import Traffic, bound_of, count_array, expanded, shares
+from trainyard.devices.accelerator.ordered import Orderly, Schedule, grid_events, pair_of, turned
+from trainyard.devices.accelerator.side_by_side import merged
+from trainyard.ir import DeviceCost, MatMul, Step
+from trainyard.mapping.demand import ChainDemand, Demand, Move, PairDemand, Policy, ProductDemand, StreamDemand
+from trainyard.mapping.gradient_order.chain import Chain, OrderedChain
+from trainyard.mapping.gradient_order.chain_search import fastest
+from trainyard.mapping.gradient_order.links import disjoint
+from trainyard.mapping.gradient_order.scratchpad import Ordered, Pair
+from trainyard.mapping.gradient_order.tile_streams import Gradient
+from trainyard.mapping.gradient_order.works import joints, together
+from trainyard.mapping.profile import demand as demand_of
+from trainyard.mapping.profile import works
+
+Product = tuple[Gradient, ProductDemand, tuple[tuple[Move, ...], ...]]
+"""A gradient, what it asks for, and what moves with its finished sums, op by op."""
+
+Across = Literal["none", "relu"]
+ACROSS = get_args(Across)
+Costs = dict[Demand, DeviceCost]
+MANY = 1 << 80
+"""More than any number of bytes: cycles count first."""
+
+
+def stays_apart(schedule: Schedule) -> bool:
+    return schedule.cores > 1 or schedule.partition != "none"
+
+
+def chosen(
+    step: Step, policy: Policy, costs: Callable[[Sequence[Demand]], Sequence[DeviceCost]], orderly: Orderly
+) -> tuple[tuple[int, ...], Costs]:
+    """The products dX that go on into the layer below, no layer twice, so that most cycles are saved; and what was costed."""
+    found = joints(step, works(step, policy))
+    parts = {link: tuple(demand_of(step, member, policy) for member in members) for link, members in found.items()}
+    distinct = tuple(dict.fromkeys(part for some in parts.values() for part in some))
+    known: Costs = dict(zip(distinct, costs(distinct), strict=True))
+    saved = {}
+    for link, members in found.items():
+        apart, chain = in_turn([known[part] for part in parts[link]]), demand_of(step, together(members), policy)
+        assert isinstance(chain, ChainDemand)
+        cost = known.get(chain) or chained(orderly, chain, apart)
+        known[chain] = cost
+        saving = (apart.cycles - cost.cycles) * MANY + sum(apart.bytes.values()) - sum(cost.bytes.values())
+        if saving > 0:
+            saved[link] = saving
+    links = tuple(saved)
+    return tuple(links[place].head for place in disjoint(links, tuple(saved.values()))), known
+
+
+def chain_of(demand: ChainDemand) -> Chain:
+    lower = demand.lower
+    return Chain(
+        upper=pair_of(demand.upper.dx, demand.upper.dw),
+        lower=pair_of(lower.dx, lower.dw) if isinstance(lower, PairDemand) else _weights_alone(lower),
+        masked=demand.masked,
+        lower_dx=isinstance(lower, PairDemand),
+        passing_bytes=sum(move.size for moves in demand.between for move in moves),
+    )
+
+
+def _weights_alone(dw: ProductDemand) -> Pair:
+    """The pair of a first layer: no dX, and W is not read."""
+    problem, op = dw.problem, dw.problem.op
+    moved = problem.a_bytes, problem.b_bytes
+    held = problem.a_held_bytes or moved[0], problem.b_held_bytes or moved[1]
+    x, dy = (1, 0) if turned(dw) else (0, 1)
+    return Pair(
+        op=MatMul(op.K, op.M, op.N, op.count) if turned(dw) else MatMul(op.K, op.N, op.M, op.count),
+        moved=(moved[dy], 0, moved[x], 0, problem.out_bytes),
+        held=(held[dy], 0, held[x], 0, problem.sum_bytes),
+        sums=(0, problem.sum_bytes),
+        turned=turned(dw),
+    )
+
+
+def in_turn(costs: Sequence[DeviceCost]) -> DeviceCost:
+    """Two layers and bias gradients one after the other; the latter keep the vector unit busy, not the array."""
+    upper, lower, *beside = costs
+    return merged([upper, lower, *(replace(cost, compute_cycles=0) for cost in beside)], beside=False)
+
+
+def chained(orderly: Orderly, demand: ChainDemand, apart: DeviceCost) -> DeviceCost:
+    """The chain, or `apart`, what the layers cost one after the other, where that is not slower."""
+    if stays_apart(orderly.schedule):
+        return apart
+    chain, supply = chain_of(demand), orderly.supply
+    last = sum(move.size for stream in demand.left for move in stream.moves)  # seen in full
+    last_cycles = supply.latency_cycles + math.ceil(last / supply.bytes_per_cycle) if last else 0
+    found = fastest(
+        chain, orderly.array, supply, policy=orderly.schedule.policy, most_cycles=apart.cycles - last_cycles, tile=orderly.tile
+    )
+    if found is None:
+        return apart
+    cost = _assembled(orderly, demand, chain, found, last_cycles)
+    return min(apart, cost, key=lambda one: (one.cycles, sum(one.bytes.values())))
+
+
+def _assembled(orderly: Orderly, demand: ChainDemand, chain: Chain, found: OrderedChain, last_cycles: int) -> DeviceCost:
+    upper, lower = _products(demand)
+    traffic = Traffic()
+    for pair, layer, side in ((chain.upper, upper, found.traffic.upper), (chain.lower, lower, found.traffic.lower)):
+        for (name, label), moved, held in zip(_operands(layer).items(), pair.moved, pair.held, strict=False):
+            size = side.bytes.get((name, "read"), 0)
+            traffic.add(Move(label, "read", size, expanded(size, moved, held)))
+        for gradient, product, drained in layer:
+            for move in itertools.chain.from_iterable(drained):
+                traffic.add(move)
+            spilled = side.bytes.get((gradient, "spill"), 0)
+            traffic.add(Move(product.labels[2], "spill", spilled, spilled))
+    for move in itertools.chain.from_iterable(stream.moves for stream in demand.left):
+        traffic.add(move)
+    operations = sum(product.vector_operations for _, product, _ in (*upper, *lower))
+    operations += sum(stream.vector_operations for stream in demand.left)
+    events: dict[str, float] = {"vector_op": operations, **traffic.events}
+    for pair, tile, layer, side in (
+        (chain.upper, found.tile_upper, upper, found.traffic.upper),
+        (chain.lower, found.tile_lower, lower, found.traffic.lower),
+    ):
+        ordered = Ordered(
+            order="dx_major", tile=tile, partition=None, traffic=side, cycles=found.cycles, compute_cycles=found.compute_cycles
+        )
+        for gradient, product, _ in layer:
+            count_array(events, grid_events(orderly.array, pair, gradient, ordered), product.element_bytes, product.number)
+    vector = -(-operations // orderly.vector_lanes)
+    cycles = max(found.cycles + last_cycles, vector)
+    dram = math.ceil(traffic.total / orderly.supply.bytes_per_cycle)
+    return DeviceCost(
+        cycles=cycles,
+        compute_cycles=found.compute_cycles,
+        bytes=traffic.bytes,
+        share=shares(_weights(upper, lower, demand.left, found, cycles, traffic.total)),
+        events=events,
+        bound=bound_of(compute=found.compute_cycles, dram=dram, vector=vector),
+    )
+
+
+def _products(demand: ChainDemand) -> tuple[list[Product], list[Product]]:
+    upper, lower = demand.upper, demand.lower
+    above: list[Product] = [("dX", upper.dx, demand.between), ("dW", upper.dw, upper.dw.drained)]
+    if isinstance(lower, PairDemand):
+        return above, [("dX", lower.dx, lower.dx.drained), ("dW", lower.dw, lower.dw.drained)]
+    return above, [("dW", lower, lower.drained)]
+
+
+def _operands(layer: Sequence[Product]) -> dict[str, str]:
+    """Labels of a layer's operands by their names in the model; of the lower layer, dY comes from no DRAM."""
+    found = {"dY": "dY", "W": "W", "X": "X"}
+    for gradient, product, _ in layer:
+        if gradient == "dX":
+            found |= {"dY": product.labels[0], "W": product.labels[1]}
+        else:
+            found["X"] = product.labels[1 if turned(product) else 0]
+    return found
+
+
+def _weights(
+    upper: Sequence[Product], lower: Sequence[Product], left: Sequence[StreamDemand], found: OrderedChain, cycles: int, moved: int
+) -> list[float]:
+    """Of each op: its part of the array's time, and of the waiting as its bytes are of all bytes."""
+    waiting = max(0, cycles - found.compute_cycles) / max(1, moved)
+    macs = sum(product.problem.op.macs for _, product, _ in (*upper, *lower))
+    weights: list[float] = []
+    for layer, side in ((upper, found.traffic.upper), (lower, found.traffic.lower)):
+        for _, product, drained in layer:
+            leaves = [sum(move.size for move in moves) * waiting for moves in drained]
+            operands = (side.read_bytes + side.spill_bytes) / len(layer) * waiting
+            weights += [found.compute_cycles * product.problem.op.macs / macs + operands + leaves[0], *leaves[1:]]
+    return [*weights, *(sum(move.size for move in stream.moves) * waiting for stream in left)]

@@ -1,0 +1,272 @@
+"""What demands cost on an array behind a scratchpad: cycles, bytes, events."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from trainyard.devices.accelerator.chained import chained, in_turn
+from trainyard.devices.accelerator.counting import Traffic, added, bound_of, count_array, events_of, expanded, shares, sizes
+from trainyard.devices.accelerator.masked_tiles import add_events, guides
+from trainyard.devices.accelerator.ordered import Costs as TileCosts
+from trainyard.devices.accelerator.ordered import Looker, Orderly, Schedule
+from trainyard.devices.accelerator.side_by_side import Costs, Shares, adjusted, divisible, fastest, merged, parts, several
+from trainyard.devices.accelerator.structured import stored, tile_cost
+from trainyard.errors import BadInput, NotModelled
+from trainyard.hardware.folds import Folds
+from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Masks, MatMul, Step, Work
+from trainyard.ir.letters import letter_of
+from trainyard.mapping.demand import (
+    ChainDemand,
+    Demand,
+    FusedDemand,
+    Move,
+    NoDemand,
+    PairDemand,
+    ProductDemand,
+    StreamDemand,
+    TogetherDemand,
+)
+from trainyard.mapping.gradient_order.works import layers_apart
+from trainyard.mapping.tiling import Supply, Tiled, Tiling, search
+from trainyard.mapping.walk import walk
+from trainyard.mapping.works import apart
+
+CostOf = Callable[["Costing", int], DeviceCost]
+"""What one of several products costs on a device of these sizes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costing:
+    """The sizes of a device that costs depend on."""
+
+    array: Array
+    supply: Supply
+    vector_lanes: int
+    tile: tuple[int, int, int] | None = None
+    schedule: Schedule = field(default_factory=Schedule)
+
+    def costs(self, demands: Sequence[Demand]) -> list[DeviceCost]:
+        """Each demand's cost; the tiles of all products are searched in one go."""
+        orderly = self.schedule.reuse != "step"
+        products = [demand for demand in demands if isinstance(demand, ProductDemand) and not orderly]
+        tiled = iter(search([demand.problem for demand in products], self.array, self.supply, self.tile))
+        found: list[DeviceCost] = []
+        for demand in demands:
+            match demand:
+                case ProductDemand():
+                    found.append(self.orderly.product(demand) if orderly else self._whole(demand, next(tiled)))
+                case PairDemand():
+                    found.append(self._pair(demand))
+                case ChainDemand():
+                    each = self.costs((demand.upper, demand.lower, *demand.beside))
+                    found.append(chained(self.orderly, demand, in_turn(each)))
+                case TogetherDemand():
+                    found.append(self._together(demand.products))
+                case StreamDemand():
+                    found.append(self._stream(demand))
+                case FusedDemand():
+                    found.append(self._fused(demand))
+                case NoDemand():
+                    found.append(DeviceCost(cycles=0, compute_cycles=0, bytes={}, share=shares([0] * demand.ops), bound=demand.why))
+        return found
+
+    def masked(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
+        """A product whose tiles the array looks at one by one; None for any other demand."""
+        if getattr(demand, "packed", 1) > 1:
+            raise NotModelled("rates put several numbers into one multiplier, masks tell them apart: give rates={} or no masks")
+        if isinstance(demand, TogetherDemand):
+            works = apart(step, work)
+            return self._together(
+                demand.products, lambda costing, which: costing._looked_at(step, works[which], demand.products[which], masks)
+            )
+        if isinstance(demand, PairDemand):
+            works = apart(step, work)
+            return self._pair(
+                demand,
+                lambda which: self._tiles_seen(step, works[which], (demand.dx, demand.dw)[which], masks),
+                lambda costing, which: costing._looked_at(step, works[which], (demand.dx, demand.dw)[which], masks),
+            )
+        if isinstance(demand, ChainDemand):  # zeros are looked at layer by layer
+            layers = zip(layers_apart(step, work), (demand.upper, demand.lower, *demand.beside), strict=True)
+            return in_turn([self.masked(step, one, part, masks) or self.costs((part,))[0] for one, part in layers])
+        if not isinstance(demand, ProductDemand):
+            return None
+        op = step.ops[work.ops[0]]
+        if divisible(self.array) and demand.problem.op.count > 1 and not any(letter_of(step, op, side) for side in (0, 1)):
+            return None  # heads: no masks, and perhaps several at once
+        return self._looked_at(step, work, demand, masks)
+
+    @property
+    def orderly(self) -> Orderly:
+        return Orderly(
+            array=self.array, supply=self.supply, vector_lanes=self.vector_lanes, tile=self.tile, schedule=self.schedule
+        )  # fmt: skip
+
+    def _pair(
+        self, demand: PairDemand, seen: Callable[[int], TileCosts] | None = None, looked_at: CostOf | None = None
+    ) -> DeviceCost:
+        """dX and dW in the order that the schedule says; `cost` may also leave them apart, each with tiles of its own."""
+        looker: Looker | None = None if seen is None else lambda: (*seen(0), *seen(1))
+        found = self.orderly.pair(demand.dx, demand.dw, looker)
+        if self.schedule.order != "cost" or self.schedule.reuse != "step":
+            return found
+        products = (demand.dx, demand.dw)
+        each = self.costs(products) if looked_at is None else [looked_at(self, which) for which in (0, 1)]
+        alone = merged(each, beside=False)
+        return alone if alone.cycles < found.cycles else found
+
+    def _tiles_seen(self, step: Step, work: Work, demand: ProductDemand, masks: Masks) -> TileCosts:
+        return (tile_cost(self.array, step, step.ops[work.ops[0]], demand.grad_input, masks, {}),)
+
+    def _looked_at(self, step: Step, work: Work, demand: ProductDemand, masks: Masks) -> DeviceCost:
+        op = step.ops[work.ops[0]]
+        if self.schedule.reuse != "step":
+            masked = any(letter_of(step, op, side) for side in (0, 1))
+            return self.orderly.product(demand, (lambda: self._tiles_seen(step, work, demand, masks)) if masked else None)
+        demand = stored(self.array, step, op, demand, masks)
+        likely = guides(self.array, step, op, masks)
+        (planned,) = search([demand.problem], self.array, self.supply, self.tile, likely)
+        events: dict[str, float] = {}
+        compute = tile_cost(self.array, step, op, demand.grad_input, masks, events)
+        tiled = walk(demand.problem, planned.tiling, self.supply, compute)
+        return replace(self._product(demand, tiled, events), uncertainty=compute.uncertainty)
+
+    def _together(self, products: Sequence[ProductDemand], looked_at: CostOf | None = None) -> DeviceCost:
+        """Side by side on parts of the array, or one after another where that is not slower (`devices.accelerator.side_by_side`).
+
+        The division is that of dense products; where `looked_at` costs them by their zeros, it is adjusted to these.
+        """
+        whole = self.costs(products) if looked_at is None else [looked_at(self, which) for which in range(len(products))]
+        alone = merged(whole, beside=False)
+        if not divisible(self.array) or len(products) != 2:
+            return alone
+        found = fastest(self.array, lambda shares: self._divided(products, shares))
+        costs = found and found[1]
+        if found and looked_at is not None:
+            costs = adjusted(found[0], lambda shares: self._divided(products, shares, looked_at))
+        beside = costs and merged(costs, beside=True)
+        return beside if beside and beside.cycles < alone.cycles else alone
+
+    def _divided(self, products: Sequence[ProductDemand], shares: Shares, looked_at: CostOf | None = None) -> Costs | None:
+        """Each product on its share of everything; None where a tile of one of them has no room."""
+        assert divisible(self.array)
+        pieces = parts(self.array, self.supply, self.vector_lanes, shares)
+        costings = [replace(self, array=p.array, supply=p.supply, vector_lanes=p.vector_lanes) for p in pieces]
+        each = looked_at or (lambda costing, which: costing.costs((products[which],))[0])
+        try:
+            return [each(costing, which) for which, costing in enumerate(costings)]
+        except BadInput:
+            return None
+
+    def _compute(self, op: MatMul) -> int:
+        """A product whose operands are on chip already; closed forms count without the closing -1 of a whole op.
+
+        Several cores take equal products one by one, or rows of a single one.
+        """
+        if self.schedule.cores > 1:
+            cores = min(self.schedule.cores, max(op.count, op.M))
+            part = replace(op, count=-(-op.count // cores)) if op.count >= cores else replace(op, M=-(-op.M // cores))
+            return replace(self, schedule=replace(self.schedule, cores=1))._compute(part)
+        if divisible(self.array) and op.count > 1:
+            return self.array.cost(op).cycles
+        forms: Sequence[Folds] = getattr(self.array, "folds", ())
+        return min((form.cycles(op.M, op.N, op.K) for form in forms), default=0) * op.count or self.array.cost(op).cycles
+
+    def _transfer(self, size: float) -> int:
+        return self.supply.latency_cycles + math.ceil(size / self.supply.bytes_per_cycle) if size > 0 else 0
+
+    def _whole(self, demand: ProductDemand, tiled: Tiled) -> DeviceCost:
+        """Without a look at zeros: tile by tile, or, of many small products, several at once where that is faster."""
+        op, size = demand.problem.op, 1
+        cut = self.tile is not None and any(t < d for t, d in zip(self.tile, (op.M, op.N, op.K), strict=True))
+        if divisible(self.array) and op.count > 1 and not cut:
+            found = [(tiled, 1), *several(demand.problem, self.array, self.supply)]
+            tiled, size = min(found, key=lambda one: one[0].cycles)
+        return self._product(demand, tiled, self._tile_events(op, tiled.tiling, size))
+
+    def _product(self, demand: ProductDemand, tiled: Tiled, events: Mapping[str, float]) -> DeviceCost:
+        traffic, problem, spilled = Traffic(), demand.problem, tiled.spill_write + tiled.spill_read
+        traffic.add(Move(demand.labels[0], "read", tiled.a_read, expanded(tiled.a_read, problem.a_bytes, problem.a_held_bytes)))
+        traffic.add(Move(demand.labels[1], "read", tiled.b_read, expanded(tiled.b_read, problem.b_bytes, problem.b_held_bytes)))
+        for moves in demand.drained:
+            for move in moves:
+                traffic.add(move)
+        traffic.add(Move(demand.labels[2], "spill", spilled, spilled))
+        vector = -(-demand.vector_operations // self.vector_lanes)
+        cycles = max(tiled.cycles, vector)
+        dram = math.ceil(tiled.dram_bytes / self.supply.bytes_per_cycle)
+        bound = bound_of(compute=tiled.compute_cycles, dram=dram, vector=vector)
+        waiting = max(0, cycles - tiled.compute_cycles) / max(1, tiled.dram_bytes)  # an epilogue's bytes hide behind the array
+        weights = [sum(move.size for move in moves) * waiting for moves in demand.drained]
+        weights[0] = cycles - added(weights[1:])
+        return DeviceCost(
+            cycles=cycles,
+            compute_cycles=tiled.compute_cycles,
+            bytes=traffic.bytes,
+            share=shares(weights),
+            events=events_of(events, demand, traffic),
+            bound=bound,
+        )
+
+    def _tile_events(self, op: MatMul, tiling: Tiling, size: int = 1) -> dict[str, float]:
+        """What the array does in all tiles of a product; along each axis they have one size, and maybe another at the end.
+
+        An array that can be divided is asked for as many of the op's products as share a step, others for all in a row.
+        """
+        events: dict[str, float] = {}
+        together = size if divisible(self.array) else op.count
+        for (m, rows), (n, columns), (k, deep) in itertools.product(
+            sizes(op.M, tiling.m), sizes(op.N, tiling.n), sizes(op.K, tiling.k)
+        ):
+            tile = MatMul(m, n, k, together)
+            counted, alike = self.array.cost(tile).events, rows * columns * (op.count // together)
+            first = 1 if k == min(op.K, tiling.k) else 0  # along the reduction, the tile that begins the sums
+            if first:
+                add_events(events, counted, tile, begun=False, times=alike)
+            if deep > first:
+                add_events(events, counted, tile, begun=True, times=alike * (deep - first))
+        return events
+
+    def _stream(self, demand: StreamDemand) -> DeviceCost:
+        traffic = Traffic()
+        for move in demand.moves:
+            traffic.add(move)
+        if demand.again is not None and demand.row_bytes > self.supply.resident_bytes:
+            traffic.add(demand.again)
+        vector, dram = -(-demand.vector_operations // self.vector_lanes), self._transfer(traffic.total)
+        return DeviceCost(
+            cycles=max(1, dram, vector),
+            compute_cycles=vector,
+            bytes=traffic.bytes,
+            share=(1.0,),
+            events={"vector_op": demand.vector_operations, **traffic.events},
+            bound=bound_of(compute=0, dram=dram, vector=vector),
+        )
+
+    def _fused(self, demand: FusedDemand) -> DeviceCost:
+        """Array, vector unit and DRAM work side by side on a kernel that never leaves the chip in between."""
+        traffic = Traffic()
+        for move in demand.moves:
+            traffic.add(move)
+        parts = max(1, math.ceil(demand.item_bytes / self.supply.resident_bytes))
+        for move in demand.again:
+            traffic.add(move._replace(size=move.size * (parts - 1), held=move.held * (parts - 1)))
+        cycles_of = [0 if op is None else self._compute(op) for op in demand.products]
+        vectors = [-(-operations // self.vector_lanes) for operations in demand.vector_operations]
+        events: dict[str, float] = {"vector_op": sum(demand.vector_operations), **traffic.events}
+        for op in demand.products:
+            if op is not None:
+                size = DTYPE_BYTES[demand.number] * demand.packed
+                count_array(events, self.array.cost(op).events, (size, size, size), demand.number, demand.packed)
+        compute, vector, dram = sum(cycles_of), sum(vectors), self._transfer(traffic.total)
+        return DeviceCost(
+            cycles=max(1, compute, vector, dram),
+            compute_cycles=compute,
+            bytes=traffic.bytes,
+            share=shares([cycles + vector for cycles, vector in zip(cycles_of, vectors, strict=True)]),
+            events=events,
+            bound=bound_of(compute=compute, dram=dram, vector=vector),
+        )

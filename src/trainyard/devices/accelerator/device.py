@@ -1,0 +1,478 @@
+"""An accelerator: an array with a scratchpad, DRAM and a clock.
+
+A product is cut into tiles that pass through the scratchpad while the array works (`mapping.tiling`); everything else is a stream
+between DRAM and a vector unit. A layer costs the sum of its tile steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+from trainyard.checks import require_positive, require_quantity
+from trainyard.devices.accelerator.batch_costs import Sheet, sheet, terms
+from trainyard.devices.accelerator.chained import ACROSS, Across, chosen, stays_apart
+from trainyard.devices.accelerator.costs import Costing
+from trainyard.devices.accelerator.masked_tiles import aware
+from trainyard.devices.accelerator.ordered import DIVISIONS, REUSES, Division, Reuse, Schedule, require_order
+from trainyard.devices.accelerator.side_by_side import require_divisible
+from trainyard.errors import BadInput, UnknownName
+from trainyard.hardware.tables import area, energy
+from trainyard.hardware.tables.technology import require_node
+from trainyard.ir import DTYPE_BYTES, Array, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
+from trainyard.mapping.demand import Demand, Im2col, Policy, Scope
+from trainyard.mapping.lowering import GradInput, lower
+from trainyard.mapping.precision import ONE_EACH, MacRates, Precision, dtype_of, precision_of, rates_of
+from trainyard.mapping.profile import RAW, Profile, demand, profile, works
+from trainyard.mapping.tiling import Supply
+from trainyard.mapping.works import Fusion, Together, per_step
+from trainyard.masks.dma import Densities, densities, footings
+from trainyard.results.result import Peaks
+from trainyard.units import parse, require_likely
+
+Dma = Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"]
+DramKind = Literal["hbm2", "gddr6", "ddr4", "lpddr4"]
+OWNER = "Accelerator"
+FORMATS = {f"mac_{row.name}": row.name for row in energy.MULTIPLY}
+LOCAL = ("local_read", "local_write")
+Rates = dict[str, list[tuple[str, float]]]
+"""Event -> what it costs in which components, in joules."""
+ACCUMULATOR_BYTES = 4
+"""A sum in fp32; the alternative is narrower."""
+REMEMBERED = 4096
+"""Distinct costs whose energy is kept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class Accelerator:
+    """Fields hold SI numbers; the constructor also takes quantities with units under their plain names.
+
+    The scratchpad may be cut into `scratchpad_banks` equal banks: an access then costs the energy of one of them. With
+    `dma="zero_compressed"` zeros that masks tell of do not cross the DRAM's pins (`hardware.formats.zero_compression`); with the
+    name of a format tensors lie in DRAM in that format (`hardware.formats.matrices`) where it makes them smaller. On chip
+    everything has its full size. `order` says how dX and dW of a layer follow each other: `sequential`, or their tiles in turn as
+    IGO has them (`interleaved`, `dx_major`, `dw_major`), so that dY is read once where it stays; `paper` chooses by Algorithm 1,
+    `cost` takes the fastest; `no_second_dy` is the bound of its Sec. 3.3. With `reuse` the scratchpad keeps the tiles of two steps
+    (`step`), or as many as fit, the least recent leaving first, or those needed last (`lru`, `farthest`; a fused order keeps at
+    least `lru`). `partition` cuts the gradients of a layer along m, n or k into `parts`, or, with several `cores` of this array
+    that share scratchpad and DRAM, into one for each; `cost` takes the fastest (`devices.accelerator.ordered`). With
+    `across="relu"` two layers that only a ReLU, or other element-wise ops, keep apart are done in one go where that is faster: what
+    goes from one to the other stays on chip (`devices.accelerator.chained`). `rates` says how many products of a narrow type a
+    multiplier makes in a cycle (`{"fp8": 2}`), 1 where it does not. With `together="gradients"` dX and dW of a layer share an array
+    that can be divided, and with it scratchpad and DRAM, where that is faster than one after the other
+    (`devices.accelerator.side_by_side`).
+
+    >>> from trainyard.arrays import Systolic
+    >>> npu = Accelerator(array=Systolic(rows=128, columns=128), scratchpad="8 MiB", dram="150 GB/s", clock="1.05 GHz")
+    >>> npu.scratchpad_bytes, npu.dram_bytes_per_s, npu.clock_hz
+    (8388608, 150000000000.0, 1050000000.0)
+    """
+
+    array: Array
+    scratchpad_bytes: int
+    dram_bytes_per_s: float
+    clock_hz: float = 1.0e9
+    dram_latency_s: float = 100e-9
+    dram_capacity_bytes: int | None = None
+    precision: str | Mapping[str, str] | None = None
+    rates: Mapping[str, int] = ONE_EACH
+    order: str = "sequential"
+    tiling: Literal["search"] | tuple[int, int, int] = "search"
+    scratchpad_banks: int = 1
+    dma: Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"] = "raw"
+    together: Literal["none", "gradients"] = "none"
+    reuse: Literal["step", "lru", "farthest"] = "step"
+    cores: int = 1
+    partition: Literal["none", "m", "n", "k", "cost"] = "none"
+    parts: int = 2
+    square_below: float = 4.0
+    across: Literal["none", "relu"] = "none"
+    # fmt: off
+    fusion: Literal["epilogue", "none"] = assumed("epilogue", "element-wise ops go with the product in front of them", "none")
+    scope: Literal["all", "products"] = assumed("all", "which ops are simulated", "products", choice=True)
+    im2col: Literal["raw", "materialised"] = assumed(
+        "raw", "a convolution reads each element once and unfolds it on chip, or reads the unfolded matrix", "materialised")
+    grad_input: Literal["col2im", "dilated"] = assumed(
+        "col2im", "dX of a strided convolution adds up windows, or multiplies inserted zeros", "dilated")
+    vector_lanes: int = assumed(1024, "element-wise operations per cycle (TPU v2: 128 lanes of 8)", 128)
+    accumulator_bytes: int = assumed(ACCUMULATOR_BYTES, "bytes of an unfinished sum in the scratchpad", 2)
+    technology_nm: float = assumed(16, "technology node, for energy and area", 7, only="energy_j")
+    dram_kind: Literal["hbm2", "gddr6", "ddr4", "lpddr4"] = assumed(
+        "hbm2", "type of DRAM, for energy", "ddr4", only="energy_j")
+    # fmt: on
+    _known: dict[Any, Any] = field(init=False, repr=False, compare=False)
+
+    def __init__(
+        self,
+        *,
+        array: Array,
+        scratchpad: str | float | None = None,
+        dram: str | float | None = None,
+        clock: str | float | None = None,
+        dram_latency: str | float | None = None,
+        dram_capacity: str | float | None = None,
+        scratchpad_bytes: float | None = None,
+        dram_bytes_per_s: float | None = None,
+        clock_hz: float | None = None,
+        dram_latency_s: float | None = None,
+        dram_capacity_bytes: float | None = None,
+        precision: str | Mapping[str, str] | None = None,
+        rates: Mapping[str, int] = ONE_EACH,
+        order: str = "sequential",
+        tiling: Literal["search"] | Sequence[int] = "search",
+        scratchpad_banks: int = 1,
+        dma: Dma = "raw",
+        together: Together = "none",
+        reuse: Reuse = "step",
+        cores: int = 1,
+        partition: Division = "none",
+        parts: int = 2,
+        square_below: float = 4.0,
+        across: Across = "none",
+        fusion: Fusion = "epilogue",
+        scope: Scope = "all",
+        im2col: Im2col = "raw",
+        grad_input: GradInput = "col2im",
+        vector_lanes: int = 1024,
+        accumulator_bytes: int = ACCUMULATOR_BYTES,
+        technology_nm: float = 16,
+        dram_kind: DramKind = "hbm2",
+    ) -> None:
+        if isinstance(array, type) or not isinstance(array, Array):
+            raise BadInput(f"{OWNER}: array must be an array such as Systolic(rows=128, columns=128), got {array!r}")
+        capacity = _quantity("dram_capacity", dram_capacity, "dram_capacity_bytes", dram_capacity_bytes, "B", None)
+        values = {
+            "array": array,
+            "scratchpad_bytes": _whole(_quantity("scratchpad", scratchpad, "scratchpad_bytes", scratchpad_bytes, "B")),
+            "dram_bytes_per_s": _quantity("dram", dram, "dram_bytes_per_s", dram_bytes_per_s, "B/s"),
+            "clock_hz": _quantity("clock", clock, "clock_hz", clock_hz, "Hz", 1.0e9),
+            "dram_latency_s": _quantity("dram_latency", dram_latency, "dram_latency_s", dram_latency_s, "s", 100e-9),
+            "dram_capacity_bytes": None if capacity is None else _whole(capacity),
+            "precision": precision_of(precision),
+            "rates": rates_of(rates),
+            "order": order,
+            "tiling": tiling if tiling == "search" else _tile(tiling),
+            "scratchpad_banks": scratchpad_banks,
+            "dma": _choice("dma", dma, get_args(Dma)),
+            "together": _choice("together", together, get_args(Together)),
+            "reuse": _choice("reuse", reuse, REUSES),
+            "cores": cores,
+            "partition": _choice("partition", partition, DIVISIONS),
+            "parts": parts,
+            "square_below": square_below,
+            "across": _choice("across", across, ACROSS),
+            "fusion": _choice("fusion", fusion, get_args(Fusion)),
+            "scope": _choice("scope", scope, get_args(Scope)),
+            "im2col": _choice("im2col", im2col, get_args(Im2col)),
+            "grad_input": _choice("grad_input", grad_input, get_args(GradInput)),
+            "vector_lanes": vector_lanes,
+            "accumulator_bytes": accumulator_bytes,
+            "technology_nm": technology_nm,
+            "dram_kind": _choice("dram_kind", dram_kind, get_args(DramKind)),
+            "_known": {},
+        }
+        require_order(order)
+        if together != "none":
+            require_divisible(array, f"{OWNER}: together={together!r}")
+        require_positive(OWNER, vector_lanes=vector_lanes, accumulator_bytes=accumulator_bytes, cores=cores, parts=parts)
+        require_positive(OWNER, scratchpad_banks=scratchpad_banks)
+        require_quantity(OWNER, square_below=square_below)
+        _require_together(values)
+        require_node(technology_nm)
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def peak_macs_per_cycle(self) -> int:
+        return self.cores * self.array.peak_macs_per_cycle
+
+    @property
+    def peaks(self) -> Peaks:
+        return Peaks(
+            macs_per_s=self.peak_macs_per_cycle * self.clock_hz * MacRates(self.rates).of(self.number),
+            dram_bytes_per_s=self.dram_bytes_per_s,
+            technology=f"{self.technology_nm:g} nm",
+        )
+
+    def idle(self, step: Step) -> frozenset[str]:
+        """Assumptions that change nothing in a step: of convolutions where it has none, of sums as wide as their results."""
+        unfolds, inputs, narrowest = _asked_of_sums(step, self.grad_input, self.policy.precision)
+        found = {
+            "im2col": not unfolds,
+            "grad_input": not inputs,
+            "accumulator_bytes": narrowest >= max(self.accumulator_bytes, ACCUMULATOR_BYTES),
+            "fusion": self.scope == "products",
+            "vector_lanes": self.scope == "products",
+        }
+        return frozenset(name for name, nothing in found.items() if nothing)
+
+    @property
+    def supply(self) -> Supply:
+        """What a product's tiles get: half of the scratchpad, the DRAM in cycles of this clock."""
+        return Supply(
+            resident_bytes=self.scratchpad_bytes / 2,
+            bytes_per_cycle=self.dram_bytes_per_s / self.clock_hz,
+            latency_cycles=math.ceil(self.dram_latency_s * self.clock_hz * (1 - 1e-12)),  # 100 ns at 1 GHz is 100, not 101
+        )
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(
+            precision=self.precision if isinstance(self.precision, str | None) else Precision(self.precision),
+            fusion=self.fusion,
+            scope=self.scope,
+            im2col=self.im2col,
+            grad_input=self.grad_input,
+            accumulator_bytes=self.accumulator_bytes,
+            together=self.together,
+            paired=self.schedule.paired,
+            rates=MacRates(self.rates),
+        )
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule(
+            order=self.order,
+            reuse=self.reuse,
+            cores=self.cores,
+            partition=self.partition,
+            parts=self.parts,
+            square_below=self.square_below,
+        )
+
+    @property
+    def _costing(self) -> Costing:
+        return Costing(
+            array=self.array,
+            supply=self.supply,
+            vector_lanes=self.vector_lanes,
+            tile=None if self.tiling == "search" else (self.tiling[0], self.tiling[1], self.tiling[2]),
+            schedule=self.schedule,
+        )
+
+    def works(self, step: Step) -> tuple[Work, ...]:
+        return works(step, self._policy(step)[0])
+
+    def _policy(self, step: Step) -> tuple[Policy, Mapping[Demand, DeviceCost]]:
+        """With the layers of this step that go on into each other where that pays; and what was costed to find out."""
+        if self.across == "none" or stays_apart(self.schedule):
+            return self.policy, {}
+        before, found, costs = self._known.get("across", (None, self.policy, {}))
+        if before is not step:
+            heads, costs = chosen(step, self.policy, self._costing.costs, self._costing.orderly)
+            found = replace(self.policy, across=heads)
+            self._known["across"] = (step, found, costs)
+        return found, costs
+
+    def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
+        zeros = self._zeros(step, masks)
+        if masks is not None and aware(self.array):
+            found = self._looked_at(step, work, demand(step, work, self.policy, zeros), masks)
+            if found is not None:
+                return found
+        known, costs = self._costs(step, zeros)
+        number = known.number.get(work.ops)
+        if number is None:
+            return self._costing.costs((demand(step, work, self.policy, zeros),))[0]
+        return costs[number]
+
+    def _looked_at(self, step: Step, work: Work, asked: Demand, masks: Masks) -> DeviceCost | None:
+        """The same product of the same layer with the same masks is looked at once, whatever else is in its step."""
+        before, known = self._known.get("masked", (None, {}))
+        if before is not masks or len(known) >= REMEMBERED:
+            known = {}
+            self._known["masked"] = (masks, known)
+        ops = (step.ops[number] for number in work.ops)
+        key = (asked, tuple((op.layer, op.call, op.phase, op.inputs) for op in ops))
+        if key not in known:
+            known[key] = self._costing.masked(step, work, asked, masks)
+        return known[key]  # type: ignore[no-any-return]  # what was kept above
+
+    def _zeros(self, step: Step, masks: Masks | None) -> Densities:
+        """What the DMA engine makes use of."""
+        if masks is None or self.dma == "raw":
+            return RAW
+        before, recorded, found = self._known.get("zeros", (None, None, RAW))
+        if before is not step or recorded is not masks:
+            found = densities(step, masks) if self.dma == "zero_compressed" else footings(step, masks, self.dma)
+            self._known["zeros"] = (step, masks, found)
+        return found  # type: ignore[no-any-return]  # what was kept above
+
+    def _costs(self, step: Step, zeros: Densities) -> tuple[Profile, list[DeviceCost]]:
+        """All distinct demands of a step, costed together the first time one is asked for."""
+        before, given, known, costs = self._known.get("costs", (None, None, None, None))
+        if before is not step or given is not zeros:
+            policy, costed = self._policy(step)
+            known = profile(step, policy, zeros)
+            kept: dict[Demand, DeviceCost] = self._known.setdefault("demanded", {})  # steps of one model ask for the same
+            others = [demand for demand in known.demands if demand not in costed and demand not in kept]
+            if len(kept) + len(others) > REMEMBERED:
+                kept = self._known["demanded"] = {}  # another thread may be reading the other
+                others = [demand for demand in known.demands if demand not in costed]
+            kept.update(zip(others, self._costing.costs(others), strict=True))
+            costs = [costed[demand] if demand in costed else kept[demand] for demand in known.demands]
+            self._known["costs"] = (step, zeros, known, costs)
+        return known, costs
+
+    def sheet(self, step: Step, masks: Masks | None = None) -> Sheet | None:
+        """All Works of a step costed at once; None where they have to be costed one by one."""
+        if masks is not None and (aware(self.array) or self.dma != "raw"):
+            return None
+        policy, known = self._policy(step)
+        given = terms(step, policy, self._costing)
+        return None if given is None else sheet(given, self._costing, self._components, known)
+
+    def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
+        """Joules by component: events times rows of `hardware.tables.energy` at this node, and of the array's own rows where it has
+        some."""
+        same, found = self._known.get(id(events), (None, {}))
+        if same is events:  # identical layers share their events
+            return found  # type: ignore[no-any-return]  # what was kept below
+        found = self._components(events)
+        if len(self._known) < REMEMBERED:
+            self._known[id(events)] = (events, found)
+        return found
+
+    def _components(self, events: Mapping[str, Any]) -> dict[str, Any]:
+        """Of numbers, or of columns of them."""
+        named = {event: count for event, count in events.items() if event in FORMATS}
+        rates = self._joules(FORMATS[next(iter(named))] if len(named) == 1 else self.number)
+        found: dict[str, Any] = {component: 0.0 for rows in rates.values() for component, _ in rows}
+        for event, count in events.items():
+            for component, joules in rates.get(event, ()):
+                found[component] = found[component] + (count - sum(named.values()) if event == "mac" else count) * joules
+            if event in LOCAL and event not in rates:
+                raise BadInput(f"{type(self.array).__name__} counts {event}: give it local_bytes, the size of a local scratchpad")
+        return found
+
+    def _joules(self, number: str) -> Rates:
+        """Of each event; the array's own arithmetic is in the format `number`."""
+        if ("joules", number) not in self._known:
+            self._known["joules", number] = self._table(number)
+        return self._known["joules", number]  # type: ignore[no-any-return]  # what was kept above
+
+    def _table(self, number: str) -> Rates:
+        nm = self.technology_nm
+        own: Sequence[energy.Component] = getattr(self.array, "components", ())
+        local: float | None = getattr(self.array, "local_bytes", None)
+        sram = energy.sram_joules_per_byte(self.scratchpad_bytes / self.scratchpad_banks, nm)
+        dram = energy.dram_joules_per_byte(self.dram_kind)
+        twice = any(row.number for row in own)  # multiply-accumulates are in the array's own rows already
+        # fmt: off
+        table: Rates = {
+            "mac":              [("mac", 0.0 if twice else energy.mac_joules(self.number, nm))],
+            **{event: [("mac", 0.0 if twice else energy.mac_joules(name, nm))] for event, name in FORMATS.items()},
+            "scratchpad_read":  [("scratchpad", sram)],
+            "scratchpad_write": [("scratchpad", sram)],
+            "dram_read":        [("dram", dram)],
+            "dram_write":       [("dram", dram)],
+            "vector_op":        [("vector", energy.add_joules("fp32", nm))],
+        }
+        # fmt: on
+        for row in own:
+            table.setdefault(row.event, []).append((row.component, row.at(nm, number)))
+        if local is not None:
+            table |= {event: [("local", energy.sram_joules_per_byte(local, nm))] for event in LOCAL}
+        return table
+
+    @property
+    def number(self) -> str:
+        """The format of the multipliers: the precision of activations, fp32 where the step decides."""
+        if isinstance(self.precision, str):
+            return self.precision
+        return (self.precision or {}).get("activation", "fp32")
+
+    def area(self) -> dict[str, float]:
+        """Square metres by component: multipliers with their adders, or the array's own rows where it has some, and the scratchpad.
+
+        Banks share the area that the table gives a memory of their whole size.
+        """
+        nm, own = self.technology_nm, tuple(getattr(self.array, "component_areas", ()))
+        found = {} if any(row.number for row in own) else {"mac": self.peak_macs_per_cycle * area.mac_m2(self.number, nm)}
+        found["scratchpad"] = area.sram_m2(self.scratchpad_bytes, nm)
+        for row in own:
+            found[row.component] = found.get(row.component, 0.0) + self.cores * row.at(nm, self.number)
+        return found
+
+
+@per_step
+def _asked_of_sums(step: Step, grad_input: GradInput, precision: str | Precision | None) -> tuple[bool, bool, int]:
+    """Whether a step unfolds anything, whether it has a dX of a convolution, and the bytes of its narrowest result."""
+    images = [op.body for op in step.ops if isinstance(op.body, Convolution)]
+    lowered = [lower(body, grad_input) for body in images]
+    results = [step.tensors[op.outputs[0]] if op.outputs else TensorSpec((1,)) for op in step.ops if op.is_product]
+    return (
+        any(side.elements != side.matrix for one in lowered for side in (one.a, one.b, one.out)),
+        any(body.product == "grad_input" for body in images),
+        min((DTYPE_BYTES[dtype_of(result, precision)] for result in results), default=ACCUMULATOR_BYTES),
+    )
+
+
+def _quantity(
+    plain: str, given: str | float | None, named: str, number: float | None, unit: str, default: float | None = -1.0
+) -> Any:
+    """One quantity, given with its unit, or as an SI number under the field's own name, or by default (-1: needed)."""
+    if given is not None and number is not None:
+        raise BadInput(f"{OWNER}: give {plain} or {named}, not both")
+    if given is None and number is None:
+        if default is not None and default < 0:
+            example = {"B": "8 MiB", "B/s": "150 GB/s"}[unit]
+            raise BadInput(f"{OWNER} needs {plain} (such as {plain}={example!r}) or {named}")
+        return default
+    name, value = (plain, given) if number is None else (named, number)
+    assert value is not None
+    found = parse(value, unit, f"{OWNER}: {name}")
+    if number is None and not isinstance(value, str):
+        require_likely(found, unit, plain, named)
+    require_quantity(OWNER, zero=unit == "s", **{name: found})
+    return found
+
+
+def _whole(size: float) -> int:
+    if size != int(size):
+        raise BadInput(f"{OWNER}: {size!r} bytes is not a whole number of bytes")
+    return int(size)
+
+
+def _require_together(given: Mapping[str, Any]) -> None:
+    """Fields that do not go with each other."""
+    if given["cores"] > 1 and given["reuse"] == "step":
+        raise BadInput(
+            f"{OWNER}: {given['cores']} cores share a scratchpad that keeps tiles: write reuse='lru' or 'farthest' as well"
+        )
+    paired = given["order"] != "sequential" or given["reuse"] != "step"
+    if given["rates"] and paired:
+        raise BadInput(
+            f"{OWNER}: rates={dict(given['rates'])} with order={given['order']!r}, reuse={given['reuse']!r} is not modelled: "
+            "dX and dW reduce along different dimensions; write order='sequential' and reuse='step', or no rates"
+        )
+    if given["together"] != "none" and paired:
+        raise BadInput(
+            f"{OWNER}: together='gradients' runs dX and dW on two parts of the array, order={given['order']!r} with "
+            f"reuse={given['reuse']!r} in turn on all of it: give one of them"
+        )
+    if given["partition"] != "none" and not paired:
+        raise BadInput(
+            f"{OWNER}: partition={given['partition']!r} cuts dX and dW that are done together: give an order such as "
+            "order='paper', or reuse='lru'"
+        )
+    if given["across"] != "none" and given["order"] == "sequential":
+        raise BadInput(
+            f"{OWNER}: across={given['across']!r} takes dX into the layer below while dX and dW are done in turn: give an "
+            "order such as order='cost' as well"
+        )
+
+
+def _choice(name: str, given: str, known: tuple[str, ...]) -> str:
+    if given not in known:
+        raise UnknownName(name, str(given), known, where=OWNER)
+    return given
+
+
+def _tile(tiling: Any) -> tuple[int, int, int]:
+    if isinstance(tiling, str) or not isinstance(tiling, Sequence) or len(tiling) != 3:
+        raise BadInput(f"{OWNER}: tiling must be 'search' or three sizes (m, n, k), got {tiling!r}")
+    require_positive(OWNER, **{f"tiling[{axis}]": size for axis, size in zip("mnk", tiling, strict=True)})
+    return (tiling[0], tiling[1], tiling[2])

@@ -1,0 +1,133 @@
+"""Tiles with their own zeros: what an array that looks at operands is shown, tile by tile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trainyard.hardware.folds import Pooled
+from trainyard.ir import (
+    DENSE,
+    Array,
+    ArrayCost,
+    Convolution,
+    Masks,
+    MaskView,
+    MatMul,
+    Op,
+    Operand,
+    Phase,
+    Step,
+    TensorKey,
+)
+from trainyard.ir.letters import PLACES, extent_of, letter_of, turned
+from trainyard.mapping.lowering import GradInput, lower
+from trainyard.mapping.walk import Tile
+from trainyard.masks.lookup import mask_of, share
+
+Cut = tuple[int, int]
+Viewer = Callable[[int, Cut, Cut], Operand]
+SUMS_READ = "scratchpad_read_out"
+
+
+def aware(array: Array) -> bool:
+    """Whether an array looks at the zeros of its operands: it says so, or has no closed form that would do without them."""
+    return bool(getattr(array, "operand_aware", not hasattr(array, "folds")))
+
+
+@dataclass(slots=True)
+class TileCosts:
+    """Cycles of a tile with the zeros that lie in it; what all tiles together did is added up in `events`.
+
+    Where an array samples outputs, the errors of tiles that share the operand looked at are the same, those of others independent.
+    The array does not say which operand it was, so the larger of both readings counts.
+    """
+
+    array: Array
+    left: Viewer
+    right: Viewer
+    events: dict[str, float]
+    _shared: tuple[dict[Any, float], dict[Any, float]] = field(default_factory=lambda: ({}, {}))
+    _alike: dict[Any, ArrayCost] = field(default_factory=dict)
+
+    def __call__(self, tile: Tile) -> int:
+        a, b = self.left(tile.product, tile.m, tile.k), self.right(tile.product, tile.k, tile.n)
+        cost = self._cost(tile.op, a, b)
+        add_events(self.events, cost.events, tile.op, begun=tile.k[0] > 0)
+        if cost.uncertainty:
+            for shared, place in zip(self._shared, ((tile.product, tile.m, tile.k), (tile.product, tile.k, tile.n)), strict=True):
+                shared[place] = shared.get(place, 0.0) + cost.uncertainty
+        return cost.cycles
+
+    def _cost(self, op: MatMul, a: Operand, b: Operand) -> ArrayCost:
+        """Tiles of one size that are known by shares alone cost the same."""
+        if isinstance(a, MaskView) or isinstance(b, MaskView):
+            return self.array.cost(op, a=a, b=b)
+        found = self._alike.get((op, a, b))
+        if found is None:
+            found = self._alike[op, a, b] = self.array.cost(op, a=a, b=b)
+        return found
+
+    @property
+    def uncertainty(self) -> float:
+        """Half-width of the 95 % interval of all cycles so far."""
+        return max(math.sqrt(sum(half * half for half in shared.values())) for shared in self._shared)
+
+
+def add_events(events: dict[str, float], counted: Mapping[str, float], op: MatMul, *, begun: bool, times: int = 1) -> None:
+    """What `times` equal tiles did. Sums that an earlier tile of the reduction has `begun` are read from the scratchpad first."""
+    for name, count in counted.items():
+        events[name] = events.get(name, 0.0) + count * times
+    if begun and SUMS_READ in counted:
+        events[SUMS_READ] += op.M * op.N * op.count * times
+
+
+def viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -> Viewer:
+    """Operand a (side 0) or b (side 1) of a tile: which of the products, its rows, its columns. Dense where no mask is known."""
+    body, letter = op.body, letter_of(step, op, side)
+    assert isinstance(body, MatMul | Convolution)
+    found = mask_of(step, op, side, letter, masks) if letter else None
+    if found is None:
+        return lambda item, rows, columns: DENSE
+    source, key = found
+    told: Callable[[TensorKey, Phase], Operand] | None = getattr(source, "operand", None)
+    if told is not None:  # shares alone: every tile has the same
+        alike = told(key, op.phase)
+        return lambda item, rows, columns: alike
+    if isinstance(body, Convolution):
+        product = lower(body, grad_input).product
+        extent = extent_of(product, side)
+        dilated = body.product == "grad_input" and grad_input == "dilated"
+        turn = (body.product, side) in (("forward", 1), ("grad_weight", 0))
+        whole = MaskView(source, key, body, turn, place=PLACES[body.product][side], dilated=dilated)
+    else:
+        extent = extent_of(body, side)
+        turn = turned(step, op, side, letter, extent)
+        whole = MaskView(source, key, None, turn, height=body.count * (extent[1] if turn else extent[0]))
+    below = extent[1] if turn else extent[0]  # products stand below each other before they are turned
+    seen: dict[tuple[int, Cut, Cut], MaskView] = {}
+
+    def view(item: int, rows: Cut, columns: Cut) -> MaskView:
+        """Tiles with the same rows and columns see one and the same view."""
+        place = (item, rows, columns)
+        known = seen.get(place)
+        if known is None:
+            offset = item * below
+            cut = (rows, _moved(columns, offset)) if turn else (_moved(rows, offset), columns)
+            known = seen[place] = MaskView(source, key, whole.geometry, turn, *cut, whole.place, whole.dilated, whole.height)
+        return known
+
+    return view
+
+
+def guides(array: Array, step: Step, op: Op, masks: Masks) -> tuple[Pooled, ...]:
+    """Closed forms to choose the tiles of an op by, from the shares of its operands that are not zero; none where an array has no
+    use for them (`guided`)."""
+    guided: Callable[[float, float], tuple[Pooled, ...]] | None = getattr(array, "guided", None)
+    return () if guided is None else guided(*(share(step, op, masks, side) for side in (0, 1)))
+
+
+def _moved(cut: Cut, offset: int) -> Cut:
+    return cut[0] + offset, cut[1] + offset

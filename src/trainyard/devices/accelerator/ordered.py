@@ -1,0 +1,322 @@
+"""Products through a scratchpad that keeps as many tiles as fit, and dX with dW of a layer in one of IGO's orders.
+
+`mapping.gradient_order.scratchpad` is the model; here a device's demands become its pairs, and what it counted becomes a cost. A
+fixed tile is in the m, n, k of the forward product, for all three products of a layer. Several cores share scratchpad and DRAM:
+each does a part of a product, along the batch unless a partition says otherwise, or, of many equal products, its share of them.
+
+Where an array looks at zeros, tiles and partition are those that dense operands would get, and are costed with the zeros that lie
+in them; `cost` does so with the best of each order. Of many equal products, a tile takes the mean of what it takes in each.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+from trainyard.devices.accelerator.counting import Traffic, bound_of, count_array, expanded, shares
+from trainyard.devices.accelerator.masked_tiles import SUMS_READ, TileCosts, add_events
+from trainyard.errors import UnknownName
+from trainyard.hardware.folds import AXES, Axis
+from trainyard.ir import Array, DeviceCost, MatMul
+from trainyard.mapping.demand import Move, ProductDemand
+from trainyard.mapping.gradient_order import scratchpad as gradient_order
+from trainyard.mapping.gradient_order.scratchpad import SQUARE_BELOW, Ordered, Pair, Policy, algorithm_1, tile_product
+from trainyard.mapping.gradient_order.search import best
+from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, ORDERS, Gradient, Grid, Order, Partition, Size, grid
+from trainyard.mapping.tiling import Supply
+from trainyard.mapping.walk import Tile
+
+Reuse = Literal["step", "lru", "farthest"]
+Division = Literal["none", "m", "n", "k", "cost"]
+REUSES, DIVISIONS = get_args(Reuse), get_args(Division)
+CHOICES = ("paper", "cost")
+"""Orders that are chosen for each layer: by Algorithm 1, or the fastest."""
+ORDER_NAMES = (*ORDERS, *CHOICES)
+
+
+def require_order(order: str) -> None:
+    if order not in ORDER_NAMES:
+        raise UnknownName("order", str(order), ORDER_NAMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """The fields of a device that decide when its tiles are computed and which of them stay."""
+
+    order: str = "sequential"
+    reuse: Reuse = "step"
+    cores: int = 1
+    partition: Division = "none"
+    parts: int = 2
+    square_below: float = SQUARE_BELOW
+
+    @property
+    def policy(self) -> Policy:
+        return "lru" if self.reuse == "step" else self.reuse
+
+    @property
+    def paired(self) -> bool:
+        """Whether dX and dW of a layer are one Work: not where each stands alone with the tiles of its own steps."""
+        return self.order != "sequential" or self.reuse != "step"
+
+    @property
+    def partitions(self) -> tuple[Partition | None, ...]:
+        """What may be tried for the gradients of a layer."""
+        parts, cores = (self.cores, True) if self.cores > 1 else (self.parts, False)
+        if self.partition == "none":
+            return (Partition(axis="m", parts=parts, cores=True),) if cores else (None,)
+        axes: tuple[Axis, ...] = AXES if self.partition == "cost" else (self.partition,)
+        found = tuple(Partition(axis=axis, parts=parts, cores=cores) for axis in axes)
+        return (None, *found) if self.partition == "cost" and not cores else found
+
+    def orders(self, op: MatMul, partition: Partition | None) -> tuple[Order, ...]:
+        """Algorithm 1 looks at one part of a partitioned product."""
+        if self.order == "cost":
+            return (*FUSED_ORDERS, "sequential")
+        if self.order == "paper":
+            return (algorithm_1(part_of(op, partition), self.square_below),)
+        return (next(order for order in ORDERS if order == self.order),)
+
+
+def part_of(op: MatMul, partition: Partition | None) -> MatMul:
+    """The largest part.
+
+    >>> part_of(MatMul(10, 4, 4), Partition(axis="m", parts=3))
+    MatMul(M=4, N=4, K=4, count=1)
+    """
+    if partition is None:
+        return op
+    sides = dict(zip(AXES, (op.M, op.N, op.K), strict=True))
+    sides[partition.axis] = -(-sides[partition.axis] // min(partition.parts, sides[partition.axis]))
+    return MatMul(sides["m"], sides["n"], sides["k"], op.count)
+
+
+def turned(dw: ProductDemand) -> bool:
+    """Whether dW is computed transposed: dY stands on the left."""
+    return dw.labels[0] == "dY"
+
+
+def pair_of(dx: ProductDemand, dw: ProductDemand) -> Pair:
+    """dX(M,K) = dY W^T and dW as two products of one forward product."""
+    first, second = dx.problem, dw.problem
+    op = first.op
+    # where no letters tell, shapes do
+    turn = turned(dw) if "dY" in dw.labels else (second.op.M, second.op.N) != (op.N, op.K)
+    x_moved, x_held = (second.b_bytes, second.b_held_bytes) if turn else (second.a_bytes, second.a_held_bytes)
+    return Pair(
+        op=MatMul(op.M, op.K, op.N, op.count),
+        moved=(first.a_bytes, first.b_bytes, x_moved, first.out_bytes, second.out_bytes),
+        held=(
+            first.a_bytes if first.a_held_bytes is None else first.a_held_bytes,
+            first.b_bytes if first.b_held_bytes is None else first.b_held_bytes,
+            x_moved if x_held is None else x_held,
+            first.sum_bytes,
+            second.sum_bytes,
+        ),
+        sums=(first.sum_bytes, second.sum_bytes),
+        turned=turn,
+    )
+
+
+Costs = tuple[TileCosts, ...]
+Looker = Callable[[], Costs]
+"""Of each product of a Work, what its tiles cost with their zeros."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orderly:
+    """One array behind a scratchpad, with the sizes that costs depend on."""
+
+    array: Array
+    supply: Supply
+    vector_lanes: int
+    tile: Size | None
+    schedule: Schedule
+
+    def product(self, demand: ProductDemand, looked_at: Looker | None = None) -> DeviceCost:
+        """One product alone."""
+        pair = Pair.single(demand.problem)
+        axis: Axis = "n" if demand.labels[2] == "dW" else "m"  # of dW, the batch is what is summed over
+        partitions = (Partition(axis=axis, parts=self.schedule.cores, cores=True),) if self.schedule.cores > 1 else (None,)
+        return self._cost((demand,), pair, partitions, self._own_tile(demand), looked_at)
+
+    def pair(self, dx: ProductDemand, dw: ProductDemand, looked_at: Looker | None = None) -> DeviceCost:
+        """dX and dW of a layer."""
+        return self._cost((dx, dw), pair_of(dx, dw), self.schedule.partitions, self.tile, looked_at)
+
+    def _own_tile(self, demand: ProductDemand) -> Size | None:
+        """The fixed tile in the m, n, k of `Pair.single`."""
+        if self.tile is None:
+            return None
+        m, n, k = self.tile
+        if demand.labels[2] == "dX":
+            return m, n, k
+        if demand.labels[2] == "dW":
+            return (n, m, k) if turned(demand) else (k, m, n)
+        return m, k, n
+
+    def _cost(
+        self,
+        demands: tuple[ProductDemand, ...],
+        pair: Pair,
+        partitions: Sequence[Partition | None],
+        tile: Size | None,
+        looked_at: Looker | None,
+    ) -> DeviceCost:
+        """Of many equal products, each core does whole ones, with its share of scratchpad and DRAM."""
+        cores, count, each, supply = self.schedule.cores, pair.op.count, pair.op.count, self.supply
+        if 1 < cores <= count:
+            each, partitions = -(-count // cores), (None,)
+            share = supply.resident_bytes / cores, supply.bytes_per_cycle / cores
+            supply = replace(supply, resident_bytes=share[0], bytes_per_cycle=share[1])
+        ours = pair.fewer(each)
+        if looked_at is None:
+            found = min(self._ways(ours, supply, partitions, tile), key=_speed)
+            counted: Sequence[Mapping[str, float]] = [
+                grid_events(self.array, pair, gradient, found) for gradient in _gradients(pair)
+            ]
+            return self._assembled(demands, pair, _dealt(found, count, each), counted)
+        seen = []
+        for way in self._ways(ours, supply, partitions, tile, apart=True):
+            costs = looked_at()
+            found = gradient_order.cost(
+                ours, tile=way.tile, order=way.order, array=self.array, supply=supply, policy=self.schedule.policy,
+                partition=way.partition, compute=_seen(pair, way, costs),
+            )  # fmt: skip
+            seen.append((found, costs))
+        found, costs = min(seen, key=lambda one: _speed(one[0]))
+        cost = self._assembled(demands, pair, _dealt(found, count, each), [one.events for one in costs])
+        return replace(cost, uncertainty=math.hypot(*(one.uncertainty for one in costs)) * each / count)
+
+    def _ways(
+        self, pair: Pair, supply: Supply, partitions: Iterable[Partition | None], tile: Size | None, *, apart: bool = False
+    ) -> list[Ordered]:
+        """The best of all partitions that have the same orders, searched together; `apart`: the best of each order."""
+        grouped: dict[tuple[Order, ...], list[Partition | None]] = {}
+        for partition in partitions:
+            orders = self.schedule.orders(pair.op, partition)[: 1 if pair.alone else None]
+            for group in zip(orders) if apart else (orders,):
+                grouped.setdefault(group, []).append(partition)
+        return [
+            best(pair, self.array, supply, orders=orders, partitions=group, policy=self.schedule.policy, tile=tile)
+            for orders, group in grouped.items()
+        ]
+
+    def _assembled(
+        self, demands: tuple[ProductDemand, ...], pair: Pair, found: Ordered, counted: Sequence[Mapping[str, float]]
+    ) -> DeviceCost:
+        traffic = Traffic()
+        for name, label, moved, held in _operands(demands, pair):
+            size = found.traffic.bytes.get((name, "read"), 0)
+            traffic.add(Move(label, "read", size, expanded(size, moved, held)))
+        for name, demand in zip(("dX", "dW"), demands, strict=False):
+            for move in itertools.chain.from_iterable(demand.drained):
+                traffic.add(move)
+            spilled = found.traffic.bytes.get((name, "spill"), 0)
+            traffic.add(Move(demand.labels[2], "spill", spilled, spilled))
+        operations = sum(demand.vector_operations for demand in demands) + found.additions
+        events: dict[str, float] = {"vector_op": operations, **traffic.events}
+        for demand, one in zip(demands, counted, strict=True):
+            count_array(events, one, demand.element_bytes, demand.number)
+        vector = -(-operations // self.vector_lanes)
+        cycles = max(found.cycles, vector)
+        dram = math.ceil(traffic.total / self.supply.bytes_per_cycle)
+        return DeviceCost(
+            cycles=cycles,
+            compute_cycles=found.compute_cycles,
+            bytes=traffic.bytes,
+            share=shares(_weights(demands, cycles, found, traffic.total)),
+            events=events,
+            bound=bound_of(compute=found.compute_cycles, dram=dram, vector=vector),
+        )
+
+
+def _speed(found: Ordered) -> tuple[int, int]:
+    return found.cycles, found.traffic.total_bytes
+
+
+def _dealt(found: Ordered, count: int, each: int) -> Ordered:
+    """What all `count` products move, where `found` has `each` of them."""
+    return replace(
+        found, traffic=gradient_order.Traffic(bytes={key: size * count // each for key, size in found.traffic.bytes.items()})
+    )
+
+
+def _gradients(pair: Pair) -> tuple[Gradient, ...]:
+    return ("dX",) if pair.alone else ("dX", "dW")
+
+
+def _operands(demands: tuple[ProductDemand, ...], pair: Pair) -> Iterable[tuple[str, str, int, int]]:
+    """Tensor of the model, its label here, its bytes over the pins and on chip."""
+    labels = [demands[0].labels[0], demands[0].labels[1]]
+    if not pair.alone:
+        labels.append(demands[1].labels[1 if pair.turned else 0])
+    return zip(gradient_order.OPERANDS, labels, pair.moved, pair.held, strict=False)
+
+
+def _weights(demands: tuple[ProductDemand, ...], cycles: int, found: Ordered, moved: int) -> list[float]:
+    """Of each op of each chain: its part of the array's time, and of the waiting as its bytes are of all; dY is of both."""
+    waiting = max(0, cycles - found.compute_cycles) / max(1, moved)
+    macs = sum(demand.problem.op.macs for demand in demands)
+    size = found.traffic.bytes
+    weights: list[float] = []
+    for demand, operand, result in zip(demands, ("W", "X"), ("dX", "dW"), strict=False):
+        own = size.get((operand, "read"), 0) + size.get((result, "spill"), 0) + size.get(("dY", "read"), 0) / len(demands)
+        drained = [sum(move.size for move in moves) * waiting for moves in demand.drained]
+        head = found.compute_cycles * demand.problem.op.macs / macs + own * waiting
+        weights += [head + drained[0], *drained[1:]]
+    return weights
+
+
+def _firsts(cut: Grid, gradient: Gradient, partition: Partition | None) -> set[int]:
+    """Tiles along the summed axis that begin a sum: one, or one on each core where that axis is cut between them."""
+    apart = partition is not None and partition.cores and partition.axis == ("n" if gradient == "dX" else "m")
+    return {part.start for part in cut.parts} if apart else {0}
+
+
+def grid_events(array: Array, pair: Pair, gradient: Gradient, found: Ordered) -> dict[str, float]:
+    """What the array does in all tiles of one gradient; the tiles that begin a sum read none."""
+    events: dict[str, float] = {}
+    partition = found.partition
+    cut = grid(pair.op, found.tile, partition)
+    axis: Axis = "n" if gradient == "dX" else "m"
+    firsts = _firsts(cut, gradient, partition)
+    kinds = {
+        name: Counter((size, name == axis and number in firsts) for number, size in enumerate(cut.sizes(name))) for name in AXES
+    }
+    for (m, n, k), times in (
+        (sizes, math.prod(kinds[name][size] for name, size in zip(AXES, sizes, strict=True)))
+        for sizes in itertools.product(*(kinds[name] for name in AXES))
+    ):
+        product = tile_product(pair, gradient, m[0], n[0], k[0])
+        begun = not (n if axis == "n" else m)[1]
+        add_events(events, array.cost(product).events, product, begun=begun, times=times * pair.op.count)
+    return events
+
+
+def _seen(pair: Pair, found: Ordered, costs: Costs) -> gradient_order.Compute:
+    """Cycles of each tile with its zeros; ranges are along the axes of each product as the array computes it."""
+    cut, count = grid(pair.op, found.tile, found.partition), pair.op.count
+    ends = {axis: [*itertools.accumulate(cut.sizes(axis))] for axis in AXES}
+    firsts = {gradient: _firsts(cut, gradient, found.partition) for gradient in _gradients(pair)}
+
+    def span(axis: Axis, number: int) -> tuple[int, int]:
+        return ends[axis][number] - cut.sizes(axis)[number], ends[axis][number]
+
+    def cycles(gradient: Gradient, m: int, n: int, k: int) -> int:
+        rows, columns, deep = span("m", m), span("k", k), span("n", n)
+        if gradient == "dW":
+            rows, columns, deep = span("k", k), span("n", n), span("m", m)
+            if pair.turned:
+                rows, columns = columns, rows
+        looked_at = costs[0 if gradient == "dX" else 1]
+        total = sum(looked_at(Tile(product=one, m=rows, n=columns, k=deep)) for one in range(count))
+        if deep[0] > 0 and (n if gradient == "dX" else m) in firsts[gradient] and SUMS_READ in looked_at.events:
+            looked_at.events[SUMS_READ] -= count * (rows[1] - rows[0]) * (columns[1] - columns[0])  # a sum of this core's own
+        return -(-total // count)
+
+    return cycles

@@ -1,0 +1,289 @@
+"""A DPU: a small multithreaded processor beside a DRAM bank, without multipliers, or with a MAC array fed from the bank.
+
+UPMEM's is the only one that is sold; its rules are in J. Gomez-Luna et al., IEEE Access 10, 2022 (PrIM) and in F. Devaux, Hot Chips
+2019. Tasklets share one pipeline (`hardware.dpu.pipeline`), numbers are software (`hardware.dpu.instructions`), and everything
+passes through WRAM by transfers of at most 2048 bytes (`devices.dpu.costs`). `devices.dpu.detail` holds one step against the
+pipeline simulated instruction by instruction.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass, fields
+from functools import lru_cache
+from typing import Any, Literal, get_args
+
+from trainyard.checks import require_positive, require_quantity
+from trainyard.devices.dpu.costs import LEAST_TRANSFER_BYTES, costs
+from trainyard.devices.dpu.memory import Room, room
+from trainyard.errors import BadInput, UnknownName
+from trainyard.hardware.dpu.instructions import ARITHMETIC, Arithmetic, arithmetic
+from trainyard.hardware.dpu.pipeline import Pipeline
+from trainyard.hardware.tables import energy
+from trainyard.hardware.tables.technology import require_node
+from trainyard.ir import Body, Collective, DeviceCost, Masks, Step, Work, assumed
+from trainyard.mapping.demand import Demand, Policy
+from trainyard.mapping.precision import Precision
+from trainyard.mapping.profile import demand, works
+from trainyard.mapping.works import Fusion, Same
+from trainyard.results.result import Peaks
+from trainyard.units import parse, require_likely
+
+Number = Literal["fp32", "fixed32", "bf16", "fp16"]
+OWNER = "Dpu"
+# fmt: off
+TYPED = {"clock": ("clock_hz", "Hz"), "mram": ("mram_bytes", "B"), "wram": ("wram_bytes", "B")}
+"""Names under which quantities are given with their unit, and the fields that hold them."""
+ELEMENT: Mapping[str, tuple[int, str]] = {"fp32": (4, "fp32"), "fixed32": (4, "int32"), "bf16": (2, "bf16"), "fp16": (2, "fp16")}
+"""Bytes of a number in WRAM, and the row of the energy table."""
+HALVES = ("input", "activation", "gradient")  # what a 16-bit format holds; weights, their gradients and state stay fp32
+INSTRUCTION = energy.Component(
+    event="instruction", component="instruction", joules=70e-12, nm=45,
+    source="assumed: as quoted from Horowitz, ISSCC 2014: 70 pJ for an instruction of a simple core; the slides were not at hand")
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dpu:
+    """One DPU. Quantities may also be given with their unit: `clock="350 MHz"`, `mram="64 MiB"`, `wram="64 KiB"`.
+
+    `number` is what it computes in: fp32 or 32-bit fixed point in software, or, with `mac_lanes` MACs a cycle beside the pipeline,
+    also bf16 and fp16. Lanes have a sequencer of their own; tasklets start them row by row.
+
+    >>> dpu = Dpu(clock="350 MHz", mram="64 MiB", number="fixed32")
+    >>> round(dpu.peaks.macs_per_s / 1e6, 1), round(dpu.peaks.dram_bytes_per_s / 1e6)
+    (9.7, 651)
+    """
+
+    # fmt: off
+    name: str                     = "dpu"
+    clock_hz: float               = 350e6
+    tasklets: int                 = assumed(16, "tasklets that a program starts; 11 fill the pipeline", 11, 24, choice=True)
+    most_tasklets: int            = 24
+    interval: int                 = 11
+    wram_bytes: int               = 64 * 1024
+    iram_bytes: int               = 24 * 1024
+    mram_bytes: int               = 64 * 2**20
+    dma_read_cycles: float        = 77
+    dma_write_cycles: float       = 61
+    dma_cycles_per_byte: float    = 0.5
+    longest_transfer_bytes: int   = 2048
+    number: Literal["fp32", "fixed32", "bf16", "fp16"] = "fp32"
+    mac_lanes: int                = 0
+    wram_bytes_per_cycle: float   = 8
+    stack_bytes: int              = assumed(1024, "WRAM that each tasklet's stack takes", 512, 2048)
+    barrier_instructions: int     = assumed(20, "instructions of a tasklet at the barrier that ends an op", 10, 60)
+    fusion: Literal["epilogue", "none"] = assumed("epilogue", "element-wise ops go with the product in front of them", "none")
+    technology_nm: float          = assumed(28, "technology node, for energy; UPMEM's is a DRAM process of the 20 nm class", 45,
+                                            only="energy_j")
+    mram_j_per_byte: float        = 31.4e-12
+    static_w: float               = 0.1
+    clock: InitVar[str | float | None] = None
+    mram: InitVar[str | float | None]  = None
+    wram: InitVar[str | float | None]  = None
+    # fmt: on
+
+    def __post_init__(self, clock: str | float | None, mram: str | float | None, wram: str | float | None) -> None:
+        for plain, given in (("clock", clock), ("mram", mram), ("wram", wram)):
+            self._take(plain, given)
+        require_positive(
+            OWNER, tasklets=self.tasklets, most_tasklets=self.most_tasklets, interval=self.interval, wram_bytes=self.wram_bytes,
+            iram_bytes=self.iram_bytes, mram_bytes=self.mram_bytes, longest_transfer_bytes=self.longest_transfer_bytes,
+        )  # fmt: skip
+        require_quantity(
+            OWNER, clock_hz=self.clock_hz, dma_cycles_per_byte=self.dma_cycles_per_byte,
+            wram_bytes_per_cycle=self.wram_bytes_per_cycle,
+        )  # fmt: skip
+        require_quantity(
+            OWNER, zero=True, dma_read_cycles=self.dma_read_cycles, dma_write_cycles=self.dma_write_cycles,
+            mac_lanes=self.mac_lanes, stack_bytes=self.stack_bytes, barrier_instructions=self.barrier_instructions,
+            mram_j_per_byte=self.mram_j_per_byte, static_w=self.static_w,
+        )  # fmt: skip
+        require_node(self.technology_nm)
+        for field, known in (("number", get_args(Number)), ("fusion", get_args(Fusion))):
+            if getattr(self, field) not in known:
+                raise UnknownName(field, str(getattr(self, field)), known, where=OWNER)
+        if not self.mac_lanes and self.number not in ARITHMETIC:
+            raise BadInput(f"{OWNER}: number={self.number!r} needs a MAC array: give mac_lanes=16, or number='fp32' or 'fixed32'")
+        if self.tasklets > self.most_tasklets:
+            raise BadInput(f"{OWNER}: tasklets={self.tasklets}, the hardware has {self.most_tasklets}")
+        if self.block_bytes(3) < LEAST_TRANSFER_BYTES:
+            raise BadInput(
+                f"{OWNER}: {self.wram_bytes} bytes of WRAM hold no blocks beside {self.tasklets} stacks of {self.stack_bytes}: "
+                "give fewer tasklets or more wram"
+            )
+
+    def _take(self, plain: str, given: str | float | None) -> None:
+        if given is None:
+            return
+        field, unit = TYPED[plain]
+        if getattr(self, field) != next(one.default for one in fields(self) if one.name == field):
+            raise BadInput(f"{OWNER}: give {plain} or {field}, not both")
+        found = parse(given, unit, f"{OWNER}: {plain}")
+        if not isinstance(given, str):
+            require_likely(found, unit, plain, field)
+        if unit == "B" and found != int(found):
+            raise BadInput(f"{OWNER}: {plain}={given!r} is not a whole number of bytes")
+        object.__setattr__(self, field, int(found) if unit == "B" else found)
+
+    @property
+    def dram_capacity_bytes(self) -> int:
+        return self.mram_bytes
+
+    @property
+    def arithmetic(self) -> Arithmetic:
+        """Instructions of its operations in software."""
+        return arithmetic(self.number if self.number in ARITHMETIC else "fp32")
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The rules that `hardware.dpu.pipeline` runs programs by."""
+        return Pipeline(
+            interval=self.interval,
+            read_fixed=round(self.dma_read_cycles),
+            write_fixed=round(self.dma_write_cycles),
+            cycles_per_byte=self.dma_cycles_per_byte,
+            longest_transfer=self.longest_transfer_bytes,
+        )
+
+    @property
+    def occupancy(self) -> float:
+        """Instructions in a cycle.
+
+        >>> [round(Dpu(tasklets=tasklets).occupancy, 2) for tasklets in (1, 8, 11, 24)]
+        [0.09, 0.73, 1.0, 1.0]
+        """
+        return min(self.tasklets, self.interval) / self.interval
+
+    @property
+    def macs_per_s(self) -> float:
+        return self.clock_hz * (self.mac_lanes or self.occupancy / self.arithmetic.mac)
+
+    @property
+    def peaks(self) -> Peaks:
+        longest = self.longest_transfer_bytes
+        return Peaks(
+            macs_per_s=self.macs_per_s,
+            dram_bytes_per_s=longest / self.transfers(longest, math.inf, "read")[0] * self.clock_hz,
+            technology=f"{self.technology_nm:g} nm",
+        )
+
+    @property
+    def element_bytes(self) -> int:
+        return ELEMENT[self.number][0]
+
+    @property
+    def precision(self) -> str | Precision | None:
+        """Element types in MRAM: 32 bits, or with a 16-bit format activations and their gradients in that."""
+        if self.element_bytes == 4:
+            return None if self.number == "fp32" else ELEMENT[self.number][1]
+        return Precision(dict.fromkeys(HALVES, self.number))
+
+    @property
+    def shared_bytes(self) -> int:
+        """WRAM beside the tasklets' stacks."""
+        return self.wram_bytes - self.tasklets * self.stack_bytes
+
+    @property
+    def masks_note(self) -> str:
+        return "a DPU computes zeros like any other number: masks change nothing"
+
+    def block_bytes(self, streams: int) -> int:
+        """The longest block of each of so many streams that every tasklet has room for, in one transfer."""
+        room = self.shared_bytes // self.tasklets // max(1, streams)
+        return min(room, self.longest_transfer_bytes) // LEAST_TRANSFER_BYTES * LEAST_TRANSFER_BYTES
+
+    def transfers(self, size: float, run_bytes: float, direction: str) -> tuple[float, float]:
+        """Cycles of the DMA engine for so many bytes in runs, and the number of transfers: a long run is cut into equal pieces.
+
+        >>> Dpu().transfers(4096, 4096, "read"), Dpu().transfers(64, 8, "write")
+        ((2202.0, 2.0), (520.0, 8.0))
+        """
+        if not size:
+            return 0.0, 0.0
+        run = min(size, max(LEAST_TRANSFER_BYTES, run_bytes))
+        pieces = math.ceil(run / self.longest_transfer_bytes) * size / run
+        fixed = self.dma_read_cycles if direction == "read" else self.dma_write_cycles
+        return pieces * fixed + size * self.dma_cycles_per_byte, pieces
+
+    def works(self, step: Step) -> Sequence[Work]:
+        return works(step, self.policy)
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(precision=self.precision, fusion=self.fusion)
+
+    def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
+        found = _schedule(self, Same(step)).get(work.ops)
+        return found if found is not None else costs(self, [_asked(self.policy, step, work)])[0]
+
+    @property
+    def joules(self) -> Mapping[str, float]:
+        """Of each event; `second` is what it draws at rest."""
+        nm = self.technology_nm
+        # fmt: off
+        return {
+            "instruction":     INSTRUCTION.at(nm, "fp32"),
+            "mac":             energy.mac_joules(ELEMENT[self.number][1], nm),
+            "mram_read_byte":  self.mram_j_per_byte,
+            "mram_write_byte": self.mram_j_per_byte,
+            "wram_byte":       energy.sram_joules_per_byte(self.wram_bytes, nm),
+            "second":          self.static_w,
+        }
+        # fmt: on
+
+    @property
+    def full_load_w(self) -> float:
+        """Transfers without a gap beside all lanes, or beside an instruction in every cycle, every third one an access to WRAM."""
+        each, bandwidth = self.joules, self.peaks.dram_bytes_per_s
+        issued = self.clock_hz * each["instruction"] * (self.occupancy if not self.mac_lanes else 0.0)
+        port = self.clock_hz * (self.wram_bytes_per_cycle if self.mac_lanes else 4 / 3)
+        moved = (port + bandwidth) * each["wram_byte"] + bandwidth * each["mram_read_byte"]
+        return issued + self.mac_lanes * self.clock_hz * each["mac"] + moved + self.static_w
+
+    def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
+        """Joules by component."""
+        each = self.joules
+        found = {event: events.get(event, 0.0) * joules for event, joules in each.items()}
+        return {
+            "instruction": found["instruction"],
+            "mac": found["mac"],
+            "dram": found["mram_read_byte"] + found["mram_write_byte"],
+            "scratchpad": found["wram_byte"],
+            "static": found["second"],
+        }
+
+    def room(self, step: Step, data_bytes: int = 0) -> Room:
+        """What a step takes of MRAM, beside a data set of so many bytes."""
+        return room(step, self.precision, data_bytes)
+
+    def fits(self, step: Step, data_bytes: int = 0) -> bool:
+        return self.room(step, data_bytes).bytes <= self.mram_bytes
+
+    def require_room(self, step: Step, data_bytes: int = 0) -> None:
+        """Refuses a step that does not fit, with the way out."""
+        self.room(step, data_bytes).require(self.mram_bytes, self.name)
+
+
+def _asked(policy: Policy, step: Step, work: Work) -> tuple[Demand, tuple[Body, ...]]:
+    return demand(step, work, policy), tuple(step.ops[index].body for index in work.ops)
+
+
+@lru_cache(maxsize=64)
+def _schedule(dpu: Dpu, same: Same) -> Mapping[tuple[int, ...], DeviceCost]:
+    """All Works of a step, each distinct one costed once. An exchange is left out: asked for, it is refused by itself."""
+    policy = dpu.policy
+    number: dict[Any, int] = {}
+    asked: list[tuple[Demand, tuple[Body, ...]]] = []
+    of_work: dict[tuple[int, ...], int] = {}
+    for work in dpu.works(same.step):
+        if any(isinstance(same.step.ops[index].body, Collective) for index in work.ops):
+            continue
+        found = _asked(policy, same.step, work)
+        if found not in number:
+            number[found] = len(asked)
+            asked.append(found)
+        of_work[work.ops] = number[found]
+    costed = costs(dpu, asked)
+    return {ops: costed[which] for ops, which in of_work.items()}

@@ -1,0 +1,263 @@
+"""A GPU as a roofline with what a roofline leaves out: tiles and waves, the L2, kernel ramps, a host that issues op by op.
+
+Every efficiency is one named number for the whole device, calibrated on copies, products and launches; none belongs to a model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from trainyard.checks import require_positive, require_quantity
+from trainyard.devices.gpu.calls import Call, calls_of, is_exchange
+from trainyard.devices.gpu.costs import kernel_of
+from trainyard.devices.gpu.host import waits
+from trainyard.devices.gpu.products import Limits
+from trainyard.devices.gpu.structured import Sparse, sparse_products
+from trainyard.devices.gpu.traffic import Cache, Kernel
+from trainyard.errors import BadInput, NotModelled
+from trainyard.ir import DTYPE_BYTES, DeviceCost, Masks, Step, TensorSpec, Work, assumed
+from trainyard.mapping.works import Same
+from trainyard.results.result import Peaks
+
+Kind = Literal["fp64", "fp32", "tf32", "half", "fp8"]
+SHARES = (
+    "tensor_fraction", "vector_fraction", "attention_fraction", "copy_fraction", "l2_fraction", "l2_share", "block_share",
+)  # fmt: skip
+FLOATING = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2"})
+# fmt: off
+TILES = ((256, 128, 32), (128, 128, 32), (128, 64, 32), (64, 64, 32), (64, 32, 32), (32, 32, 32))
+# fmt: on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One board. MACs are per multiprocessor and cycle: `fp32_macs` of the vector lanes, the others of the tensor cores.
+
+    A tensor core that the board does not have is 0: TF32 products then run on the vector lanes, as torch does it.
+    """
+
+    name: str
+    sms: int
+    clock_hz: float
+    fp32_macs: int
+    tf32_macs: int
+    half_macs: int
+    fp64_macs: int
+    bf16: bool
+    l2_bytes: int
+    l2_bytes_per_s: float
+    on_chip_bytes: int
+    dram_bytes_per_s: float
+    dram_capacity_bytes: int
+    idle_w: float
+    mac_j: float
+    dram_byte_j: float
+    technology: str = ""
+    tiles: tuple[tuple[int, int, int], ...] = TILES
+    fp8_macs: int = 0
+    structured: bool = False
+    """Tensor cores that take weights of 2:4 structure at twice their rate."""
+
+    tensor_fraction: float = assumed(0.75, "share of the tensor cores' peak that a large product sustains", 0.6, 0.9)
+    vector_fraction: float = assumed(0.75, "share of the vector lanes' peak that a large product sustains", 0.65, 0.9)
+    attention_fraction: float = assumed(0.6, "share of a plain product's rate that the products of a fused attention reach", 0.8)
+    copy_fraction: float = assumed(0.89, "share of the DRAM bandwidth that a large copy reaches", 0.8, 0.95)
+    l2_fraction: float = assumed(0.65, "share of the L2 bandwidth that a copy inside it reaches", 0.9)
+    l2_share: float = assumed(0.5, "share of the L2 in which a tensor survives until its next reader", 0.25, 0.8)
+    block_share: float = assumed(0.7, "share of a multiprocessor's lanes that one block alone keeps busy", 0.5, 1.0)
+    loads_per_cycle: float = assumed(2.8, "loads of a multiprocessor in a cycle, where bulk copies cannot feed a product", 4.0)
+    heavy_instructions: float = assumed(60.0, "instructions for an element that is summed, exponentiated, drawn or turned", 45.0)
+    strided_instructions: float = assumed(110.0, "instructions to copy one element from a place of its own", 80.0)
+    window_instructions: float = assumed(300.0, "instructions of a thread that walks a window, less its taps", 370.0)
+    score_instructions: float = assumed(15.0, "instructions for a score of a fused attention; three times that with dropout", 25.0)
+    ramp_s: float = assumed(1.2e-6, "time a kernel takes beyond its work: start, first loads, last stores", 2e-6)
+    gap_s: float = assumed(0.6e-6, "pause of the device between two queued kernels", 0.3e-6, 1e-6)
+    fill_s: float = assumed(1.5e-6, "time a block takes beyond its work: its first loads and last stores", 1.0e-6, 2.0e-6)
+    call_s: float = assumed(39e-6, "host time of one forward call: Python of its module, views, dispatcher, graph", 25e-6, 55e-6)
+    node_s: float = assumed(34e-6, "host time of one call outside modules: autograd's nodes, the loss", 20e-6, 45e-6)
+    launch_s: float = assumed(9.4e-6, "host time to launch one kernel", 5e-6)
+    list_s: float = assumed(2.6e-6, "host time for one entry of a foreach optimizer's list, in each of its kernels", 1.5e-6)
+    step_s: float = assumed(0.25e-3, "host time of a step outside its calls: clearing gradients, starting autograd", 0.0)
+    queue: int = assumed(1024, "kernels that the host may run ahead of the device", 512)
+    graphs: bool = assumed(False, "the step is replayed as a CUDA graph: the host issues nothing", True, choice=True)
+    fusion: Literal["none", "epilogue"] = assumed(
+        "none",
+        "element-wise ops ride on the product before them (a compiler), or are kernels of their own (eager)",
+        "epilogue",
+        choice=True,
+    )
+    matmul_fp32: Literal["simt", "tf32"] = assumed(
+        "simt", "how fp32 matrix products run; torch's default is simt", "tf32", choice=True
+    )
+    convolution_fp32: Literal["simt", "tf32"] = assumed(
+        "tf32", "how fp32 convolutions run; torch's default is tf32", "simt", choice=True
+    )
+    layout: Literal["transformed", "native"] = assumed(
+        "transformed", "NCHW maps are turned to NHWC for tensor cores and back, or kept in NHWC throughout", "native", choice=True
+    )
+    optimizer: Literal["foreach", "single", "fused"] = assumed(
+        "foreach", "torch's optimizer: kernels over many parameters (its default), over one, or one kernel for the whole update",
+        "single", "fused", choice=True,
+    )  # fmt: skip
+    precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8"] | None = None
+
+    def __post_init__(self) -> None:
+        require_positive(
+            "Gpu", sms=self.sms, fp32_macs=self.fp32_macs, l2_bytes=self.l2_bytes,
+            on_chip_bytes=self.on_chip_bytes, dram_capacity_bytes=self.dram_capacity_bytes, queue=self.queue,
+        )  # fmt: skip
+        require_quantity(
+            "Gpu", clock_hz=self.clock_hz, l2_bytes_per_s=self.l2_bytes_per_s, dram_bytes_per_s=self.dram_bytes_per_s,
+            tensor_fraction=self.tensor_fraction, vector_fraction=self.vector_fraction, copy_fraction=self.copy_fraction,
+            attention_fraction=self.attention_fraction, l2_fraction=self.l2_fraction,
+            l2_share=self.l2_share, block_share=self.block_share, loads_per_cycle=self.loads_per_cycle,
+        )  # fmt: skip
+        require_quantity(
+            "Gpu", zero=True, heavy_instructions=self.heavy_instructions, strided_instructions=self.strided_instructions,
+            window_instructions=self.window_instructions, score_instructions=self.score_instructions, ramp_s=self.ramp_s,
+            gap_s=self.gap_s, fill_s=self.fill_s, call_s=self.call_s, node_s=self.node_s, launch_s=self.launch_s,
+            list_s=self.list_s, step_s=self.step_s, idle_w=self.idle_w, mac_j=self.mac_j, dram_byte_j=self.dram_byte_j,
+        )  # fmt: skip
+        for share in SHARES:
+            if getattr(self, share) > 1.0:
+                raise BadInput(f"Gpu: {share} is a share and cannot exceed 1, got {getattr(self, share)!r}")
+        if not self.tiles or any(len(tile) != 3 or min(tile) < 1 for tile in self.tiles):
+            raise BadInput(f"Gpu: tiles must be a menu of (m, n, k) of positive whole numbers, got {self.tiles!r}")
+
+    @property
+    def peaks(self) -> Peaks:
+        kinds = {self.kind(dtype, convolution) for dtype in [self.precision or "fp32"] for convolution in (False, True)}
+        rate = max(self._macs(kind) for kind in kinds)
+        return Peaks(macs_per_s=self.sms * rate * self.clock_hz, dram_bytes_per_s=self.dram_bytes_per_s, technology=self.technology)
+
+    @property
+    def masks_note(self) -> str:
+        """What a run with masks must say."""
+        if self.structured:
+            return "a GPU computes zeros like any other number: masks change nothing but for 2:4 weights of matrix products"
+        return "a GPU computes zeros like any other number: masks change nothing"
+
+    def works(self, step: Step) -> Sequence[Work]:
+        """One Work for each torch call; epilogues ride on their product where a compiler is asked for."""
+        calls = calls_of(step, self.fusion)
+        return [Work(ops=call.ops, grouping="single" if len(call.ops) == 1 else "chain") for call in calls]
+
+    def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
+        """A Work of `works(step)` in its place in the step: the L2 as the ops before left it, the host as far as it has come.
+
+        Any other Work (an op that is done again by itself) as if it came alone: nothing in the L2, the host ahead. An exchange
+        between devices is its system's, which has links.
+        """
+        schedule = _schedule(self, Same(step), sparse_products(self, step, masks))
+        found = schedule.get(work.ops)
+        return found if found is not None else _alone(self, step, work)
+
+    def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
+        """Joules: MACs and DRAM bytes by their rows, the board's idle power over the time."""
+        return {
+            "mac": events.get("mac", 0.0) * self.mac_j,
+            "dram": (events.get("dram_read", 0.0) + events.get("dram_write", 0.0)) * self.dram_byte_j,
+            "static": events.get("second", 0.0) * self.idle_w,
+        }
+
+    def dtype(self, spec: TensorSpec) -> str:
+        """The element type of a tensor on this device: `precision` replaces every floating type."""
+        if self.precision is None or spec.dtype not in FLOATING:
+            return spec.dtype
+        return "fp32" if self.precision == "tf32" else self.precision
+
+    def bytes_of(self, spec: TensorSpec) -> int:
+        return spec.elements * DTYPE_BYTES[self.dtype(spec)]
+
+    def kind(self, dtype: str, convolution: bool) -> Kind:
+        if dtype in ("fp32", "tf32"):
+            way = "tf32" if "tf32" in (dtype, self.precision) else self.convolution_fp32 if convolution else self.matmul_fp32
+            way = "simt" if self.precision == "fp32" else way
+            return "tf32" if way == "tf32" and self.tf32_macs else "fp32"
+        if dtype == "bf16" and not self.bf16:
+            raise NotModelled(f"{self.name} has no bf16 tensor cores: write precision='fp16' or 'fp32'")
+        if dtype in ("bf16", "fp16"):
+            return "half"
+        if dtype.startswith("fp8"):
+            if not self.fp8_macs:
+                raise NotModelled(f"{self.name} has no fp8 tensor cores: write precision='bf16', 'fp16' or 'fp32'")
+            return "fp8"
+        if dtype == "fp64":
+            return "fp64"
+        raise NotModelled(f"products of {dtype} are not modelled on a GPU: write precision='bf16', 'fp16' or 'fp32'")
+
+    def _macs(self, kind: Kind) -> int:
+        rates = {"fp64": self.fp64_macs, "fp32": self.fp32_macs, "tf32": self.tf32_macs, "half": self.half_macs}
+        return {**rates, "fp8": self.fp8_macs}[kind]
+
+    def instructions_s(self, count: float) -> float:
+        """Seconds for so many instructions, one lane each, spread over the device."""
+        return count / (self.sms * self.fp32_macs * self.clock_hz)
+
+    def limits(self, kind: Kind) -> Limits:
+        fraction = self.vector_fraction if kind == "fp32" else self.tensor_fraction
+        return Limits(
+            sms=self.sms,
+            macs_per_sm=self._macs(kind) * self.clock_hz * fraction,
+            loads_per_sm=self.loads_per_cycle * self.clock_hz,
+            l2_per_sm=64 * self.clock_hz,  # 64 B a cycle between a multiprocessor and the L2, as in every generation from V100 on
+            l2=self.l2_bytes_per_s,
+            dram=self.dram_bytes_per_s * self.copy_fraction,
+            l2_room=self.l2_share * self.l2_bytes,
+            tiles=self.tiles,
+            fill_s=self.fill_s,
+            ramp_s=self.ramp_s,
+        )
+
+
+@lru_cache(maxsize=16)
+def _schedule(gpu: Gpu, same: Same, sparse: Sparse | None = None) -> Mapping[tuple[int, ...], DeviceCost]:
+    """The whole step in order: what is in the L2 when each call starts, and how far ahead the host is, in the steady state.
+
+    Exchanges go on beside it. A device that waits for one lets the host get further ahead than this says.
+    """
+    step = same.step
+    calls = [call for call in calls_of(step, gpu.fusion) if not is_exchange(step.ops[call.ops[0]])]
+    cache = Cache(gpu.l2_share * gpu.l2_bytes)
+    kernels = [
+        kernel_of(gpu, step, call, cache) if sparse is None or not sparse.takes(call.ops) else sparse.kernel(gpu, call, cache)
+        for call in calls
+    ]
+    phases = [step.ops[call.ops[0]].phase for call in calls]
+    timed = zip(calls, kernels, waits(gpu, kernels, phases), strict=True)
+    return {call.ops: _device_cost(gpu, step, call.ops, kernel, wait) for call, kernel, wait in timed}
+
+
+def _alone(gpu: Gpu, step: Step, work: Work) -> DeviceCost:
+    call = Call(work.ops, "op" if len(work.ops) == 1 else "fused")
+    return _device_cost(gpu, step, work.ops, kernel_of(gpu, step, call, Cache(0.0)), 0.0)
+
+
+def _device_cost(gpu: Gpu, step: Step, ops: tuple[int, ...], kernel: Kernel, wait: float) -> DeviceCost:
+    seconds = kernel.seconds + wait
+    cycles = max(1, math.ceil(seconds * gpu.clock_hz))
+    events = {
+        "mac": float(kernel.macs),
+        "dram_read": float(sum(count for (_, way), count in kernel.bytes.items() if way == "read")),
+        "dram_write": float(sum(count for (_, way), count in kernel.bytes.items() if way == "write")),
+        "second": cycles / gpu.clock_hz,
+    }
+    return DeviceCost(
+        cycles=cycles,
+        compute_cycles=min(cycles, math.ceil(kernel.compute_s * gpu.clock_hz)),
+        bytes=kernel.bytes,
+        share=_shares(step, ops),
+        events=events,
+        bound="host" if wait > 0.5 * kernel.seconds else kernel.bound,
+    )
+
+
+def _shares(step: Step, ops: tuple[int, ...]) -> tuple[float, ...]:
+    """By MACs where a Work has any, else evenly; sums to 1."""
+    weights = [float(step.ops[index].macs) for index in ops]
+    total = sum(weights)
+    return tuple(weight / total for weight in weights) if total else (1.0 / len(ops),) * len(ops)

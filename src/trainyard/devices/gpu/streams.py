@@ -1,0 +1,204 @@
+"""Calls without a product: element-wise, reductions, normalisations, pooling, gathers, copies, updates, dropout.
+
+Most are a stream at the DRAM's pace. Where a kernel is slower, the reason is one of four: it executes many instructions for each
+element (`heavy_instructions`), walks a window (`window_instructions`), reads with a stride (`strided_instructions`), or gives a
+whole channel to one block (`block_share`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from trainyard.devices.gpu.calls import function
+from trainyard.devices.gpu.kernels import (
+    COLUMN_ROWS,
+    ELEMENTS_PER_LAUNCH,
+    GAIN_ROWS,
+    LONG_ROW,
+    NORM_ROWS_PER_SM,
+    SORT,
+    SORT_TRIPS,
+    SORTED_ABOVE,
+    STREAMS,
+    TAP,
+    TENSORS_PER_LAUNCH,
+    WINDOWS,
+    Kernels,
+    update_kernels,
+)
+from trainyard.devices.gpu.traffic import Kernel, Traffic, element_type, finish
+from trainyard.errors import NotModelled
+from trainyard.ir import Collective, Copy, ElementWise, Gather, Op, Reduction, Role, Step, TensorSpec, Update
+
+if TYPE_CHECKING:
+    from trainyard.devices.gpu.device import Gpu
+
+
+def stream(gpu: Gpu, step: Step, op: Op, traffic: Traffic) -> Kernel:
+    """One op that is no product."""
+    body = op.body
+    if isinstance(body, Collective):
+        if body.ranks == 1:
+            return Kernel(gpu.ramp_s, 0.0, 1.0, "launch", {})
+        raise NotModelled(f"op {op.name!r} does {body.kind} between {body.ranks} ranks: one GPU has no links; run it on a node")
+    if isinstance(body, Update):
+        return _update(gpu, body, step, op, traffic)
+    if isinstance(body, Gather):
+        return _scatter(gpu, body, traffic) if body.scatter else _gather(gpu, body, step, op, traffic)
+    if isinstance(body, Reduction):
+        return _reduction(gpu, body, step, op, traffic)
+    if isinstance(body, ElementWise):
+        kernels = STREAMS.get(body.function, Kernels(heavy=float(_broadcasts(step, op, body))))
+        return _plain(gpu, kernels, body.elements, traffic, body.elements * body.operations)
+    if isinstance(body, Copy):
+        return _copy(gpu, body, step, op, traffic)
+    raise TypeError(f"{type(body).__name__} is not a streaming op")
+
+
+def _broadcasts(step: Step, op: Op, body: ElementWise) -> bool:
+    """An operand that is repeated over the others: the kernel works out where each element lies, and takes them one by one."""
+    sizes = (step.tensors[step.base(tensor)].elements for tensor in op.inputs)
+    return any(1 < size < body.elements for size in sizes)
+
+
+def _plain(gpu: Gpu, kernels: Kernels, elements: int, traffic: Traffic, operations: float = 0.0, serial_s: float = 0.0) -> Kernel:
+    traffic.reads(kernels.reads)
+    traffic.writes(kernels.writes)
+    instructions = max(kernels.heavy * elements * gpu.heavy_instructions, operations)
+    return finish(gpu, traffic, compute_s=gpu.instructions_s(instructions), launches=kernels.launches, serial_s=serial_s)
+
+
+def _copy(gpu: Gpu, body: Copy, step: Step, op: Op, traffic: Traffic) -> Kernel:
+    """A clone of a view reads with a stride, element by element; fills, concatenations and casts go by whole vectors."""
+    strided = body.function == "clone" and op.inputs and step.tensors[op.inputs[0]].view_of is not None
+    return _plain(
+        gpu,
+        STREAMS.get(body.function, Kernels()),
+        body.elements,
+        traffic,
+        body.elements * gpu.strided_instructions if strided else 0.0,
+    )
+
+
+def _reduction(gpu: Gpu, body: Reduction, step: Step, op: Op, traffic: Traffic) -> Kernel:
+    shape = step.tensors[op.inputs[0]].shape if op.inputs else ()
+    if body.function in WINDOWS:
+        return _window(gpu, WINDOWS[body.function], step, op, traffic)
+    if body.function in ("batch_norm", "batch_norm_backward"):
+        return _batch_norm(gpu, step, op, traffic)
+    if body.function in ("layer_norm", "layer_norm_backward"):
+        return row_norm(gpu, traffic, math.prod(shape[:-1]), shape[-1], backward=body.function == "layer_norm_backward")
+    kernels = STREAMS.get(body.function, Kernels())
+    if "softmax" in body.function and shape and shape[-1] > LONG_ROW:  # the row does not stay in registers: it is read again
+        kernels = kernels._replace(reads=kernels.reads * (1.5 if "backward" in body.function else 2.0))
+    if body.function == "sum" and body.results > 1:
+        return _column_sum(gpu, body, shape, traffic)
+    return _plain(gpu, kernels, body.elements, traffic)
+
+
+def _column_sum(gpu: Gpu, body: Reduction, shape: Sequence[int], traffic: Traffic) -> Kernel:
+    """The gradient of a bias. Of rows: threads walk down the columns. Of maps: no vector loads, every element for itself."""
+    if len(shape) > 2 and shape[-1] * shape[1] != body.results and body.results == shape[1]:
+        return _plain(gpu, Kernels(heavy=1.0), body.elements, traffic)._replace(calls=0.0)  # part of convolution_backward
+    rows = body.elements // body.results
+    return _plain(gpu, Kernels(2.0), 0, traffic, serial_s=(2 + rows / COLUMN_ROWS) * gpu.fill_s)
+
+
+def _window(gpu: Gpu, launches: int, step: Step, op: Op, traffic: Traffic) -> Kernel:
+    """Pooling, one thread for each element of the result; its indices cost more than its taps."""
+    body = op.body
+    assert isinstance(body, Reduction)
+    results = step.tensors[op.outputs[0]].elements
+    taps = max(1.0, body.elements / results)
+    traffic.reads()
+    traffic.writes(float(launches))
+    instructions = results * (gpu.window_instructions + TAP * taps * gpu.heavy_instructions)
+    return finish(gpu, traffic, compute_s=gpu.instructions_s(instructions), launches=float(launches))
+
+
+def _batch_norm(gpu: Gpu, step: Step, op: Op, traffic: Traffic) -> Kernel:
+    """One block for each channel walks it in passes: cuDNN's kernels, or torch's own for 16-bit maps.
+
+    cuDNN passes once over a channel that fits in half a multiprocessor's memory. torch's statistics are Welford's (counted as two
+    sums), and its normalisation is a second, element-wise kernel.
+    """
+    backward = function(op) == "batch_norm_backward"
+    _, width = element_type(gpu, step, op)
+    shape = step.tensors[op.inputs[0]].shape
+    elements, channels = math.prod(shape), max(1, shape[1] if len(shape) > 1 else 1)
+    tensors = 2 if backward else 1  # the map, and its gradient
+    own = width < 4
+    once = not own and 2 * tensors * 4 * elements // channels <= gpu.on_chip_bytes
+    walks = tensors * (1 if once else 2)
+    traffic.reads(2.0 if not once else 1.0)
+    traffic.writes()
+    seconds = _by_blocks(gpu, channels, walks * elements / channels)
+    if own and not backward:
+        seconds += gpu.instructions_s(elements * gpu.heavy_instructions)
+    return finish(gpu, traffic, compute_s=seconds, launches=3.0 if own and not backward else 1.0)
+
+
+def _by_blocks(gpu: Gpu, blocks: int, elements: float) -> float:
+    """`blocks` blocks that each walk `elements`: alone on its multiprocessor, a block leaves part of the lanes idle."""
+    alone = gpu.sms * gpu.instructions_s(elements * gpu.heavy_instructions)
+    waves = math.ceil(blocks / gpu.sms)
+    return max(waves * alone, alone / gpu.block_share) + waves * gpu.fill_s
+
+
+def row_norm(gpu: Gpu, traffic: Traffic, rows: int, width: int, *, backward: bool) -> Kernel:
+    """Layer and RMS norm: one block a row; the gradients of gain and bias are a second kernel that walks down the columns."""
+    compute_s = gpu.instructions_s(rows * width * gpu.heavy_instructions)
+    traffic.reads(2.0 if backward else 1.0)
+    traffic.writes()
+    serial_s = rows / (NORM_ROWS_PER_SM * gpu.sms) * gpu.fill_s if not backward else rows / GAIN_ROWS * gpu.fill_s
+    return finish(gpu, traffic, compute_s=compute_s, launches=2.0 if backward else 1.0, serial_s=serial_s)
+
+
+def dropout(gpu: Gpu, step: Step, ops: Sequence[Op], traffic: Traffic) -> Kernel:
+    """One kernel: random numbers, a scaled copy, and a mask of one byte an element for the backward pass."""
+    _, width = element_type(gpu, step, ops[-1])
+    elements = step.tensors[ops[-1].outputs[0]].elements
+    traffic.cache.masks.update(step.base(tensor) for op in ops[:-1] for tensor in op.outputs)
+    traffic.written.clear()
+    traffic.reads()
+    traffic.moves(0.0, elements * (width + 1))
+    return finish(gpu, traffic, compute_s=gpu.instructions_s(elements * gpu.heavy_instructions), launches=1.0)
+
+
+def _gather(gpu: Gpu, body: Gather, step: Step, op: Op, traffic: Traffic) -> Kernel:
+    """Only the rows that are asked for are read, whatever the size of the table."""
+    _, width = element_type(gpu, step, op)
+    rows = body.rows * body.width * width
+    traffic.read = {base: min(size, rows) for base, size in traffic.read.items()}
+    return _plain(gpu, Kernels(), 0, traffic)
+
+
+def _scatter(gpu: Gpu, body: Gather, traffic: Traffic) -> Kernel:
+    """embedding_dense_backward: few indices are compared one with another, many are sorted first."""
+    if body.rows <= SORTED_ABOVE:
+        return _plain(gpu, Kernels(2.0, 1.0, 2.0), 0, traffic, serial_s=body.rows / GAIN_ROWS * gpu.fill_s)
+    return _plain(gpu, SORT, 0, traffic, serial_s=SORT_TRIPS * gpu.fill_s)
+
+
+def _update(gpu: Gpu, body: Update, step: Step, op: Op, traffic: Traffic) -> Kernel:
+    states = len({step.base(t) for t in op.inputs if _is_state(step.tensors[t], body)})
+    unfused = None if gpu.optimizer == "fused" else update_kernels(body, states)
+    kernels = 1 if unfused is None else unfused.kernels
+    times = 1.0
+    if unfused is not None:
+        once = sum(traffic.read.values()) + sum(traffic.written.values())
+        width = max(1, max(traffic.written.values(), default=body.elements) // body.elements)
+        times = unfused.moved * body.elements * width / max(1, once)
+    traffic.all_through_dram(times)
+    launches = float(kernels)
+    if gpu.optimizer != "single":
+        launches = kernels * max(1.0 / TENSORS_PER_LAUNCH, body.elements / ELEMENTS_PER_LAUNCH)
+    compute_s = gpu.instructions_s(body.elements * kernels * gpu.heavy_instructions)  # each kernel of a list finds its tensor first
+    return finish(gpu, traffic, compute_s=compute_s, launches=launches, calls=0.0, listed=float(kernels))
+
+
+def _is_state(spec: TensorSpec, body: Update) -> bool:
+    """A moment, not a step counter."""
+    return spec.role is Role.STATE and spec.elements == body.elements

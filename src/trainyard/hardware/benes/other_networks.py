@@ -1,0 +1,346 @@
+"""Distribution networks beside SIGMA's Benes, one interface: crossbar, tree, bus, butterfly and mesh.
+
+SIGMA (HPCA 2020), Sec. IV-A1 names them: a crossbar never blocks but grows with N^2; buses, trees, butterflies and meshes have few
+wires and block, which shows as distribution delay. The paper gives no rule for the delay; each class states its own. All copy an
+element for free where it branches. `cycles` is the delay of a vector, 0 where nothing is wanted; `blocks` says whether elements of
+a vector have to wait for each other; `deliver` moves values by what `route` set up.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.checks import require_positive
+from trainyard.errors import BadInput
+from trainyard.hardware.benes.network import Flags, Floats, Settings, Whole, checked_sources, checked_values, require_ports
+
+
+class Distribution(Protocol):
+    """From N input ports to N multipliers: sources[vectors, N] names the input port of every output, -1 an idle output."""
+
+    @property
+    def ports(self) -> int: ...
+    @property
+    def switches(self) -> int: ...
+    @property
+    def wires(self) -> int: ...
+    def route(self, sources: npt.ArrayLike) -> Any: ...
+    def deliver(self, settings: Any, values: npt.ArrayLike) -> Floats: ...
+    def cycles(self, sources: npt.ArrayLike) -> Whole: ...
+    def blocks(self, sources: npt.ArrayLike) -> Flags: ...
+
+
+def distinct_sources(sources: Whole) -> Whole:
+    """Input ports that a vector reads; the rest of a multicast is free.
+
+    >>> distinct_sources(np.array([[2, 2, -1, 0], [-1, -1, -1, -1]]))
+    array([2, 0])
+    """
+    ordered = np.sort(sources, axis=1)
+    return np.asarray((ordered[:, :1] >= 0).sum(axis=1) + ((np.diff(ordered, axis=1) > 0) & (ordered[:, 1:] >= 0)).sum(axis=1))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossbar:
+    """N^2 crosspoints, every output on one of them: one cycle, never blocks.
+
+    >>> network = Crossbar(ports=4)
+    >>> network.switches, network.deliver(network.route([[3, 3, 0, -1]]), [[1.0, 2.0, 3.0, 4.0]])
+    (16, array([[4., 4., 1., 0.]], dtype=float32))
+    """
+
+    ports: int
+
+    def __post_init__(self) -> None:
+        require_ports("Crossbar", self.ports)
+
+    @property
+    def switches(self) -> int:
+        """Crosspoints."""
+        return self.ports * self.ports
+
+    @property
+    def wires(self) -> int:
+        """Row and column lines."""
+        return 2 * self.ports
+
+    def route(self, sources: npt.ArrayLike) -> Flags:
+        """Closed crosspoints [vectors, outputs, inputs]."""
+        wanted = checked_sources("Crossbar", self.ports, sources)
+        return np.asarray(wanted[:, :, None] == np.arange(self.ports))
+
+    def deliver(self, settings: Flags, values: npt.ArrayLike) -> Floats:
+        given = checked_values("Crossbar", self.ports, len(settings), values)
+        taken = np.take_along_axis(given, settings.argmax(axis=2), axis=1)
+        return np.where(settings.any(axis=2), taken, np.float32(0))
+
+    def cycles(self, sources: npt.ArrayLike) -> Whole:
+        return np.asarray((checked_sources("Crossbar", self.ports, sources) >= 0).any(axis=1), dtype=np.int64)
+
+    def blocks(self, sources: npt.ArrayLike) -> Flags:
+        return np.zeros(len(checked_sources("Crossbar", self.ports, sources)), dtype=np.bool_)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Schedule:
+    """What enters at the root in which cycle, and which of it an output latches."""
+
+    slots: Whole  # [vectors, cycles, elements of a cycle]: input port, -1 an empty slot
+    cycle: Whole  # [vectors, ports]: cycle in which an output latches, -1: idle
+    lane: Whole  # [vectors, ports]: slot of that cycle
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tree:
+    """One root, `bandwidth` elements per cycle, copied on the way down: ceil(distinct sources / bandwidth) cycles.
+
+    As in MAERI and Eyeriss v2 (refs. 27 and 11 of the paper). A link carries min(bandwidth, leaves below it) elements, so that only
+    the root limits: MAERI's chubby links. Elements leave in the order of their ports. A vector blocks if it needs a second cycle.
+
+    >>> Tree(ports=8, bandwidth=2).cycles([[0, 0, 1, 1, 2, 2, 2, 2], [5, 5, 5, 5, 5, 5, 5, 6]])
+    array([2, 1])
+    """
+
+    ports: int
+    bandwidth: int
+
+    def __post_init__(self) -> None:
+        require_ports(type(self).__name__, self.ports)
+        require_positive(type(self).__name__, bandwidth=self.bandwidth)
+        if self.bandwidth > self.ports:
+            raise BadInput(f"Tree: bandwidth {self.bandwidth} is above its {self.ports} leaves: write at most {self.ports}")
+
+    @property
+    def switches(self) -> int:
+        """Branching nodes."""
+        return self.ports - 1
+
+    @property
+    def wires(self) -> int:
+        below = (self.ports >> depth for depth in range(1, self.ports.bit_length()))
+        return sum(self.ports // leaves * min(self.bandwidth, leaves) for leaves in below)
+
+    def route(self, sources: npt.ArrayLike) -> Schedule:
+        wanted = checked_sources(type(self).__name__, self.ports, sources)
+        read = (wanted[:, :, None] == np.arange(self.ports)).any(axis=1)
+        turn = np.where(read, read.cumsum(axis=1) - 1, -1)
+        slots = np.full(
+            (len(wanted), int(-(-read.sum(axis=1).max(initial=1) // self.bandwidth)), self.bandwidth), -1, dtype=np.int64
+        )
+        vector, port = np.nonzero(read)
+        place = turn[vector, port]
+        slots[vector, place // self.bandwidth, place % self.bandwidth] = port
+        mine = np.take_along_axis(turn, np.maximum(wanted, 0), axis=1)
+        idle = wanted < 0
+        return Schedule(
+            slots=slots, cycle=np.where(idle, -1, mine // self.bandwidth), lane=np.where(idle, -1, mine % self.bandwidth)
+        )
+
+    def deliver(self, settings: Schedule, values: npt.ArrayLike) -> Floats:
+        given = checked_values(type(self).__name__, self.ports, len(settings.slots), values)
+        results, vector = np.zeros_like(given), np.arange(len(given))[:, None]
+        for cycle in range(settings.slots.shape[1]):
+            root = given[vector, settings.slots[:, cycle]]  # what this cycle sends down to every leaf
+            results = np.where(settings.cycle == cycle, root[vector, settings.lane], results)
+        return results
+
+    def cycles(self, sources: npt.ArrayLike) -> Whole:
+        return -(-distinct_sources(checked_sources(type(self).__name__, self.ports, sources)) // self.bandwidth)
+
+    def blocks(self, sources: npt.ArrayLike) -> Flags:
+        return np.asarray(self.cycles(sources) > 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bus(Tree):
+    """One element per cycle, heard by all: as many cycles as distinct sources. Its one shared wire has a tap per port.
+
+    >>> Bus(ports=4).cycles([[3, 1, 1, 0]]), Bus(ports=4).wires
+    (array([3]), 1)
+    """
+
+    bandwidth: int = 1
+
+    def __post_init__(self) -> None:
+        Tree.__post_init__(self)
+        if self.bandwidth != 1:
+            raise BadInput(f"Bus: bandwidth is one element per cycle, got {self.bandwidth}: write Tree(bandwidth={self.bandwidth})")
+
+    @property
+    def switches(self) -> int:
+        return 0
+
+    @property
+    def wires(self) -> int:
+        return 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Butterfly:
+    """log2 N levels of N/2 switches, one path from each input to each output.
+
+    After level l the l + 1 highest bits of the port are the output's. Connections that meet on a wire with different sources go in
+    different passes, one per cycle. Whether a map blocks is exact (paths are unique); the number of passes is greedy, each output
+    in the first pass that has room for it, in the order of the outputs: an upper bound of what is needed.
+
+    >>> Butterfly(ports=4).cycles([[0, 1, 2, 3], [3, 3, 3, 3], [0, 2, 1, 3]])  # 0 and 1 both cross to one wire in the last
+    array([1, 1, 2])
+    """
+
+    ports: int
+
+    def __post_init__(self) -> None:
+        require_ports("Butterfly", self.ports)
+
+    @property
+    def levels(self) -> int:
+        return self.ports.bit_length() - 1
+
+    @property
+    def switches(self) -> int:
+        return self.levels * self.ports // 2
+
+    @property
+    def wires(self) -> int:
+        """Between the levels."""
+        return (self.levels - 1) * self.ports
+
+    def route(self, sources: npt.ArrayLike) -> Settings:
+        """Passes with, for each level and wire, 1 where the wire takes its value from the other wire of its switch."""
+        wanted = checked_sources("Butterfly", self.ports, sources)
+        number = self._passes(wanted)
+        vector, chosen = np.nonzero(np.arange(number.max(initial=0) + 1) <= np.maximum(number.max(axis=1), 0)[:, None])
+        enable = (number[vector] == chosen[:, None]) & (wanted[vector] >= 0)
+        bits = np.zeros((len(vector), self.levels, self.ports), dtype=np.uint8)
+        run, end = np.nonzero(enable)
+        wire = wanted[vector[run], end]
+        for level in range(self.levels):
+            stride = self.ports >> (level + 1)
+            crossed, wire = (wire ^ end) & stride, (wire & ~stride) | (end & stride)
+            bits[run, level, wire] = crossed > 0
+        return Settings(bits=bits, enable=enable, row=vector, vectors=len(wanted))
+
+    def _passes(self, wanted: Whole) -> Whole:
+        from trainyard.kernels.networks.benes import first_fit
+
+        number = np.empty_like(wanted)
+        first_fit(wanted, self.levels, number)
+        return number
+
+    def deliver(self, settings: Settings, values: npt.ArrayLike) -> Floats:
+        given = checked_values("Butterfly", self.ports, settings.vectors, values)
+        moved, wires = given[settings.row], np.arange(self.ports)
+        for level in range(self.levels):
+            other = wires ^ (self.ports >> (level + 1))
+            moved = np.where(settings.bits[:, level] == 1, moved[:, other], moved)
+        results = np.zeros_like(given)
+        run, end = np.nonzero(settings.enable)
+        results[settings.row[run], end] = moved[run, end]
+        return results
+
+    def cycles(self, sources: npt.ArrayLike) -> Whole:
+        return np.asarray(self._passes(checked_sources("Butterfly", self.ports, sources)).max(axis=1) + 1)
+
+    def blocks(self, sources: npt.ArrayLike) -> Flags:
+        return np.asarray(self.cycles(sources) > 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mesh:
+    """Rows x columns of nodes (square, or twice as wide), inputs at the left edge, X first, then Y, a copy wherever paths part.
+
+    Input and output p belong to row p // columns. Each link, that from the edge included, carries one element per cycle; an element
+    waits at a node, first come, first served, the lower port first among those that come together. Buffers are not bounded
+    (assumed: the paper says nothing of its mesh). A node at column c of the row of entry has the row's first element after 1 + c
+    cycles.
+
+    >>> mesh = Mesh(ports=4)
+    >>> mesh.cycles([[0, 1, 2, 3], [0, 0, 0, 0], [-1, -1, -1, 0]])  # 1 and 3 wait at the edge; 0 reaches the far corner in 3
+    array([3, 3, 3])
+    """
+
+    ports: int
+
+    def __post_init__(self) -> None:
+        require_ports("Mesh", self.ports)
+
+    @property
+    def rows(self) -> int:
+        return 1 << ((self.ports.bit_length() - 1) // 2)
+
+    @property
+    def columns(self) -> int:
+        return self.ports // self.rows
+
+    @property
+    def switches(self) -> int:
+        """Nodes."""
+        return self.ports
+
+    @property
+    def wires(self) -> int:
+        """Links from the edge, along the rows, and both ways along the columns."""
+        return self.rows + self.rows * (self.columns - 1) + 2 * self.columns * (self.rows - 1)
+
+    def route(self, sources: npt.ArrayLike) -> Whole:
+        """X then Y needs no settings: the sources, checked."""
+        return checked_sources("Mesh", self.ports, sources)
+
+    def deliver(self, settings: Whole, values: npt.ArrayLike) -> Floats:
+        """Element by element, cycle by cycle (plain Python)."""
+        given = checked_values("Mesh", self.ports, len(settings), values)
+        return np.stack([plain_mesh(self, row.tolist(), value)[0] for row, value in zip(settings, given, strict=True)])
+
+    def arrivals(self, sources: npt.ArrayLike) -> tuple[Whole, Flags]:
+        """Cycle in which each output has its element (0: idle), and whether two elements shared a link."""
+        from trainyard.kernels.networks.benes import mesh_arrivals
+
+        wanted = self.route(sources)
+        arrivals, shared = np.zeros_like(wanted), np.zeros(len(wanted), dtype=np.bool_)
+        mesh_arrivals(wanted, self.rows, self.columns, arrivals, shared)
+        return arrivals, shared
+
+    def cycles(self, sources: npt.ArrayLike) -> Whole:
+        return np.asarray(self.arrivals(sources)[0].max(axis=1))
+
+    def blocks(self, sources: npt.ArrayLike) -> Flags:
+        return self.arrivals(sources)[1]
+
+
+def plain_mesh(mesh: Mesh, sources: list[int], values: Floats) -> tuple[Floats, list[int]]:
+    """The twin of the compiled arrival times, with values: every node and link stepped cycle by cycle."""
+    edge, results = -1, np.zeros_like(values)
+    arrivals = [0] * mesh.ports
+    wants = {s: {d for d, wanted in enumerate(sources) if wanted == s} for s in sources if s >= 0}
+    waiting: dict[tuple[int, int], list[tuple[int, int, set[int], np.float32]]] = {}  # link: (since, port, outputs beyond, value)
+
+    def reach(node: int, port: int, outputs: set[int], value: np.float32, cycle: int) -> None:
+        """An element is at a node: taken if wanted here, then queued at each link that leads on to where it is wanted."""
+        row, column = divmod(node, mesh.columns)
+        ways: dict[int, set[int]] = {}
+        for output in outputs:
+            to_row, to_column = divmod(output, mesh.columns)
+            if output == node:
+                results[node], arrivals[node] = value, cycle
+            elif to_column != column:
+                ways.setdefault(node + 1, set()).add(output)
+            else:
+                ways.setdefault(node + (mesh.columns if to_row > row else -mesh.columns), set()).add(output)
+        for target, beyond in ways.items():
+            waiting.setdefault((node, target), []).append((cycle, port, beyond, value))
+
+    for port, outputs in sorted(wants.items()):
+        entry = port // mesh.columns * mesh.columns
+        waiting.setdefault((edge, entry), []).append((0, port, outputs, values[port]))
+    cycle = 0
+    while waiting:
+        cycle += 1
+        moved = [(link, queue.pop(queue.index(min(queue, key=lambda item: item[:2])))) for link, queue in waiting.items()]
+        waiting = {link: queue for link, queue in waiting.items() if queue}
+        for (_, target), (_, port, outputs, value) in moved:
+            reach(target, port, outputs, value, cycle)
+    return results, arrivals

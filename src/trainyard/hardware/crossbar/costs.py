@@ -1,0 +1,73 @@
+"""What a crossbar hierarchy takes: joules of a byte over a port of each level, and area and leakage of the switches.
+
+A switch of n ports (those below, the one above, one for an AGAU) is, for every output, a tree of n - 1 two-way muxes of a port's
+width, a register at each end of a port, and at each input an SRAM for its messages. A byte over a port is written to and read
+from that SRAM, passes log2(n) muxes and two registers, and the line: on a die by C V^2, between packages what pins take. Cells
+and lines are those of `hardware.tables.cells`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from trainyard.hardware.tables.area import sram_m2
+from trainyard.hardware.tables.cells import FLIP_FLOP_UM2, LEAKAGE_W_PER_M2, MUX_UM2, TOGGLED, cells_joules, cells_m2, line_joules
+from trainyard.hardware.tables.energy import dram_joules_per_byte, sram_joules_per_byte
+
+if TYPE_CHECKING:
+    from trainyard.hardware.crossbar.hierarchy import Crossbar, Level
+
+# fmt: off
+REPEATER_UM2    = 1.862    # Nangate 45 nm Open Cell Library: BUF_X4
+REPEATER_M      = 0.37e-3  # assumed: a repeater in so many metres of line, as arrays.sigma.components found for SIGMA's area
+AGAU_LINE_M     = 0.5e-3   # assumed: an AGAU stands beside its switch, half a millimetre away
+AGAU_WIDTH_BITS = 256      # Sec. III-A
+# fmt: on
+
+
+def ports(level: Level) -> int:
+    """Of a switch: the nodes below, the one above, and an AGAU."""
+    return level.fan_in + 2
+
+
+def _line_joules_per_byte(metres: float) -> float:
+    return 8 * TOGGLED * line_joules(metres)
+
+
+def _buffer_bytes(crossbar: Crossbar, level: Level) -> int:
+    return level.buffer_messages * crossbar.message_bytes
+
+
+def joules(crossbar: Crossbar) -> dict[str, float]:
+    """By event: a byte over one port of a level, or of an AGAU."""
+    nm = crossbar.technology_nm
+    found = {}
+    for number, level in enumerate(crossbar.levels):
+        cells = 8 * (math.ceil(math.log2(ports(level))) * MUX_UM2 + 2 * FLIP_FLOP_UM2)
+        buffer = 2 * sram_joules_per_byte(_buffer_bytes(crossbar, level), nm)
+        line = dram_joules_per_byte("ddr4") if level.pins else _line_joules_per_byte(level.line_m)
+        found[f"crossbar_level{number}_byte"] = cells_joules(cells, nm) + buffer + line
+    found["crossbar_agau_byte"] = cells_joules(8 * 2 * FLIP_FLOP_UM2, nm) + _line_joules_per_byte(AGAU_LINE_M)
+    return found
+
+
+def areas(crossbar: Crossbar) -> dict[str, float]:
+    """Square metres of all switches that are there: cells, buffers and lines of each level."""
+    scale = cells_m2(1.0, crossbar.technology_nm)
+    found = {}
+    for number, level in enumerate(crossbar.levels[: crossbar.depth]):
+        switches, many = crossbar.counts[number + 1], ports(level)
+        cells = level.width_bits * (many * (many - 1) * MUX_UM2 + 2 * many * FLIP_FLOP_UM2)
+        lines = 0.0 if level.pins else 2 * level.fan_in * level.width_bits * level.line_m / REPEATER_M * REPEATER_UM2
+        lines += 2 * AGAU_WIDTH_BITS * AGAU_LINE_M / REPEATER_M * REPEATER_UM2
+        found[f"crossbar_level{number}_cells"] = switches * cells * scale
+        found[f"crossbar_level{number}_lines"] = switches * lines * scale
+        buffers = (many - 1) * sram_m2(_buffer_bytes(crossbar, level), crossbar.technology_nm)  # AGAU's own input is its cache
+        found[f"crossbar_level{number}_buffers"] = switches * buffers
+    return found
+
+
+def static_w(crossbar: Crossbar) -> float:
+    """What all of it leaks."""
+    return LEAKAGE_W_PER_M2 * sum(areas(crossbar).values())

@@ -1,0 +1,187 @@
+"""Energy of operations, SRAM and DRAM, by technology node, from public tables.
+
+Two tables are published: 45 nm (M. Horowitz: Computing's Energy Problem. ISSCC 2014) and 7 nm (N. Jouppi et al.: Ten Lessons From
+Three Generations Shaped Google's TPUv4i. ISCA 2021, Table 2). Nodes between them lie on a curve through both that follows
+Stillmaker's gate energies; above 45 nm the gate energies alone scale. Gates shrink faster than whole units did (15x against about
+3x from 45 to 7 nm), which is why the published 7 nm row is an anchor.
+
+What a paper measured of its own parts comes as rows of `Component`: joules of one event at the node of the paper.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+
+from trainyard.checks import require_quantity
+from trainyard.errors import UnknownName
+from trainyard.hardware.tables.technology import between, gate_energy, require_node
+
+PICO = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One operation at the two published nodes, in picojoules."""
+
+    name: str
+    pj_45nm: float
+    pj_7nm: float
+    source: str
+
+
+BOTH = "Horowitz, ISSCC 2014 (45 nm); Jouppi, ISCA 2021, Table 2 (7 nm)"
+BF16 = "Jouppi, ISCA 2021, Table 2 (7 nm); assumed: 45 nm as fp16 scales"
+# fmt: off
+ADD: tuple[Row, ...] = (
+    Row("int8",  0.03, 0.007, BOTH),
+    Row("int32", 0.10, 0.030, BOTH),
+    Row("fp16",  0.40, 0.160, BOTH),
+    Row("bf16",  0.28, 0.110, BF16),
+    Row("fp32",  0.90, 0.380, BOTH),
+    Row("fp64",  1.80, 0.760, "assumed: twice fp32, as the width of the significand"),
+)
+MULTIPLY: tuple[Row, ...] = (
+    Row("int8",  0.20, 0.070, BOTH),
+    Row("int32", 3.10, 1.480, BOTH),
+    Row("fp8",   0.20, 0.070, "assumed: as int8, its significand is no wider"),
+    Row("fp8_e4m3", 0.20, 0.070, "assumed: as int8, its significand is no wider"),
+    Row("fp8_e5m2", 0.20, 0.070, "assumed: as int8, its significand is no wider"),
+    Row("fp16",  1.10, 0.340, BOTH),
+    Row("bf16",  0.68, 0.210, BF16),
+    Row("tf32",  1.10, 0.340, "assumed: as fp16, the same significand"),
+    Row("fp32",  3.70, 1.310, BOTH),
+    Row("fp64", 14.80, 5.240, "assumed: four times fp32, as the square of the significand"),
+)
+SRAM_64_BITS: tuple[tuple[int, Row], ...] = (
+    (8 * 1024,    Row("8 KB",   10.0,  7.5, BOTH)),
+    (32 * 1024,   Row("32 KB",  20.0,  8.5, BOTH)),
+    (1024 * 1024, Row("1 MB",  100.0, 14.0, BOTH)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Dram:
+    """Energy of one bit read from or written to DRAM; Jouppi's rows count the interface only, as their footnote says."""
+
+    name: str
+    pj_per_bit: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Currents:
+    """What one DRAM channel draws while bursts follow each other without a gap, on each of its supplies."""
+
+    read_ma: tuple[float, ...]
+    write_ma: tuple[float, ...]
+    supply_v: tuple[float, ...]
+    bits_per_s: float
+
+    @property
+    def pj_per_bit(self) -> float:
+        """As many bits read as written; opening a row is less than 1 % of it where all of the row is used."""
+        rows = zip(self.read_ma, self.write_ma, self.supply_v, strict=True)
+        drawn = sum((read + write) / 2 * volts for read, write, volts in rows)
+        return drawn * 1e-3 / self.bits_per_s / PICO
+
+
+# supplies VDD1, VDD2, VDDQ; IDD4R and IDD4W of Micron's 6 Gb LPDDR4-3200, one channel of 16 pins, as DRAMSys' memspec quotes them
+LPDDR4 = Currents(read_ma=(2.25, 275.0, 150.0), write_ma=(2.25, 210.0, 55.0), supply_v=(1.8, 1.1, 1.1), bits_per_s=16 * 3.2e9)
+
+DRAM: tuple[Dram, ...] = (
+    Dram("ddr4",   1300 / 64, "Jouppi, ISCA 2021, Table 2: DDR3/4, 1300 pJ for 64 bits, interface"),
+    Dram("gddr6",   415 / 64, "Jouppi, ISCA 2021, Table 2: 350-480 pJ for 64 bits, interface, the middle"),
+    Dram("hbm2",    350 / 64, "Jouppi, ISCA 2021, Table 2: 250-450 pJ for 64 bits, interface, the middle"),
+    Dram("lpddr4",  LPDDR4.pj_per_bit, "Micron 6 Gb LPDDR4-3200: currents above; Accelergy (Wu, ICCAD 2019) has 8 pJ/bit"),
+)
+# fmt: on
+
+ACCUMULATE = {"int8": "int32", "int32": "int32", "fp64": "fp64"}
+"""What a product of a format is added into, fp32 where not said."""
+
+
+def _at(row: Row, nm: float) -> float:
+    """A published operation at any node, in joules."""
+    require_node(nm)
+    if nm >= 45:
+        return row.pj_45nm * gate_energy(nm) * PICO
+    way = math.log(gate_energy(nm)) / math.log(gate_energy(7))
+    return row.pj_45nm * math.pow(row.pj_7nm / row.pj_45nm, way) * PICO
+
+
+def _row(table: tuple[Row, ...], kind: str, name: str) -> Row:
+    for row in table:
+        if row.name == name:
+            return row
+    raise UnknownName(kind, name, [row.name for row in table])
+
+
+@cache
+def add_joules(number: str, nm: float) -> float:
+    return _at(_row(ADD, "adder", number), nm)
+
+
+@cache
+def multiply_joules(number: str, nm: float) -> float:
+    return _at(_row(MULTIPLY, "multiplier", number), nm)
+
+
+def mac_joules(number: str, nm: float) -> float:
+    """One multiply-accumulate: the product in its format, the sum in the wider one.
+
+    >>> round(mac_joules("fp32", 45) * 1e12, 3), round(mac_joules("bf16", 7) * 1e12, 3)
+    (4.6, 0.59)
+    """
+    return multiply_joules(number, nm) + add_joules(ACCUMULATE.get(number, "fp32"), nm)
+
+
+@cache
+def sram_joules_per_byte(capacity_bytes: float, nm: float) -> float:
+    """A byte read from or written to an SRAM of that size: between the published sizes on logarithmic axes.
+
+    >>> round(sram_joules_per_byte(32 * 1024, 45) * 8e12, 6)
+    20.0
+    """
+    return between([(size, _at(row, nm)) for size, row in SRAM_64_BITS], capacity_bytes) / 8
+
+
+@cache
+def dram_joules_per_byte(kind: str) -> float:
+    for row in DRAM:
+        if row.name == kind:
+            return row.pj_per_bit * 8 * PICO
+    raise UnknownName("DRAM", kind, [row.name for row in DRAM])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """What one `event` of an array costs in a part that a paper measured: `joules` at `nm`.
+
+    `component` is the name it is booked under. Arithmetic says the `number` format that its joules are of; an array with such a row
+    is charged for it in place of the table's multiply-accumulates.
+    """
+
+    event: str
+    component: str
+    joules: float
+    nm: float
+    source: str
+    number: str | None = None
+
+    def __post_init__(self) -> None:
+        require_quantity(f"Component {self.component}", zero=True, joules=self.joules)
+        require_node(self.nm)
+
+    def at(self, nm: float, number: str) -> float:
+        """Joules at another node, and of arithmetic in another format: in proportion to the table's multiply-accumulate.
+
+        >>> core = Component(event="core_slot", component="core", joules=2e-12, nm=45, source="assumed: an example", number="fp16")
+        >>> round(core.at(45, "fp16") * 1e12, 6), round(core.at(45, "bf16") * 1e12, 6)
+        (2.0, 1.58)
+        """
+        if nm == self.nm and self.number in (None, number):
+            return self.joules
+        kept = self.number or "fp16"
+        return self.joules * mac_joules(number if self.number else kept, nm) / mac_joules(kept, self.nm)

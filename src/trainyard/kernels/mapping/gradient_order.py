@@ -1,0 +1,323 @@
+"""A stream of tile operations through a scratchpad of so many bytes, step by step. The plain twin is
+`mapping.gradient_order.execution`.
+
+Tensors are numbered dY, W, X, dX, dW = 0 to 4. A tile has one number over all of them; each result may have several copies, one
+for each core. A tile operation is a row (gradient, m, n, k, core) with gradient 0 for dX and 1 for dW. What moves is counted in
+bytes by tensor and by kind: operands read, results written, sums that leave unfinished, and those that come back.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from trainyard.kernels.mapping.tiles import transfer
+
+Whole = npt.NDArray[np.int64]
+Real = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+SEQUENTIAL, INTERLEAVED, DX_MAJOR, DW_MAJOR, NO_SECOND_DY, ALONE = range(6)
+"""Orders as numbers; ALONE is the stream of dX without dW."""
+LRU, FARTHEST = range(2)
+DY, W, X, DX, DW = range(5)
+READ, WRITE, LEFT, BACK = range(4)
+LOADS, SPILLS, FINISHED = range(3)
+"""What a step moves: before it, to make room for it, after it."""
+NEVER = 1 << 60
+
+
+@njit(cache=True)
+def _nest(ops: Whole, at: int, stride: int, gradient: int, first: Whole, last: Whole, axes: Whole) -> int:
+    """Writes a loop nest over `axes`, outer to inner, into every `stride`th row."""
+    here = np.empty(3, dtype=np.int64)
+    for outer in range(first[axes[0]], last[axes[0]]):
+        here[axes[0]] = outer
+        for middle in range(first[axes[1]], last[axes[1]]):
+            here[axes[1]] = middle
+            for inner in range(first[axes[2]], last[axes[2]]):
+                here[axes[2]] = inner
+                ops[at, 0] = gradient
+                ops[at, 1], ops[at, 2], ops[at, 3] = here[0], here[1], here[2]
+                at += stride
+    return at
+
+
+@njit(cache=True)
+def stream(counts: Whole, order: int, axis: int, bounds: Whole) -> tuple[Whole, Whole]:
+    """Tile operations part after part (axis m, n, k = 0, 1, 2; -1: one part), and where each part begins."""
+    MKN, KNM, NKM = np.array([0, 2, 1]), np.array([2, 1, 0]), np.array([1, 2, 0])
+    gradients = 1 if order == ALONE else 2
+    ops = np.zeros((gradients * counts[0] * counts[1] * counts[2], 5), dtype=np.int64)
+    begins = np.zeros(len(bounds) + 1, dtype=np.int64)
+    at = 0
+    for part in range(len(bounds)):
+        first, last = np.zeros(3, dtype=np.int64), counts.copy()
+        if axis >= 0:
+            first[axis], last[axis] = bounds[part, 0], bounds[part, 1]
+        if order == ALONE:
+            at = _nest(ops, at, 1, 0, first, last, MKN)
+        elif order in (SEQUENTIAL, NO_SECOND_DY):
+            at = _nest(ops, at, 1, 0, first, last, MKN)
+            at = _nest(ops, at, 1, 1, first, last, KNM)
+        else:
+            axes = NKM if order == DW_MAJOR else MKN
+            _nest(ops, at + 1, 2, 1, first, last, KNM if order == INTERLEAVED else axes)
+            at = _nest(ops, at, 2, 0, first, last, axes)
+        begins[part + 1] = at
+    return ops, begins
+
+
+@njit(cache=True)
+def in_step(ops: Whole, begins: Whole) -> tuple[Whole, Whole]:
+    """The parts' streams side by side, part p on core p: operations in order, and where each step begins."""
+    parts = len(begins) - 1
+    longest = 0
+    for part in range(parts):
+        longest = max(longest, begins[part + 1] - begins[part])
+    found, steps = np.empty_like(ops), np.zeros(longest + 1, dtype=np.int64)
+    at = 0
+    for step in range(longest):
+        for part in range(parts):
+            if begins[part] + step < begins[part + 1]:
+                found[at] = ops[begins[part] + step]
+                found[at, 4] = part
+                at += 1
+        steps[step + 1] = at
+    return found, steps
+
+
+@njit(cache=True)
+def tiles_of(op: Whole, counts: Whole, copies: Whole, starts: Whole, found: Whole) -> None:
+    """The three tiles that an operation touches, in the order in which it does: dY, W, dX or X, dY, dW."""
+    gradient, m, n, k, core = op[0], op[1], op[2], op[3], op[4]
+    dy = starts[DY] + m * counts[1] + n
+    if gradient == 0:
+        found[0], found[1] = dy, starts[W] + k * counts[1] + n
+        copy = core if copies[0] > 1 else 0
+        found[2] = starts[DX] + (m * counts[2] + k) * copies[0] + copy
+    else:
+        found[0], found[1] = starts[X] + m * counts[2] + k, dy
+        copy = core if copies[1] > 1 else 0
+        found[2] = starts[DW] + (k * counts[1] + n) * copies[1] + copy
+
+
+@njit(cache=True)
+def next_uses(ops: Whole, counts: Whole, copies: Whole, starts: Whole) -> Whole:
+    """For each touch of each operation, the number of the next touch of the same tile."""
+    uses = np.empty((len(ops), 3), dtype=np.int64)
+    ahead = np.full(starts[5], NEVER, dtype=np.int64)
+    touched = np.empty(3, dtype=np.int64)
+    for at in range(len(ops) - 1, -1, -1):
+        tiles_of(ops[at], counts, copies, starts, touched)
+        for which in range(2, -1, -1):
+            tile = touched[which]
+            uses[at, which] = ahead[tile]
+            if ahead[tile] == NEVER and tile < starts[DX]:
+                uses[at, which] = NEVER + 1  # an operand that nobody needs goes before a partial sum that waits
+            ahead[tile] = 3 * at + which
+    return uses
+
+
+@njit(cache=True)
+def _unlink(links: Whole, tile: int) -> None:
+    before, after = links[tile, 0], links[tile, 1]
+    links[before, 1], links[after, 0] = after, before
+    links[tile, 0] = -1
+
+
+@njit(cache=True)
+def _newest(links: Whole, tile: int) -> None:
+    """Puts a tile at the recent end of the list; its ends meet in the last row."""
+    end = len(links) - 1
+    last = links[end, 0]
+    links[last, 1], links[tile, 0], links[tile, 1], links[end, 0] = tile, last, end, tile
+
+
+@njit(cache=True)
+def _farthest(links: Whole, ahead: Whole, stamp: Whole, now: int) -> int:
+    """Of the tiles in place that are not needed now, the one that is needed last."""
+    end = len(links) - 1
+    best, tile = -1, links[end, 1]
+    while tile != end:
+        if stamp[tile] != now and (best < 0 or ahead[tile] > ahead[best]):
+            best = tile
+        tile = links[tile, 1]
+    return best
+
+
+@njit(cache=True)
+def _evict(
+    policy: int, links: Whole, ahead: Whole, stamp: Whole, now: int, room: Real, sizes: Real, spilled: Flags, moved: Real,
+    tensor: Whole, step: Real,
+) -> None:  # fmt: skip
+    """One tile makes room; a sum that leaves unfinished is written."""
+    tile = links[len(links) - 1, 1] if policy == LRU else _farthest(links, ahead, stamp, now)
+    _unlink(links, tile)
+    room[0] += sizes[tile, 0]
+    if tensor[tile] >= DX:
+        spilled[tile] = True
+        moved[tensor[tile], LEFT] += sizes[tile, 2]
+        step[SPILLS] += sizes[tile, 2]
+
+
+@njit(cache=True)
+def _bring(
+    tile: int, policy: int, links: Whole, ahead: Whole, stamp: Whole, now: int, room: Real, sizes: Real, spilled: Flags,
+    moved: Real, tensor: Whole, step: Real, free: bool,
+) -> None:  # fmt: skip
+    """A tile that is not in place comes in; a new sum costs nothing."""
+    while room[0] < sizes[tile, 0]:
+        _evict(policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, step)
+    room[0] -= sizes[tile, 0]
+    _newest(links, tile)
+    if tensor[tile] < DX:
+        if not free:
+            moved[tensor[tile], READ] += sizes[tile, 1]
+            step[LOADS] += sizes[tile, 1]
+    elif spilled[tile]:
+        spilled[tile] = False
+        moved[tensor[tile], BACK] += sizes[tile, 2]
+        step[LOADS] += sizes[tile, 2]
+
+
+@njit(cache=True)
+def _leave(tile: int, links: Whole, room: Real, sizes: Real) -> None:
+    _unlink(links, tile)
+    room[0] += sizes[tile, 0]
+
+
+@njit(cache=True)
+def measure(lengths_m: Whole, lengths_n: Whole, lengths_k: Whole, copies: Whole, rates: Real) -> tuple[Whole, Real, Whole]:
+    """Where the tiles of each tensor begin; of each tile the bytes held, moved, and moved as an unfinished sum; its tensor.
+
+    `rates` has, for each tensor, bytes an element held, moved, and moved unfinished.
+    """
+    rows = (lengths_m, lengths_k, lengths_m, lengths_m, lengths_k)
+    columns = (lengths_n, lengths_n, lengths_k, lengths_k, lengths_n)
+    starts = np.zeros(6, dtype=np.int64)
+    for which in range(5):
+        many = copies[which - DX] if which >= DX else 1
+        starts[which + 1] = starts[which] + len(rows[which]) * len(columns[which]) * many
+    sizes, tensor = np.empty((starts[5], 3)), np.empty(starts[5], dtype=np.int64)
+    for which in range(5):
+        many, at = copies[which - DX] if which >= DX else 1, starts[which]
+        for row in rows[which]:
+            for column in columns[which]:
+                for _ in range(many):
+                    tensor[at] = which
+                    for kind in range(3):
+                        sizes[at, kind] = row * column * rates[which, kind]
+                    at += 1
+    return starts, sizes, tensor
+
+
+@njit(cache=True)
+def _summed(
+    tile: int, first: int, many: int, policy: int, links: Whole, ahead: Whole, stamp: Whole, now: int, room: Real, sizes: Real,
+    spilled: Flags, moved: Real, tensor: Whole, step: Real,
+) -> None:  # fmt: skip
+    """The partial sums of the other cores are added to this one, which is the last; what that moves comes after the step."""
+    after = np.zeros(3)
+    stamp[tile] = now
+    for other in range(first, first + many):
+        if other == tile:
+            continue
+        if links[other, 0] < 0:
+            _bring(other, policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, after, False)
+        _leave(other, links, room, sizes)
+    step[FINISHED] += after[LOADS] + after[SPILLS]
+
+
+@njit(cache=True)
+def run(
+    ops: Whole, steps: Whole, counts: Whole, copies: Whole, left: Whole, starts: Whole, sizes: Real, tensor: Whole,
+    settings: Whole, room_bytes: float, uses: Whole, compute: Whole, kinds: Whole, speed: Real,
+) -> tuple[Real, Whole]:  # fmt: skip
+    """Bytes by tensor and kind of one product; cycles of one, two, ... in a row, and those of the array alone.
+
+    `left` says how many operations a tile of dX and one of dW on each core take; `settings` are policy, free dY, latency, passes.
+    While the array computes a step, the DRAM brings what the next one needs and writes what this one pushed out and the one before
+    finished.
+    """
+    policy, passes, latency = settings[0], settings[3], settings[2]
+    total = starts[5]
+    moved, cycles = np.zeros((5, 4)), np.zeros(passes + 1, dtype=np.int64)
+    spilled, stamp = np.zeros(total, dtype=np.bool_), np.full(total, -1, dtype=np.int64)
+    ahead, remaining = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
+    room, touched, step = np.zeros(1), np.empty(3, dtype=np.int64), np.zeros(3)
+    done = np.empty(np.max(steps[1:] - steps[:-1]), dtype=np.int64)
+    busy, stores, before, clock, now = 0, 0.0, 0.0, 0, 0
+    links = np.full((total + 1, 2), -1, dtype=np.int64)
+    for again in range(passes):
+        moved[:] = 0.0
+        links[:] = -1
+        links[total] = total
+        room[0] = room_bytes
+        for tile in range(starts[DX], total):
+            which = tensor[tile] - DX
+            remaining[tile] = left[(tile - starts[DX + which]) % copies[which], which]
+        for number in range(len(steps) - 1):
+            step[:] = 0.0
+            longest, ended = 0, 0
+            for at in range(steps[number], steps[number + 1]):
+                tiles_of(ops[at], counts, copies, starts, touched)
+                free = settings[1] == 1 and ops[at, 0] == 1
+                for which in range(3):
+                    stamp[touched[which]] = now
+                    if policy == FARTHEST:
+                        ahead[touched[which]] = uses[at, which]
+                    if links[touched[which], 0] >= 0:
+                        _unlink(links, touched[which])
+                        _newest(links, touched[which])
+                for which in range(3):
+                    if links[touched[which], 0] < 0:
+                        _bring(
+                            touched[which], policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, step,
+                            free and which == 1,
+                        )  # fmt: skip
+                op = ops[at]
+                longest = max(longest, compute[op[0], kinds[0, op[1]], kinds[1, op[2]], kinds[2, op[3]]])
+                remaining[touched[2]] -= 1
+                if remaining[touched[2]] == 0:
+                    done[ended] = touched[2]
+                    ended += 1
+            now += 1
+            for which in range(ended):
+                _finish(
+                    done[which], copies, policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, step, starts,
+                    remaining, done[which + 1 : ended],
+                )  # fmt: skip
+            clock += max(busy, transfer(step[LOADS] + stores, speed[0], latency))
+            cycles[passes] += longest
+            busy, stores, before = longest, step[SPILLS] + before, step[FINISHED]
+            now += 1
+        cycles[again] = clock + max(busy, transfer(stores, speed[0], latency)) + transfer(before, speed[0], latency)
+    cycles[passes] //= passes
+    return moved, cycles
+
+
+@njit(cache=True)
+def _finish(
+    tile: int, copies: Whole, policy: int, links: Whole, ahead: Whole, stamp: Whole, now: int, room: Real, sizes: Real,
+    spilled: Flags, moved: Real, tensor: Whole, step: Real, starts: Whole, remaining: Whole, others: Whole,
+) -> None:  # fmt: skip
+    """A sum that got its last product is written once and makes room, after those of other cores have been added to it.
+
+    Of several that end in one step (`others` come after this one), the last takes the rest.
+    """
+    which = tensor[tile]
+    many = copies[which - DX]
+    first = tile - (tile - starts[which]) % many
+    for other in others:
+        if first <= other < first + many:
+            return
+    for other in range(first, first + many):
+        if remaining[other] > 0:
+            return
+    if many > 1:
+        _summed(tile, first, many, policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, step)
+    _leave(tile, links, room, sizes)
+    moved[which, WRITE] += sizes[tile, 1]
+    step[FINISHED] += sizes[tile, 1]

@@ -1,0 +1,403 @@
+"""An overlay's price, and a search by single steps. The plain twins are `oracles.overlay_placement` and `simulate`.
+
+A row of `table` is a saved tensor, its columns are named below; `sources` holds the numbers of what it is made again from, row i
+of it ends at `source_ends[i]`. `line` has a row for each position: its picoseconds and the bytes held by all else. Decisions are
+0 keep, 1 send, 2 recompute. `room` is working space, its rows are named below.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Whole = npt.NDArray[np.int64]
+
+KEEP, SEND, RECOMPUTE = range(3)
+BYTES, MADE, LAST_FORWARD, FIRST_BACKWARD, LAST_BACKWARD, AGAIN_PS, OUT_PS, IN_PS, WRAPS, CLEAN, SENDABLE = range(11)
+DURATION_PS, HELD = range(2)
+# rows of `room` by tensor
+FIRST, LAST, AGAIN_AT, LEAVE_BY, FETCH_AT, OUT_END, IN_END, IN_ORDER, QUEUE, PLACE, AGAIN_NEXT, OUT_NEXT, USER = range(13)
+# rows of `room` by position
+USED, GATE, BUCKET, AGAIN_HEAD, OUT_HEAD = range(13, 18)
+ROWS = 18
+NO_WAY = 1 << 62
+
+
+@njit(cache=True)
+def clean(table: Whole, decisions: Whole, index: int) -> bool:
+    """It leaves without a copy: always (1), or where the tensor of number CLEAN - 2 is sent."""
+    how = table[index, CLEAN]
+    return bool(how == 1 or (how > 1 and decisions[how - 2] == SEND))
+
+
+@njit(cache=True)
+def needs(table: Whole, source_ends: Whole, sources: Whole, decisions: Whole, room: Whole) -> bool:
+    """When each must be back, at first and at last, and when it is made again; False where a source is still in forward then."""
+    count, fine = len(table), True
+    for index in range(count):
+        room[FIRST, index], room[LAST, index] = table[index, FIRST_BACKWARD], table[index, LAST_BACKWARD]
+        room[AGAIN_AT, index], room[USER, index] = -1, count
+    for index in range(count - 1, -1, -1):
+        at = room[FIRST, index]
+        if decisions[index] != RECOMPUTE or at < 0:
+            continue
+        fine &= at > table[index, LAST_FORWARD]
+        room[AGAIN_AT, index] = at
+        for entry in range(source_ends[index - 1] if index else 0, source_ends[index]):
+            source = sources[entry]
+            fine &= at > table[source, LAST_FORWARD]
+            if room[FIRST, source] < 0 or at < room[FIRST, source]:
+                room[FIRST, source] = at
+            if at > room[LAST, source]:
+                room[LAST, source] = at
+    return fine
+
+
+@njit(cache=True)
+def least_used(table: Whole, line: Whole, decisions: Whole, room: Whole) -> int:
+    """Bytes by position with everything sent leaving at once and coming when needed; returns the most of them."""
+    end = len(line)
+    for position in range(end + 1):
+        room[USED, position] = 0
+    for index in range(len(table)):
+        size, first, last, wraps = table[index, BYTES], room[FIRST, index], room[LAST, index], table[index, WRAPS]
+        stays, back = table[index, LAST_FORWARD] + 1, first
+        if decisions[index] == KEEP and first >= 0:
+            stays, back = (end, 0) if wraps else (last + 1, -1)
+        room[USED, table[index, MADE]] += size
+        room[USED, stays] -= size
+        if back >= 0:
+            room[USED, back] += size
+            room[USED, last + 1] -= size
+    running, most = 0, 0
+    for position in range(end):
+        running += room[USED, position]
+        room[USED, position] = running + line[position, HELD]
+        most = max(most, room[USED, position])
+    return most
+
+
+@njit(cache=True)
+def order_copies(table: Whole, source_ends: Whole, sources: Whole, decisions: Whole, end: int, room: Whole) -> int:
+    """IN_ORDER, and lists of what leaves after and what is made again before a position; returns how many come in."""
+    for position in range(end + 1):
+        room[BUCKET, position], room[AGAIN_HEAD, position], room[OUT_HEAD, position] = 0, -1, -1
+    count = 0
+    for index in range(len(table) - 1, -1, -1):
+        room[LEAVE_BY, index], room[FETCH_AT, index], room[OUT_END, index], room[IN_END, index] = -1, -1, 0, 0
+        at = room[AGAIN_AT, index]
+        if at >= 0:
+            room[AGAIN_NEXT, index], room[AGAIN_HEAD, at] = room[AGAIN_HEAD, at], index
+            for entry in range(source_ends[index - 1] if index else 0, source_ends[index]):
+                if room[FIRST, sources[entry]] == at:
+                    room[USER, sources[entry]] = index
+        if decisions[index] == SEND and room[FIRST, index] >= 0:
+            count += 1
+            room[BUCKET, room[FIRST, index] + 1] += 1
+            leaves = table[index, LAST_FORWARD]
+            if clean(table, decisions, index):
+                room[LEAVE_BY, index], room[PLACE, index] = leaves + 1, -1
+            else:
+                room[OUT_NEXT, index], room[OUT_HEAD, leaves], room[PLACE, index] = room[OUT_HEAD, leaves], index, 0
+    for position in range(end):
+        room[BUCKET, position + 1] += room[BUCKET, position]
+        room[GATE, position] = room[BUCKET, position]
+    for index in range(len(table)):
+        if decisions[index] == SEND and room[FIRST, index] >= 0:
+            place = room[BUCKET, room[FIRST, index]]
+            room[BUCKET, room[FIRST, index]] += 1
+            while place > room[GATE, room[FIRST, index]]:  # of one position: first what is made again first needs
+                before = room[IN_ORDER, place - 1]
+                if room[USER, before] <= room[USER, index]:
+                    break
+                room[IN_ORDER, place] = before
+                place -= 1
+            room[IN_ORDER, place] = index
+    return count
+
+
+@njit(cache=True)
+def place_out(table: Whole, line: Whole, coming: int, budget: int, room: Whole) -> None:
+    """LEAVE_BY: when a copy out has ended anyway, or as late as the bytes find room. USED counts those under way, too."""
+    now = free = head = tail = pending = needed = 0
+    end = len(line)
+    for position in range(end):
+        gate, due = now, 0  # so many must have left
+        while needed < coming and room[FIRST, room[IN_ORDER, needed]] == position:
+            index = room[IN_ORDER, needed]
+            if not table[index, WRAPS]:
+                due = max(due, room[PLACE, index] + 1)
+            needed += 1
+        while head < tail:
+            index = room[QUEUE, head]
+            if not (head < due or room[OUT_END, index] <= gate or room[USED, position] + pending > budget):
+                break
+            gate = max(gate, room[OUT_END, index])
+            room[LEAVE_BY, index] = position
+            pending -= table[index, BYTES]
+            head += 1
+        room[USED, position] += pending
+        room[GATE, position] = now = gate
+        index = room[AGAIN_HEAD, position]
+        while index >= 0:
+            now += table[index, AGAIN_PS]
+            index = room[AGAIN_NEXT, index]
+        now += line[position, DURATION_PS]
+        index = room[OUT_HEAD, position]
+        while index >= 0:
+            free = max(free, now) + table[index, OUT_PS]
+            room[OUT_END, index] = free
+            room[QUEUE, tail], room[PLACE, index] = index, tail
+            tail += 1
+            pending += table[index, BYTES]
+            index = room[OUT_NEXT, index]
+    for place in range(head, tail):
+        room[LEAVE_BY, room[QUEUE, place]] = end
+
+
+@njit(cache=True)
+def place_in(table: Whole, line: Whole, coming: int, budget: int, early: bool, room: Whole) -> None:
+    """FETCH_AT: as early as the bytes find room, the nearest need first; unless `early`, no earlier than hides the copy."""
+    latest = NO_WAY
+    for place in range(coming - 1, -1, -1):  # the latest start that delays nobody, kept in QUEUE
+        index = room[IN_ORDER, place]
+        latest = min(latest, room[GATE, room[FIRST, index]]) - table[index, IN_PS]
+        room[QUEUE, place] = latest
+    reached = before = 0
+    for place in range(coming):
+        index = room[IN_ORDER, place]
+        need, size = room[FIRST, index], table[index, BYTES]
+        while reached + 1 < len(line) and room[GATE, reached + 1] <= room[QUEUE, place]:
+            reached += 1
+        lowest = before if early else max(before, reached)
+        if table[index, WRAPS] == 0:
+            lowest = max(lowest, room[LEAVE_BY, index])
+        at = need
+        while at > lowest and room[USED, at - 1] + size <= budget:
+            at -= 1
+            room[USED, at] += size
+        room[FETCH_AT, index] = before = at
+
+
+@njit(cache=True)
+def linger(table: Whole, coming: int, end: int, budget: int, room: Whole) -> None:
+    """LEAVE_BY later where the bytes find room to the end: no time by plan, but room for a copy that is late."""
+    for place in range(coming):
+        index = room[IN_ORDER, place]
+        if room[PLACE, index] < 0:
+            continue
+        latest, at = end if table[index, WRAPS] else room[FETCH_AT, index], room[LEAVE_BY, index]
+        while at < latest and room[USED, at] + table[index, BYTES] <= budget:
+            room[USED, at] += table[index, BYTES]
+            at += 1
+        room[LEAVE_BY, index] = at
+
+
+@njit(cache=True)
+def run(table: Whole, line: Whole, source_ends: Whole, sources: Whole, coming: int, duplex: bool, room: Whole) -> int:
+    """Picoseconds of the step with LEAVE_BY and FETCH_AT as they stand (`simulate`, without its records)."""
+    end = len(line)
+    for position in range(end + 1):
+        room[BUCKET, position] = 0  # the latest end of the copies that must have left by it
+    now = out_free = in_free = arriving = waited = 0
+    for position in range(end):
+        gate = max(now, room[BUCKET, position])
+        room[GATE, position] = now = gate
+        while arriving < coming and room[FETCH_AT, room[IN_ORDER, arriving]] <= position:
+            index = room[IN_ORDER, arriving]
+            left = 0 if table[index, WRAPS] else room[OUT_END, index]
+            in_free = max(in_free, room[GATE, room[FETCH_AT, index]], left) + table[index, IN_PS]
+            room[IN_END, index] = in_free
+            if not duplex:
+                out_free = in_free
+            arriving += 1
+        index = room[AGAIN_HEAD, position]
+        while index >= 0:
+            for entry in range(source_ends[index - 1] if index else 0, source_ends[index]):
+                now = max(now, room[IN_END, sources[entry]])
+            now += table[index, AGAIN_PS]
+            index = room[AGAIN_NEXT, index]
+        while waited < coming and room[FIRST, room[IN_ORDER, waited]] == position:
+            index = room[IN_ORDER, waited]
+            if table[index, FIRST_BACKWARD] == position:
+                now = max(now, room[IN_END, index])
+            waited += 1
+        now += line[position, DURATION_PS]
+        index = room[OUT_HEAD, position]
+        while index >= 0:
+            out_free = max(out_free, now) + table[index, OUT_PS]
+            room[OUT_END, index] = out_free
+            if not duplex:
+                in_free = out_free
+            room[BUCKET, room[LEAVE_BY, index]] = max(room[BUCKET, room[LEAVE_BY, index]], out_free)
+            index = room[OUT_NEXT, index]
+    return max(now, out_free, in_free)
+
+
+@njit(cache=True)
+def price(
+    table: Whole, line: Whole, source_ends: Whole, sources: Whole, duplex: bool,
+    decisions: Whole, budget: int, early: bool, most_ps: int, room: Whole,
+) -> tuple[int, int]:  # fmt: skip
+    """(picoseconds, bytes over the budget): the second is positive where the decisions do not fit.
+
+    Then nothing is placed, nor where the compute stream alone takes more than `most_ps`; that is the time returned.
+    """
+    if not needs(table, source_ends, sources, decisions, room):
+        return NO_WAY, NO_WAY
+    over = least_used(table, line, decisions, room) - budget
+    if over > 0:
+        return NO_WAY, over
+    alone, end = 0, len(line)
+    for position in range(end):
+        alone += line[position, DURATION_PS]
+    for index in range(len(table)):
+        if room[AGAIN_AT, index] >= 0:
+            alone += table[index, AGAIN_PS]
+    if alone > most_ps:
+        return alone, over
+    coming = order_copies(table, source_ends, sources, decisions, end, room)
+    place_out(table, line, coming, budget, room)
+    place_in(table, line, coming, budget, early, room)
+    if early:
+        linger(table, coming, end, budget, room)
+    return run(table, line, source_ends, sources, coming, duplex, room), over
+
+
+@njit(cache=True)
+def busy(table: Whole, decisions: Whole, room: Whole) -> int:
+    """Picoseconds of copies and of making again: of two choices of equal time the one that does less is better."""
+    total = 0
+    for index in range(len(table)):
+        if room[FIRST, index] >= 0:
+            if decisions[index] == SEND:
+                total += table[index, IN_PS] + (0 if clean(table, decisions, index) else table[index, OUT_PS])
+            elif decisions[index] == RECOMPUTE:
+                total += table[index, AGAIN_PS]
+    return total
+
+
+@njit(cache=True)
+def allowed(table: Whole, index: int, decision: int) -> bool:
+    return decision == KEEP or (table[index, SENDABLE] != 0 if decision == SEND else table[index, AGAIN_PS] >= 0)
+
+
+@njit(cache=True)
+def improve(
+    table: Whole, line: Whole, source_ends: Whole, sources: Whole, duplex: bool,
+    decisions: Whole, budget: int, order: Whole, largest: int, tries: int, room: Whole, best: Whole,
+) -> int:  # fmt: skip
+    """Blocks of `order` change their decision together, large blocks first, as long as that helps; returns the tries left.
+
+    `best` is (bytes over the budget, picoseconds, busy picoseconds), compared in that order; `decisions` and `best` are changed.
+    """
+    old = decisions.copy()
+    size = largest
+    while size >= 1:
+        for start in range(0, len(order), size):
+            for decision in range(3):
+                changed = False
+                for place in range(start, min(start + size, len(order))):
+                    index = order[place]
+                    if decisions[index] != decision and allowed(table, index, decision):
+                        decisions[index] = decision
+                        changed = True
+                if not changed:
+                    continue
+                if tries == 0:
+                    decisions[:] = old
+                    return 0
+                tries -= 1
+                if better(table, line, source_ends, sources, duplex, decisions, budget, room, best):
+                    old[:] = decisions
+                else:
+                    for place in range(start, min(start + size, len(order))):
+                        decisions[order[place]] = old[order[place]]
+        size //= 2
+    return tries
+
+
+@njit(cache=True)
+def better(
+    table: Whole, line: Whole, source_ends: Whole, sources: Whole, duplex: bool,
+    decisions: Whole, budget: int, room: Whole, best: Whole,
+) -> bool:  # fmt: skip
+    """Prices the decisions; where they beat `best` they become it."""
+    most_ps = NO_WAY if best[0] else best[1]
+    time, over = price(table, line, source_ends, sources, duplex, decisions, budget, False, most_ps, room)
+    over = max(over, 0)
+    if over > best[0] or (over == best[0] and time > best[1]):
+        return False
+    work = busy(table, decisions, room)
+    if over == best[0] and time == best[1] and work >= best[2]:
+        return False
+    best[0], best[1], best[2] = over, time, work
+    return True
+
+
+@njit(cache=True)
+def promising(table: Whole, one: int, new: int, other: int, other_new: int, decisions: Whole, slack: int) -> bool:
+    """Two tensors change their decisions: less is made again, and what then stays would find room."""
+    spent = kept = 0
+    for index, decision, sign in ((one, decisions[one], -1), (other, decisions[other], -1), (one, new, 1), (other, other_new, 1)):
+        if decision == RECOMPUTE:
+            spent += sign * table[index, AGAIN_PS]
+        elif decision == KEEP:
+            kept += sign * table[index, BYTES]
+    return spent < 0 and kept <= slack
+
+
+@njit(cache=True)
+def swap(
+    table: Whole, line: Whole, source_ends: Whole, sources: Whole, duplex: bool,
+    decisions: Whole, budget: int, order: Whole, reach: int, far: int, tries: int, room: Whole, best: Whole,
+) -> int:  # fmt: skip
+    """Two tensors change their decisions at once: neighbours in `order`, and promising ones at most `far` apart; tries left."""
+    slack = -price(table, line, source_ends, sources, duplex, decisions, budget, False, 0, room)[1]
+    for place in range(len(order)):
+        one = order[place]
+        for other_place in range(place + 1, min(place + 1 + max(reach, far), len(order))):
+            other = order[other_place]
+            for pair in range(9):
+                was, other_was, new, other_new = decisions[one], decisions[other], pair // 3, pair % 3
+                if new == was or other_new == other_was:
+                    continue
+                if other_place - place > reach and not promising(table, one, new, other, other_new, decisions, slack):
+                    continue
+                if not allowed(table, one, new) or not allowed(table, other, other_new):
+                    continue
+                if tries == 0:
+                    return 0
+                tries -= 1
+                decisions[one], decisions[other] = new, other_new
+                if better(table, line, source_ends, sources, duplex, decisions, budget, room, best):
+                    slack = -price(table, line, source_ends, sources, duplex, decisions, budget, False, 0, room)[1]
+                else:
+                    decisions[one], decisions[other] = was, other_was
+    return tries
+
+
+@njit(cache=True)
+def send_fewest(
+    table: Whole, line: Whole, source_ends: Whole, sources: Whole, decisions: Whole, budget: int, order: Whole, room: Whole
+) -> bool:
+    """As few of `order`, from its front, are sent as fit the budget; False where not even all do."""
+    few, many, done = 0, len(order) + 1, 0
+    while few < many:
+        middle = (few + many) // 2
+        if middle > len(order):
+            return False
+        for place in range(min(done, middle), max(done, middle)):
+            decisions[order[place]] = SEND if place < middle else KEEP
+        done = middle
+        fits = needs(table, source_ends, sources, decisions, room) and least_used(table, line, decisions, room) <= budget
+        if fits:
+            many = middle
+        else:
+            few = middle + 1
+    if few > len(order):
+        return False
+    for place in range(len(order)):
+        decisions[order[place]] = SEND if place < few else KEEP
+    return True

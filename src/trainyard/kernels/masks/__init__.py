@@ -1,0 +1,1 @@
+"""Compiled loops over packed zero masks: `bitmaps`, `streams`, `windows`."""

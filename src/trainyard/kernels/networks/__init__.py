@@ -1,0 +1,1 @@
+"""Compiled loops of networks: `adder_trees`, `benes`, `benes_switches`, `crossbar`."""

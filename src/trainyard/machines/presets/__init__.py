@@ -1,0 +1,1 @@
+"""Machines by name, one file per paper or vendor: a preset is the paper's table, with the source on each number's line."""

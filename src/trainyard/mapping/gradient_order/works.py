@@ -1,0 +1,110 @@
+"""Works of two layers whose gradients go from one to the other without leaving the chip (`gradient_links` says where that can be).
+
+The gradient pair of the upper layer, that of the lower one (dW alone where it is the network's first), and the sums of dY that are
+the lower layer's bias gradients become one `gradient_pair` of four (three) products: dX and what is done to it on its way, dW, the
+same of the lower layer, the sums. They meet where one of them stands, if nothing between keeps them apart and nobody else reads
+what then stays on chip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from trainyard.ir import Reduction, Step, Work
+from trainyard.mapping.gradient_order.links import Link, chains, is_bias, reads_gradient
+from trainyard.mapping.works import apart, clash, memories, readers
+
+Members = tuple[Work, ...]
+"""Upper layer, lower layer, bias gradients."""
+
+
+def joints(step: Step, works: Sequence[Work]) -> dict[Link, Members]:
+    """Of the links that fuse, those whose two layers can be one Work, each looked at by itself."""
+    heads = {work.ops[0]: work for work in works}
+    holder = {index: work for work in works for index in work.ops}
+    found = {}
+    for link in chains(step):
+        members = _members(step, link, heads, holder) if link.fuses else None
+        if members is not None and _meeting(step, list(works), members) is not None:
+            found[link] = members
+    return found
+
+
+def joined(step: Step, works: Sequence[Work], links: Iterable[Members]) -> tuple[Work, ...]:
+    """The Works with these members as one each; members that others keep apart by now stay as they are."""
+    places: list[Work | None] = list(works)
+    for members in links:
+        kept = _meeting(step, places, members)
+        if kept is None:
+            continue
+        for member in members:
+            places[places.index(member)] = None
+        places[kept] = together(members)
+    return tuple(work for work in places if work is not None)
+
+
+def together(members: Members) -> Work:
+    return Work(ops=tuple(index for member in members for index in member.ops), grouping="gradient_pair")
+
+
+def is_chain(step: Step, work: Work) -> bool:
+    """Whether a gradient pair is that of two layers, the second of which reads what the first leaves."""
+    if work.grouping != "gradient_pair":
+        return False
+    products = [part for part in apart(step, work) if step.ops[part.ops[0]].is_product]
+    if len(products) not in (3, 4):
+        return False
+    left = step.ops[products[0].ops[-1]].outputs[:1]
+    return all(reads_gradient(step, step.ops[part.ops[0]], step.base(tensor)) for tensor in left for part in products[2:])
+
+
+def layers_apart(step: Step, work: Work) -> Members:
+    """What `together` made one."""
+    parts = apart(step, work)
+    products = [part for part in parts if step.ops[part.ops[0]].is_product]
+    below = products[2:]
+    upper = Work(ops=products[0].ops + products[1].ops, grouping="gradient_pair")
+    lower = Work(ops=below[0].ops + below[1].ops, grouping="gradient_pair") if len(below) == 2 else below[0]
+    return (upper, lower, *parts[len(products) :])
+
+
+def _members(step: Step, link: Link, heads: Mapping[int, Work], holder: Mapping[int, Work]) -> Members | None:
+    upper = heads.get(link.head)
+    if upper is None or upper.grouping != "gradient_pair":
+        return None
+    chain = apart(step, upper)[0].ops
+    gradient = step.base(step.ops[chain[-1]].outputs[0])
+    users = [index for index in readers(step).get(gradient, ()) if index > chain[-1]]
+    biases = [index for index in users if is_bias(step.ops[index])]
+    lower = {holder[index] for index in users if index not in biases}
+    if len(lower) != 1 or any(len(holder[index].ops) > 1 or not _once(step, index) for index in biases):
+        return None
+    (below,) = lower
+    paired = below.grouping == "gradient_pair" if link.lower_dx else step.ops[below.ops[0]].is_product
+    first = step.ops[below.ops[0]]
+    if not paired or (first.layer, first.call) != (link.lower, link.lower_call) or not set(users) <= {*below.ops, *biases}:
+        return None
+    return (upper, below, *(holder[index] for index in biases))
+
+
+def _once(step: Step, index: int) -> bool:
+    body = step.ops[index].body
+    return isinstance(body, Reduction) and body.passes == 1
+
+
+def _meeting(step: Step, places: Sequence[Work | None], members: Members) -> int | None:
+    """The place of a member to which all others can go, or None."""
+    if not all(member in places for member in members):
+        return None
+    seats = sorted(places.index(member) for member in members)
+    between = [at for at in range(seats[0], seats[-1]) if at not in seats and places[at] is not None]
+    memory = {at: memories(step, work) for at in (*seats, *between) if (work := places[at]) is not None}
+    order = [places.index(member) for member in members]
+    turned = [(one, other) for number, one in enumerate(order) for other in order[number + 1 :] if other < one]
+    if any(clash(memory[one], memory[other]) for one, other in turned):
+        return None
+    for kept in reversed(seats):
+        passed = [(seat, at) for seat in seats for at in between if seat < at < kept or kept < at < seat]
+        if not any(clash(memory[seat], memory[at]) for seat, at in passed):
+            return kept
+    return None

@@ -1,0 +1,379 @@
+"""From the Works of a step to what they ask for.
+
+Equal demands cost the same on one device, so a step's layers are costed once for each distinct one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+from trainyard.errors import NotModelled
+from trainyard.ir import (
+    DTYPE_BYTES,
+    Collective,
+    Convolution,
+    Copy,
+    Direction,
+    ElementWise,
+    Gather,
+    MatMul,
+    Op,
+    Phase,
+    Reduction,
+    Step,
+    TensorSpec,
+    Update,
+    Work,
+)
+from trainyard.mapping.demand import (
+    ChainDemand,
+    Demand,
+    FusedDemand,
+    Move,
+    NoDemand,
+    PairDemand,
+    Policy,
+    ProductDemand,
+    StreamDemand,
+    TogetherDemand,
+)
+from trainyard.mapping.gradient_order.works import is_chain, joined, joints, layers_apart
+from trainyard.mapping.lowering import Lowered, lower, operand_order
+from trainyard.mapping.precision import dtype_of
+from trainyard.mapping.tiling import Problem
+from trainyard.mapping.works import Fusion, apart, group, one_gradient, per_step, readers
+from trainyard.masks.dma import Densities, moved_bytes
+
+BY_LETTER = {"A": "X", "W": "W", "G": "dY"}
+RESULT = {Phase.GRAD_INPUT: "dX", Phase.GRAD_WEIGHT: "dW"}
+BY_ROLE = {"parameter": "W", "gradient": "dY", "parameter_gradient": "dW"}
+RAW: Densities = {}
+"""Nothing is known of zeros, or nothing made of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The demands of a whole step: distinct ones, and which one each Work has."""
+
+    demands: tuple[Demand, ...]
+    number: Mapping[tuple[int, ...], int]
+
+
+def profile(step: Step, policy: Policy, zeros: Densities = RAW) -> Profile:
+    """Every Work's demand; collectives are left to a system and have none. `zeros` is what a compressing DMA engine knows of."""
+    return _profile(step, policy, zeros) if zeros else _raw(step, policy)
+
+
+@per_step
+def _raw(step: Step, policy: Policy) -> Profile:
+    return _profile(step, policy, RAW)
+
+
+def _profile(step: Step, policy: Policy, zeros: Densities) -> Profile:
+    distinct: dict[Demand, int] = {}
+    number: dict[tuple[int, ...], int] = {}
+    for work in works(step, policy):
+        if not isinstance(step.ops[work.ops[0]].body, Collective):
+            number[work.ops] = distinct.setdefault(demand(step, work, policy, zeros), len(distinct))
+    return Profile(tuple(distinct), number)
+
+
+def works(step: Step, policy: Policy) -> tuple[Work, ...]:
+    """Where only products count, nothing is fused onto them."""
+    fusion: Fusion = policy.fusion if policy.scope == "all" else "none"
+    found = group(step, fusion, policy.together, policy.grad_input if policy.paired else None)
+    if not policy.across:
+        return found
+    return joined(step, found, (members for link, members in joints(step, found).items() if link.head in policy.across))
+
+
+def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> Demand:
+    ops = [step.ops[index] for index in work.ops]
+    if work.grouping == "concurrent" and step.ops[work.ops[0]].is_product:
+        return TogetherDemand(products=_products(step, work, policy, zeros))
+    if is_chain(step, work):
+        return _chain(step, work, policy, zeros)
+    if work.grouping == "gradient_pair" and step.ops[work.ops[0]].is_product:
+        dx, dw = _products(step, work, policy, zeros)
+        return PairDemand(dx=dx, dw=dw)
+    if work.grouping not in ("single", "chain"):
+        raise NotModelled(f"{work.grouping} of {', '.join(op.name for op in ops)}: this device does works one by one")
+    for op in ops:
+        if isinstance(op.body, Collective) and op.body.ranks > 1:
+            raise NotModelled(
+                f"op {op.name!r} does {op.body.kind} between {op.body.ranks} ranks, a single device has no links: "
+                "run the step on a system of several devices"
+            )
+    if all(isinstance(op.body, Collective) for op in ops):
+        return NoDemand(ops=len(ops), why="alone")
+    if policy.scope == "products" and not any(op.is_product for op in ops):
+        return NoDemand(ops=len(ops), why="scope")
+    books = _Books(step, policy, zeros)
+    if ops[0].fused is not None:
+        return _kernel(books, work, ops)
+    return _product(books, work, ops) if ops[0].is_product else _stream(books, work.ops[0])
+
+
+def _products(step: Step, work: Work, policy: Policy, zeros: Densities) -> tuple[ProductDemand, ...]:
+    """What each product of a Work would ask for alone: what two of them share (dY) is in both."""
+    found = [demand(step, part, policy, zeros) for part in apart(step, work)]
+    products = tuple(one for one in found if isinstance(one, ProductDemand))
+    heads = [step.ops[part.ops[0]] for part in apart(step, work)]
+    paired = work.grouping != "gradient_pair" or (len(heads) == 2 and one_gradient(step, heads[0], heads[1], policy.grad_input))
+    if len(products) < len(found) or not paired:
+        names = ", ".join(step.ops[index].name for index in work.ops)
+        raise NotModelled(f"{work.grouping} of {names}: only products are done together, and dX with its own dW")
+    return products
+
+
+def _chain(step: Step, work: Work, policy: Policy, zeros: Densities) -> ChainDemand:
+    """What stays on chip: the upper dX as the lower layer reads it, and of the upper X what a mask on the way reads."""
+    members, books = layers_apart(step, work), _Books(step, policy, zeros)
+    upper, lower, *beside = (demand(step, member, policy, zeros) for member in members)
+    assert isinstance(upper, PairDemand)
+    assert isinstance(lower, PairDemand | ProductDemand)
+    dx, dw = apart(step, members[0])
+    ops = [step.ops[index] for index in dx.ops]
+    weights = step.ops[dw.ops[0]]
+    stays = {step.base(ops[-1].outputs[0])}
+    mask = {step.base(weights.inputs[weights.letters.index("A")])} & {step.base(t) for op in ops[1:] for t in op.inputs}
+    result = books.move(dx.ops[0], ops[0].outputs[0], "write", books.bytes(ops[0].outputs[0]))._replace(label="dX")
+    return ChainDemand(
+        upper=upper,
+        lower=lower,
+        beside=tuple(one for one in beside if isinstance(one, StreamDemand | NoDemand)),
+        between=_drained(books, dx, ops, result, stays | mask),
+        left=tuple(
+            _stream(books, member.ops[0], stays) if isinstance(one, StreamDemand) else StreamDemand(moves=())
+            for member, one in zip(members[2:], beside, strict=True)
+        ),
+        masked=bool(mask),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Books:
+    """Tensors of a step as bytes of a machine."""
+
+    step: Step
+    policy: Policy
+    zeros: Densities
+
+    def dtype(self, tensor: int | None) -> str:
+        spec = TensorSpec((1,)) if tensor is None else self.step.tensors[tensor]
+        return dtype_of(spec, self.policy.precision)
+
+    def elements(self, tensor: int) -> int:
+        """Of a view never more than the memory it looks into (a broadcast repeats nothing)."""
+        return min(self.step.tensors[tensor].elements, self.step.tensors[self.step.base(tensor)].elements)
+
+    def bytes(self, tensor: int) -> int:
+        return self.elements(tensor) * DTYPE_BYTES[self.dtype(tensor)]
+
+    def role(self, tensor: int) -> str:
+        return str(self.step.tensors[tensor].role)
+
+    def moved(self, op: int, tensor: int | None, direction: Direction, size: int) -> int:
+        """What crosses the pins where an op reads or writes so many bytes of a tensor."""
+        density = self.zeros.get((op, self.step.base(tensor), direction)) if self.zeros and tensor is not None else None
+        return size if density is None else moved_bytes(size, DTYPE_BYTES[self.dtype(tensor)], density)
+
+    def move(self, op: int, tensor: int, direction: Direction, size: int) -> Move:
+        return Move(self.role(tensor), direction, self.moved(op, tensor, direction, size), size)
+
+    def moves(self, op: int, tensors: tuple[int, ...], direction: Direction) -> dict[int, Move]:
+        """One move for each memory that is touched; several views of one never add up to more than all of it."""
+        found: dict[int, int] = {}
+        for tensor in dict.fromkeys(tensors):
+            base = self.step.base(tensor)
+            size = self.bytes(tensor)
+            found[base] = min(found[base] + size, self.bytes(base)) if base in found else size
+        return {base: self.move(op, base, direction, size) for base, size in found.items() if size}
+
+
+def _product(books: _Books, work: Work, ops: list[Op]) -> ProductDemand:
+    head, policy = ops[0], books.policy
+    assert isinstance(head.body, MatMul | Convolution)
+    lowered = lower(head.body, policy.grad_input)
+    first, second = _operands(books, head)
+    result = head.outputs[0] if head.outputs else None
+    sizes = tuple(DTYPE_BYTES[books.dtype(tensor)] for tensor in (first, second, result))
+    packed = policy.rates.of(books.dtype(first), books.dtype(second))
+    raw = policy.im2col == "raw"
+    a, b, out = ((side.elements if raw else side.matrix) for side in (lowered.a, lowered.b, lowered.out))
+    labels = _labels(books, head, lowered, (first, second))
+    left, right, sums = a * sizes[0], b * sizes[1], out * sizes[2]
+    a_bytes, b_bytes = (books.moved(work.ops[0], t, "read", size) for t, size in ((first, left), (second, right)))
+    leaves = Move(labels[2], "write", books.moved(work.ops[0], result, "write", sums), sums)
+    drained = _drained(books, work, ops, leaves)
+    return ProductDemand(
+        problem=Problem(
+            op=_packed(lowered.product, packed),
+            a_bytes=a_bytes,
+            b_bytes=b_bytes,
+            a_held_bytes=None if a_bytes == left else left,
+            b_held_bytes=None if b_bytes == right else right,
+            out_bytes=sum(move.size for moves in drained for move in moves),
+            sum_bytes=min(out, lowered.out.matrix) * max(policy.accumulator_bytes, sizes[2]),  # no sums where no window reaches
+        ),
+        labels=labels,
+        element_bytes=(sizes[0] * packed, sizes[1] * packed, sizes[2]),
+        drained=drained,
+        number=max(books.dtype(first), books.dtype(second), key=DTYPE_BYTES.__getitem__),
+        packed=packed,
+        grad_input=policy.grad_input,
+        vector_operations=sum(_operations(op) for op in ops[1:]),
+    )
+
+
+def _packed(product: MatMul, rate: int) -> MatMul:
+    """With so many neighbours of the reduction in one place."""
+    return product if rate == 1 else replace(product, K=-(-product.K // rate))
+
+
+def _operands(books: _Books, op: Op) -> tuple[int | None, int | None]:
+    """The tensors behind A and B of the lowered product."""
+    given = (*op.inputs[:2], None, None)
+    first, second = operand_order(books.step, op)
+    return given[first], given[second]
+
+
+def _labels(books: _Books, op: Op, lowered: Lowered, operands: tuple[int | None, int | None]) -> tuple[str, str, str]:
+    """X, W, dY by the letters of a layer; by their roles where a product belongs to none (attention)."""
+    if not op.inputs:
+        return lowered.a.label, lowered.b.label, lowered.out.label
+    letters = dict(zip(op.inputs, op.letters, strict=False))
+
+    def label(tensor: int | None, other: str) -> str:
+        if tensor is None:
+            return other
+        return BY_LETTER.get(letters.get(tensor, "")) or BY_ROLE.get(books.role(tensor), "X")
+
+    return label(operands[0], lowered.a.label), label(operands[1], lowered.b.label), RESULT.get(op.phase, "Y")
+
+
+def _drained(books: _Books, work: Work, ops: list[Op], result: Move, stays: Collection[int] = ()) -> tuple[tuple[Move, ...], ...]:
+    """What moves with the finished sums, for each op of the chain; what only the chain itself reads, and `stays`, is on chip."""
+    step, inside = books.step, set(work.ops)
+    per_op: list[tuple[Move, ...]] = []
+    produced: set[int] = set()
+    for position, (index, op) in enumerate(zip(work.ops, ops, strict=True)):
+        reads = op.inputs if position else op.inputs[2:]  # a product's further inputs are added to it
+        moves = [move for base, move in books.moves(index, reads, "read").items() if base not in {*produced, *stays}]
+        last = position == len(ops) - 1
+        outputs = {step.base(t): t for t in op.outputs}
+        for base, tensor in outputs.items():
+            if base in stays:
+                continue
+            if last or (position and base not in map(step.base, op.outputs[:1])) or _needed_outside(step, base, index, inside):
+                moves.append(result if position == 0 else books.move(index, base, "write", books.bytes(tensor)))
+        if not op.outputs and position == 0:
+            moves.append(result)
+        produced.update(outputs)
+        per_op.append(tuple(moves))
+    return tuple(per_op)
+
+
+def _needed_outside(step: Step, base: int, index: int, inside: set[int]) -> bool:
+    """Whether an op outside the chain reads this version of a tensor: before the chain writes over it, or ever."""
+    until = min((other for other in inside if other > index and base in map(step.base, step.ops[other].outputs)), default=None)
+    found = readers(step).get(base, ())
+    return any(reader > index and reader not in inside and (until is None or reader < until) for reader in found)
+
+
+def _operations(op: Op) -> int:
+    body = op.body
+    match body:
+        case ElementWise() | Update():
+            return body.elements * body.operations
+        case Reduction():
+            return body.elements * body.passes
+        case Gather():
+            return body.rows * body.width if body.scatter else 0
+        case _:
+            return 0
+
+
+def _gathered(books: _Books, index: int, body: Gather) -> tuple[Move, ...]:
+    """Only the rows that are named cross, not the table, and as they are; a scatter reads them, adds, and writes them back."""
+    op = books.step.ops[index]
+    source = books.dtype(op.inputs[0]) if op.inputs else books.dtype(None)
+    rows = body.rows * body.width * DTYPE_BYTES[source]
+    table = books.role(op.outputs[0] if body.scatter else op.inputs[0]) if op.inputs and op.outputs else "activation"
+    picked = "gradient" if body.scatter and not op.inputs else (books.role(op.inputs[0]) if body.scatter else "activation")
+    others = tuple(books.moves(index, op.inputs[1:], "read").values())
+    if body.scatter:
+        return (Move(picked, "read", rows, rows), Move(table, "read", rows, rows), Move(table, "write", rows, rows), *others)
+    written = books.role(op.outputs[0]) if op.outputs else "activation"
+    return (Move(table, "read", rows, rows), Move(written, "write", rows, rows), *others)
+
+
+def _stream(books: _Books, index: int, stays: Collection[int] = ()) -> StreamDemand:
+    """`stays` is on chip already."""
+    op = books.step.ops[index]
+    body = op.body
+    operations = _operations(op)
+    if isinstance(body, Gather):
+        return StreamDemand(moves=_gathered(books, index, body), vector_operations=operations)
+    reads = [move for base, move in books.moves(index, op.inputs, "read").items() if base not in stays]
+    writes = list(books.moves(index, op.outputs, "write").values())
+    if not reads and not writes:  # a step without tensors: the body's own sizes
+        assert isinstance(body, ElementWise | Reduction | Copy | Update)
+        size = DTYPE_BYTES[books.dtype(None)]
+        left = body.results if isinstance(body, Reduction) else body.elements
+        reads = [Move("activation", "read", body.elements * size, body.elements * size)]
+        writes = [Move("activation", "write", left * size, left * size)]
+    again, row = None, 0
+    if isinstance(body, Reduction) and body.passes > 1 and reads:
+        largest, more = max(reads, key=lambda move: move.held), body.passes - 1
+        again, row = largest._replace(size=largest.size * more, held=largest.held * more), largest.held // _rows(books, op, body)
+    return StreamDemand(moves=(*reads, *writes), vector_operations=operations, again=again, row_bytes=row)
+
+
+def _rows(books: _Books, op: Op, body: Reduction) -> int:
+    """How many parts of the data are reduced apart, so that each can stay on chip between passes; 1 where it is not known."""
+    shape = books.step.tensors[op.inputs[0]].shape if op.inputs else ()
+    if len(shape) < 2:
+        return 1
+    if any(word in body.function for word in ("softmax", "layer_norm", "rms_norm")):
+        return max(1, books.step.tensors[op.inputs[0]].elements // max(1, shape[-1]))
+    return max(1, shape[1]) if "batch_norm" in body.function else 1
+
+
+def _kernel(books: _Books, work: Work, ops: list[Op]) -> FusedDemand:
+    """Outside tensors go through once; what products share between their rows (their second operand) may come again."""
+    step, inside = books.step, set(work.ops)
+    produced = {step.base(t) for op in ops for t in op.outputs}
+    reads: dict[int, Move] = {}
+    again: dict[int, Move] = {}
+    moves: list[Move] = []
+    for index, op in zip(work.ops, ops, strict=True):
+        if isinstance(op.body, Gather):
+            moves.extend(move for move in _gathered(books, index, op.body) if move.direction == "read")
+            continue
+        outside = tuple(t for t in op.inputs if step.base(t) not in produced)
+        reads.update(books.moves(index, outside, "read"))
+        if op.is_product and op.inputs[1:2] and step.base(op.inputs[1]) not in produced:
+            again.update(books.moves(index, op.inputs[1:2], "read"))
+    written = {
+        step.base(t): books.move(index, step.base(t), "write", books.bytes(t))
+        for index, op in zip(work.ops, ops, strict=True)
+        for t in op.outputs
+        if _needed_outside(step, step.base(t), index, inside) or not readers(step).get(step.base(t))
+    }
+    moves.extend((*reads.values(), *written.values()))
+    products = tuple(lower(op.body).product if isinstance(op.body, MatMul | Convolution) else None for op in ops)
+    items = max((product.count for product in products if product is not None), default=1)
+    scores = [op for op in ops if op.is_product]
+    number = books.dtype(scores[0].inputs[0] if scores and scores[0].inputs else None)
+    packed = books.policy.rates.of(number)
+    return FusedDemand(
+        products=tuple(None if product is None else _packed(product, packed) for product in products),
+        packed=packed,
+        moves=tuple(moves),
+        again=tuple(again.values()),
+        item_bytes=sum(move.held for move in moves) // items,
+        vector_operations=tuple(_operations(op) if books.policy.scope == "all" else 0 for op in ops),
+        number=number,
+    )

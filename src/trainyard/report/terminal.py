@@ -1,0 +1,228 @@
+"""What a command says: messages and progress on stderr, so that stdout holds results alone; small tables and lists."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Timer
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from trainyard.runs import Worth
+    from trainyard.sensitivity import Pair, Weighed
+
+WIDTHS = {"ratio": 5, "verdict": 12, "before": 7, "after": 7, "worth": 7, "together": 8, "interaction": 11}
+"""Columns that are never broken over lines."""
+MOMENT_S = 1.0
+"""What is done sooner needs no bar."""
+NUMBERS = ("paper", "ours", "ratio", "before", "after", "worth", "together", "interaction")
+TOP = 25
+"""Rows of a table of worths."""
+
+
+# fmt: off
+PLAIN_SIGNS = {"µ": "u", "…": "~", "≤": "<=", "≥": ">=", "×": "x", "–": "-"}
+# fmt: on
+
+
+def speak_plainly() -> None:
+    """A terminal that does not know a sign gets a plain one in its place, instead of an error."""
+
+    def plain(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        return "".join(PLAIN_SIGNS.get(sign, "?") for sign in error.object[error.start : error.end]), error.end
+
+    codecs.register_error("trainyard", plain)
+    for stream in (sys.stdout, sys.stderr):
+        if callable(change := getattr(stream, "reconfigure", None)):
+            change(errors="trainyard")
+
+
+def close_stdout() -> None:
+    """Nobody reads any more, or nothing can be written: what is left in the buffer goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def write_json(value: Any, path: str) -> None:
+    text = json.dumps(value, indent=2, default=str, allow_nan=False)
+    if path == "-":
+        print(text)
+        return
+    from trainyard.files import write_text
+
+    write_text(path, text + "\n")
+    say(f"wrote {path}")
+
+
+def say(message: str) -> None:
+    print(message, file=sys.stderr)
+
+
+class StepTo(Protocol):
+    """Moves a bar: how many of how many are done, and what comes now."""
+
+    def __call__(self, done: int, total: int, label: str) -> None: ...
+
+
+@contextmanager
+def progress(what: str = "") -> Iterator[StepTo]:
+    """A bar with an estimate on a terminal's stderr, of what takes longer than a moment; silence elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, total, label: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"), BarColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=1)
+    starter = Timer(MOMENT_S, bar.start)
+    starter.daemon = True
+    starter.start()
+    try:
+        yield lambda done, total, label: bar.update(task, completed=done, total=total, description=f"{what} {label}".strip())
+    finally:
+        starter.cancel()
+        starter.join()
+        if bar.live.is_started:
+            bar.stop()
+
+
+@contextmanager
+def status(message: str) -> Iterator[None]:
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(message):
+        yield
+
+
+def table_of(*columns: str) -> Table:
+    """A plain table: numbers to the right, long names and values folded."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 1), header_style="bold")
+    for column in columns:
+        table.add_column(
+            column,
+            justify="right" if column in NUMBERS else "left",
+            overflow="fold",
+            min_width=WIDTHS.get(column),
+            no_wrap=column in WIDTHS,
+        )
+    return table
+
+
+def show_weighed(weighed: Weighed, top: int = TOP) -> None:
+    """What each change does to the metric, the most valuable first; what moves nothing is counted; then what pairs do together."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    console.print(Text(f"{weighed.title}: what each assumption and parameter is worth in {weighed.metric}", "bold"))
+    moving = [worth for worth in weighed if worth.size and not worth.error]
+    if not moving:
+        console.print("nothing that was changed moves it" if weighed else "no open assumptions")
+    if moving:
+        _table_of_worths(moving[:top], weighed.metric)
+    told = (
+        (len(moving) - top, "more move it less"),
+        (sum(not worth.size and not worth.error for worth in weighed), "move nothing"),
+        (sum(bool(worth.error) for worth in weighed), "cannot be made on this machine"),
+    )
+    if any(count > 0 for count, _ in told):
+        console.print(Text("  " + ", ".join(f"{count} {what}" for count, what in told if count > 0), "dim"))
+    meanings = {worth.name: worth.meaning for worth in moving[:top] if worth.kind == "assumption"}
+    for name, meaning in meanings.items():
+        console.print(Text(f"  {name}: ").append(meaning, "dim"), soft_wrap=True)
+    if weighed.pairs:
+        console.print(Text("two at a time: interaction is what both do beyond what each does alone", "bold"))
+        _table_of_pairs(weighed.pairs[:top])
+
+
+def _table_of_worths(worths: Sequence[Worth], metric: str) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from trainyard.report.lines import value_text
+    from trainyard.report.tornado import number_text
+
+    table = table_of("change", "value", "alternative", "before", "after", "worth")
+    for worth in worths:
+        value, alternative = (value_text(worth.name, given) for given in (worth.value, worth.alternative))
+        before, after = number_text(worth.before, metric), number_text(worth.after, metric)
+        texts = (worth.name, value, alternative, before, after, f"{100 * worth.change:+.1f} %")
+        table.add_row(*map(Text, texts))
+    Console().print(table)
+
+
+def _table_of_pairs(pairs: Sequence[Pair]) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from trainyard.report.lines import changed_text
+
+    table = table_of("first", "second", "alone", "together", "interaction")
+    for pair in pairs:
+        alone = f"{100 * pair.first.change:+.1f} %, {100 * pair.second.change:+.1f} %"
+        together = ("not possible", "") if pair.error else (f"{100 * pair.change:+.1f} %", f"{100 * pair.interaction:+.1f} %")
+        table.add_row(*map(Text, (changed_text(pair.first), changed_text(pair.second), alone, *together)))
+    Console().print(table)
+
+
+def weighed_as_dict(weighed: Weighed) -> dict[str, Any]:
+    return {
+        "title": weighed.title,
+        "metric": weighed.metric,
+        "worths": [worth_as_dict(worth) for worth in weighed],
+        "pairs": [
+            {
+                "first": {"name": pair.first.name, "alternative": pair.first.alternative},
+                "second": {"name": pair.second.name, "alternative": pair.second.alternative},
+                "after": pair.after,
+                "change": pair.change,
+                "interaction": pair.interaction,
+                "error": pair.error,
+            }
+            for pair in weighed.pairs
+        ],
+    }
+
+
+def worth_as_dict(worth: Worth) -> dict[str, Any]:
+    return {
+        "name": worth.name,
+        "kind": worth.kind,
+        "meaning": worth.meaning,
+        "value": worth.value,
+        "alternative": worth.alternative,
+        "before": worth.before,
+        "after": worth.after,
+        "change": worth.change,
+        "error": worth.error,
+    }
+
+
+def show_names(kinds: Mapping[str, Mapping[str, str]]) -> None:
+    """Names by kind with one line about each."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console()
+    for kind, names in kinds.items():
+        console.print(Text(kind, "bold"))
+        width = max(map(len, names), default=0)
+        for name, about in names.items():
+            line = Text(f"  {name:<{width}}  ").append(about, "dim")
+            if console.is_terminal:  # one line a name; a file gets the whole of it
+                line.truncate(console.width, overflow="ellipsis")
+            console.print(line, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""Mechanisms drawn on small examples: `sigma`, `tensordash`, `igo`, on a `canvas` of cells and lines."""

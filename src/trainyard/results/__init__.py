@@ -1,0 +1,23 @@
+"""What a step cost: `result` is the value a user gets, `booking` gives the time of tasks to the rows of ops."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from trainyard.lazy import exports
+
+if TYPE_CHECKING:
+    from trainyard.results.result import Cost, Peaks, Result
+
+__all__ = [
+    "Cost", "Peaks", "Result",
+]  # fmt: skip
+
+__getattr__ = exports(
+    __name__,
+    {
+        "Cost": "result",
+        "Peaks": "result",
+        "Result": "result",
+    },
+)

@@ -1,0 +1,337 @@
+"""Result: what a training step cost. A value that adds (one after the other), scales, and groups by layer, phase, resource.
+
+`time` is exposed time: every instant of the step belongs to one row, so times sum to `time_s` exactly. `busy` does not sum.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from trainyard._version import VERSION
+from trainyard.engine.timeline import Timeline
+from trainyard.errors import BadInput, TrainyardError
+from trainyard.ir.assumptions import Assumption, trials
+from trainyard.results.booking import AXES, IDLE, Axis, Columns, Rows, booked, grouped, split
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy.typing as npt
+    import pandas as pd
+
+    from trainyard.ir import Device, System
+
+__all__ = ["AXES", "IDLE", "PICOSECOND", "Axis", "Columns", "Cost", "Peaks", "Result", "Rows", "booked", "split"]
+PICOSECOND = 1e-12
+OF_ONE_RUN: Mapping[str, Any] = {"timeline": None, "entries": (), "rerun": None}  # what a sum or a multiple does not have
+
+
+class Cost(NamedTuple):
+    """The cost of a group of rows."""
+
+    time_s: float
+    busy_s: float
+    energy_j: float
+    traffic_bytes: Mapping[str, int]
+    macs: int
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "time_s": self.time_s,
+            "busy_s": self.busy_s,
+            "energy_j": self.energy_j,
+            "traffic_bytes": dict(self.traffic_bytes),
+            "macs": self.macs,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peaks:
+    """What a machine could do at best: what `compare` sets side by side and a roofline is drawn from."""
+
+    macs_per_s: float
+    dram_bytes_per_s: float
+    technology: str = ""
+    devices: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """What a training step costs on a machine.
+
+    `steps` optimizer steps over `samples` samples were simulated; times, energies and bytes are of one step.
+    """
+
+    workload: str
+    machine: str
+    batch: int
+    samples: int
+    rows: Rows
+    columns: Columns
+    peaks: Peaks
+    steps: int = 1
+    clock_hz: float | None = None
+    cycles: int | None = None
+    array_cycles: int | None = None  # of `cycles`, those in which the array multiplies
+    peak_memory_bytes: Mapping[str, int] = field(default_factory=dict)
+    assumptions: tuple[Assumption, ...] = ()
+    notes: tuple[str, ...] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    range_s: tuple[float, float] | None = None
+    seed: int | None = None
+    version: str = VERSION
+    timeline: Timeline | None = field(default=None, repr=False, compare=False)
+    entries: tuple[tuple[int, ...], ...] = field(default=(), repr=False, compare=False)
+    """The rows that a task's tag stands for: `timeline` tells when, `entries[tag]` whose time it was."""
+    rerun: Callable[[Mapping[str, Any]], Result] | None = field(default=None, repr=False, compare=False)
+    on: Device | System | None = field(default=None, repr=False, compare=False)  # the machine itself: its drawing is made from it
+
+    def __repr__(self) -> str:
+        return f"Result({self.workload!r} on {self.machine!r}, batch={self.batch}: {self.headline}, {len(self.rows)} rows)"
+
+    @cached_property
+    def time_ps(self) -> int:
+        return int(self.columns.time_ps.sum())
+
+    @property
+    def time_s(self) -> float:
+        """Steady-state time of one optimizer step."""
+        return self.time_ps * PICOSECOND / self.steps
+
+    @property
+    def samples_per_s(self) -> float:
+        return self.samples / (self.time_ps * PICOSECOND)
+
+    @cached_property
+    def energy_by_component(self) -> dict[str, float]:
+        return {name: float(joules.sum()) / self.steps for name, joules in self.columns.energy.items()}
+
+    @property
+    def energy_j(self) -> float:
+        return sum(self.energy_by_component.values())
+
+    @property
+    def macs(self) -> int:
+        return int(self.columns.macs.sum()) // self.steps
+
+    @cached_property
+    def _levels(self) -> dict[str, npt.NDArray[Any]]:
+        return self.columns.by_level()
+
+    @property
+    def traffic_bytes(self) -> dict[str, int]:
+        """Bytes by level."""
+        return {level: int(count.sum()) // self.steps for level, count in self._levels.items()}
+
+    @property
+    def traffic(self) -> dict[tuple[str, str, str], int]:
+        """Bytes by (level, tensor, direction)."""
+        return {key: int(count.sum()) // self.steps for key, count in self.columns.traffic.items()}
+
+    @property
+    def by_phase(self) -> dict[str, Cost]:
+        return {key[0]: cost for key, cost in self.group("phase").items()}
+
+    @property
+    def by_layer(self) -> dict[str, Cost]:
+        return {key[0]: cost for key, cost in self.group("layer").items()}
+
+    @property
+    def by_class(self) -> dict[str, Cost]:
+        """Compute, synchronisation, copy, idle."""
+        return {key[0]: cost for key, cost in self.group("kind").items()}
+
+    def group(self, *axes: Axis) -> dict[tuple[str, ...], Cost]:
+        """Costs by one or several of layer, phase, resource, kind, op, bound, in order of first appearance."""
+        if not axes:
+            raise BadInput(f"group by what? (known: {', '.join(AXES)})")
+        groups = grouped(self.rows, axes)
+        time, busy, macs = (groups.whole(c) for c in (self.columns.time_ps, self.columns.busy_ps, self.columns.macs))
+        energy = groups.real(sum(self.columns.energy.values(), np.zeros(len(self.rows))))
+        levels = self._levels
+        traffic: list[dict[str, int]] = [{} for _ in groups.numbers]
+        for level, count in levels.items():
+            for sizes, moved in zip(traffic, (groups.whole(count) // self.steps).tolist(), strict=True):
+                sizes[level] = moved
+        columns = (time * PICOSECOND / self.steps, busy * PICOSECOND / self.steps, energy / self.steps)
+        costs = zip(*(column.tolist() for column in columns), traffic, (macs // self.steps).tolist(), strict=True)
+        return dict(zip(groups.numbers, map(partial(tuple.__new__, Cost), costs), strict=True))
+
+    def __add__(self, other: Result) -> Result:
+        """One after the other: times, energies and bytes add; peak memory is the larger."""
+        if not isinstance(other, Result):
+            return NotImplemented
+        if self.steps != other.steps:
+            raise BadInput(f"results of {self.steps} and {other.steps} simulated steps do not add")
+        same = self.rows == other.rows
+        rows = self.rows if same else Rows(*(a + b for a, b in zip(_labels(self.rows), _labels(other.rows), strict=True)))
+        columns = self.columns.beside(other.columns, np.add if same else lambda a, b: np.concatenate([a, b]))
+        pools, arrays = dict.fromkeys([*self.peak_memory_bytes, *other.peak_memory_bytes]), (self.array_cycles, other.array_cycles)
+        return replace(
+            self,
+            workload=self.workload if self.workload == other.workload else f"{self.workload} + {other.workload}",
+            machine=self.machine if self.machine == other.machine else f"{self.machine} + {other.machine}",
+            samples=self.samples + other.samples,
+            rows=rows,
+            columns=columns,
+            clock_hz=self.clock_hz if self.clock_hz == other.clock_hz else None,
+            cycles=None if self.cycles is None or other.cycles is None else self.cycles + other.cycles,
+            array_cycles=None if None in arrays else sum(arrays),  # type: ignore[arg-type]  # both are numbers
+            peak_memory_bytes={p: max(self.peak_memory_bytes.get(p, 0), other.peak_memory_bytes.get(p, 0)) for p in pools},
+            assumptions=tuple(dict.fromkeys([*self.assumptions, *other.assumptions])),
+            notes=tuple(dict.fromkeys([*self.notes, *other.notes])),
+            config=self.config if self.config == other.config else {"sum": [*_machines(self.config), *_machines(other.config)]},
+            range_s=None,
+            on=self.on if self.config == other.config else None,
+            **OF_ONE_RUN,
+        )
+
+    def __radd__(self, other: int) -> Result:
+        """`sum(results)` starts from 0."""
+        return self if other == 0 else NotImplemented
+
+    def __mul__(self, factor: int) -> Result:
+        """The same thing `factor` times over."""
+        if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:
+            raise BadInput(f"a result scales by a positive whole number, got {factor!r}")
+        return replace(
+            self,
+            samples=self.samples * factor,
+            columns=self.columns.scaled(factor),
+            cycles=None if self.cycles is None else self.cycles * factor,
+            array_cycles=None if self.array_cycles is None else self.array_cycles * factor,
+            range_s=None if self.range_s is None else (self.range_s[0] * factor, self.range_s[1] * factor),
+            **OF_ONE_RUN,
+        )
+
+    __rmul__ = __mul__
+
+    @property
+    def config_hash(self) -> str:
+        """Names the machine's every field: equal hashes, equal machines."""
+        return hashlib.sha256(json.dumps(self.config, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+    @property
+    def headline(self) -> str:
+        """Time with its range over the open assumptions: `9.1 ms (7.8-11.2)`."""
+        from trainyard.units import parse, show
+
+        if not self.time_s:
+            return show(0, "s")
+        unit = show(self.time_s, "s").split(" ")[1]
+        size = parse(f"1 {unit}", "s")
+        decimals = 1 if self.time_s / size < 99.95 else 0
+        time, low, high = (f"{seconds / size:.{decimals}f}" for seconds in (self.time_s, *(self.range_s or (0.0, 0.0))))
+        return f"{time} {unit}" if low == high else f"{time} {unit} ({low}-{high})"
+
+    def ranged(self, told: Callable[[int, int], None] = lambda done, total: None) -> Result:
+        """The result with the range of its time over the open assumptions, each alternative alone; `told` how many are done."""
+        if self.range_s is not None or self.rerun is None:
+            return self
+        times, others = [self.time_s], trials(self.assumptions, "time_s")
+        for done, (path, alternative) in enumerate(others):
+            told(done, len(others))
+            with suppress(TrainyardError):  # an alternative that this machine cannot be built with says nothing
+                times.append(self.rerun({path: alternative}).time_s)
+        return replace(self, range_s=(min(times), max(times)))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The stable JSON object; every key is documented in docs/json.md."""
+        return {
+            "workload": self.workload,
+            "machine": self.machine,
+            "batch": self.batch,
+            "samples": self.samples,
+            "steps": self.steps,
+            "time_s": self.time_s,
+            "time_range_s": self.range_s,
+            "samples_per_s": self.samples_per_s,
+            "cycles": self.cycles,
+            "array_cycles": self.array_cycles,
+            "clock_hz": self.clock_hz,
+            "macs": self.macs,
+            "energy_j": self.energy_j,
+            "energy_by_component_j": self.energy_by_component,
+            "traffic_bytes": self.traffic_bytes,
+            "traffic_by_tensor_bytes": {"/".join(key): count for key, count in self.traffic.items()},
+            "peak_memory_bytes": dict(self.peak_memory_bytes),
+            "by_class": {name: cost.as_dict() for name, cost in self.by_class.items()},
+            "by_phase": {name: cost.as_dict() for name, cost in self.by_phase.items()},
+            "by_layer": {name: cost.as_dict() for name, cost in self.by_layer.items()},
+            "peaks": {
+                "macs_per_s": self.peaks.macs_per_s,
+                "dram_bytes_per_s": self.peaks.dram_bytes_per_s,
+                "technology": self.peaks.technology,
+                "devices": self.peaks.devices,
+            },
+            "assumptions": [
+                {"name": a.name, "value": a.value, "meaning": a.meaning, "alternatives": list(a.alternatives), "settles": a.settles}
+                for a in self.assumptions
+            ],
+            "notes": list(self.notes),
+            "config": dict(self.config),
+            "config_hash": self.config_hash,
+            "seed": self.seed,
+            "version": self.version,
+        }
+
+    def to_json(self) -> str:
+        return json.dumps(self.as_dict(), indent=2, default=str)
+
+    # The only upward imports of the house: a result shows itself.
+    def table(self, by: Axis = "layer", top: int = 20, *, ranged: bool = True) -> None:
+        from trainyard.report import tables
+
+        tables.show(self.ranged() if ranged else self, by=by, top=top)
+
+    def explain(self, layer: str = "") -> str:
+        from trainyard.report import explain
+
+        return explain.explain(self, layer)
+
+    def to_html(self, path: str | os.PathLike[str], *, ranged: bool = True) -> None:
+        from trainyard.report import page
+
+        page.write([self.ranged() if ranged else self], path)
+
+    def to_perfetto(self, path: str | os.PathLike[str]) -> None:
+        from trainyard.report import perfetto
+
+        perfetto.write(self, path)
+
+    def to_parquet(self, path: str | os.PathLike[str]) -> None:
+        from trainyard.report import frames
+
+        frames.write_parquet(self, path)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        from trainyard.report import frames
+
+        frames.write_csv(self, path)
+
+    def to_frame(self) -> pd.DataFrame:
+        from trainyard.report import frames
+
+        return frames.frame(self)
+
+    def _repr_html_(self) -> str:
+        from trainyard.report import page
+
+        return page.notebook(self)
+
+
+def _machines(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The machines of a result, one after the other if it is a sum."""
+    return list(config.get("sum", [config]))
+
+
+def _labels(rows: Rows) -> Iterable[tuple[str, ...]]:
+    return (rows.op, rows.layer, rows.phase, rows.resource, rows.kind, rows.bound)

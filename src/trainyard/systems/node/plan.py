@@ -1,0 +1,207 @@
+"""The plan of a node: compute, exchanges and copies of one step, each on a stream of its own, on every device.
+
+The step is first made that of one device (`mapping.parallel.transform`); its exchanges go over the node's rings, its paged tensors
+over the lanes to the backing memories (`mapping.overlay.policy` says which, from when, until when). Devices that are alike do the
+same at the same time: with `fold` one of them is planned and its costs are counted for all. Where nothing shares a wire, every
+duration is known beforehand; with `contention`, and where devices differ, transfers are flows over links (`systems.node.wires`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from trainyard.errors import BadInput, NotModelled
+from trainyard.hardware.collectives.on_graph import Timing
+from trainyard.ir import DTYPE_BYTES, Collective, DeviceCost, Masks, Role, Step, Work
+from trainyard.ir.book import Traffic
+from trainyard.ir.plan import Plan
+from trainyard.mapping.algorithms import Synchronous
+from trainyard.mapping.parallel import transform as parallel
+from trainyard.mapping.parallel import zero
+from trainyard.mapping.parallel.data import Reduce
+from trainyard.mapping.parallel.relayout import Stored, Summed
+from trainyard.mapping.works import per_step
+from trainyard.masks.shards import notes_of, shards
+from trainyard.systems.node import captured
+from trainyard.systems.node import rounds as node_rounds
+from trainyard.systems.node.paging import Paging, paging
+from trainyard.systems.node.pipeline import pipeline_plan
+from trainyard.systems.node.wires import LINK_JOULES_PER_BYTE, Wires
+from trainyard.systems.single import as_held, enter, off_chip, picoseconds
+
+if TYPE_CHECKING:
+    from trainyard.systems.node.systems import Node
+
+
+def plan(node: Node, step: Step, masks: Masks | None) -> Plan:
+    if captured.is_captured(step):
+        found = planned(node, step, captured.one_rank(step, node), masks)
+        captured.enter_samples(found.book, step)
+        return found
+    if node.zero and node.parallel != "data":
+        raise BadInput(f"zero={node.zero} shares out what data parallelism keeps everywhere: write parallel='data' or zero=0")
+    if node.zero and not isinstance(node.algorithm, Synchronous):
+        raise NotModelled(f"zero={node.zero} sums gradients in every step: write algorithm=synchronous(), or zero=0")
+    if node.parallel == "pipeline":
+        return pipeline_plan(node, step, masks)
+    if not isinstance(node.algorithm, Synchronous):
+        return node_rounds.plan(node, step, lambda mine: planned(node, step, mine, masks))
+    found = planned(node, step, one_device(node, step), masks)
+    found.book.samples = step.batch
+    return found
+
+
+def planned(node: Node, step: Step, mine: Step, masks: Masks | None) -> Plan:
+    """One device's part of a step, with the exchanges that are among its ops."""
+    seen = shards(masks, step, mine)
+    found = Planner(node, mine, seen).plan()
+    found.book.notes.extend(notes_of(seen))
+    return found
+
+
+def one_device(node: Node, step: Step) -> Step:
+    """The step of one device, its exchanges among its ops."""
+    if node.zero:
+        return _zero(step, node.devices, node.zero, node.bucket_bytes, node.prefetch)
+    if node.parallel == "data":
+        return _data(step, node.devices, node.bucket_bytes, node.reduce)
+    if node.parallel == "model":
+        return _model(step, node.devices, node.stored, node.exchange)
+    return _mixed(step, node.devices, node.stored, node.exchange, node.bucket_bytes, node.reduce)
+
+
+@per_step
+def _data(step: Step, devices: int, bucket_bytes: int, reduce: Reduce) -> Step:
+    return parallel.data(step, devices, bucket_bytes=bucket_bytes, reduce=reduce)
+
+
+@per_step
+def _zero(step: Step, devices: int, stage: int, bucket_bytes: int, prefetch: int) -> Step:
+    return zero.sharded(step, devices, stage, bucket_bytes=bucket_bytes, prefetch=prefetch)
+
+
+@per_step
+def _model(step: Step, devices: int, stored: Stored, exchange: Summed) -> Step:
+    return parallel.model(step, devices, stored=stored, exchange=exchange)
+
+
+@per_step
+def _mixed(step: Step, devices: int, stored: Stored, exchange: Summed, bucket_bytes: int, reduce: Reduce) -> Step:
+    return parallel.mixed(step, devices, stored=stored, exchange=exchange, bucket_bytes=bucket_bytes, reduce=reduce)
+
+
+class Planner:
+    """One plan in the making. `last` of an op is the task after which its results are there, on each simulated device."""
+
+    def __init__(self, node: Node, step: Step, masks: Masks | None) -> None:
+        self.node, self.step, self.masks = node, step, masks
+        self.held = as_held(step, node.device)
+        self.works = node.device.works(step)
+        self.built = Plan()
+        self.wires = Wires(node, self.built)
+        self.simulated = 1 if self.wires.folded else node.devices
+        self.counted = node.devices if self.wires.folded else 1
+        self.streams = [self.built.stream(f"device {i}") for i in range(self.simulated)]
+        self.exchanges = self.built.stream("exchange")
+        self.tasks: list[dict[int, int]] = [{} for _ in range(self.simulated)]
+        self.begun: dict[int, int] = {}  # the first task of an exchange; other ops have one
+        self.spent: dict[int, tuple[DeviceCost, Mapping[str, float], Traffic]] = {}
+
+    def plan(self) -> Plan:
+        costs = [None if self._exchange(work) else self.cost(work) for work in self.works]
+        self.paging: Paging = paging(self, costs)
+        for position, (work, cost) in enumerate(zip(self.works, costs, strict=True)):
+            self.paging.before(position)
+            if cost is None:
+                self._collective(position, work)
+            else:
+                self._compute(position, work, cost)
+            self.paging.after(position)
+        self.paging.close()
+        return self.built
+
+    def _exchange(self, work: Work) -> bool:
+        return isinstance(self.step.ops[work.ops[0]].body, Collective)
+
+    def blocks(self, work: Work) -> bool:
+        """Where a capacity has to be held, an exchange of feature maps or their gradients has its place among the works.
+
+        Memory is counted by position: what an exchange takes and gives back must be taken and given back there; so gradients of
+        which a part is left (zero=2 and 3).
+        """
+        if self.node.overlay != "as_needed" or not self._exchange(work):
+            return False
+        op = self.step.ops[work.ops[0]]
+        read = set(map(self.step.base, op.inputs))
+        roles = {self.step.tensors[base].role for base in read}
+        if not roles <= {Role.PARAMETER_GRADIENT, Role.PARAMETER}:
+            return True
+        return Role.PARAMETER not in roles and not read >= set(map(self.step.base, op.outputs))
+
+    def sent(self, work: Work) -> Timing:
+        """The exchange that a Work is."""
+        op = self.step.ops[work.ops[0]]
+        assert isinstance(op.body, Collective)
+        size = op.body.elements * DTYPE_BYTES[self.held.tensors[op.inputs[0]].dtype]
+        if self.step.world > 1:
+            return captured.among(self.node, op.body, size)
+        return self.node.among(op.body.kind, size, op.body.ranks)
+
+    def cost(self, work: Work) -> DeviceCost:
+        return self.node.device.cost(self.step, work, self.masks)
+
+    def seconds_again(self, ops: tuple[int, ...]) -> float:
+        """What the device takes to do ops once more, each by itself."""
+        return sum(self.cost(Work(ops=(op,))).cycles for op in ops) / self.node.device.clock_hz
+
+    def enter(self, work: Work, cost: DeviceCost, copy: int) -> int:
+        joules, traffic = self._priced(cost)
+        return enter(self.built.book, self.step, work, cost, joules, traffic, f"device {copy}", self.counted)
+
+    def _priced(self, cost: DeviceCost) -> tuple[Mapping[str, float], Traffic]:
+        """Joules and bytes of all devices that are counted as one; identical Works share a cost."""
+        known = self.spent.get(id(cost))
+        if known is None:
+            joules = {part: amount * self.counted for part, amount in self.node.device.energy(cost.events).items()}
+            traffic = {key: count * self.counted for key, count in off_chip(cost).items()}
+            known = self.spent[id(cost)] = cost, joules, traffic
+        return known[1], known[2]
+
+    def _compute(self, position: int, work: Work, cost: DeviceCost) -> None:
+        duration = picoseconds(cost.cycles, self.node.device.clock_hz)
+        for copy, tasks in enumerate(self.tasks):
+            tag = self.enter(work, cost, copy)
+            waits = {tasks[before] for op in work.ops for before in self.step.dependencies[op] if before in tasks}
+            waits.update(self.paging.awaited(position, copy))
+            task = self.built.task(self.streams[copy], duration, after=sorted(waits), tag=tag)
+            tasks.update(dict.fromkeys(work.ops, task))
+
+    def _collective(self, position: int, work: Work) -> None:
+        """All devices at once, when the last of them is ready."""
+        (index,) = work.ops
+        op = self.step.ops[index]
+        assert isinstance(op.body, Collective)
+        sent = self.sent(work)
+        carried = sum(count * len(path) for path, count in sent.flows)
+        row = self.built.book.row(
+            op.body.kind,
+            layer=op.layer,
+            phase=op.phase.value,
+            resource="exchange",
+            kind="synchronisation",
+            bound="link",
+            energy={"link": carried * LINK_JOULES_PER_BYTE},
+            traffic={("link", op.body.kind, "write"): carried},
+        )
+        tag = self.built.book.entry([row])
+        waits = {tasks[before] for tasks in self.tasks for before in self.step.dependencies[index] if before in tasks}
+        waits.update(task for copy in range(self.simulated) for task in self.paging.awaited(position, copy))
+        if blocks := self.blocks(work):
+            waits.update(self.built.task(stream, 0) for stream in self.streams)
+        self.begun[index], done = self.wires.exchange(sent, self.exchanges, sorted(waits), tag)
+        for tasks in self.tasks:
+            tasks[index] = done
+        if blocks:
+            for stream in self.streams:
+                self.built.task(stream, 0, after=[done])

@@ -1,0 +1,364 @@
+"""Nodes of several devices: a link graph, rings derived from it, a memory behind the links, and a policy that pages into it.
+
+Y. Kwon, M. Rhu: Beyond the Memory Wall: A Case for Memory-centric HPC System for Deep Learning. MICRO 2018.
+
+Where that memory sits makes the three designs of the paper: behind PCIe (`DeviceCentric`), behind some of the devices' own links
+at the host (`HostCentric`), or in memory-nodes inside the devices' rings (`MemoryCentric`). `Wired` takes any graph. A device is
+whatever costs Works: an Accelerator with any array, a GPU. `parallel`, `overlay`, `placement` and `algorithm` are the node's
+policies; `collectives` says how its exchanges are done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from functools import cache, lru_cache
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from trainyard.checks import require_flag, require_positive, require_quantity
+from trainyard.errors import BadInput, UnknownName
+from trainyard.hardware.collectives.on_graph import Timing, timing
+from trainyard.hardware.memory_node.board import MemoryNode
+from trainyard.hardware.topology import builders as topologies
+from trainyard.hardware.topology.graph import Topology
+from trainyard.hardware.topology.rings import Ring, rings
+from trainyard.ir import Device, Masks, Step, assumed
+from trainyard.ir.plan import Plan
+from trainyard.mapping.algorithms import Algorithm, Direct, Synchronous
+from trainyard.mapping.pipeline.schedule import Pipeline
+from trainyard.results.result import Peaks
+from trainyard.units import parse, show, unit_of_field
+
+MAY_BE_ZERO = ("bucket_bytes", "prefetch", "memory_nodes", "memory_per_node")
+"""Of the whole numbers: no buckets, no memory-nodes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """What all designs have in common. The batch of a step is the batch of all devices together.
+
+    `overlay` says which feature maps leave the devices between their forward and their backward use: `all`, only what does not fit
+    `capacity_bytes` (`as_needed`; the device's own memory where none is given), or none (`off`). `moved` adds weights, or weights
+    and optimizer state. `algorithm` is what devices exchange and when (`systems.node.rounds`), `cluster_size` its clusters. A
+    constructor takes whole names of fields, and quantities as numbers or with a unit: `link_bytes_per_s="50 GB/s"`; names
+    without units (`link=50 GB/s`) are for machines that are written as text.
+    """
+
+    device: Device
+    devices: int = 8
+    links: int = 6
+    link_bytes_per_s: float = 25e9
+    parallel: Literal["data", "model", "mixed", "pipeline"] = "data"
+    pipeline: Pipeline = field(default_factory=Pipeline)
+    zero: Literal[0, 1, 2, 3] = 0
+    overlay: Literal["all", "as_needed", "off"] = "all"
+    placement: Literal["bw_aware", "local"] = "bw_aware"
+    capacity_bytes: int | None = None
+    moved: Literal["maps", "weights", "state", "all"] = "maps"
+    compression: float | Literal["masks"] = 1.0
+    collectives: Literal["ring", "tree", "halving_doubling", "auto"] = "ring"
+    algorithm: Algorithm = field(default_factory=Synchronous)
+    cluster_size: int | None = None
+    fold: bool = True
+    # fmt: off
+    link_latency_s: float = assumed(500e-9, "of one link, the protocol's included", 100e-9, 2e-6)
+    directions: Literal["both", "one"] = assumed("both", "a ring of full-duplex links is used both ways, or one way", "one")
+    split: Literal["equal", "balanced"] = assumed(
+        "equal", "rings of different length get equal parts of a message, or such that they end together", "balanced")
+    contention: bool = assumed(False, "copies and collectives share the wires that both need", True)
+    message_bytes: int = assumed(4096, "links forward messages of this size (Fig. 9)", 65536)
+    page_bytes: int = assumed(65536, "of the device's page tables: what BW_AWARE deals out", 2**21)
+    window: int | None = assumed(2, "feature maps fetched ahead of the one in use; none: without a limit", 1, None)
+    recompute: Literal["cheap", "none"] = assumed(
+        "cheap", "layers without products are computed again, not copied (Sec. IV)", "none")
+    depth: int = assumed(2, "so many ops in a row are computed again, one from the other: a pooling from a concatenation", 1, 3)
+    prefetch: int = assumed(1, "zero=3: parameters are gathered so many uses ahead", 0, 2)
+    bucket_bytes: int = assumed(0, "gradients are reduced as they come (0), or in buckets of this size", 25_000_000)
+    reduce: Literal["once", "every_call"] = assumed(
+        "every_call", "dW of a recurrent layer is reduced at every time step, or once", "once")
+    stored: Literal["shard", "whole"] = assumed(
+        "shard", "model-parallel: a device keeps its own part of a feature map, or all of it", "whole")
+    exchange: Literal["all_reduce", "reduce_scatter"] = assumed(
+        "all_reduce", "model-parallel: every device gets all of dX (Fig. 4), or the part that it goes on with", "reduce_scatter")
+    # fmt: on
+    _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        own: Any = type(self)
+        owner = own.__name__
+        if isinstance(self.algorithm, str):
+            raise BadInput(
+                f"{owner}: algorithm={self.algorithm!r}: how exchanges are done is called collectives (collectives='tree')"
+            )
+        if isinstance(self.device, type) or not isinstance(self.device, Device):
+            raise BadInput(f"{owner}: device must be a device such as an Accelerator, got {self.device!r}")
+        for name, hint in _types(own).items():
+            value: Any = getattr(self, name)
+            unit = unit_of_field(name)
+            if isinstance(value, str) and unit is not None:
+                number = parse(value, unit, f"{owner}: {name}")
+                value = int(number) if unit == "B" else number
+                object.__setattr__(self, name, value)
+            if value is not None or type(None) not in get_args(hint):
+                _require(owner, name, value, hint)
+        ratio: Any = self.compression
+        if ratio != "masks" and (isinstance(ratio, bool) or not isinstance(ratio, int | float) or not ratio >= 1):
+            raise BadInput(f"{owner}: compression must be a ratio of at least 1, or 'masks', got {self.compression!r}")
+
+    @property
+    def topology(self) -> Topology:
+        raise NotImplementedError(f"{type(self).__name__} has no graph of its own")
+
+    @property
+    def crossing_ratio(self) -> float:
+        """Bytes of a paged tensor over those on the wires, by a unit of the memory's own."""
+        return 1.0
+
+    @property
+    def rings(self) -> tuple[Ring, ...]:
+        """The node's links as rings, each in the directions that are used."""
+        if "rings" not in self._known:
+            self._known["rings"] = rings(self.topology, directions=self.directions)
+        return self._known["rings"]  # type: ignore[no-any-return]  # what was kept above
+
+    def collective(self, kind: str, size_bytes: int) -> Timing:
+        """An exchange between all devices; equal ones are timed once."""
+        found: Timing | None = self._known.get((kind, size_bytes))
+        if found is None:
+            found = self._known[kind, size_bytes] = timing(
+                kind,
+                size_bytes,
+                self.topology,
+                self.rings if self.collectives in ("ring", "auto") else (),
+                algorithm=self.collectives,
+                message_bytes=self.message_bytes,
+                split=self.split,
+            )
+        return found
+
+    @property
+    def devices_per_cluster(self) -> int:
+        """Devices that have one model under Direct: `cluster_size`, a node of several, or one device; else each has its own."""
+        if not isinstance(self.algorithm, Direct):
+            return 1
+        size: int = self.cluster_size or min(self.devices, getattr(self, "devices_per_node", 1))
+        if self.devices % size:
+            raise BadInput(
+                f"{type(self).__name__}: {self.devices} devices do not divide into clusters of {size}: give another cluster_size"
+            )
+        return size
+
+    def among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
+        """An exchange inside every cluster of so many neighbours, all clusters at once."""
+        key = ("among", kind, size_bytes, cluster)
+        if key not in self._known:
+            self._known[key] = (
+                self.collective(kind, size_bytes) if cluster == self.devices else self._among(kind, size_bytes, cluster)
+            )
+        return self._known[key]  # type: ignore[no-any-return]  # what was kept above
+
+    def _among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
+        from trainyard.systems.node.neighbours import inside
+
+        return inside(self, kind, size_bytes, cluster)
+
+    @property
+    def peaks(self) -> Peaks:
+        one: Peaks = self.device.peaks  # type: ignore[attr-defined]  # every device of ours says its peaks; runs checks it
+        return replace(
+            one,
+            macs_per_s=one.macs_per_s * self.devices,
+            dram_bytes_per_s=one.dram_bytes_per_s * self.devices,
+            devices=self.devices,
+        )
+
+    def idle(self, step: Step) -> frozenset[str]:
+        """Assumptions that change nothing here: of the other parallelism, of the overlay where nothing is paged."""
+        found = {"parallel", "algorithm.order", "algorithm.recheck", "algorithm.adaptive"}
+        if self.parallel == "data":
+            found |= {"stored", "exchange"}
+        if self.zero != 3:
+            found |= {"prefetch"}
+        if self.parallel == "model":
+            found |= {"reduce", "bucket_bytes"}
+        if self.parallel == "pipeline":
+            found |= {"stored", "exchange", "reduce", "window", "depth", "recompute", "page_bytes", "contention", "split"}
+            if self.devices // (self.pipeline.stages or self.devices) < 3:  # no ring of replicas that could go both ways
+                found |= {"directions"}
+        if self.overlay != "all":
+            found |= {"window", "depth"}
+        if self.overlay == "off":
+            found |= {"recompute", "page_bytes", "contention"}
+        if self.devices == 1:
+            found |= {"directions", "split", "contention", "message_bytes", "bucket_bytes", "reduce", "stored", "exchange"}
+        return frozenset(found)
+
+    def plan(self, step: Step, masks: Masks | None = None) -> Plan:
+        from trainyard.systems.node.plan import plan
+
+        return plan(self, step, masks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceCentric(Node):
+    """DC-DLA: all links between the devices (a cube mesh of eight, as DGX-1V's); host memory behind PCIe.
+
+    >>> from trainyard.machines.presets.mcdla import DEVICE
+    >>> [ring.hops for ring in DeviceCentric(device=DEVICE).rings]
+    [8, 8, 8, 8, 8, 8]
+    """
+
+    socket_bytes_per_s: float = 80e9
+    # fmt: off
+    pcie_bytes_per_s: float = assumed(12e9, "what copies get of PCIe gen3 x16, each way", 10.6e9, 16e9)
+    devices_per_switch: int = assumed(2, "devices that share a PCIe switch's uplink (DGX-1: two)", 1, 4)
+    pcie_latency_s: float = assumed(500e-9, "of one PCIe link; a switch stands between two", 0.0, 2e-6)
+    # fmt: on
+
+    @property
+    def topology(self) -> Topology:
+        return _built(
+            "cube_mesh",
+            devices=self.devices,
+            links=self.links,
+            link_bytes_per_s=self.link_bytes_per_s,
+            link_latency_s=self.link_latency_s,
+            pcie_bytes_per_s=self.pcie_bytes_per_s,
+            pcie_latency_s=self.pcie_latency_s,
+            devices_per_switch=self.devices_per_switch,
+            memory_bytes_per_s=self.socket_bytes_per_s,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCentric(Node):
+    """HC-DLA: `host_links` of each device's links go to its socket, the others to the devices (Sec. IV: half of them)."""
+
+    host_links: int = 3
+    socket_bytes_per_s: float = 300e9
+    devices_per_socket: int = 4
+
+    @property
+    def topology(self) -> Topology:
+        return _built(
+            "host_centric",
+            devices=self.devices,
+            links=self.links,
+            host_links=self.host_links,
+            link_bytes_per_s=self.link_bytes_per_s,
+            link_latency_s=self.link_latency_s,
+            devices_per_socket=self.devices_per_socket,
+            memory_bytes_per_s=self.socket_bytes_per_s,
+        )
+
+
+SHAPES = {"ring": "memory_ring", "star": "star", "folded": "folded_star"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCentric(Node):
+    """MC-DLA: memory-nodes among the devices: in every ring beside each device (Fig. 7c, 8), or as a star (Fig. 7a, folded: 7b).
+
+    >>> from trainyard.machines.presets.mcdla import DEVICE
+    >>> sorted({ring.hops for ring in MemoryCentric(device=DEVICE, shape="folded").rings})
+    [8, 12, 20]
+    """
+
+    shape: Literal["ring", "star", "folded"] = "ring"
+    memory_node: MemoryNode = field(default_factory=MemoryNode)
+
+    def __post_init__(self) -> None:
+        Node.__post_init__(self)  # the node's wires are its memory-nodes' links
+        object.__setattr__(self, "memory_node", replace(self.memory_node, link_bytes_per_s=self.link_bytes_per_s))
+
+    @property
+    def crossing_ratio(self) -> float:
+        return self.memory_node.crossing_ratio
+
+    @property
+    def topology(self) -> Topology:
+        return _built(
+            SHAPES[self.shape],
+            devices=self.devices,
+            links=self.links,
+            link_bytes_per_s=self.link_bytes_per_s,
+            link_latency_s=self.link_latency_s,
+            **self.memory_node.as_store(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wired(Node):
+    """Any graph of devices, memories, sockets and switches.
+
+    How many devices and links there are, and how fast, is the graph's alone: a field that says otherwise is refused, one that says
+    the same is not kept.
+
+    >>> from trainyard.machines.presets.mcdla import DEVICE
+    >>> Wired(device=DEVICE, graph=topologies.one_device(link_bytes_per_s=12e9), link_bytes_per_s=25e9)
+    Traceback (most recent call last):
+    trainyard.errors.BadInput: Wired: link=25 GB/s, but the graph has its own (12 GB/s): change bytes_per_s in graph.wires
+    """
+
+    graph: Topology
+    devices: int = 0
+    links: int | None = None  # type: ignore[assignment]  # no number of its own: only builders of graphs need one
+    link_bytes_per_s: float | None = None  # type: ignore[assignment]  # as above
+    link_latency_s: float | None = None  # type: ignore[assignment]  # as above
+
+    def __post_init__(self) -> None:
+        _require("Wired", "graph", self.graph, Topology)
+        given, there = self.devices, len(self.graph.devices)
+        object.__setattr__(self, "devices", given or there)
+        Node.__post_init__(self)
+        wires = self.graph.wires
+        self._agree("devices", {there}, "", "places of kind 'device' in graph.places")
+        self._agree("links", {len(self.graph.wires_at(name)) for name in self.graph.devices}, "", "graph.wires")
+        self._agree("link_bytes_per_s", {wire.bytes_per_s for wire in wires}, "B/s", "bytes_per_s in graph.wires")
+        self._agree("link_latency_s", {wire.latency_s for wire in wires}, "s", "latency_s in graph.wires")
+
+    def _agree(self, name: str, there: set[float], unit: str, where: str) -> None:
+        """Nothing is said beside the graph; what it says too is forgotten, so that another graph may take its place."""
+        said: float | None = getattr(self, name)
+        if said is not None and there != {said}:
+            own = ", ".join(show(value, unit) for value in sorted(there)) or "none"
+            key = name.removesuffix("_bytes_per_s").removesuffix("_s")
+            raise BadInput(f"Wired: {key}={show(said, unit)}, but the graph has its own ({own}): change {where}")
+        if name != "devices":
+            object.__setattr__(self, name, None)
+
+    @property
+    def topology(self) -> Topology:
+        return self.graph
+
+
+@cache
+def _types(kind: type) -> dict[str, Any]:
+    """What each field of a node may hold."""
+    known = get_type_hints(kind)
+    return {one.name: known[one.name] for one in fields(kind) if one.init}
+
+
+def _require(owner: str, name: str, value: Any, hint: Any) -> None:
+    """One of the words of a field, a part of its class, true or false, a whole number, a rate or a latency."""
+    options = get_args(hint)
+    plain = options[0] if type(None) in options else hint
+    if get_origin(hint) is Literal and value not in options:
+        raise UnknownName(name, str(value), options, where=owner)
+    if isinstance(plain, type) and is_dataclass(plain) and not isinstance(value, plain):
+        raise BadInput(f"{owner}: {name} must be a {plain.__name__}, got {value!r}: write {name}={plain.__name__}(...)")
+    if plain is bool:
+        require_flag(owner, **{name: value})
+    if plain is int and (name not in MAY_BE_ZERO or isinstance(value, bool) or value != 0):
+        require_positive(owner, **{name: value})
+    if plain is float and unit_of_field(name) is not None:
+        require_quantity(owner, zero=unit_of_field(name) == "s", **{name: value})
+
+
+@lru_cache(maxsize=256)
+def _built(builder: str, **numbers: Any) -> Topology:
+    """One object for equal numbers: what is derived from a graph is remembered by it."""
+    if builder == "folded_star":
+        return topologies.star(folded=True, **numbers)
+    build: Callable[..., Topology] = getattr(topologies, builder)
+    return build(**numbers)

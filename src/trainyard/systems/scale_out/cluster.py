@@ -1,0 +1,277 @@
+"""Message passing: nodes of several devices, joined by network cards (Ethernet, InfiniBand) and a network of full bisection.
+
+The baseline that MC-DLA assumes between nodes (Sec. II-C, VI). Inside a node the devices have their own links (`design`); a network
+card hangs on a PCIe switch (DGX-1: four cards, each beside two devices). A collective goes inside every node first, then across,
+then inside again (`hardware.collectives.hierarchical`): the devices' parts are divided among the node's cards, and each card talks
+to the cards of the same number in all other nodes. What lies between a device and its card (a PCIe switch; its uplink and the
+sockets, where they are not on the same switch or data is staged in host memory) bounds what a card gets; with `contention` copies
+share it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any, Literal
+
+from trainyard.errors import BadInput
+from trainyard.hardware.collectives.fabric import Flow, Timing
+from trainyard.hardware.collectives.hierarchical import Stage, hierarchical, network
+from trainyard.hardware.collectives.on_graph import timing
+from trainyard.hardware.memory_node.board import MemoryNode
+from trainyard.hardware.topology.graph import Arc, Place, Topology, Wire
+from trainyard.hardware.topology.rings import Ring, rings
+from trainyard.ir import Masks, Step, assumed
+from trainyard.ir.plan import Plan
+from trainyard.systems.node.backing import crossing
+from trainyard.systems.node.systems import DeviceCentric, MemoryCentric, Node
+from trainyard.systems.scale_out.plane import hosts
+
+NETWORK = "network"
+QPI_BYTES_PER_S = 19.2e9  # Intel, Xeon E5 v4 (DGX-1): QPI of 9.6 GT/s, 2 bytes each way
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster(Node):
+    """Nodes of `devices_per_node` devices, each a MemoryCentric or DeviceCentric node, with `nics` network cards.
+
+    >>> from trainyard.machines.presets.mcdla import DEVICE
+    >>> cluster = Cluster(device=DEVICE, devices=64)
+    >>> cluster.card_bytes_per_s        # PCIe gives a card of 12.5 GB/s less
+    12000000000.0
+    """
+
+    devices: int = 64
+    devices_per_node: int = 8
+    design: Literal["memory-centric", "device-centric"] = "memory-centric"
+    nics: int = 4
+    nic_bytes_per_s: float = 12.5e9
+    across: Literal["ring", "halving_doubling", "tree", "auto"] = "auto"
+    memory_node: MemoryNode = field(default_factory=MemoryNode)
+    socket_bytes_per_s: float = 80e9
+    # fmt: off
+    nic_latency_s: float = assumed(2e-6, "of one message from device to device over the network, MPI's included", 1e-6, 10e-6)
+    staged: bool = assumed(False, "what goes to a card is first copied to host memory, or goes from the device to the card", True)
+    bucket_bytes: int = assumed(25_000_000, "gradients are reduced in buckets of this size (DDP's default)", 0)
+    reduce: Literal["once", "every_call"] = assumed(
+        "once", "dW of a recurrent layer is reduced at every time step, or once", "every_call")
+    pcie_bytes_per_s: float = assumed(12e9, "what copies get of PCIe gen3 x16, each way", 10.6e9, 16e9)
+    devices_per_switch: int = assumed(2, "devices that share a PCIe switch's uplink (DGX-1: two)", 1, 4)
+    # fmt: on
+
+    def __post_init__(self) -> None:
+        Node.__post_init__(self)
+        if self.devices % self.devices_per_node:
+            raise BadInput(
+                f"Cluster: {self.devices} devices do not fill nodes of {self.devices_per_node}: "
+                f"give a multiple of {self.devices_per_node}, or another devices_per_node"
+            )
+        if self.devices_per_node % self.nics:
+            raise BadInput(
+                f"Cluster: {self.devices_per_node} devices of a node do not divide among {self.nics} network cards (nics)"
+            )
+
+    @property
+    def nodes(self) -> int:
+        return self.devices // self.devices_per_node
+
+    @property
+    def inside(self) -> Node:
+        """One node, with the same policies."""
+        if "inside" not in self._known:
+            kind: type[Node] = MemoryCentric if self.design == "memory-centric" else DeviceCentric
+            shared: dict[str, Any] = {
+                name: getattr(self, name)
+                for name, one in kind.__dataclass_fields__.items()
+                if one.init and name in self.__dataclass_fields__
+            }
+            self._known["inside"] = kind(**shared | {"devices": self.devices_per_node})
+        return self._known["inside"]  # type: ignore[no-any-return]  # what was kept above
+
+    @property
+    def one(self) -> Topology:
+        """The graph of one node with its host and cards; every node has its wires in this order."""
+        return _node(self.inside.topology, self.pcie_bytes_per_s, self.socket_bytes_per_s, self.devices_per_switch, self.nics)
+
+    @property
+    def topology(self) -> Topology:
+        return _joined(self.one, self.nodes, self.nic_bytes_per_s, self.nic_latency_s)
+
+    @property
+    def crossing_ratio(self) -> float:
+        return self.inside.crossing_ratio
+
+    @property
+    def rings(self) -> tuple[Ring, ...]:
+        """Inside the first node; the others have the same."""
+        return self.inside.rings
+
+    @property
+    def crossed(self) -> Mapping[Arc, float]:
+        """Arcs of one node between its devices and its cards: what each carries, in units of what one card sends or receives."""
+        return _crossed(self.one, self.devices_per_node, self.nics, self.devices_per_switch, self.staged)
+
+    @property
+    def card_bytes_per_s(self) -> float:
+        """What a card can send and receive at once, PCIe on the way to it included."""
+        wires = self.one.wires
+        return min(self.nic_bytes_per_s, *(wires[wire].bytes_per_s / times for (wire, _), times in self.crossed.items()))
+
+    def collective(self, kind: str, size_bytes: int) -> Timing:
+        found = self._known.get((kind, size_bytes))
+        if found is None:
+            if self.nodes == 1 or not size_bytes:
+                found = self.inside.collective(kind, size_bytes)
+            else:
+                passed = hierarchical(
+                    kind, size_bytes, devices=self.devices_per_node, inside=self.inside.collective, across=self.between
+                )
+                found = self.together(passed)
+            self._known[kind, size_bytes] = found
+        return found
+
+    def _among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
+        if self.devices_per_node % cluster:
+            raise BadInput(
+                f"Cluster: a cluster of {cluster} devices does not lie within nodes of {self.devices_per_node}: give cluster_size="
+                f"{self.devices_per_node} or a part of it"
+            )
+        return self.together((Stage("inside", kind, self.inside.among(kind, size_bytes, cluster)),))
+
+    def between(self, kind: str, size_bytes: int, nodes: int | None = None, groups: int = 1) -> Timing:
+        """Between the cards of the same number in all nodes (or so many), each with its part; all numbers at the same time.
+
+        Where several `groups` of a node's devices do it, each with as many bytes, they share the cards.
+        """
+        graph, around = _network(nodes or self.nodes, self.card_bytes_per_s, self.nic_latency_s)
+        alone = kind in ("broadcast", "reduce")  # one device of each node speaks, over its own card
+        part = -(-groups // self.nics) * size_bytes if alone else -(-groups * size_bytes // self.nics)
+        given = around if self.across in ("ring", "auto") else ()
+        algorithm = self.across if kind == "all_reduce" or self.across != "tree" else "auto"
+        return timing(kind, part, graph, given, algorithm=algorithm, message_bytes=self.message_bytes)
+
+    def together(self, passed: tuple[Stage, ...], nodes: int | None = None) -> Timing:
+        """One stage after the other; flows on the arcs of all nodes, which go together all, or so many at a time."""
+        inside: dict[tuple[Arc, ...], int] = defaultdict(int)
+        cards: dict[Arc, int] = defaultdict(int)
+        for stage in passed:
+            for path, count in stage.timing.flows:
+                if stage.where == "inside":
+                    inside[path] += count
+                else:
+                    for arc in path:
+                        cards[arc] += count
+        flows: list[Flow] = [(self._everywhere(path), count) for path, count in inside.items()]
+        flows += self._across(cards, nodes or self.nodes)
+        wires = self.topology.wires
+        moving_s = max((count / min(wires[wire].bytes_per_s for wire, _ in path) for path, count in flows), default=0.0)
+        return Timing.of(sum(stage.timing.time_s for stage in passed), tuple(flows), moving_s)
+
+    def _everywhere(self, path: tuple[Arc, ...]) -> tuple[Arc, ...]:
+        key = ("everywhere", path)
+        if key not in self._known:
+            count = len(self.one.wires)
+            self._known[key] = tuple((node * count + wire, way) for node in range(self.nodes) for wire, way in path)
+        return self._known[key]  # type: ignore[no-any-return]  # what was kept above
+
+    def _across(self, cards: Mapping[Arc, int], nodes: int) -> list[Flow]:
+        """From what the cards of one number carry: all cards, and PCIe in their nodes; arcs that carry the same are one flow."""
+        sums: dict[int, list[Arc]] = defaultdict(list)
+        count, first = len(self.one.wires), self.nodes * len(self.one.wires)
+        for node in range(self.nodes):
+            sent, received = cards.get((node % nodes, 0), 0), cards.get((node % nodes, 1), 0)
+            for card in range(self.nics):
+                sums[sent].append((first + node * self.nics + card, 0))
+                sums[received].append((first + node * self.nics + card, 1))
+            for (wire, way), times in self.crossed.items():
+                sums[round(times * max(sent, received))].append((node * count + wire, way))
+        return [(tuple(arcs), size) for size, arcs in sums.items() if size]
+
+    def plan(self, step: Step, masks: Masks | None = None) -> Plan:
+        """Where exchanges share a wire with copies of several devices, none of these can stand for the others."""
+        together = self.fold and self.contention and self.overlay != "off"
+        if together and any(crossing(self.topology).get(arc, 1) > 1 for arc in self.crossed):
+            return Node.plan(replace(self, fold=False), step, masks)
+        return Node.plan(self, step, masks)
+
+    def idle(self, step: Step) -> frozenset[str]:
+        known = Node.idle(self, step)
+        if self.nodes == 1:
+            known |= {"nic_latency_s", "staged"}
+        return known
+
+
+@lru_cache(maxsize=64)
+def _node(inside: Topology, pcie_bytes_per_s: float, socket_bytes_per_s: float, devices_per_switch: int, nics: int) -> Topology:
+    """A node's own graph; its host where it has none; the sockets joined; cards on the PCIe switches in turn; who serves whom."""
+    devices = len(inside.devices)
+    added: tuple[list[Place], list[Wire]] = ([], [])
+    if not any(place.kind == "socket" for place in inside.places):
+        added = hosts(1, devices, pcie_bytes_per_s, socket_bytes_per_s, devices_per_switch)
+    serves: dict[str, list[str]] = defaultdict(list)
+    for device in inside.devices:
+        for store in inside.stores(device):
+            serves[store.place].append(device)
+    places = [replace(place, serves=tuple(serves[place.name])) if place.name in serves else place for place in inside.places]
+    places += added[0]
+    switches = sum(place.name.startswith("P") for place in places)
+    wires = [*inside.wires, *added[1]]
+    if sum(place.kind == "socket" for place in places) > 1:
+        wires.append(Wire(a="S0", b="S1", bytes_per_s=QPI_BYTES_PER_S))
+    for card in range(nics):
+        places.append(Place(name=f"C{card}", kind="switch"))
+        wires.append(Wire(a=f"P{card * switches // nics}", b=f"C{card}", bytes_per_s=pcie_bytes_per_s))
+    return Topology(places=tuple(places), wires=tuple(wires), name="node of a cluster")
+
+
+@lru_cache(maxsize=64)
+def _joined(one: Topology, nodes: int, nic_bytes_per_s: float, nic_latency_s: float) -> Topology:
+    """So many nodes; then a wire from each card to the network."""
+    counts: dict[str, int] = defaultdict(int)
+    for place in one.places:
+        counts[place.name[0]] += 1
+
+    def name(old: str, node: int) -> str:
+        return f"{old[0]}{node * counts[old[0]] + int(old[1:])}"
+
+    places = [
+        replace(place, name=name(place.name, node), serves=tuple(name(client, node) for client in place.serves))
+        for node in range(nodes)
+        for place in one.places
+    ]
+    wires = [replace(wire, a=name(wire.a, node), b=name(wire.b, node)) for node in range(nodes) for wire in one.wires]
+    wires += [
+        Wire(a=f"C{card}", b=NETWORK, bytes_per_s=nic_bytes_per_s, latency_s=nic_latency_s / 2)
+        for card in range(nodes * counts["C"])
+    ]
+    return Topology(places=(*places, Place(name=NETWORK, kind="switch")), wires=tuple(wires), name="cluster")
+
+
+@lru_cache(maxsize=64)
+def _network(nodes: int, bytes_per_s: float, latency_s: float) -> tuple[Topology, tuple[Ring, ...]]:
+    graph = network(nodes, bytes_per_s, latency_s)
+    return graph, rings(graph)
+
+
+@lru_cache(maxsize=64)
+def _crossed(one: Topology, devices: int, nics: int, devices_per_switch: int, staged: bool) -> dict[Arc, float]:
+    """A device's data goes to its card through the PCIe switch that both hang on, or else up to the host and down again."""
+    arcs = {(wire.a, wire.b): (number, 0) for number, wire in enumerate(one.wires)}
+    arcs |= {(wire.b, wire.a): (number, 1) for number, wire in enumerate(one.wires)}
+    above = {wire.a: wire.b for wire in one.wires if wire.a.startswith("P") and wire.b.startswith("S")}
+    switch_of = {wire.b: wire.a for wire in one.wires if wire.b.startswith("C")}
+    found: dict[Arc, float] = defaultdict(float)
+    for device in range(devices):
+        card, switch = f"C{device * nics // devices}", f"P{device // devices_per_switch}"
+        other = switch_of[card]
+        walk = [f"D{device}", switch]
+        if staged or other != switch:
+            walk += [above[switch], *([above[other]] if above[other] != above[switch] else []), other]
+        walk.append(card)
+        for here, there in pairwise(walk):
+            found[arcs[here, there]] += nics / devices
+            found[arcs[there, here]] += nics / devices
+    return dict(found)

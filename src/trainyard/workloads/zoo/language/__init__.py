@@ -1,0 +1,1 @@
+"""Networks of text, speech and captions."""

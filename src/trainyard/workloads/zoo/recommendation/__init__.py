@@ -1,0 +1,1 @@
+"""Recommenders, graphs and linear models."""

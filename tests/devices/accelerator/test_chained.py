@@ -1,0 +1,282 @@
+"""Gradients of two layers in one Work: what a device makes of it, and that it is never slower than two layers apart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import trainyard as ty
+from trainyard import arrays, machines
+from trainyard.devices import Accelerator
+from trainyard.devices.accelerator.chained import chain_of
+from trainyard.errors import BadInput, UnknownName
+from trainyard.ir import ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec, Work
+from trainyard.mapping.demand import ChainDemand
+from trainyard.mapping.gradient_order.chain import traffic_across
+from trainyard.mapping.gradient_order.chain_search import fastest
+from trainyard.mapping.gradient_order.links import chains, table
+from trainyard.mapping.gradient_order.works import is_chain, joints, layers_apart
+from trainyard.mapping.profile import demand
+from trainyard.workloads import zoo
+
+DEVICE = Accelerator(
+    array=arrays.Systolic(rows=4, columns=4), scratchpad_bytes=6000, dram="1 GB/s", clock="1 GHz", dram_latency="3 ns",
+    order="cost", across="relu",
+)  # fmt: skip
+
+
+def none(device):
+    """The same device with layers apart."""
+    return machines.with_overrides(device, {"across": "none"})
+
+
+def step_of(M=64, N=8, K=12, J=8, *, bias=True, mask=True, lower_dx=True, turned=False, between=(), dtype="fp32"):
+    """Linear (M,J)->(M,K), ReLU, linear (M,K)->(M,N), backward as autograd has it; `between` stands before the lower one."""
+    gradient, parameter, result = Role.GRADIENT, Role.PARAMETER, Role.PARAMETER_GRADIENT
+    specs = (
+        ((M, N), gradient), ((K, N), parameter), ((M, K), Role.ACTIVATION), ((K, N), result), ((M, K), gradient),
+        ((M, K), gradient), ((J, K), parameter), ((M, J), Role.ACTIVATION), ((M, J), gradient), ((J, K), result), ((K,), result),
+        ((M, K), Role.ACTIVATION), ((K, N), parameter),
+    )  # fmt: skip
+    down, across = Phase.GRAD_INPUT, Phase.GRAD_WEIGHT
+    ops = [
+        Op(body=MatMul(M, K, N), layer="upper", phase=down, inputs=(0, 1), outputs=(4,), letters=("G", "W"), name="dX"),
+        Op(body=MatMul(K, N, M), layer="upper", phase=across, inputs=(2, 0), outputs=(3,), letters=("A", "G"), name="dW"),
+        Op(
+            body=ElementWise("threshold_backward", M * K), layer="relu", name="threshold_backward", phase=down,
+            inputs=(4, 2 if mask else 11), outputs=(5,),
+        ),
+        *between,
+    ]  # fmt: skip
+    if lower_dx:
+        ops.append(Op(body=MatMul(M, J, K), layer="lower", phase=down, inputs=(5, 6), outputs=(8,), letters=("G", "W"), name="dX"))
+    body, ends, letters = (MatMul(K, J, M), (5, 7), ("G", "A")) if turned else (MatMul(J, K, M), (7, 5), ("A", "G"))
+    ops.append(Op(body=body, layer="lower", phase=across, inputs=ends, outputs=(9,), letters=letters, name="dW"))
+    if bias:
+        ops.append(Op(body=Reduction("sum", M * K, K), layer="lower", phase=across, inputs=(5,), outputs=(10,), name="sum"))
+    tensors = tuple(TensorSpec(shape, role=role, dtype=dtype) for shape, role in specs)
+    return Step(name="two layers", batch=M, ops=tuple(ops), tensors=tensors)
+
+
+@dataclass(frozen=True)
+class Bits:
+    """Zeros by letter, the same in both layers."""
+
+    tensors: dict[str, np.ndarray]
+    digest: str = "drawn"
+
+    def bits(self, key):
+        return self.tensors[key[2]]
+
+    @property
+    def specs(self):
+        return {(layer, 0, letter): None for layer in ("upper", "lower") for letter in self.tensors}
+
+
+def costed(device, step, masks=None):
+    return [(work, device.cost(step, work, masks)) for work in device.works(step)]
+
+
+def total(device, step, masks=None):
+    costs = [cost for _, cost in costed(device, step, masks)]
+    return sum(cost.cycles for cost in costs), sum(sum(cost.bytes.values()) for cost in costs)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("lower_dx", [True, False])
+def test_two_layers_become_one_work(bias: bool, lower_dx: bool) -> None:
+    step = step_of(bias=bias, lower_dx=lower_dx)
+    ((work, cost),) = costed(DEVICE, step)
+    assert work.grouping == "gradient_pair"
+    assert sorted(work.ops) == list(range(len(step.ops)))
+    assert is_chain(step, work)
+    assert set(layers_apart(step, work)) == set(none(DEVICE).works(step))
+    assert sum(cost.share) == 1
+    assert len(cost.share) == len(work.ops)
+    assert min(cost.share) >= 0
+    before = costed(none(DEVICE), step)
+    assert cost.cycles < sum(one.cycles for _, one in before)
+    assert cost.events["mac"] == sum(one.events.get("mac", 0) for _, one in before)
+    assert cost.events["vector_op"] == sum(one.events["vector_op"] for _, one in before)
+    moved = cost.events["dram_read"] + cost.events["dram_write"]
+    assert moved == sum(cost.bytes.values())
+
+
+@pytest.mark.parametrize("lower_dx", [True, False])
+def test_bytes_are_those_of_the_chain(lower_dx: bool) -> None:
+    """Equal elements, no bias, the mask from X: the device moves what `traffic_across` counts, and nothing between."""
+    step = step_of(bias=False, lower_dx=lower_dx)
+    ((work, cost),) = costed(DEVICE, step)
+    asked = demand(step, work, DEVICE.policy)
+    assert isinstance(asked, ChainDemand)
+    found = fastest(chain_of(asked), DEVICE.array, DEVICE.supply)
+    assert found is not None
+    assert found.cycles == cost.cycles
+    moved = traffic_across(
+        MatMul(64, 8, 12), MatMul(64, 12, 8), tile_upper=found.tile_upper, tile_lower=found.tile_lower,
+        capacity_bytes=DEVICE.supply.resident_bytes, element_bytes=4, join=found.join, lower_dx=lower_dx,
+    )  # fmt: skip
+    assert moved.total_bytes == sum(cost.bytes.values())
+    assert cost.bytes["dY", "read"] == moved.upper.bytes["dY", "read"]
+    assert cost.bytes.get(("dX", "write"), 0) == (64 * 8 * 4 if lower_dx else 0)
+
+
+def test_a_first_layer_turned_is_the_same_layer() -> None:
+    """dW of nn.Linear is computed k by j; what the chain holds and moves of it does not change."""
+    lower = []
+    for turned in (False, True):
+        step = step_of(J=20, lower_dx=False, turned=turned)
+        asked = demand(step, DEVICE.works(step)[0], DEVICE.policy)
+        assert isinstance(asked, ChainDemand)
+        lower.append(chain_of(asked).lower)
+    assert [pair.turned for pair in lower] == [False, True]
+    assert lower[0] == replace(lower[1], turned=False)
+    assert lower[0].op == MatMul(64, 12, 20)
+    assert lower[0].moved == (64 * 12 * 4, 0, 64 * 20 * 4, 0, 20 * 12 * 4)
+
+
+def test_a_bias_gradient_leaves_after_all_else() -> None:
+    ((_, alone),) = costed(DEVICE, step_of(bias=False))
+    ((_, cost),) = costed(DEVICE, step_of())
+    assert cost.cycles - alone.cycles == 3 + 12 * 4  # a latency, and 4 bytes a column at a byte a cycle
+
+
+def test_a_sum_that_goes_through_dy_twice_keeps_layers_apart() -> None:
+    step = step_of()
+    again = replace(step.ops[-1], body=replace(step.ops[-1].body, passes=2))
+    twice = replace(step, ops=(*step.ops[:-1], again))
+    assert len(DEVICE.works(step)) == 1
+    assert DEVICE.works(twice) == none(DEVICE).works(twice)
+
+
+def test_what_the_layers_save_is_the_tensor_between() -> None:
+    """With room for everything: dX not written, dY not read, nor for the bias, and the mask is the X that dW reads."""
+    step = step_of()
+    roomy = machines.with_overrides(DEVICE, {"scratchpad_bytes": 100_000})
+    between = 64 * 12 * 4
+    assert total(none(roomy), step)[1] - total(roomy, step)[1] == 4 * between
+    own = step_of(mask=False)  # a mask of its own is read all the same
+    assert total(none(roomy), own)[1] - total(roomy, own)[1] == 3 * between
+    asked = demand(own, roomy.works(own)[0], roomy.policy)
+    assert isinstance(asked, ChainDemand)
+    assert not asked.masked
+    assert chain_of(asked).passing_bytes == between
+
+
+def test_narrow_elements_with_wide_sums() -> None:
+    """bf16: half of the bytes, sums of four."""
+    step = step_of(dtype="bf16")
+    asked = demand(step, DEVICE.works(step)[0], DEVICE.policy)
+    assert isinstance(asked, ChainDemand)
+    rates = chain_of(asked).rates
+    assert rates[0].tolist() == [2, 2, 0, 0, 0]
+    assert rates[3].tolist() == [4, 0, 4, 2, 2]
+    assert rates[8].tolist() == [4, 2, 4, 0, 0]
+
+
+def test_a_chain_that_does_not_pay_stays_two_layers() -> None:
+    wide = step_of(M=16, N=96, K=96, J=96)
+    assert [link.fuses for link in chains(wide)] == [True, False]
+    assert DEVICE.works(wide) == none(DEVICE).works(wide)
+    assert total(DEVICE, wide) == total(none(DEVICE), wide)
+    ((members),) = joints(wide, none(DEVICE).works(wide)).values()
+    forced = Work(ops=tuple(index for member in members for index in member.ops), grouping="gradient_pair")
+    assert DEVICE.cost(wide, forced).cycles == total(none(DEVICE), wide)[0]
+
+
+def test_an_op_that_needs_what_is_moved_keeps_layers_apart() -> None:
+    """Between the layers, the upper W is written from its dW, and something reads the lower W after that."""
+    update = Op(body=ElementWise("sub", 96), phase=Phase.UPDATE, inputs=(1, 3), outputs=(12,), name="sub")
+    reads = Op(body=ElementWise("neg", 96), phase=Phase.UPDATE, inputs=(12,), outputs=(6,), name="neg")
+    free = step_of(between=(update,))
+    assert any(is_chain(free, work) for work in DEVICE.works(free))
+    order = [index for work in DEVICE.works(free) for index in work.ops]
+    assert order.index(1) < order.index(3)
+    stuck = step_of(between=(update, reads), J=8)
+    assert not any(is_chain(stuck, work) for work in DEVICE.works(stuck))
+    assert DEVICE.works(stuck) == none(DEVICE).works(stuck)
+
+
+@pytest.mark.parametrize("given", [{"cores": 2, "reuse": "lru"}, {"partition": "m"}])
+def test_several_cores_and_partitions_keep_layers_apart(given) -> None:
+    device, step = machines.with_overrides(DEVICE, given), step_of()
+    assert device.works(step) == none(device).works(step)
+    assert total(device, step) == total(none(device), step)
+
+
+def test_an_array_that_looks_at_zeros_takes_layers_one_by_one() -> None:
+    step = step_of(M=32, N=16, K=16, J=16, bias=True)
+    array = arrays.TensorDash(rows=4, columns=4)
+    device = machines.with_overrides(DEVICE, {"array": array, "scratchpad_bytes": 32000})
+    ((work, _),) = costed(device, step)
+    random = np.random.default_rng(0)
+    masks = Bits({name: random.random(shape) < 0.4 for name, shape in {"A": (32, 16), "W": (16, 16), "G": (32, 16)}.items()})
+    parts = [none(device).cost(step, part, masks) for part in layers_apart(step, work)]
+    found = device.cost(step, work, masks)
+    assert found.cycles == sum(part.cycles for part in parts)
+    dense = [none(device).cost(step, part) for part in layers_apart(step, work)]
+    array_busy, dense_busy = (sum(part.compute_cycles for part in some[:2]) for some in (parts, dense))  # the bias is a vector's
+    assert found.compute_cycles == array_busy < dense_busy
+    assert found.events["mac"] == sum(part.events.get("mac", 0) for part in parts)
+
+
+def test_only_products_count() -> None:
+    """Nothing is fused onto products then, so a ReLU keeps layers apart."""
+    device, step = machines.with_overrides(DEVICE, {"scope": "products"}), step_of()
+    assert device.works(step) == none(device).works(step)
+
+
+@cache
+def ran(network: str, machine: str, across: str):
+    step = zoo.load(network)
+    device = machines.machine(f"{machine}(order=cost,across={across})")
+    return step, costed(device, step)
+
+
+@pytest.mark.parametrize(
+    ("network", "machine"),
+    [("dlrm", "npu"), ("dlrm", "npu-small"), ("bert-tiny", "npu"), ("squeezenet", "npu-small"), ("vgg16", "npu")],
+)
+def test_never_slower_on_real_networks(network: str, machine: str) -> None:
+    (step, fused), (_, apart) = (ran(network, machine, across) for across in ("relu", "none"))
+    assert Counter(index for work, _ in fused for index in work.ops) == Counter(range(len(step.ops)))
+    for work, cost in fused:
+        assert sum(cost.share) == pytest.approx(1)
+        assert len(cost.share) == len(work.ops)
+    sums = [(sum(cost.cycles for _, cost in each), sum(sum(cost.bytes.values()) for _, cost in each)) for each in (fused, apart)]
+    assert sums[0] <= sums[1]
+    assert sum(cost.events.get("mac", 0) for _, cost in fused) == sum(cost.events.get("mac", 0) for _, cost in apart)
+    chained = [(work, cost) for work, cost in fused if is_chain(step, work)]
+    alone = {work.ops: cost for work, cost in apart}
+    for work, cost in chained:
+        parts = [alone[part.ops] for part in layers_apart(step, work)]
+        assert (cost.cycles, sum(cost.bytes.values())) < (
+            sum(part.cycles for part in parts), sum(sum(part.bytes.values()) for part in parts),
+        )  # fmt: skip
+    assert (not chained) == (sums[0] == sums[1])
+    first = {index: at for at, (work, _) in enumerate(fused) for index in work.ops}
+    for index, before in enumerate(step.dependencies):
+        assert all(first[other] <= first[index] for other in before)
+
+
+def test_a_run_adds_up() -> None:
+    result = ty.run("dlrm", on="npu(order=cost,across=relu)")
+    assert result.cycles == sum(cost.cycles for _, cost in ran("dlrm", "npu", "relu")[1])
+
+
+def test_what_keeps_layers_apart_is_told() -> None:
+    rows = table(zoo.load("resnet50")).splitlines()
+    assert rows[0].split() == ["upper", "layer", "lower", "layer", "fuses", "on", "its", "way,", "or", "why", "not"]
+    assert any("layer4.2.conv3" in row and " no " in row and "BatchNorm" in row for row in rows)
+    assert any(" yes " in row and "ReLU mask from X" in row for row in table(zoo.load("dlrm")).splitlines())
+
+
+def test_refusals_say_what_to_write() -> None:
+    with pytest.raises(BadInput, match="order='cost'"):
+        machines.machine("npu(across=relu)")
+    with pytest.raises(UnknownName, match="unknown across 'all'"):
+        Accelerator(array=DEVICE.array, scratchpad="1 MiB", dram="1 GB/s", order="cost", across="all")  # type: ignore[arg-type]

@@ -1,0 +1,147 @@
+"""What is kept of the ledger: read again exactly, tied to the program that wrote it, and never in the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard import files
+from trainyard.papers import experiment_cache, ledger
+from trainyard.papers.experiment_cache import Notebook
+from trainyard.papers.ledger import Measured
+
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+values = numbers | st.lists(numbers, min_size=1, max_size=4).map(tuple)
+measurements = st.one_of(
+    st.builds(Measured, values, note=st.text(max_size=20), printed=st.none() | values),
+    st.builds(Measured, values, verdict=st.just("contradicted"), proof=st.text(min_size=1, max_size=20)),
+)
+
+
+def same(a: Measured, b: Measured | None) -> bool:
+    def listed(value: object) -> object:
+        return list(value) if isinstance(value, tuple | list) else value
+
+    return b is not None and all(listed(getattr(a, name)) == listed(getattr(b, name)) for name in Measured.__slots__)
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=8), measurements, max_size=4))
+def test_a_notebook_gives_back_what_it_was_given(tmp_path_factory: pytest.TempPathFactory, found: dict[str, Measured]) -> None:
+    path = tmp_path_factory.mktemp("notebook") / "n.json"
+    notebook = Notebook(path)
+    for claim, measured in found.items():
+        notebook.keep(claim, measured)
+    notebook.save()
+    again = Notebook(path)
+    assert all(same(measured, again.measured(claim)) for claim, measured in found.items())
+    assert again.measured("unknown claim") is None
+
+
+class Counted:
+    """An experiment that says how often it ran."""
+
+    def __init__(self) -> None:
+        self.runs = 0
+
+    def __call__(self) -> Measured:
+        self.runs += 1
+        return Measured(2.0, "a note")
+
+
+@pytest.fixture
+def experiment(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    found = Counted()
+    monkeypatch.setattr(ledger, "experiments", lambda paper: {"igo.small.all": found} if paper == "igo" else {})
+    return found
+
+
+def test_an_experiment_runs_once_and_again_only_when_asked(experiment: Counted) -> None:
+    assert experiment_cache.rows("igo") is None
+    first = experiment_cache.walk("igo")
+    assert experiment.runs == 1
+    assert experiment_cache.walk("igo") == first
+    assert experiment_cache.rows("igo") == first
+    assert experiment.runs == 1
+    assert experiment_cache.walk("igo", anew=True) == first
+    assert experiment.runs == 2
+
+
+def test_another_program_measures_for_itself(experiment: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment_cache.walk("igo")
+    monkeypatch.setattr(experiment_cache, "source_digest", lambda: "0" * 64)
+    experiment_cache.walk("igo")
+    assert experiment.runs == 2
+
+
+def test_what_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = []
+
+    def broken() -> Measured:
+        runs.append(1)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(ledger, "experiments", lambda paper: {"igo.small.all": broken})
+    experiment_cache.walk("igo")
+    experiment_cache.walk("igo")
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{", '{"measured": 3, "figures": {}}', '{"measured": {"igo.small.all": {"a": 1}}, "figures": {}}']
+)
+def test_a_damaged_notebook_is_no_notebook(experiment: Counted, content: str) -> None:
+    path = Notebook().path
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    experiment_cache.walk("igo")
+    assert experiment.runs == 1
+    assert json.loads(path.read_text())["measured"]["igo.small.all"]["value"] == 2.0
+
+
+def test_a_folder_that_cannot_be_written_costs_only_time(
+    experiment: Counted, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TRAINYARD_CACHE", str(tmp_path / "file"))
+    experiment_cache.walk("igo")
+    experiment_cache.walk("igo")
+    assert experiment.runs == 2
+
+
+def test_only_the_last_notebooks_stay(tmp_path: Path) -> None:
+    for number in range(experiment_cache.NOTEBOOKS + 3):
+        notebook = Notebook(tmp_path / f"{number}.json")
+        notebook.keep("a", Measured(1.0))
+        notebook.save()
+    assert len(list(tmp_path.glob("*.json"))) == experiment_cache.NOTEBOOKS
+
+
+def test_the_digest_sees_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(files, "__file__", str(tmp_path / "files.py"))
+    digests = set()
+    for content in ("a", "b"):
+        (tmp_path / "claims.toml").write_text(content)
+        digests.add(files.source_digest.__wrapped__())
+    (tmp_path / "new.py").write_text("")
+    digests.add(files.source_digest.__wrapped__())
+    (tmp_path / "new.pyc").write_text("compiled")
+    digests.add(files.source_digest.__wrapped__())
+    assert len(digests) == 3
+
+
+def test_one_altered_number_and_nothing_of_it_counts(tmp_path: Path) -> None:
+    path = tmp_path / "notes.json"
+    notebook = Notebook(path)
+    notebook.keep("a", Measured(value=1.5))
+    notebook.keep("b", Measured(value=(2.5, 3.5)))
+    notebook.save()
+    text = path.read_text()
+    assert Notebook(path).measured("b") is not None
+    for old, new in (("1.5", "1.6"), ("3.5", '"x"'), ("digest", "digits")):
+        path.write_text(text.replace(old, new))
+        assert Notebook(path).measured("a") is None
+        assert Notebook(path).measured("b") is None
