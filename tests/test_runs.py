@@ -140,7 +140,7 @@ def test_a_part_may_say_what_is_idle_as_it_stands_or_of_a_step() -> None:
         two: int = assumed(1, "second", 2, only="energy_j")
 
         @property
-        def idle(self) -> frozenset[str]:
+        def unused_assumptions(self) -> frozenset[str]:
             return frozenset({"one"})
 
     @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def test_a_part_may_say_what_is_idle_as_it_stands_or_of_a_step() -> None:
         part: Part
         three: int = assumed(1, "third", 2)
 
-        def idle(self, step: Step) -> frozenset[str]:
+        def unused_assumptions(self, step: Step) -> frozenset[str]:
             return frozenset({"three"} if step.batch == 2 else ())
 
     @dataclass(frozen=True)

@@ -23,12 +23,6 @@ if TYPE_CHECKING:
 
 Machine = str | Device | System
 METRICS = ("time_s", "energy_j", "samples_per_s", "cycles", "array_cycles")
-Told = Callable[[int, int], None]
-"""Who wants to know how many runs of how many are done."""
-
-
-def silent(done: int, total: int) -> None:
-    """Nobody."""
 
 
 def run(
@@ -74,33 +68,33 @@ def run(
         raise BadInput(
             f"step {step.name!r} takes no time on {name}: none of its {len(step)} ops is simulated (scope='all' takes all)"
         )
-    rows, columns = booked(timeline, plan.book)
+    rows, columns = booked(timeline, plan.booking)
     return Result(
         workload=step.name,
         machine=name,
         batch=step.batch,
-        samples=plan.book.samples or step.batch,
-        steps=plan.book.steps,
+        samples=plan.booking.samples or step.batch,
+        steps=plan.booking.steps,
         rows=rows,
         columns=columns,
-        entries=plan.book.rows_of_entries,
+        entries=plan.booking.rows_of_entries,
         peaks=_peaks(alone),
         clock_hz=getattr(alone, "clock_hz", None),
-        cycles=plan.book.cycles,
-        array_cycles=plan.book.array_cycles,
+        cycles=plan.booking.cycles,
+        array_cycles=plan.booking.array_cycles,
         peak_memory_bytes={pool.name: timeline.peak(number) for number, pool in enumerate(timeline.pools)},
         assumptions=assumptions_of(machine, step),
-        notes=(*_notes(timeline, alone, masks), *_without_masks(masks, step), *_sampled(plan), *plan.book.notes),
+        notes=(*_notes(timeline, alone, masks), *_without_masks(masks, step), *_sampled(plan), *plan.booking.notes),
         config=machines.describe(machine),
         seed=seed,
         timeline=timeline,
-        rerun=Again(step, machine, masks, seed),
+        rerun=Rerun(step, machine, masks, seed),
         on=machine,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Rerun:
     """The way back from a result: the same step on the machine with some fields changed. A class, so that results pickle."""
 
     step: Step
@@ -170,10 +164,10 @@ def _notes(timeline: Timeline, machine: Device | System, masks: Masks | None) ->
 
 def _sampled(plan: Plan) -> Iterator[str]:
     """An array that looked at some of its outputs says how sure its cycles are."""
-    book = plan.book
-    if book.uncertainty_cycles and book.cycles:
-        whole = book.array_cycles or book.cycles
-        yield f"outputs were sampled: the array's cycles are known within {book.uncertainty_cycles / whole:.2%} (95 %)"
+    booking = plan.booking
+    if booking.uncertainty_cycles and booking.cycles:
+        whole = booking.array_cycles or booking.cycles
+        yield f"outputs were sampled: the array's cycles are known within {booking.uncertainty_cycles / whole:.2%} (95 %)"
 
 
 def _without_masks(masks: Masks | None, step: Step) -> Iterator[str]:

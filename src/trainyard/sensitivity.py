@@ -14,7 +14,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, overload
 
 from trainyard.errors import BadInput, TrainyardError
-from trainyard.runs import Machine, Told, Worth, metric_of, run, silent
+from trainyard.progress import ProgressCallback, no_progress
+from trainyard.runs import Machine, Worth, metric_of, run
 
 if TYPE_CHECKING:
     import os
@@ -114,15 +115,15 @@ class Weighed(Sequence[Worth]):
         write(self, path)
 
 
-def weigh(weighing: Weighing, told: Told = silent, *, paired: int = PAIRED) -> Weighed:
+def weigh(weighing: Weighing, on_progress: ProgressCallback = no_progress, *, paired: int = PAIRED) -> Weighed:
     """Every change alone, then all pairs of the `paired` things that matter most, each at its most valuable alternative."""
     single, most = len(weighing.changes), len(weighing.changes) + paired * (paired - 1) // 2
-    told(0, most)
+    on_progress(0, most)
     weighing.ahead([(change.group, (change,)) for change in weighing.changes])
     before = {group: weighing.measure(group, ()) for group in dict.fromkeys(change.group for change in weighing.changes)}
     alone: dict[int, Worth] = {}
     for number, change in enumerate(weighing.changes):
-        told(number, most)
+        on_progress(number, most)
         alone[number] = _worth(weighing, change, before[change.group])
     ranked = sorted(alone, key=lambda number: -alone[number].size)
     best: dict[str, int] = {}
@@ -134,7 +135,7 @@ def weigh(weighing: Weighing, told: Told = silent, *, paired: int = PAIRED) -> W
     weighing.ahead([(weighing.changes[one].group, (weighing.changes[one], weighing.changes[other])) for one, other in couples])
     pairs = []
     for done, (one, other) in enumerate(couples):
-        told(single + done, single + len(couples))
+        on_progress(single + done, single + len(couples))
         pairs.append(_pair(weighing, (weighing.changes[one], weighing.changes[other]), alone[one], alone[other]))
     pairs.sort(key=lambda pair: -abs(pair.interaction))
     return Weighed(weighing.title, weighing.metric, tuple(alone[number] for number in ranked), tuple(pairs))
@@ -175,14 +176,14 @@ def whatif(
     kinds: Sequence[Kind] = KINDS,
     factor: float = FACTOR,
     paired: int = PAIRED,
-    told: Told = silent,
+    on_progress: ProgressCallback = no_progress,
     **options: Any,
 ) -> Weighed:
     """Every assumption and every parameter of a machine: what it is worth in a metric, alone and two at a time.
 
     An assumption takes each of its alternatives, a number is divided and multiplied by `factor`, a choice takes its other values.
     """
-    return weigh(of_machine(workload, on, metric=metric, kinds=kinds, factor=factor, **options), told, paired=paired)
+    return weigh(of_machine(workload, on, metric=metric, kinds=kinds, factor=factor, **options), on_progress, paired=paired)
 
 
 def of_machine(

@@ -17,6 +17,8 @@ from decimal import Decimal
 from trainyard.errors import BadInput
 
 # fmt: off
+PICOSECONDS_PER_SECOND = 10**12
+"""The engine's clock counts whole picoseconds."""
 _DECIMAL = {"": 1.0, "f": 1e-15, "p": 1e-12, "n": 1e-9, "u": 1e-6, "µ": 1e-6, "m": 1e-3, "k": 1e3, "K": 1e3,
             "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.engine.network import fair_rates
-from trainyard.ir.plan import FASTEST_LINK, PICOSECONDS
+from trainyard.ir.plan import FASTEST_LINK
+from trainyard.units import PICOSECONDS_PER_SECOND
 
 PATHS = st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=4, unique=True).map(tuple), min_size=1, max_size=12)
 CAPACITIES = st.lists(st.integers(100, 10**12), min_size=6, max_size=6)
@@ -41,14 +42,14 @@ def test_rates_do_not_depend_on_the_order_of_flows(paths, capacity, random):
 def test_what_has_moved_is_counted_exactly(rate, elapsed):
     from trainyard.kernels.schedule import moved
 
-    elapsed = min(elapsed, 2**62 * PICOSECONDS // rate)  # no flow has more than 2**62 bytes
-    assert moved(rate, elapsed) == divmod(rate * elapsed, PICOSECONDS)
+    elapsed = min(elapsed, 2**62 * PICOSECONDS_PER_SECOND // rate)  # no flow has more than 2**62 bytes
+    assert moved(rate, elapsed) == divmod(rate * elapsed, PICOSECONDS_PER_SECOND)
 
 
 @pytest.mark.oracle
-@given(st.integers(0, 2**62 - 1), st.integers(0, PICOSECONDS - 1), st.integers(1, FASTEST_LINK))
+@given(st.integers(0, 2**62 - 1), st.integers(0, PICOSECONDS_PER_SECOND - 1), st.integers(1, FASTEST_LINK))
 def test_the_time_to_move_is_rounded_up(size, fraction, rate):
     from trainyard.kernels.schedule import LONGEST_S, time_to_move
 
-    exact = -(-(size * PICOSECONDS + fraction) // rate)
+    exact = -(-(size * PICOSECONDS_PER_SECOND + fraction) // rate)
     assert time_to_move(size, fraction, rate) == (exact if size // rate < LONGEST_S else -1)

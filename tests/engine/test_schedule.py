@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oracles.engine_reference import schedule_reference
 from trainyard import engine
 from trainyard.engine.network import fair_rates
 from trainyard.errors import BadInput
 from trainyard.ir import Plan, TaskClass
-from trainyard.ir.plan import PICOSECONDS
+from trainyard.units import PICOSECONDS_PER_SECOND
 
 # Awkward on purpose: ties, primes, slow beside fast, thirds that do not divide.
 BANDWIDTHS = (10**12, 3 * 10**11, 10_000_019, 999_999_999_989, 25 * 10**9, 64 * 10**6, 9 * 10**15)
@@ -72,7 +73,7 @@ def as_agents(plan: Plan) -> engine.Simulation:
     simulation = engine.Simulation()
     streams = [simulation.stream(name) for name in plan.streams]
     for link in plan.links:
-        simulation.link(link.name, link.bytes_per_s, link.latency_ps / PICOSECONDS)
+        simulation.link(link.name, link.bytes_per_s, link.latency_ps / PICOSECONDS_PER_SECOND)
     columns, flows, before = plan.columns(), flows_of(plan), predecessors(plan)
     agents: list[engine.Agent] = []
 
@@ -112,14 +113,14 @@ def crowded_plan(seed: int, tasks: int = 600) -> Plan:
 @given(plans())
 def test_compiled_equals_plain_python(plan):
     timeline = engine.run(plan)
-    assert (timeline.starts_ps.tolist(), timeline.ends_ps.tolist()) == engine.schedule_reference(plan)
+    assert (timeline.starts_ps.tolist(), timeline.ends_ps.tolist()) == schedule_reference(plan)
 
 
 @pytest.mark.oracle
 @given(plans(transfers=False))
 def test_the_single_pass_equals_plain_python(plan):
     timeline = engine.run(plan)
-    assert (timeline.starts_ps.tolist(), timeline.ends_ps.tolist()) == engine.schedule_reference(plan)
+    assert (timeline.starts_ps.tolist(), timeline.ends_ps.tolist()) == schedule_reference(plan)
 
 
 @pytest.mark.oracle
@@ -127,7 +128,7 @@ def test_the_single_pass_equals_plain_python(plan):
 def test_compiled_equals_plain_python_on_crowded_links(seed):
     plan = crowded_plan(seed)
     timeline = engine.run(plan)
-    assert (timeline.starts_ps.tolist(), timeline.ends_ps.tolist()) == engine.schedule_reference(plan)
+    assert (timeline.starts_ps.tolist(), timeline.ends_ps.tolist()) == schedule_reference(plan)
 
 
 @pytest.mark.oracle
@@ -156,7 +157,7 @@ def test_streams_run_one_task_at_a_time_in_plan_order_and_nothing_starts_a_picos
 @given(plans())
 def test_no_link_carries_more_than_it_can_and_a_flow_ends_with_its_last_byte(plan):
     seen: list[tuple[int, dict[int, int]]] = []
-    _, ends_ps = engine.schedule_reference(plan, observe=lambda now, rates: seen.append((now, rates)))
+    _, ends_ps = schedule_reference(plan, observe=lambda now, rates: seen.append((now, rates)))
     columns = plan.columns()
     paths = [path for flows in flows_of(plan) for path, _ in flows]
     sent = dict.fromkeys(range(len(paths)), 0)
@@ -171,7 +172,7 @@ def test_no_link_carries_more_than_it_can_and_a_flow_ends_with_its_last_byte(pla
     for flow, size in enumerate(columns.flow_bytes.tolist()):
         if size:
             end_ps, rate = last[flow]
-            assert sent[flow] - rate < size * PICOSECONDS <= sent[flow]  # one picosecond early, bytes would be missing
+            assert sent[flow] - rate < size * PICOSECONDS_PER_SECOND <= sent[flow]  # one picosecond early, bytes would be missing
             assert end_ps <= ends_ps[columns.flow_task[flow]]
 
 
@@ -247,7 +248,7 @@ def test_what_the_clock_cannot_count_is_refused_by_all_faces(bandwidth, flows, s
     plan = Plan()
     link = plan.link("trickle", bandwidth)
     plan.transfer([([link], size)] * flows)
-    for face in (engine.run, engine.schedule_reference, lambda plan: as_agents(plan).run()):
+    for face in (engine.run, schedule_reference, lambda plan: as_agents(plan).run()):
         with pytest.raises(BadInput, match=f"'trickle'.*{message}"):
             face(plan)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.ir.plan import PICOSECONDS
 from trainyard.mapping.overlay.policy import Choice, Decision, Problem, clean, completed, needs, orders, priced, used_bytes
+from trainyard.units import PICOSECONDS_PER_SECOND
 
 
 def placed(problem: Problem, decisions: Sequence[Decision], budget_bytes: int, *, early: bool = True) -> Choice | None:
@@ -38,8 +38,10 @@ def placed(problem: Problem, decisions: Sequence[Decision], budget_bytes: int, *
             del under_way[0]
         used[position] += sum(saved[other].bytes for _, other in under_way)
         gates.append(gate)
-        remade = sum(round((saved[index].again_s or 0.0) * PICOSECONDS) for index in again if least.again_at[index] == position)
-        now = gate + remade + round(problem.durations_s[position] * PICOSECONDS)
+        remade = sum(
+            round((saved[index].again_s or 0.0) * PICOSECONDS_PER_SECOND) for index in again if least.again_at[index] == position
+        )
+        now = gate + remade + round(problem.durations_s[position] * PICOSECONDS_PER_SECOND)
         for index in (index for index in out if saved[index].last_forward == position):
             free = max(free, now) + problem.copy_ps(saved[index].bytes, problem.out_bytes_per_s)
             under_way.append((free, index))

@@ -1,4 +1,4 @@
-"""Synthetic results, built as a system builds them: a plan with a book, run on the clock's plain-Python twin."""
+"""Synthetic results, built as a system builds them: a plan with a booking, run on the clock's plain-Python twin."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from oracles.engine_reference import schedule_reference
 from trainyard.engine.timeline import Timeline
 from trainyard.ir import Assumption
-from trainyard.ir.book import Book
+from trainyard.ir.booking import Booking
 from trainyard.ir.plan import Plan, TaskClass
 from trainyard.results.result import Peaks, Result, booked
 
@@ -50,7 +50,7 @@ def run(plan: Plan) -> Timeline:
     )
 
 
-def step_of(names: list[str], plan: Plan, book: Book) -> None:
+def step_of(names: list[str], plan: Plan, booking: Booking) -> None:
     """Forward and backward over the layers, gradients reduced over a shared ring while backward goes on, then a fused update."""
     device, pool = plan.stream("device 0"), plan.pool("hbm", 64 * 2**20)
     ring = plan.link("ring", 25e9)
@@ -60,38 +60,39 @@ def step_of(names: list[str], plan: Plan, book: Book) -> None:
         moved = {("dram", "W", "read"): 1000 * (number + 1), ("dram", "X", "read"): 5000, ("dram", "Y", "write"): 2500}
         energy = {"mac": 1e-6 * (number + 1), "dram": 2e-6}
         bound = "dram" if number % 3 == 0 else "compute"
-        row = book.row(
+        row = booking.row(
             "conv", layer=name, phase="forward", resource="device 0", bound=bound, macs=10**6, traffic=moved, energy=energy
         )
-        before = [plan.task(device, (5 + number) * MICROSECOND, after=before, tag=book.entry([row]))]
+        before = [plan.task(device, (5 + number) * MICROSECOND, after=before, tag=booking.entry([row]))]
         plan.take(before[0], pool, 2**18)
         forward.append(before[0])
     reduced = []
     for name in reversed(names):
         pair = [
-            book.row(f"d{operand}", layer=name, phase=phase, resource="device 0", bound="compute", macs=10**6, energy={"mac": 1e-6},
+            booking.row(f"d{operand}", layer=name, phase=phase, resource="device 0", bound="compute", macs=10**6, energy={"mac":
+            1e-6},
                      traffic={("dram", "dY", "read"): 4000, ("dram", "dW", "spill"): 64})
             for operand, phase in (("X", "grad_input"), ("W", "grad_weight"))
         ]  # fmt: skip
-        before = [plan.task(device, 7 * MICROSECOND, after=before, tag=book.entry(pair, (0.25, 0.75)))]
+        before = [plan.task(device, 7 * MICROSECOND, after=before, tag=booking.entry(pair, (0.25, 0.75)))]
         plan.give(before[0], pool, 2**18)
-        row = book.row("all_reduce", layer=name, phase="grad_weight", resource="ring", kind="synchronisation", bound="ring",
+        row = booking.row("all_reduce", layer=name, phase="grad_weight", resource="ring", kind="synchronisation", bound="ring",
                        traffic={("ring", "dW", "write"): 250_000})  # fmt: skip
-        entry = book.entry([row])
+        entry = booking.entry([row])
         kind = TaskClass.SYNCHRONISATION
         reduced.append(plan.transfer([([ring], 250_000)], after=before, kind=kind, tag=entry))
-    row = book.row("sgd", layer="", phase="update", resource="device 0", bound="dram", energy={"dram": 1e-6})
-    plan.task(device, 3 * MICROSECOND, after=reduced, tag=book.entry([row]))
+    row = booking.row("sgd", layer="", phase="update", resource="device 0", bound="dram", energy={"dram": 1e-6})
+    plan.task(device, 3 * MICROSECOND, after=reduced, tag=booking.entry([row]))
 
 
 @pytest.fixture(scope="session")
 def make_result() -> Callable[..., Result]:
     def make(layers: int = 6, machine: str = "npu", **fields: Any) -> Result:
         names = [HOSTILE, *(f"encoder.layer{number}.conv" for number in range(1, layers))]
-        plan, book = Plan(), Book()
-        step_of(names, plan, book)
+        plan, booking = Plan(), Booking()
+        step_of(names, plan, booking)
         timeline = run(plan)
-        rows, columns = booked(timeline, book)
+        rows, columns = booked(timeline, booking)
         given: dict[str, Any] = {
             "workload": "toy",
             "machine": machine,
@@ -99,7 +100,7 @@ def make_result() -> Callable[..., Result]:
             "samples": 8,
             "rows": rows,
             "columns": columns,
-            "entries": tuple(entry for entry, _ in book.entries),
+            "entries": tuple(entry for entry, _ in booking.entries),
             "peaks": Peaks(macs_per_s=8.6e12, dram_bytes_per_s=150e9, technology="28 nm"),
             "peak_memory_bytes": {pool.name: timeline.peak(pool.name) for pool in timeline.pools},
             "assumptions": ASSUMPTIONS,

@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from trainyard import engine
 from trainyard.errors import BadInput
 from trainyard.ir.assumptions import Assumption
-from trainyard.ir.book import Book
+from trainyard.ir.booking import Booking
 from trainyard.ir.plan import Plan, TaskClass
 from trainyard.results.result import Peaks, Result, booked, split
 
 
 def result(durations: list[int], shares: tuple[float, ...] = (0.3, 0.7), steps: int = 1) -> Result:
-    plan, book = Plan(), Book()
+    plan, booking = Plan(), Booking()
     stream, link = plan.stream("device"), plan.link("dram", 1e9)
     last: list[int] = []
     for number, duration in enumerate(durations):
         rows = [
-            book.row(
+            booking.row(
                 f"op{number}.{part}",
                 layer=f"layer{number % 3}",
                 phase="forward" if number % 2 else "grad_input",
@@ -36,11 +36,11 @@ def result(durations: list[int], shares: tuple[float, ...] = (0.3, 0.7), steps: 
             )
             for part, share in enumerate(shares)
         ]
-        last = [plan.task(stream, duration, after=last, tag=book.entry(rows, shares))]
-    row = book.row("copy", layer="", phase="copy", resource="dram", kind="copy")
-    plan.transfer([([link], 1000)], after=last, kind=TaskClass.COPY, tag=book.entry([row]))
+        last = [plan.task(stream, duration, after=last, tag=booking.entry(rows, shares))]
+    row = booking.row("copy", layer="", phase="copy", resource="dram", kind="copy")
+    plan.transfer([([link], 1000)], after=last, kind=TaskClass.COPY, tag=booking.entry([row]))
     timeline = engine.run(plan)
-    rows_, columns = booked(timeline, book)
+    rows_, columns = booked(timeline, booking)
     peaks = Peaks(macs_per_s=1e12, dram_bytes_per_s=1e9)
     return Result(
         workload="w", machine="m", batch=4, samples=4 * steps, steps=steps, rows=rows_, columns=columns, peaks=peaks,
@@ -150,13 +150,13 @@ def test_what_leaves_64_bits_is_still_exact() -> None:
 
 
 def test_a_single_row_beyond_64_bits_is_booked() -> None:
-    plan, book = Plan(), Book()
+    plan, booking = Plan(), Booking()
     rows = [
-        book.row("mm", layer="a", phase="forward", resource="d", macs=10**19, traffic={("dram", "X", "read"): 10**19}),
-        book.row("mm", layer="b", phase="forward", resource="d", macs=7, traffic={("dram", "X", "read"): 7}),
+        booking.row("mm", layer="a", phase="forward", resource="d", macs=10**19, traffic={("dram", "X", "read"): 10**19}),
+        booking.row("mm", layer="b", phase="forward", resource="d", macs=7, traffic={("dram", "X", "read"): 7}),
     ]
-    plan.task(plan.stream("d"), 10, tag=book.entry(rows, (0.5, 0.5)))
-    found, columns = booked(engine.run(plan), book)
+    plan.task(plan.stream("d"), 10, tag=booking.entry(rows, (0.5, 0.5)))
+    found, columns = booked(engine.run(plan), booking)
     whole = Result(
         workload="w",
         machine="m",

@@ -18,7 +18,7 @@ from trainyard.arrays import Sigma, Spatial, Systolic, TensorCore, TensorDash
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput
 from trainyard.ir import Body, Convolution, Copy, ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec
-from trainyard.ir.book import Ledger
+from trainyard.ir.booking import BookingColumns
 from trainyard.ir.plan import Plan
 from trainyard.results.booking import booked, split
 from trainyard.systems import Single
@@ -62,14 +62,14 @@ def agree(first: Plan, second: Plan) -> None:
     """Two plans, their timelines and their rows, in order and bit by bit."""
     times = engine.run(first), engine.run(second)
     assert times[0] == times[1]
-    (rows, columns), (twin_rows, twin_columns) = (booked(t, p.book) for t, p in zip(times, (first, second), strict=True))
+    (rows, columns), (twin_rows, twin_columns) = (booked(t, p.booking) for t, p in zip(times, (first, second), strict=True))
     assert rows == twin_rows
     assert columns == twin_columns
     for mine, other in ((columns.energy, twin_columns.energy), (columns.traffic, twin_columns.traffic)):
         assert list(mine) == list(other)
         assert [column.dtype for column in mine.values()] == [column.dtype for column in other.values()]
     for name in ("cycles", "array_cycles", "uncertainty_cycles", "rows_of_entries"):
-        assert getattr(first.book, name) == getattr(second.book, name)
+        assert getattr(first.booking, name) == getattr(second.booking, name)
 
 
 @pytest.mark.oracle
@@ -84,7 +84,7 @@ def test_at_once_is_work_by_work(model: tuple[str, int | None], device: Accelera
             system.plan(step)
         return
     plan = system.plan(step)
-    assert plan.book.ledger is not None
+    assert plan.booking.columns is not None
     agree(plan, twin)
 
 
@@ -93,7 +93,7 @@ def test_what_is_costed_apart_is_booked_with_the_rest(change: dict[str, str]) ->
     step, device = step_of("bert-tiny", 1), ty.machine("npu-small")
     system = Single(device=replace(device, **change))
     plan = system.plan(step)
-    assert plan.book.ledger is not None
+    assert plan.booking.columns is not None
     agree(plan, system.work_by_work(step))
 
 
@@ -116,7 +116,7 @@ def test_what_real_numbers_cannot_count_is_left_to_the_twin(elements: int, at_on
     op = Op(body=ElementWise("relu", elements), name="relu", layer="act", phase=Phase.FORWARD)
     step, system = Step("long", 1, (op,), ()), Single(device=ty.machine("npu"))
     plan = system.plan(step)
-    assert (plan.book.ledger is not None) is at_once
+    assert (plan.booking.columns is not None) is at_once
     agree(plan, system.work_by_work(step))
 
 
@@ -160,12 +160,12 @@ def test_bytes_that_tiles_read_too_often_are_left_to_the_twin() -> None:
     step = Step("tall", 1, (Op(body=body, name="mm", layer="fc", phase=Phase.FORWARD),), ())
     device = replace(ty.machine("npu"), tiling=(1, 128, 128), clock_hz=1e10, dram_bytes_per_s=1e13, dram_latency_s=0.0)
     plan = Single(device=device).plan(step)
-    assert plan.book.ledger is None
+    assert plan.booking.columns is None
     agree(plan, Single(device=device).work_by_work(step))
 
 
 def test_a_device_without_a_sheet_is_booked_work_by_work() -> None:
-    assert Single(device=ty.machine("h200")).plan(step_of("bert-tiny", 1)).book.ledger is None
+    assert Single(device=ty.machine("h200")).plan(step_of("bert-tiny", 1)).booking.columns is None
 
 
 def test_masks_that_an_array_looks_at_are_costed_work_by_work() -> None:
@@ -173,8 +173,8 @@ def test_masks_that_an_array_looks_at_are_costed_work_by_work() -> None:
     from trainyard.masks.named import load
 
     masks = load("sparsity(A=0.5)", step)
-    assert Single(device=ty.machine("tensordash")).plan(step, masks).book.ledger is None
-    assert Single(device=ty.machine("npu")).plan(step, masks).book.ledger is not None  # a systolic array does not look
+    assert Single(device=ty.machine("tensordash")).plan(step, masks).booking.columns is None
+    assert Single(device=ty.machine("npu")).plan(step, masks).booking.columns is not None  # a systolic array does not look
 
 
 def test_zeros_that_a_dma_engine_packs_are_not_forgotten() -> None:
@@ -182,7 +182,7 @@ def test_zeros_that_a_dma_engine_packs_are_not_forgotten() -> None:
 
     step = step_of("bert-tiny", 1)
     masks, device = load("sparsity(A=0.9,G=0.9)", step), replace(ty.machine("npu"), dma="zero_compressed")
-    assert Single(device=device).plan(step, masks).book.ledger is None
+    assert Single(device=device).plan(step, masks).booking.columns is None
     assert ty.run(step, on=device, masks=masks).traffic_bytes["dram"] < ty.run(step, on=device).traffic_bytes["dram"]
 
 
@@ -224,8 +224,8 @@ def test_as_long_in_the_array_as_in_the_dram_is_bound_by_the_array(cycles: int, 
     moved = sum(cost.bytes.values())
     device = replace(device, dram_bytes_per_s=1e9 * moved / (cost.compute_cycles + cycles - 0.5))  # so many cycles, rounded up
     plan = Single(device=device).plan(step)
-    assert plan.book.ledger is not None
-    assert plan.book.ledger.bound[0] == bound
+    assert plan.booking.columns is not None
+    assert plan.booking.columns.bound[0] == bound
     agree(plan, Single(device=device).work_by_work(step))
 
 
@@ -255,7 +255,7 @@ def test_a_ledger_splits_as_split_does(totals: list[int], weights: list[int]) ->
     edges = [1.0] * (count - 1) if parts[0] == 1.0 else list(accumulate(parts[:-1]))
     rows, entries = len(totals) * count, len(totals)
     names = ("",) * (rows + 1)
-    ledger = Ledger(
+    ledger = BookingColumns(
         op=names, layer=names, phase=names, resource=names, kind=names, bound=names, macs=np.zeros(rows + 1, np.int64), energy={},
         traffic={}, entries=tuple(tuple(range(e * count, (e + 1) * count)) for e in range(entries)),
         entry=np.repeat(np.arange(entries), count), begin=np.array([0.0, *edges] * entries), end=np.array([*edges, 1.0] * entries),

@@ -191,7 +191,7 @@ def test_evaluations_are_where_they_were_asked_for() -> None:
 
 def test_progress_is_told() -> None:
     told: list[tuple[int, int]] = []
-    run(Direct(3), evaluate_every=6, told=lambda done, total: told.append((done, total)))
+    run(Direct(3), evaluate_every=6, on_progress=lambda done, total: told.append((done, total)))
     assert told == [(6, 12), (12, 12)]
 
 

@@ -11,7 +11,8 @@ import heapq
 from collections.abc import Mapping, Sequence
 
 from trainyard.errors import BadInput
-from trainyard.ir.plan import LONGEST_PS, PICOSECONDS, Link
+from trainyard.ir.plan import LONGEST_PS, Link
+from trainyard.units import PICOSECONDS_PER_SECOND
 
 Path = tuple[int, ...]
 
@@ -61,7 +62,7 @@ class Network:
 
     def start(self, flow: int, path: Path, size: int, now_ps: int) -> None:
         self._paths[flow] = path
-        self._left[flow] = size * PICOSECONDS
+        self._left[flow] = size * PICOSECONDS_PER_SECOND
         self._since_ps[flow] = now_ps
         self.rates[flow] = 0
         for link in path:

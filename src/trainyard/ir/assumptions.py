@@ -104,7 +104,7 @@ def _said(part: Field[Any], value: Any, path: str, idle: bool) -> Assumption:
 
 def _idle(part: Any, step: Step | None) -> Set[str]:
     """An array knows no steps and says it as it stands; a device says it of a step."""
-    said: Any = getattr(part, "idle", None)
+    said: Any = getattr(part, "unused_assumptions", None)
     if callable(said) and step is not None:
         said = said(step)
     return said if isinstance(said, Set) else frozenset()

@@ -57,7 +57,7 @@ def extent_of(body: MatMul, side: int) -> tuple[int, int]:
     return (body.M, body.K) if side == 0 else (body.K, body.N)
 
 
-def turned(step: Step, op: Op, side: int, letter: str, want: tuple[int, int]) -> bool:
+def is_transposed(step: Step, op: Op, side: int, letter: str, want: tuple[int, int]) -> bool:
     """Whether a matrix product's operand is the transpose of its tensor (rows by last dimension).
 
     Of A and G the rows are samples: M or N of the product, K where a weight gradient sums over them. W is as its parameter says.
@@ -81,7 +81,7 @@ def shape_in(step: Step, op: Op, side: int) -> tuple[int, ...]:
         return (body.batch, body.in_channels, *body.size) if place == "A" else (body.batch, body.out_channels, *body.out_size)
     assert isinstance(body, MatMul)
     extent = extent_of(body, side)
-    rows, columns = extent[::-1] if turned(step, op, side, letter_of(step, op, side), extent) else extent
+    rows, columns = extent[::-1] if is_transposed(step, op, side, letter_of(step, op, side), extent) else extent
     if body.count > 1 and len(op.inputs) > side and step.tensors[op.inputs[side]].elements == rows * columns:
         return rows, columns  # one matrix for all products
     return body.count * rows, columns

@@ -15,7 +15,8 @@ from operator import index
 from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput
-from trainyard.ir.book import Book
+from trainyard.ir.booking import Booking
+from trainyard.units import PICOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     Integers = npt.NDArray[np.int64]
 
-PICOSECONDS = 10**12
 FASTEST_LINK = 9 * 10**15
 """Bytes per second; above it the compiled division by a rate would leave 64 bits."""
 LONGEST_PS = 2**62
@@ -66,9 +66,9 @@ class Link:
         """
         if not (math.isfinite(bytes_per_s) and 1 <= round(bytes_per_s) <= FASTEST_LINK):
             raise BadInput(f"link {name!r}: bytes_per_s must lie between 1 and {FASTEST_LINK:.0e}, got {bytes_per_s!r}")
-        if not (math.isfinite(latency_s) and 0 <= latency_s * PICOSECONDS < LONGEST_PS):
+        if not (math.isfinite(latency_s) and 0 <= latency_s * PICOSECONDS_PER_SECOND < LONGEST_PS):
             raise BadInput(f"link {name!r}: latency_s must be at least 0, got {latency_s!r}")
-        return cls(name, round(bytes_per_s), round(latency_s * PICOSECONDS))
+        return cls(name, round(bytes_per_s), round(latency_s * PICOSECONDS_PER_SECOND))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ class Plan:
         self.streams: list[str] = []
         self.links: list[Link] = []
         self.pools: list[Pool] = []
-        self.book = Book()  # what the tags stand for
+        self.booking = Booking()  # what the tags stand for
         self._count = 0
         self._stream_count = 0
         self._rows: list[int] = []  # stream, duration, kind, tag, number of dependencies; packed into _blocks

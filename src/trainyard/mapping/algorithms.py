@@ -25,7 +25,7 @@ from trainyard.checks import require_flag, require_positive, require_quantity
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import assumed
 
-PICOSECONDS = 10**12
+PICOSECONDS_PER_SECOND = 10**12
 TokenOrder = Literal["round_robin", "priority", "first_come"]
 What = Literal["gradients", "models"]
 Between = Literal["all", "server", "centre", "neighbours", "clusters"]
@@ -227,6 +227,6 @@ class Rates:
         With tau in seconds a group steps until its age exceeds tau; the step that finds it so is the last.
         """
         if isinstance(algorithm, Direct) and algorithm.unit == "s":
-            limit = round(algorithm.tau * PICOSECONDS)
-            return tuple(limit // round((step + self.reduce_s) * PICOSECONDS) + 1 for step in self.step_s)
+            limit = round(algorithm.tau * PICOSECONDS_PER_SECOND)
+            return tuple(limit // round((step + self.reduce_s) * PICOSECONDS_PER_SECOND) + 1 for step in self.step_s)
         return (algorithm.local_steps,) * self.groups

@@ -23,7 +23,7 @@ from trainyard.caches import Remembered
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.hardware.formats.structured import drawn
 from trainyard.ir import MatMul, Phase, Step, Structured, TensorKey
-from trainyard.ir.letters import extent_of, letter_of, own_name, shape_in, turned
+from trainyard.ir.letters import extent_of, is_transposed, letter_of, own_name, shape_in
 from trainyard.masks.recorded import MaskSpec
 
 Cluster = Literal["none", "channel", "row"]
@@ -246,7 +246,7 @@ def _reductions(step: Step) -> dict[TensorKey, int]:
                 continue
             axis = 1  # of a convolution: input channels
             if isinstance(op.body, MatMul):
-                axis = 1 - side if not turned(step, op, side, "W", extent_of(op.body, side)) else side
+                axis = 1 - side if not is_transposed(step, op, side, "W", extent_of(op.body, side)) else side
             found[op.layer, op.call, "W"] = axis
     return found
 

@@ -27,7 +27,7 @@ from trainyard.workloads.formats.chakra import COLLECTIVES, Attribute, Node, Nod
 if TYPE_CHECKING:
     from trainyard.results.result import Result
 
-PICOSECONDS = 10**6
+PS_PER_MICROSECOND = 10**6
 """In a microsecond."""
 
 
@@ -90,9 +90,9 @@ def _nodes(result: Result, found: Tasks, own: list[bool], sizes: Mapping[int, in
         who = found.who(task)
         yield Node(
             number=task, name=": ".join(word for word in (who.layer, who.op) if word) or found.track_name(task), type=kind,
-            data_deps=after, ctrl_deps=() if before is None or before in after else (before,), start_micros=start // PICOSECONDS,
-            duration_micros=_micros(end - start),
-            attributes={**attributes, "phase": who.phase, "stream": found.track_name(task), "duration_ps": end - start},
+            data_deps=after, ctrl_deps=() if before is None or before in after else (before,), start_micros=start //
+            PS_PER_MICROSECOND, duration_micros=_micros(end - start), attributes={**attributes, "phase": who.phase, "stream":
+            found.track_name(task), "duration_ps": end - start},
         )  # fmt: skip
         if stream >= 0:
             last[stream] = task
@@ -103,7 +103,7 @@ def _micros(picoseconds: int) -> int:
     >>> _micros(0), _micros(1), _micros(1_499_999), _micros(2_500_000)
     (0, 1, 1, 3)
     """
-    return 0 if picoseconds == 0 else max(1, (picoseconds + PICOSECONDS // 2) // PICOSECONDS)
+    return 0 if picoseconds == 0 else max(1, (picoseconds + PS_PER_MICROSECOND // 2) // PS_PER_MICROSECOND)
 
 
 def _kind(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from trainyard.engine.timeline import Timeline
-    from trainyard.ir.book import Book, Ledger
+    from trainyard.ir.booking import Booking, BookingColumns
 
 Axis = Literal["layer", "phase", "resource", "kind", "op", "bound"]
 AXES: tuple[Axis, ...] = ("layer", "phase", "resource", "kind", "op", "bound")
@@ -160,15 +160,15 @@ def _groups(labels: tuple[tuple[str, ...], ...]) -> Groups:
 _remembered = lru_cache(maxsize=16)(_groups)  # results of one step have the same labels
 
 
-def booked(timeline: Timeline, book: Book) -> tuple[Rows, Columns]:
+def booked(timeline: Timeline, booking: Booking) -> tuple[Rows, Columns]:
     """The rows of a plan that ran: exposed and busy time by tag, split over a Work's ops by share, idle time a row of its own."""
-    if book.ledger is not None:
-        return _booked_at_once(timeline, book.ledger)
-    count = len(book.op) + 1
+    if booking.columns is not None:
+        return _booked_at_once(timeline, booking.columns)
+    count = len(booking.op) + 1
     time, busy = [0] * count, [0] * count
-    exposed_of = _sum_by_tag(timeline.exposed_ps, timeline.tags, len(book.entries))
-    busy_of = _sum_by_tag(timeline.busy_ps, timeline.tags, len(book.entries))
-    for (rows, shares), exposed, occupied in zip(book.entries, exposed_of.tolist(), busy_of.tolist(), strict=True):
+    exposed_of = _sum_by_tag(timeline.exposed_ps, timeline.tags, len(booking.entries))
+    busy_of = _sum_by_tag(timeline.busy_ps, timeline.tags, len(booking.entries))
+    for (rows, shares), exposed, occupied in zip(booking.entries, exposed_of.tolist(), busy_of.tolist(), strict=True):
         if len(rows) == 1:
             time[rows[0]] += exposed
             busy[rows[0]] += occupied
@@ -178,19 +178,24 @@ def booked(timeline: Timeline, book: Book) -> tuple[Rows, Columns]:
             busy[row] += part_busy
     time[-1] = timeline.end_ps - sum(time)
     rows_ = Rows(
-        (*book.op, IDLE), (*book.layer, ""), (*book.phase, IDLE), (*book.resource, ""), (*book.kind, IDLE), (*book.bound, IDLE)
+        (*booking.op, IDLE),
+        (*booking.layer, ""),
+        (*booking.phase, IDLE),
+        (*booking.resource, ""),
+        (*booking.kind, IDLE),
+        (*booking.bound, IDLE),
     )
     columns = Columns(
         np.array(time, np.int64),
         np.array(busy, np.int64),
-        np.array([*book.macs, 0], np.int64 if sum(book.macs) < 2**63 else object),
-        _column(book.energy, count, np.float64),
-        _column(book.traffic, count, np.int64),
+        np.array([*booking.macs, 0], np.int64 if sum(booking.macs) < 2**63 else object),
+        _column(booking.energy, count, np.float64),
+        _column(booking.traffic, count, np.int64),
     )
     return rows_, columns
 
 
-def _booked_at_once(timeline: Timeline, ledger: Ledger) -> tuple[Rows, Columns]:
+def _booked_at_once(timeline: Timeline, ledger: BookingColumns) -> tuple[Rows, Columns]:
     """The same of a ledger, whose rows each belong to one entry and end with that of the idle time."""
     exposed, busy = timeline.exposed_ps, timeline.busy_ps
     time = ledger.split(_sum_by_tag(exposed, timeline.tags, len(ledger.entries)))

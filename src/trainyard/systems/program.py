@@ -13,9 +13,9 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.devices.accelerator.batch_costs import Key, Sheet
+from trainyard.devices.accelerator.batch_costs import BatchCosts, Key
 from trainyard.ir import Step, Work
-from trainyard.ir.book import Ledger, Traffic
+from trainyard.ir.booking import BookingColumns, Traffic
 from trainyard.ir.plan import Waits
 from trainyard.mapping.demand import Policy
 from trainyard.mapping.precision import held
@@ -121,7 +121,7 @@ def lives(step: Step, task_of_op: Mapping[int, int]) -> tuple[list[int], list[in
     return first, last, sizes
 
 
-def ledger(given: Program, costs: Sheet, apart: Mapping[int, Traffic]) -> Ledger:
+def ledger(given: Program, costs: BatchCosts, apart: Mapping[int, Traffic]) -> BookingColumns:
     """The rows of a step on one machine; `apart` is the traffic of demands that were costed one by one."""
     begin, end, share = np.zeros(len(given.cell_demand)), np.ones(len(given.cell_demand)), np.ones(len(given.cell_demand))
     edges = np.cumsum(costs.shares, axis=1)
@@ -137,7 +137,7 @@ def ledger(given: Program, costs: Sheet, apart: Mapping[int, Traffic]) -> Ledger
     spent[:, :-1] = [joules[given.cell_demand] for joules in costs.energy.values()]
     spent[:, :-1] *= share
     bounds = [costs.bounds[demand] for demand in given.cell_demand.tolist()] + [IDLE]
-    return Ledger(
+    return BookingColumns(
         **given.labels,
         bound=tuple(map(bounds.__getitem__, given.cell.tolist())),
         macs=given.macs,
@@ -152,7 +152,7 @@ def ledger(given: Program, costs: Sheet, apart: Mapping[int, Traffic]) -> Ledger
 
 
 def _traffic(
-    given: Program, costs: Sheet, apart: Mapping[int, Traffic], begin: Real, end: Real, last: npt.NDArray[np.bool_]
+    given: Program, costs: BatchCosts, apart: Mapping[int, Traffic], begin: Real, end: Real, last: npt.NDArray[np.bool_]
 ) -> dict[Key, Whole]:
     """Whole bytes of every row by key, the keys as the rows name them: by the first that moves any, then in its own order."""
     from trainyard.kernels.mapping.product_costs import parts_of
@@ -165,7 +165,7 @@ def _traffic(
     return {keys[key]: row for key, row in zip(named, parts[named][:, given.cell], strict=True)}
 
 
-def _with(costs: Sheet, apart: Mapping[int, Traffic]) -> tuple[list[Key], Real, Whole]:
+def _with(costs: BatchCosts, apart: Mapping[int, Traffic]) -> tuple[list[Key], Real, Whole]:
     """The sheet's traffic with that of demands that were costed one by one: keys, bytes, ranks."""
     keys = list(costs.terms.keys)
     extra = [key for key in dict.fromkeys(key for traffic in apart.values() for key in traffic) if key not in keys]

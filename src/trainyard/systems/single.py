@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from trainyard.devices.accelerator.batch_costs import Sheet
+from trainyard.devices.accelerator.batch_costs import BatchCosts
 from trainyard.ir import Device, DeviceCost, Masks, Step, Work
-from trainyard.ir.book import Book, Traffic
-from trainyard.ir.plan import LONGEST_PS, PICOSECONDS, Plan
+from trainyard.ir.booking import Booking, Traffic
+from trainyard.ir.plan import LONGEST_PS, Plan
 from trainyard.mapping.precision import held
 from trainyard.results.result import split
 from trainyard.systems.program import Program, ledger, lives, program
+from trainyard.units import PICOSECONDS_PER_SECOND
 
 MEMORY = "device memory"
 
@@ -29,34 +30,34 @@ class Single:
     name: str = "device"
 
     def plan(self, step: Step, masks: Masks | None = None) -> Plan:
-        sheet: Callable[[Step, Masks | None], Sheet | None] | None = getattr(self.device, "sheet", None)
+        sheet: Callable[[Step, Masks | None], BatchCosts | None] | None = getattr(self.device, "sheet", None)
         costs = None if sheet is None else sheet(step, masks)
         given = None if costs is None else program(step, costs.terms.policy, self.name)
         if costs is not None and given is not None:
             clock_hz = round(self.device.clock_hz)
-            times = [-(-cycles * PICOSECONDS // clock_hz) for cycles in costs.cycles.tolist()]  # `picoseconds` of each
+            times = [-(-cycles * PICOSECONDS_PER_SECOND // clock_hz) for cycles in costs.cycles.tolist()]  # `picoseconds` of each
             if max(times, default=0) < LONGEST_PS:
                 return self._at_once(given, costs, times)
         return self.work_by_work(step, masks)
 
-    def _at_once(self, given: Program, costs: Sheet, times: Sequence[int]) -> Plan:
+    def _at_once(self, given: Program, costs: BatchCosts, times: Sequence[int]) -> Plan:
         import numpy as np
 
         plan = Plan()
-        book, stream = plan.book, plan.stream(self.name)
+        booking, stream = plan.booking, plan.stream(self.name)
         plan.tasks(stream, np.array(times, np.int64)[given.which], after=given.waits, tags=np.arange(len(given.which)))
         pool = plan.pool(MEMORY, getattr(self.device, "dram_capacity_bytes", None), resident_bytes=given.resident_bytes)
         plan.hold(given.first_task, given.last_task, pool, given.sizes)
-        book.ledger = ledger(given, costs, {demand: off_chip(cost) for demand, cost in costs.apart.items()})
-        book.cycles = int(costs.cycles[given.which].sum())
-        book.array_cycles = (
+        booking.columns = ledger(given, costs, {demand: off_chip(cost) for demand, cost in costs.apart.items()})
+        booking.cycles = int(costs.cycles[given.which].sum())
+        booking.array_cycles = (
             int(costs.compute_cycles[given.which][given.multiplies].sum()) if hasattr(self.device, "array") else None
         )
         return plan
 
     def work_by_work(self, step: Step, masks: Masks | None = None) -> Plan:
         plan = Plan()
-        book = plan.book
+        booking = plan.booking
         stream = plan.stream(self.name)
         works = self.device.works(step)
         task_of_op: dict[int, int] = {}
@@ -70,7 +71,7 @@ class Single:
             costs.append(cost)
             if id(cost) not in spent:  # identical Works share one cost
                 spent[id(cost)] = self.device.energy(cost.events), off_chip(cost)
-            tag = enter(book, step, work, cost, *spent[id(cost)], self.name)
+            tag = enter(booking, step, work, cost, *spent[id(cost)], self.name)
             before = {task_of_op[op] for index in work.ops for op in step.dependencies[index] if op in task_of_op}
             task = plan.task(stream, picoseconds(cost.cycles, self.device.clock_hz), after=sorted(before), tag=tag)
             task_of_op.update(dict.fromkeys(work.ops, task))
@@ -78,9 +79,9 @@ class Single:
         kept = as_held(step, self.device)
         pool = plan.pool(MEMORY, capacity, resident_bytes=kept.resident_bytes)
         book_memory(plan, pool, kept, task_of_op)
-        book.cycles = cycles
-        book.array_cycles = array_cycles if hasattr(self.device, "array") else None
-        book.uncertainty_cycles = math.sqrt(sum(cost.uncertainty**2 for cost in costs))
+        booking.cycles = cycles
+        booking.array_cycles = array_cycles if hasattr(self.device, "array") else None
+        booking.uncertainty_cycles = math.sqrt(sum(cost.uncertainty**2 for cost in costs))
         return plan
 
 
@@ -91,11 +92,11 @@ def as_held(step: Step, device: Device) -> Step:
 
 def picoseconds(cycles: int, clock_hz: float) -> int:
     """Cycles on the engine's clock, rounded up so that nothing ends early."""
-    return -(-cycles * PICOSECONDS // round(clock_hz))
+    return -(-cycles * PICOSECONDS_PER_SECOND // round(clock_hz))
 
 
 def enter(
-    book: Book,
+    booking: Booking,
     step: Step,
     work: Work,
     cost: DeviceCost,
@@ -112,7 +113,7 @@ def enter(
     shared = (traffic,) if len(work.ops) == 1 else shares_of(traffic, cost.share)
     for index, share, moved in zip(work.ops, cost.share, shared, strict=True):
         op = step.ops[index]
-        row = book.row(
+        row = booking.row(
             op.name,
             layer=op.layer,
             phase=op.phase.value,
@@ -123,7 +124,7 @@ def enter(
             traffic=moved,
         )
         rows.append(row)
-    return book.entry(rows, cost.share)
+    return booking.entry(rows, cost.share)
 
 
 def shares_of(traffic: Traffic, shares: Sequence[float]) -> list[Traffic]:

@@ -14,12 +14,12 @@ from typing import Any
 from trainyard.errors import BadInput
 from trainyard.ir import Step
 from trainyard.mapping.algorithms import Direct
+from trainyard.progress import ProgressCallback, no_progress
 from trainyard.systems.pim.systems import DpuToDpu
 from trainyard.training.data import Data
 from trainyard.training.history import History
 from trainyard.training.models import Model
 from trainyard.training.trainer import train
-from trainyard.training.workspace import Told, silent
 
 TAUS = (0, 3, 7, 31, 127)
 CLUSTER_SIZES = (8, 16, 32, 64, 128)  # UPMEM's packaging: a chip's DPUs, to a DIMM's
@@ -87,7 +87,7 @@ def choose(
     evaluate_every: int = 8,
     shards: str = "iid",
     seed: int = 0,
-    told: Told = silent,
+    on_progress: ProgressCallback = no_progress,
 ) -> Choice:
     """The pair that reaches the accuracy `target` in the least simulated time; of equals the larger tau.
 
@@ -106,7 +106,7 @@ def choose(
     plain = machine.algorithm if isinstance(machine.algorithm, Direct) else Direct()
     trials, machines = [], []
     for number, (size, tau) in enumerate(pairs):
-        told(number, len(pairs))
+        on_progress(number, len(pairs))
         tried = replace(machine, cluster_size=size, algorithm=replace(plain, tau=tau, unit="steps"))
         history = train(
             model,
@@ -123,7 +123,7 @@ def choose(
         )
         trials.append(Trial(tau=tau, cluster_size=size, time_s=history.time_to(target), history=history))
         machines.append(tried)
-    told(len(pairs), len(pairs))
+    on_progress(len(pairs), len(pairs))
     reached = [(trial.time_s, -trial.tau, number) for number, trial in enumerate(trials) if trial.time_s is not None]
     if not reached:
         closest = max(trials, key=lambda trial: trial.history.accuracy)

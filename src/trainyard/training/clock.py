@@ -28,9 +28,9 @@ from trainyard.hardware.dsc.controller import priority_of
 from trainyard.hardware.dsc.token_arbiter import Arbiter, Request
 from trainyard.hardware.formats.qsgd import Qsgd
 from trainyard.mapping.algorithms import Algorithm, Direct, Rates
+from trainyard.units import PICOSECONDS_PER_SECOND
 
 Whole = npt.NDArray[np.int64]
-PICOSECONDS = 10**12
 WORD_BYTES = 4
 
 
@@ -96,7 +96,7 @@ class Clock:
 
 
 def _ps(seconds: float) -> int:
-    return round(seconds * PICOSECONDS)
+    return round(seconds * PICOSECONDS_PER_SECOND)
 
 
 def served(step_ps: Whole, rounds: Sequence[int], service: int) -> Iterator[Whole]:

@@ -40,9 +40,10 @@ from trainyard.hardware.dsc.sync_interval import drift
 from trainyard.hardware.dsc.token_arbiter import Arbiter, Request
 from trainyard.hardware.formats.qsgd import Qsgd
 from trainyard.mapping.algorithms import Direct
-from trainyard.training.clock import PICOSECONDS, entered, request
+from trainyard.training.clock import entered, request
 from trainyard.training.shards import Whole
 from trainyard.training.workspace import Workplace, mean_of
+from trainyard.units import PICOSECONDS_PER_SECOND
 
 Array = npt.NDArray[Any]
 MOST_DRIFT = 1e30
@@ -99,7 +100,7 @@ class Clusters:
         done = self.place.recorder.gradients // self.count
         if last or done >= self.judged_next:
             self.place.evaluate(weights, now)
-            self.place.told(min(done, self.place.steps), self.place.steps)
+            self.place.on_progress(min(done, self.place.steps), self.place.steps)
             self.judged_next = (done // self.place.evaluate_every + 1) * self.place.evaluate_every
 
     def sent(self, vectors: Array) -> Array:
@@ -110,7 +111,7 @@ class Clusters:
     @property
     def patience(self) -> float:
         """Tau in what staleness is compared in: steps, or picoseconds."""
-        return round(self.tau * PICOSECONDS) if self.algorithm.unit == "s" else self.tau
+        return round(self.tau * PICOSECONDS_PER_SECOND) if self.algorithm.unit == "s" else self.tau
 
     def adapt(self) -> None:
         """How far the models have come apart sets the steps to the next exchange."""

@@ -258,5 +258,5 @@ def run(place: Workplace, algorithm: Algorithm) -> Array:
             pace.exchange()
         if number % place.evaluate_every == 0 or last:
             place.evaluate(rule.result(), int(pace.now.max()))
-            place.told(number, place.steps)
+            place.on_progress(number, place.steps)
     return np.array(rule.result())

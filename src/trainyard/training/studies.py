@@ -22,12 +22,12 @@ from trainyard.mapping.algorithms import (
     Rates,
     Synchronous,
 )
+from trainyard.progress import ProgressCallback, no_progress
 from trainyard.training.data import Data
 from trainyard.training.history import History, mean_rows
 from trainyard.training.models import Model
 from trainyard.training.shards import Shards, shard
 from trainyard.training.trainer import train
-from trainyard.training.workspace import Told, silent
 
 Row = dict[str, Any]
 GRID = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # assumed: half decades around what linear models on normalised features take
@@ -90,7 +90,7 @@ def compare_algorithms(
     grid: Sequence[float] = GRID,
     seeds: Iterable[int] = (0, 1, 2),
     rates_of: RatesOf = no_rates,
-    told: Told = silent,
+    on_progress: ProgressCallback = no_progress,
     **options: Any,
 ) -> list[Row]:
     """A row for each algorithm and kind of shards: what `History.row` has, averaged over seeds, and the points behind synchronous.
@@ -101,7 +101,7 @@ def compare_algorithms(
     rows: list[Row] = []
     cases = [(kind, name) for kind in map(shard, shards) for name in named]
     for number, (kind, name) in enumerate(cases):
-        told(number, len(cases))
+        on_progress(number, len(cases))
         given = {**options, "shards": kind}
         rate = choose_rate(model, data, named[name], grid, rates_of=rates_of, **given)
         runs = run_seeds(model, data, named[name], seeds=seeds, rates_of=rates_of, learning_rate=rate, **given)
@@ -122,13 +122,13 @@ def tau_sweep(
     grid: Sequence[float] = GRID,
     seeds: Iterable[int] = (0, 1, 2),
     rates_of: RatesOf = no_rates,
-    told: Told = silent,
+    on_progress: ProgressCallback = no_progress,
     **options: Any,
 ) -> list[Row]:
     """A row for each tau of `algorithm` (averaging by default): accuracy, exchanges, bytes, time_s, age_s, age_steps, ..."""
     seeds, rows = tuple(seeds), []
     for number, tau in enumerate(taus):
-        told(number, len(taus))
+        on_progress(number, len(taus))
         changed = replace(algorithm or Direct(), tau=tau)
         rate = choose_rate(model, data, changed, grid, rates_of=rates_of, **options)
         runs = run_seeds(model, data, changed, seeds=seeds, rates_of=rates_of, learning_rate=rate, **options)

@@ -8,13 +8,14 @@ from trainyard.checks import require_positive, require_quantity
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.dsc.sync_interval import Interval
 from trainyard.mapping.algorithms import Algorithm, Direct, Rates
+from trainyard.progress import ProgressCallback, no_progress
 from trainyard.training import direct, lockstep
 from trainyard.training.clock import Clock, unit_rates
 from trainyard.training.data import Data
 from trainyard.training.history import History, Recorder, seconds
 from trainyard.training.models import LinearModel, Model
 from trainyard.training.shards import Feed, Shards, shard
-from trainyard.training.workspace import Array, Told, Workplace, silent
+from trainyard.training.workspace import Array, Workplace
 
 CLUSTER = 64  # UPMEM: DPUs of a rank
 
@@ -36,7 +37,7 @@ def train(
     evaluate_every: int | None = None,
     momentum: float = 0.0,
     interval: Interval | None = None,
-    told: Told = silent,
+    on_progress: ProgressCallback = no_progress,
 ) -> History:
     """Train `model` on the training part of `data` with `workers` workers, `batch` samples each in a step.
 
@@ -88,7 +89,7 @@ def train(
         steps=steps,
         evaluate_every=every,
         seed=seed,
-        told=told,
+        on_progress=on_progress,
         interval=interval or Interval(),
     )
     with place.pool, np.errstate(over="ignore", invalid="ignore"):  # a run that diverges says so by its accuracy

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.hardware.dsc.sync_interval import Interval
+from trainyard.progress import ProgressCallback
 from trainyard.training.clock import Clock
 from trainyard.training.data import Data
 from trainyard.training.history import Evaluation, Recorder, seconds
@@ -19,16 +20,10 @@ from trainyard.training.models import Indexed, Model
 from trainyard.training.shards import Feed, Whole
 
 Array = npt.NDArray[Any]
-Told = Callable[[int, int], None]
-"""Who wants to know how many steps of how many are done."""
 MODEL_BYTES = 1 << 19
 """Of weights that one thread works on, which stay in its cache until they are updated."""
 SAMPLE_BYTES = 1 << 25
 """Of samples read, or copied where a model takes copies, before the next chunk."""
-
-
-def silent(done: int, total: int) -> None:
-    """Nobody."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,7 +42,7 @@ class Workplace:
     steps: int
     evaluate_every: int
     seed: int
-    told: Told
+    on_progress: ProgressCallback
     interval: Interval
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(os.cpu_count() or 1))
     indexed: Indexed | None = field(init=False)

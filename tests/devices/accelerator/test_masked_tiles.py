@@ -9,7 +9,7 @@ import pytest
 
 import trainyard as ty
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.masked_tiles import aware, viewer
+from trainyard.devices.accelerator.masked_tiles import uses_operand_values, viewer
 from trainyard.devices.accelerator.structured import tile_cost
 from trainyard.errors import MaskError, UnknownName
 from trainyard.ir import DENSE, ArrayCost, Convolution, MaskView, MatMul, Op, Phase, Role, Step, TensorSpec, one_after_another
@@ -261,11 +261,11 @@ def test_an_array_says_whether_it_looks_at_operands():
         operand_aware: bool = True
         folds: tuple = ()
 
-    assert aware(Pairs())  # no closed form
-    assert aware(Told())
-    assert not aware(Told(operand_aware=False))
-    assert not aware(ty.arrays.Systolic(rows=4, columns=4))
-    assert aware(ty.arrays.TensorDash())
+    assert uses_operand_values(Pairs())  # no closed form
+    assert uses_operand_values(Told())
+    assert not uses_operand_values(Told(operand_aware=False))
+    assert not uses_operand_values(ty.arrays.Systolic(rows=4, columns=4))
+    assert uses_operand_values(ty.arrays.TensorDash())
 
 
 def linear(a, w, shape):

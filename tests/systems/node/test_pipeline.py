@@ -224,11 +224,11 @@ def test_a_skip_is_handed_on_and_shared_weights_are_summed_once():
     assert all(3 in cut or 5 in cut for cut in planner.stages.forward)  # the skip, or the sum it went into
     once = [n for n, done in enumerate(planner.stages.done) if done == "once"]
     assert len(once) == 3  # two updates and the sum of the shared weight's gradients
-    names = Counter(planner.built.book.op)
+    names = Counter(planner.built.booking.op)
     assert names["sum shared gradients"] == 1
     assert names["share parameters"] == 1
-    (sent,) = (i for i, name in enumerate(planner.built.book.op) if name == "sum shared gradients")
-    assert planner.built.book.traffic[sent]["link", "sum shared gradients", "write"] == 16 * 16 * 4
+    (sent,) = (i for i, name in enumerate(planner.built.booking.op) if name == "sum shared gradients")
+    assert planner.built.booking.traffic[sent]["link", "sum shared gradients", "write"] == 16 * 16 * 4
 
 
 def test_what_does_not_divide_or_is_not_modelled_is_refused():
@@ -335,7 +335,7 @@ def test_clipped_gradients_stay_where_they_are():
     """Between stages go the norms and what they add up to, 4 bytes each; every stage updates its own parameters."""
     planner, _ = planned(node(4, microbatches=4), clipped(EQUAL))
     sent = Counter()
-    for traffic in planner.built.book.traffic:
+    for traffic in planner.built.booking.traffic:
         sent.update({name: count for (level, name, _), count in traffic.items() if level == "link"})
     layers, stages = 8, 4
     way = {0: 0, 1: 1, 2: 2, 3: 1}  # hops to the first of four devices in a ring

@@ -217,7 +217,7 @@ def test_chained_plans_take_the_sum_of_their_times(data: st.DataObject) -> None:
         streams, link = [plan.stream(name) for name in ("a", "b")], plan.link("wire", 1e9)
         for number in range(data.draw(st.integers(1, 6))):
             after = data.draw(st.lists(st.integers(0, number - 1), unique=True, max_size=3)) if number else []
-            tag = plan.book.entry([plan.book.row("op", layer="", phase="forward", resource="a", macs=1, energy={"mac": 0.5})])
+            tag = plan.booking.entry([plan.booking.row("op", layer="", phase="forward", resource="a", macs=1, energy={"mac": 0.5})])
             if data.draw(st.booleans()):
                 plan.task(data.draw(st.sampled_from(streams)), data.draw(st.integers(0, 1000)), after=sorted(after), tag=tag)
             else:
@@ -225,5 +225,5 @@ def test_chained_plans_take_the_sum_of_their_times(data: st.DataObject) -> None:
         blocks.append((plan, data.draw(st.integers(0, 3))))
     whole = chained(blocks)
     assert engine.run(whole).end_ps == sum(times * engine.run(plan).end_ps for plan, times in blocks)
-    assert sum(whole.book.macs) == sum(times * len(plan) for plan, times in blocks)
-    assert sum(row["mac"] for row in whole.book.energy) == sum(times * len(plan) * 0.5 for plan, times in blocks)
+    assert sum(whole.booking.macs) == sum(times * len(plan) for plan, times in blocks)
+    assert sum(row["mac"] for row in whole.booking.energy) == sum(times * len(plan) * 0.5 for plan, times in blocks)

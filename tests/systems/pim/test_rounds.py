@@ -75,8 +75,8 @@ def test_one_round_of_equal_groups_is_steps_then_tokens_in_turn_then_one_exchang
     plan, end = ended(rounds([10, 10, 10], [4, 4, 4], Direct(3)))
     assert end == 4 * (10 + 3) + 3 * (4 + 1) + 50
     assert engine.run(plan).end_ps == end
-    assert plan.book.steps == 4
-    assert plan.book.samples == 2 * 3 * 3 * 4
+    assert plan.booking.steps == 4
+    assert plan.booking.samples == 2 * 3 * 3 * 4
 
 
 def test_without_tokens_all_enter_at_once() -> None:
@@ -112,7 +112,7 @@ def test_the_plan_runs_as_the_agents_did(
     plan, end = ended(made)
     timeline = engine.run(plan)
     assert timeline.end_ps == end
-    rows, columns = booked(timeline, plan.book)
+    rows, columns = booked(timeline, plan.booking)
     assert columns.time_ps.sum() == end
     if update == "averaging":
         assert made.steps_done == local
@@ -126,7 +126,7 @@ def test_the_plan_runs_as_the_agents_did(
     if update == "averaging":
         assert made.happened["exchange"] == 1
         assert made.happened["token"] == len(steps)
-    assert len(rows.op) == len(plan.book.op) + 1
+    assert len(rows.op) == len(plan.booking.op) + 1
 
 
 def test_literal_without_a_second_look_exchanges_once_for_every_cluster_that_asked() -> None:

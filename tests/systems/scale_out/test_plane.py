@@ -456,7 +456,7 @@ def test_policies_reach_the_inside_of_a_cluster() -> None:
     one = Cluster(device=DEVICE, devices=16, split="balanced", link_bytes_per_s=50e9, overlay="off")
     assert isinstance(one.inside, MemoryCentric)
     assert (one.inside.split, one.inside.link_bytes_per_s, one.inside.devices) == ("balanced", 50e9, 8)
-    assert {"nic_latency_s", "staged"} <= replace(one, devices=8).idle(ty.zoo.load("alexnet", batch=8))
+    assert {"nic_latency_s", "staged"} <= replace(one, devices=8).unused_assumptions(ty.zoo.load("alexnet", batch=8))
 
 
 # ---- the study

@@ -167,7 +167,7 @@ class Sigma:
         return sigma_areas(dpes=self.dpes, multipliers=self.multipliers, bandwidth=self.bandwidth)
 
     @property
-    def idle(self) -> frozenset[str]:
+    def unused_assumptions(self) -> frozenset[str]:
         """Assumptions that change nothing as the others stand."""
         return frozenset({"drain"}) if self.streaming == "wide" else frozenset()
 

@@ -1,8 +1,8 @@
 """The demands of a whole step costed at once, as columns: one row for each distinct demand. The plain twin is
 `devices.accelerator.costs`.
 
-What a step and a policy decide (`Terms`) is put together once; what a machine's numbers decide is then a few sums over columns, so
-that a step on a changed machine takes little more than the search of its tiles. Demands of other kinds than products and streams
+What a step and a policy decide (`StepShape`) is put together once; what a machine's numbers decide is then a few sums over columns,
+so that a step on a changed machine takes little more than the search of its tiles. Demands of other kinds than products and streams
 are costed one by one. Counts are real numbers, exact below 2**53: a step with more of anything is left to the twin.
 """
 
@@ -41,7 +41,7 @@ LAST = 1 << 20
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Products:
-    """The products among the demands: rows of `Terms`, shapes for the search, and what each column of a cost is made from."""
+    """The products among the demands: rows of `StepShape`, shapes for the search, and what each column of a cost is made from."""
 
     rows: Whole
     shapes: Shapes
@@ -73,7 +73,7 @@ class Streams:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Terms:
+class StepShape:
     """What a step asks of any device of one policy."""
 
     policy: Policy
@@ -92,14 +92,14 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Sheet:
+class BatchCosts:
     """The costs of all demands of a step on one machine; `apart` has those that were costed one by one.
 
     `several` are the demands of several ops and `shares` what each op gets, row by row, zeros at the end; `moved` is [demand, key],
     `energy` [demand] by component.
     """
 
-    terms: Terms
+    terms: StepShape
     cycles: Whole
     compute_cycles: Whole
     bounds: list[str]
@@ -110,7 +110,7 @@ class Sheet:
     apart: Mapping[int, DeviceCost]
 
 
-def terms(step: Step, policy: Policy, costing: Costing) -> Terms | None:
+def terms(step: Step, policy: Policy, costing: Costing) -> StepShape | None:
     """None where a step has more of something than is counted exactly here."""
     array, closed = costing.array, bool(getattr(costing.array, "folds", ())) and hasattr(costing.array, "tile_events")
     if not closed or costing.schedule.reuse != "step":
@@ -119,7 +119,7 @@ def terms(step: Step, policy: Policy, costing: Costing) -> Terms | None:
 
 
 @per_step
-def _terms(step: Step, policy: Policy, which: Which) -> Terms | None:
+def _terms(step: Step, policy: Policy, which: Which) -> StepShape | None:
     demands = profile(step, policy).demands
     plain = [_plain(demand, which) for demand in demands]
     wanted: dict[Key, int] = {}
@@ -143,7 +143,7 @@ def _terms(step: Step, policy: Policy, which: Which) -> Terms | None:
             (read if move.direction == "read" else write)[row] += move.size
     if max(float(moved.sum()), float(sum(operations))) >= EXACT:
         return None
-    return Terms(
+    return StepShape(
         policy=policy, demands=demands, keys=keys, moved=moved, rank=rank, read=read, write=write,
         operations=np.array(operations, np.int64), products=_products(demands, plain, wanted, np.stack([read, write], axis=1)),
         streams=_streams(demands, plain, wanted), others=tuple(row for row, own in enumerate(plain) if not own),
@@ -231,7 +231,7 @@ class _Part:
     energy: list[tuple[Whole, Mapping[str, Any]]]
 
 
-def sheet(given: Terms, costing: Costing, energy: Energy, known: Mapping[Demand, DeviceCost]) -> Sheet | None:
+def sheet(given: StepShape, costing: Costing, energy: Energy, known: Mapping[Demand, DeviceCost]) -> BatchCosts | None:
     """All demands on one machine, but for the costs that are `known`.
 
     None where something is too large to be counted exactly, or is refused: the twin says why.
@@ -265,13 +265,13 @@ def sheet(given: Terms, costing: Costing, energy: Energy, known: Mapping[Demand,
     for row, cost in apart.items():
         bounds[row] = cost.bound
     several, parts_of = _several(given, next((part.shares for part in parts if len(part.shares)), NO_SHARES), apart)
-    return Sheet(
+    return BatchCosts(
         terms=given, cycles=cycles, compute_cycles=compute, bounds=bounds, several=several, shares=parts_of, moved=moved,
         energy=joules, apart=apart,
     )  # fmt: skip
 
 
-def _several(given: Terms, chained: Real, apart: Mapping[int, DeviceCost]) -> tuple[Whole, Real]:
+def _several(given: StepShape, chained: Real, apart: Mapping[int, DeviceCost]) -> tuple[Whole, Real]:
     """Demands of several ops, and their shares."""
     rows = given.products.rows[given.products.chains]
     others = {row: cost.share for row, cost in apart.items() if len(cost.share) > 1}
@@ -285,7 +285,7 @@ def _several(given: Terms, chained: Real, apart: Mapping[int, DeviceCost]) -> tu
     return np.concatenate([rows, np.array([*others], np.int64)]), shares
 
 
-def _products_costed(given: Terms, costing: Costing, energy: Energy, moved: Real) -> _Part:
+def _products_costed(given: StepShape, costing: Costing, energy: Energy, moved: Real) -> _Part:
     """`Costing._product` of all of them."""
     from trainyard.kernels.mapping import product_costs as kernel
 
@@ -330,7 +330,7 @@ def _tile_events(array: Array, found: Whole, dims: Whole) -> dict[str, Any]:
     return events
 
 
-def _streams_costed(given: Terms, costing: Costing, energy: Energy, moved: Real) -> _Part:
+def _streams_costed(given: StepShape, costing: Costing, energy: Energy, moved: Real) -> _Part:
     """`Costing._stream` of all of them."""
     own, supply = given.streams, costing.supply
     again = np.where(own.row_bytes > supply.resident_bytes, own.again, 0.0)

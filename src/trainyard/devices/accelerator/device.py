@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from trainyard.checks import require_positive, require_quantity
-from trainyard.devices.accelerator.batch_costs import Sheet, sheet, terms
+from trainyard.devices.accelerator.batch_costs import BatchCosts, sheet, terms
 from trainyard.devices.accelerator.chained import ACROSS, Across, chosen, stays_apart
 from trainyard.devices.accelerator.costs import Costing
-from trainyard.devices.accelerator.masked_tiles import aware
+from trainyard.devices.accelerator.masked_tiles import uses_operand_values
 from trainyard.devices.accelerator.ordered import DIVISIONS, REUSES, Division, Reuse, Schedule, require_order
 from trainyard.devices.accelerator.side_by_side import require_divisible
 from trainyard.errors import BadInput, UnknownName
@@ -196,7 +196,7 @@ class Accelerator:
             technology=f"{self.technology_nm:g} nm",
         )
 
-    def idle(self, step: Step) -> frozenset[str]:
+    def unused_assumptions(self, step: Step) -> frozenset[str]:
         """Assumptions that change nothing in a step: of convolutions where it has none, of sums as wide as their results."""
         unfolds, inputs, narrowest = _asked_of_sums(step, self.grad_input, self.policy.precision)
         found = {
@@ -268,7 +268,7 @@ class Accelerator:
 
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
         zeros = self._zeros(step, masks)
-        if masks is not None and aware(self.array):
+        if masks is not None and uses_operand_values(self.array):
             found = self._looked_at(step, work, demand(step, work, self.policy, zeros), masks)
             if found is not None:
                 return found
@@ -316,9 +316,9 @@ class Accelerator:
             self._known["costs"] = (step, zeros, known, costs)
         return known, costs
 
-    def sheet(self, step: Step, masks: Masks | None = None) -> Sheet | None:
+    def sheet(self, step: Step, masks: Masks | None = None) -> BatchCosts | None:
         """All Works of a step costed at once; None where they have to be costed one by one."""
-        if masks is not None and (aware(self.array) or self.dma != "raw"):
+        if masks is not None and (uses_operand_values(self.array) or self.dma != "raw"):
             return None
         policy, known = self._policy(step)
         given = terms(step, policy, self._costing)

@@ -22,7 +22,7 @@ from trainyard.ir import (
     Step,
     TensorKey,
 )
-from trainyard.ir.letters import PLACES, extent_of, letter_of, turned
+from trainyard.ir.letters import PLACES, extent_of, is_transposed, letter_of
 from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.walk import Tile
 from trainyard.masks.lookup import mask_of, share
@@ -32,7 +32,7 @@ Viewer = Callable[[int, Cut, Cut], Operand]
 SUMS_READ = "scratchpad_read_out"
 
 
-def aware(array: Array) -> bool:
+def uses_operand_values(array: Array) -> bool:
     """Whether an array looks at the zeros of its operands: it says so, or has no closed form that would do without them."""
     return bool(getattr(array, "operand_aware", not hasattr(array, "folds")))
 
@@ -104,7 +104,7 @@ def viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -
         whole = MaskView(source, key, body, turn, place=PLACES[body.product][side], dilated=dilated)
     else:
         extent = extent_of(body, side)
-        turn = turned(step, op, side, letter, extent)
+        turn = is_transposed(step, op, side, letter, extent)
         whole = MaskView(source, key, None, turn, height=body.count * (extent[1] if turn else extent[0]))
     below = extent[1] if turn else extent[0]  # products stand below each other before they are turned
     seen: dict[tuple[int, Cut, Cut], MaskView] = {}

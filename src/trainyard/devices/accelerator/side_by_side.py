@@ -142,7 +142,7 @@ def merged(costs: Sequence[DeviceCost], *, beside: bool) -> DeviceCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Several:
+class SideBySideArray:
     """An array that takes `count` equal products at once, seen as one that takes one product."""
 
     array: Array
@@ -171,5 +171,5 @@ def several(problem: Problem, array: Array, supply: Supply) -> Iterator[tuple[Ti
             return
         if op.count % size == 0:
             batch = replace(problem, op=replace(op, count=op.count // size))
-            (tiled,) = search([batch], Several(array=array, count=size), supply, (op.M, op.N, op.K))
+            (tiled,) = search([batch], SideBySideArray(array=array, count=size), supply, (op.M, op.N, op.K))
             yield tiled, size

@@ -31,7 +31,7 @@ import numpy.typing as npt
 from trainyard.hardware.crossbar.collectives import Flow, Pattern, sum_ps
 from trainyard.hardware.crossbar.exchanges import Exchanges, cut, nothing
 from trainyard.hardware.crossbar.hierarchy import Exchanged, Integers, Summer, counted
-from trainyard.hardware.crossbar.messages import PICOSECONDS, Traffic, Tree, service_ps, services_ps
+from trainyard.hardware.crossbar.messages import PICOSECONDS_PER_SECOND, Traffic, Tree, service_ps, services_ps
 
 
 @dataclass(slots=True)
@@ -159,7 +159,7 @@ class Analytic(Exchanges):
             pace_ps = wave.busiest_ps(pieces[0], summer)
             end_ps = min(service_ps(pieces[-1], port.bytes_per_s) for port in pattern.tree.ports)
             time_ps = max(time_ps + others * pace_ps, wave.first_ps(pieces[0], summer) + (others - 1) * pace_ps + end_ps)
-        return counted(self.crossbar, pattern.tree, wave.carried(size_bytes), time_ps / PICOSECONDS)
+        return counted(self.crossbar, pattern.tree, wave.carried(size_bytes), time_ps / PICOSECONDS_PER_SECOND)
 
     def traffic(
         self,
@@ -177,7 +177,7 @@ class Analytic(Exchanges):
         tree = self.crossbar.tree()
         traffic = cut(self.crossbar, sources, destinations, sizes_bytes, ready_s, priorities)
         time_ps, carried = least_ps(tree, traffic, self.crossbar.switching == "cut_through")
-        return counted(self.crossbar, tree, carried, time_ps / PICOSECONDS)
+        return counted(self.crossbar, tree, carried, time_ps / PICOSECONDS_PER_SECOND)
 
 
 def least_ps(tree: Tree, traffic: Traffic, through: bool) -> tuple[int, npt.NDArray[np.int64]]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trainyard.errors import BadInput
 from trainyard.hardware.crossbar import collectives
 from trainyard.hardware.crossbar.hierarchy import Crossbar, Exchanged, Integers, Summer, counted, made
-from trainyard.hardware.crossbar.messages import PICOSECONDS, Traffic, Tree, Whole, run
+from trainyard.hardware.crossbar.messages import PICOSECONDS_PER_SECOND, Traffic, Tree, Whole, run
 
 Build = Callable[..., collectives.Pattern]
 
@@ -132,7 +132,7 @@ class Simulated(Exchanges):
 
     def _ran(self, tree: Tree, traffic: Traffic) -> Exchanged:
         ran = run(tree, traffic, self.crossbar.switching, self.crossbar.arbitration)
-        return counted(self.crossbar, tree, ran.carried_bytes, ran.end_ps / PICOSECONDS, traffic.messages, ran.events)
+        return counted(self.crossbar, tree, ran.carried_bytes, ran.end_ps / PICOSECONDS_PER_SECOND, traffic.messages, ran.events)
 
 
 def nothing(crossbar: Crossbar) -> Exchanged:
@@ -170,7 +170,7 @@ def cut(
         destinations=end[whose],
         feeds=np.full(len(whose), -1, np.int64),
         priorities=urgent[whose],
-        ready_ps=np.rint(when * PICOSECONDS).astype(np.int64)[whose],
+        ready_ps=np.rint(when * PICOSECONDS_PER_SECOND).astype(np.int64)[whose],
     )
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trainyard.errors import BadInput
 from trainyard.hardware.crossbar.collectives import Pattern, all_reduce, local, summer_of
 from trainyard.hardware.crossbar.hierarchy import Crossbar, Exchanged, Summer, counted
-from trainyard.hardware.crossbar.messages import PICOSECONDS, Whole, run
+from trainyard.hardware.crossbar.messages import PICOSECONDS_PER_SECOND, Whole, run
 
 Array = npt.NDArray[Any]
 
@@ -94,7 +94,7 @@ def _executed(crossbar: Crossbar, pattern: Pattern, brought: dict[int, Array], s
         return Executed(values, carried, counted(crossbar, tree, carried, 0.0))
     traffic = pattern.traffic(pieces, summer)
     ran = run(tree, traffic, crossbar.switching, crossbar.arbitration)
-    exchanged = counted(crossbar, tree, ran.carried_bytes, ran.end_ps / PICOSECONDS, traffic.messages, ran.events)
+    exchanged = counted(crossbar, tree, ran.carried_bytes, ran.end_ps / PICOSECONDS_PER_SECOND, traffic.messages, ran.events)
     length, flows, sums = crossbar.message_bytes // item, len(pattern.flows), len(pattern.sums)
     came: dict[int, Array] = {}
     totals: dict[int, Array] = {}

@@ -42,7 +42,7 @@ import numpy.typing as npt
 
 from trainyard.errors import BadInput
 
-PICOSECONDS = 10**12
+PICOSECONDS_PER_SECOND = 10**12
 Whole = npt.NDArray[np.int64]
 
 
@@ -52,11 +52,11 @@ def service_ps(size_bytes: int, bytes_per_s: int) -> int:
     >>> service_ps(65536, 2_400_000_000)
     27306667
     """
-    return max(1, -(-size_bytes * PICOSECONDS // bytes_per_s))
+    return max(1, -(-size_bytes * PICOSECONDS_PER_SECOND // bytes_per_s))
 
 
 def in_ps(seconds: float) -> int:
-    return max(1, round(seconds * PICOSECONDS))
+    return max(1, round(seconds * PICOSECONDS_PER_SECOND))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,8 +238,8 @@ SWITCHING = ("cut_through", "store_and_forward")
 def services_ps(sizes_bytes: Whole, ports: Sequence[Port]) -> Whole:
     """Of each size on each kind of port; exact, in Python's integers where 64 bits are too few."""
     most = int(sizes_bytes.max(initial=0))
-    sizes: Any = sizes_bytes if most * PICOSECONDS < 2**62 else sizes_bytes.astype(object)
-    columns = [np.maximum(-(-sizes * PICOSECONDS // port.bytes_per_s), 1).astype(np.int64) for port in ports]
+    sizes: Any = sizes_bytes if most * PICOSECONDS_PER_SECOND < 2**62 else sizes_bytes.astype(object)
+    columns = [np.maximum(-(-sizes * PICOSECONDS_PER_SECOND // port.bytes_per_s), 1).astype(np.int64) for port in ports]
     return np.ascontiguousarray(np.stack(columns, axis=1)) if len(sizes_bytes) else np.zeros((0, len(ports)), np.int64)
 
 

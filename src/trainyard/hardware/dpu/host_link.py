@@ -33,7 +33,7 @@ from trainyard.hardware.tables.technology import between
 from trainyard.ir import assumed
 
 Transfers = Literal["serial", "rank_parallel"]
-PICOSECONDS = 1e12
+PICOSECONDS_PER_SECOND = 1e12
 Times = Callable[["_Job", Sequence[float], str], tuple[float, list[float]]]
 
 
@@ -277,10 +277,10 @@ def _simulated(job: _Job, arrivals: Sequence[float], way: str) -> tuple[float, l
     waits = [0.0] * len(job.groups)
 
     def group_agent(number: int, group: int, bus: int) -> Script:
-        yield Wait(round(arrivals[number] * PICOSECONDS))
+        yield Wait(round(arrivals[number] * PICOSECONDS_PER_SECOND))
         asked_ps = simulation.now_ps
         yield Acquire(host)
-        waits[number] = (simulation.now_ps - asked_ps) / PICOSECONDS
+        waits[number] = (simulation.now_ps - asked_ps) / PICOSECONDS_PER_SECOND
         path = [bus, memory] if job.through_memory(way) else [bus]
         yield Transfer([(path, round(group * job.size_bytes))])
         yield Release(host)
@@ -292,4 +292,4 @@ def _simulated(job: _Job, arrivals: Sequence[float], way: str) -> tuple[float, l
     for number in order:  # of those who come at the same time, the first spawned is served first
         simulation.spawn(group_agent(number, job.groups[number], buses[number]), name=f"group {number}")
     simulation.run()
-    return simulation.now_ps / PICOSECONDS, waits
+    return simulation.now_ps / PICOSECONDS_PER_SECOND, waits

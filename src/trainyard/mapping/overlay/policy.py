@@ -30,7 +30,7 @@ from itertools import accumulate
 from typing import Literal
 
 from trainyard.errors import BadInput
-from trainyard.ir.plan import PICOSECONDS
+from trainyard.units import PICOSECONDS_PER_SECOND
 
 Decision = Literal["keep", "send", "recompute"]
 NEVER = -1
@@ -123,7 +123,7 @@ class Problem:
 
     def copy_ps(self, size: int, bytes_per_s: float) -> int:
         """One copy by itself, as the engine counts it: latency, then whole bytes at whole bytes per second, rounded up."""
-        return round(self.latency_s * PICOSECONDS) - (-size * PICOSECONDS // max(round(bytes_per_s), 1))
+        return round(self.latency_s * PICOSECONDS_PER_SECOND) - (-size * PICOSECONDS_PER_SECOND // max(round(bytes_per_s), 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +166,7 @@ class Schedule:
 
     @property
     def time_s(self) -> float:
-        return self.time_ps / PICOSECONDS
+        return self.time_ps / PICOSECONDS_PER_SECOND
 
     @property
     def peak_bytes(self) -> int:
@@ -253,7 +253,7 @@ class _Clock:
         self.problem, self.choice = problem, choice
         count, saved = len(problem.saved), problem.saved
         self.needed = needs(problem, choice.decisions, choice.again_at)
-        self.durations = [round(duration * PICOSECONDS) for duration in problem.durations_s]
+        self.durations = [round(duration * PICOSECONDS_PER_SECOND) for duration in problem.durations_s]
         self.out_order, self.in_order, self.again_order = orders(problem, choice)
         self.gates: list[int] = []
         self.starts: list[int] = []
@@ -283,7 +283,7 @@ class _Clock:
         now = gate
         for index in self.remade.get(position, ()):
             start = self._after(now, self.back, self.problem.saved[index].sources)
-            now = start + round((self.problem.saved[index].again_s or 0.0) * PICOSECONDS)
+            now = start + round((self.problem.saved[index].again_s or 0.0) * PICOSECONDS_PER_SECOND)
             self.again[index] = start, now
         self.starts.append(self._after(now, self.back, self.users.get(position, ())))
         self.compute_ps = self.starts[-1] + self.durations[position]

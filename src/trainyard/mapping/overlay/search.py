@@ -19,9 +19,8 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, NoReturn
 
 from trainyard.errors import BadInput
-from trainyard.ir.plan import PICOSECONDS
 from trainyard.mapping.overlay.policy import NEVER, Choice, Decision, Problem, Saved, completed, priced, used_bytes
-from trainyard.units import show
+from trainyard.units import PICOSECONDS_PER_SECOND, show
 
 if TYPE_CHECKING:
     import numpy as np
@@ -238,7 +237,7 @@ def packed(problem: Problem) -> Packed:
     import numpy as np
 
     def picoseconds(seconds: float | None) -> int:
-        return -1 if seconds is None else round(seconds * PICOSECONDS)
+        return -1 if seconds is None else round(seconds * PICOSECONDS_PER_SECOND)
 
     out, back = problem.out_bytes_per_s, problem.in_bytes_per_s
     rows = [

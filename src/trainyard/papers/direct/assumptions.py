@@ -15,8 +15,9 @@ from trainyard.hardware.crossbar.hierarchy import DOUBLE_RATE, HALF_RATE, TENFOL
 from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.papers.direct.measuring import BATCH, WORKLOADS, Workload
 from trainyard.papers.mcdla.assumptions import shown
+from trainyard.progress import ProgressCallback, no_progress
 from trainyard.results.result import Result
-from trainyard.runs import Told, Worth, run, silent
+from trainyard.runs import Worth, run
 from trainyard.sensitivity import KINDS, Change, Kind, Weighing, has_field, parameters, weigh
 from trainyard.workloads import zoo
 
@@ -141,6 +142,6 @@ def weighing(kinds: Sequence[Kind] = KINDS) -> Weighing:
     return Weighing(title="direct", metric=METRIC, changes=changes, measure=lambda group, made: speedup(by_name[group], made))
 
 
-def worths(told: Told = silent) -> list[Worth]:
+def worths(on_progress: ProgressCallback = no_progress) -> list[Worth]:
     """Of the assumptions alone, the most valuable first, of both workloads."""
-    return list(weigh(weighing(("assumption",)), told, paired=0))
+    return list(weigh(weighing(("assumption",)), on_progress, paired=0))

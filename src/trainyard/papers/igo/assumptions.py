@@ -11,7 +11,8 @@ from trainyard.papers.igo.baselines import CASES, PARTS, Case, height
 from trainyard.papers.igo.measuring import mean
 from trainyard.papers.igo.networks import RECOMMENDER_BATCH, Npu
 from trainyard.papers.igo.partitioning import by_ideal, by_knn
-from trainyard.runs import Told, Worth, silent
+from trainyard.progress import ProgressCallback, no_progress
+from trainyard.runs import Worth
 from trainyard.sensitivity import KINDS, Change, Kind, Weighing, parameters, weigh
 
 METRIC = "per cent by which all three steps shorten a training step (mean of nine networks, fixed tall tile)"
@@ -88,6 +89,6 @@ def weighing(npus: Sequence[Npu] = ("small", "large"), kinds: Sequence[Kind] = K
     return Weighing(title="igo", metric=METRIC, changes=changes, measure=measure)
 
 
-def worths(told: Told = silent, npus: Sequence[Npu] = ("small", "large")) -> list[Worth]:
+def worths(on_progress: ProgressCallback = no_progress, npus: Sequence[Npu] = ("small", "large")) -> list[Worth]:
     """Of the assumptions alone, the most valuable first."""
-    return list(weigh(weighing(npus, ("assumption",)), told, paired=0))
+    return list(weigh(weighing(npus, ("assumption",)), on_progress, paired=0))

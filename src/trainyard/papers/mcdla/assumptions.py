@@ -12,7 +12,8 @@ from trainyard.machines import with_overrides
 from trainyard.machines.presets.mcdla import DC_DLA, MCDLA_B
 from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Parallel, ahead, asked, ran
 from trainyard.papers.mcdla.printed import harmonic
-from trainyard.runs import Told, Worth, silent
+from trainyard.progress import ProgressCallback, no_progress
+from trainyard.runs import Worth
 from trainyard.sensitivity import KINDS, Change, Kind, Weighing, has_field, parameters, weigh
 from trainyard.systems.node.systems import Node
 from trainyard.units import show, unit_of_field
@@ -74,7 +75,7 @@ def of_nodes() -> Iterator[Change]:
 def concerns(change: Change, parallel: Parallel) -> bool:
     """Whether it can change anything under this parallelism."""
     field = change.name.partition(".")[0]
-    return any(field not in replace(node, parallel=parallel).idle(None) for node in (DC_DLA, MCDLA_B))  # type: ignore[arg-type]
+    return any(field not in replace(node, parallel=parallel).unused_assumptions(None) for node in (DC_DLA, MCDLA_B))  # type: ignore[arg-type]
 
 
 def mean_speedup(slow: Node, fast: Node, parallel: Parallel, networks: Sequence[str]) -> float:
@@ -108,6 +109,6 @@ def weighing(networks: Sequence[str] = NETWORKS, kinds: Sequence[Kind] = KINDS) 
     return Weighing(title="mcdla", metric=METRIC, changes=changes, measure=measure, ahead=prepare)
 
 
-def worths(told: Told = silent, networks: Sequence[str] = NETWORKS) -> list[Worth]:
+def worths(on_progress: ProgressCallback = no_progress, networks: Sequence[str] = NETWORKS) -> list[Worth]:
     """Of the assumptions alone, the most valuable first, of both parallelisms."""
-    return list(weigh(weighing(networks, ("assumption",)), told, paired=0))
+    return list(weigh(weighing(networks, ("assumption",)), on_progress, paired=0))

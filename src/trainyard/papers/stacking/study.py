@@ -10,8 +10,9 @@ from trainyard.ir import Masks, Step
 from trainyard.papers.stacking.effects import IDEAS, Effects, Ideas, decomposed, subsets
 from trainyard.papers.stacking.ideas import BASE, Combination, Setting, combinations, device, machine, require_equal
 from trainyard.papers.stacking.networks import Network, network
+from trainyard.progress import ProgressCallback, no_progress
 from trainyard.results.result import Result
-from trainyard.runs import Told, run, silent
+from trainyard.runs import run
 
 SKIPPING = ("tensordash", "sigma")
 
@@ -87,18 +88,18 @@ class Study:
         return before / bare, bare / getattr(self.by_combination[chosen], what)
 
 
-def study(name: str | Network, setting: Setting = BASE, *, told: Told = silent) -> Study:
+def study(name: str | Network, setting: Setting = BASE, *, on_progress: ProgressCallback = no_progress) -> Study:
     """All 24 machines on a network of `NETWORKS`, or on one of your own."""
     chosen = network(name) if isinstance(name, str) else name
-    return of_step(chosen, chosen.step(), chosen.zeros(), setting, told)
+    return of_step(chosen, chosen.step(), chosen.zeros(), setting, on_progress)
 
 
-def of_step(one: Network, step: Step, zeros: Masks, setting: Setting = BASE, told: Told = silent) -> Study:
+def of_step(one: Network, step: Step, zeros: Masks, setting: Setting = BASE, on_progress: ProgressCallback = no_progress) -> Study:
     """All 24, and the arrays without zeros, alone and with all ideas."""
     capacity = capacity_of(step, setting)
     rest = [Combination(array=array, order=on, memory=on, exchange=on) for array in SKIPPING for on in (False, True)]  # type: ignore[arg-type]  # a name of ARRAYS
     jobs = [*((which, zeros) for which in combinations()), *((which, None) for which in rest)]
-    found = measured(step, jobs, setting, capacity, told)
+    found = measured(step, jobs, setting, capacity, on_progress)
     return Study(one, setting, found[: -len(rest)], found[-len(rest) :], capacity)
 
 
@@ -107,14 +108,14 @@ def measured(
     jobs: Sequence[tuple[Combination, Masks | None]],
     setting: Setting = BASE,
     capacity_bytes: int | None = None,
-    told: Told = silent,
+    on_progress: ProgressCallback = no_progress,
 ) -> tuple[Measured, ...]:
     """Each machine on the step with the zeros that its array is shown."""
     nodes = [machine(which, setting, capacity_bytes) for which, _ in jobs]
     require_equal(nodes)
     found = []
     for number, ((which, seen), node) in enumerate(zip(jobs, nodes, strict=True)):
-        told(number, len(jobs))
+        on_progress(number, len(jobs))
         result = run(step, node, masks=None if which.array == "systolic" else seen)  # a dense array has no use for them
         found.append(Measured.of(which, result, seen is not None))
     return tuple(found)
@@ -135,14 +136,14 @@ class Sensitivity:
     zeros: float
 
 
-def sensitivity(name: str, setting: Setting, array: str, told: Told = silent) -> Sensitivity:
+def sensitivity(name: str, setting: Setting, array: str, on_progress: ProgressCallback = no_progress) -> Sensitivity:
     """None of the ideas, each alone, all but each, and all: ten machines of the sixteen; and all without zeros."""
     one = network(name)
     step, zeros = one.step(), one.zeros()
     wanted = [some for some in subsets(IDEAS) if len(some) in (0, 1, len(IDEAS) - 1, len(IDEAS))]
     none, every = frozenset[str](), frozenset(IDEAS)
     jobs: list[tuple[Combination, Masks | None]] = [(_with(some, array), zeros) for some in wanted]
-    *rows, bare = measured(step, [*jobs, (_with(every, array), None)], setting, capacity_of(step, setting), told)
+    *rows, bare = measured(step, [*jobs, (_with(every, array), None)], setting, capacity_of(step, setting), on_progress)
     time = {some: row.time_s for some, row in zip(wanted, rows, strict=True)}
     return Sensitivity(
         setting=setting,

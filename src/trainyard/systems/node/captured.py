@@ -23,7 +23,7 @@ from trainyard.systems.scale_out.cluster import Cluster
 from trainyard.systems.scale_out.plane import Plane
 
 if TYPE_CHECKING:
-    from trainyard.ir.book import Book
+    from trainyard.ir.booking import Booking
     from trainyard.systems.node.systems import Node
     from trainyard.systems.scale_out.replicas import Replicas
 
@@ -50,10 +50,10 @@ def one_rank(step: Step, system: Node | Replicas) -> Step:
     return ahead(step)
 
 
-def enter_samples(book: Book, step: Step) -> None:
+def enter_samples(booking: Booking, step: Step) -> None:
     """Samples of all ranks together, and what a reader must know."""
-    book.samples = step.batch * (step.replicas if step.world > 1 else step.world_size)
-    book.notes.append(SPMD.format(step.world_size))
+    booking.samples = step.batch * (step.replicas if step.world > 1 else step.world_size)
+    booking.notes.append(SPMD.format(step.world_size))
 
 
 def among(node: Node, body: Collective, size_bytes: int) -> Timing:

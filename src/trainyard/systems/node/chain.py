@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput
-from trainyard.ir.book import Book
+from trainyard.ir.booking import Booking
 from trainyard.ir.plan import Plan, TaskClass
 
 if TYPE_CHECKING:
@@ -24,10 +24,10 @@ def chained(blocks: Sequence[tuple[Plan, int]]) -> Plan:
     """Each plan so many times, in this order.
 
     >>> one = Plan()
-    >>> row = one.book.row("mm", layer="a", phase="forward", resource="device", macs=2)
-    >>> end = one.task(one.stream("device"), 5, tag=one.book.entry([row]))
+    >>> row = one.booking.row("mm", layer="a", phase="forward", resource="device", macs=2)
+    >>> end = one.task(one.stream("device"), 5, tag=one.booking.entry([row]))
     >>> both = chained([(one, 3)])
-    >>> both.streams, both.book.macs, len(both)
+    >>> both.streams, both.booking.macs, len(both)
     (['device', 'between steps'], [6], 5)
     """
     tasks = sum(len(plan) * times for plan, times in blocks)
@@ -54,7 +54,7 @@ class _Chain:
         self.ended: list[int] = []  # what the next step waits for
 
     def add(self, plan: Plan, times: int) -> None:
-        columns, first_tag = plan.columns(), self._rows(plan.book, times)
+        columns, first_tag = plan.columns(), self._rows(plan.booking, times)
         streams = [self._stream(name) for name in plan.streams]
         links = [self._link(plan, number) for number in range(len(plan.links))]
         waits, flows = _waits(columns), _flows(columns, links)
@@ -87,17 +87,17 @@ class _Chain:
                 built.task(streams[stream], duration, after=after, kind=TaskClass(kind), tag=own)
         return first
 
-    def _rows(self, book: Book, times: int) -> int:
+    def _rows(self, booking: Booking, times: int) -> int:
         """Rows and entries of a plan behind those that are there; its first tag."""
-        into, before = self.built.book, len(self.built.book.op)
+        into, before = self.built.booking, len(self.built.booking.op)
         for name in ("op", "layer", "phase", "resource", "kind", "bound"):
-            getattr(into, name).extend(getattr(book, name))
-        into.macs.extend(count * times for count in book.macs)
-        into.energy.extend({part: joules * times for part, joules in row.items()} for row in book.energy)
-        into.traffic.extend({key: count * times for key, count in row.items()} for row in book.traffic)
+            getattr(into, name).extend(getattr(booking, name))
+        into.macs.extend(count * times for count in booking.macs)
+        into.energy.extend({part: joules * times for part, joules in row.items()} for row in booking.energy)
+        into.traffic.extend({key: count * times for key, count in row.items()} for row in booking.traffic)
         first = len(into.entries)
-        into.entries.extend((tuple(before + row for row in rows), shares) for rows, shares in book.entries)
-        into.notes.extend(note for note in book.notes if note not in into.notes)
+        into.entries.extend((tuple(before + row for row in rows), shares) for rows, shares in booking.entries)
+        into.notes.extend(note for note in booking.notes if note not in into.notes)
         return first
 
     def _stream(self, name: str) -> int:

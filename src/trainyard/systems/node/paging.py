@@ -104,7 +104,7 @@ class Paging:
             sizes, stores = self._sizes(index, device), planner.wires.stores[device]
             moved = sum(sizes) * planner.counted
             crossed = sum(size * len(store.lanes[0]) for size, store in zip(sizes, stores, strict=True)) * planner.counted
-            row = planner.built.book.row(
+            row = planner.built.booking.row(
                 "fetch" if back else "page out",
                 layer=self.found.layers[index],
                 phase="copy",
@@ -121,7 +121,7 @@ class Paging:
             else:
                 waits = [self._task(one.last_forward, copy)]
             task = planner.wires.copy(
-                device, sizes, back=back, stream=stream, after=sorted(waits), tag=planner.built.book.entry([row])
+                device, sizes, back=back, stream=stream, after=sorted(waits), tag=planner.built.booking.entry([row])
             )
             (self.back if back else self.out)[copy][index] = task
 
@@ -236,7 +236,7 @@ def paging(planner: Planner, costs: Sequence[DeviceCost | None]) -> Paging:
             planner.step, node.device, node.overlay, node.moved, node.depth if cheap else 0, node.window
         )
     if "send" in choice.decisions or "recompute" in choice.decisions:
-        planner.built.book.notes.append(_told(found, choice, before))
+        planner.built.booking.notes.append(_told(found, choice, before))
     return Paging(planner, found, choice, _crossing(planner, found))
 
 

@@ -48,8 +48,8 @@ def pipeline_plan(node: Node, step: Step, masks: Masks | None) -> Plan:
     seen = shards(masks, step, micro)
     planner = PipelinePlanner(node, micro, seen, stages)
     found = planner.plan()
-    found.book.samples = step.batch
-    found.book.notes.extend((*notes_of(seen), *planner.notes()))
+    found.booking.samples = step.batch
+    found.booking.notes.extend((*notes_of(seen), *planner.notes()))
     return found
 
 
@@ -132,7 +132,7 @@ class PipelinePlanner:
         joules = {part: amount * times for part, amount in self.node.device.energy(cost.events).items()}
         traffic = {key: amount * times for key, amount in off_chip(cost).items()}
         where = f"device {self.device(self.stages.chunk[number])}"
-        return enter(self.built.book, self.step, self.works[number], cost, joules, traffic, where, times)
+        return enter(self.built.booking, self.step, self.works[number], cost, joules, traffic, where, times)
 
     def _task(self, microbatch: int, number: int, after: Iterable[int]) -> int:
         duration = picoseconds(self.costs[number].cycles, self.node.device.clock_hz)

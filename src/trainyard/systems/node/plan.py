@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from trainyard.errors import BadInput, NotModelled
 from trainyard.hardware.collectives.on_graph import Timing
 from trainyard.ir import DTYPE_BYTES, Collective, DeviceCost, Masks, Role, Step, Work
-from trainyard.ir.book import Traffic
+from trainyard.ir.booking import Traffic
 from trainyard.ir.plan import Plan
 from trainyard.mapping.algorithms import Synchronous
 from trainyard.mapping.parallel import transform as parallel
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def plan(node: Node, step: Step, masks: Masks | None) -> Plan:
     if captured.is_captured(step):
         found = planned(node, step, captured.one_rank(step, node), masks)
-        captured.enter_samples(found.book, step)
+        captured.enter_samples(found.booking, step)
         return found
     if node.zero and node.parallel != "data":
         raise BadInput(f"zero={node.zero} shares out what data parallelism keeps everywhere: write parallel='data' or zero=0")
@@ -48,7 +48,7 @@ def plan(node: Node, step: Step, masks: Masks | None) -> Plan:
     if not isinstance(node.algorithm, Synchronous):
         return node_rounds.plan(node, step, lambda mine: planned(node, step, mine, masks))
     found = planned(node, step, one_device(node, step), masks)
-    found.book.samples = step.batch
+    found.booking.samples = step.batch
     return found
 
 
@@ -56,7 +56,7 @@ def planned(node: Node, step: Step, mine: Step, masks: Masks | None) -> Plan:
     """One device's part of a step, with the exchanges that are among its ops."""
     seen = shards(masks, step, mine)
     found = Planner(node, mine, seen).plan()
-    found.book.notes.extend(notes_of(seen))
+    found.booking.notes.extend(notes_of(seen))
     return found
 
 
@@ -157,7 +157,7 @@ class Planner:
 
     def enter(self, work: Work, cost: DeviceCost, copy: int) -> int:
         joules, traffic = self._priced(cost)
-        return enter(self.built.book, self.step, work, cost, joules, traffic, f"device {copy}", self.counted)
+        return enter(self.built.booking, self.step, work, cost, joules, traffic, f"device {copy}", self.counted)
 
     def _priced(self, cost: DeviceCost) -> tuple[Mapping[str, float], Traffic]:
         """Joules and bytes of all devices that are counted as one; identical Works share a cost."""
@@ -184,7 +184,7 @@ class Planner:
         assert isinstance(op.body, Collective)
         sent = self.sent(work)
         carried = sum(count * len(path) for path, count in sent.flows)
-        row = self.built.book.row(
+        row = self.built.booking.row(
             op.body.kind,
             layer=op.layer,
             phase=op.phase.value,
@@ -194,7 +194,7 @@ class Planner:
             energy={"link": carried * LINK_JOULES_PER_BYTE},
             traffic={("link", op.body.kind, "write"): carried},
         )
-        tag = self.built.book.entry([row])
+        tag = self.built.booking.entry([row])
         waits = {tasks[before] for tasks in self.tasks for before in self.step.dependencies[index] if before in tasks}
         waits.update(task for copy in range(self.simulated) for task in self.paging.awaited(position, copy))
         if blocks := self.blocks(work):

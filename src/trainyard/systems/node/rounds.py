@@ -22,14 +22,14 @@ from typing import Protocol
 
 from trainyard.errors import NotModelled
 from trainyard.ir import Collective, Step
-from trainyard.ir.plan import PICOSECONDS, Plan
+from trainyard.ir.plan import Plan
 from trainyard.mapping.algorithms import Algorithm, Direct
 from trainyard.mapping.parallel import transform as parallel
 from trainyard.mapping.parallel.averaging import average_models
 from trainyard.mapping.parallel.data import Reduce, reduce_gradients
 from trainyard.mapping.works import per_step
 from trainyard.systems.node.chain import chained
-from trainyard.units import show
+from trainyard.units import PICOSECONDS_PER_SECOND, show
 
 
 class Exchanging(Protocol):
@@ -54,7 +54,7 @@ def require_modelled(owner: str, algorithm: Algorithm, way: str) -> None:
     if algorithm.between in ("centre", "neighbours"):
         raise NotModelled(
             f"{owner}: {type(algorithm).__name__} exchanges with {algorithm.between} and is not modelled on links between devices: "
-            "take model-averaging, gradient-averaging, admm or locality-aware, or a PIM machine (direct, pim-opt)"
+            "take model-averaging, gradient-averaging, admm or locality-uses_operand_values, or a PIM machine (direct, pim-opt)"
         )
     if way != "data":
         raise NotModelled(f"{owner}: {type(algorithm).__name__} needs a model on every device: write parallel='data', not {way!r}")
@@ -62,7 +62,8 @@ def require_modelled(owner: str, algorithm: Algorithm, way: str) -> None:
         for name, plain in (("update", "averaging"), ("compression_bits", None), ("adaptive", False)):
             if getattr(algorithm, name) != plain:
                 raise NotModelled(
-                    f"{owner}: locality-aware({name}={getattr(algorithm, name)}) is modelled on PIM machines only (direct)"
+                    f"{owner}: locality-uses_operand_values({name}={getattr(algorithm, name)}) is modelled on PIM machines only "
+                    "(direct)"
                 )
 
 
@@ -77,7 +78,7 @@ def plan(node: Exchanging, step: Step, planned: Callable[[Step], Plan]) -> Plan:
     mine = _local(step, node.devices, cluster, node.bucket_bytes, node.reduce)
     if node.devices == cluster or not any(op.phase.backward for op in step.ops):  # nobody exchanges what a forward pass makes
         built = planned(mine)
-        built.book.samples = step.batch
+        built.booking.samples = step.batch
         return built
     if algorithm.exchanges == "gradients":
         last = _synchronous(step, node.devices, node.bucket_bytes, node.reduce)
@@ -86,8 +87,8 @@ def plan(node: Exchanging, step: Step, planned: Callable[[Step], Plan]) -> Plan:
     local = planned(mine)
     steps = local_steps(algorithm, local)
     built = chained([(local, steps - 1), (planned(last), 1)])
-    built.book.steps, built.book.samples = steps, step.batch * steps
-    built.book.notes.append(_told(node, steps, cluster))
+    built.booking.steps, built.booking.samples = steps, step.batch * steps
+    built.booking.notes.append(_told(node, steps, cluster))
     return built
 
 
@@ -97,7 +98,7 @@ def local_steps(algorithm: Algorithm, local: Plan) -> int:
         return algorithm.local_steps
     from trainyard import engine
 
-    return round(algorithm.tau * PICOSECONDS) // engine.run(local).end_ps + 1
+    return round(algorithm.tau * PICOSECONDS_PER_SECOND) // engine.run(local).end_ps + 1
 
 
 def _told(node: Exchanging, steps: int, cluster: int) -> str:

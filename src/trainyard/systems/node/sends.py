@@ -101,12 +101,12 @@ class Sends:
 
     def row(self, name: str, layer: str, phase: str, carried: int) -> int:
         """Books a kind of message: the tag of its tasks."""
-        book = self.plan.book
-        row = book.row(
+        booking = self.plan.booking
+        row = booking.row(
             name, layer=layer, phase=phase, resource="exchange", kind="synchronisation", bound="link",
             energy={"link": carried * LINK_JOULES_PER_BYTE}, traffic={("link", name, "write"): carried},
         )  # fmt: skip
-        return book.entry([row])
+        return booking.entry([row])
 
     def _delay_s(self, lane: tuple[Arc, ...], size_bytes: int) -> float:
         wires, first = self.topology.wires, min(size_bytes, self.node.message_bytes)

@@ -172,7 +172,7 @@ class Node:
             devices=self.devices,
         )
 
-    def idle(self, step: Step) -> frozenset[str]:
+    def unused_assumptions(self, step: Step) -> frozenset[str]:
         """Assumptions that change nothing here: of the other parallelism, of the overlay where nothing is paged."""
         found = {"parallel", "algorithm.order", "algorithm.recheck", "algorithm.adaptive"}
         if self.parallel == "data":

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.hardware.collectives.on_graph import Timing
-from trainyard.ir.plan import PICOSECONDS, Plan, TaskClass
+from trainyard.ir.plan import Plan, TaskClass
 from trainyard.systems.node.backing import Backing, alike, backings, both_ways_exceed, copy_s, crossing, dealt, whole_lanes
+from trainyard.units import PICOSECONDS_PER_SECOND
 
 if TYPE_CHECKING:
     from trainyard.hardware.topology.graph import Arc
@@ -24,7 +25,7 @@ LINK_JOULES_PER_BYTE = 10e-12 * 8
 
 def seconds(duration_s: float) -> int:
     """On the engine's clock, rounded up so that nothing ends early; what a division leaves is no picosecond."""
-    return -int(-duration_s * PICOSECONDS // 1) if duration_s > 0 else 0
+    return -int(-duration_s * PICOSECONDS_PER_SECOND // 1) if duration_s > 0 else 0
 
 
 class Wires:

@@ -20,9 +20,9 @@ from trainyard.ir.plan import Plan, whole
 from trainyard.mapping.algorithms import Algorithm, Direct, ModelAveraging, Rates
 from trainyard.results.result import Peaks
 from trainyard.systems.pim import device_interface as places
-from trainyard.systems.pim.rounds import PICOSECONDS, Act, Group, Rounds
+from trainyard.systems.pim.rounds import Act, Group, Rounds
 from trainyard.systems.single import as_held, picoseconds
-from trainyard.units import show
+from trainyard.units import PICOSECONDS_PER_SECOND, show
 
 RANK = 64
 
@@ -139,7 +139,7 @@ class Pim:
         device = self.devices[0]
         pool = built.pool(places.memory(device), places.capacity_bytes(device), resident_bytes=resident)
         built.hold(rounds.first_step[:1], rounds.first_step[-1:], pool, [peak - resident])
-        built.book.notes.extend(self._remarks(step, rates) if trains else ())
+        built.booking.notes.extend(self._remarks(step, rates) if trains else ())
         return built
 
     def _local_steps(self, rates: Rates, groups: int) -> tuple[int, ...]:
@@ -198,7 +198,7 @@ class Pim:
 
     def _steps_of_workers(self, step: Step, masks: Masks | None) -> tuple[float, ...]:
         """Seconds of every DPU's own step."""
-        return tuple(group.step_ps / PICOSECONDS for group in self.groups(step, masks) for _ in range(group.workers))
+        return tuple(group.step_ps / PICOSECONDS_PER_SECOND for group in self.groups(step, masks) for _ in range(group.workers))
 
     @property
     def fabric_w(self) -> float:
@@ -220,7 +220,7 @@ class Pim:
         held = as_held(step, self.dpu)
         return sum(tensor.bytes for tensor in held.tensors if tensor.role is Role.PARAMETER and tensor.view_of is None)
 
-    def idle(self, step: Step) -> frozenset[str]:
+    def unused_assumptions(self, step: Step) -> frozenset[str]:
         """Assumptions that change nothing in a step."""
         unused = {"algorithm.adaptive"}  # `training` adapts: a step has no gradients to adapt to
         if isinstance(self.algorithm, Direct) and self.algorithm.update == "averaging":
@@ -257,14 +257,14 @@ class Pim:
     def local_step(self, step: Step) -> tuple[float, float]:
         """Seconds and joules of one step of a cluster, without any exchange."""
         group = self.groups(step)[0]
-        return group.step_ps / PICOSECONDS, group.workers * sum(sum(energy.values()) for energy in group.energies)
+        return group.step_ps / PICOSECONDS_PER_SECOND, group.workers * sum(sum(energy.values()) for energy in group.energies)
 
     def _host_act(self, name: str, exchanged: HostExchange) -> Act:
         joules = {event: count * self.host.joules[event] for event, count in exchanged.events.items()}
         own = joules.pop("host_s", 0.0)
         return Act(
             name=name,
-            ps=round(exchanged.time_s * PICOSECONDS),
+            ps=round(exchanged.time_s * PICOSECONDS_PER_SECOND),
             resource="host",
             energy={"host link": sum(joules.values()), "host": own},
             traffic={("host link", name, "write"): exchanged.bytes},

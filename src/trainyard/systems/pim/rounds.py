@@ -23,12 +23,12 @@ from trainyard.engine.commands import Script
 from trainyard.errors import BadInput
 from trainyard.hardware.dsc.controller import priority_of
 from trainyard.ir import DeviceCost, Phase, Step, Work
-from trainyard.ir.book import Traffic
+from trainyard.ir.booking import Traffic
 from trainyard.ir.plan import Plan, TaskClass
 from trainyard.mapping.algorithms import Algorithm, Direct
 from trainyard.systems.single import enter, off_chip
+from trainyard.units import PICOSECONDS_PER_SECOND
 
-PICOSECONDS = 10**12
 MOST_STEPS = 2_000_000
 LITERAL_ROUNDS = 4
 """So many exchanges of every group are simulated where nobody waits for all: the first finds them in step, later ones do not."""
@@ -156,22 +156,22 @@ class Rounds:
 
     def _rows(self) -> None:
         """A row for each op of each kind of group, and for each act; what they cost is entered when it is known how often."""
-        book = self.built.book
+        booking = self.built.booking
         for group in self.groups:
             if group.kind not in self.kinds:
                 tags = [
-                    enter(book, self.step, work, cost, energy, off_chip(cost), group.name)
+                    enter(booking, self.step, work, cost, energy, off_chip(cost), group.name)
                     for work, cost, energy in zip(group.works, group.costs, group.energies, strict=True)
                 ]
-                rows = [row for tag in tags for row in book.entries[tag][0]]
+                rows = [row for tag in tags for row in booking.entries[tag][0]]
                 self.kinds[group.kind] = Kind(rows, self._segments(group, tags))
         for name, act in self.acts.items():
             if act is not None:
-                row = book.row(
+                row = booking.row(
                     act.name, layer="", phase="update", resource=act.resource, kind="synchronisation", bound=act.bound,
                     energy=act.energy, traffic=act.traffic,
                 )  # fmt: skip
-                self.tags[name] = book.entry([row])
+                self.tags[name] = booking.entry([row])
 
     def _segments(self, group: Group, tags: Sequence[int]) -> list[tuple[int, int]]:
         """(tag, ps) of what a step is to the plan: each work of a group alone, else forward, backward and update.
@@ -180,40 +180,40 @@ class Rounds:
         """
         if len(self.groups) == 1:
             return list(zip(tags, group.durations_ps, strict=True))
-        book, found = self.built.book, []
+        booking, found = self.built.booking, []
         timed = zip(group.works, tags, group.durations_ps, strict=True)
         for _, works in groupby(timed, key=lambda one: _part(self.step.ops[one[0].ops[0]].phase)):
-            parts = [(book.entries[tag], ps) for _, tag, ps in works]
+            parts = [(booking.entries[tag], ps) for _, tag, ps in works]
             whole = sum(ps for _, ps in parts)
             rows = [row for (own, _), _ in parts for row in own]
             shares = [share * ps / max(1, whole) for (_, own), ps in parts for share in own]
-            found.append((book.entry(rows, shares), whole))
+            found.append((booking.entry(rows, shares), whole))
         return found
 
     def _totals(self) -> None:
         """Every row times how often it was done."""
-        book = self.built.book
+        booking = self.built.booking
         times: dict[int, int] = {}
         for group, done in zip(self.groups, self.steps_done, strict=True):
             for row in self.kinds[group.kind].rows:
                 times[row] = times.get(row, 0) + group.workers * done
         for name, tag in self.tags.items():
-            times[book.entries[tag][0][0]] = self.happened.get(name, 0)
+            times[booking.entries[tag][0][0]] = self.happened.get(name, 0)
         for row, count in times.items():
-            book.macs[row] *= count
-            book.energy[row] = {part: joules * count for part, joules in book.energy[row].items()}
-            book.traffic[row] = {key: moved * count for key, moved in book.traffic[row].items()}
+            booking.macs[row] *= count
+            booking.energy[row] = {part: joules * count for part, joules in booking.energy[row].items()}
+            booking.traffic[row] = {key: moved * count for key, moved in booking.traffic[row].items()}
         self._book_waiting()
-        book.steps = max(self.steps_done)
-        book.samples = self.step.batch * sum(g.workers * done for g, done in zip(self.groups, self.steps_done, strict=True))
+        booking.steps = max(self.steps_done)
+        booking.samples = self.step.batch * sum(g.workers * done for g, done in zip(self.groups, self.steps_done, strict=True))
 
     def _book_waiting(self) -> None:
         """What is drawn whoever works: all of it over all of the time, less what steps have booked for themselves."""
-        book, seconds = self.built.book, self.simulation.now_ps / PICOSECONDS
-        booked = sum(energy.get("static", 0.0) for energy in book.energy)
+        booking, seconds = self.built.booking, self.simulation.now_ps / PICOSECONDS_PER_SECOND
+        booked = sum(energy.get("static", 0.0) for energy in booking.energy)
         waiting = {"static": max(0.0, self.static_w * seconds - booked), **{part: w * seconds for part, w in self.beside.items()}}
         if any(waiting.values()):
-            book.row("wait", layer="", phase="idle", resource="DPUs", kind="idle", bound="idle", energy=waiting)
+            booking.row("wait", layer="", phase="idle", resource="DPUs", kind="idle", bound="idle", energy=waiting)
 
     # what happens
 
@@ -324,9 +324,9 @@ class Rounds:
         if self.algorithm.unit == "steps":
             return priority_of(self.staleness[number], self.algorithm.tau, self.priorities)
         age_ps = self.simulation.now_ps - self.updated_ps[number]
-        return priority_of(age_ps, round(self.algorithm.tau * PICOSECONDS), self.priorities)
+        return priority_of(age_ps, round(self.algorithm.tau * PICOSECONDS_PER_SECOND), self.priorities)
 
     def _stale(self, number: int, algorithm: Direct) -> bool:
         if algorithm.unit == "steps":
             return self.staleness[number] > algorithm.tau
-        return self.simulation.now_ps - self.updated_ps[number] > round(algorithm.tau * PICOSECONDS)
+        return self.simulation.now_ps - self.updated_ps[number] > round(algorithm.tau * PICOSECONDS_PER_SECOND)

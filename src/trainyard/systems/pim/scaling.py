@@ -59,8 +59,8 @@ def scaled(system: Pim | Replicas, step: Step, workers: int) -> Scaled:
         plan = machine.plan(step)
         alone = sum(group.workers * step.batch / (group.step_ps * PICOSECOND) for group in machine.groups(step))
     seconds = engine.run(plan).end_ps * PICOSECOND
-    samples = plan.book.samples or step.batch * workers
-    return Scaled(workers=workers, time_s=seconds / plan.book.steps, samples_per_s=samples / seconds, alone_per_s=alone)
+    samples = plan.booking.samples or step.batch * workers
+    return Scaled(workers=workers, time_s=seconds / plan.booking.steps, samples_per_s=samples / seconds, alone_per_s=alone)
 
 
 def efficiencies(system: Pim | Replicas, step: Step, workers: Sequence[int]) -> tuple[float, ...]:

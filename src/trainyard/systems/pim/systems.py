@@ -38,8 +38,8 @@ from trainyard.systems.pim import device_interface as places
 from trainyard.systems.pim import software_sums
 from trainyard.systems.pim.device_interface import software_sum
 from trainyard.systems.pim.machine import RANK, Pim
-from trainyard.systems.pim.rounds import PICOSECONDS, Act, Desk
-from trainyard.units import show
+from trainyard.systems.pim.rounds import Act, Desk
+from trainyard.units import PICOSECONDS_PER_SECOND, show
 
 WORD_BYTES = 4
 COLLECTIVES = (
@@ -80,9 +80,9 @@ class HostMediated(Pim):
             return min(RANK, self.dpus)
         return self.dpus if self.cluster_size is None else self.cluster_size
 
-    def idle(self, step: Step) -> frozenset[str]:
+    def unused_assumptions(self, step: Step) -> frozenset[str]:
         served = "host.threads" if self.transfers == "rank_parallel" else "host.channels"
-        return Pim.idle(self, step) | {"cluster_size"} | ({"host", "transfers"} if self.dpus == 1 else {served})
+        return Pim.unused_assumptions(self, step) | {"cluster_size"} | ({"host", "transfers"} if self.dpus == 1 else {served})
 
     def exchange(self, size_bytes: int, participants: int | None = None) -> HostExchange:
         """Everybody's data to the host, and back: the mean to all, or a neighbour's to each; with a centre one DPU's alone."""
@@ -97,7 +97,7 @@ class HostMediated(Pim):
         members = self.cluster_size or RANK
         several = members if kind.startswith("local_") else clusters * members
         act = self._host_act(kind, self.host.exchange(several, size_bytes, transfers=self.transfers))
-        seconds = act.ps / PICOSECONDS
+        seconds = act.ps / PICOSECONDS_PER_SECOND
         return seconds, sum(act.energy.values()) + clusters * members * places.static_w(self.dpu) * seconds
 
     def _exchange_act(self, step: Step) -> Act | None:
@@ -108,7 +108,7 @@ class HostMediated(Pim):
     def _rates(self, step: Step, masks: Masks | None) -> Rates:
         size = self.message_bytes(step)
         act = self._exchange_act(step)
-        exchange_s = 0.0 if act is None else act.ps / PICOSECONDS
+        exchange_s = 0.0 if act is None else act.ps / PICOSECONDS_PER_SECOND
         return Rates(
             workers=self.dpus,
             cluster_size=1,
@@ -161,8 +161,8 @@ class DpuToDpu(Pim):
         parts = (self.clusters * self.agau.static_w if self.agau else 0.0, self.dsc.static_w if self.dsc else 0.0)
         return self.crossbar.static_w + sum(parts)
 
-    def idle(self, step: Step) -> frozenset[str]:
-        unused = Pim.idle(self, step)
+    def unused_assumptions(self, step: Step) -> frozenset[str]:
+        unused = Pim.unused_assumptions(self, step)
         if self.dsc is not None:
             unused |= {"host"}
         return unused | {"crossbar.message_bytes"} if self.message_bytes(step) <= 4096 else unused
@@ -217,7 +217,7 @@ class DpuToDpu(Pim):
         }
         return Act(
             name=name,
-            ps=round(seconds * PICOSECONDS),
+            ps=round(seconds * PICOSECONDS_PER_SECOND),
             resource="crossbar",
             energy=self._energy(exchanged, sums, dsc),
             traffic={key: count for key, count in moved.items() if count},
@@ -356,7 +356,7 @@ class DpuToDpu(Pim):
             energy={"dsc": self._joules_of_dsc(events)},
             bound="token",
         )
-        enter = 0 if algorithm.update == "literal" else round(dsc.enter_s * PICOSECONDS)
+        enter = 0 if algorithm.update == "literal" else round(dsc.enter_s * PICOSECONDS_PER_SECOND)
         return {"token": token, "desk": desk, "enter_ps": enter, "priorities": dsc.priority_levels}
 
     # what others ask
@@ -371,7 +371,7 @@ class DpuToDpu(Pim):
             raise UnknownName("collective", kind, COLLECTIVES, where="DpuToDpu")
         machine = self._with_clusters(clusters)
         act = machine._collective_act(kind, size_bytes)
-        seconds = act.ps / PICOSECONDS
+        seconds = act.ps / PICOSECONDS_PER_SECOND
         return seconds, sum(act.energy.values()) + machine.idle_w * seconds
 
     def _with_clusters(self, clusters: int) -> DpuToDpu:
@@ -396,7 +396,9 @@ class DpuToDpu(Pim):
         waiting = self.host.exchange(clusters, 0).time_s if self.dsc is None else self.dsc.overhead_s(clusters)
         events = {} if self.dsc is None else self.dsc.round_events(clusters)
         if kind == "barrier" or clusters == 1:
-            return Act(name=kind, ps=round(waiting * PICOSECONDS), resource="DSC", energy={"dsc": self._joules_of_dsc(events)})
+            return Act(
+                name=kind, ps=round(waiting * PICOSECONDS_PER_SECOND), resource="DSC", energy={"dsc": self._joules_of_dsc(events)}
+            )
         sums = self._sums(clusters, elements, 1) if "reduce" in kind else {}
         return self._act(kind, self._pattern(kind, size_bytes), sums, events, waiting)
 
@@ -417,7 +419,7 @@ class DpuToDpu(Pim):
 
     def _rates(self, step: Step, masks: Masks | None) -> Rates:
         reduce, exchange = self._reduce_act(step), self._exchange_act(step)
-        exchange_s = 0.0 if exchange is None else exchange.ps / PICOSECONDS
+        exchange_s = 0.0 if exchange is None else exchange.ps / PICOSECONDS_PER_SECOND
         algorithm, dsc = self.algorithm, self.dsc
         token_s = 0.0
         if isinstance(algorithm, Direct) and dsc is not None and self.clusters > 1:
@@ -426,10 +428,10 @@ class DpuToDpu(Pim):
         return Rates(
             workers=self.dpus,
             cluster_size=self.dpus_per_cluster,
-            step_s=tuple(g.step_ps / PICOSECONDS for g in self.groups(step, masks))
+            step_s=tuple(g.step_ps / PICOSECONDS_PER_SECOND for g in self.groups(step, masks))
             if clustered
             else self._steps_of_workers(step, masks),
-            reduce_s=0.0 if reduce is None else reduce.ps / PICOSECONDS,
+            reduce_s=0.0 if reduce is None else reduce.ps / PICOSECONDS_PER_SECOND,
             exchange_s=exchange_s,
             update_s=exchange_s,
             token_s=token_s,

@@ -197,8 +197,8 @@ class Cluster(Node):
             return Node.plan(replace(self, fold=False), step, masks)
         return Node.plan(self, step, masks)
 
-    def idle(self, step: Step) -> frozenset[str]:
-        known = Node.idle(self, step)
+    def unused_assumptions(self, step: Step) -> frozenset[str]:
+        known = Node.unused_assumptions(self, step)
         if self.nodes == 1:
             known |= {"nic_latency_s", "staged"}
         return known

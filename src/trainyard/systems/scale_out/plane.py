@@ -65,8 +65,8 @@ class Switched(Node):
     def crossing_ratio(self) -> float:
         return self.memory_node.crossing_ratio if self.memory_nodes else 1.0
 
-    def idle(self, step: Step) -> frozenset[str]:
-        known = Node.idle(self, step)
+    def unused_assumptions(self, step: Step) -> frozenset[str]:
+        known = Node.unused_assumptions(self, step)
         return known | {"pcie_bytes_per_s", "devices_per_switch"} if self.memory_nodes or self.overlay == "off" else known
 
 
@@ -158,8 +158,8 @@ class Plane(Node):
     def crossing_ratio(self) -> float:
         return self.memory_node.crossing_ratio if self.tree.memory_per_node else 1.0
 
-    def idle(self, step: Step) -> frozenset[str]:
-        known = Node.idle(self, step) | {"directions", "split"}
+    def unused_assumptions(self, step: Step) -> frozenset[str]:
+        known = Node.unused_assumptions(self, step) | {"directions", "split"}
         if self.tree.memory_per_node or self.overlay == "off":
             known |= {"pcie_bytes_per_s", "devices_per_switch"}
         return known | {"hop_latency_s"} if self.tree.levels == 1 else known

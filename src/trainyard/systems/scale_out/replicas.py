@@ -110,13 +110,13 @@ class Replicas:
         """One copy's step with the exchanges that are among its ops."""
         seen = shards(masks, step, mine)
         found = _Planner(self, mine, seen, exchanges=False).plan()
-        found.book.notes.extend(notes_of(seen))
+        found.booking.notes.extend(notes_of(seen))
         return found
 
     def plan(self, step: Step, masks: Masks | None = None) -> Plan:
         if is_captured(step):
             found = _Planner(self, one_rank(step, self), masks).plan()
-            enter_samples(found.book, step)
+            enter_samples(found.booking, step)
             return found
         if not isinstance(self.algorithm, Synchronous):
             return node_rounds.plan(self, step, lambda mine: self._planned(step, mine, masks))
@@ -127,7 +127,7 @@ class Replicas:
         mine = step.rebatch(step.batch // self.devices)
         seen = shards(masks, step, mine)
         planned = _Planner(self, mine, seen).plan()
-        planned.book.notes.extend(notes_of(seen))
+        planned.booking.notes.extend(notes_of(seen))
         return planned
 
 
@@ -147,7 +147,7 @@ class _Planner:
         self.arrived: dict[str, int] = {}
         self.bucket: dict[int, int] = {}  # gradient -> the op that made it
         self.own_collectives = not exchanges or any(isinstance(op.body, Collective) for op in step.ops)
-        self.built.book.samples = step.batch * system.devices
+        self.built.booking.samples = step.batch * system.devices
 
     def plan(self) -> Plan:
         for work in self.system.device.works(self.step):
@@ -174,7 +174,7 @@ class _Planner:
         energy = _times(device.energy(cost.events), self.counted)
         traffic = {key: count * self.counted for key, count in off_chip(cost).items()}
         for copy in range(self.simulated):
-            tag = enter(self.built.book, self.step, work, cost, energy, traffic, f"device {copy}", self.counted)
+            tag = enter(self.built.booking, self.step, work, cost, energy, traffic, f"device {copy}", self.counted)
             waits = {task for op in work.ops for before in self.step.dependencies[op] for task in self.tasks[copy].get(before, ())}
             waits |= {self.arrived[name] for op in work.ops for name in self._updated(op) if name in self.arrived}
             duration = picoseconds(cost.cycles, device.clock_hz)
@@ -211,8 +211,8 @@ class _Planner:
         devices = self.system.devices
         body = op.body if op is not None and isinstance(op.body, Collective) else Collective("all_reduce", size, devices)
         sent, hops = around(body, size, devices)
-        book, label = self.built.book, op.layer if op else ""
-        row = book.row(
+        booking, label = self.built.booking, op.layer if op else ""
+        row = booking.row(
             kind,
             layer=label,
             phase=op.phase.value if op else "grad_weight",
@@ -221,7 +221,7 @@ class _Planner:
             bound="link",
             traffic={("link", kind, "write"): sent.elements * sent.links},
         )
-        tag = book.entry([row])
+        tag = booking.entry([row])
         waits = {
             task
             for tasks in self.tasks

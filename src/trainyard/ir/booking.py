@@ -21,7 +21,7 @@ Traffic = Mapping[tuple[str, str, str], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Ledger:
+class BookingColumns:
     """The rows of a plan booked all at once, as columns, the last of them the idle time's; labels are shared between plans.
 
     `entry` is the entry of a row; of its time, what lies between the shares `begin` and `end` is the row's, and all that is left
@@ -55,7 +55,7 @@ class Ledger:
 
 
 @dataclass(slots=True)
-class Book:
+class Booking:
     """Columns of rows, filled by whoever makes the plan."""
 
     op: list[str] = field(default_factory=list)
@@ -80,12 +80,12 @@ class Book:
     """Optimizer steps that were planned; a result shows one of them."""
     notes: list[str] = field(default_factory=list)
     """What a reader of the result must know of the plan."""
-    ledger: Ledger | None = None
+    columns: BookingColumns | None = None
     """All rows at once, where a plan was made so; the lists above are then empty."""
 
     @property
     def rows_of_entries(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(rows for rows, _ in self.entries) if self.ledger is None else self.ledger.entries
+        return tuple(rows for rows, _ in self.entries) if self.columns is None else self.columns.entries
 
     def row(
         self,
