@@ -50,7 +50,7 @@ or said to be the paper's.
     trainyard run linear --on direct --dpus 2048
     trainyard run linear --on pim-opt --dpus 2048
     trainyard run linear --on 'pim-opt(transfers=serial)' --dpus 2048 --algorithm 'model-averaging(period=8)'
-    trainyard run resnet18 --batch 8 --on 'direct(dpu=mac-dpu)' --algorithm 'locality-uses_operand_values(tau=7,update=literal)'
+    trainyard run resnet18 --batch 8 --on 'direct(dpu=mac-dpu)' --algorithm 'locality-aware(tau=7,update=literal)'
     trainyard compare linear --on direct,pim-opt
     torchrun --nproc-per-node 4 examples/direct_ddp.py      trains digits for real; simulated time and energy beside the real ones
     python examples/page_rank.py                            PageRank and a stencil on the same machines

@@ -193,6 +193,6 @@ def test_python_text_and_file_mean_the_same_machine(
 
 def test_the_example_is_the_machine_of_the_command_line() -> None:
     path = Path(__file__).parents[2] / "examples" / "stacked.toml"
-    text = "mcdla-b(device=npu(array=tensordash,order=interleaved),algorithm=locality-uses_operand_values(tau=31))"
+    text = "mcdla-b(device=npu(array=tensordash,order=interleaved),algorithm=locality-aware(tau=31))"
     assert describe(machine(str(path))) == describe(machine(text))
     assert machines.title(machine(str(path)).device.array) == "tensordash"

@@ -186,7 +186,7 @@ def test_a_collective_draws_what_its_own_clusters_draw() -> None:
 
 def test_what_no_machine_can_be_is_refused() -> None:
     with pytest.raises(BadInput, match="too many to simulate"):
-        ty.run(LINEAR, on="direct(dpus=128,algorithm=locality-uses_operand_values(tau=1e9,unit=s))")
+        ty.run(LINEAR, on="direct(dpus=128,algorithm=locality-aware(tau=1e9,unit=s))")
     with pytest.raises(UnknownName, match="update"):
         Direct(3, update="foo")  # type: ignore[arg-type]
     with pytest.raises(UnknownName, match="order"):

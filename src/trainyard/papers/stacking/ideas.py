@@ -60,7 +60,7 @@ class Combination:
     def text(self) -> str:
         """As machines are written."""
         device = f"npu(array={self.array},order={ORDER if self.order else 'sequential'},reuse=lru)"
-        algorithm = f",algorithm=locality-uses_operand_values(tau={TAU})" if self.exchange else ""
+        algorithm = f",algorithm=locality-aware(tau={TAU})" if self.exchange else ""
         return f"{'mcdla-b' if self.memory else 'dc-dla'}(device={device}{algorithm})"
 
 

@@ -54,7 +54,7 @@ def require_modelled(owner: str, algorithm: Algorithm, way: str) -> None:
     if algorithm.between in ("centre", "neighbours"):
         raise NotModelled(
             f"{owner}: {type(algorithm).__name__} exchanges with {algorithm.between} and is not modelled on links between devices: "
-            "take model-averaging, gradient-averaging, admm or locality-uses_operand_values, or a PIM machine (direct, pim-opt)"
+            "take model-averaging, gradient-averaging, admm or locality-aware, or a PIM machine (direct, pim-opt)"
         )
     if way != "data":
         raise NotModelled(f"{owner}: {type(algorithm).__name__} needs a model on every device: write parallel='data', not {way!r}")
@@ -62,7 +62,7 @@ def require_modelled(owner: str, algorithm: Algorithm, way: str) -> None:
         for name, plain in (("update", "averaging"), ("compression_bits", None), ("adaptive", False)):
             if getattr(algorithm, name) != plain:
                 raise NotModelled(
-                    f"{owner}: locality-uses_operand_values({name}={getattr(algorithm, name)}) is modelled on PIM machines only "
+                    f"{owner}: locality-aware({name}={getattr(algorithm, name)}) is modelled on PIM machines only "
                     "(direct)"
                 )
 
