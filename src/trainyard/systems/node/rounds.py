@@ -62,8 +62,7 @@ def require_modelled(owner: str, algorithm: Algorithm, way: str) -> None:
         for name, plain in (("update", "averaging"), ("compression_bits", None), ("adaptive", False)):
             if getattr(algorithm, name) != plain:
                 raise NotModelled(
-                    f"{owner}: locality-aware({name}={getattr(algorithm, name)}) is modelled on PIM machines only "
-                    "(direct)"
+                    f"{owner}: locality-aware({name}={getattr(algorithm, name)}) is modelled on PIM machines only (direct)"
                 )
 
 
