@@ -30,12 +30,12 @@ static: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest --doctest-modules src/trainyard tests -m "not slow and not gpu" -n 2 --dist loadfile
+	$(BIN)/python -m pytest --doctest-modules src/trainyard examples/pim_programs tests -m "not slow and not gpu" -n 2 --dist loadfile
 
 test: static unit
 
 test-all: static
-	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest --doctest-modules src/trainyard tests -m "not gpu" -n 2 --dist loadfile --timeout 3600
+	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest --doctest-modules src/trainyard examples/pim_programs tests -m "not gpu" -n 2 --dist loadfile --timeout 3600
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

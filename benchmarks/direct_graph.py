@@ -5,15 +5,20 @@ Bound: 30 s in a new process.
 
 from __future__ import annotations
 
+import sys
 import time
+from pathlib import Path
 
 import numpy as np
 
 from trainyard.systems.pim.systems import DpuToDpu, HostMediated
-from trainyard.systems.programs.graph import Graph, rmat, uniform
-from trainyard.systems.programs.page_rank import Vertices, page_rank
-from trainyard.systems.programs.partition import Layout, owners
-from trainyard.systems.programs.runs import side_by_side
+
+sys.path.append(str(Path(__file__).parents[1] / "examples"))
+
+from pim_programs.graph import Graph, rmat, uniform
+from pim_programs.page_rank import Vertices, page_rank
+from pim_programs.partition import Layout, owners
+from pim_programs.runs import side_by_side
 
 EDGES, DPUS = 1_000_000, 2048
 BOUND_S = 30.0

@@ -8,11 +8,11 @@ import sys
 
 import numpy as np
 
+from pim_programs.graph import read_edge_list, rmat
+from pim_programs.page_rank import page_rank
+from pim_programs.runs import side_by_side
+from pim_programs.stencil import heat
 from trainyard.systems.pim.systems import DpuToDpu, HostMediated
-from trainyard.systems.programs.graph import read_edge_list, rmat
-from trainyard.systems.programs.page_rank import page_rank
-from trainyard.systems.programs.runs import side_by_side
-from trainyard.systems.programs.stencil import heat
 
 COUNTS = (64, 128, 256, 512, 1024, 2048)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,9 +23,6 @@ from trainyard.papers.ledger import Row
 from trainyard.papers.pages import number, page_of, paper_figure, summary
 from trainyard.systems.pim.scaling import scaled, with_workers
 from trainyard.systems.pim.systems import DpuToDpu, HostMediated
-from trainyard.systems.programs.graph import rmat
-from trainyard.systems.programs.page_rank import page_rank
-from trainyard.systems.programs.stencil import heat
 
 PAGE = Path(__file__).parents[1] / "docs" / "direct.md"
 SMALL = 0.0005
@@ -272,6 +270,9 @@ def beyond() -> str:
             rates = replace(plain, algorithm=Direct(31, compression_bits=bits)).rates(one.step)
             name = "32-bit words" if bits is None else f"QSGD, {bits} bits"
             packed.append((one.name, name, f"{rates.exchange_bytes / 1e6:,.0f}", 1e3 * rates.exchange_s))
+    sys.path.append(str(PAGE.parents[1] / "examples"))
+    from pim_programs import heat, page_rank, rmat
+
     graph = rmat(12, 40_000, seed=0)
     grid = np.random.default_rng(0).integers(0, 10_000, (1024, 1024)).astype(np.int32)
     programs = []

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.systems.node.test_systems import chain
 
 import trainyard as ty
+from pim_programs import page_rank, rmat
 from trainyard import machines
 from trainyard.devices.accelerator.ordered import ORDER_NAMES as ORDERS
 from trainyard.errors import BadInput, NotModelled, TrainyardError
@@ -22,7 +23,6 @@ from trainyard.machines.registry import MACHINES, PARTS, kind_of, load
 from trainyard.results.result import Result
 from trainyard.systems.pim.device_interface import taken
 from trainyard.systems.pim.systems import DpuToDpu
-from trainyard.systems.programs import page_rank, rmat
 
 STEP, GRAPH = chain((64, 96, 32), 64), rmat(6, 100, seed=1)
 ARRAYS = tuple(name for name, row in PARTS.items() if kind_of(load(row.path)) == "array")

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pim_programs.carriers import Sending, price
+from pim_programs.grid import CELL_BYTES, Blocks, Borders, Cut, Points, require_grid, step_sizes
+from pim_programs.runs import Run, require_mram
+from pim_programs.supersteps import Cost, Stream, Superstep, instructions
 from trainyard.hardware.dpu.instructions import LOAD, LOOP, STORE
 from trainyard.systems.pim.device_interface import as_dpu
-from trainyard.systems.programs.carriers import Sending, price
-from trainyard.systems.programs.grid import CELL_BYTES, Blocks, Borders, Cut, Points, require_grid, step_sizes
-from trainyard.systems.programs.runs import Run, require_mram
-from trainyard.systems.programs.supersteps import Cost, Stream, Superstep, instructions
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from pim_programs.grid import Cells
     from trainyard.devices.dpu.device import Dpu
     from trainyard.systems.pim.machine import Pim
-    from trainyard.systems.programs.grid import Cells
 
     Whole = npt.NDArray[np.int64]
 

@@ -25,16 +25,16 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from pim_programs.carriers import Sending, price, summed
+from pim_programs.graph import Graph
+from pim_programs.partition import Hop, Layout, PartitionRule, owners
+from pim_programs.runs import Run, require_mram
+from pim_programs.supersteps import Cost, Stream, Superstep, instructions
 from trainyard.checks import require_positive, require_quantity
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.dpu.instructions import LOAD, LOOP, STORE
 from trainyard.systems.pim.device_interface import as_dpu
 from trainyard.systems.pim.systems import DpuToDpu
-from trainyard.systems.programs.carriers import Sending, price, summed
-from trainyard.systems.programs.graph import Graph
-from trainyard.systems.programs.partition import Hop, Layout, PartitionRule, owners
-from trainyard.systems.programs.runs import Run, require_mram
-from trainyard.systems.programs.supersteps import Cost, Stream, Superstep, instructions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +59,7 @@ class Vertices:
     def __init__(self, layout: Layout, damping: float, number: Number) -> None:
         import numpy as np
 
-        from trainyard.kernels import page_rank as kernel
+        from pim_programs.kernels import page_rank as kernel
 
         self.layout, self.kernel, self.fixed = layout, kernel, number == "fixed64"
         self.count = layout.order.size

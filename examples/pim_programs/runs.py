@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pim_programs.supersteps import Cost
 from trainyard.errors import BadInput
 from trainyard.systems.pim.device_interface import as_dpu
-from trainyard.systems.programs.supersteps import Cost
 from trainyard.units import show
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pim_programs.graph import Graph, rmat, uniform
+from pim_programs.page_rank import PAIR_BYTES, VALUE_BYTES, HostWork, Number, page_rank, part_bytes
+from pim_programs.partition import Layout, PartitionRule, owners
 from trainyard.devices.dpu.presets import UPMEM
 from trainyard.errors import BadInput, UnknownName
 from trainyard.systems.pim.systems import DpuToDpu, HostMediated
-from trainyard.systems.programs.graph import Graph, rmat, uniform
-from trainyard.systems.programs.page_rank import PAIR_BYTES, VALUE_BYTES, HostWork, Number, page_rank, part_bytes
-from trainyard.systems.programs.partition import Layout, PartitionRule, owners
 
 MACHINES = (DpuToDpu(dpus=8, cluster_size=4), HostMediated(dpus=8))
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from pim_programs.graph import Graph
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.systems.programs.graph import Graph
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +43,7 @@ def owners(graph: Graph, dpus: int, partition: PartitionRule = "balanced") -> Wh
     if partition == "hashed":
         return (_mixed(numbers.astype(np.uint64)) % np.uint64(dpus)).astype(np.int64)
     if partition == "balanced":
-        from trainyard.kernels.page_rank import dealt_by_load
+        from pim_programs.kernels.page_rank import dealt_by_load
 
         loads = graph.out_degrees + graph.in_degrees + 1
         return np.asarray(dealt_by_load(loads, np.argsort(-loads, kind="stable"), dpus))

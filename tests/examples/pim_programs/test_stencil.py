@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pim_programs.grid import Blocks, Borders, Cut, Points, require_grid, step_sizes
+from pim_programs.stencil import cell_instructions, heat
 from trainyard.devices.dpu.presets import MAC_DPU, UPMEM
 from trainyard.errors import BadInput
 from trainyard.systems.pim.systems import DpuToDpu, HostMediated
-from trainyard.systems.programs.grid import Blocks, Borders, Cut, Points, require_grid, step_sizes
-from trainyard.systems.programs.stencil import cell_instructions, heat
 
 
 def whole_grid(grid: npt.NDArray, steps: int, points: Points, alpha: float, borders: Borders) -> npt.NDArray:

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from pim_programs.carriers import HEADER_BYTES, _host_transfer, price, staggered, summed
+from pim_programs.graph import uniform
+from pim_programs.page_rank import page_rank
+from pim_programs.runs import side_by_side
+from pim_programs.supersteps import Cost, Stream, Superstep, dpu_cycles, instructions
 from trainyard.devices.dpu.presets import UPMEM
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.dpu.host_link import HostLink
 from trainyard.hardware.dpu.instructions import counted
 from trainyard.hardware.dpu.pipeline import Segment
 from trainyard.systems.pim.systems import DpuToDpu, HostMediated
-from trainyard.systems.programs.carriers import HEADER_BYTES, _host_transfer, price, staggered, summed
-from trainyard.systems.programs.graph import uniform
-from trainyard.systems.programs.page_rank import page_rank
-from trainyard.systems.programs.runs import side_by_side
-from trainyard.systems.programs.supersteps import Cost, Stream, Superstep, dpu_cycles, instructions
 
 
 def superstep(

@@ -15,12 +15,12 @@ import heapq
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from pim_programs.supersteps import Cost, Superstep, added, computed, instructions
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.dpu.instructions import LOAD, LOOP, STORE
 from trainyard.hardware.tables.technology import between
 from trainyard.systems.pim.device_interface import as_dpu
 from trainyard.systems.pim.systems import DpuToDpu
-from trainyard.systems.programs.supersteps import Cost, Superstep, added, computed, instructions
 
 if TYPE_CHECKING:
     import numpy as np

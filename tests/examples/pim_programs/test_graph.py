@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pim_programs.graph import GRAPH500, Graph, read_edge_list, rmat, uniform
+from pim_programs.kernels import page_rank as kernel
+from pim_programs.partition import Layout, PartitionRule, owners
 from trainyard.errors import BadInput, UnknownName
-from trainyard.kernels import page_rank as kernel
-from trainyard.systems.programs.graph import GRAPH500, Graph, read_edge_list, rmat, uniform
-from trainyard.systems.programs.partition import Layout, PartitionRule, owners
 
 PARTITIONS = get_args(PartitionRule)
 

@@ -149,7 +149,7 @@ class Blocks:
     def __init__(self, grid: Cells, cut: Cut, coefficient: float) -> None:
         import numpy as np
 
-        from trainyard.kernels import stencil
+        from pim_programs.kernels import stencil
 
         self.cut = cut
         shape = (cut.height, cut.width)
