@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, UnknownName
 
 
 def require_positive(owner: str, **sizes: object) -> None:
@@ -34,3 +35,22 @@ def require_flag(owner: str, **flags: object) -> None:
     for name, flag in flags.items():
         if not isinstance(flag, bool):
             raise BadInput(f"{owner}: {name} must be true or false, got {flag!r}")
+
+
+def require_count(owner: str, **counts: object) -> None:
+    """Whole numbers of at least 0, such as a seed."""
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise BadInput(f"{owner}: {name} must be a whole number of at least 0, got {count!r}")
+
+
+def require_choice(owner: str, **choices: tuple[object, Sequence[str]]) -> None:
+    """Each field as (value, allowed values); the error names the nearest allowed value.
+
+    >>> require_choice("Systolic", dataflow=("wz", ("ws", "os", "is")))
+    Traceback (most recent call last):
+    trainyard.errors.UnknownName: unknown dataflow 'wz' in Systolic: did you mean 'ws'? (known: is, os, ws)
+    """
+    for name, (value, allowed) in choices.items():
+        if value not in allowed:
+            raise UnknownName(name, str(value), allowed, where=owner)
