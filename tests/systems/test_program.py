@@ -267,7 +267,7 @@ def test_a_ledger_splits_as_split_does(totals: list[int], weights: list[int]) ->
 @pytest.mark.parametrize("array", ARRAYS[:-1])
 @given(sides=st.lists(st.tuples(*[st.integers(1, 3000)] * 3), min_size=1, max_size=6), count=st.integers(1, 5))
 def test_events_of_many_tiles_are_those_of_each(array: Systolic, sides: list[tuple[int, int, int]], count: int) -> None:
-    from trainyard.hardware.folds import Tiles
+    from trainyard.ir.folds import Tiles
 
     m, n, k = np.array(sides, np.float64).T
     found = array.tile_events(Tiles(m, n, k, np.full(len(sides), float(count))))

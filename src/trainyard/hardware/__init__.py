@@ -1,6 +1,6 @@
 """What machines are made of: a folder for each mechanism, by its paper's own word.
 
-`folds` is the closed form of dense arrays; `tables` (energy, area, technology), `formats` (sparse matrices, narrow numbers, QSGD),
+`tables` (energy, area, technology), `formats` (sparse matrices, narrow numbers, QSGD),
 `benes` and `reduction` (SIGMA's networks), `topology`, `collectives` and `memory_node` (MC-DLA), `dpu`, `crossbar`, `agau` and
 `dsc` (DIRECT). Imports ir, engine and kernels. A table carries the source of each row on its line.
 """

@@ -1,7 +1,9 @@
-"""The three kinds of machine parts, and what they hand to each other.
+"""The contract between parts: Array, Device and System, what they hand to each other, and what they may offer beyond that.
 
-An Array is pure: dimensions and operands in, cycles and events out. A Device groups ops into Works and costs each.
-A System makes a Plan.
+An Array is pure: dimensions and operands in, cycles and events out. A Device groups ops into Works and costs each. A System makes a
+Plan. Each of the three is complete with its required members alone; everything optional is a small Protocol below, which the caller
+tests with `isinstance`. To offer a capability, a part has the named member: nothing is registered or inherited. Its docstring says
+who asks for it and what happens without it; docs/your_own.md lists them all.
 """
 
 from __future__ import annotations
@@ -9,14 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from trainyard.ir.assumptions import Assumption
-from trainyard.ir.operands import DENSE, MaskSource, Operand
+from trainyard.ir.operands import DENSE, MaskSource, Operand, Structured, TensorKey
 from trainyard.ir.ops import MatMul
-from trainyard.ir.step import Step
+from trainyard.ir.step import Phase, Step
 
 if TYPE_CHECKING:
+    from trainyard.ir.folds import Folds, Pooled, Tiles
     from trainyard.ir.plan import Plan
 
 Masks = MaskSource
@@ -24,6 +27,7 @@ Direction = Literal["read", "write", "spill"]
 Grouping = Literal["single", "gradient_pair", "concurrent", "chain"]
 
 
+# ---- arrays
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
     """A matrix product with what is known of its operands' zeros."""
@@ -48,24 +52,35 @@ class ArrayCost:
 
 @runtime_checkable
 class Array(Protocol):
-    """A compute fabric: stateless, no clock."""
+    """A compute fabric: stateless, without a clock."""
 
     @property
-    def peak_macs_per_cycle(self) -> int: ...
-
-    def granule(self) -> tuple[int, int, int]:
-        """The natural (m, n, k) of a tile."""
+    def peak_macs_per_cycle(self) -> int:
+        """Multiply-accumulates per cycle when every multiplier is busy; peaks and utilisation are measured against it."""
         ...
 
-    def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost: ...
+    def granule(self) -> tuple[int, int, int]:
+        """The natural (m, n, k) of a tile: what fills the fabric once. The tile search tries multiples of it."""
+        ...
+
+    def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost:
+        """Cycles and events of one product (M, K) x (K, N), or of `op.count` equal ones, whose operands are on chip.
+
+        A device calls it for every distinct tile of a product and adds the time of memory itself: no DRAM, no scratchpad limit and
+        no clock belong in here. `a` and `b` say what is known of the zeros of (M, K) and (K, N): nothing (`Dense`), a share
+        (`Density`), an n:m pattern (`Structured`) or the bits themselves (`MaskView`). An array that cannot use zeros ignores them.
+        `events` counts what costs energy: `mac`, elements through the scratchpad's ports by operand (`scratchpad_read_a`,
+        `scratchpad_write_out`), and rows of the array's own (`HasComponents`). The result depends on the arguments alone.
+        """
+        ...
 
     def concurrent(self, products: Sequence[Product]) -> ArrayCost:
-        """Several products at once; one after another where the fabric cannot be divided."""
+        """Several products at once; `one_after_another` where the fabric cannot be divided."""
         ...
 
 
 def one_after_another(array: Array, products: Sequence[Product]) -> ArrayCost:
-    """The default of `Array.concurrent`."""
+    """The products in turn on the whole array: what `Array.concurrent` returns for a fabric that cannot be divided."""
     finish: list[int] = []
     events: dict[str, float] = {}
     cycles, squares = 0, 0.0
@@ -79,6 +94,151 @@ def one_after_another(array: Array, products: Sequence[Product]) -> ArrayCost:
     return ArrayCost(cycles=cycles, finish=tuple(finish), events=events, uncertainty=math.sqrt(squares))
 
 
+@runtime_checkable
+class HasClosedForm(Protocol):
+    """Cycles of a tile are exactly the least of a few closed forms.
+
+    The tile search (`mapping.tiling`) evaluates `folds` compiled instead of calling `cost` for each candidate, and an accelerator
+    costs a whole step at once. Without it, the search calls `cost` tile by tile.
+    """
+
+    @property
+    def folds(self) -> Sequence[Folds]: ...
+
+
+@runtime_checkable
+class HasTileCycles(Protocol):
+    """Cycles of one tile inside an accelerator, where that is not `cost` of the tile alone (a systolic array's closing -1)."""
+
+    def tile_cycles(self, m: int, n: int, k: int) -> int: ...
+
+
+@runtime_checkable
+class HasTileEvents(Protocol):
+    """Events of many tiles at once, as columns: with `folds`, an accelerator costs all products of a step without a Python loop."""
+
+    def tile_events(self, tiles: Tiles) -> Mapping[str, Any]: ...
+
+
+@runtime_checkable
+class HasTileGuides(Protocol):
+    """Closed forms that come near the cycles of a fabric that has no exact ones: they choose the tile, `cost` then counts it."""
+
+    @property
+    def guides(self) -> Sequence[Folds | Pooled]: ...
+
+
+@runtime_checkable
+class HasDensityGuides(Protocol):
+    """Guides for operands of which only these shares are not zero. Called once for each product that has masks."""
+
+    def guided(self, a_nonzero: float, b_nonzero: float) -> tuple[Pooled, ...]: ...
+
+
+@runtime_checkable
+class SaysOperandAware(Protocol):
+    """Whether cycles depend on the operands' zeros; decides whether an accelerator hands each tile its own mask.
+
+    An array that does not say is taken to look at zeros unless it has a closed form (`uses_operand_values`).
+    """
+
+    @property
+    def operand_aware(self) -> bool: ...
+
+
+def uses_operand_values(array: Array) -> bool:
+    """Whether an array looks at the zeros of its operands: it says so, or has no closed form that would do without them."""
+    return array.operand_aware if isinstance(array, SaysOperandAware) else not isinstance(array, HasClosedForm)
+
+
+@runtime_checkable
+class SaysStructured(Protocol):
+    """Whether multipliers skip n:m structured weights (2:4); an accelerator then shortens the reduction and stores fewer bytes."""
+
+    @property
+    def structured(self) -> bool: ...
+
+
+@runtime_checkable
+class Divisible(Array, Protocol):
+    """An array whose units can work on different products at the same time (`together`, heads of attention).
+
+    `divided(shares)` returns one array for each share of units, with its input bandwidth in proportion.
+    """
+
+    def divided(self, shares: Sequence[int]) -> Sequence[Array]: ...
+
+
+@runtime_checkable
+class HasComponents(Protocol):
+    """Energy rows of the array's own events (`hardware.tables.energy.Component`), added to those of the accelerator's table."""
+
+    @property
+    def components(self) -> Sequence[Any]: ...
+
+
+@runtime_checkable
+class HasComponentAreas(Protocol):
+    """Area rows of the array's own parts (`hardware.tables.area.ComponentArea`), asked for by `Accelerator.area`."""
+
+    @property
+    def component_areas(self) -> Sequence[Any]: ...
+
+
+@runtime_checkable
+class HasLocalBuffers(Protocol):
+    """Bytes of one local scratchpad, from which `local_read` and `local_write` get their energy; None where there is none."""
+
+    @property
+    def local_bytes(self) -> float | None: ...
+
+
+# ---- masks
+@runtime_checkable
+class ListsMasks(Protocol):
+    """Which tensors a recording holds, without unpacking them; a source without it is asked for the bits to find out."""
+
+    @property
+    def specs(self) -> Mapping[TensorKey, Any]: ...
+
+
+@runtime_checkable
+class KnowsShapes(Protocol):
+    """Shape and type of one mask without its bits; recurrent layers and rebatched steps ask for it."""
+
+    def spec(self, key: TensorKey) -> Any: ...
+
+
+@runtime_checkable
+class KnowsDensity(Protocol):
+    """The share of a tensor that is not zero, without unpacking its bits: for tile guides and compressing DMA engines."""
+
+    def density(self, key: TensorKey) -> float: ...
+
+
+@runtime_checkable
+class KnowsOperands(Protocol):
+    """Zeros that are known by shares alone: every tile of an operand gets this value in place of a view of bits."""
+
+    def operand(self, key: TensorKey, phase: Phase) -> Operand: ...
+
+
+@runtime_checkable
+class KnowsStructure(Protocol):
+    """The n:m pattern of a weight along the reduction of its product in a phase, or None; asked for arrays that have multipliers
+    for it (`SaysStructured`)."""
+
+    def structure(self, key: TensorKey, phase: Phase) -> Structured | None: ...
+
+
+@runtime_checkable
+class ChecksStep(Protocol):
+    """Refuses a step that the masks were not recorded or generated for; `ty.run` calls it before planning."""
+
+    def check(self, step: Step) -> None: ...
+
+
+# ---- devices
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
     """Ops, by number in the step, that a device does together."""
@@ -108,7 +268,7 @@ class DeviceCost:
 
 @runtime_checkable
 class Device(Protocol):
-    """An array with memory and a clock."""
+    """An array, or a whole processor, with memory and a clock."""
 
     @property
     def clock_hz(self) -> float: ...
@@ -117,7 +277,9 @@ class Device(Protocol):
         """The step's ops grouped by this device's mapping policy; every op once, in an order that respects dependencies."""
         ...
 
-    def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost: ...
+    def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
+        """What one of its Works takes alone: cycles of its clock, bytes of its memory, events for `energy`."""
+        ...
 
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
         """Joules by component: events times the rows of this device's table."""
@@ -125,7 +287,92 @@ class Device(Protocol):
 
 
 @runtime_checkable
+class CostsWholeSteps(Protocol):
+    """All Works of a step costed at once, as columns (`BatchCosts`); None where a step needs them one by one (masks, large counts).
+
+    `systems.single` asks first for this and goes Work by Work only without it.
+    """
+
+    def batch_costs(self, step: Step, masks: Masks | None = None) -> Any: ...
+
+
+@runtime_checkable
+class HasArray(Protocol):
+    """A device around an array: results then have `array_cycles`, and the machine grammar reaches the array's fields."""
+
+    @property
+    def array(self) -> Array: ...
+
+
+@runtime_checkable
+class HasPrecision(Protocol):
+    """Element types that override those of a step, for all tensors or by role; memory is counted in them."""
+
+    @property
+    def precision(self) -> Any: ...
+
+
+@runtime_checkable
+class HasCapacity(Protocol):
+    """Bytes of the device's own memory, None for no limit; plans give their pool this capacity, overlays page against it."""
+
+    @property
+    def dram_capacity_bytes(self) -> int | None: ...
+
+
+@runtime_checkable
+class HasStaticPower(Protocol):
+    """Watts at rest; PIM machines and nodes count them while a device waits for an exchange."""
+
+    @property
+    def static_w(self) -> float: ...
+
+
+@runtime_checkable
+class HasName(Protocol):
+    """What a device is called in messages; its class's name otherwise."""
+
+    @property
+    def name(self) -> str: ...
+
+
+@runtime_checkable
+class ExplainsMasks(Protocol):
+    """What a result says where masks were given to a machine that makes no use of them; empty where it uses them."""
+
+    @property
+    def masks_note(self) -> str: ...
+
+
+# ---- systems
+@runtime_checkable
 class System(Protocol):
     """Devices, links and memory pools."""
 
-    def plan(self, step: Step, masks: Masks | None = None) -> Plan: ...
+    def plan(self, step: Step, masks: Masks | None = None) -> Plan:
+        """Tasks of one training step on streams and links, with the booking of their time, energy and bytes to ops."""
+        ...
+
+
+@runtime_checkable
+class HasDevice(Protocol):
+    """A system of equal devices: overrides, masks notes and peaks look at this one."""
+
+    @property
+    def device(self) -> Device: ...
+
+
+@runtime_checkable
+class HasNotes(Protocol):
+    """Sentences that every result of a machine carries."""
+
+    @property
+    def notes(self) -> Sequence[str]: ...
+
+
+@runtime_checkable
+class HasPeaks(Protocol):
+    """`results.Peaks` of a machine: rates that results and `compare` set it against. `ty.run` refuses a machine without."""
+
+    @property
+    def peaks(self) -> Any: ...

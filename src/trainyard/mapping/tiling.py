@@ -17,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.errors import BadInput
-from trainyard.hardware.folds import AXES, COLUMNS, Axis, Folds, Pooled
 from trainyard.ir import Array, MatMul
+from trainyard.ir.folds import AXES, COLUMNS, Axis, Folds, Pooled
+from trainyard.ir.protocols import HasClosedForm, HasTileCycles, HasTileGuides
 
 ORDERS = tuple("".join(AXES[axis] for axis in order) for order in itertools.permutations(range(3)))
 """Loop orders, outer to inner: mnk, mkn, nmk, nkm, kmn, knm."""
@@ -262,8 +263,8 @@ def search(
     """
     if not problems:
         return []
-    exact: Sequence[Folds | Pooled] = getattr(array, "folds", ())
-    forms = guides or exact or getattr(array, "guides", ())
+    exact: Sequence[Folds | Pooled] = array.folds if isinstance(array, HasClosedForm) else ()
+    forms = guides or exact or (array.guides if isinstance(array, HasTileGuides) else ())
     found = found_by(Shapes.of(problems), forms, array, supply, tile)
     tiled = [_tiled(problem, row) for problem, row in zip(problems, found.tolist(), strict=True)]
     if forms and not guides and not exact:
@@ -300,7 +301,7 @@ def evaluate(problem: Problem, tiling: Tiling, array: Array, supply: Supply) -> 
     edges = [extent - (count - 1) * size for size, count, extent in zip(sizes, steps, extents, strict=True)]
     kinds = np.empty((2, 2, 2), dtype=np.int64)
     compute = 0
-    cycles_of = getattr(array, "tile_cycles", None) or (lambda m, n, k: array.cost(MatMul(m, n, k)).cycles)
+    cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
     for em, en, ek in itertools.product((0, 1), repeat=3):
         pair = [(size, edge) for size, edge in zip(sizes, edges, strict=True)]
         kinds[em, en, ek] = cycles_of(pair[0][em], pair[1][en], pair[2][ek])

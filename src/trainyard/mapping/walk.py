@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.hardware.folds import AXES
 from trainyard.ir import MatMul
+from trainyard.ir.folds import AXES
 from trainyard.mapping.tiling import Problem, Supply, Tiled, Tiling
 
 

@@ -27,6 +27,7 @@ from trainyard.hardware.formats.matrices import Format, format_named
 from trainyard.hardware.formats.zero_compression import compressed_bytes
 from trainyard.ir import Convolution, Direction, Masks, MaskSource, Op, Step, TensorKey
 from trainyard.ir.letters import letter_of, operand_order
+from trainyard.ir.protocols import KnowsDensity
 from trainyard.masks.lookup import mask_of
 from trainyard.masks.views import Kept, shape_of, unpacked
 
@@ -112,8 +113,7 @@ def _recorded(
 
 
 def _share(source: MaskSource, key: TensorKey, op: Op, letter: str) -> tuple[float, ...]:
-    counted: Callable[[TensorKey], float] | None = getattr(source, "density", None)
-    return (float(counted(key) if counted is not None else np.mean(unpacked(source, key))),)
+    return (source.density(key) if isinstance(source, KnowsDensity) else float(np.mean(unpacked(source, key))),)
 
 
 def _footing(form: Format, source: MaskSource, key: TensorKey, op: Op, letter: str) -> tuple[float, ...]:

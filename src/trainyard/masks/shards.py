@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, overload
@@ -26,6 +26,7 @@ import numpy.typing as npt
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Convolution, Masks, MaskSource, MatMul, Op, Phase, Step, Structured, TensorKey
 from trainyard.ir.letters import PLACES, letter_of, operand_order, own_name, shape_in
+from trainyard.ir.protocols import KnowsDensity, KnowsOperands, KnowsStructure
 from trainyard.masks.lookup import mask_of
 from trainyard.masks.views import shape_of, unpacked
 
@@ -187,16 +188,16 @@ class Shards:
     def density(self, key: TensorKey) -> float:
         """Share of non-zero elements: the source's own where nothing is cut off, else counted."""
         shard = self.spec(key)
-        told: Callable[[TensorKey], float] | None = getattr(shard.source, "density", None) if shard.cut.nothing else None
-        return float(unpacked(self, key).mean()) if told is None else told(shard.key)
+        if shard.cut.nothing and isinstance(shard.source, KnowsDensity):
+            return shard.source.density(shard.key)
+        return float(unpacked(self, key).mean())
 
     def structure(self, key: TensorKey, phase: Phase) -> Structured | None:
         """Of a mask that every device has whole; a piece of one may break its groups."""
         shard = self.specs.get(key)
         if shard is None or not shard.cut.nothing:
             return None
-        told: Callable[[TensorKey, Phase], Structured | None] | None = getattr(shard.source, "structure", None)
-        return None if told is None else told(shard.key, phase)
+        return shard.source.structure(shard.key, phase) if isinstance(shard.source, KnowsStructure) else None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -229,7 +230,7 @@ def shards(masks: Masks | None, whole: Step, part: Step, *, device: int = 0) -> 
     """
     if device < 0:
         raise BadInput(f"shards: device is a number from 0 on, got {device!r}")
-    if masks is None or part is whole or hasattr(masks, "operand"):  # shares of zeros are those of every device
+    if masks is None or part is whole or isinstance(masks, KnowsOperands):  # shares of zeros are those of every device
         return masks
     return _remembered(_Question(masks, whole, part, device))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from trainyard.caches import Kept as Kept
 from trainyard.errors import MaskError
 from trainyard.ir import Convolution, MaskSource, MaskView, TensorKey
+from trainyard.ir.protocols import KnowsShapes
 from trainyard.ir.windows import backward_table, forward_table
 
 Bits = npt.NDArray[np.bool_]
@@ -99,8 +100,7 @@ def place_of(view: MaskView) -> str:
 
 def shape_of(source: MaskSource, key: TensorKey) -> tuple[int, ...]:
     """A tensor's shape, without its bits where the source can say it (`spec(key).shape`)."""
-    spec: Callable[[TensorKey], Any] | None = getattr(source, "spec", None)
-    return tuple(spec(key).shape) if spec is not None else unpacked(source, key).shape
+    return tuple(source.spec(key).shape) if isinstance(source, KnowsShapes) else unpacked(source, key).shape
 
 
 def unpacked(source: MaskSource, key: TensorKey) -> Bits:

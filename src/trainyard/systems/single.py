@@ -1,12 +1,13 @@
 """One device: its Works in program order on one stream, its memory a pool.
 
-A device that costs all Works of a step at once (`sheet`) is booked at once (`systems.program`); the plain twin goes Work by Work.
+A device that costs all Works of a step at once (`batch_costs`) is booked as columns (`systems.program`). Work by Work is the
+exception: devices without that capability, steps with masks on an array that looks at them, and counts beyond 64 bits.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -14,6 +15,7 @@ from trainyard.devices.accelerator.batch_costs import BatchCosts
 from trainyard.ir import Device, DeviceCost, Masks, Step, Work
 from trainyard.ir.booking import Booking, Traffic
 from trainyard.ir.plan import LONGEST_PS, Plan
+from trainyard.ir.protocols import CostsWholeSteps, HasArray, HasCapacity, HasPrecision
 from trainyard.mapping.precision import held
 from trainyard.results.result import split
 from trainyard.systems.program import Program, ledger, lives, program
@@ -30,8 +32,7 @@ class Single:
     name: str = "device"
 
     def plan(self, step: Step, masks: Masks | None = None) -> Plan:
-        sheet: Callable[[Step, Masks | None], BatchCosts | None] | None = getattr(self.device, "sheet", None)
-        costs = None if sheet is None else sheet(step, masks)
+        costs: BatchCosts | None = self.device.batch_costs(step, masks) if isinstance(self.device, CostsWholeSteps) else None
         given = None if costs is None else program(step, costs.terms.policy, self.name)
         if costs is not None and given is not None:
             clock_hz = round(self.device.clock_hz)
@@ -46,12 +47,12 @@ class Single:
         plan = Plan()
         booking, stream = plan.booking, plan.stream(self.name)
         plan.tasks(stream, np.array(times, np.int64)[given.which], after=given.waits, tags=np.arange(len(given.which)))
-        pool = plan.pool(MEMORY, getattr(self.device, "dram_capacity_bytes", None), resident_bytes=given.resident_bytes)
+        pool = plan.pool(MEMORY, capacity_of(self.device), resident_bytes=given.resident_bytes)
         plan.hold(given.first_task, given.last_task, pool, given.sizes)
         booking.columns = ledger(given, costs, {demand: off_chip(cost) for demand, cost in costs.apart.items()})
         booking.cycles = int(costs.cycles[given.which].sum())
         booking.array_cycles = (
-            int(costs.compute_cycles[given.which][given.multiplies].sum()) if hasattr(self.device, "array") else None
+            int(costs.compute_cycles[given.which][given.multiplies].sum()) if isinstance(self.device, HasArray) else None
         )
         return plan
 
@@ -75,19 +76,24 @@ class Single:
             before = {task_of_op[op] for index in work.ops for op in step.dependencies[index] if op in task_of_op}
             task = plan.task(stream, picoseconds(cost.cycles, self.device.clock_hz), after=sorted(before), tag=tag)
             task_of_op.update(dict.fromkeys(work.ops, task))
-        capacity = getattr(self.device, "dram_capacity_bytes", None)
+        capacity = capacity_of(self.device)
         kept = as_held(step, self.device)
         pool = plan.pool(MEMORY, capacity, resident_bytes=kept.resident_bytes)
         book_memory(plan, pool, kept, task_of_op)
         booking.cycles = cycles
-        booking.array_cycles = array_cycles if hasattr(self.device, "array") else None
+        booking.array_cycles = array_cycles if isinstance(self.device, HasArray) else None
         booking.uncertainty_cycles = math.sqrt(sum(cost.uncertainty**2 for cost in costs))
         return plan
 
 
+def capacity_of(device: Device) -> int | None:
+    """Bytes of a device's own memory; None where it states no limit."""
+    return device.dram_capacity_bytes if isinstance(device, HasCapacity) else None
+
+
 def as_held(step: Step, device: Device) -> Step:
     """A step whose tensors have the element types of a device's precision, where it has one."""
-    return held(step, getattr(device, "precision", None))
+    return held(step, device.precision if isinstance(device, HasPrecision) else None)
 
 
 def picoseconds(cycles: int, clock_hz: float) -> int:

@@ -9,10 +9,11 @@ import pytest
 
 import trainyard as ty
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.masked_tiles import uses_operand_values, viewer
+from trainyard.devices.accelerator.masked_tiles import viewer
 from trainyard.devices.accelerator.structured import tile_cost
 from trainyard.errors import MaskError, UnknownName
 from trainyard.ir import DENSE, ArrayCost, Convolution, MaskView, MatMul, Op, Phase, Role, Step, TensorSpec, one_after_another
+from trainyard.ir.protocols import uses_operand_values
 from trainyard.mapping.lowering import lower
 from trainyard.mapping.tiling import Tiling
 from trainyard.mapping.walk import steps

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import trainyard as ty
 from trainyard.arrays import Sigma, Systolic
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.side_by_side import divisible, fastest, units
+from trainyard.devices.accelerator.side_by_side import fastest, units
 from trainyard.devices.accelerator.side_by_side import parts as divided
 from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.ir import (
@@ -30,6 +30,7 @@ from trainyard.ir import (
     Work,
     one_after_another,
 )
+from trainyard.ir.protocols import Divisible
 from trainyard.mapping.tiling import Problem, search
 
 
@@ -157,7 +158,7 @@ def test_the_work_takes_as_long_as_the_slower_and_the_best_division_is_taken():
 def test_units_are_those_of_the_array():
     assert units(Rows(rows=7)) == 7
     assert units(Sigma(dpes=32, multipliers=64)) == 32
-    assert not divisible(Systolic(rows=8, columns=8))
+    assert not isinstance(Systolic(rows=8, columns=8), Divisible)
 
 
 def test_by_phase_the_times_sum_to_the_step():

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput
-from trainyard.hardware.folds import Folds, Tiles
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
+from trainyard.ir.folds import Folds, Tiles
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trainyard.checks import require_positive
 from trainyard.errors import UnknownName
-from trainyard.hardware.folds import APART, Folds, Tiles
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, one_after_another
+from trainyard.ir.folds import APART, Folds, Tiles
 
 if TYPE_CHECKING:
     import numpy as np

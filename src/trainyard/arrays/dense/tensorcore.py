@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from trainyard.checks import require_flag, require_positive
 from trainyard.errors import BadInput, NotModelled
-from trainyard.hardware.folds import Folds, Tiles, greater, lesser
 from trainyard.ir import DENSE, ArrayCost, MaskView, MatMul, Operand, Product, Structured, assumed, one_after_another
+from trainyard.ir.folds import Folds, Tiles, greater, lesser
 
 if TYPE_CHECKING:
     import numpy as np

@@ -33,8 +33,8 @@ from trainyard.arrays.rivals.sides import (
 )
 from trainyard.checks import require_positive
 from trainyard.errors import UnknownName
-from trainyard.hardware.folds import Folds, Pooled
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
+from trainyard.ir.folds import Folds, Pooled
 
 if TYPE_CHECKING:
     import numpy as np

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from trainyard.arrays.rivals.sides import LOADED, Sides, load, load_cycles, multiplied, ratio, require_choice, sides
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput
-from trainyard.hardware.folds import Folds, Pooled
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
+from trainyard.ir.folds import Folds, Pooled
 
 if TYPE_CHECKING:
     import numpy as np

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from trainyard.arrays.dense.execution import Execution
-    from trainyard.hardware.folds import Folds
     from trainyard.hardware.formats.bitmaps import Bitmap
+    from trainyard.ir.folds import Folds
     from trainyard.masks.contraction import Mask, Side
 
 Stationary = Literal["a", "b", "best"]

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from trainyard.arrays.rivals.sides import LOADED, Sides, binomial, in_steps, load_cycles, multiplied, ratio, require_choice, sides
 from trainyard.checks import require_flag, require_positive
 from trainyard.errors import BadInput
-from trainyard.hardware.folds import Folds
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
+from trainyard.ir.folds import Folds
 
 if TYPE_CHECKING:
     import numpy as np

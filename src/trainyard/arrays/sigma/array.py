@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.hardware.folds import Pooled
 from trainyard.ir import DENSE, ArrayCost, MatMul, Product, assumed, one_after_another
+from trainyard.ir.folds import Pooled
 
 if TYPE_CHECKING:
     import numpy.typing as npt

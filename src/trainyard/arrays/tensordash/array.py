@@ -11,7 +11,7 @@ the tiles, each of which runs on by itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -21,7 +21,8 @@ from trainyard.arrays.tensordash import patterns
 from trainyard.arrays.tensordash.patterns import Option
 from trainyard.checks import require_flag, require_positive
 from trainyard.errors import BadInput, MaskError, UnknownName
-from trainyard.ir import DENSE, ArrayCost, Density, MaskView, MatMul, Operand, Product, TensorKey, assumed, one_after_another
+from trainyard.ir import DENSE, ArrayCost, Density, MaskView, MatMul, Operand, Product, assumed, one_after_another
+from trainyard.ir.protocols import KnowsDensity
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from trainyard.arrays.tensordash.element import TileExecution
     from trainyard.arrays.tensordash.groups import Groups, Rule
     from trainyard.arrays.tensordash.scheduler import Scheduler
-    from trainyard.hardware.folds import Folds, Tiles
     from trainyard.hardware.tables.area import ComponentArea
     from trainyard.hardware.tables.energy import Component
+    from trainyard.ir.folds import Folds, Tiles
 
 Scheduled = Literal["sparser", "a", "b"]
 Sides = Literal["one", "two"]
@@ -310,9 +311,8 @@ def _zeros(operand: Operand) -> float:
     if not isinstance(operand, MaskView):
         return 0.0
     inserted = math.prod(operand.geometry.stride) if operand.dilated and operand.place == "G" and operand.geometry else 1
-    counted: Callable[[TensorKey], float] | None = getattr(operand.source, "density", None)
-    if counted is None:
-        from trainyard.masks.views import unpacked
+    if isinstance(operand.source, KnowsDensity):
+        return 1.0 - operand.source.density(operand.key) / inserted
+    from trainyard.masks.views import unpacked
 
-        return 1.0 - float(unpacked(operand.source, operand.key).mean()) / inserted
-    return 1.0 - counted(operand.key) / inserted
+    return 1.0 - float(unpacked(operand.source, operand.key).mean()) / inserted

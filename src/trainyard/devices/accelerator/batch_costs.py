@@ -18,10 +18,10 @@ import numpy.typing as npt
 from trainyard.devices.accelerator.costs import Costing
 from trainyard.devices.accelerator.counting import count_array
 from trainyard.devices.accelerator.masked_tiles import SUMS_READ
-from trainyard.devices.accelerator.side_by_side import divisible
 from trainyard.errors import TrainyardError
-from trainyard.hardware.folds import Tiles
 from trainyard.ir import Array, DeviceCost, Step
+from trainyard.ir.folds import Tiles
+from trainyard.ir.protocols import Divisible, HasClosedForm, HasTileEvents
 from trainyard.mapping.demand import Demand, Move, Policy, ProductDemand, StreamDemand
 from trainyard.mapping.profile import profile
 from trainyard.mapping.tiling import Shapes, found_by
@@ -112,10 +112,11 @@ class BatchCosts:
 
 def terms(step: Step, policy: Policy, costing: Costing) -> StepShape | None:
     """None where a step has more of something than is counted exactly here."""
-    array, closed = costing.array, bool(getattr(costing.array, "folds", ())) and hasattr(costing.array, "tile_events")
+    array = costing.array
+    closed = isinstance(array, HasClosedForm) and bool(array.folds) and isinstance(array, HasTileEvents)
     if not closed or costing.schedule.reuse != "step":
         return _terms(step, policy, "none")
-    return _terms(step, policy, "single" if divisible(array) else "all")
+    return _terms(step, policy, "single" if isinstance(array, Divisible) else "all")
 
 
 @per_step
@@ -231,7 +232,7 @@ class _Part:
     energy: list[tuple[Whole, Mapping[str, Any]]]
 
 
-def sheet(given: StepShape, costing: Costing, energy: Energy, known: Mapping[Demand, DeviceCost]) -> BatchCosts | None:
+def batch_costs(given: StepShape, costing: Costing, energy: Energy, known: Mapping[Demand, DeviceCost]) -> BatchCosts | None:
     """All demands on one machine, but for the costs that are `known`.
 
     None where something is too large to be counted exactly, or is refused: the twin says why.

@@ -12,12 +12,13 @@ from trainyard.devices.accelerator.counting import Traffic, added, bound_of, cou
 from trainyard.devices.accelerator.masked_tiles import add_events, guides
 from trainyard.devices.accelerator.ordered import Costs as TileCosts
 from trainyard.devices.accelerator.ordered import Looker, Orderly, Schedule
-from trainyard.devices.accelerator.side_by_side import Costs, Shares, adjusted, divisible, fastest, merged, parts, several
+from trainyard.devices.accelerator.side_by_side import Costs, Shares, adjusted, fastest, merged, parts, several
 from trainyard.devices.accelerator.structured import stored, tile_cost
 from trainyard.errors import BadInput, NotModelled
-from trainyard.hardware.folds import Folds
 from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Masks, MatMul, Step, Work
+from trainyard.ir.folds import Folds
 from trainyard.ir.letters import letter_of
+from trainyard.ir.protocols import Divisible, HasClosedForm
 from trainyard.mapping.demand import (
     ChainDemand,
     Demand,
@@ -75,7 +76,7 @@ class Costing:
 
     def masked(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
         """A product whose tiles the array looks at one by one; None for any other demand."""
-        if getattr(demand, "packed", 1) > 1:
+        if isinstance(demand, ProductDemand | FusedDemand) and demand.packed > 1:
             raise NotModelled("rates put several numbers into one multiplier, masks tell them apart: give rates={} or no masks")
         if isinstance(demand, TogetherDemand):
             works = apart(step, work)
@@ -95,7 +96,11 @@ class Costing:
         if not isinstance(demand, ProductDemand):
             return None
         op = step.ops[work.ops[0]]
-        if divisible(self.array) and demand.problem.op.count > 1 and not any(letter_of(step, op, side) for side in (0, 1)):
+        if (
+            isinstance(self.array, Divisible)
+            and demand.problem.op.count > 1
+            and not any(letter_of(step, op, side) for side in (0, 1))
+        ):
             return None  # heads: no masks, and perhaps several at once
         return self._looked_at(step, work, demand, masks)
 
@@ -141,7 +146,7 @@ class Costing:
         """
         whole = self.costs(products) if looked_at is None else [looked_at(self, which) for which in range(len(products))]
         alone = merged(whole, beside=False)
-        if not divisible(self.array) or len(products) != 2:
+        if not isinstance(self.array, Divisible) or len(products) != 2:
             return alone
         found = fastest(self.array, lambda shares: self._divided(products, shares))
         costs = found and found[1]
@@ -152,7 +157,7 @@ class Costing:
 
     def _divided(self, products: Sequence[ProductDemand], shares: Shares, looked_at: CostOf | None = None) -> Costs | None:
         """Each product on its share of everything; None where a tile of one of them has no room."""
-        assert divisible(self.array)
+        assert isinstance(self.array, Divisible)
         pieces = parts(self.array, self.supply, self.vector_lanes, shares)
         costings = [replace(self, array=p.array, supply=p.supply, vector_lanes=p.vector_lanes) for p in pieces]
         each = looked_at or (lambda costing, which: costing.costs((products[which],))[0])
@@ -170,9 +175,9 @@ class Costing:
             cores = min(self.schedule.cores, max(op.count, op.M))
             part = replace(op, count=-(-op.count // cores)) if op.count >= cores else replace(op, M=-(-op.M // cores))
             return replace(self, schedule=replace(self.schedule, cores=1))._compute(part)
-        if divisible(self.array) and op.count > 1:
+        if isinstance(self.array, Divisible) and op.count > 1:
             return self.array.cost(op).cycles
-        forms: Sequence[Folds] = getattr(self.array, "folds", ())
+        forms: Sequence[Folds] = self.array.folds if isinstance(self.array, HasClosedForm) else ()
         return min((form.cycles(op.M, op.N, op.K) for form in forms), default=0) * op.count or self.array.cost(op).cycles
 
     def _transfer(self, size: float) -> int:
@@ -182,7 +187,7 @@ class Costing:
         """Without a look at zeros: tile by tile, or, of many small products, several at once where that is faster."""
         op, size = demand.problem.op, 1
         cut = self.tile is not None and any(t < d for t, d in zip(self.tile, (op.M, op.N, op.K), strict=True))
-        if divisible(self.array) and op.count > 1 and not cut:
+        if isinstance(self.array, Divisible) and op.count > 1 and not cut:
             found = [(tiled, 1), *several(demand.problem, self.array, self.supply)]
             tiled, size = min(found, key=lambda one: one[0].cycles)
         return self._product(demand, tiled, self._tile_events(op, tiled.tiling, size))
@@ -217,7 +222,7 @@ class Costing:
         An array that can be divided is asked for as many of the op's products as share a step, others for all in a row.
         """
         events: dict[str, float] = {}
-        together = size if divisible(self.array) else op.count
+        together = size if isinstance(self.array, Divisible) else op.count
         for (m, rows), (n, columns), (k, deep) in itertools.product(
             sizes(op.M, tiling.m), sizes(op.N, tiling.n), sizes(op.K, tiling.k)
         ):

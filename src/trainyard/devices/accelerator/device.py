@@ -12,16 +12,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from trainyard.checks import require_positive, require_quantity
-from trainyard.devices.accelerator.batch_costs import BatchCosts, sheet, terms
+from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs, terms
 from trainyard.devices.accelerator.chained import ACROSS, Across, chosen, stays_apart
 from trainyard.devices.accelerator.costs import Costing
-from trainyard.devices.accelerator.masked_tiles import uses_operand_values
 from trainyard.devices.accelerator.ordered import DIVISIONS, REUSES, Division, Reuse, Schedule, require_order
 from trainyard.devices.accelerator.side_by_side import require_divisible
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.tables import area, energy
 from trainyard.hardware.tables.technology import require_node
 from trainyard.ir import DTYPE_BYTES, Array, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
+from trainyard.ir.protocols import HasComponentAreas, HasComponents, HasLocalBuffers, uses_operand_values
 from trainyard.mapping.demand import Demand, Im2col, Policy, Scope
 from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.precision import ONE_EACH, MacRates, Precision, dtype_of, precision_of, rates_of
@@ -316,13 +316,13 @@ class Accelerator:
             self._known["costs"] = (step, zeros, known, costs)
         return known, costs
 
-    def sheet(self, step: Step, masks: Masks | None = None) -> BatchCosts | None:
+    def batch_costs(self, step: Step, masks: Masks | None = None) -> BatchCosts | None:
         """All Works of a step costed at once; None where they have to be costed one by one."""
         if masks is not None and (uses_operand_values(self.array) or self.dma != "raw"):
             return None
         policy, known = self._policy(step)
         given = terms(step, policy, self._costing)
-        return None if given is None else sheet(given, self._costing, self._components, known)
+        return None if given is None else batch_costs(given, self._costing, self._components, known)
 
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
         """Joules by component: events times rows of `hardware.tables.energy` at this node, and of the array's own rows where it has
@@ -355,8 +355,8 @@ class Accelerator:
 
     def _table(self, number: str) -> Rates:
         nm = self.technology_nm
-        own: Sequence[energy.Component] = getattr(self.array, "components", ())
-        local: float | None = getattr(self.array, "local_bytes", None)
+        own: Sequence[energy.Component] = self.array.components if isinstance(self.array, HasComponents) else ()
+        local = self.array.local_bytes if isinstance(self.array, HasLocalBuffers) else None
         sram = energy.sram_joules_per_byte(self.scratchpad_bytes / self.scratchpad_banks, nm)
         dram = energy.dram_joules_per_byte(self.dram_kind)
         twice = any(row.number for row in own)  # multiply-accumulates are in the array's own rows already
@@ -389,7 +389,8 @@ class Accelerator:
 
         Banks share the area that the table gives a memory of their whole size.
         """
-        nm, own = self.technology_nm, tuple(getattr(self.array, "component_areas", ()))
+        nm = self.technology_nm
+        own: Sequence[area.ComponentArea] = self.array.component_areas if isinstance(self.array, HasComponentAreas) else ()
         found = {} if any(row.number for row in own) else {"mac": self.peak_macs_per_cycle * area.mac_m2(self.number, nm)}
         found["scratchpad"] = area.sram_m2(self.scratchpad_bytes, nm)
         for row in own:

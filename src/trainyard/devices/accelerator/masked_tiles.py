@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trainyard.hardware.folds import Pooled
 from trainyard.ir import (
     DENSE,
     Array,
@@ -18,11 +17,11 @@ from trainyard.ir import (
     MatMul,
     Op,
     Operand,
-    Phase,
     Step,
-    TensorKey,
 )
+from trainyard.ir.folds import Pooled
 from trainyard.ir.letters import PLACES, extent_of, is_transposed, letter_of
+from trainyard.ir.protocols import HasDensityGuides, KnowsOperands
 from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.walk import Tile
 from trainyard.masks.lookup import mask_of, share
@@ -30,11 +29,6 @@ from trainyard.masks.lookup import mask_of, share
 Cut = tuple[int, int]
 Viewer = Callable[[int, Cut, Cut], Operand]
 SUMS_READ = "scratchpad_read_out"
-
-
-def uses_operand_values(array: Array) -> bool:
-    """Whether an array looks at the zeros of its operands: it says so, or has no closed form that would do without them."""
-    return bool(getattr(array, "operand_aware", not hasattr(array, "folds")))
 
 
 @dataclass(slots=True)
@@ -92,10 +86,9 @@ def viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -
     if found is None:
         return lambda item, rows, columns: DENSE
     source, key = found
-    told: Callable[[TensorKey, Phase], Operand] | None = getattr(source, "operand", None)
-    if told is not None:  # shares alone: every tile has the same
-        alike = told(key, op.phase)
-        return lambda item, rows, columns: alike
+    if isinstance(source, KnowsOperands):  # shares alone: every tile has the same
+        operand = source.operand(key, op.phase)
+        return lambda item, rows, columns: operand
     if isinstance(body, Convolution):
         product = lower(body, grad_input).product
         extent = extent_of(product, side)
@@ -125,8 +118,9 @@ def viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -
 def guides(array: Array, step: Step, op: Op, masks: Masks) -> tuple[Pooled, ...]:
     """Closed forms to choose the tiles of an op by, from the shares of its operands that are not zero; none where an array has no
     use for them (`guided`)."""
-    guided: Callable[[float, float], tuple[Pooled, ...]] | None = getattr(array, "guided", None)
-    return () if guided is None else guided(*(share(step, op, masks, side) for side in (0, 1)))
+    if not isinstance(array, HasDensityGuides):
+        return ()
+    return array.guided(share(step, op, masks, 0), share(step, op, masks, 1))
 
 
 def _moved(cut: Cut, offset: int) -> Cut:

@@ -20,8 +20,8 @@ from typing import Literal, get_args
 from trainyard.devices.accelerator.counting import Traffic, bound_of, count_array, expanded, shares
 from trainyard.devices.accelerator.masked_tiles import SUMS_READ, TileCosts, add_events
 from trainyard.errors import UnknownName
-from trainyard.hardware.folds import AXES, Axis
 from trainyard.ir import Array, DeviceCost, MatMul
+from trainyard.ir.folds import AXES, Axis
 from trainyard.mapping.demand import Move, ProductDemand
 from trainyard.mapping.gradient_order import scratchpad as gradient_order
 from trainyard.mapping.gradient_order.scratchpad import SQUARE_BELOW, Ordered, Pair, Policy, algorithm_1, tile_product

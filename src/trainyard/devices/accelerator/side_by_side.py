@@ -15,10 +15,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeGuard
 
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, Array, ArrayCost, DeviceCost, Direction, MatMul, Operand, Product
+from trainyard.ir.protocols import Divisible
 from trainyard.mapping.tiling import Problem, Supply, Tiled, search
 
 PARTS, FINEST = 8, 32
@@ -26,18 +26,8 @@ PARTS, FINEST = 8, 32
 Shares = tuple[int, int]
 
 
-class Divisible(Array, Protocol):
-    """An array whose units can work apart."""
-
-    def divided(self, shares: Sequence[int]) -> Sequence[Array]: ...
-
-
-def divisible(array: Array) -> TypeGuard[Divisible]:
-    return hasattr(array, "divided")
-
-
 def require_divisible(array: Array, what: str) -> None:
-    if not divisible(array):
+    if not isinstance(array, Divisible):
         raise BadInput(f"{what} needs an array that can be divided, such as Sigma(); {type(array).__name__} cannot: leave it out")
 
 

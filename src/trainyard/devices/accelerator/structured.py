@@ -6,13 +6,13 @@ is transposable as well. dW does not read the weight.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from trainyard.devices.accelerator.masked_tiles import TileCosts, Viewer, viewer
 from trainyard.hardware.formats.structured import stored_bytes
-from trainyard.ir import Array, Masks, Op, Phase, Step, Structured, TensorKey
+from trainyard.ir import Array, Masks, Op, Step, Structured
 from trainyard.ir.letters import letter_of
+from trainyard.ir.protocols import KnowsStructure, SaysStructured
 from trainyard.mapping.demand import ProductDemand
 from trainyard.mapping.lowering import GradInput
 from trainyard.masks.lookup import mask_of
@@ -25,13 +25,12 @@ def pattern_of(step: Step, op: Op, side: int, masks: Masks) -> Structured | None
     if found is None:
         return None
     source, key = found
-    told: Callable[[TensorKey, Phase], Structured | None] | None = getattr(source, "structure", None)
-    return None if told is None else told(key, op.phase)
+    return source.structure(key, op.phase) if isinstance(source, KnowsStructure) else None
 
 
 def patterns(array: Array, step: Step, op: Op, masks: Masks) -> tuple[Structured | None, Structured | None]:
     """Of both operands; none on an array without such multipliers, and one operand at most has one."""
-    if not getattr(array, "structured", False):
+    if not (isinstance(array, SaysStructured) and array.structured):
         return None, None
     left = pattern_of(step, op, 0, masks)
     return (left, None) if left is not None else (None, pattern_of(step, op, 1, masks))

@@ -24,8 +24,8 @@ from trainyard.devices.accelerator.counting import Traffic, bound_of, shares, si
 from trainyard.devices.dpu.functions import operations, software
 from trainyard.errors import NotModelled
 from trainyard.hardware.dpu.instructions import LOAD, LOOP, STORE
-from trainyard.hardware.folds import Folds
 from trainyard.ir import DENSE, ArrayCost, Body, DeviceCost, MatMul, Operand, Product
+from trainyard.ir.folds import Folds
 from trainyard.mapping.demand import Demand, FusedDemand, Move, NoDemand, ProductDemand, StreamDemand
 from trainyard.mapping.tiling import Supply, Tiled, search
 

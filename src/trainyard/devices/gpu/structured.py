@@ -17,6 +17,7 @@ from trainyard.devices.gpu.traffic import Cache, Kernel
 from trainyard.hardware.formats.structured import stored_bytes
 from trainyard.ir import DTYPE_BYTES, Masks, MatMul, Step, TensorSpec
 from trainyard.ir.letters import operand_order
+from trainyard.ir.protocols import KnowsStructure
 from trainyard.mapping.works import Same
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Sparse:
 
 def sparse_products(gpu: Gpu, step: Step, masks: Masks | None) -> Sparse | None:
     """None where the board or the masks have nothing of the kind."""
-    if masks is None or not gpu.structured or not callable(getattr(masks, "structure", None)):
+    if masks is None or not gpu.structured or not isinstance(masks, KnowsStructure):
         return None
     known = _remembered(gpu, Same(step), masks.digest)
     if not known:

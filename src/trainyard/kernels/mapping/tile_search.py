@@ -1,6 +1,6 @@
 """Compiled: the fastest tile and loop order of a product, among the sizes of a menu (`mapping.tiling.candidates`).
 
-Tile cycles come from rows of `hardware.folds.Folds` or `Pooled`, or from a table where an array has no closed form. Every candidate
+Tile cycles come from rows of `ir.folds.Folds` or `Pooled`, or from a table where an array has no closed form. Every candidate
 gets a lower bound; the one of the least bound is evaluated first (`kernels.mapping.tiles`), and then only those that could still
 win.
 """

@@ -30,8 +30,8 @@ import numpy.typing as npt
 
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.hardware.folds import AXES, Axis
 from trainyard.ir import Direction, MatMul
+from trainyard.ir.folds import AXES, Axis
 from trainyard.mapping.gradient_order.scratchpad import POLICIES, Policy
 from trainyard.mapping.gradient_order.tile_streams import Grid, Order, Partition, Size, TileOp, grid, stream
 

@@ -27,8 +27,9 @@ import numpy.typing as npt
 
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.hardware.folds import AXES
 from trainyard.ir import Array, Direction, MatMul
+from trainyard.ir.folds import AXES
+from trainyard.ir.protocols import HasTileCycles
 from trainyard.mapping.gradient_order.tile_streams import ORDERS, Gradient, Grid, Order, Partition, Size, grid, require_order
 from trainyard.mapping.tiling import Problem, Supply
 
@@ -263,8 +264,9 @@ def tile_product(pair: Pair, gradient: Gradient, m: int, n: int, k: int) -> MatM
 
 def tile_cycles(array: Array, product: MatMul) -> int:
     """Closed forms count without the closing -1 of a whole op."""
-    closed = getattr(array, "tile_cycles", None)
-    return int(closed(product.M, product.N, product.K) if closed else array.cost(product).cycles)
+    if isinstance(array, HasTileCycles):
+        return array.tile_cycles(product.M, product.N, product.K)
+    return array.cost(product).cycles
 
 
 def _by_size(pair: Pair, cut: Grid, array: Array) -> Compute:

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 from trainyard.errors import BadInput
-from trainyard.hardware.folds import AXES
 from trainyard.ir import DENSE, Array, ArrayCost, MatMul, Operand, Product
+from trainyard.ir.folds import AXES
 from trainyard.mapping.gradient_order.scratchpad import SLACK, Ordered, Pair, Policy, cost, tile_cycles, tile_product
 from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, Gradient, Grid, Order, Partition, Size, grid
 from trainyard.mapping.tiling import Supply

@@ -24,8 +24,8 @@ from typing import Literal, NamedTuple, get_args
 
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.hardware.folds import AXES, Axis
 from trainyard.ir import MatMul
+from trainyard.ir.folds import AXES, Axis
 
 Order = Literal["sequential", "interleaved", "dx_major", "dw_major", "no_second_dy"]
 ORDERS: tuple[Order, ...] = get_args(Order)
