@@ -16,7 +16,7 @@ from trainyard.mapping.algorithms import Direct
 from trainyard.papers import ledger
 from trainyard.papers.direct import accuracy, contributions, efficiency, hardware, printed, studies
 from trainyard.papers.direct import table as table_2
-from trainyard.papers.direct.assumptions import BATCHES, LANES, METRIC, pair, readings, worths
+from trainyard.papers.direct.assumptions import BATCHES, LANES, METRIC, assumption_effects, pair, readings
 from trainyard.papers.direct.measuring import BATCH, COUNTS, LINEAR, RESNET18, SYSTEMS, WORKLOADS, System, Workload, on, system
 from trainyard.papers.direct.printed import by_eq_1, half_units, said
 from trainyard.papers.ledger import Row
@@ -346,7 +346,7 @@ def contradictions() -> str:
 
 
 def assumptions() -> tuple[str, int]:
-    found = worths()
+    found = assumption_effects()
     listed = [one for one in found if one.error or abs(one.change) >= SMALL]
     rows = [
         (one.name, one.meaning, one.value, one.alternative, one.before, one.error or one.after, f"{100 * one.change:+.1f} %")

@@ -10,7 +10,7 @@ from paper_figures import illustrated
 
 from trainyard.papers import ledger
 from trainyard.papers.igo import beyond, gpu, longest, performance, sweeps
-from trainyard.papers.igo.assumptions import METRIC, worths
+from trainyard.papers.igo.assumptions import METRIC, assumption_effects
 from trainyard.papers.igo.baselines import CASES, LARGE, TILES, Case, text
 from trainyard.papers.igo.measuring import Networks, each, faster, limits, mean, ran, reductions
 from trainyard.papers.igo.networks import ABBREVIATIONS, NETWORKS, Npu
@@ -206,7 +206,7 @@ def links(npu: Npu) -> str:
 def assumptions() -> str:
     rows = (
         (one.name, one.value, one.alternative, one.before, one.after if not one.error else one.error, one.after - one.before)
-        for one in worths()
+        for one in assumption_effects()
     )
     return table(("assumption", "value", "alternative", "before", "after", "points"), rows)
 

@@ -12,7 +12,7 @@ from trainyard.machines.presets.mcdla import DC_DLA, DESIGNS, HC_DLA, MCDLA_B, M
 from trainyard.papers import ledger
 from trainyard.papers.ledger import Row
 from trainyard.papers.mcdla import breakdown, generations, performance, power, printed, scale, scaling, sensitivity, wiring
-from trainyard.papers.mcdla.assumptions import METRIC, worths
+from trainyard.papers.mcdla.assumptions import METRIC, assumption_effects
 from trainyard.papers.mcdla.measuring import CNNS, NETWORKS, PARALLEL, Networks, Parallel, ran
 from trainyard.papers.mcdla.plots import NAMES
 from trainyard.papers.mcdla.printed import harmonic, said
@@ -233,7 +233,7 @@ def contradictions() -> str:
 
 def assumptions() -> str:
     rows = ((one.name, one.meaning, one.value, one.alternative, one.before, one.error or one.after, f"{100 * one.change:+.1f} %")
-            for one in worths())  # fmt: skip
+            for one in assumption_effects())  # fmt: skip
     return table(("assumption", "meaning", "value", "alternative", "before", "after", "change"), rows)
 
 

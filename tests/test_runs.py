@@ -128,7 +128,7 @@ def test_a_range_is_over_what_may_change_the_time() -> None:
     assert len(told) == len(asked) == len(trials(result.assumptions, "time_s"))
     assert not set(asked) & {*skipped(result), "scope"}
     weighed = ty.whatif(STEPS["fc"], "sigma", kinds=("assumption",), paired=0)
-    times = [result.time_s, *(worth.after for worth in weighed if worth.name != "scope")]
+    times = [result.time_s, *(effect.after for effect in weighed if effect.name != "scope")]
     assert ranged.range_s == (min(times), max(times))
 
 

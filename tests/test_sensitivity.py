@@ -16,13 +16,13 @@ import trainyard as ty
 from trainyard import runs, sensitivity
 from trainyard.errors import BadInput, UnknownName
 from trainyard.machines import with_overrides
-from trainyard.sensitivity import Change, Weighing, parameters, weigh
+from trainyard.sensitivity import Change, SensitivityStudy, parameters, run_study
 
 STEP = ty.zoo.load("linear")
 shares = st.floats(0.1, 10.0)
 
 
-def product(factors: dict[str, float], extra: dict[tuple[str, str], float]) -> Weighing:
+def product(factors: dict[str, float], extra: dict[tuple[str, str], float]) -> SensitivityStudy:
     """A measure that multiplies what each change does, and what pairs do beyond that."""
 
     def measure(_: str, made: Sequence[Change]) -> float:
@@ -30,18 +30,18 @@ def product(factors: dict[str, float], extra: dict[tuple[str, str], float]) -> W
         both = math.prod(extra.get((a, b), extra.get((b, a), 1.0)) for a in names for b in names if a < b)
         return 5.0 * math.prod(factors[name] for name in names) * both
 
-    changes = [Change(name=name, meaning="", value=0, alternative=1, made=None) for name in factors]
-    return Weighing(title="t", metric="m", changes=changes, measure=measure)
+    changes = [Change(name=name, meaning="", value=0, alternative=1, payload=None) for name in factors]
+    return SensitivityStudy(title="t", metric="m", changes=changes, measure=measure)
 
 
 @given(st.lists(shares, min_size=2, max_size=5), st.floats(0.5, 2.0))
 def test_interactions_are_found_and_only_where_they_are(each: list[float], both: float) -> None:
     factors = {f"f{number}": value for number, value in enumerate(each)}
-    weighed = weigh(product(factors, {("f0", "f1"): both}), paired=len(each))
-    assert [worth.after for worth in weighed] == pytest.approx([5.0 * factors[worth.name] for worth in weighed])
-    sizes = [worth.size for worth in weighed]
+    result = run_study(product(factors, {("f0", "f1"): both}), paired=len(each))
+    assert [effect.after for effect in result] == pytest.approx([5.0 * factors[effect.name] for effect in result])
+    sizes = [effect.size for effect in result]
     assert sizes == sorted(sizes, reverse=True)
-    for pair in weighed.pairs:
+    for pair in result.pairs:
         expected = both if {pair.first.name, pair.second.name} == {"f0", "f1"} else 1.0
         assert pair.interaction == pytest.approx(expected - 1.0, abs=1e-9)
         assert (1 + pair.change) == pytest.approx((1 + pair.first.change) * (1 + pair.second.change) * (1 + pair.interaction))
@@ -50,11 +50,14 @@ def test_interactions_are_found_and_only_where_they_are(each: list[float], both:
 def test_pairs_are_of_different_fields_of_one_group() -> None:
     rows = [("a", "x"), ("a", "x"), ("b", "x"), ("a.inner", "x"), ("c", "y"), ("d", "y")]
     changes = [
-        Change(name=name, meaning="", value=0, alternative=number, made=number + 2.0, group=group)
+        Change(name=name, meaning="", value=0, alternative=number, payload=number + 2.0, group=group)
         for number, (name, group) in enumerate(rows)
     ]
-    found = weigh(
-        Weighing(title="", metric="m", changes=changes, measure=lambda _, made: math.prod(one.made for one in made)), paired=9
+    found = run_study(
+        SensitivityStudy(
+            title="", metric="m", changes=changes, measure=lambda _, changes: math.prod(change.payload for change in changes)
+        ),
+        paired=9,
     )
     couples = {frozenset((pair.first.name, pair.second.name)) for pair in found.pairs}
     assert couples == {frozenset(two) for two in (("x: a", "x: b"), ("x: b", "x: a.inner"), ("y: c", "y: d"))}
@@ -62,19 +65,19 @@ def test_pairs_are_of_different_fields_of_one_group() -> None:
 
 def test_a_machine_s_worths_are_those_of_plain_runs() -> None:
     before = ty.run(STEP, "npu")
-    weighed = ty.whatif(STEP, "npu", paired=3)
-    assert {worth.before for worth in weighed} == {before.time_s}
+    result = ty.whatif(STEP, "npu", paired=3)
+    assert {effect.before for effect in result} == {before.time_s}
     machine = ty.machine("npu")
-    for worth in weighed:
-        if not worth.error:
-            assert worth.after == ty.run(STEP, with_overrides(machine, {worth.name: worth.alternative})).time_s
-    for pair in weighed.pairs:
+    for effect in result:
+        if not effect.error:
+            assert effect.after == ty.run(STEP, with_overrides(machine, {effect.name: effect.alternative})).time_s
+    for pair in result.pairs:
         both = {one.name: one.alternative for one in (pair.first, pair.second)}
         assert pair.after == ty.run(STEP, with_overrides(machine, both)).time_s
-    assert len(weighed.pairs) == 3
-    assert pickle.loads(pickle.dumps(weighed)) == weighed
-    assert weighed[0] is weighed.worths[0]
-    assert len(weighed[:2]) == 2
+    assert len(result.pairs) == 3
+    assert pickle.loads(pickle.dumps(result)) == result
+    assert result[0] is result.effects[0]
+    assert len(result[:2]) == 2
 
 
 def test_every_field_is_an_assumption_a_parameter_or_not_a_number() -> None:
@@ -110,28 +113,28 @@ def test_what_cannot_change_the_metric_is_not_run(monkeypatch: pytest.MonkeyPatc
     skipped = {one.path for one in result.assumptions if one.open and not one.changes("time_s")}
     assert skipped
     asked: list[str] = []
-    again = runs.Again.__call__
+    again = runs.Rerun.__call__
 
-    def counted(self: runs.Again, changes: Any) -> Any:
+    def counted(self: runs.Rerun, changes: Any) -> Any:
         asked.extend(changes)
         return again(self, changes)
 
-    monkeypatch.setattr(runs.Again, "__call__", counted)
-    weighed = ty.whatif(step, "sigma", kinds=("assumption",), paired=0)
+    monkeypatch.setattr(runs.Rerun, "__call__", counted)
+    effects = ty.whatif(step, "sigma", kinds=("assumption",), paired=0)
     assert not set(asked) & skipped
-    assert {worth.name for worth in weighed} == {one.path for one in result.assumptions if one.open}
-    assert {worth.change for worth in weighed if worth.name in skipped} == {0.0}
+    assert {effect.name for effect in effects} == {one.path for one in result.assumptions if one.open}
+    assert {effect.change for effect in effects if effect.name in skipped} == {0.0}
     asked.clear()
     ty.whatif(step, "sigma", metric="energy_j", kinds=("assumption",), paired=0)
     assert set(asked) & skipped
 
 
 def test_what_a_machine_refuses_is_told_and_never_paired() -> None:
-    weighed = ty.whatif(STEP, "npu", paired=50)
-    refused = {worth.name for worth in weighed if worth.error}
+    result = ty.whatif(STEP, "npu", paired=50)
+    refused = {effect.name for effect in result if effect.error}
     assert refused
-    assert all(worth.error and worth.change == 0 for worth in weighed if worth.error)
-    assert not [pair for pair in weighed.pairs if pair.first.error or pair.second.error]
+    assert all(effect.error and effect.change == 0 for effect in result if effect.error)
+    assert not [pair for pair in result.pairs if pair.first.error or pair.second.error]
 
 
 @pytest.mark.parametrize(
@@ -153,17 +156,17 @@ def test_bad_input_is_told(options: dict[str, Any], error: type[Exception], said
 def test_metrics_by_key() -> None:
     result = ty.run(STEP, "npu")
     assert runs.metric_of(result, "traffic_bytes.dram") == result.traffic_bytes["dram"]
-    weighed = ty.whatif(STEP, "npu", metric="traffic_bytes.dram", kinds=("parameter",), paired=0)
-    assert weighed[0].before == result.traffic_bytes["dram"]
+    effects = ty.whatif(STEP, "npu", metric="traffic_bytes.dram", kinds=("parameter",), paired=0)
+    assert effects[0].before == result.traffic_bytes["dram"]
 
 
 def test_the_tornado_shows_the_widest_swing_first_and_says_it_in_words() -> None:
-    weighed = ty.whatif(STEP, "npu", paired=0)
-    figure = weighed.figure()
-    moving = list(dict.fromkeys(worth.name for worth in weighed if worth.size and not worth.error))
+    result = ty.whatif(STEP, "npu", paired=0)
+    figure = result.figure()
+    moving = list(dict.fromkeys(effect.name for effect in result if effect.size and not effect.error))
     assert list(figure.data[0].y) == moving[: len(figure.data[0].y)]
     assert moving[0] in figure.layout.meta["description"]
     lower, higher = (list(trace.x) for trace in figure.data)
-    assert min(lower) == pytest.approx(100 * min(worth.change for worth in weighed if not worth.error))
-    assert max(higher) == pytest.approx(100 * max(worth.change for worth in weighed if not worth.error))
-    assert sensitivity.Weighed("t", "m", ()).figure().layout.meta["description"].startswith("nothing")
+    assert min(lower) == pytest.approx(100 * min(effect.change for effect in result if not effect.error))
+    assert max(higher) == pytest.approx(100 * max(effect.change for effect in result if not effect.error))
+    assert sensitivity.SensitivityResult("t", "m", ()).figure().layout.meta["description"].startswith("nothing")

@@ -1,12 +1,20 @@
-"""How a long call says how far it is."""
+"""How a long call reports its progress."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-ProgressCallback = Callable[[int, int], None]
-"""Called with how many of how many pieces of work are done."""
+from typing import Protocol
 
 
-def no_progress(done: int, total: int) -> None:
+class ProgressCallback(Protocol):
+    """Called with how many of how many pieces of work are done, and a line on what is under way."""
+
+    def __call__(self, done: int, total: int, message: str = "", /) -> None: ...
+
+
+def no_progress(done: int, total: int, message: str = "", /) -> None:
     """Report nothing."""
+
+
+def with_message(on_progress: ProgressCallback, message: str) -> ProgressCallback:
+    """A callback that adds a fixed message to what a callee counts."""
+    return lambda done, total, _="", /: on_progress(done, total, message)

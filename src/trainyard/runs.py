@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from trainyard.engine.timeline import Timeline
 from trainyard.errors import BadInput, UnknownName
@@ -212,30 +212,6 @@ def compare(workload: Step | str, on: Sequence[Machine] | str, **options: Any) -
         raise BadInput("compare on which machines? (for example: on=['tpu', 'npu'])")
     step = _step(workload, options.pop("batch", None))
     return Comparison(run(step, machine, **options) for machine in chosen)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
-    """What one assumption is worth: the metric as assumed, and with an alternative in its place."""
-
-    name: str
-    meaning: str
-    value: Any
-    alternative: Any
-    before: float
-    after: float
-    error: str = ""
-    kind: Literal["assumption", "parameter"] = "assumption"
-
-    @property
-    def change(self) -> float:
-        """Relative change of the metric."""
-        return self.after / self.before - 1.0 if self.before else 0.0
-
-    @property
-    def size(self) -> float:
-        """By how much the metric moves, up or down, as a share; of a metric that is 0, by how much at all."""
-        return abs(self.change) if self.before else abs(self.after)
 
 
 def metric_of(result: Result, metric: str) -> float:

@@ -1,8 +1,8 @@
-"""What each assumption and each parameter is worth, alone and two at a time.
+"""How much a metric depends on each assumption and each parameter, one change at a time and in pairs.
 
-A *change* puts one value in the place of another: an alternative of an assumption, a parameter halved or doubled, a choice made
-otherwise. A weighing knows the changes and how to measure with any of them made. Two changes *interact* by as much as they do
-together beyond what they do one by one: after(both) * before / (after(first) * after(second)) - 1.
+A *change* replaces one value: an assumption takes an alternative, a parameter is halved or doubled, a choice takes another value.
+A *study* lists the changes and measures the metric with any of them applied. Two changes *interact* by what both together do beyond
+the product of their single effects: after(both) * before / (after(first) * after(second)) - 1.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, overload
 
 from trainyard.errors import BadInput, TrainyardError
 from trainyard.progress import ProgressCallback, no_progress
-from trainyard.runs import Machine, Worth, metric_of, run
+from trainyard.runs import Machine, metric_of, run
 
 if TYPE_CHECKING:
     import os
@@ -28,18 +28,18 @@ Kind = Literal["assumption", "parameter"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 FACTOR = 2.0
 PAIRED = 6
-"""Of so many changes, the most valuable ones, all pairs are measured unless more are asked for."""
+"""All pairs of this many changes, those with the largest effects, are measured by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One value in the place of another. Changes of one `group` can be made together; `made` is what the measure understands."""
+    """One value replaced by another. Changes of one `group` can be combined; `payload` is what the study's `measure` applies."""
 
     name: str
     meaning: str
     value: Any
     alternative: Any
-    made: Any = field(compare=False)
+    payload: Any = field(compare=False)
     kind: Kind = "assumption"
     group: str = ""
 
@@ -49,23 +49,47 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weighing:
-    """What may be changed, and how to measure: `measure(group, changes)`, with no changes as it stands."""
+class ChangeEffect:
+    """The metric before and after one change; `error` says why the change could not be measured."""
+
+    name: str
+    meaning: str
+    value: Any
+    alternative: Any
+    before: float
+    after: float
+    error: str = ""
+    kind: Kind = "assumption"
+
+    @property
+    def change(self) -> float:
+        """Relative change of the metric."""
+        return self.after / self.before - 1.0 if self.before else 0.0
+
+    @property
+    def size(self) -> float:
+        """Absolute value of the relative change; of a metric that was 0, the value after."""
+        return abs(self.change) if self.before else abs(self.after)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SensitivityStudy:
+    """The changes to apply and how to measure them: `measure(group, changes)`, where no changes give the baseline."""
 
     title: str
     metric: str
     changes: Sequence[Change]
     measure: Callable[[str, Sequence[Change]], float]
-    ahead: Callable[[Sequence[tuple[str, Sequence[Change]]]], None] = lambda trials: None
-    """Told of measurements to come, so that what is costly may be run in several processes."""
+    prefetch: Callable[[Sequence[tuple[str, Sequence[Change]]]], None] = lambda trials: None
+    """Called with the measurements to come, so that costly ones can run in several processes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two changes at once."""
+    """Two changes applied together."""
 
-    first: Worth
-    second: Worth
+    first: ChangeEffect
+    second: ChangeEffect
     after: float
     error: str = ""
 
@@ -75,33 +99,33 @@ class Pair:
 
     @property
     def interaction(self) -> float:
-        """Relative excess over both one by one; 0 where each does what it does alone."""
+        """Relative excess over the product of both single effects; 0 where the changes are independent."""
         return self.after * self.first.before / (self.first.after * self.second.after) - 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed(Sequence[Worth]):
-    """Worths of single changes, the most valuable first, and `pairs`, the strongest interaction first."""
+class SensitivityResult(Sequence[ChangeEffect]):
+    """Effects of single changes, the largest first, and `pairs`, the strongest interaction first."""
 
     title: str
     metric: str
-    worths: tuple[Worth, ...]
+    effects: tuple[ChangeEffect, ...]
     pairs: tuple[Pair, ...] = ()
 
     @overload
-    def __getitem__(self, number: int) -> Worth: ...
+    def __getitem__(self, number: int) -> ChangeEffect: ...
     @overload
-    def __getitem__(self, number: slice) -> tuple[Worth, ...]: ...
-    def __getitem__(self, number: int | slice) -> Worth | tuple[Worth, ...]:
-        return self.worths[number]
+    def __getitem__(self, number: slice) -> tuple[ChangeEffect, ...]: ...
+    def __getitem__(self, number: int | slice) -> ChangeEffect | tuple[ChangeEffect, ...]:
+        return self.effects[number]
 
     def __len__(self) -> int:
-        return len(self.worths)
+        return len(self.effects)
 
     def table(self) -> None:
-        from trainyard.report.terminal import show_weighed
+        from trainyard.report.terminal import show_sensitivity
 
-        show_weighed(self)
+        show_sensitivity(self)
 
     def figure(self) -> go.Figure:
         """The tornado: the widest swing on top."""
@@ -115,54 +139,54 @@ class Weighed(Sequence[Worth]):
         write(self, path)
 
 
-def weigh(weighing: Weighing, on_progress: ProgressCallback = no_progress, *, paired: int = PAIRED) -> Weighed:
-    """Every change alone, then all pairs of the `paired` things that matter most, each at its most valuable alternative."""
-    single, most = len(weighing.changes), len(weighing.changes) + paired * (paired - 1) // 2
-    on_progress(0, most)
-    weighing.ahead([(change.group, (change,)) for change in weighing.changes])
-    before = {group: weighing.measure(group, ()) for group in dict.fromkeys(change.group for change in weighing.changes)}
-    alone: dict[int, Worth] = {}
-    for number, change in enumerate(weighing.changes):
-        on_progress(number, most)
-        alone[number] = _worth(weighing, change, before[change.group])
-    ranked = sorted(alone, key=lambda number: -alone[number].size)
-    best: dict[str, int] = {}
-    for number in ranked:
-        if not alone[number].error and alone[number].size:
-            best.setdefault(alone[number].name, number)
-    able = list(best.values())[:paired]
-    couples = [(one, other) for one, other in combinations(able, 2) if _apart(weighing.changes[one], weighing.changes[other])]
-    weighing.ahead([(weighing.changes[one].group, (weighing.changes[one], weighing.changes[other])) for one, other in couples])
-    pairs = []
-    for done, (one, other) in enumerate(couples):
-        on_progress(single + done, single + len(couples))
-        pairs.append(_pair(weighing, (weighing.changes[one], weighing.changes[other]), alone[one], alone[other]))
+def run_study(study: SensitivityStudy, on_progress: ProgressCallback = no_progress, *, paired: int = PAIRED) -> SensitivityResult:
+    """Measures every change alone, then all pairs of the `paired` names with the largest effects, each at its strongest value."""
+    total = len(study.changes) + paired * (paired - 1) // 2
+    on_progress(0, total)
+    study.prefetch([(change.group, (change,)) for change in study.changes])
+    baselines = {group: study.measure(group, ()) for group in dict.fromkeys(change.group for change in study.changes)}
+    effects: list[ChangeEffect] = []
+    for change in study.changes:
+        on_progress(len(effects), total)
+        effects.append(_effect(study, change, baselines[change.group]))
+    ranked = sorted(zip(study.changes, effects, strict=True), key=lambda ranked: -ranked[1].size)
+    strongest: dict[str, tuple[Change, ChangeEffect]] = {}
+    for change, effect in ranked:
+        if not effect.error and effect.size:
+            strongest.setdefault(effect.name, (change, effect))
+    candidates = list(strongest.values())[:paired]
+    couples = [(a, b) for a, b in combinations(candidates, 2) if _compatible(a[0], b[0])]
+    study.prefetch([(first.group, (first, second)) for (first, _), (second, _) in couples])
+    pairs: list[Pair] = []
+    for (first, first_effect), (second, second_effect) in couples:
+        on_progress(len(effects) + len(pairs), len(effects) + len(couples))
+        pairs.append(_pair(study, (first, second), first_effect, second_effect))
     pairs.sort(key=lambda pair: -abs(pair.interaction))
-    return Weighed(weighing.title, weighing.metric, tuple(alone[number] for number in ranked), tuple(pairs))
+    return SensitivityResult(study.title, study.metric, tuple(effect for _, effect in ranked), tuple(pairs))
 
 
-def _apart(one: Change, other: Change) -> bool:
-    """Whether both can be made at once: in one group, and not two values of one field, or of a part and a field inside it."""
-    inside = any(f"{a.name}.".startswith(f"{b.name}.") for a, b in ((one, other), (other, one)))
-    return one.group == other.group and not inside
+def _compatible(first: Change, second: Change) -> bool:
+    """Whether both changes can be combined: same group, and neither names the other's field or a part that holds it."""
+    nested = any(f"{a.name}.".startswith(f"{b.name}.") for a, b in ((first, second), (second, first)))
+    return first.group == second.group and not nested
 
 
-def _worth(weighing: Weighing, change: Change, before: float) -> Worth:
+def _effect(study: SensitivityStudy, change: Change, before: float) -> ChangeEffect:
     after, error = before, ""
     try:
-        after = weighing.measure(change.group, (change,))
+        after = study.measure(change.group, (change,))
     except TrainyardError as problem:
         error = str(problem)
-    return Worth(
+    return ChangeEffect(
         name=change.title, meaning=change.meaning, value=change.value, alternative=change.alternative, before=before, after=after,
         error=error, kind=change.kind,
     )  # fmt: skip
 
 
-def _pair(weighing: Weighing, made: tuple[Change, Change], first: Worth, second: Worth) -> Pair:
+def _pair(study: SensitivityStudy, changes: tuple[Change, Change], first: ChangeEffect, second: ChangeEffect) -> Pair:
     after, error = first.after * second.after / first.before, ""
     try:
-        after = weighing.measure(made[0].group, made)
+        after = study.measure(changes[0].group, changes)
     except TrainyardError as problem:
         error = str(problem)
     return Pair(first=first, second=second, after=after, error=error)
@@ -178,15 +202,15 @@ def whatif(
     paired: int = PAIRED,
     on_progress: ProgressCallback = no_progress,
     **options: Any,
-) -> Weighed:
-    """Every assumption and every parameter of a machine: what it is worth in a metric, alone and two at a time.
+) -> SensitivityResult:
+    """How a metric responds to every assumption and every parameter of a machine, one at a time and in pairs.
 
     An assumption takes each of its alternatives, a number is divided and multiplied by `factor`, a choice takes its other values.
     """
-    return weigh(of_machine(workload, on, metric=metric, kinds=kinds, factor=factor, **options), on_progress, paired=paired)
+    return run_study(machine_study(workload, on, metric=metric, kinds=kinds, factor=factor, **options), on_progress, paired=paired)
 
 
-def of_machine(
+def machine_study(
     workload: Step | str,
     on: Machine,
     *,
@@ -194,8 +218,8 @@ def of_machine(
     kinds: Sequence[Kind] = KINDS,
     factor: float = FACTOR,
     **options: Any,
-) -> Weighing:
-    """The changes of one machine, measured by running the step again. Nothing is run for what cannot change the metric."""
+) -> SensitivityStudy:
+    """The changes of one machine, measured by running the step again; a change that cannot affect the metric is not run."""
     if unknown := [kind for kind in kinds if kind not in KINDS]:
         raise BadInput(f"kinds: {unknown[0]!r} is neither assumption nor parameter")
     if not 1.0 < factor < inf:
@@ -203,28 +227,30 @@ def of_machine(
     result = run(workload, on, **options)
     rerun, before = result.rerun, metric_of(result, metric)
     assert rerun is not None  # it was just run
-    idle = {one.path for one in result.assumptions if not one.changes(metric)}
+    unaffecting = {assumption.path for assumption in result.assumptions if not assumption.changes(metric)}
     changes = [
-        Change(name=one.path, meaning=one.meaning, value=one.value, alternative=other, made=other)
-        for one in result.assumptions
-        if one.open and "assumption" in kinds
-        for other in one.alternatives
+        Change(
+            name=assumption.path, meaning=assumption.meaning, value=assumption.value, alternative=alternative, payload=alternative
+        )
+        for assumption in result.assumptions
+        if assumption.open and "assumption" in kinds
+        for alternative in assumption.alternatives
     ]
     if "parameter" in kinds:
         changes += parameters(result.on, factor)
 
-    def measure(_: str, made: Sequence[Change]) -> float:
-        live = {change.name: change.made for change in made if change.name not in idle}
-        return metric_of(rerun(live), metric) if live else before
+    def measure(_: str, applied: Sequence[Change]) -> float:
+        overrides = {change.name: change.payload for change in applied if change.name not in unaffecting}
+        return metric_of(rerun(overrides), metric) if overrides else before
 
-    return Weighing(title=f"{result.workload} on {result.machine}", metric=metric, changes=changes, measure=measure)
+    return SensitivityStudy(title=f"{result.workload} on {result.machine}", metric=metric, changes=changes, measure=measure)
 
 
 def parameters(part: Any, factor: float = FACTOR, prefix: str = "") -> list[Change]:
-    """Every field of a machine's parts that is no assumption: numbers both ways, choices and switches the other way.
+    """Changes of every field of a machine's parts that is no assumption: numbers up and down, choices and switches to other values.
 
     >>> import trainyard as ty
-    >>> [(one.name, one.alternative) for one in parameters(ty.arrays.Systolic(rows=4, columns=8))][:4]
+    >>> [(change.name, change.alternative) for change in parameters(ty.arrays.Systolic(rows=4, columns=8))][:4]
     [('rows', 2), ('rows', 8), ('columns', 4), ('columns', 16)]
     """
     return list(_parameters(part, factor, prefix))
@@ -234,33 +260,33 @@ def _parameters(part: Any, factor: float, prefix: str) -> Iterator[Change]:
     from trainyard.machines.fields import hints, members
 
     kind: type = type(part)
-    for one in fields(part):
-        value, path = getattr(part, one.name), f"{prefix}{one.name}"
-        if not one.init or "meaning" in one.metadata:
+    for part_field in fields(part):
+        value, path = getattr(part, part_field.name), f"{prefix}{part_field.name}"
+        if not part_field.init or "meaning" in part_field.metadata:
             continue
         if is_dataclass(value) and not isinstance(value, type):
             yield from _parameters(value, factor, f"{path}.")
             continue
-        for other in _others(value, members(hints(kind)[one.name]), factor):
-            yield Change(name=path, meaning="a parameter", value=value, alternative=other, made=other, kind="parameter")
+        for other in _other_values(value, members(hints(kind)[part_field.name]), factor):
+            yield Change(name=path, meaning="a parameter", value=value, alternative=other, payload=other, kind="parameter")
 
 
 def has_field(part: Any, path: str) -> bool:
-    """Whether a machine holds the field that a path names.
+    """Whether a machine has the field that a path names.
 
     >>> import trainyard as ty
     >>> [has_field(ty.machine("npu"), path) for path in ("array.rows", "clock_hz", "array.lanes", "array.rows.first")]
     [True, True, False, False]
     """
     head, _, rest = path.partition(".")
-    found = is_dataclass(part) and any(one.name == head for one in fields(part))
-    return found and (not rest or has_field(getattr(part, head), rest))
+    exists = is_dataclass(part) and any(part_field.name == head for part_field in fields(part))
+    return exists and (not rest or has_field(getattr(part, head), rest))
 
 
-def _others(value: Any, options: Sequence[Any], factor: float) -> Iterator[Any]:
-    """What else a field may hold.
+def _other_values(value: Any, options: Sequence[Any], factor: float) -> Iterator[Any]:
+    """Other values that a field may take.
 
-    >>> [list(_others(value, (), 2.0)) for value in (3, 1, 0.5, None, True)]
+    >>> [list(_other_values(value, (), 2.0)) for value in (3, 1, 0.5, None, True)]
     [[2, 6], [2], [0.25, 1.0], [], [False]]
     """
     if isinstance(value, bool):

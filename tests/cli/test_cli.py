@@ -150,11 +150,11 @@ def test_list_everything(trainyard: Run) -> None:
 
 def test_a_paper_may_weigh_its_assumptions_itself(trainyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainyard.papers import igo
-    from trainyard.sensitivity import Change, Weighing
+    from trainyard.sensitivity import Change, SensitivityStudy
 
-    tile = Change(name="tile", meaning="how high", value=16, alternative=8, made=8)
-    own = Weighing(title="igo", metric="per cent saved", changes=[tile], measure=lambda _, made: 12.5 if made else 10.0)
-    monkeypatch.setattr(igo, "weighing", lambda kinds: own)
+    tile = Change(name="tile", meaning="how high", value=16, alternative=8, payload=8)
+    own = SensitivityStudy(title="igo", metric="per cent saved", changes=[tile], measure=lambda _, made: 12.5 if made else 10.0)
+    monkeypatch.setattr(igo, "sensitivity_study", lambda kinds: own)
     monkeypatch.setattr(igo, "CASE", ("linear", "npu"))
     code, out, _ = trainyard("whatif", "igo", "--json", "-")
     assert code == 0

@@ -102,7 +102,7 @@ def test_a_file_is_asked_for_before_the_run(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("trainyard.cli.request.Asked.results", lambda *_, **__: pytest.fail("ran before it looked"))
+    monkeypatch.setattr("trainyard.cli.request.RunRequest.results", lambda *_, **__: pytest.fail("ran before it looked"))
     for option in ("--html", "--csv", "--perfetto", "--parquet"):
         assert "name a file" in said(capsys, "run", "linear", "--on", "npu", option, "-")
         assert "no folder no/such" in said(capsys, "run", "linear", "--on", "npu", option, "no/such/file")

@@ -285,7 +285,7 @@ def test_an_alternative_goes_into_both_machines() -> None:
     others = list(assumptions.alternatives(LINEAR))
     other = next(one for one in others if one.name == "dpu.tasklets")
     found = assumptions.speedup(LINEAR, (other,))
-    changed = replace(LINEAR, dpu=replace(LINEAR.dpu, tasklets=other.made.fields["dpu.tasklets"]))
+    changed = replace(LINEAR, dpu=replace(LINEAR.dpu, tasklets=other.payload.fields["dpu.tasklets"]))
     assert found == pytest.approx(assumptions.pair(changed).speedup)
     paths = {one.name for one in others}
     assert {"transfers", "host.channels", "crossbar.levels", "agau.inputs", "dsc.hop_cycles", "cluster_size"} <= paths

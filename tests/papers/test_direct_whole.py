@@ -9,7 +9,7 @@ import pytest
 
 from trainyard.papers import direct, ledger, pages
 from trainyard.papers.direct import contributions, efficiency, measuring, studies, table
-from trainyard.papers.direct.assumptions import worths
+from trainyard.papers.direct.assumptions import assumption_effects
 from trainyard.papers.direct.measuring import RESNET18, WORKLOADS, system
 from trainyard.papers.ledger import Row
 
@@ -93,7 +93,7 @@ def test_exchanges_fall_with_tau_and_accuracy_stays() -> None:
 
 
 def test_assumptions_are_weighed() -> None:
-    found = worths()
+    found = assumption_effects()
     assert abs(found[0].change) >= abs(found[-1].change)
     assert not [one for one in found if one.error and "cluster_size" not in one.name and "dsc.entries" not in one.name]
     assert any(one.name == "resnet18: host.channels" for one in found)

@@ -312,7 +312,7 @@ def test_each_alternative_changes_one_thing(monkeypatch: pytest.MonkeyPatch) -> 
     assert {"precision", "im2col", "array.pipelined", "reuse", "scope", "tile height", "parts", "recommender_batch"} <= {
         other.name for other in others
     }
-    changed = [other.made(assumptions.Reading(SMALL)) for other in others]
+    changed = [other.payload(assumptions.Reading(SMALL)) for other in others]
     machines_of = [(one.case.machine(), one.case.recommender_batch, one.ideal) for one in changed]
     assert len(set(machines_of)) == len(others)
     assert (SMALL.machine(), SMALL.recommender_batch, False) not in machines_of
@@ -323,11 +323,11 @@ def test_each_alternative_changes_one_thing(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(assumptions, "by_knn", fake)
     monkeypatch.setattr(assumptions, "by_ideal", lambda case: fake(case, 2.0))
     seen: list[tuple[int, int]] = []
-    found = assumptions.worths(lambda done, total: seen.append((done, total)))
+    found = assumptions.assumption_effects(lambda done, total: seen.append((done, total)))
     assert len(found) == 2 * len(others)
     assert seen[1:] == [(number, len(found)) for number in range(len(found))]
     assert (found[0].alternative, found[0].before, found[0].after) == (8, 10.0, 60.0)
-    assert {worth.after - worth.before for worth in found} == {50.0, 10.0, 2.0, 0.0}
+    assert {effect.after - effect.before for effect in found} == {50.0, 10.0, 2.0, 0.0}
 
 
 def test_distances_of_a_network_are_above_the_bound() -> None:

@@ -126,7 +126,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 def test_walk_lists_every_claim_once() -> None:
     seen: list[tuple[int, int, str]] = []
-    rows = ledger.walk(progress=lambda done, total, name: seen.append((done, total, name)))
+    rows = ledger.walk(on_progress=lambda done, total, name="": seen.append((done, total, name)))
     assert [row.id for row in rows] == [c.id for c in ledger.claims()]
     assert seen[0][:2] == (0, len(rows))
     assert seen[-1][:2] == (len(rows), len(rows))

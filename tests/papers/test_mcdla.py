@@ -341,7 +341,7 @@ def test_worths_come_with_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(assumptions, "ran", fake)
     monkeypatch.setattr(assumptions, "ahead", lambda wanted: None)
-    found = assumptions.worths(networks=QUICK)
+    found = assumptions.assumption_effects(networks=QUICK)
     assert found[0].name.endswith("pcie_bytes_per_s")
     assert found[0].before == 1.0
     assert found[0].alternative == "16 GB/s"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trainyard.errors import BadInput, UnknownName
-from trainyard.report.worth import raised, resources, worths
+from trainyard.report.marginal import marginal_gains, raised, resources
 from trainyard.results.result import Result
 
 Make = Callable[..., Result]
@@ -50,10 +50,10 @@ def test_a_tenth_more(value: float, more: float) -> None:
 
 def test_worths_are_right_and_sorted(result: Result) -> None:
     runnable, asked = with_rerun(result)
-    found = worths(runnable)
-    assert [worth.path for worth in found] == ["dram_bytes_per_s", "array.columns", "scratchpad_bytes", "clock_hz", "array.rows"]
-    for worth in found[:-1]:
-        assert worth.change == pytest.approx(LAW[worth.path] - 1, abs=1e-6)
+    found = marginal_gains(runnable)
+    assert [gain.path for gain in found] == ["dram_bytes_per_s", "array.columns", "scratchpad_bytes", "clock_hz", "array.rows"]
+    for gain in found[:-1]:
+        assert gain.change == pytest.approx(LAW[gain.path] - 1, abs=1e-6)
     assert found[-1].change is None
     assert found[-1].error == "rows must be a power of two"
     assert {"scratchpad_bytes": 9227469} in asked

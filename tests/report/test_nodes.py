@@ -21,7 +21,7 @@ from trainyard.errors import BadInput
 from trainyard.hardware.topology.graph import Place, Topology, Wire
 from trainyard.ir import Step
 from trainyard.report import bars, lines, nodes, page, plots, spans, tables
-from trainyard.report.worth import graph_resources, resources, worths
+from trainyard.report.marginal import graph_resources, marginal_gains, resources
 from trainyard.results.result import Result
 from trainyard.systems import DeviceCentric, HostCentric, MemoryCentric, Replicas, Wired
 
@@ -290,7 +290,7 @@ def test_a_system_has_resources_of_its_own_beside_its_devices() -> None:
 
 def test_a_tenth_more_pcie_is_worth_most_where_copies_bind(small: Step) -> None:
     slow = ty.run(small, on=replace(DC, pcie_bytes_per_s=4e3))
-    first = worths(slow)[0]
+    first = marginal_gains(slow)[0]
     assert first.path == "pcie_bytes_per_s"
     assert first.text() == "pcie_bytes_per_s 4 kB/s -> 4.4 kB/s (+10 %)"
     faster = ty.run(small, on=replace(DC, pcie_bytes_per_s=4.4e3))
@@ -309,10 +309,10 @@ def test_the_wires_and_memories_of_a_graph_are_resources(small: Step) -> None:
     ]
     assert "link_bytes_per_s" not in dict(resources(describe(node)))  # the graph says it
     result = ty.run(small, on=node)
-    told = {(worth.path, worth.before): worth for worth in worths(result)}
-    worth = told["graph.wires.bytes_per_s", 20e6]
-    assert worth.text() == "graph.wires.bytes_per_s 20 MB/s -> 22 MB/s (+10 %)"
+    gains = {(gain.path, gain.before): gain for gain in marginal_gains(result)}
+    gain = gains["graph.wires.bytes_per_s", 20e6]
+    assert gain.text() == "graph.wires.bytes_per_s 20 MB/s -> 22 MB/s (+10 %)"
     wires = tuple(replace(wire, bytes_per_s=22e6) if wire.bytes_per_s == 20e6 else wire for wire in GRAPH.wires)
     again = ty.run(small, on=replace(node, graph=replace(GRAPH, wires=wires)))
-    assert worth.change == pytest.approx(again.time_s / result.time_s - 1)
+    assert gain.change == pytest.approx(again.time_s / result.time_s - 1)
     assert list(graph_resources(describe(DEVICE))) == []

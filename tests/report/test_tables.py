@@ -14,10 +14,9 @@ from rich.console import Console
 from trainyard.errors import BadInput
 from trainyard.ir import Assumption
 from trainyard.report import lines, tables
-from trainyard.report.terminal import show_weighed
+from trainyard.report.terminal import show_sensitivity
 from trainyard.results.result import Peaks, Result
-from trainyard.runs import Worth
-from trainyard.sensitivity import Weighed
+from trainyard.sensitivity import ChangeEffect, SensitivityResult
 
 Make = Callable[..., Result]
 
@@ -194,8 +193,8 @@ def test_values_are_told_with_their_units(name: str, value: object, text: str) -
 
 
 def test_what_if_tells_values_with_their_units(capsys: pytest.CaptureFixture[str]) -> None:
-    worth = Worth(name="link_latency_s", meaning="of one link", value=5e-7, alternative=2e-6, before=1e-3, after=2e-3)
-    show_weighed(Weighed("bert-tiny on mcdla-b", "time_s", (worth,)))
+    effect = ChangeEffect(name="link_latency_s", meaning="of one link", value=5e-7, alternative=2e-6, before=1e-3, after=2e-3)
+    show_sensitivity(SensitivityResult("bert-tiny on mcdla-b", "time_s", (effect,)))
     assert ["link_latency_s", "500", "ns", "2", "µs", "1", "ms", "2", "ms", "+100.0", "%"] in [
         line.split() for line in capsys.readouterr().out.splitlines()
     ]

@@ -14,6 +14,7 @@ import pytest
 from trainyard.errors import BadInput
 from trainyard.sweep import running
 from trainyard.sweep.executors import Inline, LocalProcesses
+from trainyard.sweep.metrics import shown
 from trainyard.sweep.points import Materials
 from trainyard.sweep.records import Record
 from trainyard.sweep.store import Disk, Store
@@ -147,15 +148,15 @@ def test_a_wider_study_runs_only_what_is_new(table: dict[str, Any], tmp_path: Pa
     assert (wider.points, wider.computed, wider.reused) == (18, 6, 12)
 
 
-def test_who_is_told_hears_how_far_it_is_and_the_best(study: Study, tmp_path: Path) -> None:
-    said: list[running.Progress] = []
-    summary = running.sweep(study, tmp_path / "s", Inline(), said.append)
-    assert (said[0].done, said[0].total) == (0, 12)
-    assert (said[-1].done, said[-1].total) == (12, 12)
-    assert said[-1].points_per_s > 0
-    assert said[-1].left_s == 0
-    times = [record.metrics["time_s"] for record in summary.records]
-    assert said[-1].best["time_s"].metrics["time_s"] == min(times) == summary.best["time_s"].metrics["time_s"]
+def test_progress_reports_points_done_and_the_best_value(study: Study, tmp_path: Path) -> None:
+    reports: list[tuple[int, int, str]] = []
+    summary = running.sweep(study, tmp_path / "s", Inline(), lambda *report: reports.append(report))
+    assert reports[0] == (0, 12, "")
+    assert reports[-1][:2] == (12, 12)
+    best = min(record.metrics["time_s"] for record in summary.records)
+    assert summary.best["time_s"].metrics["time_s"] == best
+    assert f"best time_s {shown('time_s', best)}" in reports[-1][2]
+    assert float(reports[-1][2].partition("/s")[0]) > 0
 
 
 def test_a_metric_that_no_point_has_is_told_of(table: dict[str, Any], tmp_path: Path) -> None:

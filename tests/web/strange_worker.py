@@ -11,35 +11,35 @@ from typing import Any
 from trainyard.web import tasks, worker
 
 
-def prepare(told: Any, job: str, arguments: dict[str, Any]) -> dict[str, str]:
+def prepare(on_progress: Any, job: str, arguments: dict[str, Any]) -> dict[str, str]:
     return {"key": f"{job} {sorted(arguments.items())}", "title": job}
 
 
-def sleep(told: Any, seconds: float, mark: int = 0) -> dict[str, Any]:
-    told(1, 2, f"process {os.getpid()}")
+def sleep(on_progress: Any, seconds: float, mark: int = 0) -> dict[str, Any]:
+    on_progress(1, 2, f"process {os.getpid()}")
     time.sleep(seconds)
     return {"pid": os.getpid(), "mark": mark}
 
 
-def child(told: Any) -> None:
+def child(on_progress: Any) -> None:
     started = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    told(0, 1, str(started.pid))
+    on_progress(0, 1, str(started.pid))
     time.sleep(60)
 
 
-def die(told: Any) -> None:
+def die(on_progress: Any) -> None:
     os._exit(3)
 
 
-def eat(told: Any, size: int) -> dict[str, int]:
+def eat(on_progress: Any, size: int) -> dict[str, int]:
     return {"eaten": len(bytearray(size))}
 
 
-def large(told: Any, size: int) -> list[str]:
+def large(on_progress: Any, size: int) -> list[str]:
     return [os.urandom(16).hex() for _ in range(size)]
 
 
-def nothing(told: Any) -> None:
+def nothing(on_progress: Any) -> None:
     pass
 
 

@@ -147,7 +147,7 @@ def test_whatif_weighs_as_the_library_does(client: Any) -> None:
 
     result = client.found(workload="linear", machine="npu", whatif=True, only="assumption", pairs=2)
     weighed = sensitivity.whatif("linear", "npu", kinds=("assumption",), paired=2)
-    assert [(row["name"], row["after"]) for row in result["worths"]] == [(worth.name, worth.after) for worth in weighed]
+    assert [(row["name"], row["after"]) for row in result["worths"]] == [(effect.name, effect.after) for effect in weighed]
     assert [pair["interaction"] for pair in result["pairs"]] == [pair.interaction for pair in weighed.pairs]
     assert result["figures"]["tornado"]["data"]
 

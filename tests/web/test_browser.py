@@ -367,14 +367,14 @@ def test_worths_have_all_that_the_library_finds(visit: Visit) -> None:
     """Assumptions and parameters, pairs with their interaction, and why what cannot be made cannot."""
     page = visit.page
     visit.go("/?view=whatif&workload=linear&on=npu(array=tensordash)&run=1")
-    worths = page.get_by_role("region", name="Worths", exact=True).locator("table").first
-    worths.locator("tbody tr").first.wait_for(timeout=WAIT_MS)
+    effects = page.get_by_role("region", name="Worths", exact=True).locator("table").first
+    effects.locator("tbody tr").first.wait_for(timeout=WAIT_MS)
     weighed = ty.whatif("linear", "npu(array=tensordash)")
-    rows = [row.locator("th, td").all_inner_texts() for row in worths.locator("tbody tr").all()]
-    assert [row[:2] for row in rows] == [[worth.name, worth.kind] for worth in weighed]
+    rows = [row.locator("th, td").all_inner_texts() for row in effects.locator("tbody tr").all()]
+    assert [row[:2] for row in rows] == [[effect.name, effect.kind] for effect in weighed]
     assert {row[1] for row in rows} == {"assumption", "parameter"}
-    assert [row[6] for row in rows] == ["-" if worth.error else percent(worth.change) for worth in weighed]
-    assert [row[7] for row in rows] == [worth.error or worth.meaning for worth in weighed]
+    assert [row[6] for row in rows] == ["-" if effect.error else percent(effect.change) for effect in weighed]
+    assert [row[7] for row in rows] == [effect.error or effect.meaning for effect in weighed]
     assert not {"True", "False", "None"} & {cell for row in rows for cell in row}
     pairs = page.get_by_role("region", name="Pairs").locator("tbody tr")
     found = [row.locator("td").all_inner_texts()[1:5] for row in pairs.all()]

@@ -71,7 +71,7 @@ async def gone(pid: int, within_s: float = 5.0) -> bool:
 
 async def until(job: Job, said: bool = True) -> None:
     """Until a job has said something."""
-    while not (job.said if said else job.state != "queued"):
+    while not (job.message if said else job.state != "queued"):
         await asyncio.sleep(0.01)
 
 
@@ -105,7 +105,7 @@ def test_cancelling_stops_a_running_job_at_once_and_a_queued_one_never_starts(tm
     async def work(jobs: Jobs) -> None:
         running, queued = await jobs.submit("sleep", {"seconds": 60}), await jobs.submit("sleep", {"seconds": 0.0, "mark": 1})
         await until(running)
-        pid = int(running.said.split()[1])
+        pid = int(running.message.split()[1])
         begin = time.monotonic()
         assert jobs.cancel(queued.id).state == "cancelled"
         assert jobs.cancel(running.id).state == "cancelled"
@@ -125,7 +125,7 @@ def test_what_a_task_started_ends_with_it(tmp_path: Path) -> None:
     async def work(jobs: Jobs) -> None:
         job = await jobs.submit("child", {})
         await until(job)
-        child = int(job.said)
+        child = int(job.message)
         assert alive(child)
         jobs.cancel(job.id)
         assert await gone(child)

@@ -9,7 +9,7 @@ import typer
 
 from trainyard.cli import request
 from trainyard.cli.options import Batch, Forward, Parallel, Settings, Workload
-from trainyard.cli.request import Asked
+from trainyard.cli.request import RunRequest
 from trainyard.errors import BadInput, UnknownName
 from trainyard.report.terminal import say, status
 
@@ -91,8 +91,8 @@ def _chakra(
 ) -> None:
     from trainyard.report.chakra import write_chakra
 
-    asked = Asked(workload=workload, batch=batch, parallel=parallel, inference=inference, settings=settings)
-    (result,) = asked.results([request.one_machine(on)])
+    run_request = RunRequest(workload=workload, batch=batch, parallel=parallel, inference=inference, settings=settings)
+    (result,) = run_request.results([request.one_machine(on)])
     files = write_chakra(result, output)
     say(f"wrote {files[0]}" if len(files) == 1 else f"wrote {files[0]} to {files[-1].name}, {len(files)} ranks")
 

@@ -36,8 +36,8 @@ def reproduce(
     """
     from trainyard.papers import experiment_cache, pages, tables
 
-    with progress("claims") as step_to:
-        rows = experiment_cache.walk(paper, figure, step_to, anew=anew)
+    with progress("claims") as on_progress:
+        rows = experiment_cache.walk(paper, figure, on_progress, anew=anew)
     if paper is None and figure is None and markdown is None and os.path.isfile(PAPER_DOCUMENT):
         markdown, html = PAPER_DOCUMENT, html or PAPER_DOCUMENT.replace(".md", ".html")
     for path, write in ((html, pages.write_html), (markdown, pages.write_markdown)):

@@ -1,15 +1,15 @@
-"""What a user gave, made into steps, masks, machines and results."""
+"""What the user asked to run, turned into a step, masks, machines and results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trainyard.cli import options
 from trainyard.errors import BadInput, TrainyardError, UnknownName
-from trainyard.report.terminal import StepTo, progress, status
+from trainyard.progress import ProgressCallback, with_message
+from trainyard.report.terminal import progress, status
 
 if TYPE_CHECKING:
     from trainyard.ir import Step
@@ -20,8 +20,8 @@ OWN_OPTIONS = ("batch", "parallel", "dpus", "algorithm", "masks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A workload and how it is to be run: what `run`, `compare` and `explain` take alike."""
+class RunRequest:
+    """A workload and its options: what `run`, `compare` and `explain` have in common."""
 
     workload: str
     batch: int | None = None
@@ -45,11 +45,11 @@ class Asked:
             zeros = masks_of(self.masks, self.at, step)
             step = step.only(Phase.FORWARD) if self.inference else step
         found = []
-        with progress() as step_to:
+        with progress() as on_progress:
             for number, name in enumerate(machines):
-                step_to(number, len(machines), f"machines: {name}")
+                on_progress(number, len(machines), f"machines: {name}")
                 result = runs.run(step, name, masks=zeros, parallel=self.parallel, **overrides)
-                result = with_range(result, step_to) if ranged else result
+                result = with_range(result, on_progress) if ranged else result
                 changed = options.changes(self.dpus, self.algorithm, self.settings)
                 found.append(replace(result, machine=f"{name} with {changed}") if changed else result)
         return found
@@ -71,13 +71,9 @@ class Asked:
         return overrides
 
 
-def with_range(result: Result, step_to: StepTo) -> Result:
-    """Its time with a range: the machine once more with each alternative."""
-    return result.ranged(partial(alternatives, step_to, result.machine))
-
-
-def alternatives(step_to: StepTo, machine: str, done: int, total: int) -> None:
-    step_to(done, total, f"alternatives of {machine}")
+def with_range(result: Result, on_progress: ProgressCallback) -> Result:
+    """The result with the range of its time: the step is run again with each alternative of each open assumption."""
+    return result.ranged(with_message(on_progress, f"alternatives of {result.machine}"))
 
 
 def overrides_of(settings: Sequence[str] | None) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from trainyard.cli.options import (
     Zeros,
     writable,
 )
-from trainyard.cli.request import Asked
+from trainyard.cli.request import RunRequest
 from trainyard.errors import BadInput
 from trainyard.report.terminal import progress, say, write_json
 
@@ -59,7 +59,7 @@ def run(
     Time, energy, traffic and memory, by layer and phase.
     """
     request.require_axis(by)
-    asked = Asked(
+    run_request = RunRequest(
         workload=workload,
         batch=batch,
         world=world,
@@ -71,7 +71,7 @@ def run(
         inference=inference,
         settings=settings,
     )
-    (result,) = asked.results([request.one_machine(on)], ranged=ranged)
+    (result,) = run_request.results([request.one_machine(on)], ranged=ranged)
     if html is not None:
         result.to_html(html, ranged=ranged)
         say(f"wrote {html}")
@@ -107,7 +107,7 @@ def compare(
     from trainyard.machines import split
     from trainyard.runs import Comparison
 
-    asked = Asked(
+    run_request = RunRequest(
         workload=workload,
         batch=batch,
         world=world,
@@ -119,13 +119,13 @@ def compare(
         inference=inference,
         settings=settings,
     )
-    results = Comparison(asked.results(split(on)))
+    results = Comparison(run_request.results(split(on)))
     if json_path is not None:
         write_json([result.as_dict() for result in results], json_path)
     if html is None and json_path == "-":
         return
-    with progress() as step_to:
-        results = Comparison(request.with_range(result, step_to) for result in results)
+    with progress() as on_progress:
+        results = Comparison(request.with_range(result, on_progress) for result in results)
     if html is not None:
         results.to_html(html)
         say(f"wrote {html}")
@@ -165,8 +165,8 @@ def explain(
         raise BadInput(
             f"--html draws a paper's walk-through; for a report: trainyard run {workload} --on {on or 'MACHINE'} --html {html}"
         )
-    asked = Asked(
+    run_request = RunRequest(
         workload=workload, batch=batch, world=world, parallel=parallel, masks=masks, at=at, inference=inference, settings=settings
     )
-    (result,) = asked.results([request.one_machine(on)])
+    (result,) = run_request.results([request.one_machine(on)])
     print(result.explain(layer))

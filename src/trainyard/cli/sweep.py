@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from trainyard.cli.options import Html, Json, writable
-from trainyard.report.terminal import say, write_json
+from trainyard.report.terminal import progress, say, write_json
 
 if TYPE_CHECKING:
     from trainyard.sweep.executors import Executor
     from trainyard.sweep.records import Record
-    from trainyard.sweep.running import Progress, Summary, Told
+    from trainyard.sweep.running import Summary
     from trainyard.sweep.study import Study
 
 INTERRUPTED = 130
@@ -45,12 +43,12 @@ def sweep(
     if dry_run:
         _tell_size(loaded, str(place), LIMIT if limit is None else limit, json_path)
         return
-    with _bar(loaded) as told:
+    with progress() as on_progress:
         summary = running.sweep(
             loaded,
             place,
             _executor(ray, workers),
-            told,
+            on_progress,
             workers=None if ray else workers,
             limit=LIMIT if limit is None else limit,
             retry_failed=retry_failed,
@@ -106,38 +104,6 @@ def _tell_size(study: Study, place: str, limit: int, json_path: str | None) -> N
     if json_path != "-":
         same = "" if len(keys) == study.size else f" ({study.size} settings, of which some build the same machine)"
         print(f"{study.name}: {len(keys)} points{same}, {there} of them in {place}, {len(keys) - there} to run")
-
-
-@contextmanager
-def _bar(study: Study) -> Iterator[Told]:
-    """A bar on a terminal: how many, how fast, how long still, the best so far. Silence elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda progress: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.completed:.0f}/{task.total:.0f}"), BarColumn(bar_width=24), TextColumn("{task.description}"))
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def told(progress: Any) -> None:
-            bar.update(task, completed=progress.done, total=progress.total, description=_line(progress, study.objectives))
-
-        yield told
-
-
-def _line(progress: Progress, objectives: Mapping[str, str]) -> str:
-    from trainyard.sweep.metrics import shown
-
-    words = []
-    if progress.points_per_s:
-        left = progress.left_s or 0.0
-        words.append(f"{progress.points_per_s:.3g}/s, {int(left // 60)}:{int(left % 60):02d} left")
-    if progress.failed:
-        words.append(f"{progress.failed} failed")
-    words += [f"best {name} {shown(name, progress.best[name].metrics[name])}" for name in objectives if name in progress.best]
-    return "; ".join(words)
 
 
 def _show(study: Study, summary: Summary) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
@@ -10,10 +9,11 @@ import typer
 from trainyard.cli import request
 from trainyard.cli.options import Batch, Html, Json, Machine, MasksAt, Parallel, Settings, Top, World, Zeros
 from trainyard.errors import UnknownName
-from trainyard.report.terminal import progress, say, show_weighed, status, weighed_as_dict, write_json
+from trainyard.progress import with_message
+from trainyard.report.terminal import progress, say, sensitivity_as_dict, show_sensitivity, status, write_json
 
 if TYPE_CHECKING:
-    from trainyard.sensitivity import Kind, Weighed, Weighing
+    from trainyard.sensitivity import Kind, SensitivityResult, SensitivityStudy
 
 
 def whatif(
@@ -46,22 +46,22 @@ def whatif(
 
     kinds = _kinds(only)
     own = (batch, world, parallel, masks, at, metric, settings)
-    found: Weighing | None = None
+    found: SensitivityStudy | None = None
     if workload in ledger.papers() and not on:
         if all(option is None for option in own):
-            found = ledger.weighing(workload, kinds)
+            found = ledger.sensitivity_study(workload, kinds)
         if found is None:
             workload, on, masks = ledger.case(workload, masks)
     name = workload if found is not None else request.one_machine(on)
-    with progress() as step_to:
+    with progress() as on_progress:
         if found is None:
-            step_to(0, 1, f"machines: {on}")
+            on_progress(0, 1, f"machines: {on}")
             with status(f"reading {workload} for {on}"):
                 step = request.step_of(workload, batch, world)
                 zeros = request.masks_of(masks, at, step)
             options = {"parallel": parallel, "masks": zeros, **request.overrides_of(settings)}
-            found = sensitivity.of_machine(step, on, metric=metric or "time_s", kinds=kinds, factor=factor, **options)
-        weighed = sensitivity.weigh(found, partial(request.alternatives, step_to, name), paired=pairs)
+            found = sensitivity.machine_study(step, on, metric=metric or "time_s", kinds=kinds, factor=factor, **options)
+        weighed = sensitivity.run_study(found, with_message(on_progress, f"alternatives of {name}"), paired=pairs)
     _tell(weighed, json_path, html, top)
 
 
@@ -77,11 +77,11 @@ def _kinds(only: str | None) -> tuple[Kind, ...]:
     return found
 
 
-def _tell(weighed: Weighed, json_path: str | None, html: str | None, top: int) -> None:
+def _tell(weighed: SensitivityResult, json_path: str | None, html: str | None, top: int) -> None:
     if html is not None:
         weighed.to_html(html)
         say(f"wrote {html}")
     if json_path is not None:
-        write_json(weighed_as_dict(weighed), json_path)
+        write_json(sensitivity_as_dict(weighed), json_path)
     if json_path != "-":
-        show_weighed(weighed, top)
+        show_sensitivity(weighed, top)

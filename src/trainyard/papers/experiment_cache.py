@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from trainyard.errors import BadInput
 from trainyard.files import cache_folder, source_digest, write_text
 from trainyard.papers import ledger
 from trainyard.papers.ledger import Measured, Row
+from trainyard.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -92,14 +93,14 @@ def _plain(value: Any) -> Any:
 def walk(
     paper: str | None = None,
     figure: str | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    on_progress: ProgressCallback = no_progress,
     *,
     anew: bool = False,
 ) -> list[Row]:
     """The ledger's rows; what was measured by the very same program is not measured again unless asked `anew`."""
     notebook = Notebook()
     try:
-        return ledger.walk(paper, figure, progress, recall=None if anew else notebook.measured, keep=notebook.keep)
+        return ledger.walk(paper, figure, on_progress, recall=None if anew else notebook.measured, keep=notebook.keep)
     finally:
         notebook.save()
 
@@ -113,17 +114,14 @@ def rows(paper: str) -> list[Row] | None:
     return ledger.walk(paper, recall=notebook.measured)
 
 
-def figures(
-    paper: str, told: Callable[[int, int], None] | None = None, *, run: bool = False
-) -> Mapping[str, dict[str, Any]] | None:
+def figures(paper: str, on_progress: ProgressCallback = no_progress, *, run: bool = False) -> Mapping[str, dict[str, Any]] | None:
     """A paper's figures as plotly's JSON by name; None where one is not kept, unless they may `run`."""
     notebook = Notebook()
     drawn = ledger.drawn(paper)
     found = {}
     try:
         for number, (name, draw) in enumerate(drawn.items()):
-            if told is not None:
-                told(number, len(drawn))
+            on_progress(number, len(drawn))
             kept = notebook.figure(paper, name)
             if kept is None and not run:
                 return None

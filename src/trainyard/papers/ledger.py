@@ -16,11 +16,12 @@ from importlib import import_module, resources
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainyard.errors import BadInput, UnknownName
+from trainyard.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from trainyard.sensitivity import Kind, Weighing
+    from trainyard.sensitivity import Kind, SensitivityStudy
 
 Use = Literal["headline", "table", "derived", "context"]
 Bound = Literal["upper", "lower", "range"]
@@ -34,7 +35,7 @@ ROUNDING = 1e-9  # of the division: 2.1 is within 5 % of 2
 # fmt: off
 # paper -> its module: experiments() answers its claims (without it they are `not yet`), figures() draws its figures by the name
 # that claims give them in `where`, walkthrough() tells `explain PAPER`; `whatif PAPER` runs CASE, or, where a paper's assumptions
-# are not those of one machine, weighing() gives them and a measure of its own
+# are not those of one machine, sensitivity_study() gives them and a measure of its own
 MODULES: Mapping[str, str] = {
     "sigma":      "trainyard.papers.sigma",
     "tensordash": "trainyard.papers.tensordash",
@@ -161,10 +162,10 @@ def case(paper: str, masks: str | None = None) -> tuple[str, str, str | None]:
     return workload, machine, masks or next(iter(zeros), None)
 
 
-def weighing(paper: str, kinds: Sequence[Kind]) -> Weighing | None:
+def sensitivity_study(paper: str, kinds: Sequence[Kind]) -> SensitivityStudy | None:
     """How a paper weighs its assumptions and parameters by a measure of its own. None where `case` is run instead."""
-    offered: Callable[[Sequence[Kind]], Weighing] | None = (
-        getattr(import_module(MODULES[paper]), "weighing", None) if paper in MODULES else None
+    offered: Callable[[Sequence[Kind]], SensitivityStudy] | None = (
+        getattr(import_module(MODULES[paper]), "sensitivity_study", None) if paper in MODULES else None
     )
     return None if offered is None else offered(kinds)
 
@@ -240,7 +241,7 @@ def _figure_pattern(figure: str) -> re.Pattern[str]:
 def walk(
     paper: str | None = None,
     figure: str | None = None,
-    progress: Callable[[int, int, str], None] | None = None,
+    on_progress: ProgressCallback = no_progress,
     *,
     recall: Callable[[str], Measured | None] | None = None,
     keep: Callable[[str, Measured], None] | None = None,
@@ -253,11 +254,9 @@ def walk(
     found = {name: experiments(name) for name in dict.fromkeys(claim.paper for claim in chosen)}
     rows = []
     for number, claim in enumerate(chosen):
-        if progress is not None:
-            progress(number, len(chosen), claim.id)
+        on_progress(number, len(chosen), claim.id)
         rows.append(_row(claim, found[claim.paper].get(claim.id), recall, keep))
-    if progress is not None:
-        progress(len(chosen), len(chosen), "")
+    on_progress(len(chosen), len(chosen))
     return rows
 
 

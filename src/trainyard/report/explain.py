@@ -9,7 +9,7 @@ import numpy as np
 from trainyard.errors import UnknownName
 from trainyard.report import lines, tasks
 from trainyard.report.lines import percent
-from trainyard.report.worth import Worth, worths
+from trainyard.report.marginal import MarginalGain, marginal_gains
 from trainyard.results.result import IDLE, PICOSECOND, Result
 from trainyard.units import show
 
@@ -147,22 +147,22 @@ def _worth(result: Result, layer: str) -> Iterator[str]:
     if result.rerun is None:
         yield "  not known: this result cannot be run again (it was added, scaled, measured or read from a file)"
         return
-    found = worths(result, layer)
+    found = marginal_gains(result, layer)
     if not found:
         yield "  this machine's config names no resource"
         return
-    width = max(len(worth.text()) for worth in found)
-    for worth in found:
-        yield f"  {worth.text():<{width}}  {_change(worth, layer)}"
+    width = max(len(gain.text()) for gain in found)
+    for gain in found:
+        yield f"  {gain.text():<{width}}  {_change(gain, layer)}"
 
 
-def _change(worth: Worth, layer: str) -> str:
-    if worth.change is None or worth.step_change is None:
-        return f"refused: {worth.error}"
-    text = signed(worth.change)
+def _change(gain: MarginalGain, layer: str) -> str:
+    if gain.change is None or gain.step_change is None:
+        return f"refused: {gain.error}"
+    text = signed(gain.change)
     if layer:
-        text += f"  (step {signed(worth.step_change)})"
-    return f"{text}  slower: the mapping policy is a heuristic" if worth.step_change > 0.0005 else text
+        text += f"  (step {signed(gain.step_change)})"
+    return f"{text}  slower: the mapping policy is a heuristic" if gain.step_change > 0.0005 else text
 
 
 def signed(change: float) -> str:

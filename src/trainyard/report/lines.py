@@ -18,7 +18,7 @@ from trainyard.results.result import IDLE, PICOSECOND, Axis, Cost, Result
 from trainyard.units import show, unit_of_field
 
 if TYPE_CHECKING:
-    from trainyard.runs import Worth
+    from trainyard.sensitivity import ChangeEffect
 
 DRAM = "dram"
 HOST, REMOTE = "host memory", "remote memory"
@@ -278,9 +278,9 @@ def value_text(name: str, value: object) -> str:
     return show(value, unit, binary=unit == "B" and value > 0 and math.log2(value).is_integer())
 
 
-def changed_text(worth: Worth) -> str:
+def changed_text(effect: ChangeEffect) -> str:
     """A change in one line: its name and the value that it puts there."""
-    return f"{worth.name} = {value_text(worth.name, worth.alternative)}"
+    return f"{effect.name} = {value_text(effect.name, effect.alternative)}"
 
 
 def speedup(result: Result, baseline: Result) -> float:

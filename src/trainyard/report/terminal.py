@@ -9,13 +9,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Timer
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
+
+from trainyard.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trainyard.runs import Worth
-    from trainyard.sensitivity import Pair, Weighed
+    from trainyard.sensitivity import ChangeEffect, Pair, SensitivityResult
 
 WIDTHS = {"ratio": 5, "verdict": 12, "before": 7, "after": 7, "worth": 7, "together": 8, "interaction": 11}
 """Columns that are never broken over lines."""
@@ -23,7 +24,7 @@ MOMENT_S = 1.0
 """What is done sooner needs no bar."""
 NUMBERS = ("paper", "ours", "ratio", "before", "after", "worth", "together", "interaction")
 TOP = 25
-"""Rows of a table of worths."""
+"""Rows of a table of effects."""
 
 
 # fmt: off
@@ -65,17 +66,11 @@ def say(message: str) -> None:
     print(message, file=sys.stderr)
 
 
-class StepTo(Protocol):
-    """Moves a bar: how many of how many are done, and what comes now."""
-
-    def __call__(self, done: int, total: int, label: str) -> None: ...
-
-
 @contextmanager
-def progress(what: str = "") -> Iterator[StepTo]:
+def progress(what: str = "") -> Iterator[ProgressCallback]:
     """A bar with an estimate on a terminal's stderr, of what takes longer than a moment; silence elsewhere."""
     if not sys.stderr.isatty():
-        yield lambda done, total, label: None
+        yield no_progress
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -87,7 +82,9 @@ def progress(what: str = "") -> Iterator[StepTo]:
     starter.daemon = True
     starter.start()
     try:
-        yield lambda done, total, label: bar.update(task, completed=done, total=total, description=f"{what} {label}".strip())
+        yield lambda done, total, message="", /: bar.update(
+            task, completed=done, total=total, description=f"{what} {message}".strip()
+        )
     finally:
         starter.cancel()
         starter.join()
@@ -122,34 +119,34 @@ def table_of(*columns: str) -> Table:
     return table
 
 
-def show_weighed(weighed: Weighed, top: int = TOP) -> None:
+def show_sensitivity(sensitivity: SensitivityResult, top: int = TOP) -> None:
     """What each change does to the metric, the most valuable first; what moves nothing is counted; then what pairs do together."""
     from rich.console import Console
     from rich.text import Text
 
     console = Console()
-    console.print(Text(f"{weighed.title}: what each assumption and parameter is worth in {weighed.metric}", "bold"))
-    moving = [worth for worth in weighed if worth.size and not worth.error]
+    console.print(Text(f"{sensitivity.title}: what each assumption and parameter is worth in {sensitivity.metric}", "bold"))
+    moving = [effect for effect in sensitivity if effect.size and not effect.error]
     if not moving:
-        console.print("nothing that was changed moves it" if weighed else "no open assumptions")
+        console.print("nothing that was changed moves it" if sensitivity else "no open assumptions")
     if moving:
-        _table_of_worths(moving[:top], weighed.metric)
+        _effects_table(moving[:top], sensitivity.metric)
     told = (
         (len(moving) - top, "more move it less"),
-        (sum(not worth.size and not worth.error for worth in weighed), "move nothing"),
-        (sum(bool(worth.error) for worth in weighed), "cannot be made on this machine"),
+        (sum(not effect.size and not effect.error for effect in sensitivity), "move nothing"),
+        (sum(bool(effect.error) for effect in sensitivity), "cannot be made on this machine"),
     )
     if any(count > 0 for count, _ in told):
         console.print(Text("  " + ", ".join(f"{count} {what}" for count, what in told if count > 0), "dim"))
-    meanings = {worth.name: worth.meaning for worth in moving[:top] if worth.kind == "assumption"}
+    meanings = {effect.name: effect.meaning for effect in moving[:top] if effect.kind == "assumption"}
     for name, meaning in meanings.items():
         console.print(Text(f"  {name}: ").append(meaning, "dim"), soft_wrap=True)
-    if weighed.pairs:
+    if sensitivity.pairs:
         console.print(Text("two at a time: interaction is what both do beyond what each does alone", "bold"))
-        _table_of_pairs(weighed.pairs[:top])
+        _pairs_table(sensitivity.pairs[:top])
 
 
-def _table_of_worths(worths: Sequence[Worth], metric: str) -> None:
+def _effects_table(effects: Sequence[ChangeEffect], metric: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -157,15 +154,15 @@ def _table_of_worths(worths: Sequence[Worth], metric: str) -> None:
     from trainyard.report.tornado import number_text
 
     table = table_of("change", "value", "alternative", "before", "after", "worth")
-    for worth in worths:
-        value, alternative = (value_text(worth.name, given) for given in (worth.value, worth.alternative))
-        before, after = number_text(worth.before, metric), number_text(worth.after, metric)
-        texts = (worth.name, value, alternative, before, after, f"{100 * worth.change:+.1f} %")
+    for effect in effects:
+        value, alternative = (value_text(effect.name, given) for given in (effect.value, effect.alternative))
+        before, after = number_text(effect.before, metric), number_text(effect.after, metric)
+        texts = (effect.name, value, alternative, before, after, f"{100 * effect.change:+.1f} %")
         table.add_row(*map(Text, texts))
     Console().print(table)
 
 
-def _table_of_pairs(pairs: Sequence[Pair]) -> None:
+def _pairs_table(pairs: Sequence[Pair]) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -179,11 +176,11 @@ def _table_of_pairs(pairs: Sequence[Pair]) -> None:
     Console().print(table)
 
 
-def weighed_as_dict(weighed: Weighed) -> dict[str, Any]:
+def sensitivity_as_dict(sensitivity: SensitivityResult) -> dict[str, Any]:
     return {
-        "title": weighed.title,
-        "metric": weighed.metric,
-        "worths": [worth_as_dict(worth) for worth in weighed],
+        "title": sensitivity.title,
+        "metric": sensitivity.metric,
+        "worths": [effect_as_dict(effect) for effect in sensitivity],
         "pairs": [
             {
                 "first": {"name": pair.first.name, "alternative": pair.first.alternative},
@@ -193,22 +190,22 @@ def weighed_as_dict(weighed: Weighed) -> dict[str, Any]:
                 "interaction": pair.interaction,
                 "error": pair.error,
             }
-            for pair in weighed.pairs
+            for pair in sensitivity.pairs
         ],
     }
 
 
-def worth_as_dict(worth: Worth) -> dict[str, Any]:
+def effect_as_dict(effect: ChangeEffect) -> dict[str, Any]:
     return {
-        "name": worth.name,
-        "kind": worth.kind,
-        "meaning": worth.meaning,
-        "value": worth.value,
-        "alternative": worth.alternative,
-        "before": worth.before,
-        "after": worth.after,
-        "change": worth.change,
-        "error": worth.error,
+        "name": effect.name,
+        "kind": effect.kind,
+        "meaning": effect.meaning,
+        "value": effect.value,
+        "alternative": effect.alternative,
+        "before": effect.before,
+        "after": effect.after,
+        "change": effect.change,
+        "error": effect.error,
     }
 
 

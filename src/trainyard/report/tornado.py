@@ -18,8 +18,7 @@ from trainyard.units import show, unit_of_field
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-    from trainyard.runs import Worth
-    from trainyard.sensitivity import Weighed
+    from trainyard.sensitivity import ChangeEffect, SensitivityResult
 
 BARS = 20
 MOST_IN_ONE_LINE = 40
@@ -28,17 +27,17 @@ ROW = 26
 """Pixels of a bar."""
 
 
-def tornado(worths: Iterable[Worth], title: str, metric: str, bars: int = BARS) -> go.Figure:
+def tornado(effects: Iterable[ChangeEffect], title: str, metric: str, bars: int = BARS) -> go.Figure:
     """A bar for each thing that moves the metric, from its lowest to its highest value; the line in the middle is as it stands."""
     import plotly.graph_objects as go
 
-    swings: dict[str, list[Worth]] = {}
-    for worth in worths:
-        if worth.size and not worth.error:
-            swings.setdefault(worth.name, []).append(worth)
+    swings: dict[str, list[ChangeEffect]] = {}
+    for effect in effects:
+        if effect.size and not effect.error:
+            swings.setdefault(effect.name, []).append(effect)
     if not swings:
         return empty(title, "nothing that was changed moves the metric")
-    widest = sorted(swings, key=lambda name: -max(worth.size for worth in swings[name]))[:bars]
+    widest = sorted(swings, key=lambda name: -max(effect.size for effect in swings[name]))[:bars]
     figure = go.Figure()
     for sign, colour, word in ((-1, CLASSES["compute"], "lower"), (1, CLASSES["copy"], "higher")):
         ends = {name: _farthest(swings[name], sign) for name in widest}
@@ -46,9 +45,9 @@ def tornado(worths: Iterable[Worth], title: str, metric: str, bars: int = BARS) 
             go.Bar(
                 orientation="h",
                 y=[_label(name) for name in widest],
-                x=[100 * worth.change if worth else 0 for worth in ends.values()],
-                text=[value_text(worth.name, worth.alternative) if worth else "" for worth in ends.values()],
-                customdata=[_told(worth, metric) if worth else "" for worth in ends.values()],
+                x=[100 * effect.change if effect else 0 for effect in ends.values()],
+                text=[value_text(effect.name, effect.alternative) if effect else "" for effect in ends.values()],
+                customdata=[_hover_text(effect, metric) if effect else "" for effect in ends.values()],
                 hovertemplate="%{customdata}<extra></extra>",
                 textposition="outside",
                 cliponaxis=False,
@@ -63,22 +62,22 @@ def tornado(worths: Iterable[Worth], title: str, metric: str, bars: int = BARS) 
     figure.update_layout(barmode="overlay", bargap=0.25)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     figure.add_vline(x=0, line={"color": NEUTRAL, "width": 1.5})
-    reach = 100 * max(worth.size for name in widest for worth in swings[name])
-    lowest = min(0.0, *(100 * worth.change for name in widest for worth in swings[name]))
+    reach = 100 * max(effect.size for name in widest for effect in swings[name])
+    lowest = min(0.0, *(100 * effect.change for name in widest for effect in swings[name]))
     figure.update_xaxes(range=[lowest - 0.25 * reach, max(100 * w.change for n in widest for w in swings[n]) + 0.25 * reach])
     return figure
 
 
-def _farthest(worths: Sequence[Worth], sign: int) -> Worth | None:
-    return max((worth for worth in worths if sign * worth.change > 0), key=lambda worth: worth.size, default=None)
+def _farthest(effects: Sequence[ChangeEffect], sign: int) -> ChangeEffect | None:
+    return max((effect for effect in effects if sign * effect.change > 0), key=lambda effect: effect.size, default=None)
 
 
 def _label(name: str) -> str:
     return plain(name, 44)
 
 
-def _span(worths: Sequence[Worth]) -> str:
-    low, high = (min(0.0, *(w.change for w in worths)), max(0.0, *(w.change for w in worths)))
+def _span(effects: Sequence[ChangeEffect]) -> str:
+    low, high = (min(0.0, *(w.change for w in effects)), max(0.0, *(w.change for w in effects)))
     return f"{100 * low:+.0f} to {100 * high:+.0f} %"
 
 
@@ -95,17 +94,17 @@ def number_text(value: float, metric: str) -> str:
     return show(value, unit) if unit else f"{value:.4g}" if abs(value) < 1000 else show(value, "")
 
 
-def _told(worth: Worth, metric: str) -> str:
-    old, new = (value_text(worth.name, given) for given in (worth.value, worth.alternative))
-    moved = f"{number_text(worth.before, metric)} → {number_text(worth.after, metric)} ({100 * worth.change:+.1f} %)"
-    return f"{plain(worth.name)}: {plain(old)} → {plain(new)}<br>{moved}"
+def _hover_text(effect: ChangeEffect, metric: str) -> str:
+    old, new = (value_text(effect.name, given) for given in (effect.value, effect.alternative))
+    moved = f"{number_text(effect.before, metric)} → {number_text(effect.after, metric)} ({100 * effect.change:+.1f} %)"
+    return f"{plain(effect.name)}: {plain(old)} → {plain(new)}<br>{moved}"
 
 
-def write(weighed: Weighed, path: str | os.PathLike[str]) -> None:
-    """One page: the tornado, all worths, all pairs."""
+def write(sensitivity: SensitivityResult, path: str | os.PathLike[str]) -> None:
+    """One page: the tornado, all effects, all pairs."""
     import plotly.io
 
-    figure = tornado(weighed, weighed.title, weighed.metric)
+    figure = tornado(sensitivity, sensitivity.title, sensitivity.metric)
     described = escape(figure.layout.meta["description"])
     drawn: dict[str, Any] = {"tornado": json.loads(plotly.io.to_json(figure, engine="json"))}
     body = "\n".join(
@@ -113,26 +112,26 @@ def write(weighed: Weighed, path: str | os.PathLike[str]) -> None:
             f'<figure class="broad"><div role="img" aria-label="{described}" data-figure="tornado" '
             f'style="height:{figure.layout.height}px"></div><figcaption>{described}</figcaption></figure>',
             "<h2>One at a time</h2>",
-            *_table(("change", "kind", "value", "alternative", "before", "after", "worth", "meaning"), _worths(weighed)),
-            *(["<h2>Two at a time</h2>"] if weighed.pairs else []),
-            *(_table(("first", "second", "first alone", "second alone", "together", "interaction"), _pairs(weighed))),
+            *_table(("change", "kind", "value", "alternative", "before", "after", "worth", "meaning"), _effect_rows(sensitivity)),
+            *(["<h2>Two at a time</h2>"] if sensitivity.pairs else []),
+            *(_table(("first", "second", "first alone", "second alone", "together", "interaction"), _pair_rows(sensitivity))),
         )
     )
-    subtitle = f"What each assumption and each parameter is worth in {weighed.metric}."
-    write_text(path, framed(weighed.title, subtitle, body, escape(f"trainyard {VERSION}"), drawn))
+    subtitle = f"What each assumption and each parameter is worth in {sensitivity.metric}."
+    write_text(path, framed(sensitivity.title, subtitle, body, escape(f"trainyard {VERSION}"), drawn))
 
 
-def _worths(weighed: Weighed) -> Iterator[tuple[str, ...]]:
-    for worth in weighed:
-        value, other = (value_text(worth.name, given) for given in (worth.value, worth.alternative))
-        before, after = (number_text(number, weighed.metric) for number in (worth.before, worth.after))
-        change = f"{100 * worth.change:+.2f} %"
-        ending = ("", "", worth.error) if worth.error else (after, change, worth.meaning)
-        yield worth.name, worth.kind, value, other, before, *ending
+def _effect_rows(sensitivity: SensitivityResult) -> Iterator[tuple[str, ...]]:
+    for effect in sensitivity:
+        value, other = (value_text(effect.name, given) for given in (effect.value, effect.alternative))
+        before, after = (number_text(number, sensitivity.metric) for number in (effect.before, effect.after))
+        change = f"{100 * effect.change:+.2f} %"
+        ending = ("", "", effect.error) if effect.error else (after, change, effect.meaning)
+        yield effect.name, effect.kind, value, other, before, *ending
 
 
-def _pairs(weighed: Weighed) -> Iterator[tuple[str, ...]]:
-    for pair in weighed.pairs:
+def _pair_rows(sensitivity: SensitivityResult) -> Iterator[tuple[str, ...]]:
+    for pair in sensitivity.pairs:
         alone = (f"{100 * one.change:+.2f} %" for one in (pair.first, pair.second))
         both = ("not possible", "") if pair.error else (f"{100 * pair.change:+.2f} %", f"{100 * pair.interaction:+.2f} %")
         yield changed_text(pair.first), changed_text(pair.second), *alone, *both

@@ -19,6 +19,7 @@ from trainyard._version import VERSION
 from trainyard.engine.timeline import Timeline
 from trainyard.errors import BadInput, TrainyardError
 from trainyard.ir.assumptions import Assumption, trials
+from trainyard.progress import ProgressCallback, no_progress
 from trainyard.results.booking import AXES, IDLE, Axis, Columns, Rows, booked, grouped, split
 
 if TYPE_CHECKING:
@@ -232,13 +233,13 @@ class Result:
         time, low, high = (f"{seconds / size:.{decimals}f}" for seconds in (self.time_s, *(self.range_s or (0.0, 0.0))))
         return f"{time} {unit}" if low == high else f"{time} {unit} ({low}-{high})"
 
-    def ranged(self, told: Callable[[int, int], None] = lambda done, total: None) -> Result:
-        """The result with the range of its time over the open assumptions, each alternative alone; `told` how many are done."""
+    def ranged(self, on_progress: ProgressCallback = no_progress) -> Result:
+        """The result with the range of its time over the open assumptions, each alternative alone."""
         if self.range_s is not None or self.rerun is None:
             return self
         times, others = [self.time_s], trials(self.assumptions, "time_s")
         for done, (path, alternative) in enumerate(others):
-            told(done, len(others))
+            on_progress(done, len(others))
             with suppress(TrainyardError):  # an alternative that this machine cannot be built with says nothing
                 times.append(self.rerun({path: alternative}).time_s)
         return replace(self, range_s=(min(times), max(times)))

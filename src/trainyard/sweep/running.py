@@ -10,15 +10,17 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trainyard.errors import BadInput
+from trainyard.progress import ProgressCallback, no_progress
 from trainyard.sweep import pareto
 from trainyard.sweep.executors import Executor, Inline, LocalProcesses
+from trainyard.sweep.metrics import shown
 from trainyard.sweep.points import Materials
 from trainyard.sweep.records import Record
 from trainyard.sweep.store import Disk, Store
@@ -28,25 +30,6 @@ APPEND_S = 1.0
 MOST_UNSAFE = 4096
 """Records that wait for their segment at most."""
 SUFFIX = ".sweep"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far a sweep is: `done` of `total` points, `reused` of them from the store; the best record so far by objective."""
-
-    done: int
-    total: int
-    reused: int
-    failed: int
-    points_per_s: float
-    best: dict[str, Record]
-
-    @property
-    def left_s(self) -> float | None:
-        return (self.total - self.done) / self.points_per_s if self.points_per_s else None
-
-
-Told = Callable[[Progress], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,10 +61,6 @@ class Summary:
         }
 
 
-def silent(progress: Progress) -> None:
-    """Nobody."""
-
-
 def store_of(study: str | os.PathLike[str] | Study) -> Path:
     """Where a study's store lies unless said otherwise: beside its file, or in the folder one is in."""
     if isinstance(study, Study):
@@ -93,7 +72,7 @@ def sweep(
     study: Study | str | os.PathLike[str],
     store: str | os.PathLike[str] | None = None,
     executor: Executor | None = None,
-    told: Told = silent,
+    on_progress: ProgressCallback = no_progress,
     *,
     workers: int | None = None,
     limit: int = LIMIT,
@@ -110,7 +89,7 @@ def sweep(
     points = [] if loaded.plan else list(materials.keyed(loaded.points(limit)))
     kept = Store.begin(place, loaded.table, disk=disk)
     with kept.writing(), stopping() as stop:
-        run = Run(loaded, materials, kept, chosen, told, stop, retry_failed)
+        run = Run(loaded, materials, kept, chosen, on_progress, stop, retry_failed)
         try:
             if loaded.plan:
                 from trainyard.sweep.search import search
@@ -149,11 +128,11 @@ class Run:
         materials: Materials,
         store: Store,
         executor: Executor,
-        told: Told = silent,
+        on_progress: ProgressCallback = no_progress,
         stop: Stop | None = None,
         retry_failed: bool = False,
     ) -> None:
-        self.study, self.materials, self.store, self.executor, self.told = study, materials, store, executor, told
+        self.study, self.materials, self.store, self.executor, self.on_progress = study, materials, store, executor, on_progress
         self.stop = stop or Stop()
         self._retry_failed = retry_failed
         self._found: dict[str, Record] = {}
@@ -209,17 +188,14 @@ class Run:
         now = time.monotonic()
         if force or now - self._said_s > 0.1:
             self._said_s = now
-            spent = now - self._started_s
-            self.told(
-                Progress(
-                    done=len(self._found),
-                    total=max(self._expected, len(self._found)),
-                    reused=len(self._found) - len(self._computed),
-                    failed=self._failed,
-                    points_per_s=len(self._computed) / spent if spent and self._computed else 0.0,
-                    best=dict(self._best),
-                )
-            )
+            self.on_progress(len(self._found), max(self._expected, len(self._found)), self._status(now - self._started_s))
+
+    def _status(self, elapsed_s: float) -> str:
+        """Points per second, failures, and the best value of each objective so far."""
+        phrases = [f"{len(self._computed) / elapsed_s:.3g}/s"] if elapsed_s and self._computed else []
+        phrases += [f"{self._failed} failed"] if self._failed else []
+        best = ((name, self._best[name]) for name in self.study.objectives if name in self._best)
+        return "; ".join([*phrases, *(f"best {name} {shown(name, record.metrics[name])}" for name, record in best)])
 
     def summary(self) -> Summary:
         records = list(self._found.values())

@@ -12,7 +12,7 @@ import struct
 from typing import Any
 
 HEAD = struct.Struct(">cI")
-ASK, TOLD, DONE, FAILED, READY = b"A", b"T", b"D", b"F", b"R"
+ASK, PROGRESS, DONE, FAILED, READY = b"A", b"P", b"D", b"F", b"R"
 SPENT = b"S"
 """Comes before the last answer of a worker that has grown large and wants to be replaced."""
 LEVEL = 5

@@ -30,7 +30,7 @@ REMEMBERED = 4096
 
 @dataclass(slots=True)
 class Job:
-    """One thing to compute; `done` of `total` parts are, `said` what it is at."""
+    """One thing to compute; `done` of `total` parts are, `message` says what is under way."""
 
     id: str
     key: str
@@ -40,21 +40,21 @@ class Job:
     state: State = "queued"
     done: int = 0
     total: int = 0
-    said: str = ""
+    message: str = ""
     error: str = ""
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     asking: asyncio.Task[bytes] | None = None
 
-    def told(self, done: int, total: int, said: str) -> None:
-        self.done, self.total, self.said = done, total, said or self.said
+    def on_progress(self, done: int, total: int, message: str = "", /) -> None:
+        self.done, self.total, self.message = done, total, message or self.message
 
     def end(self, state: State, error: str = "") -> None:
         self.state, self.error, self.asking = state, error, None
         self.ended.set()
 
     def as_dict(self) -> dict[str, Any]:
-        names = ("id", "key", "title", "task", "state", "done", "total", "said", "error")
-        return {name: getattr(self, name) for name in names}
+        names = ("id", "key", "title", "task", "state", "done", "total", "error")
+        return {**{name: getattr(self, name) for name in names}, "said": self.message}
 
 
 class Cache:
@@ -161,8 +161,8 @@ class Jobs:
     async def _key(self, task: str, arguments: dict[str, Any]) -> tuple[str, str]:
         asked = hashlib.sha256(json.dumps([task, arguments], sort_keys=True).encode()).hexdigest()
         if asked not in self._keys:
-            told = json.loads(gzip.decompress(await self.desk.ask("prepare", job=task, arguments=arguments)))
-            self._keys[asked] = told["key"], told["title"]
+            answer = json.loads(gzip.decompress(await self.desk.ask("prepare", job=task, arguments=arguments)))
+            self._keys[asked] = answer["key"], answer["title"]
             while len(self._keys) > REMEMBERED:
                 self._keys.popitem(last=False)
         return self._keys[asked]
@@ -199,7 +199,7 @@ class Jobs:
         if job.ended.is_set():  # cancelled before it began
             self._free(worker)
             return
-        job.asking = asyncio.create_task(worker.ask(job.task, job.arguments, self.settings.job_s, job.told))
+        job.asking = asyncio.create_task(worker.ask(job.task, job.arguments, self.settings.job_s, job.on_progress))
         try:
             content = await job.asking
         except asyncio.CancelledError:

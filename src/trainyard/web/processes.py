@@ -12,15 +12,14 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
 from trainyard.errors import TrainyardError
-from trainyard.web.frames import ASK, DONE, FAILED, HEAD, READY, SPENT, TOLD, json_bytes, packed
+from trainyard.progress import ProgressCallback, no_progress
+from trainyard.web.frames import ASK, DONE, FAILED, HEAD, PROGRESS, READY, SPENT, json_bytes, packed
 
-Told = Callable[[int, int, str], None]
 START_S = 120.0
 """A worker imports numpy and numba first; on a busy machine that takes a while."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
@@ -76,7 +75,7 @@ class Worker:
         assert kind == READY
         return process
 
-    async def ask(self, task: str, arguments: dict[str, Any], limit_s: float, told: Told = lambda done, total, said: None) -> bytes:
+    async def ask(self, task: str, arguments: dict[str, Any], limit_s: float, on_progress: ProgressCallback = no_progress) -> bytes:
         """The compressed JSON that a task answers with. Cancelled, or past its limit, the process is killed."""
         process = await self.start()
         whole = spent = False
@@ -87,8 +86,8 @@ class Worker:
                 await process.stdin.drain()
                 while True:
                     kind, body = await _frame(process)
-                    if kind == TOLD:
-                        told(*json.loads(body))
+                    if kind == PROGRESS:
+                        on_progress(*json.loads(body))
                         continue
                     if kind == SPENT:
                         spent = True

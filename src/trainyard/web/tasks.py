@@ -1,6 +1,6 @@
 """What workers do: run a step, weigh assumptions, walk a ledger, look at machines and uploads. Each answers with plain values.
 
-`told` hears how much of a task is done. Paths come from the server alone: what a visitor writes has been through `guard.py`.
+`on_progress` is called as parts of a task are done. Paths come from the server alone: text of a visitor has passed `guard.py`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard._version import VERSION
 from trainyard.errors import BadInput, TrainyardError, UnknownName
+from trainyard.progress import ProgressCallback, with_message
 from trainyard.web import guard, views
 from trainyard.web.frames import json_bytes
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from trainyard.ir import Step
     from trainyard.papers.ledger import Row
 
-Told = Callable[[int, int, str], None]
 Uploads = Mapping[str, Mapping[str, str]]
 """id -> its `path`, `kind` and `name`."""
 STEPS_KEPT = 8
@@ -146,18 +146,18 @@ def _masks(text: str | None, at: int | None, step: Step, uploads: Uploads) -> An
     return parse(text, step)
 
 
-def warm(told: Told) -> None:
+def warm(on_progress: ProgressCallback) -> None:
     """Everything that a first run would have to import and compile."""
     case = Case(workload=WARM[0], machine=WARM[1])
     views.result(_ran(case), "")
 
 
-def look(told: Told) -> None:
+def look(on_progress: ProgressCallback) -> None:
     """What the desk imports before it is first asked."""
     views.machine(WARM[1], built(WARM[1], {}, {}))
 
 
-def prepare(told: Told, job: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+def prepare(on_progress: ProgressCallback, job: str, arguments: Mapping[str, Any]) -> dict[str, str]:
     """The key and the title of a job; what is wrong with it is said before it waits."""
     if "paper" in arguments:
         from trainyard.papers import ledger
@@ -182,31 +182,31 @@ def _ran(case: Case) -> Any:
     return replace(found, machine=case.shown)
 
 
-def run(told: Told, **arguments: Any) -> dict[str, Any]:
-    told(0, 3, "reading the workload")
+def run(on_progress: ProgressCallback, **arguments: Any) -> dict[str, Any]:
+    on_progress(0, 3, "reading the workload")
     case = Case(**arguments)
-    told(1, 3, f"running on {case.shown}")
+    on_progress(1, 3, f"running on {case.shown}")
     with _by_name(arguments.get("uploads") or {}):
         found = _ran(case)
         if case.range:
-            found = found.ranged(lambda done, total: told(done, total + 1, f"alternatives of {case.shown}"))
-    told(2, 3, "drawing")
+            found = found.ranged(with_message(on_progress, f"alternatives of {case.shown}"))
+    on_progress(2, 3, "drawing")
     shown = views.result(found, case.key("run"))
     return {**shown, "title": shown["title"] + FORWARD} if case.inference else shown
 
 
-def whatif(told: Told, **arguments: Any) -> dict[str, Any]:
+def whatif(on_progress: ProgressCallback, **arguments: Any) -> dict[str, Any]:
     from trainyard import sensitivity
 
     case = Case(**arguments)
-    told(0, 1, f"running on {case.shown}")
+    on_progress(0, 1, f"running on {case.shown}")
     options = {"masks": case.masks, "parallel": case.parallel}
     with _by_name(arguments.get("uploads") or {}):
-        found = sensitivity.of_machine(case.step, case.machine, metric=case.metric, kinds=case.kinds, **options)
-    weighed = sensitivity.weigh(
-        replace(found, title=case.title), lambda done, total: told(done, total, f"changes of {case.shown}"), paired=case.pairs
+        found = sensitivity.machine_study(case.step, case.machine, metric=case.metric, kinds=case.kinds, **options)
+    result = sensitivity.run_study(
+        replace(found, title=case.title), with_message(on_progress, f"changes of {case.shown}"), paired=case.pairs
     )
-    return {**views.weighed(weighed), "key": case.key("whatif")}
+    return {**views.sensitivity(result), "key": case.key("whatif")}
 
 
 def _kinds(only: str | None) -> tuple[Any, ...]:
@@ -215,39 +215,39 @@ def _kinds(only: str | None) -> tuple[Any, ...]:
     return KINDS if only is None else (only,)
 
 
-def paper_whatif(told: Told, paper: str, only: str | None = None, pairs: int = 0) -> dict[str, Any]:
+def paper_whatif(on_progress: ProgressCallback, paper: str, only: str | None = None, pairs: int = 0) -> dict[str, Any]:
     """A paper's assumptions by its own measure, or on the case that stands for it."""
     from trainyard import sensitivity
     from trainyard.papers import ledger
 
-    told(0, 1, f"running {paper}")
-    found = ledger.weighing(paper, _kinds(only))
+    on_progress(0, 1, f"running {paper}")
+    found = ledger.sensitivity_study(paper, _kinds(only))
     if found is None:
         from trainyard.masks import named as named_masks
 
         workload, machine, masks = ledger.case(paper)
         step, _ = _step(workload, None, {})
-        found = sensitivity.of_machine(step, machine, kinds=_kinds(only), masks=named_masks.load(masks, step))
-    weighed = sensitivity.weigh(found, lambda done, total: told(done, total, f"changes of {paper}"), paired=pairs)
-    return {**views.weighed(weighed), "key": _paper_key(paper, only, pairs)}
+        found = sensitivity.machine_study(step, machine, kinds=_kinds(only), masks=named_masks.load(masks, step))
+    result = sensitivity.run_study(found, with_message(on_progress, f"changes of {paper}"), paired=pairs)
+    return {**views.sensitivity(result), "key": _paper_key(paper, only, pairs)}
 
 
-def paper(told: Told, paper: str) -> dict[str, Any]:
+def paper(on_progress: ProgressCallback, paper: str) -> dict[str, Any]:
     """The whole ledger of a paper, experiments and figures that are not kept run now."""
     from trainyard.papers import experiment_cache
 
-    rows = experiment_cache.walk(paper, progress=told)
-    told(len(rows), len(rows), "drawing the figures")
-    drawn = experiment_cache.figures(paper, lambda done, total: told(done, total, "drawing the figures"), run=True) or {}
+    rows = experiment_cache.walk(paper, on_progress=on_progress)
+    on_progress(len(rows), len(rows), "drawing the figures")
+    drawn = experiment_cache.figures(paper, with_message(on_progress, "drawing the figures"), run=True) or {}
     return {"kind": "paper", "name": paper, "title": views.paper_title(paper), "complete": True, **views.ledger_of(rows, drawn)}
 
 
-def machine(told: Told, text: str, settings: Mapping[str, Any], uploads: Uploads) -> dict[str, Any]:
+def machine(on_progress: ProgressCallback, text: str, settings: Mapping[str, Any], uploads: Uploads) -> dict[str, Any]:
     with _by_name(uploads):
         return views.machine(text, built(text, settings, uploads))
 
 
-def papers(told: Told) -> list[dict[str, Any]]:
+def papers(on_progress: ProgressCallback) -> list[dict[str, Any]]:
     from trainyard.papers import ledger
 
     found = []
@@ -260,7 +260,7 @@ def papers(told: Told) -> list[dict[str, Any]]:
     return found
 
 
-def ledger_of(told: Told, paper: str) -> dict[str, Any]:
+def ledger_of(on_progress: ProgressCallback, paper: str) -> dict[str, Any]:
     """What is kept of a paper's ledger; what the paper prints alone where an experiment would have to run."""
     from trainyard.papers import experiment_cache
 
@@ -297,19 +297,19 @@ def _rows(paper: str) -> tuple[list[Row], bool]:
     ], False
 
 
-def upload(told: Told, **arguments: Any) -> dict[str, Any]:
+def upload(on_progress: ProgressCallback, **arguments: Any) -> dict[str, Any]:
     from trainyard.web.recognition import recognised
 
     return recognised(**arguments)
 
 
-def stores(told: Told, **arguments: Any) -> list[dict[str, Any]]:
+def stores(on_progress: ProgressCallback, **arguments: Any) -> list[dict[str, Any]]:
     from trainyard.web.stores import listed
 
     return listed(**arguments)
 
 
-def store(told: Told, **arguments: Any) -> dict[str, Any]:
+def store(on_progress: ProgressCallback, **arguments: Any) -> dict[str, Any]:
     from trainyard.web.stores import opened
 
     return opened(**arguments)

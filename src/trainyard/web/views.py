@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from trainyard.ir.assumptions import Assumption
     from trainyard.papers.ledger import Row
     from trainyard.results.result import Result
-    from trainyard.runs import Worth
-    from trainyard.sensitivity import Weighed
+    from trainyard.sensitivity import ChangeEffect, SensitivityResult
 
 # fmt: off
 FIGURES = {
@@ -186,37 +185,37 @@ def _node(found: Result) -> dict[str, str] | None:
     return {"svg": svg, "told": told}
 
 
-def weighed(found: Weighed) -> dict[str, Any]:
+def sensitivity(result: SensitivityResult) -> dict[str, Any]:
     """What each change is worth alone and two at a time, and the tornado."""
     return {
         "kind": "whatif",
-        "title": found.title,
-        "metric": found.metric,
-        "worths": [_worth(worth) for worth in found],
+        "title": result.title,
+        "metric": result.metric,
+        "worths": [_effect(effect) for effect in result],
         "pairs": [
             {
-                "first": _worth(pair.first),
-                "second": _worth(pair.second),
+                "first": _effect(pair.first),
+                "second": _effect(pair.second),
                 "after": pair.after,
                 "change": pair.change,
                 "interaction": pair.interaction,
                 "error": pair.error,
             }
-            for pair in found.pairs
+            for pair in result.pairs
         ],
-        "figures": {"tornado": figure(found.figure())},
+        "figures": {"tornado": figure(result.figure())},
     }
 
 
-def _worth(found: Worth) -> dict[str, Any]:
+def _effect(effect: ChangeEffect) -> dict[str, Any]:
     names = ("name", "kind", "meaning", "before", "after", "error")
     return {
-        **{name: getattr(found, name) for name in names},
-        "value": _plain(found.value),
-        "alternative": _plain(found.alternative),
-        "value_text": _text(found.name, found.value),
-        "alternative_text": _text(found.name, found.alternative),
-        "change": None if found.error else found.change,
+        **{name: getattr(effect, name) for name in names},
+        "value": _plain(effect.value),
+        "alternative": _plain(effect.alternative),
+        "value_text": _text(effect.name, effect.value),
+        "alternative_text": _text(effect.name, effect.alternative),
+        "change": None if effect.error else effect.change,
     }
 
 

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from trainyard.errors import TrainyardError, UnknownName
 from trainyard.web import frames
-from trainyard.web.frames import ASK, DONE, FAILED, HEAD, READY, SPENT, TOLD, packed
+from trainyard.web.frames import ASK, DONE, FAILED, HEAD, PROGRESS, READY, SPENT, packed
 
 BAD, ABSENT, FAULT = 400, 404, 500
 LOOKED_UP = ("job", "paper", "result", "store", "upload")
@@ -67,12 +67,12 @@ def _read(stream: BinaryIO, asked: SimpleQueue[tuple[str, dict[str, Any]]]) -> N
 
 
 def _answer(answers: BinaryIO, task: Callable[..., Any], arguments: dict[str, Any]) -> None:
-    def told(done: int, total: int, said: str = "") -> None:
-        _write(answers, packed(TOLD, frames.json_bytes([done, total, said])))
+    def on_progress(done: int, total: int, message: str = "", /) -> None:
+        _write(answers, packed(PROGRESS, frames.json_bytes([done, total, message])))
 
     spent = False
     try:
-        answer = packed(DONE, frames.compressed(task(told, **arguments)))
+        answer = packed(DONE, frames.compressed(task(on_progress, **arguments)))
     except Exception as error:
         spent = isinstance(error, MemoryError)
         answer = packed(FAILED, frames.json_bytes([*reason(error)]))
@@ -84,8 +84,8 @@ def _answer(answers: BinaryIO, task: Callable[..., Any], arguments: dict[str, An
 def _resident_bytes() -> int:
     """Memory that this process holds now; 0 where the system does not say."""
     try:
-        with open("/proc/self/statm") as told:
-            return int(told.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        with open("/proc/self/statm") as pages:
+            return int(pages.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except OSError:
         return 0
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from trainyard.papers.ledger import Measured
-    from trainyard.sensitivity import Kind, Weighing
+    from trainyard.sensitivity import Kind, SensitivityStudy
 
 CASE = ("linear", "direct")
 
@@ -35,8 +35,8 @@ def figures() -> Mapping[str, Callable[[], go.Figure]]:
     return FIGURES
 
 
-def weighing(kinds: Sequence[Kind]) -> Weighing:
+def sensitivity_study(kinds: Sequence[Kind]) -> SensitivityStudy:
     """What `whatif direct` weighs: assumptions of both machines, by the speedup of one over the other."""
-    from trainyard.papers.direct.assumptions import weighing
+    from trainyard.papers.direct.assumptions import sensitivity_study
 
-    return weighing(kinds=kinds)
+    return sensitivity_study(kinds=kinds)

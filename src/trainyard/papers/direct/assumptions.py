@@ -17,8 +17,8 @@ from trainyard.papers.direct.measuring import BATCH, WORKLOADS, Workload
 from trainyard.papers.mcdla.assumptions import shown
 from trainyard.progress import ProgressCallback, no_progress
 from trainyard.results.result import Result
-from trainyard.runs import Worth, run
-from trainyard.sensitivity import KINDS, Change, Kind, Weighing, has_field, parameters, weigh
+from trainyard.runs import run
+from trainyard.sensitivity import KINDS, Change, ChangeEffect, Kind, SensitivityStudy, has_field, parameters, run_study
 from trainyard.workloads import zoo
 
 METRIC = "speedup of DIRECT over PIM-Opt (2048 DPUs, batch 8 each)"
@@ -81,7 +81,7 @@ def readings(workload: Workload) -> Iterator[Change]:
 
 def _change(workload: Workload, path: str, meaning: str, value: Any, other: Any, made: Reading) -> Change:
     return Change(
-        name=path, meaning=meaning, value=name_of(path, value), alternative=name_of(path, other), made=made, group=workload.name
+        name=path, meaning=meaning, value=name_of(path, value), alternative=name_of(path, other), payload=made, group=workload.name
     )
 
 
@@ -113,7 +113,7 @@ def of_machines(workload: Workload) -> Iterator[Change]:
 def speedup(workload: Workload, changes: Sequence[Change]) -> float:
     dpu, batch, changed = workload.dpu, BATCH, dict[str, Any]()
     for change in changes:
-        made: Reading = change.made
+        made: Reading = change.payload
         dpu = made.dpu(dpu) if made.dpu is not None else dpu
         batch = made.batch or batch
         changed |= made.fields
@@ -134,14 +134,16 @@ def name_of(path: str, value: Any) -> Any:
     return shown(field, value) if isinstance(value, bool | int | float | None) else value
 
 
-def weighing(kinds: Sequence[Kind] = KINDS) -> Weighing:
+def sensitivity_study(kinds: Sequence[Kind] = KINDS) -> SensitivityStudy:
     """The paper's own figure of merit, of both workloads."""
     by_name = {workload.name: workload for workload in WORKLOADS}
     sources = {"assumption": alternatives, "parameter": of_machines}
     changes = [change for kind in kinds for workload in WORKLOADS for change in sources[kind](workload)]
-    return Weighing(title="direct", metric=METRIC, changes=changes, measure=lambda group, made: speedup(by_name[group], made))
+    return SensitivityStudy(
+        title="direct", metric=METRIC, changes=changes, measure=lambda group, made: speedup(by_name[group], made)
+    )
 
 
-def worths(on_progress: ProgressCallback = no_progress) -> list[Worth]:
+def assumption_effects(on_progress: ProgressCallback = no_progress) -> list[ChangeEffect]:
     """Of the assumptions alone, the most valuable first, of both workloads."""
-    return list(weigh(weighing(("assumption",)), on_progress, paired=0))
+    return list(run_study(sensitivity_study(("assumption",)), on_progress, paired=0))

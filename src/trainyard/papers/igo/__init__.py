@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from trainyard.papers.ledger import Measured
-    from trainyard.sensitivity import Kind, Weighing
+    from trainyard.sensitivity import Kind, SensitivityStudy
 
 CASE = ("resnet50", "npu")
 
@@ -47,8 +47,8 @@ def figures() -> Mapping[str, Callable[[], go.Figure]]:
     return FIGURES
 
 
-def weighing(kinds: Sequence[Kind]) -> Weighing:
+def sensitivity_study(kinds: Sequence[Kind]) -> SensitivityStudy:
     """What `whatif igo` weighs: assumptions of the experiments, by the paper's own figure of merit."""
-    from trainyard.papers.igo.assumptions import weighing
+    from trainyard.papers.igo.assumptions import sensitivity_study
 
-    return weighing(kinds=kinds)
+    return sensitivity_study(kinds=kinds)

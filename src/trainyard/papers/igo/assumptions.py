@@ -12,8 +12,7 @@ from trainyard.papers.igo.measuring import mean
 from trainyard.papers.igo.networks import RECOMMENDER_BATCH, Npu
 from trainyard.papers.igo.partitioning import by_ideal, by_knn
 from trainyard.progress import ProgressCallback, no_progress
-from trainyard.runs import Worth
-from trainyard.sensitivity import KINDS, Change, Kind, Weighing, parameters, weigh
+from trainyard.sensitivity import KINDS, Change, ChangeEffect, Kind, SensitivityStudy, parameters, run_study
 
 METRIC = "per cent by which all three steps shorten a training step (mean of nine networks, fixed tall tile)"
 
@@ -45,7 +44,7 @@ def alternatives(npu: Npu) -> Iterator[Change]:
     high = height(CASES[npu].machine())
 
     def other(name: str, meaning: str, value: Any, alternative: Any, made: Callable[[Reading], Reading]) -> Change:
-        return Change(name=name, meaning=meaning, value=value, alternative=alternative, made=made, group=f"{npu} NPU")
+        return Change(name=name, meaning=meaning, value=value, alternative=alternative, payload=made, group=f"{npu} NPU")
 
     # fmt: off
     yield other("precision", "bytes of an element; sums have 4 in any case", "fp32", "bf16", partial(_field, "precision", "bf16"))
@@ -71,24 +70,24 @@ def of_machine(npu: Npu) -> Iterator[Change]:
     taken = {change.name for change in alternatives(npu)}
     for change in parameters(CASES[npu].machine()):
         if change.name not in taken:
-            yield replace(change, made=partial(_field, change.name, change.alternative), group=f"{npu} NPU")
+            yield replace(change, payload=partial(_field, change.name, change.alternative), group=f"{npu} NPU")
 
 
-def weighing(npus: Sequence[Npu] = ("small", "large"), kinds: Sequence[Kind] = KINDS) -> Weighing:
+def sensitivity_study(npus: Sequence[Npu] = ("small", "large"), kinds: Sequence[Kind] = KINDS) -> SensitivityStudy:
     """The paper's own figure of merit, of both NPUs."""
     by_group = {f"{npu} NPU": CASES[npu] for npu in npus}
 
     def measure(group: str, changes: Sequence[Change]) -> float:
         reading = Reading(by_group[group])
         for change in changes:
-            reading = change.made(reading)
+            reading = change.payload(reading)
         return reading.measured()
 
     sources = {"assumption": alternatives, "parameter": of_machine}
     changes = [change for kind in kinds for npu in npus for change in sources[kind](npu)]
-    return Weighing(title="igo", metric=METRIC, changes=changes, measure=measure)
+    return SensitivityStudy(title="igo", metric=METRIC, changes=changes, measure=measure)
 
 
-def worths(on_progress: ProgressCallback = no_progress, npus: Sequence[Npu] = ("small", "large")) -> list[Worth]:
+def assumption_effects(on_progress: ProgressCallback = no_progress, npus: Sequence[Npu] = ("small", "large")) -> list[ChangeEffect]:
     """Of the assumptions alone, the most valuable first."""
-    return list(weigh(weighing(npus, ("assumption",)), on_progress, paired=0))
+    return list(run_study(sensitivity_study(npus, ("assumption",)), on_progress, paired=0))

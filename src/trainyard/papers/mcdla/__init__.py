@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from trainyard.papers.ledger import Measured
-    from trainyard.sensitivity import Kind, Weighing
+    from trainyard.sensitivity import Kind, SensitivityStudy
 
 CASE = ("resnet34", "mcdla-b")
 
@@ -37,8 +37,8 @@ def figures() -> Mapping[str, Callable[[], go.Figure]]:
     return FIGURES
 
 
-def weighing(kinds: Sequence[Kind]) -> Weighing:
+def sensitivity_study(kinds: Sequence[Kind]) -> SensitivityStudy:
     """What `whatif mcdla` weighs: assumptions of the node, by the paper's own figure of merit."""
-    from trainyard.papers.mcdla.assumptions import weighing
+    from trainyard.papers.mcdla.assumptions import sensitivity_study
 
-    return weighing(kinds=kinds)
+    return sensitivity_study(kinds=kinds)

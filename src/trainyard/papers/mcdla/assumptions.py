@@ -13,8 +13,7 @@ from trainyard.machines.presets.mcdla import DC_DLA, MCDLA_B
 from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Parallel, ahead, asked, ran
 from trainyard.papers.mcdla.printed import harmonic
 from trainyard.progress import ProgressCallback, no_progress
-from trainyard.runs import Worth
-from trainyard.sensitivity import KINDS, Change, Kind, Weighing, has_field, parameters, weigh
+from trainyard.sensitivity import KINDS, Change, ChangeEffect, Kind, SensitivityStudy, has_field, parameters, run_study
 from trainyard.systems.node.systems import Node
 from trainyard.units import show, unit_of_field
 
@@ -37,7 +36,7 @@ def shown(name: str, value: Any) -> Any:
 
 def nodes(changes: Sequence[Change]) -> tuple[Node, Node]:
     """DC-DLA and MC-DLA(B) with changes made; a field that only one of them has leaves the other as it is."""
-    made = {path: value for change in changes for path, value in change.made.items()}
+    made = {path: value for change in changes for path, value in change.payload.items()}
     slow, fast = (with_overrides(one, {path: made[path] for path in made if has_field(one, path)}) for one in (DC_DLA, MCDLA_B))
     return slow, fast
 
@@ -50,11 +49,11 @@ def alternatives() -> Iterator[Change]:
         for other in field.metadata["alternatives"]:
             yield Change(
                 name=name, meaning=field.metadata["meaning"], value=shown(name, value), alternative=shown(name, other),
-                made={name: other},
+                payload={name: other},
             )  # fmt: skip
     yield Change(
         name="device.precision", meaning="bytes of an element: 4, or 2", value="fp32", alternative="fp16",
-        made={"device.precision": "fp16"},
+        payload={"device.precision": "fp16"},
     )  # fmt: skip
 
 
@@ -65,7 +64,7 @@ def of_nodes() -> Iterator[Change]:
         found = [change for change in parameters(node) if change.name not in seen]
         yield from (
             replace(
-                change, made={change.name: change.alternative},
+                change, payload={change.name: change.alternative},
                 value=shown(change.name, change.value), alternative=shown(change.name, change.alternative),
             ) for change in found
         )  # fmt: skip
@@ -82,7 +81,7 @@ def mean_speedup(slow: Node, fast: Node, parallel: Parallel, networks: Sequence[
     return harmonic(ran(slow, network, parallel).time_s / ran(fast, network, parallel).time_s for network in networks)
 
 
-def weighing(networks: Sequence[str] = NETWORKS, kinds: Sequence[Kind] = KINDS) -> Weighing:
+def sensitivity_study(networks: Sequence[str] = NETWORKS, kinds: Sequence[Kind] = KINDS) -> SensitivityStudy:
     """The paper's own figure of merit, of both parallelisms."""
     by_group = {f"{parallel}-parallel": parallel for parallel in PARALLEL}
 
@@ -106,9 +105,9 @@ def weighing(networks: Sequence[str] = NETWORKS, kinds: Sequence[Kind] = KINDS) 
         for change in sources[kind]()
         if concerns(change, parallel)
     ]
-    return Weighing(title="mcdla", metric=METRIC, changes=changes, measure=measure, ahead=prepare)
+    return SensitivityStudy(title="mcdla", metric=METRIC, changes=changes, measure=measure, prefetch=prepare)
 
 
-def worths(on_progress: ProgressCallback = no_progress, networks: Sequence[str] = NETWORKS) -> list[Worth]:
+def assumption_effects(on_progress: ProgressCallback = no_progress, networks: Sequence[str] = NETWORKS) -> list[ChangeEffect]:
     """Of the assumptions alone, the most valuable first, of both parallelisms."""
-    return list(weigh(weighing(networks, ("assumption",)), on_progress, paired=0))
+    return list(run_study(sensitivity_study(networks, ("assumption",)), on_progress, paired=0))

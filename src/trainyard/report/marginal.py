@@ -30,7 +30,7 @@ GRAPH = "graph"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Worth:
+class MarginalGain:
     """One field raised: `change` is the relative change of the time (negative: faster), None where the machine refused it."""
 
     path: str
@@ -101,7 +101,7 @@ def layer_time_s(result: Result, layer: str) -> float:
     return sum(cost.time_s for name, cost in result.by_layer.items() if name == layer or name.startswith(f"{layer}."))
 
 
-def worths(result: Result, layer: str = "") -> list[Worth]:
+def marginal_gains(result: Result, layer: str = "") -> list[MarginalGain]:
     """Every resource raised by a tenth, the most valuable first, those that the machine refuses last."""
     if result.rerun is None:
         return []
@@ -109,12 +109,12 @@ def worths(result: Result, layer: str = "") -> list[Worth]:
     before_s = layer_time_s(result, layer)
     fields = ((path, value, {path: raised(value)}) for path, value in resources(result.config))
     for path, value, changes in (*fields, *graph_resources(result.config)):
-        worth = Worth(path=path, before=value, after=raised(value))
+        gain = MarginalGain(path=path, before=value, after=raised(value))
         try:
             again = result.rerun(changes)
         except TrainyardError as problem:
-            found.append(replace(worth, error=str(problem)))
+            found.append(replace(gain, error=str(problem)))
             continue
         change = layer_time_s(again, layer) / before_s - 1.0 if before_s else 0.0
-        found.append(replace(worth, change=change, step_change=again.time_s / result.time_s - 1.0))
-    return sorted(found, key=lambda worth: (worth.change is None, worth.change or 0.0))
+        found.append(replace(gain, change=change, step_change=again.time_s / result.time_s - 1.0))
+    return sorted(found, key=lambda gain: (gain.change is None, gain.change or 0.0))
