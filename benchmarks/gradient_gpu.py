@@ -167,7 +167,9 @@ def shape_row(row: tuple[str, str, int, int, int], about: dict[str, Any]) -> dic
 
 def layer_seconds(m: int, n: int, k: int, dtype: Any, about: dict[str, Any]) -> dict[str, float]:
     """One layer of the nine networks, by every step of the paper. Partitioning takes the better axis, or none."""
-    from trainyard.live.gradient import choice, kernels, variants
+    import gradient_variants as variants
+
+    from trainyard.live.gradient import choice, kernels
 
     size = dtype.itemsize
     sets = operands(m, k, n, dtype, min(3, sets_for(size * (m * n + 2 * m * k + 2 * n * k), about["l2_bytes"])))
@@ -281,10 +283,11 @@ def breakdown(network: str, model: str, batch: int = 256, steps: int = 5) -> dic
 
 def compiled(task: tuple[str, int, int, str]) -> str:
     """Compiles what one shape may need, in a process of its own, into Triton's cache."""
+    import gradient_variants as variants
     import torch
     import triton
 
-    from trainyard.live.gradient import kernels, variants
+    from trainyard.live.gradient import kernels
     from trainyard.live.gradient.configs import candidates
 
     what, k, n, name = task

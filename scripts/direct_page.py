@@ -513,9 +513,8 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
     yield (
         "What is not modelled",
         "Energy and area of the wires between DIMMs' switches beyond their pins; DRAM refresh apart from a DPU's power at rest; "
-        "failures of DPUs; YFCC100M and ImageNet themselves (loaders are in "
-        "`workloads/datasets`); trees instead of rings between GPUs in Fig. 2's curves (the ledger's note on efficiency.linear has "
-        "their figure).",
+        "failures of DPUs; YFCC100M and ImageNet themselves; trees instead of rings between GPUs in Fig. 2's curves (the ledger's "
+        "note on efficiency.linear has their figure).",
         "",
     )
 

@@ -17,7 +17,7 @@ INTRODUCTION = """# Masks of real training runs, on stand-in data
 `trainyard reproduce tensordash` needs the zeros of models in training. TensorDash's authors traced theirs on ImageNet, COCO,
 GLUE, SNLI, MovieLens 20M and WikiText-2, of one random batch of every epoch. Those data sets cannot be shipped. What is shipped
 was really trained, in the shapes of the zoo's models, on **stand-ins**: generated data with something to learn
-(`trainyard.workloads.datasets.stand_ins`). The zeros are those of these runs, not of the paper's. The runs are short: they show
+(`scripts/stand_ins`). The zeros are those of these runs, not of the paper's. The runs are short: they show
 learning, not convergence.
 
 ```
@@ -25,7 +25,7 @@ python scripts/train_samples.py train FOLDER      # all of them; about ten minut
 python scripts/train_samples.py pack FOLDER       # chooses what is shipped, checks it against the Steps, writes this page
 ```
 
-To use a data set you have, write a training function over one of the loaders in `trainyard.workloads.datasets` and record it:
+To use a data set you have, write a training function over it (torchvision and torchtext have loaders) and record it:
 `trainyard record mine.py:train -o run.safetensors.xz --epochs 8 --steps-per-epoch 1000 --samples 1`.
 
 ## What was trained

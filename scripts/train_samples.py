@@ -22,19 +22,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from stand_ins.captions import Captions
+from stand_ins.objects import Objects
+from stand_ins.pictures import Pictures
+from stand_ins.ratings import Ratings
+from stand_ins.sentences import MaskedPairs, Sentences
+from stand_ins.text import Text
+from stand_ins.translations import Translations
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
 from trainyard.masks.recorded import Masks, MaskWriter
 from trainyard.workloads import zoo
 from trainyard.workloads.datasets.batches import Batches, Part, Source
-from trainyard.workloads.datasets.stand_ins.captions import Captions
-from trainyard.workloads.datasets.stand_ins.objects import Objects
-from trainyard.workloads.datasets.stand_ins.pictures import Pictures
-from trainyard.workloads.datasets.stand_ins.ratings import Ratings
-from trainyard.workloads.datasets.stand_ins.sentences import MaskedPairs, Sentences
-from trainyard.workloads.datasets.stand_ins.text import Text
-from trainyard.workloads.datasets.stand_ins.translations import Translations
 from trainyard.workloads.epochs import random_batches
 from trainyard.workloads.recording import record_masks
 from trainyard.workloads.zoo.recipe import Recipe

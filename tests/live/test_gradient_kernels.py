@@ -152,7 +152,7 @@ def test_what_cannot_be_meant() -> None:
 @interpreted
 @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(70, 40, 50), (33, 130, 20), (20, 20, 100)])
 def test_the_papers_steps(rows: int, outputs: int, inputs: int) -> None:
-    from trainyard.live.gradient import variants
+    import gradient_variants as variants
 
     dy, x, weight = torch.randn(rows, outputs), torch.randn(rows, inputs), torch.randn(outputs, inputs)
     for step in variants.STEPS:
@@ -164,8 +164,9 @@ def test_the_papers_steps(rows: int, outputs: int, inputs: int) -> None:
 
 @given(rows=st.integers(1, 5000), outputs=st.integers(1, 5000), inputs=st.integers(1, 5000))
 def test_algorithm_1_is_the_mapping_s(rows: int, outputs: int, inputs: int) -> None:
+    import gradient_variants as variants
+
     from trainyard.ir import MatMul
-    from trainyard.live.gradient import variants
     from trainyard.mapping.gradient_order import scratchpad as gradient_order
 
     chosen = variants.algorithm_1(rows, outputs, inputs)

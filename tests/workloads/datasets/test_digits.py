@@ -10,7 +10,7 @@ import pytest
 from trainyard.errors import BadInput, MissingExtra, UnknownName
 from trainyard.workloads.datasets.batches import Batches
 from trainyard.workloads.datasets.digits import Digits, digits
-from trainyard.workloads.datasets.stand_ins.strokes import SHAPES, Strokes, _distances
+from trainyard.workloads.datasets.strokes import SHAPES, Strokes, _distances
 
 
 class TestDrawn:

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from trainyard.errors import BadInput, UnknownName
 from trainyard.training.models import LogisticRegression
 from trainyard.workloads.datasets.batches import Part
-from trainyard.workloads.datasets.fixed_point import restored
-from trainyard.workloads.datasets.stand_ins.features import FORMS, Features
+from trainyard.workloads.datasets.features import FORMS, Features
 
 SMALL = Features(samples=20_000, features=256, factors=16, accuracy=0.85)
 EVERY_FORM = pytest.mark.parametrize("form", FORMS)
@@ -35,12 +34,9 @@ def test_a_sample_is_the_same_whenever_it_is_asked_for(numbers: list[int]) -> No
         assert label[0] == labels[row]
 
 
-def test_rows_chunks_and_parts() -> None:
+def test_rows_and_parts() -> None:
     data = of("raw", samples=250)
     whole, labels = data.rows(0, 250)
-    pieces = list(data.chunks(100))
-    assert [len(piece[1]) for piece in pieces] == [100, 100, 50]
-    assert np.allclose(np.concatenate([piece[0] for piece in pieces]), whole, atol=1e-6)
     held_out = Part(source=data, first=200, samples=50)
     assert np.array_equal(held_out.take(np.arange(3))[1], labels[200:203])
     assert data.stand_in
@@ -96,16 +92,6 @@ def test_a_form_is_what_it_says(form: str) -> None:
         assert (values > 0).mean() == pytest.approx(0.2 if form == "raw" else 0.5, abs=0.02)
 
 
-@EVERY_FORM
-def test_fixed_point(form: str) -> None:
-    data, fraction = of(form), 31 if form == "normalised" else 24
-    words, labels = data.fixed(10, 14, fraction)
-    values, same = data.rows(10, 14)
-    assert words.dtype == (np.uint32 if form in ("normalised", "rectified") else np.int32)
-    assert (np.abs(restored(words, fraction) - values) < 2.0**-fraction).all()
-    assert np.array_equal(labels, same)
-
-
 def test_logistic_regression_comes_near_the_best() -> None:
     data, model = of("standardised"), LogisticRegression(256)
     values, labels = data.rows(0, 8000)
@@ -117,10 +103,7 @@ def test_logistic_regression_comes_near_the_best() -> None:
 
 
 def test_no_torch_is_needed() -> None:
-    code = (
-        "import sys, trainyard.workloads.datasets.stand_ins.features, trainyard.workloads.datasets.digits; "
-        "print('torch' in sys.modules)"
-    )
+    code = "import sys, trainyard.workloads.datasets.features, trainyard.workloads.datasets.digits; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
 
 

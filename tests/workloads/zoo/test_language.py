@@ -13,9 +13,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.workloads.zoo.catalogue import LANGUAGE, Entry
-from trainyard.workloads.zoo.language import bert, deepbench, gnmt, gpt, snli, t5, transformer_lm
+from trainyard.workloads.zoo.language import bert, deepbench, gcn, gnmt, gpt, snli, t5, transformer_lm
 from trainyard.workloads.zoo.recipe import Recipe
-from trainyard.workloads.zoo.recommendation import gcn
 
 SMALL: dict[str, Callable[[], Recipe]] = {
     "bert": lambda: bert.recipe(bert.TINY, sequence=16),
@@ -59,7 +58,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def build(entry: Entry) -> Recipe:
-    recipe: Recipe = getattr(importlib.import_module(f"trainyard.workloads.zoo.{entry.file}"), entry.function)()
+    recipe: Recipe = getattr(importlib.import_module(f"trainyard.workloads.zoo.{entry.module}"), entry.function)()
     return recipe
 
 

@@ -39,7 +39,7 @@ class Products(TorchDispatchMode):
 
 def build(name: str) -> Recipe:
     entry = next(entry for entry in RECOMMENDATION if entry.name == name)
-    recipe: Recipe = getattr(importlib.import_module(f"trainyard.workloads.zoo.{entry.file}"), entry.function)()
+    recipe: Recipe = getattr(importlib.import_module(f"trainyard.workloads.zoo.{entry.module}"), entry.function)()
     return recipe
 
 

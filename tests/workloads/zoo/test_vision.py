@@ -48,7 +48,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def recipe_of(entry: Entry) -> Recipe:
-    module = importlib.import_module(f"trainyard.workloads.zoo.{entry.file}")
+    module = importlib.import_module(f"trainyard.workloads.zoo.{entry.module}")
     recipe: Recipe = getattr(module, entry.function)()
     return recipe
 

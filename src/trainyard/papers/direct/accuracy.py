@@ -1,6 +1,6 @@
 """Accuracy, trained for real on stand-ins: neither YFCC100M's features nor ImageNet can be had here.
 
-The linear model has its 4096 features and 512 workers in 8 clusters, each worker with samples of its own of `stand_ins.features`,
+The linear model has its 4096 features and 512 workers in 8 clusters, each worker with samples of its own of `datasets.features`,
 of which 87 % can be told apart at best. ResNet-18 is the one for small pictures, narrow, on handwritten digits, 16 workers in 4
 clusters, whose batches are normalised together; it needs torch, and without it the linear model stands in again. Learning rates
 are the same for all algorithms and were picked from a few by accuracy on the test part (`TRIED`): with one seed and a test part
@@ -30,7 +30,7 @@ from trainyard.papers.ledger import Measured
 from trainyard.papers.processes import workers
 from trainyard.training import Data, History, LogisticRegression, train
 from trainyard.workloads.datasets.digits import digits
-from trainyard.workloads.datasets.stand_ins.features import Features
+from trainyard.workloads.datasets.features import Features
 
 # fmt: off
 TRAINED, TESTED  = 16_384, 8_192

@@ -2,7 +2,7 @@
 
 The paper measured a V100. Dense products and whole steps on it are predicted by `devices.Gpu`, whose fractions of the peaks were
 measured on an H200. Sparse products are not predicted: a GPU computes zeros like other numbers, and what cuSPARSE makes of them was
-measured on an H200 (`live.products`, one run, shipped as `samples/sigma/gpu.json`).
+measured on an H200 (`scripts/measure_products.py`, one run, shipped as `samples/sigma/gpu.json`).
 
 Efficiency is multiplications of two non-zeros over those that the board could do in the time, at its boost clock.
 """

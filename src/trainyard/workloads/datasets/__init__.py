@@ -1,5 +1,9 @@
-"""Data sets to train on: the published ones in the formats they come in, from a local path, and stand-ins that are generated.
+"""Data to train on: sources of samples, and the batches drawn from them. Nothing is downloaded.
 
-One file per data set; nothing is downloaded. A source says its name, whether it is a stand-in, how many samples it has, and takes
-samples by number; `Batches` deals them out, the same under the same seed. A new data set is one file with such a source.
+- batches: `Source` (the protocol), `Part` (a range of samples), `Batches` (an order per epoch, drawn from the seed)
+- digits: handwritten digits, from scikit-learn or drawn by `strokes`
+- features: generated feature vectors of two classes, in place of YFCC100M-HNfc6
+- streams: one random generator per sample number
+
+A new data set is one file with a class that satisfies `Source`.
 """

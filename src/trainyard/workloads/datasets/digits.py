@@ -1,7 +1,7 @@
 """Handwritten digits, small enough to train on anywhere: the real ones that come with scikit-learn, or drawn ones.
 
 E. Alpaydin, C. Kaynak: Optical Recognition of Handwritten Digits. UCI 1998: 1797 digits of 13 writers, 8 x 8 pixels of 17 shades.
-scikit-learn (extra `knn`) brings them along, nothing is downloaded. `stand_ins.strokes` draws its own, at any size
+scikit-learn (extra `knn`) brings them along, nothing is downloaded. `strokes` draws its own, at any size
 and in any number.
 """
 
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from trainyard.errors import BadInput, MissingExtra, UnknownName
 from trainyard.workloads.datasets.batches import Source
-from trainyard.workloads.datasets.stand_ins.strokes import Strokes
+from trainyard.workloads.datasets.strokes import Strokes
 
 Reals = npt.NDArray[np.float32]
 Whole = npt.NDArray[np.int64]

@@ -60,7 +60,7 @@ def build(name: str) -> Recipe:
     """The model itself, with inputs, targets, loss and optimizer, on torch's default device."""
     row = entry(name)
     try:
-        module = import_module(f"trainyard.workloads.zoo.{row.file}")
+        module = import_module(f"trainyard.workloads.zoo.{row.module}")
     except ModuleNotFoundError as error:
         if error.name == "torch":
             raise MissingExtra("torch", "torch", f"building {name}") from None

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainyard.workloads.datasets.stand_ins.randomness import lengths, normal, numbered, uniform, zipf
+from stand_ins.randomness import lengths, normal, numbered, uniform, zipf
 
 PADDING, BEGIN, END = 0, 1, 2
 WORDS = 3  # the first number of a word

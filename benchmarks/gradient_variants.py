@@ -10,10 +10,9 @@
 | + partitioning | the same over a part of the row (N) or column (M); both are added | a part of them                       |
 
 Rearrangement takes interleaving, dXmajor or dWmajor by Algorithm 1. What a program does not own it adds to by fp32 atomics: the
-intermediate results that the paper sends off chip. These programs are for the comparison; `kernels` has the one to train with.
+intermediate results that the paper sends off chip. These programs are for the comparison; the one to train with is in
+`trainyard.live.gradient.kernels`.
 """
-
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from stand_ins.randomness import numbered, uniform, whole
 from trainyard.errors import BadInput
-from trainyard.workloads.datasets.stand_ins.randomness import numbered, uniform, whole
 
 KINDS = 10  # of shapes, of textures, of palettes
 CLASSES = KINDS**3

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainyard.workloads.datasets.stand_ins.pictures import CLASSES, KINDS, Pictures, factors
-from trainyard.workloads.datasets.stand_ins.randomness import lengths, normal, numbered, uniform, whole, zipf
+from stand_ins.pictures import CLASSES, KINDS, Pictures, factors
+from stand_ins.randomness import lengths, normal, numbered, uniform, whole, zipf
 
 PADDING, BEGIN, END = 0, 1, 2
 SMALL_WORDS = 50  # numbers 3 to 52

@@ -7,17 +7,17 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from stand_ins import captions, sentences
+from stand_ins.captions import Captions
+from stand_ins.objects import Objects
+from stand_ins.pictures import Pictures
+from stand_ins.randomness import lengths, normal, uniform, whole, zipf
+from stand_ins.ratings import Ratings
+from stand_ins.sentences import CONTRADICTION, ENTAILMENT, NEUTRAL, MaskedPairs, Sentences
+from stand_ins.text import Text
 
 from trainyard.errors import BadInput
 from trainyard.workloads.datasets.batches import Batches, Part, Source
-from trainyard.workloads.datasets.stand_ins import captions, sentences
-from trainyard.workloads.datasets.stand_ins.captions import Captions
-from trainyard.workloads.datasets.stand_ins.objects import Objects
-from trainyard.workloads.datasets.stand_ins.pictures import Pictures
-from trainyard.workloads.datasets.stand_ins.randomness import lengths, normal, uniform, whole, zipf
-from trainyard.workloads.datasets.stand_ins.ratings import Ratings
-from trainyard.workloads.datasets.stand_ins.sentences import CONTRADICTION, ENTAILMENT, NEUTRAL, MaskedPairs, Sentences
-from trainyard.workloads.datasets.stand_ins.text import Text
 
 SOURCES: tuple[Source, ...] = (
     Pictures(samples=50, size=20),

@@ -22,7 +22,6 @@ A sample is drawn from its number alone: any rows can be had at any time, 2048 x
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Literal
@@ -32,8 +31,7 @@ import numpy.typing as npt
 
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.workloads.datasets.fixed_point import Words, fixed_point
-from trainyard.workloads.datasets.stand_ins.streams import streams
+from trainyard.workloads.datasets.streams import streams
 
 Form = Literal["normalised", "standardised", "raw", "rectified"]
 Reals = npt.NDArray[np.float32]
@@ -41,7 +39,6 @@ Doubles = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 FORMS = ("normalised", "standardised", "raw", "rectified")
 SPAN = 6.0  # assumed: the range of 43 million samples of a normal feature is about 5.5 deviations to either side
-CHUNK_ROWS = 1024
 MAP, SAMPLES = 801, 802  # whose random numbers
 
 
@@ -108,16 +105,6 @@ class Features:
 
     def rows(self, start: int, stop: int) -> tuple[Reals, Whole]:
         return self.take(np.arange(start, stop))
-
-    def chunks(self, rows: int = CHUNK_ROWS) -> Iterator[tuple[Reals, Whole]]:
-        """All samples in order, `rows` at a time."""
-        for start in range(0, self.samples, rows):
-            yield self.rows(start, min(start + rows, self.samples))
-
-    def fixed(self, start: int, stop: int, fraction: int = 31) -> tuple[Words, Whole]:
-        """Rows in 32-bit fixed point: unsigned for features from 0 on, else signed."""
-        values, labels = self.rows(start, stop)
-        return fixed_point(values, 32, fraction, signed=self.form in ("raw", "standardised")), labels
 
     def best_plane(self) -> tuple[Doubles, float]:
         """Weights and bias of the best classifier: class 1 where features @ weights + bias > 0. Of rectified features none is."""

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from stand_ins.randomness import lengths, normal, numbered, uniform, whole, zipf
 from trainyard.errors import BadInput
-from trainyard.workloads.datasets.stand_ins.randomness import lengths, normal, numbered, uniform, whole, zipf
 
 ENTAILMENT, CONTRADICTION, NEUTRAL = 0, 1, 2
 NEGATIONS = MODIFIERS = 16

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import measure_products
 import pytest
 import torch
+from measure_products import operands, time_product
 
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import MatMul
-from trainyard.live import products
-from trainyard.live.products import operands, time_product
 from trainyard.machines.presets.gpus import H200
 
 OP = MatMul(12, 7, 33)
@@ -19,7 +19,7 @@ OP = MatMul(12, 7, 33)
 def test_a_compressed_product_equals_the_dense_one(nonzero: float) -> None:
     made = {
         library: operands(OP, precision="fp32", nonzero=nonzero, library=library, device="cpu", seed=3)
-        for library in products.LIBRARIES
+        for library in measure_products.LIBRARIES
     }
     (left, right), (packed, same) = made["dense"], made["csr"]
     assert packed.layout == torch.sparse_csr
@@ -39,9 +39,9 @@ def test_the_seed_decides_what_is_multiplied() -> None:
 
 
 @pytest.mark.unit
-@pytest.mark.parametrize("library", products.LIBRARIES)
+@pytest.mark.parametrize("library", measure_products.LIBRARIES)
 def test_useful_multiplications_are_those_of_non_zeros(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "LEAST_S", 1e-4)
+    monkeypatch.setattr(measure_products, "LEAST_S", 1e-4)
     op = MatMul(64, 16, 128)
     timed = time_product(op, nonzero=0.25, library=library, device="cpu", repeats=2)
     left, _ = operands(op, precision="fp32", nonzero=0.25, library="dense", device="cpu", seed=0)
@@ -57,9 +57,9 @@ def test_useful_multiplications_are_those_of_non_zeros(library: str, monkeypatch
 def test_the_best_queue_counts_and_a_call_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     taken = iter([1e-3, 0.030, 0.022, 0.040])  # one call to see how long it takes, then queues of twenty
     calls: list[int] = []
-    monkeypatch.setattr(products, "LEAST_S", 0.020)
-    monkeypatch.setattr(products, "_queue", lambda work, place, count: (calls.append(count), next(taken))[1])
-    assert products._seconds(lambda: None, torch.device("cpu"), 3) == pytest.approx(0.022 / 20)
+    monkeypatch.setattr(measure_products, "LEAST_S", 0.020)
+    monkeypatch.setattr(measure_products, "_queue", lambda work, place, count: (calls.append(count), next(taken))[1])
+    assert measure_products._seconds(lambda: None, torch.device("cpu"), 3) == pytest.approx(0.022 / 20)
     assert calls == [1, 20, 20, 20]
 
 
@@ -73,7 +73,7 @@ def test_tf32_is_allowed_for_its_own_products_alone(monkeypatch: pytest.MonkeyPa
             raise RuntimeError("the device is gone")
         return 1.0
 
-    monkeypatch.setattr(products, "_queue", queue)
+    monkeypatch.setattr(measure_products, "_queue", queue)
     before = torch.backends.cuda.matmul.allow_tf32
     time_product(OP, precision="tf32", device="cpu", repeats=1)
     time_product(OP, precision="fp32", device="cpu", repeats=1)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-from trainyard.workloads.datasets.stand_ins.translations import (
+from stand_ins.translations import (
     BEGIN,
     END,
     IGNORED,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput
-from trainyard.workloads.datasets.stand_ins.streams import streams
+from trainyard.workloads.datasets.streams import streams
 
 Reals = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainyard.workloads.datasets.stand_ins.pictures import KINDS, axes, background, coloured, place
-from trainyard.workloads.datasets.stand_ins.randomness import numbered, uniform, whole
+from stand_ins.pictures import KINDS, axes, background, coloured, place
+from stand_ins.randomness import numbered, uniform, whole
 
 CATEGORIES = 90  # COCO's category numbers run to 90
 SPREAD = 1.65  # of an outline beyond its radius: 1 + the deepest lobe

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainyard.workloads.datasets.stand_ins.randomness import numbered, uniform, whole, zipf
+from stand_ins.randomness import numbered, uniform, whole, zipf
 
 SUCCESSORS = 4
 BOUND_SHARE = 0.6  # of the words that their predecessor decides

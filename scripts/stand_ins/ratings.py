@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trainyard.workloads.datasets.stand_ins.randomness import normal, numbered, uniform
+from stand_ins.randomness import normal, numbered, uniform
 
 RANK = 8
 SKEW = 3.0  # place in the order of activity is a uniform value to this power: a tenth of the users give 46 % of the ratings
