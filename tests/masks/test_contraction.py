@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trainyard.errors import BadInput, MaskError
 from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import DENSE, Density, MaskView, MatMul
-from trainyard.masks.contraction import bitmap_of, counts, held_rows
+from trainyard.masks.contraction import bitmap_of, counts, stationary_rows
 
 Bits = np.ndarray[Any, np.dtype[np.bool_]]
 
@@ -44,11 +44,11 @@ def test_counts_equal_looking_at_every_element(case: tuple[MatMul, Bits, Bits], 
     meets = {"a": [[bool(a[m, k]) and bool(b[k].any()) for k in range(op.K)] for m in range(op.M)],
              "b": [[bool(b[k, n]) and bool(a[:, k].any()) for k in range(op.K)] for n in range(op.N)]}  # fmt: skip
     for side, rows in meets.items():
-        assert met.held(side) == sum(map(sum, rows))  # type: ignore[arg-type]
+        assert met.stationary(side) == sum(map(sum, rows))  # type: ignore[arg-type]
         starts = range(0, op.K, chunk)
         parts = [[sum(row[start : start + chunk]) for row in rows] for start in starts]
-        assert held_rows(op, a, b, side, chunk).tolist() == parts  # type: ignore[arg-type]
-        assert met.held_in_chunks(side, chunk).tolist() == list(map(sum, parts))  # type: ignore[arg-type]
+        assert stationary_rows(op, a, b, side, chunk).tolist() == parts  # type: ignore[arg-type]
+        assert met.stationary_by_chunk(side, chunk).tolist() == list(map(sum, parts))  # type: ignore[arg-type]
     assert met.useful == sum(bool(a[m, k]) and bool(b[k, n]) for m in range(op.M) for n in range(op.N) for k in range(op.K))
 
 
@@ -58,11 +58,15 @@ def test_views_count_as_their_bits(case: tuple[MatMul, Bits, Bits]) -> None:
     op, a, b = case
     left, right = MaskView(Recorded(a), ("layer", 0, "A")), MaskView(Recorded(b.T.copy()), ("layer", 0, "W"), transposed=True)
     by_view, by_bits = counts(op, left, right), counts(op, a, b)
-    assert (by_view.useful, by_view.held("a"), by_view.held("b")) == (by_bits.useful, by_bits.held("a"), by_bits.held("b"))
+    assert (by_view.useful, by_view.stationary("a"), by_view.stationary("b")) == (
+        by_bits.useful,
+        by_bits.stationary("a"),
+        by_bits.stationary("b"),
+    )
     assert bitmap_of(right, (op.K, op.N), "b") == Bitmap.of(b)
     for side in ("a", "b"):
         for chunk in (op.K, 7):
-            assert np.array_equal(held_rows(op, left, right, side, chunk), held_rows(op, a, b, side, chunk))  # type: ignore[arg-type]
+            assert np.array_equal(stationary_rows(op, left, right, side, chunk), stationary_rows(op, a, b, side, chunk))  # type: ignore[arg-type]
 
 
 @pytest.mark.unit
@@ -72,8 +76,8 @@ def test_expectations_agree_with_drawn_bits(p: float) -> None:
     a, b = Bitmap.random(30, 3000, nonzero=p, seed=1), Bitmap.random(3000, 40, nonzero=0.05, seed=2)
     expected, exact = counts(op, Density(p), Density(0.05)), counts(op, a, b)
     assert expected.useful == pytest.approx(exact.useful, rel=0.05)
-    assert expected.held("a") == pytest.approx(exact.held("a"), rel=0.05)
-    assert expected.held("b") == pytest.approx(exact.held("b"), rel=0.05)
+    assert expected.stationary("a") == pytest.approx(exact.stationary("a"), rel=0.05)
+    assert expected.stationary("b") == pytest.approx(exact.stationary("b"), rel=0.05)
     mixed = counts(op, Density(p), b)
     assert mixed.useful == pytest.approx(exact.useful, rel=0.05)
 
@@ -81,9 +85,9 @@ def test_expectations_agree_with_drawn_bits(p: float) -> None:
 @pytest.mark.unit
 def test_dense_operands_meet_everywhere() -> None:
     met = counts(MatMul(3, 5, 7), DENSE, DENSE)
-    assert (met.held("a"), met.held("b"), met.useful) == (21, 35, 105)
-    assert met.held_in_chunks("a", 4).tolist() == [12, 9]
-    assert held_rows(MatMul(3, 5, 7), DENSE, DENSE, "b", 4).tolist() == [[4] * 5, [3] * 5]
+    assert (met.stationary("a"), met.stationary("b"), met.useful) == (21, 35, 105)
+    assert met.stationary_by_chunk("a", 4).tolist() == [12, 9]
+    assert stationary_rows(MatMul(3, 5, 7), DENSE, DENSE, "b", 4).tolist() == [[4] * 5, [3] * 5]
 
 
 @pytest.mark.unit

@@ -29,7 +29,7 @@ from trainyard.ir import (
     Update,
     one_after_another,
 )
-from trainyard.masks.dma import Footing, densities, footings, moved_bytes
+from trainyard.masks.dma import StoredSize, densities, moved_bytes, stored_sizes
 
 ARRAY = Systolic(rows=8, columns=8)
 RAW = Accelerator(array=ARRAY, scratchpad="1 GiB", dram="4 GB/s", clock="1 GHz", dram_latency=0, fusion="none", precision="fp16")
@@ -341,19 +341,19 @@ def test_where_only_a_share_is_known_runs_are_expected_ones():
         def bits(self, key):
             raise UnknownName("mask", str(key), ())
 
-    found = footings(two_layers(), Shares(), "rlc2")[2, 4, "read"]
+    found = stored_sizes(two_layers(), Shares(), "rlc2")[2, 4, "read"]
     expected = format_named("rlc2").expected_bits(BATCH, WIDE, 0.25, 1)
-    assert found == Footing(expected.metadata / (BATCH * WIDE), (expected.values + expected.padding) / (BATCH * WIDE))
-    assert footings(two_layers(), Shares(), "csr")[2, 4, "read"] == Footing(0.25 * 6 + 25 * 8 / (BATCH * WIDE), 0.25)
+    assert found == StoredSize(expected.metadata / (BATCH * WIDE), (expected.values + expected.padding) / (BATCH * WIDE))
+    assert stored_sizes(two_layers(), Shares(), "csr")[2, 4, "read"] == StoredSize(0.25 * 6 + 25 * 8 / (BATCH * WIDE), 0.25)
 
 
 @pytest.mark.probe
 def test_a_format_is_left_where_it_would_take_one_byte_more():
-    assert moved_bytes(64, 2, Footing(31 / 32, 30 / 32)) == 64  # 31 bits and 60 bytes: all 64
-    assert moved_bytes(64, 2, Footing(33 / 32, 29 / 32)) == 63
-    assert moved_bytes(64, 2, Footing(17.0, 30 / 32)) == 64
-    assert moved_bytes(64, 2, Footing(0.0, 0.0)) == 1
-    assert moved_bytes(0, 2, Footing(0.0, 0.0)) == 0
+    assert moved_bytes(64, 2, StoredSize(31 / 32, 30 / 32)) == 64  # 31 bits and 60 bytes: all 64
+    assert moved_bytes(64, 2, StoredSize(33 / 32, 29 / 32)) == 63
+    assert moved_bytes(64, 2, StoredSize(17.0, 30 / 32)) == 64
+    assert moved_bytes(64, 2, StoredSize(0.0, 0.0)) == 1
+    assert moved_bytes(0, 2, StoredSize(0.0, 0.0)) == 0
 
 
 def test_a_format_that_nobody_knows_is_refused():

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from trainyard.errors import BadInput
 from trainyard.ir import Convolution, MaskView
-from trainyard.masks.row_counts import tally
-from trainyard.masks.views import cuts, matrix
+from trainyard.masks.row_counts import nonzero_counts
+from trainyard.masks.views import matrix, ranges
 
 
 class Drawn:
@@ -35,7 +35,7 @@ def views(draw: st.DrawFn) -> MaskView:
         view = MaskView(Drawn(shape, seed), ("fc", 0, "A"), None, turned, height=height)
     else:
         view = draw(unfolded(seed, turned))
-    below, across = (sum(end - start for start, end in [cut]) for cut in cuts(view))
+    below, across = (sum(end - start for start, end in [cut]) for cut in ranges(view))
     cut = lambda extent: draw(st.tuples(*[st.integers(0, extent)] * 2).map(sorted).filter(lambda c: c[0] < c[1]).map(tuple))  # noqa: E731
     rows, columns = (across, below) if turned else (below, across)
     return replace(view, rows=draw(st.none() | st.just(cut(rows))), columns=draw(st.none() | st.just(cut(columns))))
@@ -69,5 +69,5 @@ def unfolded(draw: st.DrawFn, seed: int, turned: bool) -> MaskView:
 def test_a_tally_is_the_sum_of_the_matrix(view: MaskView) -> None:
     bits = matrix(view)
     for axis in (0, 1):
-        assert tally(view, axis).tolist() == np.count_nonzero(bits, axis=axis).tolist()
-        assert tally(view, axis) is tally(view, axis)  # remembered
+        assert nonzero_counts(view, axis).tolist() == np.count_nonzero(bits, axis=axis).tolist()
+        assert nonzero_counts(view, axis) is nonzero_counts(view, axis)  # remembered

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trainyard.errors import BadInput, MaskError
 from trainyard.ir import Convolution, MaskView
 from trainyard.mapping.lowering import lower
-from trainyard.masks.views import Kept, cuts, matrix
+from trainyard.masks.views import Kept, matrix, ranges
 
 
 @st.composite
@@ -81,7 +81,7 @@ def test_a_view_without_geometry_keeps_the_last_dimension():
 def test_a_mask_without_rows_is_refused():
     source = Bits({"A": np.ones((0, 4), bool)})
     with pytest.raises(MaskError, match="has 0 rows, the step 3"):
-        cuts(MaskView(source, ("fc", 0, "A"), height=3))
+        ranges(MaskView(source, ("fc", 0, "A"), height=3))
 
 
 def test_the_arrays_asked_for_last_are_kept():

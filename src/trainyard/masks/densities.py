@@ -1,8 +1,8 @@
-"""Zeros known by their shares alone: an array takes them by expected counts, where masks would take too long or are not there.
+"""A mask source of shares alone: arrays compute expected counts from it, where bits would take too long or were not recorded.
 
-The analytic fidelity beside recorded and generated masks: of every operand the share that is not zero, and whether its zeros are
-whole rows (padded words, positions of an image) or lie anywhere. A row of zeros is a row of the operand in the product that gives
-dX, and a place in all rows of it where the product reduces over rows (dW): the arrays draw them so.
+For every operand it has the share of non-zeros, and whether zeros fill whole rows (padded words, positions of an image) or fall at
+random. A zero row of the tensor is a row of the operand in the product that gives dX. In the product that gives dW, which reduces
+over rows, it is one k of the reduction.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Cluster = Literal["none", "row"]
 class Densities:
     """`shares` of non-zeros by (layer, call, letter); `rows` names the letters whose zeros are whole rows.
 
-    >>> told = Densities("mine", {("fc", 0, "G"): 0.25}, rows=frozenset("G"))
-    >>> told.operand(("fc", 0, "G"), Phase.GRAD_INPUT), told.operand(("fc", 0, "G"), Phase.GRAD_WEIGHT).cluster
+    >>> densities = Densities("mine", {("fc", 0, "G"): 0.25}, rows=frozenset("G"))
+    >>> densities.operand(("fc", 0, "G"), Phase.GRAD_INPUT), densities.operand(("fc", 0, "G"), Phase.GRAD_WEIGHT).cluster
     (Density(nonzero=0.25, cluster='row'), 'channel')
     """
 
@@ -39,7 +39,7 @@ class Densities:
 
     @property
     def specs(self) -> Mapping[TensorKey, float]:
-        """What there is."""
+        """The operands whose share is known."""
         return self.shares
 
     @cached_property
@@ -50,7 +50,7 @@ class Densities:
         return self.shares[self._first(key)]
 
     def operand(self, key: TensorKey, phase: Phase) -> Density:
-        """Of every tile of an operand alike."""
+        """The density of any tile of an operand in a product of this phase."""
         if key[2][0] not in self.rows:
             return Density(self.density(key))
         return Density(self.density(key), "channel" if phase is Phase.GRAD_WEIGHT else "row")
@@ -59,15 +59,15 @@ class Densities:
         raise MaskError(f"densities {self.name!r} say how many zeros there are, not where: record masks, or generate some")
 
     def check(self, step: Step) -> None:
-        """Raises where not one layer of the step is known."""
-        known = {layer for layer, _, _ in self.shares}
-        if known and not known & {op.layer for op in step.ops}:
+        """Raises where the densities and the step have no layer in common."""
+        layers = {layer for layer, _, _ in self.shares}
+        if layers and not layers & {op.layer for op in step.ops}:
             raise MaskError(
-                f"densities {self.name!r} know no layer of step {step.name!r}: first are {', '.join(sorted(known)[:3])}"
+                f"densities {self.name!r} know no layer of step {step.name!r}: first are {', '.join(sorted(layers)[:3])}"
             )
 
     def _first(self, key: TensorKey) -> TensorKey:
-        """A weight is one for all calls of its layer."""
+        """The key under which a share is stored: all calls of a layer have one weight, stored under the first call."""
         layer, call, letter = key
         calls = range(call, -1, -1) if letter == "W" else (call,)
         return next((layer, earlier, letter) for earlier in calls if (layer, earlier, letter) in self.shares)

@@ -1,8 +1,8 @@
-"""Zeros made up for a Step: a share of each operand's elements, at random or in whole channels or rows.
+"""Masks drawn at random for a Step: a share of each operand's elements is zero, anywhere or in whole channels or rows.
 
-Every operand gets bits of its tensor's own shape, drawn from the seed and its key alone, so that the same tensor has the same zeros
+Every operand gets bits of its tensor's shape, drawn from the seed and its key alone, so that the same tensor has the same zeros
 in all products that read it, in any order and in any process. A layer that multiplies several operands of one letter in one call
-(an unrolled LSTM) has them by tensor (`A#43`).
+(an unrolled LSTM) has one mask per tensor (`A#43`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Sparsity = Mapping[str, float]
 LETTERS = ("A", "G", "W")
 Shapes = dict[TensorKey, tuple[int, ...]]
 DRAWN_BYTES = 128 * 2**20
-"""Of packed masks, an eighth of a byte an element: unpacking one takes far less than drawing it."""
+"""Bound on cached packed masks, at one bit an element: unpacking a mask takes far less time than drawing it."""
 _drawn: Remembered[npt.NDArray[np.uint8]] = Remembered(DRAWN_BYTES)
 
 
@@ -41,8 +41,8 @@ class GeneratedMasks:
 
     `sparsity` is the share of zeros by letter; `layers` has other shares for layers that a pattern matches (the first that does).
     `cluster="channel"`: whole channels of a tensor are zero (of W, all that multiplies one input channel). `"row"`: whole token
-    rows, positions of an image, filters of a weight. `shapes` has the masks that there are, `several` the elements of layers whose
-    operands go by tensor.
+    rows, positions of an image, filters of a weight. `shapes` lists the masks, `several` the elements of layers that have one mask
+    per tensor.
     """
 
     name: str
@@ -60,13 +60,13 @@ class GeneratedMasks:
     @cached_property
     def digest(self) -> str:
         layers = [(pattern, sorted(shares.items())) for pattern, shares in self.layers.items()]  # the first that matches counts
-        said: tuple[Any, ...] = (sorted(self.sparsity.items()), self.cluster, self.seed, layers, sorted(self.shapes.items()))
-        said += (self.weights, self.transposable, sorted(self.along.items())) if self.weights else ()
-        return hashlib.sha256(repr(said).encode()).hexdigest()
+        content: tuple[Any, ...] = (sorted(self.sparsity.items()), self.cluster, self.seed, layers, sorted(self.shapes.items()))
+        content += (self.weights, self.transposable, sorted(self.along.items())) if self.weights else ()
+        return hashlib.sha256(repr(content).encode()).hexdigest()
 
     @cached_property
     def specs(self) -> Mapping[TensorKey, MaskSpec]:
-        """Of every operand, and of all operands of a letter together where a layer has several."""
+        """The specs of every operand, and of all operands of a letter together where a layer has several."""
         shapes = {**{key: (elements,) for key, elements in self.several.items()}, **self.shapes}
         return {key: MaskSpec(shape, 0, round(self.density(key) * math.prod(shape))) for key, shape in shapes.items()}
 
@@ -74,7 +74,7 @@ class GeneratedMasks:
         return self.specs[key] if key in self.specs else self._missing(key)
 
     def density(self, key: TensorKey) -> float:
-        """Share of non-zero elements that was asked for; of whole channels or rows, the nearest share that there is."""
+        """The requested share of non-zero elements; with whole channels or rows, the nearest share that is possible."""
         zeros = self._zeros(key[0], key[2][0])
         if self._structured(key):
             return self.weights.nonzero if self.weights is not None else 1.0
@@ -86,7 +86,7 @@ class GeneratedMasks:
         return 1.0 - (zeros if units is None else round(zeros * math.prod(units)) / math.prod(units))
 
     def bits(self, key: TensorKey) -> npt.NDArray[np.bool_]:
-        """Drawn once for all masks of this digest, and kept packed."""
+        """The mask of a tensor, drawn once for all sources of this digest and cached packed."""
         if key not in self.shapes:
             self._missing(key)
         packed, shape = _drawn.of((self.digest, key), lambda: np.packbits(self._draw(key))), self.shapes[key]
@@ -97,34 +97,34 @@ class GeneratedMasks:
         layer, call, name = key
         zeros = self._zeros(layer, name[0])
         if self.weights is not None and self._structured(key):
-            return drawn(shape, self.along[key], self.weights, self._random(layer, 0, name), self._both_ways(key))
+            return drawn(shape, self.along[key], self.weights, self._random(layer, 0, name), self._transposable(key))
         if not zeros:
             return np.ones(shape, dtype=np.bool_)
         units, random = _units(shape, name, self.cluster), self._random(layer, 0 if name[0] == "W" else call, name)
         if units is None:
             return random.random(shape, dtype=np.float32) >= zeros
-        kept = np.ones(math.prod(units), dtype=np.bool_)
-        kept[random.permutation(kept.size)[: round(zeros * kept.size)]] = False
-        return np.broadcast_to(kept.reshape(units), shape).copy()
+        nonzero = np.ones(math.prod(units), dtype=np.bool_)
+        nonzero[random.permutation(nonzero.size)[: round(zeros * nonzero.size)]] = False
+        return np.broadcast_to(nonzero.reshape(units), shape).copy()
 
     def structure(self, key: TensorKey, phase: Phase) -> Structured | None:
         """The n:m structure of a weight along the reduction of a product of this phase."""
         layer, call, letter = key
-        known = next((one for earlier in range(call, -1, -1) if (one := (layer, earlier, letter)) in self.along), key)
-        if not self._structured(known) or phase is Phase.GRAD_WEIGHT or (phase.backward and not self._both_ways(known)):
+        stored = next((candidate for earlier in range(call, -1, -1) if (candidate := (layer, earlier, letter)) in self.along), key)
+        if not self._structured(stored) or phase is Phase.GRAD_WEIGHT or (phase.backward and not self._transposable(stored)):
             return None
         return self.weights
 
     def _structured(self, key: TensorKey) -> bool:
-        """Whether a weight's groups come out even; others stay whole."""
+        """Whether a weight divides into groups of the structure; other weights stay dense."""
         return self.weights is not None and key in self.along and self.shapes[key][self.along[key]] % self.weights.of == 0
 
-    def _both_ways(self, key: TensorKey) -> bool:
+    def _transposable(self, key: TensorKey) -> bool:
         shape = self.shapes[key]
         return self.transposable and self.weights is not None and not (shape[0] % self.weights.of or shape[1] % self.weights.of)
 
     def check(self, step: Step) -> None:
-        """Raises, naming the layer, where these masks were made for another step."""
+        """Raises where these masks were generated for another step, with the layer that does not fit."""
         for key, shape in _shapes(step, None)[0].items():
             have = self.shapes.get(key)
             if have is None or have[1:] != shape[1:] or (have != shape and (key[2][0] == "W" or shape[0] % have[0])):
@@ -134,8 +134,8 @@ class GeneratedMasks:
                 )
 
     def _missing(self, key: TensorKey) -> NoReturn:
-        known = ("/".join(map(str, k)) for k in self.shapes)
-        raise UnknownName("mask", "/".join(map(str, key)), known, f"masks generated for {self.name!r}")
+        names = ("/".join(map(str, k)) for k in self.shapes)
+        raise UnknownName("mask", "/".join(map(str, key)), names, f"masks generated for {self.name!r}")
 
     def _zeros(self, layer: str, letter: str) -> float:
         for pattern, shares in self.layers.items():
@@ -144,8 +144,8 @@ class GeneratedMasks:
         return self.sparsity.get(letter, 0.0)
 
     def _random(self, layer: str, call: int, name: str) -> np.random.Generator:
-        said = hashlib.sha256(f"{self.seed}/{layer}/{call}/{name}".encode()).digest()
-        return np.random.default_rng(int.from_bytes(said[:16], "big"))
+        digest = hashlib.sha256(f"{self.seed}/{layer}/{call}/{name}".encode()).digest()
+        return np.random.default_rng(int.from_bytes(digest[:16], "big"))
 
 
 def generated_masks(
@@ -159,11 +159,11 @@ def generated_masks(
     weights: Structured | None = None,
     transposable: bool = False,
 ) -> GeneratedMasks:
-    """Masks with a given share of zeros for every operand of a step; `samples` of each batch are made, and repeated.
+    """Masks with a share of zeros for every operand of a step; `samples` of each batch are drawn and repeated.
 
     `weights=Structured(2, 4)` keeps two of every four neighbours of W along the reduction of its forward product (input features,
     input channels), and with `transposable` along the other axis too, as dX needs them, where that divides; a weight that does not
-    divide at all stays whole.
+    divide at all stays dense.
 
     >>> from trainyard.ir import MatMul, Op, Step
     >>> step = Step(name="one", batch=4, ops=(Op(body=MatMul(4, 6, 8), layer="fc", letters=("A", "W")),), tensors=())
@@ -194,16 +194,16 @@ def generated_masks(
 
 def parse(text: str, step: Step) -> GeneratedMasks:
     """From the command line: `sparsity(A=0.6,G=0.5,cluster=channel,seed=1)`, `sparsity(W=2:4,transposable=true)`."""
-    found = re.fullmatch(r"\s*sparsity\s*\((.*)\)\s*", text, re.DOTALL)
+    match = re.fullmatch(r"\s*sparsity\s*\((.*)\)\s*", text, re.DOTALL)
     example = "write for example sparsity(A=0.6,G=0.5,cluster=channel,seed=1)"
-    if not found:
+    if not match:
         raise BadInput(f"generated masks: cannot read {text!r}: {example}")
     shares: dict[str, float] = {}
     options: dict[str, Any] = {}
     readers: dict[str, Callable[[str], Any]] = {
         **dict.fromkeys(LETTERS, float), "cluster": str, "seed": int, "samples": int, "transposable": _flag,
     }  # fmt: skip
-    for item in filter(None, (item.strip() for item in found[1].split(","))):
+    for item in filter(None, (item.strip() for item in match[1].split(","))):
         name, equals, value = (part.strip() for part in item.partition("="))
         if not equals:
             raise BadInput(f"generated masks: {item!r} in {text!r} has no value: {example}")
@@ -225,10 +225,10 @@ def parse(text: str, step: Step) -> GeneratedMasks:
 
 
 def _structure(name: str, value: str, text: str) -> Structured:
-    found = re.fullmatch(r"([0-9]+):([0-9]+)", value)
-    if name != "W" or not found:
+    match = re.fullmatch(r"([0-9]+):([0-9]+)", value)
+    if name != "W" or not match:
         raise BadInput(f"generated masks: {name}={value} in {text!r}: structure is the weights' alone, written W=2:4")
-    return Structured(int(found[1]), int(found[2]))
+    return Structured(int(match[1]), int(match[2]))
 
 
 def _flag(value: str) -> bool:
@@ -238,8 +238,8 @@ def _flag(value: str) -> bool:
 
 
 def _reductions(step: Step) -> dict[TensorKey, int]:
-    """Along which axis of its tensor a weight is summed over in the forward product."""
-    found: dict[TensorKey, int] = {}
+    """For each weight the axis of its tensor that the forward product reduces over."""
+    axes: dict[TensorKey, int] = {}
     for op in step.ops:
         for side in (0, 1) if op.is_product and op.phase is Phase.FORWARD else ():
             if letter_of(step, op, side) != "W":
@@ -247,8 +247,8 @@ def _reductions(step: Step) -> dict[TensorKey, int]:
             axis = 1  # of a convolution: input channels
             if isinstance(op.body, MatMul):
                 axis = 1 - side if not is_transposed(step, op, side, "W", extent_of(op.body, side)) else side
-            found[op.layer, op.call, "W"] = axis
-    return found
+            axes[op.layer, op.call, "W"] = axis
+    return axes
 
 
 def _check_shares(where: str, shares: Sparsity) -> None:
@@ -261,7 +261,7 @@ def _check_shares(where: str, shares: Sparsity) -> None:
 
 
 def _units(shape: tuple[int, ...], name: str, cluster: Cluster) -> tuple[int, ...] | None:
-    """What is zero or not as a whole: dimension 1 is the channel, of images and of matrices alike; all others are its rows."""
+    """The shape of units that are zero together: channels are dimension 1 of images and matrices, all other dimensions are rows."""
     if cluster == "none" or len(shape) < 2:
         return None
     if cluster == "channel":
@@ -270,24 +270,24 @@ def _units(shape: tuple[int, ...], name: str, cluster: Cluster) -> tuple[int, ..
 
 
 def _shapes(step: Step, samples: int | None) -> tuple[Shapes, dict[TensorKey, int]]:
-    """Mask key -> shape. Operands that share a letter within one call of a layer go by their own names, counted together."""
-    seen: dict[TensorKey, dict[tuple[str, bool], dict[str, tuple[int, ...]]]] = {}
+    """Mask key -> shape, and elements per letter where several operands of one call share it and go by their own names."""
+    operands: dict[TensorKey, dict[tuple[str, bool], dict[str, tuple[int, ...]]]] = {}
     for op in step.ops:
         for side in (0, 1) if op.is_product else ():
             if letter := letter_of(step, op, side):
-                named = seen.setdefault((op.layer, op.call, letter), {}).setdefault((op.phase, op.recompute), {})
+                named = operands.setdefault((op.layer, op.call, letter), {}).setdefault((op.phase, op.recompute), {})
                 named[own_name(step, op, side)] = shape_in(step, op, side)
-    found: Shapes = {}
+    shapes_by_key: Shapes = {}
     several: dict[TensorKey, int] = {}
-    for key, phases in seen.items():
+    for key, phases in operands.items():
         shapes = {shape for named in phases.values() for shape in named.values()}
         if len(shapes) == 1 and all(len(named) == 1 for named in phases.values()):
-            found[key] = _sampled(next(iter(shapes)), key, step.batch, samples)
+            shapes_by_key[key] = _sampled(next(iter(shapes)), key, step.batch, samples)
             continue
         named = {name: shape for named in phases.values() for name, shape in named.items() if name}
-        found.update({(*key[:2], name): _sampled(shape, key, step.batch, samples) for name, shape in named.items()})
+        shapes_by_key.update({(*key[:2], name): _sampled(shape, key, step.batch, samples) for name, shape in named.items()})
         several[key] = sum(map(math.prod, named.values()))
-    return found, several
+    return shapes_by_key, several
 
 
 def _sampled(shape: tuple[int, ...], key: TensorKey, batch: int, samples: int | None) -> tuple[int, ...]:

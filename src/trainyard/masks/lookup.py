@@ -1,4 +1,4 @@
-"""Which mask an operand of a product has: under its own name, under its letter, or as a part of a recurrent layer's."""
+"""Which mask an operand of a product has: one of its own name, one of its letter, or a part of a recurrent layer's sequence."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from trainyard.masks.views import unpacked
 
 
 def share(step: Step, op: Op, masks: Masks, side: int) -> float:
-    """Of an operand's elements, those that are not zero; 1 where no mask is known."""
+    """The share of an operand's elements that are not zero; 1 where it has no mask."""
     letter = letter_of(step, op, side)
-    found = mask_of(step, op, side, letter, masks) if letter else None
-    if found is None:
+    mask = mask_of(step, op, side, letter, masks) if letter else None
+    if mask is None:
         return 1.0
-    source, key = found
+    source, key = mask
     return source.density(key) if isinstance(source, KnowsDensity) else float(unpacked(source, key).mean())
 
 
 def mask_of(step: Step, op: Op, side: int, letter: str, masks: Masks) -> tuple[MaskSource, TensorKey] | None:
-    """Where an operand's zeros are: under its own name, under its letter, or as a part of what a recurrent layer left."""
+    """The source and key of an operand's mask, None where it has none."""
     names = (own_name(step, op, side), letter)
     for name in names if isinstance(masks, ListsMasks) else names[::-1]:
         if name and recorded(masks, (op.layer, op.call, name)):
@@ -30,7 +30,7 @@ def mask_of(step: Step, op: Op, side: int, letter: str, masks: Masks) -> tuple[M
 
 
 def recorded(masks: Masks, key: TensorKey) -> bool:
-    """Recording may be limited to some layers. Asked of the list of masks where there is one: missing ones are many."""
+    """Whether a source has this mask: recording may be limited to some layers."""
     if not isinstance(masks, ListsMasks):
         try:
             unpacked(masks, key)
@@ -38,6 +38,6 @@ def recorded(masks: Masks, key: TensorKey) -> bool:
             return False
         return True
     layer, call, letter = key
-    if letter == "W":  # one weight for all calls of a layer
+    if letter == "W":  # all calls of a layer have one weight
         return any((layer, earlier, letter) in masks.specs for earlier in range(call, -1, -1))
     return key in masks.specs

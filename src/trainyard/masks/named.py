@@ -1,4 +1,4 @@
-"""Zeros by name, as the command line takes them: a file of a recorded run, or `sparsity(...)` for generated ones."""
+"""Masks from a text of the command line: the file of a recorded run, or `sparsity(...)` for generated ones."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from trainyard.masks.recorded import Masks
 
 
 def load(text: str | None, step: Step, at: int | None = None) -> Masks | GeneratedMasks | None:
-    """Masks for a step; `at` is the recorded training step that is looked at, the first by default."""
-    if at is not None and (text is None or _generated(text)):
+    """Masks for a step; `at` chooses a recorded training step, the first by default."""
+    if at is not None and (text is None or _is_generated(text)):
         raise BadInput(f"--at {at} chooses a training step of a masks file: give one with --masks run.safetensors")
     if text is None:
         return None
-    if _generated(text):
+    if _is_generated(text):
         return parse(text, step)
     masks = Masks.open(text)
     return masks if at is None else masks.at(at)
 
 
-def _generated(text: str) -> bool:
-    """No file, but a call: a slip in it is left to the parser to explain."""
+def _is_generated(text: str) -> bool:
+    """Whether a text is a call and no file; the parser explains a mistake in it."""
     return ("(" in text or text.startswith("sparsity")) and not os.path.exists(text)

@@ -1,7 +1,7 @@
-"""The bits of both operands of a product, for a fabric that looks at A and B together.
+"""Bitmaps of both operands of a product, for arrays whose cost depends on where non-zeros of A and B meet.
 
-A mask is itself and a dense operand is all ones. A density has no bits of its own: beside a mask, or where its zeros come in whole
-channels or rows, it is drawn, the same for the same seed.
+A dense operand is all ones. A density has no bits of its own: they are drawn at random, the same for the same seed, where the other
+operand is a mask or zeros come in whole channels or rows.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from trainyard.masks.contraction import Mask, Side, bitmap_of, shape_of
 from trainyard.masks.views import Kept
 
 _kept: Kept[Words] = Kept(256)
-"""Packed tiles asked for last: those of one product come again and again."""
+"""Packed tiles in use lately: a product reads each of its tiles many times."""
 
 
-def only_expected(*operands: Mask) -> bool:
-    """Whether expectations say all there is: every operand is dense or a density whose zeros fall at random."""
-    return all(isinstance(one, Dense) or (isinstance(one, Density) and one.cluster == "none") for one in operands)
+def zeros_at_random(*operands: Mask) -> bool:
+    """Whether every operand is dense or a density whose zeros fall at random, so that expectations are enough."""
+    return all(isinstance(o, Dense) or (isinstance(o, Density) and o.cluster == "none") for o in operands)
 
 
-def nonzero_of(operand: Mask) -> float:
-    """The density of an operand that `only_expected` lets pass."""
+def density_of(operand: Mask) -> float:
+    """The share of non-zeros of an operand without bits."""
     return operand.nonzero if isinstance(operand, Density) else 1.0
 
 
-def both_bits(op: MatMul, a: Mask, b: Mask, seed: int) -> tuple[Bitmap, Bitmap]:
-    """A as M x K and B as K x N.
+def operand_bits(op: MatMul, a: Mask, b: Mask, seed: int) -> tuple[Bitmap, Bitmap]:
+    """The bitmaps of A (M x K) and B (K x N).
 
-    >>> left, right = both_bits(MatMul(2, 3, 4), Density(0.5, "channel"), Dense(), seed=1)
+    >>> left, right = operand_bits(MatMul(2, 3, 4), Density(0.5, "channel"), Dense(), seed=1)
     >>> sorted(set(left.column_counts().tolist())), right.nonzeros  # a channel is a column of A: all or nothing
     ([0, 2], 12)
     """
-    return bits_of(op, a, "a", seed), bits_of(op, b, "b", seed)
+    return operand_bitmap(op, a, "a", seed), operand_bitmap(op, b, "b", seed)
 
 
-def bits_of(op: MatMul, operand: Mask, side: Side, seed: int) -> Bitmap:
-    """One of the two."""
+def operand_bitmap(op: MatMul, operand: Mask, side: Side, seed: int) -> Bitmap:
+    """The bitmap of one operand."""
     rows, columns = shape = shape_of(op, side)
     if isinstance(operand, Dense):
         return Bitmap.random(rows, columns, nonzero=1.0, seed=0)

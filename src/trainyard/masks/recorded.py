@@ -1,4 +1,4 @@
-"""Where the zeros were: packed non-zero masks of A, W and G from a real training run, in one safetensors file.
+"""Packed non-zero masks of A, W and G from a real training run, in one safetensors file.
 
 Recording streams: one tensor's mask is in memory at a time (1 byte an element while packed, then 1 bit on disk). Reading takes
 one mask at a time from the file. A file named `.xz` is compressed on writing and decompressed into memory on reading. Keys are
@@ -37,7 +37,7 @@ BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MaskSpec:
-    """One recorded tensor: its shape, how many of the batch were kept, and where its bits lie in the file."""
+    """One recorded tensor: its shape, the samples of the batch that were recorded, and where its bits lie in the file."""
 
     shape: tuple[int, ...]
     start: int
@@ -59,7 +59,7 @@ class MaskSpec:
 
 @dataclass(frozen=True)
 class Masks:
-    """Masks of one training run. `at` chooses the training step that is looked at; the first recorded one by default."""
+    """Masks of one training run at one of its recorded training steps, the first by default; `at` chooses another."""
 
     path: Path
     recorded: Mapping[int, Mapping[TensorKey, MaskSpec]]
@@ -70,7 +70,7 @@ class Masks:
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> Masks:
-        """Reads the header alone; the bits stay on disk until they are asked for. A `.xz` file is held in memory."""
+        """Reads the header; the bits of a tensor are read when they are needed. A `.xz` file is decompressed into memory."""
         file = Path(path)
         unpacked = _unpacked(file) if file.suffix == COMPRESSED else None
         header, data_start = _read_header(file, unpacked)
@@ -98,7 +98,7 @@ class Masks:
         return tuple(self.recorded)
 
     def at(self, step: int) -> Masks:
-        """The same run seen at another of its recorded training steps."""
+        """The masks of another recorded training step of the same run."""
         if step not in self.recorded:
             raise MaskError(f"{self.path}: no masks of training step {step} (recorded: {', '.join(map(str, self.recorded))})")
         return Masks(self.path, self.recorded, self.metadata, self.data_start, step, self.unpacked)
@@ -109,11 +109,11 @@ class Masks:
 
     @cached_property
     def digest(self) -> str:
-        """Of the bits, and of which tensors they are."""
+        """A hash of the bits and of the tensors they belong to."""
         return hashlib.sha256(f"{self.metadata['digest']}@{self.step} {sorted(self.specs.items())}".encode()).hexdigest()
 
     def spec(self, key: TensorKey) -> MaskSpec:
-        """One mask; a weight is the same in all calls of its layer until a call has one of its own."""
+        """The spec of one mask; calls of a layer share the weight of the latest earlier call that recorded one."""
         layer, call, letter = key
         for earlier in range(call, -1 if letter == "W" else call - 1, -1):
             if (layer, earlier, letter) in self.specs:
@@ -136,7 +136,7 @@ class Masks:
         return np.unpackbits(packed, count=spec.elements).astype(np.bool_).reshape(spec.shape)
 
     def check(self, step: Step) -> None:
-        """Raises, naming the layer, where these masks do not fit a step."""
+        """Raises where these masks do not fit a step, with the layer that does not."""
         wanted: dict[TensorKey, int] = {}
         for op in step.ops:
             wanted.update(operand_elements(op))
@@ -168,7 +168,7 @@ def _fits(spec: MaskSpec, elements: int, batch: int, letter: str) -> bool:
 def operand_elements(op: Op) -> dict[TensorKey, int]:
     """Elements of each lettered operand of a product, by mask key."""
     body = op.body
-    if isinstance(body, Convolution):  # by place, not by letter: a transposed convolution's A stands where another one's G does
+    if isinstance(body, Convolution):  # by position, not letter: a transposed convolution's A is a convolution's G
         small, image, weight = body.output_elements, body.input_elements, body.weight_elements
         sizes = {"forward": (image, weight), "grad_input": (small, weight), "grad_weight": (small, image)}[body.product]
     elif isinstance(body, MatMul):
@@ -179,7 +179,7 @@ def operand_elements(op: Op) -> dict[TensorKey, int]:
 
 
 def _unpacked(file: Path) -> bytes:
-    """The whole of a compressed file, refused where it would not fit in memory."""
+    """The content of a compressed file; an error where it would not fit in memory."""
     parts: list[bytes] = []
     left = UNPACKED_LIMIT_BYTES
     try:
@@ -222,15 +222,15 @@ def _read_header(file: Path, unpacked: bytes | None) -> tuple[dict[str, Any], in
 
 
 def _specs(header: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[int, dict[TensorKey, MaskSpec]]:
-    found: dict[int, dict[TensorKey, MaskSpec]] = {}
+    specs: dict[int, dict[TensorKey, MaskSpec]] = {}
     for name, row in tensors.items():
         start, end = header[name]["data_offsets"]
         samples = None if row["samples"] is None else tuple(row["samples"])
         spec = MaskSpec(tuple(int(d) for d in row["shape"]), int(start), int(row["nonzero"]), samples)
         if spec.packed_bytes != end - start:
             raise ValueError(f"{name}: {end - start} bytes for shape {spec.shape}")
-        found.setdefault(int(row["step"]), {})[(row["layer"], int(row["call"]), row["letter"])] = spec
-    return dict(sorted(found.items()))
+        specs.setdefault(int(row["step"]), {})[(row["layer"], int(row["call"]), row["letter"])] = spec
+    return dict(sorted(specs.items()))
 
 
 def _blocks(data: BinaryIO, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
@@ -242,10 +242,10 @@ def _blocks(data: BinaryIO, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes
 
 
 def _digest(data: BinaryIO, ranges: Iterable[tuple[int, int]]) -> str:
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for block in _blocks(data, ranges):
-        found.update(block)
-    return found.hexdigest()
+        digest.update(block)
+    return digest.hexdigest()
 
 
 def _sink(file: Path, compressed: bool) -> BinaryIO:
@@ -253,7 +253,7 @@ def _sink(file: Path, compressed: bool) -> BinaryIO:
 
 
 class MaskWriter:
-    """Writes masks one after the other; nothing but the header is kept in memory."""
+    """Writes masks one by one; only the header stays in memory."""
 
     def __init__(self, path: str | os.PathLike[str], about: Mapping[str, str]) -> None:
         self.target = Path(path)
@@ -294,7 +294,7 @@ class MaskWriter:
         return not self._tensors
 
     def forget(self, step: int, key: TensorKey) -> None:
-        """Takes a mask back."""
+        """Removes a mask that was added."""
         name = "/".join(map(str, (step, *key)))
         self._header.pop(name, None)
         self._tensors.pop(name, None)
@@ -325,7 +325,7 @@ class MaskWriter:
         return Masks.open(self.target)
 
     def _close_gaps(self) -> list[tuple[int, int]]:
-        """Where the masks that were kept lie in the part file; the header then says where they will lie without gaps."""
+        """The ranges of the remaining masks in the part file; their offsets in the header are changed to those without gaps."""
         ranges: list[tuple[int, int]] = []
         end = 0
         for row in self._header.values():
@@ -336,7 +336,7 @@ class MaskWriter:
         return ranges
 
     def discard(self) -> None:
-        """Removes what was written so far."""
+        """Removes the part file."""
         with suppress(OSError):  # a full disk refuses the last buffer again
             self._stream.close()
         self._part.unlink(missing_ok=True)

@@ -1,16 +1,16 @@
-"""Masks of a recurrent layer, step by step.
+"""Masks of a recurrent layer, time step by time step.
 
-A recurrent layer is recorded as a whole: `A.input` and `A.output` are sequences, and each matrix has its name. The Step has its
-products unrolled in the order in which they run: the matrix of an op is its parameter, and how often that matrix was used before
-says the step. So the following are known exactly:
+A recurrent layer is recorded as one module: `A.input` and `A.output` are sequences, and each weight matrix has its name. The Step
+has the layer's products unrolled, in the order in which they run: an op's matrix is its parameter, and the number of earlier uses
+of that matrix is the time step. So these masks are exact:
 
 - the matrices;
 - what `weight_ih_l0` multiplies: the input at that step (the last comes first in the reverse direction);
 - what `weight_hh` of the last layer multiplies: the output of the step before, or nothing but zeros where the layer made its
   first state itself.
 
-States between stacked layers, given first states and gradients of gates are not recorded: they count as dense. So do sequences as
-long as the batch, of which a mask does not tell what is time.
+States between stacked layers, first states passed by the caller, and gradients of gates are not recorded: they count as dense. So
+do sequences as long as the batch, because their shape does not tell time and batch apart.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ Bits = npt.NDArray[np.bool_]
 Has = Callable[[TensorKey], bool]
 MATRIX = re.compile(r"weight_(ih|hh)_l(\d+)(_reverse)?$")
 WHOLE = -1
-"""The time of an operand that holds all steps, one below the other (a layer may multiply its whole input at once)."""
+"""The time of an operand that has all time steps as rows (a layer may multiply its whole input at once)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """An operand as a part of a recorded sequence: one step, and some of its features; zeros where there is no sequence."""
+    """An operand as a part of a recorded sequence: one time step and a range of its features; all zeros without a sequence."""
 
     sequence: str
     time: int
@@ -74,22 +74,22 @@ class StepMask:
         part = self.part
         if not part.sequence:
             return np.zeros(self.shape, dtype=np.bool_)
-        found = unpacked(self.masks, self.key)
-        found = found.reshape(*(found.shape[:-1] if found.ndim > 2 else (len(found), 1)), found.shape[-1])
-        found = found if self.time_first else found.swapaxes(0, 1)
+        sequence = unpacked(self.masks, self.key)
+        sequence = sequence.reshape(*(sequence.shape[:-1] if sequence.ndim > 2 else (len(sequence), 1)), sequence.shape[-1])
+        sequence = sequence if self.time_first else sequence.swapaxes(0, 1)
         if part.time == WHOLE:
-            return np.ascontiguousarray(found[:, np.arange(part.batch) % found.shape[1]]).reshape(self.shape)
-        found = found[part.time]
-        return np.ascontiguousarray(found if part.columns is None else found[:, slice(*part.columns)])
+            return np.ascontiguousarray(sequence[:, np.arange(part.batch) % sequence.shape[1]]).reshape(self.shape)
+        sequence = sequence[part.time]
+        return np.ascontiguousarray(sequence if part.columns is None else sequence[:, slice(*part.columns)])
 
 
 def mask_of(step: Step, op: Op, side: int, letter: str, masks: Masks, has: Has) -> tuple[MaskSource, TensorKey] | None:
-    """The mask of an operand of an unrolled layer; None where it is not known."""
+    """The mask of an operand of an unrolled layer; None where none was recorded."""
     if letter == "W":
         name = _matrix(step, op, side)
         key = (op.layer, 0, f"W.{name}")
         return (masks, key) if name and has(key) else None
-    part = _parts(_Same(step)).get((op.layer, op.call, op.inputs[side])) if len(op.inputs) > side else None
+    part = _parts(_StepIdentity(step)).get((op.layer, op.call, op.inputs[side])) if len(op.inputs) > side else None
     if part is None or letter != "A":
         return None
     if not part.sequence:
@@ -109,7 +109,7 @@ def mask_of(step: Step, op: Op, side: int, letter: str, masks: Masks, has: Has) 
 
 
 def _time_first(shape: tuple[int, ...], part: Part) -> bool | None:
-    """Whether a sequence is (time, batch, features) and not (batch, time, features); None where it cannot be told."""
+    """Whether a sequence is (time, batch, features) and not (batch, time, features); None where its shape does not say."""
     if len(shape) != 3 or part.steps == part.batch > 1:
         return None
     if shape[:2] == (part.steps, part.batch):
@@ -118,7 +118,7 @@ def _time_first(shape: tuple[int, ...], part: Part) -> bool | None:
 
 
 def _matrix(step: Step, op: Op, side: int) -> str:
-    """The name of a recurrent layer's own matrix, '' of any other."""
+    """The name of an operand that is a recurrent layer's weight matrix, '' for any other operand."""
     if len(op.inputs) <= side:
         return ""
     owner, _, name = step.tensors[step.base(op.inputs[side])].name.rpartition(".")
@@ -126,38 +126,38 @@ def _matrix(step: Step, op: Op, side: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Same:
-    """A step by identity: comparing all its ops would cost more than looking at them."""
+class _StepIdentity:
+    """A step as a cache key, by identity: comparing all ops would cost more than reading them."""
 
     step: Step
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.step is self.step
+        return isinstance(other, _StepIdentity) and other.step is self.step
 
     def __hash__(self) -> int:
         return id(self.step)
 
 
 @lru_cache(maxsize=2)
-def _parts(same: _Same) -> dict[tuple[str, int, int], Part]:
-    """(layer, call, tensor) -> the part that it is, of all recurrent layers of a step."""
-    step = same.step
+def _parts(identity: _StepIdentity) -> dict[tuple[str, int, int], Part]:
+    """(layer, call, tensor) -> its part of a recorded sequence, for all recurrent layers of a step."""
+    step = identity.step
     layers: dict[tuple[str, int, bool], dict[tuple[str, int, bool], list[Op]]] = {}
     for op in step.ops:
-        if op.phase is Phase.FORWARD and op.letters[:2] == ("A", "W") and (found := MATRIX.match(_matrix(step, op, 1))):
+        if op.phase is Phase.FORWARD and op.letters[:2] == ("A", "W") and (match := MATRIX.match(_matrix(step, op, 1))):
             uses = layers.setdefault((op.layer, op.call, op.recompute), {})
-            uses.setdefault((found[1], int(found[2]), bool(found[3])), []).append(op)
+            uses.setdefault((match[1], int(match[2]), bool(match[3])), []).append(op)
     zeros = {step.base(op.outputs[0]) for op in step.ops if op.name in ("zeros", "zeros_like", "new_zeros") and op.outputs}
     parts: dict[tuple[str, int, int], Part | None] = {}
     for (layer, call, _), uses in layers.items():
-        for tensor, part in _of_layer(step, uses, zeros):
-            place = (layer, call, tensor)
-            parts[place] = part if parts.get(place, part) == part else None
-    return {place: part for place, part in parts.items() if part is not None}
+        for tensor, part in _layer_parts(step, uses, zeros):
+            key = (layer, call, tensor)
+            parts[key] = part if parts.get(key, part) == part else None
+    return {key: part for key, part in parts.items() if part is not None}
 
 
-def _of_layer(step: Step, uses: dict[Any, list[Op]], zeros: set[int]) -> Iterator[tuple[int, Part]]:
-    """Tensors of one call of one layer."""
+def _layer_parts(step: Step, uses: dict[Any, list[Op]], zeros: set[int]) -> Iterator[tuple[int, Part]]:
+    """The tensors of one call of one layer that are parts of a recorded sequence."""
     states = {key: ops for key, ops in uses.items() if key[0] == "hh"}
     sizes = {(len(ops), *{op.body.M for op in ops if isinstance(op.body, MatMul)}) for ops in states.values()}
     if len(sizes) != 1 or len(next(iter(sizes))) != 2:  # every state has the same steps and the same batch

@@ -161,13 +161,13 @@ class EyerissV2:
         if isinstance(a, Dense) and isinstance(b, Dense):
             known = [(self._dense(*_turned(op, side)), side) for side in sides]
             return self._cost(op, *min(known, key=_cycles_first), op.M * op.K, op.K * op.N, op.M * op.N * op.K)
-        from trainyard.masks.operand_pairs import both_bits, nonzero_of, only_expected
+        from trainyard.masks.operand_pairs import density_of, operand_bits, zeros_at_random
 
-        if only_expected(a, b):
-            p, q = nonzero_of(a), nonzero_of(b)
+        if zeros_at_random(a, b):
+            p, q = density_of(a), density_of(b)
             sizes = round(p * op.M * op.K), round(q * op.K * op.N), round(p * q * op.M * op.N * op.K)
             return self._cost(op, *self._expected(op, sides, p, q)[0], *sizes)
-        left, right = both_bits(op, a, b, self.seed)
+        left, right = operand_bits(op, a, b, self.seed)
         useful = int(left.column_counts() @ right.row_counts())
         return self._cost(op, *self._counted(op, sides, left, right, useful), left.nonzeros, right.nonzeros, useful)
 

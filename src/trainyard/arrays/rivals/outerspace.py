@@ -111,13 +111,13 @@ class OuterSpace:
         if isinstance(a, Dense) and isinstance(b, Dense):
             return [self._dense(op)]
         wanted = [way for way in ("rows", "columns") if self.lists in (way, "best")]
-        from trainyard.masks.operand_pairs import both_bits, nonzero_of, only_expected
+        from trainyard.masks.operand_pairs import density_of, operand_bits, zeros_at_random
 
-        if only_expected(a, b):
-            p, q = nonzero_of(a), nonzero_of(b)
+        if zeros_at_random(a, b):
+            p, q = density_of(a), density_of(b)
             ways = {"rows": (op, p, q), "columns": (op.transposed(), q, p)}
             return [self._expected(*ways[way], way) for way in wanted]
-        left, right = both_bits(op, a, b, self.seed)
+        left, right = operand_bits(op, a, b, self.seed)
         chunks, lengths = left.column_counts(), right.row_counts()
         found = []
         for way in wanted:

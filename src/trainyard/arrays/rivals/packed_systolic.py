@@ -138,14 +138,14 @@ class PackedSystolic:
         return groups, int(number), int(lost)
 
     def _packed(self, op: MatMul, side: Side, operand: Mask) -> Packed:
-        from trainyard.masks.operand_pairs import bits_of, nonzero_of, only_expected
+        from trainyard.masks.operand_pairs import density_of, operand_bitmap, zeros_at_random
 
         outputs = op.M if side == "a" else op.N
         if isinstance(operand, Dense):
             return Packed(op.K, op.K, op.K * outputs)
-        if self.packing == "factor" and only_expected(operand):
-            return self._expected(op.K, outputs, nonzero_of(operand))
-        bits = bits_of(op, operand, side, self.seed)
+        if self.packing == "factor" and zeros_at_random(operand):
+            return self._expected(op.K, outputs, density_of(operand))
+        bits = operand_bitmap(op, operand, side, self.seed)
         weights = bits.transposed() if side == "a" else bits
         if self.packing == "measured":
             groups, number, lost = self.pack(weights)

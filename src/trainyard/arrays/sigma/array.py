@@ -243,7 +243,7 @@ class Sigma:
 
     def _stationary(self, op: MatMul, met: Contraction, side: Side) -> SigmaCost:
         vectors, across = (op.N, op.M) if side == "a" else (op.M, op.N)
-        held, useful = met.held(side), met.useful
+        held, useful = met.stationary(side), met.useful
         folds = -(-held // self.peak_macs_per_cycle)
         passes, sent = self._passes(met, side, held, folds, across)
         return self._cost(
@@ -269,9 +269,9 @@ class Sigma:
     def _add(self, op: MatMul, a: Mask, b: Mask, side: Side, dpes: int) -> int:
         """Last sums of one product that has so many Flex-DPEs, where they meet in a chain or in the buffer (`across.py`)."""
         from trainyard.arrays.sigma.across import add_cycles, crossings
-        from trainyard.masks.contraction import held_rows
+        from trainyard.masks.contraction import stationary_rows
 
-        rows = held_rows(op, a, b, side, self.bandwidth if self.streaming == "limited" else op.K)
+        rows = stationary_rows(op, a, b, side, self.bandwidth if self.streaming == "limited" else op.K)
         return add_cycles(
             self.across, crossings(rows, self.multipliers, dpes), multipliers=self.multipliers, dpes=dpes,
             bandwidth=self.bandwidth, vectors=op.N if side == "a" else op.M,
@@ -286,10 +286,10 @@ class Sigma:
         chunked = self.streaming == "limited"
         return {
             side: Held(
-                nonzeros=met.held(side),
+                nonzeros=met.stationary(side),
                 vectors=op.N if side == "a" else op.M,
                 depth=op.K,
-                chunks=tuple(met.held_in_chunks(side, self.bandwidth).tolist()) if chunked else (),
+                chunks=tuple(met.stationary_by_chunk(side, self.bandwidth).tolist()) if chunked else (),
             )
             for side in sides or own.get(self.stationary, ("a", "b"))
         }
@@ -355,9 +355,9 @@ class Sigma:
             row, pool = held / across, self.peak_macs_per_cycle  # elements of a row, on average
             rest = held - (folds - 1) * pool
             seen = (folds - 1) * min(1.0, pool / row) + min(1.0, rest / row) if held else 0.0
-            return folds, met.held(other) * seen
-        chunks = -(-met.held_in_chunks(side, self.bandwidth) // self.peak_macs_per_cycle)
-        return int(chunks.sum()), float((met.held_in_chunks(other, self.bandwidth) * chunks).sum())
+            return folds, met.stationary(other) * seen
+        chunks = -(-met.stationary_by_chunk(side, self.bandwidth) // self.peak_macs_per_cycle)
+        return int(chunks.sum()), float((met.stationary_by_chunk(other, self.bandwidth) * chunks).sum())
 
     def _without_reuse(self, op: MatMul, met: Contraction) -> SigmaCost:
         useful = met.useful

@@ -28,7 +28,7 @@ from trainyard.mapping.precision import ONE_EACH, MacRates, Precision, dtype_of,
 from trainyard.mapping.profile import RAW, Profile, demand, profile, works
 from trainyard.mapping.tiling import Supply
 from trainyard.mapping.works import Fusion, Together, per_step
-from trainyard.masks.dma import Densities, densities, footings
+from trainyard.masks.dma import Densities, densities, stored_sizes
 from trainyard.results.result import Peaks
 from trainyard.units import parse, require_likely
 
@@ -296,7 +296,7 @@ class Accelerator:
             return RAW
         before, recorded, found = self._known.get("zeros", (None, None, RAW))
         if before is not step or recorded is not masks:
-            found = densities(step, masks) if self.dma == "zero_compressed" else footings(step, masks, self.dma)
+            found = densities(step, masks) if self.dma == "zero_compressed" else stored_sizes(step, masks, self.dma)
             self._known["zeros"] = (step, masks, found)
         return found  # type: ignore[no-any-return]  # what was kept above
 

@@ -16,7 +16,7 @@ Whole = npt.NDArray[np.int64]
 
 
 @njit(cache=True)
-def summed(bits: Octets, rows: Whole, columns: Whole, by_row: bool, counts: Whole) -> None:
+def count_range(bits: Octets, rows: Whole, columns: Whole, by_row: bool, counts: Whole) -> None:
     """Adds up, by row or by column of the cut, what is set in a matrix."""
     for row in range(rows[0], rows[1]):
         run = bits[row, columns[0] : columns[1]]
@@ -31,7 +31,9 @@ def summed(bits: Octets, rows: Whole, columns: Whole, by_row: bool, counts: Whol
 
 
 @njit(cache=True)
-def seen(bits: Octets, spots: Whole, samples: int, channels: int, rows: Whole, columns: Whole, by_row: bool, counts: Whole) -> None:
+def count_windows(
+    bits: Octets, spots: Whole, samples: int, channels: int, rows: Whole, columns: Whole, by_row: bool, counts: Whole
+) -> None:
     """Adds up, by row or by column of the cut, what is set.
 
     `bits` is [sample, position, channel]; `spots[place, tap]` is the position that a tap of a window looks at, -1 where it is in

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from trainyard.arrays import TensorDash
 from trainyard.arrays.tensordash.footprints import Footprint, TwoOrders, activation_orders, weight_orders
 from trainyard.ir import Convolution, MaskView
-from trainyard.masks.views import place_of, unpacked
+from trainyard.masks.views import geometry_letter, unpacked
 from trainyard.papers.tensordash.models import NAMES, Subject, recorded
 from trainyard.papers.tensordash.performance import each
 from trainyard.papers.tensordash.products import Source, shown
@@ -67,7 +67,7 @@ def _tensors(subject: Subject) -> Iterable[tuple[str, Bits]]:
             if isinstance(operand, MaskView) and operand.key not in seen:
                 seen.add(operand.key)
                 bits = unpacked(operand.source, operand.key)
-                yield place_of(operand)[:1], _cube(bits, operand.geometry, place_of(operand))
+                yield geometry_letter(operand)[:1], _cube(bits, operand.geometry, geometry_letter(operand))
 
 
 def _cube(bits: Bits, body: Convolution | None, place: str) -> Bits:

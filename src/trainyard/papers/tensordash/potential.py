@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trainyard.ir import Convolution, MaskView
 from trainyard.ir.windows import backward_table, forward_table
 from trainyard.masks.generated import GeneratedMasks
-from trainyard.masks.views import place_of, shape_of, unpacked
+from trainyard.masks.views import geometry_letter, shape_of, unpacked
 from trainyard.papers.tensordash.models import Operation, Subject
 from trainyard.papers.tensordash.products import Shown, shown
 
@@ -40,7 +40,7 @@ def effectual(operand: MaskView, times: int) -> float:
 
     Of generated masks the share that was asked for counts, so that none has to be drawn.
     """
-    source, body, place = operand.source, operand.geometry, place_of(operand)
+    source, body, place = operand.source, operand.geometry, geometry_letter(operand)
     shape = shape_of(source, operand.key)
     share = source.density(operand.key) if isinstance(source, GeneratedMasks) else None
     if body is None or place == "W" or (place == "G" and not operand.dilated):
