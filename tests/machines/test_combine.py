@@ -21,7 +21,7 @@ from trainyard.machines import describe, from_table, machine, preset
 from trainyard.machines.files import load_toml, save_toml
 from trainyard.machines.registry import MACHINES, PARTS, kind_of, load
 from trainyard.results.result import Result
-from trainyard.systems.pim.device_interface import taken
+from trainyard.systems.pim.device_interface import memory_use
 from trainyard.systems.pim.systems import DpuToDpu
 
 STEP, GRAPH = chain((64, 96, 32), 64), rmat(6, 100, seed=1)
@@ -116,7 +116,7 @@ def test_a_unit_at_a_dpus_place_has_its_own_memory_speed_and_energy() -> None:
     small = machine("direct(dpus=64,dpu=npu-small(dram_capacity=1 MB))")
     with pytest.raises(BadInput, match=r"accelerator at a DPU's place has 1 MB.*dpu.dram_capacity"):
         ty.run(ty.zoo.load("alexnet", batch=2), on=small)
-    exact = taken(machine("npu-small"), STEP, 0).bytes
+    exact = memory_use(machine("npu-small"), STEP, 0).bytes
     for spare, fits in ((0, True), (-1, False)):  # to the byte
         tight = machine(f"pim-opt(dpus=64,dpu=npu-small(dram_capacity={exact + spare} B))")
         if fits:

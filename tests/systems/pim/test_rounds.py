@@ -16,7 +16,7 @@ from trainyard.ir import DeviceCost, Work
 from trainyard.ir.plan import Plan
 from trainyard.mapping.algorithms import Direct, ModelAveraging
 from trainyard.results.result import booked
-from trainyard.systems.pim.rounds import LITERAL_ROUNDS, Act, Group, Rounds
+from trainyard.systems.pim.rounds import LITERAL_ROUNDS, Rounds, TimedEvent, WorkerGroup
 
 STEP = ty.zoo.load("linear", batch=2)
 
@@ -42,32 +42,32 @@ class Turnstile:
         yield Release(self.token)
 
 
-def group(number: int, ps: Sequence[int], kind: int = 0, workers: int = 3) -> Group:
+def group(number: int, ps: Sequence[int], template: int = 0, workers: int = 3) -> WorkerGroup:
     costs = [DeviceCost(cycles=p, compute_cycles=p, bytes={("w", "read"): 7}, share=(1.0,), events={}) for p in ps]
     works = [Work(ops=(op,)) for op in range(len(ps))]
-    return Group(
+    return WorkerGroup(
         name=f"cluster {number}", workers=workers, works=works, costs=costs, durations_ps=list(ps),
-        energies=[{"mac": 2.0}] * len(ps), kind=kind,
+        energies=[{"mac": 2.0}] * len(ps), template=template,
     )  # fmt: skip
 
 
-def act(name: str, ps: int) -> Act:
-    return Act(name=name, ps=ps, resource=name, energy={"link": 5.0}, traffic={("crossbar", name, "write"): 11})
+def event(name: str, ps: int) -> TimedEvent:
+    return TimedEvent(name=name, ps=ps, resource=name, energy={"link": 5.0}, traffic={("crossbar", name, "write"): 11})
 
 
 def rounds(
     steps_ps: Sequence[int], local: Sequence[int], algorithm: object, *, take: int = 4, give: int = 1, tokens: bool = True
 ) -> Rounds:
-    groups = [group(n, [ps - 1, 1], kind=ps) for n, ps in enumerate(steps_ps)]
+    groups = [group(n, [ps - 1, 1], template=ps) for n, ps in enumerate(steps_ps)]
     return Rounds(
-        STEP, groups, algorithm=algorithm, local_steps=local, reduce=act("reduce", 3), exchange=act("exchange", 50),  # type: ignore[arg-type]
-        token=act("token", 0), desk=(lambda simulation: Turnstile(simulation, take, give)) if tokens else None,
+        STEP, groups, algorithm=algorithm, local_steps=local, reduce=event("reduce", 3), exchange=event("exchange", 50),  # type: ignore[arg-type]
+        token=event("token", 0), token_source=(lambda simulation: Turnstile(simulation, take, give)) if tokens else None,
     )  # fmt: skip
 
 
 def ended(made: Rounds) -> tuple[Plan, int]:
     plan = made.plan()
-    assert made.desk is None or (made.desk.most == 1 and not made.desk.holders)  # type: ignore[attr-defined]
+    assert made.token_source is None or (made.token_source.most == 1 and not made.token_source.holders)  # type: ignore[attr-defined]
     return plan, made.simulation.now_ps
 
 
@@ -118,14 +118,14 @@ def test_the_plan_runs_as_the_agents_did(
         assert made.steps_done == local
     else:  # nobody stops before the last has done its rounds
         assert all(done >= LITERAL_ROUNDS * count for done, count in zip(made.steps_done, local, strict=True))
-    # every act's energy and bytes as often as it happened, every op as often as a worker did it
+    # every event's energy and bytes as often as it happened, every op as often as a worker did it
     energy = sum(cell for column in columns.energy.values() for cell in column)
-    did = sum(3 * done * 2 * 2.0 for done in made.steps_done) + 5.0 * sum(made.happened.values())
+    did = sum(3 * done * 2 * 2.0 for done in made.steps_done) + 5.0 * sum(made.event_counts.values())
     assert energy == pytest.approx(did)
-    assert made.happened["reduce"] == sum(made.steps_done)
+    assert made.event_counts["reduce"] == sum(made.steps_done)
     if update == "averaging":
-        assert made.happened["exchange"] == 1
-        assert made.happened["token"] == len(steps)
+        assert made.event_counts["exchange"] == 1
+        assert made.event_counts["token"] == len(steps)
     assert len(rows.op) == len(plan.booking.op) + 1
 
 
@@ -134,7 +134,7 @@ def test_literal_without_a_second_look_exchanges_once_for_every_cluster_that_ask
     looking = rounds([10, 10, 10], [4, 4, 4], Direct(3, update="literal", recheck=True))
     _, slow = ended(blind)
     _, fast = ended(looking)
-    assert blind.happened["exchange"] > looking.happened["exchange"]
+    assert blind.event_counts["exchange"] > looking.event_counts["exchange"]
     assert slow > fast
 
 
@@ -142,7 +142,7 @@ def test_literal_without_a_second_look_exchanges_once_for_every_cluster_that_ask
 def test_staleness_of_exactly_tau_goes_on_and_one_more_exchanges() -> None:
     at = rounds([10], [4], Direct(3, update="literal"))
     ended(at)
-    assert at.happened["exchange"] == LITERAL_ROUNDS  # after steps 4, 8, 12, 16
+    assert at.event_counts["exchange"] == LITERAL_ROUNDS  # after steps 4, 8, 12, 16
     early = rounds([10], [4], Direct(4, update="literal"))  # 16 steps: staleness passes 4 after steps 5, 10, 15
     ended(early)
-    assert early.happened["exchange"] == 3
+    assert early.event_counts["exchange"] == 3

@@ -1,8 +1,8 @@
-"""What a PIM machine asks of the device at a DPU's place: a DPU, or any other device with a memory of its own.
+"""What a PIM machine needs from the device in a DPU's place: a DPU, or any other device with a memory of its own.
 
-An accelerator there is a processing unit beside its bank with its own array, a GPU one with a board's memory: same batch for each,
-same exchanges. What a Dpu says in fields of its own is asked here of all: how much its memory holds, what it draws at rest, how
-fast it adds up what others send. A device that states no capacity (`dram_capacity`) has room for every step, as it has alone.
+An accelerator in that place is a processing unit at its memory bank, a GPU one with its board's memory; batches and exchanges stay
+the same. These functions give, for any device, what a Dpu has as fields: memory capacity, static power, and the rate at which it
+adds data that others send. A device without a stated capacity (`dram_capacity`) has memory for every step, as it has alone.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from trainyard.devices.dpu.memory import Room, room
 from trainyard.errors import BadInput
 from trainyard.hardware.dpu.instructions import LOAD, LOOP, STORE
 from trainyard.ir import Device, ElementWise, Op, Phase, Step, TensorSpec, Work
-from trainyard.mapping.works import Same
 from trainyard.units import show
 
 SUMMED = 2**20
-"""Elements of the addition that tells how fast a device adds up: long enough that its start does not count."""
+"""Elements of the addition that measures a device's rate of adding: so many that start-up does not count."""
 
 
 def require_device(owner: str, name: str, value: Any) -> None:
@@ -29,20 +28,19 @@ def require_device(owner: str, name: str, value: Any) -> None:
 
 
 def as_dpu(device: Device) -> Dpu:
-    """For what only a DPU's own instructions can run."""
+    """The device as a Dpu, for programs in a DPU's instructions; refused for any other device."""
     if not isinstance(device, Dpu):
         raise BadInput(
-            f"programs are written in a DPU's instructions: a machine with a {called(device)} at their place cannot run them"
+            f"programs are written in a DPU's instructions: a machine with a {name_of(device)} at their place cannot run them"
         )
     return device
 
 
-def called(device: Device) -> str:
+def name_of(device: Device) -> str:
     return str(getattr(device, "name", type(device).__name__.lower()))
 
 
-def memory(device: Device) -> str:
-    """The name of its pool."""
+def memory_name(device: Device) -> str:
     return "MRAM of a DPU" if isinstance(device, Dpu) else "memory at a DPU's place"
 
 
@@ -55,48 +53,48 @@ def precision(device: Device) -> Any:
 
 
 def static_w(device: Device) -> float:
-    """Watts at rest; an accelerator's table has none."""
+    """Watts at rest; 0 for an accelerator, whose energy table has none."""
     return float(getattr(device, "static_w", getattr(device, "idle_w", 0.0)))
 
 
 def at_speed(device: Device, speed: float) -> Device:
-    """The same with a clock so many times as fast."""
-    changed: Device = replace(device, clock_hz=device.clock_hz * speed)  # type: ignore[type-var]  # `require_device` has looked
-    return changed
+    """The device with its clock multiplied by `speed`."""
+    scaled: Device = replace(device, clock_hz=device.clock_hz * speed)  # type: ignore[type-var]  # checked by `require_device`
+    return scaled
 
 
-def taken(device: Device, step: Step, data_bytes: int) -> Room:
-    """What a step takes of its memory, beside a data set of so many bytes."""
+def memory_use(device: Device, step: Step, data_bytes: int) -> Room:
+    """Memory of a step on the device, with a data set of `data_bytes`."""
     return room(step, precision(device), data_bytes)
 
 
 def require_room(device: Device, step: Step, data_bytes: int) -> None:
-    """Refuses a step that does not fit, with the way out."""
+    """Refuses a step that does not fit the device's memory."""
     if isinstance(device, Dpu):
         device.require_room(step, data_bytes=data_bytes)
         return
-    there, needed = capacity_bytes(device), taken(device, step, data_bytes).bytes
-    if there is not None and needed > there:
+    capacity, needed = capacity_bytes(device), memory_use(device, step, data_bytes).bytes
+    if capacity is not None and needed > capacity:
         raise BadInput(
-            f"step {step.name!r} at batch {step.batch} needs {show(needed, 'B')}, the {called(device)} at a DPU's place has "
-            f"{show(there, 'B')}: give it more memory (dpu.dram_capacity=...), a smaller batch, or, on 'direct', split=true"
+            f"step {step.name!r} at batch {step.batch} needs {show(needed, 'B')}, the {name_of(device)} at a DPU's place has "
+            f"{show(capacity, 'B')}: give it more memory (dpu.dram_capacity=...), a smaller batch, or, on 'direct', split=true"
         )
 
 
 def software_sum(device: Device) -> tuple[float, float]:
-    """A device that sums what others send: bytes per second of incoming data, and joules of a byte.
+    """Adding received data on the device: bytes per second of incoming data, and joules per byte.
 
-    In a DPU a word comes from MRAM beside the running sum, is added and stored; instructions and transfers overlap. Any other
-    device is asked what a long addition costs it.
+    A DPU loads a word and the running sum from MRAM, adds and stores; instructions and transfers overlap. For any other device it
+    is the cost of one long addition.
     """
-    return _instructions(device) if isinstance(device, Dpu) else _addition(device)  # type: ignore[arg-type]  # frozen dataclasses hash
+    return _dpu_sum(device) if isinstance(device, Dpu) else _device_sum(device)  # type: ignore[arg-type]  # frozen dataclasses hash
 
 
-def _instructions(dpu: Dpu) -> tuple[float, float]:
+def _dpu_sum(dpu: Dpu) -> tuple[float, float]:
     instructions = 2 * LOAD + dpu.arithmetic.add + STORE + LOOP
     issued_s = instructions / (dpu.occupancy * dpu.clock_hz)
     longest = dpu.longest_transfer_bytes
-    read, write = (dpu.transfers(longest, longest, way)[0] / longest for way in ("read", "write"))
+    read, write = (dpu.transfers(longest, longest, direction)[0] / longest for direction in ("read", "write"))
     moved_s = dpu.element_bytes * (2 * read + write) / dpu.clock_hz
     seconds = max(issued_s, moved_s)
     joules = instructions * dpu.joules["instruction"] + 3 * dpu.element_bytes * dpu.joules["mram_read_byte"]
@@ -104,16 +102,16 @@ def _instructions(dpu: Dpu) -> tuple[float, float]:
 
 
 @lru_cache(maxsize=64)
-def _addition(device: Any) -> tuple[float, float]:
-    same = _one_addition()
-    cost = device.cost(same.step, Work(ops=(0,)))
-    size = same.step.tensors[0].bytes
+def _device_sum(device: Any) -> tuple[float, float]:
+    step = _addition()
+    cost = device.cost(step, Work(ops=(0,)))
+    size = step.tensors[0].bytes
     return size * device.clock_hz / cost.cycles, sum(device.energy(cost.events).values()) / size
 
 
 @lru_cache(maxsize=1)
-def _one_addition() -> Same:
-    """Two tensors of words into one."""
+def _addition() -> Step:
+    """A step of one addition of two tensors; one object, because devices cache costs by the identity of a step."""
     tensors = tuple(TensorSpec((SUMMED,), name=name) for name in ("sent", "sum", "new sum"))
     op = Op(body=ElementWise("add", SUMMED), name="add", layer="", phase=Phase.UPDATE, inputs=(0, 1), outputs=(2,))
-    return Same(Step("sum", 1, (op,), tensors))
+    return Step("sum", 1, (op,), tensors)

@@ -1,14 +1,15 @@
-"""DPUs in clusters: what every PIM machine has, whoever carries what they exchange.
+"""DPUs in clusters: what all PIM machines have in common, whatever the interconnect.
 
-The batch of a step is one DPU's. Whatever the algorithm, a run is local steps and then an exchange (`systems.pim.rounds`): of
-gradients or models, every step or every so many. `rates` tells the same seconds to `training`, which executes the algorithm on real
-numbers.
+The batch of a step is that of one DPU. Whatever the algorithm, a run is local steps followed by an exchange of gradients or models
+(`systems.pim.rounds`), every step or every few steps. `rates` gives the same durations to `training`, which executes the algorithm
+on real numbers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from trainyard.checks import require_flag, require_positive, require_quantity
 from trainyard.devices.dpu.memory import split_over
@@ -19,22 +20,23 @@ from trainyard.ir import Collective, Device, Masks, Role, Step, assumed
 from trainyard.ir.plan import Plan, whole
 from trainyard.mapping.algorithms import Algorithm, Direct, ModelAveraging, Rates
 from trainyard.results.result import Peaks
-from trainyard.systems.pim import device_interface as places
-from trainyard.systems.pim.rounds import Act, Group, Rounds
+from trainyard.systems.pim import device_interface
+from trainyard.systems.pim.rounds import Rounds, TimedEvent, WorkerGroup
 from trainyard.systems.single import as_held, picoseconds
 from trainyard.units import PICOSECONDS_PER_SECOND, show
 
+T = TypeVar("T")
 RANK = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pim:
-    """DPUs, alike or not, and the algorithm that trains on them.
+    """DPUs, equal or of two kinds, and the algorithm that trains on them.
 
-    `speeds` are relative clocks, repeated over the clusters: (1, 0.5) makes the DPUs of every second one half as fast. The DPUs of
-    the last `other_clusters` clusters are `other`. A step that does not fit the MRAM is refused; with `split` the DPUs of a cluster
-    share its parameters (ZeRO stage 3): each gathers what it needs and scatters gradients over its own port, in every step. Any
-    device may stand at a DPU's place (`systems.pim.device_interface`): `dpu=npu(array=tensordash)`.
+    `speeds` are relative clocks, repeated over the clusters: (1, 0.5) halves the clock in every second cluster. The DPUs of the
+    last `other_clusters` clusters are `other`. A step that does not fit the MRAM is refused; with `split` the DPUs of a cluster
+    share its parameters (ZeRO stage 3): in every step each gathers the parameters it needs and scatters gradients over its own
+    port. Any device may take a DPU's place (`systems.pim.device_interface`): `dpu=npu(array=tensordash)`.
     """
 
     dpu: Device = UPMEM
@@ -49,13 +51,13 @@ class Pim:
     samples_per_dpu: int = 0
     split: bool = False
     host: HostLink = field(default_factory=HostLink)
-    _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
         require_positive(owner, dpus=self.dpus)
-        places.require_device(owner, "dpu", self.dpu)
-        places.require_device(owner, "other", self.dpu if self.other is None else self.other)
+        device_interface.require_device(owner, "dpu", self.dpu)
+        device_interface.require_device(owner, "other", self.dpu if self.other is None else self.other)
         if not isinstance(self.host, HostLink):
             raise BadInput(f"{owner}: host must be a HostLink, got {self.host!r}")
         for name in ("samples_per_dpu", "other_clusters"):
@@ -80,12 +82,12 @@ class Pim:
 
     @property
     def masks_note(self) -> str:
-        """What a run with masks must say."""
+        """The note that a run with masks must carry."""
         return getattr(self.dpu, "masks_note", "")
 
     @property
     def dpus_per_cluster(self) -> int:
-        """A rank, or all DPUs where they are fewer."""
+        """`cluster_size`; by default a rank, or all DPUs where they are fewer."""
         return min(RANK, self.dpus) if self.cluster_size is None else self.cluster_size
 
     @property
@@ -94,23 +96,36 @@ class Pim:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """What the DPUs of each cluster are."""
-        if "devices" not in self._known:
-            self._known["devices"] = tuple(self._device(number) for number in range(self.clusters))
-        return self._known["devices"]  # type: ignore[no-any-return]  # what was kept above
+        """The device of each cluster's DPUs."""
+        return self._cached("devices", lambda: tuple(self._device(number) for number in range(self.clusters)))
+
+    def _cached(self, key: Hashable, compute: Callable[[], T]) -> T:
+        if key not in self._cache:
+            self._cache[key] = compute()
+        value: T = self._cache[key]
+        return value
+
+    def _cached_for_step(self, key: Hashable, step: Step, masks: Masks | None, compute: Callable[[Step, Masks | None], T]) -> T:
+        """The value for the last step and masks only: both are compared by identity."""
+        last_step, last_masks, value = self._cache.get(key, (None, None, None))
+        if last_step is not step or last_masks is not masks:
+            value = compute(step, masks)
+            self._cache[key] = (step, masks, value)
+        result: T = value
+        return result
 
     def _device(self, cluster: int) -> Device:
         plain = self.other if self.other is not None and cluster >= self.clusters - self.other_clusters else self.dpu
         speed = self.speeds[cluster % len(self.speeds)] if self.speeds else 1.0
-        return plain if speed == 1.0 else places.at_speed(plain, speed)
+        return plain if speed == 1.0 else device_interface.at_speed(plain, speed)
 
     @property
     def peaks(self) -> Peaks:
-        each: list[Peaks] = [device.peaks for device in self.devices]  # type: ignore[attr-defined]  # every device of ours says them
+        peaks: list[Peaks] = [device.peaks for device in self.devices]  # type: ignore[attr-defined]  # every device of ours says them
         return Peaks(
-            macs_per_s=sum(one.macs_per_s for one in each) * self.dpus_per_cluster,
-            dram_bytes_per_s=sum(one.dram_bytes_per_s for one in each) * self.dpus_per_cluster,
-            technology=each[0].technology,
+            macs_per_s=sum(peak.macs_per_s for peak in peaks) * self.dpus_per_cluster,
+            dram_bytes_per_s=sum(peak.dram_bytes_per_s for peak in peaks) * self.dpus_per_cluster,
+            technology=peaks[0].technology,
             devices=self.dpus,
         )
 
@@ -120,166 +135,156 @@ class Pim:
                 f"step {step.name!r} was captured with exchanges of its own: a PIM machine's algorithm says what goes round"
             )
         for device in dict.fromkeys(self.devices):
-            self._room(step, device)
-        trains = any(op.phase.backward for op in step.ops)  # nobody exchanges what a forward pass makes
+            self._require_memory(step, device)
+        trains = any(op.phase.backward for op in step.ops)  # a forward pass alone has nothing to exchange
         rates, groups = self.rates(step, masks), self.groups(step, masks)
         rounds = Rounds(
             step,
             groups,
             algorithm=self.algorithm,
             local_steps=self._local_steps(rates, len(groups)) if trains else (1,) * len(groups),
-            reduce=self._reduce_act(step) if trains else None,
-            exchange=self._exchange_act(step) if trains else None,
+            reduce=self._reduce_event(step) if trains else None,
+            exchange=self._exchange_event(step) if trains else None,
             static_w=self.dpus_w,
-            beside={"fabric static": self.fabric_w} if self.fabric_w else {},
+            component_w={"fabric static": self.fabric_w} if self.fabric_w else {},
             **(self._tokens() if trains else {}),
         )
         built = rounds.plan()
         resident, peak = self._memory(step, self.devices[0])
         device = self.devices[0]
-        pool = built.pool(places.memory(device), places.capacity_bytes(device), resident_bytes=resident)
+        pool = built.pool(device_interface.memory_name(device), device_interface.capacity_bytes(device), resident_bytes=resident)
         built.hold(rounds.first_step[:1], rounds.first_step[-1:], pool, [peak - resident])
-        built.booking.notes.extend(self._remarks(step, rates) if trains else ())
+        built.booking.notes.extend(self._notes(step, rates) if trains else ())
         return built
 
     def _local_steps(self, rates: Rates, groups: int) -> tuple[int, ...]:
-        """Of each group of the plan."""
-        found = rates.local_steps(self.algorithm)
-        return found[:: len(found) // groups]
+        """Local steps of each group of the plan; rates may list every worker."""
+        steps = rates.local_steps(self.algorithm)
+        return steps[:: len(steps) // groups]
 
     def _data_bytes(self, step: Step) -> int:
-        """What the training samples in each MRAM take."""
+        """Bytes of the training samples in each MRAM."""
         sample = sum(t.bytes for t in step.tensors if t.role in (Role.INPUT, Role.TARGET) and t.view_of is None) // step.batch
         return self.samples_per_dpu * sample
 
-    def _room(self, step: Step, device: Device) -> None:
-        data = self._data_bytes(step)
+    def _require_memory(self, step: Step, device: Device) -> None:
         if not self.split:
-            places.require_room(device, step, data)
+            device_interface.require_room(device, step, self._data_bytes(step))
             return
-        needed, there = self._memory(step, device)[1], places.capacity_bytes(device)
-        if there is not None and needed > there:
-            name = places.called(device)
+        needed, capacity = self._memory(step, device)[1], device_interface.capacity_bytes(device)
+        if capacity is not None and needed > capacity:
+            name = device_interface.name_of(device)
             raise BadInput(
                 f"step {step.name!r} at batch {step.batch}, its parameters split over {self.dpus_per_cluster} DPUs, still needs "
-                f"{show(needed, 'B')} of MRAM, {name} has {show(there, 'B')}: give a DPU with more memory"
+                f"{show(needed, 'B')} of MRAM, {name} has {show(capacity, 'B')}: give a DPU with more memory"
                 f"{'' if name == 'mac-dpu' else ' (dpu=mac-dpu)'}, a smaller batch or larger clusters"
             )
 
     def _memory(self, step: Step, device: Device) -> tuple[int, int]:
-        """Bytes of a DPU's MRAM that stay, and the most there are."""
+        """Resident and peak bytes of a DPU's MRAM."""
         data = self._data_bytes(step)
         if not self.split:
-            room = places.taken(device, step, data)
+            room = device_interface.memory_use(device, step, data)
             return room.resident_bytes + data, room.bytes
-        shared = split_over(step, self.dpus_per_cluster, places.precision(device))
+        shared = split_over(step, self.dpus_per_cluster, device_interface.precision(device))
         return shared.resident_bytes + data, shared.peak_bytes + data
 
-    def groups(self, step: Step, masks: Masks | None = None) -> list[Group]:
-        """Clusters as they step, or single DPUs where each exchanges for itself; alike ones share their costs."""
-        key = ("groups", self.algorithm.between == "centre")
-        before, told, found = self._known.get(key, (None, None, None))
-        if before is not step or told is not masks:
-            found = self._groups(step, masks)
-            self._known[key] = (step, masks, found)
-        return found  # type: ignore[no-any-return]  # what was kept above
+    def groups(self, step: Step, masks: Masks | None = None) -> list[WorkerGroup]:
+        """Clusters, or single DPUs where each exchanges for itself; groups with equal devices share their costs."""
+        return self._cached_for_step(("groups", self.algorithm.between == "centre"), step, masks, self._groups)
 
-    def _groups(self, step: Step, masks: Masks | None) -> list[Group]:
-        alone = self.algorithm.between == "centre"
-        size = 1 if alone else self.dpus_per_cluster
-        kinds: dict[Device, Group] = {}
+    def _groups(self, step: Step, masks: Masks | None) -> list[WorkerGroup]:
+        single = self.algorithm.between == "centre"
+        size = 1 if single else self.dpus_per_cluster
+        by_device: dict[Device, WorkerGroup] = {}
         groups = []
         for number in range(self.dpus // size):
             device = self.devices[number * size // self.dpus_per_cluster]
-            if device not in kinds:
-                kinds[device] = _group(step, device, size, len(kinds), masks)
-            groups.append(replace(kinds[device], name=f"{'DPU' if alone else 'cluster'} {number}"))
+            if device not in by_device:
+                by_device[device] = _group(step, device, size, len(by_device), masks)
+            groups.append(replace(by_device[device], name=f"{'DPU' if single else 'cluster'} {number}"))
         return groups
 
-    def _steps_of_workers(self, step: Step, masks: Masks | None) -> tuple[float, ...]:
-        """Seconds of every DPU's own step."""
+    def _worker_step_s(self, step: Step, masks: Masks | None) -> tuple[float, ...]:
+        """Seconds of every DPU's local step."""
         return tuple(group.step_ps / PICOSECONDS_PER_SECOND for group in self.groups(step, masks) for _ in range(group.workers))
 
     @property
     def fabric_w(self) -> float:
-        """What is drawn at all times beside the DPUs."""
+        """Static watts of everything but the DPUs."""
         return 0.0
 
     @property
     def idle_w(self) -> float:
-        """What is drawn while all wait."""
+        """Watts while all DPUs wait."""
         return self.dpus_w + self.fabric_w
 
     @property
     def dpus_w(self) -> float:
-        """What all DPUs draw, at work or not."""
-        return sum(map(places.static_w, self.devices)) * self.dpus_per_cluster
+        """Static watts of all DPUs."""
+        return sum(map(device_interface.static_w, self.devices)) * self.dpus_per_cluster
 
     def message_bytes(self, step: Step) -> int:
-        """One model, or its gradient, in the numbers of the DPUs."""
+        """Bytes of one model, or of its gradient, in the DPUs' precision."""
         held = as_held(step, self.dpu)
         return sum(tensor.bytes for tensor in held.tensors if tensor.role is Role.PARAMETER and tensor.view_of is None)
 
     def unused_assumptions(self, step: Step) -> frozenset[str]:
-        """Assumptions that change nothing in a step."""
-        unused = {"algorithm.adaptive"}  # `training` adapts: a step has no gradients to adapt to
+        """Assumptions that do not change the cost of a step."""
+        unused = {"algorithm.adaptive"}  # only `training` adapts: a step alone has no gradients to adapt to
         if isinstance(self.algorithm, Direct) and self.algorithm.update == "averaging":
             unused |= {"algorithm.recheck"} | ({"algorithm.order"} if len(set(self.devices)) == 1 else set())
         return frozenset(unused)
 
     def rates(self, step: Step, masks: Masks | None = None) -> Rates:
-        """Seconds of what algorithms do on this machine."""
-        before, told, found = self._known.get("rates", (None, None, None))
-        if before is not step or told is not masks:
-            found = self._rates(step, masks)
-            self._known["rates"] = (step, masks, found)
-        return found  # type: ignore[no-any-return]  # what was kept above
+        """Durations of local steps, reductions and exchanges on this machine."""
+        return self._cached_for_step("rates", step, masks, self._rates)
 
     def _rates(self, step: Step, masks: Masks | None) -> Rates:
         raise NotImplementedError
 
-    def _reduce_act(self, step: Step) -> Act | None:
+    def _reduce_event(self, step: Step) -> TimedEvent | None:
         return None
 
-    def _exchange_act(self, step: Step) -> Act | None:
+    def _exchange_event(self, step: Step) -> TimedEvent | None:
         raise NotImplementedError
 
     def _tokens(self) -> dict[str, Any]:
         return {}
 
-    def _remarks(self, step: Step, rates: Rates) -> list[str]:
+    def _notes(self, step: Step, rates: Rates) -> list[str]:
         return []
 
-    def _all_bytes(self, exchange: Act) -> int:
-        """Of everybody's exchange once."""
+    def _exchange_bytes(self, exchange: TimedEvent) -> int:
+        """Bytes of one exchange of every DPU."""
         return sum(exchange.traffic.values()) * (self.dpus if self.algorithm.between == "centre" else 1)
 
     def local_step(self, step: Step) -> tuple[float, float]:
-        """Seconds and joules of one step of a cluster, without any exchange."""
+        """Seconds and joules of one local step of a cluster, without any exchange."""
         group = self.groups(step)[0]
         return group.step_ps / PICOSECONDS_PER_SECOND, group.workers * sum(sum(energy.values()) for energy in group.energies)
 
-    def _host_act(self, name: str, exchanged: HostExchange) -> Act:
+    def _host_event(self, name: str, exchanged: HostExchange) -> TimedEvent:
         joules = {event: count * self.host.joules[event] for event, count in exchanged.events.items()}
-        own = joules.pop("host_s", 0.0)
-        return Act(
+        host_joules = joules.pop("host_s", 0.0)
+        return TimedEvent(
             name=name,
             ps=round(exchanged.time_s * PICOSECONDS_PER_SECOND),
             resource="host",
-            energy={"host link": sum(joules.values()), "host": own},
+            energy={"host link": sum(joules.values()), "host": host_joules},
             traffic={("host link", name, "write"): exchanged.bytes},
         )
 
 
-def _group(step: Step, device: Device, workers: int, kind: int, masks: Masks | None) -> Group:
+def _group(step: Step, device: Device, workers: int, template: int, masks: Masks | None) -> WorkerGroup:
     works = device.works(step)
     costs = [device.cost(step, work, masks) for work in works]
-    return Group(
+    return WorkerGroup(
         name="",
         workers=workers,
         works=works,
         costs=costs,
         durations_ps=[picoseconds(cost.cycles, device.clock_hz) for cost in costs],
         energies=[device.energy(cost.events) for cost in costs],
-        kind=kind,
+        template=template,
     )

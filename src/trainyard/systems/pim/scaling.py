@@ -1,12 +1,9 @@
-"""Parallel efficiency: what is left of a worker when there are many of them.
+"""Parallel efficiency under weak scaling: every worker keeps its batch, so that with n workers
 
-Every worker keeps its batch (weak scaling), so that with n workers
+    efficiency(n) = samples per second of n workers / sum of the samples per second of each worker alone,
 
-    efficiency(n) = samples per second of n workers / the sum of what each would do alone,
-
-which for equal workers is the time of one's own step over that of an optimizer step of all.
-
-With Eq. 1 of DIRECT that is 1 / (1 + n / n_half): the host's time grows with n, a step's own does not.
+which for equal workers is the time of a local step over the time of an optimizer step of all workers. With Eq. 1 of DIRECT that is
+1 / (1 + n / n_half): the host's time grows with n, the time of a local step does not.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ PICOSECOND = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaled:
-    """One point: samples per second of so many workers together, and if each were alone."""
+    """One point of the curve: samples per second of the workers together, and the sum of each worker alone."""
 
     workers: int
     time_s: float
@@ -39,7 +36,7 @@ class Scaled:
 
 
 def with_workers(system: Pim | Replicas, workers: int) -> Any:
-    """The machine with so many workers; clusters that would be larger than it shrink with it."""
+    """The machine with another number of workers; a cluster is at most as large as the machine."""
     if isinstance(system, Replicas):
         return replace(system, devices=workers)
     if not isinstance(system, Pim):
@@ -50,7 +47,7 @@ def with_workers(system: Pim | Replicas, workers: int) -> Any:
 
 
 def scaled(system: Pim | Replicas, step: Step, workers: int) -> Scaled:
-    """`step` is one worker's."""
+    """Samples per second of `workers` workers; the batch of `step` is that of one worker."""
     machine = with_workers(system, workers)
     if isinstance(system, Replicas):
         plan = machine.plan(step.rebatch(step.batch * workers))
