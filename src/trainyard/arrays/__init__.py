@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from trainyard.lazy import exports
 
 if TYPE_CHECKING:
-    from trainyard.arrays.dense.execution import Execution
     from trainyard.arrays.dense.spatial import Spatial
     from trainyard.arrays.dense.systolic import Dataflow, Systolic
     from trainyard.arrays.dense.tensorcore import TensorCore
+    from trainyard.arrays.execution import Execution
     from trainyard.arrays.rivals.cambricon_x import CambriconX
     from trainyard.arrays.rivals.eie import Eie
     from trainyard.arrays.rivals.eyeriss_v2 import EyerissV2
@@ -37,7 +37,7 @@ __getattr__ = exports(
         "CambriconX": "rivals.cambricon_x",
         "Dataflow": "dense.systolic",
         "Eie": "rivals.eie",
-        "Execution": "dense.execution",
+        "Execution": "execution",
         "EyerissV2": "rivals.eyeriss_v2",
         "OuterSpace": "rivals.outerspace",
         "PackedSystolic": "rivals.packed_systolic",

@@ -84,8 +84,8 @@ def plain(array, weights, inputs):
         for top in range(0, len(weights), cut.group):
             vectors = [-(-int(count) // array.wide) for count in np.count_nonzero(weights[top : top + cut.group], axis=0)]
             busy = [sum(vectors)] if array.broadcast else [0]
-            for first in range(*cut.positions, cut.each):
-                own = np.count_nonzero(inputs[first : min(first + cut.each, cut.positions[1])], axis=0)
+            for first in range(*cut.positions, cut.positions_each):
+                own = np.count_nonzero(inputs[first : min(first + cut.positions_each, cut.positions[1])], axis=0)
                 busy.append(sum(v * -(-int(count) // array.high) for v, count in zip(vectors, own, strict=True)))
             total += max(busy)
     return total

@@ -1,7 +1,7 @@
-"""The arrays at work: every cell, every cycle, real numbers. Slow, for small matrices; it holds the closed forms to account.
+"""The dense arrays executed with real numbers, every cell and every cycle. Slow; tests compare the closed forms with it.
 
-What moves is a token: a value with the fold it belongs to and its place in the stream. A cell sees only its own registers and
-what its neighbours held in the cycle before.
+What moves is a token: a value with the fold it belongs to and its position in the stream. A cell sees only its own registers and
+those of its neighbours in the cycle before.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.errors import BadInput
+from trainyard.arrays.execution import Execution, require_product_shapes
 
 if TYPE_CHECKING:
     from trainyard.arrays.dense.spatial import Spatial
@@ -22,33 +22,28 @@ if TYPE_CHECKING:
     from trainyard.arrays.dense.tensorcore import TensorCore
 
 Matrix = npt.NDArray[np.floating[Any]]
+Whole = npt.NDArray[np.int64]
 NOTHING = -1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Execution:
-    """What came out, and after how many cycles the last of it did."""
-
-    product: npt.NDArray[np.float64]
-    cycles: int
 
 
 @dataclass(slots=True)
 class Tokens:
-    """A plane of registers that moves by one cell per cycle: value, fold, place in the stream (NOTHING: empty)."""
+    """A plane of registers that moves by one cell per cycle: value, fold, position in the stream (NOTHING: empty)."""
 
     value: npt.NDArray[np.float64]
     fold: npt.NDArray[np.int64]
-    place: npt.NDArray[np.int64]
+    position: npt.NDArray[np.int64]
 
     @classmethod
     def empty(cls, rows: int, columns: int) -> Tokens:
         shape = (rows, columns)
         return cls(np.zeros(shape), np.full(shape, NOTHING), np.full(shape, NOTHING))
 
-    def shift(self, axis: int, value: npt.NDArray[np.float64], fold: npt.NDArray[np.int64], place: npt.NDArray[np.int64]) -> None:
-        """One cell to the right (axis 1) or down (axis 0); the given edge enters."""
-        for plane, edge in ((self.value, value), (self.fold, fold), (self.place, place)):
+    def shift(
+        self, axis: int, value: npt.NDArray[np.float64], fold: npt.NDArray[np.int64], position: npt.NDArray[np.int64]
+    ) -> None:
+        """Moves every token one cell to the right (axis 1) or down (axis 0); new tokens enter at the edge."""
+        for plane, edge in ((self.value, value), (self.fold, fold), (self.position, position)):
             moving = plane if axis == 0 else plane.T
             moving[1:] = moving[:-1].copy()
             moving[0] = edge
@@ -61,31 +56,30 @@ def _blocks(shape: tuple[int, ...], high: int, wide: int) -> Iterator[tuple[slic
 
 
 def _feed(cycle: int, starts: list[int], length: int, skew: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], ...]:
-    """Which (fold, place) enters each lane of an edge in this cycle; lane i is `skew[i]` cycles late."""
+    """Fold and position of the token that enters each lane of an edge in this cycle; lane i is `skew[i]` cycles late."""
     fold = np.searchsorted(np.asarray(starts), cycle - skew, side="right") - 1
-    place = cycle - skew - np.asarray(starts)[np.maximum(fold, 0)]
-    valid = (fold >= 0) & (place >= 0) & (place < length)
-    return np.where(valid, fold, NOTHING), np.where(valid, place, NOTHING)
+    position = cycle - skew - np.asarray(starts)[np.maximum(fold, 0)]
+    valid = (fold >= 0) & (position >= 0) & (position < length)
+    return np.where(valid, fold, NOTHING), np.where(valid, position, NOTHING)
 
 
 def execute_systolic(array: Systolic, a: Matrix, b: Matrix) -> Execution:
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
-        raise BadInput(f"execute: shapes {a.shape} and {b.shape} do not multiply")
+    require_product_shapes(a, b)
     if array.dataflow == "os":
         return _execute_output_stationary(array, a, b)
     if array.dataflow == "ws":
         return _execute_weight_stationary(array, a, b)
-    turned = _execute_weight_stationary(array, b.T, a.T)  # what stays is A: the same array, the product transposed
-    return Execution(product=turned.product.T, cycles=turned.cycles)
+    transposed = _execute_weight_stationary(array, b.T, a.T)  # A is stationary: the same array, the product transposed
+    return Execution(product=transposed.product.T, cycles=transposed.cycles)
 
 
 def _execute_weight_stationary(array: Systolic, a: Matrix, b: Matrix) -> Execution:
-    """Weights travel down to their row and wait there until the first input of their fold passes; sums travel down."""
+    """Weights travel down to their row and become active when the first input of their fold passes; partial sums travel down."""
     rows, columns = array.rows, array.columns
-    length, out = a.shape[0], np.zeros((a.shape[0], b.shape[1]))
+    length, outputs = a.shape[0], np.zeros((a.shape[0], b.shape[1]))
     folds = list(_blocks(b.shape, rows, columns))
-    whole = 2 * rows + columns + length - 2
-    interval = max(length, rows) if array.pipelined else whole
+    fold_cycles = 2 * rows + columns + length - 2
+    interval = max(length, rows) if array.pipelined else fold_cycles
     starts = [rows + index * interval for index in range(len(folds))]
     loads = [start - rows for start in starts]
     moving, weights, sums = Tokens.empty(rows, columns), Tokens.empty(rows, columns), Tokens.empty(rows, columns)
@@ -94,29 +88,29 @@ def _execute_weight_stationary(array: Systolic, a: Matrix, b: Matrix) -> Executi
     cycle, last, left = 0, 0, len(folds) * length * columns
     while left:
         # the weight of the bottom row enters first; all of a column arrive in the same cycle
-        fold, place = _feed(cycle, loads, rows, column)
-        value = [_padded(b, folds[f], rows - 1 - p, c) if f >= 0 else 0.0 for f, p, c in zip(fold, place, column, strict=True)]
-        weights.shift(0, np.asarray(value), fold, np.where(place >= 0, rows - 1 - place, NOTHING))
+        fold, position = _feed(cycle, loads, rows, column)
+        value = [_padded(b, folds[f], rows - 1 - p, c) if f >= 0 else 0.0 for f, p, c in zip(fold, position, column, strict=True)]
+        weights.shift(0, np.asarray(value), fold, np.where(position >= 0, rows - 1 - position, NOTHING))
 
-        fold, place = _feed(cycle, starts, length, row)
+        fold, position = _feed(cycle, starts, length, row)
         value = [
             float(a[p, folds[f][0].start + r]) if f >= 0 and folds[f][0].start + r < a.shape[1] else 0.0
-            for f, p, r in zip(fold, place, row, strict=True)
+            for f, p, r in zip(fold, position, row, strict=True)
         ]
-        moving.shift(1, np.asarray(value), fold, place)
-        active = np.where(moving.place == 0, waiting, active)
-        waiting = np.where(weights.place == row[:, None], weights.value, waiting)
+        moving.shift(1, np.asarray(value), fold, position)
+        active = np.where(moving.position == 0, waiting, active)
+        waiting = np.where(weights.position == row[:, None], weights.value, waiting)
 
         above = np.vstack([np.zeros((1, columns)), sums.value[:-1]])
-        sums.value, sums.fold, sums.place = above + moving.value * active, moving.fold.copy(), moving.place.copy()
+        sums.value, sums.fold, sums.position = above + moving.value * active, moving.fold.copy(), moving.position.copy()
         for c in column:
-            f, p = sums.fold[-1, c], sums.place[-1, c]
+            f, p = sums.fold[-1, c], sums.position[-1, c]
             if p >= 0:
                 left, last = left - 1, cycle
                 if folds[f][1].start + c < folds[f][1].stop:
-                    out[p, folds[f][1].start + c] += sums.value[-1, c]
+                    outputs[p, folds[f][1].start + c] += sums.value[-1, c]
         cycle += 1
-    return Execution(product=out, cycles=last + 1)
+    return Execution(product=outputs, cycles=last + 1)
 
 
 def _padded(matrix: Matrix, block: tuple[slice, slice], row: int | np.int64, column: int | np.int64) -> float:
@@ -125,10 +119,10 @@ def _padded(matrix: Matrix, block: tuple[slice, slice], row: int | np.int64, col
 
 
 def _execute_output_stationary(array: Systolic, a: Matrix, b: Matrix) -> Execution:
-    """A travels right, B down, each cell keeps its sum; a column passes one finished sum per cycle."""
+    """A travels right, B down, each cell accumulates its output; a column drains one finished output per cycle."""
     rows, columns = array.rows, array.columns
-    length, out = a.shape[1], np.zeros((a.shape[0], b.shape[1]))
-    folds = list(_blocks(out.shape, rows, columns))
+    length, outputs = a.shape[1], np.zeros((a.shape[0], b.shape[1]))
+    folds = list(_blocks(outputs.shape, rows, columns))
     interval = max(length, rows) if array.pipelined else rows + columns + length - 2
     starts = [index * interval for index in range(len(folds))]
     right, down = Tokens.empty(rows, columns), Tokens.empty(rows, columns)
@@ -136,24 +130,24 @@ def _execute_output_stationary(array: Systolic, a: Matrix, b: Matrix) -> Executi
     row, column = np.arange(rows), np.arange(columns)
     cycle, last, left = 0, 0, len(folds) * rows * columns
     while left:
-        fold, place = _feed(cycle, starts, length, row)
-        value = [_element(a, folds[f][0].start + r, p) if f >= 0 else 0.0 for f, p, r in zip(fold, place, row, strict=True)]
-        right.shift(1, np.asarray(value), fold, place)
-        fold, place = _feed(cycle, starts, length, column)
-        value = [_element(b, p, folds[f][1].start + c) if f >= 0 else 0.0 for f, p, c in zip(fold, place, column, strict=True)]
-        down.shift(0, np.asarray(value), fold, place)
+        fold, position = _feed(cycle, starts, length, row)
+        value = [_element(a, folds[f][0].start + r, p) if f >= 0 else 0.0 for f, p, r in zip(fold, position, row, strict=True)]
+        right.shift(1, np.asarray(value), fold, position)
+        fold, position = _feed(cycle, starts, length, column)
+        value = [_element(b, p, folds[f][1].start + c) if f >= 0 else 0.0 for f, p, c in zip(fold, position, column, strict=True)]
+        down.shift(0, np.asarray(value), fold, position)
 
-        sums = np.where(right.place == 0, 0.0, sums) + right.value * down.value
-        finished = right.place == length - 1
+        sums = np.where(right.position == 0, 0.0, sums) + right.value * down.value
+        finished = right.position == length - 1
         if (finished.sum(axis=0) > 1).any():
             raise AssertionError("two sums of one column finished in one cycle")
         for r, c in zip(*np.nonzero(finished), strict=True):
             block = folds[right.fold[r, c]]
             left, last = left - 1, cycle
             if block[0].start + r < block[0].stop and block[1].start + c < block[1].stop:
-                out[block[0].start + r, block[1].start + c] = sums[r, c]
+                outputs[block[0].start + r, block[1].start + c] = sums[r, c]
         cycle += 1
-    return Execution(product=out, cycles=last + 1)
+    return Execution(product=outputs, cycles=last + 1)
 
 
 def _element(matrix: Matrix, row: int, column: int) -> float:
@@ -161,34 +155,32 @@ def _element(matrix: Matrix, row: int, column: int) -> float:
 
 
 def execute_spatial(array: Spatial, a: Matrix, b: Matrix) -> Execution:
-    """Each element walks its own outputs, `macs_per_element` products of one output per cycle."""
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
-        raise BadInput(f"execute: shapes {a.shape} and {b.shape} do not multiply")
+    """Each element computes its own outputs one after the other, `macs_per_element` products per cycle."""
+    require_product_shapes(a, b)
     (height, width), depth = array.grid(a.shape[0], b.shape[1]), a.shape[1]
-    out, busy = np.zeros((a.shape[0], b.shape[1])), np.zeros((height, width), dtype=np.int64)
+    outputs, busy = np.zeros((a.shape[0], b.shape[1])), np.zeros((height, width), dtype=np.int64)
     for row, column in product(range(height), range(width)):
-        mine = product(range(row, a.shape[0], height), range(column, b.shape[1], width))
-        for m, n in mine:
+        own_outputs = product(range(row, a.shape[0], height), range(column, b.shape[1], width))
+        for m, n in own_outputs:
             total = 0.0
             for k in range(0, depth, array.macs_per_element):
                 chunk = slice(k, min(k + array.macs_per_element, depth))
                 total += float(a[m, chunk] @ b[chunk, n])
                 busy[row, column] += 1
-            out[m, n] = total
-    return Execution(product=out, cycles=int(busy.max()))
+            outputs[m, n] = total
+    return Execution(product=outputs, cycles=int(busy.max()))
 
 
 def execute_tensorcore(array: TensorCore, a: Matrix, b: Matrix) -> Execution:
-    """Blocks go to whichever tile is free first; in a step each element adds `lanes` products to its output."""
-    if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0]:
-        raise BadInput(f"execute: shapes {a.shape} and {b.shape} do not multiply")
-    out, depth = np.zeros((a.shape[0], b.shape[1])), a.shape[1]
-    shape = min(((form.m, form.n) for form in array.folds), key=lambda grid: len(list(_blocks(out.shape, *grid))))
+    """Blocks go to the first free tile; in a step each element adds `lanes` products to its output."""
+    require_product_shapes(a, b)
+    outputs, depth = np.zeros((a.shape[0], b.shape[1])), a.shape[1]
+    shape = min(((form.m, form.n) for form in array.folds), key=lambda grid: len(list(_blocks(outputs.shape, *grid))))
     busy = [0] * array.tiles
-    for rows, columns in _blocks(out.shape, *shape):
+    for rows, columns in _blocks(outputs.shape, *shape):
         tile = busy.index(min(busy))
         for k in range(0, depth, array.lanes):
             step = slice(k, min(k + array.lanes, depth))
-            out[rows, columns] += a[rows, step] @ b[step, columns]
+            outputs[rows, columns] += a[rows, step] @ b[step, columns]
             busy[tile] += 1
-    return Execution(product=out, cycles=max(busy))
+    return Execution(product=outputs, cycles=max(busy))

@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainyard.arrays.dense.execution import Execution
+    from trainyard.arrays.execution import Execution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spatial:
     """`elements` processing elements, each with a dot-product unit of `macs_per_element` along K.
 
-    The outputs of a product are dealt out over a logical grid of p x q elements, element (i, j) owning the outputs whose row is
+    The outputs of a product are distributed over a logical grid of p x q elements: element (i, j) owns the outputs whose row is
     i modulo p and whose column is j modulo q. An element finishes one output before the next, so the busiest one takes
 
         cycles = ceil(M/p) * ceil(N/q) * ceil(K/macs_per_element)
 
     and each product takes the grid (p a divisor of `elements`, q = elements / p) with the fewest cycles. Half of an element's
     buffer works while the other fills: it holds a block of sums and one K-chunk of the block's rows and columns, which sets how
-    often an operand crosses the scratchpad's port. How the paper maps a product is not said: the grid is our reading.
+    often an operand crosses the scratchpad's port. The paper does not say how it maps a product: the grid is our assumption.
 
     >>> Spatial(elements=1024, macs_per_element=125).cost(MatMul(64, 256, 1000)).cycles  # 16 outputs each, 8 chunks
     128
@@ -64,7 +64,7 @@ class Spatial:
 
     @property
     def folds(self) -> tuple[Folds, ...]:
-        """One closed form for each shape of the grid; a product takes the best."""
+        """One closed form for each shape of the grid; a product takes the fastest."""
         return _forms(self.elements, self.macs_per_element)
 
     def _best(self, m: int, n: int) -> Folds:
@@ -72,7 +72,7 @@ class Spatial:
         return min(self.folds, key=lambda form: (form.count(m, n, 1), abs(form.m - square[0])))
 
     def grid(self, m: int, n: int) -> tuple[int, int]:
-        """Shape (p, q) of the elements for an m x n output; the squarest among equals."""
+        """Shape (p, q) of the grid for an m x n output; of equally fast ones the squarest."""
         best = self._best(m, n)
         return best.m, best.n
 
@@ -96,6 +96,7 @@ class Spatial:
         return op.macs / (self.cost(op).cycles * self.peak_macs_per_cycle)
 
     def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost:
+        """Cycles of the busiest element, and the MACs and port crossings of `events`. Zeros in the operands change nothing."""
         cycles = self.tile_cycles(op.M, op.N, op.K) * op.count
         return ArrayCost(cycles=cycles, finish=(cycles,), events=self.events(op))
 
@@ -134,7 +135,7 @@ class Spatial:
         }
 
     def execute(self, a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Execution:
-        """Multiply two small matrices on the grid: the product, and the cycles of the busiest element."""
+        """Multiplies two small matrices on the grid: the product, and the cycles of the busiest element."""
         from trainyard.arrays.dense.execution import execute_spatial
 
         return execute_spatial(self, a, b)

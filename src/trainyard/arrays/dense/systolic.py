@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from trainyard.checks import require_positive
-from trainyard.errors import UnknownName
+from trainyard.checks import require_choice, require_positive
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, one_after_another
 from trainyard.ir.folds import APART, Folds, Tiles
 
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainyard.arrays.dense.execution import Execution
+    from trainyard.arrays.execution import Execution
 
 Dataflow = Literal["ws", "os", "is"]
 
@@ -35,8 +34,8 @@ class Systolic:
     | os       | ceil(M/R) * ceil(N/C)   | R + C + K - 2    |
 
     Folds follow each other, and the whole op (all `count` products of a batched one) ends one cycle before the last fold would.
-    `pipelined` arrays fill the next fold while this one drains: a cell keeps a second weight (ws, is), a column passes one finished
-    sum per cycle (os), so that folds start max(streamed, R) cycles apart. A single fold costs the same either way.
+    `pipelined` arrays fill the next fold while this one drains: a cell has a second weight register (ws, is), a column drains one
+    finished sum per cycle (os), so that folds start max(streamed, R) cycles apart. A single fold costs the same either way.
 
     >>> Systolic(rows=128, columns=128, dataflow="ws").cost(MatMul(512, 256, 300)).cycles
     5363
@@ -51,8 +50,7 @@ class Systolic:
 
     def __post_init__(self) -> None:
         require_positive("Systolic", rows=self.rows, columns=self.columns)
-        if self.dataflow not in get_args(Dataflow):
-            raise UnknownName("dataflow", str(self.dataflow), get_args(Dataflow), where="Systolic")
+        require_choice("Systolic", dataflow=(self.dataflow, get_args(Dataflow)))
 
     @property
     def peak_macs_per_cycle(self) -> int:
@@ -73,7 +71,7 @@ class Systolic:
         }[self.dataflow]
 
     def tile_cycles(self, m: int, n: int, k: int) -> int:
-        """One tile inside an accelerator: no closing -1."""
+        """Cycles of one tile inside an accelerator, without the closing -1 of a whole op."""
         return self.folds[0].cycles(m, n, k)
 
     def utilisation(self, op: MatMul) -> float:
@@ -81,7 +79,7 @@ class Systolic:
         return op.macs / (self.cost(op).cycles * self.peak_macs_per_cycle)
 
     def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost:
-        """Stall-free cycles of the whole op. Zeros in the operands change nothing here."""
+        """Stall-free cycles of the whole op (SCALE-Sim's number), and the `events`. Zeros in the operands change nothing."""
         cycles = self.folds[0].cycles(op.M, op.N, op.K, op.count) - 1
         return ArrayCost(cycles=cycles, finish=(cycles,), events=self.events(op))
 
@@ -113,7 +111,7 @@ class Systolic:
         return self.events(tiles)
 
     def execute(self, a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Execution:
-        """Multiply two small matrices cell by cell and cycle by cycle: the product, and the cycles of this very array."""
+        """Multiplies two small matrices cell by cell and cycle by cycle: the product, and the cycles."""
         from trainyard.arrays.dense.execution import execute_systolic
 
         return execute_systolic(self, a, b)

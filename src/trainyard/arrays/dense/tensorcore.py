@@ -1,4 +1,4 @@
-"""Tiles of dot-product units, as Tensor Cores are: the baseline that TensorDash extends.
+"""Tiles of dot-product units, like Tensor Cores: the baseline that TensorDash extends.
 
 M. Mahmoud et al.: TensorDash: Exploiting Sparsity to Accelerate Deep Neural Network Training. MICRO 2020, Sec. III, Table III.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainyard.arrays.dense.execution import Execution
+    from trainyard.arrays.execution import Execution
     from trainyard.hardware.tables.area import ComponentArea
     from trainyard.hardware.tables.energy import Component
     from trainyard.ir.ops import ProductOf
@@ -34,14 +34,14 @@ STREAM_STEPS = 64
 class TensorCore:
     """`tiles` tiles of `rows` x `columns` processing elements, each with `lanes` multipliers that add into one output.
 
-    A tile holds a block of rows x columns outputs and takes ceil(K / lanes) steps for it; blocks are dealt out to the tiles.
+    A tile computes a block of rows x columns outputs in ceil(K / lanes) steps; blocks are distributed over the tiles.
 
         cycles = ceil(ceil(M/rows) * ceil(N/columns) / tiles) * ceil(K/lanes)
 
-    Of an operand whose tensor is known (a MaskView) the steps are those of the memory layout: each tap of a convolution starts a
-    new step, and each sample of a weight gradient (`masks.streams`). With `structured` multipliers an operand of n:m structure
-    (2:4) takes n/m of the steps: a lane picks what a kept value meets by its place (`hardware.formats.structured`; A. Mishra et
-    al., 2021).
+    Where an operand comes with its tensor (a MaskView), the steps are those of the memory layout: each tap of a convolution starts
+    a new step, and so does each sample of a weight gradient (`masks.streams`). With `structured` multipliers an operand of n:m
+    structure (2:4) takes n/m of the steps: a lane selects the other operand's value by the index of the non-zero
+    (`hardware.formats.structured`; A. Mishra et al., 2021).
 
     >>> TensorCore().cost(MatMul(256, 256, 64)).cycles  # 64 x 64 blocks, 16 for each tile, of 16 steps
     256
@@ -76,7 +76,7 @@ class TensorCore:
 
     @property
     def folds(self) -> tuple[Folds, ...]:
-        """Either operand may lie on the rows."""
+        """The closed forms with operand a on the rows of a tile, and with operand b."""
         shapes = dict.fromkeys(((self.rows, self.columns), (self.columns, self.rows)))
         return tuple(Folds(m=m, n=n, k=self.lanes, stream="k", units=self.tiles) for m, n in shapes)
 
@@ -87,13 +87,13 @@ class TensorCore:
 
     @property
     def transposers(self) -> int:
-        """Between the chip's memories and the tiles: what their set takes is printed, how many they are is assumed."""
+        """Transposers between the chip's memories and the tiles: the paper prints their total, their number is assumed."""
         from trainyard.arrays.tensordash.components import transposers
 
         return transposers(self.tiles)
 
     def transposers_needed(self, op: MatMul, product: ProductOf, speedup: float = 1.0) -> int:
-        """Transposers that keep the tiles busy: blocks of turned operands taken in a cycle, at `speedup` times the dense speed.
+        """Transposers that keep the tiles busy: blocks of transposed operands read in a cycle, at `speedup` times the dense speed.
 
         >>> [TensorCore().transposers_needed(MatMul(1024, 1024, 1024), p) for p in ("forward", "grad_input", "grad_weight")]
         [0, 64, 128]
@@ -119,7 +119,7 @@ class TensorCore:
         )
 
     def granule(self) -> tuple[int, int, int]:
-        """All tiles at work, and along K no shorter pieces than streams can bear: what cuts K cuts them."""
+        """Keeps all tiles busy, and K long enough for streams to be scheduled well: a cut of K cuts them."""
         across = math.isqrt(self.tiles)
         return self.rows * across, self.columns * across, self.lanes * STREAM_STEPS
 
@@ -127,23 +127,24 @@ class TensorCore:
         return min(form.cycles(m, n, k) for form in self.folds)
 
     def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost:
+        """Cycles of the busiest tile, and the `events`. Of zeros, only those of an n:m structured operand are skipped."""
         pattern = next((side for side in (a, b) if isinstance(side, Structured)), None)
         if pattern is not None:
-            return self._kept_alone(op, pattern, a)
+            return self._structured_cost(op, pattern, a)
         steps = stream_steps(op, a, b, self.lanes)
         blocks = min(-(-op.M // form.m) * -(-op.N // form.n) for form in self.folds)
         cycles = -(-blocks // self.tiles) * steps * op.count
         return ArrayCost(cycles=cycles, finish=(cycles,), events=self.events(op, cycles))
 
-    def _kept_alone(self, op: MatMul, pattern: Structured, a: Operand) -> ArrayCost:
-        """As a product whose reduction has the kept elements alone; the other operand still comes whole to the tiles."""
+    def _structured_cost(self, op: MatMul, pattern: Structured, a: Operand) -> ArrayCost:
+        """The cost of a product whose K has the non-pruned elements alone; the other operand is still read in full."""
         if not self.structured:
             raise NotModelled(f"TensorCore: an operand of {pattern.kept}:{pattern.of} structure needs structured=True")
         short = replace(op, K=-(-op.K * pattern.kept // pattern.of))
         cost = self.cost(short)
-        whole = self.events(op, cost.cycles)
+        unpruned = self.events(op, cost.cycles)
         other = "b" if isinstance(a, Structured) else "a"
-        events = {name: whole[name] if name.endswith(f"_{other}") else count for name, count in cost.events.items()}
+        events = {name: unpruned[name] if name.endswith(f"_{other}") else count for name, count in cost.events.items()}
         return ArrayCost(cycles=cost.cycles, finish=cost.finish, events=events)
 
     def concurrent(self, products: Sequence[Product]) -> ArrayCost:
@@ -154,15 +155,15 @@ class TensorCore:
         return op.macs / (self.cost(op).cycles * self.peak_macs_per_cycle)
 
     def tile_events(self, tiles: Tiles) -> dict[str, Any]:
-        """What `cost` counts in many dense tiles at once."""
+        """The events of many dense tiles at once."""
         blocks = reduce(lesser, (-(-tiles.M // form.m) * -(-tiles.N // form.n) for form in self.folds))
         return self.events(tiles, -(-blocks // self.tiles) * -(-tiles.K // self.lanes) * tiles.count)
 
     def events(self, op: MatMul | Tiles, cycles: Any) -> dict[str, float]:
         """MACs, lane slots of the busy time, and elements at the ports of the chip's memories and of the tiles' scratchpads.
 
-        A tile's scratchpads hold a piece of the streams at a time: each block takes its rows and columns anew. With multicast,
-        the tiles stand as a grid whose rows share operand a and whose columns share operand b.
+        A tile's scratchpads hold a piece of the streams at a time: each block reads its rows and columns again. With multicast,
+        the tiles form a grid whose rows share reads of operand a and whose columns share reads of operand b.
         """
         high, wide = -(-op.M // self.rows), -(-op.N // self.columns)
         across = lesser(wide, greater(math.isqrt(self.tiles), self.tiles // high)) if self.multicast else 1
@@ -186,14 +187,14 @@ class TensorCore:
         }
 
     def execute(self, a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Execution:
-        """Multiply two small matrices block by block: the product, and the cycles of the busiest tile."""
+        """Multiplies two small matrices block by block: the product, and the cycles of the busiest tile."""
         from trainyard.arrays.dense.execution import execute_tensorcore
 
         return execute_tensorcore(self, a, b)
 
 
 def stream_steps(op: MatMul, a: Operand, b: Operand, lanes: int) -> int:
-    """Steps of one output's stream: by the layout of a tensor that is known, K / lanes where none is."""
+    """Steps of one output's stream: by the memory layout where an operand is a MaskView, else ceil(K / lanes)."""
     for side, operand in (("a", a), ("b", b)):
         if isinstance(operand, MaskView):
             from trainyard.masks.streams import layout

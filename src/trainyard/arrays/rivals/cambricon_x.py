@@ -3,13 +3,13 @@
 S. Zhang, Z. Du, L. Zhang, H. Lan, S. Liu, L. Li, Q. Guo, T. Chen, Y. Chen: Cambricon-X: An Accelerator for Sparse Neural Networks.
 MICRO 2016.
 
-An element keeps the non-zero weights of its outputs with the distances between them; an indexing module picks the inputs that they
-need from the vector that all elements share. In a cycle an element multiplies as many as its tree has leaves, all of one output.
-Inputs are dense: their zeros are multiplied like any other value. Before the first vector the weights are loaded
-(`arrays.rivals.sides`), which the paper leaves out.
+An element stores the non-zero weights of its outputs with the distances between them; an indexing module picks the inputs that they
+need from the vector that all elements share. In a cycle an element multiplies as many pairs as its tree has leaves, all of one
+output. Inputs are dense: their zeros are multiplied like any other value. Before the first vector the weights are loaded
+(`weights_and_inputs`), which the paper leaves out.
 
-Its limitation (SIGMA, HPCA 2020, Table III): the tree adds one common sum at a time. What an output leaves over of its last cycle
-stays idle, and only the zeros of one operand are skipped.
+Its limitation (SIGMA, HPCA 2020, Table III): a tree adds up one output at a time. Leaves that the last cycle of an output does not
+fill stay idle, and only the zeros of one operand are skipped.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from trainyard.arrays.rivals.sides import (
+from trainyard.arrays.rivals.expectation import binomial, expected_maximum, step_distribution
+from trainyard.arrays.rivals.weights_and_inputs import (
     LOADED,
-    Sides,
-    binomial,
-    in_steps,
+    LOADINGS,
+    WEIGHTS,
+    WeightsAndInputs,
+    fastest_execution,
     load,
     load_cycles,
-    longest,
-    multiplied,
-    require_choice,
-    sides,
+    role_assignments,
 )
-from trainyard.checks import require_positive
-from trainyard.errors import UnknownName
+from trainyard.checks import require_choice, require_positive
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
 from trainyard.ir.folds import Folds, Pooled
 
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainyard.arrays.dense.execution import Execution
+    from trainyard.arrays.execution import Execution
     from trainyard.masks.contraction import Mask
 
 WAITS = ("round", "vector")
@@ -81,9 +79,7 @@ class CambriconX:
         require_positive(
             "CambriconX", elements=self.elements, leaves=self.leaves, bandwidth=self.bandwidth, local_bytes=self.local_bytes
         )
-        require_choice("CambriconX", self.weights, self.loading)
-        if self.waits not in WAITS:
-            raise UnknownName("waits", str(self.waits), WAITS, where="CambriconX")
+        require_choice("CambriconX", weights=(self.weights, WEIGHTS), loading=(self.loading, LOADINGS), waits=(self.waits, WAITS))
 
     @property
     def peak_macs_per_cycle(self) -> int:
@@ -91,7 +87,7 @@ class CambriconX:
 
     @property
     def folds(self) -> tuple[Folds, ...]:
-        """Of dense weights: every output takes ceil(K / leaves). None with loading."""
+        """The closed form of dense weights: every output takes ceil(K / leaves). None where loading is counted."""
         if self.loading == "counted":
             return ()
         forms = {
@@ -102,13 +98,13 @@ class CambriconX:
 
     @property
     def guides(self) -> tuple[Pooled, ...]:
-        """With loading, a pool of as many weights as there are multipliers, `leaves` of K at a time: exact where that divides K."""
+        """With loading: a pool of as many weights as there are multipliers, `leaves` of K at a time. Exact where that divides K."""
         pool = Pooled(pool=self.peak_macs_per_cycle, load=self.bandwidth, stream="n", drain=0, chunk=self.leaves)
         forms = {"a": pool, "b": replace(pool, stream="m")}
         return tuple(form for side, form in forms.items() if self.weights in ("best", side))
 
     def granule(self) -> tuple[int, int, int]:
-        """Where the weights' side is open, tiles may grow along either. What cuts K cuts outputs: each piece has a last cycle."""
+        """Tiles may grow along either side that `weights` allows. K stays long: each piece of it ends in a partly filled cycle."""
         many, deep = max(VECTORS, self.elements), self.leaves * TREES
         return many if self.weights == "a" else VECTORS, many if self.weights == "b" else VECTORS, deep
 
@@ -116,84 +112,79 @@ class CambriconX:
         return one_after_another(self, products)
 
     def cost(self, op: MatMul, *, a: Operand | Mask = DENSE, b: Operand | Mask = DENSE) -> ArrayCost:
-        return min((self._cost(side, op.count) for side in sides(op, a, b, self.weights)), key=lambda cost: cost.cycles)
+        """Cycles and events with the faster operand as the weights, of those that `weights` allows."""
+        roles = role_assignments(op, a, b, self.weights)
+        return min((self._cost(product, op.count) for product in roles), key=lambda cost: cost.cycles)
 
-    def _cost(self, side: Sides, count: int) -> ArrayCost:
-        if side.weights is not None:
-            cycles = self._slowest(-(-side.weights.row_counts() // self.leaves)) * side.vectors
+    def _cost(self, product: WeightsAndInputs, count: int) -> ArrayCost:
+        if product.weights is not None:
+            cycles = self._vector_cycles(-(-product.weights.row_counts() // self.leaves)) * product.vectors
         else:
-            cycles = round(_expected(self, side.outputs, side.depth, side.weight_density) * side.vectors)
-        cycles += load_cycles(side.weight_count, self.bandwidth, self.loading)
-        return ArrayCost(cycles=cycles * count, finish=(cycles * count,), events=self._events(side, count))
+            cycles = round(_expected_vector_cycles(self, product.outputs, product.depth, product.weight_density) * product.vectors)
+        cycles += load_cycles(product.weight_count, self.bandwidth, self.loading)
+        return ArrayCost(cycles=cycles * count, finish=(cycles * count,), events=self._events(product, count))
 
-    def _slowest(self, steps: npt.NDArray[np.int64]) -> int:
+    def _vector_cycles(self, output_cycles: npt.NDArray[np.int64]) -> int:
         """Cycles of one vector from those of its outputs."""
         import numpy as np
 
-        rounds = np.zeros((-(-len(steps) // self.elements), self.elements), np.int64)
-        rounds.flat[: len(steps)] = steps
+        rounds = np.zeros((-(-len(output_cycles) // self.elements), self.elements), np.int64)
+        rounds.flat[: len(output_cycles)] = output_cycles
         return int(rounds.max(axis=1).sum() if self.waits == "round" else rounds.sum(axis=0).max())
 
-    def _events(self, side: Sides, count: int) -> dict[str, float]:
-        """Weights go to their elements once and are read for each vector; each round reads the vector once for all elements."""
-        held, macs = side.weight_count, side.weight_count * side.vectors
-        rounds = -(-side.outputs // self.elements)
-        counted = {
+    def _events(self, product: WeightsAndInputs, count: int) -> dict[str, float]:
+        """Weights are written to their elements once and read for each vector; a round reads the vector once for all elements."""
+        weights, macs = product.weight_count, product.weight_count * product.vectors
+        rounds = -(-product.outputs // self.elements)
+        events = {
             "mac": macs,
-            **side.ports(held, side.vectors * side.depth * rounds),
-            **side.ports(held, 0, at="local_write"),
-            **side.ports(macs, 0, at="local_read"),
+            **product.port_events(weights, product.vectors * product.depth * rounds),
+            **product.port_events(weights, 0, port="local_write"),
+            **product.port_events(macs, 0, port="local_read"),
             "scratchpad_read_out": 0,
-            "scratchpad_write_out": side.outputs * side.vectors,
+            "scratchpad_write_out": product.outputs * product.vectors,
         }
-        return {name: number * count for name, number in counted.items()}
+        return {name: number * count for name, number in events.items()}
 
     def execute(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Execution:
-        """Multiply two small matrices, cycle by cycle: loading, indexed inputs, multipliers, trees. "best" takes the faster way."""
-        from trainyard.arrays.dense.execution import Execution
+        """Multiplies two small matrices cycle by cycle: loading, indexed inputs, trees. "best" returns the faster run."""
+        return fastest_execution(self.weights, a, b, self._execute)
 
-        left, right = multiplied(a, b)
-        found = []
-        if self.weights in ("best", "a"):
-            found.append(self._run(left, right.T))
-        if self.weights in ("best", "b"):
-            done = self._run(right.T, left)
-            found.append(Execution(product=done.product.T, cycles=done.cycles))
-        return min(found, key=lambda done: done.cycles)
-
-    def _run(self, weights: npt.NDArray[np.float64], inputs: npt.NDArray[np.float64]) -> Execution:
+    def _execute(self, weights: npt.NDArray[np.float64], inputs: npt.NDArray[np.float64]) -> Execution:
         import numpy as np
 
-        from trainyard.arrays.dense.execution import Execution
+        from trainyard.arrays.execution import Execution
 
-        out = np.zeros((len(weights), len(inputs)))
-        held, now = load(weights, self.bandwidth, self.loading)
+        product = np.zeros((len(weights), len(inputs)))
+        loaded, cycles = load(weights, self.bandwidth, self.loading)
         for column, vector in enumerate(inputs):
             waiting = [list(range(element, len(weights), self.elements)) for element in range(min(self.elements, len(weights)))]
             while any(waiting):
-                begun = [[own.pop(0)] if self.waits == "round" else [own.pop(0) for _ in range(len(own))] for own in waiting if own]
-                chunks = [self._chunks(held, outputs) for outputs in begun]
+                started = [
+                    [own.pop(0)] if self.waits == "round" else [own.pop(0) for _ in range(len(own))] for own in waiting if own
+                ]
+                chunks = [self._chunks(loaded, outputs) for outputs in started]
                 for cycle in range(max(len(own) for own in chunks)):
                     for own in chunks:
                         if cycle < len(own):
-                            row, places = own[cycle]
-                            out[row, column] += tree(held[row, places] * vector[places])
-                    now += 1
-        return Execution(product=out, cycles=now)
+                            row, ks = own[cycle]
+                            product[row, column] += tree(loaded[row, ks] * vector[ks])
+                    cycles += 1
+        return Execution(product=product, cycles=cycles)
 
     def _chunks(self, weights: npt.NDArray[np.float64], outputs: list[int]) -> list[tuple[int, npt.NDArray[np.int64]]]:
-        """What an element does, cycle by cycle: an output, and the places of the weights that it takes of it."""
+        """What an element does in each cycle: an output, and the k of the weights that it multiplies."""
         import numpy as np
 
-        found = []
+        chunks = []
         for row in outputs:
-            places = np.flatnonzero(weights[row])
-            found += [(row, places[first : first + self.leaves]) for first in range(0, len(places), self.leaves)]
-        return found
+            ks = np.flatnonzero(weights[row])
+            chunks += [(row, ks[first : first + self.leaves]) for first in range(0, len(ks), self.leaves)]
+        return chunks
 
 
 def tree(values: npt.NDArray[np.float64]) -> float:
-    """Sum level by level, neighbours first; idle leaves carry zero.
+    """The sum, level by level, neighbours first; idle leaves carry zero.
 
     >>> import numpy as np
     >>> tree(np.array([1.0, 2.0, 4.0]))
@@ -206,19 +197,19 @@ def tree(values: npt.NDArray[np.float64]) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _expected(array: CambriconX, outputs: int, depth: int, density: float) -> float:
-    """Expected cycles of a vector, of weights that are non-zero independently of each other."""
+def _expected_vector_cycles(array: CambriconX, outputs: int, depth: int, density: float) -> float:
+    """Expected cycles of a vector where weights are non-zero independently of each other."""
     import numpy as np
 
-    steps = in_steps(binomial(depth, density), array.leaves)
+    output_cycles = step_distribution(binomial(depth, density), array.leaves)
     rounds, rest = divmod(outputs, array.elements)
     if array.waits == "round":
-        return rounds * longest(steps, array.elements) + (longest(steps, rest) if rest else 0.0)
+        return rounds * expected_maximum(output_cycles, array.elements) + (expected_maximum(output_cycles, rest) if rest else 0.0)
     shorter = np.ones(1)
     for _ in range(rounds):
-        shorter = np.convolve(shorter, steps)
+        shorter = np.convolve(shorter, output_cycles)
     if not rest:
-        return longest(shorter, array.elements)
-    longer = np.cumsum(np.convolve(shorter, steps)).clip(0.0, 1.0)
+        return expected_maximum(shorter, array.elements)
+    longer = np.cumsum(np.convolve(shorter, output_cycles)).clip(0.0, 1.0)
     below = np.cumsum(np.pad(shorter, (0, len(longer) - len(shorter)))).clip(0.0, 1.0)
     return float(np.sum(1.0 - (longer**rest * below ** (array.elements - rest))[:-1]))

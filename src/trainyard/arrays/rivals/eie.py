@@ -3,10 +3,10 @@
 S. Han, X. Liu, H. Mao, J. Pu, A. Pedram, M. A. Horowitz, W. J. Dally: EIE: Efficient Inference Engine on Compressed Deep Neural
 Network. ISCA 2016.
 
-Row i of the weights lies on processing element i mod P as compressed sparse columns. The non-zeros of an input vector are found one
-after the other and broadcast to all elements; each keeps them in a queue and works through its own weights of that column, one in a
-cycle. Where any queue is full, nothing is broadcast. Sums stay in their element until the vector ends; then comes the next vector.
-Before the first vector the weights are loaded (`arrays.rivals.sides`); the paper has them lie there for good.
+Row i of the weights is stored on processing element i mod P as compressed sparse columns. The non-zeros of an input vector are
+broadcast to all elements one after the other; each element queues them and multiplies its own weights of that column, one in a
+cycle. While any queue is full, nothing is broadcast. Sums stay in their element until the vector ends; then the next vector begins.
+Before the first vector the weights are loaded (`weights_and_inputs`); the paper assumes that they are resident.
 
 Its limitation (SIGMA, HPCA 2020, Table III): every input goes to all elements, over a link of one element per cycle. More elements
 than rows do not help, and no product takes fewer cycles than its inputs have non-zeros.
@@ -20,8 +20,18 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from trainyard.arrays.rivals.sides import LOADED, Sides, load, load_cycles, multiplied, ratio, require_choice, sides
-from trainyard.checks import require_positive
+from trainyard.arrays.rivals.expectation import sampled_ratio
+from trainyard.arrays.rivals.weights_and_inputs import (
+    LOADED,
+    LOADINGS,
+    WEIGHTS,
+    WeightsAndInputs,
+    fastest_execution,
+    load,
+    load_cycles,
+    role_assignments,
+)
+from trainyard.checks import require_choice, require_count, require_positive
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
 from trainyard.ir.folds import Folds, Pooled
@@ -30,14 +40,14 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainyard.arrays.dense.execution import Execution
+    from trainyard.arrays.execution import Execution
     from trainyard.hardware.formats.bitmaps import Bitmap
     from trainyard.masks.contraction import Mask
 
 VECTORS, DEPTH = 16, 64
-"""Vectors and inputs that a tile should have: each vector ends with all queues empty."""
+"""Vectors and inputs that a tile should have at least: all queues run empty at the end of each vector."""
 DRAWN_DEPTH, DRAWN_VECTORS = 2048, 8
-"""How much of K and how many vectors are drawn for a density, where queues have to be played through."""
+"""Length of K and vectors of the random masks that stand for a density where queues have to be simulated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +56,12 @@ class Eie:
 
         cycles             = ceil(non-zero weights / bandwidth) + those of all vectors
         cycles of a vector = its non-zeros, where no element has more than one row (outputs <= elements)
-                             else played through: broadcast j waits for the slowest element to end input j - queue
+                             else simulated: broadcast j waits until the slowest element has done input j - queue
 
     Fewer non-zeros, of either operand, never take longer. A vector takes at least as many cycles as it has non-zeros, and as the
-    longest element has weights for them. `weights` says which operand is dealt out: a by rows, b by columns, or the faster of both.
-    Where queues are played through, `sample` vectors at most are looked at and the result carries a 95 % interval. The pipeline's
-    fill (four stages) is not counted.
+    busiest element has weights for them. `weights` says which operand is distributed: a by rows, b by columns, or the faster one.
+    Where queues are simulated, at most `sample` vectors are, and the result carries a 95 % interval. The pipeline's fill (four
+    stages) is not counted.
 
     >>> import numpy as np
     >>> inputs = np.array([[1, 0], [0, 0], [1, 1]])
@@ -81,11 +91,10 @@ class Eie:
             "Eie", elements=self.elements, bandwidth=self.bandwidth, queue=self.queue, index_bits=self.index_bits,
             local_bytes=self.local_bytes, **({} if self.sample is None else {"sample": self.sample}),
         )  # fmt: skip
-        require_choice("Eie", self.weights, self.loading)
+        require_choice("Eie", weights=(self.weights, WEIGHTS), loading=(self.loading, LOADINGS))
         if self.empty not in (0, 1):
             raise BadInput(f"Eie: empty must be 0 or 1 cycles, got {self.empty!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise BadInput(f"Eie: seed must be a whole number of at least 0, got {self.seed!r}")
+        require_count("Eie", seed=self.seed)
 
     @property
     def peak_macs_per_cycle(self) -> int:
@@ -93,7 +102,7 @@ class Eie:
 
     @property
     def folds(self) -> tuple[Folds | Pooled, ...]:
-        """Of dense operands: each input keeps the element with the most rows busy for ceil(outputs / elements) cycles.
+        """The closed form of dense operands: each input keeps the busiest element busy for ceil(outputs / elements) cycles.
 
         With loading that is a pool of `elements` weights that all belong to one input: a pass for each k.
         """
@@ -109,7 +118,7 @@ class Eie:
         return tuple(form for side, form in forms.items() if self.weights in ("best", side))
 
     def granule(self) -> tuple[int, int, int]:
-        """Where the weights' side is open, tiles may grow along either; no fewer vectors and inputs than queues can even out."""
+        """Tiles may grow along either side that `weights` allows; at least as many vectors and inputs as queues need to balance."""
         many = max(VECTORS, self.elements)
         return many if self.weights == "a" else VECTORS, many if self.weights == "b" else VECTORS, DEPTH
 
@@ -117,52 +126,56 @@ class Eie:
         return one_after_another(self, products)
 
     def cost(self, op: MatMul, *, a: Operand | Mask = DENSE, b: Operand | Mask = DENSE) -> ArrayCost:
-        return min((self._cost(side, op.count) for side in sides(op, a, b, self.weights)), key=lambda cost: cost.cycles)
+        """Cycles and events with the faster operand as the weights, of those that `weights` allows."""
+        roles = role_assignments(op, a, b, self.weights)
+        return min((self._cost(product, op.count) for product in roles), key=lambda cost: cost.cycles)
 
-    def _cost(self, side: Sides, count: int) -> ArrayCost:
-        rows = -(-side.outputs // self.elements)
-        if side.dense:
-            cycles, half = side.vectors * side.depth * rows, 0.0
+    def _cost(self, product: WeightsAndInputs, count: int) -> ArrayCost:
+        rows = -(-product.outputs // self.elements)
+        half_width = 0.0
+        if product.is_dense:
+            cycles = product.vectors * product.depth * rows
         elif rows == 1:
-            cycles, half = round(side.input_count), 0.0
-        elif side.weights is None or side.inputs is None:
-            each, half = _drawn(self, side.outputs, side.depth, side.weight_density, side.input_density)
-            cycles, half = round(each * side.input_count), half * side.input_count
+            cycles = round(product.input_count)
+        elif product.weights is None or product.inputs is None:
+            densities = product.weight_density, product.input_density
+            cycles_per_input, half_width = _drawn_cycles_per_input(self, product.outputs, product.depth, *densities)
+            cycles, half_width = round(cycles_per_input * product.input_count), half_width * product.input_count
         else:
-            cycles, half = self._queued(side.weights, side.inputs)
-        cycles += load_cycles(side.weight_count, self.bandwidth, self.loading)
-        cycles, events = cycles * count, self._events(side, count)
-        return ArrayCost(cycles=cycles, finish=(cycles,), events=events, uncertainty=half * count)
+            cycles, half_width = self._queue_cycles(product.weights, product.inputs)
+        cycles = (cycles + load_cycles(product.weight_count, self.bandwidth, self.loading)) * count
+        return ArrayCost(cycles=cycles, finish=(cycles,), events=self._events(product, count), uncertainty=half_width * count)
 
-    def _events(self, side: Sides, count: int) -> dict[str, float]:
-        """Weights go to their elements once and are read there for every input that meets them; an input is read once for all."""
-        useful, held = side.useful, side.weight_count
-        counted = {
+    def _events(self, product: WeightsAndInputs, count: int) -> dict[str, float]:
+        """Weights are written to their elements once and read there for every non-zero input; an input is read once for all."""
+        useful, weights = product.useful_products, product.weight_count
+        events = {
             "mac": useful,
-            **side.ports(held, side.input_count),
-            **{name: held if name[-1] == side.which else 0 for name in ("local_write_a", "local_write_b")},
-            **{name: useful if name[-1] == side.which else 0 for name in ("local_read_a", "local_read_b")},
+            **product.port_events(weights, product.input_count),
+            **product.port_events(weights, 0, port="local_write"),
+            **product.port_events(useful, 0, port="local_read"),
             "scratchpad_read_out": 0,
-            "scratchpad_write_out": side.outputs * side.vectors,
+            "scratchpad_write_out": product.outputs * product.vectors,
         }
-        return {name: number * count for name, number in counted.items()}
+        return {name: number * count for name, number in events.items()}
 
     def _entries(self, weights: Bitmap) -> npt.NDArray[np.uint16]:
+        """Stored entries of each column on each element [columns, elements], those that only bridge long runs of zeros included."""
         import numpy as np
 
         from trainyard.kernels.arrays.rivals import column_entries
 
-        found = np.zeros((weights.columns, min(self.elements, weights.rows)), np.uint16)
-        column_entries(weights.transposed().words, weights.rows, found.shape[1], 2**self.index_bits, found)
-        return found
+        entries = np.zeros((weights.columns, min(self.elements, weights.rows)), np.uint16)
+        column_entries(weights.transposed().words, weights.rows, entries.shape[1], 2**self.index_bits, entries)
+        return entries
 
-    def _queued(self, weights: Bitmap, inputs: Bitmap) -> tuple[int, float]:
-        """Cycles of all vectors, or of a sample of them in proportion to the non-zeros, and half of the interval."""
+    def _queue_cycles(self, weights: Bitmap, inputs: Bitmap) -> tuple[int, float]:
+        """Cycles of all vectors, or of a sample of them scaled by their non-zeros, and half of the 95 % interval."""
         import numpy as np
 
         from trainyard.kernels.arrays.rivals import queue_cycles
 
-        words, counted = inputs.words, inputs.row_counts()
+        words, nonzeros = inputs.words, inputs.row_counts()
         sampled = self.sample is not None and self.sample < inputs.rows
         if sampled:
             assert self.sample is not None
@@ -172,38 +185,35 @@ class Eie:
         queue_cycles(self._entries(weights), words, self.queue, self.empty, cycles)
         if not sampled:
             return int(cycles.sum()), 0.0
-        each, half = ratio(cycles, counted[chosen], len(words) / inputs.rows)
-        return round(each * float(counted.sum())), half * float(counted.sum())
+        cycles_per_input, half_width = sampled_ratio(cycles, nonzeros[chosen], len(words) / inputs.rows)
+        return round(cycles_per_input * float(nonzeros.sum())), half_width * float(nonzeros.sum())
 
     def execute(self, a: npt.NDArray[np.floating], b: npt.NDArray[np.floating]) -> Execution:
-        """Multiply two small matrices: loading, lists, queues, broadcasts, cycle by cycle. "best" takes the faster way."""
+        """Multiplies two small matrices cycle by cycle: loading, lists, queues, broadcasts. "best" returns the faster run."""
+        return fastest_execution(self.weights, a, b, self._execute)
+
+    def _execute(self, weights: npt.NDArray[np.float64], inputs: npt.NDArray[np.float64]) -> Execution:
         import numpy as np
 
-        from trainyard.arrays.dense.execution import Execution
+        from trainyard.arrays.execution import Execution
 
-        left, right = multiplied(a, b)
-        found = []
-        for side in ("a", "b"):
-            if self.weights in ("best", side):
-                weights, inputs = (left, right.T) if side == "a" else (right.T, left)
-                held, loading = load(weights, self.bandwidth, self.loading)
-                done = [self._vector(held, vector) for vector in inputs]
-                product = np.array([sums for sums, _ in done])
-                cycles = loading + sum(cycles for _, cycles in done)
-                found.append(Execution(product=product.T if side == "a" else product, cycles=cycles))
-        return min(found, key=lambda done: done.cycles)
+        loaded, cycles = load(weights, self.bandwidth, self.loading)
+        vectors = [self._vector(loaded, vector) for vector in inputs]
+        product = np.array([sums for sums, _ in vectors]).T
+        return Execution(product=product, cycles=cycles + sum(vector_cycles for _, vector_cycles in vectors))
 
     def _vector(self, weights: npt.NDArray[np.float64], vector: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], int]:
+        """Sums of one input vector, and its cycles."""
         import numpy as np
 
         lists = [self._lists(weights[element :: self.elements]) for element in range(min(self.elements, len(weights)))]
         sums = np.zeros(len(weights))
-        coming = deque(k for k in range(len(vector)) if vector[k])
+        remaining = deque(k for k in range(len(vector)) if vector[k])
         queues: list[deque[tuple[float, deque[tuple[int, float]]]]] = [deque() for _ in lists]
-        now = 0
-        while coming or any(queues):
-            if coming and all(len(waiting) < self.queue for waiting in queues):
-                k = coming.popleft()
+        cycles = 0
+        while remaining or any(queues):
+            if remaining and all(len(waiting) < self.queue for waiting in queues):
+                k = remaining.popleft()
                 for own, waiting in zip(lists, queues, strict=True):
                     waiting.append((float(vector[k]), deque(own[k])))
             for element, waiting in enumerate(queues):
@@ -211,47 +221,49 @@ class Eie:
                 if waiting:
                     value, entries = waiting[0]
                     if entries:
-                        place, weight = entries.popleft()
-                        sums[element + place * self.elements] += weight * value
+                        row, weight = entries.popleft()
+                        sums[element + row * self.elements] += weight * value
                     if not entries:
                         waiting.popleft()
                 self._skip(waiting)
-            now += 1
-        return sums, now
+            cycles += 1
+        return sums, cycles
 
     def _skip(self, waiting: deque[tuple[float, deque[tuple[int, float]]]]) -> None:
-        """Where empty inputs take no time, they leave as soon as they stand in front."""
+        """Drops inputs without weights from the front of a queue where they take no time."""
         while not self.empty and waiting and not waiting[0][1]:
             waiting.popleft()
 
     def _lists(self, rows: npt.NDArray[np.float64]) -> list[list[tuple[int, float]]]:
-        """An element's part of each column: (place, value), found by adding up the zeros in between as the hardware does."""
-        reach, found = 2**self.index_bits, []
+        """An element's part of each column as (row, value) entries, the rows counted from runs of zeros as the hardware does."""
+        reach, columns = 2**self.index_bits, []
         for column in rows.T:
             entries: list[tuple[int, float]] = []
             at = -1
-            for place, value in enumerate(column):
+            for row, value in enumerate(column):
                 if value:
-                    while place - at - 1 >= reach:
+                    while row - at - 1 >= reach:
                         at += reach
                         entries.append((at, 0.0))
-                    entries.append((place, float(value)))
-                    at = place
-            found.append(entries)
-        return found
+                    entries.append((row, float(value)))
+                    at = row
+            columns.append(entries)
+        return columns
 
 
 @lru_cache(maxsize=1024)
-def _drawn(array: Eie, outputs: int, depth: int, weights: float, inputs: float) -> tuple[float, float]:
-    """Cycles for each non-zero input, of drawn masks, and half of the interval."""
+def _drawn_cycles_per_input(
+    array: Eie, outputs: int, depth: int, weight_density: float, input_density: float
+) -> tuple[float, float]:
+    """Cycles for each non-zero input on random masks of these densities, and half of the 95 % interval."""
     import numpy as np
 
     from trainyard.hardware.formats.bitmaps import Bitmap
     from trainyard.kernels.arrays.rivals import queue_cycles
 
-    deep = min(depth, DRAWN_DEPTH)
-    vectors = Bitmap.random(DRAWN_VECTORS, deep, nonzero=inputs, seed=array.seed)
+    drawn_depth = min(depth, DRAWN_DEPTH)
+    vectors = Bitmap.random(DRAWN_VECTORS, drawn_depth, nonzero=input_density, seed=array.seed)
     cycles = np.zeros(DRAWN_VECTORS, np.int64)
-    entries = array._entries(Bitmap.random(outputs, deep, nonzero=weights, seed=array.seed + 1))
+    entries = array._entries(Bitmap.random(outputs, drawn_depth, nonzero=weight_density, seed=array.seed + 1))
     queue_cycles(entries, vectors.words, array.queue, array.empty, cycles)
-    return ratio(cycles, vectors.row_counts())
+    return sampled_ratio(cycles, vectors.row_counts())

@@ -3,16 +3,16 @@
 Y.-H. Chen, T.-J. Yang, J. Emer, V. Sze: Eyeriss v2: A Flexible Accelerator for Emerging Deep Neural Networks on Mobile Devices.
 IEEE JETCAS 2019.
 
-A GEMM here: one operand is held in the elements' memories, block by block (`high` outputs by `deep` k's, no larger than the
-memories hold without zeros). The other operand's non-zeros come by; for each, an element takes its block's non-zeros at that k
-from the compressed list, `simd` in a cycle. So both zeros are skipped and an element takes
+A GEMM here: one operand is stationary in the elements' memories, block by block (`high` outputs by `deep` k's, no larger than the
+memories hold without zeros). The other operand's non-zeros are streamed; for each, an element takes its block's non-zeros at that k
+from the compressed list, `simd` in a cycle. So zeros of both operands are skipped and an element takes
 
     sum over its k of ceil(non-zeros of its block at k / simd) * non-zeros of the other operand at k
 
-cycles; elements run from queues of their own, and the slowest decides when a pass ends. The partial sums of the k's lie on a
-column of elements and are added along it, one element per cycle (a linear reduction), before the next blocks are loaded. Loading
-takes the held non-zeros over `bandwidth` elements per cycle, each sent once to all copies. Both operands stay in local memory:
-what comes by is fetched once, however many passes there are, over the same bandwidth and while the elements work (`limited`).
+cycles; elements run from queues of their own, and the slowest decides when a pass ends. The partial sums over k are on a column of
+elements and are added along it, one element per cycle (a linear reduction), before the next blocks are loaded. Loading takes the
+stationary non-zeros at `bandwidth` elements per cycle, each sent once to all copies. Both operands stay in local memory: the
+streamed one is fetched once, however many passes there are, over the same bandwidth and while the elements work (`limited`).
 
 The block is one of a few that the shape allows (`kernels/arrays/passes.py`), whichever is fastest with the zeros at hand; none
 depends on the zeros, so fewer non-zeros never take longer.
@@ -29,15 +29,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
-from trainyard.checks import require_positive
-from trainyard.errors import BadInput, UnknownName
+from trainyard.checks import require_choice, require_positive
+from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, Dense, Density, MatMul, Product, assumed, one_after_another
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainyard.arrays.dense.execution import Execution
+    from trainyard.arrays.execution import Execution
     from trainyard.hardware.formats.bitmaps import Bitmap
     from trainyard.masks.contraction import Mask
 
@@ -46,9 +46,9 @@ Stationary = Literal["a", "b", "best"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EyerissV2Cost(ArrayCost):
-    """Cycles of loading, of the slowest elements and of the reduction, over all passes; which operand was held, and how.
+    """Cycles of loading, of the slowest elements and of the reduction, over all passes; the stationary operand and its blocks.
 
-    `block` is its outputs, its k's, and the copies of all blocks side by side.
+    `block` is (outputs, k's, copies of all blocks side by side).
     """
 
     loading: int
@@ -60,9 +60,9 @@ class EyerissV2Cost(ArrayCost):
 
 
 class Mapping(NamedTuple):
-    """A block of `high` x `deep`, `copies` of all blocks side by side or `passes` one after the other, and cycles.
+    """Blocks of `high` x `deep`, as `copies` side by side or in `passes` one after the other, with their cycles.
 
-    An output's sums come out of `chains` columns of elements.
+    An output's sums come from `chains` columns of elements.
     """
 
     high: int
@@ -79,8 +79,8 @@ class Mapping(NamedTuple):
 class EyerissV2:
     """`rows` x `columns` processing elements of `simd` multipliers; sums run along a column.
 
-    `weights`, `sums` and `activations` are what the memories of an element hold, in elements. `stationary` is the operand that lies
-    in blocks: "best" is the one that takes fewer cycles. `seed` draws a density that stands beside a mask.
+    `weights`, `sums` and `activations` are the capacities of an element's memories, in values. `stationary` is the operand that is
+    kept in blocks: "best" is the one that takes fewer cycles. `seed` draws a random mask for a density beside a mask.
 
     >>> array = EyerissV2(rows=2, columns=1, simd=2, weights=4, sums=2, activations=2, bandwidth=4, stationary="a")
     >>> cost = array.cost(MatMul(2, 3, 4))
@@ -111,12 +111,11 @@ class EyerissV2:
         )  # fmt: skip
         if self.sums > 255:
             raise BadInput(f"EyerissV2: an element keeps at most 255 sums, got {self.sums}")
-        for name, value, known in (
-            ("stationary", self.stationary, get_args(Stationary)),
-            ("streaming", self.streaming, ("wide", "limited")),
-        ):
-            if value not in known:
-                raise UnknownName(name, str(value), known, where="EyerissV2")
+        require_choice(
+            "EyerissV2",
+            stationary=(self.stationary, get_args(Stationary)),
+            streaming=(self.streaming, ("wide", "limited")),
+        )
 
     @property
     def elements(self) -> int:
@@ -132,7 +131,7 @@ class EyerissV2:
         return 4 * (self.weights + self.sums + self.activations)
 
     def granule(self) -> tuple[int, int, int]:
-        """A column of elements deep, a row of them wide, and long enough to hide the chain."""
+        """As deep as a column of elements, and long enough to hide the reduction along it."""
         deep = min(self.activations, max(1, self.weights // self.sums)) * self.rows
         return (self.sums, self.sums, deep)
 
@@ -140,27 +139,28 @@ class EyerissV2:
         return one_after_another(self, products)
 
     def mappings(self, m: int, k: int, n: int) -> list[Mapping]:
-        """What there is to choose from for an (m, k) operand held still and n columns of the other."""
-        found, number, _ = self._mapped(m, k, n)
-        return [Mapping(*row) for row in found[:number].tolist()]
+        """All mappings of a stationary (m, k) operand and n columns of the streamed one."""
+        rows, count, _ = self._mapping_table(m, k, n)
+        return [Mapping(*row) for row in rows[:count].tolist()]
 
-    def _mapped(self, m: int, k: int, n: int) -> tuple[npt.NDArray[np.int64], int, int]:
+    def _mapping_table(self, m: int, k: int, n: int) -> tuple[npt.NDArray[np.int64], int, int]:
+        """Rows of `Mapping` with dense cycles, their number, and the row of the fastest."""
         import numpy as np
 
         from trainyard.kernels.arrays.passes import MOST, mapped
 
-        found = np.empty((MOST, len(Mapping._fields)), np.int64)
+        rows = np.empty((MOST, len(Mapping._fields)), np.int64)
         sizes = (self.elements, self.rows, self.simd, self.weights, self.sums, self.activations, self.bandwidth)
-        number, best = mapped(m, k, n, sizes, self.streaming == "limited", found)
-        return found, number, best
+        count, fastest = mapped(m, k, n, sizes, self.streaming == "limited", rows)
+        return rows, count, fastest
 
     def cost(self, op: MatMul, *, a: Mask = DENSE, b: Mask = DENSE) -> EyerissV2Cost:
-        """The operand held and the mapping that take the fewest cycles."""
+        """Cycles and events with the stationary operand and the mapping that take the fewest cycles."""
         sides = ("a", "b") if self.stationary == "best" else (self.stationary,)
         a, b = (DENSE if isinstance(mask, Density) and mask.nonzero == 1 else mask for mask in (a, b))
         if isinstance(a, Dense) and isinstance(b, Dense):
-            known = [(self._dense(*_turned(op, side)), side) for side in sides]
-            return self._cost(op, *min(known, key=_cycles_first), op.M * op.K, op.K * op.N, op.M * op.N * op.K)
+            candidates = [(self._dense(*_extents(op, side)), side) for side in sides]
+            return self._cost(op, *min(candidates, key=_cycles_first), op.M * op.K, op.K * op.N, op.M * op.N * op.K)
         from trainyard.masks.operand_pairs import density_of, operand_bits, zeros_at_random
 
         if zeros_at_random(a, b):
@@ -172,68 +172,72 @@ class EyerissV2:
         return self._cost(op, *self._counted(op, sides, left, right, useful), left.nonzeros, right.nonzeros, useful)
 
     def _dense(self, m: int, k: int, n: int) -> Mapping:
-        found, _, best = self._mapped(m, k, n)
-        return Mapping(*found[best].tolist())
+        rows, _, fastest = self._mapping_table(m, k, n)
+        return Mapping(*rows[fastest].tolist())
 
     def _counted(self, op: MatMul, sides: Sequence[str], left: Bitmap, right: Bitmap, useful: int) -> tuple[Mapping, str]:
-        """Every mapping with the zeros that are there, save those that cannot be the best; the likeliest comes first."""
+        """The fastest mapping with the actual zeros, tried in the order expected; those that cannot win are skipped."""
         loads = {"a": left.nonzeros // self.bandwidth, "b": right.nonzeros // self.bandwidth}
         operands: dict[str, tuple[Bitmap, Bitmap, npt.NDArray[np.int64]]] = {}
         best: tuple[Mapping, str] | None = None
-        for plan, side in self._expected(op, sides, left.density, right.density):
-            most = sys.maxsize if best is None else _cycles(best[0]) - loads[side] - plan.add - 1
+        for candidate, side in self._expected(op, sides, left.density, right.density):
+            most = sys.maxsize if best is None else _cycles(best[0]) - loads[side] - candidate.add - 1
             if most < useful // self.peak_macs_per_cycle:
                 continue
             if side not in operands:
-                held, streamed = (left, right) if side == "a" else (right.transposed(), left.transposed())
-                operands[side] = held, streamed, streamed.row_counts()
-            seen = self._slowest(plan, most, *operands[side])
-            if seen is not None and (best is None or _cycles(seen) < _cycles(best[0])):
-                best = seen, side
-        assert best is not None  # the first mapping is always looked at
+                stationary, streamed = (left, right) if side == "a" else (right.transposed(), left.transposed())
+                operands[side] = stationary, streamed, streamed.row_counts()
+            mapping = self._slowest(candidate, most, *operands[side])
+            if mapping is not None and (best is None or _cycles(mapping) < _cycles(best[0])):
+                best = mapping, side
+        assert best is not None  # the first mapping is always tried
         return best
 
-    def _slowest(self, plan: Mapping, most: int, held: Bitmap, streamed: Bitmap, met: npt.NDArray[np.int64]) -> Mapping | None:
-        """A mapping with the cycles of its zeros, None where its elements work for more than `most`.
+    def _slowest(
+        self, plan: Mapping, most: int, stationary: Bitmap, streamed: Bitmap, streamed_counts: npt.NDArray[np.int64]
+    ) -> Mapping | None:
+        """A mapping with the cycles of its slowest elements, None where they work for more than `most`.
 
-        `held` is (m, k), `streamed` is (k, n) and has `met` non-zeros at each k.
+        `stationary` is (m, k), `streamed` is (k, n) and has `streamed_counts` non-zeros at each k.
         """
         import numpy as np
 
         from trainyard.kernels.arrays.passes import range_counts, slowest
 
-        (m, k), n = held.shape, streamed.columns
-        counts = met[None]
+        (m, k), n = stationary.shape, streamed.columns
+        counts = streamed_counts[None]
         if plan.copies > 1:
             counts = np.zeros((plan.copies, k), np.int64)
             range_counts(streamed.words, -(-n // plan.copies), counts)
         across = -(-m // plan.high)
         taken = self.elements if plan.copies == 1 else across * -(-k // plan.deep)
         nonzeros, worst = np.zeros(plan.passes, np.int64), np.zeros(plan.passes, np.int64)
-        if not slowest(held.words, counts, (plan.high, plan.deep), taken, self.simd, most, nonzeros, worst):
+        if not slowest(stationary.words, counts, (plan.high, plan.deep), taken, self.simd, most, nonzeros, worst):
             return None
-        if self.streaming == "limited":  # a k is fetched when it first comes by, and kept for the next pass
+        if self.streaming == "limited":  # a k is fetched in the first pass that needs it, and stays for later passes
             reached = np.minimum(-(-np.arange(1, plan.passes + 1) * taken // across) * plan.deep, k)
-            coming = np.diff(np.cumsum(met)[reached - 1], prepend=0)
-            worst = np.maximum(worst, -(-coming // self.bandwidth))
+            fetched = np.diff(np.cumsum(streamed_counts)[reached - 1], prepend=0)
+            worst = np.maximum(worst, -(-fetched // self.bandwidth))
         return plan._replace(loading=int((-(-nonzeros // self.bandwidth)).sum()), working=int(worst.sum()))
 
     def _expected(self, op: MatMul, sides: Sequence[str], p: float, q: float) -> list[tuple[Mapping, str]]:
-        """Every mapping with its cycles from densities p of A and q of B, the fastest first."""
-        found = []
+        """Every mapping with its expected cycles at densities p of A and q of B, the fastest first."""
+        mappings = []
         for side in sides:
-            m, k, n = size = _turned(op, side)
-            found += [(self._guess(plan, size, *((p, q) if side == "a" else (q, p))), side) for plan in self.mappings(m, k, n)]
-        return sorted(found, key=_cycles_first)
+            size, densities = _extents(op, side), (p, q) if side == "a" else (q, p)
+            mappings += [(self._expected_mapping(mapping, size, *densities), side) for mapping in self.mappings(*size)]
+        return sorted(mappings, key=_cycles_first)
 
-    def _guess(self, plan: Mapping, size: tuple[int, int, int], p: float, q: float) -> Mapping:
-        """Densities p of what is held and q of what comes by: the expected slowest of elements with normal amounts to do."""
+    def _expected_mapping(self, plan: Mapping, size: tuple[int, int, int], p: float, q: float) -> Mapping:
+        """From densities p (stationary) and q (streamed): the slowest of elements with normally distributed work."""
+        from trainyard.arrays.rivals.expectation import blom_normal_maximum
+
         m, k, n = size
         share, blocks = -(-n // plan.copies), -(-m // plan.high) * -(-k // plan.deep)
         mean, square = _issues(plan.high, p, self.simd)
-        coming = share * q
-        spread = math.sqrt(max(0.0, plan.deep * (square * (coming * (1.0 - q) + coming**2) - (mean * coming) ** 2)))
-        slow = plan.deep * mean * coming + spread * _expected_most(blocks * plan.copies / plan.passes)
+        streamed = share * q
+        spread = math.sqrt(max(0.0, plan.deep * (square * (streamed * (1.0 - q) + streamed**2) - (mean * streamed) ** 2)))
+        slow = plan.deep * mean * streamed + spread * blom_normal_maximum(blocks * plan.copies / plan.passes)
         slow = min(slow, plan.deep * -(-plan.high // self.simd) * share)
         if self.streaming == "limited":
             slow = max(slow, q * n * k / plan.passes / self.bandwidth)
@@ -260,26 +264,26 @@ class EyerissV2:
         )  # fmt: skip
 
     def execute(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Execution:
-        """Multiply two small matrices element by element: queues, compressed blocks, chains; the product and its cycles."""
-        from trainyard.arrays.dense.execution import Execution
+        """Multiplies two small matrices element by element, with queues, compressed blocks and reduction chains."""
+        from trainyard.arrays.execution import Execution
 
         chosen = self.cost(MatMul(a.shape[0], b.shape[1], a.shape[1]), a=a != 0, b=b != 0)
-        turned = chosen.stationary == "b"
-        product, cycles = _execute(self, chosen.block, b.T if turned else a, a.T if turned else b)
-        return Execution(product=product.T if turned else product, cycles=cycles)
+        is_transposed = chosen.stationary == "b"
+        product, cycles = _execute(self, chosen.block, b.T if is_transposed else a, a.T if is_transposed else b)
+        return Execution(product=product.T if is_transposed else product, cycles=cycles)
 
 
-def _turned(op: MatMul, side: str) -> tuple[int, int, int]:
-    """Rows and k's of the operand held, columns of the other."""
+def _extents(op: MatMul, side: str) -> tuple[int, int, int]:
+    """Rows and k's of the stationary operand, columns of the streamed one."""
     return (op.M, op.K, op.N) if side == "a" else (op.N, op.K, op.M)
 
 
-def _cycles(plan: Mapping) -> int:
-    return plan.loading + plan.working + plan.add
+def _cycles(mapping: Mapping) -> int:
+    return mapping.loading + mapping.working + mapping.add
 
 
-def _cycles_first(one: tuple[Mapping, str]) -> int:
-    return _cycles(one[0])
+def _cycles_first(candidate: tuple[Mapping, str]) -> int:
+    return _cycles(candidate[0])
 
 
 @lru_cache(maxsize=1024)
@@ -295,21 +299,13 @@ def _issues(high: int, p: float, simd: int) -> tuple[float, float]:
     return mean, square
 
 
-@lru_cache(maxsize=1024)
-def _expected_most(elements: float) -> float:
-    """The expected largest of so many normal numbers (Blom's approximation)."""
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf((elements - 0.375) / (elements + 0.25)) if elements > 1 else 0.0
-
-
 def _execute(
-    array: EyerissV2, block: tuple[int, int, int], held: npt.NDArray[Any], streamed: npt.NDArray[Any]
+    array: EyerissV2, block: tuple[int, int, int], stationary: npt.NDArray[Any], streamed: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[np.float64], int]:
-    """Every element works off its queue with its compressed block; what it sums goes up its column."""
+    """Every element works off its queue with its compressed block; its sums are added along its column."""
     import numpy as np
 
-    (m, k), n, (high, deep, copies) = held.shape, streamed.shape[1], block
+    (m, k), n, (high, deep, copies) = stationary.shape, streamed.shape[1], block
     across, chunks, share = -(-m // high), -(-k // deep), -(-n // copies)
     taken = array.elements if copies == 1 else across * chunks
     product, cycles, fetched = np.zeros((m, n)), 0, 0
@@ -318,20 +314,20 @@ def _execute(
         for slot in range(start, min(start + taken, across * chunks)):
             chunk, number = divmod(slot, across)
             chain.add(chunk)
-            rows, places = range(number * high, min(m, (number + 1) * high)), range(chunk * deep, min(k, (chunk + 1) * deep))
-            compressed = {place: [(row, held[row, place]) for row in rows if held[row, place] != 0] for place in places}
+            rows, ks = range(number * high, min(m, (number + 1) * high)), range(chunk * deep, min(k, (chunk + 1) * deep))
+            compressed = {k_at: [(row, stationary[row, k_at]) for row in rows if stationary[row, k_at] != 0] for k_at in ks}
             loaded += sum(map(len, compressed.values()))
             for left in range(0, n, share):
-                queue = [(place, column) for column in range(left, min(n, left + share)) for place in places]
+                queue = [(k_at, column) for column in range(left, min(n, left + share)) for k_at in ks]
                 busy, sums = 0, np.zeros((m, n))
-                for place, column in queue:
-                    value, weights = streamed[place, column], compressed[place]
+                for k_at, column in queue:
+                    value, weights = streamed[k_at, column], compressed[k_at]
                     for first in range(0, len(weights) if value != 0 else 0, array.simd):
                         busy += 1
                         for row, weight in weights[first : first + array.simd]:
                             sums[row, column] += weight * value
                 slow = max(slow, busy)
-                product += sums  # the element above adds its own
+                product += sums  # along the column
         if array.streaming == "limited":
             reached = min(k, (max(chain) + 1) * deep)
             slow = max(slow, -(-int(np.count_nonzero(streamed[fetched:reached])) // array.bandwidth))

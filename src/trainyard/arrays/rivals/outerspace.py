@@ -3,15 +3,15 @@
 S. Pal, J. Beaumont, D.-H. Park, A. Amarnath, S. Feng, C. Chakrabarti, H.-S. Kim, D. Blaauw, T. Mudge, R. Dreslinski: OuterSPACE:
 An Outer Product Based Sparse Matrix Multiplication Accelerator. HPCA 2018.
 
-*Multiply*: column k of A times row k of B, non-zeros alone. A chunk is one element of the column with the whole row: as many
-products as the row has non-zeros, one per cycle, on whichever processing element is free first. The products of a chunk are a
-sorted list that is chained to its output row. *Merge*: an output row of n partial products in r lists is merged by keeping the
-heads of its lists sorted. An element that moves up is inserted by halving, ceil(log2 r) comparisons, so that the row takes n *
-ceil(log2 r) steps (n where there is one list: it is passed on). The two phases follow each other. The output may as well lie in
-columns: then an element of B goes with a column of A.
+*Multiply*: column k of A times row k of B, non-zeros alone. A chunk is one element of the column times the row: as many products as
+the row has non-zeros, one per cycle, on the first free processing element. The products of a chunk are a sorted list that is
+chained to its output row. *Merge*: an output row of n partial products in r lists is merged by keeping the heads of its lists
+sorted. The next element of a list is inserted by binary search, ceil(log2 r) comparisons, so that the row takes n * ceil(log2 r)
+steps (n where there is one list: it is passed on). The two phases follow each other. The output may also be stored by columns: then
+an element of B goes with a column of A.
 
-Limitation (SIGMA, Table III): partial sums are accumulated in linked lists, at best O(N log N). This is that best: insertion by
-halving, and the steps of all rows spread evenly over the elements that merge, however few the rows.
+Limitation (SIGMA, Table III): partial sums are accumulated in linked lists, at best O(N log N). This is that best case: insertion
+by binary search, and the steps of all rows spread evenly over the elements that merge, however few the rows.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from trainyard.checks import require_positive
-from trainyard.errors import BadInput, UnknownName
+from trainyard.checks import require_choice, require_positive
+from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, Dense, MatMul, Product, assumed, one_after_another
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainyard.arrays.dense.execution import Execution
+    from trainyard.arrays.execution import Execution
     from trainyard.hardware.formats.bitmaps import Bitmap
     from trainyard.masks.contraction import Mask
 
@@ -49,8 +49,8 @@ class OuterSpaceCost(ArrayCost):
 class OuterSpace:
     """`elements` processing elements of one multiplier each, a share of which stays awake to merge.
 
-    `lists` says what the linked lists make up: output rows, output columns, or whichever takes fewer cycles. `seed` draws a density
-    that stands beside a mask.
+    `lists` says whether linked lists form output rows, output columns, or whichever takes fewer cycles. `seed` draws a random mask
+    for a density beside a mask.
 
     >>> import numpy as np
     >>> array = OuterSpace(elements=4, merge_share=0.5, lists="rows")
@@ -73,8 +73,7 @@ class OuterSpace:
         require_positive("OuterSpace", elements=self.elements)
         if isinstance(self.merge_share, bool) or not isinstance(self.merge_share, int | float) or not 0 < self.merge_share <= 1:
             raise BadInput(f"OuterSpace: merge_share is a share of the elements above 0 and up to 1, got {self.merge_share!r}")
-        if self.lists not in get_args(Lists):
-            raise UnknownName("lists", str(self.lists), get_args(Lists), where="OuterSpace")
+        require_choice("OuterSpace", lists=(self.lists, get_args(Lists)))
 
     @property
     def peak_macs_per_cycle(self) -> int:
@@ -86,7 +85,7 @@ class OuterSpace:
         return max(1, int(self.elements * self.merge_share))
 
     def granule(self) -> tuple[int, int, int]:
-        """Tiles that cut k merge shorter lists: what earlier ones left waits in the scratchpad as sums, no longer as lists."""
+        """Tiles that cut k merge shorter lists: earlier tiles leave sums in the scratchpad, no lists."""
         side = max(1, math.isqrt(self.elements))
         return (side, side, side)
 
@@ -94,91 +93,87 @@ class OuterSpace:
         return one_after_another(self, products)
 
     def cost(self, op: MatMul, *, a: Mask = DENSE, b: Mask = DENSE) -> OuterSpaceCost:
-        found = self._found(op, a, b)
-        best = min((one for one in found if self.lists in (one.lists, "best")), key=lambda one: one.cycles)
+        """Cycles of both phases and events, with lists by rows or by columns, whichever is faster where `lists` is "best"."""
+        best = min((cost for cost in self._costs(op, a, b) if self.lists in (cost.lists, "best")), key=lambda cost: cost.cycles)
         return best if op.count == 1 else _repeated(best, op.count)
 
     def execute(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Execution:
-        """Multiply two small matrices through lists of partial products: the product, and the cycles of both phases."""
-        from trainyard.arrays.dense.execution import Execution
+        """Multiplies two small matrices through lists of partial products, and counts the cycles of both phases."""
+        from trainyard.arrays.execution import Execution
 
         chosen = self.cost(MatMul(a.shape[0], b.shape[1], a.shape[1]), a=a != 0, b=b != 0).lists
         product, cycles = _execute(self, a, b) if chosen == "rows" else _execute(self, b.T, a.T)
         return Execution(product=product if chosen == "rows" else product.T, cycles=cycles)
 
-    def _found(self, op: MatMul, a: Mask, b: Mask) -> list[OuterSpaceCost]:
-        """By rows, by columns, of one product."""
+    def _costs(self, op: MatMul, a: Mask, b: Mask) -> list[OuterSpaceCost]:
+        """One product with lists by rows and by columns, as far as `lists` allows."""
         if isinstance(a, Dense) and isinstance(b, Dense):
             return [self._dense(op)]
-        wanted = [way for way in ("rows", "columns") if self.lists in (way, "best")]
+        allowed = [lists for lists in ("rows", "columns") if self.lists in (lists, "best")]
         from trainyard.masks.operand_pairs import density_of, operand_bits, zeros_at_random
 
         if zeros_at_random(a, b):
             p, q = density_of(a), density_of(b)
-            ways = {"rows": (op, p, q), "columns": (op.transposed(), q, p)}
-            return [self._expected(*ways[way], way) for way in wanted]
+            arguments = {"rows": (op, p, q), "columns": (op.transposed(), q, p)}
+            return [self._expected(*arguments[lists], lists) for lists in allowed]
         left, right = operand_bits(op, a, b, self.seed)
-        chunks, lengths = left.column_counts(), right.row_counts()
-        found = []
-        for way in wanted:
-            turned = left if way == "rows" else right.transposed()
-            found.append(self._counted(op, turned, (chunks, lengths) if way == "rows" else (lengths, chunks), way))
-        return found
+        column_counts, row_counts = left.column_counts(), right.row_counts()
+        by_lists = {"rows": (left, column_counts, row_counts), "columns": (right.transposed(), row_counts, column_counts)}
+        return [self._counted(op, *by_lists[lists], lists) for lists in allowed]
 
     def _dense(self, op: MatMul) -> OuterSpaceCost:
-        """Chunks of one length; the merge is the same either way."""
+        """All chunks have one length; the merge takes the same steps by rows and by columns."""
         rows, columns = -(-op.M * op.K // self.elements) * op.N, -(-op.N * op.K // self.elements) * op.M
         by_rows = self.lists == "rows" or (self.lists == "best" and rows <= columns)
-        products, held = op.M * op.N * op.K, (op.M * op.K, op.K * op.N)
+        products, operands = op.M * op.N * op.K, (op.M * op.K, op.K * op.N)
         steps = products * max(1, (op.K - 1).bit_length())
-        way = "rows" if by_rows else "columns"
-        return self._cost(rows if by_rows else columns, steps, products, held if by_rows else held[::-1], op.M * op.N, way)
+        cycles, read = (rows, operands) if by_rows else (columns, operands[::-1])
+        return self._cost(cycles, steps, products, read, op.M * op.N, "rows" if by_rows else "columns")
 
     def _counted(
-        self, op: MatMul, left: Bitmap, met: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]], way: str
+        self, op: MatMul, left: Bitmap, chunks: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], lists: str
     ) -> OuterSpaceCost:
-        """From bits: `left` has the output's lists as rows; `met` are the chunks of each k and their length."""
+        """From bits: `left` has a row for each output list; each k has so many `chunks` of so many products (`lengths`)."""
         import numpy as np
 
         from trainyard.kernels.arrays.dealing import dealt
         from trainyard.kernels.arrays.merging import merge_steps
 
-        chunks, lengths = met
         padded = np.zeros(left.words.shape[1] * 64, np.int64)
         padded[: lengths.size] = lengths
         rows = np.empty((left.rows, 3), np.int64)
         merge_steps(left.words, padded, rows)
         products, steps = int(rows[:, 0].sum()), int(rows[:, 1].sum())
-        across = op.N if way == "rows" else op.M
-        held = int(chunks[lengths > 0].sum()), int(lengths[chunks > 0].sum())
-        lists = np.maximum(rows[:, 2], 1)
-        outputs = round(float((across * (1.0 - (1.0 - rows[:, 0] / (lists * across)) ** lists)).sum()))
-        return self._cost(int(dealt(chunks, lengths, self.elements)), steps, products, held, outputs, way)
+        across = op.N if lists == "rows" else op.M
+        read = int(chunks[lengths > 0].sum()), int(lengths[chunks > 0].sum())
+        merged = np.maximum(rows[:, 2], 1)
+        outputs = round(float((across * (1.0 - (1.0 - rows[:, 0] / (merged * across)) ** merged)).sum()))
+        return self._cost(int(dealt(chunks, lengths, self.elements)), steps, products, read, outputs, lists)
 
-    def _expected(self, op: MatMul, p: float, q: float, way: str) -> OuterSpaceCost:
-        """From densities p of A and q of B, their zeros at random."""
+    def _expected(self, op: MatMul, p: float, q: float, lists: str) -> OuterSpaceCost:
+        """From densities p of A and q of B with independent zeros."""
         length, some = q * op.N, 1.0 - (1.0 - q) ** op.N
         chunks = p * op.M * op.K
         multiply = math.ceil(math.ceil(round(chunks * some, 6) / self.elements) * length / some) if p * q else 0
         steps = round(op.M * length / some * _insertions(op.K, p * some)) if p * q else 0
         products = round(p * q * op.macs / op.count)
         outputs = round(op.M * op.N * (1.0 - (1.0 - p * q) ** op.K))
-        held = round(chunks * some), round(q * op.N * op.K * (1.0 - (1.0 - p) ** op.M))
-        return self._cost(multiply, steps, products, held, outputs, way)
+        read = round(chunks * some), round(q * op.N * op.K * (1.0 - (1.0 - p) ** op.M))
+        return self._cost(multiply, steps, products, read, outputs, lists)
 
-    def _cost(self, multiply: int, steps: int, products: int, held: tuple[int, int], outputs: int, way: str) -> OuterSpaceCost:
+    def _cost(self, multiply: int, steps: int, products: int, read: tuple[int, int], outputs: int, lists: str) -> OuterSpaceCost:
         merge = -(-steps // self.merging)
-        first, second = held if way == "rows" else held[::-1]
+        read_a, read_b = read if lists == "rows" else read[::-1]
         events = {
             "mac": products,
             "merge_step": steps,
-            "scratchpad_read_a": first,  # every non-zero that meets one is read once: what outer products are for
-            "scratchpad_read_b": second,
+            "scratchpad_read_a": read_a,  # outer products read every useful non-zero once
+            "scratchpad_read_b": read_b,
             "scratchpad_write_out": products + outputs,  # then sums, as if the columns of a row's lists were independent
             "scratchpad_read_out": products,
         }
         cycles = max(1, multiply + merge)
-        return OuterSpaceCost(cycles=cycles, finish=(cycles,), events=events, multiply=multiply, merge=merge, lists=way)
+        return OuterSpaceCost(cycles=cycles, finish=(cycles,), events=events, multiply=multiply, merge=merge, lists=lists)
 
 
 def _repeated(cost: OuterSpaceCost, count: int) -> OuterSpaceCost:
@@ -203,7 +198,7 @@ def _insertions(depth: int, share: float) -> float:
 
 
 def _execute(array: OuterSpace, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], int]:
-    """Output rows: every chunk on an element, every list into its row."""
+    """Output by rows: each chunk runs on one element, each list is merged into its row."""
     import heapq
 
     import numpy as np

@@ -4,13 +4,13 @@ H. T. Kung, B. McDanel, S. Q. Zhang: Packing Sparse Convolutional Neural Network
 Column Combining Under Joint Optimization. ASPLOS 2019.
 
 A filter matrix has a row for each output and a column for each input, that is, for each k. Columns with no two non-zeros in one
-row share a column of cells: a cell holds the one weight and takes the input it belongs to out of the group's. With G groups
-instead of K columns the array is a weight-stationary one (`systolic.py`) for an (M, G) x (G, N) product. Rows of a group without
-a weight stay zeros, and zeros of the inputs are streamed like anything else.
+row share a column of cells: a cell holds the one weight and selects its input from the group's inputs. With G groups instead of K
+columns the array is a weight-stationary one (`systolic.py`) for an (M, G) x (G, N) product. Rows of a group without a weight stay
+zeros, and zeros of the inputs are streamed like other values.
 
-Where columns do meet, the paper prunes the smaller weight (groups of up to 8 columns, on average no more than half a conflict per
-row) and trains what is left: the network is made to fit. Zeros at random do not fit: of columns with 4096 rows at 80 % zeros no
-two go together. Hence two rules; the first is the default, since it is what the paper's design expects of a network:
+Where two columns conflict in a row, the paper prunes the smaller weight (groups of up to 8 columns, on average no more than half a
+conflict per row) and retrains: the network is made to fit. Random zeros do not fit: of columns with 4096 rows at 80 % zeros no two
+can be combined. Hence two rules; the first is the default, since it is what the paper's design expects of a network:
 
   - `factor`: as many groups as there would be, had training moved each output's weights into groups of their own: K over the
     factor, but no fewer than the weights of the fullest output. Never more groups where there are fewer non-zeros.
@@ -29,15 +29,15 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
 
 from trainyard.arrays.dense.systolic import Systolic
-from trainyard.checks import require_positive, require_quantity
-from trainyard.errors import BadInput, UnknownName
+from trainyard.checks import require_choice, require_positive, require_quantity
+from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, Dense, MatMul, Product, assumed, one_after_another
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainyard.arrays.dense.execution import Execution
+    from trainyard.arrays.execution import Execution
     from trainyard.hardware.formats.bitmaps import Bitmap
     from trainyard.ir.folds import Folds
     from trainyard.masks.contraction import Mask, Side
@@ -55,7 +55,7 @@ class PackedCost(ArrayCost):
 
 
 class Packed(NamedTuple):
-    """What a filter matrix comes to: groups, columns that hold anything, non-zeros, those pruned."""
+    """A packed filter matrix: groups, columns with any non-zero, non-zeros, and those pruned."""
 
     groups: int
     columns: int
@@ -67,9 +67,9 @@ class Packed(NamedTuple):
 class PackedSystolic:
     """`rows` x `columns` cells, each of which takes one of up to `factor` inputs.
 
-    `stationary` is the operand that is packed: "best" is the one that takes fewer cycles. `window` bounds the groups looked at for
-    a column; `seed` draws a density where its bits are needed. Cycles are those of tiles, without the closing -1 of a whole op;
-    zeros that stay in cells are multiplied (they count as `mac`).
+    `stationary` is the operand that is packed: "best" is the one that takes fewer cycles. `window` bounds the groups tried for a
+    column; `seed` draws a random mask for a density where bits are needed. Cycles are those of tiles, without the closing -1 of a
+    whole op; zeros that stay in cells are multiplied (they count as `mac`).
 
     >>> import numpy as np
     >>> weights = np.array([[1, 0], [0, 1], [1, 1]])  # K = 3 columns of two outputs: the first two go together
@@ -93,9 +93,11 @@ class PackedSystolic:
     def __post_init__(self) -> None:
         require_positive("PackedSystolic", rows=self.rows, columns=self.columns, factor=self.factor, window=self.window)
         require_quantity("PackedSystolic", zero=True, conflicts=self.conflicts)
-        for name, known in (("stationary", get_args(Stationary)), ("packing", ("factor", "measured"))):
-            if getattr(self, name) not in known:
-                raise UnknownName(name, str(getattr(self, name)), known, where="PackedSystolic")
+        require_choice(
+            "PackedSystolic",
+            stationary=(self.stationary, get_args(Stationary)),
+            packing=(self.packing, ("factor", "measured")),
+        )
 
     @property
     def peak_macs_per_cycle(self) -> int:
@@ -103,7 +105,7 @@ class PackedSystolic:
 
     @property
     def folds(self) -> tuple[Folds, ...]:
-        """Without zeros nothing combines: those of the systolic array, with either operand held still."""
+        """Dense columns do not combine: the forms of the systolic array, with either operand stationary."""
         return tuple(form for side in self._sides for form in _systolic(self, side).folds)
 
     @property
@@ -111,7 +113,7 @@ class PackedSystolic:
         return ("a", "b") if self.stationary == "best" else (self.stationary,)
 
     def granule(self) -> tuple[int, int, int]:
-        """As deep as `factor` columns to a group allow: of shallower tiles, packing leaves folds half empty."""
+        """Deep enough for `factor` columns to a group: packing would leave folds of shallower tiles half empty."""
         m, n, k = _systolic(self, self._sides[-1]).granule()
         return (m, n, k * self.factor)
 
@@ -122,11 +124,12 @@ class PackedSystolic:
         return one_after_another(self, products)
 
     def cost(self, op: MatMul, *, a: Mask = DENSE, b: Mask = DENSE) -> PackedCost:
-        found = [self._cost(op, side, self._packed(op, side, a if side == "a" else b)) for side in self._sides]
-        return min(found, key=lambda one: one.cycles)
+        """Cycles and events of a weight-stationary array on the packed operand, the faster one where `stationary` is "best"."""
+        costs = [self._cost(op, side, self._packed(op, side, a if side == "a" else b)) for side in self._sides]
+        return min(costs, key=lambda cost: cost.cycles)
 
     def pack(self, weights: Bitmap) -> tuple[npt.NDArray[np.int64], int, int]:
-        """Combine the columns of a filter matrix, given as [k, outputs]: group of each k (-1: empty), groups, elements pruned."""
+        """Combines the columns of a filter matrix [k, outputs]: the group of each k (-1: empty), groups, elements pruned."""
         import numpy as np
 
         from trainyard.kernels.arrays.packing import NONE, combine
@@ -134,8 +137,8 @@ class PackedSystolic:
         counts = weights.row_counts()
         order = np.argsort(-counts, kind="stable")[: int(np.count_nonzero(counts))]
         groups = np.full(weights.rows, NONE, np.int64)
-        number, lost = combine(weights.words, order, self.factor, int(self.conflicts * weights.columns), self.window, groups)
-        return groups, int(number), int(lost)
+        count, pruned = combine(weights.words, order, self.factor, int(self.conflicts * weights.columns), self.window, groups)
+        return groups, int(count), int(pruned)
 
     def _packed(self, op: MatMul, side: Side, operand: Mask) -> Packed:
         from trainyard.masks.operand_pairs import density_of, operand_bitmap, zeros_at_random
@@ -148,40 +151,39 @@ class PackedSystolic:
         bits = operand_bitmap(op, operand, side, self.seed)
         weights = bits.transposed() if side == "a" else bits
         if self.packing == "measured":
-            groups, number, lost = self.pack(weights)
-            return Packed(max(1, number), int((groups >= 0).sum()), bits.nonzeros, lost)
+            groups, count, pruned = self.pack(weights)
+            return Packed(max(1, count), int((groups >= 0).sum()), bits.nonzeros, pruned)
         filled, fullest = int((weights.row_counts() > 0).sum()), int(weights.column_counts().max())
         return Packed(max(1, -(-filled // self.factor), fullest), filled, bits.nonzeros)
 
     def _expected(self, depth: int, outputs: int, share: float) -> Packed:
-        """The fullest of `outputs` outputs with binomial numbers of weights, taken as normal (Blom's approximation)."""
-        from statistics import NormalDist
+        """From a density: the fullest of `outputs` outputs with binomial numbers of weights, taken as normal."""
+        from trainyard.arrays.rivals.expectation import blom_normal_maximum
 
         fullest, filled = depth * share, round(depth * (1.0 - (1.0 - share) ** outputs))
         if outputs > 1 and 0.0 < share < 1.0:
-            quantile = NormalDist().inv_cdf((outputs - 0.375) / (outputs + 0.25))
-            fullest += quantile * math.sqrt(depth * share * (1.0 - share))
+            fullest += blom_normal_maximum(outputs) * math.sqrt(depth * share * (1.0 - share))
         groups = max(1, -(-filled // self.factor), min(depth, round(fullest)))
         return Packed(groups, filled, round(depth * outputs * share))
 
     def _cost(self, op: MatMul, side: Side, packed: Packed) -> PackedCost:
         """An edge fold costs as much as a full one; inputs of all columns of a group stream through its cells."""
         systolic = _systolic(self, side)
-        held = MatMul(op.M, op.N, packed.groups, op.count)
         cycles = systolic.folds[0].cycles(op.M, op.N, packed.groups, op.count)
-        events = systolic.events(held)
+        events = systolic.events(MatMul(op.M, op.N, packed.groups, op.count))
         across = -(-(op.M if side == "a" else op.N) // self.columns)
         streamed = packed.columns * (op.N if side == "a" else op.M) * across * op.count
-        kept = (packed.nonzeros - packed.pruned) * op.count
-        events["scratchpad_read_a"], events["scratchpad_read_b"] = (kept, streamed) if side == "a" else (streamed, kept)
+        stationary = (packed.nonzeros - packed.pruned) * op.count
+        reads = (stationary, streamed) if side == "a" else (streamed, stationary)
+        events["scratchpad_read_a"], events["scratchpad_read_b"] = reads
         return PackedCost(
             cycles=cycles, finish=(cycles,), events=events, groups=packed.groups, stationary=side,
             pruned=packed.pruned / max(1, packed.nonzeros),
         )  # fmt: skip
 
     def execute(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Execution:
-        """Pack one operand and multiply fold by fold: the product (of what pruning leaves), and the cycles."""
-        from trainyard.arrays.dense.execution import Execution
+        """Packs one operand and multiplies fold by fold: the product of the weights left after pruning, and the cycles."""
+        from trainyard.arrays.execution import Execution
 
         if self.packing != "measured":
             raise BadInput("PackedSystolic: a mask is not packed by a factor, training would change it; give packing='measured'")
@@ -196,22 +198,22 @@ def _systolic(array: PackedSystolic, side: Side) -> Systolic:
 
 
 def _execute(array: PackedSystolic, inputs: npt.NDArray[Any], weights: npt.NDArray[Any]) -> tuple[npt.NDArray[np.float64], int]:
-    """Cells of R groups by C outputs at a time; each takes its input out of the group's."""
+    """R groups by C outputs at a time; each cell selects its input from the group's inputs."""
     import numpy as np
 
     from trainyard.hardware.formats.bitmaps import Bitmap
 
-    groups, number, _ = array.pack(Bitmap.of(weights))
-    held, chosen = np.zeros((max(1, number), weights.shape[1])), np.zeros((max(1, number), weights.shape[1]), np.int64)
+    groups, count, _ = array.pack(Bitmap.of(weights))
+    cells, chosen = np.zeros((max(1, count), weights.shape[1])), np.zeros((max(1, count), weights.shape[1]), np.int64)
     for k in np.flatnonzero(groups >= 0):
-        larger = np.abs(weights[k]) > np.abs(held[groups[k]])  # of two that meet, the smaller one is pruned
-        held[groups[k], larger], chosen[groups[k], larger] = weights[k, larger], k
+        larger = np.abs(weights[k]) > np.abs(cells[groups[k]])  # of two weights in conflict, the smaller one is pruned
+        cells[groups[k], larger], chosen[groups[k], larger] = weights[k, larger], k
     form = _systolic(array, "b").folds[0]
     product, cycles = np.zeros((inputs.shape[0], weights.shape[1])), 0
-    for top in range(0, held.shape[0], array.rows):
-        for left in range(0, held.shape[1], array.columns):
-            for row, column in np.ndindex(held[top : top + array.rows, left : left + array.columns].shape):
+    for top in range(0, cells.shape[0], array.rows):
+        for left in range(0, cells.shape[1], array.columns):
+            for row, column in np.ndindex(cells[top : top + array.rows, left : left + array.columns].shape):
                 cell = top + row, left + column
-                product[:, cell[1]] += inputs[:, chosen[cell]] * held[cell]
+                product[:, cell[1]] += inputs[:, chosen[cell]] * cells[cell]
             cycles += form.fixed + inputs.shape[0]
     return product, cycles

@@ -4,11 +4,11 @@ A. Parashar, M. Rhu, A. Mukkara, A. Puglielli, R. Venkatesan, B. Khailany, J. Em
 for Compressed-sparse Convolutional Neural Networks. ISCA 2017.
 
 A product is a 1x1 convolution: K are the channels, one operand's rows the output channels (weights), the other's columns the
-positions (inputs). Positions are divided among the processing elements and stay there, loaded first (`arrays.rivals.sides`; the
-paper has them there from the layer before); weights are broadcast to all, one group of output channels after the other. Of one
-channel, F non-zero weights and I non-zero inputs meet in F x I multipliers: every pair is a useful product, but of another output,
-so a crossbar scatters them over A banks of accumulators. A group is as many output channels as the banks can hold; all elements
-wait for the slowest before the next one.
+positions (inputs). Positions are divided among the processing elements and stay there, loaded first (`weights_and_inputs`; in the
+paper the layer before leaves them there); weights are broadcast to all, one group of output channels after the other. F x I
+multipliers take F non-zero weights and I non-zero inputs of one channel: every pair is a useful product, but of another output, so
+a crossbar scatters the products over A banks of accumulators. A group is as many output channels as the banks can hold; all
+elements wait for the slowest before the next group.
 
 Its limitation (SIGMA, HPCA 2020, Table III): a matrix product has to be partitioned for it. Few positions leave elements idle, or
 their vectors short. Where K is divided as well (`channel_parts`), the sums of an output lie in several elements and travel.
@@ -18,12 +18,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from trainyard.arrays.rivals.sides import LOADED, Sides, binomial, in_steps, load_cycles, multiplied, ratio, require_choice, sides
-from trainyard.checks import require_flag, require_positive
+from trainyard.arrays.rivals.expectation import binomial, expected_normal_maximum, sampled_ratio, step_distribution
+from trainyard.arrays.rivals.weights_and_inputs import (
+    LOADED,
+    LOADINGS,
+    WEIGHTS,
+    WeightsAndInputs,
+    fastest_execution,
+    load_cycles,
+    role_assignments,
+)
+from trainyard.checks import require_choice, require_count, require_flag, require_positive
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
 from trainyard.ir.folds import Folds
@@ -32,12 +41,12 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from trainyard.arrays.dense.execution import Execution
+    from trainyard.arrays.execution import Execution
     from trainyard.hardware.formats.bitmaps import Bitmap
     from trainyard.masks.contraction import Mask
 
 RUN = 256
-"""Channels that an element is followed for where conflicts are sampled; elements wait for each other less often than that."""
+"""Channels of one run where conflicts are sampled; elements wait for each other less often than that."""
 DRAWN = 16
 """Runs drawn for a density."""
 MOST_ENTRIES = 2**20
@@ -46,10 +55,10 @@ Span = tuple[int, int]
 
 
 class Round(NamedTuple):
-    """Positions that lie in the elements at the same time, how many in each, and how many output channels go with them."""
+    """Positions that are in the elements at the same time, how many in each, and the output channels of a group."""
 
     positions: Span
-    each: int
+    positions_each: int
     group: int
 
 
@@ -62,11 +71,11 @@ class Scnn:
         cycles of a group    = the slowest element's steps and the waiting for banks, no less than its weights take to be broadcast
 
     Product (output, position) goes to bank (high * output + position) mod banks; a bank takes one in a cycle and lets `queue`
-    others wait. Steps never grow with fewer non-zeros; conflicts may, as other products then meet. Conflicts are followed in
-    `sample` runs of channels and count in proportion (95 % interval); None: in every step.
+    others wait. Steps never grow with fewer non-zeros; conflicts may, as other products then share a bank. Conflicts are simulated
+    in `sample` runs of channels and scaled to all steps (95 % interval); None: in every step.
 
     >>> array = Scnn(elements=2, weights="a")  # 2 vectors of weights, 2 of each element's 8 positions, 10 channels; 160 inputs
-    >>> array.cost(MatMul(8, 16, 10)).cycles, replace(array, loading="left out").cost(MatMul(8, 16, 10)).cycles
+    >>> array.cost(MatMul(8, 16, 10)).cycles, Scnn(elements=2, weights="a", loading="left out").cost(MatMul(8, 16, 10)).cycles
     (42, 40)
     """
 
@@ -96,12 +105,9 @@ class Scnn:
             bandwidth=self.bandwidth, local_bytes=self.local_bytes, channel_parts=self.channel_parts, link_sums=self.link_sums,
             **({} if self.sample is None else {"sample": self.sample}),
         )  # fmt: skip
-        require_choice("Scnn", self.weights, self.loading)
+        require_choice("Scnn", weights=(self.weights, WEIGHTS), loading=(self.loading, LOADINGS))
         require_flag("Scnn", broadcast=self.broadcast)
-        for name in ("queue", "seed"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise BadInput(f"Scnn: {name} must be a whole number of at least 0, got {value!r}")
+        require_count("Scnn", queue=self.queue, seed=self.seed)
         if self.banks < self.wide * self.high:
             raise BadInput(f"Scnn: {self.banks} banks for {self.wide} x {self.high} products in a cycle: give at least as many")
         if self.banks * self.bank_entries > MOST_ENTRIES:
@@ -120,13 +126,13 @@ class Scnn:
 
     @property
     def passing(self) -> int:
-        """Cycles in which the sums of a wide x high block of outputs are added up over the parts of K, each a share of them."""
+        """Cycles in which the sums of a wide x high block of outputs are added up over the parts of K."""
         parts = self.channel_parts
         return -(-self.wide * self.high * (parts - 1) // (parts * self.link_sums))
 
     @property
     def folds(self) -> tuple[Folds, ...]:
-        """Of dense operands, which meet no conflicts: blocks of wide outputs by high positions an element. None with loading."""
+        """The closed form of dense operands, which have no conflicts. None where loading is counted."""
         if self.loading == "counted":
             return ()
         m, n, k = self.wide, self.across * self.high, self.channel_parts
@@ -138,23 +144,23 @@ class Scnn:
 
     @property
     def guides(self) -> tuple[Folds, ...]:
-        """With loading, channel by channel: as many positions as there is room for come in, then vectors of weights.
+        """With loading, channel by channel: as many positions as fit are loaded, then vectors of weights arrive.
 
-        Or half as many, a quarter and so on, as a tile may have fewer: loading is never taken for more than twice what it is, save
-        below one cycle. None where K is divided: sums that pass have no place in such a form.
+        A tile may have fewer positions, so forms for half as many, a quarter and so on follow: the guide overestimates loading by a
+        factor of two at most, save below one cycle. None where K is divided: such a form cannot express sums that travel.
         """
-        found: list[Folds] = []
+        forms: list[Folds] = []
         if self.channel_parts > 1:
             return ()
         positions = self.across * self.high
         while True:
             fixed = -(-positions // self.bandwidth)
             if self.weights != "b":
-                found.append(Folds(m=self.wide, n=positions, k=1, stream="m", fixed=fixed))
+                forms.append(Folds(m=self.wide, n=positions, k=1, stream="m", fixed=fixed))
             if self.weights != "a":
-                found.append(Folds(m=positions, n=self.wide, k=1, stream="n", fixed=fixed))
+                forms.append(Folds(m=positions, n=self.wide, k=1, stream="n", fixed=fixed))
             if fixed == 1:
-                return tuple(found)
+                return tuple(forms)
             positions = -(-positions // 2)
 
     def granule(self) -> tuple[int, int, int]:
@@ -167,14 +173,17 @@ class Scnn:
         return one_after_another(self, products)
 
     def cost(self, op: MatMul, *, a: Operand | Mask = DENSE, b: Operand | Mask = DENSE) -> ArrayCost:
-        return min((self._cost(side, op.count) for side in sides(op, a, b, self.weights)), key=lambda cost: cost.cycles)
+        """Cycles and events with the faster operand as the weights, of those that `weights` allows."""
+        roles = role_assignments(op, a, b, self.weights)
+        return min((self._cost(product, op.count) for product in roles), key=lambda cost: cost.cycles)
 
     def steps(self, op: MatMul, *, a: Operand | Mask = DENSE, b: Operand | Mask = DENSE) -> int:
-        """Cycles of one product if no two products ever met at a bank."""
-        return min(self._in_proportion(side, 1.0, 0.0)[0] + self._loading(side) for side in sides(op, a, b, self.weights))
+        """Cycles of one product if there were no bank conflicts."""
+        roles = role_assignments(op, a, b, self.weights)
+        return min(self._scaled_cycles(product, 1.0, 0.0)[0] + self._loading(product) for product in roles)
 
     def rounds(self, outputs: int, positions: int) -> Iterator[Round]:
-        """Positions are cut where an element would hold more than leave room for `wide` output channels in its accumulators."""
+        """Cuts positions so that an element's accumulators have room for at least `wide` output channels of its positions."""
         entries = self.banks * self.bank_entries
         most = max(1, entries // self.wide // self.high) * self.high
         first = 0
@@ -188,203 +197,196 @@ class Scnn:
         each = -(-depth // self.channel_parts)
         return [(first, min(first + each, depth)) for first in range(0, depth, each)]
 
-    def _loading(self, side: Sides) -> int:
-        return load_cycles(side.input_count, self.bandwidth, self.loading)
+    def _loading(self, product: WeightsAndInputs) -> int:
+        return load_cycles(product.input_count, self.bandwidth, self.loading)
 
-    def _cost(self, side: Sides, count: int) -> ArrayCost:
-        half = 0.0
-        if side.dense:
+    def _cost(self, product: WeightsAndInputs, count: int) -> ArrayCost:
+        half_width = 0.0
+        if product.is_dense:
             form = Folds(m=self.wide, n=self.across * self.high, k=self.channel_parts, stream="k", fixed=self.passing)
-            cycles = form.cycles(side.outputs, side.vectors, side.depth)
-        elif side.weights is not None and side.inputs is not None and self._all(side):
-            cycles = self._followed(side.weights, side.inputs)
+            cycles = form.cycles(product.outputs, product.vectors, product.depth)
+        elif product.weights is not None and product.inputs is not None and self._simulates_every_step(product):
+            cycles = self._simulated_cycles(product.weights, product.inputs)
         else:
-            cycles, half = self._in_proportion(side, *self._waits(side))
-        cycles, events = (cycles + self._loading(side)) * count, self._events(side, count)
-        return ArrayCost(cycles=cycles, finish=(cycles,), events=events, uncertainty=half * count)
+            cycles, half_width = self._scaled_cycles(product, *self._cycles_per_step(product))
+        cycles = (cycles + self._loading(product)) * count
+        return ArrayCost(cycles=cycles, finish=(cycles,), events=self._events(product, count), uncertainty=half_width * count)
 
-    def _all(self, side: Sides) -> bool:
-        """Whether every step is followed: because it shall be, or because there are no more than the runs of a sample."""
-        groups = sum(-(-side.outputs // cut.group) * self.across for cut in self.rounds(side.outputs, side.vectors))
-        return self.sample is None or groups * -(-side.depth // RUN) <= self.sample
+    def _simulates_every_step(self, product: WeightsAndInputs) -> bool:
+        """Whether conflicts are simulated in every step: without `sample`, or where there are no more runs than it asks for."""
+        groups = sum(-(-product.outputs // cut.group) * self.across for cut in self.rounds(product.outputs, product.vectors))
+        return self.sample is None or groups * -(-product.depth // RUN) <= self.sample
 
-    def _in_proportion(self, side: Sides, each: float, half: float) -> tuple[int, float]:
-        """Cycles of steps that take `each` on average, and half of the interval of all from that of one."""
-        if side.weights is None or side.inputs is None:
-            return self._expected(side, each, half)
-        return self._counted(side.weights, side.inputs, each, half)
+    def _scaled_cycles(self, product: WeightsAndInputs, cycles_per_step: float, half_width: float) -> tuple[int, float]:
+        """Cycles of all steps from the mean of one step, and half of the interval of both."""
+        if product.weights is None or product.inputs is None:
+            return self._expected_cycles(product, cycles_per_step, half_width)
+        return self._counted_cycles(product.weights, product.inputs, cycles_per_step, half_width)
 
-    def _waits(self, side: Sides) -> tuple[float, float]:
-        """Cycles for each step, in runs of channels at random places or of drawn masks, and half of the interval."""
-        if side.weights is None or side.inputs is None:
-            cut, deep = next(self.rounds(side.outputs, side.vectors)), -(-side.depth // self.channel_parts)
-            return _drawn(self, cut, deep, side.weight_density, side.input_density)
-        return self._conflicts(side, side.weights, side.inputs)
+    def _cycles_per_step(self, product: WeightsAndInputs) -> tuple[float, float]:
+        """Mean cycles of a step with its conflicts, in sampled runs of channels or on random masks, and half of the interval."""
+        if product.weights is None or product.inputs is None:
+            cut, depth = next(self.rounds(product.outputs, product.vectors)), -(-product.depth // self.channel_parts)
+            return _drawn_cycles_per_step(self, cut, depth, product.weight_density, product.input_density)
+        return self._sampled_cycles_per_step(product, product.weights, product.inputs)
 
     def _steps(self, weights: Bitmap, inputs: Bitmap, cut: Round) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Of one part of K and one round: steps of each group and element, and vectors of weights of each group."""
+        """Steps of each group and element, and weight vectors of each group, in one part of K and one round."""
         import numpy as np
 
         from trainyard.kernels.arrays.rivals import cartesian_steps
 
         own = inputs.words[cut.positions[0] : cut.positions[1]]
-        found = np.zeros((-(-weights.rows // cut.group), -(-len(own) // cut.each)), np.int64)
-        arriving = np.zeros(len(found), np.int64)
-        cartesian_steps(weights.words, own, cut.group, cut.each, self.wide, self.high, found, arriving)
-        return found, arriving
+        steps = np.zeros((-(-weights.rows // cut.group), -(-len(own) // cut.positions_each)), np.int64)
+        arriving = np.zeros(len(steps), np.int64)
+        cartesian_steps(weights.words, own, cut.group, cut.positions_each, self.wide, self.high, steps, arriving)
+        return steps, arriving
 
-    def _passed(self, outputs: int, cut: Round) -> int:
-        """Cycles in which all sums of a round go from element to element."""
-        return -(-outputs // self.wide) * -(-cut.each // self.high) * self.passing
+    def _passing_cycles(self, outputs: int, cut: Round) -> int:
+        """Cycles in which all sums of a round travel from element to element."""
+        return -(-outputs // self.wide) * -(-cut.positions_each // self.high) * self.passing
 
-    def _counted(self, weights: Bitmap, inputs: Bitmap, each: float, half: float) -> tuple[int, float]:
+    def _counted_cycles(self, weights: Bitmap, inputs: Bitmap, cycles_per_step: float, half_width: float) -> tuple[int, float]:
+        """From the steps that the masks make, each of `cycles_per_step`."""
         import numpy as np
 
-        cycles, waiting = 0.0, 0.0
+        cycles, busy_steps = 0.0, 0.0
         for cut in self.rounds(weights.rows, inputs.rows):
             slowest: Any = 0
             for part in self.parts(weights.columns):
                 steps, arriving = self._steps(weights.cut((0, weights.rows), part), inputs.cut((0, inputs.rows), part), cut)
                 busy = steps.max(axis=1)
-                waiting += float(busy.sum()) / self.channel_parts
-                slowest = np.maximum(slowest, np.maximum(busy * each, arriving if self.broadcast else 0))
-            cycles += float(np.sum(slowest)) + self._passed(weights.rows, cut)
-        return round(cycles), half * waiting
+                busy_steps += float(busy.sum()) / self.channel_parts
+                slowest = np.maximum(slowest, np.maximum(busy * cycles_per_step, arriving if self.broadcast else 0))
+            cycles += float(np.sum(slowest)) + self._passing_cycles(weights.rows, cut)
+        return round(cycles), half_width * busy_steps
 
-    def _conflicts(self, side: Sides, weights: Bitmap, inputs: Bitmap) -> tuple[float, float]:
+    def _sampled_cycles_per_step(self, product: WeightsAndInputs, weights: Bitmap, inputs: Bitmap) -> tuple[float, float]:
+        """Runs of `RUN` channels of one group on one element, drawn at random."""
         import numpy as np
 
-        random, cuts = np.random.default_rng(self.seed), list(self.rounds(side.outputs, side.vectors))
-        found = np.zeros((max(2, self.sample or DRAWN), 2), np.int64)
-        for run in found:
+        random, cuts = np.random.default_rng(self.seed), list(self.rounds(product.outputs, product.vectors))
+        counts = np.zeros((max(2, self.sample or DRAWN), 2), np.int64)
+        for steps_and_cycles in counts:
             cut = cuts[random.integers(len(cuts))]
-            group = int(random.integers(-(-side.outputs // cut.group))) * cut.group
-            element = cut.positions[0] + int(random.integers(-(-(cut.positions[1] - cut.positions[0]) // cut.each))) * cut.each
-            first = int(random.integers(max(1, side.depth - RUN + 1)))
-            channels = (first, min(first + RUN, side.depth))
-            left = weights.cut((group, min(group + cut.group, side.outputs)), channels)
-            self._follow(left, inputs.cut((element, min(element + cut.each, cut.positions[1])), channels), run)
-        return ratio(found[:, 1], found[:, 0])
+            group = int(random.integers(-(-product.outputs // cut.group))) * cut.group
+            elements = -(-(cut.positions[1] - cut.positions[0]) // cut.positions_each)
+            element = cut.positions[0] + int(random.integers(elements)) * cut.positions_each
+            first = int(random.integers(max(1, product.depth - RUN + 1)))
+            channels = (first, min(first + RUN, product.depth))
+            group_weights = weights.cut((group, min(group + cut.group, product.outputs)), channels)
+            own_inputs = inputs.cut((element, min(element + cut.positions_each, cut.positions[1])), channels)
+            self._simulate(group_weights, own_inputs, steps_and_cycles)
+        return sampled_ratio(counts[:, 1], counts[:, 0])
 
-    def _follow(self, weights: Bitmap, inputs: Bitmap, found: npt.NDArray[np.int64]) -> None:
-        """Steps and cycles of one element and one group, with the queues of the banks."""
+    def _simulate(self, weights: Bitmap, inputs: Bitmap, steps_and_cycles: npt.NDArray[np.int64]) -> None:
+        """Fills in steps and cycles of one element and one group, with the queues of the banks."""
         import numpy as np
 
         from trainyard.kernels.arrays.rivals import scatter
 
         left, right = (np.ascontiguousarray(bits.bits().T) for bits in (weights, inputs))
-        scatter(left, right, self.wide, self.high, self.banks, self.queue, found)
+        scatter(left, right, self.wide, self.high, self.banks, self.queue, steps_and_cycles)
 
-    def _followed(self, weights: Bitmap, inputs: Bitmap) -> int:
-        """Every step of every element."""
+    def _simulated_cycles(self, weights: Bitmap, inputs: Bitmap) -> int:
+        """Every step of every element, with its conflicts."""
         import numpy as np
 
-        cycles, run = 0, np.zeros(2, np.int64)
+        cycles, steps_and_cycles = 0, np.zeros(2, np.int64)
         for cut in self.rounds(weights.rows, inputs.rows):
             slowest: Any = 0
             for part in self.parts(weights.columns):
                 left, right = weights.cut((0, weights.rows), part), inputs.cut((0, inputs.rows), part)
-                steps, arriving = self._steps(left, right, cut)
-                for group, element in np.ndindex(*steps.shape):
-                    top, first = group * cut.group, cut.positions[0] + element * cut.each
+                busy, arriving = self._steps(left, right, cut)
+                for group, element in np.ndindex(*busy.shape):
+                    top, first = group * cut.group, cut.positions[0] + element * cut.positions_each
                     block = left.cut((top, min(top + cut.group, left.rows)), (0, left.columns))
-                    self._follow(block, right.cut((first, min(first + cut.each, cut.positions[1])), (0, left.columns)), run)
-                    steps[group, element] = run[1]
-                slowest = np.maximum(slowest, np.maximum(steps.max(axis=1), arriving if self.broadcast else 0))
-            cycles += int(np.sum(slowest)) + self._passed(weights.rows, cut)
+                    own = right.cut((first, min(first + cut.positions_each, cut.positions[1])), (0, left.columns))
+                    self._simulate(block, own, steps_and_cycles)
+                    busy[group, element] = steps_and_cycles[1]
+                slowest = np.maximum(slowest, np.maximum(busy.max(axis=1), arriving if self.broadcast else 0))
+            cycles += int(np.sum(slowest)) + self._passing_cycles(weights.rows, cut)
         return cycles
 
-    def _expected(self, side: Sides, each: float, half: float) -> tuple[int, float]:
-        """Of independent non-zeros: mean of the steps, and how far the slowest of so many elements lies above it."""
-        cycles, waiting = 0.0, 0.0
-        deep = -(-side.depth // self.channel_parts)
-        for cut in self.rounds(side.outputs, side.vectors):
-            elements = -(-(cut.positions[1] - cut.positions[0]) // cut.each)
-            whole, rest = divmod(side.outputs, cut.group)
-            for group, times in ((cut.group, whole), (rest, 1)):
-                shape = (group, cut.each, deep, elements)
-                busy, arriving = _slowest(self, shape, side.weight_density, side.input_density)
-                waiting += busy * times
-                cycles += times * max(busy * each, arriving if self.broadcast else 0.0)
-            cycles += self._passed(side.outputs, cut)
-        return round(cycles), half * waiting
+    def _expected_cycles(self, product: WeightsAndInputs, cycles_per_step: float, half_width: float) -> tuple[int, float]:
+        """From densities, non-zeros independent of each other: the expected steps of the slowest element."""
+        cycles, busy_steps = 0.0, 0.0
+        depth = -(-product.depth // self.channel_parts)
+        for cut in self.rounds(product.outputs, product.vectors):
+            elements = -(-(cut.positions[1] - cut.positions[0]) // cut.positions_each)
+            full_groups, rest = divmod(product.outputs, cut.group)
+            for group, times in ((cut.group, full_groups), (rest, 1)):
+                shape = (group, cut.positions_each, depth, elements)
+                busy, arriving = _slowest_element(self, shape, product.weight_density, product.input_density)
+                busy_steps += busy * times
+                cycles += times * max(busy * cycles_per_step, arriving if self.broadcast else 0.0)
+            cycles += self._passing_cycles(product.outputs, cut)
+        return round(cycles), half_width * busy_steps
 
-    def _events(self, side: Sides, count: int) -> dict[str, float]:
-        """Inputs go to their elements once and are read there for each group; weights are read once in a round, for all elements.
+    def _events(self, product: WeightsAndInputs, count: int) -> dict[str, float]:
+        """Inputs are written to their elements once and read there for each group; weights are read once a round for all elements.
 
         A product is added in its bank: a read and a write of the element's memory.
         """
-        cuts = list(self.rounds(side.outputs, side.vectors))
-        groups = sum(-(-side.outputs // cut.group) for cut in cuts) / len(cuts)
-        useful = side.useful
-        counted = {
+        cuts = list(self.rounds(product.outputs, product.vectors))
+        groups = sum(-(-product.outputs // cut.group) for cut in cuts) / len(cuts)
+        useful, weights, inputs = product.useful_products, product.weight_count * len(cuts), product.input_count
+        events = {
             "mac": useful,
-            **side.ports(side.weight_count * len(cuts), side.input_count),
-            **side.ports(side.weight_count * len(cuts) * self.across, side.input_count, at="local_write"),
-            **side.ports(useful / self.high, side.input_count * groups, at="local_read"),
+            **product.port_events(weights, inputs),
+            **product.port_events(weights * self.across, inputs, port="local_write"),
+            **product.port_events(useful / self.high, inputs * groups, port="local_read"),
             "local_read_out": useful,
             "local_write_out": useful,
-            "link_sum": side.outputs * side.vectors * (self.channel_parts - 1),
+            "link_sum": product.outputs * product.vectors * (self.channel_parts - 1),
             "scratchpad_read_out": 0,
-            "scratchpad_write_out": side.outputs * side.vectors,
+            "scratchpad_write_out": product.outputs * product.vectors,
         }
-        return {name: number * count for name, number in counted.items()}
+        return {name: number * count for name, number in events.items()}
 
     def execute(self, a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Execution:
-        """Multiply two small matrices: loading, then every step and product in its bank's queue. "best" takes the faster way."""
+        """Multiplies two small matrices step by step, each product through its bank's queue. "best" returns the faster run."""
         from trainyard.arrays.rivals.scnn_execution import execute
 
-        left, right = multiplied(a, b)
-        found = [execute(self, left, right.T)] if self.weights in ("best", "a") else []
-        if self.weights in ("best", "b"):
-            done = execute(self, right.T, left)
-            found.append(replace(done, product=done.product.T))
-        return min(found, key=lambda done: done.cycles)
+        return fastest_execution(self.weights, a, b, lambda weights, inputs: execute(self, weights, inputs))
 
 
 @lru_cache(maxsize=4096)
-def _slowest(array: Scnn, shape: tuple[int, int, int, int], weights: float, inputs: float) -> tuple[float, float]:
+def _slowest_element(
+    array: Scnn, shape: tuple[int, int, int, int], weight_density: float, input_density: float
+) -> tuple[float, float]:
     """Expected steps of the slowest element in a group, and vectors of its weights.
 
     `shape`: outputs of the group, positions of an element, channels, elements. Elements of a part of K share its weights: their
-    steps differ by their inputs alone, those of parts by their weights as well. Sums over many channels: normally distributed.
+    steps differ by their inputs alone, those of parts by their weights as well. Sums over many channels are taken as normal.
     """
     import numpy as np
 
     outputs, positions, channels, elements = shape
-    left, right = in_steps(binomial(outputs, weights), array.wide), in_steps(binomial(positions, inputs), array.high)
-    many = np.arange(max(len(left), len(right)))
+    weight_vectors = step_distribution(binomial(outputs, weight_density), array.wide)
+    input_vectors = step_distribution(binomial(positions, input_density), array.high)
+    numbers = np.arange(max(len(weight_vectors), len(input_vectors)))
     (mean, square), (own, own_square) = (
-        (float(likely @ many[: len(likely)]), float(likely @ many[: len(likely)] ** 2)) for likely in (left, right)
+        (float(probabilities @ numbers[: len(probabilities)]), float(probabilities @ numbers[: len(probabilities)] ** 2))
+        for probabilities in (weight_vectors, input_vectors)
     )
-    arriving = channels * mean + math.sqrt(max(0.0, channels * (square - mean**2))) * _highest(array.channel_parts)
-    above = math.sqrt(max(0.0, channels * square * (own_square - own**2))) * _highest(elements)
-    return min(arriving * own + above, arriving * (len(right) - 1)), arriving
-
-
-@lru_cache(maxsize=4096)
-def _highest(among: int) -> float:
-    """Expected maximum of so many standard normal numbers.
-
-    >>> [round(_highest(among), 2) for among in (1, 2, 1024)]
-    [0.0, 0.56, 3.25]
-    """
-    import numpy as np
-
-    places = np.linspace(-8.0, 8.0, 1601)
-    below = np.array([0.5 * math.erfc(-place / math.sqrt(2.0)) for place in places]) ** among
-    return abs(float(np.sum((places > 0) + 0.5 * (places == 0) - below)) * 0.01)
+    weight_spread = math.sqrt(max(0.0, channels * (square - mean**2)))
+    arriving = channels * mean + weight_spread * expected_normal_maximum(array.channel_parts)
+    above = math.sqrt(max(0.0, channels * square * (own_square - own**2))) * expected_normal_maximum(elements)
+    return min(arriving * own + above, arriving * (len(input_vectors) - 1)), arriving
 
 
 @lru_cache(maxsize=1024)
-def _drawn(array: Scnn, cut: Round, depth: int, weights: float, inputs: float) -> tuple[float, float]:
-    """Cycles for each step, of drawn masks, and half of the interval."""
+def _drawn_cycles_per_step(array: Scnn, cut: Round, depth: int, weight_density: float, input_density: float) -> tuple[float, float]:
+    """Mean cycles of a step on random masks of these densities, and half of the interval."""
     import numpy as np
 
     from trainyard.hardware.formats.bitmaps import Bitmap
 
-    found = np.zeros((DRAWN, 2), np.int64)
-    for seed, run in enumerate(found):
-        left = Bitmap.random(cut.group, min(depth, RUN), nonzero=weights, seed=2 * (array.seed + seed))
-        array._follow(left, Bitmap.random(cut.each, min(depth, RUN), nonzero=inputs, seed=2 * (array.seed + seed) + 1), run)
-    return ratio(found[:, 1], found[:, 0])
+    counts = np.zeros((DRAWN, 2), np.int64)
+    for run, steps_and_cycles in enumerate(counts):
+        seed = 2 * (array.seed + run)
+        weights = Bitmap.random(cut.group, min(depth, RUN), nonzero=weight_density, seed=seed)
+        inputs = Bitmap.random(cut.positions_each, min(depth, RUN), nonzero=input_density, seed=seed + 1)
+        array._simulate(weights, inputs, steps_and_cycles)
+    return sampled_ratio(counts[:, 1], counts[:, 0])

@@ -1,7 +1,7 @@
-"""SCNN at work: every step, every product in its bank's queue, real numbers. Slow; it holds `Scnn.cost` to account.
+"""SCNN executed with real numbers: every step, every product in its bank's queue. Slow; tests compare `Scnn.cost` with it.
 
-After each step the multipliers wait until no bank has more products in front of it than its queue takes; every bank adds one in a
-cycle. Inputs are loaded before the first group. A group ends when all banks of all elements are empty.
+After each step the multipliers wait until no bank has more products than its queue takes; every bank adds one product in a cycle.
+Inputs are loaded before the first group. A group ends when all banks of all elements are empty.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.arrays.dense.execution import Execution
-from trainyard.arrays.rivals.sides import load
+from trainyard.arrays.execution import Execution
+from trainyard.arrays.rivals.weights_and_inputs import load
 
 if TYPE_CHECKING:
     from trainyard.arrays.rivals.scnn import Scnn
@@ -22,23 +22,23 @@ Matrix = npt.NDArray[np.float64]
 
 
 def execute(array: Scnn, weights: Matrix, inputs: Matrix) -> Execution:
-    """`weights` is [outputs, channels], `inputs` [positions, channels]; the product is [outputs, positions]."""
+    """Computes [outputs, positions] from `weights` [outputs, channels] and `inputs` [positions, channels]."""
     out = np.zeros((len(weights), len(inputs)))
-    held, cycles = load(inputs, array.bandwidth, array.loading)
+    loaded, cycles = load(inputs, array.bandwidth, array.loading)
     for cut in array.rounds(*out.shape):
         for top in range(0, len(weights), cut.group):
             rows = slice(top, min(top + cut.group, len(weights)))
             ends = []
             for part in array.parts(weights.shape[1]):
                 channels = slice(*part)
-                for first in range(*cut.positions, cut.each):
-                    columns = slice(first, min(first + cut.each, cut.positions[1]))
-                    sums, end = element(array, weights[rows, channels], held[columns, channels])
+                for first in range(*cut.positions, cut.positions_each):
+                    columns = slice(first, min(first + cut.positions_each, cut.positions[1]))
+                    sums, end = element(array, weights[rows, channels], loaded[columns, channels])
                     out[rows, columns] += sums
                     ends.append(end)
                 if array.broadcast:
                     ends.append(sum(-(-int(np.count_nonzero(column)) // array.wide) for column in weights[rows, channels].T))
-            blocks = -(-(rows.stop - top) // array.wide) * -(-cut.each // array.high)
+            blocks = -(-(rows.stop - top) // array.wide) * -(-cut.positions_each // array.high)
             cycles += max(ends) + blocks * array.passing
     return Execution(product=out, cycles=cycles)
 

@@ -17,7 +17,7 @@ from functools import cache
 from statistics import geometric_mean
 from typing import Any
 
-from trainyard.arrays.rivals.sides import Loading
+from trainyard.arrays.rivals.weights_and_inputs import Loading
 from trainyard.ir import MatMul
 from trainyard.machines.presets.sigma import CAMBRICON_X, EIE, EYERISS_V2, OUTERSPACE, PACKED_SYSTOLIC, SCNN, SIGMA
 from trainyard.papers.ledger import Measured

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from trainyard.arrays.rivals.cambricon_x import CambriconX
 from trainyard.arrays.rivals.eie import Eie
+from trainyard.arrays.rivals.expectation import binomial, expected_maximum, sampled_ratio, step_distribution
 from trainyard.arrays.rivals.scnn import Scnn
-from trainyard.arrays.rivals.sides import binomial, in_steps, load, load_cycles, longest, ratio, sides
+from trainyard.arrays.rivals.weights_and_inputs import load, load_cycles, role_assignments
 from trainyard.devices import Accelerator
 from trainyard.errors import UnknownName
 from trainyard.hardware.formats.bitmaps import Bitmap
@@ -25,7 +26,7 @@ from trainyard.mapping.tiling import Problem, Supply, search
 def test_expectations_are_those_of_the_plain_sums(trials, share, width, among):
     likely = [math.comb(trials, hits) * share**hits * (1 - share) ** (trials - hits) for hits in range(trials + 1)]
     np.testing.assert_allclose(binomial(trials, share), likely, atol=1e-12)
-    steps = in_steps(np.array(likely), width)
+    steps = step_distribution(np.array(likely), width)
     assert steps @ np.arange(len(steps)) == pytest.approx(
         sum(p * math.ceil(hits / width) for hits, p in enumerate(likely)), abs=1e-9
     )
@@ -33,7 +34,7 @@ def test_expectations_are_those_of_the_plain_sums(trials, share, width, among):
         steps_high * (steps[: steps_high + 1].sum() ** among - steps[:steps_high].sum() ** among)
         for steps_high in range(len(steps))
     )
-    assert longest(steps, among) == pytest.approx(highest, abs=1e-9)
+    assert expected_maximum(steps, among) == pytest.approx(highest, abs=1e-9)
 
 
 def test_the_interval_of_a_ratio_holds_the_truth_nineteen_times_in_twenty():
@@ -43,24 +44,31 @@ def test_the_interval_of_a_ratio_holds_the_truth_nineteen_times_in_twenty():
     truth, held = found.sum() / against.sum(), 0
     for _ in range(400):
         chosen = random.choice(10_000, 12, replace=False)
-        value, half = ratio(found[chosen], against[chosen])
+        value, half = sampled_ratio(found[chosen], against[chosen])
         held += abs(value - truth) <= half
     assert 0.91 < held / 400 < 0.985
-    assert ratio(np.zeros(3), np.zeros(3)) == (1.0, 0.0)
+    assert sampled_ratio(np.zeros(3), np.zeros(3)) == (1.0, 0.0)
 
 
 def test_both_operands_may_be_the_weights():
     random = np.random.default_rng(1)
     a, b = random.random((5, 9)) < 0.5, random.random((9, 4)) < 0.5
-    first, second = sides(MatMul(5, 4, 9), a, b)
-    assert (first.outputs, first.vectors, first.which, second.outputs, second.vectors, second.which) == (5, 4, "a", 4, 5, "b")
+    first, second = role_assignments(MatMul(5, 4, 9), a, b)
+    assert (first.outputs, first.vectors, first.weight_operand, second.outputs, second.vectors, second.weight_operand) == (
+        5,
+        4,
+        "a",
+        4,
+        5,
+        "b",
+    )
     assert first.weights == second.inputs == Bitmap.of(a)
     assert first.inputs == second.weights == Bitmap.of(b.T)
-    assert first.useful == second.useful == int((a.astype(int) @ b).sum())
-    (mixed,) = sides(MatMul(5, 4, 9), a, Density(0.25), "a")
+    assert first.useful_products == second.useful_products == int((a.astype(int) @ b).sum())
+    (mixed,) = role_assignments(MatMul(5, 4, 9), a, Density(0.25), "a")
     assert mixed.weights is None
     assert (mixed.weight_density, mixed.input_density) == (a.mean(), 0.25)
-    assert sides(MatMul(5, 4, 9), a, DENSE)[0].inputs == Bitmap.of(np.ones((4, 9)))
+    assert role_assignments(MatMul(5, 4, 9), a, DENSE)[0].inputs == Bitmap.of(np.ones((4, 9)))
 
 
 @given(shape=st.tuples(st.integers(1, 9), st.integers(1, 9)), seed=st.integers(0, 10**6), bandwidth=st.integers(1, 20))
