@@ -12,15 +12,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
-from oracles import crossbar_agents
 from trainyard.hardware.agau.unit import Agau
 from trainyard.hardware.crossbar import messages as crossbar_messages
 from trainyard.hardware.crossbar.collectives import all_reduce, local
 from trainyard.hardware.crossbar.hierarchy import Crossbar
+
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
+
+from oracles import crossbar_agents
 
 Made = TypeVar("Made")
 UNITS, CLUSTER = 2048, 64

@@ -87,7 +87,13 @@ def test_streams_that_cannot_be_changed_stay_as_they_are(monkeypatch: pytest.Mon
 def test_an_interrupted_process_says_so(tmp_path: Path) -> None:
     (tmp_path / "slow.py").write_text("import time\n\ndef build():\n    print('begun', flush=True)\n    time.sleep(60)\n")
     command = [*PROGRAM, "run", str(tmp_path / "slow.py") + ":build", "--on", "npu", "--html", str(tmp_path / "r.html")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background job ignores the signal
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     time.sleep(0.1)

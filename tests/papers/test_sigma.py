@@ -14,6 +14,7 @@ from trainyard.errors import BadInput
 from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.hardware.formats.matrices import BITMAP, RLC2, RLC4
 from trainyard.ir import MatMul
+from trainyard.machines.presets import sigma as presets
 from trainyard.papers import ledger, sigma
 from trainyard.papers.provenance import literals_of
 from trainyard.papers.sigma import (
@@ -312,11 +313,11 @@ def test_crossings_of_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("preset", ["EIE", "SCNN", "OUTERSPACE", "EYERISS_V2", "PACKED_SYSTOLIC", "CAMBRICON_X"])
 def test_every_number_of_a_rival_names_its_source(preset: str) -> None:
-    source = Path(sigma.__file__).read_text(encoding="utf-8")
+    source = Path(presets.__file__).read_text(encoding="utf-8")
     found = [literal for literal in literals_of(source, preset) if literal.numeric]
     assert found
     assert [literal.path for literal in found if not literal.source] == []
-    assert getattr(sigma, preset).clock_hz == sigma.TPU.clock_hz
+    assert getattr(presets, preset).clock_hz == presets.TPU.clock_hz
 
 
 def test_every_claim_has_an_experiment() -> None:
