@@ -13,7 +13,7 @@ from paper_figures import illustrated
 from trainyard.devices.dpu.detail import detail
 from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import Direct
-from trainyard.papers import ledger
+from trainyard.papers import bench
 from trainyard.papers.direct import accuracy, contributions, efficiency, hardware, printed, studies
 from trainyard.papers.direct import table as table_2
 from trainyard.papers.direct.assumptions import BATCHES, LANES, METRIC, assumption_effects, pair, readings
@@ -520,7 +520,7 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
 
 
 def main() -> None:
-    rows = ledger.walk("direct")
+    rows = bench.walk("direct")
     PAGE.write_text(illustrated("direct", page_of(HEAD, sections(rows))), encoding="utf-8")
     print(f"{PAGE}: {summary(rows)}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paper_figures import illustrated
 
-from trainyard.papers import ledger
+from trainyard.papers import bench
 from trainyard.papers.igo import beyond, gpu, longest, performance, sweeps
 from trainyard.papers.igo.assumptions import METRIC, assumption_effects
 from trainyard.papers.igo.baselines import CASES, LARGE, TILES, Case, text
@@ -312,7 +312,7 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
 
 
 def main() -> None:
-    rows = ledger.walk("igo")
+    rows = bench.walk("igo")
     PAGE.write_text(illustrated("igo", page_of(HEAD, sections(rows))), encoding="utf-8")
     print(f"wrote {PAGE.name}: {len(rows)} claims, {summary(rows)}")
 

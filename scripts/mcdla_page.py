@@ -9,7 +9,7 @@ from paper_figures import illustrated
 
 from trainyard.hardware.topology.rings import rings
 from trainyard.machines.presets.mcdla import DC_DLA, DESIGNS, HC_DLA, MCDLA_B, MCDLA_S
-from trainyard.papers import ledger
+from trainyard.papers import bench
 from trainyard.papers.ledger import Row
 from trainyard.papers.mcdla import breakdown, generations, performance, power, printed, scale, scaling, sensitivity, wiring
 from trainyard.papers.mcdla.assumptions import METRIC, assumption_effects
@@ -351,7 +351,7 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
 
 
 def main() -> None:
-    rows = ledger.walk("mcdla")
+    rows = bench.walk("mcdla")
     PAGE.write_text(illustrated("mcdla", page_of(HEAD, sections(rows))), encoding="utf-8")
     print(f"wrote {PAGE.name}: {len(rows)} claims, {summary(rows)}")
 

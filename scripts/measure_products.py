@@ -25,7 +25,7 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import MatMul
 from trainyard.live.measure import observe
 from trainyard.live.training_step import Precision, torch_device
-from trainyard.papers.sigma import SUITE
+from trainyard.papers.sigma.suite import SUITE
 from trainyard.workloads import zoo
 
 REGULAR = MatMul(2048, 2048, 2048)  # SIGMA, Sec. III-A

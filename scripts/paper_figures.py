@@ -69,17 +69,17 @@ def illustrated(paper: str, text: str) -> str:
 def draw(paper: str) -> None:
     from figures import svg
 
-    from trainyard.papers import ledger
-    from trainyard.papers.experiment_cache import Notebook
+    from trainyard.papers import bench
+    from trainyard.papers.experiment_cache import ExperimentCache
 
-    notebook, known = Notebook(), ledger.drawn(paper)
+    cache, known = ExperimentCache(), bench.figures(paper)
     try:
         for figure in PICTURES[paper]:
-            drawn = notebook.figure(paper, figure) or notebook.keep_figure(paper, figure, known[figure]())
+            drawn = cache.figure(paper, figure) or cache.store_figure(paper, figure, known[figure]())
             (DOCS / file_of(paper, figure)).write_text(svg(drawn), encoding="utf-8")
             print(f"docs/{file_of(paper, figure)}", flush=True)
     finally:
-        notebook.save()
+        cache.save()
     page = DOCS / f"{paper}.md"
     page.write_text(illustrated(paper, page.read_text(encoding="utf-8")), encoding="utf-8")
 

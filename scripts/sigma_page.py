@@ -12,33 +12,25 @@ from paper_figures import illustrated
 from trainyard.arrays import Sigma
 from trainyard.ir import MatMul, assumptions_of
 from trainyard.machines.presets.sigma import SIGMA
-from trainyard.papers import ledger
+from trainyard.papers import bench
 from trainyard.papers.ledger import Row
 from trainyard.papers.pages import number, paper_figure, summary
-from trainyard.papers.sigma import (
+from trainyard.papers.sigma import dataflows, every_model, examples, features, formats, rivals, training
+from trainyard.papers.sigma.suite import (
+    DENSE_CASES,
     MIRRORED,
+    NO_ZEROS,
+    PES,
     RECTANGLES,
+    SPARSE_CASES,
     SPARSITIES,
     SQUARE,
     SUITE,
     TURNED,
-    dataflows,
-    every_model,
-    examples,
-    features,
-    formats,
-    label,
-    rivals,
-    training,
-)
-from trainyard.papers.sigma.suite import (
-    DENSE_CASES,
-    NO_ZEROS,
-    PES,
-    SPARSE_CASES,
     Case,
     Shapes,
     cost,
+    label,
     operands,
     tpu_cycles,
     unpruned_cycles,
@@ -333,7 +325,7 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
 
 def main() -> None:
     assert cost(SUITE[0], NO_ZEROS).multipliers == PES
-    rows = ledger.walk("sigma")
+    rows = bench.walk("sigma")
     text = HEAD
     for title, told, shown in sections(rows):
         text += "".join(

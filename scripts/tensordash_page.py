@@ -12,7 +12,7 @@ from trainyard.arrays import TensorDash
 from trainyard.ir import MatMul
 from trainyard.ir.ops import ProductOf
 from trainyard.machines.presets.tensordash import TENSORDASH
-from trainyard.papers import ledger
+from trainyard.papers import bench
 from trainyard.papers.ledger import Row
 from trainyard.papers.pages import number, paper_figure, summary
 from trainyard.papers.tensordash import beyond, connectivity, energies, over_time, overheads, performance, random_tensors
@@ -282,7 +282,7 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
 
 
 def main() -> None:
-    rows = ledger.walk("tensordash")
+    rows = bench.walk("tensordash")
     text = HEAD
     for title, told, shown in sections(rows):
         text += "".join(

@@ -140,14 +140,14 @@ def test_a_papers_page_has_all_its_parts(paper: str) -> None:
 
 
 def figures_of(paper: str) -> list[str]:
-    from trainyard.papers import ledger
+    from trainyard.papers import bench
 
-    return list(ledger.drawn(paper))
+    return list(bench.figures(paper))
 
 
 def test_pictures_are_drawn_the_same_again() -> None:
     pytest.importorskip("matplotlib")
-    from trainyard.papers.drawing import Series, drawn, paper
+    from trainyard.papers.figures import Series, drawn, paper
 
     bars = [Series(name="ours", values={"a": 1.0, "b": 2.5}, colour="#0072B2"), paper({"b": 2.0})]
     figure = drawn(bars, "Fig. 1", "Two bars & a mark.", x="", y="speedup", unity=True)

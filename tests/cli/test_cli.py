@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -101,7 +102,7 @@ def test_compare(trainyard: Run, topology: str, tmp_path: Path) -> None:
 
 
 def test_whatif(trainyard: Run, topology: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainyard.papers import ledger
+    from trainyard.papers import bench
 
     code, out, err = trainyard("whatif", topology, "--on", "spatial", "--json", "-")
     assert code == 0, err
@@ -124,7 +125,7 @@ def test_whatif(trainyard: Run, topology: str, tmp_path: Path, monkeypatch: pyte
     assert "interaction" in out
     assert "tornado" in page.read_text()
     assert "add --on" in in_one_line(trainyard("whatif", topology)[2])
-    monkeypatch.setattr(ledger, "MODULES", {})
+    monkeypatch.setattr(bench, "PAPERS", {})
     assert "no machine yet" in in_one_line(trainyard("whatif", "direct")[2])
 
 
@@ -150,12 +151,13 @@ def test_list_everything(trainyard: Run) -> None:
 
 def test_a_paper_may_weigh_its_assumptions_itself(trainyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainyard.papers import igo
+    from trainyard.papers.igo import assumptions
     from trainyard.sensitivity import Change, SensitivityStudy
 
     tile = Change(name="tile", meaning="how high", value=16, alternative=8, payload=8)
     own = SensitivityStudy(title="igo", metric="per cent saved", changes=[tile], measure=lambda _, made: 12.5 if made else 10.0)
-    monkeypatch.setattr(igo, "sensitivity_study", lambda kinds: own)
-    monkeypatch.setattr(igo, "CASE", ("linear", "npu"))
+    monkeypatch.setattr(assumptions, "sensitivity_study", lambda kinds: own)
+    monkeypatch.setattr(igo, "PAPER", replace(igo.PAPER, case=("linear", "npu")))
     code, out, _ = trainyard("whatif", "igo", "--json", "-")
     assert code == 0
     assert [(row["name"], row["change"]) for row in json.loads(out)["worths"]] == [("tile", 0.25)]
@@ -172,11 +174,10 @@ def test_a_paper_may_weigh_its_assumptions_itself(trainyard: Run, monkeypatch: p
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the experiments that take long; they have tests of their own."""
-    from trainyard.papers import ledger, sigma
-    from trainyard.papers.sigma import baseline
+    from trainyard.papers import bench, sigma
 
-    monkeypatch.setattr(ledger, "MODULES", {"sigma": ledger.MODULES["sigma"]})
-    monkeypatch.setattr(sigma, "experiments", lambda: baseline.EXPERIMENTS)
+    monkeypatch.setattr(bench, "PAPERS", {"sigma": bench.PAPERS["sigma"]})
+    monkeypatch.setattr(sigma, "PAPER", replace(sigma.PAPER, experiments=("baseline",)))
 
 
 @pytest.mark.usefixtures("quick")
@@ -207,12 +208,12 @@ def test_the_whole_ledger_renews_its_own_page(trainyard: Run, tmp_path: Path, mo
 
 
 def test_a_failing_experiment_is_exit_code_1(trainyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainyard.papers import ledger
+    from trainyard.papers import bench, ledger
 
     def broken() -> ledger.Measured:
         raise RuntimeError("fell over")
 
-    monkeypatch.setattr(ledger, "experiments", lambda paper: {"igo.small.all": broken})
+    monkeypatch.setattr(bench, "experiments", lambda paper: {"igo.small.all": broken})
     code, out, err = trainyard("reproduce", "igo", "--json", "-")
     assert code == 1
     assert next(row for row in json.loads(out) if row["id"] == "igo.small.all")["verdict"] == "off"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.papers import direct, ledger, pages
+from trainyard.papers import bench, pages
 from trainyard.papers.direct import contributions, efficiency, measuring, studies, table
 from trainyard.papers.direct.assumptions import assumption_effects
 from trainyard.papers.direct.measuring import RESNET18, WORKLOADS, system
@@ -21,7 +21,7 @@ CONTRADICTED = {
 
 @pytest.fixture(scope="module")
 def walked() -> dict[str, Row]:
-    return {row.id.partition(".")[2]: row for row in ledger.walk("direct")}
+    return {row.id.partition(".")[2]: row for row in bench.walk("direct")}
 
 
 def test_every_row_is_filled(walked: dict[str, Row]) -> None:
@@ -48,7 +48,7 @@ def test_nothing_is_met_by_construction(walked: dict[str, Row], monkeypatch: pyt
         if row.claim.use in ("headline", "table"):
             assert row.ours != row.paper, row
     monkeypatch.setattr(efficiency, "said", lambda claim: (0.5, 0.5, 0.5))
-    assert direct.experiments()["direct.efficiency.pim_opt_knee"]().value == walked["efficiency.pim_opt_knee"].ours
+    assert bench.experiments("direct")["direct.efficiency.pim_opt_knee"]().value == walked["efficiency.pim_opt_knee"].ours
 
 
 def test_what_must_hold_for_both_workloads(walked: dict[str, Row]) -> None:
@@ -75,10 +75,10 @@ def test_other_processes_find_the_same(walked: dict[str, Row]) -> None:
 
 def test_every_figure_is_drawn(walked: dict[str, Row], tmp_path: Path) -> None:
     rows = [*walked.values()]
-    assert {name for name in direct.figures() if name.startswith(("Fig", "Table"))} == {"Fig. 2", "Fig. 3", "Table II"}
+    assert {name for name in bench.figures("direct") if name.startswith(("Fig", "Table"))} == {"Fig. 2", "Fig. 3", "Table II"}
     pages.write_html(rows, tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
-    for name in direct.figures():
+    for name in bench.figures("direct"):
         assert "".join(letter if letter.isalnum() else "-" for letter in name.lower()) in page
 
 

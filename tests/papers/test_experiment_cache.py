@@ -1,4 +1,4 @@
-"""What is kept of the ledger: read again exactly, tied to the program that wrote it, and never in the way."""
+"""The experiment cache: exact round trip, tied to the program that wrote it, harmless when damaged or not writable."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard import files
-from trainyard.papers import experiment_cache, ledger
-from trainyard.papers.experiment_cache import Notebook
+from trainyard.papers import bench, experiment_cache
+from trainyard.papers.experiment_cache import ExperimentCache
 from trainyard.papers.ledger import Measured
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -30,13 +30,13 @@ def same(a: Measured, b: Measured | None) -> bool:
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=8), measurements, max_size=4))
-def test_a_notebook_gives_back_what_it_was_given(tmp_path_factory: pytest.TempPathFactory, found: dict[str, Measured]) -> None:
-    path = tmp_path_factory.mktemp("notebook") / "n.json"
-    notebook = Notebook(path)
+def test_stored_measurements_are_read_back_equal(tmp_path_factory: pytest.TempPathFactory, found: dict[str, Measured]) -> None:
+    path = tmp_path_factory.mktemp("cache") / "n.json"
+    cache = ExperimentCache(path)
     for claim, measured in found.items():
-        notebook.keep(claim, measured)
-    notebook.save()
-    again = Notebook(path)
+        cache.store(claim, measured)
+    cache.save()
+    again = ExperimentCache(path)
     assert all(same(measured, again.measured(claim)) for claim, measured in found.items())
     assert again.measured("unknown claim") is None
 
@@ -55,11 +55,11 @@ class Counted:
 @pytest.fixture
 def experiment(monkeypatch: pytest.MonkeyPatch) -> Counted:
     found = Counted()
-    monkeypatch.setattr(ledger, "experiments", lambda paper: {"igo.small.all": found} if paper == "igo" else {})
+    monkeypatch.setattr(bench, "experiments", lambda paper: {"igo.small.all": found} if paper == "igo" else {})
     return found
 
 
-def test_an_experiment_runs_once_and_again_only_when_asked(experiment: Counted) -> None:
+def test_an_experiment_runs_once_and_again_with_anew(experiment: Counted) -> None:
     assert experiment_cache.rows("igo") is None
     first = experiment_cache.walk("igo")
     assert experiment.runs == 1
@@ -70,21 +70,21 @@ def test_an_experiment_runs_once_and_again_only_when_asked(experiment: Counted) 
     assert experiment.runs == 2
 
 
-def test_another_program_measures_for_itself(experiment: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changed_program_runs_the_experiment_again(experiment: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment_cache.walk("igo")
     monkeypatch.setattr(experiment_cache, "source_digest", lambda: "0" * 64)
     experiment_cache.walk("igo")
     assert experiment.runs == 2
 
 
-def test_what_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_experiment_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
 
     def broken() -> Measured:
         runs.append(1)
         raise ZeroDivisionError
 
-    monkeypatch.setattr(ledger, "experiments", lambda paper: {"igo.small.all": broken})
+    monkeypatch.setattr(bench, "experiments", lambda paper: {"igo.small.all": broken})
     experiment_cache.walk("igo")
     experiment_cache.walk("igo")
     assert len(runs) == 2
@@ -93,8 +93,8 @@ def test_what_failed_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "content", ["", "[]", "{", '{"measured": 3, "figures": {}}', '{"measured": {"igo.small.all": {"a": 1}}, "figures": {}}']
 )
-def test_a_damaged_notebook_is_no_notebook(experiment: Counted, content: str) -> None:
-    path = Notebook().path
+def test_a_damaged_file_counts_as_empty(experiment: Counted, content: str) -> None:
+    path = ExperimentCache().path
     path.parent.mkdir(parents=True)
     path.write_text(content)
     experiment_cache.walk("igo")
@@ -112,15 +112,15 @@ def test_a_folder_that_cannot_be_written_costs_only_time(
     assert experiment.runs == 2
 
 
-def test_only_the_last_notebooks_stay(tmp_path: Path) -> None:
-    for number in range(experiment_cache.NOTEBOOKS + 3):
-        notebook = Notebook(tmp_path / f"{number}.json")
-        notebook.keep("a", Measured(1.0))
-        notebook.save()
-    assert len(list(tmp_path.glob("*.json"))) == experiment_cache.NOTEBOOKS
+def test_only_the_newest_files_are_left(tmp_path: Path) -> None:
+    for number in range(experiment_cache.MOST_FILES + 3):
+        cache = ExperimentCache(tmp_path / f"{number}.json")
+        cache.store("a", Measured(1.0))
+        cache.save()
+    assert len(list(tmp_path.glob("*.json"))) == experiment_cache.MOST_FILES
 
 
-def test_the_digest_sees_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_source_digest_changes_with_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(files, "__file__", str(tmp_path / "files.py"))
     digests = set()
     for content in ("a", "b"):
@@ -133,15 +133,15 @@ def test_the_digest_sees_every_file(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert len(digests) == 3
 
 
-def test_one_altered_number_and_nothing_of_it_counts(tmp_path: Path) -> None:
+def test_a_file_with_one_altered_number_counts_as_empty(tmp_path: Path) -> None:
     path = tmp_path / "notes.json"
-    notebook = Notebook(path)
-    notebook.keep("a", Measured(value=1.5))
-    notebook.keep("b", Measured(value=(2.5, 3.5)))
-    notebook.save()
+    cache = ExperimentCache(path)
+    cache.store("a", Measured(value=1.5))
+    cache.store("b", Measured(value=(2.5, 3.5)))
+    cache.save()
     text = path.read_text()
-    assert Notebook(path).measured("b") is not None
+    assert ExperimentCache(path).measured("b") is not None
     for old, new in (("1.5", "1.6"), ("3.5", '"x"'), ("digest", "digits")):
         path.write_text(text.replace(old, new))
-        assert Notebook(path).measured("a") is None
-        assert Notebook(path).measured("b") is None
+        assert ExperimentCache(path).measured("a") is None
+        assert ExperimentCache(path).measured("b") is None

@@ -17,7 +17,7 @@ from trainyard.errors import BadInput
 from trainyard.ir import DTYPE_BYTES, MatMul
 from trainyard.mapping.gradient_order.partition import SCHEMES
 from trainyard.mapping.gradient_order.scratchpad import Pair, traffic
-from trainyard.papers import igo, ledger, processes
+from trainyard.papers import bench, ledger, processes
 from trainyard.papers.igo import (
     assumptions,
     baselines,
@@ -191,7 +191,7 @@ def test_the_gpu_is_held_against_kernels_of_its_kind(monkeypatch: pytest.MonkeyP
     assert gpu.reductions("interleaving") == {"res": 25.0, "mob": 25.0}
     assert gpu.reductions("rearrangement") == {"res": -25.0, "mob": 50.0}
     assert gpu.reductions("partitioning", gpu.LIBRARY) == {"res": 0.0, "mob": pytest.approx(20.0)}
-    rows = gpu.experiments()
+    rows = gpu.EXPERIMENTS
     assert set(rows) == {"igo.gpu.interleaving", "igo.gpu.rearrangement", "igo.gpu.all"}
     found = rows["igo.gpu.all"]()
     assert (found.value, found.verdict) == (50.0, "substitute")
@@ -201,7 +201,7 @@ def test_the_gpu_is_held_against_kernels_of_its_kind(monkeypatch: pytest.MonkeyP
     assert "47.5 % against the pair, 35.0 % against the better of it and the one kernel" in found.note
     assert plots.figure_17().layout.meta["description"].count("50.0") == 1
     monkeypatch.setattr(gpu, "measured", dict)
-    assert gpu.experiments() == {}
+    assert not gpu.seconds()
 
 
 class Inline:
@@ -241,13 +241,13 @@ def test_only_a_program_that_can_be_imported_gets_processes(tmp_path: Path) -> N
 
 def test_every_claim_has_its_experiment() -> None:
     wanted = {claim.id for claim in ledger.select("igo")}
-    offered = set(igo.experiments())
+    offered = set(bench.experiments("igo"))
     assert offered <= wanted
     assert wanted - offered <= {f"igo.gpu.{name}" for name in gpu.VARIANTS}  # these only where something was measured
 
 
 def test_figures_have_the_names_that_claims_give_them() -> None:
-    drawn = set(igo.figures())
+    drawn = set(bench.figures("igo"))
     for claim in ledger.select("igo"):
         if claim.use != "context" and "Fig. 17" not in claim.where and "Sec." not in claim.where:
             assert any(ledger.names_figure(claim, name) for name in drawn), claim
@@ -255,7 +255,7 @@ def test_figures_have_the_names_that_claims_give_them() -> None:
 
 @pytest.mark.parametrize("name", ["Fig. 7", "Figs. 8 to 10", "Table 4"])
 def test_drawings_without_runs(name: str) -> None:
-    figure = igo.figures()[name]()
+    figure = bench.figures("igo")[name]()
     assert figure.data
     assert figure.layout.meta["description"]
 
@@ -300,11 +300,11 @@ def test_where_the_rule_keeps_every_pair_the_note_says_so(monkeypatch: pytest.Mo
 
 
 def test_walkthrough_takes_tiles() -> None:
-    told, draw = igo.walkthrough("2x2x1")
+    told, draw = bench.walkthrough("igo", "2x2x1")
     assert "dx_major" in told
     assert draw().data
     with pytest.raises(BadInput, match="3x3x2"):
-        igo.walkthrough("seven")
+        bench.walkthrough("igo", "seven")
 
 
 def test_each_alternative_changes_one_thing(monkeypatch: pytest.MonkeyPatch) -> None:

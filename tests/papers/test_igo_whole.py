@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.papers import igo, ledger, pages
+from trainyard.papers import bench, pages
 from trainyard.papers.igo import gpu, measuring, performance
 from trainyard.papers.igo.baselines import CASES, Case
 from trainyard.papers.igo.measuring import limits, mean, reductions
@@ -21,7 +21,7 @@ SECONDS = 300  # 80 on two cores with nothing else to do; tests share them
 @pytest.fixture(scope="module")
 def walked() -> tuple[dict[str, Row], float]:
     began = time.monotonic()
-    rows = ledger.walk("igo")
+    rows = bench.walk("igo")
     return {row.id.partition(".")[2]: row for row in rows}, time.monotonic() - began
 
 
@@ -54,7 +54,7 @@ def test_nothing_is_met_by_construction(walked: tuple[dict[str, Row], float], mo
             assert row.ours != row.paper, row
     monkeypatch.setattr(performance, "said", lambda claim: 1.0)
     for name in ("small.rearrangement_ideal", "potential.large"):
-        assert igo.experiments()[f"igo.{name}"]().value == rows[name].ours
+        assert bench.experiments("igo")[f"igo.{name}"]().value == rows[name].ours
 
 
 def test_other_processes_find_the_same(walked: tuple[dict[str, Row], float]) -> None:
@@ -86,6 +86,6 @@ def test_every_figure_is_drawn(walked: tuple[dict[str, Row], float], tmp_path: P
     page = tmp_path / "igo.html"
     pages.write_html([*rows.values()], page)
     text = page.read_text()
-    for name in igo.figures():
+    for name in bench.figures("igo"):
         key = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
         assert f'id="{key}"' in text

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.errors import BadInput, UnknownName
-from trainyard.papers import ledger, pages
+from trainyard.papers import bench, ledger, pages
 from trainyard.papers.ledger import Claim, Measured, judge
 
 
@@ -117,16 +118,15 @@ def test_arithmetic_is_derived_and_no_merit() -> None:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the experiments that take long; they have tests of their own."""
     from trainyard.papers import sigma
-    from trainyard.papers.sigma import baseline
 
-    monkeypatch.setattr(ledger, "MODULES", {"sigma": ledger.MODULES["sigma"]})
-    monkeypatch.setattr(sigma, "experiments", lambda: baseline.EXPERIMENTS)
+    monkeypatch.setattr(bench, "PAPERS", {"sigma": bench.PAPERS["sigma"]})
+    monkeypatch.setattr(sigma, "PAPER", replace(sigma.PAPER, experiments=("baseline",)))
 
 
 @pytest.mark.usefixtures("quick")
 def test_walk_lists_every_claim_once() -> None:
     seen: list[tuple[int, int, str]] = []
-    rows = ledger.walk(on_progress=lambda done, total, name="": seen.append((done, total, name)))
+    rows = bench.walk(on_progress=lambda done, total, name="": seen.append((done, total, name)))
     assert [row.id for row in rows] == [c.id for c in ledger.claims()]
     assert seen[0][:2] == (0, len(rows))
     assert seen[-1][:2] == (len(rows), len(rows))
@@ -140,17 +140,17 @@ def test_a_failing_experiment_is_off_and_says_why(monkeypatch: pytest.MonkeyPatc
     def broken() -> Measured:
         raise ZeroDivisionError("no cycles")
 
-    monkeypatch.setattr(ledger, "experiments", lambda paper: {"igo.small.all": broken})
-    row = next(row for row in ledger.walk("igo") if row.id == "igo.small.all")
+    monkeypatch.setattr(bench, "experiments", lambda paper: {"igo.small.all": broken})
+    row = next(row for row in bench.walk("igo") if row.id == "igo.small.all")
     assert (row.verdict, row.failed, row.note) == ("off", True, "error: ZeroDivisionError: no cycles")
 
 
 def test_an_experiment_for_no_claim_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainyard.papers import sigma
+    from trainyard.papers.sigma import baseline
 
-    monkeypatch.setattr(sigma, "experiments", lambda: {"sigma.dense.speedup_over_tpo": lambda: Measured(1.0)})
+    monkeypatch.setattr(baseline, "EXPERIMENTS", {"sigma.dense.speedup_over_tpo": lambda: Measured(1.0)})
     with pytest.raises(UnknownName, match=r"did you mean 'sigma\.dense\.speedup_over_tpu'"):
-        ledger.walk("sigma")
+        bench.walk("sigma")
 
 
 @pytest.mark.parametrize(
@@ -170,13 +170,13 @@ def test_figure_1_is_not_figure_12() -> None:
 
 def test_unknown_paper() -> None:
     with pytest.raises(UnknownName, match="did you mean 'sigma'"):
-        ledger.walk("sigme")
+        bench.walk("sigme")
 
 
 @pytest.mark.paper
 @pytest.mark.usefixtures("quick")
 def test_sigmas_baseline() -> None:
-    rows = {row.id: row for row in ledger.walk("sigma")}
+    rows = {row.id: row for row in bench.walk("sigma")}
     for name in ("sigma.tpu.utilisation_16_wide", "sigma.tpu.utilisation_drop_n16", "sigma.sparse.efficiency.tpu_below"):
         assert rows[name].verdict == "met", rows[name]
     dense = rows["sigma.dense.efficiency.tpu"]
@@ -193,19 +193,19 @@ def test_the_reading_decides_how_common_low_utilisation_is() -> None:
     from statistics import fmean
 
     from trainyard.arrays import Systolic
-    from trainyard.papers import sigma
+    from trainyard.papers.sigma import suite
 
     arrays = [Systolic(rows=128, columns=128, dataflow=flow) for flow in ("ws", "is")]
-    best = [max(arrays, key=lambda array, op=op: array.utilisation(op)) for op in sigma.SUITE]
-    stationary = [sigma.stationary_utilisation(array, op) for array, op in zip(best, sigma.SUITE, strict=True)]
-    overall = [sigma.efficiency(op, sigma.SQUARE) for op in sigma.SUITE]
+    best = [max(arrays, key=lambda array, op=op: array.utilisation(op)) for op in suite.SUITE]
+    stationary = [suite.stationary_utilisation(array, op) for array, op in zip(best, suite.SUITE, strict=True)]
+    overall = [suite.efficiency(op, suite.SQUARE) for op in suite.SUITE]
     assert fmean(overall) < 0.5 < fmean(stationary)
     assert (sum(s < 0.5 for s in stationary), sum(e < 0.5 for e in overall)) == (4, 6)
 
 
 @pytest.mark.usefixtures("quick")
 def test_pages(tmp_path: Path) -> None:
-    rows = ledger.walk()
+    rows = bench.walk()
     pages.write_markdown(rows, tmp_path / "reproduction.md")
     pages.write_html(rows, tmp_path / "reproduction.html")
     markdown, page = ((tmp_path / f"reproduction.{kind}").read_text() for kind in ("md", "html"))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from trainyard import runs
 from trainyard.machines.presets.mcdla import DC_DLA, DC_DLA_ORACLE, DESIGNS, HC_DLA, MCDLA_B, MCDLA_L, MCDLA_S
-from trainyard.papers import ledger, mcdla
+from trainyard.papers import bench, ledger
 from trainyard.papers.mcdla import (
     assumptions,
     breakdown,
@@ -269,11 +269,11 @@ def test_the_largest_rate_is_that_of_a_slot(out: list[tuple[int, int]], back: li
 
 
 def test_every_claim_has_its_experiment() -> None:
-    assert set(mcdla.experiments()) == {claim.id for claim in ledger.select("mcdla")}
+    assert set(bench.experiments("mcdla")) == {claim.id for claim in ledger.select("mcdla")}
 
 
 def test_figures_have_the_names_that_claims_give_them() -> None:
-    drawn = {*mcdla.figures(), "Fig. 10", "Fig. 5", "Fig. 8", "Table II", "Table III"}
+    drawn = {*bench.figures("mcdla"), "Fig. 10", "Fig. 5", "Fig. 8", "Table II", "Table III"}
     for claim in ledger.select("mcdla"):
         if claim.use != "context" and "Fig." in claim.where:
             assert any(ledger.names_figure(claim, name) for name in drawn), claim
@@ -281,7 +281,7 @@ def test_figures_have_the_names_that_claims_give_them() -> None:
 
 @pytest.mark.parametrize("name", ["Fig. 7", "Fig. 9", "Table IV"])
 def test_drawings_without_runs(name: str) -> None:
-    figure = mcdla.figures()[name]()
+    figure = bench.figures("mcdla")[name]()
     assert figure.data
     assert figure.layout.meta["description"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.machines.presets.mcdla import DESIGNS
-from trainyard.papers import ledger, mcdla, pages
+from trainyard.papers import bench, pages
 from trainyard.papers.ledger import Row
 from trainyard.papers.mcdla import measuring, performance, printed, sensitivity
 from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, ran
@@ -19,7 +19,7 @@ SLACK = 1 + 1e-9
 
 @pytest.fixture(scope="module")
 def walked() -> dict[str, Row]:
-    return {row.id.partition(".")[2]: row for row in ledger.walk("mcdla")}
+    return {row.id.partition(".")[2]: row for row in bench.walk("mcdla")}
 
 
 def test_every_row_is_filled(walked: dict[str, Row]) -> None:
@@ -55,7 +55,7 @@ def test_nothing_is_met_by_construction(walked: dict[str, Row], monkeypatch: pyt
     for module in (performance, sensitivity):
         monkeypatch.setattr(module, "said", lambda claim: 1.0)
     for name in ("hc.model", "pcie4.gap"):
-        assert mcdla.experiments()[f"mcdla.{name}"]().value == walked[name].ours
+        assert bench.experiments("mcdla")[f"mcdla.{name}"]().value == walked[name].ours
 
 
 def test_other_processes_find_the_same(walked: dict[str, Row]) -> None:
@@ -68,6 +68,6 @@ def test_every_figure_is_drawn(walked: dict[str, Row], tmp_path: Path) -> None:
     page = tmp_path / "mcdla.html"
     pages.write_html([*walked.values()], page)
     text = page.read_text()
-    for name in mcdla.figures():
+    for name in bench.figures("mcdla"):
         key = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
         assert f'id="{key}"' in text

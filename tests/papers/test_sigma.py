@@ -15,30 +15,21 @@ from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.hardware.formats.matrices import BITMAP, RLC2, RLC4
 from trainyard.ir import MatMul
 from trainyard.machines.presets import sigma as presets
-from trainyard.papers import ledger, sigma
+from trainyard.papers import bench, ledger
 from trainyard.papers.provenance import literals_of
 from trainyard.papers.sigma import (
-    MIRRORED,
-    NARROW,
-    RECTANGLES,
-    SMALL,
-    SPARSITIES,
-    SQUARE,
-    SUITE,
-    TPU_SHAPES,
-    TURNED,
     baseline,
     context,
     dataflows,
     examples,
     features,
     formats,
-    label,
     performance,
     plots,
     rivals,
     suite,
-)  # fmt: skip
+)
+from trainyard.papers.sigma.suite import MIRRORED, NARROW, RECTANGLES, SMALL, SPARSITIES, SQUARE, SUITE, TPU_SHAPES, TURNED, label
 
 QUICK = (SMALL, MatMul(256, 256, 2048), MatMul(2048, 4096, 32))
 P = 128 * 128
@@ -321,22 +312,22 @@ def test_every_number_of_a_rival_names_its_source(preset: str) -> None:
 
 
 def test_every_claim_has_an_experiment() -> None:
-    answered = set(sigma.experiments())
+    answered = set(bench.experiments("sigma"))
     assert {claim.id for claim in ledger.select("sigma") if claim.use != "context"} <= answered
     assert answered <= {claim.id for claim in ledger.select("sigma")}
 
 
 def test_the_walkthrough_has_the_counts_of_the_paper() -> None:
-    text, _ = sigma.walkthrough()
+    text, _ = bench.walkthrough("sigma")
     assert "N_stat = 8, N_mult = 4: 2 Flex-DPEs" in text
-    assert sigma.walkthrough("7")[0] != text
+    assert bench.walkthrough("sigma", "7")[0] != text
     with pytest.raises(BadInput, match="a seed such as 7"):
-        sigma.walkthrough("seven")
+        bench.walkthrough("sigma", "seven")
 
 
 def test_every_figure_that_a_claim_names_is_drawn() -> None:
     named = {found for claim in ledger.select("sigma") for found in re.findall(r"Fig\. (\d+)", claim.where)}
-    numbers = [re.findall(r"Fig\. (\d+)", name) for name in sigma.figures()]
+    numbers = [re.findall(r"Fig\. (\d+)", name) for name in bench.figures("sigma")]
     assert named <= {number for found in numbers for number in found}
     order = [int(found[0]) for found in numbers if found]
     assert order == sorted(order)
@@ -354,7 +345,7 @@ def test_figures_show_what_was_measured_and_what_is_printed() -> None:
 
 
 def test_the_case_to_weigh_names_a_machine() -> None:
-    workload, machine, zeros = ledger.case("sigma")
+    workload, machine, zeros = bench.case("sigma")
     assert (workload, machine.partition("(")[0]) == ("transformer-324m", "sigma")
     assert zeros
 
@@ -362,7 +353,7 @@ def test_the_case_to_weigh_names_a_machine() -> None:
 @pytest.mark.slow
 @pytest.mark.paper
 def test_the_whole_ledger() -> None:
-    rows = {row.id: row for row in ledger.walk("sigma")}
+    rows = {row.id: row for row in bench.walk("sigma")}
     assert not [row.id for row in rows.values() if row.failed]
     assert not [row.id for row in rows.values() if row.verdict == "not yet"]
     assert rows["sigma.sparse.speedup_over_tpu"].ours == pytest.approx(7.45, abs=0.1)

@@ -10,7 +10,8 @@ from trainyard.arrays import Sigma
 from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import MatMul
 from trainyard.papers import ledger
-from trainyard.papers.sigma import SUITE, chip, networks
+from trainyard.papers.sigma import chip, networks
+from trainyard.papers.sigma.suite import SUITE
 
 CLAIMS = {claim.id: claim for claim in ledger.claims()}
 EXPERIMENTS = {**networks.EXPERIMENTS, **chip.EXPERIMENTS}

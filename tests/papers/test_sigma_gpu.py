@@ -12,7 +12,8 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import MatMul
 from trainyard.machines.presets.gpus import H200, V100
 from trainyard.papers import ledger
-from trainyard.papers.sigma import SUITE, gpu
+from trainyard.papers.sigma import gpu
+from trainyard.papers.sigma.suite import SUITE
 from trainyard.workloads import zoo
 
 CLAIMS = {claim.id: claim for claim in ledger.claims()}

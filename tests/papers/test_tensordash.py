@@ -17,8 +17,8 @@ from trainyard.ir import Convolution, MaskView, MatMul, Op, Phase, Step
 from trainyard.machines.presets.tensordash import TENSORCORE, TENSORDASH
 from trainyard.masks.generated import GeneratedMasks, generated_masks
 from trainyard.masks.views import matrix
-from trainyard.papers import ledger
-from trainyard.papers.tensordash import connectivity, context, energies, experiments, models, overheads, random_tensors, sweeps
+from trainyard.papers import bench, ledger
+from trainyard.papers.tensordash import connectivity, context, energies, models, overheads, random_tensors, sweeps
 from trainyard.papers.tensordash.models import MODELS, OPERATIONS, Fitted, Subject, laid, model, recorded
 from trainyard.papers.tensordash.potential import effectual, potential, share_for, visits
 from trainyard.papers.tensordash.printed import INPUTS, POTENTIALS, SHARES, printed
@@ -40,7 +40,7 @@ def layer(body: Convolution) -> Step:
 
 
 def test_every_claim_has_an_experiment() -> None:
-    assert set(experiments()) == {claim.id for claim in ledger.claims() if claim.paper == "tensordash"}
+    assert set(bench.experiments("tensordash")) == {claim.id for claim in ledger.claims() if claim.paper == "tensordash"}
 
 
 def test_both_chips_differ_in_their_arrays_alone() -> None:

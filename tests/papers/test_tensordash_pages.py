@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from trainyard.errors import BadInput
-from trainyard.papers import drawing, ledger, pages, tables
+from trainyard.papers import bench, figures, ledger, pages, tables
 from trainyard.papers.ledger import Claim, Measured, Row, judge
-from trainyard.papers.tensordash import figures
 from trainyard.papers.tensordash.plots import table_4
 
 
@@ -59,24 +58,24 @@ def test_the_column_is_in_every_form(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 def test_figures_are_those_of_one_paper_that_the_rows_name() -> None:
     whole = [judge(c, Measured(c.value)) for c in ledger.select("tensordash") if not isinstance(c.value, str)]  # type: ignore[arg-type]
-    assert list(ledger.figures(whole)) == list(figures())
+    assert list(bench.figures_of(whole)) == list(bench.figures("tensordash"))
     only = [row for row in whole if ledger.names_figure(row.claim, "Fig. 12")]
-    assert list(ledger.figures(only)) == ["Fig. 12"]  # depth.4 names Fig. 8 as well, the others do not
-    assert list(ledger.figures([row for row in whole if "Table IV" in row.claim.where])) == ["Table IV"]
+    assert list(bench.figures_of(only)) == ["Fig. 12"]  # depth.4 names Fig. 8 as well, the others do not
+    assert list(bench.figures_of([row for row in whole if "Table IV" in row.claim.where])) == ["Table IV"]
     section = [row for row in whole if "Sec. IV-B" in row.claim.where]
-    assert list(ledger.figures(section)) == ["Fig. 9"]
+    assert list(bench.figures_of(section)) == ["Fig. 9"]
     bare = [judge(c, Measured(c.value)) for c in ledger.select("direct") if c.where == "Sec. III-A"]  # type: ignore[arg-type]
     assert bare
-    assert ledger.figures(bare) == {}
-    assert ledger.figures([*only, *bare]) == {}
-    assert ledger.figures([]) == {}
+    assert bench.figures_of(bare) == {}
+    assert bench.figures_of([*only, *bare]) == {}
+    assert bench.figures_of([]) == {}
 
 
 def test_every_claim_with_a_figure_has_one_drawn() -> None:
     named = {found for c in ledger.select("tensordash") for found in re.findall(r"Fig\. \d+|Table IV", c.where)}
-    assert named <= set(figures())
+    assert named <= set(bench.figures("tensordash"))
     assert {"Fig. 1", "Fig. 8", "Fig. 9", "Fig. 10", "Fig. 11", "Fig. 12", "Fig. 13", "Fig. 14", "Fig. 15", "Table IV"} <= set(
-        figures()
+        bench.figures("tensordash")
     )
 
 
@@ -84,7 +83,7 @@ def test_every_claim_with_a_figure_has_one_drawn() -> None:
 
 
 def test_a_page_with_figures_explains_what_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pages, "figures", lambda rows: {"Fig. 12": table_4, "Table IV": table_4})
+    monkeypatch.setattr(pages, "figures_of", lambda rows: {"Fig. 12": table_4, "Table IV": table_4})
     pages.write_html(rows(), tmp_path / "l.html")
     text = (tmp_path / "l.html").read_text()
     assert text.count("Plotly.react") == 1
@@ -104,15 +103,15 @@ def test_without_figures_the_page_stays_small(tmp_path: Path) -> None:
     assert (tmp_path / "l.html").stat().st_size < 100_000
 
 
-# ---- drawing
+# ---- figures
 
 
 def test_a_figure_tells_what_it_shows() -> None:
-    found = drawing.drawn(
+    found = figures.drawn(
         [
-            drawing.Series(name="ours", values={"a": 1.5, "b": 2.0}, colour="#000"),
-            drawing.Series(name="thin", values={"a": 1.0, "b": 1.0}, colour="#000", kind="faint"),
-            drawing.paper({"b": 1.9}), drawing.from_printed({"a": 1.4}),
+            figures.Series(name="ours", values={"a": 1.5, "b": 2.0}, colour="#000"),
+            figures.Series(name="thin", values={"a": 1.0, "b": 1.0}, colour="#000", kind="faint"),
+            figures.paper({"b": 1.9}), figures.from_printed({"a": 1.4}),
         ],
         "Fig. 0: title", "What it shows.", x="", y="speedup", unity=True, ceiling=3.0,
     )  # fmt: skip
@@ -125,13 +124,13 @@ def test_a_figure_tells_what_it_shows() -> None:
 
 
 def test_names_in_groups_and_numbers() -> None:
-    grouped = drawing.drawn(
-        [drawing.Series(name="ours", values={("a", "x"): 1.0, ("a", "y"): 2.0}, colour="#000")], "t", "d", x="", y="", stacked=True
+    grouped = figures.drawn(
+        [figures.Series(name="ours", values={("a", "x"): 1.0, ("a", "y"): 2.0}, colour="#000")], "t", "d", x="", y="", stacked=True
     )
     assert [list(names) for names in grouped.data[0].x] == [["a", "a"], ["x", "y"]]
     assert grouped.layout.xaxis.type is None
-    numbers = drawing.drawn(
-        [drawing.Series(name="n", values={10.0: 1.0}, colour="#000", kind="line")], "t", "d", x="", y="", numbers=True
+    numbers = figures.drawn(
+        [figures.Series(name="n", values={10.0: 1.0}, colour="#000", kind="line")], "t", "d", x="", y="", numbers=True
     )
     assert numbers.layout.xaxis.type is None
 

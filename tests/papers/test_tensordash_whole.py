@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from trainyard.papers import ledger, pages
+from trainyard.papers import bench, pages
 from trainyard.papers.ledger import Row
 
 pytestmark = [pytest.mark.slow, pytest.mark.paper]
@@ -17,7 +17,7 @@ SECONDS = 180  # 60 on two cores with nothing else to do; tests share them
 @pytest.fixture(scope="module")
 def walked() -> tuple[dict[str, Row], float]:
     began = time.process_time()
-    rows = ledger.walk("tensordash")
+    rows = bench.walk("tensordash")
     return {row.id.partition(".")[2]: row for row in rows}, time.process_time() - began
 
 
@@ -75,6 +75,6 @@ def test_the_page_draws_every_figure(walked: tuple[dict[str, Row], float], tmp_p
     rows, _ = walked
     pages.write_html(list(rows.values()), tmp_path / "tensordash.html")
     text = (tmp_path / "tensordash.html").read_text()
-    assert text.count('data-figure="') == len(ledger.figures(list(rows.values()))) == 12
+    assert text.count('data-figure="') == len(bench.figures_of(list(rows.values()))) == 12
     for row in rows.values():
         assert row.id in text

@@ -20,9 +20,7 @@ PAPER_DOCUMENT = os.path.join("docs", "reproduction.md")
 def reproduce(
     paper: Annotated[str | None, typer.Argument(help="One paper; all by default.", show_default=False)] = None,
     figure: Annotated[str | None, typer.Option(help="One figure or table of it: 12, 12a, 'Table II'.")] = None,
-    anew: Annotated[
-        bool, typer.Option("--anew", help="Run every experiment, also those whose result is experiment_cache.")
-    ] = False,
+    anew: Annotated[bool, typer.Option("--anew", help="Run every experiment, also those whose result is cached.")] = False,
     context: Annotated[bool, typer.Option("--context", help="Show the papers' parameters in the table too.")] = False,
     json_path: Json = None,
     html: Html = None,
@@ -31,7 +29,7 @@ def reproduce(
     """Hold the papers' figures against ours.
 
     What a paper prints, what a simulation here gives, their ratio and a verdict. What the very same program has measured before
-    is kept and not run again.
+    is cached and not run again.
     Walked as a whole inside trainyard's own repository, it also renews docs/reproduction.md and .html.
     """
     from trainyard.papers import experiment_cache, pages, tables

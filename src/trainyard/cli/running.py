@@ -150,10 +150,10 @@ def explain(
 
     And what the next 10 % of each resource is worth. Of a paper (explain tensordash): its mechanism at work, cycle by cycle.
     """
-    from trainyard.papers import ledger
+    from trainyard.papers import bench, ledger
 
     if workload in ledger.papers() and not on:
-        text, drawing = ledger.walkthrough(workload, layer)
+        text, drawing = bench.walkthrough(workload, layer)
         if html is not None:
             drawing().write_html(
                 html, include_plotlyjs=True, config={"showSendToCloud": False, "plotlyServerURL": "", "displaylogo": False}

@@ -42,16 +42,16 @@ def whatif(
     A paper alone is weighed by its own measure.
     """
     from trainyard import sensitivity
-    from trainyard.papers import ledger
+    from trainyard.papers import bench, ledger
 
     kinds = _kinds(only)
     own = (batch, world, parallel, masks, at, metric, settings)
     found: SensitivityStudy | None = None
     if workload in ledger.papers() and not on:
         if all(option is None for option in own):
-            found = ledger.sensitivity_study(workload, kinds)
+            found = bench.sensitivity_study(workload, kinds)
         if found is None:
-            workload, on, masks = ledger.case(workload, masks)
+            workload, on, masks = bench.case(workload, masks)
     name = workload if found is not None else request.one_machine(on)
     with progress() as on_progress:
         if found is None:

@@ -1,5 +1,10 @@
-"""The papers: presets with the source of each number, the figures they print (`claims.toml`), and experiments held against them.
+"""The papers: their claims, the experiments that measure them, and the verdicts.
 
-Data and experiments over shared parts: a paper never re-implements a part. A new paper is one file with its presets and a
-function `experiments()`, a row in `ledger.MODULES`, and its claims.
+In reading order: `ledger` (claims, measurements, verdicts), `bench` (what a paper offers, and its claims held against its
+experiments), one package for each paper, `figures` (charts with the paper's values), `experiment_cache` (results on disk),
+`pages`, `illustrated` and `tables` (the ledger as Markdown, HTML and on a terminal), `provenance` (the source of each number of a
+preset), `processes` (a pool for experiments).
+
+Experiments run machines that are built elsewhere: a paper's package never models a mechanism. A new paper is a package whose
+`__init__` defines `PAPER`, a row in `bench.PAPERS`, and its claims in `claims.toml`.
 """

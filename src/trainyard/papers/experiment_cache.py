@@ -1,7 +1,7 @@
-"""What experiments found, kept between runs: a ledger that nothing has changed is read, not computed again.
+"""Results of experiments on disk, so that a second `reproduce` of an unchanged program reads them instead of computing.
 
-A notebook belongs to one state of the package (`files.source_digest`: every file of it, and the versions of what it computes with).
-It holds what was measured, not the verdicts: these are given anew. An experiment that failed is not kept.
+A cache file belongs to one state of the package (`files.source_digest`: every source file, and the versions of the libraries). It
+holds measurements and figures, not verdicts, which are computed each time. An experiment that failed is not stored.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BadInput
 from trainyard.files import cache_folder, source_digest, write_text
-from trainyard.papers import ledger
+from trainyard.papers import bench
 from trainyard.papers.ledger import Measured, Row
 from trainyard.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-NOTEBOOKS = 4
-"""Of so many states of the package the notebooks are left."""
+MOST_FILES = 4
+"""States of the package whose cache files are left on disk."""
 
 
-class Notebook:
-    """Measured claims and drawn figures by name, in one file."""
+class ExperimentCache:
+    """Measurements by claim and figures by name, in one file."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or cache_folder() / "ledger" / f"{source_digest()[:32]}.json"
@@ -41,53 +41,52 @@ class Notebook:
                     self._content = content
 
     def measured(self, claim: str) -> Measured | None:
-        """What was found for a claim before."""
-        found = self._content["measured"].get(claim)
+        stored = self._content["measured"].get(claim)
         try:
-            return None if found is None else Measured(**found)
-        except (TypeError, BadInput):  # written by nobody we know
+            return None if stored is None else Measured(**stored)
+        except (TypeError, BadInput):  # not written by this program
             return None
 
-    def keep(self, claim: str, found: Measured) -> None:
-        given = {name: getattr(found, name) for name in Measured.__slots__}
-        self._content["measured"][claim] = {name: _plain(value) for name, value in given.items() if value not in (None, "")}
+    def store(self, claim: str, measured: Measured) -> None:
+        fields = {name: getattr(measured, name) for name in Measured.__slots__}
+        self._content["measured"][claim] = {name: _plain(value) for name, value in fields.items() if value not in (None, "")}
         self._changed = True
 
     def figure(self, paper: str, name: str) -> dict[str, Any] | None:
         """A figure as plotly's JSON."""
-        found = self._content["figures"].get(f"{paper} {name}")
-        return found if isinstance(found, dict) else None
+        stored = self._content["figures"].get(f"{paper} {name}")
+        return stored if isinstance(stored, dict) else None
 
-    def keep_figure(self, paper: str, name: str, figure: go.Figure) -> dict[str, Any]:
+    def store_figure(self, paper: str, name: str, figure: go.Figure) -> dict[str, Any]:
         import plotly.io
 
-        found: dict[str, Any] = json.loads(plotly.io.to_json(figure, engine="json"))
-        self._content["figures"][f"{paper} {name}"] = found
+        content: dict[str, Any] = json.loads(plotly.io.to_json(figure, engine="json"))
+        self._content["figures"][f"{paper} {name}"] = content
         self._changed = True
-        return found
+        return content
 
     def save(self) -> None:
-        """Written whole; a folder that cannot be written to costs the next run its time, and nothing else."""
+        """Replaces the file at once; if the folder cannot be written to, only the next run's time is lost."""
         if not self._changed:
             return
         with suppress(OSError, BadInput):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             write_text(self.path, json.dumps({**self._content, "digest": _digest(self._content)}, separators=(",", ":")))
-            old = sorted(self.path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-            for path in old[NOTEBOOKS:]:
+            newest_first = sorted(self.path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+            for path in newest_first[MOST_FILES:]:
                 path.unlink()
         self._changed = False
 
 
 def _digest(content: Mapping[str, Any]) -> str:
-    """Of all that a notebook says: one that was damaged or altered does not have it, and counts as empty."""
+    """A file whose content does not match its digest was damaged or altered, and counts as empty."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, str | None):
         return value
-    return [float(one) for one in value] if isinstance(value, Sequence) else float(value)
+    return [float(number) for number in value] if isinstance(value, Sequence) else float(value)
 
 
 def walk(
@@ -97,35 +96,34 @@ def walk(
     *,
     anew: bool = False,
 ) -> list[Row]:
-    """The ledger's rows; what was measured by the very same program is not measured again unless asked `anew`."""
-    notebook = Notebook()
+    """The ledger's rows; cached measurements are used unless `anew`."""
+    cache = ExperimentCache()
     try:
-        return ledger.walk(paper, figure, on_progress, recall=None if anew else notebook.measured, keep=notebook.keep)
+        return bench.walk(paper, figure, on_progress, recall=None if anew else cache.measured, keep=cache.store)
     finally:
-        notebook.save()
+        cache.save()
 
 
 def rows(paper: str) -> list[Row] | None:
-    """The rows of a paper if all that can be measured has been; None where something would have to run."""
-    notebook = Notebook()
-    known = ledger.experiments(paper)
-    if any(notebook.measured(claim) is None for claim in known):
+    """The rows of a paper if all its measurements are cached; None where an experiment would have to run."""
+    cache = ExperimentCache()
+    if any(cache.measured(claim) is None for claim in bench.experiments(paper)):
         return None
-    return ledger.walk(paper, recall=notebook.measured)
+    return bench.walk(paper, recall=cache.measured)
 
 
 def figures(paper: str, on_progress: ProgressCallback = no_progress, *, run: bool = False) -> Mapping[str, dict[str, Any]] | None:
-    """A paper's figures as plotly's JSON by name; None where one is not kept, unless they may `run`."""
-    notebook = Notebook()
-    drawn = ledger.drawn(paper)
-    found = {}
+    """A paper's figures as plotly's JSON by name; None where one is not cached, unless they may `run`."""
+    cache = ExperimentCache()
+    functions = bench.figures(paper)
+    content = {}
     try:
-        for number, (name, draw) in enumerate(drawn.items()):
-            on_progress(number, len(drawn))
-            kept = notebook.figure(paper, name)
-            if kept is None and not run:
+        for number, (name, draw) in enumerate(functions.items()):
+            on_progress(number, len(functions))
+            stored = cache.figure(paper, name)
+            if stored is None and not run:
                 return None
-            found[name] = kept or notebook.keep_figure(paper, name, draw())
+            content[name] = stored or cache.store_figure(paper, name, draw())
     finally:
-        notebook.save()
-    return found
+        cache.save()
+    return content

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from trainyard._version import VERSION
 from trainyard.files import write_text
-from trainyard.papers.ledger import Row, Value, by_paper, counts, figures
+from trainyard.papers.bench import figures_of
+from trainyard.papers.ledger import Row, Value, by_paper, counts
 
 LEGEND = (
     "met: within 5 %, or the bound holds. near: within 15 %. off: farther. contradicted: the paper's own figures or physics "
@@ -104,7 +105,7 @@ def page_of(head: str, sections: Iterable[tuple[str, str, str]]) -> str:
 
 def write_html(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
     """The ledger as a page; with its figures where it is of one paper that draws them."""
-    drawn = figures(rows)
+    drawn = figures_of(rows)
     if drawn:
         from trainyard.papers.illustrated import page
 

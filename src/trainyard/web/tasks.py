@@ -218,14 +218,14 @@ def _kinds(only: str | None) -> tuple[Any, ...]:
 def paper_whatif(on_progress: ProgressCallback, paper: str, only: str | None = None, pairs: int = 0) -> dict[str, Any]:
     """A paper's assumptions by its own measure, or on the case that stands for it."""
     from trainyard import sensitivity
-    from trainyard.papers import ledger
+    from trainyard.papers import bench
 
     on_progress(0, 1, f"running {paper}")
-    found = ledger.sensitivity_study(paper, _kinds(only))
+    found = bench.sensitivity_study(paper, _kinds(only))
     if found is None:
         from trainyard.masks import named as named_masks
 
-        workload, machine, masks = ledger.case(paper)
+        workload, machine, masks = bench.case(paper)
         step, _ = _step(workload, None, {})
         found = sensitivity.machine_study(step, machine, kinds=_kinds(only), masks=named_masks.load(masks, step))
     result = sensitivity.run_study(found, with_message(on_progress, f"changes of {paper}"), paired=pairs)

@@ -220,11 +220,9 @@ def _effect(effect: ChangeEffect) -> dict[str, Any]:
 
 
 def paper_title(paper: str) -> str:
-    """The citation that heads the paper's module."""
-    from trainyard.papers import ledger
+    from trainyard.papers import bench
 
-    told = import_module(ledger.MODULES[paper]).__doc__ if paper in ledger.MODULES else None
-    return " ".join((told or paper).split("\n\n")[0].split())
+    return bench.citation(paper)
 
 
 def ledger_of(rows: Sequence[Row], drawn: Mapping[str, dict[str, Any]]) -> dict[str, Any]:

@@ -139,7 +139,7 @@ def test_a_column_that_meets_nothing_is_not_mapped() -> None:
 
 @pytest.mark.paper
 def test_dense_efficiency_of_the_suite() -> None:
-    from trainyard.papers.sigma import SUITE
+    from trainyard.papers.sigma.suite import SUITE
 
     costs = [Sigma().cost(op) for op in SUITE]
     assert 100 * sum(cost.overall_efficiency for cost in costs) / len(costs) == pytest.approx(80.3, abs=0.1)

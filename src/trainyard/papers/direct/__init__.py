@@ -2,41 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from trainyard.papers.bench import Paper
 
-if TYPE_CHECKING:
-    import plotly.graph_objects as go
-
-    from trainyard.papers.ledger import Measured
-    from trainyard.sensitivity import Kind, SensitivityStudy
-
-CASE = ("linear", "direct")
-
-
-def experiments() -> Mapping[str, Callable[[], Measured]]:
-    """Every claim; experiments of one process share their runs."""
-    from trainyard.papers.direct import accuracy, context, contributions, efficiency, hardware, table
-
-    return {
-        **table.EXPERIMENTS,
-        **efficiency.EXPERIMENTS,
-        **contributions.EXPERIMENTS,
-        **hardware.EXPERIMENTS,
-        **accuracy.EXPERIMENTS,
-        **context.EXPERIMENTS,
-    }
-
-
-def figures() -> Mapping[str, Callable[[], go.Figure]]:
-    """By the name that claims give them."""
-    from trainyard.papers.direct.plots import FIGURES
-
-    return FIGURES
-
-
-def sensitivity_study(kinds: Sequence[Kind]) -> SensitivityStudy:
-    """What `whatif direct` weighs: assumptions of both machines, by the speedup of one over the other."""
-    from trainyard.papers.direct.assumptions import sensitivity_study
-
-    return sensitivity_study(kinds=kinds)
+PAPER = Paper(
+    citation=__doc__,
+    experiments=("table", "efficiency", "contributions", "hardware", "accuracy", "context"),
+    case=("linear", "direct"),
+    sensitivity="assumptions",
+)

@@ -26,7 +26,7 @@ from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import Algorithm, Direct, Rates, Synchronous
 from trainyard.papers.direct.measuring import BATCH, LINEAR
 from trainyard.papers.direct.printed import told_of_accuracy
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.processes import workers
 from trainyard.training import Data, History, LogisticRegression, train
 from trainyard.workloads.datasets.digits import digits
@@ -188,7 +188,7 @@ def _gain() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "direct.accuracy.linear":   _linear,
     "direct.accuracy.resnet18": _network,
     "direct.accuracy_gain":     _gain,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from trainyard.machines.presets.direct import DIRECT
 from trainyard.papers.direct.hardware import parts
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "direct.agau.simd":       lambda: Measured(parts()[0].width_bits, note="of each input of the reduction tree"),
     "direct.crossbar_levels": lambda: Measured(
         len(DIRECT.crossbar.levels),

@@ -33,7 +33,7 @@ from typing import Literal
 from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import ModelAveraging
 from trainyard.papers.direct.measuring import WORKLOADS, Asked, Workload, ahead, on, ran, slashed
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.systems.pim.machine import Pim
 from trainyard.systems.pim.systems import HostMediated
 
@@ -138,4 +138,4 @@ def _contribution() -> Measured:
     )
 
 
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {"direct.contribution": _contribution}
+EXPERIMENTS: Experiments = {"direct.contribution": _contribution}

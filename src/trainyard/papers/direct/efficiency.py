@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -37,7 +37,7 @@ from trainyard.papers.direct.printed import (
     said,
     told_of_rows,
 )
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.systems.single import as_held
 
 DRAWN: tuple[System, ...] = ("PIM-Opt", "PIM-Opt, Eq. 1", "DIRECT", "A100")
@@ -207,7 +207,7 @@ def _knee() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "direct.efficiency.linear":                 partial(_overall, LINEAR),
     "direct.efficiency.resnet18":               partial(_overall, RESNET18),
     "direct.efficiency.linear.computation":     partial(_computation, LINEAR),

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from trainyard.hardware.agau.unit import Agau
 from trainyard.hardware.dsc.unit import Dsc
 from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.papers.direct.printed import UNITS, told_of_overhead
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 
 SQUARE_MM = 1e-6
 
@@ -86,7 +84,7 @@ def _overhead() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "direct.area":               _area,
     "direct.power":              _power,
     "direct.dsc_overhead_ratio": _overhead,

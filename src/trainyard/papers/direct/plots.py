@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 from trainyard.papers.direct import accuracy, contributions, efficiency, studies, table
 from trainyard.papers.direct.measuring import COUNTS, RESNET18, SYSTEMS, WORKLOADS, Workload, listed, slashed, system
 from trainyard.papers.direct.printed import UNITS, by_eq_1, half_units, said
-from trainyard.papers.drawing import Series, drawn, paper
-from trainyard.papers.sigma.panels import panels
+from trainyard.papers.figures import Series, drawn, panels, paper
 from trainyard.report.colours import PHASES, SPARE
 
 if TYPE_CHECKING:

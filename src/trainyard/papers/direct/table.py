@@ -6,7 +6,7 @@ exchange takes, its latency, is printed beside it; the paper does not say which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 from trainyard.ir import Role
@@ -35,7 +35,7 @@ from trainyard.papers.direct.printed import (
     told_of_speedup,
     told_of_staleness,
 )
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 
 YFCC = 97_000_000  # Amato et al., SISAP 2016: pictures of YFCC100M-HNfc6
 PCIE_BYTES_PER_S = 25e9  # assumed: what copies get of PCIe 4.0 x16, 31.5 GB/s
@@ -172,7 +172,7 @@ def _speedup_gpu() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "direct.time.linear":        _time_linear,
     "direct.time.resnet18":      _time_resnet18,
     "direct.energy.linear":      partial(_energy, LINEAR),

@@ -19,7 +19,7 @@ from trainyard.mapping.gradient_order.bound import Regime, least_bytes, regime
 from trainyard.mapping.gradient_order.chain import chosen_chains
 from trainyard.mapping.gradient_order.links import chains
 from trainyard.mapping.gradient_order.scratchpad import Pair
-from trainyard.papers.drawing import Series, drawn
+from trainyard.papers.figures import Series, drawn
 from trainyard.papers.igo.baselines import CASES, ELEMENT_BYTES, Case
 from trainyard.papers.igo.measuring import each, layers, listed, mean, ran, reductions
 from trainyard.papers.igo.networks import ABBREVIATIONS, Layer, Npu, step

@@ -25,9 +25,9 @@ from trainyard.devices.gpu.device import Gpu
 from trainyard.ir import Assumption, Phase
 from trainyard.ir.step import Role
 from trainyard.machines.presets.gpus import A100, A100_80GB
-from trainyard.papers.drawing import Series, drawn
+from trainyard.papers.figures import Series, drawn
 from trainyard.papers.igo.networks import ABBREVIATIONS, NETWORKS, RECOMMENDERS
-from trainyard.papers.ledger import Measured, claims
+from trainyard.papers.ledger import Experiments, Measured, claims
 from trainyard.report.colours import PHASES
 from trainyard.runs import run
 from trainyard.workloads import zoo
@@ -198,5 +198,5 @@ def figure_3() -> go.Figure:
     )  # fmt: skip
 
 
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {"igo.gpu_breakdown": _breakdown}
+EXPERIMENTS: Experiments = {"igo.gpu_breakdown": _breakdown}
 FIGURES: Mapping[str, Callable[[], go.Figure]] = {"Fig. 3": figure_3}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from statistics import fmean
 
@@ -11,7 +11,7 @@ from trainyard.devices import Accelerator
 from trainyard.machines.presets.igo import NPU, NPU_SMALL
 from trainyard.machines.presets.sigma import TPU
 from trainyard.papers.igo.networks import ABBREVIATIONS, BATCH, Npu, layers_of
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.workloads import zoo
 from trainyard.workloads.zoo.catalogue import ENTRIES
 
@@ -72,7 +72,7 @@ def _training_work() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "igo.training_work":         _training_work,
     "igo.npu.small":             partial(_npu, "small"),
     "igo.npu.large":             partial(_npu, "large"),

@@ -9,13 +9,13 @@ the one kernel, stands beside it (`reference`). Batches are those of the small N
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache, partial
 from importlib import resources
 from typing import Any
 
 from trainyard.papers.igo.measuring import Networks, listed, mean, reduction
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 
 VARIANTS = {"interleaving": "interleaving", "rearrangement": "rearrangement", "all": "partitioning"}
 """The claim's word -> that of the measurement."""
@@ -67,6 +67,5 @@ def told_of_ours() -> str:
     )
 
 
-def experiments() -> Mapping[str, Callable[[], Measured]]:
-    """None where nothing was measured: the rows are `not yet` then."""
-    return {f"igo.gpu.{claim}": partial(_gpu, claim) for claim in VARIANTS} if seconds() else {}
+# Without measurements there are no experiments, and the rows are `not yet`.
+EXPERIMENTS: Experiments = {f"igo.gpu.{claim}": partial(_gpu, claim) for claim in VARIANTS} if seconds() else {}

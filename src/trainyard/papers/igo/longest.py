@@ -8,7 +8,7 @@ shallow (large feature maps, small weights) is here a convolution whose X has mo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
@@ -19,7 +19,7 @@ from trainyard.papers.igo.baselines import LARGE, Tile
 from trainyard.papers.igo.measuring import Spent, layers, ran
 from trainyard.papers.igo.networks import ABBREVIATIONS, Layer, layers_of
 from trainyard.papers.igo.performance import JOINT, assumed
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 
 SHARE = 0.15  # Sec. 6.2
 
@@ -100,4 +100,4 @@ def _layers() -> Measured:
     )
 
 
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {"igo.fig13.layers": _layers}
+EXPERIMENTS: Experiments = {"igo.fig13.layers": _layers}

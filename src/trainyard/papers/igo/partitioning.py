@@ -17,7 +17,7 @@ from trainyard.papers.igo import measuring
 from trainyard.papers.igo.baselines import SMALL, Case
 from trainyard.papers.igo.measuring import Networks, Ran, ahead, each, layers, limits, mean, ran, reduction
 from trainyard.papers.igo.networks import ABBREVIATIONS, Layer, layers_of
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 
 REPETITIONS = 1000  # Sec. 5
 SPLIT = 0.8  # Sec. 5
@@ -131,6 +131,6 @@ def _accuracy() -> Measured:
     )
 
 
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "igo.knn.accuracy": _accuracy,
 }

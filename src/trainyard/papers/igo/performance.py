@@ -6,7 +6,7 @@ is judged, as the paper's own is not printed, and the searched one stands beside
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -28,7 +28,7 @@ from trainyard.papers.igo.measuring import (
 )
 from trainyard.papers.igo.networks import ABBREVIATIONS, Npu
 from trainyard.papers.igo.partitioning import by_knn, told
-from trainyard.papers.ledger import Measured, claims
+from trainyard.papers.ledger import Experiments, Measured, claims
 
 # fmt: off
 STEPS: Mapping[str, Mapping[str, Any]] = {  # Sec. 6.2, each on top of the one before
@@ -209,7 +209,7 @@ def _with_threshold(case: Case, square_below: float) -> Case:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     **{f"igo.{npu}.{name}": partial(_step, npu, name) for npu, name in product(CASES, STEPS)},
     **{f"igo.{npu}.rearrangement_ideal": partial(_ideal, npu) for npu in CASES},
     **{f"igo.{npu}.all": partial(_all, npu) for npu in CASES},

@@ -11,14 +11,13 @@ from trainyard.devices.accelerator.ordered import part_of
 from trainyard.mapping.gradient_order.partition import NAMES, SCHEMES
 from trainyard.mapping.gradient_order.scratchpad import TENSORS, algorithm_1, traffic
 from trainyard.mapping.gradient_order.tile_streams import Partition
-from trainyard.papers.drawing import Series, drawn, paper
+from trainyard.papers.figures import Series, drawn, panels, paper
 from trainyard.papers.igo import beyond, breakdown, gpu, longest, performance, sweeps
 from trainyard.papers.igo.baselines import CASES, ELEMENT_BYTES, LARGE, TILES, Case
 from trainyard.papers.igo.measuring import Networks, each, faster, mean, ran, reductions
 from trainyard.papers.igo.networks import ABBREVIATIONS, NETWORKS, layers_of
 from trainyard.papers.igo.partitioning import TWO_CORES, by_ideal, by_knn, table
 from trainyard.papers.igo.performance import JOINT, said
-from trainyard.papers.sigma.panels import panels
 from trainyard.report.colours import PHASES, SPARE
 from trainyard.workloads import zoo
 

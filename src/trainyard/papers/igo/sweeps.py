@@ -6,14 +6,14 @@ each a part of the batch and computes dX before dW.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from trainyard.papers.igo.baselines import LARGE, Case
 from trainyard.papers.igo.measuring import Networks, faster, layers, listed, mean, ran, reductions
 from trainyard.papers.igo.partitioning import TWO_CORES, by_ideal, by_knn, evaluation, told
 from trainyard.papers.igo.performance import JOINT, assumed, said
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 
 CORES = (1, 2, 4, 8)  # Fig. 14
 BANDWIDTHS = {"full": 1.0, "half": 0.5, "quarter": 0.25}  # Fig. 15: 150, 75 and 37.5 GB/s
@@ -111,7 +111,7 @@ def _smallest() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     **{f"igo.cores.{cores}": partial(_all, with_cores(cores)) for cores in CORES},
     **{f"igo.bandwidth.{name}": partial(_all, with_bandwidth(share)) for name, share in BANDWIDTHS.items()},
     **{f"igo.batch.{batch}": partial(_all, with_batch(batch)) for batch in BATCHES},

@@ -6,10 +6,10 @@ paging where that is the longest of the three.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from trainyard.machines.presets.mcdla import DC_DLA, DESIGNS, HC_DLA
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Parallel, Ran, listed, ran
 from trainyard.papers.mcdla.performance import ASSUMED, all_designs
 from trainyard.papers.mcdla.printed import implied_by_cut, proof_of_scaling, said
@@ -132,7 +132,7 @@ def _none() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "mcdla.dc.virtualisation_bound":       _bound,
     "mcdla.hc.virtualisation_latency_cut": _cut,
     "mcdla.hc.sync_increase":              _increase,

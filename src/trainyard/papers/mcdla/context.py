@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -11,7 +10,7 @@ from trainyard.hardware.memory_node.address_space import AddressSpace
 from trainyard.hardware.memory_node.board import MemoryNode
 from trainyard.ir import Phase
 from trainyard.machines.presets.mcdla import DC_DLA, DEVICE, HC_DLA, MCDLA_B
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.mcdla.measuring import BATCH, CNNS, RNNS
 from trainyard.papers.mcdla.wiring import to_memory
 from trainyard.workloads import zoo
@@ -66,7 +65,7 @@ def steps(network: str) -> int:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "mcdla.device":                 _device,
     "mcdla.node":                   _node,
     "mcdla.socket_bandwidth":       lambda: Measured([one / 1e9 for one in SOCKETS]),

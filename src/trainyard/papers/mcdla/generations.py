@@ -8,12 +8,12 @@ V100 and Google's TPUv2. Each is the device of Table II with its data sheet's pe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 
 from trainyard.machines.presets.mcdla import DC_DLA, DEVICE
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.mcdla.measuring import CNNS, Networks, ahead, listed, matrix, ran
 from trainyard.systems.node.systems import DeviceCentric
 
@@ -89,4 +89,4 @@ def _faster() -> Measured:
     )
 
 
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {"mcdla.device_generations": _faster}
+EXPERIMENTS: Experiments = {"mcdla.device_generations": _faster}

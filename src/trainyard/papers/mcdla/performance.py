@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from statistics import fmean
 
 from trainyard.machines.presets.mcdla import DC_DLA, DC_DLA_ORACLE, DESIGNS, HC_DLA, MCDLA_B, MCDLA_L, MCDLA_S
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Networks, Parallel, ahead, listed, matrix, means, ran, speedups
 from trainyard.papers.mcdla.printed import (
     harmonic,
@@ -137,7 +137,7 @@ def table(parallel: Parallel) -> Mapping[str, Networks]:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "mcdla.speedup":          _speedup,
     "mcdla.speedup.data":     partial(_by_parallel, "data"),
     "mcdla.speedup.model":    partial(_by_parallel, "model"),

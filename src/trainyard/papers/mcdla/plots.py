@@ -7,11 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from trainyard.machines.presets.mcdla import DC_DLA, HC_DLA, MCDLA_B, MCDLA_S
-from trainyard.papers.drawing import Series, drawn, paper
+from trainyard.papers.figures import Series, drawn, panels, paper
 from trainyard.papers.mcdla import breakdown, generations, performance, power, scaling, sensitivity, wiring
 from trainyard.papers.mcdla.measuring import CNNS, PARALLEL, Networks, Parallel, means
 from trainyard.papers.mcdla.printed import harmonic, said
-from trainyard.papers.sigma.panels import panels
 from trainyard.report.colours import CLASSES, PHASES, SPARE
 
 if TYPE_CHECKING:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 
 from trainyard.hardware.memory_node.board import MemoryNode
 from trainyard.hardware.memory_node.dimms import MODULES
 from trainyard.machines.presets.mcdla import MCDLA_B
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.mcdla.printed import harmonic, said
 
 SYSTEM_W = 3200.0  # Sec. V-C: TDP of a DGX
@@ -69,7 +68,7 @@ def _bandwidth() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "mcdla.power.low":          _power_low,
     "mcdla.power.high":         _power_high,
     "mcdla.power.added":        lambda: Measured([added_w(LEAN), added_w(LARGE)], note="eight memory-nodes"),

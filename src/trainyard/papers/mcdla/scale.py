@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from trainyard.errors import BadInput
 from trainyard.machines.presets.mcdla import DC_DLA, DEVICE, ETHERNET, INFINIBAND, INFINIBAND_HDR, MCDLA_B, PLANES
-from trainyard.papers.drawing import Series, drawn
+from trainyard.papers.figures import Series, drawn
 from trainyard.report.colours import PHASES, SPARE
 from trainyard.results.result import Result
 from trainyard.runs import run
@@ -91,7 +91,7 @@ def weak_scaling(
 
 def figure_15(networks: Sequence[str] = tuple(BATCHES), sizes: Sequence[int] = SIZES) -> go.Figure:
     """Efficiency over devices: a row with nothing paged, a row with everything paged; a column for each network."""
-    from trainyard.papers.sigma.panels import panels
+    from trainyard.papers.figures import panels
 
     figures = {}
     for overlay, called in MODES.items():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 from trainyard.machines.presets.mcdla import DC_DLA, DC_DLA_ORACLE, MCDLA_B
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.mcdla.measuring import BATCH, CNNS, Networks, ahead, listed, matrix, means, speedups
 from trainyard.papers.mcdla.performance import ASSUMED
 from trainyard.papers.mcdla.printed import harmonic, proof_of_scaling
@@ -58,7 +58,7 @@ def _unpaged(devices: int) -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "mcdla.scaling.dc.4":                   partial(_paged, 4),
     "mcdla.scaling.dc.8":                   partial(_paged, 8),
     "mcdla.scaling.dc_no_virtualisation.4": partial(_unpaged, 4),

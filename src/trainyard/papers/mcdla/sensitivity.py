@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from trainyard.arrays import Spatial
 from trainyard.devices import Accelerator
 from trainyard.hardware.memory_node.board import MemoryNode
 from trainyard.machines.presets.mcdla import DC_DLA, DEVICE, HC_DLA, MCDLA_B
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.mcdla.measuring import (
     BATCH,
     CNNS,
@@ -163,7 +163,7 @@ def _cdma() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "mcdla.batch_sweep":     _batches,
     "mcdla.pcie4.dc_gain":   _gen4_gain,
     "mcdla.pcie4.gap":       _gen4_gap,

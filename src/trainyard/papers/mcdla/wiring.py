@@ -7,7 +7,6 @@ of them are memory-nodes that forward: both are here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal
 
@@ -15,7 +14,7 @@ from trainyard.hardware.collectives.on_graph import timing
 from trainyard.hardware.topology.graph import Place, Topology, Wire
 from trainyard.hardware.topology.rings import rings
 from trainyard.machines.presets.mcdla import DESIGNS, MCDLA_B, MCDLA_S
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.systems.node.backing import backings
 from trainyard.systems.node.systems import MemoryCentric, Node
 
@@ -134,7 +133,7 @@ def _setting() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "mcdla.hops.star_a":                   partial(_hops, STAR, AS_TOLD),
     "mcdla.hops.star_b":                   partial(_hops, MCDLA_S, AS_CHOSEN),
     "mcdla.link_bandwidth":                _ring_bandwidth,

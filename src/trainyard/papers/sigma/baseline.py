@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, median
 
 from trainyard.arrays import Systolic
 from trainyard.ir import MatMul
 from trainyard.machines.presets.sigma import TPU_ARRAY
-from trainyard.papers.ledger import Measured
-from trainyard.papers.sigma import MIRRORED, NARROW, RECTANGLES, SQUARE, SUITE, TURNED, efficiency, stationary_utilisation
-from trainyard.papers.sigma.suite import DENSE_CASES, SPARSE_CASES, Case, tpu_efficiencies
+from trainyard.papers.ledger import Experiments, Measured
+from trainyard.papers.sigma.suite import (
+    DENSE_CASES,
+    MIRRORED,
+    NARROW,
+    RECTANGLES,
+    SPARSE_CASES,
+    SQUARE,
+    SUITE,
+    TURNED,
+    Case,
+    efficiency,
+    stationary_utilisation,
+    tpu_efficiencies,
+)
 
 IRREGULAR = tuple(op for op in SUITE if min(op.M, op.N, op.K) < min(TPU_ARRAY.rows, TPU_ARRAY.columns))
 """Sec. VI-B: the array is underutilised where a side is shorter than its own."""
@@ -75,7 +87,7 @@ def _sparse_efficiency() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "sigma.tpu.utilisation_16_wide":         _narrow_utilisation,
     "sigma.tpu.utilisation_drop_n16":        _narrow_drop,
     "sigma.tpu.utilisation_irregular_below": _irregular,

@@ -31,9 +31,9 @@ from trainyard.arrays.sigma.components import (
 from trainyard.hardware.tables.cells import FLIP_FLOP_UM2, MUX_UM2
 from trainyard.hardware.tables.technology import area_factor, gate_energy
 from trainyard.ir import Density, MatMul
-from trainyard.papers.drawing import Series, drawn, paper
-from trainyard.papers.ledger import Measured, claims
-from trainyard.papers.sigma import SPARSITIES, SUITE
+from trainyard.papers.figures import Series, drawn, paper
+from trainyard.papers.ledger import Experiments, Measured, claims
+from trainyard.papers.sigma.suite import SPARSITIES, SUITE
 from trainyard.report.colours import PHASES, SPARE
 
 if TYPE_CHECKING:
@@ -375,7 +375,7 @@ def figure_13() -> go.Figure:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "sigma.area":                       _area,
     "sigma.area_overhead_over_tpu":     _area_overhead,
     "sigma.power":                      _power,

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
 
 from trainyard.machines.presets.sigma import SIGMA, TPU
-from trainyard.papers.ledger import Measured
-from trainyard.papers.sigma import NARROW
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.sigma.rivals import ARRAYS
-from trainyard.papers.sigma.suite import SPARSE_CASES, held_still, mask
+from trainyard.papers.sigma.suite import NARROW, SPARSE_CASES, held_still, mask
 
 NO_ZEROS = (0.0, 0.0)
 
@@ -78,7 +76,7 @@ def _pruned(model: str) -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "sigma.pes":                          _multipliers,
     "sigma.input_bandwidth":              _bandwidth,
     "sigma.sparsity.weights":             _weights,

@@ -5,15 +5,14 @@ Which sparsity the figure has is not printed: everything is over the six pairs o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from statistics import fmean, geometric_mean
 from typing import Literal
 
 from trainyard.arrays.sigma.array import SigmaCost
 from trainyard.ir import MatMul
-from trainyard.papers.ledger import Measured
-from trainyard.papers.sigma import SPARSITIES
-from trainyard.papers.sigma.suite import SPARSE_CASES, cost, held_still
+from trainyard.papers.ledger import Experiments, Measured
+from trainyard.papers.sigma.suite import SPARSE_CASES, SPARSITIES, cost, held_still
 
 Flow = Literal["a", "b", "none"]
 FLOWS: Mapping[Flow, str] = {"a": "MK-sta,KN-str", "b": "MK-str,KN-sta", "none": "MK-str,KN-str"}
@@ -47,4 +46,4 @@ def _no_reuse() -> Measured:
     )
 
 
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {"sigma.nlr.compute_utilisation": _no_reuse}
+EXPERIMENTS: Experiments = {"sigma.nlr.compute_utilisation": _no_reuse}

@@ -15,7 +15,7 @@ from trainyard.ir import DENSE, Dense, Density
 from trainyard.ir.letters import letter_of
 from trainyard.machines.presets.sigma import SIGMA
 from trainyard.mapping.lowering import lower
-from trainyard.papers.drawing import Series, drawn
+from trainyard.papers.figures import Series, drawn
 from trainyard.papers.sigma.chip import tpu_cycles
 from trainyard.papers.sigma.training import NAMES, PRODUCTS, Product, Summary, sigma_cost
 from trainyard.report.colours import PHASES, SPARE

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from trainyard.arrays import Sigma, Systolic
 from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import MatMul
-from trainyard.papers.drawing import Series, drawn
-from trainyard.papers.sigma.panels import panels
+from trainyard.papers.figures import Series, drawn, panels
 from trainyard.report.colours import PHASES, SPARE
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ Which operand stays is given with the product, as in the figure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
@@ -19,9 +19,8 @@ from typing import Literal
 
 from trainyard.arrays import Systolic
 from trainyard.ir import MatMul
-from trainyard.papers.ledger import Measured
-from trainyard.papers.sigma import MIRRORED, NARROW, SQUARE
-from trainyard.papers.sigma.suite import NO_ZEROS, PES, Pair, Shapes, held_still
+from trainyard.papers.ledger import Experiments, Measured
+from trainyard.papers.sigma.suite import MIRRORED, NARROW, NO_ZEROS, PES, SQUARE, Pair, Shapes, held_still
 
 Feature = Literal["TPU", "Fl", "Fl+Sc", "Fl+Sc+Sp"]
 FEATURES: tuple[Feature, ...] = ("TPU", "Fl", "Fl+Sc", "Fl+Sc+Sp")
@@ -121,4 +120,4 @@ def _stationary_utilisation() -> Measured:
     )
 
 
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {"sigma.sparse.stationary_utilisation": _stationary_utilisation}
+EXPERIMENTS: Experiments = {"sigma.sparse.stationary_utilisation": _stationary_utilisation}

@@ -9,7 +9,7 @@ run: an `Accelerator` pays for a format's traffic, and the front end works while
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 
 from trainyard.hardware.formats.bitmaps import Bitmap
@@ -24,7 +24,7 @@ from trainyard.hardware.formats.matrices import (
     format_named,
     smaller_between,
 )
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 
 ROWS, COLUMNS = 1632, 36548  # Fig. 7: M and K
 ELEMENT_BITS = 32  # Sec. IV-A2: FP32
@@ -108,7 +108,7 @@ def _bitmap_metadata() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "sigma.format.bitmap_beats_rlc_below_sparsity": _bitmap_wins,
     "sigma.format.rlc_beats_bitmap_above_sparsity": _code_wins,
     "sigma.format.bitmap_metadata":                 _bitmap_metadata,

@@ -21,9 +21,9 @@ from trainyard.devices.gpu.device import Gpu
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import MatMul, Op, Step, TensorSpec, Update
 from trainyard.machines.presets.gpus import H200, V100
-from trainyard.papers.drawing import Series, drawn, paper
-from trainyard.papers.ledger import Measured, claims
-from trainyard.papers.sigma import SUITE
+from trainyard.papers.figures import Series, drawn, paper
+from trainyard.papers.ledger import Experiments, Measured, claims
+from trainyard.papers.sigma.suite import SUITE
 from trainyard.report.colours import PHASES, SPARE
 from trainyard.workloads import zoo
 
@@ -263,7 +263,7 @@ def figure_3b() -> go.Figure:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "sigma.gpu.matmul_share":           _matmul_share,
     "sigma.gpu.fp16_efficiency_2k":     _regular_efficiency,
     "sigma.gpu.sparse_efficiency_loss": _sparse_loss,

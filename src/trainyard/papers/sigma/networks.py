@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from trainyard.arrays.sigma.components import CLOCK_HZ, Bill, Reduction, reduction_network
-from trainyard.papers.drawing import PAPER
-from trainyard.papers.ledger import Measured, claims
+from trainyard.papers.figures import PAPER
+from trainyard.papers.ledger import Experiments, Measured, claims
 from trainyard.report.colours import PHASES, SPARE, styled
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def figure_6b() -> go.Figure:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "sigma.fan.area_overhead_over_linear_512":  partial(_overhead, "fan", area_mm2),
     "sigma.fan.power_overhead_over_linear_512": partial(_overhead, "fan", power_w),
     "sigma.art.area_overhead_over_linear_512":  partial(_overhead, "art", area_mm2),

@@ -6,19 +6,23 @@ The paper names no mean: the geometric one of all cases is judged, both are said
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, geometric_mean
 
-from trainyard.papers.ledger import Measured
-from trainyard.papers.sigma import MIRRORED, RECTANGLES, SMALL, TURNED, label
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.sigma.suite import (
     DENSE_CASES,
+    MIRRORED,
     PES,
+    RECTANGLES,
+    SMALL,
     SPARSE_CASES,
+    TURNED,
     Case,
     both,
     cost,
     efficiencies,
+    label,
     means,
     speedups,
     tpu_cycles,
@@ -93,7 +97,7 @@ def _sparse_efficiency() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "sigma.dense.speedup_over_tpu":         _dense_speedup,
     "sigma.dense.efficiency.sigma":         _dense_efficiency,
     "sigma.dense.efficiency.near_full":     _near_full,

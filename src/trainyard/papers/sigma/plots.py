@@ -7,30 +7,24 @@ from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING
 
 from trainyard.hardware.formats.matrices import RLC2, RLC4
-from trainyard.papers.drawing import Series, drawn, paper
+from trainyard.papers.figures import Series, drawn, panels, paper
 from trainyard.papers.ledger import claims
-from trainyard.papers.sigma import (
+from trainyard.papers.sigma import chip, dataflows, every_model, examples, features, formats, gpu, networks, rivals, training
+from trainyard.papers.sigma.suite import (
     MIRRORED,
+    NO_ZEROS,
+    PES,
     RECTANGLES,
     SPARSITIES,
     SQUARE,
     SUITE,
     TPU_SHAPES,
     TURNED,
-    chip,
-    dataflows,
-    every_model,
-    examples,
-    features,
-    formats,
-    gpu,
+    Shapes,
+    cost,
     label,
-    networks,
-    rivals,
-    training,
+    tpu_cycles,
 )
-from trainyard.papers.sigma.panels import panels
-from trainyard.papers.sigma.suite import NO_ZEROS, PES, Shapes, cost, tpu_cycles
 from trainyard.report.colours import PHASES, SPARE
 
 if TYPE_CHECKING:

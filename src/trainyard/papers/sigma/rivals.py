@@ -11,7 +11,7 @@ which stands in the note. Eyeriss v2 and the packed systolic array always load, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from statistics import geometric_mean
@@ -20,9 +20,8 @@ from typing import Any
 from trainyard.arrays.rivals.weights_and_inputs import Loading
 from trainyard.ir import MatMul
 from trainyard.machines.presets.sigma import CAMBRICON_X, EIE, EYERISS_V2, OUTERSPACE, PACKED_SYSTOLIC, SCNN, SIGMA
-from trainyard.papers.ledger import Measured
-from trainyard.papers.sigma import SUITE, label
-from trainyard.papers.sigma.suite import Pair, Streaming, both, cost, mask, means
+from trainyard.papers.ledger import Experiments, Measured
+from trainyard.papers.sigma.suite import SUITE, Pair, Streaming, both, cost, label, mask, means
 
 PAIRS: tuple[Pair, ...] = ((0.8, 0.3), (0.3, 0.8))  # Fig. 14
 VECTORS = 512
@@ -106,7 +105,7 @@ def _slower() -> Measured:
 
 assert {array.peak_macs_per_cycle for array in ARRAYS.values()} == {SIGMA.array.peak_macs_per_cycle}
 
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "sigma.sparse_accelerators.speedup": _speedup,
     "sigma.sparse_accelerators.slower_on": _slower,
 }

@@ -17,7 +17,28 @@ from trainyard.arrays.sigma.array import SigmaCost
 from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import DENSE, MatMul
 from trainyard.machines.presets.sigma import SIGMA
-from trainyard.papers.sigma import SPARSITIES, SQUARE, SUITE
+
+# fmt: off
+# The evaluated GEMMs, M-N-K as on the axis of Fig. 12.
+SUITE = tuple(MatMul(M, N, K) for M, N, K in (
+    ( 128,  2048,   4096), ( 320,  3072, 4096), ( 1632, 36548, 1024), (2048, 4096,   32), (1024,  16, 500000),
+    (  35,  8457,   2560), (31999, 1024,   84), (   84,  1024, 4096), (2048,    1,  128), ( 256, 256,   2048),
+))
+
+# The TPUs of Fig. 12a: the paper's name -> rows and columns of `Systolic`, which has K along its rows. The paper has it along the
+# columns: by Sec. VI-C a K of 32 fits those of 512x32, and is too short for the other two.
+TPU_SHAPES = {"128x128": (128, 128), "256x64": (64, 256), "512x32": (32, 512)}
+RECTANGLES = tuple(TPU_SHAPES.values())
+TURNED = tuple((columns, rows) for rows, columns in RECTANGLES)  # the other reading: K along the rows that the paper names
+SQUARE = (TPU_SHAPES["128x128"],)                    # Sec. VI-C
+MIRRORED = tuple(dict.fromkeys(RECTANGLES + TURNED))  # Fig. 11, of SIGMA_FI: "and vice versa"
+
+# Sparsity of MK and KN: weights 80 %, inputs 10 to 50 % (Sec. VI-A), either one being MK. The pairs of Fig. 12b are not printed:
+# the two ends of the range and its middle.
+SPARSITIES = tuple(pair for inputs in (0.1, 0.3, 0.5) for pair in ((0.8, inputs), (inputs, 0.8)))
+NARROW = MatMul(1024, 16, 500000)               # Sec. VI-B and VI-C: KN, 500000 x 16, is stationary
+SMALL = MatMul(2048, 1, 128)                    # Sec. VI-C: the small GEMM that the text names
+# fmt: on
 
 Pair = tuple[float, float]
 """Sparsity of MK and of KN."""
@@ -30,6 +51,27 @@ PES = SIGMA.array.peak_macs_per_cycle
 Case = tuple[MatMul, Pair]
 DENSE_CASES: tuple[Case, ...] = tuple((op, NO_ZEROS) for op in SUITE)
 SPARSE_CASES: tuple[Case, ...] = tuple((op, pair) for op in SUITE for pair in SPARSITIES)
+
+
+def label(op: MatMul) -> str:
+    """As on the axis of Fig. 12.
+
+    >>> label(NARROW)
+    '1024-16-500000'
+    """
+    return f"{op.M}-{op.N}-{op.K}"
+
+
+def stationary_utilisation(array: Systolic, op: MatMul) -> float:
+    """Share of the cells that hold an element of the stationary operand, over all its folds."""
+    held = op.K * op.N if array.dataflow == "ws" else op.M * op.K
+    return held / (array.cost(op).events["array_pass"] * array.peak_macs_per_cycle)
+
+
+def efficiency(op: MatMul, shapes: Iterable[tuple[int, int]]) -> float:
+    """Useful MACs over MACs possible in the total latency (Table II), the better stationary operand and shape counting."""
+    arrays = (Systolic(rows=r, columns=c, dataflow=flow) for r, c in shapes for flow in ("ws", "is"))
+    return max(array.utilisation(op) for array in arrays)
 
 
 @cache

@@ -28,7 +28,7 @@ from trainyard.ir import DENSE, Dense, Density, MatMul, Op, Phase, Step
 from trainyard.ir.letters import letter_of
 from trainyard.machines.presets.sigma import SIGMA
 from trainyard.mapping.lowering import lower
-from trainyard.papers.drawing import Series, drawn
+from trainyard.papers.figures import Series, drawn
 from trainyard.papers.sigma.chip import SIGMA_ARRAY, tpu_cycles
 from trainyard.report.colours import PHASES, SPARE
 from trainyard.workloads import zoo

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import fmean
 
 from trainyard.arrays.tensordash.components import CORE, MUX, SCHEDULER, STAGING, TRANSPOSER
 from trainyard.machines.presets.tensordash import TENSORDASH
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.tensordash import overheads
 from trainyard.papers.tensordash.models import GCN, MODELS, Fitted, facts, recorded, zeros
 from trainyard.papers.tensordash.sweeps import PAPER
@@ -63,7 +62,7 @@ def batches() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "tensordash.area.rows":              lambda: Measured(tuple(part.mm2 for part in PARTS)),
     "tensordash.power.rows":             lambda: Measured(tuple(part.milliwatts for part in PARTS)),
     "tensordash.area.totals":            totals,

@@ -13,14 +13,14 @@ baseline's energy; what share comes out here is in the note.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from statistics import fmean
 
 from trainyard.arrays import TensorCore, TensorDash
 from trainyard.devices import Accelerator
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.tensordash.models import GCN, NAMES, Subject, recorded
 from trainyard.papers.tensordash.performance import STAND_IN, listed
 from trainyard.papers.tensordash.printed import printed
@@ -139,7 +139,7 @@ def dense_model_energy() -> Measured:
     )
 
 
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "tensordash.energy.core": core,
     "tensordash.energy.chip": whole_chip,
     "tensordash.bfloat16.core_energy": partial(bfloat16, "core"),

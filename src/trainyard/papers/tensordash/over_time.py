@@ -14,7 +14,7 @@ from functools import cache
 from statistics import fmean
 
 from trainyard.masks.generated import GeneratedMasks, generated_masks
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.tensordash.models import (
     LEFT_OUT,
     MODELS,
@@ -100,3 +100,6 @@ def pruned_stable() -> Measured:
         f"with zeros at random of the recorded shares; real masks of {layers}: {fmean(later[1]):.2f}; W's zeros count in W*G",
         verdict="substitute",
     )
+
+
+EXPERIMENTS: Experiments = {"tensordash.resnet50_pruned.stable": pruned_stable}

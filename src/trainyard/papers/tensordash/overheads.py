@@ -6,13 +6,13 @@ scaled as our tables scale multiply-accumulates.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 from trainyard.arrays import TensorCore, TensorDash
 from trainyard.arrays.tensordash.components import MEMORIES_M2, NM
 from trainyard.machines.presets.tensordash import TENSORDASH
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.tensordash.sweeps import PAPER, WIDE
 
 CLOCK_HZ = TENSORDASH.clock_hz
@@ -78,7 +78,7 @@ WIDE_NOTE = (
 )
 
 # fmt: off
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     "tensordash.area_overhead.core":         partial(percent, PAPER, areas, "rows of Table IV"),
     "tensordash.area_overhead.chip":         partial(percent, PAPER, areas, SRAM_NOTE, chip=True),
     "tensordash.area_overhead.chip_below":   partial(percent, PAPER, areas, SRAM_NOTE, chip=True),

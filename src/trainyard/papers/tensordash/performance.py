@@ -5,13 +5,13 @@ Masks are those of real training on stand-in data, so verdicts are `substitute`;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from statistics import fmean, geometric_mean
 
 from trainyard.arrays import TensorDash
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.tensordash.models import NAMES, Operation, recorded, zeros
 from trainyard.papers.tensordash.potential import potential
 from trainyard.papers.tensordash.printed import INPUTS, printed
@@ -171,7 +171,7 @@ OF_CLAIM: Mapping[str, str] = {
 }
 # fmt: on
 
-EXPERIMENTS: Mapping[str, Callable[[], Measured]] = {
+EXPERIMENTS: Experiments = {
     **{f"tensordash.potential.{claim}": partial(model_potential, name, WHY[claim]) for claim, name in OF_CLAIM.items()},
     "tensordash.potential": mean_potential,
     "tensordash.speedup": headline,

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from trainyard.arrays import TensorDash
-from trainyard.papers.drawing import Series, drawn, from_printed, paper
+from trainyard.papers.figures import Series, drawn, from_printed, paper
 from trainyard.papers.ledger import claims
 from trainyard.papers.tensordash import beyond, energies, over_time, overheads, performance, random_tensors
 from trainyard.papers.tensordash.models import MODELS, NAMES, OPERATIONS, recorded

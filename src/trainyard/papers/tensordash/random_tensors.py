@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from statistics import fmean
 
 from trainyard.ir import Step
 from trainyard.masks.generated import GeneratedMasks, generated_masks
-from trainyard.papers.ledger import Measured
+from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.tensordash.energies import chip_efficiency, core_efficiency, core_share
 from trainyard.papers.tensordash.models import OPERATIONS, Subject
 from trainyard.papers.tensordash.potential import potential
@@ -108,3 +108,16 @@ def chip_energy_limit() -> Measured:
         note=f"core {found.core:.2f}x; with our SRAM and LPDDR4 tables the core is {100 * found.share:.0f} % of the baseline "
         "for this layer, 2.1x would need 72 %: our memories cost more than the paper's",
     )
+
+
+# fmt: off
+EXPERIMENTS: Experiments = {
+    "tensordash.random.20":                partial(at, 20.0),
+    "tensordash.random.90":                partial(at, 90.0),
+    "tensordash.random.99":                partial(at, 99.0),
+    "tensordash.random.ideal_20":          ideal_20,
+    "tensordash.random.max_deviation":     max_deviation,
+    "tensordash.random.core_energy_limit": core_energy_limit,
+    "tensordash.random.chip_energy_limit": chip_energy_limit,
+}
+# fmt: on
