@@ -1,68 +1,105 @@
-"""Arrays that are asked for again and again, kept within a bound: those made or asked for last."""
+"""The one cache of the project: values by key, within a bound, never pickled with the part that owns it.
+
+`BoundedCache` holds values that belong to an object (a machine's costs, a mask source's bits); `per_step` is for functions of
+a step. Keys that must be compared by identity, because hashing them would cost more than the value, are wrapped in `ByIdentity`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable
+from functools import lru_cache
 from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, TypeVarTuple
 
-import numpy.typing as npt
+if TYPE_CHECKING:
+    from trainyard.ir.step import Step
 
-A = TypeVar("A", bound=npt.NDArray[Any])
-LEAST = 4
-"""Arrays that stay whatever their size: two operands of the product at hand, and those of the one before it."""
+T = TypeVar("T")
+Rest = TypeVarTuple("Rest")
+ALWAYS_KEPT = 4
+"""Entries that stay whatever their bytes: two operands of the product at hand, and those of the one before it."""
+ENTRY_BYTES = 1024
+"""assumed: bytes that a key and the objects around an array take; tiles of many small products have small arrays."""
 
-AROUND = 1024
-"""assumed: bytes that a name and the objects around an array take; tiles of many small products have small arrays."""
+
+class ByIdentity(Generic[T]):
+    """An object as a key: equal to itself alone. The cache keeps the object alive, so that its identity stays its own."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ByIdentity) and other.value is self.value
 
 
-class Remembered(Generic[A]):
-    """By name, within a bound of bytes, or as many as `most`; the one asked for longest ago goes first."""
+class BoundedCache:
+    """The values used last, at most `entries` of them and `max_bytes` of their arrays (`nbytes`).
 
-    def __init__(self, most_bytes: float = math.inf, most: float = math.inf) -> None:
-        self._most_bytes, self._most = most_bytes, most
-        self._found: dict[Hashable, A] = {}
+    Threads may share it. It is copied and pickled empty: a machine that is sent to another process does not carry its costs.
+
+    >>> squares = BoundedCache(entries=2)
+    >>> [squares.get(n, lambda: n * n) for n in (2, 3, 4)], len(squares)
+    ([4, 9, 16], 2)
+    """
+
+    def __init__(self, entries: float = math.inf, max_bytes: float = math.inf) -> None:
+        self._entries, self._max_bytes = entries, max_bytes
+        self._values: dict[Hashable, Any] = {}
         self._bytes = 0
         self._lock = Lock()
 
-    def of(self, name: Hashable, make: Callable[[], A]) -> A:
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __reduce__(self) -> tuple[type[BoundedCache], tuple[float, float]]:
+        return type(self), (self._entries, self._max_bytes)
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """The value of `key`, made if it is not there. `make` runs outside the lock, so it may use the cache itself."""
         with self._lock:
-            known = self._found.pop(name, None)
-            if known is not None:
-                self._found[name] = known
+            if key in self._values:
+                known: T = self._values.pop(key)
+                self._values[key] = known  # now the most recent
                 return known
-        made = make()
+        value = make()
         with self._lock:
-            if name in self._found:  # another thread was faster
-                return self._found[name]
-            self._found[name] = made
-            self._bytes += made.nbytes + AROUND
-            while len(self._found) > self._most or (self._bytes > self._most_bytes and len(self._found) > LEAST):
-                self._bytes -= self._found.pop(next(iter(self._found))).nbytes + AROUND
-        return made
+            if key in self._values:  # another thread was faster
+                first: T = self._values[key]
+                return first
+        return self.put(key, value)
+
+    def put(self, key: Hashable, value: T) -> T:
+        """Stores a value in place of any other under its key."""
+        with self._lock:
+            if key in self._values:
+                self._bytes -= _size(self._values.pop(key))
+            self._values[key] = value
+            self._bytes += _size(value)
+            while len(self._values) > self._entries or (self._bytes > self._max_bytes and len(self._values) > ALWAYS_KEPT):
+                self._bytes -= _size(self._values.pop(next(iter(self._values))))
+        return value
+
+    def clear(self) -> None:
+        with self._lock:
+            self._values.clear()
+            self._bytes = 0
 
 
-class Kept(Generic[A]):
-    """By source and name; a source is kept with its arrays, so that it stays the only one of its identity."""
-
-    def __init__(self, most: float = math.inf, *, most_bytes: float = math.inf) -> None:
-        self._remembered: Remembered[A] = Remembered(most_bytes, most)
-
-    def of(self, source: object, name: Hashable, make: Callable[[], A]) -> A:
-        return self._remembered.of((_Same(source), name), make)
+def _size(value: Any) -> int:
+    return int(getattr(value, "nbytes", 0)) + ENTRY_BYTES
 
 
-class _Same:
-    """A source as a name: itself, not what it is equal to."""
+def per_step(function: Callable[[Step, *Rest], T]) -> Callable[[Step, *Rest], T]:
+    """Caches a function of (step, ...) for the last 32 arguments; steps by identity, since they never change."""
 
-    __slots__ = ("source",)
+    @lru_cache(maxsize=32)
+    def cached(step: ByIdentity[Step], *rest: Any) -> T:
+        return function(step.value, *rest)
 
-    def __init__(self, source: object) -> None:
-        self.source = source
-
-    def __hash__(self) -> int:
-        return id(self.source)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.source is self.source
+    return lambda step, *rest: cached(ByIdentity(step), *rest)

@@ -11,10 +11,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.errors import BadInput, MaskError
 from trainyard.ir import Convolution, MaskView
 from trainyard.mapping.lowering import lower
-from trainyard.masks.views import Kept, matrix, ranges
+from trainyard.masks.views import matrix, ranges
 
 
 @st.composite
@@ -85,11 +86,11 @@ def test_a_mask_without_rows_is_refused():
 
 
 def test_the_arrays_asked_for_last_are_kept():
-    kept, made = Kept(2), []
+    kept, made = BoundedCache(entries=2), []
     source = Bits({})
 
     def of(name):
-        return kept.of(source, name, lambda: made.append(name) or np.zeros(1))
+        return kept.get((ByIdentity(source), name), lambda: made.append(name) or np.zeros(1))
 
     for name in ("a", "b", "a", "c", "a", "b"):  # c takes the place of b, which was not asked for since
         of(name)
@@ -97,12 +98,12 @@ def test_the_arrays_asked_for_last_are_kept():
 
 
 def test_many_threads_may_ask_at_once():
-    kept, source, wrong = Kept(2), Bits({}), []
+    kept, source, wrong = BoundedCache(entries=2), Bits({}), []
 
     def ask(first):
         for turn in range(300):
             name = (first + turn) % 5
-            if kept.of(source, name, lambda name=name: np.full(1, name))[0] != name:
+            if kept.get((ByIdentity(source), name), lambda name=name: np.full(1, name))[0] != name:
                 wrong.append(name)
 
     threads = [Thread(target=ask, args=(first,)) for first in range(4)]

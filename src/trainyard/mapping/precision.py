@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from trainyard.caches import per_step
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import DTYPE_BYTES, Role, Step, TensorSpec
-from trainyard.mapping.works import per_step
 
 FLOATING = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2"})
 

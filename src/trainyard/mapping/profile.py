@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from trainyard.caches import per_step
 from trainyard.errors import NotModelled
 from trainyard.ir import (
     DTYPE_BYTES,
@@ -42,7 +43,7 @@ from trainyard.mapping.gradient_order.works import is_chain, joined, joints, lay
 from trainyard.mapping.lowering import Lowered, lower, operand_order
 from trainyard.mapping.precision import dtype_of
 from trainyard.mapping.tiling import Problem
-from trainyard.mapping.works import Fusion, apart, group, one_gradient, per_step, readers
+from trainyard.mapping.works import Fusion, apart, group, one_gradient, readers
 from trainyard.masks.dma import Densities, moved_bytes
 
 BY_LETTER = {"A": "X", "W": "W", "G": "dY"}

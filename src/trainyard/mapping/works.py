@@ -13,43 +13,16 @@ the same matrix dY: not where dX multiplies inserted zeros ("dilated"), nor wher
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import lru_cache
 from itertools import pairwise
-from typing import Any, Literal, TypeVar, TypeVarTuple
+from typing import Literal
 
+from trainyard.caches import per_step
 from trainyard.ir import Convolution, ElementWise, Grouping, MatMul, Op, Phase, Step, Work
 from trainyard.ir.letters import letter_of
 from trainyard.mapping.lowering import GradInput, lower
 
 Fusion = Literal["epilogue", "none"]
 Together = Literal["none", "gradients"]
-Rest = TypeVarTuple("Rest")
-T = TypeVar("T")
-
-
-class Same:
-    """A step as a key: hashing 10,000 ops each time is slow, and steps never change."""
-
-    __slots__ = ("step",)
-
-    def __init__(self, step: Step) -> None:
-        self.step = step
-
-    def __hash__(self) -> int:
-        return id(self.step)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.step is self.step
-
-
-def per_step(make: Callable[[Step, *Rest], T]) -> Callable[[Step, *Rest], T]:
-    """Remembers what a function of (step, ...) made of the last few steps."""
-
-    @lru_cache(maxsize=32)
-    def remembered(same: Same, *rest: Any) -> T:
-        return make(same.step, *rest)
-
-    return lambda step, *rest: remembered(Same(step), *rest)
 
 
 @per_step

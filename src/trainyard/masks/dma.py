@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.errors import UnknownName
 from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.hardware.formats.matrices import Format, format_named
@@ -28,7 +29,7 @@ from trainyard.ir import Convolution, Direction, Masks, MaskSource, Op, Step, Te
 from trainyard.ir.letters import letter_of, operand_order
 from trainyard.ir.protocols import KnowsDensity
 from trainyard.masks.lookup import mask_of
-from trainyard.masks.views import Kept, shape_of, unpacked
+from trainyard.masks.views import shape_of, unpacked
 
 
 class StoredSize(NamedTuple):
@@ -45,7 +46,7 @@ Version = tuple[int, int]
 """A base tensor, and how often it has been overwritten."""
 Measure = Callable[[MaskSource, TensorKey, Op, str], tuple[float, ...]]
 """(masks, key, product, letter of its operand) -> amounts per element."""
-_runs: Kept[npt.NDArray[np.int64]] = Kept(4096)
+_runs = BoundedCache(4096)
 """Non-zeros and padding of a mask in a format; a sweep over assumptions reads the same masks many times."""
 
 
@@ -125,9 +126,8 @@ def _stored_size(layout: Format, source: MaskSource, key: TensorKey, op: Op, let
     size = layout.footprint_of(rows, columns, round(share * elements), 1)
     if layout.places_matter:
         try:
-            nonzeros, padding = _runs.of(
-                source,
-                (key, layout.name),
+            nonzeros, padding = _runs.get(
+                (ByIdentity(source), key, layout.name),
                 lambda: _nonzeros_and_padding(layout, unpacked(source, key), rows, columns),
             )
             size = layout.footprint_of(rows, columns, int(nonzeros), 1, int(padding))

@@ -14,15 +14,16 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.ir import Convolution, MaskView
 from trainyard.ir.windows import backward_table, forward_table
 from trainyard.masks.stream_geometry import Integers, Layout, StreamAccess
-from trainyard.masks.views import Bits, Kept, Range, geometry_letter, unpacked
+from trainyard.masks.views import Bits, Range, geometry_letter, unpacked
 
 Words = npt.NDArray[np.uint64]
 KEPT = 6
 """Tensors that stay packed, at one bit an element: three products read A and G in two orders each."""
-_kept: Kept[Words] = Kept(KEPT)
+_kept = BoundedCache(KEPT)
 _ONE = np.zeros((1, 1), dtype=np.int64)
 
 
@@ -135,7 +136,7 @@ def _packed(view: MaskView, shape: tuple[int, ...], axis: int, phases: int = 1) 
         words.view(np.uint8)[: packed.size] = packed
         return words
 
-    return _kept.of(view.source, (view.key, shape, axis, phases), make)
+    return _kept.get((ByIdentity(view.source), view.key, shape, axis, phases), make)
 
 
 def _split_phases(bits: Bits, phases: int) -> Bits:

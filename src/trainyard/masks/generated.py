@@ -19,7 +19,7 @@ from typing import Any, Literal, NoReturn, get_args
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.caches import Remembered
+from trainyard.caches import BoundedCache
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.hardware.formats.structured import drawn
 from trainyard.ir import MatMul, Phase, Step, Structured, TensorKey
@@ -32,7 +32,7 @@ LETTERS = ("A", "G", "W")
 Shapes = dict[TensorKey, tuple[int, ...]]
 DRAWN_BYTES = 128 * 2**20
 """Bound on cached packed masks, at one bit an element: unpacking a mask takes far less time than drawing it."""
-_drawn: Remembered[npt.NDArray[np.uint8]] = Remembered(DRAWN_BYTES)
+_drawn = BoundedCache(max_bytes=DRAWN_BYTES)
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class GeneratedMasks:
         """The mask of a tensor, drawn once for all sources of this digest and cached packed."""
         if key not in self.shapes:
             self._missing(key)
-        packed, shape = _drawn.of((self.digest, key), lambda: np.packbits(self._draw(key))), self.shapes[key]
+        packed, shape = _drawn.get((self.digest, key), lambda: np.packbits(self._draw(key))), self.shapes[key]
         return np.unpackbits(packed, count=math.prod(shape)).view(np.bool_).reshape(shape)
 
     def _draw(self, key: TensorKey) -> npt.NDArray[np.bool_]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.errors import MaskError
-from trainyard.hardware.formats.bitmaps import Bitmap, Words
+from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import Dense, Density, MaskView, MatMul
 from trainyard.masks.contraction import Mask, Side, bitmap_of, shape_of
-from trainyard.masks.views import Kept
 
-_kept: Kept[Words] = Kept(256)
+_kept = BoundedCache(256)
 """Packed tiles in use lately: a product reads each of its tiles many times."""
 
 
@@ -48,7 +48,7 @@ def operand_bitmap(op: MatMul, operand: Mask, side: Side, seed: int) -> Bitmap:
             raise MaskError(f"{side}: one mask for {op.count} products; give them one by one, each with its own")
         if isinstance(operand, MaskView):
             name = ("packed", shape, *operand.identity)
-            return Bitmap(_kept.of(operand.source, name, lambda: bitmap_of(operand, shape, side).words), columns)
+            return Bitmap(_kept.get((ByIdentity(operand.source), name), lambda: bitmap_of(operand, shape, side).words), columns)
         return bitmap_of(operand, shape, side)
     seed = 2 * seed + (side == "b")
     if operand.cluster == "none":

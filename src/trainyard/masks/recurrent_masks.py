@@ -18,7 +18,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -89,7 +88,7 @@ def mask_of(step: Step, op: Op, side: int, letter: str, masks: Masks, has: Has) 
         name = _matrix(step, op, side)
         key = (op.layer, 0, f"W.{name}")
         return (masks, key) if name and has(key) else None
-    part = _parts(_StepIdentity(step)).get((op.layer, op.call, op.inputs[side])) if len(op.inputs) > side else None
+    part = _parts(step).get((op.layer, op.call, op.inputs[side])) if len(op.inputs) > side else None
     if part is None or letter != "A":
         return None
     if not part.sequence:
@@ -125,23 +124,9 @@ def _matrix(step: Step, op: Op, side: int) -> str:
     return name if owner == op.layer and re.match(r"weight_(ih|hh|hr)_l\d+(_reverse)?$", name) else ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _StepIdentity:
-    """A step as a cache key, by identity: comparing all ops would cost more than reading them."""
-
-    step: Step
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _StepIdentity) and other.step is self.step
-
-    def __hash__(self) -> int:
-        return id(self.step)
-
-
-@lru_cache(maxsize=2)
-def _parts(identity: _StepIdentity) -> dict[tuple[str, int, int], Part]:
+@per_step
+def _parts(step: Step) -> dict[tuple[str, int, int], Part]:
     """(layer, call, tensor) -> its part of a recorded sequence, for all recurrent layers of a step."""
-    step = identity.step
     layers: dict[tuple[str, int, bool], dict[tuple[str, int, bool], list[Op]]] = {}
     for op in step.ops:
         if op.phase is Phase.FORWARD and op.letters[:2] == ("A", "W") and (match := MATRIX.match(_matrix(step, op, 1))):

@@ -8,7 +8,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.caches import Kept, Remembered
+from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.ir import Convolution, MaskView
 from trainyard.ir.windows import backward_table, forward_table
 from trainyard.masks.views import Bits, Range, geometry_letter, ranges, unpacked
@@ -17,8 +17,8 @@ Counts = npt.NDArray[np.int64]
 Octets = npt.NDArray[np.uint8]
 KEPT_BYTES = 256 * 2**20
 """Counts are cached by content of the masks, so that tiles share them, and so does the same product on the next machine."""
-_remembered: Remembered[Counts] = Remembered(KEPT_BYTES)
-_channels_last: Kept[Octets] = Kept(most_bytes=KEPT_BYTES / 2)
+_remembered = BoundedCache(max_bytes=KEPT_BYTES)
+_channels_last = BoundedCache(max_bytes=KEPT_BYTES / 2)
 
 
 def nonzero_counts(view: MaskView, axis: int) -> Counts:
@@ -29,7 +29,7 @@ def nonzero_counts(view: MaskView, axis: int) -> Counts:
         counts.setflags(write=False)
         return counts
 
-    return _remembered.of((axis, *view.identity), compute)
+    return _remembered.get((axis, *view.identity), compute)
 
 
 def _tensor_counts(view: MaskView, axis: int) -> Counts:
@@ -82,7 +82,7 @@ def _window_counts(
     from trainyard.kernels.masks.windows import count_windows
 
     counts = np.zeros(rows[1] - rows[0] if axis == 1 else columns[1] - columns[0], dtype=np.int64)
-    bits = _channels_last.of(view.source, view.key, lambda: _positions_by_channel(unpacked(view.source, view.key)))
+    bits = _channels_last.get((ByIdentity(view.source), view.key), lambda: _positions_by_channel(unpacked(view.source, view.key)))
     count_windows(bits, _positions(body, windows), body.batch, channels, np.array(rows), np.array(columns), axis == 1, counts)
     return counts
 

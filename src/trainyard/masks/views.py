@@ -15,7 +15,7 @@ from typing import Literal, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.caches import Kept as Kept
+from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.errors import MaskError
 from trainyard.ir import Convolution, MaskSource, MaskView, TensorKey
 from trainyard.ir.protocols import KnowsShapes
@@ -30,7 +30,7 @@ Gather = Callable[[Integers, Integers], Bits]
 T = TypeVar("T")
 KEPT_BYTES = 256 * 2**20
 """Bound on cached unpacked tensors, at a byte an element: three products read each tensor of a step, on every machine."""
-_kept: Kept[Bits] = Kept(most_bytes=KEPT_BYTES)
+_kept = BoundedCache(max_bytes=KEPT_BYTES)
 
 
 def matrix(view: MaskView) -> Bits:
@@ -107,7 +107,7 @@ def shape_of(source: MaskSource, key: TensorKey) -> tuple[int, ...]:
 
 def unpacked(source: MaskSource, key: TensorKey) -> Bits:
     """The bits of a tensor, cached: the tiles of a product read them thousands of times."""
-    return _kept.of(source, key, lambda: np.asarray(source.bits(key), dtype=np.bool_))
+    return _kept.get((ByIdentity(source), key), lambda: np.asarray(source.bits(key), dtype=np.bool_))
 
 
 def _matrix_gather(bits: Bits) -> Gather:

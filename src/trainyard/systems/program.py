@@ -13,6 +13,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.caches import per_step
 from trainyard.devices.accelerator.batch_costs import BatchCosts, Key
 from trainyard.ir import Step, Work
 from trainyard.ir.booking import BookingColumns, Traffic
@@ -20,7 +21,6 @@ from trainyard.ir.plan import Waits
 from trainyard.mapping.demand import Policy
 from trainyard.mapping.precision import held
 from trainyard.mapping.profile import profile, works
-from trainyard.mapping.works import per_step
 from trainyard.results.booking import IDLE
 
 Real = npt.NDArray[np.float64]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from trainyard.arrays import Spatial, Systolic, TensorCore, TensorDash
 from trainyard.arrays.tensordash import groups
+from trainyard.caches import ENTRY_BYTES, BoundedCache
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.ir import DENSE, Convolution, Density, MaskView, MatMul
 from trainyard.kernels.arrays.dealing import makespan
@@ -231,20 +232,17 @@ def test_views_that_were_scheduled_are_not_scheduled_again(monkeypatch):
     assert len(seen) == 2
 
 
-def test_what_is_remembered_of_views_is_bounded_and_the_oldest_goes_first():
-    def made(size):
-        return groups.Groups(cycles=np.zeros(size, dtype=np.int64), issued=0.0)
+def test_cached_groups_of_views_count_their_arrays_and_the_oldest_leaves_first():
+    def make(size):
+        return lambda: groups.Groups(cycles=np.zeros(size, dtype=np.int64), issued=0.0)
 
-    kept = groups._Remembered(10_000)
-    first = kept.of("first", lambda: made(400))
-    assert kept.of("first", lambda: made(1)) is first
-    kept.of("second", lambda: made(400))
-    assert kept.of("first", lambda: made(1)) is first  # asked for last, so `second` is the oldest
-    kept.of("third", lambda: made(400))
-    assert kept.of("first", lambda: made(1)) is first
-    assert kept.of("second", lambda: made(1)).cycles.size == 1
-    kept.of("huge", lambda: made(10_000))  # larger than the bound: it alone stays
-    assert kept.of("first", lambda: made(2)).cycles.size == 2
+    cache = BoundedCache(max_bytes=6 * (8 * 400 + ENTRY_BYTES))
+    for name in "abcdef":
+        cache.get(name, make(400))
+    assert cache.get("a", make(1)).cycles.size == 400  # now the most recent, so `b` is the oldest
+    cache.get("g", make(400))
+    assert cache.get("a", make(1)).cycles.size == 400
+    assert cache.get("b", make(1)).cycles.size == 1
 
 
 def test_around_other_dot_product_units():

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.caches import BoundedCache
 from trainyard.ir import Density, MaskView
 from trainyard.masks.streams import Layout, layout, streams
 
@@ -68,50 +67,23 @@ class Groups:
     issued: float
     half_width: float = 0.0
 
+    @property
+    def nbytes(self) -> int:
+        return self.cycles.nbytes
+
+
+_groups = BoundedCache(max_bytes=KEPT_BYTES)
+"""By what decides them, not by their masks, which may be large."""
+
 
 def of_view(view: MaskView, side: Side, rule: Rule) -> Groups:
     """One side looked at: its streams in groups of `rule.rows`."""
-    return _known.of((view.identity, side, rule), lambda: _looked_at(view, side, rule))
-
-
-class _Remembered:
-    """Groups by what decides them (not by their masks, which may be large), the ones asked for last; bounded in bytes."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes, self._bytes = most_bytes, 0
-        self._found: dict[Hashable, Groups] = {}
-        self._lock = Lock()
-
-    def of(self, place: Hashable, make: Callable[[], Groups]) -> Groups:
-        found = self._found.get(place) or make()
-        with self._lock:
-            if place in self._found:
-                self._forget(place)
-            self._found[place] = found  # now the last of them
-            self._bytes += _size(found)
-            while self._bytes > self._most_bytes and len(self._found) > 1:
-                self._forget(next(iter(self._found)))
-        return found
-
-    def clear(self) -> None:
-        with self._lock:
-            for place in list(self._found):
-                self._forget(place)
-
-    def _forget(self, place: Hashable) -> None:
-        self._bytes -= _size(self._found.pop(place))
-
-
-def _size(groups: Groups) -> int:
-    return groups.cycles.nbytes + 1024  # assumed: what the key and the objects around an array take
-
-
-_known = _Remembered(KEPT_BYTES)
+    return _groups.get((view.identity, side, rule), lambda: _looked_at(view, side, rule))
 
 
 def forget() -> None:
     """Empties what is remembered of views (for measurements of speed)."""
-    _known.clear()
+    _groups.clear()
 
 
 def _looked_at(view: MaskView, side: Side, rule: Rule) -> Groups:

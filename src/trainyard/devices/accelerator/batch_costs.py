@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.caches import per_step
 from trainyard.devices.accelerator.costs import Costing
 from trainyard.devices.accelerator.counting import count_array
 from trainyard.devices.accelerator.masked_tiles import SUMS_READ
@@ -25,7 +26,6 @@ from trainyard.ir.protocols import Divisible, HasClosedForm, HasTileEvents
 from trainyard.mapping.demand import Demand, Move, Policy, ProductDemand, StreamDemand
 from trainyard.mapping.profile import profile
 from trainyard.mapping.tiling import Shapes, found_by
-from trainyard.mapping.works import per_step
 
 Real = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]

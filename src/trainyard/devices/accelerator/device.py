@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
+from trainyard.caches import BoundedCache, ByIdentity, per_step
 from trainyard.checks import require_positive, require_quantity
 from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs, terms
 from trainyard.devices.accelerator.chained import ACROSS, Across, chosen, stays_apart
@@ -27,7 +29,7 @@ from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.precision import ONE_EACH, MacRates, Precision, dtype_of, precision_of, rates_of
 from trainyard.mapping.profile import RAW, Profile, demand, profile, works
 from trainyard.mapping.tiling import Supply
-from trainyard.mapping.works import Fusion, Together, per_step
+from trainyard.mapping.works import Fusion, Together
 from trainyard.masks.dma import Densities, densities, stored_sizes
 from trainyard.results.result import Peaks
 from trainyard.units import parse, require_likely
@@ -41,8 +43,8 @@ Rates = dict[str, list[tuple[str, float]]]
 """Event -> what it costs in which components, in joules."""
 ACCUMULATOR_BYTES = 4
 """A sum in fp32; the alternative is narrower."""
-REMEMBERED = 4096
-"""Distinct costs whose energy is kept."""
+CACHED_COSTS, CACHED_STEPS = 4096, 8
+"""Distinct costs, and things known of whole steps, that a device keeps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -102,7 +104,8 @@ class Accelerator:
     dram_kind: Literal["hbm2", "gddr6", "ddr4", "lpddr4"] = assumed(
         "hbm2", "type of DRAM, for energy", "ddr4", only="energy_j")
     # fmt: on
-    _known: dict[Any, Any] = field(init=False, repr=False, compare=False)
+    _steps: BoundedCache = field(init=False, repr=False, compare=False)
+    _costs: BoundedCache = field(init=False, repr=False, compare=False)
 
     def __init__(
         self,
@@ -171,7 +174,8 @@ class Accelerator:
             "accumulator_bytes": accumulator_bytes,
             "technology_nm": technology_nm,
             "dram_kind": _choice("dram_kind", dram_kind, get_args(DramKind)),
-            "_known": {},
+            "_steps": BoundedCache(entries=CACHED_STEPS),
+            "_costs": BoundedCache(entries=CACHED_COSTS),
         }
         require_order(order)
         if together != "none":
@@ -259,62 +263,51 @@ class Accelerator:
         """With the layers of this step that go on into each other where that pays; and what was costed to find out."""
         if self.across == "none" or stays_apart(self.schedule):
             return self.policy, {}
-        before, found, costs = self._known.get("across", (None, self.policy, {}))
-        if before is not step:
-            heads, costs = chosen(step, self.policy, self._costing.costs, self._costing.orderly)
-            found = replace(self.policy, across=heads)
-            self._known["across"] = (step, found, costs)
-        return found, costs
+        return self._steps.get(("across", ByIdentity(step)), lambda: self._across(step))
+
+    def _across(self, step: Step) -> tuple[Policy, Mapping[Demand, DeviceCost]]:
+        heads, costs = chosen(step, self.policy, self._costing.costs, self._costing.orderly)
+        return replace(self.policy, across=heads), costs
 
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
         zeros = self._zeros(step, masks)
         if masks is not None and uses_operand_values(self.array):
-            found = self._looked_at(step, work, demand(step, work, self.policy, zeros), masks)
+            found = self._masked_cost(step, work, demand(step, work, self.policy, zeros), masks)
             if found is not None:
                 return found
-        known, costs = self._costs(step, zeros)
+        known, costs = self._step_costs(step, zeros)
         number = known.number.get(work.ops)
         if number is None:
             return self._costing.costs((demand(step, work, self.policy, zeros),))[0]
         return costs[number]
 
-    def _looked_at(self, step: Step, work: Work, asked: Demand, masks: Masks) -> DeviceCost | None:
-        """The same product of the same layer with the same masks is looked at once, whatever else is in its step."""
-        before, known = self._known.get("masked", (None, {}))
-        if before is not masks or len(known) >= REMEMBERED:
-            known = {}
-            self._known["masked"] = (masks, known)
+    def _masked_cost(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
+        """The same product of the same layer with the same masks is costed once, whatever else is in its step."""
         ops = (step.ops[number] for number in work.ops)
-        key = (asked, tuple((op.layer, op.call, op.phase, op.inputs) for op in ops))
-        if key not in known:
-            known[key] = self._costing.masked(step, work, asked, masks)
-        return known[key]  # type: ignore[no-any-return]  # what was kept above
+        key = (ByIdentity(masks), demand, tuple((op.layer, op.call, op.phase, op.inputs) for op in ops))
+        return self._costs.get(key, lambda: self._costing.masked(step, work, demand, masks))
 
     def _zeros(self, step: Step, masks: Masks | None) -> Densities:
-        """What the DMA engine makes use of."""
+        """Densities of the tensors that a compressing DMA engine moves."""
         if masks is None or self.dma == "raw":
             return RAW
-        before, recorded, found = self._known.get("zeros", (None, None, RAW))
-        if before is not step or recorded is not masks:
-            found = densities(step, masks) if self.dma == "zero_compressed" else stored_sizes(step, masks, self.dma)
-            self._known["zeros"] = (step, masks, found)
-        return found  # type: ignore[no-any-return]  # what was kept above
+        stored = partial(densities, step, masks) if self.dma == "zero_compressed" else partial(stored_sizes, step, masks, self.dma)
+        return self._steps.get(("zeros", ByIdentity(step), ByIdentity(masks)), stored)
 
-    def _costs(self, step: Step, zeros: Densities) -> tuple[Profile, list[DeviceCost]]:
+    def _step_costs(self, step: Step, zeros: Densities) -> tuple[Profile, list[DeviceCost]]:
         """All distinct demands of a step, costed together the first time one is asked for."""
-        before, given, known, costs = self._known.get("costs", (None, None, None, None))
-        if before is not step or given is not zeros:
-            policy, costed = self._policy(step)
-            known = profile(step, policy, zeros)
-            kept: dict[Demand, DeviceCost] = self._known.setdefault("demanded", {})  # steps of one model ask for the same
-            others = [demand for demand in known.demands if demand not in costed and demand not in kept]
-            if len(kept) + len(others) > REMEMBERED:
-                kept = self._known["demanded"] = {}  # another thread may be reading the other
-                others = [demand for demand in known.demands if demand not in costed]
-            kept.update(zip(others, self._costing.costs(others), strict=True))
-            costs = [costed[demand] if demand in costed else kept[demand] for demand in known.demands]
-            self._known["costs"] = (step, zeros, known, costs)
-        return known, costs
+        return self._steps.get(("costs", ByIdentity(step), ByIdentity(zeros)), lambda: self._cost_all(step, zeros))
+
+    def _cost_all(self, step: Step, zeros: Densities) -> tuple[Profile, list[DeviceCost]]:
+        """Steps of one model at several batch sizes share the costs of demands that do not change."""
+        policy, costed = self._policy(step)
+        known = profile(step, policy, zeros)
+        costs: dict[Demand, DeviceCost] = self._steps.get("demands", dict)
+        if len(costs) > CACHED_COSTS:
+            costs = self._steps.put("demands", {})  # another thread may be reading the full one
+        missing = [demand for demand in known.demands if demand not in costed and demand not in costs]
+        costs.update(zip(missing, self._costing.costs(missing), strict=True))
+        return known, [costed[demand] if demand in costed else costs[demand] for demand in known.demands]
 
     def batch_costs(self, step: Step, masks: Masks | None = None) -> BatchCosts | None:
         """All Works of a step costed at once; None where they have to be costed one by one."""
@@ -327,13 +320,7 @@ class Accelerator:
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
         """Joules by component: events times rows of `hardware.tables.energy` at this node, and of the array's own rows where it has
         some."""
-        same, found = self._known.get(id(events), (None, {}))
-        if same is events:  # identical layers share their events
-            return found  # type: ignore[no-any-return]  # what was kept below
-        found = self._components(events)
-        if len(self._known) < REMEMBERED:
-            self._known[id(events)] = (events, found)
-        return found
+        return self._costs.get(ByIdentity(events), lambda: self._components(events))  # identical layers share their events
 
     def _components(self, events: Mapping[str, Any]) -> dict[str, Any]:
         """Of numbers, or of columns of them."""
@@ -349,9 +336,7 @@ class Accelerator:
 
     def _joules(self, number: str) -> Rates:
         """Of each event; the array's own arithmetic is in the format `number`."""
-        if ("joules", number) not in self._known:
-            self._known["joules", number] = self._table(number)
-        return self._known["joules", number]  # type: ignore[no-any-return]  # what was kept above
+        return self._costs.get(("joules", number), lambda: self._table(number))
 
     def _table(self, number: str) -> Rates:
         nm = self.technology_nm

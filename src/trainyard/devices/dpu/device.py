@@ -14,6 +14,7 @@ from dataclasses import InitVar, dataclass, fields
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
+from trainyard.caches import ByIdentity
 from trainyard.checks import require_positive, require_quantity
 from trainyard.devices.dpu.costs import LEAST_TRANSFER_BYTES, costs
 from trainyard.devices.dpu.memory import Room, room
@@ -26,7 +27,7 @@ from trainyard.ir import Body, Collective, DeviceCost, Masks, Step, Work, assume
 from trainyard.mapping.demand import Demand, Policy
 from trainyard.mapping.precision import Precision
 from trainyard.mapping.profile import demand, works
-from trainyard.mapping.works import Fusion, Same
+from trainyard.mapping.works import Fusion
 from trainyard.results.result import Peaks
 from trainyard.units import parse, require_likely
 
@@ -215,7 +216,7 @@ class Dpu:
         return Policy(precision=self.precision, fusion=self.fusion)
 
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
-        found = _schedule(self, Same(step)).get(work.ops)
+        found = _schedule(self, ByIdentity(step)).get(work.ops)
         return found if found is not None else costs(self, [_asked(self.policy, step, work)])[0]
 
     @property
@@ -271,16 +272,16 @@ def _asked(policy: Policy, step: Step, work: Work) -> tuple[Demand, tuple[Body, 
 
 
 @lru_cache(maxsize=64)
-def _schedule(dpu: Dpu, same: Same) -> Mapping[tuple[int, ...], DeviceCost]:
+def _schedule(dpu: Dpu, same: ByIdentity[Step]) -> Mapping[tuple[int, ...], DeviceCost]:
     """All Works of a step, each distinct one costed once. An exchange is left out: asked for, it is refused by itself."""
     policy = dpu.policy
     number: dict[Any, int] = {}
     asked: list[tuple[Demand, tuple[Body, ...]]] = []
     of_work: dict[tuple[int, ...], int] = {}
-    for work in dpu.works(same.step):
-        if any(isinstance(same.step.ops[index].body, Collective) for index in work.ops):
+    for work in dpu.works(same.value):
+        if any(isinstance(same.value.ops[index].body, Collective) for index in work.ops):
             continue
-        found = _asked(policy, same.step, work)
+        found = _asked(policy, same.value, work)
         if found not in number:
             number[found] = len(asked)
             asked.append(found)

@@ -13,8 +13,8 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 from typing import Literal, NamedTuple
 
+from trainyard.caches import per_step
 from trainyard.ir import Collective, Copy, ElementWise, Op, Phase, Step
-from trainyard.mapping.works import per_step
 
 Kind = Literal["op", "fused", "epilogue", "attention", "dropout", "rms_norm", "recurrent", "cell"]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from trainyard.caches import ByIdentity
 from trainyard.checks import require_positive, require_quantity
 from trainyard.devices.gpu.calls import Call, calls_of, is_exchange
 from trainyard.devices.gpu.costs import kernel_of
@@ -20,7 +21,6 @@ from trainyard.devices.gpu.structured import Sparse, sparse_products
 from trainyard.devices.gpu.traffic import Cache, Kernel
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, DeviceCost, Masks, Step, TensorSpec, Work, assumed
-from trainyard.mapping.works import Same
 from trainyard.results.result import Peaks
 
 Kind = Literal["fp64", "fp32", "tf32", "half", "fp8"]
@@ -152,7 +152,7 @@ class Gpu:
         Any other Work (an op that is done again by itself) as if it came alone: nothing in the L2, the host ahead. An exchange
         between devices is its system's, which has links.
         """
-        schedule = _schedule(self, Same(step), sparse_products(self, step, masks))
+        schedule = _schedule(self, ByIdentity(step), sparse_products(self, step, masks))
         found = schedule.get(work.ops)
         return found if found is not None else _alone(self, step, work)
 
@@ -215,12 +215,12 @@ class Gpu:
 
 
 @lru_cache(maxsize=16)
-def _schedule(gpu: Gpu, same: Same, sparse: Sparse | None = None) -> Mapping[tuple[int, ...], DeviceCost]:
+def _schedule(gpu: Gpu, same: ByIdentity[Step], sparse: Sparse | None = None) -> Mapping[tuple[int, ...], DeviceCost]:
     """The whole step in order: what is in the L2 when each call starts, and how far ahead the host is, in the steady state.
 
     Exchanges go on beside it. A device that waits for one lets the host get further ahead than this says.
     """
-    step = same.step
+    step = same.value
     calls = [call for call in calls_of(step, gpu.fusion) if not is_exchange(step.ops[call.ops[0]])]
     cache = Cache(gpu.l2_share * gpu.l2_bytes)
     kernels = [

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from trainyard.caches import ByIdentity
 from trainyard.devices.accelerator.structured import pattern_of
 from trainyard.devices.gpu.calls import Call
 from trainyard.devices.gpu.costs import kernel_of
@@ -18,7 +19,6 @@ from trainyard.hardware.formats.structured import stored_bytes
 from trainyard.ir import DTYPE_BYTES, Masks, MatMul, Step, TensorSpec
 from trainyard.ir.letters import operand_order
 from trainyard.ir.protocols import KnowsStructure
-from trainyard.mapping.works import Same
 
 if TYPE_CHECKING:
     from trainyard.devices.gpu.device import Gpu
@@ -47,14 +47,14 @@ def sparse_products(gpu: Gpu, step: Step, masks: Masks | None) -> Sparse | None:
     """None where the board or the masks have nothing of the kind."""
     if masks is None or not gpu.structured or not isinstance(masks, KnowsStructure):
         return None
-    known = _remembered(gpu, Same(step), masks.digest)
+    known = _remembered(gpu, ByIdentity(step), masks.digest)
     if not known:
         known.append(_look(gpu, step, masks))
     return known[0]
 
 
 @lru_cache(maxsize=16)
-def _remembered(gpu: Gpu, same: Same, digest: str) -> list[Sparse | None]:
+def _remembered(gpu: Gpu, same: ByIdentity[Step], digest: str) -> list[Sparse | None]:
     """A place for what was found; the digest stands for the masks."""
     return []
 

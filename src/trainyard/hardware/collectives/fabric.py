@@ -11,8 +11,9 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from trainyard.caches import ByIdentity
 from trainyard.errors import BadInput
 from trainyard.hardware.collectives.ring_timing import Lane, Segment
 from trainyard.hardware.topology.graph import Arc, Topology, ways_of
@@ -172,26 +173,11 @@ class Fabric:
         return ()
 
 
-class _Same:
-    """A value known by identity: hashing a graph anew at every call would cost more than timing it."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and self.value is other.value
-
-
 @lru_cache(maxsize=256)
-def _fabric(topology: _Same, rings: _Same) -> Fabric:
+def _fabric(topology: ByIdentity[Topology], rings: ByIdentity[Sequence[Ring]]) -> Fabric:
     return Fabric(topology.value, rings.value)
 
 
 def fabric_of(topology: Topology, rings: Sequence[Ring]) -> Fabric:
     """Found again for the same topology and the same tuple of rings."""
-    return _fabric(_Same(topology), _Same(rings)) if isinstance(rings, tuple) else Fabric(topology, rings)
+    return _fabric(ByIdentity(topology), ByIdentity(rings)) if isinstance(rings, tuple) else Fabric(topology, rings)

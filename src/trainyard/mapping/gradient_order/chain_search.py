@@ -13,7 +13,7 @@ import math
 from trainyard.ir import Array, MatMul
 from trainyard.mapping.gradient_order.chain import JOINS, Chain, Join, OrderedChain, cost_across
 from trainyard.mapping.gradient_order.scratchpad import SLACK, Policy
-from trainyard.mapping.gradient_order.search import MOST_STEPS, Remembered, all_tiles, doublings, granule
+from trainyard.mapping.gradient_order.search import MOST_STEPS, CachedTileCycles, all_tiles, doublings, granule
 from trainyard.mapping.gradient_order.tile_streams import Size, grid
 from trainyard.mapping.tiling import Supply
 
@@ -33,7 +33,7 @@ def fastest(
 
     A given tile is both layers'; where the upper's k and the lower's n are then cut differently, there is no chain.
     """
-    asked = Remembered(array)
+    asked = CachedTileCycles(array)
     ways: list[tuple[float, int, Size, Size, Join]] = []
     for upper, lower in _candidates(chain, array, supply.resident_bytes) if tile is None else _given(chain, tile, supply):
         compute = _compute(chain, upper, lower, asked, supply)
@@ -79,7 +79,7 @@ def _operations(chain: Chain, upper: Size, lower: Size) -> int:
     return 2 * math.prod(_counts(chain.upper.op, upper)) + (1 + chain.lower_dx) * math.prod(_counts(chain.lower.op, lower))
 
 
-def _compute(chain: Chain, upper: Size, lower: Size, array: Remembered, supply: Supply) -> float:
+def _compute(chain: Chain, upper: Size, lower: Size, array: CachedTileCycles, supply: Supply) -> float:
     """Cycles of all tiles, between the first operands and the last result, which nothing hides."""
     above, below = grid(chain.upper.op, upper), grid(chain.lower.op, lower)
     total = all_tiles(chain.upper, above, ("dX", "dW"), array)

@@ -11,9 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from trainyard.caches import per_step
 from trainyard.ir import Convolution, Copy, ElementWise, Gather, MatMul, Op, Phase, Reduction, Step
 from trainyard.mapping.lowering import lower as lowered
-from trainyard.mapping.works import per_step, readers
+from trainyard.mapping.works import readers
 
 # fmt: off
 OBSTACLES = {

@@ -48,7 +48,7 @@ def best(
     tile: Size | None = None,
 ) -> Ordered:
     """The fastest way; of equally fast ones that with the least traffic found, then the first. A given tile is kept."""
-    asked = Remembered(array)
+    asked = CachedTileCycles(array)
     ways: list[tuple[float, int, Order, Size, Partition | None]] = []
     for partition in partitions:
         tiles = [tile] if tile is not None else candidates(pair, granule(pair, array), supply.resident_bytes, partition)
@@ -119,7 +119,7 @@ def _steps(extents: Size, tile: Size) -> int:
     return counts[0] * counts[1] * counts[2]
 
 
-def _compute(pair: Pair, tile: Size, array: Remembered, supply: Supply, partition: Partition | None) -> float:
+def _compute(pair: Pair, tile: Size, array: CachedTileCycles, supply: Supply, partition: Partition | None) -> float:
     """Cycles of all tiles, dealt evenly over the cores, between the first operands and the last result, which nothing hides."""
     cut = grid(pair.op, tile, partition)
     cores = len(cut.parts) if partition is not None and partition.cores else 1
@@ -134,7 +134,7 @@ def _compute(pair: Pair, tile: Size, array: Remembered, supply: Supply, partitio
     )
 
 
-def all_tiles(pair: Pair, cut: Grid, gradients: Sequence[Gradient], array: Remembered) -> int:
+def all_tiles(pair: Pair, cut: Grid, gradients: Sequence[Gradient], array: CachedTileCycles) -> int:
     """Cycles of the array for every tile of some gradients, one after the other."""
     total = 0
     for (m, rows), (n, columns), (k, deep) in itertools.product(*(Counter(cut.sizes(axis)).items() for axis in AXES)):
@@ -206,7 +206,7 @@ def _again(pair: Pair, sides: Mapping[str, int], sizes: Mapping[str, int], order
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
+class CachedTileCycles:
     """An array that is asked once for each size of tile."""
 
     array: Array

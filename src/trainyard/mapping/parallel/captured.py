@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trainyard.caches import per_step
 from trainyard.ir import Collective, Phase, Step
-from trainyard.mapping.works import per_step
 
 COPY_IN, COPY_OUT = "fsdp.all_gather_copy_in", "fsdp.split_with_sizes_copy"
 

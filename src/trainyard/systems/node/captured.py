@@ -69,9 +69,7 @@ def among(node: Node, body: Collective, size_bytes: int) -> Timing:
     if len(members) == node.devices and body.kind != "all_to_all":
         return node.collective(body.kind, size_bytes)
     key = ("members", body.kind, size_bytes, members)
-    if key not in node._known:
-        node._known[key] = _among(node, body.kind, size_bytes, members)
-    return node._known[key]  # type: ignore[no-any-return]  # what was kept above
+    return node._cache.get(key, lambda: _among(node, body.kind, size_bytes, members))
 
 
 def _among(node: Node, kind: str, size_bytes: int, members: tuple[int, ...]) -> Timing:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from trainyard.caches import per_step
 from trainyard.errors import BadInput
 from trainyard.hardware.formats.zero_compression import compressed_bytes
 from trainyard.hardware.memory_node.address_space import split
@@ -18,7 +19,6 @@ from trainyard.ir import DTYPE_BYTES, Device, DeviceCost, Step, Work
 from trainyard.mapping.overlay.policy import NEVER, Choice, Problem, completed, everything, needs, orders, sent, used_bytes
 from trainyard.mapping.overlay.problem import Moved, Paged, paged
 from trainyard.mapping.overlay.search import as_needed
-from trainyard.mapping.works import per_step
 from trainyard.masks.dma import densities
 from trainyard.systems.node.wires import LINK_JOULES_PER_BYTE
 from trainyard.systems.single import MEMORY, as_held, picoseconds

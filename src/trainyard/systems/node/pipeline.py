@@ -14,13 +14,14 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from trainyard.caches import per_step
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DeviceCost, Masks, Role, Step
 from trainyard.ir.plan import Plan
 from trainyard.mapping.algorithms import Synchronous
 from trainyard.mapping.pipeline.schedule import Turn, issued, turns
 from trainyard.mapping.pipeline.stages import Pass, Stages, stages_of, sums_apart
-from trainyard.mapping.works import memories, per_step
+from trainyard.mapping.works import memories
 from trainyard.masks.shards import notes_of, shards
 from trainyard.systems.node.pipeline_memory import book_memory
 from trainyard.systems.node.sends import Pair, Sends

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from trainyard.caches import per_step
 from trainyard.errors import BadInput, NotModelled
 from trainyard.hardware.collectives.on_graph import Timing
 from trainyard.ir import DTYPE_BYTES, Collective, DeviceCost, Masks, Role, Step, Work
@@ -21,7 +22,6 @@ from trainyard.mapping.parallel import transform as parallel
 from trainyard.mapping.parallel import zero
 from trainyard.mapping.parallel.data import Reduce
 from trainyard.mapping.parallel.relayout import Stored, Summed
-from trainyard.mapping.works import per_step
 from trainyard.masks.shards import notes_of, shards
 from trainyard.systems.node import captured
 from trainyard.systems.node import rounds as node_rounds

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from trainyard.caches import per_step
 from trainyard.errors import NotModelled
 from trainyard.ir import Collective, Step
 from trainyard.ir.plan import Plan
@@ -27,7 +28,6 @@ from trainyard.mapping.algorithms import Algorithm, Direct
 from trainyard.mapping.parallel import transform as parallel
 from trainyard.mapping.parallel.averaging import average_models
 from trainyard.mapping.parallel.data import Reduce, reduce_gradients
-from trainyard.mapping.works import per_step
 from trainyard.systems.node.chain import chained
 from trainyard.units import PICOSECONDS_PER_SECOND, show
 

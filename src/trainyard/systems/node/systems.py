@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from trainyard.caches import BoundedCache
 from trainyard.checks import require_flag, require_positive, require_quantity
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.collectives.on_graph import Timing, timing
@@ -81,7 +82,7 @@ class Node:
     exchange: Literal["all_reduce", "reduce_scatter"] = assumed(
         "all_reduce", "model-parallel: every device gets all of dX (Fig. 4), or the part that it goes on with", "reduce_scatter")
     # fmt: on
-    _known: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _cache: BoundedCache = field(default_factory=lambda: BoundedCache(entries=4096), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         own: Any = type(self)
@@ -117,24 +118,22 @@ class Node:
     @property
     def rings(self) -> tuple[Ring, ...]:
         """The node's links as rings, each in the directions that are used."""
-        if "rings" not in self._known:
-            self._known["rings"] = rings(self.topology, directions=self.directions)
-        return self._known["rings"]  # type: ignore[no-any-return]  # what was kept above
+        return self._cache.get("rings", lambda: rings(self.topology, directions=self.directions))
 
     def collective(self, kind: str, size_bytes: int) -> Timing:
         """An exchange between all devices; equal ones are timed once."""
-        found: Timing | None = self._known.get((kind, size_bytes))
-        if found is None:
-            found = self._known[kind, size_bytes] = timing(
-                kind,
-                size_bytes,
-                self.topology,
-                self.rings if self.collectives in ("ring", "auto") else (),
-                algorithm=self.collectives,
-                message_bytes=self.message_bytes,
-                split=self.split,
-            )
-        return found
+        return self._cache.get((kind, size_bytes), lambda: self._timing(kind, size_bytes))
+
+    def _timing(self, kind: str, size_bytes: int) -> Timing:
+        return timing(
+            kind,
+            size_bytes,
+            self.topology,
+            self.rings if self.collectives in ("ring", "auto") else (),
+            algorithm=self.collectives,
+            message_bytes=self.message_bytes,
+            split=self.split,
+        )
 
     @property
     def devices_per_cluster(self) -> int:
@@ -150,12 +149,9 @@ class Node:
 
     def among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
         """An exchange inside every cluster of so many neighbours, all clusters at once."""
-        key = ("among", kind, size_bytes, cluster)
-        if key not in self._known:
-            self._known[key] = (
-                self.collective(kind, size_bytes) if cluster == self.devices else self._among(kind, size_bytes, cluster)
-            )
-        return self._known[key]  # type: ignore[no-any-return]  # what was kept above
+        if cluster == self.devices:
+            return self.collective(kind, size_bytes)
+        return self._cache.get(("among", kind, size_bytes, cluster), lambda: self._among(kind, size_bytes, cluster))
 
     def _among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
         from trainyard.systems.node.neighbours import inside

@@ -7,7 +7,6 @@ on real numbers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -51,7 +50,7 @@ class Pim:
     samples_per_dpu: int = 0
     split: bool = False
     host: HostLink = field(default_factory=HostLink)
-    _cache: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _cache: BoundedCache = field(default_factory=lambda: BoundedCache(entries=4096), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
@@ -97,22 +96,7 @@ class Pim:
     @property
     def devices(self) -> tuple[Device, ...]:
         """The device of each cluster's DPUs."""
-        return self._cached("devices", lambda: tuple(self._device(number) for number in range(self.clusters)))
-
-    def _cached(self, key: Hashable, compute: Callable[[], T]) -> T:
-        if key not in self._cache:
-            self._cache[key] = compute()
-        value: T = self._cache[key]
-        return value
-
-    def _cached_for_step(self, key: Hashable, step: Step, masks: Masks | None, compute: Callable[[Step, Masks | None], T]) -> T:
-        """The value for the last step and masks only: both are compared by identity."""
-        last_step, last_masks, value = self._cache.get(key, (None, None, None))
-        if last_step is not step or last_masks is not masks:
-            value = compute(step, masks)
-            self._cache[key] = (step, masks, value)
-        result: T = value
-        return result
+        return self._cache.get("devices", lambda: tuple(self._device(number) for number in range(self.clusters)))
 
     def _device(self, cluster: int) -> Device:
         plain = self.other if self.other is not None and cluster >= self.clusters - self.other_clusters else self.dpu
@@ -191,7 +175,9 @@ class Pim:
 
     def groups(self, step: Step, masks: Masks | None = None) -> list[WorkerGroup]:
         """Clusters, or single DPUs where each exchanges for itself; groups with equal devices share their costs."""
-        return self._cached_for_step(("groups", self.algorithm.between == "centre"), step, masks, self._groups)
+        return self._cache.get(
+            ("groups", self.algorithm.between == "centre", ByIdentity(step), ByIdentity(masks)), lambda: self._groups(step, masks)
+        )
 
     def _groups(self, step: Step, masks: Masks | None) -> list[WorkerGroup]:
         single = self.algorithm.between == "centre"
@@ -238,7 +224,7 @@ class Pim:
 
     def rates(self, step: Step, masks: Masks | None = None) -> Rates:
         """Durations of local steps, reductions and exchanges on this machine."""
-        return self._cached_for_step("rates", step, masks, self._rates)
+        return self._cache.get(("rates", ByIdentity(step), ByIdentity(masks)), lambda: self._rates(step, masks))
 
     def _rates(self, step: Step, masks: Masks | None) -> Rates:
         raise NotImplementedError

@@ -179,7 +179,7 @@ class DpuToDpu(Pim):
 
     def _exchanged(self, kind: Literal["local", "up", "all_reduce"], size_bytes: int) -> Exchanged:
         """One exchange of all clusters; equal ones are simulated once."""
-        return self._cached((kind, size_bytes), lambda: self._simulated(kind, size_bytes))
+        return self._cache.get((kind, size_bytes), lambda: self._simulated(kind, size_bytes))
 
     def _simulated(self, kind: Literal["local", "up", "all_reduce"], size_bytes: int) -> Exchanged:
         members = self.dpus_per_cluster
@@ -323,7 +323,7 @@ class DpuToDpu(Pim):
             last = self.dpus - 1
             return self.fabric.send(last, 0, size_bytes) + self.fabric.send(0, last, size_bytes)
 
-        return self._cached((self.algorithm.between, size_bytes), simulate)
+        return self._cache.get((self.algorithm.between, size_bytes), simulate)
 
     def _through_host(self, size_bytes: int, inside: Sequence[Exchanged], sums: Mapping[str, float]) -> TimedEvent:
         """Without a DSC clusters exchange through the host: the data is spread over a cluster's DPUs for full-rank transfers.
@@ -388,7 +388,7 @@ class DpuToDpu(Pim):
             other_clusters=0,
             dsc=entries,
         )
-        return self._cached(("clusters", clusters), lambda: changed)
+        return self._cache.get(("clusters", clusters), lambda: changed)
 
     def _collective_event(self, kind: str, size_bytes: int) -> TimedEvent:
         elements, clusters = size_bytes // WORD_BYTES, self.clusters

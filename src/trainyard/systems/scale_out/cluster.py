@@ -81,15 +81,16 @@ class Cluster(Node):
     @property
     def inside(self) -> Node:
         """One node, with the same policies."""
-        if "inside" not in self._known:
-            kind: type[Node] = MemoryCentric if self.design == "memory-centric" else DeviceCentric
-            shared: dict[str, Any] = {
-                name: getattr(self, name)
-                for name, one in kind.__dataclass_fields__.items()
-                if one.init and name in self.__dataclass_fields__
-            }
-            self._known["inside"] = kind(**shared | {"devices": self.devices_per_node})
-        return self._known["inside"]  # type: ignore[no-any-return]  # what was kept above
+        return self._cache.get("inside", self._inside)
+
+    def _inside(self) -> Node:
+        kind: type[Node] = MemoryCentric if self.design == "memory-centric" else DeviceCentric
+        shared: dict[str, Any] = {
+            name: getattr(self, name)
+            for name, field in kind.__dataclass_fields__.items()
+            if field.init and name in self.__dataclass_fields__
+        }
+        return kind(**shared | {"devices": self.devices_per_node})
 
     @property
     def one(self) -> Topology:
@@ -121,17 +122,13 @@ class Cluster(Node):
         return min(self.nic_bytes_per_s, *(wires[wire].bytes_per_s / times for (wire, _), times in self.crossed.items()))
 
     def collective(self, kind: str, size_bytes: int) -> Timing:
-        found = self._known.get((kind, size_bytes))
-        if found is None:
-            if self.nodes == 1 or not size_bytes:
-                found = self.inside.collective(kind, size_bytes)
-            else:
-                passed = hierarchical(
-                    kind, size_bytes, devices=self.devices_per_node, inside=self.inside.collective, across=self.between
-                )
-                found = self.together(passed)
-            self._known[kind, size_bytes] = found
-        return found
+        if self.nodes == 1 or not size_bytes:
+            return self.inside.collective(kind, size_bytes)
+        return self._cache.get((kind, size_bytes), lambda: self._hierarchical(kind, size_bytes))
+
+    def _hierarchical(self, kind: str, size_bytes: int) -> Timing:
+        inside = self.inside.collective
+        return self.together(hierarchical(kind, size_bytes, devices=self.devices_per_node, inside=inside, across=self.between))
 
     def _among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
         if self.devices_per_node % cluster:
@@ -171,11 +168,10 @@ class Cluster(Node):
         return Timing.of(sum(stage.timing.time_s for stage in passed), tuple(flows), moving_s)
 
     def _everywhere(self, path: tuple[Arc, ...]) -> tuple[Arc, ...]:
-        key = ("everywhere", path)
-        if key not in self._known:
-            count = len(self.one.wires)
-            self._known[key] = tuple((node * count + wire, way) for node in range(self.nodes) for wire, way in path)
-        return self._known[key]  # type: ignore[no-any-return]  # what was kept above
+        count = len(self.one.wires)
+        return self._cache.get(
+            ("everywhere", path), lambda: tuple((node * count + wire, way) for node in range(self.nodes) for wire, way in path)
+        )
 
     def _across(self, cards: Mapping[Arc, int], nodes: int) -> list[Flow]:
         """From what the cards of one number carry: all cards, and PCIe in their nodes; arcs that carry the same are one flow."""

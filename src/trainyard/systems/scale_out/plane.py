@@ -117,17 +117,18 @@ class Plane(Node):
     @property
     def tree(self) -> SwitchTree:
         """The shape of the planes."""
-        if "tree" not in self._known:
-            self._known["tree"] = SwitchTree(
-                devices=self.devices,
-                devices_per_node=self.devices_per_node,
-                memory_per_node=self.devices_per_node if self.memory_per_node is None else self.memory_per_node,
-                links=self.links,
-                planes=self.planes,
-                radix=self.radix,
-                oversubscription=self.oversubscription,
-            )
-        return self._known["tree"]  # type: ignore[no-any-return]  # what was kept above
+        return self._cache.get("tree", self._tree)
+
+    def _tree(self) -> SwitchTree:
+        return SwitchTree(
+            devices=self.devices,
+            devices_per_node=self.devices_per_node,
+            memory_per_node=self.devices_per_node if self.memory_per_node is None else self.memory_per_node,
+            links=self.links,
+            planes=self.planes,
+            radix=self.radix,
+            oversubscription=self.oversubscription,
+        )
 
     @property
     def topology(self) -> Topology:
@@ -147,9 +148,7 @@ class Plane(Node):
         return recast_of(self.tree, speeds, self.torus_rows)
 
     def collective(self, kind: str, size_bytes: int) -> Timing:
-        if (kind, size_bytes) not in self._known:
-            self._known[kind, size_bytes] = self.recasts.timing(kind, size_bytes, self.recast)
-        return self._known[kind, size_bytes]  # type: ignore[no-any-return]  # what was kept above
+        return self._cache.get((kind, size_bytes), lambda: self.recasts.timing(kind, size_bytes, self.recast))
 
     def _among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
         return self.recasts.inside(kind, size_bytes, cluster)
