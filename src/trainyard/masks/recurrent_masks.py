@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.caches import per_step
 from trainyard.ir import Masks, MaskSource, MatMul, Op, Phase, Step, TensorKey
 from trainyard.masks.views import shape_of, unpacked
 

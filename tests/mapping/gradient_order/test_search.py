@@ -14,7 +14,7 @@ from trainyard.errors import BadInput
 from trainyard.ir import MatMul
 from trainyard.mapping.gradient_order.scratchpad import POLICIES, Pair, cost
 from trainyard.mapping.gradient_order.search import (
-    Remembered,
+    CachedTileCycles,
     _bursts,
     _compute,
     _least_bytes,
@@ -76,7 +76,7 @@ def test_bounds_lie_below_what_is_counted(layer, order, policy, data):
     counted = cost(pair, tile=tile, order=order, array=ARRAY, supply=supply, policy=policy, partition=partition)
     moved = _least_bytes(pair, tile, order, supply.resident_bytes, policy, partition)
     assert moved <= counted.traffic.total_bytes + 0.5 * len(counted.traffic.bytes) * pair.op.count
-    assert _compute(pair, tile, Remembered(ARRAY), supply, partition) <= counted.cycles
+    assert _compute(pair, tile, CachedTileCycles(ARRAY), supply, partition) <= counted.cycles
     assert moved / supply.bytes_per_cycle + _bursts(pair, tile, partition) * supply.latency_cycles <= counted.cycles
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.checks import require_flag, require_positive, require_quantity
 from trainyard.devices.dpu.memory import split_over
 from trainyard.devices.dpu.presets import UPMEM
