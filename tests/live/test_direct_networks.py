@@ -16,7 +16,7 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.live.direct.networks import Network, SmallResNet, perceptron, resnet18_small
 from trainyard.mapping.algorithms import Direct, Synchronous
 from trainyard.training.data import Data
-from trainyard.training.models import Indexed
+from trainyard.training.models import IndexedModel
 from trainyard.training.trainer import train
 from trainyard.workloads.datasets.digits import digits
 
@@ -95,7 +95,7 @@ def test_each_worker_normalises_by_its_own_batch() -> None:
 @EVERY
 def test_samples_where_they_lie_and_several_threads(kind: str) -> None:
     network = NETWORKS[kind]()
-    assert isinstance(network, Indexed)
+    assert isinstance(network, IndexedModel)
     weights, rows = starts(network), np.arange(18).reshape(3, 6)
     flat, labels = IMAGES.reshape(18, 1, 8, 8), LABELS.reshape(18)
     expected = network.gradients(weights, IMAGES, LABELS)

@@ -24,7 +24,7 @@ from trainyard.mapping.algorithms import (
 )
 from trainyard.systems.pim.systems import DpuToDpu
 from trainyard.training import Data, History, LogisticRegression, train
-from trainyard.training.clock import entered
+from trainyard.training.clock import grant_times
 from trainyard.training.data import linear_problem
 
 DATA = linear_problem(samples=960, features=8, test_samples=200, noise=0.0)
@@ -122,7 +122,7 @@ def test_a_fast_worker_does_not_wait_for_the_slow_ones_at_the_centre() -> None:
 def test_priority_counts_how_many_times_tau_a_cluster_is_above_it(second: int, first_granted: int) -> None:
     """Clusters 1 and 2 come while 0 has the token, 1 before 2: only twice tau puts 2 before 1."""
     arbiter, arrivals = Arbiter(order="priority", ageing=None), np.array([0, 1, 2])
-    granted, _ = entered(arbiter, arrivals, np.array([32, 61, second]), tau=31, token=5, turn=0)
+    granted, _ = grant_times(arbiter, arrivals, np.array([32, 61, second]), tau=31, token=5, turn=0)
     assert granted[first_granted] == 5
     assert sorted(granted.tolist()) == [0, 5, 10]
 

@@ -133,7 +133,7 @@ def test_elastic_exchange_keeps_the_sum_of_all_and_lets_equals_be() -> None:
     elastic = object.__new__(ElasticModels)
     elastic.weights, elastic.centre = np.random.default_rng(0).standard_normal((5, 3)), np.ones(3)
     elastic.elasticity = 0.9 / 5
-    elastic.place = SimpleNamespace(each=lambda count, batch, work: [work(slice(0, 2)), work(slice(2, count))])
+    elastic.workspace = SimpleNamespace(map_chunks=lambda count, batch, work: [work(slice(0, 2)), work(slice(2, count))])
     before, mean = elastic.weights.sum(0) + elastic.centre, elastic.weights.mean(0)
     elastic.exchange()
     assert elastic.weights.sum(0) + elastic.centre == pytest.approx(before)

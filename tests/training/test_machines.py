@@ -21,7 +21,7 @@ from trainyard.mapping.algorithms import (
 )
 from trainyard.systems.pim.systems import DpuToDpu, HostMediated
 from trainyard.training import LogisticRegression, train
-from trainyard.training.clock import Clock, served
+from trainyard.training.clock import Clock, service_times
 from trainyard.training.data import linear_problem
 from trainyard.units import PICOSECONDS_PER_SECOND
 
@@ -67,7 +67,7 @@ def test_elastic_averaging_serves_one_worker_after_another(dpus: int, speeds: tu
     machine = HostMediated(dpus=dpus, algorithm=ElasticAveraging(period), speeds=speeds)
     rates, result = machine.rates(STEP), ty.run(STEP, on=machine)
     rounds, clock = result.steps // period, Clock.of(rates, dpus)
-    ends = np.sort(np.concatenate(list(served(clock.step_ps, [period] * rounds, clock.update_ps)))) / PICOSECONDS_PER_SECOND
+    ends = np.sort(np.concatenate(list(service_times(clock.step_ps, [period] * rounds, clock.update_ps)))) / PICOSECONDS_PER_SECOND
     planned = result.samples // (8 * period)
     assert planned > dpus
     assert result.time_s * result.steps == pytest.approx(ends[planned - 1], rel=1e-9)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from trainyard.errors import BadInput
 from trainyard.training import LinearSvm, LogisticRegression
-from trainyard.training.models import Indexed, LinearModel
+from trainyard.training.models import IndexedModel, LinearModel
 
 MODELS = st.sampled_from([LogisticRegression, LinearSvm])
 
@@ -55,7 +55,7 @@ def test_compiled_gradients_read_the_same_samples_in_place(
     rows = rng.integers(0, 30, (replicas, batch))
     weights = rng.standard_normal((replicas, features))
     model = kind(features, l2=0.1)
-    assert isinstance(model, Indexed)
+    assert isinstance(model, IndexedModel)
     expected = model.gradients(weights, samples[rows], targets[rows])
     assert model.gradients_at(weights, samples, targets, rows) == pytest.approx(expected, rel=1e-11, abs=1e-13)
     if kind is LogisticRegression:  # a hinge may open on the other side of a rounding

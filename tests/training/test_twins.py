@@ -24,7 +24,7 @@ from trainyard.mapping.algorithms import (
     Synchronous,
 )
 from trainyard.training import Data, LinearSvm, LogisticRegression, Shards, train
-from trainyard.training.clock import entered
+from trainyard.training.clock import grant_times
 from trainyard.training.shards import Feed
 
 pytestmark = pytest.mark.oracle
@@ -419,7 +419,7 @@ def test_who_enters_a_round_when(order: Any, groups: list[tuple[int, int]], tau:
     tokens = Tokens(order, len(groups))
     tokens.turn = turn = turn % len(groups)
     arrivals, staleness = (np.array(column) for column in zip(*groups, strict=True))
-    granted, after = entered(Arbiter(order=order), arrivals, staleness, tau, token, turn)
+    granted, after = grant_times(Arbiter(order=order), arrivals, staleness, tau, token, turn)
     coming, free, expected = sorted(range(len(groups)), key=lambda one: (arrivals[one], one)), 0, {}
     while coming or tokens.waiting:
         if not tokens.waiting:

@@ -1,8 +1,10 @@
-"""Training algorithms executed: workers with models of their own, real gradients, and a machine's clock beside them.
+"""Training algorithms executed on real numbers: workers, gradients and exchanges, timed by a machine's rates.
 
-May import everything up to systems. `train` runs any algorithm of `mapping.algorithms` on any `Model`; a `History` comes of it.
-A new model is a class with the methods of `models.Model`; a new algorithm in lockstep is one class and one row in `lockstep.py`.
-No torch here: a network that implements `Model` lives in `live/`. Experiments over many runs are in `studies.py`.
+In reading order: `trainer` has `train`, which runs any algorithm of `mapping.algorithms` on any `Model` and returns a `History`;
+`models`, `data` and `shards` are its inputs; `workspace` is what all algorithms share, `clock` the durations; `lockstep` executes
+the algorithms in which all workers step together, `direct` executes DIRECT; `history` is the record of a run; `studies` compares
+many runs, `choice` searches tau and cluster size. May import everything up to systems; no torch (a network that implements `Model`
+is in `live/`). A new lockstep algorithm is one class and one row in `lockstep.RULES`.
 """
 
 from trainyard.training.data import Data

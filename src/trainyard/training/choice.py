@@ -1,8 +1,8 @@
-"""Which tau and which cluster size reach an accuracy first: every pair is trained on the machine's own clock.
+"""The tau and cluster size that reach a target accuracy first: every pair is trained, timed by the machine's rates.
 
-A larger tau saves exchanges and lets clusters drift apart; a larger cluster averages more gradients in every step and makes the
-AGAU sum more. Neither can be read off a machine alone, nor off a loss curve alone: here both are simulated. DIRECT leaves tau to
-its users.
+A larger tau saves exchanges and lets clusters drift apart; a larger cluster averages more gradients in every step and gives the
+AGAU more to add. The best pair depends on both the machine and the convergence, so both are simulated. DIRECT leaves tau to its
+users.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ CLUSTER_SIZES = (8, 16, 32, 64, 128)  # UPMEM's packaging: a chip's DPUs, to a D
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Trial:
-    """One pair, trained; `time_s` to the target, None if it was not reached."""
+    """The training run of one pair; `time_s` is the time to the target, None if it was not reached."""
 
     tau: int
     cluster_size: int
@@ -37,14 +37,14 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Choice:
-    """All trials, and the machine with the best pair."""
+    """All trials, the best of them, and the machine with the best pair."""
 
     machine: DpuToDpu
     best: Trial
     trials: tuple[Trial, ...]
 
     def rows(self) -> list[dict[str, Any]]:
-        """For a table: what was tried, what it took."""
+        """One row of a table per trial."""
         return [
             {
                 "tau": trial.tau,
@@ -58,9 +58,9 @@ class Choice:
 
 
 def cluster_sizes_of(machine: DpuToDpu) -> tuple[int, ...]:
-    """What `choose` tries: the machine's own size, and 8 to 128 where that leaves two clusters or more, as the DSC has room for.
+    """The sizes that `choose` tries: the machine's own, and 8 to 128 that leave at least two clusters and fit the DSC's table.
 
-    Where clusters differ (`speeds`, `other`) a size says which DPUs are slow as well: only the machine's own is tried.
+    Where clusters differ (`speeds`, `other`) the size also decides which DPUs are slow: only the machine's own is tried.
 
     >>> cluster_sizes_of(DpuToDpu(dpus=64)), cluster_sizes_of(DpuToDpu(dpus=96, cluster_size=24))
     ((8, 16, 32, 64), (8, 16, 24, 32))
@@ -89,11 +89,11 @@ def choose(
     seed: int = 0,
     on_progress: ProgressCallback = no_progress,
 ) -> Choice:
-    """The pair that reaches the accuracy `target` in the least simulated time; of equals the larger tau.
+    """The pair that reaches the accuracy `target` in the least simulated time; of equals the one with the larger tau.
 
-    `step` is one DPU's training step of the model, as captured; its batch is a DPU's batch. Every pair is a whole training run: by
-    default five taus with each of `cluster_sizes_of(machine)`, up to 30 runs. An evaluation every few steps says when the target
-    was reached: finer costs time here, not on the machine.
+    `step` is the captured training step of one DPU, with its batch. Every pair is a complete training run: by default five taus
+    with each of `cluster_sizes_of(machine)`, up to 30 runs. The time to the target has the resolution of `evaluate_every`;
+    evaluations cost no simulated time.
     """
     if not isinstance(machine, DpuToDpu):
         raise BadInput(f"choose: tau and clusters are of machines whose DPUs talk to each other, got {type(machine).__name__}")

@@ -1,16 +1,16 @@
-"""A machine's `Rates` as whole picoseconds, and how long groups wait for each other.
+"""A machine's `Rates` in integer picoseconds, and how long groups wait for each other.
 
-What an exchange costs, from when a group asks (its steps done) to when it goes on:
+The time of an exchange, from a group's request (after its local steps) to its next step:
 
-| between    | all that matters                                                                                               |
+| between    | time                                                                                                           |
 |------------|----------------------------------------------------------------------------------------------------------------|
-| all, server| wait for the slowest, `exchange_s`                                                                             |
-| centre     | served one after another, first come first served over all rounds, `update_s` each; then on, without a barrier |
-| neighbours | wait for the two neighbours, `update_s`                                                                        |
-| clusters   | averaging: the token goes round, `token_s` each; when the last has given it back, `exchange_s`                 |
-|            | literal: the token is held for `token_s` and `exchange_s`; nobody else waits                                   |
+| all, server| wait for the slowest group, then `exchange_s`                                                                  |
+| centre     | one request at a time, first come first served over all rounds, `update_s` each; no barrier                    |
+| neighbours | wait for the two neighbours, then `update_s`                                                                   |
+| clusters   | averaging: every cluster takes the token for `token_s`; after the last one, `exchange_s`                       |
+|            | literal: the token is held for `token_s` + `exchange_s`; the other clusters go on                              |
 
-Without rates the clock is a unit clock: every step takes 1 s and exchanges are free, so that the numbers can be studied alone.
+Without rates a step takes 1 s and exchanges are free, so that convergence can be studied alone.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ WORD_BYTES = 4
 
 
 def unit_rates(algorithm: Algorithm, parameters: int, workers: int, cluster_size: int) -> Rates:
-    """A step takes 1 s and exchanges nothing; bytes are those of every group sending and receiving one model.
+    """Rates of the unit clock: a step takes 1 s, an exchange 0 s; in an exchange every group sends and receives one model.
 
-    Compressed, averaging sends and receives what QSGD packs; literal receives words.
+    With compression, `averaging` sends and receives models packed by QSGD; `literal` receives unpacked ones.
     """
     clustered = isinstance(algorithm, Direct)
     groups = workers // cluster_size if clustered else workers
@@ -62,7 +62,7 @@ def unit_rates(algorithm: Algorithm, parameters: int, workers: int, cluster_size
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clock:
-    """Durations in picoseconds; `step_ps` of each group holds its reduction too."""
+    """Durations in picoseconds; `step_ps` of each group includes its local reduction."""
 
     step_ps: Whole
     exchange_ps: int
@@ -73,7 +73,7 @@ class Clock:
 
     @classmethod
     def of(cls, rates: Rates, groups: int) -> Clock:
-        """Fewer entries of `step_s` than groups stand for equal shares of them, in order."""
+        """With fewer entries of `step_s` than groups, each entry holds for an equal number of consecutive groups."""
         if groups % rates.groups:
             raise BadInput(
                 f"Rates: step_s has {rates.groups} entries for {groups} groups: give one for each, or a number that divides them"
@@ -91,7 +91,7 @@ class Clock:
         )
 
     def local_bytes(self, steps: int) -> int:
-        """Inside clusters, over that many steps of single groups."""
+        """Bytes inside clusters; `steps` are summed over groups."""
         return self.reduce_bytes * steps // len(self.step_ps)
 
 
@@ -99,40 +99,40 @@ def _ps(seconds: float) -> int:
     return round(seconds * PICOSECONDS_PER_SECOND)
 
 
-def served(step_ps: Whole, rounds: Sequence[int], service: int) -> Iterator[Whole]:
-    """Round by round, when each worker has been served by the one centre; a round is so many steps of a worker, then its request.
+def service_times(step_ps: Whole, rounds: Sequence[int], service: int) -> Iterator[Whole]:
+    """For each round, the time at which the centre has served each worker; `rounds` are the local steps before each request.
 
-    First come first served, ties by number. A worker goes on as soon as it was served and may be back before others of the same
-    round have come: its next request is in the queue with theirs.
+    First come first served, ties by worker number. A worker goes on as soon as it is served: its request of the next round may be
+    in the queue together with requests of this one.
 
-    >>> [done.tolist() for done in served(np.array([1, 1, 9]), [1, 1], 3)]
+    >>> [done.tolist() for done in service_times(np.array([1, 1, 9]), [1, 1], 3)]
     [[4, 7, 16], [10, 13, 28]]
     """
     steps = step_ps.tolist()
-    coming = [(step * rounds[0], worker) for worker, step in enumerate(steps)]
-    heapq.heapify(coming)
-    turns, missing = [0] * len(steps), [len(steps)] * len(rounds)
-    done: defaultdict[int, list[int]] = defaultdict(lambda: [0] * len(steps))
-    free = 0
+    requests = [(step * rounds[0], worker) for worker, step in enumerate(steps)]
+    heapq.heapify(requests)
+    rounds_done, unserved = [0] * len(steps), [len(steps)] * len(rounds)
+    ends: defaultdict[int, list[int]] = defaultdict(lambda: [0] * len(steps))
+    centre_free = 0
     for number in range(len(rounds)):
-        while missing[number]:
-            asked, worker = coming[0]
-            free = max(free, asked) + service
-            turn = turns[worker]
-            done[turn][worker] = free
-            missing[turn] -= 1
-            turns[worker] += 1
-            if turn + 1 < len(rounds):
-                heapq.heapreplace(coming, (free + steps[worker] * rounds[turn + 1], worker))
+        while unserved[number]:
+            requested, worker = requests[0]
+            centre_free = max(centre_free, requested) + service
+            own_round = rounds_done[worker]
+            ends[own_round][worker] = centre_free
+            unserved[own_round] -= 1
+            rounds_done[worker] += 1
+            if own_round + 1 < len(rounds):
+                heapq.heapreplace(requests, (centre_free + steps[worker] * rounds[own_round + 1], worker))
             else:
-                heapq.heappop(coming)
-        yield np.array(done.pop(number), np.int64)
+                heapq.heappop(requests)
+        yield np.array(ends.pop(number), np.int64)
 
 
-def entered(arbiter: Arbiter, arrivals: Whole, staleness: Whole, tau: float, token: int, turn: int) -> tuple[Whole, int]:
-    """When each group gets the token, if each takes it once and holds it for `token`; and whose turn it is afterwards.
+def grant_times(arbiter: Arbiter, arrivals: Whole, staleness: Whole, tau: float, token: int, turn: int) -> tuple[Whole, int]:
+    """When each group is granted the token, if each takes it once and holds it for `token`; and the group whose turn is next.
 
-    >>> entered(Arbiter(order="round_robin"), np.array([0, 0, 0]), np.ones(3, int), tau=0, token=2, turn=1)
+    >>> grant_times(Arbiter(order="round_robin"), np.array([0, 0, 0]), np.ones(3, int), tau=0, token=2, turn=1)
     (array([4, 0, 2]), 1)
     """
     groups = len(arrivals)
@@ -141,24 +141,25 @@ def entered(arbiter: Arbiter, arrivals: Whole, staleness: Whole, tau: float, tok
         turns = np.arange(groups) if arbiter.order != "round_robin" else (np.arange(groups) - turn) % groups
         granted[:] = arrivals[0] + turns * token
         return granted, (int(np.argmax(turns)) + 1) % groups
-    coming = sorted((int(arrivals[group]), group) for group in range(groups))
+    by_arrival = sorted((int(arrivals[group]), group) for group in range(groups))
     waiting: tuple[Request, ...] = ()
-    free, seen = 0, 0
+    now, arrived = 0, 0
     for _ in range(groups):
-        free = free if waiting else max(free, coming[seen][0])
-        while seen < groups and coming[seen][0] <= free:
-            waiting += (request(arbiter, coming[seen][1], int(staleness[coming[seen][1]]), tau),)
-            seen += 1
-        one = arbiter.choose(waiting, turn)
-        waiting = arbiter.aged(tuple(other for other in waiting if other is not one))
-        granted[one.cluster] = free
-        free += token
-        turn = (one.cluster + 1) % groups
+        now = now if waiting else max(now, by_arrival[arrived][0])
+        while arrived < groups and by_arrival[arrived][0] <= now:
+            group = by_arrival[arrived][1]
+            waiting += (request(arbiter, group, int(staleness[group]), tau),)
+            arrived += 1
+        chosen = arbiter.choose(waiting, turn)
+        waiting = arbiter.aged(tuple(other for other in waiting if other is not chosen))
+        granted[chosen.cluster] = now
+        now += token
+        turn = (chosen.cluster + 1) % groups
     return granted, turn
 
 
 def request(arbiter: Arbiter, group: int, staleness: int, tau: float) -> Request:
-    """The stalest have the highest priority: one more for each tau above tau. Both in steps, or both in picoseconds.
+    """A request whose priority grows by one for each tau of staleness above tau; both in steps, or both in picoseconds.
 
     >>> arbiter = Arbiter(order="priority", levels=4)
     >>> [request(arbiter, 0, steps, tau=8).rank for steps in (9, 15, 16, 25)]

@@ -1,8 +1,7 @@
-"""Samples to train on and samples to judge by, and a generator of both.
+"""Training and test samples, and a generator of both.
 
-`linear_problem` draws features around a number of centres (the regions that feature-skewed shards cut along) with a spectrum that
-falls, as the features of a network do, and labels from a hidden direction with a share of them turned over. Nothing in it knows of
-an algorithm.
+`linear_problem` draws features around a number of centres (the regions that feature-skewed shards cut along) with a falling
+spectrum, as the features of a network have, and labels from a hidden plane, of which a share is flipped.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Data:
-    """Features [samples, ...] and one target a sample, in memory; the test part is never trained on."""
+    """Features [samples, ...] and one target per sample, in memory; the test part is never used for training."""
 
     features: Array
     targets: Array
@@ -47,15 +46,15 @@ class Data:
         return len(self.targets)
 
     def held_out(self, share: float, seed: int = 0) -> Data:
-        """The training part alone, split again: `share` of it becomes the test part, to choose settings by."""
-        held = round(share * self.samples)
-        if not 0 < held < self.samples:
+        """The training part split in two: `share` of it becomes the test part (a validation set)."""
+        held_out = round(share * self.samples)
+        if not 0 < held_out < self.samples:
             raise BadInput(f"Data.held_out: share {share!r} of {self.samples} samples leaves one part empty")
         order = np.random.default_rng((seed, 1)).permutation(self.samples)
-        test, kept = order[:held], order[held:]
+        test, train = order[:held_out], order[held_out:]
         return Data(
-            features=self.features[kept],
-            targets=self.targets[kept],
+            features=self.features[train],
+            targets=self.targets[train],
             test_features=self.features[test],
             test_targets=self.targets[test],
         )
@@ -74,7 +73,7 @@ def linear_problem(
     seed: int = 0,
     dtype: str = "float32",
 ) -> Data:
-    """Binary labels by the side of a hidden plane, `noise` of them turned over; `spread` is the distance of the regions' centres.
+    """Binary labels by the side of a hidden plane, a share `noise` of them flipped; `spread` scales the regions' distance.
 
     `margin` leaves out samples nearer to the plane than that. With `own_features` a sample is zero but for its region's block of
     features, so that nothing is learned of one region from the samples of another. Else features have unit mean square.
@@ -96,7 +95,7 @@ def linear_problem(
     unit = float(np.sqrt(np.mean(scales**2) * (1.0 + spread**2)))
 
     def draw(count: int) -> tuple[Array, Array]:
-        found, sides = np.empty((count, features), dtype), np.empty(count, dtype)
+        samples, labels = np.empty((count, features), dtype), np.empty(count, dtype)
         done = 0
         while done < count:
             number = min(count - done, 8192)
@@ -104,12 +103,12 @@ def linear_problem(
             rows = (centres[region] + rng.standard_normal((number, features)) * scales) * blocks[region] / unit
             side = rows @ plane
             far = np.abs(side) >= margin
-            turned = rng.random(number) < noise
-            kept = int(far.sum())
-            found[done : done + kept] = rows[far]
-            sides[done : done + kept] = ((side > 0) ^ turned)[far]
-            done += kept
-        return found, sides
+            flipped = rng.random(number) < noise
+            accepted = int(far.sum())
+            samples[done : done + accepted] = rows[far]
+            labels[done : done + accepted] = ((side > 0) ^ flipped)[far]
+            done += accepted
+        return samples, labels
 
     train, test = draw(samples), draw(test_samples)
     return Data(features=train[0], targets=train[1], test_features=test[0], test_targets=test[1])

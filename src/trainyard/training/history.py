@@ -1,12 +1,13 @@
-"""What came of a training run: accuracy over steps and simulated time, every exchange, and how old parameters were.
+"""The record of a training run: accuracy over steps and simulated time, every exchange, and parameter ages.
 
 Two metrics that are easily mixed up:
 
-*parameter age* of a gradient: when it is there, how long ago the newest contributions of all the others to the weights it was
-computed on were made; in seconds, and in steps of the group that computes it, this one included. 1 step and one whole period of
-step and exchange for synchronous SGD. Under D-PSGD the farthest worker of the ring counts.
+*parameter age* of a gradient, when it is complete: the time since the other groups made their newest contributions to the weights
+that it was computed on; in seconds, and in steps of the group that computes it, this step included. For synchronous SGD it is 1
+step and one period of step and exchange. Under D-PSGD the farthest worker of the ring counts.
 
-*exchange latency*: from when the last participant has asked (under `literal`: the one that exchanges) to when all have the result.
+*exchange latency*: from the last participant's request (under `literal`: that of the cluster that exchanges) until all have the
+result.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ import numpy.typing as npt
 
 from trainyard.errors import BadInput
 from trainyard.mapping.algorithms import Algorithm
+from trainyard.units import PICOSECONDS_PER_SECOND
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """How many gradients had which age.
+    """A histogram of gradients by parameter age.
 
     >>> ages = Ages({1: 3, 5: 1})
     >>> ages.mean, ages.largest, ages.percentile(50), ages.percentile(100)
@@ -49,7 +51,7 @@ class Ages:
         return max(self.counts)
 
     def percentile(self, percent: float) -> float:
-        """The least age that `percent` of the gradients do not exceed."""
+        """The smallest age that at least `percent` of the gradients do not exceed."""
         if not 0 <= percent <= 100:
             raise BadInput(f"percentile: give 0 to 100, got {percent!r}")
         reached = 0
@@ -62,7 +64,7 @@ class Ages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """The algorithm's model judged on the test part; `step` is the mean over groups, `epoch` counts samples used."""
+    """Accuracy and loss of the algorithm's model on the test part; `step` is the mean over groups, `epoch` counts samples used."""
 
     step: float
     time_s: float
@@ -73,7 +75,7 @@ class Evaluation:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Exchange:
-    """One exchange; ages are those of the participants' models when they went in, waits are summed over participants."""
+    """One exchange; ages are those of the participants' models at its start, waits are summed over participants."""
 
     start_s: float
     end_s: float
@@ -102,9 +104,9 @@ class History:
     shards: str
     seed: int
     steps: float
-    """Local steps of a group, the mean over groups."""
+    """Local steps of a group, averaged over groups."""
     samples: int
-    """Used, counted as often as they were."""
+    """Samples used; a sample counts each time it is used."""
     time_s: float
     weights: Array
     evaluations: tuple[Evaluation, ...]
@@ -116,7 +118,7 @@ class History:
     token_wait_s: float
     barrier_wait_s: float
     lost_steps: int
-    """Local steps that a broadcast of `literal` overwrote."""
+    """Local steps whose effect a broadcast of `literal` overwrote."""
 
     @property
     def accuracy(self) -> float:
@@ -129,24 +131,24 @@ class History:
     @property
     def exchange_latency_s(self) -> float:
         """Mean over exchanges; 0 where there was none."""
-        return sum(one.latency_s for one in self.exchanges) / len(self.exchanges) if self.exchanges else 0.0
+        return sum(exchange.latency_s for exchange in self.exchanges) / len(self.exchanges) if self.exchanges else 0.0
 
     def time_to(self, accuracy: float) -> float | None:
-        """Simulated seconds until an evaluation first reached it; None if none did."""
-        return next((one.time_s for one in self.evaluations if one.accuracy >= accuracy), None)
+        """Simulated seconds until an evaluation first reached `accuracy`; None if none did."""
+        return next((evaluation.time_s for evaluation in self.evaluations if evaluation.accuracy >= accuracy), None)
 
     def curve(self) -> dict[str, list[float]]:
         """Evaluations as columns, ready for a data frame."""
         names = ("step", "time_s", "epoch", "accuracy", "loss")
-        return {name: [getattr(one, name) for one in self.evaluations] for name in names}
+        return {name: [getattr(evaluation, name) for evaluation in self.evaluations] for name in names}
 
     def exchange_table(self) -> dict[str, list[float]]:
-        """Exchanges as columns, ages as mean and largest of the participants."""
+        """Exchanges as columns; ages are the mean and maximum over participants."""
         names = ("start_s", "end_s", "latency_s", "token_wait_s", "barrier_wait_s", "bytes")
-        columns: dict[str, list[float]] = {name: [getattr(one, name) for one in self.exchanges] for name in names}
+        columns: dict[str, list[float]] = {name: [getattr(exchange, name) for exchange in self.exchanges] for name in names}
         for name in ("age_steps", "age_s"):
-            columns[f"{name}_mean"] = [float(np.mean(getattr(one, name))) for one in self.exchanges]
-            columns[f"{name}_largest"] = [float(np.max(getattr(one, name))) for one in self.exchanges]
+            columns[f"{name}_mean"] = [float(np.mean(getattr(exchange, name))) for exchange in self.exchanges]
+            columns[f"{name}_largest"] = [float(np.max(getattr(exchange, name))) for exchange in self.exchanges]
         return columns
 
     def row(self) -> dict[str, Any]:
@@ -174,11 +176,11 @@ class History:
 
 
 def seconds(picoseconds: Any) -> Any:
-    return picoseconds / 10**12
+    return picoseconds / PICOSECONDS_PER_SECOND
 
 
 class Recorder:
-    """Writes a history down while it happens; times are whole picoseconds."""
+    """Collects a History during a run; times are integer picoseconds."""
 
     def __init__(self, groups: int) -> None:
         self.groups = groups
@@ -196,7 +198,7 @@ class Recorder:
         return self.age_steps.total()
 
     def gradient(self, age_steps: Any, age_ps: Any, count: int) -> None:
-        """One step of `count` groups; ages are one for all or one for each."""
+        """Records one step of `count` groups; an age is one number for all groups, or an array."""
         for counter, ages in ((self.age_steps, age_steps), (self.age_ps, age_ps)):
             if np.ndim(ages) == 0:
                 counter[int(ages)] += count
@@ -216,27 +218,26 @@ class Recorder:
                 barrier_wait_s=seconds(barrier_wait),
                 bytes=size_bytes,
                 age_steps=np.broadcast_to(np.asarray(age_steps, np.int64), self.groups),
-                age_s=np.broadcast_to(np.asarray(age_ps) / 10**12, self.groups),
+                age_s=np.broadcast_to(seconds(np.asarray(age_ps)), self.groups),
             )
         )
 
     def ages(self) -> tuple[Ages, Ages]:
-        return Ages({float(age): count for age, count in self.age_steps.items()}), Ages(
-            {seconds(age): count for age, count in self.age_ps.items()}
-        )
+        in_steps = {float(age): count for age, count in self.age_steps.items()}
+        return Ages(in_steps), Ages({seconds(age): count for age, count in self.age_ps.items()})
 
 
 def mean_rows(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Rows of several seeds as one: numbers averaged, the accuracy's standard deviation beside its mean.
+    """Rows of several seeds as one row: numbers are averaged; the standard deviation of the accuracy is added.
 
     >>> mean_rows([{"seed": 0, "accuracy": 0.5}, {"seed": 1, "accuracy": 0.7}])
     {'seeds': 2, 'accuracy': 0.6, 'accuracy_deviation': 0.1}
     """
-    found: dict[str, Any] = {"seeds": len(rows)}
+    merged: dict[str, Any] = {"seeds": len(rows)}
     for name, value in rows[0].items():
         if name == "seed":
             continue
         numbers = [row[name] for row in rows]
-        found[name] = round(float(np.mean(numbers)), 12) if isinstance(value, int | float) else value
-    found["accuracy_deviation"] = round(float(np.std([row["accuracy"] for row in rows])), 12)
-    return found
+        merged[name] = round(float(np.mean(numbers)), 12) if isinstance(value, int | float) else value
+    merged["accuracy_deviation"] = round(float(np.std([row["accuracy"] for row in rows])), 12)
+    return merged

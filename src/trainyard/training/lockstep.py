@@ -1,4 +1,4 @@
-"""Algorithms in which every worker takes every step: all but Direct. What each does in a step and in an exchange.
+"""Algorithms in which every worker takes every step (all but Direct): what each does in a step and in an exchange.
 
 With w_i, g_i a worker's model and batch gradient, eta the learning rate, N workers:
 
@@ -11,13 +11,14 @@ With w_i, g_i a worker's model and batch gradient, eta the learning rate, N work
 | ElasticAveraging  | w_i -= eta g_i                                          | d_i = a (w_i - c); w_i -= d_i; c += sum d_i  |
 | DecentralizedSgd  | w_i = mean (w_i, w_i-1, w_i+1) - eta g_i(w_i before)    | in every step                                |
 
-Momentum v = m v + g, w -= eta v, is kept where the gradient is applied. A last round that is shorter ends in an exchange too: what
-training gives is one model. What is judged is the model all have, the mean of models, ADMM's consensus z, EASGD's centre c.
+Momentum v = m v + g, w -= eta v, belongs to the model to which the gradient is applied. A shorter last round ends in an exchange,
+too, so that training results in one model. The evaluated model is the shared one, the mean of the models, ADMM's consensus z or
+EASGD's centre c.
 
-A simplification: EASGD's numbers go in rounds (its synchronous form), its clock does not: the centre serves one request after
-another, first come first served, and nobody waits for a round to be full. Workers of equal speed are served in the order of
-rounds, round after round. A faster one is served for later rounds before slower ones for earlier ones, and its numbers hold what by
-the clock these have yet to do: the age of that counts as 0, and a round has ended when the last worker was served for it.
+A simplification: EASGD's numbers are computed in rounds (its synchronous form), its times are not: the centre serves one request
+after another, first come first served, without a barrier. Workers of equal speed are served in the order of rounds. A faster worker
+is served for later rounds before slower ones for earlier rounds; its numbers then include contributions that by the clock have not
+been made yet: their age counts as 0, and a round ends when the last worker has been served for it.
 """
 
 from __future__ import annotations
@@ -37,65 +38,65 @@ from trainyard.mapping.algorithms import (
     ModelAveraging,
     Synchronous,
 )
-from trainyard.training.clock import served
-from trainyard.training.workspace import Workplace, mean_of
+from trainyard.training.clock import service_times
+from trainyard.training.workspace import Workspace, mean_of
 
 Array = npt.NDArray[Any]
 STABLE = 0.9
-"""Zhang et al., NeurIPS 2015: beta, the share of its distance to the workers' mean that the centre moves."""
+"""Zhang et al., NeurIPS 2015: beta, the fraction of the distance to the workers' mean by which the centre moves."""
 
 
 class SharedModel:
-    """Synchronous SGD and GA-SGD: one model, gradients added up until they go round."""
+    """Synchronous SGD and GA-SGD: one model; gradients are accumulated until the exchange."""
 
-    def __init__(self, place: Workplace, algorithm: Algorithm) -> None:
-        self.place = place
-        self.weights = place.start()
-        self.gathered = np.zeros_like(self.weights)
+    def __init__(self, workspace: Workspace, algorithm: Algorithm) -> None:
+        self.workspace = workspace
+        self.weights = workspace.initial_weights()
+        self.accumulated = np.zeros_like(self.weights)
         self.velocity = np.zeros_like(self.weights)
 
     def step(self, number: int) -> None:
-        rows = self.place.feed.rows(number, slice(0, self.place.workers))
-        self.gathered += self.place.shared_gradient(self.weights, rows)
+        rows = self.workspace.feed.rows(number, slice(0, self.workspace.workers))
+        self.accumulated += self.workspace.shared_gradient(self.weights, rows)
 
     def exchange(self) -> None:
-        self.velocity = self.place.momentum * self.velocity + self.gathered
-        self.weights = self.weights - self.place.learning_rate * self.velocity
-        self.gathered[:] = 0
+        self.velocity = self.workspace.momentum * self.velocity + self.accumulated
+        self.weights = self.weights - self.workspace.learning_rate * self.velocity
+        self.accumulated[:] = 0
 
     def result(self) -> Array:
         return np.asarray(self.weights)
 
 
 class OwnModels:
-    """MA-SGD: a model for each worker."""
+    """MA-SGD: one model per worker."""
 
-    def __init__(self, place: Workplace, algorithm: Algorithm) -> None:
-        self.place = place
-        start = place.start()
-        self.weights = np.tile(start, (place.workers, 1))
-        self.velocity = np.zeros_like(self.weights) if place.momentum else None
+    def __init__(self, workspace: Workspace, algorithm: Algorithm) -> None:
+        self.workspace = workspace
+        start = workspace.initial_weights()
+        self.weights = np.tile(start, (workspace.workers, 1))
+        self.velocity = np.zeros_like(self.weights) if workspace.momentum else None
 
-    def moves(self, chunk: slice, rows: Array) -> Array:
-        """What is taken from some workers' models in a step."""
-        gradients = self.place.gradients(self.weights[chunk], rows[chunk])
-        self.pull(chunk, gradients)
+    def update(self, chunk: slice, rows: Array) -> Array:
+        """What a step subtracts from the models of a chunk of workers."""
+        gradients = self.workspace.gradients(self.weights[chunk], rows[chunk])
+        self.add_penalty(chunk, gradients)
         if self.velocity is not None:
-            self.velocity[chunk] = self.place.momentum * self.velocity[chunk] + gradients
-            return np.asarray(self.place.learning_rate * self.velocity[chunk])
-        gradients *= self.place.learning_rate
+            self.velocity[chunk] = self.workspace.momentum * self.velocity[chunk] + gradients
+            return np.asarray(self.workspace.learning_rate * self.velocity[chunk])
+        gradients *= self.workspace.learning_rate
         return gradients
 
-    def pull(self, chunk: slice, gradients: Array) -> None:
-        """What else goes into some workers' gradients."""
+    def add_penalty(self, chunk: slice, gradients: Array) -> None:
+        """Adds a penalty term to the gradients of a chunk of workers; none here."""
 
     def step(self, number: int) -> None:
-        rows = self.place.feed.rows(number, slice(0, self.place.workers))
+        rows = self.workspace.feed.rows(number, slice(0, self.workspace.workers))
 
         def work(chunk: slice) -> None:
-            self.weights[chunk] -= self.moves(chunk, rows)
+            self.weights[chunk] -= self.update(chunk, rows)
 
-        self.place.each(len(rows), rows.shape[1], work)
+        self.workspace.map_chunks(len(rows), rows.shape[1], work)
 
     def exchange(self) -> None:
         self.weights[:] = mean_of(self.weights)
@@ -105,41 +106,41 @@ class OwnModels:
 
 
 class ConsensusModels(OwnModels):
-    """ADMM in scaled form: duals u pull each model towards the consensus z."""
+    """ADMM in scaled form: duals u add_penalty each model towards the consensus z."""
 
-    def __init__(self, place: Workplace, algorithm: ADMM) -> None:
-        super().__init__(place, algorithm)
+    def __init__(self, workspace: Workspace, algorithm: ADMM) -> None:
+        super().__init__(workspace, algorithm)
         self.rho = algorithm.rho
         self.consensus = self.weights[0].copy()
         self.duals = np.zeros_like(self.weights)
 
-    def pull(self, chunk: slice, gradients: Array) -> None:
-        away = self.weights[chunk] - self.consensus
-        away += self.duals[chunk]
-        away *= self.rho
-        gradients += away
+    def add_penalty(self, chunk: slice, gradients: Array) -> None:
+        penalty = self.weights[chunk] - self.consensus
+        penalty += self.duals[chunk]
+        penalty *= self.rho
+        gradients += penalty
 
     def exchange(self) -> None:
-        def give(chunk: slice) -> Array:
+        def contribution(chunk: slice) -> Array:
             return np.asarray((self.weights[chunk] + self.duals[chunk]).sum(0, dtype=np.float64))
 
-        def take(chunk: slice) -> None:
+        def update_duals(chunk: slice) -> None:
             self.duals[chunk] += self.weights[chunk] - self.consensus
 
-        total = sum(self.place.each(len(self.weights), 1, give))
+        total = sum(self.workspace.map_chunks(len(self.weights), 1, contribution))
         self.consensus = (total / len(self.weights)).astype(self.weights.dtype)
-        self.place.each(len(self.weights), 1, take)
+        self.workspace.map_chunks(len(self.weights), 1, update_duals)
 
     def result(self) -> Array:
         return np.asarray(self.consensus)
 
 
 class ElasticModels(OwnModels):
-    """EASGD, Zhang et al. Eq. 5 and 6: all workers of a round move against the centre as it was before."""
+    """EASGD, Zhang et al. Eq. 5 and 6: all workers of a round move relative to the centre before the round."""
 
-    def __init__(self, place: Workplace, algorithm: ElasticAveraging) -> None:
-        super().__init__(place, algorithm)
-        self.elasticity = STABLE / place.workers if algorithm.elasticity is None else algorithm.elasticity
+    def __init__(self, workspace: Workspace, algorithm: ElasticAveraging) -> None:
+        super().__init__(workspace, algorithm)
+        self.elasticity = STABLE / workspace.workers if algorithm.elasticity is None else algorithm.elasticity
         self.centre = self.weights[0].copy()
 
     def exchange(self) -> None:
@@ -148,7 +149,7 @@ class ElasticModels(OwnModels):
             self.weights[chunk] -= moved
             return np.asarray(moved.sum(0, dtype=np.float64))
 
-        moved = sum(self.place.each(len(self.weights), 1, move))
+        moved = sum(self.workspace.map_chunks(len(self.weights), 1, move))
         self.centre = (self.centre + moved).astype(self.weights.dtype)
 
     def result(self) -> Array:
@@ -156,35 +157,35 @@ class ElasticModels(OwnModels):
 
 
 class RingModels(OwnModels):
-    """D-PSGD: the gradient is that of the model before it is mixed with its neighbours'."""
+    """D-PSGD: the gradient is that of the model before it is averaged with its neighbours'."""
 
-    def __init__(self, place: Workplace, algorithm: DecentralizedSgd) -> None:
-        super().__init__(place, algorithm)
+    def __init__(self, workspace: Workspace, algorithm: DecentralizedSgd) -> None:
+        super().__init__(workspace, algorithm)
         self.mixed = np.empty_like(self.weights)
 
     def step(self, number: int) -> None:
-        rows = self.place.feed.rows(number, slice(0, self.place.workers))
+        rows = self.workspace.feed.rows(number, slice(0, self.workspace.workers))
         workers = len(self.weights)
-        reach = min(workers, 3)
+        neighbourhood = min(workers, 3)
 
         def work(chunk: slice) -> None:
             total = self.weights[chunk].copy()
-            for away in (1, -1)[: reach - 1]:
-                first, end = chunk.start + away, chunk.stop + away
+            for offset in (1, -1)[: neighbourhood - 1]:
+                first, end = chunk.start + offset, chunk.stop + offset
                 inside = first >= 0 and end <= workers
                 total += self.weights[first:end] if inside else self.weights[np.arange(first, end) % workers]
-            total /= reach
-            np.subtract(total, self.moves(chunk, rows), out=self.mixed[chunk])
+            total /= neighbourhood
+            np.subtract(total, self.update(chunk, rows), out=self.mixed[chunk])
 
-        self.place.each(len(rows), rows.shape[1], work)
+        self.workspace.map_chunks(len(rows), rows.shape[1], work)
         self.weights, self.mixed = self.mixed, self.weights
 
     def exchange(self) -> None:
-        """Nothing is left to do: models were mixed in the step."""
+        """Nothing: models were averaged with their neighbours in the step."""
 
 
 # fmt: off
-RULES: dict[type[Algorithm], Callable[[Workplace, Any], Any]] = {
+RULES: dict[type[Algorithm], Callable[[Workspace, Any], Any]] = {
     Synchronous:       SharedModel,
     GradientAveraging: SharedModel,
     ModelAveraging:    OwnModels,
@@ -195,68 +196,71 @@ RULES: dict[type[Algorithm], Callable[[Workplace, Any], Any]] = {
 # fmt: on
 
 
-class Pace:
-    """When each worker does what; how old what it knows of the others is."""
+class LockstepClock:
+    """Simulated time of each worker, and the age of the other workers' contributions to its model."""
 
-    def __init__(self, place: Workplace, algorithm: Algorithm) -> None:
-        self.place, self.between = place, algorithm.between
-        self.now = np.zeros(place.workers, np.int64)
+    def __init__(self, workspace: Workspace, algorithm: Algorithm) -> None:
+        self.workspace, self.between = workspace, algorithm.between
+        self.now = np.zeros(workspace.workers, np.int64)
         self.done = 0
-        self.born = (0, 0)  # when, and after how many steps, what the models hold of the farthest worker was ready
-        self.sent: list[tuple[int, int]] = []
-        full, rest = divmod(place.steps, algorithm.local_steps)
-        self.served = served(place.clock.step_ps, [algorithm.local_steps] * full + [rest] * bool(rest), place.clock.update_ps)
-        self.delay = {"centre": 1, "neighbours": place.workers // 2}.get(self.between, 0)
-        """Exchanges that news takes: one more by way of a centre, where it is read before it is moved; one for each hop."""
+        self.contributed = (0, 0)  # (time, steps) of the farthest worker's newest contribution to the models
+        self.exchanged: list[tuple[int, int]] = []
+        full, rest = divmod(workspace.steps, algorithm.local_steps)
+        rounds = [algorithm.local_steps] * full + [rest] * bool(rest)
+        self.service_times = service_times(workspace.clock.step_ps, rounds, workspace.clock.update_ps)
+        self.delay = {"centre": 1, "neighbours": workspace.workers // 2}.get(self.between, 0)
+        """Exchanges until a contribution arrives: one more through a centre (read before it moves); one per hop of a ring."""
 
     def step(self) -> None:
-        self.now += self.place.clock.step_ps
+        self.now += self.workspace.clock.step_ps
         self.done += 1
         ages = self.ages()
-        self.place.recorder.gradient(self.done - self.born[1], int(ages[0]) if (ages == ages[0]).all() else ages, len(self.now))
+        self.workspace.recorder.gradient(
+            self.done - self.contributed[1], int(ages[0]) if (ages == ages[0]).all() else ages, len(self.now)
+        )
 
     def ages(self) -> Array:
-        """Above 0 but at a centre."""
-        return np.maximum(self.now - self.born[0], 0)
+        """Time since the newest contribution; never negative, see the simplification above."""
+        return np.maximum(self.now - self.contributed[0], 0)
 
     def exchange(self) -> None:
-        clock, asked, ages = self.place.clock, self.now, self.ages()
-        start = int(asked.max())
+        clock, requested, ages = self.workspace.clock, self.now, self.ages()
+        start = int(requested.max())
         if self.between == "centre":
-            self.now = next(self.served)
-            wait = self.now - clock.update_ps - asked
+            self.now = next(self.service_times)
+            wait = self.now - clock.update_ps - requested
         elif self.between == "neighbours":
-            met = np.maximum(asked, np.maximum(np.roll(asked, 1), np.roll(asked, -1)))
-            self.now = met + clock.update_ps
-            wait = met - asked
+            ready = np.maximum(requested, np.maximum(np.roll(requested, 1), np.roll(requested, -1)))
+            self.now = ready + clock.update_ps
+            wait = ready - requested
         else:
-            self.now = np.full_like(asked, start + clock.exchange_ps)
-            wait = start - asked
-        self.place.recorder.exchange(
+            self.now = np.full_like(requested, start + clock.exchange_ps)
+            wait = start - requested
+        self.workspace.recorder.exchange(
             start=start,
             end=int(self.now.max()),
             size_bytes=clock.exchange_bytes,
-            age_steps=self.done - self.born[1],
+            age_steps=self.done - self.contributed[1],
             age_ps=ages[0] if (ages == ages[0]).all() else ages,
             barrier_wait=int(wait.sum()),
         )
-        self.sent.append((start, self.done))
-        if len(self.sent) > self.delay:
-            self.born = self.sent[len(self.sent) - 1 - self.delay]
+        self.exchanged.append((start, self.done))
+        if len(self.exchanged) > self.delay:
+            self.contributed = self.exchanged[len(self.exchanged) - 1 - self.delay]
 
 
-def run(place: Workplace, algorithm: Algorithm) -> Array:
-    """All steps; the model that is judged."""
-    rule, pace = RULES[type(algorithm)](place, algorithm), Pace(place, algorithm)
-    place.evaluate(rule.result(), 0)
-    for number in range(1, place.steps + 1):
+def run(workspace: Workspace, algorithm: Algorithm) -> Array:
+    """Runs all steps; returns the evaluated model."""
+    rule, pace = RULES[type(algorithm)](workspace, algorithm), LockstepClock(workspace, algorithm)
+    workspace.evaluate(rule.result(), 0)
+    for number in range(1, workspace.steps + 1):
         rule.step(number - 1)
         pace.step()
-        last = number == place.steps
+        last = number == workspace.steps
         if number % algorithm.local_steps == 0 or last:
             rule.exchange()
             pace.exchange()
-        if number % place.evaluate_every == 0 or last:
-            place.evaluate(rule.result(), int(pace.now.max()))
-            place.on_progress(number, place.steps)
+        if number % workspace.evaluate_every == 0 or last:
+            workspace.evaluate(rule.result(), int(pace.now.max()))
+            workspace.on_progress(number, workspace.steps)
     return np.array(rule.result())

@@ -1,15 +1,15 @@
-"""Who has which samples, and in what order a worker goes through its own.
+"""The distribution of samples over workers, and the order in which a worker uses its samples.
 
-| kind    | a cluster's samples                                                                                          |
+| kind    | samples of a cluster                                                                                         |
 |---------|--------------------------------------------------------------------------------------------------------------|
 | iid     | drawn at random                                                                                              |
-| label   | equal numbers, with classes in shares drawn from Dirichlet(alpha): the smaller alpha, the purer              |
-| feature | a region of feature space: halved, and halved again, across the direction in which its samples spread most   |
+| label   | equal numbers, with class shares drawn from Dirichlet(alpha): the smaller alpha, the fewer classes           |
+| feature | a region of feature space: bisected recursively across the direction of largest variance                     |
 | sizes   | drawn at random, in numbers drawn from Dirichlet(alpha), at least one for each of its workers                |
 
-Within a cluster, workers share evenly and at random. Every sample belongs to exactly one worker. A worker goes through its samples
-in a new random order in every pass, and a batch that reaches the end of one pass goes on in the next: batches are always full, and
-a worker with fewer samples sees them more often.
+Within a cluster, samples are distributed evenly and at random. Every sample belongs to exactly one worker. A worker uses its
+samples in a new random order in every pass, and a batch that reaches the end of one pass continues in the next: batches are always
+full, and a worker with fewer samples uses each of them more often.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from trainyard.errors import BadInput, UnknownName
 Array = npt.NDArray[Any]
 Whole = npt.NDArray[np.int64]
 Kind = Literal["iid", "label", "feature", "sizes"]
-LOOKED_AT = 4096
-"""Samples that the direction of a cut is found from; assumed: enough for a first principal direction of thousands of features."""
-TURNS = 12
-"""Of power iteration; assumed: a cut needs a direction of large spread, not the very largest."""
+DIRECTION_SAMPLES = 4096
+"""Samples that determine the direction of a cut; assumed: enough for the first principal direction of thousands of features."""
+POWER_ITERATIONS = 12
+"""Power iterations; assumed: a cut needs a direction of large variance, not the largest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shards:
-    """How samples are dealt.
+    """How samples are distributed over workers.
 
     >>> [len(part) for part in Shards("iid").deal(np.zeros((10, 2)), np.zeros(10), workers=4, cluster_size=2, seed=0)]
     [3, 2, 3, 2]
@@ -50,7 +50,7 @@ class Shards:
         require_quantity("Shards", alpha=self.alpha)
 
     def deal(self, features: Array, targets: Array, *, workers: int, cluster_size: int, seed: int) -> list[Whole]:
-        """The numbers of each worker's samples."""
+        """The indices of each worker's samples."""
         samples = len(targets)
         require_positive("Shards", workers=workers, cluster_size=cluster_size)
         if workers % cluster_size:
@@ -72,7 +72,7 @@ class Shards:
 
 
 def shard(shards: str | Shards) -> Shards:
-    """A kind by name, or one as given.
+    """`shards` itself, or the Shards of that kind.
 
     >>> shard("lable")
     Traceback (most recent call last):
@@ -86,10 +86,10 @@ def _quotas(total: int, parts: int) -> list[int]:
 
 
 def _by_label(order: Whole, targets: Array, clusters: int, alpha: float, rng: np.random.Generator) -> list[Whole]:
-    """Each cluster takes its shares from what is left of the classes, and fills up from the rest where a class has run out."""
+    """Each cluster takes its shares of the remaining samples of each class; the largest class replaces exhausted ones."""
     classes = np.unique(targets)
     left = [list(order[targets[order] == label]) for label in classes]
-    prior = np.array([len(one) for one in left]) / len(order)
+    prior = np.array([len(members) for members in left]) / len(order)
     parts = []
     for quota in _quotas(len(order), clusters):
         shares = rng.dirichlet(alpha * len(classes) * prior)
@@ -97,10 +97,10 @@ def _by_label(order: Whole, targets: Array, clusters: int, alpha: float, rng: np
             shares = np.eye(len(classes))[rng.choice(len(classes), p=prior)]
         wanted = np.floor(shares * quota + 0.5).astype(int)
         taken: list[int] = []
-        for one, number in zip(left, wanted, strict=True):
-            number = min(int(number), len(one), quota - len(taken))
-            taken += one[len(one) - number :]
-            del one[len(one) - number :]
+        for members, number in zip(left, wanted, strict=True):
+            number = min(int(number), len(members), quota - len(taken))
+            taken += members[len(members) - number :]
+            del members[len(members) - number :]
         while len(taken) < quota:
             largest = max(left, key=len)
             number = min(quota - len(taken), len(largest))
@@ -113,21 +113,20 @@ def _by_label(order: Whole, targets: Array, clusters: int, alpha: float, rng: np
 def _by_region(order: Whole, features: Array, clusters: int, rng: np.random.Generator) -> list[Whole]:
     if clusters == 1:
         return [order]
-    near = clusters // 2
+    half = clusters // 2
     flat = features.reshape(len(features), -1)
-    seen = flat[np.sort(order[:LOOKED_AT])].astype(np.float64)
-    middle = seen.mean(0)
-    seen -= middle
+    sample = flat[np.sort(order[:DIRECTION_SAMPLES])].astype(np.float64)
+    sample -= sample.mean(0)
     direction = rng.standard_normal(flat.shape[1])
-    for _ in range(TURNS):
-        direction = seen.T @ (seen @ direction)
+    for _ in range(POWER_ITERATIONS):
+        direction = sample.T @ (sample @ direction)
         direction /= np.linalg.norm(direction) or 1.0
-    places = np.concatenate([flat[part] @ direction for part in np.array_split(order, max(1, len(order) // LOOKED_AT))])
-    ranked = order[np.argsort(places, kind="stable")]
-    cut = sum(_quotas(len(order), clusters)[:near])
+    positions = np.concatenate([flat[part] @ direction for part in np.array_split(order, max(1, len(order) // DIRECTION_SAMPLES))])
+    ranked = order[np.argsort(positions, kind="stable")]
+    cut = sum(_quotas(len(order), clusters)[:half])
     return [
-        *_by_region(rng.permutation(ranked[:cut]), features, near, rng),
-        *_by_region(rng.permutation(ranked[cut:]), features, clusters - near, rng),
+        *_by_region(rng.permutation(ranked[:cut]), features, half, rng),
+        *_by_region(rng.permutation(ranked[cut:]), features, clusters - half, rng),
     ]
 
 
@@ -142,7 +141,7 @@ def _by_size(order: Whole, clusters: int, least: int, alpha: float, rng: np.rand
 
 
 class Feed:
-    """Batches of every worker: number t of a worker is always the same samples, whoever asks first."""
+    """Batches of every worker; batch number t of a worker always has the same samples, in whatever order batches are requested."""
 
     def __init__(self, parts: Sequence[Whole], batch: int, seed: int) -> None:
         self.batch, self.seed = batch, seed
@@ -156,31 +155,32 @@ class Feed:
     def rows(self, number: int, workers: slice) -> Whole:
         """Samples [workers, batch] of batch `number`."""
         sizes = self.sizes[workers]
-        passes, places = np.divmod(number * self.batch, sizes)
+        passes, offsets = np.divmod(number * self.batch, sizes)
         first = workers.start or 0
         for worker in np.nonzero(passes != self.passes[workers])[0]:
             self._shuffle(first + int(worker), int(passes[worker]))
-        found = (self.starts[workers] + places)[:, None] + self._within
-        crossing = np.nonzero(places + self.batch > sizes)[0]
+        indices = (self.starts[workers] + offsets)[:, None] + self._within
+        crossing = np.nonzero(offsets + self.batch > sizes)[0]
         if not crossing.size:
-            return np.asarray(self.order[found])
-        rows = self.order[np.minimum(found, len(self.order) - 1)]
+            return np.asarray(self.order[indices])
+        rows = self.order[np.minimum(indices, len(self.order) - 1)]
         for worker in crossing:
-            rows[worker] = self._across(first + int(worker), int(passes[worker]), int(places[worker]))
+            rows[worker] = self._across_passes(first + int(worker), int(passes[worker]), int(offsets[worker]))
         return np.asarray(rows)
 
-    def _across(self, worker: int, turn: int, place: int) -> Whole:
+    def _across_passes(self, worker: int, number: int, offset: int) -> Whole:
+        """A batch that begins at `offset` of pass `number` and continues in the next passes."""
         pieces, wanted = [], self.batch
         while True:
             own = self.order[self.starts[worker] : self.starts[worker] + self.sizes[worker]]
-            pieces.append(own[place : place + wanted].copy())
+            pieces.append(own[offset : offset + wanted].copy())
             wanted -= len(pieces[-1])
             if not wanted:
                 return np.concatenate(pieces)
-            turn, place = turn + 1, 0
-            self._shuffle(worker, turn)
+            number, offset = number + 1, 0
+            self._shuffle(worker, number)
 
-    def _shuffle(self, worker: int, turn: int) -> None:
+    def _shuffle(self, worker: int, number: int) -> None:
         own = slice(self.starts[worker], self.starts[worker] + self.sizes[worker])
-        self.order[own] = np.random.default_rng((self.seed, 3, worker, turn)).permutation(self.samples[own])
-        self.passes[worker] = turn
+        self.order[own] = np.random.default_rng((self.seed, 3, worker, number)).permutation(self.samples[own])
+        self.passes[worker] = number

@@ -1,7 +1,7 @@
-"""Experiments over many runs: algorithms side by side, and accuracy, exchanges and time against tau.
+"""Experiments over many runs: comparisons of algorithms, and accuracy, exchanges and time against tau.
 
-Every algorithm gets the same choice: the learning rate of one grid that does best on samples held out from the training part. The
-test part is looked at with that rate alone, by models trained on all of the training part; rows are means over seeds.
+For every algorithm the learning rate is chosen from the same grid, by accuracy on samples held out from the training part. Only
+models trained with that rate on the whole training part are evaluated on the test part; rows are means over seeds.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ Row = dict[str, Any]
 GRID = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)  # assumed: half decades around what linear models on normalised features take
 HELD_OUT = 0.2
 RatesOf = Callable[[Algorithm], Rates | None]
-"""What a machine says to an algorithm; `lambda algorithm: replace(machine, algorithm=algorithm).rates(step)`."""
+"""The rates of a machine under an algorithm: `lambda algorithm: replace(machine, algorithm=algorithm).rates(step)`."""
 
 
 def no_rates(algorithm: Algorithm) -> Rates | None:
-    """The unit clock."""
+    """No machine: the unit clock."""
     return None
 
 
 def algorithms_of(period: int = 32) -> dict[str, Algorithm]:
-    """The paper's algorithm as printed and as we read it, and its rivals, with `period` steps between exchanges if they have any.
+    """The paper's algorithm as printed and as we interpret it, and its rivals; those with a period exchange every `period` steps.
 
     >>> list(algorithms_of())[:3]
     ['synchronous', 'averaging', 'literal']
@@ -63,15 +63,15 @@ def algorithms_of(period: int = 32) -> dict[str, Algorithm]:
 def choose_rate(
     model: Model, data: Data, algorithm: Algorithm, grid: Sequence[float] = GRID, *, rates_of: RatesOf = no_rates, **options: Any
 ) -> float:
-    """The learning rate whose model is best on a held-out fifth of the training part; among equals the smallest."""
+    """The learning rate with the best accuracy on a held-out fifth of the training part; the smallest of equals."""
     if not grid:
         raise BadInput("choose_rate: the grid of learning rates is empty")
     if len(grid) == 1:
         return grid[0]
     parts = data.held_out(HELD_OUT)
     options = {**options, "evaluate_every": 1 << 62, "rates": rates_of(algorithm)}
-    found = {rate: train(model, parts, algorithm=algorithm, learning_rate=rate, **options).accuracy for rate in sorted(grid)}
-    return max(found, key=lambda rate: found[rate])
+    accuracy = {rate: train(model, parts, algorithm=algorithm, learning_rate=rate, **options).accuracy for rate in sorted(grid)}
+    return max(accuracy, key=lambda rate: accuracy[rate])
 
 
 def run_seeds(
@@ -93,7 +93,7 @@ def compare_algorithms(
     on_progress: ProgressCallback = no_progress,
     **options: Any,
 ) -> list[Row]:
-    """A row for each algorithm and kind of shards: what `History.row` has, averaged over seeds, and the points behind synchronous.
+    """A row per algorithm and kind of shards: `History.row` averaged over seeds, and accuracy points above synchronous SGD.
 
     `options` are those of `train`: workers, cluster_size, batch, epochs or steps, ...
     """
@@ -102,9 +102,9 @@ def compare_algorithms(
     cases = [(kind, name) for kind in map(shard, shards) for name in named]
     for number, (kind, name) in enumerate(cases):
         on_progress(number, len(cases))
-        given = {**options, "shards": kind}
-        rate = choose_rate(model, data, named[name], grid, rates_of=rates_of, **given)
-        runs = run_seeds(model, data, named[name], seeds=seeds, rates_of=rates_of, learning_rate=rate, **given)
+        case_options = {**options, "shards": kind}
+        rate = choose_rate(model, data, named[name], grid, rates_of=rates_of, **case_options)
+        runs = run_seeds(model, data, named[name], seeds=seeds, rates_of=rates_of, learning_rate=rate, **case_options)
         rows.append({"name": name, **mean_rows([run.row() for run in runs])})
     reference = {row["shards"]: row["accuracy"] for row in rows if row["name"] == "synchronous"}
     for row in rows:
@@ -139,5 +139,5 @@ def tau_sweep(
 def study(
     model: Model, data: Data, *, period: int = 32, shards: Sequence[str | Shards] = ("iid", "label", "feature"), **options: Any
 ) -> list[Row]:
-    """What Algorithm 1 as printed costs, and what averaging keeps: all algorithms on even and on skewed shards."""
+    """All algorithms on even and on skewed shards: the accuracy of Algorithm 1 as printed against model averaging."""
     return compare_algorithms(model, data, algorithms_of(period), shards=shards, **options)

@@ -1,4 +1,4 @@
-"""`train`: any algorithm, on any model and any shards, by a machine's clock."""
+"""`train` executes any algorithm on any model and any shards, timed by a machine's rates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.training.data import Data
 from trainyard.training.history import History, Recorder, seconds
 from trainyard.training.models import LinearModel, Model
 from trainyard.training.shards import Feed, Shards, shard
-from trainyard.training.workspace import Array, Workplace
+from trainyard.training.workspace import Array, Workspace
 
 CLUSTER = 64  # UPMEM: DPUs of a rank
 
@@ -41,10 +41,10 @@ def train(
 ) -> History:
     """Train `model` on the training part of `data` with `workers` workers, `batch` samples each in a step.
 
-    `steps` are those of a worker; or `epochs`, rounded up to whole steps. The model is judged on the test part before the first and
-    after the last step and every `evaluate_every` steps (default: an epoch). `rates` is the machine's clock (`system.rates(step)`);
-    without it every step takes 1 s and exchanges are free. `cluster_size` is 64, or all workers where they are fewer, or, under
-    Direct, that of the rates. All other algorithms know no clusters: it says only how skewed shards are cut.
+    Give the `steps` of a worker, or `epochs`, which are rounded up to whole steps. The model is evaluated on the test part before
+    the first and after the last step and every `evaluate_every` steps (default: an epoch). `rates` are the machine's durations
+    (`system.rates(step)`); without them every step takes 1 s and exchanges are free. `cluster_size` is 64, or all workers where
+    they are fewer, or, under Direct, that of the rates; for algorithms without clusters it matters only for skewed shards.
     `interval` is how an adaptive Direct chooses its steps between exchanges.
 
     >>> from trainyard.mapping.algorithms import Direct, Synchronous
@@ -70,13 +70,13 @@ def train(
     steps = _steps(data.samples, workers * batch, epochs, steps)
     if isinstance(model, LinearModel):
         model.check(data.features, data.targets)
-    dealt = shard(shards)
-    parts = dealt.deal(data.features, data.targets, workers=workers, cluster_size=cluster_size, seed=seed)
+    sharding = shard(shards)
+    parts = sharding.deal(data.features, data.targets, workers=workers, cluster_size=cluster_size, seed=seed)
     groups = workers // cluster_size if clustered else workers
     recorder = Recorder(groups)
     every = max(1, data.samples // (workers * batch)) if evaluate_every is None else evaluate_every
     require_positive("train", evaluate_every=every)
-    place = Workplace(
+    workspace = Workspace(
         model=model,
         data=data,
         feed=Feed(parts, batch, seed),
@@ -92,39 +92,41 @@ def train(
         on_progress=on_progress,
         interval=interval or Interval(),
     )
-    with place.pool, np.errstate(over="ignore", invalid="ignore"):  # a run that diverges says so by its accuracy
+    with workspace.pool, np.errstate(over="ignore", invalid="ignore"):  # a run that diverges shows it in its accuracy
         if isinstance(algorithm, Direct):
-            weights = direct.run(place, algorithm)
+            weights = direct.run(workspace, algorithm)
         elif type(algorithm) in lockstep.RULES:
-            weights = lockstep.run(place, algorithm)
+            weights = lockstep.run(workspace, algorithm)
         else:
-            raise UnknownName("algorithm", type(algorithm).__name__, ["Direct", *(one.__name__ for one in lockstep.RULES)], "train")
-    return _history(place, algorithm, weights, dealt.kind)
+            raise UnknownName(
+                "algorithm", type(algorithm).__name__, ["Direct", *(rule.__name__ for rule in lockstep.RULES)], "train"
+            )
+    return _history(workspace, algorithm, weights, sharding.kind)
 
 
-def _history(place: Workplace, algorithm: Algorithm, weights: Array, shards: str) -> History:
-    recorder = place.recorder
+def _history(workspace: Workspace, algorithm: Algorithm, weights: Array, shards: str) -> History:
+    recorder = workspace.recorder
     age_steps, age_s = recorder.ages()
     return History(
         algorithm=algorithm,
-        workers=place.workers,
-        cluster_size=place.cluster_size,
+        workers=workspace.workers,
+        cluster_size=workspace.cluster_size,
         groups=recorder.groups,
-        batch=place.feed.batch,
-        learning_rate=place.learning_rate,
-        momentum=place.momentum,
+        batch=workspace.feed.batch,
+        learning_rate=workspace.learning_rate,
+        momentum=workspace.momentum,
         shards=shards,
-        seed=place.seed,
+        seed=workspace.seed,
         steps=recorder.gradients / recorder.groups,
-        samples=recorder.gradients * place.feed.batch * place.workers // recorder.groups,
+        samples=recorder.gradients * workspace.feed.batch * workspace.workers // recorder.groups,
         time_s=recorder.evaluations[-1].time_s,
         weights=weights,
         evaluations=tuple(recorder.evaluations),
         exchanges=tuple(recorder.exchanges),
         age_steps=age_steps,
         age_s=age_s,
-        bytes_global=sum(one.bytes for one in recorder.exchanges),
-        bytes_local=place.clock.local_bytes(recorder.gradients),
+        bytes_global=sum(exchange.bytes for exchange in recorder.exchanges),
+        bytes_local=workspace.clock.local_bytes(recorder.gradients),
         token_wait_s=seconds(recorder.token_wait_ps),
         barrier_wait_s=seconds(recorder.barrier_wait_ps),
         lost_steps=recorder.lost_steps,
@@ -147,7 +149,7 @@ def _cluster_size(workers: int, cluster_size: int | None, rates: Rates | None, c
     return cluster_size
 
 
-def _steps(samples: int, together: int, epochs: float | None, steps: int | None) -> int:
+def _steps(samples: int, samples_per_step: int, epochs: float | None, steps: int | None) -> int:
     if (epochs is None) == (steps is None):
         raise BadInput("train: give epochs or steps, one of them")
     if steps is not None:
@@ -155,4 +157,4 @@ def _steps(samples: int, together: int, epochs: float | None, steps: int | None)
         return steps
     require_quantity("train", epochs=epochs)
     assert epochs is not None
-    return max(1, -int(-epochs * samples // together))
+    return max(1, -int(-epochs * samples // samples_per_step))

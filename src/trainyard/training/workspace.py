@@ -1,4 +1,4 @@
-"""What every algorithm works with: model, samples, clock, recorder, and how gradients of many replicas are had."""
+"""What every algorithm shares during a run: model, samples, clock, recorder, and the gradients of many replicas at once."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from trainyard.progress import ProgressCallback
 from trainyard.training.clock import Clock
 from trainyard.training.data import Data
 from trainyard.training.history import Evaluation, Recorder, seconds
-from trainyard.training.models import Indexed, Model
+from trainyard.training.models import IndexedModel, Model
 from trainyard.training.shards import Feed, Whole
 
 Array = npt.NDArray[Any]
 MODEL_BYTES = 1 << 19
-"""Of weights that one thread works on, which stay in its cache until they are updated."""
+"""Bytes of weights that one thread works on, so that they stay in its cache until they are updated."""
 SAMPLE_BYTES = 1 << 25
-"""Of samples read, or copied where a model takes copies, before the next chunk."""
+"""Bytes of samples that are read (or copied, for a model that takes copies) in one chunk."""
 
 
 @dataclass(kw_only=True, slots=True)
-class Workplace:
-    """One run's things. Chunks do not depend on how many threads there are, so neither does any number."""
+class Workspace:
+    """The state of one run. Chunks do not depend on the number of threads, so that results do not either."""
 
     model: Model
     data: Data
@@ -45,40 +45,40 @@ class Workplace:
     on_progress: ProgressCallback
     interval: Interval
     pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(os.cpu_count() or 1))
-    indexed: Indexed | None = field(init=False)
+    indexed: IndexedModel | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.indexed = self.model if isinstance(self.model, Indexed) else None
+        self.indexed = self.model if isinstance(self.model, IndexedModel) else None
 
-    def start(self) -> Array:
+    def initial_weights(self) -> Array:
         features = self.data.features
-        kind = np.float64 if features.dtype == np.float64 else np.float32
-        return np.asarray(self.model.start(self.seed), kind)
+        dtype = np.float64 if features.dtype == np.float64 else np.float32
+        return np.asarray(self.model.start(self.seed), dtype)
 
     def gradients(self, weights: Array, rows: Whole) -> Array:
-        """[replicas, parameters]; each replica's mean over its rows."""
+        """Gradients [replicas, parameters]: for each replica the mean over its rows."""
         if self.indexed is not None:
             return np.asarray(self.indexed.gradients_at(weights, self.data.features, self.data.targets, rows))
         return self.model.gradients(weights, self.data.features[rows], self.data.targets[rows])
 
-    def each(self, count: int, batch: int, work: Callable[[slice], Any], *, shared: bool = False) -> list[Any]:
-        """`work` on slices of `count` replicas, by several threads where the model allows it; answers in order."""
+    def map_chunks(self, count: int, batch: int, work: Callable[[slice], Any], *, shared: bool = False) -> list[Any]:
+        """Results of `work` on slices of `count` replicas, in order; by several threads where the model allows it."""
         sample = self.data.features[0].nbytes * batch
         models = count if shared else MODEL_BYTES // (4 * self.model.parameters)
         size = max(1, min(SAMPLE_BYTES // max(1, sample), models))
         slices = [slice(first, min(first + size, count)) for first in range(0, count, size)]
         if len(slices) == 1 or self.indexed is None:
-            return [work(one) for one in slices]
+            return [work(chunk) for chunk in slices]
         return list(self.pool.map(work, slices))
 
     def shared_gradient(self, weights: Array, rows: Whole) -> Array:
-        """Mean over all rows [workers, batch] for one model that all have."""
+        """The mean gradient over all rows [workers, batch] of one model that all workers share."""
 
         def part(chunk: slice) -> Array:
             own = rows[chunk].reshape(1, -1)
             return np.asarray(self.gradients(weights[None], own)[0] * (own.size / rows.size))
 
-        return np.asarray(sum(self.each(len(rows), rows.shape[1], part, shared=True)))
+        return np.asarray(sum(self.map_chunks(len(rows), rows.shape[1], part, shared=True)))
 
     def evaluate(self, weights: Array, now_ps: int) -> None:
         gradients = self.recorder.gradients
