@@ -93,24 +93,24 @@ def function_of(text: str) -> Callable[..., Any]:
         raise BadInput(f"{file} cannot be imported: {type(error).__name__}: {_first_line(error)}") from error
     finally:
         sys.path.remove(str(file.resolve().parent))
-    found = getattr(module, name, None)
-    if found is None:
+    function = getattr(module, name, None)
+    if function is None:
         raise UnknownName("function", name, [n for n, v in vars(module).items() if inspect.isfunction(v)], str(file))
-    if not callable(found):
-        raise BadInput(f"{file}: '{name}' is not a function but {type(found).__name__}")
-    return found  # type: ignore[no-any-return]  # callable, checked above
+    if not callable(function):
+        raise BadInput(f"{file}: '{name}' is not a function but {type(function).__name__}")
+    return function  # type: ignore[no-any-return]  # callable, checked above
 
 
 def called(text: str, **offered: Any) -> Any:
     """What the function returns; it is handed those of the offered arguments that it takes."""
     function = function_of(text)
-    taken = inspect.signature(function).parameters
-    missing = [n for n, p in taken.items() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    parameters = inspect.signature(function).parameters
+    missing = [n for n, p in parameters.items() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if unknown := [name for name in missing if offered.get(name) is None]:
         raise BadInput(
             f"{text} needs {', '.join(unknown)}: give it a default (it is called with {', '.join(offered) or 'nothing'})"
         )
-    arguments = {name: value for name, value in offered.items() if name in taken and value is not None}
+    arguments = {name: value for name, value in offered.items() if name in parameters and value is not None}
     try:
         return function(**arguments)
     except TrainyardError:

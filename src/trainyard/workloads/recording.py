@@ -1,6 +1,6 @@
-"""Recording masks from a real training run: the operands of every product with a weight, at the training steps asked for.
+"""Recording masks from a real training run: the operands of every product with a weight, at chosen training steps.
 
-Each is looked at right after the product that read it, because an in-place ReLU behind it overwrites what was saved. A layer that
+An operand is read right after its product, because a later in-place ReLU may overwrite it. A layer that
 multiplies several times in one call has no A, W or G of its own. A recurrent layer is recorded as a whole instead: `A.input` and
 `A.output` (what its steps read), `G.output`, and each matrix by name (`W.weight_hh_l0`).
 """
@@ -45,17 +45,17 @@ def record_masks(
     """
     from trainyard.workloads.capture.operands import OperandWatch
 
-    wanted = _wanted(steps)
+    recorded = _checked_steps(steps)
     chosen = _layers(model, layers)
     about = {"trainyard": VERSION, "model": type(model).__name__, "seed": str(seed), "samples": str(samples)}
     writer = MaskWriter(path, about)
     takes_number = bool(inspect.signature(train_step).parameters)
     try:
-        for number in _counted(range(wanted[-1] + 1), progress):
-            if number in wanted:
+        for number in _with_progress(range(recorded[-1] + 1), progress):
+            if number in recorded:
                 sampler = _Sampler(writer, number, chosen, samples, seed)
                 watch = OperandWatch(model, sampler.add, sampler.forget)
-                with watch.watching(), _batch_seen(model, sampler), _recurrent_layers(model, sampler, watch.unseen):
+                with watch.watching(), _batch_size_noted(model, sampler), _recurrent_layers(model, sampler, watch.unrecorded):
                     train_step(number) if takes_number else train_step()
             else:
                 train_step(number) if takes_number else train_step()
@@ -70,14 +70,14 @@ def record_masks(
         raise
 
 
-def _wanted(steps: Sequence[int]) -> list[int]:
+def _checked_steps(steps: Sequence[int]) -> list[int]:
     if not steps or any(isinstance(s, bool) or not isinstance(s, int) or s < 0 for s in steps):
         raise BadInput(f"steps must be whole numbers of at least 0, got {list(steps)!r}")
     return sorted(set(steps))
 
 
 def _layers(model: nn.Module, layers: Sequence[str] | None) -> frozenset[str] | None:
-    """The layers asked for and those below them; None for all."""
+    """Paths of the requested layers and of the layers inside them; None for all layers."""
     from trainyard.errors import UnknownName
 
     owners = [path for path, module in model.named_modules() if any(p.dim() > 1 for p in module.parameters(recurse=False))]
@@ -87,10 +87,10 @@ def _layers(model: nn.Module, layers: Sequence[str] | None) -> frozenset[str] | 
         return None
     paths = [path for path, _ in model.named_modules()]
     chosen: set[str] = set()
-    for wanted in layers:
-        if not any(path == wanted or path.startswith(f"{wanted}.") for path in owners):
-            raise UnknownName("layer", wanted, owners)
-        chosen.update(path for path in paths if path == wanted or path.startswith(f"{wanted}."))
+    for name in layers:
+        if not any(path == name or path.startswith(f"{name}.") for path in owners):
+            raise UnknownName("layer", name, owners)
+        chosen.update(path for path in paths if path == name or path.startswith(f"{name}."))
     return frozenset(chosen)
 
 
@@ -98,7 +98,7 @@ def _layers(model: nn.Module, layers: Sequence[str] | None) -> frozenset[str] | 
 class _Sampler:
     """Writes the masks of one recorded training step. `batch` is the first dimension of the model's first input.
 
-    Words or regions of all samples may stand in one list of rows: those of one sample are kept together.
+    A tensor may have several rows per sample (words, regions): all rows of a kept sample are kept.
     """
 
     writer: MaskWriter
@@ -114,21 +114,21 @@ class _Sampler:
             self.batch = values.shape[0]
         if self.layers is not None and key[0] not in self.layers:
             return
-        kept: list[int] | None = None
+        kept_samples: list[int] | None = None
         if not key[2].startswith("W") and self.samples is not None and values.dim() > 0:
-            each = max(1, values.shape[0] // self.batch) if self.batch and values.shape[0] % self.batch == 0 else 1
-            if values.shape[0] // each > self.samples:
-                kept = sorted(random.Random(self.seed).sample(range(values.shape[0] // each), self.samples))
-                values = values[[sample * each + row for sample in kept for row in range(each)]]
-        self.writer.add(self.step, key, (values != 0).cpu().numpy(), kept)
+            rows_per_sample = max(1, values.shape[0] // self.batch) if self.batch and values.shape[0] % self.batch == 0 else 1
+            if values.shape[0] // rows_per_sample > self.samples:
+                kept_samples = sorted(random.Random(self.seed).sample(range(values.shape[0] // rows_per_sample), self.samples))
+                values = values[[sample * rows_per_sample + row for sample in kept_samples for row in range(rows_per_sample)]]
+        self.writer.add(self.step, key, (values != 0).cpu().numpy(), kept_samples)
 
     def forget(self, key: TensorKey) -> None:
         self.writer.forget(self.step, key)
 
 
 @contextmanager
-def _batch_seen(model: nn.Module, sampler: _Sampler) -> Iterator[None]:
-    """Tells the sampler the batch of the model's first call."""
+def _batch_size_noted(model: nn.Module, sampler: _Sampler) -> Iterator[None]:
+    """Sets the sampler's batch size from the model's first call."""
     from torch import Tensor
 
     def before(module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
@@ -143,7 +143,9 @@ def _batch_seen(model: nn.Module, sampler: _Sampler) -> Iterator[None]:
 
 
 @contextmanager
-def _recurrent_layers(model: nn.Module, sampler: _Sampler, unseen: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+def _recurrent_layers(
+    model: nn.Module, sampler: _Sampler, unrecorded: Callable[[], AbstractContextManager[None]]
+) -> Iterator[None]:
     """Hooks on recurrent layers: sequences in and out, the gradient of the sequence out, the matrices."""
     from torch import nn
 
@@ -153,7 +155,7 @@ def _recurrent_layers(model: nn.Module, sampler: _Sampler, unseen: Callable[[], 
         call = calls.get(path, 0)
         calls[path] = call + 1
         sequence = output[0]
-        with unseen():
+        with unrecorded():
             for letter, tensor in (("A.input", inputs[0]), ("A.output", sequence)):
                 sampler.add((path, call, letter), getattr(tensor, "data", tensor))
             for name, matrix in module.named_parameters(recurse=False):
@@ -163,7 +165,7 @@ def _recurrent_layers(model: nn.Module, sampler: _Sampler, unseen: Callable[[], 
         def gradient(values: Tensor | None) -> None:
             if values is None:  # a fused layer whose last state alone is used
                 return
-            with unseen():
+            with unrecorded():
                 sampler.add((path, call, "G.output"), values)
 
         if getattr(sequence, "requires_grad", False):
@@ -181,7 +183,7 @@ def _recurrent_layers(model: nn.Module, sampler: _Sampler, unseen: Callable[[], 
             handle.remove()
 
 
-def _counted(numbers: range, progress: bool | None) -> Iterator[int]:
+def _with_progress(numbers: range, progress: bool | None) -> Iterator[int]:
     if progress is None:
         progress = sys.stderr.isatty()
     if not progress:

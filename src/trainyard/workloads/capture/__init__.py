@@ -1,8 +1,17 @@
 """Capture: one training step of a PyTorch model, as a Step.
 
-A dispatch mode sees every op of forward, loss, backward and update while the model runs on shapes alone. `registry` says what a
-handler is, `handlers`, `products` and `collectives` hold them, `tables` the names; the order of things is in `session`. `world` is
-the process group of scripts for many ranks. torch is imported only when something is captured.
+A torch dispatch mode sees every op of forward, loss, backward and update while the model runs on the meta device: shapes without
+values. In reading order:
+
+- session: one capture from beginning to end; programs: what is run (a model with its loss and optimizer, or a user's function)
+- swap: replaces the user's tensors by stand-ins and restores them; execution: runs ops on shapes; interface: devices and autocast
+- recorder: writes each dispatched op down; frames: which layer it belongs to; tensor_table: which tensor is which; updates: the
+  optimizer's ops; phases: grad_input or grad_weight; distributed, world: process groups, DDP and FSDP2
+- registry: what a handler of a torch op is; handlers, products, collectives: the handlers; tables: op names
+- merge: two captures at different batch sizes become one Step whose dimensions depend on the batch
+- operands: the same recorder on a real training run, for `record_masks`
+
+torch is imported only when something is captured.
 """
 
 from __future__ import annotations
@@ -73,7 +82,7 @@ def capture(
     if isinstance(step, torch.nn.Module) and inputs is not None:
         example, size = _example(inputs, targets, batch)
         chosen = name or type(step).__name__
-        program = ModelStep(step, example, batch=size, name=chosen, loss=loss, optimizers=_several(optimizer))
+        program = ModelStep(step, example, batch=size, name=chosen, loss=loss, optimizers=_as_list(optimizer))
         return captured(program, real=real)
     if isinstance(step, torch.nn.Module) or not callable(step):
         raise BadInput("capture needs a model with inputs, or a training step with model=: capture(model, inputs, loss=...)")
@@ -106,23 +115,23 @@ def capture_recipe(recipe: Recipe, name: str, batch: int) -> Step:
 
 
 def _example(inputs: Any, targets: Any, batch: int | None) -> tuple[Callable[[int, Values], tuple[Any, Any]], int]:
-    """How to make inputs and targets for a batch size, and the batch size to start with."""
+    """A function that makes inputs and targets for a batch size, and the batch size of the first capture."""
     from trainyard.workloads.capture.programs import leaves, resized
 
     firsts = [tensor.shape[0] for _, tensor in leaves((inputs, targets), "") if tensor.dim()]
     if not firsts:
         raise BadInput("inputs holds no tensor with a batch dimension: give the tensors that the model is called with")
-    own = batch if batch in firsts else firsts[0]
-    if own < 1:
+    example_batch = batch if batch in firsts else firsts[0]
+    if example_batch < 1:
         raise BadInput("the example inputs hold no sample (their first dimension is 0): give at least one")
 
     def example(size: int, values: Values) -> tuple[Any, Any]:
-        return resized(inputs, own, size, values), resized(targets, own, size, values)
+        return resized(inputs, example_batch, size, values), resized(targets, example_batch, size, values)
 
-    return example, own if batch is None else batch
+    return example, example_batch if batch is None else batch
 
 
-def _several(optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
+def _as_list(optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
     if optimizer is None:
         return []
     return list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]  # type: ignore[list-item]  # one of the two

@@ -1,7 +1,7 @@
-"""Handlers of the exchanges of torch.distributed, in-place (`c10d`) and functional (`_c10d_functional`).
+"""Handlers of the collectives of torch.distributed, in-place (`c10d`) and functional (`_c10d_functional`).
 
-They are seen on any process group; torch's `fake` one needs no second process. `elements` is always the whole tensor: what an
-all-gather leaves, what a reduce-scatter starts from. A group is known by its ranks, whatever its name.
+Any process group will do; torch's `fake` one needs no second process. `elements` always counts the full tensor: the output of an
+all-gather, the input of a reduce-scatter. A group is identified by its ranks, whatever its name.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ def _ranks(group: dist.ProcessGroup) -> str:
     return ",".join(map(str, sorted(dist.get_process_group_ranks(group))))
 
 
-def _in_place(kind: Kind, written: int, read: int, whole: int) -> Handler:
-    """`written`, `read` and `whole` are the positions of the tensors left, sent, and counted."""
+def _in_place(kind: Kind, written: int, read: int, counted: int) -> Handler:
+    """`written`, `read` and `counted` are the argument positions of the output, of the input, and of the full tensor."""
 
     def handler(call: Call) -> Piece:
         ranks, group = _group(call)
-        body = Collective(kind, _elements(_tensors(call.args[whole])), ranks, group)
+        body = Collective(kind, _elements(_tensors(call.args[counted])), ranks, group)
         return Piece(body, inputs=tuple(_tensors(call.args[read])), outputs=tuple(_tensors(call.args[written])))
 
     return handler
@@ -69,19 +69,19 @@ def _one_sided(kind: Kind, receives: bool) -> Handler:
     return handler
 
 
-def _functional(kind: Kind, whole: Callable[[Call], Iterable[Tensor]]) -> Handler:
+def _functional(kind: Kind, counted: Callable[[Call], Iterable[Tensor]]) -> Handler:
     def handler(call: Call) -> Piece:
         from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]  # not exported
 
         name = call.args[-1]
         group = name if isinstance(name, dist.ProcessGroup) else _resolve_process_group(name)
-        return Piece(Collective(kind, _elements(whole(call)), group.size(), _ranks(group)))
+        return Piece(Collective(kind, _elements(counted(call)), group.size(), _ranks(group)))
 
     return handler
 
 
 def _gathered_input(call: Call) -> Piece:
-    """FSDP2 copies its shards into one buffer, at the place where the all-gather expects this rank's."""
+    """FSDP2 copies its shards into one buffer, at the position where the all-gather expects this rank's."""
     shards = tuple(call.args[0])
     return Piece(Copy("all_gather_copy_in", _elements(shards)), inputs=shards, outputs=(call.outputs[0],))
 
@@ -110,7 +110,7 @@ _FUNCTIONAL: dict[str, Handler] = {
     "all_to_all_single":                _functional("all_to_all", _sent),
 }
 
-COLLECTIVES: dict[str, Handler] = {                                     # written, read, whole
+COLLECTIVES: dict[str, Handler] = {                                     # written, read, counted
     "c10d.allreduce_":                        _in_place("all_reduce",     0, 0, 0),
     "c10d.allreduce_coalesced_":              _in_place("all_reduce",     0, 0, 0),
     "c10d.allgather_":                        _in_place("all_gather",     0, 1, 0),

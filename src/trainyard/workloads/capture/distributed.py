@@ -1,4 +1,4 @@
-"""Models wrapped for parallel training, made fit for a capture, and how many of their ranks train on samples of their own.
+"""Models wrapped by DDP or FSDP2: preparing them for a capture, and the number of data-parallel ranks.
 
 DistributedDataParallel keeps its parameters inside a C++ reducer, so a capture gives it a reducer of its own, over the stand-ins.
 FSDP2 refuses parameters without values: such a model is captured with values.
@@ -18,8 +18,8 @@ from trainyard.ir import Collective, Phase, Role
 from trainyard.workloads.capture.frames import Frame
 
 if TYPE_CHECKING:
-    from trainyard.workloads.capture.ledger import RawTensor
     from trainyard.workloads.capture.recorder import RawOp
+    from trainyard.workloads.capture.tensor_table import RawTensor
 
 
 def is_sharded(modules: Iterable[nn.Module]) -> bool:
@@ -28,9 +28,9 @@ def is_sharded(modules: Iterable[nn.Module]) -> bool:
 
 
 def replicas(modules: Iterable[nn.Module], parameters: Iterable[Any], ops: Iterable[Any]) -> int:
-    """Ranks with samples of their own: those between which DDP or FSDP2 exchanges.
+    """The number of data-parallel ranks: those among which DDP or FSDP2 reduces gradients.
 
-    Without such a wrapper: one in as many as a parameter is parted among (DTensor), or as take part in an exchange of forward.
+    Without such a wrapper: the world divided by the ranks that share a DTensor parameter, or take part in a collective of forward.
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -42,15 +42,16 @@ def replicas(modules: Iterable[nn.Module], parameters: Iterable[Any], ops: Itera
             sizes += [group.mesh_info.mesh.size()] if group is not None else []
     if sizes:
         return max(sizes)
-    together = [parameter.device_mesh.size() for parameter in parameters if hasattr(parameter, "_local_tensor")]
-    together = together or [op.body.ranks for op in ops if isinstance(op.body, Collective) and op.phase is Phase.FORWARD]
-    return world // max(together, default=1)
+    group_sizes = [parameter.device_mesh.size() for parameter in parameters if hasattr(parameter, "_local_tensor")]
+    group_sizes = group_sizes or [op.body.ranks for op in ops if isinstance(op.body, Collective) and op.phase is Phase.FORWARD]
+    return world // max(group_sizes, default=1)
 
 
 def settle_layers(ops: Iterable[RawOp], tensors: Sequence[RawTensor]) -> None:
-    """FSDP2 gathers a module's parameters while another one runs: exchanges, and copies around them, belong to whom they are for.
+    """Assigns FSDP2's collectives, and the copies around them, to the module whose parameters they gather or reduce.
 
-    That is the module below which all parameters lie whose shards are copied in; gradients go where their parameters came from.
+    FSDP2 gathers a module's parameters while another one runs. The module is the common parent of all parameters whose shards are
+    copied in; gradients belong to the module of their parameters.
     """
     owners: dict[str, Frame] = {}
     carries: dict[int, Frame] = {}
@@ -67,9 +68,10 @@ def settle_layers(ops: Iterable[RawOp], tensors: Sequence[RawTensor]) -> None:
             frame = Frame(_common(names))
             owners.update(dict.fromkeys(names, frame))
         elif isinstance(op.body, Collective) and frame is None:
-            left = [tensors[base(tensor)] for tensor in op.outputs]
+            written = [tensors[base(tensor)] for tensor in op.outputs]
             frame = next(
-                (owners[tensor.name] for tensor in left if tensor.role is Role.PARAMETER_GRADIENT and tensor.name in owners), None
+                (owners[tensor.name] for tensor in written if tensor.role is Role.PARAMETER_GRADIENT and tensor.name in owners),
+                None,
             )
         elif op.name != "fsdp.split_with_sizes_copy" and not isinstance(op.body, Collective):
             continue
@@ -102,11 +104,11 @@ def _all_reduce(group: Any, bucket: Any) -> Any:
     return done
 
 
-def renew_reducers(modules: Iterable[nn.Module]) -> bool:
+def rebuild_reducers(modules: Iterable[nn.Module]) -> bool:
     """Every DistributedDataParallel among them reduces the parameters it has now; False if there is none.
 
-    `objects_kept` gives the old reducer back. A new one puts all gradients into one bucket until it has seen them arrive once. With
-    a static graph it would exchange everything behind the first backward; from the second on it exchanges what it does without.
+    `restored_objects` gives the old reducer back. A new one puts all gradients into one bucket until it has seen them arrive once.
+    With a static graph it would reduce everything after the first backward; from the second on, a static graph makes no difference.
     """
     from torch.nn.parallel import DistributedDataParallel
 
@@ -126,7 +128,7 @@ def renew_reducers(modules: Iterable[nn.Module]) -> bool:
 
 
 def fill_buckets(modules: Iterable[nn.Module]) -> None:
-    """Gradients are grouped in the order in which they arrived; without this the next forward pass would do it, and exchange it."""
+    """Groups gradients into buckets in the order of their arrival; otherwise the next forward pass would, with a broadcast."""
     for module in modules:
         if isinstance(getattr(module, "reducer", None), dist.Reducer):  # type: ignore[attr-defined]  # C++ binding
             module.reducer._rebuild_buckets()  # type: ignore[union-attr,operator]  # the same

@@ -1,7 +1,7 @@
-"""Runs a dispatched op on shapes alone, and remembers the answer for the next layer of the same shape.
+"""Runs a dispatched op on shapes alone, and caches the result for the next layer of the same shape.
 
 Parameters and inputs live on the meta device. Small integer tensors of the host keep their values, so that a program may branch on
-them; whatever meets a meta tensor is turned into its shape.
+them; a host tensor in one op with a meta tensor is replaced by its shape.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ META = torch.device("meta")
 SMALL = 1 << 20  # elements of a host constant that keeps its values: 8 MiB of indices
 
 
-class _NotRepeatable(Exception):
+class _NotCacheable(Exception):
     """Arguments that cannot be compared, or results that share memory with them."""
 
 
@@ -29,11 +29,11 @@ def shape_of(tensor: Tensor) -> Tensor:
 
 
 class Executor:
-    """Runs ops for real (`real=True`), or on shapes with a memory of earlier answers."""
+    """Runs ops with values (`real=True`), or on shapes with a cache of earlier results."""
 
     def __init__(self, *, real: bool) -> None:
         self.real = real
-        self._answers: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+        self._results_by_call: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self._without_values: set[int] = set()
 
     def has_values(self, tensor: Tensor) -> bool:
@@ -56,7 +56,7 @@ class Executor:
             return func(*args, **kwargs)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": META}  # nothing leaves for the host: there are no values to take along
-        return self._remembered(func, args, kwargs, tensors)
+        return self._cached(func, args, kwargs, tensors)
 
     def _mixed(self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         """Host tensors become shapes; one that is written loses its values for good."""
@@ -83,17 +83,17 @@ class Executor:
             return originals.get(id(result), result)
         return result
 
-    def _remembered(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+    def _cached(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         try:
             key = (func, *[_form(a) for a in args], *[(k, _form(v)) for k, v in kwargs.items()])
-            answer = self._answers.get(key)
-        except (_NotRepeatable, TypeError):
+            answer = self._results_by_call.get(key)
+        except (_NotCacheable, TypeError):
             return func(*args, **kwargs)
         if answer is not None:
             return _rebuild(answer, tensors)
         result = func(*args, **kwargs)
-        with suppress(_NotRepeatable):
-            self._answers[key] = _describe(result, tensors)
+        with suppress(_NotCacheable):
+            self._results_by_call[key] = _describe(result, tensors)
         return result
 
 
@@ -107,7 +107,7 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 def _on_meta(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Where a factory makes its tensor: numbers on meta; small host integers, which may steer the program, stay real."""
+    """Keyword arguments of a factory (`zeros`, `arange`): floats are made on meta; small integer tensors keep their values."""
     size = args[0] if rule.factory and args and isinstance(args[0], list | tuple) else ()
     if not size or torch.device(kwargs.get("device") or "cpu").type == "meta":
         return kwargs
@@ -126,12 +126,12 @@ def _form(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return tuple([_form(v) for v in value])
     if isinstance(value, torch.Generator):
-        raise _NotRepeatable
+        raise _NotCacheable
     return (type(value), value)
 
 
 def _describe(result: Any, tensors: list[Tensor]) -> tuple[Any, ...]:
-    """How to make this result again: new tensors by their form, arguments handed back by their position."""
+    """A recipe to build this result once more: new tensors by shape, stride and type, returned arguments by their position."""
     if isinstance(result, Tensor):
         for position, tensor in enumerate(tensors):
             if tensor is result:
@@ -141,13 +141,13 @@ def _describe(result: Any, tensors: list[Tensor]) -> tuple[Any, ...]:
             or not result.is_meta
             or result.untyped_storage()._cdata in {t.untyped_storage()._cdata for t in tensors}
         ):
-            raise _NotRepeatable
+            raise _NotCacheable
         return ("new", result.shape, result.stride(), result.dtype)
     if isinstance(result, list | tuple):
         return (type(result), [_describe(item, tensors) for item in result])
     if result is None:
         return ("none",)
-    raise _NotRepeatable
+    raise _NotCacheable
 
 
 def _rebuild(answer: tuple[Any, ...], tensors: list[Tensor]) -> Any:

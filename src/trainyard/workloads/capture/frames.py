@@ -116,20 +116,20 @@ class Frames:
 
     @staticmethod
     def _trigger(graph: int) -> tuple[int, int, bool]:
-        """The node that asked for recomputation; a reentrant checkpoint is one node for its whole segment."""
+        """The autograd node that started the recomputation; a reentrant checkpoint is one node for its whole segment."""
         node: Any = torch._C._current_autograd_node()
         if node is None:
             return graph, 0, False
         return graph, int(node._sequence_nr()), node.name().startswith("CheckpointFunction")
 
     def resolve(self) -> None:
-        """The calls of recomputed layers: a segment recomputes the last calls before the node that asked for it."""
+        """Sets the call numbers of recomputed layers: a segment recomputes the last calls before the node that started it."""
         for (_, sequence, reentrant), frames in self._recomputed.items():
             paths: dict[str, list[Frame]] = {}
             for frame in frames:
                 paths.setdefault(frame.path, []).append(frame)
-            for path, again in paths.items():
+            for path, recomputed in paths.items():
                 starts = self._starts.get(path, [])
                 before = sum(s.counter <= sequence or (reentrant and s.counter == sequence + 1 and not s.grad) for s in starts)
-                for index, frame in enumerate(again):
-                    frame.call = max(0, min(before, len(starts)) - len(again) + index)
+                for index, frame in enumerate(recomputed):
+                    frame.call = max(0, min(before, len(starts)) - len(recomputed) + index)

@@ -13,23 +13,23 @@ from trainyard.ir import Copy, ElementWise, Gather, Phase, Reduction
 from trainyard.workloads.capture import tables
 from trainyard.workloads.capture.collectives import COLLECTIVES
 from trainyard.workloads.capture.products import PRODUCTS
-from trainyard.workloads.capture.registry import USERS, Answer, Call, Handler, OnChip, Piece
+from trainyard.workloads.capture.registry import USERS, Call, Handler, HandlerResult, OnChip, Piece
 
 COMPUTING = frozenset({"aten", "c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "prims", "inductor"})
 
 
 @dataclass(slots=True, frozen=True)
 class Rule:
-    """How one torch op is recorded. `handler` is None for an op that nobody has explained.
+    """How one torch op is recorded. `handler` is None for an unknown op.
 
-    An op that `waits` hands an exchange's result on: whoever reads it waits for the exchange. One that `renews` fills memory that
-    was given back since it was last used.
+    An op that `waits` passes on the result of a collective: its readers depend on the collective. An op that `renews` fills memory
+    that was freed since it was last used.
     """
 
     name: str
     overload: str
     handler: Handler | None
-    silent: bool = False
+    not_recorded: bool = False
     allocates: bool = False
     factory: bool = False
     reads_values: bool = False
@@ -52,15 +52,15 @@ def rule_of(func: Any) -> Rule:
         if argument.alias_info is not None and argument.alias_info.is_write
     )
     plain = name.removesuffix("_").removeprefix("_safe").removeprefix("_").removeprefix("native_")
-    mine = USERS.find(overload)
+    user_handler = USERS.find(overload)
     return Rule(
         name=name if space == "aten" else f"{space}.{name}",
         overload=overload,
-        handler=mine or _handler(space, name, plain, func),
-        silent=mine is None and (space == "profiler" or name in tables.SILENT or _is_view(func)),
+        handler=user_handler or _handler(space, name, plain, func),
+        not_recorded=user_handler is None and (space == "profiler" or name in tables.NOT_RECORDED or _is_view(func)),
         allocates=name in tables.ALLOCATING,
         factory=not any("Tensor" in str(argument.type) for argument in schema.arguments if argument.name != "out"),
-        reads_values=mine is None and (name in tables.READS_VALUES or torch.Tag.data_dependent_output in func.tags),
+        reads_values=user_handler is None and (name in tables.READS_VALUES or torch.Tag.data_dependent_output in func.tags),
         overwrites=name in tables.OVERWRITING or func._overloadname == "out" or func._overloadname.endswith("_out"),
         written=written,
         collective=overload.rpartition(".")[0] in COLLECTIVES,
@@ -121,32 +121,32 @@ def _results(call: Call) -> int:
 
 
 def _element_wise(name: str, operations: int = 1) -> Handler:
-    each = tables.OPERATIONS.get(name, operations)
-    many = name.startswith("foreach_")
+    per_result = tables.OPERATIONS.get(name, operations)
+    is_foreach = name.startswith("foreach_")
 
-    def handler(call: Call) -> Answer:
-        total = sum(t.numel() for t in call.outputs) if many else _results(call)
-        return ElementWise(name, total, each)
+    def handler(call: Call) -> HandlerResult:
+        total = sum(t.numel() for t in call.outputs) if is_foreach else _results(call)
+        return ElementWise(name, total, per_result)
 
     return handler
 
 
 def _copying(name: str) -> Handler:
-    def handler(call: Call) -> Answer:
+    def handler(call: Call) -> HandlerResult:
         return Copy(name, sum(t.numel() for t in call.outputs))
 
     return handler
 
 
 def _reduction(name: str, passes: int) -> Handler:
-    def handler(call: Call) -> Answer:
+    def handler(call: Call) -> HandlerResult:
         read = max((t.numel() for t in (*call.inputs, *call.outputs)), default=0)
         return Reduction(name, read, _results(call), passes)
 
     return handler
 
 
-def _window(call: Call) -> Answer:
+def _window(call: Call) -> HandlerResult:
     """A pooling window is read whole for each result."""
     kernel = call.argument(1, "kernel_size")
     rank = 3 if "3d" in call.name else 1 if "1d" in call.name else 2
@@ -156,28 +156,28 @@ def _window(call: Call) -> Answer:
     return Reduction(call.name.removesuffix("_with_indices"), results * window, results)
 
 
-def _fourier(call: Call) -> Answer:
+def _fourier(call: Call) -> HandlerResult:
     """A fast Fourier transform: 5 n log2(n) operations for n complex results, half of them for real ones."""
     source, axes = call.args[:2]
     result = call.outputs[0]
     length = math.prod(max(source.shape[axis], result.shape[axis]) for axis in axes)
-    each = 5 if result.is_complex() else 2.5
-    return ElementWise("fft", result.numel(), max(1, math.ceil(each * math.log2(length))))
+    factor = 5 if result.is_complex() else 2.5
+    return ElementWise("fft", result.numel(), max(1, math.ceil(factor * math.log2(length))))
 
 
-def _embedding(call: Call) -> Answer:
+def _embedding(call: Call) -> HandlerResult:
     table, indices = call.args[:2]
     return Gather(indices.numel(), table.numel() // table.shape[0], table.shape[0])
 
 
-def _embedding_backward(call: Call) -> Answer:
+def _embedding_backward(call: Call) -> HandlerResult:
     gradient, indices = call.args[:2]
     table = call.outputs[0]
     body = Gather(indices.numel(), table.numel() // table.shape[0], table.shape[0], scatter=True)
     return Piece(body, inputs=(gradient, indices), phase=Phase.GRAD_WEIGHT)
 
 
-def _embedding_bag(call: Call) -> Answer:
+def _embedding_bag(call: Call) -> HandlerResult:
     """Rows are picked and summed into bags without being written in between."""
     table, indices = call.args[:2]
     bags = call.outputs[0]
@@ -188,7 +188,7 @@ def _embedding_bag(call: Call) -> Answer:
     )
 
 
-def _indexed(call: Call) -> Answer:
+def _indexed(call: Call) -> HandlerResult:
     """Advanced indexing: the dimensions that no index names travel as one row."""
     table, indices = call.args[:2]
     fixed = [size for size, index in zip(table.shape, (*indices, *[None] * table.dim()), strict=False) if index is None]
@@ -197,7 +197,7 @@ def _indexed(call: Call) -> Answer:
     return Gather(max(1, results // width), width, max(1, table.numel() // width))
 
 
-def _index_put(call: Call) -> Answer:
+def _index_put(call: Call) -> HandlerResult:
     table, indices = call.args[:2]
     fixed = [size for size, index in zip(table.shape, (*indices, *[None] * table.dim()), strict=False) if index is None]
     width = max(1, math.prod(fixed))
@@ -209,7 +209,7 @@ def _index_put(call: Call) -> Answer:
 def _along(scatter: bool) -> Handler:
     """One dimension is indexed element by element (`gather`, `scatter`)."""
 
-    def handler(call: Call) -> Answer:
+    def handler(call: Call) -> HandlerResult:
         index = call.args[2]
         return Gather(max(1, index.numel()), 1, max(1, call.args[0].numel()), scatter)
 
@@ -219,7 +219,7 @@ def _along(scatter: bool) -> Handler:
 def _rows_along(scatter: bool) -> Handler:
     """One dimension is indexed for whole slices (`index_select`, `index_add`)."""
 
-    def handler(call: Call) -> Answer:
+    def handler(call: Call) -> HandlerResult:
         table, dim, index = call.args[:3]
         extent = max(1, table.shape[dim]) if table.dim() else 1
         return Gather(max(1, index.numel()), max(1, table.numel() // extent), extent, scatter)
@@ -227,11 +227,11 @@ def _rows_along(scatter: bool) -> Handler:
     return handler
 
 
-def _taken(call: Call) -> Answer:
+def _take(call: Call) -> HandlerResult:
     return Gather(max(1, call.args[1].numel()), 1, max(1, call.args[0].numel()))
 
 
-def _select_backward(call: Call) -> Answer:
+def _select_backward(call: Call) -> HandlerResult:
     sizes, dim, index = call.args[1:4]
     extent = sizes[dim]
     return Gather(max(1, index.numel()), max(1, math.prod(sizes) // extent), extent, scatter=True)
@@ -270,6 +270,6 @@ GATHERS: dict[str, Handler] = {
     "index_select_backward":         _select_backward,
     "index_reduce":                  _rows_along(scatter=True),
     "index_reduce_":                 _rows_along(scatter=True),
-    "take":                          _taken,
+    "take":                          _take,
 }
 # fmt: on

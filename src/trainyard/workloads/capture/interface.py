@@ -1,7 +1,7 @@
-"""What torch's own front end must be told while a step runs on shapes: devices, autocast, and values that nobody has.
+"""Calls of torch's Python functions that must behave differently while a step runs on shapes: devices, autocast, `.item()`.
 
-The meta device knows no autocast, so the casts that torch would insert on a CPU or a GPU are made here, above autograd, from the
-same two lists: products go to the lower precision, losses and sums back to fp32.
+Autocast does not act on the meta device, so the casts that torch would insert on a CPU or a GPU are inserted here, above autograd,
+from the same two lists: products go to the lower precision, losses and sums back to fp32.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ FULL_PRECISION: dict[str, frozenset[str]] = {
 
 
 class Unread(float):
-    """The value of a tensor without values: it may be printed and added up, but nothing may depend on it."""
+    """What `.item()` of a tensor without values returns: it may be printed and added up, but a comparison with it is an error."""
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise CaptureError(
@@ -64,7 +64,7 @@ class Unread(float):
 
 
 class Interface(TorchFunctionMode):
-    """Stands between the user's program and torch while a step is captured."""
+    """Intercepts the user's calls of torch functions while a step is captured."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Interface(TorchFunctionMode):
         if special is not None:
             return special(func, args, kwargs)
         if "device" in kwargs:
-            kwargs = {**kwargs, "device": _reachable(kwargs["device"])}
+            kwargs = {**kwargs, "device": _on_meta_device(kwargs["device"])}
         if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
             args, kwargs = self._autocast(name, args, kwargs)
         elif self._cast_weights:
@@ -104,8 +104,8 @@ class Interface(TorchFunctionMode):
             args = tuple(a.dtype if isinstance(a, Tensor) else a for a in args[1:] if not isinstance(a, str | torch.device))
             kwargs = {key: value for key, value in kwargs.items() if key != "device"}
             return func(moved, *args, **kwargs) if "dtype" in kwargs or args else moved
-        kwargs = {key: _reachable(value) if key == "device" else value for key, value in kwargs.items()}
-        return func(args[0], *[_reachable(a) if isinstance(a, str | torch.device) else a for a in args[1:]], **kwargs)
+        kwargs = {key: _on_meta_device(value) if key == "device" else value for key, value in kwargs.items()}
+        return func(args[0], *[_on_meta_device(a) if isinstance(a, str | torch.device) else a for a in args[1:]], **kwargs)
 
     def _cuda(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return args[0].to(META)
@@ -117,7 +117,7 @@ class Interface(TorchFunctionMode):
         return args[0]
 
     def _item(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A loss that is only logged must not stop the capture."""
+        """Outside the model and the optimizer, the value of a loss is assumed to be logged only."""
         recorder = self._recorder
         logged = not (recorder.frames.inside or (recorder.updates and (recorder.updates.active or recorder.updates.priming)))
         if logged and not recorder.executor.has_values(args[0]):
@@ -148,7 +148,7 @@ class Interface(TorchFunctionMode):
 
 @contextmanager
 def causal_masks_unread() -> Iterator[None]:
-    """nn.Transformer compares a mask with the causal one, to drop it; a mask without values is not dropped. The products stay."""
+    """Stops nn.Transformer from comparing a mask's values with the causal mask. The matrix products are the same either way."""
     detect = transformer._detect_is_causal_mask
 
     def hinted(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
@@ -161,11 +161,11 @@ def causal_masks_unread() -> Iterator[None]:
         transformer._detect_is_causal_mask = detect
 
 
-def _reachable(device: Any) -> Any:
-    """An accelerator that is not meant to be touched is stood for by meta; strings that name a type are left alone."""
+def _on_meta_device(device: Any) -> Any:
+    """The meta device in place of any accelerator; the CPU, and strings that name a dtype, are returned as they are."""
     if isinstance(device, str):
-        known = device.split(":")[0] in ("cuda", "xpu", "mps", "hpu", "mtia", "xla", "npu")
-        return META if known else device
+        is_accelerator = device.split(":")[0] in ("cuda", "xpu", "mps", "hpu", "mtia", "xla", "npu")
+        return META if is_accelerator else device
     if isinstance(device, int) and not isinstance(device, bool):
         return META
     return META if isinstance(device, torch.device) and device.type not in ("cpu", "meta") else device

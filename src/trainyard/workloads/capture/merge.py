@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 
 from trainyard.ir import Body, Op, Phase, TensorSpec
 from trainyard.ir.ops import dimensions
-from trainyard.workloads.capture.ledger import RawTensor
 from trainyard.workloads.capture.recorder import RawOp
+from trainyard.workloads.capture.tensor_table import RawTensor
 
 
 @dataclass(slots=True)
@@ -31,11 +31,11 @@ def merged(first: Recording, others: Sequence[Recording]) -> tuple[tuple[Op, ...
     tensor_slopes: list[tuple[int, ...]] = [()] * len(first.tensors)
     for index, other in enumerate(others):
         _check_lengths(first, other)
-        more = [_tensor_slope(first, other, *pair) for pair in zip(first.tensors, other.tensors, strict=False)]
-        most = [_op_slope(first, other, *pair) for pair in zip(first.ops, other.ops, strict=False)]
-        if index and (more != tensor_slopes[: len(more)] or most != op_slopes[: len(most)]):
+        of_tensors = [_tensor_slope(first, other, *pair) for pair in zip(first.tensors, other.tensors, strict=False)]
+        of_ops = [_op_slope(first, other, *pair) for pair in zip(first.ops, other.ops, strict=False)]
+        if index and (of_tensors != tensor_slopes[: len(of_tensors)] or of_ops != op_slopes[: len(of_ops)]):
             raise NotAffine("dimensions do not grow by the same amount with each sample")
-        tensor_slopes[: len(more)], op_slopes[: len(most)] = more, most
+        tensor_slopes[: len(of_tensors)], op_slopes[: len(of_ops)] = of_tensors, of_ops
     if others:
         _check_products_of_batches(first, tensor_slopes)
     tensors = tuple(
@@ -62,18 +62,20 @@ def _check_lengths(first: Recording, other: Recording) -> None:
 
 
 def _slope(
-    first: Recording, other: Recording, now: Sequence[int], then: Sequence[int], what: str, least: int = 1
+    first: Recording, other: Recording, sizes: Sequence[int], other_sizes: Sequence[int], subject: str, minimum: int = 1
 ) -> tuple[int, ...]:
-    if now == then:
+    if sizes == other_sizes:
         return ()
-    if len(now) != len(then):
-        raise NotAffine(f"{what} has {len(now)} dimensions at batch {first.batch} and {len(then)} at batch {other.batch}")
+    if len(sizes) != len(other_sizes):
+        raise NotAffine(
+            f"{subject} has {len(sizes)} dimensions at batch {first.batch} and {len(other_sizes)} at batch {other.batch}"
+        )
     change = other.batch - first.batch
     slopes = []
-    for here, there in zip(now, then, strict=True):
+    for here, there in zip(sizes, other_sizes, strict=True):
         slope, rest = divmod(there - here, change)
-        if rest or (slope and here - slope * (first.batch - 1) < least):
-            raise NotAffine(f"{what} is {here} at batch {first.batch} and {there} at batch {other.batch}")
+        if rest or (slope and here - slope * (first.batch - 1) < minimum):
+            raise NotAffine(f"{subject} is {here} at batch {first.batch} and {there} at batch {other.batch}")
         slopes.append(slope)
     return tuple(slopes)
 
@@ -81,7 +83,7 @@ def _slope(
 def _tensor_slope(first: Recording, other: Recording, here: RawTensor, there: RawTensor) -> tuple[int, ...]:
     if (here.dtype, here.role, here.name, here.view_of) != (there.dtype, there.role, there.name, there.view_of):
         raise NotAffine(f"tensor {here.name!r} of shape {here.shape} stands where another one does at batch {other.batch}")
-    return _slope(first, other, here.shape, there.shape, "a tensor's extent", least=0)
+    return _slope(first, other, here.shape, there.shape, "a tensor's extent", minimum=0)
 
 
 def _op_slope(first: Recording, other: Recording, here: RawOp, there: RawOp) -> tuple[int, ...]:

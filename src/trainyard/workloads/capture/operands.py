@@ -19,25 +19,25 @@ from trainyard.workloads.capture.execution import Executor, tensors_in
 from trainyard.workloads.capture.frames import Frame, Frames
 from trainyard.workloads.capture.handlers import Rule
 from trainyard.workloads.capture.interface import Interface
-from trainyard.workloads.capture.ledger import Kind
-from trainyard.workloads.capture.recorder import Place, Recorder
+from trainyard.workloads.capture.recorder import Position, Recorder
 from trainyard.workloads.capture.registry import Call, Piece
-from trainyard.workloads.capture.session import eager, named_modules, named_tensors
+from trainyard.workloads.capture.session import named_modules, named_tensors, without_compilation
+from trainyard.workloads.capture.tensor_table import Kind
 
 
 class OperandWatch(Recorder):
     """Shows every A, W and G once, right after the product that read it.
 
     A layer that multiplies several operands of one letter in one call (an LSTM) has no key for any of them: `show` is followed by
-    `forget`. A weight is shown again only when it has changed hands since the layer's last call.
+    `forget`. A weight is shown once more only if another tensor holds it since the layer's last call.
     """
 
     def __init__(self, model: nn.Module, show: Callable[[TensorKey, Tensor], None], forget: Callable[[TensorKey], None]) -> None:
         modules = named_modules({"": model})
         super().__init__(Frames(modules), named_tensors(modules, "parameters"), Executor(real=True), loop=True)
         for name, buffer in named_tensors(modules, "buffers").items():
-            if not self.ledger.known(buffer):
-                self.ledger.enter(buffer, Role.BUFFER, name, "buffer")
+            if not self.tensor_table.contains(buffer):
+                self.tensor_table.enter(buffer, Role.BUFFER, name, "buffer")
         self._show, self._forget = show, forget
         self._shown: dict[TensorKey, tuple[int, int, int] | None] = {}
         self._weights: dict[str, tuple[int, int, int]] = {}
@@ -45,14 +45,14 @@ class OperandWatch(Recorder):
     @contextmanager
     def watching(self) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(eager())
+            stack.enter_context(without_compilation())
             stack.enter_context(Interface(self))
             stack.enter_context(self.recording(lambda optimizer: False))  # the run's own optimizer stays as it is
             yield
 
-    def _note(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], result: Any) -> None:
+    def _record_op(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], result: Any) -> None:
         if not any(t.is_sparse for t in (*tensors, *tensors_in(result))):
-            super()._note(rule, args, kwargs, tensors, result)
+            super()._record_op(rule, args, kwargs, tensors, result)
 
     def _pieces(self, rule: Rule, call: Call) -> list[Piece]:
         """An op that capture does not know only passes on whether it is a gradient."""
@@ -62,20 +62,20 @@ class OperandWatch(Recorder):
             return [Piece(ElementWise(rule.name, max([1, *(t.numel() for t in call.outputs)])))]
 
     def _letters_and_phase(
-        self, piece: Piece, inputs: Sequence[Any], kinds: Sequence[Kind], place: Place
+        self, piece: Piece, inputs: Sequence[Any], kinds: Sequence[Kind], position: Position
     ) -> tuple[tuple[Letter, ...], Phase, bool]:
-        letters, phase, settled = super()._letters_and_phase(piece, inputs, kinds, place)
-        if not place.recompute:  # A and W are what the forward product read: a checkpoint's backward reads copies of them
+        letters, phase, phase_is_final = super()._letters_and_phase(piece, inputs, kinds, position)
+        if not position.recompute:  # A and W are what the forward product read: a checkpoint's backward reads copies of them
             for tensor, letter in zip(inputs, letters, strict=False):
-                if letter and (letter == "G") == place.backward:
-                    self._see(place.frame, letter, tensor, as_read=isinstance(piece.body, Convolution))
-        return letters, phase, settled
+                if letter and (letter == "G") == position.backward:
+                    self._see(position.frame, letter, tensor, as_read=isinstance(piece.body, Convolution))
+        return letters, phase, phase_is_final
 
     def _see(self, frame: Frame, letter: Letter, tensor: Tensor, *, as_read: bool) -> None:
         """A convolution's geometry says how its operands lie; a matrix is known by the tensor it is a view of."""
         self.frames.resolve()
         key = (frame.path, frame.call, letter)
-        identity = (self.ledger.origin(tensor).base, int(tensor.storage_offset()), tensor.numel())
+        identity = (self.tensor_table.origin(tensor).base, int(tensor.storage_offset()), tensor.numel())
         if key in self._shown:
             if self._shown[key] not in (identity, None):
                 self._shown[key] = None
@@ -86,11 +86,11 @@ class OperandWatch(Recorder):
             return
         if letter == "W":
             self._weights[frame.path] = identity
-        self._show(key, tensor if as_read else self._upright(tensor, identity[0]))
+        self._show(key, tensor if as_read else self._untransposed(tensor, identity[0]))
 
-    def _upright(self, tensor: Tensor, base: int) -> Tensor:
-        """A transposed view turned back into the tensor it looks at, with that one's shape where rows stay rows."""
-        shape = self.ledger.tensors[base].shape
+    def _untransposed(self, tensor: Tensor, base: int) -> Tensor:
+        """The tensor that a transposed view looks at, in that tensor's own shape where rows stay rows."""
+        shape = self.tensor_table.tensors[base].shape
         if tensor.shape == shape:
             return tensor
         strides = tensor.stride()

@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trainyard.ir import Convolution, MatMul, Phase, Role
-from trainyard.workloads.capture.ledger import RawTensor
 from trainyard.workloads.capture.recorder import RawOp
+from trainyard.workloads.capture.tensor_table import RawTensor
 
 
 def settle_phases(ops: Sequence[RawOp], tensors: Sequence[RawTensor]) -> None:
-    """Walks backward ops from the last to the first, so that every reader of a result is settled before its writer."""
+    """Visits backward ops from the last to the first: the phases of all readers of a result are final before that of its writer."""
     readers: dict[int, list[RawOp]] = {}
     for op in reversed(ops):
-        if not op.settled and _ends_in_weights(op, tensors, readers):
+        if not op.phase_is_final and _ends_in_weights(op, tensors, readers):
             op.phase = Phase.GRAD_WEIGHT
-        op.settled = True
+        op.phase_is_final = True
         if op.phase.backward:
             for tensor in op.inputs:
                 readers.setdefault(_base(tensors, tensor), []).append(op)

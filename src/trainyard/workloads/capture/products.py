@@ -69,7 +69,9 @@ def _geometry(x: Sequence[int], weight: Sequence[int], y: Sequence[int], rest: S
     if transposed:
         extra = _spread(output_padding, rank)
         # Output padding of a stride or more only adds positions that no input reaches.
-        size = tuple(full - more if more >= step else full for full, more, step in zip(y[2:], extra, steps, strict=True))
+        size = tuple(
+            full - extra_size if extra_size >= step else full for full, extra_size, step in zip(y[2:], extra, steps, strict=True)
+        )
         in_channels, out_channels = y[1], x[1]
     return Convolution(
         batch=x[0], in_channels=in_channels, out_channels=out_channels, size=size, kernel=tuple(weight[2:]),
@@ -90,16 +92,16 @@ def _convolution_backward(call: Call) -> list[Piece]:
     gradient, x, weight = call.args[:3]
     transposed = call.args[7]
     geometry = _geometry(x.shape, weight.shape, gradient.shape, call.args[4:10])
-    wants = call.argument(10, "output_mask")
+    output_mask = call.argument(10, "output_mask")
     results = iter(call.outputs)
     pieces = []
-    if wants[0]:
+    if output_mask[0]:
         body = geometry.as_product("forward" if transposed else "grad_input")
         pieces.append(Piece(body, inputs=(gradient, weight), outputs=(next(results),)))
-    if wants[1]:
+    if output_mask[1]:
         operands = (x, gradient) if transposed else (gradient, x)
         pieces.append(Piece(geometry.as_product("grad_weight"), inputs=operands, outputs=(next(results),)))
-    if wants[2]:
+    if output_mask[2]:
         bias = next(results)
         pieces.append(
             Piece(Reduction("sum", gradient.numel(), bias.numel()), inputs=(gradient,), outputs=(bias,), phase=Phase.GRAD_WEIGHT)
@@ -111,15 +113,15 @@ def _attention(call: Call) -> list[Piece]:
     """softmax(Q K^T) V in one kernel; the scores stay on the chip."""
     query, key, value = call.args[:3]
     batch, heads, length, width = query.shape
-    others = key.shape[2]
-    scores = OnChip((batch, heads, length, others), query.dtype)
-    shares = OnChip((batch, heads, length, others), query.dtype)
-    count, elements = batch * heads, batch * heads * length * others
+    keys = key.shape[2]
+    scores = OnChip((batch, heads, length, keys), query.dtype)
+    shares = OnChip((batch, heads, length, keys), query.dtype)
+    count, elements = batch * heads, batch * heads * length * keys
     bias = tuple(t for t in call.inputs if t is not query and t is not key and t is not value)
     return [
-        Piece(MatMul(length, others, width, count), (query, key), (scores,), fused=True, name="scores"),
+        Piece(MatMul(length, keys, width, count), (query, key), (scores,), fused=True, name="scores"),
         Piece(Reduction("softmax", elements, elements, SOFTMAX_PASSES), (scores, *bias), (shares,), fused=True, name="softmax"),
-        Piece(MatMul(length, value.shape[3], others, count), (shares, value), tuple(call.outputs), fused=True, name="mix"),
+        Piece(MatMul(length, value.shape[3], keys, count), (shares, value), tuple(call.outputs), fused=True, name="mix"),
     ]
 
 
@@ -127,23 +129,23 @@ def _attention_backward(call: Call) -> list[Piece]:
     """Five products: the scores again, then the gradients of the shares, of V, Q and K."""
     gradient, query, key, value = call.args[:4]
     batch, heads, length, width = query.shape
-    others, depth = key.shape[2], value.shape[3]
-    form = (batch, heads, length, others)
+    keys, depth = key.shape[2], value.shape[3]
+    form = (batch, heads, length, keys)
     scores, gradient_shares, gradient_scores = (OnChip(form, query.dtype) for _ in range(3))
     count, elements = batch * heads, math.prod(form)
     results = [t for t in call.outputs if t.dim() == 4]
     d_query, d_key, d_value = results[:3]
     rest = tuple(results[3:])
-    again = Phase.GRAD_INPUT
+    phase = Phase.GRAD_INPUT
     products: list[tuple[str, Body, tuple[Any, ...], tuple[Any, ...]]] = [
-        ("scores", MatMul(length, others, width, count), (query, key), (scores,)),
-        ("grad_shares", MatMul(length, others, depth, count), (gradient, value), (gradient_shares,)),
+        ("scores", MatMul(length, keys, width, count), (query, key), (scores,)),
+        ("grad_shares", MatMul(length, keys, depth, count), (gradient, value), (gradient_shares,)),
         ("grad_softmax", ElementWise("softmax_backward", elements, 4), (gradient_shares, scores), (gradient_scores, *rest)),
-        ("grad_value", MatMul(others, depth, length, count), (scores, gradient), (d_value,)),
-        ("grad_query", MatMul(length, width, others, count), (gradient_scores, key), (d_query,)),
-        ("grad_key", MatMul(others, width, length, count), (gradient_scores, query), (d_key,)),
+        ("grad_value", MatMul(keys, depth, length, count), (scores, gradient), (d_value,)),
+        ("grad_query", MatMul(length, width, keys, count), (gradient_scores, key), (d_query,)),
+        ("grad_key", MatMul(keys, width, length, count), (gradient_scores, query), (d_key,)),
     ]
-    return [Piece(body, inputs, outputs, phase=again, fused=True, name=name) for name, body, inputs, outputs in products]
+    return [Piece(body, inputs, outputs, phase=phase, fused=True, name=name) for name, body, inputs, outputs in products]
 
 
 def _trilinear(call: Call) -> list[Piece]:
@@ -158,22 +160,22 @@ def _trilinear(call: Call) -> list[Piece]:
         spaces.append({axis: next(sizes) for axis in range(tensor.dim() + len(missing)) if axis not in missing})
     first, between = _pair(spaces[0], spaces[1], summed - spaces[2].keys())
     second, _ = _pair(between, spaces[2], summed)
-    kept = OnChip(tuple(between.values()), tensors[0].dtype)
+    between_product = OnChip(tuple(between.values()), tensors[0].dtype)
     phase = Phase.GRAD_WEIGHT if 0 in summed else Phase.GRAD_INPUT
     return [
-        Piece(first, tuple(tensors[:2]), (kept,), phase=phase, fused=True),
-        Piece(second, (kept, tensors[2]), tuple(call.outputs), phase=phase, fused=True),
+        Piece(first, tuple(tensors[:2]), (between_product,), phase=phase, fused=True),
+        Piece(second, (between_product, tensors[2]), tuple(call.outputs), phase=phase, fused=True),
     ]
 
 
 def _pair(a: dict[int, int], b: dict[int, int], summed: set[int]) -> tuple[MatMul, dict[int, int]]:
     """The matrix product over the axes that both have and that are summed, and the axes (with their extents) that it leaves."""
-    both = a.keys() & b.keys()
+    shared = a.keys() & b.keys()
     body = MatMul(
-        M=math.prod(a[x] for x in a.keys() - both - summed),
-        N=math.prod(b[x] for x in b.keys() - both - summed),
-        K=math.prod(a[x] for x in both & summed),
-        count=math.prod(a[x] for x in both - summed),
+        M=math.prod(a[x] for x in a.keys() - shared - summed),
+        N=math.prod(b[x] for x in b.keys() - shared - summed),
+        K=math.prod(a[x] for x in shared & summed),
+        count=math.prod(a[x] for x in shared - summed),
     )
     return body, {axis: extent for axis, extent in sorted((a | b).items()) if axis not in summed}
 

@@ -40,19 +40,19 @@ class Program(Protocol):
         ...
 
     @property
-    def companions(self) -> Sequence[Any]:
-        """Objects beside model and optimizer that keep state between steps."""
+    def stateful_objects(self) -> Sequence[Any]:
+        """Objects other than model and optimizer that keep state between steps: schedules and gradient scalers."""
         ...
 
     @property
-    def bystanders(self) -> Sequence[nn.Module]:
-        """Modules that the step uses beside the model: a criterion, a teacher, a running average of the weights."""
+    def other_modules(self) -> Sequence[nn.Module]:
+        """Modules that the step uses in addition to the model: a criterion, a teacher, a running average of the weights."""
         ...
 
     def run(self, recorder: Recorder, batch: int, *, update: bool) -> None: ...
 
     def keep_integers(self) -> bool:
-        """From now on masks, lengths and labels keep their values, for a program that looks at them; False if it has none."""
+        """Lets masks, lengths and labels keep their values in later runs, for a program that reads them; False if it has none."""
         ...
 
 
@@ -69,9 +69,9 @@ class ModelStep:
         loss: Callable[..., Tensor] | None,
         optimizers: Sequence[Optimizer],
     ) -> None:
-        self.roots, self.name, self.batch, self.fixed, self.companions = {"": model}, name, batch, "", ()
+        self.roots, self.name, self.batch, self.fixed, self.stateful_objects = {"": model}, name, batch, "", ()
         self._model, self._example, self._loss, self._optimizers = model, example, loss, optimizers
-        self.bystanders = _bystanders(loss)
+        self.other_modules = _other_modules(loss)
         self._values: Values = "none"
         _check_optimizers(model, optimizers)
 
@@ -82,12 +82,12 @@ class ModelStep:
         return False
 
     def run(self, recorder: Recorder, batch: int, *, update: bool) -> None:
-        with recorder.unseen():
+        with recorder.unrecorded():
             inputs, targets = self._example(batch, "all" if recorder.executor.real else self._values)
         for role, label, tree in ((Role.INPUT, "input", inputs), (Role.TARGET, "target", targets)):
             for path, tensor in leaves(tree, label):
-                if not recorder.ledger.known(tensor):
-                    recorder.ledger.enter(tensor, role, path)
+                if not recorder.tensor_table.contains(tensor):
+                    recorder.tensor_table.enter(tensor, role, path)
         self._objective(_called(self._model, inputs), targets).backward()
         if update:
             for optimizer in self._optimizers:
@@ -99,9 +99,9 @@ class ModelStep:
         else:
             value = _own_loss(output)
         if not isinstance(value, Tensor) or value.numel() != 1:
-            what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            returned = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
             raise CaptureError(
-                f"a training step needs one number to minimise, but {'loss=' if self._loss else 'the model'} returned {what}: "
+                f"a training step needs one number to minimise, but {'loss=' if self._loss else 'the model'} returned {returned}: "
                 "give loss=, a function of the output and the targets that returns a scalar"
             )
         if not value.requires_grad:
@@ -120,7 +120,7 @@ class LoopStep:
         self.fixed = "" if self._keyword is not None else "the training step takes no batch size"
         if self._keyword is not None and self.batch is None:
             raise BadInput(f"the training step takes a batch size ({self._keyword}): give batch=")
-        self.companions, self.bystanders = _companions(train_step), _bystanders(train_step)
+        self.stateful_objects, self.other_modules = _stateful_objects(train_step), _other_modules(train_step)
         self._inputs: dict[Any, Tensor] = {}
         self._count = 0
 
@@ -139,7 +139,7 @@ class LoopStep:
         return False
 
     def _adapt(self, recorder: Recorder, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Numbers that reach the model from the host become shapes there; the first tensor tells the batch size."""
+        """Host tensors of floats that reach the model are replaced by their shapes; the first tensor gives the batch size."""
         for _, tensor in leaves(args, ""):
             if self.batch is None and tensor.dim():
                 self.batch = tensor.shape[0]
@@ -154,18 +154,18 @@ class LoopStep:
         key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape)
         if key not in self._inputs:
             self._inputs[key] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
-            recorder.ledger.enter(self._inputs[key], Role.INPUT, f"input.{self._count}")
+            recorder.tensor_table.enter(self._inputs[key], Role.INPUT, f"input.{self._count}")
             self._count += 1
         return self._inputs[key]
 
 
-def _companions(train_step: Callable[..., Any]) -> list[Any]:
+def _stateful_objects(train_step: Callable[..., Any]) -> list[Any]:
     """Learning rate schedules and gradient scalers among the names that a training step uses."""
     kinds = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
     return [value for value in _names_used(train_step) if isinstance(value, kinds)]
 
 
-def _bystanders(function: Any) -> list[nn.Module]:
+def _other_modules(function: Any) -> list[nn.Module]:
     """The modules among the names that a function uses, or the module that it is."""
     return [value for value in (function, *_names_used(function)) if isinstance(value, nn.Module)]
 
@@ -178,27 +178,27 @@ def _names_used(function: Any) -> list[Any]:
 
 
 def _check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
-    mine = {id(p) for p in model.parameters()}
+    model_parameters = {id(p) for p in model.parameters()}
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
             raise BadInput(f"optimizer= must be a torch optimizer over the model's parameters, got {type(optimizer).__name__}")
-        if not any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
+        if not any(id(p) in model_parameters for group in optimizer.param_groups for p in group["params"]):
             raise BadInput(f"{type(optimizer).__name__} holds no parameter of this model: build it from model.parameters()")
 
 
 def _called(model: nn.Module, inputs: Any) -> Any:
     if isinstance(inputs, Mapping):
         return model(**inputs)
-    several = isinstance(inputs, tuple | list) and not hasattr(inputs, "_fields")
-    return model(*inputs) if several else model(inputs)
+    is_argument_list = isinstance(inputs, tuple | list) and not hasattr(inputs, "_fields")
+    return model(*inputs) if is_argument_list else model(inputs)
 
 
 def _own_loss(output: Any) -> Any:
     """A model that computes its own loss returns it, or an object that holds it."""
     if isinstance(output, Tensor):
         return output
-    found = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
-    return output if found is None else found
+    loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    return output if loss is None else loss
 
 
 def _batch_parameter(train_step: Callable[..., Any]) -> tuple[str | None, int | None]:
@@ -222,7 +222,7 @@ def _batch_parameter(train_step: Callable[..., Any]) -> tuple[str | None, int | 
 
 
 def leaves(tree: Any, path: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of nested tuples, lists and mappings, each with where it was found."""
+    """The tensors of nested tuples, lists and mappings, each with its path."""
     if isinstance(tree, Tensor):
         yield path, tree
     elif isinstance(tree, Mapping):

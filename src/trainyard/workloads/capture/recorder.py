@@ -1,4 +1,4 @@
-"""The dispatch mode that sees every torch op of a training step and writes it down as ops over tensors."""
+"""The dispatch mode that sees every torch op of a training step and records it as ops over numbered tensors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from trainyard.ir import Body, Convolution, Letter, MatMul, Phase, Role, Update
 from trainyard.workloads.capture.execution import Executor, tensors_in
 from trainyard.workloads.capture.frames import Frame, Frames
 from trainyard.workloads.capture.handlers import Rule, rule_of
-from trainyard.workloads.capture.ledger import NOBODY, Kind, Ledger
 from trainyard.workloads.capture.products import PRODUCTS
-from trainyard.workloads.capture.registry import Answer, Call, OnChip, Piece
+from trainyard.workloads.capture.registry import Call, HandlerResult, OnChip, Piece
+from trainyard.workloads.capture.tensor_table import NO_OWNER, Kind, TensorTable
 from trainyard.workloads.capture.updates import Updates
 
 ACCUMULATION = 2**63  # AccumulateGrad nodes carry the largest sequence number, whatever its width
@@ -27,13 +27,13 @@ ACCUMULATION = 2**63  # AccumulateGrad nodes carry the largest sequence number, 
 
 @dataclass(slots=True)
 class RawOp:
-    """An Op in the making. `settled` says that its phase cannot change any more."""
+    """An Op in the making. `phase_is_final` is False where `settle_phases` still decides it."""
 
     body: Body
     name: str
     frame: Frame
     phase: Phase
-    settled: bool
+    phase_is_final: bool
     recompute: bool
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -42,11 +42,11 @@ class RawOp:
 
 
 @dataclass(slots=True)
-class Place:
-    """Where in the training step a dispatched op stands.
+class Position:
+    """The layer and the pass (forward, recomputation, backward) in which a dispatched op runs.
 
-    Grad mode inside backward means that functions are recomputed, or that a graph of the backward is wanted: both `backward` and
-    `recompute` are set, and whether an operand is a gradient decides.
+    Grad mode inside backward means that functions are recomputed, or that the backward is itself differentiated: then both
+    `backward` and `recompute` are set, and whether an operand is a gradient decides.
     """
 
     frame: Frame
@@ -57,7 +57,7 @@ class Place:
 
 
 @dataclass(slots=True)
-class Weighted:
+class WeightProduct:
     """The operands of a forward product that has a weight, by the memory that they look into."""
 
     weight: int
@@ -77,7 +77,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self, frames: Frames, parameters: Mapping[str, Tensor], executor: Executor, *, loop: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
         self.frames, self.executor = frames, executor
-        self.ledger = Ledger(Role.INPUT if loop else Role.BUFFER)
+        self.tensor_table = TensorTable(Role.INPUT if loop else Role.BUFFER)
         self.loop = loop
         self.ops: list[RawOp] = []
         self.paused = False
@@ -91,14 +91,14 @@ class Recorder(TorchDispatchMode):
         self._common = Frame("update")
         self._rules: dict[Any, Rule] = {}
         self._bodies: dict[Body, Body] = {}
-        self._weighted: dict[int, Weighted | None] = {}
+        self._weight_products: dict[int, WeightProduct | None] = {}
         self._fused = 0
         self._graph = -1
         self._last_frame = frames.root
         self._last_outside: tuple[str, Tensor] | None = None
         self._backward_ran = False
         for index, (name, parameter) in enumerate(parameters.items()):
-            self.ledger.enter(getattr(parameter, "_local_tensor", parameter), Role.PARAMETER, name, "weight", index)
+            self.tensor_table.enter(getattr(parameter, "_local_tensor", parameter), Role.PARAMETER, name, "weight", index)
 
     @contextmanager
     def recording(self, prepare: Any) -> Iterator[None]:
@@ -110,8 +110,8 @@ class Recorder(TorchDispatchMode):
             yield
 
     @contextmanager
-    def unseen(self) -> Iterator[None]:
-        """Ops of this block run but are not written down."""
+    def unrecorded(self) -> Iterator[None]:
+        """Ops of this block run but are not recorded."""
         self.paused, before = True, self.paused
         try:
             yield
@@ -129,10 +129,10 @@ class Recorder(TorchDispatchMode):
         rule = self._rules.get(func)
         if rule is None:
             rule = self._rules[func] = rule_of(func)
-        if rule.silent:
+        if rule.not_recorded:
             result = func(*args, **kwargs)
-            if rule.waits and self.ledger.known(args[0]):
-                self.ledger.alias(result, args[0])
+            if rule.waits and self.tensor_table.contains(args[0]):
+                self.tensor_table.alias(result, args[0])
             return result
         try:
             tensors = [t for a in args for t in tensors_in(a)]
@@ -142,7 +142,7 @@ class Recorder(TorchDispatchMode):
                 return self._unknown_value(rule)
             result = self.executor.run(rule, func, args, kwargs, tensors)
             if not self.paused:
-                self._note(rule, args, kwargs, tensors, result)
+                self._record_op(rule, args, kwargs, tensors, result)
         except CaptureError as error:
             self.error = self.error or error
             raise
@@ -160,24 +160,24 @@ class Recorder(TorchDispatchMode):
         )
 
     def _where(self) -> str:
-        frame = self._place().frame
+        frame = self._position().frame
         return f"layer '{frame.path}'" if frame.path else "the model"
 
-    def _place(self) -> Place:
+    def _position(self) -> Position:
         graph = torch._C._current_graph_task_id()
         if graph == -1:
             if self._graph != -1:
                 self._graph = -1
                 self.mark_parameter_gradients()
-            return Place(self.frames.current)
+            return Position(self.frames.current)
         if graph != self._graph:
             self._begin_backward(graph)
         if self.frames.recomputing(graph):
-            return Place(self.frames.current, recompute=True)
+            return Position(self.frames.current, recompute=True)
         node = torch._C._current_autograd_node()
         frame = self._last_frame = self._frame_of(node)
         sequence = -1 if node is None else int(node._sequence_nr())
-        return Place(frame, True, torch.is_grad_enabled(), sequence, sequence >= ACCUMULATION)
+        return Position(frame, True, torch.is_grad_enabled(), sequence, sequence >= ACCUMULATION)
 
     def _frame_of(self, node: Any) -> Frame:
         if node is None:
@@ -197,10 +197,10 @@ class Recorder(TorchDispatchMode):
         self._last_outside = None
 
     def mark_gradient(self, tensor: Tensor) -> None:
-        origin = self.ledger.origin(tensor)
+        origin = self.tensor_table.origin(tensor)
         origin.kind = "gradient"
-        if self.ledger.tensors[origin.base].role is Role.ACTIVATION:
-            self.ledger.tensors[origin.base].role = Role.GRADIENT
+        if self.tensor_table.tensors[origin.base].role is Role.ACTIVATION:
+            self.tensor_table.tensors[origin.base].role = Role.GRADIENT
 
     def mark_parameter_gradients(self) -> None:
         for index, parameter in enumerate(self.parameters):
@@ -208,24 +208,24 @@ class Recorder(TorchDispatchMode):
             if gradient is None:
                 continue
             gradient = getattr(gradient, "_local_tensor", gradient)
-            origin = self.ledger.origin(gradient)
-            base = self.ledger.tensors[origin.base]
+            origin = self.tensor_table.origin(gradient)
+            base = self.tensor_table.tensors[origin.base]
             if base.role is not Role.PARAMETER_GRADIENT:
                 base.role, base.name = Role.PARAMETER_GRADIENT, self.parameter_names[index]
                 origin.kind, origin.owner = "gradient", index
             elif origin.owner != index:
-                origin.owner = NOBODY  # a bucket, or what a reduce-scatter left: gradients of several
+                origin.owner = NO_OWNER  # a bucket, or what a reduce-scatter left: gradients of several
 
-    def _note(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], result: Any) -> None:
+    def _record_op(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], result: Any) -> None:
         outputs = tensors_in(result)
-        place = self._place()
+        position = self._position()
         if any(t.is_sparse for t in outputs):
             raise CaptureError(
                 f"{self._where()} makes a sparse gradient ({rule.overload}), which has no shape: build it with sparse=False"
             )
         if rule.allocates:
             for tensor in outputs:
-                self.ledger.allocate(tensor)
+                self.tensor_table.allocate(tensor)
             return
         host = not self.executor.real and not any(t.is_meta for t in (*tensors, *outputs))
         if host and (not self.frames.inside or all(t.numel() <= 1 for t in outputs)):
@@ -233,23 +233,23 @@ class Recorder(TorchDispatchMode):
         written = [t for key in rule.written for t in tensors_in(_argument(args, kwargs, key))]
         inputs = [t for t in tensors if not any(t is w for w in written)] if rule.overwrites else tensors
         results = outputs or written
-        if not place.backward and self._graph == -1:
+        if not position.backward and self._graph == -1:
             self._last_outside = (rule.name, results[0]) if results else None
-        if self.updates is not None and self.updates.active and self._noted_update(rule, inputs, results):
+        if self.updates is not None and self.updates.active and self._record_update(rule, inputs, results):
             return
         if not rule.collective and not self._makes_an_op(rule, tensors, written, results):
             return
         host_copy = self._is_host_copy(rule, tensors, outputs)
         moved = host_copy or (rule.name == "_to_copy" and kwargs.get("device") is not None and not self.executor.real)
         if moved and not self.loop and outputs[0].dtype == tensors[-1].dtype:
-            self.ledger.alias(outputs[0], tensors[-1])
+            self.tensor_table.alias(outputs[0], tensors[-1])
             return
-        self._append(rule, Call(rule.name, args, kwargs, inputs, results), place, host_copy=host_copy and self.loop)
+        self._append(rule, Call(rule.name, args, kwargs, inputs, results), position, host_copy=host_copy and self.loop)
 
-    def _noted_update(self, rule: Rule, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
-        """The optimizer's scalars are nothing; its products stay products; the rest belongs to a parameter's Update."""
+    def _record_update(self, rule: Rule, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
+        """Drops the optimizer's scalars, leaves its products to be recorded, and adds the rest to the parameter's Update."""
         assert self.updates is not None
-        owned = [self.updates.owner(t) != NOBODY for t in (*inputs, *outputs)]
+        owned = [self.updates.owner(t) != NO_OWNER for t in (*inputs, *outputs)]
         if not any(owned) and all(t.numel() <= 1 for t in (*inputs, *outputs)):
             return True
         if rule.collective or rule.name in PRODUCTS:
@@ -258,13 +258,13 @@ class Recorder(TorchDispatchMode):
         return self.updates.record(inputs, outputs)
 
     def _makes_an_op(self, rule: Rule, tensors: list[Tensor], written: list[Tensor], results: list[Tensor]) -> bool:
-        """Not if nothing is computed: empty results, single numbers out of nowhere, results that are their own input."""
+        """False where nothing is computed: empty results, single constants, results that are their own input."""
         if not any(t.numel() for t in results):
             return False
         if not tensors and all(t.numel() <= 1 for t in results):
             return False
         if rule.name == "ones_like" and results[0].numel() <= 1:
-            self.ledger.allocate(results[0])
+            self.tensor_table.allocate(results[0])
             return False
         return bool(written) or not all(any(r is t for t in tensors) for r in results)
 
@@ -275,7 +275,7 @@ class Recorder(TorchDispatchMode):
             return any(t.device != outputs[0].device for t in tensors)
         return outputs[0].is_meta and any(t.dim() and not t.is_meta for t in tensors)
 
-    def _append(self, rule: Rule, call: Call, place: Place, *, host_copy: bool) -> None:
+    def _append(self, rule: Rule, call: Call, position: Position, *, host_copy: bool) -> None:
         pieces = self._pieces(rule, call)
         number = None
         if any(piece.fused for piece in pieces):
@@ -283,24 +283,25 @@ class Recorder(TorchDispatchMode):
         for piece in pieces:
             inputs = call.inputs if piece.inputs is None else piece.inputs
             outputs = call.outputs if piece.outputs is None else piece.outputs
-            kinds: list[Kind] = ["activation" if isinstance(t, OnChip) else self.ledger.origin(t).kind for t in inputs]
-            gradient = "gradient" in kinds or (piece.fused and place.backward)
-            if place.backward and place.recompute:
-                place = replace(place, backward=gradient, recompute=not gradient)
-            letters, phase, settled = self._letters_and_phase(piece, inputs, kinds, place)
+            kinds: list[Kind] = ["activation" if isinstance(t, OnChip) else self.tensor_table.origin(t).kind for t in inputs]
+            gradient = "gradient" in kinds or (piece.fused and position.backward)
+            if position.backward and position.recompute:
+                position = replace(position, backward=gradient, recompute=not gradient)
+            letters, phase, phase_is_final = self._letters_and_phase(piece, inputs, kinds, position)
             if host_copy:
-                phase, settled = Phase.COPY, True
+                phase, phase_is_final = Phase.COPY, True
             kind, role = _kind_of_result(piece, kinds, gradient, phase)
-            owner = self._common_owner(inputs) if phase is Phase.UPDATE else NOBODY
+            owner = self._common_owner(inputs) if phase is Phase.UPDATE else NO_OWNER
             for tensor in outputs if rule.renews else ():
-                self.ledger.renew(tensor)
-            frame = place.frame if phase is not Phase.UPDATE else self._owners[owner] if owner != NOBODY else self._common
+                self.tensor_table.renew(tensor)
+            frame = position.frame if phase is not Phase.UPDATE else self._owners[owner] if owner != NO_OWNER else self._common
             self.ops.append(
                 RawOp(
                     body=self._bodies.setdefault(piece.body, piece.body), name=piece.name or rule.name, frame=frame, phase=phase,
-                    settled=settled, recompute=place.recompute, letters=letters, fused=number if piece.fused else None,
-                    inputs=tuple([self.ledger.read(t) for t in inputs]),
-                    outputs=tuple([self.ledger.write(t, role, kind, owner) for t in outputs]),
+                    phase_is_final=phase_is_final, recompute=position.recompute, letters=letters,
+                    fused=number if piece.fused else None,
+                    inputs=tuple([self.tensor_table.read(t) for t in inputs]),
+                    outputs=tuple([self.tensor_table.write(t, role, kind, owner) for t in outputs]),
                 )
             )  # fmt: skip
 
@@ -318,30 +319,30 @@ class Recorder(TorchDispatchMode):
 
     def _common_owner(self, tensors: Sequence[Any]) -> int:
         """The one parameter that all of these belong to, if there is one."""
-        owners = {self.ledger.origin(t).owner for t in tensors if not isinstance(t, OnChip)}
-        return owners.pop() if len(owners) == 1 else NOBODY
+        owners = {self.tensor_table.origin(t).owner for t in tensors if not isinstance(t, OnChip)}
+        return owners.pop() if len(owners) == 1 else NO_OWNER
 
     def append_update(self, body: Update, owner: int, read: list[Tensor], written: list[Tensor]) -> None:
         """One parameter's Update."""
         self.ops.append(
             RawOp(
                 body=self._bodies.setdefault(body, body), name=body.optimizer.lower(), frame=self._owners[owner],
-                phase=Phase.UPDATE, settled=True, recompute=False, letters=(), fused=None,
-                inputs=tuple([self.ledger.read(t) for t in read]),
-                outputs=tuple([self.ledger.write(t, Role.STATE, "buffer") for t in written]),
+                phase=Phase.UPDATE, phase_is_final=True, recompute=False, letters=(), fused=None,
+                inputs=tuple([self.tensor_table.read(t) for t in read]),
+                outputs=tuple([self.tensor_table.write(t, Role.STATE, "buffer") for t in written]),
             )
         )  # fmt: skip
 
     def _letters_and_phase(
-        self, piece: Piece, inputs: Sequence[Any], kinds: Sequence[Kind], place: Place
+        self, piece: Piece, inputs: Sequence[Any], kinds: Sequence[Kind], position: Position
     ) -> tuple[tuple[Letter, ...], Phase, bool]:
         product = isinstance(piece.body, MatMul | Convolution)
-        if place.backward:
-            if place.accumulates:
+        if position.backward:
+            if position.accumulates:
                 return (), Phase.GRAD_WEIGHT, True
             if not product or piece.fused:
                 return ("", "") if product else (), piece.phase or Phase.GRAD_INPUT, piece.phase is not None
-            return self._backward_product(inputs, kinds, place)
+            return self._backward_product(inputs, kinds, position)
         letters: tuple[Letter, ...] = ()
         if product:
             letters = ("", "") if piece.fused else self._forward_product(inputs, kinds)
@@ -359,33 +360,35 @@ class Recorder(TorchDispatchMode):
 
     def _forward_product(self, inputs: Sequence[Tensor], kinds: Sequence[Kind]) -> tuple[Letter, ...]:
         """The operand that descends from a parameter is W; of two, the one that is a parameter's own memory, or else the second."""
-        origins = [self.ledger.origin(t) for t in inputs[:2]]
+        origins = [self.tensor_table.origin(t) for t in inputs[:2]]
         weights = [kind == "weight" for kind in kinds[:2]]
-        position = 1 if weights[1] else 0 if weights[0] else None
-        if all(weights) and self.ledger.tensors[origins[1].base].role is not Role.PARAMETER:
-            position = 0 if self.ledger.tensors[origins[0].base].role is Role.PARAMETER else 1
-        found = None if position is None else Weighted(origins[position].base, origins[1 - position].base)
-        self._weighted.setdefault(_get_sequence_nr() - 1, found)
-        if position is None:
+        weight_position = 1 if weights[1] else 0 if weights[0] else None
+        if all(weights) and self.tensor_table.tensors[origins[1].base].role is not Role.PARAMETER:
+            weight_position = 0 if self.tensor_table.tensors[origins[0].base].role is Role.PARAMETER else 1
+        weight_product = (
+            None if weight_position is None else WeightProduct(origins[weight_position].base, origins[1 - weight_position].base)
+        )
+        self._weight_products.setdefault(_get_sequence_nr() - 1, weight_product)
+        if weight_position is None:
             return ("", "")
-        return ("A", "W") if position == 1 else ("W", "A")
+        return ("A", "W") if weight_position == 1 else ("W", "A")
 
     def _backward_product(
-        self, inputs: Sequence[Tensor], kinds: Sequence[Kind], place: Place
+        self, inputs: Sequence[Tensor], kinds: Sequence[Kind], position: Position
     ) -> tuple[tuple[Letter, ...], Phase, bool]:
         """Gradient times weight is the input's gradient, gradient times what the forward product read beside it the weight's."""
-        weighted = self._weighted.get(place.sequence)
+        weight_product = self._weight_products.get(position.sequence)
         gradients = [kind == "gradient" for kind in kinds[:2]]
-        if weighted is None or sum(gradients) != 1:
+        if weight_product is None or sum(gradients) != 1:
             return ("", ""), Phase.GRAD_INPUT, True
-        other = 1 if gradients[0] else 0
-        base = self.ledger.origin(inputs[other]).base
-        is_weight = base == weighted.weight or (base != weighted.activation and kinds[other] == "weight")
+        other_position = 1 if gradients[0] else 0
+        base = self.tensor_table.origin(inputs[other_position]).base
+        is_weight = base == weight_product.weight or (base != weight_product.activation and kinds[other_position] == "weight")
         letter: Letter = "W" if is_weight else "A"
-        return ("G", letter) if other == 1 else (letter, "G"), Phase.GRAD_INPUT if is_weight else Phase.GRAD_WEIGHT, True
+        return ("G", letter) if other_position == 1 else (letter, "G"), Phase.GRAD_INPUT if is_weight else Phase.GRAD_WEIGHT, True
 
 
-def _as_pieces(answer: Answer) -> list[Piece]:
+def _as_pieces(answer: HandlerResult) -> list[Piece]:
     if isinstance(answer, Piece):
         return [answer]
     if isinstance(answer, Body):
@@ -410,7 +413,7 @@ def _argument(args: tuple[Any, ...], kwargs: Mapping[str, Any], key: int | str) 
 
 
 def _foreign(types: Sequence[type]) -> str:
-    """Tensor subclasses desugar themselves first; fake tensors are somebody else's shape arithmetic."""
+    """The name of a tensor subclass, which must decompose itself first; "fake" for FakeTensor, whose ops are not the program's."""
     for kind in types:
         if kind in (Tensor, nn.Parameter, nn.Buffer):
             continue

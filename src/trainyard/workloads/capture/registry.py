@@ -52,8 +52,8 @@ class Piece:
     name: str = ""
 
 
-Answer = Body | Piece | Iterable[Body | Piece]
-Handler = Callable[[Call], Answer]
+HandlerResult = Body | Piece | Iterable[Body | Piece]
+Handler = Callable[[Call], HandlerResult]
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""One capture from beginning to end: stand-ins in, passes at two batch sizes, stand-ins out, one Step."""
+"""One capture from beginning to end: replace the tensors, run at two batch sizes, restore the tensors, merge into one Step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from trainyard.errors import BadInput, CaptureError
 from trainyard.ir import Collective, Role, Step
-from trainyard.workloads.capture.distributed import fill_buckets, is_sharded, renew_reducers, replicas, settle_layers
+from trainyard.workloads.capture.distributed import fill_buckets, is_sharded, rebuild_reducers, replicas, settle_layers
 from trainyard.workloads.capture.execution import Executor
 from trainyard.workloads.capture.frames import Frames
 from trainyard.workloads.capture.interface import Interface, causal_masks_unread
@@ -22,7 +22,7 @@ from trainyard.workloads.capture.merge import NotAffine, Recording, merged
 from trainyard.workloads.capture.phases import settle_phases
 from trainyard.workloads.capture.programs import LoopStep, Program
 from trainyard.workloads.capture.recorder import NeedsValues, Recorder
-from trainyard.workloads.capture.swap import KeptOptimizers, Wardrobe, companions_kept, exchanged, objects_kept
+from trainyard.workloads.capture.swap import SavedOptimizers, StandIns, restored_objects, restored_stateful_objects, swapped_tensors
 
 
 def captured(program: Program, *, real: bool) -> Step:
@@ -40,8 +40,8 @@ def captured(program: Program, *, real: bool) -> Step:
             return session.step(first, (), program.fixed)
         try:
             # From 1 to 2 samples even a square looks affine, so a third size is asked.
-            others = (2, 3) if batch == 1 else (batch + 1,)
-            return session.step(first, [session.recorded(size, update=session.loops) for size in others])
+            other_batches = (2, 3) if batch == 1 else (batch + 1,)
+            return session.step(first, [session.recorded(size, update=session.loops) for size in other_batches])
         except (CaptureError, NotAffine) as error:
             reason = str(error)
         # One batch size may take short cuts (a single sample has nothing to broadcast, a square matrix looks like its transpose):
@@ -61,18 +61,18 @@ class _Session:
         self._parameters = named_tensors(self._modules, "parameters")
         self._buffers = named_tensors(self._modules, "buffers")
         self._parted = any(hasattr(tensor, "_local_tensor") for tensor in self._parameters.values())
-        beside = named_modules({f"beside.{index}": module for index, module in enumerate(program.bystanders)})
-        self._beside = {module: path for module, path in beside.items() if module not in self._modules}
+        others = named_modules({f"other.{index}": module for index, module in enumerate(program.other_modules)})
+        self._other_modules = {module: path for module, path in others.items() if module not in self._modules}
         self._executor = Executor(real=self.real)
-        self._wardrobe = Wardrobe(real=self.real)
-        self._optimizers = KeptOptimizers(self._wardrobe)
+        self._stand_ins = StandIns(real=self.real)
+        self._optimizers = SavedOptimizers(self._stand_ins)
         for name, tensor in self._parameters.items():
             if nn.parameter.is_lazy(tensor):
                 raise CaptureError(f"parameter '{name}' has no shape yet: run the model once before capturing it")
 
     @property
     def loops(self) -> bool:
-        """A program that updates whenever it likes must be seen whole at every batch size."""
+        """Whether a user's function is captured: it must run with its updates at every batch size."""
         return isinstance(self._program, LoopStep)
 
     def step(self, first: Recording, others: Sequence[Recording], why_fixed: str = "") -> Step:
@@ -82,41 +82,41 @@ class _Session:
         if why_fixed:
             source += f"; not rebatchable: {why_fixed}"
         world = dist.get_world_size() if any(isinstance(op.body, Collective) for op in ops) else 1
-        own = replicas(list(self._modules), list(self._parameters.values()), ops) if world > 1 else 1
-        return Step(self._program.name, first.batch, ops, tensors, source, not why_fixed, world, own)
+        replica_count = replicas(list(self._modules), list(self._parameters.values()), ops) if world > 1 else 1
+        return Step(self._program.name, first.batch, ops, tensors, source, not why_fixed, world, replica_count)
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(_random_state_kept())
+            stack.enter_context(_restored_random_state())
             # The cache of autocast refers weakly to parameters, which must not change hands under it.
             torch.clear_autocast_cache()
-            stack.enter_context(objects_kept([*self._modules, *self._beside]))
-            stack.enter_context(companions_kept(self._program.companions))
+            stack.enter_context(restored_objects([*self._modules, *self._other_modules]))
+            stack.enter_context(restored_stateful_objects(self._program.stateful_objects))
             stack.callback(self._optimizers.restore)
-            stack.enter_context(exchanged({**self._others(), **self._buffers, **self._parameters}, self._wardrobe))
+            stack.enter_context(swapped_tensors({**self._other_tensors(), **self._buffers, **self._parameters}, self._stand_ins))
             stack.callback(torch.clear_autocast_cache)
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
             stack.enter_context(_without_onednn() if self.real else causal_masks_unread())
-            stack.enter_context(eager())
+            stack.enter_context(without_compilation())
             yield
 
-    def _others(self) -> dict[str, Tensor]:
-        """Tensors of the modules beside the model, which a step may write as well."""
-        mine = {id(tensor) for tensor in (*self._parameters.values(), *self._buffers.values())}
-        found = {**named_tensors(self._beside, "parameters"), **named_tensors(self._beside, "buffers")}
-        return {name: t for name, t in found.items() if id(t) not in mine and not nn.parameter.is_lazy(t)}
+    def _other_tensors(self) -> dict[str, Tensor]:
+        """Tensors of modules other than the model, which a step may write as well."""
+        own_tensors = {id(tensor) for tensor in (*self._parameters.values(), *self._buffers.values())}
+        tensors = {**named_tensors(self._other_modules, "parameters"), **named_tensors(self._other_modules, "buffers")}
+        return {name: t for name, t in tensors.items() if id(t) not in own_tensors and not nn.parameter.is_lazy(t)}
 
     def recorded(self, batch: int, *, update: bool) -> Recording:
         """One pass of the program at a batch size."""
-        with objects_kept(self._modules):
-            if renew_reducers(self._modules) or self._parted:
+        with restored_objects(self._modules):
+            if rebuild_reducers(self._modules) or self._parted:
                 self._run(batch, update=False, rehearsal=True)
             recorder = self._run(batch, update=update)
         if not recorder.ops:
             raise CaptureError("the training step ran no op on the model's tensors: does it use the model that was given?")
-        tensors = recorder.ledger.settled()
+        tensors = recorder.tensor_table.with_view_roles()
         settle_phases(recorder.ops, tensors)
         if is_sharded(self._modules):
             settle_layers(recorder.ops, tensors)
@@ -125,8 +125,8 @@ class _Session:
     def _run(self, batch: int, *, update: bool, rehearsal: bool = False) -> Recorder:
         recorder = Recorder(Frames(self._modules), self._parameters, self._executor, loop=self.loops)
         for name, buffer in self._buffers.items():
-            if not recorder.ledger.known(buffer):
-                recorder.ledger.enter(buffer, Role.BUFFER, name, "buffer")
+            if not recorder.tensor_table.contains(buffer):
+                recorder.tensor_table.enter(buffer, Role.BUFFER, name, "buffer")
         for parameter in self._parameters.values():
             parameter.grad = None
         torch.clear_autocast_cache()
@@ -135,24 +135,24 @@ class _Session:
                 self._program.run(recorder, batch, update=update)
                 recorder.mark_parameter_gradients()
                 if rehearsal:
-                    with recorder.unseen():
+                    with recorder.unrecorded():
                         fill_buckets(self._modules)
             except Exception as error:
-                raise _explained(error, recorder) from error
+                raise _capture_error(error, recorder) from error
         return recorder
 
 
-def _explained(error: Exception, recorder: Recorder) -> CaptureError:
+def _capture_error(error: Exception, recorder: Recorder) -> CaptureError:
     if recorder.error is not None:
         return recorder.error
     if isinstance(error, CaptureError):
         return error
     text = shorten((str(error).strip() or type(error).__name__).splitlines()[0], 200, placeholder=" ...")
     where = f" in {recorder.failed_in}" if recorder.failed_in else ""
-    way_out = ""
+    advice = ""
     if not recorder.executor.real and ("meta" in str(error) or isinstance(error, NotImplementedError)):
-        way_out = ": it needs values; capture(..., real=True) runs the step on the example inputs instead"
-    return CaptureError(f"the training step failed{where}: {type(error).__name__}: {text}{way_out}")
+        advice = ": it needs values; capture(..., real=True) runs the step on the example inputs instead"
+    return CaptureError(f"the training step failed{where}: {type(error).__name__}: {text}{advice}")
 
 
 def named_modules(roots: Mapping[str, nn.Module]) -> dict[nn.Module, str]:
@@ -167,19 +167,19 @@ def named_modules(roots: Mapping[str, nn.Module]) -> dict[nn.Module, str]:
 
 def named_tensors(modules: Mapping[nn.Module, str], kind: str) -> dict[str, Tensor]:
     """Parameters or buffers by path, shared ones once."""
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     for module, path in modules.items():
         named: Any = module.named_parameters(recurse=False) if kind == "parameters" else module.named_buffers(recurse=False)
         for name, tensor in named:
             if id(tensor) not in seen:
                 seen.add(id(tensor))
-                found[f"{path}.{name}" if path else name] = tensor
-    return found
+                tensors[f"{path}.{name}" if path else name] = tensor
+    return tensors
 
 
 @contextmanager
-def _random_state_kept() -> Iterator[None]:
+def _restored_random_state() -> Iterator[None]:
     state = torch.get_rng_state()
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
     try:
@@ -190,7 +190,7 @@ def _random_state_kept() -> Iterator[None]:
             torch.cuda.set_rng_state_all(devices)
 
 
-def eager() -> AbstractContextManager[Any]:
+def without_compilation() -> AbstractContextManager[Any]:
     """Compiled models run op by op."""
     compiled = "torch._dynamo" in sys.modules and hasattr(torch.compiler, "set_stance")
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()

@@ -1,4 +1,4 @@
-"""Stand-ins for a user's tensors, put in their place while a step is captured and taken out again.
+"""Stand-ins that replace a user's tensors while a step is captured.
 
 The Python objects stay: every Parameter, buffer and optimizer keeps its identity while the tensor behind it is exchanged for one
 without values (or, for `real=True`, for a copy). So closures, tied weights, RNN weight lists and optimizers all see the stand-in,
@@ -21,7 +21,7 @@ from trainyard.errors import CaptureError
 from trainyard.workloads.capture.execution import META
 
 
-class Wardrobe:
+class StandIns:
     """Makes stand-ins; tensors that share memory get stand-ins that share memory."""
 
     def __init__(self, *, real: bool) -> None:
@@ -60,8 +60,8 @@ def _exchange(original: Tensor, stand_in: Tensor) -> None:
 
 
 @contextmanager
-def exchanged(tensors: Mapping[str, Tensor], wardrobe: Wardrobe) -> Iterator[None]:
-    """Every tensor stands on its stand-in while the block runs; tensor subclasses (sharded parameters) are copied and restored."""
+def swapped_tensors(tensors: Mapping[str, Tensor], stand_ins: StandIns) -> Iterator[None]:
+    """Replaces each tensor by its stand-in while the block runs; tensor subclasses (sharded parameters) are copied and restored."""
     swapped: list[tuple[Tensor, Tensor]] = []
     restored: list[tuple[Tensor, Tensor, Tensor | None]] = []
     try:
@@ -70,7 +70,7 @@ def exchanged(tensors: Mapping[str, Tensor], wardrobe: Wardrobe) -> Iterator[Non
                 restored.append((tensor, tensor.detach().clone(), tensor.grad))
                 tensor.grad = None
                 continue
-            twin = wardrobe.stand_in(tensor)
+            twin = stand_ins.stand_in(tensor)
             stand_in = nn.Parameter(twin, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else twin
             stand_in.requires_grad_(tensor.requires_grad)
             try:
@@ -92,7 +92,7 @@ def exchanged(tensors: Mapping[str, Tensor], wardrobe: Wardrobe) -> Iterator[Non
 
 
 def _carry_hooks(tensor: Tensor) -> None:
-    """Hooks belong to the Python object; telling the new tensor of them makes it call them."""
+    """Hooks are attributes of the Python object; setting them once more registers them with the new tensor."""
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         hooks = getattr(tensor, name, None)
         if hooks:
@@ -100,15 +100,15 @@ def _carry_hooks(tensor: Tensor) -> None:
 
 
 @contextmanager
-def objects_kept(objects: Iterable[Any]) -> Iterator[None]:
+def restored_objects(objects: Iterable[Any]) -> Iterator[None]:
     """Attributes, and the contents of lists and dictionaries among them, are as before when the block ends."""
-    saved = [(thing, dict(thing.__dict__), _contents(thing)) for thing in objects]
+    saved = [(instance, dict(instance.__dict__), _contents(instance)) for instance in objects]
     try:
         yield
     finally:
-        for thing, attributes, contents in saved:
-            thing.__dict__.clear()
-            thing.__dict__.update(attributes)
+        for instance, attributes, contents in saved:
+            instance.__dict__.clear()
+            instance.__dict__.update(attributes)
             for container, before in contents:
                 if isinstance(container, list):
                     container[:] = before
@@ -117,35 +117,35 @@ def objects_kept(objects: Iterable[Any]) -> Iterator[None]:
                     container.update(before)
 
 
-def _contents(thing: Any) -> list[tuple[Any, Any]]:
-    found: list[tuple[Any, Any]] = []
-    for value in thing.__dict__.values():
+def _contents(instance: Any) -> list[tuple[Any, Any]]:
+    copies: list[tuple[Any, Any]] = []
+    for value in instance.__dict__.values():
         if isinstance(value, dict):
-            found.append((value, dict(value)))
+            copies.append((value, dict(value)))
         elif isinstance(value, list):
-            found.append((value, list(value)))
+            copies.append((value, list(value)))
         elif isinstance(value, set):
-            found.append((value, set(value)))
-    return found
+            copies.append((value, set(value)))
+    return copies
 
 
 @contextmanager
-def companions_kept(companions: Iterable[Any]) -> Iterator[None]:
-    """Schedules and scalers of a loop go on with copies of their tensors, and have the originals back when the block ends."""
-    things = list(companions)
-    with objects_kept(things):
-        for thing in things:
-            for name, value in thing.__dict__.items():
+def restored_stateful_objects(stateful_objects: Iterable[Any]) -> Iterator[None]:
+    """Schedules and scalers of a loop work on copies of their tensors, and get the originals back when the block ends."""
+    instances = list(stateful_objects)
+    with restored_objects(instances):
+        for instance in instances:
+            for name, value in instance.__dict__.items():
                 if isinstance(value, Tensor):
-                    thing.__dict__[name] = value.detach().clone()
+                    instance.__dict__[name] = value.detach().clone()
         yield
 
 
-class KeptOptimizers:
-    """Optimizers met during a capture, with what they were before."""
+class SavedOptimizers:
+    """The optimizers that a capture has run, with their attributes and states from before."""
 
-    def __init__(self, wardrobe: Wardrobe) -> None:
-        self._wardrobe = wardrobe
+    def __init__(self, stand_ins: StandIns) -> None:
+        self._stand_ins = stand_ins
         self._saved: dict[int, tuple[Optimizer, dict[str, Any], list[dict[str, Any]]]] = {}
 
     def prepare(self, optimizer: Optimizer) -> bool:
@@ -154,7 +154,7 @@ class KeptOptimizers:
             return False
         groups = [dict(group) for group in optimizer.param_groups]
         self._saved[id(optimizer)] = (optimizer, dict(optimizer.__dict__), groups)
-        optimizer.state = defaultdict(dict, {key: self._wardrobe.stand_ins(value) for key, value in optimizer.state.items()})
+        optimizer.state = defaultdict(dict, {key: self._stand_ins.stand_ins(value) for key, value in optimizer.state.items()})
         for group in optimizer.param_groups:
             for flag in ("foreach", "fused"):
                 if flag in group:

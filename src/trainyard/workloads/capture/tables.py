@@ -8,7 +8,7 @@ from __future__ import annotations
 
 # Marks of the profiler, shape questions, and results that share memory without being declared views.
 # fmt: off
-SILENT: frozenset[str] = frozenset("""
+NOT_RECORDED: frozenset[str] = frozenset("""
     alias detach detach_ lift lift_fresh _unsafe_view _reshape_alias view_as_real view_as_complex set_ resize_ resize_as_
     is_same_size size stride storage_offset numel dim sym_size sym_stride sym_numel sym_storage_offset is_contiguous
     is_non_overlapping_and_dense is_strides_like_format _has_compatible_shallow_copy_type _assert_async _assert_scalar
@@ -20,7 +20,7 @@ SILENT: frozenset[str] = frozenset("""
 """.split())
 
 WAITING: frozenset[str] = frozenset(("wait_tensor", "_wrap_tensor_autograd"))
-"""Silent ops of torch.distributed that hand on what an exchange leaves."""
+"""Ops of torch.distributed that pass on the result of a collective."""
 
 RENEWING: frozenset[str] = frozenset(("fsdp.split_with_sizes_copy",))
 """FSDP2 frees a module's whole parameters after forward and fills the same storage again for backward."""

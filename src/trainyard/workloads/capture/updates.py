@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from trainyard.ir import Role, Update
-from trainyard.workloads.capture.ledger import NOBODY
+from trainyard.workloads.capture.tensor_table import NO_OWNER
 
 if TYPE_CHECKING:
     from trainyard.workloads.capture.recorder import Recorder
@@ -47,7 +47,7 @@ class Updates:
 
     @property
     def active(self) -> bool:
-        """Whether the optimizer itself is at work, and not the closure that it was given to evaluate the loss."""
+        """Whether the optimizer itself runs, and not the closure that it calls to evaluate the loss."""
         if self._optimizer is None:
             return False
         evaluates = torch.is_grad_enabled() and not self._optimizer.defaults.get("differentiable")
@@ -68,7 +68,7 @@ class Updates:
         if self.priming:
             return
         self._recorder.mark_parameter_gradients()
-        with self._recorder.unseen():
+        with self._recorder.unrecorded():
             new = self._prepare(optimizer)
             if new and len(args) <= 1 and not kwargs:
                 self._prime(optimizer)
@@ -78,7 +78,7 @@ class Updates:
         self._own(optimizer)
 
     def _prime(self, optimizer: Optimizer) -> None:
-        """One step that nobody sees makes the states."""
+        """One unrecorded step creates the states."""
         self.priming = True
         try:
             type(optimizer).step(optimizer)
@@ -87,63 +87,63 @@ class Updates:
 
     def _own(self, optimizer: Optimizer) -> None:
         """States belong to their parameter."""
-        ledger, indices = self._recorder.ledger, self._recorder.parameter_index
+        tensor_table, indices = self._recorder.tensor_table, self._recorder.parameter_index
         for group in optimizer.param_groups:
             for parameter in group["params"]:
-                index = indices.get(id(parameter), NOBODY)
+                index = indices.get(id(parameter), NO_OWNER)
                 for state in _tensors(optimizer.state.get(parameter, {})):
-                    if state.dim() and not ledger.known(state):
-                        name = self._recorder.parameter_names[index] if index != NOBODY else ""
-                        ledger.enter(state, Role.STATE, name, "buffer", index)
+                    if state.dim() and not tensor_table.contains(state):
+                        name = self._recorder.parameter_names[index] if index != NO_OWNER else ""
+                        tensor_table.enter(state, Role.STATE, name, "buffer", index)
 
     def record(self, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
         """Takes an op that works on one parameter; False if it does not."""
         owners = {self.owner(t) for t in (*inputs, *outputs)}
-        owners.discard(NOBODY)
+        owners.discard(NO_OWNER)
         if len(owners) != 1:
             return False
         (owner,) = owners
-        ledger = self._recorder.ledger
+        tensor_table = self._recorder.tensor_table
         touched = self._touched.setdefault(owner, Touched())
         touched.operations += 1
         for tensor in inputs:
-            if ledger.known(tensor):
-                touched.read.setdefault(ledger.origin(tensor).base, tensor)
+            if tensor_table.contains(tensor):
+                touched.read.setdefault(tensor_table.origin(tensor).base, tensor)
         for tensor in outputs:
-            if ledger.known(tensor):
-                touched.written.setdefault(ledger.origin(tensor).base, tensor)
+            if tensor_table.contains(tensor):
+                touched.written.setdefault(tensor_table.origin(tensor).base, tensor)
             else:
                 storage = tensor.untyped_storage()
                 self._temporaries[storage._cdata] = (owner, StorageWeakRef(storage))
         return True
 
     def adopt(self, tensors: list[Tensor]) -> None:
-        """What a product of the optimizer reads must have a number, also if it was made on the way."""
+        """Enters what a product of the optimizer reads into the tensor table, temporaries included."""
         for tensor in tensors:
-            if not self._recorder.ledger.known(tensor):
-                self._recorder.ledger.enter(tensor, Role.ACTIVATION, "", owner=self.owner(tensor))
+            if not self._recorder.tensor_table.contains(tensor):
+                self._recorder.tensor_table.enter(tensor, Role.ACTIVATION, "", owner=self.owner(tensor))
 
     def owner(self, tensor: Tensor) -> int:
-        """The parameter that a tensor was made for."""
+        """Index of the parameter that a tensor was made for."""
         storage = tensor.untyped_storage()._cdata
         if storage in self._temporaries:
             return self._temporaries[storage][0]
-        origin = self._recorder.ledger.origins.get(storage)
-        return NOBODY if origin is None else origin.owner
+        origin = self._recorder.tensor_table.origins.get(storage)
+        return NO_OWNER if origin is None else origin.owner
 
     def _after(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.priming or self._optimizer is None:
             return
-        recorder, ledger = self._recorder, self._recorder.ledger
+        recorder, tensor_table = self._recorder, self._recorder.tensor_table
         order = {Role.PARAMETER: 0, Role.PARAMETER_GRADIENT: 1, Role.STATE: 2}
         for owner, touched in self._touched.items():
             parameter = recorder.parameters[owner]
             read = list(touched.read.values())
-            written = [t for base, t in touched.written.items() if ledger.tensors[base].role in (Role.PARAMETER, Role.STATE)]
+            written = [t for base, t in touched.written.items() if tensor_table.tensors[base].role in (Role.PARAMETER, Role.STATE)]
             if not written:
                 continue
             for tensors in (read, written):
-                tensors.sort(key=lambda t: order.get(ledger.tensors[ledger.origin(t).base].role, len(order)))
+                tensors.sort(key=lambda t: order.get(tensor_table.tensors[tensor_table.origin(t).base].role, len(order)))
             body = Update(type(optimizer).__name__, getattr(parameter, "_local_tensor", parameter).numel(), touched.operations)
             recorder.append_update(body, owner, read, written)
         self._touched.clear()

@@ -1,6 +1,6 @@
-"""Batches of a source: each epoch a new order of all samples, drawn from the seed; a step's number says which batch it is.
+"""Batches of a source: each epoch has a new order of all samples, drawn from the seed; the step number determines the batch.
 
-A training step that is passed its number (as `record_masks` does) finds its batch by that number alone, so a run can be repeated.
+A training step that is passed its number (as `record_masks` does) can therefore be repeated with the same batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Indices = npt.NDArray[np.int64]
 
 
-@lru_cache(maxsize=4)  # every step of an epoch asks for it again
+@lru_cache(maxsize=4)  # every step of an epoch needs it
 def _order(samples: int, seed: int, epoch: int) -> Indices:
     order: Indices = np.random.default_rng((seed, epoch)).permutation(samples)
     order.flags.writeable = False
@@ -38,7 +38,7 @@ class Source(Protocol):
     @property
     def samples(self) -> int: ...
     def take(self, indices: Indices) -> tuple[Any, ...]:
-        """Arrays or tensors, inputs before targets, whose first dimension is the samples asked for."""
+        """Arrays or tensors, inputs before targets, whose first dimension is the requested samples."""
         ...
 
 
@@ -114,16 +114,16 @@ class Batches:
 
     def numbers(self, step: int) -> Indices:
         """Which samples training step `step` reads."""
-        epoch, place = divmod(step, self.steps_per_epoch)
-        return self.epoch_order(epoch)[place * self.batch : (place + 1) * self.batch]
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        return self.epoch_order(epoch)[batch * self.batch : (batch + 1) * self.batch]
 
     def at(self, step: int) -> tuple[Tensor, ...]:
         return self._tensors(self.source.take(self.numbers(step)))
 
     def epoch(self, number: int) -> Iterator[tuple[Tensor, ...]]:
         order = self.epoch_order(number)
-        for place in range(self.steps_per_epoch):
-            yield self._tensors(self.source.take(order[place * self.batch : (place + 1) * self.batch]))
+        for batch in range(self.steps_per_epoch):
+            yield self._tensors(self.source.take(order[batch * self.batch : (batch + 1) * self.batch]))
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         return self.epoch(0)

@@ -38,9 +38,9 @@ class Digits:
             from sklearn.datasets import load_digits
         except ModuleNotFoundError:
             raise MissingExtra("scikit-learn", "knn", "the real handwritten digits (or source='generated')") from None
-        found = load_digits()
-        object.__setattr__(self, "images", (found.images / SHADES).astype(np.float32)[:, None])
-        object.__setattr__(self, "labels", found.target.astype(np.int64))
+        bunch = load_digits()
+        object.__setattr__(self, "images", (bunch.images / SHADES).astype(np.float32)[:, None])
+        object.__setattr__(self, "labels", bunch.target.astype(np.int64))
 
     @property
     def samples(self) -> int:

@@ -61,18 +61,18 @@ class Features:
         require_positive("Features", samples=self.samples, features=self.features, factors=self.factors)
         if self.form not in FORMS:
             raise UnknownName("form of Features", self.form, FORMS)
-        for name, value, least in (("accuracy", self.accuracy, 0.5), ("shared", self.shared, 0.0), ("active", self.active, 0.0)):
-            if not least < value < 1.0:
-                raise BadInput(f"Features: {name} must be between {least} and 1, got {value!r}")
+        for name, value, lower in (("accuracy", self.accuracy, 0.5), ("shared", self.shared, 0.0), ("active", self.active, 0.0)):
+            if not lower < value < 1.0:
+                raise BadInput(f"Features: {name} must be between {lower} and 1, got {value!r}")
         (generator,) = streams(self.seed, MAP, (0,))
         loadings = generator.standard_normal((self.features, self.factors)) / np.sqrt(1 + np.arange(self.factors))
         loadings *= np.sqrt(self.shared / (loadings**2).sum(axis=1, keepdims=True))
         direction = generator.standard_normal(self.factors)
         products = loadings.T @ loadings
-        seen = direction @ products @ np.linalg.solve(products + (1 - self.shared) * np.eye(self.factors), direction)
+        squared_distance = direction @ products @ np.linalg.solve(products + (1 - self.shared) * np.eye(self.factors), direction)
         distance = 2 * NormalDist().inv_cdf(self.accuracy)
         object.__setattr__(self, "loadings", loadings.astype(np.float32))
-        object.__setattr__(self, "shift", (direction * (distance / np.sqrt(seen))).astype(np.float32))
+        object.__setattr__(self, "shift", (direction * (distance / np.sqrt(squared_distance))).astype(np.float32))
 
     @property
     def name(self) -> str:
@@ -110,10 +110,10 @@ class Features:
         """Weights and bias of the best classifier: class 1 where features @ weights + bias > 0. Of rectified features none is."""
         if self.form == "rectified":
             raise BadInput("Features: of rectified features no plane is the best classifier: ask for another form")
-        loadings, own = self.loadings.astype(np.float64), 1 - self.shared
+        loadings, noise_variance = self.loadings.astype(np.float64), 1 - self.shared
         moved = loadings @ self.shift.astype(np.float64)
-        inner = np.linalg.solve(loadings.T @ loadings + own * np.eye(self.factors), loadings.T @ moved)
-        weights = (moved - loadings @ inner) / own  # (L L' + s^2)^-1 L c, by Woodbury's identity
+        inner = np.linalg.solve(loadings.T @ loadings + noise_variance * np.eye(self.factors), loadings.T @ moved)
+        weights = (moved - loadings @ inner) / noise_variance  # (L L' + s^2)^-1 L c, by Woodbury's identity
         if self.form == "normalised":
             return 2 * SPAN * weights, -SPAN * float(weights.sum())
         return weights, (self.offset if self.form == "raw" else 0.0) * float(weights.sum())

@@ -1,6 +1,6 @@
-"""A random generator for each sample, without torch: sample i of a seed is the same whenever and beside whichever it is asked for.
+"""A random generator for each sample, without torch: sample i of a seed does not depend on which other samples are drawn.
 
-Philox counts: its counter is set to (sample, purpose), far from every other's. J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw:
+Philox is counter-based: its counter is set to (sample, purpose). J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw:
 Parallel Random Numbers: As Easy as 1, 2, 3. SC 2011.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 
 def streams(seed: int, purpose: int, samples: Iterable[int]) -> Iterator[np.random.Generator]:
-    """One generator, set to the start of each sample's own numbers in turn.
+    """One generator, set to the start of each sample's stream in turn.
 
     >>> [round(float(generator.random()), 3) for generator in streams(1, 2, (7, 8, 7))]
     [0.588, 0.495, 0.588]

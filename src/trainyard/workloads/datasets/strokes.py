@@ -29,10 +29,10 @@ CHUNK = 64  # samples drawn at once
 
 def _line(*points: tuple[float, float], steps: int = 4) -> Points:
     """A path through points, each stretch in `steps`, so that it can be bent."""
-    found = [points[0]]
+    line = [points[0]]
     for (x, y), (u, v) in pairwise(points):
-        found += [(x + (u - x) * step / steps, y + (v - y) * step / steps) for step in range(1, steps + 1)]
-    return found
+        line += [(x + (u - x) * step / steps, y + (v - y) * step / steps) for step in range(1, steps + 1)]
+    return line
 
 
 def _arc(x: float, y: float, across: float, down: float, start: float, stop: float, steps: int = 12) -> Points:
@@ -60,9 +60,9 @@ SHAPES: tuple[tuple[Points, ...], ...] = (
 @cache
 def _segments() -> Doubles:
     """[digit, segment, end, x or y]; a digit with fewer repeats its last."""
-    drawn = [[pair for stroke in shape for pair in pairwise(stroke)] for shape in SHAPES]
-    most = max(map(len, drawn))
-    return np.array([shape + shape[-1:] * (most - len(shape)) for shape in drawn])
+    segments = [[pair for stroke in shape for pair in pairwise(stroke)] for shape in SHAPES]
+    longest = max(map(len, segments))
+    return np.array([shape + shape[-1:] * (longest - len(shape)) for shape in segments])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,9 +111,9 @@ class Strokes:
 def _moved(ends: Doubles, chance: Doubles) -> Doubles:
     """Points bent by waves, then sized, slanted, turned and put in place."""
     centred = ends - 0.5
-    way = chance[:, 7:].reshape(-1, WAVES, 4)
+    waves = chance[:, 7:].reshape(-1, WAVES, 4)
     for wave in range(WAVES):
-        pitch, phase, across, down = (way[:, wave, part, None, None] for part in range(4))
+        pitch, phase, across, down = (waves[:, wave, part, None, None] for part in range(4))
         along = centred[..., 0] * np.cos(6.28 * pitch) + centred[..., 1] * np.sin(6.28 * pitch)
         swing = np.sin(6.28 * ((1 + wave) * along + phase))
         centred = centred + 0.05 / (1 + wave) * swing[..., None] * np.stack([2 * across - 1, 2 * down - 1], axis=-1)
@@ -128,15 +128,15 @@ def _moved(ends: Doubles, chance: Doubles) -> Doubles:
 def _distances(ends: Doubles, size: int) -> Reals:
     """[sample, row, column]: from a pixel's middle to the nearest segment."""
     middles = ((np.arange(size) + 0.5) / size).astype(np.float32)
-    least = np.full((len(ends), size, size), np.inf, np.float32)
+    distances = np.full((len(ends), size, size), np.inf, np.float32)
     for segment in range(ends.shape[1]):
         begin, finish = ends[:, segment].astype(np.float32).transpose(1, 2, 0)
-        way = finish - begin
+        direction = finish - begin
         x, y = (middles - begin[axis, :, None] for axis in range(2))  # [sample, column], [sample, row]
-        unit = way / np.maximum((way * way).sum(0), 1e-12)
+        unit = direction / np.maximum((direction * direction).sum(0), 1e-12)
         share = (x * unit[0, :, None])[:, None, :] + (y * unit[1, :, None])[:, :, None]
         np.clip(share, 0, 1, out=share)
-        across = x[:, None, :] - share * way[0, :, None, None]
-        down = y[:, :, None] - share * way[1, :, None, None]
-        np.minimum(least, across * across + down * down, out=least)
-    return np.sqrt(least, out=least)
+        across = x[:, None, :] - share * direction[0, :, None, None]
+        down = y[:, :, None] - share * direction[1, :, None, None]
+        np.minimum(distances, across * across + down * down, out=distances)
+    return np.sqrt(distances, out=distances)

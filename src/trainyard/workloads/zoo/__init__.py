@@ -33,10 +33,10 @@ def entry(name: str) -> Entry:
     """
     if name in ENTRIES:
         return ENTRIES[name]
-    begun = [row for known, row in ENTRIES.items() if known.startswith(f"{name}-")]
-    if len(begun) != 1:
+    matches = [row for full_name, row in ENTRIES.items() if full_name.startswith(f"{name}-")]
+    if len(matches) != 1:
         raise UnknownName("model", name, ENTRIES)
-    return begun[0]
+    return matches[0]
 
 
 def load(name: str, batch: int | None = None) -> Step:

@@ -59,10 +59,10 @@ class VideoCaptioner(nn.Module):
 
     def forward(self, frames: Tensor, words: Tensor) -> Tensor:
         length, sentence = frames.shape[1], words.shape[1]
-        seen = torch.unflatten(self.frame_embedding(self.encoder(frames.flatten(0, 1))), 0, (-1, length))
-        video, _ = self.video_lstm(functional.pad(seen, (0, 0, 0, sentence)))
-        spoken = functional.pad(self.word_embedding(words), (0, 0, length, 0))
-        text, _ = self.text_lstm(torch.cat([video, spoken], dim=2))
+        frame_features = torch.unflatten(self.frame_embedding(self.encoder(frames.flatten(0, 1))), 0, (-1, length))
+        video, _ = self.video_lstm(functional.pad(frame_features, (0, 0, 0, sentence)))
+        word_features = functional.pad(self.word_embedding(words), (0, 0, length, 0))
+        text, _ = self.text_lstm(torch.cat([video, word_features], dim=2))
         scores: Tensor = self.vocabulary(text[:, length:])
         return scores
 

@@ -100,11 +100,11 @@ class MaskRCNN(nn.Module):
 @torch.no_grad()
 def mask_targets(regions: Tensor, boxes: Tensor, matched: Tensor, rasters: Tensor) -> Tensor:
     """The matched object's mask as each region sees it: [batch * region, 28, 28] of zeros and ones."""
-    own = take(boxes, matched)
+    matched_boxes = take(boxes, matched)
     x, y = sampling_points(regions, MASK_SIZE)
-    size = (own[..., 2:] - own[..., :2]).clamp(min=1.0)
-    across = (x - own[..., 0:1]) / size[..., 0:1] * 2 - 1
-    down = (y - own[..., 1:2]) / size[..., 1:2] * 2 - 1
+    size = (matched_boxes[..., 2:] - matched_boxes[..., :2]).clamp(min=1.0)
+    across = (x - matched_boxes[..., 0:1]) / size[..., 0:1] * 2 - 1
+    down = (y - matched_boxes[..., 1:2]) / size[..., 1:2] * 2 - 1
     masks = take(rasters.flatten(2), matched).reshape(-1, 1, RASTER, RASTER)
     points = torch.unflatten(grid(across, down), 1, (-1, MASK_SIZE)).flatten(0, 1)
     sampled = functional.grid_sample(masks, points, mode="bilinear", padding_mode="zeros", align_corners=False)
@@ -120,8 +120,8 @@ def loss(output: tuple[Detection, Tensor], labels: Tensor, rasters: Tensor) -> T
         weight = (overlap >= REGION_FOREGROUND).float().view(-1, 1, 1)
         kinds = labels.gather(1, matched).view(-1, 1, 1, 1).expand(-1, 1, MASK_SIZE, MASK_SIZE)
         target = mask_targets(regions, detection.boxes, matched, rasters)
-    own = masks.gather(1, kinds).squeeze(1)
-    mask_loss = functional.binary_cross_entropy_with_logits(own, target, weight=weight)
+    class_masks = masks.gather(1, kinds).squeeze(1)
+    mask_loss = functional.binary_cross_entropy_with_logits(class_masks, target, weight=weight)
     return detection_loss(detection, labels) + mask_loss
 
 

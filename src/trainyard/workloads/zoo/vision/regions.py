@@ -120,8 +120,8 @@ def sample_regions(proposals: Tensor, boxes: Tensor, count: int, foreground: int
     overlap = iou(candidates, boxes).amax(-1)
     matching = overlap.topk(foreground).indices
     order = torch.arange(candidates.shape[1], 0, -1, device=boxes.device, dtype=boxes.dtype)
-    others = torch.where(overlap < REGION_FOREGROUND, order, 0).topk(count - foreground).indices
-    return take(candidates, torch.cat([matching, others], dim=1))
+    background = torch.where(overlap < REGION_FOREGROUND, order, 0).topk(count - foreground).indices
+    return take(candidates, torch.cat([matching, background], dim=1))
 
 
 class Detection(NamedTuple):

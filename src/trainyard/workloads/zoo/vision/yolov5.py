@@ -162,8 +162,8 @@ class YOLOv5l(nn.Module):
         outputs: list[Tensor] = []
         current = images
         for sources, layer in zip(self.sources, self.model, strict=True):
-            taken = [current if source < 0 else outputs[source] for source in sources]
-            current = layer(taken[0] if len(taken) == 1 else taken)
+            inputs = [current if source < 0 else outputs[source] for source in sources]
+            current = layer(inputs[0] if len(inputs) == 1 else inputs)
             outputs.append(current)
         predictions: list[Tensor] = list(current)
         return predictions

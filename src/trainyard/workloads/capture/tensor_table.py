@@ -1,7 +1,7 @@
 """Tensor identity: which memory a tensor looks into, what that memory holds, and its number in the Step.
 
 Identity is the storage, not the Python object: a transpose, a slice and an in-place result of a parameter are all that parameter.
-Storages are kept from being reused while the ledger lives (their data is not).
+Weak references keep the addresses of storages from being reused while the table lives, without keeping their data.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainyard.ir import Role
 from trainyard.workloads.capture.registry import OnChip
 
 Kind = Literal["activation", "weight", "gradient", "buffer"]
-NOBODY = -1
+NO_OWNER = -1
 
 # fmt: off
 DTYPES: dict[torch.dtype, str] = {
@@ -48,7 +48,7 @@ class Origin:
 
     base: int
     kind: Kind
-    owner: int = NOBODY
+    owner: int = NO_OWNER
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -58,7 +58,7 @@ def dtype_name(dtype: torch.dtype) -> str:
         raise CaptureError(f"tensors of {dtype} cannot be captured (known: {', '.join(map(str, DTYPES))})") from None
 
 
-class Ledger:
+class TensorTable:
     """Numbers tensors in the order in which ops name them."""
 
     def __init__(self, external: Role) -> None:
@@ -66,24 +66,24 @@ class Ledger:
         self.origins: dict[int, Origin] = {}
         self._numbers: dict[tuple[Any, ...], int] = {}
         self._on_chip: dict[OnChip, int] = {}
-        self._held: list[StorageWeakRef] = []
+        self._storages: list[StorageWeakRef] = []
         self._external = external
 
     def origin(self, tensor: Tensor) -> Origin:
-        """What the tensor's memory holds; memory nobody wrote so far came from outside."""
+        """What the tensor's memory holds; memory that no op has written is entered as an input from outside."""
         storage = tensor.untyped_storage()
-        found = self.origins.get(storage._cdata)
-        return found if found is not None else self.enter(tensor, self._external, "")
+        origin = self.origins.get(storage._cdata)
+        return origin if origin is not None else self.enter(tensor, self._external, "")
 
-    def known(self, tensor: Tensor) -> bool:
+    def contains(self, tensor: Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self.origins
 
-    def enter(self, tensor: Tensor, role: Role, name: str, kind: Kind = "activation", owner: int = NOBODY) -> Origin:
-        """A tensor that exists before any op made it, or that an op has just made."""
+    def enter(self, tensor: Tensor, role: Role, name: str, kind: Kind = "activation", owner: int = NO_OWNER) -> Origin:
+        """Adds a tensor that exists before the first op, or that an op has just made."""
         storage = tensor.untyped_storage()
         number = self._append(tensor, role, name, None)
         origin = self.origins[storage._cdata] = Origin(number, kind, owner)
-        self._held.append(StorageWeakRef(storage))
+        self._storages.append(StorageWeakRef(storage))
         self._numbers[self._key(tensor, storage)] = number
         return origin
 
@@ -93,7 +93,7 @@ class Ledger:
         storage = tensor.untyped_storage()
         self.origins[storage._cdata] = self.origin(original)
         self._numbers[self._key(tensor, storage)] = number
-        self._held.append(StorageWeakRef(storage))
+        self._storages.append(StorageWeakRef(storage))
 
     def read(self, tensor: Tensor | OnChip) -> int:
         """The number of a tensor that an op reads; a new view gets a new number."""
@@ -110,7 +110,7 @@ class Ledger:
                 number = self._numbers[key] = self._append(tensor, base.role, base.name, origin.base)
         return number
 
-    def write(self, tensor: Tensor | OnChip, role: Role, kind: Kind, owner: int = NOBODY) -> int:
+    def write(self, tensor: Tensor | OnChip, role: Role, kind: Kind, owner: int = NO_OWNER) -> int:
         """The number of a tensor that an op has written: new memory, or a new version of memory that is known."""
         if isinstance(tensor, OnChip):
             number = self._on_chip[tensor] = len(self.tensors)
@@ -137,10 +137,10 @@ class Ledger:
 
     def allocate(self, tensor: Tensor) -> None:
         """Memory without contents (`empty`): what it is follows from what is written into it."""
-        if not self.known(tensor):
+        if not self.contains(tensor):
             self.enter(tensor, Role.ACTIVATION, "")
 
-    def settled(self) -> list[RawTensor]:
+    def with_view_roles(self) -> list[RawTensor]:
         """The tensors with the roles of views taken from their bases."""
         for tensor in self.tensors:
             if tensor.view_of is not None:
