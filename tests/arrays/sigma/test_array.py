@@ -66,8 +66,8 @@ def test_every_metric_equals_a_count_element_by_element(case: tuple[Sigma, MatMu
         assert cost.cycles == loading + streaming + add
         if cost.cycles:
             peak = array.peak_macs_per_cycle
-            assert cost.folds == math.ceil(cost.held / peak)
-            assert cost.utilisation == pytest.approx(cost.held / (math.ceil(cost.held / peak) * peak))
+            assert cost.folds == math.ceil(cost.mapped_elements / peak)
+            assert cost.utilisation == pytest.approx(cost.mapped_elements / (math.ceil(cost.mapped_elements / peak) * peak))
             assert cost.overall_efficiency == pytest.approx(useful / (peak * cost.cycles))
             assert cost.compute_efficiency == pytest.approx(useful / (peak * streaming))
     best = array.cost(op, a=a, b=b)
@@ -134,7 +134,7 @@ def test_a_column_that_meets_nothing_is_not_mapped() -> None:
     a = np.ones((2, 3), dtype=bool)
     b = np.array([[1, 0], [0, 0], [0, 1]], dtype=bool)
     cost = array.cost(MatMul(2, 2, 3), a=a, b=b, stationary="a")
-    assert (cost.held, cost.loading, cost.folds, cost.useful) == (4, 4, 1, 4)
+    assert (cost.mapped_elements, cost.loading, cost.folds, cost.useful) == (4, 4, 1, 4)
 
 
 @pytest.mark.paper
@@ -161,9 +161,11 @@ def test_density_agrees_with_masks_of_that_density() -> None:
 @pytest.mark.parametrize(("cluster", "held"), [("channel", 0.25 * 64 * 40), ("row", 0.25 * 64 * 40)])
 def test_clustered_zeros(cluster: str, held: float) -> None:
     cost = Sigma().cost(MatMul(40, 30, 64), a=Density(0.25, cluster), stationary="a")  # type: ignore[arg-type]
-    assert cost.held == held
+    assert cost.mapped_elements == held
     other = Sigma().cost(MatMul(40, 30, 64), a=Density(0.25, cluster), stationary="b")  # type: ignore[arg-type]
-    assert other.held == (0.25 * 64 * 30 if cluster == "channel" else 64 * 30)  # whole channels away: their weights meet nothing
+    assert other.mapped_elements == (
+        0.25 * 64 * 30 if cluster == "channel" else 64 * 30
+    )  # whole channels away: their weights meet nothing
 
 
 @pytest.mark.unit
@@ -215,12 +217,12 @@ def test_metrics_of_several_products_at_once_can_be(case: tuple[Sigma, MatMul, D
     assert 0 <= cost.utilisation <= 1 + 1e-9
     assert 0 <= cost.overall_efficiency <= 1 + 1e-9
     assert 0 <= cost.compute_efficiency <= 1 + 1e-2  # expectations are rounded
-    assert cost.slots >= cost.useful * 0.99
-    assert cost.events["multiplier_slot"] == cost.slots
-    assert cost.events["stationary_load"] == cost.held
+    assert cost.streaming_slots >= cost.useful * 0.99
+    assert cost.events["multiplier_slot"] == cost.streaming_slots
+    assert cost.events["stationary_load"] == cost.mapped_elements
     other = f"scratchpad_read_{'b' if cost.stationary == 'a' else 'a'}"
     if array.stationary != "best":  # a smaller Flex-DPU takes more folds, each of which reads the streaming operand
-        assert cost.held == op.count * one.held
+        assert cost.mapped_elements == op.count * one.mapped_elements
         assert cost.events[other] >= op.count * one.events[other] * (1 - 1e-9)
 
 
@@ -242,13 +244,17 @@ def test_events_are_what_goes_through_the_fabric(case: tuple[Sigma, MatMul, Bits
         cost = array.cost(op, a=a, b=b, stationary=side)  # type: ignore[arg-type]
         events, vectors, passes = cost.events, op.N if side == "a" else op.M, cost.streaming // (op.N if side == "a" else op.M)
         assert events["mac"] == events["multiplication"] == events["addition"] == cost.useful
-        assert events["stationary_load"] == events[f"scratchpad_read_{side}"] == cost.held
-        assert events["distribution"] == cost.held + cost.useful
+        assert events["stationary_load"] == events[f"scratchpad_read_{side}"] == cost.mapped_elements
+        assert events["distribution"] == cost.mapped_elements + cost.useful
         assert events["multiplier_slot"] == cost.streaming * array.peak_macs_per_cycle
         other = events[f"scratchpad_read_{'b' if side == 'a' else 'a'}"]
-        assert events["broadcast"] == cost.held + other
+        assert events["broadcast"] == cost.mapped_elements + other
         still = int((b if side == "a" else a)[(a.any(0), slice(None)) if side == "a" else (slice(None), b.any(1))].sum())
-        assert still <= other + 1e-9 if cost.held > 0 and array.streaming == "limited" else other <= still * max(1, cost.folds)
+        assert (
+            still <= other + 1e-9
+            if cost.mapped_elements > 0 and array.streaming == "limited"
+            else other <= still * max(1, cost.folds)
+        )
         split = vectors * max(0, passes - 1)
         assert events["scratchpad_read_out"] in (split, split * (op.M if side == "a" else op.N))
         assert events["scratchpad_write_out"] == op.M * op.N + events["scratchpad_read_out"]

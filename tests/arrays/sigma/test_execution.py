@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.arrays import Sigma
-from trainyard.arrays.sigma.across import Crossing, across_cycles, add_cycles, crossings, waiting
-from trainyard.arrays.sigma.execution import Fabric, Tally, arrivals, execute, meet
+from trainyard.arrays.sigma.execution import Fabric, Tally, arrivals, combine_partials, execute
+from trainyard.arrays.sigma.partial_sums import Crossing, add_cycles, add_latency, crossings, waiting_partials
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.reduction.adder_trees import Fan
 from trainyard.ir import MatMul
@@ -76,9 +76,9 @@ def test_any_floats_differ_by_the_rounding_of_another_order_only(matrices, array
 def test_sums_that_cross_are_timed_as_they_lie(matrices, array):
     """The adders' latency, from the places of stationary' rows alone."""
     a, b = matrices
-    held = (a != 0) & (b != 0).any(axis=1)
+    stationary = (a != 0) & (b != 0).any(axis=1)
     wide = array.bandwidth if array.streaming == "limited" else len(b)
-    counts = np.stack([held[:, k : k + wide].sum(axis=1) for k in range(0, len(b), wide)])
+    counts = np.stack([stationary[:, k : k + wide].sum(axis=1) for k in range(0, len(b), wide)])
     passes = crossings(counts, array.multipliers, array.dpes)
     drain = array.drain if array.streaming == "limited" else "fold"
     where = {"multipliers": array.multipliers, "dpes": array.dpes, "bandwidth": array.bandwidth, "vectors": b.shape[1]}
@@ -106,7 +106,7 @@ def test_nothing_but_zeros_takes_nothing(stationary):
 def test_the_adders_run_empty_between_folds_and_not_before():
     """Eight values fill eight multipliers; a ninth costs a fold: its load, all vectors again, one more way through the adders."""
     array, b = Sigma(dpes=2, multipliers=4, bandwidth=4), np.ones((9, 7))
-    full, over = (execute(array, np.ones((1, 9)) * (np.arange(9) < held), b, "a") for held in (8, 9))
+    full, over = (execute(array, np.ones((1, 9)) * (np.arange(9) < stationary), b, "a") for stationary in (8, 9))
     assert (full.loading, full.streaming, full.add, full.folds) == (2, 7, 3, 1)
     assert (over.loading, over.streaming, over.add, over.folds) == (3, 14, 6, 2)
 
@@ -132,11 +132,11 @@ def test_a_row_over_four_flex_dpes_takes_its_way(across, add):
 
 
 def test_a_full_buffer_makes_the_last_sums_wait():
-    assert across_cycles("buffer", 4, 9, spanned=9, partials=8, bandwidth=4) == 2 + 2
-    assert waiting(8, vectors=10, bandwidth=4) == 8 + 9 * 4  # four more come each cycle than it takes
-    assert waiting(4, vectors=10, bandwidth=4) == 4
+    assert add_latency("buffer", 4, 9, spanned=9, partials=8, bandwidth=4) == 2 + 2
+    assert waiting_partials(8, vectors=10, bandwidth=4) == 8 + 9 * 4  # four more come each cycle than it takes
+    assert waiting_partials(4, vectors=10, bandwidth=4) == 4
     with pytest.raises(UnknownName, match="tree"):
-        across_cycles("trea", 4, 4, 1, 0, 4)
+        add_latency("trea", 4, 4, 1, 0, 4)
 
 
 @given(
@@ -161,8 +161,8 @@ def test_crossings_against_a_walk_value_by_value(counts, multipliers, dpes):
 def test_partial_sums_meet_in_their_own_order():
     tiny = np.float32(2**-24)
     pieces = [(0, np.float32(1)), (1, tiny), (2, tiny), (3, np.float32(0))]
-    assert meet("chain", pieces) == 1  # each is rounded away
-    assert meet("tree", [(0, np.float32(1)), (2, tiny), (3, tiny)]) > 1  # the small ones first
+    assert combine_partials("chain", pieces) == 1  # each is rounded away
+    assert combine_partials("tree", [(0, np.float32(1)), (2, tiny), (3, tiny)]) > 1  # the small ones first
 
 
 @given(pairs=st.integers(0, 200), bandwidth=st.integers(1, 40), multipliers=st.integers(1, 30))
@@ -194,19 +194,19 @@ def test_adders_set_anew_for_every_row_are_fans(seed, lanes, rows):
 
 def test_a_multiplier_that_hears_nothing_has_the_product_zero():
     fabric = Fabric(Sigma(dpes=1, multipliers=4))
-    held, inputs = np.array([-2, 3, -4, 0], np.float32), np.array([[5, 6, 0, 0], [7, 0, 0, 0]], np.float32)
+    stationary, inputs = np.array([-2, 3, -4, 0], np.float32), np.array([[5, 6, 0, 0], [7, 0, 0, 0]], np.float32)
     sources = np.array([[1, 0, -1, 0], [-1, 0, 0, -1]])
-    products, passes = fabric.run(held, sources, inputs)
+    products, passes = fabric.run(stationary, sources, inputs)
     assert products.tolist() == [[-12, 15, 0, 0], [0, 21, -28, 0]]
     assert not np.signbit(products[sources < 0]).any()
-    told, routed = fabric.products(held, sources, inputs)
-    assert np.array_equal(told, products)
+    routed_products, routed = fabric.products(stationary, sources, inputs)
+    assert np.array_equal(routed_products, products)
     assert passes.tolist() == routed.passes.tolist() == [1, 1]
 
 
 def test_a_vector_that_the_switches_cannot_connect_at_once_takes_another_cycle():
     tally = Tally(Sigma(dpes=2, multipliers=4), vectors=5)
-    tally.stream(spanned=2, partials=1, again=2)
+    tally.stream(spanned=2, partials=1, repeats=2)
     tally.drain()
     assert (tally.streaming, tally.add) == (7, 3)
 

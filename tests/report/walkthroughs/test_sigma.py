@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trainyard.arrays.sigma.controller import IDLE
-from trainyard.arrays.sigma.walkthrough import EXAMPLE, example, links, story
+from trainyard.arrays.sigma.walkthrough import EXAMPLE, example, links, trace_product
 from trainyard.errors import BadInput
 from trainyard.hardware.reduction.adder_trees import ADD, BYPASS, Fan
 from trainyard.report.walkthroughs.sigma import LINK, colour_of, figure
@@ -23,18 +23,18 @@ def segments(drawn, width):
 
 @pytest.mark.parametrize(("given", "vector"), [(EXAMPLE, 0), (EXAMPLE, 2), (example(1), 1), (example(7), 3)])
 def test_links_and_adders_are_drawn_once_each(given, vector):
-    told, drawn = story(given), figure(given, vector=vector)
-    switched = sum(len(links(unit, vector)) for unit in told.units)
+    trace, drawn = trace_product(given), figure(given, vector=vector)
+    switched = sum(len(links(unit, vector)) for unit in trace.units)
     added = 0
-    for unit in told.units:
+    for unit in trace.units:
         fan, ids = Fan(lanes=given.array.multipliers), unit.flex_dpe.vec_ids
         mode = fan.route(ids).mode
         added += 2 * int((mode == ADD).sum())
         added += sum(int(ids[lane] != IDLE) for one in np.flatnonzero(mode == BYPASS) for lane in (one, one + 1))
     assert sum(segments(drawn, LINK).values()) == switched + added
     circles = [shape for shape in drawn.layout.shapes if shape.type == "circle"]
-    assert len(circles) == len(told.units) * given.array.multipliers
-    assert sum(shape.fillcolor != "rgba(0,0,0,0)" for shape in circles) == told.allocation.useful
+    assert len(circles) == len(trace.units) * given.array.multipliers
+    assert sum(shape.fillcolor != "rgba(0,0,0,0)" for shape in circles) == trace.allocation.useful
 
 
 def test_a_dot_product_keeps_its_colour():
@@ -51,10 +51,10 @@ def test_a_row_in_two_flex_dpes_is_marked():
 
 
 def test_it_can_be_read_without_being_seen():
-    told = figure(EXAMPLE, vector=1).layout.meta["description"]
-    assert "8 stationary values on 2 Flex-DPEs in 1 fold; 2 meet nothing" in told
-    assert "Loading 2, streaming 3, add 3: 8 cycles" in told
-    assert "row 0 gives 15, row 1 gives 50, row 2 gives 28, row 3 gives 46" in told
+    description = figure(EXAMPLE, vector=1).layout.meta["description"]
+    assert "8 stationary values on 2 Flex-DPEs in 1 fold; 2 meet nothing" in description
+    assert "Loading 2, streaming 3, add 3: 8 cycles" in description
+    assert "row 0 gives 15, row 1 gives 50, row 2 gives 28, row 3 gives 46" in description
 
 
 def test_a_vector_that_is_not_there_is_refused():

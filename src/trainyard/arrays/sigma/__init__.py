@@ -1,7 +1,9 @@
 """SIGMA: Flex-DPEs (Benes distribution, multipliers, FAN reduction) that hold only the non-zeros of one operand.
 
-`array.py` says what a product costs; `controller.py` maps bitmaps as the paper's walk-through does; `execution.py` computes it,
-switch by switch and adder by adder; `flex_dpu.py` runs several products side by side.
+In reading order: `array` is the cost of a product in closed form; `partial_sums` the add latency of dot products that span
+Flex-DPEs; `flex_dpu` the schedule of concurrent products; `components` energy and area; `controller` maps bitmaps onto multipliers
+as in the paper's walk-through; `execution` computes products switch by switch and adder by adder; `walkthrough` prints a small
+example.
 """
 
 from trainyard.arrays.sigma.array import Sigma, SigmaCost

@@ -1,4 +1,4 @@
-"""SIGMA's sparsity controller, step by step: from two bitmaps to what every multiplier holds and listens to.
+"""SIGMA's sparsity controller, step by step: from two bitmaps to the stationary value and the input port of every multiplier.
 
 E. Qin et al.: SIGMA: A Sparse and Irregular GEMM Accelerator with Flexible Interconnects for DNN Training. HPCA 2020. Sec. IV-E,
 steps i to vii of Fig. 5; a method for each. MK is stationary as the paper prints it; a stationary KN is the same with the product
@@ -6,9 +6,9 @@ transposed.
 
 Two things go beyond the printed example. The paper's streaming counter is also the Benes port, which presumes that a column's
 non-zeros fit the ports; where they do not, a Flex-DPE takes those that it needs, in the same order (at most one for each of its
-multipliers). And where K arrives in chunks, stationary values go chunk by chunk, each row by row, round and round the multipliers:
-value e lies in multiplier e mod P, a *fold* is one turn, and a *pass* is a chunk's share of a turn's length, for which the vectors
-stream once. With one chunk, a pass is a fold.
+multipliers). And where K arrives in chunks, stationary values are placed chunk by chunk, each row by row, cyclically over the
+multipliers: value e goes to multiplier e mod P, a *fold* is one cycle through all multipliers, and a *pass* is a run of values of
+one chunk, no longer than a fold, for which the vectors stream once. With one chunk, a pass is a fold.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from trainyard.hardware.formats.bitmaps import Bitmap
 if TYPE_CHECKING:
     from trainyard.arrays.sigma.array import Sigma
 
-Whole = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
 IDLE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """Step i: the stationary bitmap [rows, K] and the streaming one [K, vectors]; `turned`: the product comes out transposed."""
+    """Step i: the stationary bitmap [rows, K] and the streaming one [K, vectors]; `is_transposed`: so is the product."""
 
     stationary: Bitmap
     streaming: Bitmap
-    turned: bool
+    is_transposed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +66,8 @@ class Placement:
     """Step iv: row (of `rows`) and k of every useful stationary value, in the order of loading, and the passes over them."""
 
     rows: int
-    row: Whole
-    k: Whole
+    row: Integers
+    k: Integers
     passes: tuple[Pass, ...]
 
 
@@ -75,16 +75,16 @@ class Placement:
 class FlexDpe:
     """One Flex-DPE in one pass: for each multiplier its stationary value (by number), that value's row and k, and its vecID.
 
-    The accumulation id, which FAN takes as vecID (step vii), is the row. A pass that goes round the end of the multipliers can
-    begin and end in one Flex-DPE: there its second part has ids of its own (row + rows), and the parts of a dot product in both
-    meet on the way out. IDLE stands where a multiplier has nothing to do.
+    The accumulation id, which FAN takes as vecID (step vii), is the row. A pass that wraps around the last multiplier can begin and
+    end in one Flex-DPE: there its second part has ids of its own (row + rows), and the two parts of a dot product are added on the
+    way out. IDLE marks a multiplier without a value.
     """
 
     number: int
-    value: Whole
-    row: Whole
-    k: Whole
-    vec_ids: Whole
+    value: Integers
+    row: Integers
+    k: Integers
+    vec_ids: Integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,12 +102,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
-    """Of a fabric of `dpes` Flex-DPEs with `multipliers` each; `chunk` elements of K arrive together (None: all of them).
+    """The controller of `dpes` Flex-DPEs with `multipliers` each; `chunk` elements of K arrive together (None: all of them).
 
     >>> controller = Controller(multipliers=4, dpes=2)
-    >>> met = controller.gather(Bitmap.of([[1, 1, 1], [0, 1, 0]]), Bitmap.of([[1, 0], [0, 0], [0, 1]]))
-    >>> held = controller.prune(met.stationary, controller.row_or(met.streaming))
-    >>> held.bits().astype(int).tolist(), controller.allocate(held)
+    >>> gathered = controller.gather(Bitmap.of([[1, 1, 1], [0, 1, 0]]), Bitmap.of([[1, 0], [0, 0], [0, 1]]))
+    >>> pruned = controller.prune(gathered.stationary, controller.row_or(gathered.streaming))
+    >>> pruned.bits().astype(int).tolist(), controller.allocate(pruned)
     ([[1, 0, 1], [0, 0, 0]], Allocation(useful=2, flex_dpes=1, folds=1))
     """
 
@@ -135,31 +135,31 @@ class Controller:
         if a.columns != b.rows:
             raise BadInput(f"controller: bitmaps of {a.rows} x {a.columns} and {b.rows} x {b.columns} do not multiply")
         if stationary == "a":
-            return Gathered(stationary=a, streaming=b, turned=False)
-        return Gathered(stationary=b.transposed(), streaming=a.transposed(), turned=True)
+            return Gathered(stationary=a, streaming=b, is_transposed=False)
+        return Gathered(stationary=b.transposed(), streaming=a.transposed(), is_transposed=True)
 
     def row_or(self, streaming: Bitmap) -> Bits:
-        """Step ii, REGOR: for each k, whether any streaming vector has something there."""
+        """Step ii, REGOR: for each k, whether any streaming vector has a non-zero there."""
         return np.bitwise_or.reduce(streaming.words, axis=1) != 0 if streaming.columns else np.zeros(streaming.rows, np.bool_)
 
     def prune(self, stationary: Bitmap, regor: Bits) -> Bitmap:
         """Step ii, stationary': every column of the stationary bitmap AND its bit of REGOR."""
         return Bitmap(stationary.words & Bitmap.of(regor[None]).words, stationary.columns)
 
-    def allocate(self, held: Bitmap) -> Allocation:
+    def allocate(self, pruned: Bitmap) -> Allocation:
         """Step iii: as many Flex-DPEs as the ones of stationary' fill, in folds where the fabric has fewer."""
-        useful = held.nonzeros
+        useful = pruned.nonzeros
         return Allocation(useful=useful, flex_dpes=-(-useful // self.multipliers), folds=-(-useful // self.pool))
 
-    def place(self, held: Bitmap) -> Placement:
+    def place(self, pruned: Bitmap) -> Placement:
         """Step iv: stationary' values left to right, top to bottom (in each chunk of K), one after another into the multipliers."""
-        row, k = (found.astype(np.int64) for found in np.nonzero(held.bits()))
-        chunk = self.chunk or max(held.columns, 1)
+        row, k = (axis.astype(np.int64) for axis in np.nonzero(pruned.bits()))
+        chunk = self.chunk or max(pruned.columns, 1)
         order = np.argsort(k // chunk, kind="stable")
         row, k = row[order], k[order]
-        return Placement(rows=held.rows, row=row, k=k, passes=tuple(self._passes(k, chunk, held.columns)))
+        return Placement(rows=pruned.rows, row=row, k=k, passes=tuple(self._passes(k, chunk, pruned.columns)))
 
-    def _passes(self, k: Whole, chunk: int, depth: int) -> Iterator[Pass]:
+    def _passes(self, k: Integers, chunk: int, depth: int) -> Iterator[Pass]:
         starts = np.searchsorted(k // chunk, np.arange(-(-depth // chunk) + 1))
         for number in range(len(starts) - 1):
             for first in range(int(starts[number]), int(starts[number + 1]), self.pool):
@@ -167,26 +167,26 @@ class Controller:
                 k_first, k_end = number * chunk, min((number + 1) * chunk, depth)
                 yield Pass(first=first, end=end, k_first=k_first, k_end=k_end, fold=(end - 1) // self.pool)
 
-    def flex_dpes(self, placement: Placement, which: Pass) -> Iterator[FlexDpe]:
-        """The Flex-DPEs with anything to do in a pass, as its values come to them."""
-        begin = which.first // self.multipliers
-        for unit in range(begin, min(-(-which.end // self.multipliers), begin + self.dpes)):
+    def flex_dpes(self, placement: Placement, pass_: Pass) -> Iterator[FlexDpe]:
+        """The Flex-DPEs that have values in a pass, in the order of loading."""
+        begin = pass_.first // self.multipliers
+        for unit in range(begin, min(-(-pass_.end // self.multipliers), begin + self.dpes)):
             number = unit % self.dpes
             slots = np.arange(number * self.multipliers, (number + 1) * self.multipliers)
-            value = which.first + (slots - which.first) % self.pool
-            value[value >= which.end] = IDLE
-            row, k = (np.where(value == IDLE, IDLE, found[value]) for found in (placement.row, placement.k))
-            second = value // self.pool > which.first // self.pool
+            value = pass_.first + (slots - pass_.first) % self.pool
+            value[value >= pass_.end] = IDLE
+            row, k = (np.where(value == IDLE, IDLE, indices[value]) for indices in (placement.row, placement.k))
+            second = value // self.pool > pass_.first // self.pool
             yield FlexDpe(number=number, value=value, row=row, k=k, vec_ids=np.where(second, row + placement.rows, row))
 
-    def stationary_counters(self, held: Bitmap) -> Whole:
-        """Step v: each value's multiplier in its Flex-DPE, at its place in the matrix; IDLE at a zero."""
-        placement = self.place(held)
-        counters = np.full(held.shape, IDLE)
+    def stationary_counters(self, pruned: Bitmap) -> Integers:
+        """Step v: the multiplier (in its Flex-DPE) of each stationary value, as a matrix; IDLE at a zero."""
+        placement = self.place(pruned)
+        counters = np.full(pruned.shape, IDLE)
         counters[placement.row, placement.k] = np.arange(len(placement.k)) % self.multipliers
         return counters
 
-    def streaming_counters(self, streaming: Bitmap) -> Whole:
+    def streaming_counters(self, streaming: Bitmap) -> Integers:
         """Step v: non-zeros numbered from the top of each column (of each chunk of it); IDLE at a zero."""
         bits = streaming.bits()
         counters = np.full(streaming.shape, IDLE)
@@ -200,19 +200,19 @@ class Controller:
         """Step v: where both bits are set, the two counters are stored, for every vector."""
         counters = self.streaming_counters(streaming)
         for vector in range(streaming.columns):
-            met = [(int(counters[k, vector]), lane) for lane, k in enumerate(unit.k) if k != IDLE and counters[k, vector] != IDLE]
-            yield Table(flex_dpe=unit.number, vector=vector, pairs=tuple(met))
+            pairs = [(int(counters[k, vector]), lane) for lane, k in enumerate(unit.k) if k != IDLE and counters[k, vector] != IDLE]
+            yield Table(flex_dpe=unit.number, vector=vector, pairs=tuple(pairs))
 
     def output_bitmap(self, gathered: Gathered) -> Bitmap:
-        """Step v: an output is there where any product of two non-zeros is; sums that happen to be zero are not known yet."""
+        """Step v: outputs with any product of two non-zeros; a sum that happens to be zero is still set here."""
         left, right = gathered.stationary.bits().astype(np.float32), gathered.streaming.bits().astype(np.float32)
-        met = Bitmap.of(left @ right)
-        return met.transposed() if gathered.turned else met
+        outputs = Bitmap.of(left @ right)
+        return outputs.transposed() if gathered.is_transposed else outputs
 
-    def pairs(self, a: Bitmap, b: Bitmap) -> Whole:
-        """No local reuse: (row, column, k) of every product of two non-zeros, output by output."""
+    def pairs(self, a: Bitmap, b: Bitmap) -> Integers:
+        """Without local reuse: (row, column, k) of every product of two non-zeros, output by output."""
         from trainyard.kernels.arrays.flex_dpe import list_pairs
 
-        found = np.empty((int(a.column_counts() @ b.row_counts()), 3), np.int64)
-        list_pairs(a.words, b.transposed().words, found)
-        return found
+        triples = np.empty((int(a.column_counts() @ b.row_counts()), 3), np.int64)
+        list_pairs(a.words, b.transposed().words, triples)
+        return triples

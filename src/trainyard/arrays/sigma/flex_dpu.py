@@ -1,22 +1,21 @@
-"""Several products at once, each on its own Flex-DPU: a run of Flex-DPEs of its own behind the input that all share.
+"""Several products at once, each on its own Flex-DPU: neighbouring Flex-DPEs behind the input that all share.
 
-E. Qin et al.: SIGMA. HPCA 2020, Sec. IV-B: a Flex-DPU does one GEMM, several Flex-DPUs work side by side. How they share the
-input is not said. The rule here, for Flex-DPU i with P_i multipliers that holds nnz_i elements and meets S_i vectors:
+E. Qin et al.: SIGMA. HPCA 2020, Sec. IV-B: a Flex-DPU does one GEMM, several Flex-DPUs work concurrently. The paper does not say
+how they share the input. The rule here, for Flex-DPU i with P_i multipliers, nnz_i stationary elements and S_i streamed vectors:
 
     sent_i   = ceil((nnz_1 + ... + nnz_i) / bandwidth) + waits         one Flex-DPU after the other, by the mesh's timetable
     wide:      finish_i = sent_i + hops_i + folds_i * S_i + add_i      a vector per cycle and Flex-DPU, from its own loading on
     limited:   finish_i = sent_last + hops_i + shared_i + add_i        vectors share the input once all loads are through
     add_i    = folds_i * ceil(log2 P_i),  folds_i = ceil(nnz_i / P_i)  `hops` and `waits` are those of `hardware.benes.mesh`
 
-`shared_i` is S_i * passes_i cycles of its own (a pass for each ceil(nnz of a chunk / P_i)), slowed down wherever the Flex-DPUs
-that still stream ask for more than the bandwidth: each asks for as many elements as a chunk of its K has at most, and all are
-slowed by the same factor. Loads of later folds are counted with the first, as for a single product; a bus that serves the earlier
-Flex-DPU first whenever two want to load is later than this by one cycle at most. One product alone costs what it costs on the
-whole fabric.
+`shared_i` is S_i * passes_i cycles of its own (a pass for each ceil(nnz of a chunk / P_i)), slowed down while the Flex-DPUs that
+still stream demand more than the bandwidth: each demands as many elements as a chunk of its K has at most, and all are slowed by
+the same factor. Loads of later folds are counted with the first, as for a single product; a bus that serves the earlier Flex-DPU
+first whenever two load at once is later than this by one cycle at most. One product alone costs what it costs on the whole fabric.
 
-`together` searches: which operand stays, how many Flex-DPEs each product gets, and how many products share a round; rounds follow
-each other. One product per round on the whole fabric is among the candidates, so the answer is never slower than one after
-another.
+`schedule_concurrently` searches which operand is stationary, how many Flex-DPEs each product gets, and how many products share a
+round; rounds follow each other. One product per round on the whole fabric is among the candidates, so the result is never slower
+than one product after another.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from trainyard.hardware.benes.mesh import Mesh, delays
 
 Side = Literal["a", "b"]
 FREE_CHOICES = 4
-"""With so many products at most, every combination of stationary operands is tried."""
+"""Up to so many products every combination of stationary operands is tried."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """One operand as the stationary one: elements to hold, vectors that stream past, elements of a vector (K).
+class StationaryOperand:
+    """One operand as the stationary one: its elements, the vectors streamed past them, and the elements of a vector (K).
 
-    `chunks` are the elements to hold for each run of `bandwidth` k's; only `limited` streaming asks for them.
+    `chunks` are the stationary elements in each run of `bandwidth` k's; only `limited` streaming needs them.
     """
 
     nonzeros: int
@@ -52,7 +51,7 @@ class Held:
     chunks: tuple[int, ...] = ()
 
     def passes(self, multipliers: int, streaming: str) -> int:
-        """How often the vectors go through."""
+        """How often the vectors are streamed."""
         if streaming == "wide":
             return -(-self.nonzeros // multipliers)
         return sum(times * -(-count // multipliers) for count, times in _distinct(self.chunks))
@@ -64,13 +63,13 @@ def _distinct(chunks: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     return tuple(Counter(chunks).items())
 
 
-Demand = Mapping[Side, Held]
-"""A product: what it holds under each choice of the stationary operand that is permitted."""
+Demand = Mapping[Side, StationaryOperand]
+"""A product, by the operands that may be stationary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fabric:
-    """Flex-DPEs of so many multipliers behind one input."""
+class SharedFabric:
+    """Flex-DPEs behind one shared input."""
 
     dpes: int
     multipliers: int
@@ -85,25 +84,25 @@ class Fabric:
     def mesh(self) -> Mesh:
         return Mesh.of(self.dpes, self.bandwidth)
 
-    def stream(self, held: Held, dpes: int) -> int:
-        """Cycles of streaming with an input of its own."""
-        return held.vectors * held.passes(dpes * self.multipliers, self.streaming)
+    def stream_cycles(self, operand: StationaryOperand, dpes: int) -> int:
+        """Cycles of streaming if the input were not shared."""
+        return operand.vectors * operand.passes(dpes * self.multipliers, self.streaming)
 
-    def add(self, held: Held, dpes: int) -> int:
-        """Cycles of last sums, once for each fold, or for each pass as well."""
+    def add_cycles(self, operand: StationaryOperand, dpes: int) -> int:
+        """Add latency, once for each fold, or for each pass as `drain` says."""
         multipliers = dpes * self.multipliers
-        drained = held.passes(multipliers, self.streaming if self.drain == "pass" else "wide")
+        drained = operand.passes(multipliers, self.streaming if self.drain == "pass" else "wide")
         return drained * (multipliers - 1).bit_length()
 
-    def alone(self, held: Held, dpes: int | None = None) -> int:
-        """One product and nothing beside it."""
+    def alone_cycles(self, operand: StationaryOperand, dpes: int | None = None) -> int:
+        """Cycles of one product with nothing else on the fabric."""
         dpes = self.dpes if dpes is None else dpes
-        return -(-held.nonzeros // self.bandwidth) + self.stream(held, dpes) + self.add(held, dpes)
+        return -(-operand.nonzeros // self.bandwidth) + self.stream_cycles(operand, dpes) + self.add_cycles(operand, dpes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Together:
-    """When all is done, when each product is, on which Flex-DPEs it was, with which operand stationary; products of each round."""
+class ConcurrentSchedule:
+    """Cycles of all; of each product its finish, its Flex-DPEs and its stationary operand; and the products of each round."""
 
     cycles: int
     finish: tuple[int, ...]
@@ -113,7 +112,7 @@ class Together:
 
 
 def allocate(nonzeros: Sequence[int], dpes: int, multipliers: int) -> tuple[range, ...]:
-    """Contiguous Flex-DPEs for each product: what its elements need, or its share of all where they need more; at least one.
+    """Contiguous Flex-DPEs for each product, at least one: as many as its elements fill, or its share where all fill too many.
 
     >>> allocate([300, 100, 10], dpes=8, multipliers=100)
     (range(0, 3), range(3, 4), range(4, 5))
@@ -131,48 +130,48 @@ def allocate(nonzeros: Sequence[int], dpes: int, multipliers: int) -> tuple[rang
         lost = sorted(range(len(needed)), key=lambda i: (-((needed[i] - 1) * spare % total), i))
         for index in lost[: dpes - sum(sizes)]:
             sizes[index] += 1
-    return placed(sizes)
+    return contiguous_ranges(sizes)
 
 
-def placed(sizes: Sequence[int]) -> tuple[range, ...]:
-    """Runs of so many Flex-DPEs, one behind the other."""
+def contiguous_ranges(sizes: Sequence[int]) -> tuple[range, ...]:
+    """Neighbouring ranges of these sizes."""
     ends = list(itertools.accumulate(sizes))
     return tuple(range(end - size, end) for size, end in zip(sizes, ends, strict=True))
 
 
-def side_by_side(held: Sequence[Held], groups: Sequence[range], fabric: Fabric) -> tuple[int, ...]:
-    """When each product is done; they are loaded in the order given, each on its own group."""
+def finish_times(operands: Sequence[StationaryOperand], groups: Sequence[range], fabric: SharedFabric) -> tuple[int, ...]:
+    """The finish of each product; they are loaded in this order, each on its own group."""
     hops = [_hops(fabric.mesh, group) for group in groups]
     waited = delays(hops)
-    loaded = list(itertools.accumulate(product.nonzeros for product in held))
-    streamed = [fabric.stream(product, len(group)) for product, group in zip(held, groups, strict=True)]
-    if fabric.streaming == "limited":  # nobody streams before all are loaded
-        waited, loaded = waited[-1:] * len(held), loaded[-1:] * len(held)
-        streamed = shared(list(zip(streamed, (product.depth for product in held), strict=True)), fabric.bandwidth)
+    loaded = list(itertools.accumulate(operand.nonzeros for operand in operands))
+    streamed = [fabric.stream_cycles(operand, len(group)) for operand, group in zip(operands, groups, strict=True)]
+    if fabric.streaming == "limited":  # streaming begins once all are loaded
+        waited, loaded = waited[-1:] * len(operands), loaded[-1:] * len(operands)
+        streamed = shared_finish(list(zip(streamed, (operand.depth for operand in operands), strict=True)), fabric.bandwidth)
     began = [-(-count // fabric.bandwidth) for count in loaded]
-    adds = [fabric.add(product, len(group)) for product, group in zip(held, groups, strict=True)]
+    adds = [fabric.add_cycles(operand, len(group)) for operand, group in zip(operands, groups, strict=True)]
     return tuple(map(sum, zip(began, waited, hops, streamed, adds, strict=True)))
 
 
-def shared(streams: Sequence[tuple[int, int]], bandwidth: int) -> list[int]:
-    """When each of (cycles alone, elements of a vector) is through if all begin at once and share `bandwidth` elements a cycle.
+def shared_finish(streams: Sequence[tuple[int, int]], bandwidth: int) -> list[int]:
+    """The finish of streams (cycles alone, elements of a vector) that begin at once and share `bandwidth` elements a cycle.
 
-    >>> shared([(10, 64), (10, 64), (5, 64)], bandwidth=128)  # three halves for five cycles' worth, then two: 8 + 5
+    >>> shared_finish([(10, 64), (10, 64), (5, 64)], bandwidth=128)  # three halves for five cycles' worth, then two: 8 + 5
     [13, 13, 8]
     """
     finish = [0] * len(streams)
     done, now = Fraction(0), 0
-    asked = sum(min(depth, bandwidth) for cycles, depth in streams if cycles)
+    demanded = sum(min(depth, bandwidth) for cycles, depth in streams if cycles)
     for index in sorted(range(len(streams)), key=lambda i: streams[i][0]):
         cycles, depth = streams[index]
         if not cycles:
             continue
         if cycles > done:
-            speed = min(Fraction(1), Fraction(bandwidth, asked))
+            speed = min(Fraction(1), Fraction(bandwidth, demanded))
             passed = -(-(cycles - done) // speed)
             done, now = done + passed * speed, now + passed
         finish[index] = now
-        asked -= min(depth, bandwidth)
+        demanded -= min(depth, bandwidth)
     return finish
 
 
@@ -181,7 +180,7 @@ def _hops(mesh: Mesh, group: range) -> int:
     return mesh.hops(group)
 
 
-def together(
+def schedule_concurrently(
     demands: Sequence[Demand],
     *,
     dpes: int,
@@ -189,26 +188,26 @@ def together(
     bandwidth: int,
     streaming: Literal["wide", "limited"] = "wide",
     drain: Literal["fold", "pass"] = "fold",
-) -> Together:
-    """The fastest way found to do all products: in rounds of 1, 2, 4, ... or all of them side by side.
+) -> ConcurrentSchedule:
+    """The fastest schedule found for all products: in rounds of 1, 2, 4, ... products, or all at once.
 
-    >>> head = {"a": Held(nonzeros=128 * 64, vectors=128, depth=64)}  # half of the multipliers
-    >>> apart = together([head], dpes=128, multipliers=128, bandwidth=128).cycles
-    >>> apart, together([head] * 4, dpes=128, multipliers=128, bandwidth=128).cycles, 4 * apart
+    >>> head = {"a": StationaryOperand(nonzeros=128 * 64, vectors=128, depth=64)}  # half of the multipliers
+    >>> apart = schedule_concurrently([head], dpes=128, multipliers=128, bandwidth=128).cycles
+    >>> apart, schedule_concurrently([head] * 4, dpes=128, multipliers=128, bandwidth=128).cycles, 4 * apart
     (206, 536, 824)
     """
-    fabric = Fabric(dpes=dpes, multipliers=multipliers, bandwidth=bandwidth, streaming=streaming, drain=drain)
+    fabric = SharedFabric(dpes=dpes, multipliers=multipliers, bandwidth=bandwidth, streaming=streaming, drain=drain)
     if not demands or not all(demands):
         raise BadInput("together: give at least one product, each with at least one stationary operand")
-    best_alone = [min(map(fabric.alone, demand.values())) for demand in demands]
-    order = sorted(range(len(demands)), key=lambda i: -best_alone[i])  # like with like
-    known: dict[tuple[tuple[tuple[Side, Held], ...], ...], _Round] = {}
-    best: Together | None = None
+    best_alone = [min(map(fabric.alone_cycles, demand.values())) for demand in demands]
+    order = sorted(range(len(demands)), key=lambda i: -best_alone[i])  # products of similar length share a round
+    cache: dict[tuple[tuple[tuple[Side, StationaryOperand], ...], ...], _Round] = {}
+    best: ConcurrentSchedule | None = None
     for size in _round_sizes(min(len(demands), dpes)):
         rounds = tuple(tuple(order[start : start + size]) for start in range(0, len(order), size))
-        found = _in_rounds(demands, rounds, fabric, known)
-        if best is None or found.cycles < best.cycles:
-            best = found
+        schedule = _in_rounds(demands, rounds, fabric, cache)
+        if best is None or schedule.cycles < best.cycles:
+            best = schedule
     assert best is not None
     return best
 
@@ -228,97 +227,97 @@ class _Round:
 def _in_rounds(
     demands: Sequence[Demand],
     rounds: tuple[tuple[int, ...], ...],
-    fabric: Fabric,
-    known: dict[tuple[tuple[tuple[Side, Held], ...], ...], _Round],
-) -> Together:
-    """Rounds of equal products are worked out once."""
+    fabric: SharedFabric,
+    cache: dict[tuple[tuple[tuple[Side, StationaryOperand], ...], ...], _Round],
+) -> ConcurrentSchedule:
+    """The schedule with these rounds; rounds of equal products are computed once."""
     finish, groups, choice = [0] * len(demands), [range(0)] * len(demands), ["a"] * len(demands)
     now = 0
     for products in rounds:
         members = tuple(tuple(demands[index].items()) for index in products)
-        if members not in known:
-            known[members] = _best_round([dict(member) for member in members], fabric)
-        found = known[members]
+        if members not in cache:
+            cache[members] = _best_round([dict(member) for member in members], fabric)
+        best_round = cache[members]
         for position, index in enumerate(products):
-            finish[index] = now + found.finish[position]
-            groups[index], choice[index] = found.groups[position], found.choice[position]
-        now += max(found.finish)
-    return Together(cycles=now, finish=tuple(finish), groups=tuple(groups), choice=tuple(choice), rounds=rounds)  # type: ignore[arg-type]  # sides
+            finish[index] = now + best_round.finish[position]
+            groups[index], choice[index] = best_round.groups[position], best_round.choice[position]
+        now += max(best_round.finish)
+    return ConcurrentSchedule(cycles=now, finish=tuple(finish), groups=tuple(groups), choice=tuple(choice), rounds=rounds)  # type: ignore[arg-type]  # sides
 
 
-def _best_round(demands: Sequence[Demand], fabric: Fabric) -> _Round:
-    found = [_fitted(demands, choice, fabric) for choice in _choices(demands, fabric)]
-    return min(found, key=lambda one: max(one.finish))
+def _best_round(demands: Sequence[Demand], fabric: SharedFabric) -> _Round:
+    rounds = [_allocated_round(demands, choice, fabric) for choice in _choices(demands, fabric)]
+    return min(rounds, key=lambda candidate: max(candidate.finish))
 
 
-def _choices(demands: Sequence[Demand], fabric: Fabric) -> list[tuple[Side, ...]]:
-    """Which operands stay: all combinations of a few products; of many, the best alone, and what is loaded fastest."""
+def _choices(demands: Sequence[Demand], fabric: SharedFabric) -> list[tuple[Side, ...]]:
+    """Stationary operands to try: all combinations for a few products; for many, the fastest alone and the fastest to load."""
     if len(demands) <= FREE_CHOICES:
         return list(itertools.product(*demands))
-    rules: list[Callable[[Held], int]] = [
-        fabric.alone,
-        lambda held: fabric.alone(held, max(1, fabric.dpes // len(demands))),
-        lambda held: held.nonzeros,
+    rules: list[Callable[[StationaryOperand], int]] = [
+        fabric.alone_cycles,
+        lambda operand: fabric.alone_cycles(operand, max(1, fabric.dpes // len(demands))),
+        lambda operand: operand.nonzeros,
     ]
     picked = [tuple(min(demand, key=lambda side: rule(demand[side])) for demand in demands) for rule in rules]
     return list(dict.fromkeys(picked))
 
 
-def _fitted(demands: Sequence[Demand], choice: tuple[Side, ...], fabric: Fabric) -> _Round:
-    """Flex-DPEs where the product that would be last gains from them; longest after loading first in line for the input."""
-    held = [demand[side] for demand, side in zip(demands, choice, strict=True)]
-    if len(held) == 1:
-        return _Round((fabric.alone(held[0]),), (range(fabric.dpes),), choice)
+def _allocated_round(demands: Sequence[Demand], choice: tuple[Side, ...], fabric: SharedFabric) -> _Round:
+    """The faster of two allocations of Flex-DPEs; the product that takes longest after loading is loaded first."""
+    operands = [demand[side] for demand, side in zip(demands, choice, strict=True)]
+    if len(operands) == 1:
+        return _Round((fabric.alone_cycles(operands[0]),), (range(fabric.dpes),), choice)
     best: _Round | None = None
-    by_need = [len(group) for group in allocate([one.nonzeros for one in held], fabric.dpes, fabric.multipliers)]
-    for sizes in (_balanced(held, fabric), by_need):
-        tails = [_tail(one, size, fabric) for one, size in zip(held, sizes, strict=True)]
-        line = sorted(range(len(held)), key=lambda i: -tails[i])
-        runs = placed([sizes[i] for i in line])
-        ends = side_by_side([held[i] for i in line], runs, fabric)
-        back = sorted(range(len(held)), key=line.__getitem__)  # from products to their place in line
-        found = _Round(tuple(ends[i] for i in back), tuple(runs[i] for i in back), choice)
-        if best is None or max(found.finish) < max(best.finish):
-            best = found
+    by_need = [len(group) for group in allocate([operand.nonzeros for operand in operands], fabric.dpes, fabric.multipliers)]
+    for sizes in (_balanced(operands, fabric), by_need):
+        tails = [_cycles_after_loading(operand, size, fabric) for operand, size in zip(operands, sizes, strict=True)]
+        loading_order = sorted(range(len(operands)), key=lambda i: -tails[i])
+        runs = contiguous_ranges([sizes[i] for i in loading_order])
+        ends = finish_times([operands[i] for i in loading_order], runs, fabric)
+        positions = sorted(range(len(operands)), key=loading_order.__getitem__)  # of each product in the order of loading
+        round_ = _Round(tuple(ends[i] for i in positions), tuple(runs[i] for i in positions), choice)
+        if best is None or max(round_.finish) < max(best.finish):
+            best = round_
     assert best is not None
     return best
 
 
-def _balanced(held: Sequence[Held], fabric: Fabric) -> list[int]:
-    """From one Flex-DPE each: the product that would be last gets what makes it faster, until nothing is left or nothing helps."""
-    sizes, left = [1] * len(held), fabric.dpes - len(held)
-    tails = [_tail(one, 1, fabric) for one in held]
-    first = sorted(range(len(held)), key=lambda i: -tails[i])
-    began = dict(zip(first, itertools.accumulate(held[i].nonzeros for i in first), strict=True))
-    waits = [-(-began[i] // fabric.bandwidth) if fabric.streaming == "wide" else 0 for i in range(len(held))]
-    line = [(-waits[i] - tails[i], i) for i in range(len(held))]
-    heapq.heapify(line)
+def _balanced(operands: Sequence[StationaryOperand], fabric: SharedFabric) -> list[int]:
+    """Sizes, from one Flex-DPE each: the slowest product gets more until it is faster, as long as Flex-DPEs are left and help."""
+    sizes, left = [1] * len(operands), fabric.dpes - len(operands)
+    tails = [_cycles_after_loading(operand, 1, fabric) for operand in operands]
+    loading_order = sorted(range(len(operands)), key=lambda i: -tails[i])
+    loaded = dict(zip(loading_order, itertools.accumulate(operands[i].nonzeros for i in loading_order), strict=True))
+    waits = [-(-loaded[i] // fabric.bandwidth) if fabric.streaming == "wide" else 0 for i in range(len(operands))]
+    slowest_first = [(-waits[i] - tails[i], i) for i in range(len(operands))]
+    heapq.heapify(slowest_first)
     while left:
-        _, index = line[0]
-        more = _faster(held[index], sizes[index], sizes[index] + left, fabric)
+        _, index = slowest_first[0]
+        more = _next_faster_size(operands[index], sizes[index], sizes[index] + left, fabric)
         if more is None:
             break
         left -= more - sizes[index]
         sizes[index] = more
-        heapq.heapreplace(line, (-waits[index] - _tail(held[index], more, fabric), index))
+        heapq.heapreplace(slowest_first, (-waits[index] - _cycles_after_loading(operands[index], more, fabric), index))
     return sizes
 
 
-def _tail(held: Held, size: int, fabric: Fabric) -> int:
+def _cycles_after_loading(operand: StationaryOperand, size: int, fabric: SharedFabric) -> int:
     """Cycles after loading."""
-    return fabric.stream(held, size) + fabric.add(held, size)
+    return fabric.stream_cycles(operand, size) + fabric.add_cycles(operand, size)
 
 
-def _faster(held: Held, size: int, most: int, fabric: Fabric) -> int | None:
-    """The next larger size that makes a product faster. In `wide` streaming, only those that save a fold can."""
-    cycles = _tail(held, size, fabric)
+def _next_faster_size(operand: StationaryOperand, size: int, most: int, fabric: SharedFabric) -> int | None:
+    """The next larger size that makes a product faster, or None. In `wide` streaming only sizes that save a fold do."""
+    cycles = _cycles_after_loading(operand, size, fabric)
     while size < most:
         size += 1
         if fabric.streaming == "wide":
-            folds = -(-held.nonzeros // ((size - 1) * fabric.multipliers)) - 1
+            folds = -(-operand.nonzeros // ((size - 1) * fabric.multipliers)) - 1
             if folds < 1:
                 return None
-            size = max(size, -(-held.nonzeros // (folds * fabric.multipliers)))
-        if size <= most and _tail(held, size, fabric) < cycles:
+            size = max(size, -(-operand.nonzeros // (folds * fabric.multipliers)))
+        if size <= most and _cycles_after_loading(operand, size, fabric) < cycles:
             return size
     return None

@@ -21,7 +21,9 @@ def _multipliers() -> Measured:
 
 def _bandwidth() -> Measured:
     found = held_still(NARROW, NO_ZEROS, "a")
-    return Measured(found.held / found.loading, note="elements held over cycles of loading, 1024-16-500000 with MK stationary")
+    return Measured(
+        found.mapped_elements / found.loading, note="elements held over cycles of loading, 1024-16-500000 with MK stationary"
+    )
 
 
 def _zeros(weights: bool) -> list[float]:
@@ -46,10 +48,10 @@ def _inputs() -> Measured:
 
 
 def _walkthrough() -> Measured:
-    from trainyard.arrays.sigma.walkthrough import EXAMPLE, story
+    from trainyard.arrays.sigma.walkthrough import EXAMPLE, trace_product
 
-    told = story(EXAMPLE)
-    fits = EXAMPLE.array.multipliers, told.allocation.useful, told.allocation.flex_dpes, EXAMPLE.array.bandwidth
+    trace = trace_product(EXAMPLE)
+    fits = EXAMPLE.array.multipliers, trace.allocation.useful, trace.allocation.flex_dpes, EXAMPLE.array.bandwidth
     return Measured(fits, note="trainyard explain sigma; the figure's matrices are a picture, ours have its counts")
 
 

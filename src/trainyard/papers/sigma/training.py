@@ -155,8 +155,8 @@ class Summary:
     @property
     def utilisation(self) -> float:
         """Share of the multipliers that hold a non-zero, over all folds (Table II)."""
-        places = sum(product.sigma.places for product in self.products)
-        return sum(product.sigma.held for product in self.products) / places
+        places = sum(product.sigma.offered_multipliers for product in self.products)
+        return sum(product.sigma.mapped_elements for product in self.products) / places
 
     @property
     def stays(self) -> Mapping[str, float]:

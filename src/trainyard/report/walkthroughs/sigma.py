@@ -16,7 +16,7 @@ import numpy as np
 
 from trainyard.arrays.sigma.controller import IDLE
 from trainyard.arrays.sigma.execution import Fabric
-from trainyard.arrays.sigma.walkthrough import EXAMPLE, Example, Story, Unit, links, story, stride
+from trainyard.arrays.sigma.walkthrough import EXAMPLE, Example, Trace, Unit, links, stride, trace_product
 from trainyard.errors import BadInput
 from trainyard.hardware.reduction.adder_trees import ADD, BYPASS
 from trainyard.report.colours import CLASSES, NEUTRAL, PHASES, SPARE
@@ -71,35 +71,35 @@ def colour_of(row: int) -> str:
 
 def figure(given: Example = EXAMPLE, *, vector: int = 0) -> go.Figure:
     """One product; the Flex-DPEs are drawn while streaming vector `vector` is in them."""
-    told = story(given)
+    trace = trace_product(given)
     if not 0 <= vector < given.b.shape[1]:
         raise BadInput(f"figure: vector {vector} of {given.b.shape[1]}: count from 0")
     sheet, wires = Sheet(), Wires()
-    right = _matrices(sheet, told, vector)
+    right = _matrices(sheet, trace, vector)
     top = max(given.a.shape[0], given.b.shape[0]) + 3.0
-    wide, tall = _panel(told)
-    beside = max(1, min(len(told.units), int((WIDEST - MARGIN + GAP) // (wide + GAP))))
-    for number, unit in enumerate(told.units):
+    wide, tall = _panel(trace)
+    beside = max(1, min(len(trace.units), int((WIDEST - MARGIN + GAP) // (wide + GAP))))
+    for number, unit in enumerate(trace.units):
         x, y = MARGIN + number % beside * (wide + GAP), top + number // beside * (tall + GAP)
-        _flex_dpe(sheet, wires, told, unit, vector, x, y)
+        _flex_dpe(sheet, wires, trace, unit, vector, x, y)
         if number % beside == 0:
-            _names(sheet, told, y)
-    high = top + -(-len(told.units) // beside) * (tall + GAP)
+            _names(sheet, trace, y)
+    high = top + -(-len(trace.units) // beside) * (tall + GAP)
     sheet.legend(LEGEND, high)
     across = max(right, MARGIN + beside * (wide + GAP) - GAP, LEAST)
-    found, array = told.allocation, given.array
+    found, array = trace.allocation, given.array
     title = (
         f"SIGMA, {array.dpes} Flex-DPEs of {array.multipliers}: {found.useful} stationary values, {found.folds} "
-        f"{'fold' if found.folds == 1 else 'folds'}, {told.done.cycles} cycles; vector {vector} in the switches"
+        f"{'fold' if found.folds == 1 else 'folds'}, {trace.execution.cycles} cycles; vector {vector} in the switches"
     )
     sheet.shapes = [*wires.shapes(), *sheet.shapes]
-    return sheet.figure(title, _sentence(told, vector), across, high + 0.5 * len(LEGEND))
+    return sheet.figure(title, _sentence(trace, vector), across, high + 0.5 * len(LEGEND))
 
 
-def _matrices(sheet: Sheet, told: Story, vector: int) -> float:
+def _matrices(sheet: Sheet, trace: Trace, vector: int) -> float:
     """Steps i, ii and v from left to right; where they end."""
-    unit, met, given = told.controller, told.gathered, told.example
-    kept, bits = told.held.bits(), met.stationary.bits()
+    unit, met, given = trace.controller, trace.gathered, trace.example
+    kept, bits = trace.pruned.bits(), met.stationary.bits()
     colours = [[colour_of(row) if bit else None for bit in line] for row, line in enumerate(kept)]
     loaded = [
         [fill or (WAITS if bit else None) for fill, bit in zip(*both, strict=True)] for both in zip(colours, bits, strict=True)
@@ -109,12 +109,12 @@ def _matrices(sheet: Sheet, told: Story, vector: int) -> float:
         [SHARED if bit and n == vector else WAITS if bit else None for n, bit in enumerate(line)] for line in met.streaming.bits()
     ]
     x = _grid(sheet, x, "KN", given.b, streaming)
-    x = _grid(sheet, x, "REGOR", told.regor[:, None], [[WAITS if bit else None] for bit in told.regor], zeros=True)
-    x = _grid(sheet, x, "MK′ counters", unit.stationary_counters(told.held), colours)
+    x = _grid(sheet, x, "REGOR", trace.regor[:, None], [[WAITS if bit else None] for bit in trace.regor], zeros=True)
+    x = _grid(sheet, x, "MK′ counters", unit.stationary_counters(trace.pruned), colours)
     x = _grid(sheet, x, "KN counters", unit.streaming_counters(met.streaming), streaming)
     outputs = unit.output_bitmap(met).bits()
     fills = [[colour_of(row) if bit else None for bit in line] for row, line in enumerate(outputs)]
-    return _grid(sheet, x, "outputs", told.done.product, fills) - GAP
+    return _grid(sheet, x, "outputs", trace.execution.product, fills) - GAP
 
 
 def _grid(sheet: Sheet, x: float, name: str, values: np.ndarray, fills: list[list[str | None]], *, zeros: bool = False) -> float:
@@ -131,15 +131,15 @@ def _grid(sheet: Sheet, x: float, name: str, values: np.ndarray, fills: list[lis
     return x + len(fills[0]) + GAP
 
 
-def _panel(told: Story) -> tuple[float, float]:
+def _panel(trace: Trace) -> tuple[float, float]:
     """How wide and tall a Flex-DPE is: ports, switches, multipliers, adders, sums."""
-    fabric = Fabric(told.example.array)
-    return told.example.array.multipliers * PITCH, (fabric.benes.levels + fabric.fan.levels + 3.5) * PITCH
+    fabric = Fabric(trace.example.array)
+    return trace.example.array.multipliers * PITCH, (fabric.benes.levels + fabric.fan.levels + 3.5) * PITCH
 
 
-def _names(sheet: Sheet, told: Story, y: float) -> None:
+def _names(sheet: Sheet, trace: Trace, y: float) -> None:
     """Of the rows of a Flex-DPE, at the left."""
-    benes, fan = Fabric(told.example.array).benes.levels, Fabric(told.example.array).fan.levels
+    benes, fan = Fabric(trace.example.array).benes.levels, Fabric(trace.example.array).fan.levels
     rows = (
         ("ports", 0.0),
         ("Benes", (benes + 1) / 2),
@@ -151,12 +151,12 @@ def _names(sheet: Sheet, told: Story, y: float) -> None:
         sheet.text(0.4, y + row * PITCH + 0.5, name)
 
 
-def _flex_dpe(sheet: Sheet, wires: Wires, told: Story, unit: Unit, vector: int, x: float, y: float) -> None:
-    fabric = Fabric(told.example.array)
-    lanes, flex = told.example.array.multipliers, unit.flex_dpe
-    fold = f"fold {unit.which.fold}, " if told.allocation.folds > 1 else ""
+def _flex_dpe(sheet: Sheet, wires: Wires, trace: Trace, unit: Unit, vector: int, x: float, y: float) -> None:
+    fabric = Fabric(trace.example.array)
+    lanes, flex = trace.example.array.multipliers, unit.flex_dpe
+    fold = f"fold {unit.which.fold}, " if trace.allocation.folds > 1 else ""
     sheet.text(x + lanes * PITCH / 2, y - 0.9, f"{fold}Flex-DPE {flex.number}", size=13)
-    _switches(sheet, wires, told, unit, vector, x, y)
+    _switches(sheet, wires, trace, unit, vector, x, y)
     below = y + (fabric.benes.levels + 1) * PITCH
     for lane in range(lanes):
         row, source = int(flex.row[lane]), int(unit.sources[vector, lane])
@@ -166,12 +166,12 @@ def _flex_dpe(sheet: Sheet, wires: Wires, told: Story, unit: Unit, vector: int, 
             f"MK({row}, {int(flex.k[lane])}), product {unit.products[vector, lane]:g}" if text else "idle"
         )
         sheet.cell(x + lane * PITCH, below, colour_of(row) if row != IDLE else None, text, hover, round_cell=True)
-    _adders(sheet, wires, fabric, told, unit, vector, x, below)
+    _adders(sheet, wires, fabric, trace, unit, vector, x, below)
 
 
-def _switches(sheet: Sheet, wires: Wires, told: Story, unit: Unit, vector: int, x: float, y: float) -> None:
+def _switches(sheet: Sheet, wires: Wires, trace: Trace, unit: Unit, vector: int, x: float, y: float) -> None:
     """Ports, the levels of the Benes network, all its links faintly and in colour those that carry something."""
-    benes, row = Fabric(told.example.array).benes, unit.flex_dpe.row
+    benes, row = Fabric(trace.example.array).benes, unit.flex_dpe.row
 
     def place(level: int, switch: int) -> tuple[float, float]:
         return x + switch * PITCH + 0.5, y + (level + 1) * PITCH + 0.5
@@ -221,12 +221,12 @@ def _dot(sheet: Sheet, at: tuple[float, float], fill: str | None, hover: str) ->
     sheet.hovers.append((*at, hover))
 
 
-def _adders(sheet: Sheet, wires: Wires, fabric: Fabric, told: Story, unit: Unit, vector: int, x: float, y: float) -> None:
+def _adders(sheet: Sheet, wires: Wires, fabric: Fabric, trace: Trace, unit: Unit, vector: int, x: float, y: float) -> None:
     """FAN below its multipliers: adder i between lanes i and i + 1, on its level."""
     fan, ids = fabric.fan, unit.flex_dpe.vec_ids.tolist()
     mode, left, right = (found.tolist() for found in fan.route(unit.flex_dpe.vec_ids))
     levels = fan.adder_levels().tolist()
-    colours = [colour_of(vec_id % told.placement.rows) if vec_id != IDLE else GREY for vec_id in ids]
+    colours = [colour_of(vec_id % trace.placement.rows) if vec_id != IDLE else GREY for vec_id in ids]
 
     def place(adder: int) -> tuple[float, float]:
         return x + (adder + 0.5) * PITCH + 0.5, y + (levels[adder] + 1) * PITCH + 0.5
@@ -254,34 +254,34 @@ def _adders(sheet: Sheet, wires: Wires, fabric: Fabric, told: Story, unit: Unit,
             "bypasses" if does == BYPASS else f"adds for vecID {ids[adder]}" if starts else "rests"
         )
         sheet.cell(at[0] - 0.5, at[1] - 0.5, colours[adder] if starts else None, "+" if starts else "", hover)
-    _sums(sheet, wires, told, unit, vector, place, y + (fan.levels + 1) * PITCH)
+    _sums(sheet, wires, trace, unit, vector, place, y + (fan.levels + 1) * PITCH)
 
 
 Place = Callable[[int], tuple[float, float]]
 
 
-def _sums(sheet: Sheet, wires: Wires, told: Story, unit: Unit, vector: int, place: Place, y: float) -> None:
+def _sums(sheet: Sheet, wires: Wires, trace: Trace, unit: Unit, vector: int, place: Place, y: float) -> None:
     """Each dot product's sum below its lanes, with a line from the adder that finishes it."""
-    levels = Fabric(told.example.array).fan.adder_levels()
+    levels = Fabric(trace.example.array).fan.adder_levels()
     for group, vec_id in enumerate(unit.reduction.ids.tolist()):
         mine = np.flatnonzero(unit.flex_dpe.vec_ids == vec_id)
         first, last = int(mine[0]), int(mine[-1])
         adder = first & ~1 if first == last else max(range(first, last), key=lambda one: int(levels[one]))
-        row, middle = vec_id % told.placement.rows, place(0)[0] + ((first + last - 1) / 2) * PITCH
+        row, middle = vec_id % trace.placement.rows, place(0)[0] + ((first + last - 1) / 2) * PITCH
         wires.add(place(adder), (middle, y + 0.5), colour_of(row), WIRE)
-        total, whole = unit.reduction.sums[vector, group], told.done.product[row, vector]
-        parts = sum(int(other % told.placement.rows == row) for one in told.units for other in one.reduction.ids.tolist())
+        total, whole = unit.reduction.sums[vector, group], trace.execution.product[row, vector]
+        parts = sum(int(other % trace.placement.rows == row) for one in trace.units for other in one.reduction.ids.tolist())
         rest = f", part of {whole:g}" if parts > 1 else ""
         hover = f"row {row}: {total:g} after {int(unit.reduction.finish[group])} cycles{rest}"
         sheet.cell(middle - 0.5, y, colour_of(row), f"{total:g}", hover)
         sheet.text(middle, y + 1.3, f"row {row}{'*' if parts > 1 else ''}", colour_of(row))
 
 
-def _sentence(told: Story, vector: int) -> str:
-    found, done, gone = told.allocation, told.done, told.gathered.stationary.nonzeros - told.held.nonzeros
+def _sentence(trace: Trace, vector: int) -> str:
+    found, done, gone = trace.allocation, trace.execution, trace.gathered.stationary.nonzeros - trace.pruned.nonzeros
     folds = "1 fold" if found.folds == 1 else f"{found.folds} folds"
     held = f"{found.useful} stationary values on {found.flex_dpes} Flex-DPEs in {folds}; {gone} meet nothing and stay out. "
-    heard = sum(int((unit.sources[vector] >= 0).sum()) for unit in told.units)
+    heard = sum(int((unit.sources[vector] >= 0).sum()) for unit in trace.units)
     return (
         held + f"Loading {done.loading}, streaming {done.streaming}, add {done.add}: {done.cycles} cycles. "
         f"Vector {vector} meets {heard} of them: "
