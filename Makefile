@@ -41,9 +41,11 @@ docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site
 	@echo "site/index.html"
 
-PAGES := zoo tensordash sigma igo mcdla direct stacking parallelism
+PAPERS := tensordash sigma igo mcdla direct
+PAGES := zoo stacking parallelism
 pages: $(STAMP)
 	$(BIN)/trainyard reproduce > /dev/null
+	$(foreach paper,$(PAPERS),$(BIN)/python scripts/paper_page.py $(paper) &&) true
 	$(foreach page,$(PAGES),$(BIN)/python scripts/$(page)_page.py &&) true
 	$(BIN)/python scripts/paper_figures.py
 	$(BIN)/python scripts/manual_pages.py

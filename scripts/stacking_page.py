@@ -8,15 +8,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from paper_pages import Section, page_of, table
+from stacking import IDEAS, NETWORKS, Sensitivity, Setting, Study, sensitivity, study
+from stacking.ideas import ORDER, TAU, Combination, device, machine
+from stacking.study import SKIPPING
+
 from trainyard.ir import Masks
 from trainyard.machines.presets.igo import NPU as IGO
 from trainyard.machines.presets.mcdla import DEVICE as MCDLA
 from trainyard.machines.presets.tensordash import TENSORDASH
-from trainyard.papers.pages import page_of
 from trainyard.papers.processes import workers
-from trainyard.papers.stacking import IDEAS, NETWORKS, Sensitivity, Setting, Study, sensitivity, study
-from trainyard.papers.stacking.ideas import ORDER, TAU, Combination, device, machine
-from trainyard.papers.stacking.study import SKIPPING
 from trainyard.papers.tensordash.models import recorded
 from trainyard.report.colours import PHASES, SPARE
 from trainyard.runs import run
@@ -37,19 +38,20 @@ SETTINGS: Mapping[str, Setting] = {
 # fmt: on
 HEAD = """# Stacking: what the five ideas add, alone and together
 
-The project's own study: no paper claims any of this, so there are no verdicts here. Written by `scripts/stacking_page.py`, which
-measures every number below.
+The project's own study: no paper claims any of this, so there are no verdicts here. `python scripts/stacking_page.py` measures
+every number below and writes this page.
 
-    python -m trainyard.papers.stacking                 the effects of all three networks
     trainyard compare resnet50 --batch 512 --on "dc-dla(device=npu),mcdla-b(device=npu(array=tensordash,order=interleaved))"
     trainyard run resnet50 --batch 512 --on examples/stacked.toml
 
-```python
-from trainyard.papers import stacking
+With `scripts/` on PYTHONPATH:
 
-found = stacking.study("resnet50")  # all 24 machines
-found.effects("tensordash").terms  # of every set of ideas, in logarithms; they add up to the whole
-found.effects("tensordash").shapley  # each one's fair share
+```python
+import stacking
+
+study = stacking.study("resnet50")  # all 24 machines
+study.effects("tensordash").terms  # of every set of ideas, in logarithms; they add up to the whole
+study.effects("tensordash").shapley  # each one's fair share
 ```
 """
 
@@ -85,20 +87,22 @@ def _named(setting: Setting) -> str:
 Weighed = Mapping[tuple[str, str], Sensitivity]
 
 
-def sections(studies: Mapping[str, Study], weighed: Weighed) -> Iterator[tuple[str, str, str]]:
-    yield "What is compared", _compared(), _places()
-    yield "What comes out", findings(studies, weighed), _effects_table(studies)
-    yield "", "![What each idea adds alone, and what sets of them add beyond that](stacking-effects.svg)", ""
-    yield "Terms", _terms_told(), _terms_table(studies)
-    yield "Energy", _energy_told(studies), _energy_table(studies)
-    yield "How far the array's part is its zeros", _fabric_told(studies), _fabric_table(studies)
-    yield "Other settings", _settings_told(weighed), _settings_table(studies, weighed)
-    yield "", "![What an idea gives with all others there, against the DRAM's bandwidth](stacking-bandwidth.svg)", ""
-    yield "All machines", "Of one optimizer step, eight devices. Exposed time by class: an instant belongs to compute first.", ""
+def sections(studies: Mapping[str, Study], weighed: Weighed) -> Iterator[Section]:
+    yield Section("What is compared", _compared(), _places())
+    yield Section("What comes out", findings(studies, weighed), _effects_table(studies))
+    yield Section("", "![What each idea adds alone, and what sets of them add beyond that](stacking-effects.svg)", "")
+    yield Section("Terms", _terms_told(), _terms_table(studies))
+    yield Section("Energy", _energy_told(studies), _energy_table(studies))
+    yield Section("How far the array's part is its zeros", _fabric_told(studies), _fabric_table(studies))
+    yield Section("Other settings", _settings_told(weighed), _settings_table(studies, weighed))
+    yield Section("", "![What an idea gives with all others there, against the DRAM's bandwidth](stacking-bandwidth.svg)", "")
+    yield Section(
+        "All machines", "Of one optimizer step, eight devices. Exposed time by class: an instant belongs to compute first.", ""
+    )
     for name, one in studies.items():
-        yield "", f"{name}, batch {one.network.batch:,} of all devices:", _machines_table(one)
-    yield "Shares of zeros against masks", _masks_told(), _masks_table()
-    yield "What this rests on", _limits(studies), ""
+        yield Section("", f"{name}, batch {one.network.batch:,} of all devices:", _machines_table(one))
+    yield Section("Shares of zeros against masks", _masks_told(), _masks_table())
+    yield Section("What this rests on", _limits(studies), "")
 
 
 def _compared() -> str:
@@ -126,7 +130,7 @@ def _places() -> str:
             f"a model each, averaged after {TAU + 1} steps (tau = {TAU})",
         ),
     ]
-    return _table(("place", "without", "with"), rows)
+    return table(("place", "without", "with"), rows)
 
 
 def findings(studies: Mapping[str, Study], weighed: Weighed) -> str:
@@ -183,7 +187,7 @@ def _effects_table(studies: Mapping[str, Study]) -> str:
             each = [f"{effects.alone(i):.3f} / {effects.with_all(i):.3f} / {math.exp(effects.shapley[i]):.3f}" for i in IDEAS]
             rows.append((name, NAMES[array], *each, f"{effects.interaction:.3f}", f"{effects.speedup:.3f}"))
     head = ("network", "array", *(f"{IDEA[idea]}: alone / with all / Shapley" for idea in IDEAS), "beyond the product", "all")
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _terms_told() -> str:
@@ -200,8 +204,8 @@ def _terms_table(studies: Mapping[str, Study]) -> str:
     for some in sets:
         cells = [f"{one.effects(array).terms[some]:+.4f}" for one in studies.values() for array in SKIPPING]
         rows.append((_set(some), *cells))
-    rows.append(("**all**", *(f"{one.effects(array).total:+.4f}" for one in studies.values() for array in SKIPPING)))
-    return _table(("set", *(f"{name}, {NAMES[array]}" for name in studies for array in SKIPPING)), rows)
+    rows.append(("all", *(f"{one.effects(array).total:+.4f}" for one in studies.values() for array in SKIPPING)))
+    return table(("set", *(f"{name}, {NAMES[array]}" for name in studies for array in SKIPPING)), rows)
 
 
 def _set(some: Iterable[str]) -> str:
@@ -231,7 +235,7 @@ def _energy_table(studies: Mapping[str, Study]) -> str:
             effects = one.energy_effects(array)
             each = [f"{effects.alone(i):.3f} / {effects.with_all(i):.3f}" for i in IDEAS]
             rows.append((name, NAMES[array], *each, f"{effects.speedup:.3f}", f"{one.base.energy_j:.3g} J"))
-    return _table(("network", "array", *(f"{IDEA[idea]}: alone / with all" for idea in IDEAS), "all", "without any"), rows)
+    return table(("network", "array", *(f"{IDEA[idea]}: alone / with all" for idea in IDEAS), "all", "without any"), rows)
 
 
 def _fabric_told(studies: Mapping[str, Study]) -> str:
@@ -250,7 +254,7 @@ def _fabric_table(studies: Mapping[str, Study]) -> str:
             parts = [one.fabric(array, alone=alone, what=what) for what in ("time_s", "energy_j") for alone in (True, False)]
             rows.append((name, NAMES[array], *(f"{fabric:.3f} x {zeros:.3f}" for fabric, zeros in parts)))
     head = ("network", "array", "time, alone: fabric x zeros", "time, with all", "energy, alone", "energy, with all")
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _settings_told(weighed: Weighed) -> str:
@@ -275,7 +279,7 @@ def _settings_table(studies: Mapping[str, Study], weighed: Weighed) -> str:
             found = weighed[name, setting]
             each = [f"{found.alone[idea]:.3f} / {found.with_all[idea]:.3f}" for idea in IDEAS]
             rows.append((name, NAMES[found.array], setting, *each, f"{found.total:.3f}"))
-    return _table(("network", "array", "setting", *(IDEA[idea] for idea in IDEAS), "all"), rows)
+    return table(("network", "array", "setting", *(IDEA[idea] for idea in IDEAS), "all"), rows)
 
 
 def _machines_table(one: Study) -> str:
@@ -287,7 +291,7 @@ def _machines_table(one: Study) -> str:
         times = f"{1e3 * row.time_s:.2f}", f"{one.base.time_s / row.time_s:.3f}"
         rows.append((NAMES[chosen.array], *marks, *times, f"{row.samples_per_s:,.0f}", *parts, f"{row.energy_j:.3g}"))
     head = ("array", "IGO", "MC-DLA", "DIRECT", "ms", "speedup", "samples/s", "compute", "exchange", "copy", "J")
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _masks_told() -> str:
@@ -310,7 +314,7 @@ def _masks_table() -> str:
             dense, exact, told = (run(subject.step, bare, masks=zeros).array_cycles or 0 for zeros in every)
             cells = (f"{dense:,}", f"{exact:,}", f"{told:,}", f"{100 * (told / exact - 1):+.1f} %")
             rows.append((name, f"{subject.step.batch}", NAMES[array], *cells))
-    return _table(("network", "samples", "array", "no zeros", "masks", "shares", "off by"), rows)
+    return table(("network", "samples", "array", "no zeros", "masks", "shares", "off by"), rows)
 
 
 def _limits(studies: Mapping[str, Study]) -> str:
@@ -326,11 +330,6 @@ def _limits(studies: Mapping[str, Study]) -> str:
         "- A device is a cluster of DIRECT's here: no tokens, no AGAU. On a ring clusters of several devices have no ring of "
         "their own. An exchange of models begins with the update and hides nothing; the next step waits for it."
     )
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(row)} |" for row in rows)]
-    return "\n".join(lines) + "\n"
 
 
 # pictures

@@ -9,9 +9,10 @@ import pytest
 
 from trainyard.papers import bench, pages
 from trainyard.papers.direct import contributions, efficiency, measuring, studies, table
-from trainyard.papers.direct.assumptions import assumption_effects
+from trainyard.papers.direct.assumptions import sensitivity_study
 from trainyard.papers.direct.measuring import RESNET18, WORKLOADS, system
 from trainyard.papers.ledger import Row
+from trainyard.sensitivity import run_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.paper]
 CONTRADICTED = {
@@ -93,7 +94,7 @@ def test_exchanges_fall_with_tau_and_accuracy_stays() -> None:
 
 
 def test_assumptions_are_weighed() -> None:
-    found = assumption_effects()
+    found = run_study(sensitivity_study(("assumption",)), paired=0)
     assert abs(found[0].change) >= abs(found[-1].change)
     assert not [one for one in found if one.error and "cluster_size" not in one.name and "dsc.entries" not in one.name]
     assert any(one.name == "resnet18: host.channels" for one in found)

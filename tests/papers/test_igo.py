@@ -33,6 +33,7 @@ from trainyard.papers.igo import (
 from trainyard.papers.igo.baselines import CASES, LARGE, SMALL, Case, height, tall_tile, text
 from trainyard.papers.igo.measuring import FUSED, Ran, Spent, limits, ran, reduction
 from trainyard.papers.igo.networks import layers_of, step
+from trainyard.sensitivity import run_study
 
 QUICK = ("ncf", "bert")
 """Two small networks, one of GEMMs with attention."""
@@ -323,7 +324,9 @@ def test_each_alternative_changes_one_thing(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(assumptions, "by_knn", fake)
     monkeypatch.setattr(assumptions, "by_ideal", lambda case: fake(case, 2.0))
     seen: list[tuple[int, int]] = []
-    found = assumptions.assumption_effects(lambda done, total: seen.append((done, total)))
+    found = run_study(
+        assumptions.sensitivity_study(kinds=("assumption",)), lambda done, total: seen.append((done, total)), paired=0
+    )
     assert len(found) == 2 * len(others)
     assert seen[1:] == [(number, len(found)) for number in range(len(found))]
     assert (found[0].alternative, found[0].before, found[0].after) == (8, 10.0, 60.0)

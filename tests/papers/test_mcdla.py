@@ -28,6 +28,7 @@ from trainyard.papers.mcdla import (
 )
 from trainyard.papers.mcdla.measuring import PARALLEL, Parallel, Ran, asked, ran
 from trainyard.papers.provenance import literals_of
+from trainyard.sensitivity import run_study
 from trainyard.systems.node.systems import HostCentric, Node
 
 QUICK = ("alexnet", "lstm-1")
@@ -341,7 +342,7 @@ def test_worths_come_with_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(assumptions, "ran", fake)
     monkeypatch.setattr(assumptions, "ahead", lambda wanted: None)
-    found = assumptions.assumption_effects(networks=QUICK)
+    found = run_study(assumptions.sensitivity_study(QUICK, ("assumption",)), paired=0)
     assert found[0].name.endswith("pcie_bytes_per_s")
     assert found[0].before == 1.0
     assert found[0].alternative == "16 GB/s"

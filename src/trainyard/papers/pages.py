@@ -89,20 +89,6 @@ td.verdict { font-weight: 600; white-space: nowrap }
 """
 
 
-def page_of(head: str, sections: Iterable[tuple[str, str, str]]) -> str:
-    """A paper's own page: its head, then sections of a title, a text and a table, any of which may be empty.
-
-    >>> page_of("# A", [("B", "told", ""), ("", "more", "| x |\\n")])
-    '# A\\n## B\\n\\ntold\\n\\nmore\\n\\n| x |\\n'
-    """
-    text = head
-    for title, told, shown in sections:
-        text += "".join(
-            part for part in (f"\n## {title}\n" if title else "", f"\n{told}\n" if told else "", f"\n{shown}" if shown else "")
-        )
-    return text.replace("\n\n\n", "\n\n")
-
-
 def write_html(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
     """The ledger as a page; with its figures where it is of one paper that draws them."""
     drawn = figures_of(rows)

@@ -457,38 +457,3 @@ def test_policies_reach_the_inside_of_a_cluster() -> None:
     assert isinstance(one.inside, MemoryCentric)
     assert (one.inside.split, one.inside.link_bytes_per_s, one.inside.devices) == ("balanced", 50e9, 8)
     assert {"nic_latency_s", "staged"} <= replace(one, devices=8).unused_assumptions(ty.zoo.load("alexnet", batch=8))
-
-
-# ---- the study
-def test_weak_scaling_is_best_on_planes_and_paging_needs_the_pool() -> None:
-    from trainyard.papers.mcdla import scale
-
-    chosen = [
-        "planes: hierarchical",
-        "EDR InfiniBand, MC-DLA nodes",
-        "100 Gb Ethernet, MC-DLA nodes",
-        "EDR InfiniBand, DC-DLA nodes",
-    ]
-    rows = scale.weak_scaling(["resnet50"], (64,), chosen)
-    found = {(row.fabric, row.devices, row.overlay): row.efficiency for row in rows}
-    assert all(0 < value <= 1 for value in found.values())
-    planes, infiniband, ethernet, _ = (found[name, 64, "off"] for name in chosen)
-    assert planes > infiniband > ethernet
-    assert found[chosen[1], 64, "all"] > 4 * found[chosen[3], 64, "all"]
-    assert len(scale.table(rows).splitlines()) == 2 + 2 * len(chosen)
-
-
-@pytest.mark.slow
-def test_video_captioning_takes_more_videos_with_the_pool() -> None:
-    from trainyard.papers.mcdla import scale
-
-    plain = scale.most(scale.fits_alone)
-    assert scale.fits_alone(plain)
-    assert not scale.fits_alone(plain + 1)
-    row, host = (scale.captioned(system, 8, plain + 1) for system in ("MC-DLA(B)", "DC-DLA, PCIe"))
-    assert row is not None
-    assert host is not None
-    assert row.peak_bytes <= scale.CAPACITY_BYTES < row.before_bytes
-    assert row.paged_bytes > 0
-    assert row.time_s <= host.time_s
-    assert scale.video_table([row, host]).count("\n") == 3

@@ -15,10 +15,9 @@ from trainyard.hardware.crossbar.hierarchy import DOUBLE_RATE, HALF_RATE, TENFOL
 from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.papers.direct.measuring import BATCH, WORKLOADS, Workload
 from trainyard.papers.mcdla.assumptions import shown
-from trainyard.progress import ProgressCallback, no_progress
 from trainyard.results.result import Result
 from trainyard.runs import run
-from trainyard.sensitivity import KINDS, Change, ChangeEffect, Kind, SensitivityStudy, has_field, parameters, run_study
+from trainyard.sensitivity import KINDS, Change, Kind, SensitivityStudy, has_field, parameters
 from trainyard.workloads import zoo
 
 METRIC = "speedup of DIRECT over PIM-Opt (2048 DPUs, batch 8 each)"
@@ -142,8 +141,3 @@ def sensitivity_study(kinds: Sequence[Kind] = KINDS) -> SensitivityStudy:
     return SensitivityStudy(
         title="direct", metric=METRIC, changes=changes, measure=lambda group, made: speedup(by_name[group], made)
     )
-
-
-def assumption_effects(on_progress: ProgressCallback = no_progress) -> list[ChangeEffect]:
-    """Of the assumptions alone, the most valuable first, of both workloads."""
-    return list(run_study(sensitivity_study(("assumption",)), on_progress, paired=0))

@@ -11,8 +11,7 @@ from trainyard.papers.igo.baselines import CASES, PARTS, Case, height
 from trainyard.papers.igo.measuring import mean
 from trainyard.papers.igo.networks import RECOMMENDER_BATCH, Npu
 from trainyard.papers.igo.partitioning import by_ideal, by_knn
-from trainyard.progress import ProgressCallback, no_progress
-from trainyard.sensitivity import KINDS, Change, ChangeEffect, Kind, SensitivityStudy, parameters, run_study
+from trainyard.sensitivity import KINDS, Change, Kind, SensitivityStudy, parameters
 
 METRIC = "per cent by which all three steps shorten a training step (mean of nine networks, fixed tall tile)"
 
@@ -86,8 +85,3 @@ def sensitivity_study(npus: Sequence[Npu] = ("small", "large"), kinds: Sequence[
     sources = {"assumption": alternatives, "parameter": of_machine}
     changes = [change for kind in kinds for npu in npus for change in sources[kind](npu)]
     return SensitivityStudy(title="igo", metric=METRIC, changes=changes, measure=measure)
-
-
-def assumption_effects(on_progress: ProgressCallback = no_progress, npus: Sequence[Npu] = ("small", "large")) -> list[ChangeEffect]:
-    """Of the assumptions alone, the most valuable first."""
-    return list(run_study(sensitivity_study(npus, ("assumption",)), on_progress, paired=0))

@@ -12,8 +12,7 @@ from trainyard.machines import with_overrides
 from trainyard.machines.presets.mcdla import DC_DLA, MCDLA_B
 from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Parallel, ahead, asked, ran
 from trainyard.papers.mcdla.printed import harmonic
-from trainyard.progress import ProgressCallback, no_progress
-from trainyard.sensitivity import KINDS, Change, ChangeEffect, Kind, SensitivityStudy, has_field, parameters, run_study
+from trainyard.sensitivity import KINDS, Change, Kind, SensitivityStudy, has_field, parameters
 from trainyard.systems.node.systems import Node
 from trainyard.units import show, unit_of_field
 
@@ -106,8 +105,3 @@ def sensitivity_study(networks: Sequence[str] = NETWORKS, kinds: Sequence[Kind] 
         if concerns(change, parallel)
     ]
     return SensitivityStudy(title="mcdla", metric=METRIC, changes=changes, measure=measure, prefetch=prepare)
-
-
-def assumption_effects(on_progress: ProgressCallback = no_progress, networks: Sequence[str] = NETWORKS) -> list[ChangeEffect]:
-    """Of the assumptions alone, the most valuable first, of both parallelisms."""
-    return list(run_study(sensitivity_study(networks, ("assumption",)), on_progress, paired=0))

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from stacking.effects import IDEAS, Effects, Ideas, decomposed, subsets
+from stacking.ideas import BASE, Combination, Setting, combinations, device, machine, require_equal
+from stacking.networks import Network, network
 from trainyard.ir import Masks, Step
-from trainyard.papers.stacking.effects import IDEAS, Effects, Ideas, decomposed, subsets
-from trainyard.papers.stacking.ideas import BASE, Combination, Setting, combinations, device, machine, require_equal
-from trainyard.papers.stacking.networks import Network, network
 from trainyard.progress import ProgressCallback, no_progress
 from trainyard.results.result import Result
 from trainyard.runs import run

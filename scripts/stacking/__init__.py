@@ -15,10 +15,10 @@ fewer synchronisations is another algorithm: samples per second compare, accurac
 
 from __future__ import annotations
 
-from trainyard.papers.stacking.effects import IDEAS, Effects, decomposed
-from trainyard.papers.stacking.ideas import ARRAYS, Combination, Setting, combinations, machine, require_equal
-from trainyard.papers.stacking.networks import NETWORKS, Network
-from trainyard.papers.stacking.study import Measured, Sensitivity, Study, sensitivity, study
+from stacking.effects import IDEAS, Effects, decomposed
+from stacking.ideas import ARRAYS, Combination, Setting, combinations, machine, require_equal
+from stacking.networks import NETWORKS, Network
+from stacking.study import Measured, Sensitivity, Study, sensitivity, study
 
 __all__ = [
     "ARRAYS", "IDEAS", "NETWORKS", "Combination", "Effects", "Measured", "Network", "Sensitivity", "Setting", "Study",

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stacking import IDEAS, Combination, Setting, Study, combinations, decomposed, machine, require_equal
+from stacking.effects import subsets
+from stacking.networks import NETWORKS, densities
+from stacking.study import SKIPPING, sensitivity, study
 from typer.testing import CliRunner
 
 import trainyard as ty
 from trainyard.arrays import Systolic
 from trainyard.errors import BadInput, UnknownName
 from trainyard.mapping.algorithms import Direct, Synchronous
-from trainyard.papers.stacking import IDEAS, Combination, Setting, Study, combinations, decomposed, machine, require_equal
-from trainyard.papers.stacking.effects import subsets
-from trainyard.papers.stacking.networks import NETWORKS, densities
-from trainyard.papers.stacking.study import SKIPPING, sensitivity, study
 
 costs = st.floats(1e-6, 1e6)
 

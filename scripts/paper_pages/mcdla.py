@@ -1,27 +1,26 @@
-"""Writes docs/mcdla.md and the drawings beside it: MC-DLA's figures as tables, what each assumption is worth, the ledger."""
+"""MC-DLA's page and its drawings: figures as tables, the effect of each assumption, the ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from paper_figures import illustrated
+import mcdla_scale_out as scale
 
+from paper_pages import Section, assumption_effects, effects_table, ledger_section, table
 from trainyard.hardware.topology.rings import rings
 from trainyard.machines.presets.mcdla import DC_DLA, DESIGNS, HC_DLA, MCDLA_B, MCDLA_S
-from trainyard.papers import bench
 from trainyard.papers.ledger import Row
-from trainyard.papers.mcdla import breakdown, generations, performance, power, printed, scale, scaling, sensitivity, wiring
-from trainyard.papers.mcdla.assumptions import METRIC, assumption_effects
+from trainyard.papers.mcdla import breakdown, generations, performance, power, printed, scaling, sensitivity, wiring
+from trainyard.papers.mcdla.assumptions import METRIC
 from trainyard.papers.mcdla.measuring import CNNS, NETWORKS, PARALLEL, Networks, Parallel, ran
 from trainyard.papers.mcdla.plots import NAMES
 from trainyard.papers.mcdla.printed import harmonic, said
-from trainyard.papers.pages import number, page_of, paper_figure, summary
+from trainyard.papers.pages import number, paper_figure, summary
 from trainyard.report.topology import draw
 from trainyard.systems.node.systems import Node
 
-DOCS = Path(__file__).parents[1] / "docs"
-PAGE = DOCS / "mcdla.md"
+DOCS = Path(__file__).parents[2] / "docs"
 # fmt: off
 DRAWN: Mapping[str, tuple[str, Node]] = {
     "mcdla-cube-mesh": ("Fig. 5, DC-DLA: a cube mesh, host memory behind PCIe switches", DC_DLA),
@@ -31,55 +30,6 @@ DRAWN: Mapping[str, tuple[str, Node]] = {
     "mcdla-ring":      ("Figs. 7c and 8, MC-DLA(L) and (B): a memory-node between two devices in every ring", MCDLA_B),
 }
 # fmt: on
-HEAD = """# MC-DLA: a node with its memory in the devices' rings
-
-Y. Kwon, M. Rhu: Beyond the Memory Wall: A Case for Memory-centric HPC System for Deep Learning. MICRO 2018.
-
-## What it is
-
-What a device can train is limited by its memory. Feature maps can be paged out to the host, but the way there, PCIe, is slow and
-shared (DC-DLA). MC-DLA puts boards of plain memory, *memory-nodes*, into the rings that join the devices: feature maps go to the
-neighbours' memory at the speed of the links, and the same rings still carry the exchanges of gradients. HC-DLA, in between,
-spends half of the links on the way to the host.
-
-Written by `make pages`; every number below is measured by `scripts/mcdla_page.py`.
-
-    trainyard reproduce mcdla                  the ledger; --html page.html draws the figures, --figure 13 takes some of it
-    trainyard whatif mcdla                     what each assumption is worth
-    trainyard run resnet34 --on mcdla-b --batch 512 --parallel data
-    trainyard compare vgg19 --on dc-dla,hc-dla,mcdla-b,dc-dla-oracle --batch 512
-    trainyard run resnet34 --on 'mcdla-b(device=npu(array=tensordash,order=interleaved))'
-
-```python
-import trainyard as ty
-
-node = ty.systems.MemoryCentric(device=ty.machine("npu"), devices=8, placement="bw_aware")
-result = ty.run("resnet34", on=node, batch=512, parallel="model")
-result.by_class  # compute, synchronisation, copy: time that each owns, and how long it was busy
-result.to_perfetto("step.json.gz")  # the streams side by side
-```
-
-Machines: `dc-dla`, `hc-dla`, `mcdla-s`, `mcdla-l`, `mcdla-b`, `dc-dla-oracle` are the paper's; `mcdla-16` (a node like DGX-2),
-`mcdla-planes`, `mcdla-infiniband`, `mcdla-ethernet` (256 devices) are larger. Networks: `alexnet`, `googlenet`, `vgg19`,
-`resnet34`, `rnn-gemv`, `lstm-1`, `lstm-2`, `gru`; the hidden sizes of the last four, 1760, 512, 1024 and 1536, are assumed
-([zoo.md](zoo.md)).
-
-## What is modelled
-
-- Any node is a graph of devices, memory-nodes, sockets and switches (`hardware/topology/graph.py`). Rings are found in it, as
-link-disjoint
-  closed walks that may pass a memory-node twice (`hardware/topology/rings.py`); collectives run over all rings at once, message by
-  message, and memory-nodes only forward (`hardware/collectives/on_graph.py`). How fast a device copies, PCIe switches shared,
-  follows from the wires.
-- A step is cut for one device (`mapping/parallel/transform.py`): data-parallel, model-parallel, or per layer.
-- Feature maps leave after their last forward use and come back before their backward use; layers without products are made again
-  (`mapping/overlay/policy.py`). `overlay=all` is the paper's stress, `as_needed` pages what does not fit, `off` is the oracle.
-- Compute, exchanges and copies are streams on one clock; `contention=True` lets copies and exchanges share wires.
-- Any device can stand inside: `device=` is an accelerator with any array, or a GPU.
-- The same policy pages a real model's saved tensors: `ty.live.overlay(model, budget="4 GB")`, measured in
-  [gpu.md](gpu.md#paged-activations-on-a-gpu).
-
-"""
 VIDEO = (
     "Video captioning, trained end to end: the presets as they are, with devices of 16 GB (`dram_capacity`). First the most videos "
     "a device that fit without paging or making feature maps again, then the most that fit with them, `as_needed` and with `all` "
@@ -87,17 +37,6 @@ VIDEO = (
     "little longer, so that the pool saves little time here; it saves much only where all of them have to leave. Nodes of eight "
     "reduce the LSTMs' dW at every time step, planes and clusters once, as their presets say."
 )
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    lines += [f"| {' | '.join(map(cell, row))} |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def cell(value: object) -> str:
-    shown = f"{value:.2f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-    return shown.replace("|", "\\|")
 
 
 def by_network(rows: Mapping[str, Networks], claims: Mapping[str, float] | None = None) -> str:
@@ -231,19 +170,6 @@ def contradictions() -> str:
     return table(("the paper prints", "what excludes it", "ours"), rows)
 
 
-def assumptions() -> str:
-    rows = ((one.name, one.meaning, one.value, one.alternative, one.before, one.error or one.after, f"{100 * one.change:+.1f} %")
-            for one in assumption_effects())  # fmt: skip
-    return table(("assumption", "meaning", "value", "alternative", "before", "after", "change"), rows)
-
-
-def the_ledger(rows: Sequence[Row]) -> str:
-    cells = [
-        (row.id.partition(".")[2], paper_figure(row), number(row.ours), row.verdict, row.claim.unit, row.note) for row in rows
-    ]  # fmt: skip
-    return table(("claim", "paper", "ours", "verdict", "unit", "note"), cells)
-
-
 def outcome(rows: Sequence[Row]) -> str:
     """The page in two sentences."""
     ours = " and ".join(
@@ -287,74 +213,68 @@ def changed(rows: Sequence[Row]) -> str:
     )  # fmt: skip
 
 
-def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
-    """Title, text, table."""
-    yield "", outcome(rows), ""
-    yield (
+def sections(rows: Sequence[Row]) -> Iterator[Section]:
+    yield Section("", outcome(rows), "")
+    yield Section(
         "The designs (Figs. 5, 7, 8)",
         "Hop counts and rates are derived from the wires. HC-DLA's three links between devices are drawn as six wires of half "
         "rate: three links of each of eight devices cannot be directed rings without a common arc (the parity argument is in "
         "`hardware/topology/builders.py`, `_shared_wires`), and at half rate they carry what three links carry.",
         wires() + "\n" + drawings(),
     )
-    yield (
+    yield Section(
         "Rings of twice as many nodes (Fig. 9)",
         "Latency on 16 nodes over that on 8 devices, messages of 4 KB, 25 GB/s each way, 500 ns a link. Whether all 16 take part "
         "or half of them forward is not said.",
         larger_rings(),
     )
     for parallel in PARALLEL:
-        yield (
+        yield Section(
             f"Speedups, {parallel}-parallel (Fig. 13)",
             "Performance over DC-DLA's, batch 512; the paper's figures are harmonic means.",
             speedups(parallel),
         )
-    yield "CPU memory (Fig. 12)", "Per cent of the sockets' bandwidth: 80 GB/s (DC-DLA), 300 GB/s (HC-DLA).", cpu_memory()
-    yield "Batch (Fig. 14)", f"MC-DLA(B) over DC-DLA; the batches are assumed. Paper {said('batch_sweep'):g}.", batches()
-    yield "Other links, devices, nodes (Sec. V-B)", "Harmonic means.", others()
-    yield (
+    yield Section("CPU memory (Fig. 12)", "Per cent of the sockets' bandwidth: 80 GB/s (DC-DLA), 300 GB/s (HC-DLA).", cpu_memory())
+    yield Section("Batch (Fig. 14)", f"MC-DLA(B) over DC-DLA; the batches are assumed. Paper {said('batch_sweep'):g}.", batches())
+    yield Section("Other links, devices, nodes (Sec. V-B)", "Harmonic means.", others())
+    yield Section(
         "HC-DLA's sockets and splits (Secs. II-C, IV)",
         "Harmonic means. The paper's HC-DLA has sockets of 300 GB/s and half of the links; it left the others out.",
         hosts(),
     )
-    yield "Devices (Sec. V-D)", "Four CNNs, 512 samples in all: how many times shorter a step is than on one device.", devices()
-    yield (
+    yield Section(
+        "Devices (Sec. V-D)", "Four CNNs, 512 samples in all: how many times shorter a step is than on one device.", devices()
+    )
+    yield Section(
         "Generations (Fig. 2)",
         f"One device, {generations.BATCH} samples. The paper names no device: these are assumed, data sheets' peaks on Table II's "
         "array.",
         by_generation(),
     )
-    yield (
+    yield Section(
         "Where the paper excludes itself",
         "Bounds use printed figures alone; their derivations are in `papers/mcdla/printed.py`. Of two that exclude each other "
         "the ledger judges the one that comes out here and calls the other contradicted: that choice was made after seeing it, and "
         "it excuses no miss of ours.",
         contradictions(),
     )
-    yield (
+    yield Section(
         "To 1024 devices (Sec. VI)",
         "Weak scaling, data-parallel: time on one device without paging over time of a step. Planes of switches are recast into "
         "the logical network named; clusters pass messages between nodes of eight. The paper prints no figure of this; choices and "
-        "sources are in `papers/mcdla/scale.py`, and `scale.weak_scaling()` gives all ten fabrics and five sizes.",
-        scale.table(scale.weak_scaling(sizes=(8, 64, 1024), fabrics=scale.TELLING)) + "\n",
+        "sources are in `scripts/mcdla_scale_out.py`, and its `weak_scaling()` gives all ten fabrics and five sizes.",
+        scale.scaling_table(scale.weak_scaling(sizes=(8, 64, 1024), fabrics=scale.TELLING)),
     )
-    yield (
+    yield Section(
         "A network that does not fit as it is (Sec. V-E)",
         VIDEO,
-        scale.video_table(scale.video_captions()) + "\n",
+        scale.video_table(scale.video_captions()),
     )
-    yield "Changed after results had been seen", "On other grounds than the claims.", changed(rows)
-    yield "What is assumed, and what it is worth", f"In {METRIC}; one at a time, in both designs.", assumptions()
-    yield "Ledger", summary(rows) + ".", the_ledger(rows)
+    yield Section("Changed after results had been seen", "On other grounds than the claims.", changed(rows))
+    effects = effects_table(assumption_effects("mcdla"))
+    yield Section("What is assumed, and what it is worth", f"In {METRIC}; one at a time, in both designs.", effects)
+    yield from ledger_section(rows)
     for parallel in PARALLEL:
-        yield f"Every step, {parallel}-parallel (Fig. 11)", "What each part would take alone, and the step.", latencies(parallel)
-
-
-def main() -> None:
-    rows = bench.walk("mcdla")
-    PAGE.write_text(illustrated("mcdla", page_of(HEAD, sections(rows))), encoding="utf-8")
-    print(f"wrote {PAGE.name}: {len(rows)} claims, {summary(rows)}")
-
-
-if __name__ == "__main__":
-    main()
+        yield Section(
+            f"Every step, {parallel}-parallel (Fig. 11)", "What each part would take alone, and the step.", latencies(parallel)
+        )

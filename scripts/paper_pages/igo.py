@@ -1,81 +1,23 @@
-"""Writes docs/igo.md: IGO's figures as tables with both baselines, what each assumption is worth, the ledger."""
+"""IGO's page: its figures as tables with both baselines, the effect of each assumption, the ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
-from paper_figures import illustrated
-
-from trainyard.papers import bench
+import paper_pages
+from paper_pages import Section, assumption_effects, ledger_section
 from trainyard.papers.igo import beyond, gpu, longest, performance, sweeps
-from trainyard.papers.igo.assumptions import METRIC, assumption_effects
+from trainyard.papers.igo.assumptions import METRIC
 from trainyard.papers.igo.baselines import CASES, LARGE, TILES, Case, text
 from trainyard.papers.igo.measuring import Networks, each, faster, limits, mean, ran, reductions
 from trainyard.papers.igo.networks import ABBREVIATIONS, NETWORKS, Npu
 from trainyard.papers.igo.partitioning import TWO_CORES, by_cost, by_ideal, by_knn, evaluation
 from trainyard.papers.igo.performance import JOINT, said
 from trainyard.papers.ledger import Row
-from trainyard.papers.pages import number, page_of, paper_figure, summary
+from trainyard.papers.pages import summary
 
-PAGE = Path(__file__).parents[1] / "docs" / "igo.md"
-HEAD = """# Interleaved gradient order
-
-J. Kim, S. Na, S. Lee, S. Lee, J. Huh: Improving Data Reuse in NPU On-chip Memory with Interleaved Gradient Order for DNN Training.
-MICRO 2023.
-
-## What it is
-
-A layer's backward pass is two products, dX = dY W^T and dW = X^T dY, and both read dY. One after the other, they bring dY from
-DRAM twice. The interleaved gradient order computes them in turn, tile by tile, so that a tile of dY in the scratchpad serves
-both. Two further steps follow: the loops are rearranged so that more of what is needed again stays on the chip (dXmajor,
-dWmajor), and a layer is divided along one dimension so that its parts fit. It is an order of work: the hardware stays as it is.
-
-Written by `make pages`; every number below is measured by `scripts/igo_page.py`.
-
-    trainyard reproduce igo                    the ledger; --html page.html draws the figures, --figure 12 takes some of it
-    trainyard explain igo                      every tile operation of a small layer in each order; explain igo 4x2x2:5 is another
-    trainyard whatif igo                       what each assumption is worth
-    trainyard run resnet50 --batch 8 --on 'npu(order=cost)'
-    trainyard compare resnet50 --on 'npu,npu(order=interleaved),npu(order=cost,partition=cost)'
-
-## What is modelled
-
-- The orders (`mapping/gradient_order/tile_streams.py`, `gradient_order.py`): sequential, interleaved, dXmajor, dWmajor, and the
-bound of Sec. 3.3,
-  as streams of tile operations through a scratchpad of which half holds tiles and half fills: misses, results and unfinished sums
-  that leave and come back, byte for byte, the least recent tile or the one needed last leaving; compute and DRAM overlapped step by
-  step. `gradient_execution.py` computes dX and dW in each order and equals torch.
-- Algorithm 1 as printed (`order=paper`), and the fastest order by cost (`order=cost`).
-- Partitions along M, N and K (`partition=`), over time on one core, or on up to eight that share scratchpad and DRAM, duplicated
-  operands and added partial sums counted; chosen by nearest neighbours (`mapping/gradient_order/partition.py`), by cost, or given.
-- It is a mapping: any array behind a scratchpad can have it, `npu(array=tensordash,order=interleaved)`.
-
-## Two baselines
-
-What fusing dX and dW wins depends on what it is held against before all else, and the paper does not print its tiles. So there are
-always two: a *fixed tall tile*, one array wide and deep and as high as the five tiles of a fused step allow, which is judged
-against the paper; and tiles *searched* for each product, which is what a compiler would do. Means are arithmetic; the paper names
-none.
-
-Three things were known to bring an earlier model near the paper when they were chosen: that the fixed tile is tall, that elements
-have 4 bytes (torch's default), that recommenders take thousands of samples (Fig. 5's share of dlrm). The rest follows from a rule
-or a sentence and not from results: the tile's height (the rule above), im2col written out (Sec. 6.1), two parts, the classifier's
-settings (scikit-learn's defaults). What other choices give is below.
-
-"""
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    lines += [f"| {' | '.join(map(cell, row))} |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def cell(value: object) -> str:
-    shown = f"{value:.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-    return shown.replace("|", "\\|")
+table = partial(paper_pages.table, digits=1)
 
 
 def by_network(rows: Mapping[str, Networks], printed: Mapping[str, float] | None = None, digits: int = 1) -> str:
@@ -206,7 +148,7 @@ def links(npu: Npu) -> str:
 def assumptions() -> str:
     rows = (
         (one.name, one.value, one.alternative, one.before, one.after if not one.error else one.error, one.after - one.before)
-        for one in assumption_effects()
+        for one in assumption_effects("igo")
     )
     return table(("assumption", "value", "alternative", "before", "after", "points"), rows)
 
@@ -220,13 +162,6 @@ def on_gpu() -> str:
     return table(head, ([name, *values.values(), mean(values), printed.get(name, "")] for name, values in rows.items()))
 
 
-def the_ledger(rows: Sequence[Row]) -> str:
-    cells = [
-        (row.id.partition(".")[2], paper_figure(row), number(row.ours), row.verdict, row.claim.unit, row.note) for row in rows
-    ]  # fmt: skip
-    return table(("claim", "paper", "ours", "verdict", "unit", "note"), cells)
-
-
 def outcome(rows: Sequence[Row]) -> str:
     """The page in two sentences."""
     tall = " and ".join(f"{mean(by_knn(case)):.1f} % ({npu} NPU; paper {said(f'{npu}.all'):g})" for npu, case in CASES.items())
@@ -237,61 +172,70 @@ def outcome(rows: Sequence[Row]) -> str:
     )
 
 
-def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
-    """Title, text, table."""
+def sections(rows: Sequence[Row]) -> Iterator[Section]:
     fast = ", ".join(f"{mean(faster(case)):.2f} times on the {npu} NPU" for npu, case in CASES.items())
-    yield "", outcome(rows), ""
-    yield "", f"The searched baseline is faster than the tall one: {fast}.", machines()
-    yield (
+    yield Section("", outcome(rows), "")
+    yield Section("", f"The searched baseline is faster than the tall one: {fast}.", machines())
+    yield Section(
         "Networks (Table 4)",
         "Models of the zoo by the paper's abbreviations; batch 4 and 8, recommenders 256 times that.",
         networks(),
     )
-    yield "What dY is of the traffic (Fig. 5)", "Per cent, gradients of layers with weights, large NPU, sequential.", shares()
-    yield (
+    yield Section(
+        "What dY is of the traffic (Fig. 5)", "Per cent, gradients of layers with weights, large NPU, sequential.", shares()
+    )
+    yield Section(
         "dY for nothing the second time (Fig. 6)",
         "Speedup of a step. At most: by the bytes of the second reading and the share of the backward pass, 1 / (1 - b s).",
         potential(),
     )
     for npu in CASES:
-        yield (
+        yield Section(
             f"Three steps on the {npu} NPU (Fig. 12, Sec. 4.3)",
             "Per cent that a training step is shorter, against the baseline with the same kind of tile.",
             fusing(npu),
         )
-    yield (
+    yield Section(
         "The longest layers (Fig. 13)",
         f"Large NPU: +Rearrangement over the baseline; searched together over the searched baseline. Mean: {longest.told()}.",
         by_layer(),
     )
-    yield (
+    yield Section(
         "Partition by neighbours (Sec. 5)",
         f"Two cores of the large NPU: {evaluation(TWO_CORES)}. Paper: accuracy {said('knn.accuracy'):g} %.",
         "",
     )
-    yield (
-        "Cores (Fig. 14)", "", sweep({sweeps.counted(n): sweeps.with_cores(n) for n in sweeps.CORES},
-                                     {sweeps.counted(n): f"cores.{n}" for n in sweeps.CORES}),
-    )  # fmt: skip
-    yield (
-        "Bandwidth (Fig. 15)", "", sweep({name: sweeps.with_bandwidth(share) for name, share in sweeps.BANDWIDTHS.items()},
-                                         {name: f"bandwidth.{name}" for name in sweeps.BANDWIDTHS}),
-    )  # fmt: skip
-    yield (
-        "Batch (Fig. 16)", "", sweep({f"batch {n}": sweeps.with_batch(n) for n in sweeps.BATCHES},
-                                     {f"batch {n}": f"batch.{n}" for n in sweeps.BATCHES}),
-    )  # fmt: skip
+    yield Section(
+        "Cores (Fig. 14)",
+        "",
+        sweep(
+            {sweeps.counted(n): sweeps.with_cores(n) for n in sweeps.CORES}, {sweeps.counted(n): f"cores.{n}" for n in sweeps.CORES}
+        ),
+    )
+    yield Section(
+        "Bandwidth (Fig. 15)",
+        "",
+        sweep(
+            {name: sweeps.with_bandwidth(share) for name, share in sweeps.BANDWIDTHS.items()},
+            {name: f"bandwidth.{name}" for name in sweeps.BANDWIDTHS},
+        ),
+    )
+    yield Section(
+        "Batch (Fig. 16)",
+        "",
+        sweep({f"batch {n}": sweeps.with_batch(n) for n in sweeps.BATCHES}, {f"batch {n}": f"batch.{n}" for n in sweeps.BATCHES}),
+    )
     if gpu.seconds():
-        yield (
+        yield Section(
             "GPU (Fig. 17)",
             f"Per cent that the backward pass is shorter, measured on {gpu.device()}; the paper has an RTX 3090. Without more "
             "words: against the better of two kernels of the same make and one that does dX, then dW (the paper's reference). "
             f"Library: the better of the cuBLAS pair and that one kernel. {gpu.told_of_ours()}. Single layers: [gpu.md](gpu.md).",
             on_gpu(),
         )
-    yield "What is assumed, and what it is worth", f"In {METRIC}.", assumptions()
+    yield Section("What is assumed, and what it is worth", f"In {METRIC}.", assumptions())
     for npu in CASES:
-        yield (
+        yield Section(
             f"Beyond the paper: searched together, {npu} NPU",
             "Order, tile and partition of each layer's gradients searched together, against a sequential baseline with searched "
             "tiles; bytes over the least that any order can move (`mapping/gradient_order/bound.py`), and what of the "
@@ -300,22 +244,12 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
             distances(npu),
         )
     for npu in CASES:
-        yield (
+        yield Section(
             f"Beyond the paper: across layers, {npu} NPU",
             "dX of a layer goes on into the gradients of the layer below without leaving the scratchpad, where only ops on single "
             "elements stand between (`mapping/gradient_order/links.py`, `gradient_chain.py`).",
             links(npu),
         )
-    yield "Ledger", summary(rows) + ".", the_ledger(rows)
+    yield from ledger_section(rows)
     for npu in CASES:
-        yield f"Every layer, {npu} NPU", "Bytes of the gradients over the least possible.", every_distance(npu)
-
-
-def main() -> None:
-    rows = bench.walk("igo")
-    PAGE.write_text(illustrated("igo", page_of(HEAD, sections(rows))), encoding="utf-8")
-    print(f"wrote {PAGE.name}: {len(rows)} claims, {summary(rows)}")
-
-
-if __name__ == "__main__":
-    main()
+        yield Section(f"Every layer, {npu} NPU", "Bytes of the gradients over the least possible.", every_distance(npu))

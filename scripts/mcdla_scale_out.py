@@ -1,4 +1,4 @@
-"""Scale-up and scale-out (Sec. VI, future work; Fig. 15): planes of switches to 1024 devices beside message passing between nodes.
+"""MC-DLA on up to 1024 devices (Sec. VI, future work; Fig. 15): planes of switches, and message passing between nodes.
 
 Weak scaling: every device keeps its batch, so that a step should take as long as on one device alone; efficiency is that one's time
 over ours. The paper prints no figure for any of it: all numbers here are ours. `video_captions` is Sec. V-E's kind of network, on
@@ -13,10 +13,10 @@ from dataclasses import replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from paper_pages import table
+
 from trainyard.errors import BadInput
 from trainyard.machines.presets.mcdla import DC_DLA, DEVICE, ETHERNET, INFINIBAND, INFINIBAND_HDR, MCDLA_B, PLANES
-from trainyard.papers.figures import Series, drawn
-from trainyard.report.colours import PHASES, SPARE
 from trainyard.results.result import Result
 from trainyard.runs import run
 from trainyard.systems.node.systems import Node
@@ -25,7 +25,7 @@ from trainyard.units import parse
 from trainyard.workloads import zoo
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
+    pass
 
 # fmt: off
 BATCHES = {"resnet50": 32, "vgg16": 32, "bert-large": 8}  # assumed: samples a device; what fits 16 GB without paging
@@ -47,7 +47,6 @@ TELLING = ("planes: halving and doubling", "EDR InfiniBand, MC-DLA nodes", "EDR 
 """The best fabric of planes, message passing between the same nodes, and between nodes that page over PCIe."""
 Mode = Literal["off", "all"]
 MODES: Mapping[Mode, str] = {"off": "nothing paged", "all": "all feature maps paged"}
-COLOURS = (PHASES["forward"], PHASES["grad_input"], PHASES["grad_weight"], PHASES["update"], *SPARE)
 
 
 # ---- weak scaling
@@ -87,39 +86,6 @@ def weak_scaling(
         scaled(network, fabric, devices, overlay)
         for network in networks for overlay in MODES for fabric in fabrics for devices in sizes
     ]  # fmt: skip
-
-
-def figure_15(networks: Sequence[str] = tuple(BATCHES), sizes: Sequence[int] = SIZES) -> go.Figure:
-    """Efficiency over devices: a row with nothing paged, a row with everything paged; a column for each network."""
-    from trainyard.papers.figures import panels
-
-    figures = {}
-    for overlay, called in MODES.items():
-        for network in networks:
-            lines = [
-                Series(
-                    name=fabric,
-                    values={size: scaled(network, fabric, size, overlay).efficiency for size in sizes},
-                    colour=COLOURS[number % len(COLOURS)],
-                    kind="line",
-                )
-                for number, fabric in enumerate(FABRICS)
-            ]
-            one = drawn(lines, "", "", x="devices", y="efficiency", numbers=True)
-            one.update_xaxes(type="log", tickvals=list(sizes), ticktext=[str(size) for size in sizes])
-            one.update_yaxes(range=[0, 1.02])
-            figures[f"{network}, {called}"] = one
-    last = sizes[-1]
-    told = "; ".join(f"{fabric} {scaled('resnet50', fabric, last, 'off').efficiency:.2f}" for fabric in FABRICS)
-    batches = ", ".join(f"{name} {count}" for name, count in BATCHES.items())
-    return panels(
-        figures,
-        "Fig. 15: scale-out, time of one device alone over that of a step (weak scaling)",
-        f"Samples a device: {batches}. resnet50 on {last} devices, nothing paged: {told}. No figures in the paper: future work.",
-        columns=len(networks),
-        height=820,
-        below=60,
-    )
 
 
 # ---- video captioning
@@ -232,23 +198,21 @@ def _fits_pool(system: str, devices: int, videos: int) -> bool:
 
 
 # ---- tables
-def table(rows: Sequence[Scaled]) -> str:
-    """Markdown: efficiency by fabric and size."""
+def scaling_table(rows: Sequence[Scaled]) -> str:
+    """Efficiency by fabric and size."""
     sizes = sorted({row.devices for row in rows})
-    lines = [f"| network | paging | fabric | {' | '.join(map(str, sizes))} |", f"|---|---|---|{'---|' * len(sizes)}"]
-    found: dict[tuple[str, str, str], dict[int, float]] = {}
+    efficiencies: dict[tuple[str, str, str], dict[int, float]] = {}
     for row in rows:
-        found.setdefault((row.network, MODES[row.overlay], row.fabric), {})[row.devices] = row.efficiency
-    for names, values in found.items():
-        lines.append(f"| {' | '.join(names)} | {' | '.join(f'{values[size]:.3f}' for size in sizes)} |")
-    return "\n".join(lines)
+        efficiencies.setdefault((row.network, MODES[row.overlay], row.fabric), {})[row.devices] = row.efficiency
+    cells = ((*names, *(by_size[size] for size in sizes)) for names, by_size in efficiencies.items())
+    return table(("network", "paging", "fabric", *map(str, sizes)), cells, digits=3)
 
 
 def video_table(rows: Sequence[Video]) -> str:
-    """Markdown, sizes in GB of one device."""
-    heads = ("system", "devices", "videos a device", "paging", "ms a step", "GB as it is", "GB peak", "GB paged", "GB made again")
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    """Sizes in GB of one device."""
+    head = ("system", "devices", "videos a device", "paging", "ms a step", "GB as it is", "GB peak", "GB paged", "GB made again")
+    cells = []
     for row in rows:
-        sizes = " | ".join(f"{size / 1e9:.1f}" for size in (row.before_bytes, row.peak_bytes, row.paged_bytes, row.again_bytes))
-        lines.append(f"| {row.system} | {row.devices} | {row.videos} | {row.overlay} | {1e3 * row.time_s:.1f} | {sizes} |")
-    return "\n".join(lines)
+        sizes = (size / 1e9 for size in (row.before_bytes, row.peak_bytes, row.paged_bytes, row.again_bytes))
+        cells.append((row.system, str(row.devices), row.videos, row.overlay, 1e3 * row.time_s, *sizes))
+    return table(head, cells, digits=1)

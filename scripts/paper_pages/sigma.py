@@ -1,25 +1,20 @@
-"""Writes docs/sigma.md: SIGMA's figures as tables of what comes out here, what each assumption is worth, and the ledger."""
+"""SIGMA's page: its figures as tables, the effect of each assumption, the ledger."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean, geometric_mean
 
-from paper_figures import illustrated
-
+from paper_pages import Section, ledger_section, table
 from trainyard.arrays import Sigma
 from trainyard.ir import MatMul, assumptions_of
 from trainyard.machines.presets.sigma import SIGMA
-from trainyard.papers import bench
 from trainyard.papers.ledger import Row
-from trainyard.papers.pages import number, paper_figure, summary
 from trainyard.papers.sigma import dataflows, every_model, examples, features, formats, rivals, training
 from trainyard.papers.sigma.suite import (
     DENSE_CASES,
     MIRRORED,
-    NO_ZEROS,
     PES,
     RECTANGLES,
     SPARSE_CASES,
@@ -37,78 +32,10 @@ from trainyard.papers.sigma.suite import (
 )
 
 SHARES = ("utilisation", "compute_efficiency", "overall_efficiency")
-PAGE = Path(__file__).parents[1] / "docs" / "sigma.md"
-HEAD = """# SIGMA
-
-E. Qin, A. Samajdar, H. Kwon, V. Nadella, S. Srinivasan, D. Das, B. Kaul, T. Krishna: SIGMA: A Sparse and Irregular GEMM Accelerator
-with Flexible Interconnects for DNN Training. HPCA 2020.
-
-## What it is
-
-Training multiplies matrices of awkward shapes, and many of their values are zero. A systolic array is a rigid grid: whatever does
-not fit it, and every zero, leaves multipliers idle. SIGMA fills its multipliers with the non-zero values of one operand alone, in
-the order in which they come; a bitmap says where each belongs. Benes networks bring the values of the other operand to them, any
-to any, and an adder tree with forwarding links (FAN) adds up sums of any length side by side. The paper's chip has 128 such units
-(Flex-DPEs) of 128 multipliers.
-
-Written by `make pages`; every number below is measured by `scripts/sigma_page.py`.
-
-    trainyard reproduce sigma                  the ledger; --html page.html draws the figures, --figure 12 takes some of it
-    trainyard explain sigma                    the walk-through of Fig. 5; explain sigma 7 is another, random one
-    trainyard run transformer-324m --on sigma --masks 'sparsity(W=0.8,A=0.3)'
-    trainyard compare bert-large --on tpu,sigma
-
-## What is modelled
-
-- The array (`arrays/sigma/array.py`): one operand's non-zeros fill the multipliers, fold by fold, whatever their shape; the other
-  operand streams. Loading, streaming and add cycles as in Table II, exact from masks or expected from densities. Step ii's pruning
-  (stationary values that meet no streaming value are not loaded) is counted; zeros of the streaming operand are not skipped.
-- The mechanism (`controller.py`, `execution.py`): bitmaps, REGOR, counters, SRC-DEST tables, Benes switches set by a routing
-  algorithm and FAN adders multiply real matrices; products equal numpy's and cycles the closed form.
-- Parts that others can use: `hardware/benes/network.py`, `hardware/benes/other_networks.py`, `hardware/reduction/adder_trees.py`
-(FAN, ART, linear, temporal),
-  `hardware/formats/bitmaps.py`, `hardware/formats/matrices.py`, `hardware/benes/mesh.py`.
-- Several GEMMs at once on disjoint Flex-DPUs (`arrays/sigma/flex_dpu.py`), under the shared input bandwidth.
-- The TPU: closed forms of SCALE-Sim for 128x128, 256x64 and 512x32, the better stationary operand. K lies along the columns of the
-  last two, as Sec. VI-C has it (a K of 32 fits those of 512x32); with K along their rows, and with both, beside it.
-- Rivals of 16384 multipliers, each by its own rule: EIE, SCNN, OuterSPACE, Eyeriss v2, packed systolic, Cambricon-X.
-- Area, power and energy from a bill of cells and lines at 28 nm (`arrays/sigma/components.py`); three totals are calibrated,
-  and the ledger says which.
-
-Zeros are independent of each other, from masks of every operand. Which pairs of sparsity Fig. 12b has is not printed: here 80 % in
-one operand (the weights of Sec. VI-A) and 10, 30 or 50 % in the other (the ends and the middle of its range), either one being MK.
-"""
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [f"| {' | '.join(map(cell, head))} |", f"|{'---|' * len(head)}"]
-    lines += [f"| {' | '.join(cell(value) for value in row)} |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def cell(value: object) -> str:
-    text = (
-        f"{value:.2f}"
-        if isinstance(value, float)
-        else ""
-        if value is None
-        else f"{value:,}"
-        if isinstance(value, int)
-        else str(value)
-    )
-    return text.replace("|", "\\|").replace("*", "\\*")
 
 
 def percent(value: float) -> str:
     return f"{100 * value:.1f}" if value < 0.9995 else "100"
-
-
-def the_ledger(rows: Sequence[Row]) -> str:
-    cells = [
-        (row.id.partition(".")[2], paper_figure(row), number(row.ours), number(row.printed), row.verdict, row.claim.unit, row.note)
-        for row in rows
-    ]  # fmt: skip
-    return table(("claim", "paper", "ours", "from printed inputs", "verdict", "unit", "note"), cells)
 
 
 def metadata() -> str:
@@ -262,23 +189,22 @@ What does not fit together, but depends on what is not printed or is rounded, an
 """
 
 
-def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
-    """Title, text, table."""
-    yield "Where the paper contradicts itself", "", CONFLICTS
-    yield (
+def sections(rows: Sequence[Row]) -> Iterator[Section]:
+    yield Section("Where the paper contradicts itself", "", CONFLICTS)
+    yield Section(
         "What is assumed, and what it is worth",
         "Geometric means of speedups over TPU 128x128 (the better stationary operand), arithmetic means of overall efficiency. "
         "The paper allows SIGMA more than 128 words per cycle while it streams, not how much: `wide` is a whole vector.",
         worth(),
     )
-    yield (
+    yield Section(
         "Examples (Fig. 4)",
         "A systolic array of 4x4 and a Flex-DPE of 16, both with KN stationary and 4 words per cycle. Where the zeros of the "
         "sparse one lie is assumed.",
         by_example(),
     )
-    yield "Metadata (Fig. 7)", "Bits for each element of a 1632 x 36548 matrix, counted on masks.", metadata()
-    yield (
+    yield Section("Metadata (Fig. 7)", "Bits for each element of a 1632 x 36548 matrix, counted on masks.", metadata())
+    yield Section(
         "",
         f"Front end: cycles to turn the same matrix into the controller's bitmap with {formats.LANES} lanes "
         f"(`hardware/formats/matrices.py`; "
@@ -286,54 +212,40 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
         "the DMA engine does.",
         front_end(),
     )
-    yield "Dataflows (Fig. 10)", "Cycles and shares, mean of the six pairs of sparsity.", by_dataflow()
-    yield (
+    yield Section("Dataflows (Fig. 10)", "Cycles and shares, mean of the six pairs of sparsity.", by_dataflow())
+    yield Section(
         "Features (Fig. 11)",
         "Dense regular is 2048-2048-2048 (Sec. III-A; the figure prints no shape), the others 1024-16-500000; sparse: MK 80 %, "
         "KN 30 %.",
         by_feature(),
     )
-    yield (
+    yield Section(
         "Dense (Fig. 12a)",
         "Speedups of SIGMA over TPU 128x128, and over the best of 128x128, 256x64 and 512x32; then efficiencies.",
         dense(),
     )
-    yield (
-        "Sparse (Fig. 12b)", "Speedup over TPU 128x128:", sparse(lambda op, pair: tpu_cycles(op) / cost(op, pair).cycles),
-    )  # fmt: skip
-    yield "", "Overall efficiency [%]:", sparse(lambda op, pair: 100 * cost(op, pair).overall_efficiency)
-    yield (
+    yield Section(
+        "Sparse (Fig. 12b)",
+        "Speedup over TPU 128x128:",
+        sparse(lambda op, pair: tpu_cycles(op) / cost(op, pair).cycles),
+    )
+    yield Section("", "Overall efficiency [%]:", sparse(lambda op, pair: 100 * cost(op, pair).overall_efficiency))
+    yield Section(
         "Against other sparse accelerators (Fig. 14)",
         "Speedup of SIGMA; below 1 the other is faster. One operand 80 % sparse, one 30 %, the best of four for each design. What "
         "a design keeps in its elements is loaded over 128 words per cycle first, as Table II counts it.",
         against_rivals(),
     )
-    yield (
+    yield Section(
         "Training steps, beyond the paper",
         "All products of a step with the zeros of a real run of gradual pruning on stand-in data; the last column is what exact "
         "masks of a few layers change.",
         training.table() + "\n",
     )
-    yield (
+    yield Section(
         "Every model of the zoo, beyond the paper",
         "The same with 80 % of the weights and 30 % of the activations zero (Sec. VI-A: 10 to 50 %, of which this is the middle), "
         "gradients dense: speedup over the TPU by product, and of all with and without zeros.",
         every_model.table() + "\n",
     )
-    yield "Ledger", summary(rows) + ".", the_ledger(rows)
-
-
-def main() -> None:
-    assert cost(SUITE[0], NO_ZEROS).multipliers == PES
-    rows = bench.walk("sigma")
-    text = HEAD
-    for title, told, shown in sections(rows):
-        text += "".join(
-            part for part in (f"\n## {title}\n" if title else "", f"\n{told}\n" if told else "", f"\n{shown}" if shown else "")
-        )
-    PAGE.write_text(illustrated("sigma", text), encoding="utf-8")
-    print(f"wrote {PAGE.name}: {len(rows)} claims, {summary(rows)}")
-
-
-if __name__ == "__main__":
-    main()
+    yield from ledger_section(rows)

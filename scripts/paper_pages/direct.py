@@ -1,117 +1,33 @@
-"""Writes docs/direct.md: DIRECT's figures as tables, what each assumption is worth, contradictions with proofs, the ledger."""
+"""DIRECT's page: its figures as tables, the effect of each assumption, contradictions with proofs, the ledger."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from paper_figures import illustrated
 
+import paper_pages
+from paper_pages import Section, assumption_effects, effects_table, ledger_section
 from trainyard.devices.dpu.detail import detail
 from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import Direct
-from trainyard.papers import bench
 from trainyard.papers.direct import accuracy, contributions, efficiency, hardware, printed, studies
 from trainyard.papers.direct import table as table_2
-from trainyard.papers.direct.assumptions import BATCHES, LANES, METRIC, assumption_effects, pair, readings
+from trainyard.papers.direct.assumptions import BATCHES, LANES, METRIC, pair, readings
 from trainyard.papers.direct.measuring import BATCH, COUNTS, LINEAR, RESNET18, SYSTEMS, WORKLOADS, System, Workload, on, system
 from trainyard.papers.direct.printed import by_eq_1, half_units, said
 from trainyard.papers.ledger import Row
-from trainyard.papers.pages import number, page_of, paper_figure, summary
+from trainyard.papers.pages import number, summary
 from trainyard.systems.pim.scaling import scaled, with_workers
 from trainyard.systems.pim.systems import DpuToDpu, HostMediated
 
-PAGE = Path(__file__).parents[1] / "docs" / "direct.md"
+table = partial(paper_pages.table, digits=None)
 SMALL = 0.0005
 """Changes of an assumption below this are counted and not listed."""
-HEAD = """# DIRECT: DPUs that talk to each other
-
-P. P. Kulkarni: DIRECT: Enabling Scalable Processing-In-Memory via DPU-to-DPU Communication.
-Its baseline: S. Rhyner et al.: PIM-Opt: Demystifying Distributed Optimization Algorithms on a Real-World Processing-In-Memory
-System. PACT 2024.
-
-## What it is
-
-In today's processing-in-memory, small processors beside the banks of DRAM (DPUs) compute where the data is, but cannot talk to
-each other: every exchange goes through the host. DIRECT joins them by crossbars, puts an adder tree into each cluster that sums
-what its DPUs send (AGAU), a controller that lets clusters into the global exchange by a token (DSC), and an algorithm that lets a
-cluster go on with a model up to tau steps old (LAA).
-
-Written by `make pages`. `scripts/direct_page.py` computes the tables and the figures in them; the paper's figures are in brackets
-or said to be the paper's.
-
-    trainyard reproduce direct                 the ledger; --html page.html draws the figures, --figure 2 takes some of it
-    trainyard whatif direct                    what each assumption is worth
-    trainyard run linear --on direct --dpus 2048
-    trainyard run linear --on pim-opt --dpus 2048
-    trainyard run linear --on 'pim-opt(transfers=serial)' --dpus 2048 --algorithm 'model-averaging(period=8)'
-    trainyard run resnet18 --batch 8 --on 'direct(dpu=mac-dpu)' --algorithm 'locality-aware(tau=7,update=literal)'
-    trainyard compare linear --on direct,pim-opt
-    torchrun --nproc-per-node 4 examples/direct_ddp.py      trains digits for real; simulated time and energy beside the real ones
-    python examples/page_rank.py                            PageRank and a stencil on the same machines
-
-```python
-from dataclasses import replace
-
-import trainyard as ty
-from trainyard.training import LogisticRegression, train
-from trainyard.training.data import linear_problem
-
-machine = ty.machine("direct(dpus=256)")
-step = ty.zoo.load("linear")
-result = ty.run(step, on=machine, algorithm=ty.algorithms.Direct(tau=31))
-result.group("op")  # products of the step, and reduce, exchange and token
-
-algorithm = ty.algorithms.Direct(tau=7)
-history = train(
-    LogisticRegression(64),
-    linear_problem(samples=8192, features=64),
-    algorithm=algorithm,
-    rates=replace(machine, algorithm=algorithm).rates(step),  # the machine's clock
-    workers=256,
-    learning_rate=0.1,
-    epochs=4,
-)
-history.accuracy, history.time_s, history.age_s.mean, history.exchange_latency_s
-```
-
-## What is modelled
-
-- **DPU** (`devices/dpu/device.py`): a pipeline that tasklets share, arithmetic in software, everything through WRAM by DMA; UPMEM's
-  figures (`upmem`), and one with 16 bf16 MACs and 512 MiB (`mac-dpu`), because UPMEM's can neither hold nor train ResNet-18. A step
-  that does not fit is refused, or its parameters are shared by a cluster (`split=True`). One step is held against the pipeline
-  simulated instruction by instruction (`devices/dpu/detail.py`).
-- **PIM-Opt** (`systems/pim/systems.py`, `hardware/dpu/host_link.py`): everything goes through the host, as Eq. 1 counts it,
-  T = 2 N (L + M / B) + Q + O (`transfers="serial"`), or rank-parallel, as real systems transfer (default). Q is derived from
-  arrivals.
-- **DIRECT**: four levels of crossbars, message by message with arbitration, buffers and contention
-(`hardware/crossbar/hierarchy.py`); Eq. 2,
-  L + M / B + O_dsc, is the closed form (`fidelity="analytic"`). Ports are as wide and as fast as the pins of the package they
-  cross. An AGAU in each cluster (a rank) sums what its DPUs send (`hardware/agau/unit.py`), bit for bit what its pipeline gives;
-  the DSC hands out the token (`hardware/dsc/unit.py`), whose state machine is explored exhaustively for small machines.
-- **Algorithm 1** (`mapping/algorithms.py`, `training/`), executed on real numbers for up to 2048 workers: `averaging` (default)
-  lets clusters that are staler than tau enter a round by token, one after another, and averages their models; `literal` is as
-  printed: the token's holder applies the last gradients of all to its own model, which then overwrites all others. Both beside
-  synchronous SGD, MA-SGD, GA-SGD, ADMM, elastic averaging and D-PSGD, by the machine's clock.
-- **A100 cluster**: a roofline of each board, ring all-reduce over 200 Gb/s each.
-- `speeds` and `other` make DPUs differ, `compression_bits` sends QSGD's levels, `training.choice` finds tau and cluster size for a
-  model and a machine; `torch.distributed`'s backend `direct` (`live/direct/`) prices real collectives.
-
-"""
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    lines += [f"| {' | '.join(map(cell, row))} |" for row in rows]
-    return "\n".join(lines) + "\n"
-
-
-def cell(value: object) -> str:
-    shown = number(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-    return shown.replace("|", "\\|")
 
 
 def beside(found: Sequence[float], claim: str) -> list[str]:
@@ -270,7 +186,7 @@ def beyond() -> str:
             rates = replace(plain, algorithm=Direct(31, compression_bits=bits)).rates(one.step)
             name = "32-bit words" if bits is None else f"QSGD, {bits} bits"
             packed.append((one.name, name, f"{rates.exchange_bytes / 1e6:,.0f}", 1e3 * rates.exchange_s))
-    sys.path.append(str(PAGE.parents[1] / "examples"))
+    sys.path.append(str(Path(__file__).parents[2] / "examples"))
     from pim_programs import heat, page_rank, rmat
 
     graph = rmat(12, 40_000, seed=0)
@@ -346,20 +262,10 @@ def contradictions() -> str:
 
 
 def assumptions() -> tuple[str, int]:
-    found = assumption_effects()
-    listed = [one for one in found if one.error or abs(one.change) >= SMALL]
-    rows = [
-        (one.name, one.meaning, one.value, one.alternative, one.before, one.error or one.after, f"{100 * one.change:+.1f} %")
-        for one in listed
-    ]
-    return table(("assumption", "meaning", "value", "alternative", "before", "after", "change"), rows), len(found) - len(listed)
-
-
-def the_ledger(rows: Sequence[Row]) -> str:
-    cells = [
-        (row.id.partition(".")[2], paper_figure(row), number(row.ours), row.verdict, row.claim.unit, row.note) for row in rows
-    ]  # fmt: skip
-    return table(("claim", "paper", "ours", "verdict", "unit", "note"), cells)
+    """The table, and how many alternatives change too little to be listed."""
+    effects = assumption_effects("direct")
+    listed = [effect for effect in effects if effect.error or abs(effect.change) >= SMALL]
+    return effects_table(listed, digits=None), len(effects) - len(listed)
 
 
 def outcome(rows: Sequence[Row]) -> str:
@@ -418,31 +324,30 @@ def rests_on() -> str:
     )
 
 
-def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
-    """Title, text, table."""
-    yield "", outcome(rows), ""
-    yield (
+def sections(rows: Sequence[Row]) -> Iterator[Section]:
+    yield Section("", outcome(rows), "")
+    yield Section(
         "Table II",
         "2048 units; in brackets the paper. A DPU's batch is 8; an epoch is 3328 samples a DPU (linear), or ImageNet. The linear "
         "model runs on UPMEM's DPU in 32-bit fixed point, ResNet-18 on `mac-dpu`. Time and energy of the A100 are one board's, "
         "efficiency and age are 2048 boards'. Staleness is compared as parameter age; its row in the paper stands beside both.",
         "\n".join(whole_table(one) for one in WORKLOADS),
     )
-    yield (
+    yield Section(
         "Efficiency from 32 to 2048 units (Fig. 2)",
         "A unit's own seconds over those of an optimizer step of n units, its batch kept. As printed, Algorithm 1 has an exchange "
         "for each cluster, one after the other by token, which bends DIRECT's curve (crossbars in closed form; steps that are "
         "overwritten count as work). " + token_needed(),
         "\n".join(scaling(one) for one in reversed(WORKLOADS)),
     )
-    yield (
+    yield Section(
         "What AGAU, DSC and LAA give (Fig. 3)",
         "How the eight machines are built, and what is unnatural in them: `papers/direct/contributions.py`. The shares depend on "
         "the host's transfers as much as on the attribution. Below 1 in the last table DIRECT is faster without the part: AGAUs "
         "reduce in every step, and where exchanges are rare DPUs that reduce nothing between them, and share the sums, take less.",
         parts_table() + "\n" + shares_table() + "\n" + removal_table(),
     )
-    yield (
+    yield Section(
         "Energy by component",
         "The paper's joules over its seconds are 3.5 to 3.7 W, of PIM-Opt and DIRECT the same within 3 %. "
         "Ours: a DPU draws 0.15 W under full load (calibrated on a system's 383 "
@@ -450,37 +355,37 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
         "they transfer.",
         components(),
     )
-    yield "Area", "From an open cell library and published SRAM, at 28 nm; the paper prints one figure.", areas()
-    yield "Power", "", powers()
-    yield (
+    yield Section("Area", "From an open cell library and published SRAM, at 28 nm; the paper prints one figure.", areas())
+    yield Section("Power", "", powers())
+    yield Section(
         "Threshold tau",
         f"Linear model of 4096 features on {accuracy.TRAINED:,} generated samples, {accuracy.WORKERS} DPUs in clusters of 64, "
         f"{studies.STEPS} steps. Exchanges are so fast on DIRECT that few of them save little time: tau is worth more where "
         "exchanges are slow.",
         tau_table(),
     )
-    yield (
+    yield Section(
         "Algorithms by one clock",
         "The same model and samples, one learning rate. `averaging` and `literal` run on DIRECT, the others on PIM-Opt, "
         "rank-parallel. Averaging, MA-SGD and D-PSGD are judged on the mean of all models, the others on the last global one.",
         algorithm_table(),
     )
-    yield (
+    yield Section(
         "Algorithm 1 as printed, on even and on skewed shards",
         f"{studies.REGION_FEATURES} features in regions, {accuracy.WORKERS} workers, {studies.STEPS} steps, mean of two seeds; "
         f"every algorithm has the best of {len(studies.GRID)} learning rates; in brackets points behind synchronous SGD. "
         "`literal` overwrites the other clusters' local steps.",
         shards_table(),
     )
-    yield "Two fidelities", "What the closed forms say beside detailed simulation.", fidelities()
-    yield (
+    yield Section("Two fidelities", "What the closed forms say beside detailed simulation.", fidelities())
+    yield Section(
         "Beyond the paper",
         "DIRECT where DPUs differ, with tau as 31 steps or as the seconds of 32 of a fast DPU's; QSGD on the global exchange, "
         "where AGAUs decode, sum and pack again, in closed form as well; "
         "PageRank (4096 vertices, 40,000 edges drawn) and a stencil of 1024 x 1024.",
         beyond(),
     )
-    yield (
+    yield Section(
         "Where the paper contradicts itself or physics",
         "Computed from printed figures with their rounding (`papers/direct/printed.py`); the ledger says `contradicted` where the "
         "figure itself is excluded. One thing that looked like a "
@@ -489,14 +394,14 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
         contradictions(),
     )
     shown, rest = assumptions()
-    yield (
+    yield Section(
         "Assumptions and what they are worth",
         f"The {METRIC}, {PIM_OPT.transfers.replace('_', '-')} transfers; one assumption changed at a time, in both machines. "
         f"{rest} more change it by less than {100 * SMALL:g} %.",
         shown,
     )
-    yield "Ledger", f"{summary(rows)}.", the_ledger(rows)
-    yield (
+    yield from ledger_section(rows)
+    yield Section(
         "Changed after results had been seen",
         "While these rows were measured no parameter of a machine was changed; models and readings were, as listed. "
         "What was known when readings were chosen: efficiency and age are "
@@ -510,20 +415,10 @@ def sections(rows: Sequence[Row]) -> Iterator[tuple[str, str, str]]:
         + ". Changed after results:",
         table(("what", "was", "is", "why"), CHANGED),
     )
-    yield (
+    yield Section(
         "What is not modelled",
         "Energy and area of the wires between DIMMs' switches beyond their pins; DRAM refresh apart from a DPU's power at rest; "
         "failures of DPUs; YFCC100M and ImageNet themselves; trees instead of rings between GPUs in Fig. 2's curves (the ledger's "
         "note on efficiency.linear has their figure).",
         "",
     )
-
-
-def main() -> None:
-    rows = bench.walk("direct")
-    PAGE.write_text(illustrated("direct", page_of(HEAD, sections(rows))), encoding="utf-8")
-    print(f"{PAGE}: {summary(rows)}")
-
-
-if __name__ == "__main__":
-    main()
