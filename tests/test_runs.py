@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -167,3 +168,53 @@ def test_a_part_may_say_what_is_idle_as_it_stands_or_of_a_step() -> None:
         "part.one": (False, False), "part.two": (False, True), "three": (True, True),
     }  # fmt: skip
     assert trials(assumptions_of(whole), "time_s") == [("three", 2)]
+
+
+def test_a_workload_is_named_as_on_the_command_line(tmp_path: Path) -> None:
+    step = fully_connected()
+    saved, script = tmp_path / "fc.json", tmp_path / "mine.py"
+    saved.write_text(step.to_json())
+    script.write_text("import trainyard as ty\n\ndef build():\n    return ty.zoo.load('linear', batch=2)\n")
+    topology = tmp_path / "layers.csv"
+    topology.write_text("Layer, M, N, K,\nfirst, 64, 32, 16,\n")
+    assert ty.run(str(saved), on="npu") == ty.run(saved, on="npu") == ty.run(step, on="npu")
+    assert ty.run(f"{script}:build", on="npu") == ty.run("linear", on="npu", batch=2)
+    assert ty.compare(str(topology), on="npu")[0].macs == 2 * 64 * 32 * 16  # forward and grad_weight
+    assert ty.whatif(str(saved), "npu", paired=0) == ty.whatif(step, "npu", paired=0)
+    with pytest.raises(ty.TrainyardError, match="which function"):
+        ty.run(str(script), on="npu")
+
+
+def test_the_seed_draws_generated_masks_and_is_stored() -> None:
+    step = STEPS["fc"]
+    first, same, other = (ty.run(step, on="tensordash", masks="sparsity(A=0.6,G=0.5)", seed=seed) for seed in (1, 1, 2))
+    assert first == same
+    assert first.cycles != other.cycles
+    assert first.as_dict()["seed"] == 1
+    assert ty.run(step, on="tensordash", masks="sparsity(A=0.6,G=0.5,seed=2)") == other
+    assert ty.run(step, on="tensordash", masks="sparsity(A=0.6)").seed == 0
+    assert ty.run(step, on="tensordash").seed is None
+
+
+@pytest.mark.parametrize("options", [{}, {"masks": generated_masks(fully_connected())}, {"masks": "sparsity(A=0.5,seed=3)"}])
+def test_a_seed_that_nothing_uses_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ty.TrainyardError, match="seed=1"):
+        ty.run(STEPS["fc"], on="npu", seed=1, **options)
+
+
+@pytest.mark.parametrize(
+    ("machine", "noted"),
+    [("npu", True), ("npu(dma=zero_compressed)", False), ("tensordash", False), ("mcdla-b(device=npu)", True),
+     ("mcdla-b(device=npu,compression=masks)", False), ("h200", True)],
+)  # fmt: skip
+def test_masks_that_a_machine_ignores_are_noted(machine: str, noted: bool) -> None:
+    step = ty.zoo.load("linear", batch=8)
+    masks = generated_masks(step, {"A": 0.5})
+    assert any("masks change nothing" in note for note in ty.run(step, on=machine, masks=masks).notes) is noted
+    assert not any("masks" in note for note in ty.run(step, on="npu").notes)
+
+
+@pytest.mark.parametrize(("machine", "field"), [("npu", "clock"), ("mcdla-b(device=npu)", "device.clock")])
+def test_a_clock_of_a_fraction_of_a_hertz_is_exact(machine: str, field: str) -> None:
+    slow, fast = (ty.run("linear", on=machine, **{field: clock}).time_s for clock in ("0.25 Hz", "0.75 Hz"))
+    assert slow == pytest.approx(3 * fast, rel=1e-3)

@@ -1,32 +1,33 @@
-"""Run a step on a machine, and compare machines.
+"""`ty.run` and `ty.compare`: one training step on one machine, or on several.
 
-Name the machine, let its system make a plan, run the plan on the clock, book the time to ops, keep the way back.
-(The file is not called run.py: `trainyard.run` is the function.)
+A run resolves the names of workload, machine and masks, lets the system plan the step, runs the plan on the engine's clock, and
+books the time to ops. (The file is not called run.py: `trainyard.run` is the function.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainyard.engine.timeline import Timeline
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Device, Masks, Step, System, assumptions_of
+from trainyard.ir.protocols import ChecksStep, ExplainsMasks, HasDevice, HasNotes, HasPeaks, ListsMasks
 from trainyard.results.result import Peaks, Result, booked
 from trainyard.units import show
 
 if TYPE_CHECKING:
-    import os
-
     from trainyard.ir.plan import Plan
 
 Machine = str | Device | System
+Workload = Step | str | os.PathLike[str]
 METRICS = ("time_s", "energy_j", "samples_per_s", "cycles", "array_cycles")
 
 
 def run(
-    workload: Step | str,
+    workload: Workload,
     on: Machine,
     *,
     masks: Masks | str | None = None,
@@ -37,9 +38,10 @@ def run(
 ) -> Result:
     """What one training step costs on a machine.
 
-    `workload` is a Step or the name of a zoo model; `on` a machine or its name (`npu(dram=75 GB/s)`); further keywords override
-    fields of the machine for this run (`fusion="none"`, `tiling=(128, 128, 128)`). `masks` also takes the name of a file, or
-    made-up zeros as on the command line (`sparsity(A=0.6,G=0.5)`).
+    `workload` is a Step, or what the command line takes: a zoo model, a step file (.json), an ONNX model, a SCALE-Sim topology
+    (.csv), `my.py:function`. `on` is a machine or its name (`npu(dram=75 GB/s)`); further keywords override fields of the machine
+    for this run (`fusion="none"`, `tiling=(128, 128, 128)`). `masks` also takes the name of a recording, or generated zeros as on
+    the command line (`sparsity(A=0.6,G=0.5)`), which are drawn from `seed` unless the text states its own.
     """
     from trainyard import engine, machines
     from trainyard.systems import Single
@@ -57,11 +59,9 @@ def run(
             )
         overrides["parallel"] = parallel
     machine = machines.with_overrides(machine, overrides)
-    masks = _named(masks, step)
-    if masks is not None:
-        _check(masks, step)
-    system = _system(machine)
-    alone = machine.device if isinstance(machine, Single) else machine
+    masks = _masks(masks, step, seed)
+    system = machine if isinstance(machine, System) else Single(device=machine)
+    machine_alone = machine.device if isinstance(machine, Single) else machine
     plan = system.plan(step, masks)
     timeline = engine.run(plan)
     if not timeline.end_ps:
@@ -78,109 +78,99 @@ def run(
         rows=rows,
         columns=columns,
         entries=plan.booking.rows_of_entries,
-        peaks=_peaks(alone),
-        clock_hz=getattr(alone, "clock_hz", None),
+        peaks=_peaks(machine_alone),
+        clock_hz=getattr(machine_alone, "clock_hz", None),
         cycles=plan.booking.cycles,
         array_cycles=plan.booking.array_cycles,
         peak_memory_bytes={pool.name: timeline.peak(number) for number, pool in enumerate(timeline.pools)},
         assumptions=assumptions_of(machine, step),
-        notes=(*_notes(timeline, alone, masks), *_without_masks(masks, step), *_sampled(plan), *plan.booking.notes),
+        notes=(*_notes(timeline, machine_alone, masks), *_without_masks(masks, step), *_sampled(plan), *plan.booking.notes),
         config=machines.describe(machine),
-        seed=seed,
+        seed=getattr(masks, "seed", None),
         timeline=timeline,
-        rerun=Rerun(step, machine, masks, seed),
+        rerun=Rerun(step, machine, masks),
         on=machine,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """The way back from a result: the same step on the machine with some fields changed. A class, so that results pickle."""
+    """Runs the step of a result again with some fields of its machine changed. A class, so that results pickle."""
 
     step: Step
     machine: Device | System
     masks: Masks | None
-    seed: int | None
 
     def __call__(self, changes: Mapping[str, Any]) -> Result:
         from trainyard import machines
 
-        return run(self.step, machines.with_overrides(self.machine, changes), masks=self.masks, seed=self.seed)
+        return run(self.step, machines.with_overrides(self.machine, changes), masks=self.masks)
 
 
-def _step(workload: Step | str, batch: int | None) -> Step:
-    if isinstance(workload, str):
-        from trainyard.workloads import zoo
+def _step(workload: Workload, batch: int | None) -> Step:
+    step: object = workload
+    if isinstance(workload, str | os.PathLike):
+        from trainyard.workloads.named import load
 
-        return zoo.load(workload, batch=batch)
-    if not isinstance(workload, Step):
-        raise BadInput(
-            f"expected a Step or the name of a zoo model, got {type(workload).__name__}: ty.capture(model, ...) makes a Step"
-        )
-    if not workload.ops:
-        raise BadInput(f"step {workload.name!r} has no ops")
-    return workload if batch is None else workload.rebatch(batch)
+        step, batch = load(os.fspath(workload), batch), None
+    if not isinstance(step, Step):
+        raise BadInput(f"expected a Step or the name of a workload, got {type(step).__name__}: ty.capture(model, ...) makes a Step")
+    if not step.ops:
+        raise BadInput(f"step {step.name!r} has no ops")
+    return step if batch is None else step.rebatch(batch)
 
 
-def _named(masks: Masks | str | None, step: Step) -> Masks | None:
+def _masks(masks: Masks | str | None, step: Step, seed: int | None) -> Masks | None:
+    """The masks themselves, checked against the step they are for."""
     if isinstance(masks, str):
         from trainyard.masks.named import load
 
-        return load(masks, step)
+        masks = load(masks, step, seed=seed)
+    elif seed is not None:
+        raise BadInput(f"seed={seed}: nothing is drawn at random here; it is for masks written as sparsity(A=0.6,...)")
     if masks is not None and not callable(getattr(masks, "bits", None)):
         raise BadInput(f"masks must be recorded or generated ones, or a file's name, got {type(masks).__name__}")
+    if masks is not None and isinstance(masks, ChecksStep):
+        masks.check(step)
     return masks
 
 
-def _check(masks: Masks, step: Step) -> None:
-    fits: Callable[[Step], None] | None = getattr(masks, "check", None)
-    if fits is not None:
-        fits(step)
-
-
-def _system(machine: Device | System) -> System:
-    if isinstance(machine, System):
-        return machine
-    from trainyard.systems import Single
-
-    return Single(device=machine)
-
-
 def _peaks(machine: Device | System) -> Peaks:
-    peaks: Peaks | None = getattr(machine, "peaks", None)
-    if peaks is None:
+    if not isinstance(machine, HasPeaks):
         raise BadInput(f"{type(machine).__name__} does not say its peaks: give it a `peaks` property that returns results.Peaks")
+    peaks: Peaks = machine.peaks
     return peaks
 
 
-def _notes(timeline: Timeline, machine: Device | System, masks: Masks | None) -> tuple[str, ...]:
-    over = (
-        f"{o.pool}: the step needs {show(o.peak_bytes, 'B')} of {show(o.capacity_bytes, 'B')} and does not fit this machine"
-        for o in timeline.overflows
-    )
-    unused = getattr(getattr(machine, "device", machine), "masks_note", "") if masks is not None else ""
-    return (*getattr(machine, "notes", ()), *([unused] if unused else []), *over)
+def _notes(timeline: Timeline, machine: Device | System, masks: Masks | None) -> Iterator[str]:
+    yield from machine.notes if isinstance(machine, HasNotes) else ()
+    owner = machine.device if isinstance(machine, HasDevice) and not isinstance(machine, ExplainsMasks) else machine
+    if masks is not None and isinstance(owner, ExplainsMasks) and owner.masks_note:
+        yield owner.masks_note
+    for over in timeline.overflows:
+        peak, capacity = show(over.peak_bytes, "B"), show(over.capacity_bytes, "B")
+        yield f"{over.pool}: the step needs {peak} of {capacity} and does not fit this machine"
 
 
 def _sampled(plan: Plan) -> Iterator[str]:
-    """An array that looked at some of its outputs says how sure its cycles are."""
+    """How exact the cycles of an array are that sampled its outputs."""
     booking = plan.booking
     if booking.uncertainty_cycles and booking.cycles:
-        whole = booking.array_cycles or booking.cycles
-        yield f"outputs were sampled: the array's cycles are known within {booking.uncertainty_cycles / whole:.2%} (95 %)"
+        cycles = booking.array_cycles or booking.cycles
+        yield f"outputs were sampled: the array's cycles are known within {booking.uncertainty_cycles / cycles:.2%} (95 %)"
 
 
 def _without_masks(masks: Masks | None, step: Step) -> Iterator[str]:
-    """Layers that a recording does not cover; weights are dense unless something prunes them."""
-    recorded = getattr(masks, "specs", None)
-    if recorded is None:
+    """Layers whose activations or gradients a recording does not cover; weights are dense unless something prunes them."""
+    if masks is None or not isinstance(masks, ListsMasks):
         return
-    whole = {layer for layer, _, letter in recorded if len(letter) > 1}  # recurrent layers, by `A.input` and the like
+    recorded = masks.specs
+    recurrent = {layer for layer, _, letter in recorded if len(letter) > 1}  # their masks are named `A.input` and the like
     missing = dict.fromkeys(
         op.layer
         for op in step.ops
         for letter in op.letters
-        if letter in ("A", "G") and (op.layer, op.call, letter) not in recorded and op.layer not in whole
+        if letter in ("A", "G") and (op.layer, op.call, letter) not in recorded and op.layer not in recurrent
     )
     if missing:
         named = ", ".join([*list(missing)[:3], *(["..."] if len(missing) > 3 else [])])
@@ -203,15 +193,15 @@ class Comparison(tuple[Result, ...]):
         page.write([result.ranged() for result in self], path)
 
 
-def compare(workload: Step | str, on: Sequence[Machine] | str, **options: Any) -> Comparison:
+def compare(workload: Workload, on: Sequence[Machine] | str, **options: Any) -> Comparison:
     """The same step on several machines."""
     from trainyard import machines
 
-    chosen = machines.split(on) if isinstance(on, str) else list(on)
-    if not chosen:
+    selected = machines.split(on) if isinstance(on, str) else list(on)
+    if not selected:
         raise BadInput("compare on which machines? (for example: on=['tpu', 'npu'])")
     step = _step(workload, options.pop("batch", None))
-    return Comparison(run(step, machine, **options) for machine in chosen)
+    return Comparison(run(step, machine, **options) for machine in selected)
 
 
 def metric_of(result: Result, metric: str) -> float:

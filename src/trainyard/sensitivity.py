@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, overload
 
 from trainyard.errors import BadInput, TrainyardError
 from trainyard.progress import ProgressCallback, no_progress
-from trainyard.runs import Machine, metric_of, run
+from trainyard.runs import Machine, Workload, metric_of, run
 
 if TYPE_CHECKING:
     import os
 
     import plotly.graph_objects as go
-
-    from trainyard.ir import Step
 
 Kind = Literal["assumption", "parameter"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -193,7 +191,7 @@ def _pair(study: SensitivityStudy, changes: tuple[Change, Change], first: Change
 
 
 def whatif(
-    workload: Step | str,
+    workload: Workload,
     on: Machine,
     *,
     metric: str = "time_s",
@@ -211,7 +209,7 @@ def whatif(
 
 
 def machine_study(
-    workload: Step | str,
+    workload: Workload,
     on: Machine,
     *,
     metric: str = "time_s",

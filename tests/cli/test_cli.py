@@ -89,6 +89,15 @@ def test_explain(trainyard: Run, topology: str) -> None:
     in_one_line(trainyard("explain", topology)[2])
 
 
+def test_explain_takes_dpus_and_an_algorithm(trainyard: Run) -> None:
+    options = ("--on", "direct", "--dpus", "64", "--algorithm", "model-averaging(period=4)")
+    explained = trainyard("explain", "linear", *options)
+    ran = trainyard("run", "linear", *options, "--no-range", "--explain", "")
+    assert explained[0] == ran[0] == 0, explained[2] + ran[2]
+    assert explained[1] == ran[1]
+    in_one_line(trainyard("explain", "linear", "--on", "npu", "--dpus", "64")[2])
+
+
 def test_compare(trainyard: Run, topology: str, tmp_path: Path) -> None:
     code, out, err = trainyard("compare", topology, "--on", "npu, npu(dram=75 GB/s,clock=2 GHz) ,npu-small", "--json", "-")
     assert code == 0, err

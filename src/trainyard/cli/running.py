@@ -140,6 +140,8 @@ def explain(
     batch: Batch = None,
     world: World = None,
     parallel: Parallel = None,
+    dpus: Dpus = None,
+    algorithm: Training = None,
     masks: Zeros = None,
     at: MasksAt = None,
     inference: Forward = False,
@@ -166,7 +168,16 @@ def explain(
             f"--html draws a paper's walk-through; for a report: trainyard run {workload} --on {on or 'MACHINE'} --html {html}"
         )
     run_request = RunRequest(
-        workload=workload, batch=batch, world=world, parallel=parallel, masks=masks, at=at, inference=inference, settings=settings
+        workload=workload,
+        batch=batch,
+        world=world,
+        parallel=parallel,
+        dpus=dpus,
+        algorithm=algorithm,
+        masks=masks,
+        at=at,
+        inference=inference,
+        settings=settings,
     )
     (result,) = run_request.results([request.one_machine(on)])
     print(result.explain(layer))

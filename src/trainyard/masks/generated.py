@@ -192,7 +192,7 @@ def generated_masks(
     )  # fmt: skip
 
 
-def parse(text: str, step: Step) -> GeneratedMasks:
+def parse(text: str, step: Step, seed: int | None = None) -> GeneratedMasks:
     """From the command line: `sparsity(A=0.6,G=0.5,cluster=channel,seed=1)`, `sparsity(W=2:4,transposable=true)`."""
     match = re.fullmatch(r"\s*sparsity\s*\((.*)\)\s*", text, re.DOTALL)
     example = "write for example sparsity(A=0.6,G=0.5,cluster=channel,seed=1)"
@@ -221,6 +221,8 @@ def parse(text: str, step: Step) -> GeneratedMasks:
             raise BadInput(f"generated masks: {name}={value!r} in {text!r} is not {kind}") from None
     if not shares and "weights" not in options:
         raise BadInput(f"generated masks: {text!r} says nothing of A, G or W: {example}")
+    if seed is not None and options.setdefault("seed", seed) != seed:
+        raise BadInput(f"generated masks: seed={seed}, but {text!r} has a seed of its own: give one of them")
     return generated_masks(step, shares, **options)
 
 

@@ -10,14 +10,16 @@ from trainyard.masks.generated import GeneratedMasks, parse
 from trainyard.masks.recorded import Masks
 
 
-def load(text: str | None, step: Step, at: int | None = None) -> Masks | GeneratedMasks | None:
-    """Masks for a step; `at` chooses a recorded training step, the first by default."""
+def load(text: str | None, step: Step, at: int | None = None, seed: int | None = None) -> Masks | GeneratedMasks | None:
+    """Masks for a step; `at` chooses a recorded training step (the first by default), `seed` seeds generated masks without one."""
     if at is not None and (text is None or _is_generated(text)):
         raise BadInput(f"--at {at} chooses a training step of a masks file: give one with --masks run.safetensors")
     if text is None:
         return None
     if _is_generated(text):
-        return parse(text, step)
+        return parse(text, step, seed)
+    if seed is not None:
+        raise BadInput(f"seed={seed}: the masks of {text} are recorded, not drawn at random")
     masks = Masks.open(text)
     return masks if at is None else masks.at(at)
 

@@ -35,8 +35,7 @@ class Single:
         costs: BatchCosts | None = self.device.batch_costs(step, masks) if isinstance(self.device, CostsWholeSteps) else None
         given = None if costs is None else program(step, costs.terms.policy, self.name)
         if costs is not None and given is not None:
-            clock_hz = round(self.device.clock_hz)
-            times = [-(-cycles * PICOSECONDS_PER_SECOND // clock_hz) for cycles in costs.cycles.tolist()]  # `picoseconds` of each
+            times = [picoseconds(cycles, self.device.clock_hz) for cycles in costs.cycles.tolist()]
             if max(times, default=0) < LONGEST_PS:
                 return self._at_once(given, costs, times)
         return self.work_by_work(step, masks)
@@ -98,7 +97,8 @@ def as_held(step: Step, device: Device) -> Step:
 
 def picoseconds(cycles: int, clock_hz: float) -> int:
     """Cycles on the engine's clock, rounded up so that nothing ends early."""
-    return -(-cycles * PICOSECONDS_PER_SECOND // round(clock_hz))
+    numerator, denominator = clock_hz.as_integer_ratio()
+    return -(-cycles * PICOSECONDS_PER_SECOND * denominator // numerator)
 
 
 def enter(

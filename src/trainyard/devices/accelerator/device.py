@@ -200,6 +200,14 @@ class Accelerator:
             technology=f"{self.technology_nm:g} nm",
         )
 
+    @property
+    def masks_note(self) -> str:
+        """What a result says of masks that this accelerator makes no use of."""
+        if uses_operand_values(self.array) or self.dma != "raw":
+            return ""
+        array = type(self.array).__name__
+        return f"the {array} array computes zeros like any other number, and dma=raw moves them: masks change nothing"
+
     def unused_assumptions(self, step: Step) -> frozenset[str]:
         """Assumptions that change nothing in a step: of convolutions where it has none, of sums as wide as their results."""
         unfolds, inputs, narrowest = _asked_of_sums(step, self.grad_input, self.policy.precision)

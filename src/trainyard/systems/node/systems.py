@@ -25,6 +25,7 @@ from trainyard.hardware.topology.graph import Topology
 from trainyard.hardware.topology.rings import Ring, rings
 from trainyard.ir import Device, Masks, Step, assumed
 from trainyard.ir.plan import Plan
+from trainyard.ir.protocols import ExplainsMasks
 from trainyard.mapping.algorithms import Algorithm, Direct, Synchronous
 from trainyard.mapping.pipeline.schedule import Pipeline
 from trainyard.results.result import Peaks
@@ -105,6 +106,13 @@ class Node:
         ratio: Any = self.compression
         if ratio != "masks" and (isinstance(ratio, bool) or not isinstance(ratio, int | float) or not ratio >= 1):
             raise BadInput(f"{owner}: compression must be a ratio of at least 1, or 'masks', got {self.compression!r}")
+
+    @property
+    def masks_note(self) -> str:
+        """The device's note on masks, unless the overlay's copies leave zeros out."""
+        if self.compression == "masks" or not isinstance(self.device, ExplainsMasks):
+            return ""
+        return self.device.masks_note
 
     @property
     def topology(self) -> Topology:
