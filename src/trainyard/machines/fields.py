@@ -6,54 +6,18 @@ import math
 import types
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import is_dataclass
 from enum import Enum
-from functools import cache
-from inspect import get_annotations
-from sys import modules
 from typing import Any, Literal, Union, get_args, get_origin
 
-import trainyard.ir
+from trainyard.construction import hints, settable, stem
 from trainyard.errors import BadInput, TrainyardError, UnknownName
 from trainyard.machines.grammar import parse_value
-from trainyard.units import FIELD_UNITS, parse, require_likely, unit_of_field
+from trainyard.units import parse, require_likely, unit_of_field
 
+__all__ = ["field_named", "fit", "hints", "members", "settable", "stem"]
 _TRUE = ("true", "yes", "on")
 _FALSE = ("false", "no", "off")
-
-
-@cache
-def settable(part: type) -> Mapping[str, Field[Any]]:
-    """The fields that a part's constructor takes."""
-    return {field.name: field for field in fields(part) if field.init}
-
-
-@cache
-def hints(part: type) -> Mapping[str, Any]:
-    """Each field's type; Any where its name is only known to type checkers."""
-    found: dict[str, Any] = {}
-    for field in fields(part):
-        found[field.name] = field.type
-        if isinstance(field.type, str):
-            owner = next(base for base in part.__mro__ if field.name in get_annotations(base))
-            names = {**vars(trainyard.ir), **vars(modules[owner.__module__])}
-            try:
-                found[field.name] = eval(field.type, names)  # the class's own annotation
-            except NameError:
-                found[field.name] = Any
-    return found
-
-
-def stem(field: str) -> str:
-    """A field's name without its unit: what a user types.
-
-    >>> stem("dram_bytes_per_s"), stem("scratchpad_bytes"), stem("clock_hz"), stem("rows")
-    ('dram', 'scratchpad', 'clock', 'rows')
-    """
-    for ending in sorted(FIELD_UNITS, key=len, reverse=True):
-        if field.endswith(ending):
-            return field.removesuffix(ending)
-    return field
 
 
 def field_named(part: type, key: str, value: Any, path: str, nearest: str | None = None) -> str:

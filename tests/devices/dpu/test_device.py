@@ -58,7 +58,7 @@ def test_quantities_are_typed_as_elsewhere() -> None:
         ({"number": "fixed23"}, UnknownName, "did you mean 'fixed32'"),
         ({"wram_bytes": 16 * 1024}, BadInput, "give fewer tasklets or more wram"),
         ({"technology_nm": 3}, BadInput, "outside the tables"),
-        ({"mac_lanes": -1}, BadInput, "mac_lanes must be at least 0"),
+        ({"mac_lanes": -1}, BadInput, "mac_lanes must be a whole number of at least 0"),
     ],
 )
 def test_fields_that_cannot_be_meant(fields: dict[str, object], error: type[Exception], says: str) -> None:

@@ -243,7 +243,7 @@ def test_what_one_gpu_cannot_do_is_said() -> None:
     [
         ({"sms": 0}, "sms must be a positive whole number"),
         ({"copy_fraction": 1.5}, "copy_fraction is a share"),
-        ({"dram_bytes_per_s": float("nan")}, "dram_bytes_per_s must be a finite number"),
+        ({"dram_bytes_per_s": float("nan")}, "dram_bytes_per_s: nan is not a finite number"),
         ({"tiles": ()}, "tiles must be a menu"),
     ],
 )

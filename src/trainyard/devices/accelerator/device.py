@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.caches import BoundedCache, ByIdentity, per_step
-from trainyard.checks import require_positive, require_quantity
+from trainyard.checks import require_positive
+from trainyard.construction import Positive, part
 from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs, terms
-from trainyard.devices.accelerator.chained import ACROSS, Across, chosen, stays_apart
+from trainyard.devices.accelerator.chained import Across, chosen, stays_apart
 from trainyard.devices.accelerator.costs import Costing
-from trainyard.devices.accelerator.ordered import DIVISIONS, REUSES, Division, Reuse, Schedule, require_order
+from trainyard.devices.accelerator.ordered import Division, Reuse, Schedule, require_order
 from trainyard.devices.accelerator.side_by_side import require_divisible
-from trainyard.errors import BadInput, UnknownName
+from trainyard.errors import BadInput
 from trainyard.hardware.tables import area, energy
 from trainyard.hardware.tables.technology import require_node
 from trainyard.ir import DTYPE_BYTES, Array, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
@@ -32,7 +33,6 @@ from trainyard.mapping.tiling import Supply
 from trainyard.mapping.works import Fusion, Together
 from trainyard.masks.dma import Densities, densities, stored_sizes
 from trainyard.results.result import Peaks
-from trainyard.units import parse, require_likely
 
 Dma = Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"]
 DramKind = Literal["hbm2", "gddr6", "ddr4", "lpddr4"]
@@ -47,7 +47,7 @@ CACHED_COSTS, CACHED_STEPS = 4096, 8
 """Distinct costs, and things known of whole steps, that a device keeps."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+@part
 class Accelerator:
     """Fields hold SI numbers; the constructor also takes quantities with units under their plain names.
 
@@ -83,110 +83,73 @@ class Accelerator:
     order: str = "sequential"
     tiling: Literal["search"] | tuple[int, int, int] = "search"
     scratchpad_banks: int = 1
-    dma: Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"] = "raw"
-    together: Literal["none", "gradients"] = "none"
-    reuse: Literal["step", "lru", "farthest"] = "step"
+    dma: Dma = "raw"
+    together: Together = "none"
+    reuse: Reuse = "step"
     cores: int = 1
-    partition: Literal["none", "m", "n", "k", "cost"] = "none"
+    partition: Division = "none"
     parts: int = 2
-    square_below: float = 4.0
-    across: Literal["none", "relu"] = "none"
+    square_below: Positive = 4.0
+    across: Across = "none"
     # fmt: off
-    fusion: Literal["epilogue", "none"] = assumed("epilogue", "element-wise ops go with the product in front of them", "none")
-    scope: Literal["all", "products"] = assumed("all", "which ops are simulated", "products", choice=True)
-    im2col: Literal["raw", "materialised"] = assumed(
+    fusion: Fusion = assumed("epilogue", "element-wise ops go with the product in front of them", "none")
+    scope: Scope = assumed("all", "which ops are simulated", "products", choice=True)
+    im2col: Im2col = assumed(
         "raw", "a convolution reads each element once and unfolds it on chip, or reads the unfolded matrix", "materialised")
-    grad_input: Literal["col2im", "dilated"] = assumed(
+    grad_input: GradInput = assumed(
         "col2im", "dX of a strided convolution adds up windows, or multiplies inserted zeros", "dilated")
     vector_lanes: int = assumed(1024, "element-wise operations per cycle (TPU v2: 128 lanes of 8)", 128)
     accumulator_bytes: int = assumed(ACCUMULATOR_BYTES, "bytes of an unfinished sum in the scratchpad", 2)
     technology_nm: float = assumed(16, "technology node, for energy and area", 7, only="energy_j")
-    dram_kind: Literal["hbm2", "gddr6", "ddr4", "lpddr4"] = assumed(
+    dram_kind: DramKind = assumed(
         "hbm2", "type of DRAM, for energy", "ddr4", only="energy_j")
     # fmt: on
-    _steps: BoundedCache = field(init=False, repr=False, compare=False)
-    _costs: BoundedCache = field(init=False, repr=False, compare=False)
+    _steps: BoundedCache = field(default_factory=lambda: BoundedCache(entries=CACHED_STEPS), init=False, repr=False, compare=False)
+    _costs: BoundedCache = field(default_factory=lambda: BoundedCache(entries=CACHED_COSTS), init=False, repr=False, compare=False)
 
-    def __init__(
-        self,
-        *,
-        array: Array,
-        scratchpad: str | float | None = None,
-        dram: str | float | None = None,
-        clock: str | float | None = None,
-        dram_latency: str | float | None = None,
-        dram_capacity: str | float | None = None,
-        scratchpad_bytes: float | None = None,
-        dram_bytes_per_s: float | None = None,
-        clock_hz: float | None = None,
-        dram_latency_s: float | None = None,
-        dram_capacity_bytes: float | None = None,
-        precision: str | Mapping[str, str] | None = None,
-        rates: Mapping[str, int] = ONE_EACH,
-        order: str = "sequential",
-        tiling: Literal["search"] | Sequence[int] = "search",
-        scratchpad_banks: int = 1,
-        dma: Dma = "raw",
-        together: Together = "none",
-        reuse: Reuse = "step",
-        cores: int = 1,
-        partition: Division = "none",
-        parts: int = 2,
-        square_below: float = 4.0,
-        across: Across = "none",
-        fusion: Fusion = "epilogue",
-        scope: Scope = "all",
-        im2col: Im2col = "raw",
-        grad_input: GradInput = "col2im",
-        vector_lanes: int = 1024,
-        accumulator_bytes: int = ACCUMULATOR_BYTES,
-        technology_nm: float = 16,
-        dram_kind: DramKind = "hbm2",
-    ) -> None:
-        if isinstance(array, type) or not isinstance(array, Array):
-            raise BadInput(f"{OWNER}: array must be an array such as Systolic(rows=128, columns=128), got {array!r}")
-        capacity = _quantity("dram_capacity", dram_capacity, "dram_capacity_bytes", dram_capacity_bytes, "B", None)
-        values = {
-            "array": array,
-            "scratchpad_bytes": _whole(_quantity("scratchpad", scratchpad, "scratchpad_bytes", scratchpad_bytes, "B")),
-            "dram_bytes_per_s": _quantity("dram", dram, "dram_bytes_per_s", dram_bytes_per_s, "B/s"),
-            "clock_hz": _quantity("clock", clock, "clock_hz", clock_hz, "Hz", 1.0e9),
-            "dram_latency_s": _quantity("dram_latency", dram_latency, "dram_latency_s", dram_latency_s, "s", 100e-9),
-            "dram_capacity_bytes": None if capacity is None else _whole(capacity),
-            "precision": precision_of(precision),
-            "rates": rates_of(rates),
-            "order": order,
-            "tiling": tiling if tiling == "search" else _tile(tiling),
-            "scratchpad_banks": scratchpad_banks,
-            "dma": _choice("dma", dma, get_args(Dma)),
-            "together": _choice("together", together, get_args(Together)),
-            "reuse": _choice("reuse", reuse, REUSES),
-            "cores": cores,
-            "partition": _choice("partition", partition, DIVISIONS),
-            "parts": parts,
-            "square_below": square_below,
-            "across": _choice("across", across, ACROSS),
-            "fusion": _choice("fusion", fusion, get_args(Fusion)),
-            "scope": _choice("scope", scope, get_args(Scope)),
-            "im2col": _choice("im2col", im2col, get_args(Im2col)),
-            "grad_input": _choice("grad_input", grad_input, get_args(GradInput)),
-            "vector_lanes": vector_lanes,
-            "accumulator_bytes": accumulator_bytes,
-            "technology_nm": technology_nm,
-            "dram_kind": _choice("dram_kind", dram_kind, get_args(DramKind)),
-            "_steps": BoundedCache(entries=CACHED_STEPS),
-            "_costs": BoundedCache(entries=CACHED_COSTS),
-        }
-        require_order(order)
-        if together != "none":
-            require_divisible(array, f"{OWNER}: together={together!r}")
-        require_positive(OWNER, vector_lanes=vector_lanes, accumulator_bytes=accumulator_bytes, cores=cores, parts=parts)
-        require_positive(OWNER, scratchpad_banks=scratchpad_banks)
-        require_quantity(OWNER, square_below=square_below)
-        _require_together(values)
-        require_node(technology_nm)
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+    if TYPE_CHECKING:  # `part` makes it: every field, and quantities also under their names without units
+
+        def __init__(self, **fields: Any) -> None: ...
+
+    def __post_init__(self) -> None:
+        if isinstance(self.array, type) or not isinstance(self.array, Array):
+            raise BadInput(f"{OWNER}: array must be an array such as Systolic(rows=128, columns=128), got {self.array!r}")
+        object.__setattr__(self, "precision", precision_of(self.precision))
+        object.__setattr__(self, "rates", rates_of(self.rates))
+        object.__setattr__(self, "tiling", self.tiling if self.tiling == "search" else _tile(self.tiling))
+        require_order(self.order)
+        if self.together != "none":
+            require_divisible(self.array, f"{OWNER}: together={self.together!r}")
+        self._require_consistent()
+        require_node(self.technology_nm)
+
+    def _require_consistent(self) -> None:
+        """Refuses fields that contradict each other."""
+        if self.cores > 1 and self.reuse == "step":
+            raise BadInput(
+                f"{OWNER}: {self.cores} cores share a scratchpad that keeps tiles: write reuse='lru' or 'farthest' as well"
+            )
+        paired = self.order != "sequential" or self.reuse != "step"
+        if self.rates and paired:
+            raise BadInput(
+                f"{OWNER}: rates={dict(self.rates)} with order={self.order!r}, reuse={self.reuse!r} is not modelled: "
+                "dX and dW reduce along different dimensions; write order='sequential' and reuse='step', or no rates"
+            )
+        if self.together != "none" and paired:
+            raise BadInput(
+                f"{OWNER}: together='gradients' runs dX and dW on two parts of the array, order={self.order!r} with "
+                f"reuse={self.reuse!r} in turn on all of it: give one of them"
+            )
+        if self.partition != "none" and not paired:
+            raise BadInput(
+                f"{OWNER}: partition={self.partition!r} cuts dX and dW that are done together: give an order such as "
+                "order='paper', or reuse='lru'"
+            )
+        if self.across != "none" and self.order == "sequential":
+            raise BadInput(
+                f"{OWNER}: across={self.across!r} takes dX into the layer below while dX and dW are done in turn: give an "
+                "order such as order='cost' as well"
+            )
 
     @property
     def peak_macs_per_cycle(self) -> int:
@@ -402,67 +365,6 @@ def _asked_of_sums(step: Step, grad_input: GradInput, precision: str | Precision
         any(body.product == "grad_input" for body in images),
         min((DTYPE_BYTES[dtype_of(result, precision)] for result in results), default=ACCUMULATOR_BYTES),
     )
-
-
-def _quantity(
-    plain: str, given: str | float | None, named: str, number: float | None, unit: str, default: float | None = -1.0
-) -> Any:
-    """One quantity, given with its unit, or as an SI number under the field's own name, or by default (-1: needed)."""
-    if given is not None and number is not None:
-        raise BadInput(f"{OWNER}: give {plain} or {named}, not both")
-    if given is None and number is None:
-        if default is not None and default < 0:
-            example = {"B": "8 MiB", "B/s": "150 GB/s"}[unit]
-            raise BadInput(f"{OWNER} needs {plain} (such as {plain}={example!r}) or {named}")
-        return default
-    name, value = (plain, given) if number is None else (named, number)
-    assert value is not None
-    found = parse(value, unit, f"{OWNER}: {name}")
-    if number is None and not isinstance(value, str):
-        require_likely(found, unit, plain, named)
-    require_quantity(OWNER, zero=unit == "s", **{name: found})
-    return found
-
-
-def _whole(size: float) -> int:
-    if size != int(size):
-        raise BadInput(f"{OWNER}: {size!r} bytes is not a whole number of bytes")
-    return int(size)
-
-
-def _require_together(given: Mapping[str, Any]) -> None:
-    """Fields that do not go with each other."""
-    if given["cores"] > 1 and given["reuse"] == "step":
-        raise BadInput(
-            f"{OWNER}: {given['cores']} cores share a scratchpad that keeps tiles: write reuse='lru' or 'farthest' as well"
-        )
-    paired = given["order"] != "sequential" or given["reuse"] != "step"
-    if given["rates"] and paired:
-        raise BadInput(
-            f"{OWNER}: rates={dict(given['rates'])} with order={given['order']!r}, reuse={given['reuse']!r} is not modelled: "
-            "dX and dW reduce along different dimensions; write order='sequential' and reuse='step', or no rates"
-        )
-    if given["together"] != "none" and paired:
-        raise BadInput(
-            f"{OWNER}: together='gradients' runs dX and dW on two parts of the array, order={given['order']!r} with "
-            f"reuse={given['reuse']!r} in turn on all of it: give one of them"
-        )
-    if given["partition"] != "none" and not paired:
-        raise BadInput(
-            f"{OWNER}: partition={given['partition']!r} cuts dX and dW that are done together: give an order such as "
-            "order='paper', or reuse='lru'"
-        )
-    if given["across"] != "none" and given["order"] == "sequential":
-        raise BadInput(
-            f"{OWNER}: across={given['across']!r} takes dX into the layer below while dX and dW are done in turn: give an "
-            "order such as order='cost' as well"
-        )
-
-
-def _choice(name: str, given: str, known: tuple[str, ...]) -> str:
-    if given not in known:
-        raise UnknownName(name, str(given), known, where=OWNER)
-    return given
 
 
 def _tile(tiling: Any) -> tuple[int, int, int]:

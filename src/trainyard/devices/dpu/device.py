@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass, fields
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.caches import ByIdentity
-from trainyard.checks import require_positive, require_quantity
+from trainyard.construction import NonNegative, NonNegativeInt, Positive, part
 from trainyard.devices.dpu.costs import LEAST_TRANSFER_BYTES, costs
 from trainyard.devices.dpu.memory import Room, room
-from trainyard.errors import BadInput, UnknownName
+from trainyard.errors import BadInput
 from trainyard.hardware.dpu.instructions import ARITHMETIC, Arithmetic, arithmetic
 from trainyard.hardware.dpu.pipeline import Pipeline
 from trainyard.hardware.tables import energy
@@ -27,14 +26,11 @@ from trainyard.ir import Body, Collective, DeviceCost, Masks, Step, Work, assume
 from trainyard.mapping.demand import Demand, Policy
 from trainyard.mapping.precision import Precision
 from trainyard.mapping.profile import demand, works
-from trainyard.mapping.works import Fusion
 from trainyard.results.result import Peaks
-from trainyard.units import parse, require_likely
 
 Number = Literal["fp32", "fixed32", "bf16", "fp16"]
 OWNER = "Dpu"
 # fmt: off
-TYPED = {"clock": ("clock_hz", "Hz"), "mram": ("mram_bytes", "B"), "wram": ("wram_bytes", "B")}
 """Names under which quantities are given with their unit, and the fields that hold them."""
 ELEMENT: Mapping[str, tuple[int, str]] = {"fp32": (4, "fp32"), "fixed32": (4, "int32"), "bf16": (2, "bf16"), "fp16": (2, "fp16")}
 """Bytes of a number in WRAM, and the row of the energy table."""
@@ -45,7 +41,7 @@ INSTRUCTION = energy.Component(
 # fmt: on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Dpu:
     """One DPU. Quantities may also be given with their unit: `clock="350 MHz"`, `mram="64 MiB"`, `wram="64 KiB"`.
 
@@ -66,45 +62,28 @@ class Dpu:
     wram_bytes: int               = 64 * 1024
     iram_bytes: int               = 24 * 1024
     mram_bytes: int               = 64 * 2**20
-    dma_read_cycles: float        = 77
-    dma_write_cycles: float       = 61
-    dma_cycles_per_byte: float    = 0.5
+    dma_read_cycles: NonNegative        = 77
+    dma_write_cycles: NonNegative       = 61
+    dma_cycles_per_byte: Positive    = 0.5
     longest_transfer_bytes: int   = 2048
     number: Literal["fp32", "fixed32", "bf16", "fp16"] = "fp32"
-    mac_lanes: int                = 0
-    wram_bytes_per_cycle: float   = 8
-    stack_bytes: int              = assumed(1024, "WRAM that each tasklet's stack takes", 512, 2048)
-    barrier_instructions: int     = assumed(20, "instructions of a tasklet at the barrier that ends an op", 10, 60)
+    mac_lanes: NonNegativeInt                = 0
+    wram_bytes_per_cycle: Positive   = 8
+    stack_bytes: NonNegativeInt              = assumed(1024, "WRAM that each tasklet's stack takes", 512, 2048)
+    barrier_instructions: NonNegativeInt     = assumed(20, "instructions of a tasklet at the barrier that ends an op", 10, 60)
     fusion: Literal["epilogue", "none"] = assumed("epilogue", "element-wise ops go with the product in front of them", "none")
     technology_nm: float          = assumed(28, "technology node, for energy; UPMEM's is a DRAM process of the 20 nm class", 45,
                                             only="energy_j")
-    mram_j_per_byte: float        = 31.4e-12
-    static_w: float               = 0.1
-    clock: InitVar[str | float | None] = None
-    mram: InitVar[str | float | None]  = None
-    wram: InitVar[str | float | None]  = None
+    mram_j_per_byte: NonNegative        = 31.4e-12
+    static_w: NonNegative               = 0.1
     # fmt: on
 
-    def __post_init__(self, clock: str | float | None, mram: str | float | None, wram: str | float | None) -> None:
-        for plain, given in (("clock", clock), ("mram", mram), ("wram", wram)):
-            self._take(plain, given)
-        require_positive(
-            OWNER, tasklets=self.tasklets, most_tasklets=self.most_tasklets, interval=self.interval, wram_bytes=self.wram_bytes,
-            iram_bytes=self.iram_bytes, mram_bytes=self.mram_bytes, longest_transfer_bytes=self.longest_transfer_bytes,
-        )  # fmt: skip
-        require_quantity(
-            OWNER, clock_hz=self.clock_hz, dma_cycles_per_byte=self.dma_cycles_per_byte,
-            wram_bytes_per_cycle=self.wram_bytes_per_cycle,
-        )  # fmt: skip
-        require_quantity(
-            OWNER, zero=True, dma_read_cycles=self.dma_read_cycles, dma_write_cycles=self.dma_write_cycles,
-            mac_lanes=self.mac_lanes, stack_bytes=self.stack_bytes, barrier_instructions=self.barrier_instructions,
-            mram_j_per_byte=self.mram_j_per_byte, static_w=self.static_w,
-        )  # fmt: skip
+    if TYPE_CHECKING:  # `part` makes it: every field, and quantities also under their names without units
+
+        def __init__(self, **fields: Any) -> None: ...
+
+    def __post_init__(self) -> None:
         require_node(self.technology_nm)
-        for field, known in (("number", get_args(Number)), ("fusion", get_args(Fusion))):
-            if getattr(self, field) not in known:
-                raise UnknownName(field, str(getattr(self, field)), known, where=OWNER)
         if not self.mac_lanes and self.number not in ARITHMETIC:
             raise BadInput(f"{OWNER}: number={self.number!r} needs a MAC array: give mac_lanes=16, or number='fp32' or 'fixed32'")
         if self.tasklets > self.most_tasklets:
@@ -114,19 +93,6 @@ class Dpu:
                 f"{OWNER}: {self.wram_bytes} bytes of WRAM hold no blocks beside {self.tasklets} stacks of {self.stack_bytes}: "
                 "give fewer tasklets or more wram"
             )
-
-    def _take(self, plain: str, given: str | float | None) -> None:
-        if given is None:
-            return
-        field, unit = TYPED[plain]
-        if getattr(self, field) != next(one.default for one in fields(self) if one.name == field):
-            raise BadInput(f"{OWNER}: give {plain} or {field}, not both")
-        found = parse(given, unit, f"{OWNER}: {plain}")
-        if not isinstance(given, str):
-            require_likely(found, unit, plain, field)
-        if unit == "B" and found != int(found):
-            raise BadInput(f"{OWNER}: {plain}={given!r} is not a whole number of bytes")
-        object.__setattr__(self, field, int(found) if unit == "B" else found)
 
     @property
     def dram_capacity_bytes(self) -> int:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
 from trainyard.caches import ByIdentity
-from trainyard.checks import require_positive, require_quantity
+from trainyard.construction import NonNegative, NonNegativeInt, Positive, Share, part
 from trainyard.devices.gpu.calls import Call, calls_of, is_exchange
 from trainyard.devices.gpu.costs import kernel_of
 from trainyard.devices.gpu.host import waits
@@ -24,16 +23,13 @@ from trainyard.ir import DTYPE_BYTES, DeviceCost, Masks, Step, TensorSpec, Work,
 from trainyard.results.result import Peaks
 
 Kind = Literal["fp64", "fp32", "tf32", "half", "fp8"]
-SHARES = (
-    "tensor_fraction", "vector_fraction", "attention_fraction", "copy_fraction", "l2_fraction", "l2_share", "block_share",
-)  # fmt: skip
 FLOATING = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2"})
 # fmt: off
 TILES = ((256, 128, 32), (128, 128, 32), (128, 64, 32), (64, 64, 32), (64, 32, 32), (32, 32, 32))
 # fmt: on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Gpu:
     """One board. MACs are per multiprocessor and cycle: `fp32_macs` of the vector lanes, the others of the tensor cores.
 
@@ -44,36 +40,40 @@ class Gpu:
     sms: int
     clock_hz: float
     fp32_macs: int
-    tf32_macs: int
-    half_macs: int
-    fp64_macs: int
+    tf32_macs: NonNegativeInt
+    half_macs: NonNegativeInt
+    fp64_macs: NonNegativeInt
     bf16: bool
     l2_bytes: int
     l2_bytes_per_s: float
     on_chip_bytes: int
     dram_bytes_per_s: float
     dram_capacity_bytes: int
-    idle_w: float
-    mac_j: float
-    dram_byte_j: float
+    idle_w: NonNegative
+    mac_j: NonNegative
+    dram_byte_j: NonNegative
     technology: str = ""
     tiles: tuple[tuple[int, int, int], ...] = TILES
-    fp8_macs: int = 0
+    fp8_macs: NonNegativeInt = 0
     structured: bool = False
     """Tensor cores that take weights of 2:4 structure at twice their rate."""
 
-    tensor_fraction: float = assumed(0.75, "share of the tensor cores' peak that a large product sustains", 0.6, 0.9)
-    vector_fraction: float = assumed(0.75, "share of the vector lanes' peak that a large product sustains", 0.65, 0.9)
-    attention_fraction: float = assumed(0.6, "share of a plain product's rate that the products of a fused attention reach", 0.8)
-    copy_fraction: float = assumed(0.89, "share of the DRAM bandwidth that a large copy reaches", 0.8, 0.95)
-    l2_fraction: float = assumed(0.65, "share of the L2 bandwidth that a copy inside it reaches", 0.9)
-    l2_share: float = assumed(0.5, "share of the L2 in which a tensor survives until its next reader", 0.25, 0.8)
-    block_share: float = assumed(0.7, "share of a multiprocessor's lanes that one block alone keeps busy", 0.5, 1.0)
-    loads_per_cycle: float = assumed(2.8, "loads of a multiprocessor in a cycle, where bulk copies cannot feed a product", 4.0)
-    heavy_instructions: float = assumed(60.0, "instructions for an element that is summed, exponentiated, drawn or turned", 45.0)
-    strided_instructions: float = assumed(110.0, "instructions to copy one element from a place of its own", 80.0)
-    window_instructions: float = assumed(300.0, "instructions of a thread that walks a window, less its taps", 370.0)
-    score_instructions: float = assumed(15.0, "instructions for a score of a fused attention; three times that with dropout", 25.0)
+    tensor_fraction: Share = assumed(0.75, "share of the tensor cores' peak that a large product sustains", 0.6, 0.9)
+    vector_fraction: Share = assumed(0.75, "share of the vector lanes' peak that a large product sustains", 0.65, 0.9)
+    attention_fraction: Share = assumed(0.6, "share of a plain product's rate that the products of a fused attention reach", 0.8)
+    copy_fraction: Share = assumed(0.89, "share of the DRAM bandwidth that a large copy reaches", 0.8, 0.95)
+    l2_fraction: Share = assumed(0.65, "share of the L2 bandwidth that a copy inside it reaches", 0.9)
+    l2_share: Share = assumed(0.5, "share of the L2 in which a tensor survives until its next reader", 0.25, 0.8)
+    block_share: Share = assumed(0.7, "share of a multiprocessor's lanes that one block alone keeps busy", 0.5, 1.0)
+    loads_per_cycle: Positive = assumed(2.8, "loads of a multiprocessor in a cycle, where bulk copies cannot feed a product", 4.0)
+    heavy_instructions: NonNegative = assumed(
+        60.0, "instructions for an element that is summed, exponentiated, drawn or turned", 45.0
+    )
+    strided_instructions: NonNegative = assumed(110.0, "instructions to copy one element from a place of its own", 80.0)
+    window_instructions: NonNegative = assumed(300.0, "instructions of a thread that walks a window, less its taps", 370.0)
+    score_instructions: NonNegative = assumed(
+        15.0, "instructions for a score of a fused attention; three times that with dropout", 25.0
+    )
     ramp_s: float = assumed(1.2e-6, "time a kernel takes beyond its work: start, first loads, last stores", 2e-6)
     gap_s: float = assumed(0.6e-6, "pause of the device between two queued kernels", 0.3e-6, 1e-6)
     fill_s: float = assumed(1.5e-6, "time a block takes beyond its work: its first loads and last stores", 1.0e-6, 2.0e-6)
@@ -106,25 +106,6 @@ class Gpu:
     precision: Literal["bf16", "fp16", "fp32", "tf32", "fp8"] | None = None
 
     def __post_init__(self) -> None:
-        require_positive(
-            "Gpu", sms=self.sms, fp32_macs=self.fp32_macs, l2_bytes=self.l2_bytes,
-            on_chip_bytes=self.on_chip_bytes, dram_capacity_bytes=self.dram_capacity_bytes, queue=self.queue,
-        )  # fmt: skip
-        require_quantity(
-            "Gpu", clock_hz=self.clock_hz, l2_bytes_per_s=self.l2_bytes_per_s, dram_bytes_per_s=self.dram_bytes_per_s,
-            tensor_fraction=self.tensor_fraction, vector_fraction=self.vector_fraction, copy_fraction=self.copy_fraction,
-            attention_fraction=self.attention_fraction, l2_fraction=self.l2_fraction,
-            l2_share=self.l2_share, block_share=self.block_share, loads_per_cycle=self.loads_per_cycle,
-        )  # fmt: skip
-        require_quantity(
-            "Gpu", zero=True, heavy_instructions=self.heavy_instructions, strided_instructions=self.strided_instructions,
-            window_instructions=self.window_instructions, score_instructions=self.score_instructions, ramp_s=self.ramp_s,
-            gap_s=self.gap_s, fill_s=self.fill_s, call_s=self.call_s, node_s=self.node_s, launch_s=self.launch_s,
-            list_s=self.list_s, step_s=self.step_s, idle_w=self.idle_w, mac_j=self.mac_j, dram_byte_j=self.dram_byte_j,
-        )  # fmt: skip
-        for share in SHARES:
-            if getattr(self, share) > 1.0:
-                raise BadInput(f"Gpu: {share} is a share and cannot exceed 1, got {getattr(self, share)!r}")
         if not self.tiles or any(len(tile) != 3 or min(tile) < 1 for tile in self.tiles):
             raise BadInput(f"Gpu: tiles must be a menu of (m, n, k) of positive whole numbers, got {self.tiles!r}")
 
@@ -133,6 +114,11 @@ class Gpu:
         kinds = {self.kind(dtype, convolution) for dtype in [self.precision or "fp32"] for convolution in (False, True)}
         rate = max(self._macs(kind) for kind in kinds)
         return Peaks(macs_per_s=self.sms * rate * self.clock_hz, dram_bytes_per_s=self.dram_bytes_per_s, technology=self.technology)
+
+    @property
+    def static_w(self) -> float:
+        """Watts at rest."""
+        return self.idle_w
 
     @property
     def masks_note(self) -> str:
