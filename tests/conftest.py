@@ -1,7 +1,11 @@
-"""Profiles of hypothesis: `ci` is derandomised and small, `long` is for `make test-all`. No test sees what another run has kept."""
+"""Profiles of hypothesis: `ci` is derandomised and small, `long` is for `make test-all`. No test sees what another run has cached.
+
+The thousands of tests that a process collects live as long as it does: the garbage collector never looks at them again.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from itertools import count
@@ -13,7 +17,21 @@ settings.register_profile("ci", derandomize=True, max_examples=40, deadline=None
 settings.register_profile("long", max_examples=1000, deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads spin while they wait; there are as many test processes as cores
+
 _tests = count()
+
+gc.disable()  # until all tests are collected
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
