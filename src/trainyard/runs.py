@@ -15,7 +15,8 @@ from trainyard.engine.timeline import Timeline
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Device, Masks, Step, System, assumptions_of
 from trainyard.ir.protocols import ChecksStep, ExplainsMasks, HasDevice, HasNotes, HasPeaks, ListsMasks
-from trainyard.results.result import Peaks, Result, booked
+from trainyard.results.booking import book_timeline
+from trainyard.results.result import Peaks, Result
 from trainyard.units import show
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def run(
         raise BadInput(
             f"step {step.name!r} takes no time on {name}: none of its {len(step)} ops is simulated (scope='all' takes all)"
         )
-    rows, columns = booked(timeline, plan.booking)
+    rows, columns = book_timeline(timeline, plan.booking)
     return Result(
         workload=step.name,
         machine=name,

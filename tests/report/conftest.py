@@ -13,7 +13,8 @@ from trainyard.engine.timeline import Timeline
 from trainyard.ir import Assumption
 from trainyard.ir.booking import Booking
 from trainyard.ir.plan import Plan, TaskClass
-from trainyard.results.result import Peaks, Result, booked
+from trainyard.results.booking import book_timeline
+from trainyard.results.result import Peaks, Result
 
 HOSTILE = "<script>alert('layer')</script>"
 CONFIG: dict[str, Any] = {
@@ -92,7 +93,7 @@ def make_result() -> Callable[..., Result]:
         plan, booking = Plan(), Booking()
         step_of(names, plan, booking)
         timeline = run(plan)
-        rows, columns = booked(timeline, booking)
+        rows, columns = book_timeline(timeline, booking)
         given: dict[str, Any] = {
             "workload": "toy",
             "machine": machine,

@@ -15,7 +15,8 @@ from trainyard.errors import BadInput
 from trainyard.ir.assumptions import Assumption
 from trainyard.ir.booking import Booking
 from trainyard.ir.plan import Plan, TaskClass
-from trainyard.results.result import Peaks, Result, booked, split
+from trainyard.results.booking import book_timeline, columns_of, split
+from trainyard.results.result import Peaks, Result
 
 
 def result(durations: list[int], shares: tuple[float, ...] = (0.3, 0.7), steps: int = 1) -> Result:
@@ -40,7 +41,7 @@ def result(durations: list[int], shares: tuple[float, ...] = (0.3, 0.7), steps: 
     row = booking.row("copy", layer="", phase="copy", resource="dram", kind="copy")
     plan.transfer([([link], 1000)], after=last, kind=TaskClass.COPY, tag=booking.entry([row]))
     timeline = engine.run(plan)
-    rows_, columns = booked(timeline, booking)
+    rows_, columns = book_timeline(timeline, booking)
     peaks = Peaks(macs_per_s=1e12, dram_bytes_per_s=1e9)
     return Result(
         workload="w", machine="m", batch=4, samples=4 * steps, steps=steps, rows=rows_, columns=columns, peaks=peaks,
@@ -156,7 +157,7 @@ def test_a_single_row_beyond_64_bits_is_booked() -> None:
         booking.row("mm", layer="b", phase="forward", resource="d", macs=7, traffic={("dram", "X", "read"): 7}),
     ]
     plan.task(plan.stream("d"), 10, tag=booking.entry(rows, (0.5, 0.5)))
-    found, columns = booked(engine.run(plan), booking)
+    found, columns = book_timeline(engine.run(plan), booking)
     whole = Result(
         workload="w",
         machine="m",
@@ -168,6 +169,31 @@ def test_a_single_row_beyond_64_bits_is_booked() -> None:
     )
     assert whole.macs == whole.traffic_bytes["dram"] == 10**19 + 7
     assert whole.by_layer["a"].macs == 10**19
+
+
+@given(
+    totals=st.lists(st.integers(0, 2**57), min_size=1, max_size=6),
+    entries=st.lists(st.dictionaries(st.integers(0, 4), st.integers(1, 1000), min_size=1), min_size=1, max_size=6),
+)
+def test_a_row_of_several_entries_gets_its_part_of_each(totals: list[int], entries: list[dict[int, int]]) -> None:
+    booking = Booking()
+    for number in range(5):
+        booking.row(f"op{number}", layer="", phase="forward", resource="device")
+    expected = [0] * 6
+    for total, weights in zip(totals, entries, strict=False):
+        shares = [weight / sum(weights.values()) for weight in weights.values()]
+        booking.entry(list(weights), shares)
+        for row, part in zip(weights, split(total, shares), strict=True):
+            expected[row] += part
+    assert columns_of(booking).split(np.array(totals[: len(entries)])).tolist() == expected
+
+
+def test_shares_that_do_not_fit_the_rows_of_an_entry_are_refused() -> None:
+    booking = Booking()
+    rows = [booking.row(name, layer="", phase="forward", resource="device") for name in "ab"]
+    booking.entry(rows)
+    with pytest.raises(ValueError, match="zip"):
+        columns_of(booking)
 
 
 def test_results_are_values() -> None:

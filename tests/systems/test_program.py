@@ -20,7 +20,7 @@ from trainyard.errors import BadInput
 from trainyard.ir import Body, Convolution, Copy, ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec
 from trainyard.ir.booking import BookingColumns
 from trainyard.ir.plan import Plan
-from trainyard.results.booking import booked, split
+from trainyard.results.booking import book_timeline, split
 from trainyard.systems import Single
 
 MODELS = [("resnet18", 2), ("bert-tiny", 2), ("mobilenet", 1), ("dlrm", 8), ("gcn", None), ("lstm-1", 1)]
@@ -62,7 +62,7 @@ def agree(first: Plan, second: Plan) -> None:
     """Two plans, their timelines and their rows, in order and bit by bit."""
     times = engine.run(first), engine.run(second)
     assert times[0] == times[1]
-    (rows, columns), (twin_rows, twin_columns) = (booked(t, p.booking) for t, p in zip(times, (first, second), strict=True))
+    (rows, columns), (twin_rows, twin_columns) = (book_timeline(t, p.booking) for t, p in zip(times, (first, second), strict=True))
     assert rows == twin_rows
     assert columns == twin_columns
     for mine, other in ((columns.energy, twin_columns.energy), (columns.traffic, twin_columns.traffic)):
@@ -258,7 +258,8 @@ def test_a_ledger_splits_as_split_does(totals: list[int], weights: list[int]) ->
     ledger = BookingColumns(
         op=names, layer=names, phase=names, resource=names, kind=names, bound=names, macs=np.zeros(rows + 1, np.int64), energy={},
         traffic={}, entries=tuple(tuple(range(e * count, (e + 1) * count)) for e in range(entries)),
-        entry=np.repeat(np.arange(entries), count), begin=np.array([0.0, *edges] * entries), end=np.array([*edges, 1.0] * entries),
+        entry=np.repeat(np.arange(entries), count), row=None,
+        begin=np.array([0.0, *edges] * entries), end=np.array([*edges, 1.0] * entries),
         last=np.array([*[False] * (count - 1), True] * entries),
     )  # fmt: skip
     assert ledger.split(np.array(totals)).tolist() == [*(part for total in totals for part in split(total, parts)), 0]

@@ -22,10 +22,10 @@ Traffic = Mapping[tuple[str, str, str], int]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BookingColumns:
-    """The rows of a plan booked all at once, as columns, the last of them the idle time's; labels are shared between plans.
+    """The rows of a plan as columns, the last of them that of the idle time; labels are shared between plans.
 
-    `entry` is the entry of a row; of its time, what lies between the shares `begin` and `end` is the row's, and all that is left
-    where it is its entry's `last`.
+    The time of an entry is divided into parts: part i belongs to entry `entry[i]` and row `row[i]` (to row i where `row` is None)
+    and lies between the shares `begin[i]` and `end[i]` of the entry; its `last` part takes what rounding leaves.
     """
 
     op: tuple[str, ...]
@@ -39,19 +39,23 @@ class BookingColumns:
     traffic: Mapping[tuple[str, str, str], Whole]
     entries: tuple[tuple[int, ...], ...]
     entry: Whole
+    row: Whole | None
     begin: Real
     end: Real
     last: npt.NDArray[np.bool_]
 
     def split(self, totals: Whole) -> Whole:
-        """A whole number of each entry in whole parts for its rows, that sum to it; none to the idle row (`booking.split`)."""
+        """The total of each entry divided among its rows in integers, as `results.booking.split` does; 0 for the idle row."""
         import numpy as np
 
         own = totals[self.entry]
         edges = np.where(self.last, own, np.rint(own * self.end).astype(np.int64))
-        parts = np.zeros(len(own) + 1, np.int64)
-        parts[:-1] = edges - np.rint(own * self.begin).astype(np.int64)
-        return parts
+        parts = edges - np.rint(own * self.begin).astype(np.int64)
+        if self.row is None:
+            return np.append(parts, 0)
+        sums = np.zeros(len(self.op), np.int64)
+        np.add.at(sums, self.row, parts)
+        return sums
 
 
 @dataclass(slots=True)

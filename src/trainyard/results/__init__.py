@@ -1,4 +1,4 @@
-"""What a step cost: `result` is the value a user gets, `booking` gives the time of tasks to the rows of ops."""
+"""The cost of a step. `result` is the value that a user gets; `booking` divides the time of tasks among the rows of ops."""
 
 from __future__ import annotations
 

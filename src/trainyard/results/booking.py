@@ -1,6 +1,7 @@
-"""Who did it, as columns: the rows of a plan that ran, what each cost, and sums of them by what they have in common.
+"""The rows of a simulated plan: their labels, their cost as columns, and sums of groups of rows.
 
-Times, bytes and MACs are whole numbers, so that sums are exact in any order; energies are added row by row, first to last.
+`book_timeline` has one path: bookings are columns (`BookingColumns`), or lists that are turned into columns first. Times, bytes and
+MACs are integers, so that sums are exact in any order; energies are floats, added row by row from first to last.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from trainyard.errors import BadInput
+from trainyard.ir.booking import Booking, BookingColumns
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from trainyard.engine.timeline import Timeline
-    from trainyard.ir.booking import Booking, BookingColumns
 
 Axis = Literal["layer", "phase", "resource", "kind", "op", "bound"]
 AXES: tuple[Axis, ...] = ("layer", "phase", "resource", "kind", "op", "bound")
 IDLE = "idle"
-REMEMBERED_ROWS = 100_000
-"""Groups of longer results are found anew each time."""
+CACHED_ROWS = 100_000
+"""Groups of results with more rows are not cached."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Which rows there are: labels, one list per axis."""
+    """The labels of all rows, one tuple for each axis."""
 
     op: tuple[str, ...]
     layer: tuple[str, ...]
@@ -50,9 +51,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """The numbers of the rows: integers for time, bytes and MACs, so that sums are exact.
+    """The numbers of all rows: integers for time, bytes and MACs, so that sums are exact.
 
-    Where 64 bits do not hold a column's sum, it holds Python's own integers (`dtype=object`).
+    A column whose sum exceeds 64 bits holds Python integers (`dtype=object`).
     """
 
     time_ps: npt.NDArray[np.int64]
@@ -72,54 +73,55 @@ class Columns:
     __hash__ = None  # type: ignore[assignment]  # arrays are compared by content
 
     def by_level(self) -> dict[str, npt.NDArray[Any]]:
-        """Bytes of each row by level of the memory, whatever the tensor and the direction."""
+        """Bytes of each row by memory level, summed over tensors and directions."""
         levels: dict[str, list[npt.NDArray[Any]]] = {}
         for (level, _, _), count in self.traffic.items():
             levels.setdefault(level, []).append(count)
         return {level: _sum_of(counts) for level, counts in levels.items()}
 
     def scaled(self, factor: int) -> Columns:
-        def times(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            return _roomy(column, int(column.sum()) * factor) * factor
+        def multiplied(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            return _widened(column, int(column.sum()) * factor) * factor
 
         return Columns(
-            times(self.time_ps),
-            times(self.busy_ps),
-            times(self.macs),
+            multiplied(self.time_ps),
+            multiplied(self.busy_ps),
+            multiplied(self.macs),
             {name: joules * factor for name, joules in self.energy.items()},
-            {key: times(count) for key, count in self.traffic.items()},
+            {key: multiplied(count) for key, count in self.traffic.items()},
         )
 
-    def beside(self, other: Columns, join: Callable[[Any, Any], Any]) -> Columns:
-        mine, theirs = len(self.time_ps), len(other.time_ps)
+    def joined(self, other: Columns, join: Callable[[Any, Any], Any]) -> Columns:
+        """Each column joined with the same column of `other` by `np.add` or concatenation; a missing column is zeros."""
+        own_rows, other_rows = len(self.time_ps), len(other.time_ps)
 
         def merge(a: Mapping[Any, Any], b: Mapping[Any, Any], dtype: type, join: Callable[[Any, Any], Any]) -> dict[Any, Any]:
-            empty_a: npt.NDArray[Any] = np.zeros(mine, dtype)
-            empty_b: npt.NDArray[Any] = np.zeros(theirs, dtype)
+            empty_a: npt.NDArray[Any] = np.zeros(own_rows, dtype)
+            empty_b: npt.NDArray[Any] = np.zeros(other_rows, dtype)
             return {key: join(a.get(key, empty_a), b.get(key, empty_b)) for key in dict.fromkeys([*a, *b])}
 
-        def whole(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Any:
+        def join_integers(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Any:
             total = int(a.sum()) + int(b.sum())
-            return join(_roomy(a, total), _roomy(b, total))
+            return join(_widened(a, total), _widened(b, total))
 
         return Columns(
-            whole(self.time_ps, other.time_ps),
-            whole(self.busy_ps, other.busy_ps),
-            whole(self.macs, other.macs),
+            join_integers(self.time_ps, other.time_ps),
+            join_integers(self.busy_ps, other.busy_ps),
+            join_integers(self.macs, other.macs),
             merge(self.energy, other.energy, np.float64, join),
-            merge(self.traffic, other.traffic, np.int64, whole),
+            merge(self.traffic, other.traffic, np.int64, join_integers),
         )
 
 
-def _roomy(column: npt.NDArray[Any], total: int) -> npt.NDArray[Any]:
-    """A column of whole numbers with room for `total`."""
+def _widened(column: npt.NDArray[Any], total: int) -> npt.NDArray[Any]:
+    """The column as Python integers where `total` exceeds 64 bits."""
     return column if total < 2**63 else column.astype(object)
 
 
 def _sum_of(columns: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """One column of several, with room for their sum."""
-    whole = np.array(columns)
-    total: npt.NDArray[Any] = whole.sum(axis=0, dtype=object if float(whole.sum(dtype=np.float64)) >= 2**62 else whole.dtype)
+    """The columns added up, as Python integers where the sum may exceed 64 bits."""
+    table = np.array(columns)
+    total: npt.NDArray[Any] = table.sum(axis=0, dtype=object if float(table.sum(dtype=np.float64)) >= 2**62 else table.dtype)
     return total
 
 
@@ -132,22 +134,23 @@ class Groups:
     order: npt.NDArray[np.intp]
     starts: npt.NDArray[np.intp]
 
-    def whole(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Sums of whole numbers, of the last axis; exact, whatever the order."""
+    def sum_integers(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The sum of each group; integers are exact in any order."""
         if not self.numbers:
-            return values[..., :0]
-        found: npt.NDArray[Any] = np.add.reduceat(values[..., self.order], self.starts, axis=-1)
-        return found
+            return values[:0]
+        sums: npt.NDArray[Any] = np.add.reduceat(values[self.order], self.starts)
+        return sums
 
-    def real(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Sums of real numbers, row by row."""
-        found: npt.NDArray[Any] = np.bincount(self.codes, weights=values, minlength=len(self.numbers))
-        return found
+    def sum_floats(self, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+        """The sum of each group, added in the order of the rows."""
+        sums: npt.NDArray[Any] = np.bincount(self.codes, weights=values, minlength=len(self.numbers))
+        return sums
 
 
 def grouped(rows: Rows, axes: Sequence[Axis]) -> Groups:
+    """The rows grouped by their labels along one or several axes."""
     labels = tuple(rows.axis(axis) for axis in axes)
-    return _remembered(labels) if len(rows) <= REMEMBERED_ROWS else _groups(labels)
+    return _cached_groups(labels) if len(rows) <= CACHED_ROWS else _groups(labels)
 
 
 def _groups(labels: tuple[tuple[str, ...], ...]) -> Groups:
@@ -157,73 +160,72 @@ def _groups(labels: tuple[tuple[str, ...], ...]) -> Groups:
     return Groups(numbers, codes, order, np.searchsorted(codes[order], np.arange(len(numbers))))
 
 
-_remembered = lru_cache(maxsize=16)(_groups)  # results of one step have the same labels
+_cached_groups = lru_cache(maxsize=16)(_groups)  # results of one step have the same labels
 
 
-def booked(timeline: Timeline, booking: Booking) -> tuple[Rows, Columns]:
-    """The rows of a plan that ran: exposed and busy time by tag, split over a Work's ops by share, idle time a row of its own."""
-    if booking.columns is not None:
-        return _booked_at_once(timeline, booking.columns)
-    count = len(booking.op) + 1
-    time, busy = [0] * count, [0] * count
-    exposed_of = _sum_by_tag(timeline.exposed_ps, timeline.tags, len(booking.entries))
-    busy_of = _sum_by_tag(timeline.busy_ps, timeline.tags, len(booking.entries))
-    for (rows, shares), exposed, occupied in zip(booking.entries, exposed_of.tolist(), busy_of.tolist(), strict=True):
-        if len(rows) == 1:
-            time[rows[0]] += exposed
-            busy[rows[0]] += occupied
-            continue
-        for row, part_exposed, part_busy in zip(rows, split(exposed, shares), split(occupied, shares), strict=True):
-            time[row] += part_exposed
-            busy[row] += part_busy
-    time[-1] = timeline.end_ps - sum(time)
-    rows_ = Rows(
-        (*booking.op, IDLE),
-        (*booking.layer, ""),
-        (*booking.phase, IDLE),
-        (*booking.resource, ""),
-        (*booking.kind, IDLE),
-        (*booking.bound, IDLE),
-    )
-    columns = Columns(
-        np.array(time, np.int64),
-        np.array(busy, np.int64),
-        np.array([*booking.macs, 0], np.int64 if sum(booking.macs) < 2**63 else object),
-        _column(booking.energy, count, np.float64),
-        _column(booking.traffic, count, np.int64),
-    )
-    return rows_, columns
-
-
-def _booked_at_once(timeline: Timeline, ledger: BookingColumns) -> tuple[Rows, Columns]:
-    """The same of a ledger, whose rows each belong to one entry and end with that of the idle time."""
+def book_timeline(timeline: Timeline, booking: Booking) -> tuple[Rows, Columns]:
+    """The rows of a simulated plan: the time of a task goes to the rows of its tag by their shares; the last row is idle time."""
+    columns = columns_of(booking)
+    entries = len(columns.entries)
     exposed, busy = timeline.exposed_ps, timeline.busy_ps
-    time = ledger.split(_sum_by_tag(exposed, timeline.tags, len(ledger.entries)))
-    same = np.array_equal(exposed, busy)  # one stream that is never idle
-    occupied = time.copy() if same else ledger.split(_sum_by_tag(busy, timeline.tags, len(ledger.entries)))
+    time = columns.split(_sum_by_tag(exposed, timeline.tags, entries))
+    never_waits = np.array_equal(exposed, busy)  # one stream without idle time
+    occupied = time.copy() if never_waits else columns.split(_sum_by_tag(busy, timeline.tags, entries))
     time[-1] = timeline.end_ps - int(time.sum())
-    rows = Rows(ledger.op, ledger.layer, ledger.phase, ledger.resource, ledger.kind, ledger.bound)
-    return rows, Columns(time, occupied, ledger.macs, ledger.energy, ledger.traffic)
+    rows = Rows(columns.op, columns.layer, columns.phase, columns.resource, columns.kind, columns.bound)
+    return rows, Columns(time, occupied, columns.macs, columns.energy, columns.traffic)
+
+
+def columns_of(booking: Booking) -> BookingColumns:
+    """A booking as columns: its own, or its lists with a row for the idle time behind them."""
+    if booking.columns is not None:
+        return booking.columns
+    parts: list[tuple[int, int, float, float, bool]] = []  # entry, row, begin, end, last
+    for entry, (rows, shares) in enumerate(booking.entries):
+        if len(rows) == 1 or (shares[0] == 1.0 and len(rows) == len(shares)):
+            parts.append((entry, rows[0], 0.0, 1.0, True))
+            continue
+        edges = [0.0, *accumulate(shares[:-1]), 1.0]
+        parts += [(entry, row, *edge, False) for row, edge in zip(rows, pairwise(edges), strict=True)]
+        parts[-1] = (*parts[-1][:-1], True)
+    entry_of, row_of, begin, end, last = zip(*parts, strict=True) if parts else ((),) * 5
+    count = len(booking.op) + 1
+    return BookingColumns(
+        op=(*booking.op, IDLE),
+        layer=(*booking.layer, ""),
+        phase=(*booking.phase, IDLE),
+        resource=(*booking.resource, ""),
+        kind=(*booking.kind, IDLE),
+        bound=(*booking.bound, IDLE),
+        macs=np.array([*booking.macs, 0], np.int64 if sum(booking.macs) < 2**63 else object),
+        energy=_column(booking.energy, count, np.float64),
+        traffic=_column(booking.traffic, count, np.int64),
+        entries=booking.rows_of_entries,
+        entry=np.array(entry_of, np.int64),
+        row=np.array(row_of, np.int64),
+        begin=np.array(begin, np.float64),
+        end=np.array(end, np.float64),
+        last=np.array(last, np.bool_),
+    )
 
 
 def _sum_by_tag(values: npt.NDArray[np.int64], tags: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
     sums = np.zeros(count, np.int64)
-    booked_tasks = tags >= 0
-    np.add.at(sums, tags[booked_tasks], values[booked_tasks])
+    tagged = tags >= 0
+    np.add.at(sums, tags[tagged], values[tagged])
     return sums
 
 
 def split(total: int, shares: Sequence[float]) -> list[int]:
-    """Whole parts of `total` in proportion to `shares`, summing to it exactly.
+    """`total` in integer parts proportional to `shares`, which sum to it exactly.
 
     >>> split(10, (0.25, 0.25, 0.5))
     [2, 3, 5]
     """
     if shares[0] == 1.0:
         return [total, *(0 for _ in shares[1:])]
-    edges = [round(total * edge) for edge in accumulate(shares[:-1])]
-    bounds = [0, *edges, total]
-    return [right - left for left, right in pairwise(bounds)]
+    edges = [0, *(round(total * edge) for edge in accumulate(shares[:-1])), total]
+    return [right - left for left, right in pairwise(edges)]
 
 
 def _column(maps: Sequence[Mapping[Any, Any]], count: int, dtype: type) -> dict[Any, npt.NDArray[Any]]:

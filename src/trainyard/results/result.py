@@ -1,6 +1,6 @@
-"""Result: what a training step cost. A value that adds (one after the other), scales, and groups by layer, phase, resource.
+"""Result: the cost of a training step. Results add (one after the other), scale, and group by layer, phase or resource.
 
-`time` is exposed time: every instant of the step belongs to one row, so times sum to `time_s` exactly. `busy` does not sum.
+`time` is exposed time: every instant of the step belongs to one row, so that times sum to `time_s` exactly; `busy` times overlap.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainyard.engine.timeline import Timeline
 from trainyard.errors import BadInput, TrainyardError
 from trainyard.ir.assumptions import Assumption, trials
 from trainyard.progress import ProgressCallback, no_progress
-from trainyard.results.booking import AXES, IDLE, Axis, Columns, Rows, booked, grouped, split
+from trainyard.results.booking import AXES, IDLE, Axis, Columns, Rows, grouped
 
 if TYPE_CHECKING:
     import os
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from trainyard.ir import Device, System
 
-__all__ = ["AXES", "IDLE", "PICOSECOND", "Axis", "Columns", "Cost", "Peaks", "Result", "Rows", "booked", "split"]
+__all__ = ["AXES", "IDLE", "PICOSECOND", "Axis", "Columns", "Cost", "Peaks", "Result", "Rows"]
 PICOSECOND = 1e-12
-OF_ONE_RUN: Mapping[str, Any] = {"timeline": None, "entries": (), "rerun": None}  # what a sum or a multiple does not have
+NO_SINGLE_RUN: Mapping[str, Any] = {"timeline": None, "entries": (), "rerun": None}  # fields of a sum or a multiple
 
 
 class Cost(NamedTuple):
@@ -56,7 +56,7 @@ class Cost(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peaks:
-    """What a machine could do at best: what `compare` sets side by side and a roofline is drawn from."""
+    """Peak rates of a machine, for `compare` and the roofline plot."""
 
     macs_per_s: float
     dram_bytes_per_s: float
@@ -66,7 +66,7 @@ class Peaks:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """What a training step costs on a machine.
+    """The cost of a training step on a machine.
 
     `steps` optimizer steps over `samples` samples were simulated; times, energies and bytes are of one step.
     """
@@ -91,9 +91,9 @@ class Result:
     version: str = VERSION
     timeline: Timeline | None = field(default=None, repr=False, compare=False)
     entries: tuple[tuple[int, ...], ...] = field(default=(), repr=False, compare=False)
-    """The rows that a task's tag stands for: `timeline` tells when, `entries[tag]` whose time it was."""
+    """The rows of each task tag: `timeline` has the time of a task, `entries[tag]` the rows that it is booked to."""
     rerun: Callable[[Mapping[str, Any]], Result] | None = field(default=None, repr=False, compare=False)
-    on: Device | System | None = field(default=None, repr=False, compare=False)  # the machine itself: its drawing is made from it
+    on: Device | System | None = field(default=None, repr=False, compare=False)  # the machine itself, for drawings
 
     def __repr__(self) -> str:
         return f"Result({self.workload!r} on {self.machine!r}, batch={self.batch}: {self.headline}, {len(self.rows)} rows)"
@@ -155,12 +155,12 @@ class Result:
         if not axes:
             raise BadInput(f"group by what? (known: {', '.join(AXES)})")
         groups = grouped(self.rows, axes)
-        time, busy, macs = (groups.whole(c) for c in (self.columns.time_ps, self.columns.busy_ps, self.columns.macs))
-        energy = groups.real(sum(self.columns.energy.values(), np.zeros(len(self.rows))))
+        time, busy, macs = (groups.sum_integers(c) for c in (self.columns.time_ps, self.columns.busy_ps, self.columns.macs))
+        energy = groups.sum_floats(sum(self.columns.energy.values(), np.zeros(len(self.rows))))
         levels = self._levels
         traffic: list[dict[str, int]] = [{} for _ in groups.numbers]
         for level, count in levels.items():
-            for sizes, moved in zip(traffic, (groups.whole(count) // self.steps).tolist(), strict=True):
+            for sizes, moved in zip(traffic, (groups.sum_integers(count) // self.steps).tolist(), strict=True):
                 sizes[level] = moved
         columns = (time * PICOSECOND / self.steps, busy * PICOSECOND / self.steps, energy / self.steps)
         costs = zip(*(column.tolist() for column in columns), traffic, (macs // self.steps).tolist(), strict=True)
@@ -172,9 +172,9 @@ class Result:
             return NotImplemented
         if self.steps != other.steps:
             raise BadInput(f"results of {self.steps} and {other.steps} simulated steps do not add")
-        same = self.rows == other.rows
-        rows = self.rows if same else Rows(*(a + b for a, b in zip(_labels(self.rows), _labels(other.rows), strict=True)))
-        columns = self.columns.beside(other.columns, np.add if same else lambda a, b: np.concatenate([a, b]))
+        same_rows = self.rows == other.rows
+        rows = self.rows if same_rows else Rows(*(a + b for a, b in zip(_labels(self.rows), _labels(other.rows), strict=True)))
+        columns = self.columns.joined(other.columns, np.add if same_rows else lambda a, b: np.concatenate([a, b]))
         pools, arrays = dict.fromkeys([*self.peak_memory_bytes, *other.peak_memory_bytes]), (self.array_cycles, other.array_cycles)
         return replace(
             self,
@@ -192,7 +192,7 @@ class Result:
             config=self.config if self.config == other.config else {"sum": [*_machines(self.config), *_machines(other.config)]},
             range_s=None,
             on=self.on if self.config == other.config else None,
-            **OF_ONE_RUN,
+            **NO_SINGLE_RUN,
         )
 
     def __radd__(self, other: int) -> Result:
@@ -200,7 +200,7 @@ class Result:
         return self if other == 0 else NotImplemented
 
     def __mul__(self, factor: int) -> Result:
-        """The same thing `factor` times over."""
+        """The same step `factor` times, one after the other."""
         if isinstance(factor, bool) or not isinstance(factor, int) or factor < 1:
             raise BadInput(f"a result scales by a positive whole number, got {factor!r}")
         return replace(
@@ -210,14 +210,14 @@ class Result:
             cycles=None if self.cycles is None else self.cycles * factor,
             array_cycles=None if self.array_cycles is None else self.array_cycles * factor,
             range_s=None if self.range_s is None else (self.range_s[0] * factor, self.range_s[1] * factor),
-            **OF_ONE_RUN,
+            **NO_SINGLE_RUN,
         )
 
     __rmul__ = __mul__
 
     @property
     def config_hash(self) -> str:
-        """Names the machine's every field: equal hashes, equal machines."""
+        """Hash of all fields of the machine: equal machines have equal hashes."""
         return hashlib.sha256(json.dumps(self.config, sort_keys=True, default=str).encode()).hexdigest()[:12]
 
     @property
@@ -237,10 +237,10 @@ class Result:
         """The result with the range of its time over the open assumptions, each alternative alone."""
         if self.range_s is not None or self.rerun is None:
             return self
-        times, others = [self.time_s], trials(self.assumptions, "time_s")
-        for done, (path, alternative) in enumerate(others):
-            on_progress(done, len(others))
-            with suppress(TrainyardError):  # an alternative that this machine cannot be built with says nothing
+        times, alternatives = [self.time_s], trials(self.assumptions, "time_s")
+        for done, (path, alternative) in enumerate(alternatives):
+            on_progress(done, len(alternatives))
+            with suppress(TrainyardError):  # an alternative that this machine refuses does not widen the range
                 times.append(self.rerun({path: alternative}).time_s)
         return replace(self, range_s=(min(times), max(times)))
 
@@ -287,7 +287,7 @@ class Result:
     def to_json(self) -> str:
         return json.dumps(self.as_dict(), indent=2, default=str)
 
-    # The only upward imports of the house: a result shows itself.
+    # The only imports from a higher layer: a result shows itself.
     def table(self, by: Axis = "layer", top: int = 20, *, ranged: bool = True) -> None:
         from trainyard.report import tables
 
@@ -330,7 +330,7 @@ class Result:
 
 
 def _machines(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The machines of a result, one after the other if it is a sum."""
+    """The machines of a result: several if it is a sum."""
     return list(config.get("sum", [config]))
 
 

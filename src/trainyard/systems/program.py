@@ -145,6 +145,7 @@ def ledger(given: Program, costs: BatchCosts, apart: Mapping[int, Traffic]) -> B
         traffic=_traffic(given, costs, apart, begin, end, last_cell),
         entries=given.entries,
         entry=given.entry,
+        row=None,
         begin=begin[rows],
         end=end[rows],
         last=last_cell[rows],

@@ -17,7 +17,7 @@ from trainyard.ir.booking import Booking, Traffic
 from trainyard.ir.plan import LONGEST_PS, Plan
 from trainyard.ir.protocols import CostsWholeSteps, HasArray, HasCapacity, HasPrecision
 from trainyard.mapping.precision import held
-from trainyard.results.result import split
+from trainyard.results.booking import split
 from trainyard.systems.program import Program, ledger, lives, program
 from trainyard.units import PICOSECONDS_PER_SECOND
 

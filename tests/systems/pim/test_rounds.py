@@ -15,7 +15,7 @@ from trainyard.engine.commands import Script
 from trainyard.ir import DeviceCost, Work
 from trainyard.ir.plan import Plan
 from trainyard.mapping.algorithms import Direct, ModelAveraging
-from trainyard.results.result import booked
+from trainyard.results.booking import book_timeline
 from trainyard.systems.pim.rounds import LITERAL_ROUNDS, Rounds, TimedEvent, WorkerGroup
 
 STEP = ty.zoo.load("linear", batch=2)
@@ -112,7 +112,7 @@ def test_the_plan_runs_as_the_agents_did(
     plan, end = ended(made)
     timeline = engine.run(plan)
     assert timeline.end_ps == end
-    rows, columns = booked(timeline, plan.booking)
+    rows, columns = book_timeline(timeline, plan.booking)
     assert columns.time_ps.sum() == end
     if update == "averaging":
         assert made.steps_done == local

@@ -16,7 +16,7 @@ from trainyard.errors import BadInput
 from trainyard.hardware.topology.graph import Arc, Topology, ways_of
 from trainyard.hardware.topology.rings import channels_of
 from trainyard.ir.plan import Flow, Plan, TaskClass
-from trainyard.results.result import split
+from trainyard.results.booking import split
 from trainyard.systems.node.wires import LINK_JOULES_PER_BYTE, seconds
 
 if TYPE_CHECKING:
