@@ -6,9 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+from number_formats import FORMATS, rounded
 
 import trainyard as ty
-from trainyard.hardware.formats.numbers import FORMATS, rounded
 from trainyard.mapping.parallel.zero import STAGES, model_states, sharded, states_of
 from trainyard.mapping.pipeline.schedule import Pipeline
 
@@ -63,7 +63,7 @@ multiply-accumulate (`hardware/tables/energy.py`); sums are fp32 (`accumulator_b
 in a cycle is the field `rates` of an accelerator, 1 where it does not say: nothing is assumed to be faster. Two types in one
 product go at the rate of the slower and cost the energy of the wider. GPUs have their own rates by type (fp8 on H200 alone).
 
-`hardware/formats/numbers.py` rounds as the formats do, bit for bit as torch. Error of a product of normal numbers (256 x 256 x
+`scripts/number_formats.py` rounds as the formats do, bit for bit as torch. Error of a product of normal numbers (256 x 256 x
 256), root mean square over that of the result:
 
 """

@@ -1,4 +1,4 @@
-"""What machines are made of: a folder for each mechanism, by its paper's own word.
+"""Parts of machines: a folder for each mechanism, under its paper's own word.
 
 `tables` (energy, area, technology), `formats` (sparse matrices, narrow numbers, QSGD),
 `benes` and `reduction` (SIGMA's networks), `topology`, `collectives` and `memory_node` (MC-DLA), `dpu`, `crossbar`, `agau` and

@@ -124,7 +124,7 @@ def _stored_size(layout: Format, source: MaskSource, key: TensorKey, op: Op, let
     rows, columns = matrix_of(shape_of(source, key), letter if isinstance(op.body, Convolution) else "")
     (share,), elements = _share(source, key, op, letter), rows * columns
     size = layout.footprint_of(rows, columns, round(share * elements), 1)
-    if layout.places_matter:
+    if layout.size_depends_on_positions:
         try:
             nonzeros, padding = _runs.get(
                 (ByIdentity(source), key, layout.name),

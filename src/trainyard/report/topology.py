@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from trainyard.hardware.topology.graph import Place, Topology, ways_of
+from trainyard.hardware.topology.graph import Place, Topology, neighbours_of
 from trainyard.hardware.topology.rings import Ring
 from trainyard.report.colours import PHASES, SPARE
 from trainyard.units import show
@@ -197,7 +197,7 @@ def _wire(topology: Topology, number: int, start: Point, end: Point, bow: float,
 # ---- layout
 def _points(topology: Topology) -> dict[str, Point]:
     """A point for each place; y grows downwards."""
-    ways = ways_of(topology)
+    ways = neighbours_of(topology)
     beside = {name: list(row) for name, row in ways.items()}
     devices = _circle_order(topology, beside)
     count = len(devices)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oracles.mesh_execution import configure, deliver
 from trainyard.arrays.sigma import Sigma
 from trainyard.arrays.sigma.flex_dpu import (
     SharedFabric,
@@ -21,7 +22,6 @@ from trainyard.arrays.sigma.flex_dpu import (
     shared_finish,
 )
 from trainyard.errors import BadInput
-from trainyard.hardware.benes.mesh import deliver
 from trainyard.ir import MatMul
 
 STREAMINGS = ("wide", "limited")
@@ -64,7 +64,7 @@ def clocked_finish(operands, groups, fabric):
     """The rule cycle by cycle: elements through the switches of the mesh, vector after vector, adder tree after adder tree."""
     mesh = fabric.mesh
     packets = [(index, [(index, element) for element in range(operand.nonzeros)]) for index, operand in enumerate(operands)]
-    delivery = deliver(mesh.configure(groups), packets)
+    delivery = deliver(configure(mesh, groups), packets)
     loaded = [packet[-1] for packet in delivery.arrivals]
     hops = [mesh.hops(group) for group in groups]
     left, drained = [], []

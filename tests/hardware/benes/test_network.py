@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oracles import benes_routing
+from oracles.benes_routing import naive_routes, naive_settings, routable
 from trainyard.errors import BadInput, NotModelled
 from trainyard.hardware.benes import network as benes
 from trainyard.hardware.benes.network import Benes, Settings, TextbookBenes
@@ -136,14 +138,14 @@ def test_textbook_of_four_ports_routes_just_what_some_setting_reaches():
     network = TextbookBenes(ports=4)
     reached = {tuple(plain_push(network, np.reshape(cells, (3, 2)), range(4))) for cells in itertools.product(range(4), repeat=6)}
     maps = every(4)
-    np.testing.assert_array_equal(network.routable(maps), [tuple(row) in reached for row in maps.tolist()])
+    np.testing.assert_array_equal(routable(network, maps), [tuple(row) in reached for row in maps.tolist()])
     assert (passes(network, every(4, -1)) == 1).all()
 
 
 @pytest.mark.oracle
 def test_textbook_of_eight_ports_blocks_just_what_has_no_two_halves():
     maps = np.random.default_rng(2).integers(0, 8, (600, 8))
-    found = TextbookBenes(ports=8).routable(maps)
+    found = routable(TextbookBenes(ports=8), maps)
     assert found.tolist() == [halves_exist(row) for row in maps.tolist()]
     assert 20 < (~found).sum() < 120
 
@@ -151,7 +153,7 @@ def test_textbook_of_eight_ports_blocks_just_what_has_no_two_halves():
 @pytest.mark.paper
 def test_textbook_of_eight_ports_blocks_a_tenth_of_the_maps_and_two_passes_do():
     network, maps = TextbookBenes(ports=8), np.random.default_rng(3).integers(0, 8, (40_000, 8))
-    free = network.routable(maps)
+    free = routable(network, maps)
     assert abs((~free).mean() - 0.105) < 0.006  # exactly 1 761 408 of 8**8 (the slow test counts an eighth); four standard errors
     maps, free = maps[:2000], free[:2000]
     np.testing.assert_array_equal(network.blocks(maps), ~free)
@@ -166,7 +168,7 @@ def test_all_maps_of_eight_ports_whose_first_source_is_port_0():
     blocked = 0
     for part in np.array_split(np.column_stack([np.zeros(len(rest), dtype=np.int64), rest]), 16):
         assert (passes(Benes(ports=8), part) == 1).all()
-        blocked += (~TextbookBenes(ports=8).routable(part)).sum()
+        blocked += (~routable(TextbookBenes(ports=8), part)).sum()
     assert blocked == 220_176
 
 
@@ -309,16 +311,16 @@ def test_naive_routing_delivers_where_nothing_borrows_and_no_link_is_shared():
                 at = after
         return True
 
-    found = network.naive_routes(maps)
+    found = naive_routes(network, maps)
     assert found.tolist() == [holds(row) for row in maps.tolist()]
     assert found.sum() == 144
-    assert network.naive_routes([[-1, -1, -1, -1], [-1, 1, 0, -1], [-1, 2, 0, -1]]).tolist() == [True, True, False]
+    assert naive_routes(network, [[-1, -1, -1, -1], [-1, 1, 0, -1], [-1, 2, 0, -1]]).tolist() == [True, True, False]
 
 
 def test_naive_routing_sends_a_borrowing_pair_astray_where_the_router_delivers():
     network, sources = Benes(ports=4), np.array([[0, 2, 2, 3]])
     values = np.array([[10.0, 11.0, 12.0, 13.0]], dtype=np.float32)
-    arrived = network.deliver(network.naive_settings(sources), values)
+    arrived = network.deliver(naive_settings(network, sources), values)
     assert arrived[0, 1] != 12.0  # 2 - 1 = 1: the diagonal of stride 1 leads from 2 to 3, not to 1
     np.testing.assert_array_equal(network.deliver(network.route(sources), values), [[10.0, 12.0, 12.0, 13.0]])
 
@@ -344,6 +346,6 @@ def test_what_cannot_be_meant_is_refused(make, said):
 
 
 def test_an_undecided_search_says_so(monkeypatch):
-    monkeypatch.setattr(benes, "STEPS", 1)
+    monkeypatch.setattr(benes_routing, "STEPS", 1)
     with pytest.raises(NotModelled, match="vector 1 of 8 ports stays undecided"):
-        TextbookBenes(ports=8).routable([[0] * 8, [0, 0, 0, 0, 1, 2, 1, 3]])
+        routable(TextbookBenes(ports=8), [[0] * 8, [0, 0, 0, 0, 1, 2, 1, 3]])

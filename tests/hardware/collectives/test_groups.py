@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trainyard.errors import NotModelled
-from trainyard.hardware.collectives.groups import Ways, _lanes, group_timing, siblings
+from trainyard.hardware.collectives.groups import Router, _lanes, group_timing, siblings
 from trainyard.hardware.collectives.on_graph import timing
 from trainyard.hardware.topology.builders import cube_mesh, memory_ring, switched
-from trainyard.hardware.topology.graph import Place, Topology, Wire, ways_of
+from trainyard.hardware.topology.graph import Place, Topology, Wire, neighbours_of
 from trainyard.hardware.topology.rings import rings
 
 RATE = 25e9
@@ -99,7 +99,7 @@ def _walked(node: Topology, here: str, arcs: tuple[tuple[int, int], ...]) -> str
 
 def _distance(node: Topology, source: str, target: str) -> int:
     """By breadth, not through the host."""
-    ways, hosts = ways_of(node), {place.name for place in node.places if place.kind in ("socket", "switch")}
+    ways, hosts = neighbours_of(node), {place.name for place in node.places if place.kind in ("socket", "switch")}
     far, waiting = {source: 0}, deque([source])
     while waiting:
         here = waiting.popleft()
@@ -156,7 +156,7 @@ def test_an_all_to_all_goes_to_everybody() -> None:
     size = 4_000_000
     found = group_timing("all_to_all", size, ring_of(4), rings(ring_of(4)), range(4), message_bytes=64)
     assert found.time_s == pytest.approx(16 / 8 * size / 4 / RATE, rel=0.01)
-    assert Ways(ring_of(4)).taken("D0", "D1") == ((0, 0),)
+    assert Router(ring_of(4)).route("D0", "D1") == ((0, 0),)
 
 
 def test_the_slowest_group_decides() -> None:

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles.collective_execution import execute
+from oracles.hierarchical_execution import execute_hierarchical
 from trainyard.errors import BadInput, UnknownName
-from trainyard.hardware.collectives.hierarchical import STAGES, execute_hierarchical, hierarchical, network
+from trainyard.hardware.collectives.hierarchical import STAGES, hierarchical, network
 from trainyard.hardware.collectives.on_graph import timing
 from trainyard.hardware.topology.builders import memory_ring
 from trainyard.hardware.topology.rings import rings

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.hardware.collectives.on_graph import timing
-from trainyard.hardware.collectives.ring import KNOWN, exchange
+from trainyard.hardware.collectives.ring import KINDS, exchange
 from trainyard.hardware.topology.graph import Place, Topology, Wire
 from trainyard.hardware.topology.rings import rings
 
 
 @pytest.mark.oracle
-@given(st.sampled_from(KNOWN), st.integers(2, 9), st.integers(1, 5000), st.integers(1, 64))
+@given(st.sampled_from(KINDS), st.integers(2, 9), st.integers(1, 5000), st.integers(1, 64))
 def test_rounds_of_chunks_are_those_of_a_graph_that_is_one_ring(kind, ranks, size, message):
     places = tuple(Place(name=f"d{rank}", kind="device") for rank in range(ranks))
     wires = tuple(Wire(a=f"d{rank}", b=f"d{(rank + 1) % ranks}", bytes_per_s=2.0, latency_s=3.0) for rank in range(ranks))

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oracles.crossbar_execution import execute_all_reduce, execute_local, plain_sum
 from trainyard.errors import BadInput
 from trainyard.hardware.agau.unit import Agau
 from trainyard.hardware.crossbar import messages as crossbar_messages
 from trainyard.hardware.crossbar.collectives import Adder, all_reduce, local
-from trainyard.hardware.crossbar.execution import execute_local, plain_sum
 from trainyard.hardware.crossbar.hierarchy import Crossbar, Level
 
 LEVELS = tuple(
@@ -44,7 +44,7 @@ def groups_of(units):
 def test_a_group_gets_numpys_sum_and_exactly_that_of_the_stated_order(data, crossbar, elements, summer):
     group = data.draw(groups_of(crossbar.units))
     arrays = np.random.default_rng(elements).standard_normal((crossbar.units, elements)).astype(np.float32)
-    done = crossbar.execute("local", arrays, group, **told(summer))
+    done = execute_local(crossbar, arrays, group, **told(summer))
     plain = plain_sum(local(crossbar, group, summer is not None), dict(enumerate(arrays)), summer)
     for unit in range(crossbar.units):
         wanted = arrays[unit // group * group :][:group].astype(np.float64).sum(0)
@@ -60,7 +60,7 @@ def test_all_groups_get_numpys_sum_and_exactly_that_of_the_stated_order(data, cr
     group = data.draw(groups_of(crossbar.units))
     groups = crossbar.units // group
     arrays = np.random.default_rng(elements).standard_normal((groups, elements)).astype(np.float32)
-    done = crossbar.execute("all_reduce", arrays, group, members=members, **told(summer))
+    done = execute_all_reduce(crossbar, arrays, group, members=members, **told(summer))
     ends = [number * group if summer is None else crossbar.units + number for number in range(groups)]
     pattern = all_reduce(crossbar, group, summer is not None, members)
     plain = plain_sum(pattern, dict(zip(ends, arrays, strict=True)), summer)

@@ -88,8 +88,6 @@ def test_what_cannot_be_exchanged_is_refused():
         TWO.simulate.send(0, 8, 100)
     with pytest.raises(BadInput, match="whole number"):
         TWO.simulate.send(0, 1, -1)
-    with pytest.raises(UnknownName):
-        TWO.execute("scatter", np.zeros((8, 1), np.float32), 2)
 
 
 def test_nothing_costs_nothing():

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oracles.host_link_agents import simulate
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.dpu.host_link import HostLink
 from trainyard.ir import assumptions_of
@@ -38,13 +39,13 @@ def equation_one(link, dpus, size, queue=0.0, sync=0.0):
 @given(st.integers(1, 300), st.integers(0, 10**8))
 @settings(deadline=None)
 def test_serial_is_equation_one_term_by_term(dpus, size):
-    told = LINK.exchange(dpus, size)
-    assert told.queue_s == 0
-    assert told.gather_s == pytest.approx(dpus * (LINK.latency_s + size / LINK.dpu_out_bytes_per_s))
-    assert told.scatter_s == pytest.approx(dpus * (LINK.latency_s + size / LINK.dpu_in_bytes_per_s))
-    assert told.sync_s == pytest.approx(LINK.sync_s * -(-dpus // 64))
-    assert told.time_s - told.sum_s == pytest.approx(equation_one(LINK, dpus, size, sync=told.sync_s))
-    assert told.bytes == 2 * dpus * size
+    closed = LINK.exchange(dpus, size)
+    assert closed.queue_s == 0
+    assert closed.gather_s == pytest.approx(dpus * (LINK.latency_s + size / LINK.dpu_out_bytes_per_s))
+    assert closed.scatter_s == pytest.approx(dpus * (LINK.latency_s + size / LINK.dpu_in_bytes_per_s))
+    assert closed.sync_s == pytest.approx(LINK.sync_s * -(-dpus // 64))
+    assert closed.time_s - closed.sum_s == pytest.approx(equation_one(LINK, dpus, size, sync=closed.sync_s))
+    assert closed.bytes == 2 * dpus * size
 
 
 def test_the_one_bandwidth_is_the_harmonic_mean():
@@ -69,8 +70,8 @@ def test_limits():
 def test_efficiency_is_one_over_one_plus_n_by_n_half(compute_s, size):
     half = LINK.half_dpus(compute_s, size)
     for dpus in (1, 32, 256, 2048):
-        told = LINK.exchange(dpus, size)
-        assert compute_s / (compute_s + told.gather_s + told.scatter_s) == pytest.approx(1 / (1 + dpus / half))
+        closed = LINK.exchange(dpus, size)
+        assert compute_s / (compute_s + closed.gather_s + closed.scatter_s) == pytest.approx(1 / (1 + dpus / half))
 
 
 @pytest.mark.paper
@@ -115,22 +116,22 @@ def slowest_chain(times, service):
 @given(arrivals, st.integers(1, 200_000), st.integers(1, 3))
 def test_queueing_is_that_of_agents_served_first_come_first_served(times, size, threads):
     link = replace(LINK, threads=threads)
-    told, simulated = (act(len(times), size, arrivals_s=times) for act in (link.exchange, link.simulate))
+    closed, simulated = link.exchange(len(times), size, arrivals_s=times), simulate(link, len(times), size, arrivals_s=times)
     for term in ("gather_s", "scatter_s", "queue_s", "wait_s", "time_s"):
-        assert getattr(simulated, term) == pytest.approx(getattr(told, term), rel=1e-6, abs=1e-9), term
-    assert told.queue_s >= -1e-15
+        assert getattr(simulated, term) == pytest.approx(getattr(closed, term), rel=1e-6, abs=1e-9), term
+    assert closed.queue_s >= -1e-15
     if threads == 1:
         service = LINK.latency_s + size / LINK.dpu_out_bytes_per_s
-        assert told.queue_s + told.gather_s == pytest.approx(slowest_chain(times, service))
+        assert closed.queue_s + closed.gather_s == pytest.approx(slowest_chain(times, service))
 
 
 def test_no_queueing_beyond_the_2n_term_when_all_come_at_once():
-    at_once = LINK.simulate(50, 16384, arrivals_s=[3.0] * 50)
+    at_once = simulate(LINK, 50, 16384, arrivals_s=[3.0] * 50)
     assert at_once.queue_s == 0
     assert at_once.time_s - at_once.sum_s == pytest.approx(equation_one(LINK, 50, 16384, sync=LINK.sync_s), rel=1e-6)
     service = LINK.latency_s + 16384 / LINK.dpu_out_bytes_per_s
     assert at_once.wait_s == pytest.approx(service * 49 / 2, rel=1e-6)  # who waits is in the 2N term already
-    late = LINK.simulate(50, 16384, arrivals_s=[0.0] * 49 + [60 * service])
+    late = simulate(LINK, 50, 16384, arrivals_s=[0.0] * 49 + [60 * service])
     assert late.queue_s == pytest.approx(60 * service - 49 * service, rel=1e-6)  # the host has nothing to do till the last comes
     assert late.wait_s < at_once.wait_s
 
@@ -148,9 +149,12 @@ def test_a_straggler_costs_nothing_until_the_host_is_through_with_the_others():
 @settings(deadline=None, max_examples=50)
 @given(links, st.integers(1, 300), st.integers(1, 10**6), st.booleans())
 def test_ranks_by_agents_on_a_shared_memory_bound_the_closed_form(link, dpus, size, broadcast):
-    told, simulated = (act(dpus, size, transfers="rank_parallel", broadcast=broadcast) for act in (link.exchange, link.simulate))
-    assert simulated.time_s >= told.time_s * (1 - 1e-6) - 1e-9
-    assert simulated.time_s <= told.time_s * 2  # channels or memory are always busy: at most both times one after the other
+    closed, simulated = (
+        link.exchange(dpus, size, transfers="rank_parallel", broadcast=broadcast),
+        simulate(link, dpus, size, transfers="rank_parallel", broadcast=broadcast),
+    )
+    assert simulated.time_s >= closed.time_s * (1 - 1e-6) - 1e-9
+    assert simulated.time_s <= closed.time_s * 2  # channels or memory are always busy: at most both times one after the other
 
 
 @pytest.mark.oracle
@@ -158,37 +162,43 @@ def test_disagreement_of_closed_form_and_agents():
     worst = 1.0
     for dpus, channels, memory in itertools.product((65, 300, 640, 1000), (1, 3, 8, 20), (3e9, 19.2e9, 38.4e9)):
         link = replace(LINK, channels=channels, memory_bytes_per_s=memory)
-        told, simulated = (act(dpus, 16384, transfers="rank_parallel", broadcast=False) for act in (link.exchange, link.simulate))
-        worst = max(worst, simulated.time_s / told.time_s)
+        closed, simulated = (
+            link.exchange(dpus, 16384, transfers="rank_parallel", broadcast=False),
+            simulate(link, dpus, 16384, transfers="rank_parallel", broadcast=False),
+        )
+        worst = max(worst, simulated.time_s / closed.time_s)
     print(f"rank-parallel: agents take at most {worst:.3f} of the closed form")
     assert 1.0 < worst < 1.2
 
 
 def test_whole_rounds_of_ranks_agree_exactly():
     for dpus in (32, 64, 512, 2048):
-        told, simulated = (act(dpus, 16384, transfers="rank_parallel") for act in (LINK.exchange, LINK.simulate))
-        assert simulated.time_s == pytest.approx(told.time_s, rel=1e-6)
+        closed, simulated = (
+            LINK.exchange(dpus, 16384, transfers="rank_parallel"),
+            simulate(LINK, dpus, 16384, transfers="rank_parallel"),
+        )
+        assert simulated.time_s == pytest.approx(closed.time_s, rel=1e-6)
 
 
 def test_rank_parallel_by_hand():
-    told = LINK.exchange(2048, 16384, transfers="rank_parallel")
+    closed = LINK.exchange(2048, 16384, transfers="rank_parallel")
     rank = 64 * 16384
-    assert told.gather_s == pytest.approx(4 * (LINK.latency_s + rank / 4.74e9))  # 32 ranks on 8 channels
-    assert told.scatter_s == pytest.approx(4 * (LINK.latency_s + rank / 16.88e9))
+    assert closed.gather_s == pytest.approx(4 * (LINK.latency_s + rank / 4.74e9))  # 32 ranks on 8 channels
+    assert closed.scatter_s == pytest.approx(4 * (LINK.latency_s + rank / 16.88e9))
     private = LINK.exchange(2048, 16384, transfers="rank_parallel", broadcast=False)
     assert private.scatter_s == pytest.approx(LINK.latency_s + 32 * rank / 38.4e9)  # 8 x 6.68 GB/s are more than the memory's
-    assert told.sum_s == pytest.approx(2049 * 16384 / 38.4e9)
-    assert told.bytes == 2 * 2048 * 16384
-    assert told.time_s < LINK.exchange(2048, 16384).time_s / 100
+    assert closed.sum_s == pytest.approx(2049 * 16384 / 38.4e9)
+    assert closed.bytes == 2 * 2048 * 16384
+    assert closed.time_s < LINK.exchange(2048, 16384).time_s / 100
     half_rank = LINK.exchange(8, 16384, transfers="rank_parallel")
     assert half_rank.gather_s == pytest.approx(LINK.latency_s + 8 * 16384 / np.sqrt(0.12e9 * 4.74e9))  # 8 is half way to 64
 
 
 def test_a_rank_waits_for_its_last_dpu():
     late = [0.0] * 64 + [1e-3] + [0.0] * 63
-    told = LINK.exchange(128, 16384, transfers="rank_parallel", arrivals_s=late)
-    assert told.queue_s == pytest.approx(1e-3)
-    assert LINK.simulate(128, 16384, transfers="rank_parallel", arrivals_s=late).queue_s == pytest.approx(1e-3, rel=1e-6)
+    closed = LINK.exchange(128, 16384, transfers="rank_parallel", arrivals_s=late)
+    assert closed.queue_s == pytest.approx(1e-3)
+    assert simulate(LINK, 128, 16384, transfers="rank_parallel", arrivals_s=late).queue_s == pytest.approx(1e-3, rel=1e-6)
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 2**32))
@@ -206,15 +216,15 @@ def test_the_mean_is_numpys(dpus, words, seed):
 
 
 def test_energy_is_of_every_byte_and_of_the_host():
-    told = LINK.exchange(2048, 16384)
-    assert set(told.events) == set(LINK.joules)
-    assert told.events["host_link_byte"] == told.bytes
+    closed = LINK.exchange(2048, 16384)
+    assert set(closed.events) == set(LINK.joules)
+    assert closed.events["host_link_byte"] == closed.bytes
     byte = 1300e-12 / 8
     assert LINK.joules["host_link_byte"] == pytest.approx(byte)
-    joules = sum(count * LINK.joules[event] for event, count in told.events.items())
-    assert joules == pytest.approx(told.time_s * 170 + byte * (told.bytes + told.events["host_memory_byte"]))
+    joules = sum(count * LINK.joules[event] for event, count in closed.events.items())
+    assert joules == pytest.approx(closed.time_s * 170 + byte * (closed.bytes + closed.events["host_memory_byte"]))
     shared = LINK.exchange(2048, 16384, transfers="rank_parallel")
-    assert shared.events["host_memory_byte"] < told.events["host_memory_byte"]  # a broadcast reads one buffer
+    assert shared.events["host_memory_byte"] < closed.events["host_memory_byte"]  # a broadcast reads one buffer
 
 
 def test_mistakes_are_named():

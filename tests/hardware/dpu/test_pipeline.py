@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oracles.dpu_pipeline import plain, require_legal
 from trainyard.errors import BadInput, NotModelled
 from trainyard.hardware.dpu.instructions import ARITHMETIC, LOAD, LOOP, PUBLISHED, STORE, counted
-from trainyard.hardware.dpu.pipeline import Issue, Pipeline, Program, Segment, plain
+from trainyard.hardware.dpu.pipeline import Issue, Pipeline, Program, Segment
 
 RUN = st.builds(Segment, st.just("run"), st.integers(0, 40))
 MOVE = st.builds(Segment, st.sampled_from(["read", "write"]), st.integers(1, 64).map(lambda words: 8 * words))
@@ -39,7 +40,7 @@ def test_compiled_is_the_twin_and_both_are_legal(program: Program, interval: int
     pipeline = Pipeline(interval=interval, read_fixed=fixed, write_fixed=fixed // 2, cycles_per_byte=per_byte)
     twin = plain(pipeline, program)
     assert pipeline.simulate(program, issues=10_000) == twin
-    pipeline.require_legal(program, twin.issues)
+    require_legal(pipeline, program, twin.issues)
     assert twin.instructions == sum(s.amount if s.kind == "run" else 1 for row in program for s in row)
     assert twin.cycles >= max(twin.instructions, twin.dma_busy)
 
@@ -47,22 +48,22 @@ def test_compiled_is_the_twin_and_both_are_legal(program: Program, interval: int
 @pytest.mark.probe
 def test_one_cycle_early_is_refused_and_on_time_passes() -> None:
     pipeline, program = Pipeline(), [[Segment("run", 2)], [Segment("run", 1)]]
-    pipeline.require_legal(program, [Issue(0, 0), Issue(1, 1), Issue(11, 0)])
+    require_legal(pipeline, program, [Issue(0, 0), Issue(1, 1), Issue(11, 0)])
     with pytest.raises(BadInput, match="tasklet 0 issues in cycle 10, it may from cycle 11 on"):
-        pipeline.require_legal(program, [Issue(0, 0), Issue(1, 1), Issue(10, 0)])
+        require_legal(pipeline, program, [Issue(0, 0), Issue(1, 1), Issue(10, 0)])
     with pytest.raises(BadInput, match="two instructions in cycle 0"):
-        pipeline.require_legal(program, [Issue(0, 0), Issue(0, 1)])
+        require_legal(pipeline, program, [Issue(0, 0), Issue(0, 1)])
     with pytest.raises(BadInput, match="its program is over"):
-        pipeline.require_legal(program, [Issue(0, 1), Issue(11, 1)])
+        require_legal(pipeline, program, [Issue(0, 1), Issue(11, 1)])
 
 
 @pytest.mark.probe
 def test_a_transfer_ends_on_time() -> None:
     """77 cycles and half a cycle a byte, from the cycle after the instruction: 1024 bytes free the tasklet in cycle 590."""
     pipeline, program = Pipeline(), [[Segment("read", 1024), Segment("run", 1)]]
-    pipeline.require_legal(program, [Issue(0, 0), Issue(590, 0)])
+    require_legal(pipeline, program, [Issue(0, 0), Issue(590, 0)])
     with pytest.raises(BadInput, match="it may from cycle 590 on"):
-        pipeline.require_legal(program, [Issue(0, 0), Issue(589, 0)])
+        require_legal(pipeline, program, [Issue(0, 0), Issue(589, 0)])
     assert pipeline.simulate(program, issues=2).issues == (Issue(0, 0), Issue(590, 0))
 
 
@@ -81,9 +82,9 @@ def test_a_barrier_lets_nobody_through_before_the_last() -> None:
     ran = pipeline.simulate(program, issues=10)
     assert ran.issues[-2:] == (Issue(34, 1), Issue(45, 0))
     with pytest.raises(BadInput, match="waits at a barrier"):
-        pipeline.require_legal(program, [*ran.issues[:-2], Issue(30, 0)])
+        require_legal(pipeline, program, [*ran.issues[:-2], Issue(30, 0)])
     with pytest.raises(BadInput, match="may from cycle 45"):
-        pipeline.require_legal(program, [*ran.issues[:-1], Issue(44, 0)])
+        require_legal(pipeline, program, [*ran.issues[:-1], Issue(44, 0)])
 
 
 def test_programs_that_cannot_run_are_refused() -> None:

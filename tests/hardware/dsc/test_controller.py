@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from oracles.dsc_controller import Controller
 from trainyard.errors import BadInput, UnknownName
-from trainyard.hardware.dsc.controller import Controller, Rules, priority_of
+from trainyard.hardware.dsc.controller import Rules, priority_of
 from trainyard.hardware.dsc.token_arbiter import Arbiter, Request
 
 ORDERS = ("round_robin", "priority", "first_come")

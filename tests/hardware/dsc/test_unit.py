@@ -8,10 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from oracles.barrier_agents import BarrierService
 from trainyard.engine import Simulation, Wait
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.dpu.host_link import HostLink
-from trainyard.hardware.dsc.token_desk import BarrierDesk, TokenDesk
+from trainyard.hardware.dsc.token_service import TokenService
 from trainyard.hardware.dsc.unit import Dsc
 from trainyard.ir.assumptions import assumptions_of
 
@@ -36,7 +37,7 @@ ARBITER_BOUND = Dsc(tokens=4, clock_hz=1e9, levels=1, hop_cycles=1, arbiter_fan_
 def run(dsc, plans, order):
     """Agents that ask at given cycles and hold for given cycles; (cluster, asked, granted, released) in cycles, by grant."""
     simulation = Simulation()
-    desk = TokenDesk(simulation, dsc, len(plans), order)
+    desk = TokenService(simulation, dsc, len(plans), order)
     most = 0
 
     def cluster(number, uses):
@@ -53,7 +54,7 @@ def run(dsc, plans, order):
         simulation.spawn(cluster(number, uses), name=f"cluster {number}")
     simulation.run()
     assert most <= dsc.tokens
-    uses = [(use.cluster, use.asked_ps, use.granted_ps, use.released_ps) for use in desk.log]
+    uses = [(use.cluster, use.requested_ps, use.granted_ps, use.released_ps) for use in desk.log]
     return sorted(
         tuple(part // (PS_PER_CYCLE if place else 1) for place, part in enumerate(use)) for use in uses
     ), simulation.now_ps
@@ -126,7 +127,7 @@ def test_rounds_of_agents_take_the_closed_form(dsc, clusters, hold, order) -> No
 def test_rounds_at_the_default_clock_agree_within_rounding() -> None:
     dsc = Dsc()
     simulation = Simulation()
-    desk = TokenDesk(simulation, dsc, 32)
+    desk = TokenService(simulation, dsc, 32)
 
     def cluster(number):
         yield from desk.acquire(number)
@@ -160,7 +161,7 @@ def test_a_request_that_comes_as_the_arbiter_begins_is_seen_and_one_cycle_later_
     """Even if its agent was spawned after the arbiter's: cluster 2 goes before cluster 1, which waits already."""
     dsc = Dsc(tokens=2, clock_hz=1e9, levels=1, hop_cycles=2, arbiter_fan_in=4, entries=256)  # a choice takes 4 cycles
     simulation = Simulation()
-    desk = TokenDesk(simulation, dsc, 3, "priority")
+    desk = TokenService(simulation, dsc, 3, "priority")
 
     def cluster(number, at, priority=0):
         yield Wait(at * PS_PER_CYCLE)
@@ -184,7 +185,7 @@ def test_a_request_that_comes_as_the_arbiter_begins_is_seen_and_one_cycle_later_
 @given(dsc=machines, late=st.lists(st.integers(0, 60), min_size=1, max_size=8), mode=st.sampled_from(("local", "global")))
 def test_barriers_of_agents_take_the_closed_form_from_the_last_arrival(dsc, late, mode) -> None:
     simulation = Simulation()
-    desk = BarrierDesk(simulation, dsc, len(late), mode)
+    desk = BarrierService(simulation, dsc, len(late), mode)
     through = []
 
     def worker(number, delay):
@@ -205,7 +206,7 @@ def test_barriers_of_agents_take_the_closed_form_from_the_last_arrival(dsc, late
 def test_agents_that_misuse_the_desk_are_told() -> None:
     def misuse(script):
         simulation = Simulation()
-        simulation.spawn(script(TokenDesk(simulation, Dsc(), 2)))
+        simulation.spawn(script(TokenService(simulation, Dsc(), 2)))
         simulation.run()
 
     def twice(desk):

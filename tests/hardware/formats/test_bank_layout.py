@@ -60,18 +60,18 @@ def test_the_blocks_of_a_group_lie_in_different_banks(made, more):
 def test_a_transposer_turns_channels_and_x_over(made):
     tensor, layout = made
     memory, cycles = Transposer(group=layout.group).transpose(layout.store(tensor), layout)
-    assert (memory == layout.turned.store(tensor.transpose(2, 1, 0))).all()
-    assert (layout.turned.load(memory) == tensor.transpose(2, 1, 0)).all()
+    assert (memory == layout.transposed.store(tensor.transpose(2, 1, 0))).all()
+    assert (layout.transposed.load(memory) == tensor.transpose(2, 1, 0)).all()
     assert cycles == Transposer(group=layout.group).cycles(layout.groups)
 
 
 def test_a_weight_is_turned_from_channels_to_filters():
-    """Filters stand where X does: a turned block is one channel of g filters, what grad_input sums over."""
+    """Filters stand where X does: a transposed block is one channel of g filters, what grad_input sums over."""
     weight = np.random.default_rng(0).integers(1, 99, (8, 6, 3, 3))  # filters, channels, kernel
     tensor = weight.reshape(8, 6, 9).transpose(1, 2, 0)
     layout = Layout(channels=6, height=9, width=8)
     memory, _ = Transposer().transpose(layout.store(tensor), layout)
-    at = layout.turned.block(4, 5, 2)
+    at = layout.transposed.block(4, 5, 2)
     assert memory[at : at + 4].tolist() == weight[4:8, 2, 5 // 3, 5 % 3].tolist()
 
 

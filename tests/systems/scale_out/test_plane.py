@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 import trainyard as ty
 from oracles.collective_execution import execute
+from oracles.hierarchical_execution import execute_hierarchical
 from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.hardware.collectives import switched
 from trainyard.hardware.collectives.fabric import Timing
-from trainyard.hardware.collectives.hierarchical import execute_hierarchical, stages
+from trainyard.hardware.collectives.hierarchical import stages
 from trainyard.hardware.collectives.on_graph import timing
 from trainyard.hardware.collectives.ring_timing import STREAMS
 from trainyard.hardware.topology.graph import Topology

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import trainyard as ty
+from oracles.ring_execution import execute
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput, NotModelled, UnknownName
-from trainyard.hardware.collectives.ring import exchange, execute
+from trainyard.hardware.collectives.ring import exchange
 from trainyard.ir import Collective, Op, Phase, Step
 from trainyard.systems import Replicas
 

@@ -1,5 +1,5 @@
 """A DPU: a small multithreaded processor beside a DRAM bank, or one with a MAC array.
 
 In reading order: `device` is the part, `costs` what a Work takes, `functions` ops that are no products, `memory` what a step takes
-of MRAM; `detail` is one step of the linear model simulated instruction by instruction.
+of MRAM.
 """

@@ -2,7 +2,7 @@
 
 UPMEM's is the only one that is sold; its rules are in J. Gomez-Luna et al., IEEE Access 10, 2022 (PrIM) and in F. Devaux, Hot Chips
 2019. Tasklets share one pipeline (`hardware.dpu.pipeline`), numbers are software (`hardware.dpu.instructions`), and everything
-passes through WRAM by transfers of at most 2048 bytes (`devices.dpu.costs`). `devices.dpu.detail` holds one step against the
+passes through WRAM by transfers of at most 2048 bytes (`devices.dpu.costs`). `scripts/dpu_detail.py` compares one step with the
 pipeline simulated instruction by instruction.
 """
 

@@ -1,1 +1,3 @@
-"""AGAU, the atomic gradient accumulation unit: `unit`, its `parameter_cache`, and the `coherence` protocol between caches."""
+"""AGAU, DIRECT's atomic gradient accumulation unit: `unit` is the reduction tree with its cycles, energy and area; `coherence` the
+protocol of one line between parameter caches; `parameter_cache` the caches of all clusters, timed.
+"""

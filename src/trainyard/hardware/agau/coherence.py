@@ -7,24 +7,23 @@ al.: A Primer on Memory Consistency and Cache Coherence, 2nd ed., 2020, ch. 8, w
 | message   | from, to      | says                                                                                     |
 |-----------|---------------|------------------------------------------------------------------------------------------|
 | `GetS`    | cache, home   | wants to read                                                                            |
-| `GetM`    | cache, home   | wants to write; says whether it has a copy, so that data need not come again             |
+| `GetM`    | cache, home   | wants to write; a flag says whether it has a copy, so that no data need be sent          |
 | `Atomic`  | cache, home   | FETCH_ADD or COMPARE_SWAP to be done at the home                                         |
-| `PutM`    | cache, home   | gives an owned line back, with its data                                                  |
-| `FwdGetS` | home, owner   | another wants to read: send data, keep a copy                                            |
-| `Inv`     | home, holder  | give up the copy; an owner sends its data                                                |
+| `PutM`    | cache, home   | writes an owned line back, with its data                                                 |
+| `FwdGetS` | home, owner   | another cache wants to read: send data, keep a copy                                      |
+| `Inv`     | home, holder  | invalidate the copy; an owner sends its data                                             |
 | `Data`    | either way    | the line                                                                                 |
 | `Grant`   | home, cache   | may write the copy that it has                                                           |
 | `Result`  | home, cache   | the word before an `Atomic`                                                              |
-| `Ack`     | cache, home   | copy given up                                                                            |
-| `Done`    | cache, home   | what was asked for has come, and no later `Inv` can overtake it: the next request, please |
-| `PutAck`  | home, cache   | a `PutM` was seen; until then the cache asks for nothing of this line                    |
+| `Ack`     | cache, home   | copy invalidated                                                                         |
+| `Done`    | cache, home   | the request has been answered, and no later `Inv` can overtake the answer                |
+| `PutAck`  | home, cache   | a `PutM` has arrived; until then the cache sends no request for this line                |
 
-Unmodified copies are dropped without a word: sharers at the home are all that may hold a copy. A pending operation is performed in
-the instant in which its data arrives, so that nobody can take the line away before. Transfers that this avoids: reads of a held
-line, writes of an owned one, the data of a `Grant`, and the return of unmodified lines.
+Unmodified copies are dropped without a message: the home's sharers are all caches that may have a copy. A pending operation is
+performed at the instant at which its data arrives, before the line can be invalidated. Transfers that the caches avoid: reads of a
+cached line, writes of an owned one, the data of a `Grant`, and write-backs of unmodified lines.
 
-All here are pure functions of values, so that a search may go through every order of messages; `hardware.agau.parameter_cache`
-gives them time.
+All functions are pure, so that a search can go through every order of messages; `hardware.agau.parameter_cache` adds time.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Words = tuple[Any, ...]
 
 
 class Operation(NamedTuple):
-    """What a DPU of the cluster asks of its cache, on one word of a line. `value` is stored, added, or swapped in."""
+    """An operation of a DPU on one word of a line. `value` is stored, added, or swapped in."""
 
     kind: Kind
     word: int = 0
@@ -51,7 +50,7 @@ class Operation(NamedTuple):
 
 
 class Message(NamedTuple):
-    """`value` is a line's words, or the old word of a `Result`; `flag` says that a copy is held (`GetM`) or kept (`Data`)."""
+    """`value` is a line's words, or the old word of a `Result`; `flag`: the sender has a copy (`GetM`) or keeps one (`Data`)."""
 
     kind: str
     source: int
@@ -62,7 +61,7 @@ class Message(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """A line in one cache. IS, IM, SM wait for data or grant, IA for a result; MI has given the line back, II lost it since."""
+    """A line in one cache. IS, IM, SM wait for data or grant, IA for a result; MI writes back; II too, invalidated since."""
 
     state: State = "I"
     words: Words = ()
@@ -70,7 +69,7 @@ class Copy(NamedTuple):
 
 
 class Busy(NamedTuple):
-    """A transaction of the home: whose, and whose answers it waits for (bits); `filled` when only `Done` is missing."""
+    """A transaction of the home: its request, the caches it waits for (bits); `filled` when only `Done` is missing."""
 
     request: Message
     waits: int
@@ -78,7 +77,7 @@ class Busy(NamedTuple):
 
 
 class Line(NamedTuple):
-    """All there is of a line, but for messages under way."""
+    """The state of a line in all caches and at its home, without messages in flight."""
 
     copies: tuple[Copy, ...]
     words: Words
@@ -87,11 +86,11 @@ class Line(NamedTuple):
     busy: Busy | None = None
 
 
-class Turn(NamedTuple):
-    """What one turn of a cache or the home came to."""
+class Outcome(NamedTuple):
+    """The result of one step of a cache or the home."""
 
     line: Line
-    sent: tuple[Message, ...] = ()
+    messages: tuple[Message, ...] = ()
     performed: tuple[int, Operation, Any] | None = None  # cache, or HOME; operation, result
 
 
@@ -118,40 +117,40 @@ def apply(operation: Operation, words: Words, *, wrap: Any = None) -> tuple[Word
     return (*words[:at], new, *words[at + 1 :]), old
 
 
-def ask(line: Line, cache: int, operation: Operation, *, at_home: bool = False, wrap: Any = None) -> Turn:
-    """A cache without a pending operation is asked for one: performed at once if it may be, else a request goes out."""
+def ask(line: Line, cache: int, operation: Operation, *, at_home: bool = False, wrap: Any = None) -> Outcome:
+    """An operation on a line without a pending one: performed at once if the state allows, else a request to the home."""
     copy = line.copies[cache]
     if copy.state not in ("I", "S", "M"):
         raise BadInput(f"cache {cache} is in {copy.state}: a line takes one operation at a time")
     if copy.state == "M" or (copy.state == "S" and operation.kind == "load"):
         words, result = apply(operation, copy.words, wrap=wrap)
-        return Turn(_with(line, cache, copy._replace(words=words)), (), (cache, operation, result))
+        return Outcome(_with(line, cache, copy._replace(words=words)), (), (cache, operation, result))
     if operation.kind == "load":
-        return Turn(_with(line, cache, Copy("IS", (), operation)), (Message("GetS", cache, HOME),))
+        return Outcome(_with(line, cache, Copy("IS", (), operation)), (Message("GetS", cache, HOME),))
     if at_home and operation.kind in ("fetch_add", "compare_swap"):
-        sent = Message("Atomic", cache, HOME, operation=operation)
-        return Turn(_with(line, cache, Copy("IA", (), operation)), (sent,))
-    held = copy.state == "S"
-    waiting = Copy("SM" if held else "IM", copy.words, operation)
-    return Turn(_with(line, cache, waiting), (Message("GetM", cache, HOME, flag=held),))
+        messages = Message("Atomic", cache, HOME, operation=operation)
+        return Outcome(_with(line, cache, Copy("IA", (), operation)), (messages,))
+    has_copy = copy.state == "S"
+    waiting = Copy("SM" if has_copy else "IM", copy.words, operation)
+    return Outcome(_with(line, cache, waiting), (Message("GetM", cache, HOME, flag=has_copy),))
 
 
-def evict(line: Line, cache: int) -> Turn:
-    """A cache makes room: a shared copy is dropped, an owned one sent home."""
+def evict(line: Line, cache: int) -> Outcome:
+    """Evicts a line from a cache: a shared copy is dropped, an owned one written back."""
     copy = line.copies[cache]
     if copy.state == "S":
-        return Turn(_with(line, cache, Copy()))
+        return Outcome(_with(line, cache, Copy()))
     if copy.state == "M":
-        return Turn(_with(line, cache, Copy("MI", copy.words)), (Message("PutM", cache, HOME, copy.words),))
+        return Outcome(_with(line, cache, Copy("MI", copy.words)), (Message("PutM", cache, HOME, copy.words),))
     raise BadInput(f"cache {cache} is in {copy.state}: only a line in S or M can be evicted")
 
 
 def receivable(line: Line, message: Message) -> bool:
-    """A home with a transaction takes no new request of this line; all else is taken when it comes."""
+    """Whether a message can be processed now: a home with a transaction takes no new request for this line."""
     return line.busy is None or message.kind not in REQUESTS
 
 
-def receive(line: Line, message: Message, *, wrap: Any = None) -> Turn:
+def receive(line: Line, message: Message, *, wrap: Any = None) -> Outcome:
     if message.target == HOME:
         return _home(line, message, wrap)
     return _cache(line, message, wrap)
@@ -161,59 +160,59 @@ def _with(line: Line, cache: int, copy: Copy) -> Line:
     return line._replace(copies=(*line.copies[:cache], copy, *line.copies[cache + 1 :]))
 
 
-def _cache(line: Line, message: Message, wrap: Any) -> Turn:
+def _cache(line: Line, message: Message, wrap: Any) -> Outcome:
     cache = message.target
     copy = line.copies[cache]
     match message.kind, copy.state:
         case ("Data", "IS" | "IM" | "SM") | ("Grant", "SM"):
             assert copy.pending is not None
-            held = message.value if message.kind == "Data" else copy.words
-            words, result = apply(copy.pending, held, wrap=wrap)
+            before = message.value if message.kind == "Data" else copy.words
+            words, result = apply(copy.pending, before, wrap=wrap)
             after = Copy("S" if copy.state == "IS" else "M", words)
-            return Turn(_with(line, cache, after), (Message("Done", cache, HOME),), (cache, copy.pending, result))
+            return Outcome(_with(line, cache, after), (Message("Done", cache, HOME),), (cache, copy.pending, result))
         case "Result", "IA":
             assert copy.pending is not None
-            return Turn(_with(line, cache, Copy()), (), (cache, copy.pending, message.value))
+            return Outcome(_with(line, cache, Copy()), (), (cache, copy.pending, message.value))
         case "Inv", "M" | "MI":
             after = Copy("II" if copy.state == "MI" else "I")
-            return Turn(_with(line, cache, after), (Message("Data", cache, HOME, copy.words),))
+            return Outcome(_with(line, cache, after), (Message("Data", cache, HOME, copy.words),))
         case "Inv", "I" | "S" | "IS" | "IM" | "SM" | "IA":
             after = copy
             if copy.state in ("S", "SM"):
                 after = Copy("IM" if copy.pending else "I", (), copy.pending)
-            return Turn(_with(line, cache, after), (Message("Ack", cache, HOME),))
+            return Outcome(_with(line, cache, after), (Message("Ack", cache, HOME),))
         case "FwdGetS", "M" | "MI":
-            kept = copy.state == "M"
-            after = copy._replace(state="S") if kept else Copy("II")
-            return Turn(_with(line, cache, after), (Message("Data", cache, HOME, copy.words, flag=kept),))
+            keeps_copy = copy.state == "M"
+            after = copy._replace(state="S") if keeps_copy else Copy("II")
+            return Outcome(_with(line, cache, after), (Message("Data", cache, HOME, copy.words, flag=keeps_copy),))
         case "PutAck", "MI" | "II":
-            return Turn(_with(line, cache, Copy()))
+            return Outcome(_with(line, cache, Copy()))
     raise AssertionError(f"{message.kind} reaches cache {cache} in {copy.state}")
 
 
-def _home(line: Line, message: Message, wrap: Any) -> Turn:
+def _home(line: Line, message: Message, wrap: Any) -> Outcome:
     sender = message.source
     match message.kind:
         case "PutM":
             if line.owner == sender:
                 line = line._replace(words=message.value, owner=HOME)
-            return Turn(line, (Message("PutAck", HOME, sender),))
+            return Outcome(line, (Message("PutAck", HOME, sender),))
         case "GetS" | "GetM" | "Atomic":
             return _begin(line, message, wrap)
         case "Done":
-            return Turn(line._replace(busy=None))
+            return Outcome(line._replace(busy=None))
     busy = line.busy
     assert busy is not None, f"{message.kind} of cache {sender} without a transaction"
     if message.kind == "Data":
-        kept = 1 << sender if message.flag else 0
-        line = line._replace(words=message.value, owner=HOME, sharers=kept)
+        sharers = 1 << sender if message.flag else 0
+        line = line._replace(words=message.value, owner=HOME, sharers=sharers)
     busy = busy._replace(waits=busy.waits & ~(1 << sender))
     line = line._replace(busy=busy)
-    return Turn(line) if busy.waits else _fill(line, busy, wrap)
+    return Outcome(line) if busy.waits else _fill(line, busy, wrap)
 
 
-def _begin(line: Line, request: Message, wrap: Any) -> Turn:
-    """Those whose copies are in the way are asked for them."""
+def _begin(line: Line, request: Message, wrap: Any) -> Outcome:
+    """Starts a transaction: conflicting copies are forwarded or invalidated."""
     mine = 1 << request.source
     if line.owner != HOME:
         waits = 1 << line.owner
@@ -225,21 +224,21 @@ def _begin(line: Line, request: Message, wrap: Any) -> Turn:
     if not waits:
         return _fill(line, busy, wrap)
     kind = "FwdGetS" if request.kind == "GetS" else "Inv"
-    return Turn(line, tuple(Message(kind, HOME, cache) for cache in range(len(line.copies)) if waits >> cache & 1))
+    return Outcome(line, tuple(Message(kind, HOME, cache) for cache in range(len(line.copies)) if waits >> cache & 1))
 
 
-def _fill(line: Line, busy: Busy, wrap: Any) -> Turn:
-    """Nobody is in the way any more: the home answers."""
+def _fill(line: Line, busy: Busy, wrap: Any) -> Outcome:
+    """Answers a request that has no conflicting copies left."""
     request, cache = busy.request, busy.request.source
     if request.kind == "Atomic":
         assert request.operation is not None
         words, old = apply(request.operation, line.words, wrap=wrap)
         line = line._replace(words=words, sharers=0, busy=None)
-        return Turn(line, (Message("Result", HOME, cache, old),), (HOME, request.operation, old))
+        return Outcome(line, (Message("Result", HOME, cache, old),), (HOME, request.operation, old))
     busy = busy._replace(filled=True)
     answer = Message("Data", HOME, cache, line.words)
     if request.kind == "GetS":
-        return Turn(line._replace(sharers=line.sharers | 1 << cache, busy=busy), (answer,))
+        return Outcome(line._replace(sharers=line.sharers | 1 << cache, busy=busy), (answer,))
     if request.flag and line.sharers >> cache & 1:
         answer = Message("Grant", HOME, cache)
-    return Turn(line._replace(owner=cache, sharers=0, busy=busy), (answer,))
+    return Outcome(line._replace(owner=cache, sharers=0, busy=busy), (answer,))

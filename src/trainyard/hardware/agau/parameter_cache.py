@@ -5,8 +5,8 @@ protocol and latencies are not printed; `hardware.agau.coherence` has the protoc
 atomic is performed by the cache that comes to own the line, or at the line's home (`atomics`).
 
 An operation takes `hit_cycles` in its cache; a message `hop_cycles` and a beat for each `port_bytes` of it, nothing between a cache
-and the home beside it; the home takes `directory_cycles` for each message. Caches and homes do one thing at a time, in the order in
-which it reaches them. So a load that misses, of a line that nobody owns, takes
+and the home of its own AGAU; the home takes `directory_cycles` a message. Caches and homes do one thing at a time, in the order in
+which it reaches them. So a load that misses, of a line without an owner, takes
 
     hit + (hop + beats of a control message) + directory + (hop + beats of a line) + hit
 """
@@ -35,7 +35,7 @@ from trainyard.ir import assumed
 WORD_BYTES = 4  # fp32 and int32
 TAG_BITS = 26  # of a line of 64 bytes in 32 bits of address
 STATE_BITS = 2  # I, S, M
-AGAIN = object()
+RETRY = object()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +90,9 @@ class ParameterCache:
         return line % self.caches
 
     def message_bytes(self, message: Message) -> int:
-        """Of a control message, with the line or the word that it carries."""
-        load = self.line_bytes if message.kind in WITH_LINE else WORD_BYTES if message.kind in ("Result", "Atomic") else 0
-        return self.control_bytes + load
+        """Bytes of a message: control information, and the line or word that it carries."""
+        payload = self.line_bytes if message.kind in WITH_LINE else WORD_BYTES if message.kind in ("Result", "Atomic") else 0
+        return self.control_bytes + payload
 
     def flight_cycles(self, message: Message) -> int:
         return self.hop_cycles + -(-self.message_bytes(message) // self.port_bytes)
@@ -109,7 +109,7 @@ class ParameterCache:
 
     @property
     def joules(self) -> dict[str, float]:
-        """Of a byte of the cache, and of a directory access that reads and writes an entry."""
+        """Joules of a byte read or written in the cache, and of a directory access, which reads and writes an entry."""
         entry_bytes = self.directory_bytes / self.lines / self.directory_cover
         return {
             "agau_cache_byte": sram_joules_per_byte(self.cache_bytes, self.technology_nm),
@@ -152,7 +152,7 @@ class SharedParameters:
 
     @property
     def values(self) -> NDArray[Any]:
-        """What a read would return, word by word."""
+        """The current value of every word, from its owner or its home."""
         current = [line.words if line.owner == HOME else line.copies[line.owner].words for line in self.lines]
         return np.array([word for words in current for word in words][: self._count], self._type)
 
@@ -167,25 +167,25 @@ class SharedParameters:
 
     @property
     def avoided_bytes(self) -> int:
-        """Lines that would have crossed the network without caches (every access fetches, every write sends back), but did not."""
+        """Bytes of lines that caches kept off the network: without them every access fetches a line, every write sends one back."""
         accesses = self.counts["load"] + 2 * (self.counts["access"] - self.counts["load"])
         return self.cache.line_bytes * (accesses - self.counts["Data"] - self.counts["PutM"])
 
     def read(self, cache: int, word: int) -> Any:
-        return self._one(cache, Operation("load", word))
+        return self._perform(cache, Operation("load", word))
 
     def write(self, cache: int, word: int, value: Any) -> None:
-        self._one(cache, Operation("store", word, value))
+        self._perform(cache, Operation("store", word, value))
 
     def fetch_add(self, cache: int, word: int, value: Any) -> Any:
-        """FETCH_ADD: the word before."""
-        return self._one(cache, Operation("fetch_add", word, value))
+        """FETCH_ADD: returns the word before."""
+        return self._perform(cache, Operation("fetch_add", word, value))
 
     def compare_swap(self, cache: int, word: int, expected: Any, value: Any) -> bool:
-        """COMPARE_SWAP: whether the word was as expected, and is now `value`."""
-        return bool(self._one(cache, Operation("compare_swap", word, value, expected)) == self._rounded(expected))
+        """COMPARE_SWAP: whether the word was as expected and is now `value`."""
+        return bool(self._perform(cache, Operation("compare_swap", word, value, expected)) == self._rounded(expected))
 
-    def _one(self, cache: int, operation: Operation) -> Any:
+    def _perform(self, cache: int, operation: Operation) -> Any:
         if not 0 <= cache < self.cache.caches:
             raise BadInput(f"SharedParameters: cache {cache} of {self.cache.caches} does not exist")
         programs: list[list[Operation]] = [[] for _ in range(self.cache.caches)]
@@ -193,7 +193,7 @@ class SharedParameters:
         return self.run(programs)[cache][0]
 
     def run(self, programs: Sequence[Sequence[Operation]]) -> list[list[Any]]:
-        """Results by cache and operation; `cycles` and `counts` go on from where they were."""
+        """Results by cache and operation; `cycles` and `counts` accumulate over calls."""
         if len(programs) != self.cache.caches:
             raise BadInput(f"SharedParameters.run: {len(programs)} programs for {self.cache.caches} caches; an empty one is []")
         checked = [[self._checked(operation) for operation in program] for program in programs]
@@ -233,14 +233,14 @@ class _Run:
         self.answers: list[Channel] = [self.simulation.channel(f"answer {number}") for number in numbers]
         self.put_back: dict[int, int] = {}  # cache: line whose PutAck its program waits for
         self.stalled: dict[int, deque[Message]] = {}
-        self.receive: Callable[[Line, Message], coherence.Turn] = partial(coherence.receive, wrap=shared.add)
+        self.receive: Callable[[Line, Message], coherence.Outcome] = partial(coherence.receive, wrap=shared.add)
 
     def program(self, cache: int, operations: Sequence[Operation], results: list[Any]) -> Script:
         shared, controller = self.shared, self.controllers[cache]
         for operation in operations:
             number, word = divmod(operation.word, self.hardware.line_words)
-            answer: Any = AGAIN
-            while answer is AGAIN:
+            answer: Any = RETRY
+            while answer is RETRY:
                 yield Acquire(controller)
                 yield Wait(self.hardware.hit_cycles)
                 if shared.lines[number].copies[cache].state in ("MI", "II"):
@@ -256,38 +256,38 @@ class _Run:
     def _ask(self, cache: int, number: int, operation: Operation) -> tuple[int, Operation, Any] | None:
         self._make_room(cache, number)
         at_home = self.hardware.atomics == "home"
-        turn = coherence.ask(self.shared.lines[number], cache, operation, at_home=at_home, wrap=self.shared.add)
-        self._count(operation, turn)
-        self._take(number, turn)
-        return turn.performed
+        outcome = coherence.ask(self.shared.lines[number], cache, operation, at_home=at_home, wrap=self.shared.add)
+        self._count(operation, outcome)
+        self._take(number, outcome)
+        return outcome.performed
 
-    def _count(self, operation: Operation, turn: coherence.Turn) -> None:
+    def _count(self, operation: Operation, outcome: coherence.Outcome) -> None:
         counts = self.shared.counts
         counts["access"] += 1
         counts[operation.kind] += 1
-        counts["hit" if turn.performed else "miss"] += 1
+        counts["hit" if outcome.performed else "miss"] += 1
         counts["agau_cache_byte"] += WORD_BYTES
 
     def _make_room(self, cache: int, number: int) -> None:
-        """A line that is not held takes the place of the one of its set that was used longest ago."""
+        """A line that is not cached replaces the least recently used one of its set."""
         recent, sets = self.shared.recent[cache], self.hardware.sets
         if number not in recent:
-            held = [line for line in recent if line % sets == number % sets]
-            if len(held) == self.hardware.ways:
-                del recent[held[0]]
+            in_set = [line for line in recent if line % sets == number % sets]
+            if len(in_set) == self.hardware.ways:
+                del recent[in_set[0]]
                 self.shared.counts["eviction"] += 1
-                self._take(held[0], coherence.evict(self.shared.lines[held[0]], cache))
+                self._take(in_set[0], coherence.evict(self.shared.lines[in_set[0]], cache))
         recent.pop(number, None)
         recent[number] = None
 
-    def _take(self, number: int, turn: coherence.Turn) -> None:
-        """The line's new state, and its messages on their way."""
-        self.shared.lines[number] = turn.line
-        for message in turn.sent:
+    def _take(self, number: int, outcome: coherence.Outcome) -> None:
+        """Stores the line's new state and sends its messages."""
+        self.shared.lines[number] = outcome.line
+        for message in outcome.messages:
             self.shared.counts[message.kind] += 1
-            self.simulation.spawn(self._fly(number, message), name=message.kind)
+            self.simulation.spawn(self._deliver(number, message), name=message.kind)
 
-    def _fly(self, number: int, message: Message) -> Script:
+    def _deliver(self, number: int, message: Message) -> Script:
         hardware, home = self.hardware, self.hardware.home(number)
         if home not in (message.source, message.target):
             self.shared.network_bytes += hardware.message_bytes(message)
@@ -307,17 +307,17 @@ class _Run:
         yield Release(resource)
 
     def _received(self, number: int, message: Message) -> list[Put]:
-        turn = self.receive(self.shared.lines[number], message)
-        self._take(number, turn)
+        outcome = self.receive(self.shared.lines[number], message)
+        self._take(number, outcome)
         cache = message.target
         self.shared.counts["agau_directory_access"] += cache == HOME
         if cache == HOME:
             return []
-        carries = message.kind == "Data" or any(sent.kind == "Data" for sent in turn.sent)
+        carries = message.kind == "Data" or any(reply.kind == "Data" for reply in outcome.messages)
         self.shared.counts["agau_cache_byte"] += self.hardware.line_bytes if carries else 0
-        if turn.line.copies[cache].state == "I":
+        if outcome.line.copies[cache].state == "I":
             self.shared.recent[cache].pop(number, None)
         if message.kind == "PutAck" and self.put_back.get(cache) == number:
             del self.put_back[cache]
-            return [Put(self.answers[cache], AGAIN)]
-        return [Put(self.answers[cache], turn.performed[2])] if turn.performed else []
+            return [Put(self.answers[cache], RETRY)]
+        return [Put(self.answers[cache], outcome.performed[2])] if outcome.performed else []

@@ -105,7 +105,7 @@ class Agau:
 
     @property
     def bytes_per_s(self) -> float:
-        """What one input takes in while every cycle brings it a beat."""
+        """The rate of one input at one beat a cycle."""
         return self.width_bits / 8 * self.clock_hz
 
     @property
@@ -140,7 +140,7 @@ class Agau:
         return (min(contributions, self.inputs), *(new,) * (left // new), *last)
 
     def passes(self, contributions: int, elements: int) -> tuple[tuple[int, int], ...]:
-        """(elements, how many passes of so many): as many elements as the buffer holds, or all where no partial sum has to wait."""
+        """(elements of a pass, number of such passes): as many elements as the buffer holds, or all where one round is enough."""
         require_positive("Agau", elements=elements)
         most = self.buffer_bytes // WORD_BYTES if self.rounds(contributions) > 1 else elements
         return tuple((size, times) for size, times in ((most, elements // most), (elements % most, 1)) if size and times)
@@ -150,7 +150,7 @@ class Agau:
         return -(-share // (self.ports or self.inputs))
 
     def cycles(self, contributions: int, elements: int, *, average: bool = False) -> int:
-        """From the first word at an input to the last sum."""
+        """Cycles from the first word at an input to the last sum."""
         require_flag("Agau", average=average)
         first, *later = (self.interval(share) for share in self.shares(contributions))
         issue = 0
@@ -180,21 +180,21 @@ class Agau:
         return scale(result, contributions) if average else result
 
     def _sum(self, block: Words, sums: Words) -> Words:
-        """`sums` holds each level over the one below: pair i is read before row i is written, and no earlier row is read later."""
-        rows, back = iter(block), list[Words]()
+        """Each level overwrites the one below in `sums`: pair i is read before row i is written."""
+        rows, partial = iter(block), list[Words]()
         for share in self.shares(len(block)):
-            operands = [*back, *itertools.islice(rows, share)]
+            operands = [*partial, *itertools.islice(rows, share)]
             while len(operands) > 1:
                 pairs = [np.add(operands[at], operands[at + 1], out=sums[at // 2]) for at in range(0, len(operands) - 1, 2)]
                 operands = pairs + operands[2 * len(pairs) :]
-            back = operands
-        return back[0]
+            partial = operands
+        return partial[0]
 
     def _checked(self, array: Words) -> Words:
         wanted = np.float32 if self.number == "fp32" else np.int32
         if not isinstance(array, np.ndarray) or array.ndim != 2 or not array.size:
-            given = getattr(array, "shape", type(array).__name__)
-            raise BadInput(f"Agau.reduce takes an array [contributions, elements] that is not empty, got {given}")
+            received = getattr(array, "shape", type(array).__name__)
+            raise BadInput(f"Agau.reduce takes an array [contributions, elements] that is not empty, got {received}")
         if array.dtype != wanted:
             cast = f".astype('{np.dtype(wanted)}')"
             raise BadInput(f"Agau.reduce: this one adds {self.number}, the array is {array.dtype}: write {cast}")
@@ -220,7 +220,7 @@ class Agau:
 
     @property
     def joules(self) -> dict[str, float]:
-        """Of one event: of this unit and of its parameter cache."""
+        """Joules of one event of this unit or of its parameter cache."""
         nm = self.technology_nm
         own = {
             "agau_add": add_joules(self.number, nm),
@@ -246,12 +246,12 @@ class Agau:
 
     @property
     def static_w(self) -> float:
-        """Leakage of all of it."""
+        """Leakage of all components."""
         return sum(self.areas.values()) * LEAKAGE_W_PER_M2
 
     @property
     def busy_w(self) -> Mapping[str, float]:
-        """By event, while every cycle brings a beat of a second round to all inputs, and one hit to the cache."""
+        """Power by event at full load: every cycle a beat of a second round on all inputs, and one hit in the cache."""
         per_beat = self.events(2 * self.inputs - 1, self.lanes)
         first = self.events(self.inputs, self.lanes)
         beat = {event: (count - first[event]) for event, count in per_beat.items()}

@@ -1,9 +1,9 @@
-"""Distribution networks beside SIGMA's Benes, one interface: crossbar, tree, bus, butterfly and mesh.
+"""Distribution networks that SIGMA compares its Benes network with, behind one interface: crossbar, tree, bus, butterfly, mesh.
 
 SIGMA (HPCA 2020), Sec. IV-A1 names them: a crossbar never blocks but grows with N^2; buses, trees, butterflies and meshes have few
 wires and block, which shows as distribution delay. The paper gives no rule for the delay; each class states its own. All copy an
-element for free where it branches. `cycles` is the delay of a vector, 0 where nothing is wanted; `blocks` says whether elements of
-a vector have to wait for each other; `deliver` moves values by what `route` set up.
+element for free where it branches. `cycles` is the delay of a vector, 0 where all outputs are idle; `blocks` says whether elements
+of a vector have to wait for each other; `deliver` moves values by the settings of `route`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput
-from trainyard.hardware.benes.network import Flags, Floats, Settings, Whole, checked_sources, checked_values, require_ports
+from trainyard.hardware.benes.network import Flags, Floats, Integers, Settings, checked_sources, checked_values, require_ports
 
 
 class Distribution(Protocol):
@@ -30,11 +30,11 @@ class Distribution(Protocol):
     def wires(self) -> int: ...
     def route(self, sources: npt.ArrayLike) -> Any: ...
     def deliver(self, settings: Any, values: npt.ArrayLike) -> Floats: ...
-    def cycles(self, sources: npt.ArrayLike) -> Whole: ...
+    def cycles(self, sources: npt.ArrayLike) -> Integers: ...
     def blocks(self, sources: npt.ArrayLike) -> Flags: ...
 
 
-def distinct_sources(sources: Whole) -> Whole:
+def distinct_sources(sources: Integers) -> Integers:
     """Input ports that a vector reads; the rest of a multicast is free.
 
     >>> distinct_sources(np.array([[2, 2, -1, 0], [-1, -1, -1, -1]]))
@@ -70,15 +70,15 @@ class Crossbar:
 
     def route(self, sources: npt.ArrayLike) -> Flags:
         """Closed crosspoints [vectors, outputs, inputs]."""
-        wanted = checked_sources("Crossbar", self.ports, sources)
-        return np.asarray(wanted[:, :, None] == np.arange(self.ports))
+        sources_of_outputs = checked_sources("Crossbar", self.ports, sources)
+        return np.asarray(sources_of_outputs[:, :, None] == np.arange(self.ports))
 
     def deliver(self, settings: Flags, values: npt.ArrayLike) -> Floats:
-        given = checked_values("Crossbar", self.ports, len(settings), values)
-        taken = np.take_along_axis(given, settings.argmax(axis=2), axis=1)
-        return np.where(settings.any(axis=2), taken, np.float32(0))
+        inputs = checked_values("Crossbar", self.ports, len(settings), values)
+        selected = np.take_along_axis(inputs, settings.argmax(axis=2), axis=1)
+        return np.where(settings.any(axis=2), selected, np.float32(0))
 
-    def cycles(self, sources: npt.ArrayLike) -> Whole:
+    def cycles(self, sources: npt.ArrayLike) -> Integers:
         return np.asarray((checked_sources("Crossbar", self.ports, sources) >= 0).any(axis=1), dtype=np.int64)
 
     def blocks(self, sources: npt.ArrayLike) -> Flags:
@@ -87,11 +87,11 @@ class Crossbar:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Schedule:
-    """What enters at the root in which cycle, and which of it an output latches."""
+    """The element that enters at the root in each cycle, and the slot that each output latches."""
 
-    slots: Whole  # [vectors, cycles, elements of a cycle]: input port, -1 an empty slot
-    cycle: Whole  # [vectors, ports]: cycle in which an output latches, -1: idle
-    lane: Whole  # [vectors, ports]: slot of that cycle
+    slots: Integers  # [vectors, cycles, elements of a cycle]: input port, -1 an empty slot
+    cycle: Integers  # [vectors, ports]: cycle in which an output latches, -1: idle
+    lane: Integers  # [vectors, ports]: slot of that cycle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,30 +125,34 @@ class Tree:
         return sum(self.ports // leaves * min(self.bandwidth, leaves) for leaves in below)
 
     def route(self, sources: npt.ArrayLike) -> Schedule:
-        wanted = checked_sources(type(self).__name__, self.ports, sources)
-        read = (wanted[:, :, None] == np.arange(self.ports)).any(axis=1)
-        turn = np.where(read, read.cumsum(axis=1) - 1, -1)
+        sources_of_outputs = checked_sources(type(self).__name__, self.ports, sources)
+        read = (sources_of_outputs[:, :, None] == np.arange(self.ports)).any(axis=1)
+        slot_of_port = np.where(read, read.cumsum(axis=1) - 1, -1)
         slots = np.full(
-            (len(wanted), int(-(-read.sum(axis=1).max(initial=1) // self.bandwidth)), self.bandwidth), -1, dtype=np.int64
+            (len(sources_of_outputs), int(-(-read.sum(axis=1).max(initial=1) // self.bandwidth)), self.bandwidth),
+            -1,
+            dtype=np.int64,
         )
         vector, port = np.nonzero(read)
-        place = turn[vector, port]
-        slots[vector, place // self.bandwidth, place % self.bandwidth] = port
-        mine = np.take_along_axis(turn, np.maximum(wanted, 0), axis=1)
-        idle = wanted < 0
+        slot = slot_of_port[vector, port]
+        slots[vector, slot // self.bandwidth, slot % self.bandwidth] = port
+        slot_of_output = np.take_along_axis(slot_of_port, np.maximum(sources_of_outputs, 0), axis=1)
+        idle = sources_of_outputs < 0
         return Schedule(
-            slots=slots, cycle=np.where(idle, -1, mine // self.bandwidth), lane=np.where(idle, -1, mine % self.bandwidth)
+            slots=slots,
+            cycle=np.where(idle, -1, slot_of_output // self.bandwidth),
+            lane=np.where(idle, -1, slot_of_output % self.bandwidth),
         )
 
     def deliver(self, settings: Schedule, values: npt.ArrayLike) -> Floats:
-        given = checked_values(type(self).__name__, self.ports, len(settings.slots), values)
-        results, vector = np.zeros_like(given), np.arange(len(given))[:, None]
+        inputs = checked_values(type(self).__name__, self.ports, len(settings.slots), values)
+        results, vector = np.zeros_like(inputs), np.arange(len(inputs))[:, None]
         for cycle in range(settings.slots.shape[1]):
-            root = given[vector, settings.slots[:, cycle]]  # what this cycle sends down to every leaf
+            root = inputs[vector, settings.slots[:, cycle]]  # this cycle's elements, which reach every leaf
             results = np.where(settings.cycle == cycle, root[vector, settings.lane], results)
         return results
 
-    def cycles(self, sources: npt.ArrayLike) -> Whole:
+    def cycles(self, sources: npt.ArrayLike) -> Integers:
         return -(-distinct_sources(checked_sources(type(self).__name__, self.ports, sources)) // self.bandwidth)
 
     def blocks(self, sources: npt.ArrayLike) -> Flags:
@@ -211,38 +215,38 @@ class Butterfly:
 
     def route(self, sources: npt.ArrayLike) -> Settings:
         """Passes with, for each level and wire, 1 where the wire takes its value from the other wire of its switch."""
-        wanted = checked_sources("Butterfly", self.ports, sources)
-        number = self._passes(wanted)
+        sources_of_outputs = checked_sources("Butterfly", self.ports, sources)
+        number = self._passes(sources_of_outputs)
         vector, chosen = np.nonzero(np.arange(number.max(initial=0) + 1) <= np.maximum(number.max(axis=1), 0)[:, None])
-        enable = (number[vector] == chosen[:, None]) & (wanted[vector] >= 0)
+        enable = (number[vector] == chosen[:, None]) & (sources_of_outputs[vector] >= 0)
         bits = np.zeros((len(vector), self.levels, self.ports), dtype=np.uint8)
         run, end = np.nonzero(enable)
-        wire = wanted[vector[run], end]
+        wire = sources_of_outputs[vector[run], end]
         for level in range(self.levels):
             stride = self.ports >> (level + 1)
             crossed, wire = (wire ^ end) & stride, (wire & ~stride) | (end & stride)
             bits[run, level, wire] = crossed > 0
-        return Settings(bits=bits, enable=enable, row=vector, vectors=len(wanted))
+        return Settings(bits=bits, enable=enable, row=vector, vectors=len(sources_of_outputs))
 
-    def _passes(self, wanted: Whole) -> Whole:
+    def _passes(self, sources_of_outputs: Integers) -> Integers:
         from trainyard.kernels.networks.benes import first_fit
 
-        number = np.empty_like(wanted)
-        first_fit(wanted, self.levels, number)
+        number = np.empty_like(sources_of_outputs)
+        first_fit(sources_of_outputs, self.levels, number)
         return number
 
     def deliver(self, settings: Settings, values: npt.ArrayLike) -> Floats:
-        given = checked_values("Butterfly", self.ports, settings.vectors, values)
-        moved, wires = given[settings.row], np.arange(self.ports)
+        inputs = checked_values("Butterfly", self.ports, settings.vectors, values)
+        moved, wires = inputs[settings.row], np.arange(self.ports)
         for level in range(self.levels):
             other = wires ^ (self.ports >> (level + 1))
             moved = np.where(settings.bits[:, level] == 1, moved[:, other], moved)
-        results = np.zeros_like(given)
+        results = np.zeros_like(inputs)
         run, end = np.nonzero(settings.enable)
         results[settings.row[run], end] = moved[run, end]
         return results
 
-    def cycles(self, sources: npt.ArrayLike) -> Whole:
+    def cycles(self, sources: npt.ArrayLike) -> Integers:
         return np.asarray(self._passes(checked_sources("Butterfly", self.ports, sources)).max(axis=1) + 1)
 
     def blocks(self, sources: npt.ArrayLike) -> Flags:
@@ -286,25 +290,25 @@ class Mesh:
         """Links from the edge, along the rows, and both ways along the columns."""
         return self.rows + self.rows * (self.columns - 1) + 2 * self.columns * (self.rows - 1)
 
-    def route(self, sources: npt.ArrayLike) -> Whole:
+    def route(self, sources: npt.ArrayLike) -> Integers:
         """X then Y needs no settings: the sources, checked."""
         return checked_sources("Mesh", self.ports, sources)
 
-    def deliver(self, settings: Whole, values: npt.ArrayLike) -> Floats:
+    def deliver(self, settings: Integers, values: npt.ArrayLike) -> Floats:
         """Element by element, cycle by cycle (plain Python)."""
-        given = checked_values("Mesh", self.ports, len(settings), values)
-        return np.stack([plain_mesh(self, row.tolist(), value)[0] for row, value in zip(settings, given, strict=True)])
+        inputs = checked_values("Mesh", self.ports, len(settings), values)
+        return np.stack([plain_mesh(self, row.tolist(), value)[0] for row, value in zip(settings, inputs, strict=True)])
 
-    def arrivals(self, sources: npt.ArrayLike) -> tuple[Whole, Flags]:
+    def arrivals(self, sources: npt.ArrayLike) -> tuple[Integers, Flags]:
         """Cycle in which each output has its element (0: idle), and whether two elements shared a link."""
         from trainyard.kernels.networks.benes import mesh_arrivals
 
-        wanted = self.route(sources)
-        arrivals, shared = np.zeros_like(wanted), np.zeros(len(wanted), dtype=np.bool_)
-        mesh_arrivals(wanted, self.rows, self.columns, arrivals, shared)
+        sources_of_outputs = self.route(sources)
+        arrivals, shared = np.zeros_like(sources_of_outputs), np.zeros(len(sources_of_outputs), dtype=np.bool_)
+        mesh_arrivals(sources_of_outputs, self.rows, self.columns, arrivals, shared)
         return arrivals, shared
 
-    def cycles(self, sources: npt.ArrayLike) -> Whole:
+    def cycles(self, sources: npt.ArrayLike) -> Integers:
         return np.asarray(self.arrivals(sources)[0].max(axis=1))
 
     def blocks(self, sources: npt.ArrayLike) -> Flags:
@@ -312,25 +316,25 @@ class Mesh:
 
 
 def plain_mesh(mesh: Mesh, sources: list[int], values: Floats) -> tuple[Floats, list[int]]:
-    """The twin of the compiled arrival times, with values: every node and link stepped cycle by cycle."""
+    """The mesh with values in plain Python, every node and link cycle by cycle: the reference of the compiled arrival times."""
     edge, results = -1, np.zeros_like(values)
     arrivals = [0] * mesh.ports
     wants = {s: {d for d, wanted in enumerate(sources) if wanted == s} for s in sources if s >= 0}
     waiting: dict[tuple[int, int], list[tuple[int, int, set[int], np.float32]]] = {}  # link: (since, port, outputs beyond, value)
 
     def reach(node: int, port: int, outputs: set[int], value: np.float32, cycle: int) -> None:
-        """An element is at a node: taken if wanted here, then queued at each link that leads on to where it is wanted."""
+        """An element arrives at a node: it is taken if its output is here, and queued at each link towards its other outputs."""
         row, column = divmod(node, mesh.columns)
-        ways: dict[int, set[int]] = {}
+        next_hops: dict[int, set[int]] = {}
         for output in outputs:
             to_row, to_column = divmod(output, mesh.columns)
             if output == node:
                 results[node], arrivals[node] = value, cycle
             elif to_column != column:
-                ways.setdefault(node + 1, set()).add(output)
+                next_hops.setdefault(node + 1, set()).add(output)
             else:
-                ways.setdefault(node + (mesh.columns if to_row > row else -mesh.columns), set()).add(output)
-        for target, beyond in ways.items():
+                next_hops.setdefault(node + (mesh.columns if to_row > row else -mesh.columns), set()).add(output)
+        for target, beyond in next_hops.items():
             waiting.setdefault((node, target), []).append((cycle, port, beyond, value))
 
     for port, outputs in sorted(wants.items()):

@@ -1,5 +1,6 @@
-"""Collectives: how long they take and what every wire carries.
+"""Collectives: their time and the bytes on every wire.
 
-`fabric` is a node as collectives see it; `on_graph` the entry; `ring` (with `ring_timing`), `double_tree`, `switched`,
-`hierarchical` the algorithms; `groups` collectives between some of the devices.
+In reading order: `on_graph` is the entry, `fabric` the node with its rings and paths through switches; `ring_timing`, `switched`
+and `double_tree` are the algorithms on it, `ring` the count of exchanges on one ring; `groups` has collectives between some of a
+node's devices, `hierarchical` those between nodes.
 """

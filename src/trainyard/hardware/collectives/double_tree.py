@@ -4,8 +4,8 @@ P. Sanders, J. Speck, J. L. Traeff: Two-tree algorithms for full bandwidth broad
 Each tree takes half of the data, and a device that is inside one is a leaf of the other, so that all wires work both ways. Messages
 follow one another up (each device adds its children's to its own) and down without waiting for the rest.
 
-The law. The first message takes the longest way up and down; then the rest passes the busiest wire. Beside trees whose streams take
-turns on every wire that is too long by no more than the first message's way, too short by no more than two messages a level.
+The law. The first message takes the longest path up and down; then the rest passes the busiest wire. Compared with trees whose
+streams take turns on every wire, that is too long by at most the first message's path, too short by at most two messages a level.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Tree:
 
 
 def trees_of(kind: str, count: int, root: int = 0) -> tuple[Tree, Tree]:
-    """Two trees over all devices; a root stands above both.
+    """Two trees over all devices; a root is the top of both.
 
     >>> first, second = trees_of("all_reduce", 6)
     >>> first.parent, second.parent
     ({1: 3, 0: 1, 2: 1, 5: 3, 4: 5}, {4: 2, 5: 4, 3: 4, 0: 2, 1: 0})
     """
     ranks = [rank for rank in range(count) if kind == "all_reduce" or rank != root]
-    mirrored = ranks[::-1] if len(ranks) % 2 == 0 else ranks[1:] + ranks[:1]  # leaves stand at even places, counted from 0
+    mirrored = ranks[::-1] if len(ranks) % 2 == 0 else ranks[1:] + ranks[:1]  # leaves have even positions, counted from 0
     above = None if kind == "all_reduce" else root
     return _tree(ranks, above), _tree(mirrored, above)
 
@@ -47,7 +47,7 @@ def _tree(ranks: Sequence[int], above: int | None) -> Tree:
     parent: dict[int, int] = {}
 
     def grow(start: int, end: int, over: int | None) -> None:
-        """An in-order tree over places start to end: a whole one on the left, what is left on the right."""
+        """An in-order tree over positions start to end: a complete one on the left, the rest on the right."""
         if start < end:
             middle = start + (1 << ((end - start).bit_length() - 1)) - 1
             if over is not None:
@@ -67,21 +67,21 @@ Wires = tuple[tuple[Key, Segment], ...]
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """Both trees over wires, by (tree, child): up (child to parent) and down; empty where a kind does not go that way.
+    """Both trees over wires, by (tree, child): up (child to parent) and down; empty where a collective has no such phase.
 
-    `ways` are for each tree and direction the different ways between its top and a device, as edges and how many of each.
+    `routes` are, for each tree and direction, the different routes between its top and a device, as edges and how many of each.
     """
 
     trees: tuple[Tree, Tree]
     up: dict[tuple[int, int], Paths]
     down: dict[tuple[int, int], Paths]
-    ways: tuple[tuple[tuple[tuple[tuple[Wires, int], ...], ...], ...], ...]
+    routes: tuple[tuple[tuple[tuple[tuple[Wires, int], ...], ...], ...], ...]
     groups: Groups
 
 
 @lru_cache(maxsize=256)
 def edges_of(fabric: Fabric, kind: str, root: int) -> Edges:
-    """Looked up once for a fabric."""
+    """The edges of both trees; cached per fabric."""
     trees = trees_of(kind, len(fabric.devices), root)
     edges = [(number, child) for number, tree in enumerate(trees) for child in tree.order]
     rising = [(child, trees[number].parent[child]) for number, child in edges] if kind != "broadcast" else []
@@ -90,53 +90,56 @@ def edges_of(fabric: Fabric, kind: str, root: int) -> Edges:
     up = dict(zip(edges, paths[: len(rising)], strict=True)) if rising else {}
     down = dict(zip(edges, paths[len(rising) :], strict=True)) if falling else {}
     load: dict[Arc, Counter[Key]] = defaultdict(Counter)
-    for (number, _), taken in (*up.items(), *down.items()):
-        for lane, path in enumerate(taken):
+    for (number, _), parallel in (*up.items(), *down.items()):
+        for lane, path in enumerate(parallel):
             for arc in path:
-                load[arc][number, len(taken), lane] += 1
-    ways = tuple(tuple(_ways(fabric, tree, number, edge) for edge in (up, down)) for number, tree in enumerate(trees))
-    return Edges(trees, up, down, ways, grouped(fabric, load))
+                load[arc][number, len(parallel), lane] += 1
+    routes = tuple(tuple(_routes(fabric, tree, number, edge) for edge in (up, down)) for number, tree in enumerate(trees))
+    return Edges(trees, up, down, routes, grouped(fabric, load))
 
 
-def _ways(
+def _routes(
     fabric: Fabric, tree: Tree, number: int, paths: dict[tuple[int, int], Paths]
 ) -> tuple[tuple[tuple[Wires, int], ...], ...]:
-    known: dict[object, Segment] = {}
+    segments: dict[object, Segment] = {}
 
     def wires(child: int) -> Wires:
-        found = []
+        lanes = []
         for lane, path in enumerate(paths[number, child]):
             segment = fabric.segment(path)
-            alike = known.setdefault((segment.seconds_per_byte, segment.latency_s), segment)
-            found.append(((number, len(paths[number, child]), lane), alike))
-        return tuple(found)
+            shared = segments.setdefault((segment.seconds_per_byte, segment.latency_s), segment)
+            lanes.append(((number, len(paths[number, child]), lane), shared))
+        return tuple(lanes)
 
     passed: dict[int, Counter[Wires]] = {tree.top: Counter()}
     for child in tree.order if paths else ():
         passed[child] = passed[tree.parent[child]] + Counter([wires(child)])
-    return tuple({frozenset(way.items()): tuple(way.items()) for way in passed.values()}.values())
+    return tuple({frozenset(route.items()): tuple(route.items()) for route in passed.values()}.values())
 
 
 def halves(elements: int) -> tuple[int, int]:
-    """What each tree takes."""
+    """Elements of each tree."""
     return elements - elements // 2, elements // 2
 
 
 def by_tree(fabric: Fabric, kind: str, part: int, message: int, element: int, root: int) -> Timing:
-    """Both trees at once, each with half of every part."""
+    """The time with both trees at once, each with half of every part."""
     edges = edges_of(fabric, kind, root)
-    takes = [half * len(fabric.devices) for half in halves(part // element)]
+    sizes = [half * len(fabric.devices) for half in halves(part // element)]
 
     def size(key: Key) -> int:
         number, paths, lane = key
-        return path_length(takes[number], paths, lane) * element
+        return path_length(sizes[number], paths, lane) * element
 
     def first_s(wires: Wires) -> float:
         return max(segment.message_s(min(message, size(key))) if size(key) else 0.0 for key, segment in wires)
 
     fill_s = 0.0
-    for directions in edges.ways:
-        deepest = [max(sum(times * first_s(wires) for wires, times in way) for way in ways) for ways in directions]
+    for directions in edges.routes:
+        deepest = [
+            max(sum(times * first_s(wires) for wires, times in route) for route in routes_of_direction)
+            for routes_of_direction in directions
+        ]
         fill_s = max(fill_s, sum(deepest))
     flows, moving_s, rest_s = flows_of(edges.groups, size, message)
     return Timing.of(fill_s + rest_s, flows, moving_s)

@@ -1,8 +1,8 @@
-"""A node as collectives see it: its devices by number, its rings cut at the devices, and the ways between devices through switches.
+"""A node prepared for collectives: devices by number, rings cut at the devices, and paths between devices through switches.
 
-A ring becomes a `Lane` (see `ring_timing`). A way between two devices uses all wires that the first has to switches: one path for
-each of them, the shortest, and of those the one whose arcs carry least so far; so planes of switches, several wires to one switch
-and trees of switches are all used. Switches of the host (those that a socket hangs on) are not.
+A ring becomes a `Lane` (see `ring_timing`). Data between two devices uses all wires of the sender that lead to switches, with one
+path for each of them: the shortest, and among those the one whose arcs carry least so far. So planes of switches, several wires to
+one switch and trees of switches are all used. Switches of the host (those connected to a socket) are not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from trainyard.caches import ByIdentity
 from trainyard.errors import BadInput
 from trainyard.hardware.collectives.ring_timing import Lane, Segment
-from trainyard.hardware.topology.graph import Arc, Topology, ways_of
+from trainyard.hardware.topology.graph import Arc, Topology, neighbours_of
 
 if TYPE_CHECKING:
     from trainyard.hardware.topology.rings import Ring
@@ -27,9 +27,9 @@ OWNER = "collective"
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """`time_s` with nobody else on the wires is `delay_s` and then the longest of the flows, which all start together.
+    """Without other traffic, `time_s` is `delay_s` plus the time of the longest flow; all flows start together.
 
-    A flow's bytes cross every arc of its path, all at the same pace.
+    A flow's bytes cross every arc of its path at the same rate.
     """
 
     delay_s: float
@@ -38,7 +38,7 @@ class Timing:
 
     @classmethod
     def of(cls, time_s: float, flows: tuple[Flow, ...], moving_s: float) -> Timing:
-        """Takes what the longest flow needs by itself (`moving_s`) out of the time; the rest is delay."""
+        """A timing whose delay is the time without that of the longest flow (`moving_s`)."""
         delay_s = max(0.0, time_s - moving_s)
         return cls(delay_s, flows, delay_s + moving_s)
 
@@ -47,14 +47,14 @@ NOTHING = Timing(0.0, (), 0.0)
 
 
 class Fabric:
-    """A topology and its rings, ready to be timed; `fabric_of` makes it once and finds it again."""
+    """A topology and its rings, ready to be timed; `fabric_of` caches it."""
 
     __slots__ = (
-        "_beside",
+        "_adjacent_switches",
         "_kinds",
+        "_neighbours",
         "_passable",
         "_switched",
-        "_ways",
         "devices",
         "lanes",
         "latencies",
@@ -71,10 +71,12 @@ class Fabric:
         self.latencies = [wire.latency_s for wire in topology.wires]
         forms: dict[object, int] = {}
         self.lanes = [self._lane(ring, forms) for ring in rings]
-        self._ways = ways_of(topology)
+        self._neighbours = neighbours_of(topology)
         self._kinds = {place.name: place.kind for place in topology.places}
         self._passable = self._switches()
-        self._beside = {name: [there for there in self._ways[name] if there in self._passable] for name in self._passable}
+        self._adjacent_switches = {
+            name: [there for there in self._neighbours[name] if there in self._passable] for name in self._passable
+        }
         self._switched: bool | None = None
         used: set[Arc] = set()
         for arc in (arc for lane in self.lanes for arc in lane.arcs):
@@ -98,7 +100,7 @@ class Fabric:
         return self._switched
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         return f"topology '{self.topology.name}'" if self.topology.name else "the topology"
 
     def segment(self, arcs: Sequence[Arc]) -> Segment:
@@ -109,7 +111,7 @@ class Fabric:
         )
 
     def _lane(self, ring: Ring, forms: dict[object, int]) -> Lane:
-        """Cuts a ring at its devices, starting with the first of them."""
+        """A ring as segments between its devices, from the first of them on."""
         stops = [number for number, name in enumerate(ring.walk) if name in self.rank]
         ranks = [self.rank[ring.walk[stop]] for stop in stops]
         if sorted(ranks) != list(range(len(self.devices))):
@@ -117,59 +119,61 @@ class Fabric:
             raise BadInput(
                 f"{OWNER}: a ring passes every device exactly once, {ring.walk} does not (not on it: {missing or 'none'})"
             )
-        turned = ring.arcs[stops[0] :] + ring.arcs[: stops[0]]
-        ends = [stop - stops[0] for stop in stops[1:]] + [len(turned)]
-        segments = [self.segment(turned[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+        rotated = ring.arcs[stops[0] :] + ring.arcs[: stops[0]]
+        ends = [stop - stops[0] for stop in stops[1:]] + [len(rotated)]
+        segments = [self.segment(rotated[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True)]
         form = tuple((segment.seconds_per_byte, segment.latency_s) for segment in segments)
         return Lane(ranks, segments, forms.setdefault(form, len(forms)))
 
     def routes(self, pairs: Sequence[tuple[int, int]], algorithm: str) -> list[tuple[tuple[Arc, ...], ...]]:
-        """For each (from, to) that send at the same time: parallel paths through switches, one for each wire of the sender."""
+        """Parallel paths through switches, one for each wire of the sender, of each pair (from, to); all send at the same time."""
         passable = self._passable
         load: dict[Arc, int] = {}
-        found = []
+        routes = []
         for source, target in pairs:
             paths = []
-            for there, arcs in self._ways[self.devices[source]].items():
-                for arc in arcs if there in passable else ():
-                    path = self._onward(arc, there, self.devices[target], passable, load)
+            for neighbour, arcs in self._neighbours[self.devices[source]].items():
+                for arc in arcs if neighbour in passable else ():
+                    path = self._onward(arc, neighbour, self.devices[target], passable, load)
                     if path:
                         paths.append(path)
-                        for passed in path:
-                            load[passed] = load.get(passed, 0) + 1
+                        for used in path:
+                            load[used] = load.get(used, 0) + 1
             if not paths:
                 raise BadInput(
                     f"{OWNER}: algorithm='{algorithm}' sends from {self.devices[source]} to {self.devices[target]}, which "
-                    f"{self.called} does not join through switches: use algorithm='ring' (or 'auto')"
+                    f"{self.label} does not join through switches: use algorithm='ring' (or 'auto')"
                 )
-            found.append(tuple(paths))
-        return found
+            routes.append(tuple(paths))
+        return routes
 
     def _switches(self) -> set[str]:
-        """Switches that are not the host's."""
+        """Switches that do not belong to the host."""
         waiting = [name for name, kind in self._kinds.items() if kind == "socket"]
         host = set(waiting)
         while waiting:
-            below = [name for name in self._ways[waiting.pop()] if self._kinds[name] == "switch" and name not in host]
+            below = [name for name in self._neighbours[waiting.pop()] if self._kinds[name] == "switch" and name not in host]
             host.update(below)
             waiting += below
         return {name for name, kind in self._kinds.items() if kind == "switch" and name not in host}
 
     def _onward(self, first: Arc, here: str, target: str, passable: set[str], load: Mapping[Arc, int]) -> tuple[Arc, ...]:
-        """The path that begins with an arc: least (hops, load, arcs); empty if there is none."""
-        waiting: list[tuple[int, int, tuple[Arc, ...], str]] = [(1, load.get(first, 0), (first,), here)]
+        """The path that begins with an arc and has the least (hops, load, arcs); empty if there is none."""
+        queue: list[tuple[int, int, tuple[Arc, ...], str]] = [(1, load.get(first, 0), (first,), here)]
         done: set[str] = set()
-        while waiting:
-            hops, carried, path, place = heapq.heappop(waiting)
+        while queue:
+            hops, carried, path, place = heapq.heappop(queue)
             if place == target:
                 return path
             if place in done or place not in passable:
                 continue
             done.add(place)
-            ways = self._ways[place]
-            for there in (target,) if target in ways else self._beside[place]:  # nothing is nearer than the target itself
-                arc = min(ways[there], key=lambda way: (load.get(way, 0), way))
-                heapq.heappush(waiting, (hops + 1, carried + load.get(arc, 0), (*path, arc), there))
+            neighbours = self._neighbours[place]
+            for there in (
+                (target,) if target in neighbours else self._adjacent_switches[place]
+            ):  # nothing is nearer than the target itself
+                arc = min(neighbours[there], key=lambda arc_to: (load.get(arc_to, 0), arc_to))
+                heapq.heappush(queue, (hops + 1, carried + load.get(arc, 0), (*path, arc), there))
         return ()
 
 
@@ -179,5 +183,5 @@ def _fabric(topology: ByIdentity[Topology], rings: ByIdentity[Sequence[Ring]]) -
 
 
 def fabric_of(topology: Topology, rings: Sequence[Ring]) -> Fabric:
-    """Found again for the same topology and the same tuple of rings."""
+    """The fabric of a topology and its rings, cached for the same topology and the same tuple of rings."""
     return _fabric(ByIdentity(topology), ByIdentity(rings)) if isinstance(rings, tuple) else Fabric(topology, rings)

@@ -14,18 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 
 from trainyard.checks import require_positive
-from trainyard.errors import BadInput, UnknownName
+from trainyard.errors import UnknownName
 from trainyard.hardware.collectives.fabric import Timing
 from trainyard.hardware.topology.graph import Place, Topology, Wire
 
 Where = Literal["inside", "across"]
 Array = npt.NDArray[Any]
 Timer = Callable[[str, int], Timing]
-"""(kind, bytes of the whole tensor) -> its timing, in one node or between the cards of all nodes."""
+"""(kind, bytes of the whole tensor) -> its timing, in one node or between the network cards of all nodes."""
 Mover = Callable[[str, Sequence[Array], int], Sequence[Array]]
 """(kind, arrays, root) -> arrays."""
 
@@ -42,7 +41,7 @@ STAGES: dict[str, tuple[tuple[Where, str], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One after the other; the flows of a stage are on the wires of a node, or on those of the network between nodes."""
+    """One stage; its flows are on the wires of a node, or on those of the network between nodes."""
 
     where: Where
     kind: str
@@ -55,17 +54,17 @@ def hierarchical(
     """The stages of a collective over nodes of `devices` each; its time is the sum of theirs.
 
     >>> one = lambda kind, size: Timing(0.0, (), float(size))
-    >>> found = hierarchical("all_gather", 8, devices=4, inside=one, across=one)
-    >>> [(stage.where, stage.kind, stage.timing.time_s) for stage in found]
+    >>> plan = hierarchical("all_gather", 8, devices=4, inside=one, across=one)
+    >>> [(stage.where, stage.kind, stage.timing.time_s) for stage in plan]
     [('across', 'all_gather', 8.0), ('inside', 'all_gather', 8.0)]
     """
     require_positive("hierarchical", devices=devices)
-    alone = kind in ("broadcast", "reduce")  # one device of a node talks to the others, over one card
-    outside = size_bytes if shared or alone else -(-size_bytes // devices)
-    found = []
+    rooted = kind in ("broadcast", "reduce")  # one device of a node talks to the others, over one card
+    outside = size_bytes if shared or rooted else -(-size_bytes // devices)
+    result = []
     for where, part in stages(kind):
-        found.append(Stage(where, part, inside(part, size_bytes) if where == "inside" else across(part, outside)))
-    return tuple(found)
+        result.append(Stage(where, part, inside(part, size_bytes) if where == "inside" else across(part, outside)))
+    return tuple(result)
 
 
 def stages(kind: str) -> tuple[tuple[Where, str], ...]:
@@ -75,7 +74,7 @@ def stages(kind: str) -> tuple[tuple[Where, str], ...]:
 
 
 def network(nodes: int, bytes_per_s: float, latency_s: float = 0.0) -> Topology:
-    """One network card a node, all on one switch: what `across` is timed on. `latency_s` is that from card to card.
+    """The network between nodes, one card a node, all on one switch. `latency_s` is that from card to card.
 
     >>> len(network(4, 12.5e9, 2e-6).wires)
     4
@@ -84,40 +83,3 @@ def network(nodes: int, bytes_per_s: float, latency_s: float = 0.0) -> Topology:
     places = [Place(name=f"N{node}", kind="device") for node in range(nodes)]
     wires = [Wire(a=place.name, b="network", bytes_per_s=bytes_per_s, latency_s=latency_s / 2) for place in places]
     return Topology(places=(*places, Place(name="network", kind="switch")), wires=tuple(wires), name="network")
-
-
-def execute_hierarchical(
-    kind: str, values: Sequence[Array], *, devices: int, inside: Mover, across: Mover, root: int = 0
-) -> list[Array]:
-    """The collective itself over flat arrays of all devices; `inside` and `across` are collectives of one level."""
-    stages(kind)
-    require_positive("hierarchical", devices=devices)
-    if not values or len(values) % devices:
-        raise BadInput(f"hierarchical: {len(values)} arrays do not make nodes of {devices} devices: give a multiple of {devices}")
-    count, nodes = len(values), len(values) // devices
-    size = values[0].size
-    held = [_arranged(kind, value, nodes, devices) for value in values]
-    for where, part in stages(kind):
-        if where == "inside":
-            for first in range(0, count, devices):
-                held[first : first + devices] = inside(part, held[first : first + devices], root % devices)
-        else:
-            for number in range(devices):
-                held[number::devices] = across(part, held[number::devices], root // devices)
-    if kind == "all_gather":  # it came by number in the node, then by node
-        return [value.reshape(devices, nodes, size).swapaxes(0, 1).reshape(-1) for value in held]
-    if kind == "reduce_scatter":
-        part_size = -(-size // count)
-        return [value[: max(0, size - rank * part_size)] for rank, value in enumerate(held)]
-    return [value if kind == "reduce" and rank != root else value[:size] for rank, value in enumerate(held)]
-
-
-def _arranged(kind: str, value: Array, nodes: int, devices: int) -> Array:
-    """Padded so that every level divides it; for reduce-scatter sorted so that each device's part ends up with it."""
-    if kind not in ("all_reduce", "reduce_scatter"):
-        return value.ravel()
-    count = nodes * devices
-    padded = np.concatenate([value.ravel(), np.zeros(-value.size % count, value.dtype)])
-    if kind == "all_reduce":
-        return padded
-    return padded.reshape(nodes, devices, -1).swapaxes(0, 1).reshape(-1)

@@ -49,10 +49,10 @@ def timing(
     element_bytes: int = 1,
     root: int = 0,
 ) -> Timing:
-    """A collective between all devices of a topology. Parts are padded to whole elements of `element_bytes`.
+    """The timing of a collective between all devices of a topology. Parts are padded to whole elements of `element_bytes`.
 
-    `root` is the number of a device, for broadcast and reduce; `split` and `pipelined` are of rings alone. Rings are best given as
-    the tuple that `rings` returned: it is looked up by identity.
+    `root` is the number of a device, for broadcast and reduce; `split` and `pipelined` apply to rings alone. Pass the tuple that
+    `rings` returned: fabrics are cached by its identity.
     """
     fabric = fabric_of(topology, rings)
     return _timing(fabric, kind, size_bytes, algorithm, message_bytes, split, pipelined, element_bytes, root)
@@ -78,25 +78,25 @@ def _timing(
         return NOTHING
     part = part_bytes(size_bytes, len(fabric.devices), element_bytes)
     if algorithm != "auto":
-        return by(algorithm, fabric, kind, part, message_bytes, split, pipelined, element_bytes, root)
+        return by_algorithm(algorithm, fabric, kind, part, message_bytes, split, pipelined, element_bytes, root)
     return fastest(fabric, kind, part, message_bytes, split, pipelined, element_bytes, root)[1]
 
 
 def check(fabric: Fabric, kind: str, algorithm: str, split: str, root: int, **sizes: object) -> None:
-    for what, given, known in (
+    for what, value, choices in (
         ("collective", kind, KINDS),
         ("algorithm", algorithm, ALGORITHMS),
         ("split", split, ("equal", "balanced")),
     ):
-        if given not in known:
-            raise UnknownName(what, str(given), known)
+        if value not in choices:
+            raise UnknownName(what, str(value), choices)
     require_positive(OWNER, **sizes)
     if root not in range(len(fabric.devices)):
         raise BadInput(f"{OWNER}: root {root!r} is no device: there are {len(fabric.devices)}, numbered from 0")
 
 
 def part_bytes(size_bytes: int, devices: int, element_bytes: int) -> int:
-    """What one device owns of the whole, padded.
+    """Bytes of one device's part of the tensor, padded.
 
     >>> part_bytes(100, devices=8, element_bytes=4)
     16
@@ -105,7 +105,7 @@ def part_bytes(size_bytes: int, devices: int, element_bytes: int) -> int:
     return -(-elements // devices) * element_bytes
 
 
-def by(
+def by_algorithm(
     algorithm: str, fabric: Fabric, kind: str, part: int, message: int, split: Split, pipelined: bool, element: int, root: int
 ) -> Timing:
     if algorithm == "ring":
@@ -119,23 +119,23 @@ def by(
 def fastest(
     fabric: Fabric, kind: str, part: int, message: int, split: Split, pipelined: bool, element: int, root: int
 ) -> tuple[str, Timing]:
-    """The algorithm that takes least time of those that the graph allows."""
-    found, refused = [], []
-    able = [name for name, kinds in switched.ALGORITHMS.items() if kind in kinds and fabric.switched]
-    for algorithm in ("ring", *able):
+    """The fastest algorithm of those that the graph allows, and its timing."""
+    timings, refused = [], []
+    candidates = [name for name, kinds in switched.ALGORITHMS.items() if kind in kinds and fabric.switched]
+    for algorithm in ("ring", *candidates):
         try:
-            found.append((algorithm, by(algorithm, fabric, kind, part, message, split, pipelined, element, root)))
+            timings.append((algorithm, by_algorithm(algorithm, fabric, kind, part, message, split, pipelined, element, root)))
         except (BadInput, NotModelled) as error:
             refused.append(f"{algorithm}: {error}")
-    if not found:
+    if not timings:
         raise BadInput(
-            f"{OWNER}: no algorithm does {kind} on {fabric.called} ({'; '.join(refused)}; no switches between all devices)"
+            f"{OWNER}: no algorithm does {kind} on {fabric.label} ({'; '.join(refused)}; no switches between all devices)"
         )
-    return min(found, key=lambda pair: pair[1].time_s)
+    return min(timings, key=lambda pair: pair[1].time_s)
 
 
 def by_ring(fabric: Fabric, kind: str, part: int, message: int, split: Split, pipelined: bool, element: int, root: int) -> Timing:
-    """All rings at once, each with its share of every part."""
+    """The timing with all rings at once, each with its share of every part."""
     chunks, time_s = ring_chunks(fabric, kind, part, message, split, pipelined, element, root)
     rounds = arc_rounds(kind, len(fabric.devices))
     flows, moving_s = [], 0.0
@@ -150,45 +150,45 @@ def by_ring(fabric: Fabric, kind: str, part: int, message: int, split: Split, pi
 def ring_chunks(
     fabric: Fabric, kind: str, part: int, message: int, split: Split, pipelined: bool, element: int, root: int
 ) -> tuple[list[int], float]:
-    """Each ring's share of a part, in bytes, and when the last ring ends."""
+    """Each ring's share of a part in bytes, and the time of the slowest ring."""
     if kind == "all_to_all":
         raise NotModelled("all_to_all on rings is not modelled: every device would talk to every other; give a node with switches")
     if not fabric.lanes:
-        raise BadInput(f"{OWNER}: algorithm='ring' needs at least one ring through all devices of {fabric.called}")
-    known: dict[tuple[object, int], float] = {}
+        raise BadInput(f"{OWNER}: algorithm='ring' needs at least one ring through all devices of {fabric.label}")
+    times: dict[tuple[object, int], float] = {}
 
     def seconds(number: int, chunk: int) -> float:
         lane = fabric.lanes[number]
         key = (lane.form(kind, root), chunk)  # rings are often alike
-        if key not in known:
-            known[key] = lane.time_s(kind, chunk, message, pipelined=pipelined, root=root)
-        return known[key]
+        if key not in times:
+            times[key] = lane.time_s(kind, chunk, message, pipelined=pipelined, root=root)
+        return times[key]
 
     chunks = shares(part, len(fabric.lanes), seconds, split, element)
     return chunks, max(seconds(number, chunk) for number, chunk in enumerate(chunks))
 
 
 def shares(part: int, rings: int, seconds: Callable[[int, int], float], split: Split, element: int) -> list[int]:
-    """Bytes of every part for each ring; `seconds(ring, bytes)` says how long it would take with so many, and never falls.
+    """Bytes of every part for each ring; `seconds(ring, bytes)` is the ring's time, which never falls with more bytes.
 
     >>> shares(10, 2, lambda ring, chunk: (1 + 3 * ring) * chunk, "equal", 1)
     [5, 5]
     >>> shares(10, 2, lambda ring, chunk: (1 + 3 * ring) * chunk, "balanced", 1)
     [8, 2]
     """
-    whole, left = divmod(part // element, rings)
-    chunks = [(whole + (number < left)) * element for number in range(rings)]
+    equal, remainder = divmod(part // element, rings)
+    chunks = [(equal + (number < remainder)) * element for number in range(rings)]
     if split == "equal" or rings == 1:
         return chunks
     times = [seconds(number, chunk) for number, chunk in enumerate(chunks)]
-    step = max(1, whole // 8)
-    while step and max(times) > min(times):  # moves from the last to end to whoever would end first, as long as that is earlier
+    step = max(1, equal // 8)
+    while step and max(times) > min(times):  # from the slowest ring to the one that would end first, while that helps
         moved = step * element
         last = max(range(rings), key=times.__getitem__)
-        then, first = min((seconds(number, chunks[number] + moved), number) for number in range(rings) if number != last)
-        if chunks[last] < moved or then >= times[last]:
+        time, first = min((seconds(number, chunks[number] + moved), number) for number in range(rings) if number != last)
+        if chunks[last] < moved or time >= times[last]:
             step //= 2
             continue
         chunks[last], chunks[first] = chunks[last] - moved, chunks[first] + moved
-        times[last], times[first] = seconds(last, chunks[last]), then
+        times[last], times[first] = seconds(last, chunks[last]), time
     return chunks

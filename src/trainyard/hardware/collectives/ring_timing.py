@@ -1,15 +1,15 @@
 """How long a collective takes on one directed ring whose memory-nodes and switches only forward.
 
 The devices of a ring pass chunks to one another in rounds: a device sends in a round what it received (and reduced) in the round
-before. From one device to the next lie one or more wires; on them a chunk goes message by message, stored and forwarded, so that a
-place more on the way costs one message's time and the wire's latency, not the chunk's (Fig. 9 of Y. Kwon, M. Rhu: Beyond the Memory
-Wall. MICRO 2018). No round waits for the whole ring: who has its chunk goes on.
+before. From one device to the next lie one or more wires; on them a chunk goes message by message, stored and forwarded, so that
+another hop costs one message's time and the wire's latency, not the chunk's (Fig. 9 of Y. Kwon, M. Rhu: Beyond the Memory Wall.
+MICRO 2018). No round waits for the whole ring: a device that has its chunk goes on.
 
 `pipelined` says when a device goes on: with its whole chunk (False; the usual library, and what ASTRA-sim's analytical back end
 counts) or message by message (True; then a ring is filled once and not once a round).
 
 All times here are longest paths. A path through the rounds *enters* the next segment with every round it moves on, or *stays* on a
-wire for another chunk; `enter` and `stay` are what either costs. So the time is that of the dearest walk of `rounds` moves, and it
+wire for another chunk; `enter` and `stay` are their costs. So the time is that of the costliest walk of `rounds` moves, and it
 can only fall with more bandwidth, fewer hops or less to send. By chunks it is exact; message by message it is exact where all wires
 of a ring are equally fast or all messages equally long, and else too long by less than one message on the slowest wire.
 """
@@ -77,19 +77,31 @@ class Segment:
 class Lane:
     """One directed ring, ready to be timed: `ranks` are its devices in order, `segments[i]` leads from the i-th to the next.
 
-    Rings with the same number `alike` have segments of the same speeds and latencies.
+    Rings with the same number `form_number` have segments of the same speeds and latencies.
     """
 
-    __slots__ = ("_paths", "_steps", "_windows", "alike", "arcs", "hops", "latency_s", "ranks", "segments", "slowest", "uniform")
+    __slots__ = (
+        "_paths",
+        "_steps",
+        "_windows",
+        "arcs",
+        "form_number",
+        "hops",
+        "latency_s",
+        "ranks",
+        "segments",
+        "slowest",
+        "uniform",
+    )
 
-    def __init__(self, ranks: Sequence[int], segments: Sequence[Segment], alike: int = 0) -> None:
-        self.ranks, self.segments, self.alike = tuple(ranks), tuple(segments), alike
+    def __init__(self, ranks: Sequence[int], segments: Sequence[Segment], form_number: int = 0) -> None:
+        self.ranks, self.segments, self.form_number = tuple(ranks), tuple(segments), form_number
         self.arcs = tuple(arc for segment in segments for arc in segment.arcs)
         self.hops = len(self.arcs)
         self.latency_s = sum(segment.latency_s for segment in segments)
         self.slowest = max(segment.slowest for segment in segments)
         self.uniform = all(wire == self.slowest for segment in segments for wire in segment.seconds_per_byte)
-        self._steps = _dearest([(len(segment.arcs), segment.latency_s) for segment in segments], least=True)
+        self._steps = _pareto([(len(segment.arcs), segment.latency_s) for segment in segments], least=True)
         self._paths: dict[int, tuple[tuple[Arc, ...], float]] = {}
         self._windows: dict[int, list[tuple[int, float]]] = {}
 
@@ -104,10 +116,10 @@ class Lane:
 
     def form(self, kind: str, root: int) -> tuple[int, int]:
         """Lanes of one form take the same time for the same chunk."""
-        return self.alike, self._idle(kind, root) if kind in STREAMS else -1
+        return self.form_number, self._idle(kind, root) if kind in STREAMS else -1
 
     def time_s(self, kind: str, chunk: int, message: int, *, pipelined: bool, root: int) -> float:
-        """Until every device has what it is to have; `chunk` bytes of each n-th of the ring's data."""
+        """Seconds until every device has its result; `chunk` bytes of each n-th of the ring's data."""
         if not chunk:
             return 0.0
         if kind in STREAMS:
@@ -115,8 +127,8 @@ class Lane:
         rounds = arc_rounds(kind, len(self.ranks))
         first, slow = min(message, chunk), self.slowest
         if self.uniform and not pipelined:
-            held = max((hops - rounds) * first * slow + latency for hops, latency in self._around(rounds))
-            return rounds * chunk * slow + held
+            extra = max((hops - rounds) * first * slow + latency for hops, latency in self._around(rounds))
+            return rounds * chunk * slow + extra
         if self.uniform:
             enters = [hops * first * slow + latency for hops, latency in self._steps]
             if max(enters) <= chunk * slow:
@@ -126,12 +138,12 @@ class Lane:
         return self._longest_s(rounds, chunk, message, pipelined)
 
     def _stream_s(self, idle: int, chunk: int, message: int, pipelined: bool) -> float:
-        """Chunk after chunk, or message after message, over all segments but one; the slowest wire holds all of them up."""
+        """Chunk after chunk, or message after message, over all segments but one; the slowest wire limits the rate."""
         count, first = len(self.ranks), min(message, chunk)
         used = [segment for number, segment in enumerate(self.segments) if number != idle] if not self.uniform else []
         slow = max((segment.slowest for segment in used), default=self.slowest)
-        left_out = self.segments[idle]
-        hops, latency = self.hops - len(left_out.arcs), self.latency_s - left_out.latency_s
+        unused = self.segments[idle]
+        hops, latency = self.hops - len(unused.arcs), self.latency_s - unused.latency_s
         if pipelined:
             through = sum(segment.message_s(first) for segment in used) if used else hops * first * slow + latency
             return through + (count * chunk - first) * slow
@@ -141,18 +153,18 @@ class Lane:
 
     def _idle(self, kind: str, root: int) -> int:
         """The segment that carries nothing: the one into the root of a broadcast, out of the root of a reduction."""
-        place = self.ranks.index(root)
-        return place if kind == "reduce" else place - 1 if place else len(self.ranks) - 1
+        position = self.ranks.index(root)
+        return position if kind == "reduce" else position - 1 if position else len(self.ranks) - 1
 
     def _around(self, rounds: int) -> list[tuple[int, float]]:
-        """(hops, latency) of `rounds` segments one after the other, from every start; only those that can be the dearest."""
+        """(hops, latency) of `rounds` consecutive segments, from every start; only those that can be the costliest."""
         if rounds not in self._windows:
             laps, more = divmod(rounds, len(self.segments))
             twice = (*self.segments, *self.segments)
             hops = list(accumulate((len(segment.arcs) for segment in twice), initial=0))
             latency = list(accumulate((segment.latency_s for segment in twice), initial=0.0))
             starts = range(len(self.segments))
-            self._windows[rounds] = _dearest(
+            self._windows[rounds] = _pareto(
                 [
                     (laps * self.hops + hops[at + more] - hops[at], laps * self.latency_s + latency[at + more] - latency[at])
                     for at in starts
@@ -161,7 +173,7 @@ class Lane:
         return self._windows[rounds]
 
     def _longest_s(self, rounds: int, chunk: int, message: int, pipelined: bool) -> float:
-        """The dearest walk of `rounds` moves, move by move; `once` is what is left of a chunk behind its first message."""
+        """The costliest walk of `rounds` moves, move by move; `once` is the time of a chunk after its first message."""
         first = min(message, chunk)
         stay = np.array([segment.slowest * chunk for segment in self.segments])
         if pipelined:
@@ -177,16 +189,16 @@ class Lane:
         return float(behind.max())
 
 
-def _dearest(pairs: Sequence[tuple[int, float]], *, least: bool = False) -> list[tuple[int, float]]:
-    """Pairs that no other exceeds in both; with `least` those too that exceed no other: one of them has the smallest sum."""
+def _pareto(pairs: Sequence[tuple[int, float]], *, least: bool = False) -> list[tuple[int, float]]:
+    """Pairs that no other exceeds in both; with `least` also those that exceed no other: one of them has the smallest sum."""
     distinct = sorted(set(pairs), reverse=True)
-    kept, most = [], -1.0
+    front, most = [], -1.0
     for pair in distinct:
         if pair[1] > most:
-            kept.append(pair)
+            front.append(pair)
             most = pair[1]
     for pair in reversed(distinct if least else []):
         if pair[1] < most or pair == distinct[-1]:
-            kept.append(pair)
+            front.append(pair)
             most = pair[1]
-    return list(dict.fromkeys(kept))
+    return list(dict.fromkeys(front))

@@ -5,11 +5,11 @@ twice as much each time on the way back (all-gather). R. Thakur, R. Rabenseifner
 Operations in MPICH. IJHPCA 2005. Where n is no power of two, each surplus device first hands its data to one of the others and gets
 the result from it in the end. A broadcast scatters and gathers, a reduce reduce-scatters and then gathers at the root.
 
-"pairwise" (all-to-all): in step t every device sends its part to the device t places on.
+"pairwise" (all-to-all): in step t every device sends its part to the device t numbers ahead.
 
 The law. A send is divided equally among the wires that its device has to switches. Steps follow one another; a step lasts as long
-as its longest send, which is that of its messages over its wires (`Segment.chunk_s`) and, where others use the busiest of them too,
-theirs before it. That is exact where no two sends of a step share a wire, and within a tenth elsewhere.
+as its longest send: the time of its messages over its wires (`Segment.chunk_s`) plus, where other sends share the busiest of them,
+theirs. That is exact where no two sends of a step share a wire, and within a tenth elsewhere.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ ALGORITHMS = {
     "tree": ("all_reduce", "broadcast", "reduce"),  # see `double_tree`
     "pairwise": ("all_to_all",),
 }
-"""What each of them can do."""
+"""The collectives that each algorithm can do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Some parts (named by the devices that own them) go from a device to another, which adds them to its own or keeps them."""
+    """A device sends parts (named by the devices that own them) to another, which adds them to its own or stores them."""
 
     source: int
     target: int
@@ -53,12 +53,14 @@ def steps_of(kind: str, count: int, root: int = 0) -> Steps:
     [[(0, 1, (0,)), (1, 0, (1,))]]
     """
     if kind == "all_to_all":
-        return [[Send(rank, (rank + turn) % count, ((rank + turn) % count,)) for rank in range(count)] for turn in range(1, count)]
+        return [
+            [Send(rank, (rank + shift) % count, ((rank + shift) % count,)) for rank in range(count)] for shift in range(1, count)
+        ]
     inner = 1 << (count.bit_length() - 1)
     names = [root, *(rank for rank in range(count) if rank != root)]  # the root is the first, and so never a surplus device
     owned = [(rank, rank + inner) if rank + inner < count else (rank,) for rank in range(inner)]
 
-    def held(ranks: Iterable[int]) -> tuple[int, ...]:
+    def parts_of(ranks: Iterable[int]) -> tuple[int, ...]:
         return tuple(names[part] for rank in ranks for part in owned[rank])
 
     def between(distance: int, *, away: bool, add: bool, rooted: bool) -> list[Send]:
@@ -73,15 +75,15 @@ def steps_of(kind: str, count: int, root: int = 0) -> Steps:
                 continue
             owner = other if away else rank
             block = range(owner - owner % distance, owner - owner % distance + distance)
-            sends.append(Send(names[rank], names[other], held(block), add))
+            sends.append(Send(names[rank], names[other], parts_of(block), add))
         return sends
 
-    everything = tuple(names)
+    all_parts = tuple(names)
     surplus = [(names[rank], names[rank + inner]) for rank in range(count - inner)]
     falling = [1 << bit for bit in reversed(range(inner.bit_length() - 1))]
     steps: Steps = []
     if kind in ("all_reduce", "reduce_scatter", "reduce"):
-        steps.append([Send(extra, partner, everything, add=True) for partner, extra in surplus])
+        steps.append([Send(extra, partner, all_parts, add=True) for partner, extra in surplus])
         steps += [between(distance, away=True, add=True, rooted=False) for distance in falling]
     if kind == "all_gather":
         steps.append([Send(extra, partner, (extra,)) for partner, extra in surplus])
@@ -92,17 +94,17 @@ def steps_of(kind: str, count: int, root: int = 0) -> Steps:
     else:
         steps += [between(distance, away=False, add=False, rooted=kind == "reduce") for distance in reversed(falling)]
     if kind in ("all_reduce", "all_gather", "broadcast"):
-        steps.append([Send(partner, extra, everything) for partner, extra in surplus])
+        steps.append([Send(partner, extra, all_parts) for partner, extra in surplus])
     return [step for step in steps if step]
 
 
 # ---- over which wires
 Key = tuple[int, int, int]
-"""(parts sent, paths, which path): what the bytes on one path of a send depend on. Of trees, the first is the tree's number."""
+"""(parts sent, paths, number of the path): these decide the bytes on one path of a send. For trees the first is the tree."""
 
 
 def path_length(elements: int, paths: int, number: int) -> int:
-    """Elements on one of several paths: equal, the first ones taking what is over.
+    """Elements on one of several paths: equal shares, the first paths take the remainder.
 
     >>> [path_length(10, 4, number) for number in range(4)]
     [3, 3, 2, 2]
@@ -112,7 +114,7 @@ def path_length(elements: int, paths: int, number: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """One path of a send: what it carries, and what else crosses each of its wires in the same step."""
+    """One path of a send: what it carries, and what other sends put on each of its wires in the same step."""
 
     key: Key
     segment: Segment
@@ -120,7 +122,7 @@ class Shape:
 
 
 Groups = tuple[tuple[tuple[Arc, ...], tuple[tuple[Key, int], ...], float], ...]
-"""Arcs, by what they carry in all; and the slowest rate among them."""
+"""Arcs by the total that they carry, with the slowest rate among them."""
 
 
 def grouped(fabric: Fabric, load: Mapping[Arc, Counter[Key]]) -> Groups:
@@ -131,7 +133,7 @@ def grouped(fabric: Fabric, load: Mapping[Arc, Counter[Key]]) -> Groups:
 
 
 def flows_of(groups: Groups, size: Callable[[Key], int], message: int = 0) -> tuple[tuple[Flow, ...], float, float]:
-    """One flow for all arcs that carry the same; the longest one's time, and that without its first message."""
+    """One flow for all arcs that carry the same bytes; the longest flow's time, and that time without its first message."""
     sums: dict[int, tuple[Arc, ...]] = {}
     moving_s = rest_s = 0.0
     for arcs, carried, rate in groups:
@@ -144,7 +146,7 @@ def flows_of(groups: Groups, size: Callable[[Key], int], message: int = 0) -> tu
 
 @dataclass(frozen=True, slots=True)
 class Routed:
-    """Steps over wires: the different shapes of each step, and what arcs carry."""
+    """Steps over wires: the different shapes of each step, and the total on each arc."""
 
     steps: tuple[tuple[Shape, ...], ...]
     groups: Groups
@@ -152,9 +154,9 @@ class Routed:
 
 @lru_cache(maxsize=256)
 def routed(fabric: Fabric, kind: str, algorithm: str, root: int) -> Routed:
-    """Looked up once for a fabric; equal paths are kept once."""
+    """The steps of a collective over the wires of a fabric, cached; equal paths are stored once."""
     totals: dict[Arc, Counter[Key]] = defaultdict(Counter)
-    found = []
+    steps = []
     for step in steps_of(kind, len(fabric.devices), root):
         routes = fabric.routes([(send.source, send.target) for send in step], algorithm)
         load: dict[Arc, Counter[Key]] = defaultdict(Counter)
@@ -167,14 +169,14 @@ def routed(fabric: Fabric, kind: str, algorithm: str, root: int) -> Routed:
         for send, paths in zip(step, routes, strict=True):
             for number, path in enumerate(paths):
                 key = (len(send.parts), len(paths), number)
-                beside = tuple(tuple(sorted((others[arc] - Counter([key])).items())) if arc in others else () for arc in path)
-                form = (key, tuple((fabric.rates[wire], fabric.latencies[wire]) for wire, _ in path), beside)
+                sharing = tuple(tuple(sorted((others[arc] - Counter([key])).items())) if arc in others else () for arc in path)
+                form = (key, tuple((fabric.rates[wire], fabric.latencies[wire]) for wire, _ in path), sharing)
                 if form not in shapes:
-                    shapes[form] = Shape(key, fabric.segment(path), beside)
-        found.append(tuple(shapes.values()))
+                    shapes[form] = Shape(key, fabric.segment(path), sharing)
+        steps.append(tuple(shapes.values()))
         for arc, carried in load.items():
             totals[arc].update(carried)
-    return Routed(tuple(found), grouped(fabric, totals))
+    return Routed(tuple(steps), grouped(fabric, totals))
 
 
 def require_modelled(kind: str, algorithm: str) -> None:
@@ -184,7 +186,7 @@ def require_modelled(kind: str, algorithm: str) -> None:
 
 
 def in_steps(fabric: Fabric, kind: str, algorithm: str, part: int, message: int, element: int, root: int) -> Timing:
-    """Halving and doubling, or the pairwise exchange; `part` bytes belong to each device."""
+    """The timing of halving and doubling, or of the pairwise exchange; `part` bytes belong to each device."""
     plan = routed(fabric, kind, algorithm, root)
 
     def size(key: Key) -> int:

@@ -1,5 +1,5 @@
-"""DIRECT's network: a hierarchy of crossbars that joins DPUs without a host.
+"""DIRECT's network: a hierarchy of crossbars that connects DPUs without a host.
 
-In reading order: `hierarchy` is the part; `exchanges` the interface of both fidelities, `analytic` in closed form (Eq. 2),
-`collectives` as messages, whose rules are in `messages`; `execution` sums real data along them; `costs` energy and area.
+In reading order: `hierarchy` is the part; `exchanges` the interface of both fidelities, with the simulated one; `collectives` turns
+exchanges into messages, whose rules are in `messages`; `analytic` is the closed form (Eq. 2); `costs` has energy and area.
 """

@@ -1,4 +1,4 @@
-"""What a crossbar hierarchy takes: joules of a byte over a port of each level, and area and leakage of the switches.
+"""Energy and area of a crossbar hierarchy: joules of a byte over a port of each level, area and leakage of the switches.
 
 A switch of n ports (those below, the one above, one for an AGAU) is, for every output, a tree of n - 1 two-way muxes of a port's
 width, a register at each end of a port, and at each input an SRAM for its messages. A byte over a port is written to and read
@@ -27,7 +27,7 @@ AGAU_WIDTH_BITS = 256      # Sec. III-A
 
 
 def ports(level: Level) -> int:
-    """Of a switch: the nodes below, the one above, and an AGAU."""
+    """Ports of a switch: one to each node below, one to the switch above, one to an AGAU."""
     return level.fan_in + 2
 
 
@@ -40,34 +40,36 @@ def _buffer_bytes(crossbar: Crossbar, level: Level) -> int:
 
 
 def joules(crossbar: Crossbar) -> dict[str, float]:
-    """By event: a byte over one port of a level, or of an AGAU."""
+    """Joules by event: a byte over one port of a level, or of an AGAU."""
     nm = crossbar.technology_nm
-    found = {}
+    joules_by_event = {}
     for number, level in enumerate(crossbar.levels):
         cells = 8 * (math.ceil(math.log2(ports(level))) * MUX_UM2 + 2 * FLIP_FLOP_UM2)
         buffer = 2 * sram_joules_per_byte(_buffer_bytes(crossbar, level), nm)
         line = dram_joules_per_byte("ddr4") if level.pins else _line_joules_per_byte(level.line_m)
-        found[f"crossbar_level{number}_byte"] = cells_joules(cells, nm) + buffer + line
-    found["crossbar_agau_byte"] = cells_joules(8 * 2 * FLIP_FLOP_UM2, nm) + _line_joules_per_byte(AGAU_LINE_M)
-    return found
+        joules_by_event[f"crossbar_level{number}_byte"] = cells_joules(cells, nm) + buffer + line
+    joules_by_event["crossbar_agau_byte"] = cells_joules(8 * 2 * FLIP_FLOP_UM2, nm) + _line_joules_per_byte(AGAU_LINE_M)
+    return joules_by_event
 
 
 def areas(crossbar: Crossbar) -> dict[str, float]:
-    """Square metres of all switches that are there: cells, buffers and lines of each level."""
+    """Square metres of all switches in use: cells, buffers and lines of each level."""
     scale = cells_m2(1.0, crossbar.technology_nm)
-    found = {}
+    areas_by_component = {}
     for number, level in enumerate(crossbar.levels[: crossbar.depth]):
-        switches, many = crossbar.counts[number + 1], ports(level)
-        cells = level.width_bits * (many * (many - 1) * MUX_UM2 + 2 * many * FLIP_FLOP_UM2)
+        switches, port_count = crossbar.counts[number + 1], ports(level)
+        cells = level.width_bits * (port_count * (port_count - 1) * MUX_UM2 + 2 * port_count * FLIP_FLOP_UM2)
         lines = 0.0 if level.pins else 2 * level.fan_in * level.width_bits * level.line_m / REPEATER_M * REPEATER_UM2
         lines += 2 * AGAU_WIDTH_BITS * AGAU_LINE_M / REPEATER_M * REPEATER_UM2
-        found[f"crossbar_level{number}_cells"] = switches * cells * scale
-        found[f"crossbar_level{number}_lines"] = switches * lines * scale
-        buffers = (many - 1) * sram_m2(_buffer_bytes(crossbar, level), crossbar.technology_nm)  # AGAU's own input is its cache
-        found[f"crossbar_level{number}_buffers"] = switches * buffers
-    return found
+        areas_by_component[f"crossbar_level{number}_cells"] = switches * cells * scale
+        areas_by_component[f"crossbar_level{number}_lines"] = switches * lines * scale
+        buffers = (port_count - 1) * sram_m2(
+            _buffer_bytes(crossbar, level), crossbar.technology_nm
+        )  # AGAU's own input is its cache
+        areas_by_component[f"crossbar_level{number}_buffers"] = switches * buffers
+    return areas_by_component
 
 
 def static_w(crossbar: Crossbar) -> float:
-    """What all of it leaks."""
+    """Leakage of all switches."""
     return LEAKAGE_W_PER_M2 * sum(areas(crossbar).values())

@@ -1,7 +1,7 @@
-"""What units of a crossbar hierarchy exchange, with one signature for both fidelities; and the simulated one.
+"""Exchanges between the units of a crossbar hierarchy, with one signature for both fidelities; and the simulated one.
 
-Every exchange that sums takes `agau`, whoever has `.seconds(contributions, elements)`; with None the first unit of each group
-sums, at `sum_bytes_per_s` of incoming data. Results are kept: the same exchange of the same machine is simulated once.
+Every exchange that sums takes `agau`, an object with `.seconds(contributions, elements)`; with None the first unit of each group
+sums, at `sum_bytes_per_s` of incoming data. Results are cached: the same exchange of the same machine is simulated once.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from trainyard.errors import BadInput
 from trainyard.hardware.crossbar import collectives
-from trainyard.hardware.crossbar.hierarchy import Crossbar, Exchanged, Integers, Summer, counted, made
-from trainyard.hardware.crossbar.messages import PICOSECONDS_PER_SECOND, Traffic, Tree, Whole, run
+from trainyard.hardware.crossbar.hierarchy import Crossbar, Exchanged, Integers, Summer, counted, exchange_of
+from trainyard.hardware.crossbar.messages import PICOSECONDS_PER_SECOND, Integers64, Traffic, Tree, run
 
 Build = Callable[..., collectives.Pattern]
 
@@ -31,10 +31,10 @@ class Exchanges:
     def _through(self, pattern: collectives.Pattern, size_bytes: int, summer: Summer | None) -> Exchanged:
         raise NotImplementedError
 
-    def _kept(self, build: Build, told: tuple[int, ...], size_bytes: int, summer: Summer | None) -> Exchanged:
+    def _cached(self, build: Build, arguments: tuple[int, ...], size_bytes: int, summer: Summer | None) -> Exchanged:
         if isinstance(summer, Hashable):
-            return _exchanged(self, build, told, size_bytes, summer)
-        return self._through(build(self.crossbar, *told), size_bytes, summer)
+            return _exchanged(self, build, arguments, size_bytes, summer)
+        return self._through(build(self.crossbar, *arguments), size_bytes, summer)
 
     def local(
         self,
@@ -46,13 +46,13 @@ class Exchanges:
         back: bool = True,
         fold: bool = True,
     ) -> Exchanged:
-        """In every group of `group` units: data of all members summed, and the sum back to all of them unless it stays there.
+        """In every group of `group` units the data of all members is summed, and the sum goes back to them unless `back` is False.
 
-        With `fold`, groups that share no link and look alike are counted once.
+        With `fold`, groups that share no link and have equal shapes are simulated once.
         """
         groups = collectives.require_group(self.crossbar, group)
         summer = collectives.summer_of(agau, sum_bytes_per_s) if group > 1 else None
-        if fold and groups > 1 and collectives.nested(self.crossbar, group):
+        if fold and groups > 1 and collectives.groups_are_disjoint(self.crossbar, group):
             alone = type(self)(self.crossbar.for_units(group)).local(
                 size_bytes, group, agau=agau, sum_bytes_per_s=sum_bytes_per_s, back=back, fold=False
             )
@@ -61,7 +61,7 @@ class Exchanges:
                 bytes_by_level=tuple(groups * carried for carried in alone.bytes_by_level),
                 events={name: groups * count for name, count in alone.events.items()},
             )
-        return self._kept(collectives.local, (group, agau is not None, back), size_bytes, summer)
+        return self._cached(collectives.local, (group, agau is not None, back), size_bytes, summer)
 
     def all_reduce(
         self,
@@ -72,24 +72,24 @@ class Exchanges:
         sum_bytes_per_s: float | None = None,
         members: bool = False,
     ) -> Exchanged:
-        """What each group has (at its AGAU or first unit) summed over all groups; the sum to those, with `members` to all units."""
+        """Sums the groups' data (at AGAUs or first units) over all groups; the sum goes to those, with `members` to all units."""
         groups = collectives.require_group(self.crossbar, group)
         summer = collectives.summer_of(agau, sum_bytes_per_s) if groups > 1 else None
-        return self._kept(collectives.all_reduce, (group, agau is not None, members), size_bytes, summer)
+        return self._cached(collectives.all_reduce, (group, agau is not None, members), size_bytes, summer)
 
     def neighbours(self, size_bytes: int, group: int = 1, *, agau: Summer | None = None) -> Exchanged:
         """Every group sends its data to the groups before and after it, in a ring."""
-        return self._kept(collectives.neighbours, (group, agau is not None), size_bytes, None)
+        return self._cached(collectives.neighbours, (group, agau is not None), size_bytes, None)
 
     def broadcast(self, size_bytes: int, source: int = 0) -> Exchanged:
         """One unit's data to all others; switches copy."""
         collectives.require_unit(self.crossbar, source=source)
-        return self._kept(collectives.broadcast, (source,), size_bytes, None)
+        return self._cached(collectives.broadcast, (source,), size_bytes, None)
 
     def send(self, source: int, destination: int, size_bytes: int) -> Exchanged:
         """From one unit to another: Eq. 2."""
         collectives.require_unit(self.crossbar, source=source, destination=destination)
-        return self._kept(collectives.send, (source, destination), size_bytes, None)
+        return self._cached(collectives.send, (source, destination), size_bytes, None)
 
     def traffic(
         self,
@@ -100,24 +100,24 @@ class Exchanges:
         ready_s: npt.NDArray[np.float64] | None = None,
         priorities: Integers | None = None,
     ) -> Exchanged:
-        """Data between units, the i-th from when it is ready."""
+        """Data between units; the i-th item can start when it is ready."""
         raise NotImplementedError
 
 
 @lru_cache(maxsize=512)
-def _exchanged(by: Exchanges, build: Build, told: tuple[int, ...], size_bytes: int, summer: Summer | None) -> Exchanged:
-    return by._through(build(by.crossbar, *told), size_bytes, summer)
+def _exchanged(exchanges: Exchanges, build: Build, arguments: tuple[int, ...], size_bytes: int, summer: Summer | None) -> Exchanged:
+    return exchanges._through(build(exchanges.crossbar, *arguments), size_bytes, summer)
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated(Exchanges):
-    """Every message of an exchange, by the rules of `crossbar_messages`."""
+    """Simulates every message of an exchange, by the rules of `messages`."""
 
     def _through(self, pattern: collectives.Pattern, size_bytes: int, summer: Summer | None) -> Exchanged:
         pieces = self.crossbar.pieces(size_bytes)
         if not pieces or not pattern.flows:
-            return nothing(self.crossbar)
-        return self._ran(pattern.tree, pattern.traffic(pieces, summer))
+            return no_exchange(self.crossbar)
+        return self._simulate(pattern.tree, pattern.traffic(pieces, summer))
 
     def traffic(
         self,
@@ -128,22 +128,26 @@ class Simulated(Exchanges):
         ready_s: npt.NDArray[np.float64] | None = None,
         priorities: Integers | None = None,
     ) -> Exchanged:
-        return self._ran(self.crossbar.tree(), cut(self.crossbar, sources, destinations, sizes_bytes, ready_s, priorities))
+        return self._simulate(self.crossbar.tree(), cut(self.crossbar, sources, destinations, sizes_bytes, ready_s, priorities))
 
-    def _ran(self, tree: Tree, traffic: Traffic) -> Exchanged:
+    def _simulate(self, tree: Tree, traffic: Traffic) -> Exchanged:
         ran = run(tree, traffic, self.crossbar.switching, self.crossbar.arbitration)
         return counted(self.crossbar, tree, ran.carried_bytes, ran.end_ps / PICOSECONDS_PER_SECOND, traffic.messages, ran.events)
 
 
-def nothing(crossbar: Crossbar) -> Exchanged:
-    return made(crossbar, [], 0, 0.0)
+def no_exchange(crossbar: Crossbar) -> Exchanged:
+    return exchange_of(crossbar, [], 0, 0.0)
 
 
 def cut(
     crossbar: Crossbar, sources: Any, destinations: Any, sizes_bytes: Any, ready_s: Any = None, priorities: Any = None
 ) -> Traffic:
-    """Data between units, cut into messages; pieces of one follow each other in number."""
-    start, end, size = (_whole(sources, "sources"), _whole(destinations, "destinations"), _whole(sizes_bytes, "sizes_bytes"))
+    """Data between units, cut into messages; the pieces of one item have consecutive numbers."""
+    start, end, size = (
+        _integers(sources, "sources"),
+        _integers(destinations, "destinations"),
+        _integers(sizes_bytes, "sizes_bytes"),
+    )
     if not len(start) == len(end) == len(size):
         raise BadInput(
             f"Crossbar.traffic: {len(start)} sources, {len(end)} destinations and {len(size)} sizes: give as many of each"
@@ -155,26 +159,26 @@ def cut(
             )
     if len(size) and size.min() < 0:
         raise BadInput(f"Crossbar.traffic: sizes_bytes must be at least 0, got {size.min()}")
-    when = np.zeros(len(size)) if ready_s is None else np.asarray(ready_s, np.float64)
-    urgent = np.zeros(len(size), np.int64) if priorities is None else _whole(priorities, "priorities")
-    if not len(when) == len(urgent) == len(size):
+    ready = np.zeros(len(size)) if ready_s is None else np.asarray(ready_s, np.float64)
+    priority = np.zeros(len(size), np.int64) if priorities is None else _integers(priorities, "priorities")
+    if not len(ready) == len(priority) == len(size):
         raise BadInput(f"Crossbar.traffic: ready_s and priorities must be {len(size)} numbers each")
-    if len(when) and not (np.isfinite(when).all() and when.min() >= 0 and when.max() < 1e6):
+    if len(ready) and not (np.isfinite(ready).all() and ready.min() >= 0 and ready.max() < 1e6):
         raise BadInput("Crossbar.traffic: ready_s must lie between 0 and 1e6 s")
     pieces = np.where(start == end, 0, -(-size // crossbar.message_bytes))
-    whose = np.repeat(np.arange(len(size)), pieces)
-    place = np.arange(len(whose)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    item = np.repeat(np.arange(len(size)), pieces)
+    piece = np.arange(len(item)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     return Traffic(
-        sizes_bytes=np.minimum(size[whose] - place * crossbar.message_bytes, crossbar.message_bytes),
-        sources=start[whose],
-        destinations=end[whose],
-        feeds=np.full(len(whose), -1, np.int64),
-        priorities=urgent[whose],
-        ready_ps=np.rint(when * PICOSECONDS_PER_SECOND).astype(np.int64)[whose],
+        sizes_bytes=np.minimum(size[item] - piece * crossbar.message_bytes, crossbar.message_bytes),
+        sources=start[item],
+        destinations=end[item],
+        feeds=np.full(len(item), -1, np.int64),
+        priorities=priority[item],
+        ready_ps=np.rint(ready * PICOSECONDS_PER_SECOND).astype(np.int64)[item],
     )
 
 
-def _whole(column: Any, name: str) -> Whole:
+def _integers(column: Any, name: str) -> Integers64:
     array = np.asarray(column)
     if array.ndim != 1 or not (np.issubdtype(array.dtype, np.integer) or array.size == 0):
         raise BadInput(f"Crossbar.traffic: {name} must be a row of whole numbers, got {array.dtype}{list(array.shape)}")

@@ -1,14 +1,13 @@
-"""A hierarchy of crossbars that joins DPUs without a host: DIRECT's network, in the packaging of UPMEM's DIMMs.
+"""A hierarchy of crossbars that connects DPUs without a host: DIRECT's network, in the packaging of UPMEM's DIMMs.
 
 P. P. Kulkarni: DIRECT: Enabling Scalable Processing-In-Memory via DPU-to-DPU Communication, Sec. III-C, Table I (four levels).
 
 The paper prints the number of levels and nothing else, so a level's ports are as wide and as fast as the pins of the package that
-they cross. `simulate` counts every message (`crossbar_messages` has the rules), `analytic` is Eq. 2 carried on to pipelines of
-messages:
+they cross. `simulate` simulates every message (`messages` has the rules), `analytic` is Eq. 2 extended to pipelines of messages:
 
-    T = L + M / B,    L the latencies on the way, B the narrowest port,
+    T = L + M / B,    L the latencies on the path, B the narrowest port,
 
-which a single message of a cut-through network keeps exactly. `O_dsc` is the controller's (`hardware.dsc.unit`).
+which holds exactly for a single message of a cut-through network. `O_dsc` is the controller's (`hardware.dsc.unit`).
 """
 
 from __future__ import annotations
@@ -30,24 +29,23 @@ from trainyard.units import show
 if TYPE_CHECKING:
     from trainyard.hardware.crossbar.analytic import Analytic
     from trainyard.hardware.crossbar.exchanges import Simulated
-    from trainyard.hardware.crossbar.execution import Executed
 
 ELEMENT_BYTES = 4  # of a word that is summed: fp32 or 32-bit fixed point
 Integers = npt.NDArray[np.integer[Any]]
 
 
 class Summer(Protocol):
-    """What is asked of an AGAU: seconds to sum so many contributions of so many elements."""
+    """The part of an AGAU that exchanges use: its time for a sum of contributions of so many elements."""
 
     def seconds(self, contributions: int, elements: int) -> float: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Level:
-    """One level of crossbars: how many nodes below a switch, and the port of each, the same each way.
+    """One level of crossbars: the nodes below a switch, and the port of each, equal in both directions.
 
-    `buffer_messages` is the room for messages at the far end of each link. A port's line is on a die, `line_m` long, or goes
-    through the `pins` of packages.
+    `buffer_messages` is the buffer at the far end of each link. A port's line is on a die, `line_m` long, or goes through the
+    `pins` of packages.
 
     >>> rank = Level(name="rank", fan_in=8, width_bits=8, clock_hz=2.4e9, latency_s=20e-9, buffer_messages=2)
     >>> rank.bytes_per_s, rank
@@ -78,7 +76,7 @@ class Level:
 
     @property
     def bytes_per_s(self) -> float:
-        """Of one port, each way."""
+        """The rate of one port in each direction."""
         return self.width_bits * self.clock_hz / 8
 
 
@@ -102,10 +100,10 @@ TENFOLD_LATENCY = tuple(replace(level, latency_s=level.latency_s * 10) for level
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchanged:
-    """What an exchange took: seconds, bytes over the ports of each level (both ways), and how it was counted.
+    """The result of an exchange: seconds, and bytes over the ports of each level (both directions).
 
-    `events` are the bytes again by the name of what they cost, for energy; `messages` and `happened` (events of the clock) are 0
-    where nothing was simulated.
+    `events` are the same bytes by the names of `Crossbar.joules`; `messages` and `happened` (events of the clock) are 0 where
+    nothing was simulated.
     """
 
     time_s: float
@@ -115,7 +113,7 @@ class Exchanged:
     happened: int = 0
 
     def __add__(self, other: Exchanged) -> Exchanged:
-        """One after the other."""
+        """Two exchanges in sequence."""
         names = dict.fromkeys([*self.events, *other.events])
         return Exchanged(
             time_s=self.time_s + other.time_s,
@@ -178,7 +176,7 @@ class Crossbar:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Units, and switches of each level that joins something."""
+        """Units, and switches of each level in use."""
         counts = [self.units]
         for level in self.levels:
             if counts[-1] == 1 and len(counts) > 1:
@@ -188,12 +186,12 @@ class Crossbar:
 
     @property
     def depth(self) -> int:
-        """Levels that join something; a lone unit still has its chip's."""
+        """Levels in use; a single unit still has its chip's."""
         return len(self.counts) - 1
 
     @property
     def joules(self) -> Mapping[str, float]:
-        """Of each event of an exchange: a byte over a port of a level, or of an AGAU."""
+        """Joules of each event of an exchange: a byte over a port of a level, or of an AGAU."""
         from trainyard.hardware.crossbar.costs import joules
 
         return joules(self)
@@ -225,19 +223,8 @@ class Crossbar:
 
         return Analytic(self)
 
-    def execute(
-        self, kind: Literal["local", "all_reduce"], arrays: npt.NDArray[Any], group: int, *, agau: Summer | None = None, **told: Any
-    ) -> Executed:
-        """The exchange itself: `arrays` has a row for each unit (local) or group (all_reduce), summed by the simulated messages."""
-        from trainyard.hardware.crossbar import execution
-
-        if kind not in ("local", "all_reduce"):
-            raise UnknownName("exchange that sums", str(kind), ("local", "all_reduce"), where="Crossbar.execute")
-        does = execution.execute_local if kind == "local" else execution.execute_all_reduce
-        return does(self, arrays, group, agau=agau, **told)
-
     def tree(self, reducers: tuple[tuple[int, int], ...] = ()) -> Tree:
-        """Switches and links, with reducers on the switches (level, number)."""
+        """Switches and links, with reducers attached to the switches (level, number)."""
         ports = [
             Port(bytes_per_s=round(level.bytes_per_s), latency_ps=in_ps(level.latency_s), room=level.buffer_messages)
             for level in self.levels[: self.depth]
@@ -246,7 +233,7 @@ class Crossbar:
         return Tree(self.units, [level.fan_in for level in self.levels[: self.depth]], [*ports, agau], reducers)
 
     def pieces(self, size_bytes: int) -> list[int]:
-        """Bytes of the messages that some data is cut into.
+        """Bytes of each message of `size_bytes` of data.
 
         >>> Crossbar(message_bytes=100).pieces(250)
         [100, 100, 50]
@@ -275,16 +262,18 @@ class Crossbar:
 def counted(
     crossbar: Crossbar, tree: Tree, carried_bytes: npt.NDArray[np.int64], time_s: float, messages: int = 0, happened: int = 0
 ) -> Exchanged:
-    by_port = np.zeros(tree.depth + 1, np.int64)
-    np.add.at(by_port, tree.tables[0][:, 0], carried_bytes)
-    return made(crossbar, [int(carried) for carried in by_port[:-1]], int(by_port[-1]), time_s, messages, happened)
+    bytes_by_port = np.zeros(tree.depth + 1, np.int64)
+    np.add.at(bytes_by_port, tree.tables[0][:, 0], carried_bytes)
+    return exchange_of(
+        crossbar, [int(carried) for carried in bytes_by_port[:-1]], int(bytes_by_port[-1]), time_s, messages, happened
+    )
 
 
-def made(
+def exchange_of(
     crossbar: Crossbar, by_level: list[int], agau_bytes: int, time_s: float, messages: int = 0, happened: int = 0
 ) -> Exchanged:
-    """An exchange by its bytes at the levels that are there and at the AGAUs' ports."""
-    whole = tuple(by_level) + (0,) * (len(crossbar.levels) - len(by_level))
-    events = {f"crossbar_level{level}_byte": float(carried) for level, carried in enumerate(whole)}
+    """An exchange from its bytes at the levels in use and at the AGAUs' ports."""
+    bytes_by_level = tuple(by_level) + (0,) * (len(crossbar.levels) - len(by_level))
+    events = {f"crossbar_level{level}_byte": float(carried) for level, carried in enumerate(bytes_by_level)}
     events["crossbar_agau_byte"] = float(agau_bytes)
-    return Exchanged(time_s=time_s, bytes_by_level=whole, events=events, messages=messages, happened=happened)
+    return Exchanged(time_s=time_s, bytes_by_level=bytes_by_level, events=events, messages=messages, happened=happened)

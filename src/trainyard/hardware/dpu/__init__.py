@@ -1,2 +1,3 @@
-"""Inside a DPU: `instructions` of software arithmetic, the `pipeline` of tasklets, a `linear_step` written for it, the
-`host_link`."""
+"""Mechanisms of UPMEM's DPUs: `instructions` counts the instructions of software arithmetic, `pipeline` simulates tasklets
+instruction by instruction, `host_link` has exchanges between DPUs through the host.
+"""

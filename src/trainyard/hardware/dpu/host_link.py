@@ -1,4 +1,4 @@
-"""Exchanges between DPUs by way of the host: gather all models, average them, send the mean back.
+"""Exchanges between DPUs through the host: gather all models, average them, send the mean back.
 
 DIRECT (P. Kulkarni), Eq. 1, for N DPUs and messages of M bytes:
 
@@ -11,7 +11,7 @@ call, ranks of different memory channels side by side, the mean as a broadcast; 
 Q_cont is derived: DPUs are done at different times (`arrivals_s`) and wait for a host that serves `threads` of them (or `channels`
 ranks) at a time, first come, first served. Time counts from the first arrival, and Q_cont is what the gather takes longer than had
 all come at once: one server ends at max over k of (a_k + (n - k) S) for sorted arrivals a_0, a_1, ... of service time S. The host's
-own sum, which Eq. 1 has no term for, stands beside it as `sum_s`.
+own sum, which Eq. 1 has no term for, is a separate term `sum_s`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.checks import require_flag, require_positive, require_quantity
-from trainyard.engine import Acquire, Release, Simulation, Transfer, Wait
-from trainyard.engine.commands import Script
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.tables.energy import dram_joules_per_byte
 from trainyard.hardware.tables.technology import between
@@ -55,7 +53,7 @@ class HostExchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLink:
-    """UPMEM's host: its transfers to DPUs as measured, and what it does with the data.
+    """UPMEM's host: its measured transfers to DPUs, and its sum of the data.
 
     J. Gomez-Luna et al.: Benchmarking a New Paradigm: An Experimental Analysis of a Real Processing-in-Memory Architecture, 2021.
 
@@ -91,8 +89,8 @@ class HostLink:
         rates = {name: getattr(self, name) for name in self.__slots__ if name.endswith("bytes_per_s")}
         require_quantity("HostLink", host_w=self.host_w, **rates)
         require_quantity("HostLink", zero=True, latency_s=self.latency_s, sync_s=self.sync_s)
-        for rank, one in (("out", "out"), ("in", "in"), ("broadcast", "in")):
-            most = self.rank_dpus * getattr(self, f"dpu_{one}_bytes_per_s")
+        for rank, direction in (("out", "out"), ("in", "in"), ("broadcast", "in")):
+            most = self.rank_dpus * getattr(self, f"dpu_{direction}_bytes_per_s")
             if getattr(self, f"rank_{rank}_bytes_per_s") > most:
                 raise BadInput(
                     f"HostLink: rank_{rank}_bytes_per_s is more than {self.rank_dpus} DPUs alone have: give at most {most:g}"
@@ -100,7 +98,7 @@ class HostLink:
 
     @property
     def serial_bytes_per_s(self) -> float:
-        """Eq. 1's one B: there and back take as long with it as with the two measured speeds."""
+        """Eq. 1's B: the harmonic mean of the two measured rates."""
         return 2 / (1 / self.dpu_in_bytes_per_s + 1 / self.dpu_out_bytes_per_s)
 
     def half_dpus(self, compute_s: float, size_bytes: int) -> float:
@@ -108,7 +106,7 @@ class HostLink:
         return compute_s / (2 * (self.latency_s + size_bytes / self.serial_bytes_per_s))
 
     def ranks(self, dpus: int) -> tuple[int, ...]:
-        """DPUs of each rank; ranks are filled in turn."""
+        """DPUs of each rank; ranks are filled one by one."""
         require_positive("HostLink", dpus=dpus)
         full, rest = divmod(dpus, self.rank_dpus)
         return (self.rank_dpus,) * full + ((rest,) if rest else ())
@@ -122,27 +120,11 @@ class HostLink:
         broadcast: bool = True,
         arrivals_s: Sequence[float] | None = None,
     ) -> HostExchange:
-        """All DPUs' messages to the host, their mean back to all of them. `broadcast` is of rank-parallel transfers."""
-        return _Job(self, dpus, size_bytes, transfers, broadcast, arrivals_s).priced(_served)
-
-    def simulate(
-        self,
-        dpus: int,
-        size_bytes: int,
-        *,
-        transfers: Transfers = "serial",
-        broadcast: bool = True,
-        arrivals_s: Sequence[float] | None = None,
-    ) -> HostExchange:
-        """The same by agents on the engine's clock: every transfer a message that waits for a free thread or channel.
-
-        Ranks on different channels share the host's memory from instant to instant; `exchange` takes the longer of the time that
-        their channels and that the memory would take alone, and so is never longer.
-        """
-        return _Job(self, dpus, size_bytes, transfers, broadcast, arrivals_s).priced(_simulated)
+        """All DPUs send their messages to the host, which sends the mean back. `broadcast` applies to rank-parallel transfers."""
+        return _Job(self, dpus, size_bytes, transfers, broadcast, arrivals_s).exchange_by(_served)
 
     def average(self, models: NDArray[Any]) -> NDArray[Any]:
-        """What the DPUs hold after an exchange of [dpus, words]: in each row the mean. Float adds up in fp64, fixed point exactly.
+        """The words of all DPUs after an exchange of [dpus, words]: each row is the mean. Sums are in fp64, of integers exact.
 
         A mean of fixed-point words is rounded to the nearest, halves to the even one.
 
@@ -152,8 +134,8 @@ class HostLink:
                [2, 3]], dtype=int32)
         """
         if not isinstance(models, np.ndarray) or models.ndim != 2 or not models.size or models.dtype not in (np.float32, np.int32):
-            given = f"{models.dtype}{models.shape}" if isinstance(models, np.ndarray) else type(models).__name__
-            raise BadInput(f"HostLink.average takes float32 or int32 words [dpus, words], got {given}")
+            received = f"{models.dtype}{models.shape}" if isinstance(models, np.ndarray) else type(models).__name__
+            raise BadInput(f"HostLink.average takes float32 or int32 words [dpus, words], got {received}")
         fixed = models.dtype == np.int32
         total = np.zeros(models.shape[1], np.int64 if fixed else np.float64)
         for model in models:  # gathered one after the other, so that the host holds one sum
@@ -163,21 +145,21 @@ class HostLink:
 
     @property
     def joules(self) -> dict[str, float]:
-        """Of a byte over a DPU's bus, of one over the host's memory bus, and of a second of the host."""
+        """Joules of a byte over a DPU's bus, of one over the host's memory bus, and of a second of the host."""
         byte = dram_joules_per_byte("ddr4")
         return {"host_link_byte": byte, "host_memory_byte": byte, "host_s": self.host_w}
 
 
 @dataclass(slots=True)
 class _Job:
-    """One exchange: groups that are served together, and how long one is served."""
+    """One exchange: groups of DPUs that are served together, and the service time of each."""
 
     link: HostLink
     dpus: int
     size_bytes: int
     transfers: Transfers
     broadcast: bool
-    given: Sequence[float] | None
+    arrivals_s: Sequence[float] | None
 
     def __post_init__(self) -> None:
         require_positive("HostLink", dpus=self.dpus)
@@ -185,10 +167,10 @@ class _Job:
         require_flag("HostLink", broadcast=self.broadcast)
         if self.transfers not in ("serial", "rank_parallel"):
             raise UnknownName("transfers", str(self.transfers), ("serial", "rank_parallel"), where="HostLink")
-        if self.given is not None and len(self.given) != self.dpus:
-            raise BadInput(f"HostLink: {len(self.given)} arrivals_s for {self.dpus} DPUs: give one for each")
-        if self.given is not None:
-            require_quantity("HostLink", zero=True, **{f"arrivals_s[{dpu}]": at for dpu, at in enumerate(self.given)})
+        if self.arrivals_s is not None and len(self.arrivals_s) != self.dpus:
+            raise BadInput(f"HostLink: {len(self.arrivals_s)} arrivals_s for {self.dpus} DPUs: give one for each")
+        if self.arrivals_s is not None:
+            require_quantity("HostLink", zero=True, **{f"arrivals_s[{dpu}]": at for dpu, at in enumerate(self.arrivals_s)})
 
     @property
     def groups(self) -> tuple[int, ...]:
@@ -200,35 +182,35 @@ class _Job:
 
     @property
     def arrivals(self) -> list[float]:
-        """Of each group, from the first DPU's on: a rank is done with its last DPU."""
-        if self.given is None:
+        """Arrival of each group after the first DPU's: a rank arrives with its last DPU."""
+        if self.arrivals_s is None:
             return [0.0] * len(self.groups)
-        first, times = min(self.given), iter(self.given)
+        first, times = min(self.arrivals_s), iter(self.arrivals_s)
         latest = [max(next(times) for _ in range(group)) for group in self.groups]
         return [at - first for at in latest]
 
-    def bytes_per_s(self, way: str, group: int) -> float:
-        """Of the DPUs of a group together: measured for one and for a full rank, between them on logarithmic axes."""
+    def bytes_per_s(self, direction: str, group: int) -> float:
+        """The rate of a group of DPUs: measured for one and for a full rank, interpolated on logarithmic axes."""
         link = self.link
-        one = link.dpu_out_bytes_per_s if way == "gather" else link.dpu_in_bytes_per_s
+        one_dpu = link.dpu_out_bytes_per_s if direction == "gather" else link.dpu_in_bytes_per_s
         if self.transfers == "serial" or link.rank_dpus == 1:
-            return one
-        all_in = link.rank_broadcast_bytes_per_s if self.broadcast else link.rank_in_bytes_per_s
-        return between([(1, one), (link.rank_dpus, link.rank_out_bytes_per_s if way == "gather" else all_in)], group)
+            return one_dpu
+        rank_in = link.rank_broadcast_bytes_per_s if self.broadcast else link.rank_in_bytes_per_s
+        return between([(1, one_dpu), (link.rank_dpus, link.rank_out_bytes_per_s if direction == "gather" else rank_in)], group)
 
-    def through_memory(self, way: str) -> bool:
-        """A broadcast's one buffer stays in the host's cache."""
-        return way == "gather" or self.transfers == "serial" or not self.broadcast
+    def through_memory(self, direction: str) -> bool:
+        """Whether a transfer passes the host's memory: the one buffer of a broadcast stays in the cache."""
+        return direction == "gather" or self.transfers == "serial" or not self.broadcast
 
-    def service_s(self, way: str) -> list[float]:
+    def service_s(self, direction: str) -> list[float]:
         """L + M / B of each group."""
-        known = {group: group * self.size_bytes / self.bytes_per_s(way, group) for group in set(self.groups)}
-        return [self.link.latency_s + known[group] for group in self.groups]
+        transfer_s = {group: group * self.size_bytes / self.bytes_per_s(direction, group) for group in set(self.groups)}
+        return [self.link.latency_s + transfer_s[group] for group in self.groups]
 
-    def priced(self, times: Times) -> HostExchange:
-        together = [0.0] * len(self.groups)
-        gather_s, waits = times(self, together, "gather")
-        scatter_s, _ = times(self, together, "scatter")
+    def exchange_by(self, times: Times) -> HostExchange:
+        at_once = [0.0] * len(self.groups)
+        gather_s, waits = times(self, at_once, "gather")
+        scatter_s, _ = times(self, at_once, "scatter")
         gathered_s, waits = times(self, self.arrivals, "gather") if any(self.arrivals) else (gather_s, waits)
         queue_s = gathered_s - gather_s
         link = self.link
@@ -245,19 +227,19 @@ class _Job:
         )  # fmt: skip
 
 
-def _served(job: _Job, arrivals: Sequence[float], way: str) -> tuple[float, list[float]]:
-    """By threads or channels, or by the host's memory, whichever ends later."""
-    last, waits = _serve(arrivals, job.service_s(way), job.servers)
-    if job.through_memory(way):
+def _served(job: _Job, arrivals: Sequence[float], direction: str) -> tuple[float, list[float]]:
+    """The time by threads or channels, or by the host's memory, whichever is longer; and the waits."""
+    last, waits = _serve(arrivals, job.service_s(direction), job.servers)
+    if job.through_memory(direction):
         through = [group * job.size_bytes / job.link.memory_bytes_per_s for group in job.groups]
         last = max(last, job.link.latency_s + _serve(arrivals, through, 1)[0])
     return last, waits
 
 
 def _serve(arrivals: Sequence[float], service: Sequence[float], servers: int) -> tuple[float, list[float]]:
-    """First come, first served: when the last is through, and how long each waited.
+    """First come, first served: the end of the last service, and the wait of each.
 
-    >>> _serve([0.0, 1.0, 9.0], [4.0, 4.0, 4.0], 1)  # the second waits for the first, the third for nobody
+    >>> _serve([0.0, 1.0, 9.0], [4.0, 4.0, 4.0], 1)  # the second waits for the first, the third does not wait
     (13.0, [0.0, 3.0, 0.0])
     """
     free = [0.0] * min(servers, len(arrivals))
@@ -268,28 +250,3 @@ def _serve(arrivals: Sequence[float], service: Sequence[float], servers: int) ->
         last = max(last, start + service[group])
         heapq.heappush(free, start + service[group])
     return last, waits
-
-
-def _simulated(job: _Job, arrivals: Sequence[float], way: str) -> tuple[float, list[float]]:
-    simulation, link = Simulation(), job.link
-    host = simulation.semaphore("host", job.servers)
-    memory = simulation.link("memory", link.memory_bytes_per_s)
-    waits = [0.0] * len(job.groups)
-
-    def group_agent(number: int, group: int, bus: int) -> Script:
-        yield Wait(round(arrivals[number] * PICOSECONDS_PER_SECOND))
-        asked_ps = simulation.now_ps
-        yield Acquire(host)
-        waits[number] = (simulation.now_ps - asked_ps) / PICOSECONDS_PER_SECOND
-        path = [bus, memory] if job.through_memory(way) else [bus]
-        yield Transfer([(path, round(group * job.size_bytes))])
-        yield Release(host)
-
-    buses = [
-        simulation.link(f"bus {number}", job.bytes_per_s(way, group), link.latency_s) for number, group in enumerate(job.groups)
-    ]
-    order = sorted(range(len(job.groups)), key=lambda number: arrivals[number])
-    for number in order:  # of those who come at the same time, the first spawned is served first
-        simulation.spawn(group_agent(number, job.groups[number], buses[number]), name=f"group {number}")
-    simulation.run()
-    return simulation.now_ps / PICOSECONDS_PER_SECOND, waits

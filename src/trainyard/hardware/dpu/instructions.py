@@ -1,4 +1,4 @@
-"""How many instructions a DPU without multipliers takes for an operation: software arithmetic, counted from measured rates.
+"""Instructions of an operation on a DPU without multipliers: software arithmetic, derived from measured rates.
 
 J. Gomez-Luna et al.: Benchmarking a New Paradigm: Experimental Analysis and Characterization of a Real Processing-in-Memory System
 (PrIM). IEEE Access 10, 2022. Its loop loads an element, operates, stores it, and spends three instructions on index, address and
@@ -6,7 +6,7 @@ branch; a full pipeline ends one instruction in a cycle, so that an operation ta
 
     instructions = clock / measured rate - (load + store + loop)
 
-which is 1 for an addition of 32-bit integers, and tens to hundreds for everything that a library routine does.
+which is 1 for an addition of 32-bit integers, and tens to hundreds for the library routines of multiplication and floating point.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MEASURED_CLOCK_HZ = 350e6  # PrIM: the system of 2556 DPUs
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """One operation's rate on one DPU, all tasklets together, in millions a second."""
+    """The measured rate of one operation on one DPU, all tasklets together, in millions per second."""
 
     number: str
     operation: str
@@ -44,7 +44,7 @@ PUBLISHED: tuple[Measured, ...] = (
 # fmt: on
 
 
-def counted(number: str, operation: str) -> int:
+def instructions_of(number: str, operation: str) -> int:
     """Instructions of one operation, from its published rate.
 
     >>> counted("int32", "add"), counted("int32", "multiply"), counted("fp32", "add"), counted("fp32", "multiply")
@@ -72,7 +72,7 @@ class Arithmetic:
 
     @property
     def mac(self) -> int:
-        """Two operands loaded, multiplied, added to a register, and the loop."""
+        """A multiply-accumulate of a loop: two loads, a multiplication, an addition to a register, and the loop."""
         return 2 * LOAD + self.multiply_add + LOOP
 
     @property
@@ -87,15 +87,15 @@ class Arithmetic:
 # fmt: off
 ARITHMETIC: Mapping[str, Arithmetic] = {
     "fp32": Arithmetic(
-        add      = counted("fp32", "add"),
-        multiply = counted("fp32", "multiply"),
-        divide   = counted("fp32", "divide"),
+        add      = instructions_of("fp32", "add"),
+        multiply = instructions_of("fp32", "multiply"),
+        divide   = instructions_of("fp32", "divide"),
         compare  = 4,   # assumed: signs apart, then as integers
     ),
     "fixed32": Arithmetic(
-        add      = counted("int32", "add"),
-        multiply = counted("int32", "multiply"),  # operands are scaled so that their product fits 32 bits
-        divide   = counted("int32", "divide"),
+        add      = instructions_of("int32", "add"),
+        multiply = instructions_of("int32", "multiply"),  # operands are scaled so that their product fits 32 bits
+        divide   = instructions_of("int32", "divide"),
         compare  = 1,   # one instruction of the integer unit
         rescale  = 1,   # one arithmetic shift
         lookup   = 8,   # assumed: sign, range, index, load, mirror (PIM-Opt reads its sigmoid from a table as well)

@@ -1,5 +1,6 @@
-"""DSC, the Distributed Synchronization Controller: `unit` is what it takes, `controller` its state machine.
+"""DSC, DIRECT's Distributed Synchronization Controller.
 
-`token_arbiter` chooses, `token_desk` serves agents on the engine's clock, `token_words` is the protocol on shared words; `barriers`
-and `sync_interval` complete it.
+In reading order: `token_arbiter` chooses the next holder of a token, `barriers` is the barrier, `controller` the state machine of
+both; `unit` has their time, energy and area; `token_service` runs tokens on the engine's clock; `token_words` is the token protocol
+on shared words, `sync_interval` the rule that adapts the synchronisation interval.
 """

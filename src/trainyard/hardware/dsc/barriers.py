@@ -1,12 +1,12 @@
-"""A barrier in hardware: a tree of counters, and a sense that turns over each time all have arrived.
+"""A barrier in hardware: a tree of counters, and a sense bit that flips each time all participants have arrived.
 
 DIRECT, Sec. III-B: barrier primitives with local and global modes; no design is printed. This one is the combining tree with sense
 reversal (J. Mellor-Crummey, M. Scott: Algorithms for Scalable Synchronization on Shared-Memory Multiprocessors. TOCS 1991, Sec. 3).
 
 An arrival counts in the leaf of its participant; the last one of a node clears it and counts in the node above; the last one of the
-root turns the common sense. Every participant has a sense of its own, which turns as it arrives: it waits while the two differ.
-A fast participant may therefore arrive for the next barrier while a slow one has not yet looked at this one: the common sense does
-not turn again before the slow one has arrived too, so it cannot miss the turn.
+root flips the common sense. Every participant has a sense of its own, which flips as it arrives: it waits while the two differ.
+A fast participant may therefore arrive for the next barrier before a slow one has read the release of this one: the common sense
+does not flip again before the slow one has arrived too, so it cannot miss the flip.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def tree_depth(participants: int, fan_in: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """The DPUs of a cluster (local) or all clusters (global).
+    """A barrier of the DPUs of a cluster (local) or of all clusters (global).
 
     >>> barrier = Barrier(3, fan_in=2)
     >>> state = barrier.start()
@@ -66,17 +66,17 @@ class Barrier:
     @property
     def widths(self) -> tuple[int, ...]:
         """Counters of each level, leaves first."""
-        found = [-(-self.participants // self.fan_in)]
-        while found[-1] > 1:
-            found.append(-(-found[-1] // self.fan_in))
-        return tuple(found)
+        counters = [-(-self.participants // self.fan_in)]
+        while counters[-1] > 1:
+            counters.append(-(-counters[-1] // self.fan_in))
+        return tuple(counters)
 
     def start(self) -> BarrierState:
         return BarrierState(False, (False,) * self.participants, (0,) * sum(self.widths))
 
     def waits(self, state: BarrierState, participant: int) -> bool:
-        """It has arrived, and not all others have."""
-        return state.own[self._known(participant)] != state.sense
+        """Whether a participant has arrived and some others have not."""
+        return state.own[self._require_participant(participant)] != state.sense
 
     def arrive(self, state: BarrierState, participant: int) -> BarrierState:
         if self.waits(state, participant):
@@ -97,15 +97,15 @@ class Barrier:
         return BarrierState(sense, own, tuple(counts))
 
     def arrived(self, state: BarrierState) -> Sequence[int]:
-        """Who waits now."""
+        """The participants that wait now."""
         return [participant for participant, own in enumerate(state.own) if own != state.sense]
 
-    def _known(self, participant: int) -> int:
+    def _require_participant(self, participant: int) -> int:
         if isinstance(participant, bool) or not isinstance(participant, int) or not 0 <= participant < self.participants:
             raise BadInput(f"Barrier: participant must be a whole number of 0 to {self.participants - 1}, got {participant!r}")
         return participant
 
 
 def _inputs(node: int, children: int, fan_in: int) -> int:
-    """The last node of a level may have fewer."""
+    """Inputs of a node; the last one of a level may have fewer."""
     return min(fan_in, children - node * fan_in)

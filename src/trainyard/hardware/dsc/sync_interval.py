@@ -1,4 +1,4 @@
-"""The synchronisation interval that adapts to staleness: how many local steps until the next global exchange.
+"""The synchronisation interval, the number of local steps until the next global exchange, which adapts to staleness.
 
 DIRECT, Sec. III-B: the DSC adapts the interval to gradient staleness metrics. Neither the metric nor the rule is printed; both are
 ours. The metric is how far clusters have *drifted* apart since they last agreed, relative to the model:
@@ -52,13 +52,13 @@ class Interval:
             raise BadInput(f"Interval: fastest must be above 1, got {self.fastest!r}: at 1 the interval never changes")
 
     def next(self, current: int, drift: float) -> int:
-        """The interval after an exchange that found this drift; it changes by one step at least unless drift is at the target."""
+        """The interval after an exchange with this drift; it changes by at least one step unless drift is at the target."""
         require_positive("Interval", current=current)
         if drift != math.inf:
             require_quantity("Interval", zero=True, drift=drift)
         wanted = current * self._factor(drift)
-        whole = math.ceil(wanted) if wanted > current else math.floor(wanted)
-        return min(max(whole, self.smallest), self.largest)
+        rounded = math.ceil(wanted) if wanted > current else math.floor(wanted)
+        return min(max(rounded, self.smallest), self.largest)
 
     def _factor(self, drift: float) -> float:
         if drift in (0, math.inf):
@@ -84,7 +84,7 @@ def drift(models: npt.NDArray[np.floating]) -> float:
 
 
 def drift_bound(norms: Sequence[float], staleness: Sequence[float], *, learning_rate: float, model_norm: float) -> float:
-    """What `drift` is at most after `staleness` plain steps of each cluster whose gradients were no longer than `norms`.
+    """An upper bound of `drift` after `staleness` plain steps of each cluster whose gradients were no longer than `norms`.
 
     >>> drift_bound([2.0, 2.0], [10, 10], learning_rate=0.01, model_norm=4.0)
     0.05
@@ -96,5 +96,5 @@ def drift_bound(norms: Sequence[float], staleness: Sequence[float], *, learning_
 
 
 def _relative(apart: float, length: float) -> float:
-    """Models that differ around a mean of nothing are as far apart as can be said."""
+    """Distance over length; infinite for models that differ around a mean of zero."""
     return apart / length if length else (0.0 if not apart else math.inf)

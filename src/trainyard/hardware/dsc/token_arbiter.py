@@ -1,4 +1,4 @@
-"""Who gets a free token next: the arbiter of the DSC.
+"""The arbiter of the DSC, which chooses the cluster that gets a free token next.
 
 DIRECT, Sec. III-B: updates that conflict are resolved by priority; the scheme itself is not printed. Three orders:
 
@@ -9,9 +9,9 @@ DIRECT, Sec. III-B: updates that conflict are resolved by priority; the scheme i
 | priority    | the highest rank, among equals who has waited longest             | N - 2 + max(1, A (P - 1 - p)) grants     |
 
 for N clusters with one request each, priorities p of 0 to P - 1, and A grants that a level of priority is worth. *Ageing*: a rank
-starts at A p, each grant to somebody else raises it by one, and it ends at the top, A (P - 1), in a counter that saturates.
+starts at A p, each grant to another cluster raises it by one, and it saturates at the top, A (P - 1).
 
-Why nobody waits longer. Let D = A (P - 1 - p), the grants after which a request stands at the top. A later request never goes
+Why no request waits longer. Let D = A (P - 1 - p), the grants after which a request stands at the top. A later request never goes
 before one at the top: it has at most the same rank, and is younger. So after D grants only older requests can, each once: at most
 N - 1 of them if D = 0; if D > 0 at most N - 2, since the winner of grant D is not waiting. Both are reached (the tests find the
 cases by exhaustion). Without ageing two clusters of a higher priority keep a third one out for ever.
@@ -29,7 +29,7 @@ Order = Literal["round_robin", "priority", "first_come"]
 
 
 class Request(NamedTuple):
-    """A cluster that waits, and its rank now."""
+    """A waiting cluster, and its current rank."""
 
     cluster: int
     rank: int
@@ -37,7 +37,7 @@ class Request(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arbiter:
-    """Waiting requests stand in order of their arrival; `turn` is the cluster that round robin looks at first.
+    """Waiting requests are in order of arrival; `turn` is the cluster that round robin tries first.
 
     >>> arbiter = Arbiter(order="priority", levels=4, ageing=1)
     >>> waiting = (Request(5, arbiter.rank(0)), Request(2, arbiter.rank(3)))
@@ -61,13 +61,13 @@ class Arbiter:
         return (self.levels - 1) * (self.ageing or 1)
 
     def rank(self, priority: int) -> int:
-        """What a new request of this priority starts with; the other orders know no ranks."""
+        """The initial rank of a request of this priority; the other orders have no ranks."""
         if isinstance(priority, bool) or not isinstance(priority, int) or not 0 <= priority < self.levels:
             raise BadInput(f"Arbiter: priority must be a whole number of 0 to {self.levels - 1}, got {priority!r}")
         return priority * (self.ageing or 1) if self.order == "priority" else 0
 
     def choose(self, waiting: tuple[Request, ...], turn: int = 0) -> Request:
-        """The next winner among one or more."""
+        """The next winner among one or more requests."""
         if self.order == "first_come":
             return waiting[0]
         if self.order == "priority":
@@ -75,13 +75,13 @@ class Arbiter:
         return min(waiting, key=lambda request: (request.cluster < turn, request.cluster))
 
     def aged(self, waiting: tuple[Request, ...]) -> tuple[Request, ...]:
-        """Those who were passed over by a grant."""
+        """The ranks of requests that a grant has passed over."""
         if self.order != "priority" or self.ageing is None:
             return waiting
         return tuple(Request(cluster, min(rank + 1, self.top)) for cluster, rank in waiting)
 
     def most_passed_over(self, clusters: int, priority: int = 0) -> int | None:
-        """Grants to others that a request sees at most until its own; None: no bound, it can starve."""
+        """The most grants to others before a request's own; None: no bound, it can starve."""
         require_positive("Arbiter", clusters=clusters)
         if self.order != "priority" or clusters == 1:
             return clusters - 1

@@ -1,4 +1,4 @@
-"""The token protocol on shared words with FETCH_ADD and COMPARE_SWAP: a ticket lock whose token comes back from the dead.
+"""The token protocol on shared words with FETCH_ADD and COMPARE_SWAP: a ticket lock that survives processes that die.
 
 DIRECT, Sec. III-A names the two atomic updates; this is what the DSC does, for processes that share nothing but such words (an
 AGAU's, or a key-value store's). Tickets are handed out by FETCH_ADD. Everything else is in one word, the *board*, that changes by
@@ -7,14 +7,14 @@ COMPARE_SWAP alone, so that a process may die between any two of its operations 
 | on the board | meaning                                                                                       |
 |--------------|-----------------------------------------------------------------------------------------------|
 | serving      | the lowest ticket that was neither served nor passed over                                     |
-| claim_by     | until when its owner must have claimed a free token; 0 while nobody behind it waits for that  |
-| leases       | ticket, owner and end of each token that is held                                              |
+| claim_by     | deadline for its owner to claim a free token; 0 while no later ticket waits for that          |
+| leases       | ticket, owner and end of each token in use                                                    |
 
-A token whose lease has ended counts as free. If it is free and the ticket that is served does not claim it, somebody behind starts
-`claim_by`, and passes the ticket over when that has ended. Whoever was passed over, or lost its lease, draws a new ticket.
+A token whose lease has ended counts as free. If it is free and the ticket that is served does not claim it, a later ticket sets
+`claim_by`, and passes the ticket over after that deadline. A process that was passed over, or lost its lease, draws a new ticket.
 
-What is promised: at most `tokens` leases run at a time; tickets are served in order; a process that dies, with a token or in the
-line, costs those behind it at most `expiry_s` and two of their polls. What is not: a holder that works on after its lease is not
+Guaranteed: at most `tokens` leases run at a time; tickets are served in order; a process that dies, with a token or while waiting,
+delays later tickets by at most `expiry_s` and two of their polls. Not guaranteed: a holder that works on after its lease is not
 stopped. It learns at `release` or `renew` that it lost the token; tickets only grow, and so tell newer work from older. Clocks of
 the processes must agree to well within `expiry_s`.
 """
@@ -38,16 +38,16 @@ class AtomicWords(Protocol):
     """Named words that start at 0. The board takes 128 + 192 x tokens bits; a store of text keeps it as a decimal number."""
 
     def fetch_add(self, name: str, n: int) -> int:
-        """Adds n; the value before."""
+        """Adds n; returns the value before."""
 
     def compare_swap(self, name: str, expected: int, new: int) -> bool:
-        """Writes `new` if the word is `expected`; whether it was."""
+        """Writes `new` if the word is `expected`; returns whether it was."""
 
     def read(self, name: str) -> int: ...
 
 
 class LocalWords:
-    """Words of one process, for its threads."""
+    """Words that the threads of one process share."""
 
     def __init__(self) -> None:
         self._words: dict[str, int] = {}
@@ -72,14 +72,14 @@ class LocalWords:
 
 
 class FetchAdd(NamedTuple):
-    """An operation that a script asks for; it is sent the value before."""
+    """An operation that a script yields; it receives the value before."""
 
     name: str
     n: int
 
 
 class CompareSwap(NamedTuple):
-    """It is sent whether the word was as expected."""
+    """The script receives whether the word was as expected."""
 
     name: str
     expected: int
@@ -87,7 +87,7 @@ class CompareSwap(NamedTuple):
 
 
 class Read(NamedTuple):
-    """It is sent the word."""
+    """The script receives the word."""
 
     name: str
 
@@ -97,7 +97,7 @@ Script = Generator[Operation, Any, Any]
 
 
 class Lease(NamedTuple):
-    """A token in somebody's hands until `end`, in microseconds."""
+    """A token that process `who` holds until `end`, in microseconds."""
 
     ticket: int
     who: int
@@ -133,7 +133,7 @@ class Board(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenProtocol:
-    """What a process does, one operation at a time: `TicketTokens` runs these scripts, and the exploration of all their orders."""
+    """The steps of a process, one operation at a time: `TicketTokens` runs these scripts, tests explore all their orders."""
 
     tokens: int = 1
     expiry: int = 10 * TICKS_PER_S
@@ -152,7 +152,7 @@ class TokenProtocol:
         return (yield FetchAdd(self.tickets, 1))
 
     def claim(self, ticket: int, who: int, now: int) -> Script:
-        """True: the token is ours. False: not yet, ask again. None: this ticket is of no use any more, draw another."""
+        """True: the process has the token. False: not yet, try again. None: the ticket has been passed over, draw another."""
         word = yield Read(self.board)
         board = Board.of(word, self.tokens)
         if ticket < board.serving:
@@ -171,7 +171,7 @@ class TokenProtocol:
         return False
 
     def release(self, ticket: int) -> Script:
-        """Whether the token was still ours."""
+        """Releases the token; whether the lease had not been lost."""
         while True:
             word = yield Read(self.board)
             board = Board.of(word, self.tokens)
@@ -182,7 +182,7 @@ class TokenProtocol:
                 return True
 
     def renew(self, ticket: int, now: int) -> Script:
-        """A new lease from now on; whether the old one still ran."""
+        """Starts a new lease now; whether the old one still ran."""
         while True:
             word = yield Read(self.board)
             board = Board.of(word, self.tokens)
@@ -194,7 +194,7 @@ class TokenProtocol:
 
 
 def perform(words: AtomicWords, script: Script) -> Any:
-    """Runs a script to its end; what it returns."""
+    """Runs a script to its end and returns its result."""
     answer: int | bool | None = None
     while True:
         try:
@@ -212,7 +212,7 @@ def perform(words: AtomicWords, script: Script) -> Any:
 
 @dataclass(slots=True)
 class TicketTokens:
-    """Tokens on shared words, polled. `who` is a number of one's own; one instance may serve several.
+    """Tokens on shared words, acquired by polling. `who` is the number of a process; one instance may serve several.
 
     >>> tokens = TicketTokens(LocalWords(), expiry_s=10)
     >>> tokens.try_acquire(0, now_s=100.0), tokens.try_acquire(1, now_s=100.0), tokens.holder(100.0)
@@ -239,14 +239,14 @@ class TicketTokens:
         self._protocol = TokenProtocol(tokens=self.tokens, expiry=max(1, _ticks(self.expiry_s)), name=self.name)
 
     def try_acquire(self, who: int, now_s: float) -> int | None:
-        """The ticket with which `who` holds a token until now_s + expiry_s; None: not yet, ask again soon.
+        """The ticket with which `who` holds a token until now_s + expiry_s; None: not yet, call again soon.
 
-        The first call draws a ticket and so takes a place in the line; who stops asking is passed over after expiry_s.
+        The first call draws a ticket and so joins the queue; a process that stops calling is passed over after expiry_s.
         """
         if who in self._held:
             raise BadInput(f"TicketTokens: {who} asks for a token and holds one: release it first")
         while True:
-            ticket = self._tickets.get(_known(who))
+            ticket = self._tickets.get(_require_process(who))
             if ticket is None:
                 ticket = self._tickets[who] = perform(self.words, self._protocol.draw())
             claimed = perform(self.words, self._protocol.claim(ticket, who, _ticks(now_s)))
@@ -259,26 +259,26 @@ class TicketTokens:
         return ticket
 
     def release(self, who: int) -> bool:
-        """Gives the token back; False: it had been taken back before, and others may have worked since."""
+        """Gives the token back; False: the lease had ended before, and others may have held the token since."""
         self._must_hold(who, "releases")
         self._held.discard(who)
         return bool(perform(self.words, self._protocol.release(self._tickets.pop(who))))
 
     def renew(self, who: int, now_s: float) -> bool:
-        """Another expiry_s from now on; False: the lease has ended, acquire anew."""
+        """Extends the lease to now + expiry_s; False: the lease has ended, acquire the token again."""
         self._must_hold(who, "renews")
-        kept = bool(perform(self.words, self._protocol.renew(self._tickets[who], _ticks(now_s))))
-        if not kept:
+        renewed = bool(perform(self.words, self._protocol.renew(self._tickets[who], _ticks(now_s))))
+        if not renewed:
             self._held.discard(who)
             del self._tickets[who]
-        return kept
+        return renewed
 
     def holders(self, now_s: float) -> tuple[Lease, ...]:
         """Leases that run now."""
         return Board.of(self.words.read(self._protocol.board), self.tokens).running(_ticks(now_s))
 
     def holder(self, now_s: float) -> int | None:
-        """Who holds the token, or the first of several."""
+        """The holder of the token, the first one of several."""
         running = self.holders(now_s)
         return running[0].who if running else None
 
@@ -292,7 +292,7 @@ def _ticks(seconds: float) -> int:
     return round(seconds * TICKS_PER_S)
 
 
-def _known(who: int) -> int:
+def _require_process(who: int) -> int:
     if isinstance(who, bool) or not isinstance(who, int) or not 0 <= who <= FIELD:
         raise BadInput(f"TicketTokens: who must be a whole number of 0 to 2**{FIELD_BITS} - 1, got {who!r}")
     return who

@@ -1,17 +1,17 @@
-"""DSC, the Distributed Synchronization Controller: what a token and a barrier take, in time, energy and area.
+"""DSC, the Distributed Synchronization Controller: time, energy and area of its tokens and barriers.
 
 P. P. Kulkarni: DIRECT: Enabling Scalable Processing-In-Memory via DPU-to-DPU Communication, Sec. III-B. The paper prints what it
 does, and that its overhead O_dsc in Eq. 2 is one to two orders of magnitude below synchronisation through a CPU; no latency, size
-or clock. Fig. 1 draws AGAU-to-DSC communication as a path of its own: a control network beside the crossbar.
+or clock. Fig. 1 draws AGAU-to-DSC communication as a path of its own: a control network separate from the crossbar.
 
-With h the way between a cluster and the DSC (one way), a the arbiter's time, e what a cluster does while it holds a token:
+With h the latency between a cluster and the DSC (one direction), a the arbiter's time, e the time that a cluster holds a token:
 
     token_s     = h + a + h + h                          request, grant, release of a free token
     handover_s  = h + a + h                              from one cluster's release to the next one's grant
     rounds_s(n) = h + (j + 1) a + q max(c, k a) + h + e + h,   n - 1 = q k + j, 0 <= j < k,   c = a + h + e + h
 
-for n clusters that all ask at once and k tokens: a token comes round after c, or after the k grants of one arbiter if they take
-longer. With one token that is h + n c.
+for n clusters that all request at once and k tokens: a token is free again after c, or after the k grants of one arbiter if they
+take longer. With one token that is h + n c.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LINE_M  = 5e-3            # assumed: the way on a chip, about its side
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dsc:
-    """Hardware of one DSC. Every number is ours but the levels.
+    """Hardware of one DSC. Every number except the levels is assumed.
 
     >>> dsc = Dsc()
     >>> [f"{time * 1e9:.0f} ns" for time in (dsc.token_s, dsc.handover_s, dsc.barrier_s(32), dsc.rounds_s(32))]
@@ -96,12 +96,12 @@ class Dsc:
         require_node(self.technology_nm)
 
     def for_clusters(self, clusters: int) -> Dsc:
-        """The same with a table of as many entries."""
+        """This DSC with a table of one entry per cluster."""
         return replace(self, entries=clusters)
 
     def rules(self, clusters: int, order: Order = "round_robin") -> Rules:
-        """The state machine that this hardware is."""
-        self._fits(clusters)
+        """The state machine of this hardware."""
+        self._require_entries(clusters)
         return Rules(
             clusters=clusters, tokens=self.tokens, order=order, levels=self.priority_levels, ageing=self.ageing,
             fan_in=self.barrier_fan_in,
@@ -111,7 +111,7 @@ class Dsc:
 
     @property
     def hop_s(self) -> float:
-        """Between a cluster and the DSC, one way."""
+        """Latency between a cluster and the DSC, in one direction."""
         return self.levels * self.hop_cycles / self.clock_hz
 
     @property
@@ -133,32 +133,32 @@ class Dsc:
 
     @property
     def token_s(self) -> float:
-        """A free token, from the request to where the DSC has it back; nothing is done between."""
+        """From the request of a free token until the DSC has it back, if the cluster releases it at once."""
         return 3 * self.hop_s + self.arbiter_s
 
     @property
     def handover_s(self) -> float:
-        """From a release to the grant in the hands of the next cluster that waits."""
+        """From a release until the grant arrives at the next waiting cluster."""
         return 2 * self.hop_s + self.arbiter_s
 
     def rounds_s(self, clusters: int, enter_s: float | None = None) -> float:
-        """All clusters ask at once, each takes a token and holds it for `enter_s`: until the DSC has the last one back.
+        """All clusters request at once, each holds a token for `enter_s`: the time until the DSC has the last one back.
 
         >>> slow = Dsc(clock_hz=1e9, levels=1, hop_cycles=10, entries=4, enter_cycles=5)  # h = 10 ns, a = 1, e = 5
         >>> round(slow.rounds_s(1) * 1e9), round(slow.rounds_s(3) * 1e9), round(replace(slow, tokens=2).rounds_s(3) * 1e9)
         (36, 88, 62)
         """
-        self._fits(clusters)
-        held = self.enter_s if enter_s is None else enter_s
-        require_quantity("Dsc.rounds_s", zero=True, enter_s=held)
+        self._require_entries(clusters)
+        hold_s = self.enter_s if enter_s is None else enter_s
+        require_quantity("Dsc.rounds_s", zero=True, enter_s=hold_s)
         around, others = divmod(clusters - 1, self.tokens)
-        period = max(self.arbiter_s + 2 * self.hop_s + held, self.tokens * self.arbiter_s)
-        return self.hop_s + (others + 1) * self.arbiter_s + around * period + 2 * self.hop_s + held
+        period = max(self.arbiter_s + 2 * self.hop_s + hold_s, self.tokens * self.arbiter_s)
+        return self.hop_s + (others + 1) * self.arbiter_s + around * period + 2 * self.hop_s + hold_s
 
     def barrier_s(self, participants: int, mode: Mode = "global") -> float:
-        """From the last arrival to the release in the hands of all.
+        """From the last arrival until the release has reached all participants.
 
-        Local: the DPUs of a cluster, a counter at each level of the way to its AGAU. Global: clusters, all counters in the DSC.
+        Local: the DPUs of a cluster, a counter at each level on the path to its AGAU. Global: clusters, all counters in the DSC.
         """
         require_positive("Dsc.barrier_s", participants=participants)
         if mode not in MODES:
@@ -166,18 +166,18 @@ class Dsc:
         depth = tree_depth(participants, self.barrier_fan_in)
         if mode == "local":
             return depth * (2 * self.hop_cycles + self.barrier_cycles) / self.clock_hz
-        self._fits(participants)
+        self._require_entries(participants)
         return 2 * self.hop_s + depth * self.barrier_cycles / self.clock_hz
 
     def overhead_s(self, clusters: int) -> float:
-        """O_dsc of Eq. 2: all clusters take the token in turn to enter a round, and the DSC tells all that it is complete."""
+        """O_dsc of Eq. 2: all clusters take the token in turn to enter a round, and the DSC announces that it is complete."""
         return self.rounds_s(clusters) + self.hop_s
 
     # energy and area
 
     @property
     def joules(self) -> Mapping[str, float]:
-        """Of one message one way, one choice of the arbiter with its table entry, one count of staleness, one barrier arrival.
+        """Joules of a message in one direction, a choice of the arbiter with its table entry, a staleness count, a barrier arrival.
 
         A message crosses one line on a chip; each further level is another package, at the energy of a DDR4 pin.
         """
@@ -194,15 +194,15 @@ class Dsc:
         }
 
     def token_events(self, acquisitions: float = 1) -> Mapping[str, float]:
-        """Request, grant, release."""
+        """Events of a request, a grant and a release."""
         return {"dsc_message": 3 * acquisitions, "dsc_arbitration": acquisitions}
 
     def barrier_events(self, participants: int) -> Mapping[str, float]:
-        """An arrival and a release for each."""
+        """Events of an arrival and a release for each participant."""
         return {"dsc_message": 2 * participants, "dsc_barrier_arrival": participants}
 
     def round_events(self, clusters: int, local_steps: int = 0) -> Mapping[str, float]:
-        """All clusters take the token, hear that the round is complete, and had so many local steps each before."""
+        """Events of a round: all clusters take the token and receive its completion, after so many local steps each."""
         return {
             "dsc_message": 4 * clusters, "dsc_arbitration": clusters, "dsc_staleness": local_steps * clusters,
         }  # fmt: skip
@@ -230,12 +230,12 @@ class Dsc:
 
     @property
     def static_w(self) -> float:
-        """Leakage; clocks of what does nothing are gated."""
+        """Leakage; the clocks of idle parts are gated."""
         return self.leakage * self.area_m2
 
     @property
     def busy_w(self) -> float:
-        """The most it can draw: a token comes round without a pause, all clusters count a step in every cycle of it."""
+        """Peak power: tokens are handed over without a pause, and all clusters count a step in every cycle."""
         joules, period_s = self.joules, self.handover_s
         tokens = self.tokens * (3 * joules["dsc_message"] + joules["dsc_arbitration"]) / period_s
         return self.static_w + tokens + self.entries * joules["dsc_staleness"] * self.clock_hz
@@ -252,7 +252,7 @@ class Dsc:
     def _counter_um2(self) -> float:
         return (self.barrier_fan_in.bit_length() + 1) * (FLIP_FLOP_UM2 + BIT_UM2)
 
-    def _fits(self, clusters: int) -> None:
+    def _require_entries(self, clusters: int) -> None:
         require_positive("Dsc", clusters=clusters)
         if clusters > self.entries:
             raise BadInput(f"Dsc: {clusters} clusters do not fit a table of {self.entries} entries: write entries={clusters}")

@@ -1,3 +1,4 @@
-"""How numbers are stored: `matrices` (sparse formats), `bitmaps` (packed), `zero_compression` (a DMA engine's), `structured` (n:m),
-`numbers` (bf16 to fp8), `qsgd` (quantised gradients), `bank_layout` (tensors in banked memories).
+"""Formats of stored data: `bitmaps` (one packed bit per element), `matrices` (formats of sparse matrices), `structured` (n:m
+sparsity), `zero_compression` (that of a compressing DMA engine), `qsgd` (quantised gradients), `bank_layout` (tensors in banked
+memories, with transposers).
 """

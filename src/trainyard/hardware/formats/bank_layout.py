@@ -1,11 +1,11 @@
-"""How a tensor lies in banked memories so that every product of training can read it, and the transposers on the way.
+"""The layout of a tensor in banked memories, which every product of training can read, and the transposers between them.
 
 M. Mahmoud et al.: TensorDash: Exploiting Sparsity to Accelerate Deep Neural Network Training. MICRO 2020, Sec. III-A.
 
 Values lie in groups of g x g (4 x 4): g blocks next to each other along X, each of g consecutive channels. Groups follow each other
 in channel, Y, X order (read here as X running fastest), and each block lies in one bank, so that any g consecutive channels at one
-place come with one access. A product that sums over X instead (or over filters, which stand where X does in a weight tensor) reads
-a group's blocks into a transposer, which gives them back turned: value j of each of them is its block j.
+position come with one access. A product that sums over X instead (or over filters, which take X's axis in a weight tensor) reads
+a group's blocks into a transposer, which gives them back transposed: value j of each of them is its block j.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ TRANSPOSED: Mapping[ProductOf, tuple[Letter, ...]] = {
     "grad_input": ("W",),  # sums over filters; G's channels are those filters
     "grad_weight": ("A", "G"),  # sums over positions, or over samples where there are none
 }
-"""Which operands pass the transposers, by product."""
+"""The operands that pass the transposers, by product."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """A tensor (channels, height, width) in groups; edges are filled up with zeros.
+    """A tensor (channels, height, width) in groups; edges are padded with zeros.
 
     >>> tensor = np.arange(4 * 2 * 8).reshape(4, 2, 8)
     >>> layout = Layout(channels=4, height=2, width=8)
@@ -61,12 +61,12 @@ class Layout:
 
     @property
     def elements(self) -> int:
-        """What it takes in memory, the zeros at its edges included."""
+        """Elements in memory, including the padding at the edges."""
         return self.groups * self.group**2
 
     @property
-    def turned(self) -> Layout:
-        """Of the tensor with X and channels changed over."""
+    def transposed(self) -> Layout:
+        """The layout of the tensor with X and channels swapped."""
         return Layout(channels=self.width, height=self.height, width=self.channels, group=self.group)
 
     def block(self, channel: int, y: int, x: int) -> int:
@@ -77,11 +77,11 @@ class Layout:
                 f"no block starts at channel {channel}, y {y}, x {x} of {self}: channels in steps of {self.group}, "
                 f"y below {high}, x below {wide * self.group}"
             )
-        place = (channel // self.group * high + y) * wide + x // self.group
-        return (place * self.group + x % self.group) * self.group
+        group_number = (channel // self.group * high + y) * wide + x // self.group
+        return (group_number * self.group + x % self.group) * self.group
 
     def bank(self, channel: int, y: int, x: int, banks: int) -> int:
-        """Blocks are dealt out to the banks one by one, so that those of a group never meet where there are g banks or more."""
+        """The bank of a block: consecutive blocks go to consecutive banks, so g banks or more serve a group without conflict."""
         return self.block(channel, y, x) // self.group % banks
 
     def store(self, tensor: Values) -> Values:
@@ -98,13 +98,13 @@ class Layout:
         if memory.shape != (self.elements,):
             raise BadInput(f"a memory of shape {memory.shape} does not hold {self}: {self.elements} elements")
         deep, high, wide = self.grid
-        parted = memory.reshape(deep, high, wide, self.group, self.group).transpose(0, 4, 1, 2, 3)
-        return parted.reshape(deep * self.group, high, wide * self.group)[: self.channels, :, : self.width]
+        grouped = memory.reshape(deep, high, wide, self.group, self.group).transpose(0, 4, 1, 2, 3)
+        return grouped.reshape(deep * self.group, high, wide * self.group)[: self.channels, :, : self.width]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transposer:
-    """A g x g buffer between memory banks and tiles that takes a group block by block and gives it back turned.
+    """A g x g buffer between memory banks and tiles that takes a group block by block and gives it back transposed.
 
     assumed: one block in and one block out per cycle (the width of a bank's port), and a second buffer that fills meanwhile; the
     paper says neither. So n groups take g (n + 1) cycles.
@@ -149,17 +149,17 @@ class Transposer:
         return np.array(leaving, blocks.dtype).reshape(-1, size), cycles
 
     def transpose(self, memory: Values, layout: Layout) -> tuple[Values, int]:
-        """A whole stored tensor through one transposer: the memory of the turned one (`layout.turned`), and the cycles."""
+        """A whole stored tensor through one transposer: the memory of the transposed one (`layout.transposed`), and the cycles."""
         if layout.group != self.group:
             raise BadInput(f"a transposer of {self.group} x {self.group} does not fit groups of {layout.group}")
         deep, high, wide = layout.grid
-        given, cycles = self.run(memory.reshape(-1, self.group))
-        parted = given.reshape(deep, high, wide, self.group, self.group)
-        return parted.transpose(2, 1, 0, 3, 4).reshape(-1), cycles
+        blocks, cycles = self.run(memory.reshape(-1, self.group))
+        grouped = blocks.reshape(deep, high, wide, self.group, self.group)
+        return grouped.transpose(2, 1, 0, 3, 4).reshape(-1), cycles
 
 
 def transposers_needed(blocks: float, cycles: float) -> int:
-    """Transposers that keep the tiles busy: turned blocks that they take in so many cycles at their full speed, one each a cycle.
+    """Transposers that keep the tiles busy, which read so many transposed blocks in these cycles; each delivers one a cycle.
 
     >>> transposers_needed(blocks=6400, cycles=100), transposers_needed(6401, 100), transposers_needed(0, 100)
     (64, 65, 0)

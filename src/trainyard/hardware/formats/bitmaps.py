@@ -1,4 +1,4 @@
-"""Bitmaps: one bit for each element of a matrix, set where it is not zero, kept packed.
+"""Bitmaps: one bit for each element of a matrix, set where it is not zero, packed into words.
 
 This is the format SIGMA's controller works on: a bit per element at every sparsity (E. Qin et al.: SIGMA: A Sparse and Irregular
 GEMM Accelerator with Flexible Interconnects for DNN Training. HPCA 2020, Sec. IV-C). Zeros of large matrices are counted on packed
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trainyard.errors import BadInput, MaskError
 
 Words = npt.NDArray[np.uint64]
-Whole = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,8 +35,8 @@ class Bitmap:
 
     words: Words
     columns: int
-    _kept: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
-    """What was counted once: nothing here changes."""
+    _cache: dict[str, Any] = field(init=False, repr=False, default_factory=dict)
+    """Counts and digest, computed once: a bitmap never changes."""
 
     def __post_init__(self) -> None:
         wanted = -(-self.columns // 64)
@@ -55,12 +55,12 @@ class Bitmap:
 
     @classmethod
     def of(cls, mask: npt.ArrayLike) -> Bitmap:
-        """Of any two-dimensional array: set where an element is not zero."""
-        given = np.asarray(mask)
-        if given.ndim != 2 or given.dtype.kind not in "biufc":
-            raise MaskError(f"a bitmap is made of a matrix of numbers, got {given.dtype} {list(given.shape)}")
-        nonzero = given if given.dtype == bool else given != 0
-        return cls._of_bytes(np.packbits(nonzero, axis=1, bitorder="little"), given.shape[1])
+        """The bitmap of a two-dimensional array: set where an element is not zero."""
+        array = np.asarray(mask)
+        if array.ndim != 2 or array.dtype.kind not in "biufc":
+            raise MaskError(f"a bitmap is made of a matrix of numbers, got {array.dtype} {list(array.shape)}")
+        nonzero = array if array.dtype == bool else array != 0
+        return cls._of_bytes(np.packbits(nonzero, axis=1, bitorder="little"), array.shape[1])
 
     @classmethod
     def random(cls, rows: int, columns: int, *, nonzero: float, seed: int) -> Bitmap:
@@ -86,13 +86,13 @@ class Bitmap:
 
     @classmethod
     def _own(cls, words: Words, columns: int) -> Bitmap:
-        """Of words that nobody else holds: they need no copy."""
+        """A bitmap of words that no other object refers to: they need no copy."""
         words.flags.writeable = False
         return cls(words, columns)
 
     @classmethod
     def _of_bytes(cls, octets: npt.NDArray[np.uint8], columns: int) -> Bitmap:
-        """Of little-endian bytes, eight columns each."""
+        """A bitmap of little-endian bytes, eight columns each."""
         padded = np.zeros((octets.shape[0], -(-columns // 64) * 8), np.uint8)
         padded[:, : octets.shape[1]] = octets
         return cls._own(padded.view("<u8").astype(np.uint64, copy=False).reshape(octets.shape[0], -(-columns // 64)), columns)
@@ -107,9 +107,9 @@ class Bitmap:
 
     @property
     def nonzeros(self) -> int:
-        if "nonzeros" not in self._kept:
-            self._kept["nonzeros"] = int(self.row_counts().sum())
-        return int(self._kept["nonzeros"])
+        if "nonzeros" not in self._cache:
+            self._cache["nonzeros"] = int(self.row_counts().sum())
+        return int(self._cache["nonzeros"])
 
     @property
     def density(self) -> float:
@@ -120,19 +120,19 @@ class Bitmap:
         octets = self.words.astype("<u8", copy=False).view(np.uint8).reshape(self.rows, self.words.shape[1] * 8)
         return np.unpackbits(octets, axis=1, bitorder="little", count=self.columns).view(np.bool_)
 
-    def row_counts(self) -> Whole:
+    def row_counts(self) -> Integers:
         from trainyard.kernels.masks.bitmaps import row_counts
 
-        found = np.zeros(self.rows, np.int64)
-        row_counts(self.words, found)
-        return found
+        counts = np.zeros(self.rows, np.int64)
+        row_counts(self.words, counts)
+        return counts
 
-    def column_counts(self) -> Whole:
+    def column_counts(self) -> Integers:
         from trainyard.kernels.masks.bitmaps import column_counts
 
-        found = np.zeros(self.words.shape[1] * 64, np.int64)
-        column_counts(self.words, found)
-        return found[: self.columns]
+        counts = np.zeros(self.words.shape[1] * 64, np.int64)
+        column_counts(self.words, counts)
+        return counts[: self.columns]
 
     def transposed(self) -> Bitmap:
         from trainyard.kernels.masks.bitmaps import transpose
@@ -156,12 +156,12 @@ class Bitmap:
 
     @property
     def digest(self) -> bytes:
-        """Of shape and bits."""
-        if "digest" not in self._kept:
-            kept = hashlib.blake2b(repr(self.shape).encode(), digest_size=16)
-            kept.update(self.words.astype("<u8", copy=False).data if self.words.size else b"")
-            self._kept["digest"] = kept.digest()
-        return bytes(self._kept["digest"])
+        """A hash of shape and bits."""
+        if "digest" not in self._cache:
+            hashed = hashlib.blake2b(repr(self.shape).encode(), digest_size=16)
+            hashed.update(self.words.astype("<u8", copy=False).data if self.words.size else b"")
+            self._cache["digest"] = hashed.digest()
+        return bytes(self._cache["digest"])
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Bitmap):
@@ -183,25 +183,25 @@ def as_bitmap(mask: Any, shape: tuple[int, int], name: str) -> Bitmap:
     """
     rows, columns = shape
     try:
-        given = mask if isinstance(mask, Bitmap) else np.asarray(mask)
+        array = mask if isinstance(mask, Bitmap) else np.asarray(mask)
     except ValueError as error:  # rows of different lengths
         raise MaskError(f"{name}: a mask of shape [{rows}, {columns}] is wanted, this is no matrix: {error}") from None
-    if isinstance(given, Bitmap) and given.shape == (rows, columns):
-        return given
-    if isinstance(given, np.ndarray):
-        if given.shape == (rows, columns) and given.dtype.kind in "biufc":
-            return Bitmap.of(given)
-        if given.dtype == np.uint8 and given.shape == (rows, -(-columns // 8)):
-            if columns % 8 and np.any(given[:, -1] & np.uint8((1 << (8 - columns % 8)) - 1)):
+    if isinstance(array, Bitmap) and array.shape == (rows, columns):
+        return array
+    if isinstance(array, np.ndarray):
+        if array.shape == (rows, columns) and array.dtype.kind in "biufc":
+            return Bitmap.of(array)
+        if array.dtype == np.uint8 and array.shape == (rows, -(-columns // 8)):
+            if columns % 8 and np.any(array[:, -1] & np.uint8((1 << (8 - columns % 8)) - 1)):
                 raise MaskError(f"{name}: packed bits past column {columns} are set; was it packed with np.packbits(mask, axis=1)?")
-            return Bitmap.of(np.unpackbits(given, axis=1, count=columns).view(np.bool_))
-        if given.dtype == np.uint8 and given.shape == (-(-rows * columns // 8),):
-            return Bitmap.of(np.unpackbits(given, count=rows * columns).view(np.bool_).reshape(rows, columns))
-        if given.dtype == np.uint64 and given.shape == (rows, -(-columns // 64)):
-            return Bitmap(given, columns)
-        got = f"{given.dtype} {list(given.shape)}"
+            return Bitmap.of(np.unpackbits(array, axis=1, count=columns).view(np.bool_))
+        if array.dtype == np.uint8 and array.shape == (-(-rows * columns // 8),):
+            return Bitmap.of(np.unpackbits(array, count=rows * columns).view(np.bool_).reshape(rows, columns))
+        if array.dtype == np.uint64 and array.shape == (rows, -(-columns // 64)):
+            return Bitmap(array, columns)
+        got = f"{array.dtype} {list(array.shape)}"
     else:
-        got = f"Bitmap {list(given.shape)}"
+        got = f"Bitmap {list(array.shape)}"
     raise MaskError(
         f"{name}: a mask of shape [{rows}, {columns}] is wanted (numbers or bool), or uint8 [{rows}, {-(-columns // 8)}] "
         f"from np.packbits(mask, axis=1), or uint8 [{-(-rows * columns // 8)}] from np.packbits(mask), "
@@ -210,7 +210,7 @@ def as_bitmap(mask: Any, shape: tuple[int, int], name: str) -> Bitmap:
 
 
 def _trimmed(words: Words, columns: int) -> Words:
-    """Without what stands past the last column."""
+    """Words with the bits past the last column cleared."""
     if columns % 64 and words.size:
         words[:, -1] &= np.uint64((1 << columns % 64) - 1)
     return words

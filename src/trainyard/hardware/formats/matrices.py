@@ -1,4 +1,4 @@
-"""Formats of sparse matrices: what they take in memory, the way there and back, and what SIGMA's controller needs to read them.
+"""Formats of sparse matrices: their size, encoding and decoding, and the front end with which SIGMA's controller reads them.
 
 E. Qin et al.: SIGMA: A Sparse and Irregular GEMM Accelerator with Flexible Interconnects for DNN Training. HPCA 2020, Sec. IV-C and
 Fig. 7, compare none (dense), CSR, CSC, COO, run-length codes with fields of 4 and 2 bits, and the bitmap. An R x C matrix with z
@@ -31,11 +31,11 @@ from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.formats.bitmaps import Bitmap
 
-Whole = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]
 Reading = Literal["nonzero_runs", "runs", "runs_and_padding"]
-"""What is overhead in a run-length code: the fields of non-zeros, of all entries, or of all entries with the zeros they store."""
-Fields = tuple[tuple[Whole, int], ...]
+"""What counts as overhead of a run-length code: the fields of non-zeros, of all entries, or of all entries and stored zeros."""
+Fields = tuple[tuple[Integers, int], ...]
 """Numbers of one width each, one list after the other."""
 
 PORT_BITS = 16  # assumed: a lane's port carries one bf16 element
@@ -43,7 +43,7 @@ PORT_BITS = 16  # assumed: a lane's port carries one bf16 element
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Footprint:
-    """Bits of a matrix in memory; whole numbers where they were counted, expectations where a density was given."""
+    """Bits of a matrix in memory; integers where counted from a bitmap, expectations from a density."""
 
     metadata: float
     values: float
@@ -57,7 +57,7 @@ class Footprint:
         return self.metadata + self.values + self.padding
 
     def overhead(self, reading: Reading = "runs") -> float:
-        """What is not a value, under one reading of what a run-length code's overhead is; the others have one reading only."""
+        """Bits that are not values, under one reading of a run-length code's overhead; other formats have one reading only."""
         if reading == "nonzero_runs":
             return self.nonzero_metadata
         return self.metadata if reading == "runs" else self.metadata + self.padding
@@ -80,41 +80,41 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """One format. Subclasses say which fields it has, and which elements they point to."""
+    """One format. Subclasses define its fields, and the elements that they point to."""
 
     name: str
-    places_matter = False
-    """Whether its size depends on where the non-zeros are, not on their number alone."""
+    size_depends_on_positions = False
+    """Whether its size depends on the positions of non-zeros, not on their number alone."""
 
     def encode(self, values: npt.ArrayLike) -> Encoded:
         """
         >>> CSR.encode(np.array([[0, 5, 0], [0, 0, 0], [7, 0, 8]], np.int16)).metadata_bits  # 3 indices and 4 pointers of 2 bits
         14
         """
-        given = np.asarray(values)
-        if given.ndim != 2 or given.dtype.hasobject or not given.dtype.itemsize:
-            raise BadInput(f"{self.name}: a matrix of numbers is encoded, got {given.dtype} {list(given.shape)}")
-        fields, places = self._fields(_not_zero(given))
-        bits = np.concatenate([_spread(numbers, width) for numbers, width in fields]) if fields else np.zeros(0, np.uint8)
+        matrix = np.asarray(values)
+        if matrix.ndim != 2 or matrix.dtype.hasobject or not matrix.dtype.itemsize:
+            raise BadInput(f"{self.name}: a matrix of numbers is encoded, got {matrix.dtype} {list(matrix.shape)}")
+        fields, stored = self._fields(_not_zero(matrix))
+        bits = np.concatenate([_to_bits(numbers, width) for numbers, width in fields]) if fields else np.zeros(0, np.uint8)
         return Encoded(
             format=self.name,
-            shape=(given.shape[0], given.shape[1]),
+            shape=(matrix.shape[0], matrix.shape[1]),
             metadata=np.packbits(bits, bitorder="little").tobytes(),
             metadata_bits=bits.size,
-            values=given.reshape(-1)[places],
+            values=matrix.reshape(-1)[stored],
         )
 
     def decode(self, encoded: Encoded) -> Values:
-        """The very matrix that was encoded."""
-        found = np.zeros(encoded.shape[0] * encoded.shape[1], encoded.values.dtype)
-        found[self._found(encoded)] = encoded.values
-        return found.reshape(encoded.shape)
+        """The matrix that was encoded, bit for bit."""
+        matrix = np.zeros(encoded.shape[0] * encoded.shape[1], encoded.values.dtype)
+        matrix[self._stored_elements(encoded)] = encoded.values
+        return matrix.reshape(encoded.shape)
 
     def front_end(self, encoded: Encoded) -> Bitmap:
-        """The bitmap that the controller works on; of the values only whether they are zero is looked at."""
-        found = np.zeros(encoded.shape[0] * encoded.shape[1], np.bool_)
-        found[self._found(encoded)] = _not_zero(encoded.values)
-        return Bitmap.of(found.reshape(encoded.shape))
+        """The bitmap for the controller; of each value it is read only whether it is zero."""
+        bits = np.zeros(encoded.shape[0] * encoded.shape[1], np.bool_)
+        bits[self._stored_elements(encoded)] = _not_zero(encoded.values)
+        return Bitmap.of(bits.reshape(encoded.shape))
 
     def front_end_cycles(self, bitmap: Bitmap, width: int) -> int:
         """Cycles until the last bit of a matrix has left the front end."""
@@ -122,7 +122,7 @@ class Format:
         return self._cycles(bitmap, width)
 
     def footprint_bits(self, bitmap: Bitmap, element_bits: int) -> Footprint:
-        """Exact, from where the non-zeros are.
+        """The exact size, from the positions of the non-zeros.
 
         >>> zeros = Bitmap.random(100, 1000, nonzero=0.2, seed=0)
         >>> [format_named(name).footprint_bits(zeros, 16).metadata for name in ("csr", "coo", "rlc4", "rlc2", "bitmap")]
@@ -131,22 +131,22 @@ class Format:
         return self.footprint_of(*bitmap.shape, bitmap.nonzeros, element_bits, self.padding_of(bitmap))
 
     def expected_bits(self, rows: int, columns: int, density: float, element_bits: int) -> Footprint:
-        """What independent elements with this density take, in expectation; pointers as wide as the expected number needs."""
+        """The expected size with independent elements of this density; pointers are as wide as the expected number needs."""
         if not 0 <= density <= 1:
             raise BadInput(f"{self.name}: density is a share from 0 to 1, got {density!r}")
         padding = self.expected_padding(rows * columns, density)
         return self.footprint_of(rows, columns, rows * columns * density, element_bits, padding)
 
     def footprint_of(self, rows: int, columns: int, nonzeros: float, element_bits: int, padding: float = 0) -> Footprint:
-        """From numbers alone."""
+        """The size from the numbers of non-zeros and padding entries."""
         require_positive(self.name, element_bits=element_bits)
-        own = self._metadata(rows, columns, nonzeros)
-        more = self._metadata(rows, columns, nonzeros + padding) - own if padding else 0
+        nonzero_metadata = self._metadata(rows, columns, nonzeros)
+        padding_metadata = self._metadata(rows, columns, nonzeros + padding) - nonzero_metadata if padding else 0
         return Footprint(
-            metadata=own + more,
+            metadata=nonzero_metadata + padding_metadata,
             values=self._stored(rows, columns, nonzeros) * element_bits,
             padding=padding * element_bits,
-            nonzero_metadata=own,
+            nonzero_metadata=nonzero_metadata,
         )
 
     def padding_of(self, bitmap: Bitmap) -> int:
@@ -161,26 +161,26 @@ class Format:
     def _metadata(self, rows: int, columns: int, entries: float) -> float:
         raise NotImplementedError
 
-    def _fields(self, kept: npt.NDArray[np.bool_]) -> tuple[Fields, Whole]:
-        """The fields of a matrix, and its elements whose values are stored, in order, counted along rows."""
+    def _fields(self, nonzero: npt.NDArray[np.bool_]) -> tuple[Fields, Integers]:
+        """The fields of a matrix, and the elements whose values are stored, in order, numbered along rows."""
         raise NotImplementedError
 
-    def _places(self, metadata: npt.NDArray[np.uint8], shape: tuple[int, int], entries: int) -> Whole:
-        """Which elements the values are, from the fields' bits."""
+    def _positions(self, metadata: npt.NDArray[np.uint8], shape: tuple[int, int], entries: int) -> Integers:
+        """The elements that the values belong to, from the fields' bits."""
         raise NotImplementedError
 
     def _cycles(self, bitmap: Bitmap, width: int) -> int:
         return -(-bitmap.nonzeros // width)
 
-    def _found(self, encoded: Encoded) -> Whole:
+    def _stored_elements(self, encoded: Encoded) -> Integers:
         rows, columns = encoded.shape
         entries = encoded.values.size
         fits = encoded.format == self.name and encoded.metadata_bits == self._metadata(rows, columns, entries)
         if fits and len(encoded.metadata) == -(-encoded.metadata_bits // 8):
             bits = np.unpackbits(np.frombuffer(encoded.metadata, np.uint8), count=encoded.metadata_bits, bitorder="little")
-            places = self._places(bits, encoded.shape, entries)
-            if places.size == entries and (not entries or (places.min() >= 0 and places.max() < rows * columns)):
-                return places
+            positions = self._positions(bits, encoded.shape, entries)
+            if positions.size == entries and (not entries or (positions.min() >= 0 and positions.max() < rows * columns)):
+                return positions
         raise BadInput(
             f"{self.name}: {encoded.metadata_bits} bits of {encoded.format} metadata and {entries} values are not a matrix of "
             f"{rows} x {columns}"
@@ -197,10 +197,10 @@ class Dense(Format):
     def _metadata(self, rows: int, columns: int, entries: float) -> float:
         return 0
 
-    def _fields(self, kept: npt.NDArray[np.bool_]) -> tuple[Fields, Whole]:
-        return (), np.arange(kept.size)
+    def _fields(self, nonzero: npt.NDArray[np.bool_]) -> tuple[Fields, Integers]:
+        return (), np.arange(nonzero.size)
 
-    def _places(self, metadata: npt.NDArray[np.uint8], shape: tuple[int, int], entries: int) -> Whole:
+    def _positions(self, metadata: npt.NDArray[np.uint8], shape: tuple[int, int], entries: int) -> Integers:
         return np.arange(shape[0] * shape[1])
 
     def _cycles(self, bitmap: Bitmap, width: int) -> int:
@@ -209,35 +209,35 @@ class Dense(Format):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compressed(Format):
-    """Compressed sparse rows, or columns: where each line starts, and places inside the lines."""
+    """Compressed sparse rows, or columns: pointers to the start of each line, and indices inside the lines."""
 
     by_columns: bool = False
 
     def _lines(self, shape: tuple[int, int]) -> tuple[int, int]:
-        """How many lines, and how long they are."""
+        """The number of lines, and their length."""
         return (shape[1], shape[0]) if self.by_columns else shape
 
     def _metadata(self, rows: int, columns: int, entries: float) -> float:
         lines, length = self._lines((rows, columns))
         return entries * index_bits(length) + (lines + 1) * pointer_bits(entries)
 
-    def _fields(self, kept: npt.NDArray[np.bool_]) -> tuple[Fields, Whole]:
-        line, place = np.nonzero(kept.T if self.by_columns else kept)
-        lines, length = self._lines((kept.shape[0], kept.shape[1]))
+    def _fields(self, nonzero: npt.NDArray[np.bool_]) -> tuple[Fields, Integers]:
+        line, index = np.nonzero(nonzero.T if self.by_columns else nonzero)
+        lines, length = self._lines((nonzero.shape[0], nonzero.shape[1]))
         pointers = np.searchsorted(line, np.arange(lines + 1))
-        places = place * kept.shape[1] + line if self.by_columns else line * kept.shape[1] + place
-        return ((pointers, pointer_bits(line.size)), (place, index_bits(length))), places
+        positions = index * nonzero.shape[1] + line if self.by_columns else line * nonzero.shape[1] + index
+        return ((pointers, pointer_bits(line.size)), (index, index_bits(length))), positions
 
-    def _places(self, metadata: npt.NDArray[np.uint8], shape: tuple[int, int], entries: int) -> Whole:
+    def _positions(self, metadata: npt.NDArray[np.uint8], shape: tuple[int, int], entries: int) -> Integers:
         lines, length = self._lines(shape)
         end = (lines + 1) * pointer_bits(entries)
-        pointers = _gathered(metadata[:end], lines + 1, pointer_bits(entries))
-        place = _gathered(metadata[end:], entries, index_bits(length))
+        pointers = _from_bits(metadata[:end], lines + 1, pointer_bits(entries))
+        index = _from_bits(metadata[end:], entries, index_bits(length))
         counts = np.diff(pointers)
         if np.any(counts < 0) or pointers[0] or pointers[-1] != entries:
             return np.zeros(0, np.int64)
         line = np.repeat(np.arange(lines), counts)
-        return place * shape[1] + line if self.by_columns else line * shape[1] + place
+        return index * shape[1] + line if self.by_columns else line * shape[1] + index
 
     def _cycles(self, bitmap: Bitmap, width: int) -> int:
         return -(-(bitmap.nonzeros + self._lines(bitmap.shape)[0] + 1) // width)
@@ -250,14 +250,14 @@ class Coordinates(Format):
     def _metadata(self, rows: int, columns: int, entries: float) -> float:
         return entries * (index_bits(rows) + index_bits(columns))
 
-    def _fields(self, kept: npt.NDArray[np.bool_]) -> tuple[Fields, Whole]:
-        row, column = np.nonzero(kept)
-        return ((row, index_bits(kept.shape[0])), (column, index_bits(kept.shape[1]))), row * kept.shape[1] + column
+    def _fields(self, nonzero: npt.NDArray[np.bool_]) -> tuple[Fields, Integers]:
+        row, column = np.nonzero(nonzero)
+        return ((row, index_bits(nonzero.shape[0])), (column, index_bits(nonzero.shape[1]))), row * nonzero.shape[1] + column
 
-    def _places(self, metadata: npt.NDArray[np.uint8], shape: tuple[int, int], entries: int) -> Whole:
+    def _positions(self, metadata: npt.NDArray[np.uint8], shape: tuple[int, int], entries: int) -> Integers:
         end = entries * index_bits(shape[0])
-        row = _gathered(metadata[:end], entries, index_bits(shape[0]))
-        return row * shape[1] + _gathered(metadata[end:], entries, index_bits(shape[1]))
+        row = _from_bits(metadata[:end], entries, index_bits(shape[0]))
+        return row * shape[1] + _from_bits(metadata[end:], entries, index_bits(shape[1]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,11 +265,11 @@ class RunLength(Format):
     """Zeros in front of each value, in a field of `run_bits`."""
 
     run_bits: int
-    places_matter = True
+    size_depends_on_positions = True
 
     @property
     def period(self) -> int:
-        """Zeros that an entry of padding stands for: those of its run and its value."""
+        """Zeros that a padding entry represents: those of its run and its value."""
         return 1 << self.run_bits
 
     def padding_of(self, bitmap: Bitmap) -> int:
@@ -278,7 +278,7 @@ class RunLength(Format):
         return int(padding_entries(bitmap.words, bitmap.columns, self.run_bits))
 
     def expected_padding(self, elements: int, density: float) -> float:
-        """Of independent elements, exactly: a non-zero has its j-th padding where j periods of zeros are in front of it.
+        """Exact expectation for independent elements: a non-zero has a j-th padding entry where j periods of zeros precede it.
 
         sum over j of density x^j (elements - j period),   x = (1 - density)^period
         """
@@ -292,16 +292,16 @@ class RunLength(Format):
     def _metadata(self, rows: int, columns: int, entries: float) -> float:
         return entries * self.run_bits
 
-    def _fields(self, kept: npt.NDArray[np.bool_]) -> tuple[Fields, Whole]:
-        last = np.flatnonzero(kept)
+    def _fields(self, nonzero: npt.NDArray[np.bool_]) -> tuple[Fields, Integers]:
+        last = np.flatnonzero(nonzero)
         start = np.concatenate([np.zeros(1, np.int64), last[:-1] + 1])[: last.size]
         padding = (last - start) // self.period
         number = np.arange(padding.sum()) - np.repeat(np.cumsum(padding) - padding, padding)
-        places = np.sort(np.concatenate([last, np.repeat(start, padding) + (number + 1) * self.period - 1]))
-        return ((np.diff(places, prepend=-1) - 1, self.run_bits),), places
+        positions = np.sort(np.concatenate([last, np.repeat(start, padding) + (number + 1) * self.period - 1]))
+        return ((np.diff(positions, prepend=-1) - 1, self.run_bits),), positions
 
-    def _places(self, metadata: npt.NDArray[np.uint8], shape: tuple[int, int], entries: int) -> Whole:
-        return np.cumsum(_gathered(metadata, entries, self.run_bits) + 1) - 1
+    def _positions(self, metadata: npt.NDArray[np.uint8], shape: tuple[int, int], entries: int) -> Integers:
+        return np.cumsum(_from_bits(metadata, entries, self.run_bits) + 1) - 1
 
     def _cycles(self, bitmap: Bitmap, width: int) -> int:
         entries = bitmap.nonzeros + self.padding_of(bitmap)
@@ -315,10 +315,10 @@ class Bits(Format):
     def _metadata(self, rows: int, columns: int, entries: float) -> float:
         return rows * columns
 
-    def _fields(self, kept: npt.NDArray[np.bool_]) -> tuple[Fields, Whole]:
-        return ((kept.reshape(-1).astype(np.int64), 1),), np.flatnonzero(kept)
+    def _fields(self, nonzero: npt.NDArray[np.bool_]) -> tuple[Fields, Integers]:
+        return ((nonzero.reshape(-1).astype(np.int64), 1),), np.flatnonzero(nonzero)
 
-    def _places(self, metadata: npt.NDArray[np.uint8], shape: tuple[int, int], entries: int) -> Whole:
+    def _positions(self, metadata: npt.NDArray[np.uint8], shape: tuple[int, int], entries: int) -> Integers:
         return np.flatnonzero(metadata)
 
     def _cycles(self, bitmap: Bitmap, width: int) -> int:
@@ -332,7 +332,7 @@ COO, RLC4, RLC2, BITMAP = (
     RunLength(name="rlc2", run_bits=2),
     Bits(name="bitmap"),
 )
-FORMATS = {each.name: each for each in (NONE, CSR, CSC, COO, RLC4, RLC2, BITMAP)}
+FORMATS = {row.name: row for row in (NONE, CSR, CSC, COO, RLC4, RLC2, BITMAP)}
 """In the order of Fig. 7."""
 
 
@@ -360,8 +360,8 @@ def smaller_between(
     """
     sparsities = [step / 1000 for step in range(1000)]
     sizes = [
-        [each.expected_bits(rows, columns, 1 - sparsity, element_bits).overhead(reading) for sparsity in sparsities]
-        for each in (one, other)
+        [layout.expected_bits(rows, columns, 1 - sparsity, element_bits).overhead(reading) for sparsity in sparsities]
+        for layout in (one, other)
     ]
     ranges: list[tuple[float, float]] = []
     before = False
@@ -373,7 +373,7 @@ def smaller_between(
 
 
 def index_bits(dimension: int) -> int:
-    """ceil(log2 dimension): one of so many places.
+    """Bits of an index: ceil(log2 dimension).
 
     >>> [index_bits(dimension) for dimension in (1, 2, 3, 4, 5, 36548)]
     [0, 1, 2, 2, 3, 16]
@@ -382,7 +382,7 @@ def index_bits(dimension: int) -> int:
 
 
 def pointer_bits(entries: float) -> int:
-    """ceil(log2 (entries + 1)): 0 to all of them.
+    """Bits of a pointer, from 0 to `entries`: ceil(log2 (entries + 1)).
 
     >>> [pointer_bits(entries) for entries in (0, 1, 3, 4)]
     [0, 1, 2, 3]
@@ -391,16 +391,16 @@ def pointer_bits(entries: float) -> int:
 
 
 def _not_zero(values: Values) -> npt.NDArray[np.bool_]:
-    """By bits, so that everything comes back as it was."""
+    """Whether any bit of an element is set, so that decoding is exact."""
     octets = np.frombuffer(values.tobytes(), np.uint8).reshape(*values.shape, values.itemsize)
     return np.asarray(octets.any(axis=-1))
 
 
-def _spread(numbers: Whole, width: int) -> npt.NDArray[np.uint8]:
+def _to_bits(numbers: Integers, width: int) -> npt.NDArray[np.uint8]:
     """Numbers of `width` bits, lowest first, as single bits."""
     return ((numbers[:, None] >> np.arange(width)) & 1).astype(np.uint8).reshape(-1)
 
 
-def _gathered(bits: npt.NDArray[np.uint8], count: int, width: int) -> Whole:
-    """Back from single bits to numbers."""
+def _from_bits(bits: npt.NDArray[np.uint8], count: int, width: int) -> Integers:
+    """Numbers from their single bits."""
     return bits.reshape(count, width) @ (1 << np.arange(width))

@@ -1,4 +1,4 @@
-"""QSGD: gradients sent as a few levels of each bucket's norm, at random, so that what arrives is right on average.
+"""QSGD: gradients quantised at random to a few levels of each bucket's norm, so that their expectation is exact.
 
 D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnovic: QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding.
 NeurIPS 2017.
@@ -15,8 +15,8 @@ not to be 0 (Lemma 3.1). `bits` are a sign and a level: s = 2^(bits - 1) - 1. Wh
              as in Sec. 3.2; before them, and this is ours, how many there are plus one, so that a bucket says where it ends
     shorter  one bit that says which, and the shorter of the two
 
-A norm is rounded up to a float32, so that no level is ever above s. Sums need values: whoever adds coded vectors decodes them first
-(`decode_ops`), and codes the sum again (`encode_ops`) if it goes on coded.
+A norm is rounded up to a float32, so that no level is ever above s. Coded vectors are decoded before they are added (`decode_ops`),
+and the sum is coded again (`encode_ops`) if it is sent on coded.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ MOST_BITS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operations:
-    """Arithmetic of coding or decoding vectors, by kind; `+` of an accumulation is not part of it."""
+    """Arithmetic operations of coding or decoding vectors, by kind; the addition of an accumulation is not included."""
 
     integer: int = 0
     """Shifts, masks, comparisons, random words."""
     conversions: int = 0
-    """Between whole numbers and reals."""
+    """Between integers and floats."""
     adds: int = 0
     multiplies: int = 0
     divisions: int = 0
@@ -59,7 +59,7 @@ class Operations:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Qsgd:
-    """The scheme: `bits` for a sign and a level, elements of a bucket, and how levels are coded.
+    """The scheme: `bits` for a sign and a level, elements of a bucket, and the coding of levels.
 
     >>> scheme = Qsgd(bits=4, bucket=512)
     >>> scheme.steps, round(scheme.packed_bits(11_700_000) / 11_700_000, 4)  # of 32
@@ -92,12 +92,12 @@ class Qsgd:
 
     @property
     def variance_bound(self) -> float:
-        """The most that E |Q(v) - v|^2 is of |v|^2 (Lemma 3.1)."""
+        """Upper bound of E |Q(v) - v|^2 / |v|^2 (Lemma 3.1)."""
         return min(self.bucket / self.steps**2, math.sqrt(self.bucket) / self.steps)
 
     @property
     def nonzero_bound(self) -> float:
-        """The most levels of a bucket that are expected not to be 0 (Lemma 3.1)."""
+        """Upper bound of the expected non-zero levels of a bucket (Lemma 3.1)."""
         return min(self.bucket, self.steps * (self.steps + math.sqrt(self.bucket)))
 
     def packed_bits(self, elements: int) -> int:
@@ -115,21 +115,21 @@ class Qsgd:
         norms, levels = np.empty(self.buckets(values.size), np.float32), np.empty(values.size, np.int16)
         qsgd.quantize(values, self.bucket, self.steps, _seed(rng), norms, levels)
         if not np.isfinite(norms).all():
-            place = int(np.argmin(np.isfinite(norms))) * self.bucket
-            raise BadInput(f"Qsgd: elements {place} to {place + self.bucket - 1} have no finite norm: a nan, inf or overflow")
+            element = int(np.argmin(np.isfinite(norms))) * self.bucket
+            raise BadInput(f"Qsgd: elements {element} to {element + self.bucket - 1} have no finite norm: a nan, inf or overflow")
         return Quantized(scheme=self, norms=norms, levels=levels)
 
     def applied(self, rows: npt.ArrayLike, rng: np.random.Generator | int) -> Reals:
-        """What arrives of each row [..., elements], each coded by itself: quantize and values in one go."""
+        """The values that arrive of each row [..., elements], each coded by itself: `quantize` and `values` in one call."""
         values = np.asarray(rows, np.float32)
         generator = rng if isinstance(rng, np.random.Generator) else np.random.default_rng(rng)
-        found = np.empty_like(values)
-        for source, target in zip(values.reshape(-1, values.shape[-1]), found.reshape(-1, values.shape[-1]), strict=True):
+        arrived = np.empty_like(values)
+        for source, target in zip(values.reshape(-1, values.shape[-1]), arrived.reshape(-1, values.shape[-1]), strict=True):
             target[:] = self.quantize(source, generator).values()
-        return found
+        return arrived
 
     def encode(self, quantized: Quantized) -> bytes:
-        """The stream of bits, filled up to whole bytes."""
+        """The stream of bits, padded to whole bytes."""
         from trainyard.kernels import qsgd
 
         words = np.zeros(-(-quantized.bits // 64) + 1, np.uint64)
@@ -143,7 +143,7 @@ class Qsgd:
         return words.astype(">u8").tobytes()[: -(-position // 8)]
 
     def decode(self, data: bytes, elements: int) -> Quantized:
-        """The levels and norms that were encoded; how many elements there are is known on both sides."""
+        """The levels and norms that were encoded; both sides know the number of elements."""
         from trainyard.kernels import qsgd
 
         require_positive("Qsgd.decode", elements=elements)
@@ -162,13 +162,13 @@ class Qsgd:
         return Quantized(scheme=self, norms=norms.view(np.float32), levels=levels)
 
     def decode_ops(self, elements: int) -> Operations:
-        """Of packed levels: each is cut out (shift, mask), made a real and multiplied by its bucket's norm / s."""
+        """Operations to decode packed levels: extract (shift, mask), convert and multiply by the bucket's norm / s."""
         return Operations(
             integer=2 * elements, conversions=elements, multiplies=elements + self.buckets(elements)
         )  # 1 / s is a constant
 
     def encode_ops(self, elements: int) -> Operations:
-        """Squares and their sum, a root and a division a bucket, and of each element: ratio, floor, random bits, level, packing."""
+        """Operations to encode: squares, sum, root and division of a bucket; ratio, floor, random bits and packing of an element."""
         buckets = self.buckets(elements)
         return Operations(
             integer=4 * elements,  # a random word, its comparison, shift and or into the stream
@@ -192,9 +192,9 @@ class Quantized:
         """Norm times level / s, rounded to float32."""
         from trainyard.kernels import qsgd
 
-        found = np.empty(self.levels.size, np.float32)
-        qsgd.restore(self.levels, self.norms, self.scheme.bucket, self.scheme.steps, found)
-        return found
+        restored = np.empty(self.levels.size, np.float32)
+        qsgd.restore(self.levels, self.norms, self.scheme.bucket, self.scheme.steps, restored)
+        return restored
 
     @property
     def packed_bits(self) -> int:

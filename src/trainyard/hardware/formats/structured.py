@@ -1,7 +1,7 @@
-"""Structured sparsity, n of m: of every m neighbours along the reduction exactly n are kept, with their places beside them.
+"""Structured sparsity, n of m: of every m neighbours along the reduction exactly n are stored, with their positions.
 
-A. Mishra et al.: Accelerating Sparse Deep Neural Networks. 2021 (2:4, the sparse tensor cores of A100): values and 2 bits of place
-for each; the multipliers pick the other operand's elements by those places, so that half of the steps remain. The transpose of such
+A. Mishra et al.: Accelerating Sparse Deep Neural Networks. 2021 (2:4, the sparse tensor cores of A100): values and 2 position bits
+for each; the multipliers select the other operand's elements by position, so that half of the steps remain. The transpose of such
 a matrix, which dX needs, is 2:4 only if its mask was made so: 4 x 4 blocks with two of each row and column (I. Hubara et al.:
 Accelerated Sparse Neural Training: A Provable and Efficient Method to Find N:M Transposable Masks. NeurIPS 2021).
 """
@@ -22,19 +22,19 @@ Real = npt.NDArray[Any]
 
 
 def stored_bytes(elements: int, element_bytes: int, pattern: Structured) -> int:
-    """Values that are kept, and the bits of their places, in whole bytes.
+    """Bytes of the stored values and of the bits of their positions.
 
     >>> stored_bytes(1024, 2, Structured(2, 4))  # 16 bits and 2 for each of 512: 9/16 of the dense matrix
     1152
     """
-    kept = -(-elements * pattern.kept // pattern.of)
-    return kept * element_bytes + -(-kept * pattern.place_bits // 8)
+    stored = -(-elements * pattern.kept // pattern.of)
+    return stored * element_bytes + -(-stored * pattern.place_bits // 8)
 
 
 def drawn(shape: tuple[int, ...], axis: int, pattern: Structured, random: np.random.Generator, transposable: bool = False) -> Bits:
-    """A mask with exactly n of every m along an axis; all is kept where the axis does not divide into groups.
+    """A random mask with exactly n of every m along an axis; all ones where the axis does not divide into groups.
 
-    `transposable` masks of two axes (0 and 1) are so along both.
+    `transposable` masks have n of every m along both axes 0 and 1.
     """
     if shape[axis] % pattern.of or (transposable and (shape[0] % pattern.of or shape[1] % pattern.of)):
         return np.ones(shape, np.bool_)
@@ -46,55 +46,55 @@ def drawn(shape: tuple[int, ...], axis: int, pattern: Structured, random: np.ran
 
 
 def _blocks(shape: tuple[int, ...], pattern: Structured, random: np.random.Generator) -> Bits:
-    """Every m x m block of the first two axes one of those with n in each row and column."""
+    """A mask whose m x m blocks of the first two axes have n elements in each row and column."""
     size = pattern.of
-    rows = [np.isin(np.arange(size), places) for places in itertools.combinations(range(size), pattern.kept)]
-    ways = np.array([way for way in itertools.product(rows, repeat=size) if np.all(np.sum(way, 0) == pattern.kept)])
+    rows = [np.isin(np.arange(size), positions) for positions in itertools.combinations(range(size), pattern.kept)]
+    patterns = np.array([block for block in itertools.product(rows, repeat=size) if np.all(np.sum(block, 0) == pattern.kept)])
     rest = shape[2:]
-    chosen = ways[random.integers(len(ways), size=(shape[0] // size, shape[1] // size, *rest))]  # blocks, rest, m, m
-    turned = np.moveaxis(chosen, (-2, -1), (1, 3))
-    return turned.reshape(shape)
+    chosen = patterns[random.integers(len(patterns), size=(shape[0] // size, shape[1] // size, *rest))]  # blocks, rest, m, m
+    blocks = np.moveaxis(chosen, (-2, -1), (1, 3))
+    return blocks.reshape(shape)
 
 
 def largest(matrix: Real, axis: int, pattern: Structured) -> Bits:
     """The mask that keeps the n largest magnitudes of every m, as pruning for sparse tensor cores does."""
-    turned = np.moveaxis(np.abs(matrix), axis, -1)
-    groups = turned.reshape(*turned.shape[:-1], -1, pattern.of)
+    reduction_last = np.moveaxis(np.abs(matrix), axis, -1)
+    groups = reduction_last.reshape(*reduction_last.shape[:-1], -1, pattern.of)
     order = (-groups).argsort(-1, kind="stable").argsort(-1, kind="stable")
-    return np.moveaxis((order < pattern.kept).reshape(turned.shape), -1, axis)
+    return np.moveaxis((order < pattern.kept).reshape(reduction_last.shape), -1, axis)
 
 
 def fits(mask: Bits, axis: int, pattern: Structured) -> bool:
-    """Whether at most n of every m along an axis are there."""
+    """Whether at most n of every m along an axis are set."""
     if mask.shape[axis] % pattern.of:
         return False
-    turned = np.moveaxis(mask, axis, -1)
-    return bool((turned.reshape(-1, pattern.of).sum(-1) <= pattern.kept).all())
+    reduction_last = np.moveaxis(mask, axis, -1)
+    return bool((reduction_last.reshape(-1, pattern.of).sum(-1) <= pattern.kept).all())
 
 
 def compress(matrix: Real, pattern: Structured) -> tuple[Real, npt.NDArray[np.uint8]]:
-    """A matrix (K, N) as its kept values (K n/m, N) and their places within groups of m; less than n are filled up with zeros."""
+    """A matrix (K, N) as stored values (K n/m, N) and their positions in groups of m; groups of fewer are padded."""
     if not fits(matrix != 0, 0, pattern):
         raise BadInput(f"structured: the matrix {matrix.shape} has more than {pattern.kept} of {pattern.of} along its rows")
     groups = matrix.reshape(-1, pattern.of, matrix.shape[1])
-    places = (groups == 0).argsort(1, kind="stable")[:, : pattern.kept]
-    places = np.sort(places, axis=1)
-    values = np.take_along_axis(groups, places, 1)
-    return values.reshape(-1, matrix.shape[1]), places.reshape(-1, matrix.shape[1]).astype(np.uint8)
+    positions = (groups == 0).argsort(1, kind="stable")[:, : pattern.kept]
+    positions = np.sort(positions, axis=1)
+    values = np.take_along_axis(groups, positions, 1)
+    return values.reshape(-1, matrix.shape[1]), positions.reshape(-1, matrix.shape[1]).astype(np.uint8)
 
 
-def expand(values: Real, places: npt.NDArray[np.uint8], pattern: Structured) -> Real:
-    """The dense matrix again."""
+def expand(values: Real, positions: npt.NDArray[np.uint8], pattern: Structured) -> Real:
+    """The dense matrix of `compress`ed values."""
     columns = values.shape[1]
-    found = np.zeros((len(values) // pattern.kept, pattern.of, columns), values.dtype)
+    dense = np.zeros((len(values) // pattern.kept, pattern.of, columns), values.dtype)
     shape = (-1, pattern.kept, columns)
-    np.put_along_axis(found, places.reshape(shape).astype(np.int64), values.reshape(shape), 1)
-    return found.reshape(-1, columns)
+    np.put_along_axis(dense, positions.reshape(shape).astype(np.int64), values.reshape(shape), 1)
+    return dense.reshape(-1, columns)
 
 
-def multiply(a: Real, values: Real, places: npt.NDArray[np.uint8], pattern: Structured) -> Real:
-    """(M, K) times a compressed (K, N): every kept value meets the element of a that its place says, K n/m products an output."""
+def multiply(a: Real, values: Real, positions: npt.NDArray[np.uint8], pattern: Structured) -> Real:
+    """(M, K) times a compressed (K, N): every stored value is multiplied by the element of a at its position."""
     first = np.repeat(np.arange(len(values) // pattern.kept) * pattern.of, pattern.kept)
-    picked = a[:, first[:, None] + places]  # M, kept, N
-    found: Real = (picked * values).sum(1)
-    return found
+    selected = a[:, first[:, None] + positions]  # M, kept, N
+    product: Real = (selected * values).sum(1)
+    return product

@@ -1,4 +1,4 @@
-"""Zero-value compression of what crosses the chip's edge, as the compressing DMA engine does it.
+"""Zero-value compression of DRAM traffic, as in the compressing DMA engine.
 
 M. Rhu, M. O'Connor, N. Chatterjee, J. Pool, Y. Kwon, S. W. Keckler: Compressing DMA Engine: Leveraging Activation Sparsity for
 Training Deep Neural Networks. HPCA 2018.
@@ -9,8 +9,8 @@ which z are not zero, this takes
 
     ceil(n / 8) + z s bytes,
 
-whatever lies where. A tensor that would grow stays as it was: the flag for that stands in the transfer's descriptor, beside the
-shape and the type, which the engine is told anyway.
+wherever the non-zeros are. A tensor that would grow is stored uncompressed: the flag for that is in the transfer's descriptor, with
+the shape and the type.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Octets = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """A tensor as it lies in DRAM: its bytes, and what the descriptor of the transfer says of them."""
+    """A tensor in DRAM: its bytes, and their description in the transfer's descriptor."""
 
     data: bytes
     shape: tuple[int, ...]
@@ -53,27 +53,27 @@ def compressed_bytes(elements: int, nonzero: int, element_bytes: int) -> int:
 
 
 def encode(values: npt.NDArray[Any]) -> Stored:
-    """A tensor compressed, or as it is where that is shorter.
+    """A tensor compressed, or uncompressed where that is shorter.
 
-    Zero is the element whose bits are all zero, so that everything comes back as it was: a negative zero is kept.
+    Zero is the element whose bits are all zero, so that decoding is exact: a negative zero is stored.
 
     >>> len(encode(np.zeros(32, np.float32))), len(encode(np.ones(32, np.float32)))
     (4, 128)
     """
     elements = _octets(values)
-    kept: npt.NDArray[np.bool_] = np.asarray(elements.any(axis=1))
-    if compressed_bytes(len(kept), int(kept.sum()), elements.shape[1]) == elements.size:
+    nonzero: npt.NDArray[np.bool_] = np.asarray(elements.any(axis=1))
+    if compressed_bytes(len(nonzero), int(nonzero.sum()), elements.shape[1]) == elements.size:
         return Stored(data=elements.tobytes(), shape=values.shape, dtype=values.dtype, compressed=False)
     pieces: list[bytes] = []
-    for start in range(0, len(kept), WINDOW):
-        bits = kept[start : start + WINDOW]
+    for start in range(0, len(nonzero), WINDOW):
+        bits = nonzero[start : start + WINDOW]
         pieces.append(np.packbits(bits, bitorder="little").tobytes())
         pieces.append(elements[start : start + WINDOW][bits].tobytes())
     return Stored(data=b"".join(pieces), shape=values.shape, dtype=values.dtype, compressed=True)
 
 
 def decode(stored: Stored) -> npt.NDArray[Any]:
-    """The very tensor that was encoded. A window is found by the masks before it, so they are read in order.
+    """The tensor that was encoded, bit for bit. The masks before a window give its offset, so windows are read in order.
 
     >>> bool((decode(encode(np.arange(-3.0, 9.0))) == np.arange(-3.0, 9.0)).all())
     True
@@ -91,10 +91,10 @@ def decode(stored: Stored) -> npt.NDArray[Any]:
         _require(mask.size * 8 >= length, stored)
         bits = np.unpackbits(mask, bitorder="little", count=length).astype(np.bool_)
         at += mask.size
-        kept = int(bits.sum())
-        _require(at + kept * size <= data.size, stored)
-        elements[start : start + length][bits] = data[at : at + kept * size].reshape(kept, size)
-        at += kept * size
+        nonzero = int(bits.sum())
+        _require(at + nonzero * size <= data.size, stored)
+        elements[start : start + length][bits] = data[at : at + nonzero * size].reshape(nonzero, size)
+        at += nonzero * size
     _require(at == data.size, stored)
     return elements.reshape(-1).view(stored.dtype).reshape(stored.shape)
 

@@ -1,9 +1,9 @@
-"""One device's memory as its driver sees it: a single physical address space, page tables over it, and which half a page goes to.
+"""One device's memory for its driver: a single physical address space, page tables over it, and the placement of pages.
 
 Y. Kwon, M. Rhu: Beyond the Memory Wall: A Case for Memory-centric HPC System for Deep Learning. MICRO 2018, Sec. III-B, Fig. 10.
 
-device_local lies at the bottom, the halves of the device's memory-nodes follow in the order told at boot, each from a page border;
-what is left of a capacity behind its last whole page is not used. Physical addresses have 47 bits, virtual ones 49.
+device_local lies at the bottom, the halves of the device's memory-nodes follow in boot order, each from a page border; the rest of
+a capacity after its last whole page is not used. Physical addresses have 47 bits, virtual ones 49.
 
 Placement of an allocation of n pages in device_remote:
 
@@ -39,7 +39,7 @@ LEAF_BITS = 9  # assumed: 512 entries of 8 bytes, a table of 4 KiB, as page tabl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Half:
-    """What a device has of one memory-node: one of its groups."""
+    """A device's part of one memory-node: one of its groups."""
 
     node: str
     group: int
@@ -66,7 +66,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressSpace:
-    """What the driver is told at boot, and the layout that follows.
+    """The memories that the driver knows from boot, and their layout.
 
     >>> space = AddressSpace(local_bytes=2**20, halves=(Half(node="M0", group=1, capacity_bytes=2**20),), page_bytes=2**16)
     >>> space.regions
@@ -96,7 +96,7 @@ class AddressSpace:
         self._require_reach()
 
     def _require_reach(self) -> None:
-        """Every byte told at boot has a physical address of `physical_bits`."""
+        """Raises where a byte would have no physical address of `physical_bits`."""
         for region, size in zip(self.regions, self._sizes, strict=True):
             end = region.first_page * self.page_bytes + size
             if end > 2**self.physical_bits:
@@ -138,7 +138,7 @@ def fits(pages: int, placement: Placement, room: Sequence[int]) -> bool:
 
 
 def deal(pages: int, placement: Placement, room: Sequence[int]) -> list[tuple[tuple[int, ...], int]]:
-    """Which halves get the pages of an allocation that fits: (halves in turn, how many turns of each), one after the other.
+    """The halves of an allocation's pages: (halves of a round, number of rounds), in sequence.
 
     >>> deal(7, "bw_aware", room=(2, 9))  # begins at the one with more room, which takes over when the other is full
     [((1, 0), 2), ((1,), 3)]
@@ -148,22 +148,22 @@ def deal(pages: int, placement: Placement, room: Sequence[int]) -> list[tuple[tu
     if placement == "local":
         return [((next(half for half, free in enumerate(room) if free >= pages),), pages)]
     first = max(range(len(room)), key=lambda half: room[half])
-    left, taken = pages, 0  # pages to go; turns that each half still in the round has had
-    dealt: list[tuple[tuple[int, ...], int]] = []
+    remaining, done = pages, 0  # pages to go; turns that each half still in the round has had
+    rounds_by_halves: list[tuple[tuple[int, ...], int]] = []
     order = (*range(first, len(room)), *range(first))
-    while left:
-        turn = tuple(half for half in order if room[half] > taken)
-        turns = min(left // len(turn), min(room[half] for half in turn) - taken)
-        if not turns:
-            dealt.append((turn[:left], 1))
+    while remaining:
+        round_halves = tuple(half for half in order if room[half] > done)
+        rounds = min(remaining // len(round_halves), min(room[half] for half in round_halves) - done)
+        if not rounds:
+            rounds_by_halves.append((round_halves[:remaining], 1))
             break
-        dealt.append((turn, turns))
-        taken, left = taken + turns, left - turns * len(turn)
-    return dealt
+        rounds_by_halves.append((round_halves, rounds))
+        done, remaining = done + rounds, remaining - rounds * len(round_halves)
+    return rounds_by_halves
 
 
 def split(size_bytes: int, placement: Placement, halves: int | Sequence[int], page_bytes: int = PAGE_BYTES) -> tuple[int, ...]:
-    """Bytes that each half holds of one allocation, and its links carry of a copy of all of it.
+    """Bytes of one allocation in each half, which are also those that its links carry for a copy of all of it.
 
     `halves` is their number where all have the same room and enough, or the bytes free in each.
 
@@ -176,18 +176,18 @@ def split(size_bytes: int, placement: Placement, halves: int | Sequence[int], pa
     room = [pages] * halves if isinstance(halves, int) else [free // page_bytes for free in halves]
     if not fits(pages, placement, room):
         raise BadInput(f"split: {pages} pages of {page_bytes} bytes do not fit halves with room for {room} ({placement})")
-    dealt = deal(pages, placement, room)
+    rounds_by_halves = deal(pages, placement, room)
     counts = [0] * len(room)
-    for turn, turns in dealt:
-        for half in turn:
-            counts[half] += turns
-    last = dealt[-1][0][-1]  # the half of the last page, which may be filled in part
+    for round_halves, rounds in rounds_by_halves:
+        for half in round_halves:
+            counts[half] += rounds
+    last = rounds_by_halves[-1][0][-1]  # the half of the last page, which may be filled in part
     return tuple(count * page_bytes - (pages * page_bytes - size_bytes) * (half == last) for half, count in enumerate(counts))
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Memory that one malloc handed out, at `pointer`."""
+    """Memory of one malloc, at `pointer`."""
 
     pointer: int
     size_bytes: int
@@ -197,12 +197,12 @@ class Allocation:
 
     @property
     def end_page(self) -> int:
-        """Behind the guard: a virtual page without memory, so that a pointer just past the end is not the next allocation's."""
+        """The page after the guard, a virtual page without memory: a pointer just past the end is not the next allocation's."""
         return self.first_page + self.pages + 1
 
 
 class Allocations:
-    """What is allocated now, by virtual address, and where the next allocation goes."""
+    """Current allocations by virtual address, and the address of the next one."""
 
     def __init__(self, space: AddressSpace) -> None:
         self.page_bytes = space.page_bytes
@@ -225,7 +225,7 @@ class Allocations:
         del self._order[bisect_right(self._order, allocation.first_page) - 1]
 
     def gap(self, what: str, pages: int) -> int:
-        """The first page of a free virtual range with its guard: behind the last one, from the lowest again where addresses end."""
+        """The first page of a free virtual range with its guard: after the last one, from the lowest again where addresses end."""
         limit = (1 << self.bits) // self.page_bytes
         for start in (self._next, self._lowest):
             at = bisect_right(self._order, start)
@@ -247,29 +247,29 @@ class Allocations:
             raise BadInput(f"{what}: a pointer is what malloc gave, got {pointer!r}")
         page = pointer // self.page_bytes
         at = bisect_right(self._order, page)
-        if at and page < (found := self._live[self._order[at - 1]]).end_page:
-            return found
+        if at and page < (allocation := self._live[self._order[at - 1]]).end_page:
+            return allocation
         if self._lowest <= page < self._highest:
             raise BadInput(f"{what}: {pointer:#x} is a stale pointer: that memory was freed")
         raise BadInput(f"{what}: {pointer:#x} was never handed out by malloc")
 
 
 class FreePages:
-    """The free physical pages of one region: those given back first, the last ones first, then those never used."""
+    """The free physical pages of one region: returned pages first, the latest first, then unused ones."""
 
     def __init__(self, region: Region) -> None:
         self.name = region.name
         self.count = region.pages
         self._unused = region.first_page
-        self._back: list[Pages] = []
+        self._returned: list[Pages] = []
 
     def take(self, count: int) -> Pages:
         taken: list[Pages] = []
         self.count -= count
-        while count and self._back:
-            pages = self._back.pop()
+        while count and self._returned:
+            pages = self._returned.pop()
             if len(pages) > count:
-                self._back.append(pages[count:])
+                self._returned.append(pages[count:])
                 pages = pages[:count]
             taken.append(pages)
             count -= len(pages)
@@ -279,12 +279,12 @@ class FreePages:
 
     def give_back(self, pages: Pages) -> None:
         if len(pages):
-            self._back.append(pages)
+            self._returned.append(pages)
             self.count += len(pages)
 
 
 class PageTable:
-    """Virtual page -> physical page, in two levels: a directory of leaves, made when a page of theirs is first mapped."""
+    """Virtual page -> physical page, in two levels: a directory of leaves, created when a page of theirs is first mapped."""
 
     def __init__(self) -> None:
         self._leaves: dict[int, Pages] = {}
@@ -311,7 +311,7 @@ class PageTable:
 
 
 class Contents:
-    """What lies in physical memory; a page that nothing was written to is not stored and reads as zeros."""
+    """The content of physical memory; a page that was never written is not stored and reads as zeros."""
 
     def __init__(self, page_bytes: int) -> None:
         self.page_bytes = page_bytes
@@ -342,7 +342,7 @@ class Contents:
 
 
 def _leaves(first: int, count: int) -> list[tuple[int, int, int]]:
-    """The leaves that a range of virtual pages lies in, with the range inside each."""
+    """The leaves of a range of virtual pages, with the range inside each."""
     end = first + count
     return [
         (leaf, max(first - (leaf << LEAF_BITS), 0), min(end - (leaf << LEAF_BITS), 1 << LEAF_BITS))

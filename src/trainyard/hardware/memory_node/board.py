@@ -5,15 +5,15 @@ Y. Kwon, M. Rhu: Beyond the Memory Wall: A Case for Memory-centric HPC System fo
 N links stand in M groups. A group, N / M links with 1 / M of the memory's capacity and bandwidth and a DMA engine of its own,
 belongs to one device-node (Sec. III-B). A copy is cut into requests; each passes the protocol engine, the links, a unit where there
 is one, and the memory controller, one behind the other as in a pipeline. With n requests, w of them under way at once, latency L
-and time t of a request at the narrowest place, and n - 1 = q w + j (0 <= j < w), the last one is through at
+and time t of a request at the bottleneck, and n - 1 = q w + j (0 <= j < w), the last one ends at
 
     setup + q max(L + t, w t) + L + j t + t_last:
 
 requests flow without a gap where w t >= L + t, else w of them wait for one latency together.
 
-A *compression* unit stands in the node, or at the device as in the compressing DMA engine (Rhu, HPCA 2018). In the node it shrinks
-what the DIMMs hold and move, but every byte crosses the links; at the device it shrinks both. *Encryption* shrinks nothing. The
-driver counts whole pages either way: a ratio that is known only when data comes does not widen the address space told at boot.
+A *compression* unit is in the node, or at the device as in the compressing DMA engine (Rhu, HPCA 2018). In the node it reduces
+what the DIMMs store and move, but every byte crosses the links; at the device it reduces both. *Encryption* reduces nothing. The
+driver counts uncompressed pages either way: a ratio that is known only with the data does not enlarge the address space at boot.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PLACES = ("device", "node")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
-    """What compresses or encrypts on the way: latency per request, bytes per second that go in, and bytes in over bytes out.
+    """A unit that compresses or encrypts: latency per request, input bytes per second, and input bytes over output bytes.
 
     >>> import numpy as np
     >>> cdma = Unit(kind="compression", where="device", latency_s=0.0, bytes_per_s=200e9)
@@ -65,16 +65,16 @@ class Unit:
 
     def measured(self, nonzero: npt.NDArray[np.bool_], element_bytes: int) -> Unit:
         """The same unit with the ratio that zero compression has on a tensor with this mask."""
-        kept = compressed_bytes(nonzero.size, int(np.count_nonzero(nonzero)), element_bytes)
-        return replace(self, ratio=nonzero.size * element_bytes / kept if kept else 1.0)
+        stored = compressed_bytes(nonzero.size, int(np.count_nonzero(nonzero)), element_bytes)
+        return replace(self, ratio=nonzero.size * element_bytes / stored if stored else 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNode:
     """Fig. 6 with Table II's numbers; power is the DIMMs', as in Table IV.
 
-    `units` stand in the order in which data that leaves a device meets them. Bytes and rates are those of the device's data, before
-    any compression. The DIMMs of a group serve reads and writes together, the links carry both at once.
+    `units` are in the order in which data that leaves a device passes them. Bytes and rates are those of the device's data, before
+    any compression. The DIMMs of a group share their rate between reads and writes, the links carry both at once.
 
     >>> node = MemoryNode()
     >>> node.memory_bytes_per_s / 1e9, node.capacity_bytes / 1e12, node.power_w
@@ -143,7 +143,7 @@ class MemoryNode:
 
     @property
     def memory_group_bytes_per_s(self) -> float:
-        """What one device may use of the DIMMs, reads and writes together."""
+        """One device's share of the DIMMs' rate, reads and writes together."""
         return self.memory_bytes_per_s / self.groups
 
     @property
@@ -152,26 +152,26 @@ class MemoryNode:
 
     @property
     def request_latency_s(self) -> float:
-        """Latency of one request through everything on its way."""
+        """Latency of one request through the protocol engine, the units and the memory."""
         return self.protocol_latency_s + self.memory_latency_s + sum(unit.latency_s for unit in self.units)
 
     def rates(self, ratio: float | None = None) -> Mapping[str, float]:
-        """Bytes of a device's data per second that each place on the way lets through; `ratio` replaces the compression's own.
+        """Rate of a device's data through each stage: units, links, memory; `ratio` replaces the compression's own.
 
         >>> squeeze = Unit(kind="compression", latency_s=0.0, bytes_per_s=1e12, ratio=2.0)
         >>> dict(MemoryNode(units=(squeeze,)).rates())
         {'links': 75000000000.0, 'compression': 1000000000000.0, 'memory': 256000000000.0}
         """
-        found: dict[str, float] = {}
-        shrunk = 1.0  # the device's bytes over what they have become on the way
+        rates_by_stage: dict[str, float] = {}
+        shrunk = 1.0  # the device's bytes over their compressed size so far
         for place in PLACES:
             for unit in (unit for unit in self.units if unit.where == place):
-                found[unit.kind] = unit.bytes_per_s * shrunk
+                rates_by_stage[unit.kind] = unit.bytes_per_s * shrunk
                 shrunk *= self._ratio(ratio) if unit.kind == "compression" else 1.0
             if place == "device":
-                found["links"] = self.link_group_bytes_per_s * shrunk
-        found["memory"] = self.memory_group_bytes_per_s * self._ratio(ratio)
-        return found
+                rates_by_stage["links"] = self.link_group_bytes_per_s * shrunk
+        rates_by_stage["memory"] = self.memory_group_bytes_per_s * self._ratio(ratio)
+        return rates_by_stage
 
     def _ratio(self, ratio: float | None = None) -> float:
         unit = next((unit for unit in self.units if unit.kind == "compression"), None)
@@ -181,7 +181,7 @@ class MemoryNode:
 
     @property
     def bound(self) -> str:
-        """The narrowest place: links, memory, compression or encryption."""
+        """The bottleneck: links, memory, compression or encryption."""
         rates = self.rates()
         return min(rates, key=lambda name: rates[name])
 
@@ -196,18 +196,18 @@ class MemoryNode:
 
     @property
     def supply_bytes_per_s(self) -> float:
-        """What the node takes from or gives to all its links, in bytes as they cross them: DIMMs, units, requests under way.
+        """The node's rate to and from all its links, in bytes as they cross them: the least of DIMMs, units and requests in flight.
 
         With w requests of r bytes under way, each of which takes the latency L and its time t on the links, at most w r / (L + t).
         """
         rates = self.rates()
-        under_way = self.dma_outstanding * self.dma_request_bytes
-        pace = under_way / (self.request_latency_s + self.dma_request_bytes / self.link_group_bytes_per_s)
+        in_flight = self.dma_outstanding * self.dma_request_bytes
+        pace = in_flight / (self.request_latency_s + self.dma_request_bytes / self.link_group_bytes_per_s)
         narrowest = min(rate for name, rate in rates.items() if name != "links") / self.crossing_ratio
         return self.groups * min(narrowest, pace)
 
     def as_store(self) -> dict[str, float | int]:
-        """As builders of topologies call it."""
+        """The node's memory as keyword arguments of topology builders."""
         return {
             "memory_bytes_per_s": self.supply_bytes_per_s,
             "memory_latency_s": self.request_latency_s + self.dma_setup_s,
@@ -215,16 +215,16 @@ class MemoryNode:
         }
 
     def link_bytes(self, size_bytes: int, ratio: float | None = None) -> int:
-        """What of a copy crosses the links: compressed only where that is done at the device."""
+        """Bytes of a copy that cross the links: compressed only if the unit is at the device."""
         stored = self.stored_bytes(size_bytes, ratio)
         return stored if any(unit.kind == "compression" and unit.where == "device" for unit in self.units) else size_bytes
 
     def stored_bytes(self, size_bytes: int, ratio: float | None = None) -> int:
-        """What of a copy the DIMMs move and hold: compressed wherever that is done."""
+        """Bytes of a copy that the DIMMs move and store: compressed by a unit at either end."""
         return max(round(size_bytes / self._ratio(ratio)), min(size_bytes, 1))
 
     def transfer_s(self, size_bytes: int, ratio: float | None = None) -> float:
-        """Seconds of one copy between a device and its group, either way, while nothing else is there."""
+        """Seconds of one copy between a device and its group, in either direction, without other traffic."""
         if isinstance(size_bytes, bool) or not isinstance(size_bytes, int) or size_bytes < 0:
             raise BadInput(f"MemoryNode: a copy has a whole number of bytes, got {size_bytes!r}")
         rate = min(self.rates(ratio).values())
@@ -243,7 +243,7 @@ def _require_known(kind: str, name: object, table: Mapping[Any, Any]) -> None:
 
 
 def _require_order(units: tuple[Unit, ...]) -> None:
-    """One of each kind, from the device to the node, and nothing is compressed after it was encrypted."""
+    """Raises unless there is at most one unit of each kind, in order from device to node, compression before encryption."""
     kinds, places = [unit.kind for unit in units], [unit.where for unit in units]
     if len(set(kinds)) < len(kinds):
         raise BadInput(f"MemoryNode: units {', '.join(kinds)}: at most one of each kind")

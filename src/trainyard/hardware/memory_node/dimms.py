@@ -1,4 +1,4 @@
-"""DDR4 modules that a memory-node is populated with, and the speeds they come in.
+"""DDR4 modules of a memory-node, and their speeds.
 
 Y. Kwon, M. Rhu: Beyond the Memory Wall: A Case for Memory-centric HPC System for Deep Learning. MICRO 2018, Table IV. The paper
 gives the power at DDR4-2400, which is PC4-19200, but 256 GB/s from ten modules (Table II) need PC4-25600, DDR4-3200. Both are kept

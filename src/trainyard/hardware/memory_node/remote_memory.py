@@ -1,4 +1,4 @@
-"""device_remote memory: the driver of one device-node, which hands out, frees and copies memory of its memory-nodes.
+"""device_remote memory: the driver of one device-node, which allocates, frees and copies memory of its memory-nodes.
 
 Y. Kwon, M. Rhu: Beyond the Memory Wall: A Case for Memory-centric HPC System for Deep Learning. MICRO 2018, Sec. III-B, Table I:
 cudaMallocRemote, cudaFreeRemote, and cudaMemcpyAsync with the directions LocalToRemote and RemoteToLocal.
@@ -63,7 +63,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Transfer:
-    """A copy that was asked for: what it moves, and over which memory-nodes' links."""
+    """A requested copy: what it moves, and over the links of which memory-nodes."""
 
     number: int
     stream: int
@@ -80,14 +80,14 @@ class Transfer:
 
     @property
     def by_node(self) -> dict[str, int]:
-        found = dict.fromkeys((half.node for half in self.space.halves), 0)
+        bytes_of_node = dict.fromkeys((half.node for half in self.space.halves), 0)
         for half, size in zip(self.space.halves, self.by_half, strict=True):
-            found[half.node] += size
-        return found
+            bytes_of_node[half.node] += size
+        return bytes_of_node
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """Pieces joined where both ends go on in the next."""
+        """Pieces, merged where both ends are contiguous with the next."""
         source, destination, size, half = self._pieces.T
         joined = (
             (source[:-1] + size[:-1] == source[1:]) & (destination[:-1] + size[:-1] == destination[1:]) & (half[:-1] == half[1:])
@@ -123,12 +123,12 @@ class Driver:
         self._starts = np.array([region.first_page for region in space.regions], np.int64)
         self._free = [FreePages(region) for region in space.regions]
         self._live = Allocations(space)
-        self._asked = 0
+        self._requested = 0
         self._pending: dict[int, Transfer] = {}
 
     @classmethod
     def boot(cls, *, local_bytes: int, halves: Sequence[Half] = (), **options: Any) -> Driver:
-        """A driver told its memory; `options` are the other fields of AddressSpace (placement, page_bytes, ...)."""
+        """A driver for these memories; `options` are the other fields of AddressSpace (placement, page_bytes, ...)."""
         return cls(AddressSpace(local_bytes=local_bytes, halves=tuple(halves), **options))
 
     @property
@@ -138,12 +138,12 @@ class Driver:
 
     @property
     def allocations(self) -> Mapping[int, Allocation]:
-        """What is allocated now, by pointer."""
+        """Current allocations by pointer."""
         return {allocation.pointer: allocation for allocation in self._live}
 
     @property
     def pending(self) -> tuple[Transfer, ...]:
-        """Copies that were asked for and have not run, in the order of asking."""
+        """Requested copies that have not run, in order of request."""
         return tuple(self._pending.values())
 
     def malloc_local(self, size_bytes: int) -> int:
@@ -154,7 +154,7 @@ class Driver:
         return self._map(size_bytes, first, self._free[0].take(pages), "local")
 
     def malloc_remote(self, size_bytes: int, placement: Placement | None = None) -> int:
-        """cudaMallocRemote: `size_bytes` of device_remote, placed as booted or as said here."""
+        """cudaMallocRemote: `size_bytes` of device_remote, with the placement of boot or this one."""
         placement = placement or self.space.placement
         require_placement(placement)
         pages = self._pages("malloc_remote", size_bytes)
@@ -165,7 +165,7 @@ class Driver:
             hint = ": no half holds it whole, placement='bw_aware' would divide it" if divisible else ""
             raise self._out_of_memory("malloc_remote", size_bytes, halves, hint)
         first = self._live.gap("malloc_remote", pages)
-        return self._map(size_bytes, first, self._dealt(pages, placement, room), "remote")
+        return self._map(size_bytes, first, self._place_pages(pages, placement, room), "remote")
 
     def free_local(self, pointer: int) -> None:
         self._release("free_local", pointer, "local")
@@ -184,23 +184,23 @@ class Driver:
         stream: int = 0,
         after: Sequence[Transfer] = (),
     ) -> Transfer:
-        """cudaMemcpyAsync: a copy put on a stream. It runs when that is waited for, and not before those it is `after`."""
+        """cudaMemcpyAsync: a copy on a stream. It runs when the stream is synchronised, and not before those it is `after`."""
         if direction not in SIDES:
             raise UnknownName("direction", str(direction), SIDES)
         require_positive("memcpy_async", size_bytes=size_bytes)
-        sides, said = SIDES[direction], f"memcpy_async {direction}"
-        origin = self._within(f"{said}, source", source, size_bytes, sides[0])
-        target = self._within(f"{said}, destination", destination, size_bytes, sides[1])
+        sides, call = SIDES[direction], f"memcpy_async {direction}"
+        origin = self._within(f"{call}, source", source, size_bytes, sides[0])
+        target = self._within(f"{call}, destination", destination, size_bytes, sides[1])
         if abs(source - destination) < size_bytes:
-            raise BadInput(f"{said}: source {source:#x} and destination {destination:#x} overlap in {size_bytes} bytes")
+            raise BadInput(f"{call}: source {source:#x} and destination {destination:#x} overlap in {size_bytes} bytes")
         if any(before.space is not self.space for before in after):
-            raise BadInput(f"{said}: after takes copies of the same device")
+            raise BadInput(f"{call}: after takes copies of the same device")
         pieces = self._cut(source, destination, size_bytes, sides)
         remote = pieces[pieces[:, 3] >= 0]
         carried = np.zeros(len(self.space.halves), np.int64)
         np.add.at(carried, remote[:, 3], remote[:, 2])
         transfer = Transfer(
-            number=self._asked,
+            number=self._requested,
             stream=stream,
             direction=direction,
             source=origin,
@@ -212,11 +212,11 @@ class Driver:
             _pieces=pieces,
         )
         self._pending[transfer.number] = transfer
-        self._asked += 1
+        self._requested += 1
         return transfer
 
     def synchronize(self, stream: int | None = None) -> None:
-        """Runs the copies of a stream, or of all, in the order of asking, with those that they wait for."""
+        """Runs the copies of a stream, or of all, in order of request, with those that they wait for."""
         needed: set[int] = set()
         behind: set[int] = set()  # streams of which everything asked before is needed too
         for transfer in reversed(self.pending):
@@ -228,14 +228,14 @@ class Driver:
                 self.contents.write(destination, self.contents.read(source, length))
 
     def write_local(self, pointer: int, data: bytes | bytearray | memoryview | npt.NDArray[Any]) -> None:
-        """Puts bytes, or those of an array, into device_local at once."""
+        """Writes bytes, or those of an array, into device_local at once."""
         octets = data.tobytes() if isinstance(data, np.ndarray) else bytes(data)
         self._within("write_local", pointer, len(octets), "local")
         for at, address, length in self._stretches(pointer, len(octets)):
             self.contents.write(address, octets[at : at + length])
 
     def read_local(self, pointer: int, size_bytes: int) -> bytes:
-        """What lies in device_local now, whatever is still to be copied there."""
+        """The current bytes of device_local, without pending copies."""
         self._within("read_local", pointer, size_bytes, "local")
         return b"".join(self.contents.read(address, length) for _, address, length in self._stretches(pointer, size_bytes))
 
@@ -249,10 +249,10 @@ class Driver:
         require_positive(what, size_bytes=size_bytes)
         return -(-size_bytes // self.space.page_bytes)
 
-    def _dealt(self, pages: int, placement: Placement, room: Sequence[int]) -> Pages:
+    def _place_pages(self, pages: int, placement: Placement, room: Sequence[int]) -> Pages:
         """Physical pages in the order of the virtual ones."""
-        dealt = deal(pages, placement, room)
-        half = np.concatenate([np.tile(np.array(turn, np.int64), turns) for turn, turns in dealt])
+        rounds_by_halves = deal(pages, placement, room)
+        half = np.concatenate([np.tile(np.array(round_halves, np.int64), rounds) for round_halves, rounds in rounds_by_halves])
         physical = np.empty(pages, np.int64)
         for number, free in enumerate(self._free[1:]):
             own = half == number
@@ -266,46 +266,46 @@ class Driver:
         return allocation.pointer
 
     def _within(self, what: str, pointer: int, size_bytes: int, side: Side) -> Allocation:
-        """The allocation that holds all of a range, on the side of memory that is meant."""
-        found = self._live.find(what, pointer)
-        if found.side != side:
-            raise BadInput(f"{what}: {pointer:#x} lies in device_{found.side}, not in device_{side}")
-        if size_bytes < 0 or pointer + size_bytes > found.pointer + found.size_bytes:
-            left = max(found.pointer + found.size_bytes - pointer, 0)
+        """The allocation that contains a range, on the expected side of memory."""
+        allocation = self._live.find(what, pointer)
+        if allocation.side != side:
+            raise BadInput(f"{what}: {pointer:#x} lies in device_{allocation.side}, not in device_{side}")
+        if size_bytes < 0 or pointer + size_bytes > allocation.pointer + allocation.size_bytes:
+            left = max(allocation.pointer + allocation.size_bytes - pointer, 0)
             raise BadInput(f"{what}: {size_bytes} bytes from {pointer:#x} on: its allocation has {left} from there to its end")
-        return found
+        return allocation
 
     def _release(self, what: str, pointer: int, side: Side) -> None:
-        found = self._live.find(what, pointer)
-        if found.side != side:
-            raise BadInput(f"{what}: {pointer:#x} lies in device_{found.side}: write free_{found.side}")
-        if pointer != found.pointer:
-            raise BadInput(f"{what}: {pointer:#x} lies inside an allocation: free {found.pointer:#x}, where it begins")
+        allocation = self._live.find(what, pointer)
+        if allocation.side != side:
+            raise BadInput(f"{what}: {pointer:#x} lies in device_{allocation.side}: write free_{allocation.side}")
+        if pointer != allocation.pointer:
+            raise BadInput(f"{what}: {pointer:#x} lies inside an allocation: free {allocation.pointer:#x}, where it begins")
         for transfer in self._pending.values():
-            if found in (transfer.source, transfer.destination):
+            if allocation in (transfer.source, transfer.destination):
                 raise BadInput(
                     f"{what}: {pointer:#x} has a copy under way ({transfer.direction}): synchronize({transfer.stream}) first"
                 )
-        physical = self._table.unmap(found.first_page, found.pages)
+        physical = self._table.unmap(allocation.first_page, allocation.pages)
         self.contents.scrub(physical)
         region = self._region(physical)
         for number, free in enumerate(self._free):
             free.give_back(physical[region == number])
-        self._live.remove(found)
+        self._live.remove(allocation)
 
     def _region(self, physical: Pages) -> npt.NDArray[np.int64]:
-        """Which memory physical pages lie in: 0 is device_local, then the halves."""
+        """The memory of each physical page: 0 is device_local, then the halves."""
         return np.searchsorted(self._starts, physical, side="right").astype(np.int64) - 1
 
     def _addresses(self, pointer: int, offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Physical addresses of ascending offsets behind a pointer."""
+        """Physical addresses of ascending offsets from a pointer."""
         page, inside = np.divmod(pointer + offsets, self.space.page_bytes)
         first = int(page[0])
         physical: Pages = self._table.walk(first, int(page[-1]) - first + 1)[page - first]
         return np.asarray(physical * self.space.page_bytes + inside, np.int64)
 
     def _borders(self, pointer: int, size_bytes: int) -> npt.NDArray[np.int64]:
-        """Offsets behind a pointer at which a page begins; 0 counts as one."""
+        """Offsets from a pointer at which a page begins; 0 counts as one."""
         return np.maximum(np.arange(-(pointer % self.space.page_bytes), size_bytes, self.space.page_bytes, dtype=np.int64), 0)
 
     def _stretches(self, pointer: int, size_bytes: int) -> Iterator[tuple[int, int, int]]:
@@ -331,7 +331,7 @@ class Driver:
 
 
 class Pool:
-    """Memory-nodes by name, whose groups are given out to the drivers of devices: each group to one device, for good.
+    """Memory-nodes by name, whose groups are assigned to the drivers of devices: each group to one device, permanently.
 
     >>> pool = Pool({"M0": MemoryNode(), "M1": MemoryNode()})
     >>> driver = pool.boot("D0", local_bytes=16 * 2**30, halves=[("M0", 1), ("M1", 0)])
@@ -351,8 +351,8 @@ class Pool:
             raise BadInput(f"Pool: {device} has booted already")
         for node, group in halves:
             self._require_free(device, node, group)
-        told = [Half(node=node, group=group, capacity_bytes=self.nodes[node].group_capacity_bytes) for node, group in halves]
-        driver = Driver.boot(local_bytes=local_bytes, halves=told, **options)
+        parts = [Half(node=node, group=group, capacity_bytes=self.nodes[node].group_capacity_bytes) for node, group in halves]
+        driver = Driver.boot(local_bytes=local_bytes, halves=parts, **options)
         self.drivers[device] = driver
         self.owners |= dict.fromkeys(halves, device)
         return driver

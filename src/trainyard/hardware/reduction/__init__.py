@@ -1,1 +1,1 @@
-"""Reduction networks: `adder_trees` has FAN, ART, the linear chain and temporal sums."""
+"""Reduction networks: `adder_trees` has SIGMA's FAN, MAERI's ART, the linear chain and temporal sums."""

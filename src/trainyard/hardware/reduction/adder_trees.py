@@ -1,4 +1,4 @@
-"""Reduction networks: how the products of N lanes become the sums of many dot products of any size, side by side.
+"""Reduction networks, which add the products of N lanes into the sums of several dot products of any size at once.
 
 FAN is the forwarding adder network of SIGMA (E. Qin et al.: SIGMA: A Sparse and Irregular GEMM Accelerator with Flexible
 Interconnects for DNN Training. HPCA 2020, Sec. IV-A2), ART the augmented reduction tree of MAERI (H. Kwon et al.: MAERI: Enabling
@@ -30,7 +30,7 @@ import numpy.typing as npt
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput
 
-Whole = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 Single = npt.NDArray[np.float32]
 
 IDLE, BYPASS, ADD = 0, 1, 2  # what an adder of FAN does (Fig. 6c); as in the kernel
@@ -39,13 +39,13 @@ PORTS = 3  # output slots kept for each adder: see `Schedule`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """The sums of a batch of vectors that share one grouping, and when they are there."""
+    """The sums of a batch of vectors that share one grouping, and the cycles in which they are ready."""
 
-    ids: Whole
+    ids: Integers
     """The dot products' ids, in lane order."""
     sums: Single
     """[vectors, dot products]"""
-    finish: Whole
+    finish: Integers
     """Cycles after its products are there until each sum leaves."""
     additions: int
     """Additions of two numbers, over all vectors; an adder of three inputs may do two at once."""
@@ -69,10 +69,10 @@ class Link(NamedTuple):
 class Groups(NamedTuple):
     """The dot products that vecIDs describe: id, first and last lane of each, and the number of the group in each lane."""
 
-    ids: Whole
-    starts: Whole
-    ends: Whole
-    of_lane: Whole
+    ids: Integers
+    starts: Integers
+    ends: Integers
+    of_lane: Integers
 
 
 class Schedule(NamedTuple):
@@ -83,14 +83,14 @@ class Schedule(NamedTuple):
     beside port 0 (ART).
     """
 
-    ids: Whole
-    cycles: Whole
-    targets: Whole
-    sources: Whole
+    ids: Integers
+    cycles: Integers
+    targets: Integers
+    sources: Integers
     """[steps, 3], -1: none"""
-    outlets: Whole
+    outlets: Integers
     """The slot that holds each group's sum."""
-    finish: Whole
+    finish: Integers
     interval: int = 1
     wired: bool = False
     """Port 1 is a wire: readable in the cycle it is written."""
@@ -99,13 +99,13 @@ class Schedule(NamedTuple):
 class Route(NamedTuple):
     """The configuration of FAN: what each adder does, and the level of the link that its two multiplexers take (0: its lane)."""
 
-    mode: Whole
-    left: Whole
-    right: Whole
+    mode: Integers
+    left: Integers
+    right: Integers
 
 
 class AdderTree(Protocol):
-    """What every reduction network offers."""
+    """The interface of every reduction network."""
 
     @property
     def lanes(self) -> int: ...
@@ -136,7 +136,7 @@ def stall_cycles(tree: AdderTree, folds: int, stream: int, longest: int | None =
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Network:
-    """What the four have in common: how vecIDs are read, and how a schedule runs."""
+    """The common part of the four networks: reading vecIDs, and running a schedule."""
 
     lanes: int
     adder_inputs: ClassVar[int] = 2
@@ -148,18 +148,18 @@ class _Network:
         raise NotImplementedError
 
     def groups(self, vec_ids: npt.ArrayLike) -> Groups:
-        """The dot products in lane order; refuses one that lies in two places."""
+        """The dot products in lane order; an error where the lanes of one are not contiguous."""
         from trainyard.kernels.networks.adder_trees import groups_of
 
-        owner, given = type(self).__name__, np.asarray(vec_ids)
-        if given.shape != (self.lanes,) or given.dtype.kind not in "iu":
+        owner, ids = type(self).__name__, np.asarray(vec_ids)
+        if ids.shape != (self.lanes,) or ids.dtype.kind not in "iu":
             raise BadInput(
-                f"{owner}: vec_ids must be {self.lanes} whole numbers, one for each lane; got {given.dtype} of shape {given.shape}"
+                f"{owner}: vec_ids must be {self.lanes} whole numbers, one for each lane; got {ids.dtype} of shape {ids.shape}"
             )
-        given = given.astype(np.int64)
-        if given.min() < -1:
-            raise BadInput(f"{owner}: vec_ids[{given.argmin()}] is {given.min()}; ids count from 0, and -1 marks an idle lane")
-        groups = Groups(*groups_of(given))
+        ids = ids.astype(np.int64)
+        if ids.min() < -1:
+            raise BadInput(f"{owner}: vec_ids[{ids.argmin()}] is {ids.min()}; ids count from 0, and -1 marks an idle lane")
+        groups = Groups(*groups_of(ids))
         first_at: dict[int, int] = {}
         for number, name in enumerate(groups.ids.tolist()):
             if name in first_at:
@@ -182,7 +182,7 @@ class _Network:
         return Reduction(ids=ids, sums=sums, finish=finish, additions=additions, interval=interval)
 
     def watch(self, values: npt.ArrayLike, vec_ids: npt.ArrayLike) -> Single:
-        """What the outlet of each dot product shows after 0, 1, 2, ... cycles: the clocked network, in plain Python.
+        """The value at the outlet of each dot product after 0, 1, 2, ... cycles: the clocked network, in plain Python.
 
         A vector enters every `interval` cycles. What is read later than in the next cycle waits in as many flip-flops. NaN: nothing
         has come yet.
@@ -201,28 +201,28 @@ class _Network:
             ready[target] = cycle - (target in wires)
         ends = list(zip(schedule.outlets.tolist(), schedule.finish.tolist(), strict=True))
         outlets = [(slot, deque([nothing] * (finish - ready[slot]))) for slot, finish in ends]
-        held = [nothing] * (self.lanes * (PORTS + 1))
+        slots = [nothing] * (self.lanes * (PORTS + 1))
         last = (len(products) - 1) * schedule.interval + max((finish for _, finish in ends), default=0)
         shown = [[nothing] * len(ends)]
         for now in range(1, last + 1):
             vector, phase = divmod(now - 1, schedule.interval)
-            held[: self.lanes] = list(products[vector]) if phase == 0 and vector < len(products) else [nothing] * self.lanes
+            slots[: self.lanes] = list(products[vector]) if phase == 0 and vector < len(products) else [nothing] * self.lanes
             written = {}
             for (cycle, target, _), operands in zip(steps, lines, strict=True):
                 total = None
                 for slot, line in operands:
-                    line.append(held[slot])
+                    line.append(slots[slot])
                     operand = line.popleft()
                     total = operand if total is None else total + operand
                 if target in wires:
-                    held[target] = total if total is not None else nothing
+                    slots[target] = total if total is not None else nothing
                 elif total is not None and now >= cycle and (now - cycle) % schedule.interval == 0:
                     written[target] = total
             for target, total in written.items():
-                held[target] = total
+                slots[target] = total
             shown.append([])
             for slot, line in outlets:
-                line.append(held[slot])
+                line.append(slots[slot])
                 shown[-1].append(line.popleft())
         return np.array(shown, dtype=np.float32)
 
@@ -265,7 +265,7 @@ class _Tree(_Network):
         self._longest(longest)
         return self.levels
 
-    def adder_levels(self) -> Whole:
+    def adder_levels(self) -> Integers:
         """The level of each adder.
 
         >>> Fan(lanes=8).adder_levels().tolist()
@@ -281,8 +281,8 @@ class Fan(_Tree):
     those on either side of it the highest is again one of its links, because nothing between the two is higher; and so on down.
 
     >>> fan = Fan(lanes=8)
-    >>> found = fan.reduce([[1, 2, 4, 8, 16, 32, 64, 128]], [0, 0, 0, 1, 1, 2, 2, 2])    # the a, b, c of Sec. IV-A2
-    >>> found.ids.tolist(), found.sums.tolist(), found.finish.tolist(), found.additions
+    >>> result = fan.reduce([[1, 2, 4, 8, 16, 32, 64, 128]], [0, 0, 0, 1, 1, 2, 2, 2])    # the a, b, c of Sec. IV-A2
+    >>> result.ids.tolist(), result.sums.tolist(), result.finish.tolist(), result.additions
     ([0, 1, 2], [[7.0, 24.0, 224.0]], [2, 3, 2], 5)
     """
 
@@ -310,7 +310,7 @@ Link(source=5, target=3, flip_flops=0)]
         return int(2 * levels[levels > 1].sum())
 
     def route(self, vec_ids: npt.ArrayLike) -> Route:
-        """What each adder does (Fig. 6c) and which links it takes: on either side the highest adder of its own dot product.
+        """The mode of each adder (Fig. 6c) and its links: on either side the highest adder of its own dot product.
 
         Where an adder is itself the end of its dot product, its neighbour of level 0 bypasses the lane.
 
@@ -349,10 +349,10 @@ class Art(_Tree):
     @property
     def links(self) -> tuple[Link, ...]:
         """Each node up to its parent; then the siblings, each link once (it runs either way)."""
-        found, rows = [], [range((1 << level) - 1, self.lanes - 1, 2 << level) for level in range(self.levels)]
+        parent_links, rows = [], [range((1 << level) - 1, self.lanes - 1, 2 << level) for level in range(self.levels)]
         for low, high in itertools.pairwise(rows):
-            found += [Link(child, high[place // 2]) for place, child in enumerate(low)]
-        return tuple(found) + tuple(Link(row[node], row[node + 1]) for row in rows for node in range(1, len(row) - 1, 2))
+            parent_links += [Link(child, high[position // 2]) for position, child in enumerate(low)]
+        return tuple(parent_links) + tuple(Link(row[node], row[node + 1]) for row in rows for node in range(1, len(row) - 1, 2))
 
     def schedule(self, vec_ids: npt.ArrayLike) -> Schedule:
         from trainyard.kernels.networks.adder_trees import art_steps
@@ -405,8 +405,8 @@ class Temporal(_Network):
 
     The lanes of a dot product are then the m cycles of one element; the next vector follows when the longest dot product is done.
 
-    >>> found = Temporal(lanes=6).reduce([[1, 2, 3, 4, 5, 6]], [7, 7, -1, 8, 8, 8])
-    >>> found.finish.tolist(), found.interval
+    >>> result = Temporal(lanes=6).reduce([[1, 2, 3, 4, 5, 6]], [7, 7, -1, 8, 8, 8])
+    >>> result.finish.tolist(), result.interval
     ([2, 3], 3)
     """
 

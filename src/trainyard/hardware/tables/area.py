@@ -97,7 +97,7 @@ def sram_m2(capacity_bytes: float, nm: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentArea:
-    """What a part takes that a paper laid out: `m2` at `nm`, booked under the name `component`.
+    """The area of a part that a paper laid out: `m2` at `nm`, reported under the name `component`.
 
     Arithmetic says its `number` format, and stands in place of the table's multipliers; `memory` shrinks as SRAM cells do, all else
     as logic.
@@ -125,5 +125,5 @@ class ComponentArea:
             return self.m2
         if self.memory:
             return self.m2 * sram_m2(1, nm) / sram_m2(1, self.nm)
-        kept = self.number or "fp16"
-        return self.m2 * mac_m2(number if self.number else kept, nm) / mac_m2(kept, self.nm)
+        reference = self.number or "fp16"
+        return self.m2 * mac_m2(number if self.number else reference, nm) / mac_m2(reference, self.nm)

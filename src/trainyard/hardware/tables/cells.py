@@ -15,7 +15,7 @@ FLIP_FLOP_UM2    = 4.522      # Nangate 45 nm Open Cell Library: DFF_X1
 MUX_UM2          = 1.862      # Nangate 45 nm Open Cell Library: MUX2_X1
 ADDER_UM2        = next(row.um2 for row in ADDER if row.name == "int32")
 FARAD_PER_M      = 0.2e-9     # assumed: 0.2 pF/mm, which wires keep from node to node (R. Ho et al.: The Future of Wires. 2001)
-SUPPLY_V         = 0.9        # parts.nodes: of 32 and of 20 nm
+SUPPLY_V         = 0.9        # hardware.tables.technology: 32 and 20 nm
 TOGGLED          = 0.5        # assumed: bits of unrelated words differ half of the time
 LEAKAGE_W_PER_M2 = 2e4        # assumed: 20 mW/mm2, the middle of what 28 nm logic of usual thresholds leaks when warm (10 to 40)
 # fmt: on

@@ -5,7 +5,7 @@ Three Generations Shaped Google's TPUv4i. ISCA 2021, Table 2). Nodes between the
 Stillmaker's gate energies; above 45 nm the gate energies alone scale. Gates shrink faster than whole units did (15x against about
 3x from 45 to 7 nm), which is why the published 7 nm row is an anchor.
 
-What a paper measured of its own parts comes as rows of `Component`: joules of one event at the node of the paper.
+Measurements of a paper's own parts are rows of `Component`: joules of one event at the node of the paper.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Dram:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Currents:
-    """What one DRAM channel draws while bursts follow each other without a gap, on each of its supplies."""
+    """Currents of one DRAM channel under back-to-back bursts, on each of its supplies."""
 
     read_ma: tuple[float, ...]
     write_ma: tuple[float, ...]
@@ -99,7 +99,7 @@ DRAM: tuple[Dram, ...] = (
 # fmt: on
 
 ACCUMULATE = {"int8": "int32", "int32": "int32", "fp64": "fp64"}
-"""What a product of a format is added into, fp32 where not said."""
+"""The format that products are accumulated in, fp32 where not listed."""
 
 
 def _at(row: Row, nm: float) -> float:
@@ -107,8 +107,8 @@ def _at(row: Row, nm: float) -> float:
     require_node(nm)
     if nm >= 45:
         return row.pj_45nm * gate_energy(nm) * PICO
-    way = math.log(gate_energy(nm)) / math.log(gate_energy(7))
-    return row.pj_45nm * math.pow(row.pj_7nm / row.pj_45nm, way) * PICO
+    exponent = math.log(gate_energy(nm)) / math.log(gate_energy(7))
+    return row.pj_45nm * math.pow(row.pj_7nm / row.pj_45nm, exponent) * PICO
 
 
 def _row(table: tuple[Row, ...], kind: str, name: str) -> Row:
@@ -157,7 +157,7 @@ def dram_joules_per_byte(kind: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Component:
-    """What one `event` of an array costs in a part that a paper measured: `joules` at `nm`.
+    """The energy of one `event` of an array in a part that a paper measured: `joules` at `nm`.
 
     `component` is the name it is booked under. Arithmetic says the `number` format that its joules are of; an array with such a row
     is charged for it in place of the table's multiply-accumulates.
@@ -183,5 +183,5 @@ class Component:
         """
         if nm == self.nm and self.number in (None, number):
             return self.joules
-        kept = self.number or "fp16"
-        return self.joules * mac_joules(number if self.number else kept, nm) / mac_joules(kept, self.nm)
+        reference = self.number or "fp16"
+        return self.joules * mac_joules(number if self.number else reference, nm) / mac_joules(reference, self.nm)

@@ -1,2 +1,3 @@
-"""Nodes as graphs: `graph` has places and wires, `builders` the papers' interconnects, `rings` (with `ring_search`) the rings in
-them."""
+"""A node's interconnect as a graph: `graph` has its places and wires, `builders` the papers' interconnects, `rings` (with
+`ring_search`) derives the rings for collectives.
+"""

@@ -198,8 +198,8 @@ def switched(
     draft.memory(memory_bytes_per_s, memory_latency_s, capacity_bytes)
     if memory_nodes:
         clients: list[list[str]] = [[] for _ in range(memory_nodes)]
-        for turn in range(max(devices, memory_nodes)):
-            clients[turn % memory_nodes].append(f"D{turn % devices}")
+        for number_of in range(max(devices, memory_nodes)):
+            clients[number_of % memory_nodes].append(f"D{number_of % devices}")
         draft.stores("memory", "M", memory_nodes, serves=clients)
     draft.places += [Place(name=f"X{plane}", kind="switch") for plane in range(planes)]
     for kind, count in (("D", devices), ("M", memory_nodes)):
@@ -300,7 +300,7 @@ class _Draft:
         self.wires += [Wire(a=f"{a}{x}", b=f"{b}{y}", bytes_per_s=rate, latency_s=self.link_latency_s) for x, y in pairs]
 
     def host(self, devices: int, devices_per_switch: int, sockets: int, bytes_per_s: float, latency_s: float) -> None:
-        """PCIe: neighbours in groups on switches, an uplink each, dealt evenly to the sockets."""
+        """PCIe: neighbours in groups on switches, an uplink each, distributed evenly to the sockets."""
         require_positive("PCIe", devices_per_switch=devices_per_switch, sockets=sockets)
         switches = -(-devices // devices_per_switch)
         sockets = min(sockets, switches)

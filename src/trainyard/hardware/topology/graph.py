@@ -25,7 +25,7 @@ Arc = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One end of wires. A memory-node or socket may cap what its memory gives (`memory_bytes_per_s`) and hold (`capacity_bytes`).
+    """A vertex of the graph. A memory-node or socket may limit its memory: rate (`memory_bytes_per_s`), size (`capacity_bytes`).
 
     `latency_s` is that of one access to its memory; `serves` names its client devices where they do not follow from the wires.
     """
@@ -75,7 +75,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """A backing memory as one device sees it: its share of `place`, and one path of arcs towards it for each wire that leads there.
+    """A backing memory of one device: its share of `place`, and one path of arcs to it for each wire that leads there.
 
     `sharers` devices own equal parts; `bytes_per_s` and `capacity_bytes` are one part (None: no limit but the lanes).
     """
@@ -90,7 +90,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """A node.
+    """The interconnect of a node.
 
     >>> two = Topology.from_table({
     ...     "places": [{"name": "D0", "kind": "device"}, {"name": "M0", "kind": "memory", "memory_bytes_per_s": "256 GB/s"}],
@@ -106,29 +106,29 @@ class Topology:
 
     def __post_init__(self) -> None:
         names = [place.name for place in self.places]
-        if _doubled(names):
-            raise BadInput(f"{self._called}: two places are named '{next(name for name in names if names.count(name) > 1)}'")
-        known = set(names)
+        if _has_duplicates(names):
+            raise BadInput(f"{self._label}: two places are named '{next(name for name in names if names.count(name) > 1)}'")
+        known_names = set(names)
         for number, wire in enumerate(self.wires):
             for end in (wire.a, wire.b):
-                if end not in known:
-                    raise UnknownName("place", end, names, where=f"wire {number} ({wire.a} - {wire.b}) of {self._called}")
+                if end not in known_names:
+                    raise UnknownName("place", end, names, where=f"wire {number} ({wire.a} - {wire.b}) of {self._label}")
         devices = frozenset(self.devices)
         if not devices:
-            raise BadInput(f"{self._called} has no device: write at least one place of kind 'device'")
+            raise BadInput(f"{self._label} has no device: write at least one place of kind 'device'")
         for place in self.places:
             for client in place.serves:
                 if client not in devices:
                     raise UnknownName("device", client, devices, where=f"what '{place.name}' serves")
-            if _doubled(place.serves):
+            if _has_duplicates(place.serves):
                 raise BadInput(f"place '{place.name}' serves a device twice: {', '.join(place.serves)}")
 
     def __hash__(self) -> int:
-        """Cheap, for a node of a thousand devices is looked up often; equality still compares everything."""
+        """A cheap hash, for large nodes are looked up often; equality still compares everything."""
         return hash((self.name, len(self.places), len(self.wires), self.places[:2], self.wires[:2], self.wires[-1:]))
 
     @property
-    def _called(self) -> str:
+    def _label(self) -> str:
         return f"topology '{self.name}'" if self.name else "the topology"
 
     @property
@@ -139,7 +139,7 @@ class Topology:
         for place in self.places:
             if place.name == name:
                 return place
-        raise UnknownName("place", name, [place.name for place in self.places], where=self._called)
+        raise UnknownName("place", name, [place.name for place in self.places], where=self._label)
 
     def wires_at(self, name: str) -> tuple[int, ...]:
         """Numbers of the wires that end at a place."""
@@ -180,7 +180,7 @@ class Topology:
         return ({"name": self.name} if self.name else {}) | {"places": places, "wires": wires}
 
 
-def _doubled(names: Sequence[str]) -> bool:
+def _has_duplicates(names: Sequence[str]) -> bool:
     return len(set(names)) < len(names)
 
 
@@ -204,7 +204,7 @@ def _row(row: Mapping[str, Any], kind: type[Any], where: str, also: tuple[str, .
     """A part from its table; keys in `also` are not the part's own."""
     fields = kind.__dataclass_fields__
     _require_keys(row, (*fields, *also), where)
-    given: dict[str, Any] = {}
+    fields_of_part: dict[str, Any] = {}
     for key, value in row.items():
         if key in also:
             continue
@@ -218,21 +218,21 @@ def _row(row: Mapping[str, Any], kind: type[Any], where: str, also: tuple[str, .
             if not isinstance(value, list | tuple):
                 raise BadInput(f"{where}.{key}: expected a list of devices, got {value!r}")
             number = tuple(value)
-        given[key] = number
-    missing = [name for name in ("name", "kind", "a", "b", "bytes_per_s") if name in fields and name not in given]
+        fields_of_part[key] = number
+    missing = [name for name in ("name", "kind", "a", "b", "bytes_per_s") if name in fields and name not in fields_of_part]
     if missing:
         raise BadInput(f"{where}: '{missing[0]}' is missing")
-    return kind(**given)
+    return kind(**fields_of_part)
 
 
 def _plain(value: Any, default: Any, always: tuple[str, ...]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    table: dict[str, Any] = {}
     for name in value.__dataclass_fields__:
-        held = getattr(value, name)
-        if name in always or held != getattr(default, name):
+        field = getattr(value, name)
+        if name in always or field != getattr(default, name):
             unit = unit_of_field(f"_{name}")
-            found[name] = list(held) if isinstance(held, tuple) else f"{_digits(held)} {unit}" if unit else held
-    return found
+            table[name] = list(field) if isinstance(field, tuple) else f"{_digits(field)} {unit}" if unit else field
+    return table
 
 
 def _digits(number: float) -> str:
@@ -240,36 +240,36 @@ def _digits(number: float) -> str:
 
 
 # ---- backing memories
-Ways = dict[str, dict[str, list[Arc]]]
-"""From a place to each of its neighbours: the arcs that lead there."""
+Neighbours = dict[str, dict[str, list[Arc]]]
+"""From a place to each of its neighbours, the arcs that lead there."""
 
 
-def ways_of(topology: Topology) -> Ways:
-    ways: Ways = {place.name: {} for place in topology.places}
+def neighbours_of(topology: Topology) -> Neighbours:
+    neighbours: Neighbours = {place.name: {} for place in topology.places}
     for number, wire in enumerate(topology.wires):
-        ways[wire.a].setdefault(wire.b, []).append((number, 0))
-        ways[wire.b].setdefault(wire.a, []).append((number, 1))
-    return ways
+        neighbours[wire.a].setdefault(wire.b, []).append((number, 0))
+        neighbours[wire.b].setdefault(wire.a, []).append((number, 1))
+    return neighbours
 
 
 @lru_cache(maxsize=64)
 def _stores(topology: Topology) -> dict[str, tuple[Store, ...]]:
     places = {place.name: place for place in topology.places}
-    ways = ways_of(topology)
+    neighbours = neighbours_of(topology)
     clients: dict[str, list[str]] = {place.name: list(place.serves) for place in topology.places}
     if not any(clients.values()):
         for device in topology.devices:
-            for name in _nearest(device, ways, places):
+            for name in _nearest(device, neighbours, places):
                 clients[name].append(device)
-    found: dict[str, list[Store]] = {}
+    stores_of_device: dict[str, list[Store]] = {}
     for name, devices in clients.items():
         for device in devices:
-            found.setdefault(device, []).append(_store(device, places[name], len(devices), ways, places))
-    return {device: tuple(stores) for device, stores in found.items()}
+            stores_of_device.setdefault(device, []).append(_store(device, places[name], len(devices), neighbours, places))
+    return {device: tuple(stores) for device, stores in stores_of_device.items()}
 
 
-def _nearest(device: str, ways: Ways, places: Mapping[str, Place]) -> list[str]:
-    hops = _hops(device, ways, places, through=("switch",))
+def _nearest(device: str, neighbours: Neighbours, places: Mapping[str, Place]) -> list[str]:
+    hops = _hops(device, neighbours, places, through=("switch",))
     for kind in ("memory", "socket"):
         reached = {name: count for name, count in hops.items() if places[name].kind == kind}
         if reached:
@@ -277,38 +277,40 @@ def _nearest(device: str, ways: Ways, places: Mapping[str, Place]) -> list[str]:
     return []
 
 
-def _hops(start: str, ways: Ways, places: Mapping[str, Place], through: Sequence[str], goal: str = "") -> dict[str, int]:
-    """Hops from `start` to the places that can be reached through places of these kinds; to `goal` and no farther, if given."""
-    hops, waiting = {start: 0}, deque([start])
-    while waiting:
-        here = waiting.popleft()
+def _hops(
+    start: str, neighbours: Neighbours, places: Mapping[str, Place], through: Sequence[str], goal: str = ""
+) -> dict[str, int]:
+    """Hops from `start` to all places reachable through places of these kinds; the search stops at `goal`."""
+    hops, queue = {start: 0}, deque([start])
+    while queue:
+        here = queue.popleft()
         if here == start or places[here].kind in through:
-            if goal in ways[here]:
+            if goal in neighbours[here]:
                 return hops | {goal: hops[here] + 1}
-            for there in ways[here]:
+            for there in neighbours[here]:
                 if there not in hops:
                     hops[there] = hops[here] + 1
-                    waiting.append(there)
+                    queue.append(there)
     return hops
 
 
-def _store(device: str, place: Place, sharers: int, ways: Ways, places: Mapping[str, Place]) -> Store:
-    """Lanes: one for each wire of the device that lies on a shortest path; beyond it, the arcs that fewest lanes took so far."""
-    hops = _hops(place.name, ways, places, through=("switch", "memory", "socket"), goal=device)
+def _store(device: str, place: Place, sharers: int, arcs_to: Neighbours, places: Mapping[str, Place]) -> Store:
+    """The lanes of a store: one for each wire of the device on a shortest path; after that, the least used arcs."""
+    hops = _hops(place.name, arcs_to, places, through=("switch", "memory", "socket"), goal=device)
     if device not in hops:
         raise BadInput(f"'{place.name}' serves '{device}', but every way there passes another device, or there is none")
 
     def onward(here: str) -> list[tuple[Arc, str]]:
-        nearer = [name for name in hops if hops[name] == hops[here] - 1 and name in ways[here] and places[name].kind != "device"]
-        return [(arc, there) for there in nearer for arc in ways[here][there]]
+        nearer = [name for name in hops if hops[name] == hops[here] - 1 and name in arcs_to[here] and places[name].kind != "device"]
+        return [(arc, there) for there in nearer for arc in arcs_to[here][there]]
 
-    taken: dict[Arc, int] = {}
+    uses: dict[Arc, int] = {}
     lanes: list[tuple[Arc, ...]] = []
     for first, there in sorted(onward(device)):
         lane, here = [first], there
         while here != place.name:
-            arc, here = min(onward(here), key=lambda way: (taken.get(way[0], 0), way[0]))
-            taken[arc] = taken.get(arc, 0) + 1
+            arc, here = min(onward(here), key=lambda candidate: (uses.get(candidate[0], 0), candidate[0]))
+            uses[arc] = uses.get(arc, 0) + 1
             lane.append(arc)
         lanes.append(tuple(lane))
     return Store(

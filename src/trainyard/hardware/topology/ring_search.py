@@ -1,14 +1,14 @@
-"""The search behind `hardware.topology.rings`: most closed walks through all devices that share no link, shortest first.
+"""The search of `hardware.topology.rings`: the most closed walks through all devices that share no link, shortest first.
 
 Places are numbers, the devices first. Parallel wires are one *channel* with as many tokens as wires; a walk takes a token of every
-channel it passes. Between two devices a walk may pass any other places. It never needs to pass one of them twice on that way (the
-loop could be cut out, which frees tokens and hops), so only such walks are looked at. What bounds the search:
+channel it passes. Between two devices a walk may pass any other places. It never needs to pass one of them twice on that segment
+(the loop could be cut out, which frees tokens and hops), so only such walks are searched. Bounds of the search:
 
 - Every device gives up two tokens to a walk, so K walks need 2 K wires at each device (directed: K arcs in, K out).
-- What enters a set of places without devices leaves it again: of the wires into it, an even number is of use.
-- If the devices fall into c > 1 clusters when only ways of at most t hops are allowed, a walk has at least c ways of more than t
-  hops. So a walk takes at least the sum of these c over t = 0, 1, 2, ... hops.
-- A device is left by another token than it was entered by: half of its two shortest ways belongs to it.
+- A walk that enters a set of places without devices leaves it again: an even number of the wires into it is of use.
+- If the devices fall into c > 1 clusters when only segments of at most t hops are allowed, a walk has at least c segments of more
+  than t hops. So a walk takes at least the sum of these c over t = 0, 1, 2, ... hops.
+- A walk enters and leaves a device by different tokens: half of the device's two shortest segments counts for it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Walk:
         return len(self.places)
 
 
-Found = tuple[Walk, ...]
+Walks = tuple[Walk, ...]
 
 
 class Search:
@@ -64,11 +64,11 @@ class Search:
             row.sort()
         self.onward = [[(there, channel) for there, channel in row if there >= devices] for row in self.neighbours]
         self.direct = {(here, there): channel for here, row in enumerate(self.neighbours) for there, channel in row}
-        self.known: dict[tuple[Tokens, int], tuple[Found | None, Tokens | None]] = {}
+        self.cache: dict[tuple[Tokens, int], tuple[Walks | None, Tokens | None]] = {}
 
     # ---- bounds
     def most(self) -> int:
-        """No more walks than this many."""
+        """An upper bound on the number of walks."""
         wires, into, between = self._wires()
         if self.directed:
             return min(wires)
@@ -138,90 +138,90 @@ class Search:
         """The device nearest to each place (-1: none), and its hops, along channels with tokens in either direction."""
         owner = [*range(self.devices), *[-1] * (self.places - self.devices)]
         distance = [0] * self.places
-        beside: list[list[int]] = [[] for _ in range(self.places)]
+        adjacent: list[list[int]] = [[] for _ in range(self.places)]
         for (a, b), count in zip(self.ends, tokens, strict=True):
             if count:
-                beside[a].append(b)
-                beside[b].append(a)
+                adjacent[a].append(b)
+                adjacent[b].append(a)
         waiting = deque(range(self.devices))
         while waiting:
             here = waiting.popleft()
-            for there in beside[here]:
+            for there in adjacent[here]:
                 if owner[there] < 0:
                     owner[there], distance[there] = owner[here], distance[here] + 1
                     waiting.append(there)
         return owner, distance
 
     # ---- in order
-    def in_order(self, count: int) -> Found:
-        """Up to `count` walks through the devices in their own order, each way as short as the tokens left allow."""
-        left, found = list(self.tokens), list[Walk]()
+    def in_order(self, count: int) -> Walks:
+        """Up to `count` walks through the devices in their own order, each segment as short as the tokens left allow."""
+        left, walks = list(self.tokens), list[Walk]()
         for _ in range(count):
             places, channels = list[int](), list[int]()
             for device in range(self.devices):
-                way = self._way(device, (device + 1) % self.devices, left)
-                if way is None:
-                    return tuple(found)
-                for channel, there in way:
+                segment = self._segment(device, (device + 1) % self.devices, left)
+                if segment is None:
+                    return tuple(walks)
+                for channel, there in segment:
                     left[channel] -= 1
                     channels.append(channel)
                     places.append(there)
-            found.append(Walk((places[-1], *places[:-1]), tuple(channels), tuple(left)))
-        return tuple(found)
+            walks.append(Walk((places[-1], *places[:-1]), tuple(channels), tuple(left)))
+        return tuple(walks)
 
-    def _way(self, start: int, goal: int, left: list[int]) -> list[tuple[int, int]] | None:
-        """A shortest way past other places, as (channel, place); a channel of one token is not passed twice."""
+    def _segment(self, start: int, goal: int, left: list[int]) -> list[tuple[int, int]] | None:
+        """A shortest segment through other places, as (channel, place); a channel of one token is not passed twice."""
         came: dict[int, tuple[int, int]] = {}
-        waiting = deque([start])
-        while waiting:
-            here = waiting.popleft()
+        queue = deque([start])
+        while queue:
+            here = queue.popleft()
             last = self.direct.get((here, goal))
             if last is not None and left[last]:
-                way = [(last, goal)]
+                segment = [(last, goal)]
                 while here != start:
                     before, channel = came[here]
-                    way.append((channel, here))
+                    segment.append((channel, here))
                     here = before
-                return way[::-1]
+                return segment[::-1]
             for there, channel in self.onward[here]:
                 if left[channel] and there not in came:
                     came[there] = (here, channel)
-                    waiting.append(there)
+                    queue.append(there)
         return None
 
     # ---- exact
-    def best(self, tokens: Tokens, count: int, beat: Tokens | None = None) -> Found | None:
+    def best(self, tokens: Tokens, count: int, beat: Tokens | None = None) -> Walks | None:
         """`count` walks whose hops, shortest first, come first in lexicographic order and before `beat`; None if there are none."""
         if not count:
             return ()
-        known = self.known.get((tokens, count))
-        if known is not None and (known[0] is not None or known[1] is None or (beat is not None and beat <= known[1])):
-            found = known[0]
-            return found if found is None or beat is None or _hops(found) < beat else None
-        found = self._best(tokens, count, beat)
-        self.known[tokens, count] = (found, beat)
-        return found
+        cached = self.cache.get((tokens, count))
+        if cached is not None and (cached[0] is not None or cached[1] is None or (beat is not None and beat <= cached[1])):
+            walks = cached[0]
+            return walks if walks is None or beat is None or _hops(walks) < beat else None
+        walks = self._best(tokens, count, beat)
+        self.cache[tokens, count] = (walks, beat)
+        return walks
 
-    def _best(self, tokens: Tokens, count: int, beat: Tokens | None) -> Found | None:
+    def _best(self, tokens: Tokens, count: int, beat: Tokens | None) -> Walks | None:
         least = self.least_hops(tokens)
         if least is None:
             return None
         for hops in range(least, min(sum(tokens) - (count - 1) * least, self.devices * (self.places - self.devices + 1)) + 1):
             if beat is not None and (hops,) * count >= beat:
                 return None
-            found: Found | None = None
+            best_walks: Walks | None = None
             limit = beat[1:] if beat is not None and beat[0] == hops else None
-            seen: set[Tokens] = set()
+            tried: set[Tokens] = set()
             for walk in self.walks(tokens, hops):
-                if walk.left not in seen:
-                    seen.add(walk.left)
+                if walk.left not in tried:
+                    tried.add(walk.left)
                     rest = self.best(walk.left, count - 1, limit)
                     if rest is not None:
-                        found, limit = (walk, *rest), _hops(rest)
+                        best_walks, limit = (walk, *rest), _hops(rest)
                         if limit == (hops,) * (count - 1):
                             break
-            if found is not None:
-                return found
+            if best_walks is not None:
+                return best_walks
         return None
 
     def walks(self, tokens: Tokens, hops: int) -> Iterator[Walk]:
@@ -293,48 +293,50 @@ class Search:
 
 
 class _Bound:
-    """What the rest of a walk takes at least, in half hops, from the tokens left when it starts."""
+    """A lower bound on the rest of a walk, in half hops, from the tokens left when it starts."""
 
     def __init__(self, search: Search, tokens: Tokens) -> None:
-        """`both[d]`: the two shortest ways of different tokens at device d; `out[place]`: hops to the nearest device."""
+        """`both[d]`: the two shortest segments of different tokens at device d; `out[place]`: hops to the nearest device."""
         near: list[list[tuple[int, int]]] = [[] for _ in range(search.places)]  # the two nearest devices of each place, with hops
-        beside: list[list[tuple[int, int]]] = [[] for _ in range(search.places)]
+        adjacent: list[list[tuple[int, int]]] = [[] for _ in range(search.places)]
         for channel, ((a, b), count) in enumerate(zip(search.ends, tokens, strict=True)):
             if count:
-                beside[a].append((b, channel))
-                beside[b].append((a, channel))
+                adjacent[a].append((b, channel))
+                adjacent[b].append((a, channel))
         waiting = deque((device, device, 0) for device in range(search.devices))
         while waiting:
             here, device, hops = waiting.popleft()
-            for there, _ in beside[here]:
+            for there, _ in adjacent[here]:
                 if there >= search.devices and len(near[there]) < 2 and all(device != other for other, _ in near[there]):
                     near[there].append((device, hops + 1))
                     waiting.append((there, device, hops + 1))
         self.out = [row[0][1] if row else search.places for row in near]
-        self.both, self.ways = [0] * search.devices, list[dict[int, int]]()
+        self.both, self.segments = [0] * search.devices, list[dict[int, int]]()
         for device in range(search.devices):
-            ways: dict[int, int] = {}
+            segments: dict[int, int] = {}
             lengths: list[int] = []
-            for there, channel in beside[device]:
+            for there, channel in adjacent[device]:
                 length = 1 if there < search.devices else 1 + min((h for d, h in near[there] if d != device), default=search.places)
-                ways[channel] = length
+                segments[channel] = length
                 lengths += [length] * (2 if search.directed else tokens[channel])
             lengths.sort()
             self.both[device] = sum(lengths[:2]) if len(lengths) > 1 else 2 * search.places
-            self.ways.append({channel: self._other(lengths, length, search.directed) for channel, length in ways.items()})
+            self.segments.append({channel: self._other(lengths, length, search.directed) for channel, length in segments.items()})
         self.need = sum(self.both[1:])
-        self.largest = max(both - min(ways.values(), default=0) for both, ways in zip(self.both, self.ways, strict=True))
+        self.largest = max(
+            both - min(segments.values(), default=0) for both, segments in zip(self.both, self.segments, strict=True)
+        )
 
     @staticmethod
     def _other(lengths: list[int], length: int, directed: bool) -> int:
-        """The shortest way by another token than one of this length."""
+        """The shortest segment by another token than one of this length."""
         if directed:
             return lengths[0]
         return lengths[1] if length == lengths[0] and len(lengths) > 1 else lengths[0]
 
     def leave(self, device: int, channel: int) -> int:
-        return self.ways[device][channel]
+        return self.segments[device][channel]
 
 
-def _hops(found: Found) -> Tokens:
-    return tuple(walk.hops for walk in found)
+def _hops(walks: Walks) -> Tokens:
+    return tuple(walk.hops for walk in walks)

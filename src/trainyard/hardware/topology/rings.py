@@ -2,7 +2,7 @@
 
 Y. Kwon, M. Rhu: Beyond the Memory Wall. MICRO 2018, Sec. II-C and III-B: collectives run on rings, into which libraries cast the
 interconnect; a ring of a memory-centric node passes memory-nodes, which only forward, and may pass one of them twice (footnote 1).
-So a ring is a closed walk through every device exactly once, and through memory-nodes and switches as often as it likes. Sockets
+So a ring is a closed walk through every device exactly once, and through memory-nodes and switches any number of times. Sockets
 are not passed, nor the switches below them, which are the host's (PCIe).
 
 The law. Undirected walks that share no wire: as many as there can be; of those, the hop counts, shortest first, come first in
@@ -20,8 +20,8 @@ from typing import Literal, get_args
 
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.hardware.topology.graph import Arc, Topology, ways_of
-from trainyard.hardware.topology.ring_search import Found, OutOfSteps, Search
+from trainyard.hardware.topology.graph import Arc, Topology, neighbours_of
+from trainyard.hardware.topology.ring_search import OutOfSteps, Search, Walks
 
 Directions = Literal["both", "one"]
 STEPS = 1_000_000
@@ -76,18 +76,18 @@ def rings(
         directed, walks = _derive(count, len(names), shape, directions, at_most, steps)
     except OutOfSteps:
         raise BadInput(
-            f"{_called(topology)}: the search for rings through {count} devices did not end within {steps:,} steps; "
+            f"{_label(topology)}: the search for rings through {count} devices did not end within {steps:,} steps; "
             f"bound the number of rings (rings(..., at_most=2)) or allow more steps (steps={10 * steps})"
         ) from None
     if not walks:
-        raise BadInput(f"{_called(topology)} has no ring: {_reason(topology, names, channels, directions)}")
-    found = _rings(topology, names, channels, walks, directed)
+        raise BadInput(f"{_label(topology)} has no ring: {_reason(topology, names, channels, directions)}")
+    result = _rings(topology, names, channels, walks, directed)
     if directions == "both" and not directed:
-        found = [ring for one in found for ring in (one, one.backwards)]
-    return tuple(found[:at_most])
+        result = [ring for forward in result for ring in (forward, forward.backwards)]
+    return tuple(result[:at_most])
 
 
-def _called(topology: Topology) -> str:
+def _label(topology: Topology) -> str:
     return f"topology '{topology.name}'" if topology.name else "the topology"
 
 
@@ -97,23 +97,23 @@ Channels = dict[tuple[int, int], list[int]]
 
 def channels_of(topology: Topology) -> tuple[list[str], Channels]:
     """Names of the places that rings may pass, devices first, and the wires between them; dead ends are left out."""
-    ways = ways_of(topology)
+    neighbours = neighbours_of(topology)
     kinds = {place.name: place.kind for place in topology.places}
-    waiting = [name for name, kind in kinds.items() if kind == "socket"]
-    host = set(waiting)
-    while waiting:
-        below = [name for name in ways[waiting.pop()] if kinds[name] == "switch" and name not in host]
+    queue = [name for name, kind in kinds.items() if kind == "socket"]
+    host = set(queue)
+    while queue:
+        below = [name for name in neighbours[queue.pop()] if kinds[name] == "switch" and name not in host]
         host.update(below)
-        waiting += below
+        queue += below
     devices = topology.devices
     names = [*devices, *(name for name, kind in kinds.items() if kind != "device" and name not in host)]
-    kept = set(names)
-    while dead := {name for name in names[len(devices) :] if name in kept and len(kept & ways[name].keys()) < 2}:
-        kept -= dead
-    numbers = {name: number for number, name in enumerate(name for name in names if name in kept)}
+    remaining = set(names)
+    while dead := {name for name in names[len(devices) :] if name in remaining and len(remaining & neighbours[name].keys()) < 2}:
+        remaining -= dead
+    numbers = {name: number for number, name in enumerate(name for name in names if name in remaining)}
     channels: Channels = {}
     for number, wire in enumerate(topology.wires):
-        if wire.a in kept and wire.b in kept:
+        if wire.a in remaining and wire.b in remaining:
             a, b = sorted((numbers[wire.a], numbers[wire.b]))
             channels.setdefault((a, b), []).append(number)
     for wires in channels.values():
@@ -126,14 +126,14 @@ Shape = tuple[tuple[int, int, int], ...]
 
 
 @lru_cache(maxsize=256)
-def _derive(devices: int, places: int, shape: Shape, directions: Directions, at_most: int | None, steps: int) -> tuple[bool, Found]:
+def _derive(devices: int, places: int, shape: Shape, directions: Directions, at_most: int | None, steps: int) -> tuple[bool, Walks]:
     """Whether the walks are directed, and the walks; directed channel 2 c leads along channel c's pair, 2 c + 1 back."""
     ends, tokens = [(a, b) for a, b, _ in shape], tuple(count for _, _, count in shape)
     undirected = Search(devices, places, ends, tokens, directed=False, steps=steps)
     arcs = [arc for a, b in ends for arc in ((a, b), (b, a))]
     directed = Search(devices, places, arcs, tuple(count for count in tokens for _ in range(2)), directed=True, steps=steps)
     if directions == "one":
-        return False, _settled(undirected, min(undirected.most(), at_most or undirected.most()))
+        return False, _most_walks(undirected, min(undirected.most(), at_most or undirected.most()))
     most = min(directed.most(), at_most or directed.most())
     limit = min(undirected.most(), -(-most // 2))
     walks = undirected.in_order(limit)
@@ -141,13 +141,13 @@ def _derive(devices: int, places: int, shape: Shape, directions: Directions, at_
         walks = directed.in_order(most)
         if _is_best(directed, walks, most):
             return True, walks
-        walks = _settled(undirected, limit)
-    more = _settled(directed, most, more_than=2 * len(walks))
+        walks = _most_walks(undirected, limit)
+    more = _most_walks(directed, most, more_than=2 * len(walks))
     return (True, more) if more else (False, walks)
 
 
-def _settled(search: Search, most: int, *, more_than: int = 0) -> Found:
-    """The most walks up to `most`, but more than so many; none: an empty tuple."""
+def _most_walks(search: Search, most: int, *, more_than: int = 0) -> Walks:
+    """As many walks as possible, at most `most` and more than `more_than`; an empty tuple if there are none."""
     if most <= more_than or search.least_hops(search.tokens) is None:
         return ()
     in_order = search.in_order(most)
@@ -156,57 +156,58 @@ def _settled(search: Search, most: int, *, more_than: int = 0) -> Found:
     in_order = tuple(sorted(in_order, key=lambda walk: walk.hops))
     for count in range(most, more_than, -1):
         beat = tuple(walk.hops for walk in in_order) if len(in_order) == count else None
-        found = search.best(search.tokens, count, beat) or (in_order if beat else None)
-        if found:
-            return found
+        walks = search.best(search.tokens, count, beat) or (in_order if beat else None)
+        if walks:
+            return walks
     return ()
 
 
-def _is_best(search: Search, walks: Found, most: int) -> bool:
+def _is_best(search: Search, walks: Walks, most: int) -> bool:
     """As many as the wires allow, and each as short as any walk can be."""
     least = search.least_hops(search.tokens)
     return len(walks) == most > 0 and all(walk.hops == least for walk in walks)
 
 
-def _rings(topology: Topology, names: Sequence[str], channels: Channels, walks: Found, directed: bool) -> list[Ring]:
-    """Wires for the tokens: each walk takes the next of every channel it passes."""
+def _rings(topology: Topology, names: Sequence[str], channels: Channels, walks: Walks, directed: bool) -> list[Ring]:
+    """Rings from walks: each walk takes the next wire of every channel it passes."""
     wires = [numbers for numbers in channels.values() for _ in range(2 if directed else 1)]
-    taken = [0] * len(wires)
+    used = [0] * len(wires)
     devices = frozenset(topology.devices)
-    found = []
+    result = []
     for walk in walks:
         arcs: list[Arc] = []
         for place, channel in zip(walk.places, walk.channels, strict=True):
-            wire = wires[channel][taken[channel]]
-            taken[channel] += 1
+            wire = wires[channel][used[channel]]
+            used[channel] += 1
             arcs.append((wire, 0 if topology.wires[wire].a == names[place] else 1))
         passed = tuple(names[place] for place in walk.places)
-        found.append(Ring(walk=passed, arcs=tuple(arcs), devices=tuple(name for name in passed if name in devices)))
-    return found
+        result.append(Ring(walk=passed, arcs=tuple(arcs), devices=tuple(name for name in passed if name in devices)))
+    return result
 
 
 def _reason(topology: Topology, names: Sequence[str], channels: Channels, directions: Directions) -> str:
     devices = topology.devices
     links = dict.fromkeys(devices, 0)
-    together: dict[str, set[str]] = {name: {name} for name in names}
+    component: dict[str, set[str]] = {name: {name} for name in names}
     for (a, b), wires in channels.items():
         for end in (names[a], names[b]):
             if end in links:
                 links[end] += len(wires)
-        joined = together[names[a]] | together[names[b]]
-        together |= dict.fromkeys(joined, joined)
-    counted = "wires to sockets, to switches below them and to dead ends do not count"
+        merged = component[names[a]] | component[names[b]]
+        component |= dict.fromkeys(merged, merged)
+    excluded = "wires to sockets, to switches below them and to dead ends do not count"
     device, fewest = min(links.items(), key=lambda pair: pair[1])
     if fewest == 0:
-        return f"device '{device}' has no link that leads to another device ({counted}): {_more(device)}"
+        return f"device '{device}' has no link that leads to another device ({excluded}): {_more(device)}"
     if fewest < 2:
-        return f"device '{device}' has only 1 link, and a ring needs one to come in and one to go out ({counted}): {_more(device)}"
-    apart = next((other for other in devices if other not in together[devices[0]]), None)
-    if apart is not None:
-        return f"no way leads from '{devices[0]}' to '{apart}' ({counted}): add two wires or more between the two sides"
-    way = "" if directions == "both" else ", each wire in one direction only,"
-    other = "or a switch that joins them all" if directions == "both" else "or write directions='both'"
-    return f"no closed walk{way} passes all {len(devices)} devices exactly once ({counted}): add wires between devices, {other}"
+        return f"device '{device}' has only 1 link, and a ring needs one to come in and one to go out ({excluded}): {_more(device)}"
+    unreachable = next((remedy for remedy in devices if remedy not in component[devices[0]]), None)
+    if unreachable is not None:
+        return f"no way leads from '{devices[0]}' to '{unreachable}' ({excluded}): add two wires or more between the two sides"
+    condition = "" if directions == "both" else ", each wire in one direction only,"
+    remedy = "or a switch that joins them all" if directions == "both" else "or write directions='both'"
+    count = len(devices)
+    return f"no closed walk{condition} passes all {count} devices exactly once ({excluded}): add wires between devices, {remedy}"
 
 
 def _more(device: str) -> str:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput
-from trainyard.hardware.topology.graph import Arc, Topology, ways_of
+from trainyard.hardware.topology.graph import Arc, Topology, neighbours_of
 from trainyard.hardware.topology.rings import channels_of
 from trainyard.ir.plan import Flow, Plan, TaskClass
 from trainyard.results.booking import split
@@ -29,7 +29,7 @@ Pair = tuple[str, str]
 @lru_cache(maxsize=1024)
 def lanes(topology: Topology, source: str, target: str) -> Lanes:
     """One lane for each wire of the source that begins a shortest way; beyond it, the arcs that fewest lanes took so far."""
-    ways = ways_of(topology)
+    ways = neighbours_of(topology)
     host = ways.keys() - set(channels_of(topology)[0])  # sockets, switches below them, dead ends
     devices = set(topology.devices)
     closed = (host | devices, host, devices, set[str]())

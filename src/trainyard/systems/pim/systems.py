@@ -29,7 +29,7 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.agau.unit import Agau
 from trainyard.hardware.crossbar.hierarchy import Crossbar, Exchanged
 from trainyard.hardware.dpu.host_link import HostExchange, Transfers
-from trainyard.hardware.dsc.token_desk import TokenDesk
+from trainyard.hardware.dsc.token_service import TokenService
 from trainyard.hardware.dsc.unit import Dsc
 from trainyard.hardware.formats.qsgd import Qsgd
 from trainyard.ir import Masks, Step, assumed
@@ -347,7 +347,7 @@ class DpuToDpu(Pim):
             return {}
 
         def token_source(simulation: Simulation) -> TokenSource:
-            return TokenDesk(simulation, dsc, self.clusters, algorithm.order)
+            return TokenService(simulation, dsc, self.clusters, algorithm.order)
 
         events = dsc.token_events()
         token = TimedEvent(

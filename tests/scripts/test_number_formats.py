@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from number_formats import FORMATS, format_of, product, rounded
 
 from trainyard.errors import UnknownName
-from trainyard.hardware.formats.numbers import FORMATS, format_of, product, rounded
 
 TORCH = {"bf16": "bfloat16", "fp16": "float16", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2"}
 

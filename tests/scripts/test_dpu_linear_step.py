@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from dpu_linear_step import TABLE_ENTRIES, TABLE_RANGE, LinearStep, sigmoid_table, to_fixed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oracles.dpu_pipeline import plain
 from trainyard.errors import BadInput
-from trainyard.hardware.dpu.linear_step import TABLE_ENTRIES, TABLE_RANGE, LinearStep, sigmoid_table, to_fixed
-from trainyard.hardware.dpu.pipeline import Pipeline, plain
+from trainyard.hardware.dpu.pipeline import Pipeline
 
 SHAPES = {
     "features": st.integers(1, 700), "batch": st.integers(1, 12), "tasklets": st.integers(1, 24), "seed": st.integers(0, 99),

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from trainyard.errors import BadInput
 from trainyard.hardware.crossbar.collectives import Pattern, all_reduce, local, summer_of
 from trainyard.hardware.crossbar.hierarchy import Crossbar, Exchanged, Summer, counted
-from trainyard.hardware.crossbar.messages import PICOSECONDS_PER_SECOND, Whole, run
+from trainyard.hardware.crossbar.messages import PICOSECONDS_PER_SECOND, Integers64, run
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +27,7 @@ class Executed:
     """What each unit and reducer holds in the end (by endpoint), the bytes on each link, and the simulated exchange."""
 
     values: dict[int, Array]
-    carried_bytes: Whole
+    carried_bytes: Integers64
     exchanged: Exchanged
 
 
@@ -119,7 +119,7 @@ def _executed(crossbar: Crossbar, pattern: Pattern, brought: dict[int, Array], s
     return Executed(values, carried, exchanged)
 
 
-def _carried(pattern: Pattern, at: int, sent: Array, carried: Whole) -> list[tuple[int, Array]]:
+def _carried(pattern: Pattern, at: int, sent: Array, carried: Integers64) -> list[tuple[int, Array]]:
     """A message to its ends, link by link, a copy at each fork."""
     flow, tree = pattern.flows[at], pattern.tree
     arriving = []

@@ -1,6 +1,6 @@
 """One step of the linear model on a DPU in detail, beside what `Dpu.cost` says of the same step.
 
-The detailed side is a program written for tasklets (`hardware.dpu.linear_step`) on a pipeline simulated instruction by instruction;
+The detailed side is a program written for tasklets (`dpu_linear_step`) on a pipeline simulated instruction by instruction;
 the other side is the captured step, op by op. Two fidelities, one meaning: a test bounds their disagreement.
 """
 
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from dpu_linear_step import LinearStep
+
 from trainyard.devices.dpu.device import Dpu
 from trainyard.errors import BadInput
-from trainyard.hardware.dpu.linear_step import LinearStep
 from trainyard.ir import Step
 from trainyard.ir.ops import dimensions, with_dimensions
 

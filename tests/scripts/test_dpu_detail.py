@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from dpu_detail import detail, linear
 
-from trainyard.devices.dpu.detail import detail, linear
 from trainyard.devices.dpu.presets import MAC_DPU, UPMEM
 from trainyard.errors import BadInput
 from trainyard.workloads import zoo
