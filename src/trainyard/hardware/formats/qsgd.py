@@ -168,7 +168,7 @@ class Qsgd:
         )  # 1 / s is a constant
 
     def encode_ops(self, elements: int) -> Operations:
-        """Operations to encode: squares, sum, root and division of a bucket; ratio, floor, random bits and packing of an element."""
+        """Operations to encode: squares, sum, root and division of a bucket; ratio, floor, random bits, packing of an element."""
         buckets = self.buckets(elements)
         return Operations(
             integer=4 * elements,  # a random word, its comparison, shift and or into the stream
