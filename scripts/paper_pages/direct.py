@@ -9,11 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from dpu_detail import detail
 
 import paper_pages
-from dpu_detail import detail
 from paper_pages import Section, assumption_effects, effects_table, ledger_section
-
 from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import Direct
 from trainyard.papers.direct import accuracy, contributions, efficiency, hardware, printed, studies

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from oracles.dpu_pipeline import plain, require_legal
 from trainyard.errors import BadInput, NotModelled
-from trainyard.hardware.dpu.instructions import ARITHMETIC, LOAD, LOOP, PUBLISHED, STORE, counted
+from trainyard.hardware.dpu.instructions import ARITHMETIC, LOAD, LOOP, PUBLISHED, STORE, instructions_of
 from trainyard.hardware.dpu.pipeline import Issue, Pipeline, Program, Segment
 
 RUN = st.builds(Segment, st.just("run"), st.integers(0, 40))
@@ -110,7 +110,7 @@ def test_eleven_tasklets_fill_the_pipeline(tasklets: int, share: float) -> None:
 @pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: f"{row.number}-{row.operation}")
 def test_the_published_rates_come_out_of_the_simulated_loop(row: object) -> None:
     assert hasattr(row, "mops")
-    loop = LOAD + counted(row.number, row.operation) + STORE + LOOP  # type: ignore[attr-defined]
+    loop = LOAD + instructions_of(row.number, row.operation) + STORE + LOOP  # type: ignore[attr-defined]
     elements = 2000
     ran = Pipeline().simulate([[Segment("run", loop * elements // 16)]] * 16)
     assert elements / (ran.cycles / 350e6) / 1e6 == pytest.approx(row.mops, rel=0.01)
