@@ -20,7 +20,7 @@ from pim_programs.supersteps import Cost, Stream, Superstep, dpu_cycles, instruc
 from trainyard.devices.dpu.presets import UPMEM
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.dpu.host_link import HostLink
-from trainyard.hardware.dpu.instructions import counted
+from trainyard.hardware.dpu.instructions import instructions_of
 from trainyard.hardware.dpu.pipeline import Segment
 from trainyard.systems.pim.systems import DpuToDpu, HostMediated
 
@@ -52,7 +52,7 @@ def stream(direction: str, size: int, run: float, dpus: int = 1) -> Stream:
 
 def test_instructions_are_those_of_the_dpu_where_both_know_them() -> None:
     for number, operation in (("int32", "add"), ("int32", "multiply"), ("int32", "divide"), ("fp32", "add"), ("fp32", "multiply")):
-        assert instructions(number, operation) == counted(number, operation)
+        assert instructions(number, operation) == instructions_of(number, operation)
     with pytest.raises(UnknownName, match="int16 add"):
         instructions("int16", "add")
 
