@@ -144,7 +144,7 @@ def arguments(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
         if rule is None or (value is None and not rule.optional and key != name):
             converted.update({} if rule else {key: value})
             continue
-        if value is None and not rule.optional and known_default(cls, name):
+        if value is None and not rule.optional and rule.unit is not None and known_default(cls, name):
             continue
         if key != name and values.get(name) is not None:
             raise BadInput(f"{owner}: give {key} or {name}, not both")

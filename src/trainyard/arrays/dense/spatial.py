@@ -6,11 +6,10 @@ Y. Kwon, M. Rhu: Beyond the Memory Wall: A Case for Memory-centric HPC System fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from trainyard.checks import require_positive
+from trainyard.construction import part
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
 from trainyard.ir.folds import Folds, Tiles
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from trainyard.arrays.execution import Execution
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Spatial:
     """`elements` processing elements, each with a dot-product unit of `macs_per_element` along K.
 
@@ -45,13 +44,6 @@ class Spatial:
     element_bytes: int = assumed(4, "bytes of one element in a local buffer", 2)
 
     def __post_init__(self) -> None:
-        require_positive(
-            "Spatial",
-            elements=self.elements,
-            macs_per_element=self.macs_per_element,
-            buffer_bytes=self.buffer_bytes,
-            element_bytes=self.element_bytes,
-        )
         least = 2 * self.element_bytes * (1 + 2 * self.macs_per_element)
         if self.buffer_bytes < least:
             raise BadInput(

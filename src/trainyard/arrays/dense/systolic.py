@@ -6,11 +6,10 @@ A. Samajdar et al.: A Systematic Methodology for Characterizing Scalability of D
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
-from trainyard.checks import require_choice, require_positive
+from trainyard.construction import part
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, one_after_another
 from trainyard.ir.folds import APART, Folds, Tiles
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 Dataflow = Literal["ws", "os", "is"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Systolic:
     """R rows by C columns of multiply-accumulate cells; an edge fold costs as much as a full one.
 
@@ -47,10 +46,6 @@ class Systolic:
     columns: int
     dataflow: Dataflow = "ws"
     pipelined: bool = False
-
-    def __post_init__(self) -> None:
-        require_positive("Systolic", rows=self.rows, columns=self.columns)
-        require_choice("Systolic", dataflow=(self.dataflow, get_args(Dataflow)))
 
     @property
     def peak_macs_per_cycle(self) -> int:

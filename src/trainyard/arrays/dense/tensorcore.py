@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from trainyard.checks import require_flag, require_positive
+from trainyard.construction import part
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DENSE, ArrayCost, MaskView, MatMul, Operand, Product, Structured, assumed, one_after_another
 from trainyard.ir.folds import Folds, Tiles, greater, lesser
@@ -30,7 +30,7 @@ STREAM_STEPS = 64
 """Steps that a tile's piece of K should have: TensorDash gains 1.92x on 32 of them where it gains 1.99x on 1024 (60 % zeros)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class TensorCore:
     """`tiles` tiles of `rows` x `columns` processing elements, each with `lanes` multipliers that add into one output.
 
@@ -58,17 +58,6 @@ class TensorCore:
         True, "tiles that work on the same rows or columns share one read of the chip's memories", False)
     # fmt: on
     operand_aware: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_positive(
-            "TensorCore",
-            lanes=self.lanes,
-            rows=self.rows,
-            columns=self.columns,
-            tiles=self.tiles,
-            scratchpads_bytes=self.scratchpads_bytes,
-        )
-        require_flag("TensorCore", multicast=self.multicast, structured=self.structured)
 
     @property
     def peak_macs_per_cycle(self) -> int:

@@ -15,22 +15,20 @@ fill stay idle, and only the zeros of one operand are skipped.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainyard.arrays.rivals.expectation import binomial, expected_maximum, step_distribution
 from trainyard.arrays.rivals.weights_and_inputs import (
     LOADED,
-    LOADINGS,
-    WEIGHTS,
     WeightsAndInputs,
     fastest_execution,
     load,
     load_cycles,
     role_assignments,
 )
-from trainyard.checks import require_choice, require_positive
+from trainyard.construction import part
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
 from trainyard.ir.folds import Folds, Pooled
 
@@ -41,12 +39,11 @@ if TYPE_CHECKING:
     from trainyard.arrays.execution import Execution
     from trainyard.masks.contraction import Mask
 
-WAITS = ("round", "vector")
 VECTORS, TREES = 16, 64
 """Vectors and trees along K that a tile should have: an output with a tenth of its weights fills six trees and part of one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class CambriconX:
     """`elements` processing elements with trees of `leaves` multipliers; output i of a vector lies on element i mod elements.
 
@@ -74,12 +71,6 @@ class CambriconX:
         "round", "elements wait for the slowest after each output, or run on by themselves to the end of a vector", "vector")
     # fmt: on
     operand_aware: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_positive(
-            "CambriconX", elements=self.elements, leaves=self.leaves, bandwidth=self.bandwidth, local_bytes=self.local_bytes
-        )
-        require_choice("CambriconX", weights=(self.weights, WEIGHTS), loading=(self.loading, LOADINGS), waits=(self.waits, WAITS))
 
     @property
     def peak_macs_per_cycle(self) -> int:

@@ -16,22 +16,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from trainyard.arrays.rivals.expectation import sampled_ratio
 from trainyard.arrays.rivals.weights_and_inputs import (
     LOADED,
-    LOADINGS,
-    WEIGHTS,
     WeightsAndInputs,
     fastest_execution,
     load,
     load_cycles,
     role_assignments,
 )
-from trainyard.checks import require_choice, require_count, require_positive
+from trainyard.construction import NonNegativeInt, part
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
 from trainyard.ir.folds import Folds, Pooled
@@ -50,7 +47,7 @@ DRAWN_DEPTH, DRAWN_VECTORS = 2048, 8
 """Length of K and vectors of the random masks that stand for a density where queues have to be simulated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Eie:
     """`elements` processing elements of one multiplier each, behind queues of `queue` inputs.
 
@@ -80,21 +77,15 @@ class Eie:
     weights: Literal["best", "a", "b"] = assumed(
         "best", "which operand is compressed and dealt out to the elements", "a", "b", choice=True)
     loading: Literal["counted", "left out"] = assumed("counted", LOADED, "left out")
-    empty: int = assumed(1, "cycles that an input takes in an element without a weight for it: its pointers are read", 0)
+    empty: NonNegativeInt = assumed(1, "cycles that an input takes in an element without a weight for it: its pointers are read", 0)
     # fmt: on
     sample: int | None = None
-    seed: int = 0
+    seed: NonNegativeInt = 0
     operand_aware: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_positive(
-            "Eie", elements=self.elements, bandwidth=self.bandwidth, queue=self.queue, index_bits=self.index_bits,
-            local_bytes=self.local_bytes, **({} if self.sample is None else {"sample": self.sample}),
-        )  # fmt: skip
-        require_choice("Eie", weights=(self.weights, WEIGHTS), loading=(self.loading, LOADINGS))
         if self.empty not in (0, 1):
             raise BadInput(f"Eie: empty must be 0 or 1 cycles, got {self.empty!r}")
-        require_count("Eie", seed=self.seed)
 
     @property
     def peak_macs_per_cycle(self) -> int:

@@ -27,9 +27,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
-from trainyard.checks import require_choice, require_positive
+from trainyard.construction import NonNegativeInt, part
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, Dense, Density, MatMul, Product, assumed, one_after_another
 
@@ -75,7 +75,7 @@ class Mapping(NamedTuple):
     chains: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class EyerissV2:
     """`rows` x `columns` processing elements of `simd` multipliers; sums run along a column.
 
@@ -95,7 +95,7 @@ class EyerissV2:
     sums: int = 32  # the paper's element
     activations: int = 16  # the paper's element
     stationary: Stationary = "best"  # SIGMA, Sec. VI-D: the best of the combinations of matrices counts
-    seed: int = 0
+    seed: NonNegativeInt = 0
     # fmt: off
     bandwidth: int = assumed(
         128, "elements per cycle that the hierarchical mesh brings from the global buffer, as SIGMA's and the TPU's SRAM", 64, 256)
@@ -105,17 +105,8 @@ class EyerissV2:
     operand_aware: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_positive(
-            "EyerissV2", rows=self.rows, columns=self.columns, simd=self.simd, weights=self.weights, sums=self.sums,
-            activations=self.activations, bandwidth=self.bandwidth,
-        )  # fmt: skip
         if self.sums > 255:
             raise BadInput(f"EyerissV2: an element keeps at most 255 sums, got {self.sums}")
-        require_choice(
-            "EyerissV2",
-            stationary=(self.stationary, get_args(Stationary)),
-            streaming=(self.streaming, ("wide", "limited")),
-        )
 
     @property
     def elements(self) -> int:

@@ -19,9 +19,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from trainyard.checks import require_choice, require_positive
+from trainyard.construction import NonNegativeInt, part
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, Dense, MatMul, Product, assumed, one_after_another
 
@@ -45,7 +45,7 @@ class OuterSpaceCost(ArrayCost):
     lists: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class OuterSpace:
     """`elements` processing elements of one multiplier each, a share of which stays awake to merge.
 
@@ -61,7 +61,7 @@ class OuterSpace:
 
     elements: int = 16384  # SIGMA, Sec. VI-A: every design is scaled to 16384; the chip of the paper has 16 tiles of 16
     lists: Lists = "best"  # the output may be compressed by rows or by columns, as the inputs are
-    seed: int = 0
+    seed: NonNegativeInt = 0
     # fmt: off
     merge_share: float = assumed(
         0.5, "share of the elements that merge, one comparison per cycle each; the others sleep (the paper's tiles wake 8 of 16)",
@@ -70,10 +70,8 @@ class OuterSpace:
     operand_aware: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_positive("OuterSpace", elements=self.elements)
         if isinstance(self.merge_share, bool) or not isinstance(self.merge_share, int | float) or not 0 < self.merge_share <= 1:
             raise BadInput(f"OuterSpace: merge_share is a share of the elements above 0 and up to 1, got {self.merge_share!r}")
-        require_choice("OuterSpace", lists=(self.lists, get_args(Lists)))
 
     @property
     def peak_macs_per_cycle(self) -> int:

@@ -26,10 +26,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from trainyard.arrays.dense.systolic import Systolic
-from trainyard.checks import require_choice, require_positive, require_quantity
+from trainyard.construction import NonNegative, NonNegativeInt, part
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, Dense, MatMul, Product, assumed, one_after_another
 
@@ -63,7 +63,7 @@ class Packed(NamedTuple):
     pruned: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class PackedSystolic:
     """`rows` x `columns` cells, each of which takes one of up to `factor` inputs.
 
@@ -80,24 +80,15 @@ class PackedSystolic:
     rows: int = 128  # SIGMA, Sec. VI-A: 16384 in every design
     columns: int = 128
     factor: int = 8  # the paper's groups of up to 8
-    conflicts: float = 0.0  # on average per row; 0.5 in the paper, whose network is trained on
+    conflicts: NonNegative = 0.0  # on average per row; 0.5 in the paper, whose network is trained on
     stationary: Stationary = "best"
     window: int = 256
-    seed: int = 0
+    seed: NonNegativeInt = 0
     # fmt: off
     packing: Literal["factor", "measured"] = assumed(
         "factor", "columns combine as those of a network trained for it, or as the mask given lets them", "measured")
     # fmt: on
     operand_aware: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        require_positive("PackedSystolic", rows=self.rows, columns=self.columns, factor=self.factor, window=self.window)
-        require_quantity("PackedSystolic", zero=True, conflicts=self.conflicts)
-        require_choice(
-            "PackedSystolic",
-            stationary=(self.stationary, get_args(Stationary)),
-            packing=(self.packing, ("factor", "measured")),
-        )
 
     @property
     def peak_macs_per_cycle(self) -> int:

@@ -18,21 +18,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from trainyard.arrays.rivals.expectation import binomial, expected_normal_maximum, sampled_ratio, step_distribution
 from trainyard.arrays.rivals.weights_and_inputs import (
     LOADED,
-    LOADINGS,
-    WEIGHTS,
     WeightsAndInputs,
     fastest_execution,
     load_cycles,
     role_assignments,
 )
-from trainyard.checks import require_choice, require_count, require_flag, require_positive
+from trainyard.construction import NonNegativeInt, part
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, assumed, one_after_another
 from trainyard.ir.folds import Folds
@@ -62,7 +59,7 @@ class Round(NamedTuple):
     group: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Scnn:
     """`elements` processing elements of `wide` x `high` multipliers (weights x inputs) and `banks` accumulator banks.
 
@@ -90,24 +87,16 @@ class Scnn:
     weights: Literal["best", "a", "b"] = assumed(
         "best", "which operand is broadcast as weights; the other lies in the elements", "a", "b", choice=True)
     loading: Literal["counted", "left out"] = assumed("counted", LOADED, "left out")
-    queue: int = assumed(4, "products that wait at an accumulator bank before the multipliers stand still", 0, 16)
+    queue: NonNegativeInt = assumed(4, "products that wait at an accumulator bank before the multipliers stand still", 0, 16)
     broadcast: bool = assumed(True, "one vector of weights a cycle for all elements: none is ahead of it", False)
     channel_parts: int = assumed(1, "parts that K is divided into, each on its own elements", 4, 16, choice=True)
     link_sums: int = assumed(1, "sums that an element sends to its neighbour in a cycle where K is divided", 4)
     # fmt: on
     sample: int | None = 16
-    seed: int = 0
+    seed: NonNegativeInt = 0
     operand_aware: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_positive(
-            "Scnn", elements=self.elements, wide=self.wide, high=self.high, banks=self.banks, bank_entries=self.bank_entries,
-            bandwidth=self.bandwidth, local_bytes=self.local_bytes, channel_parts=self.channel_parts, link_sums=self.link_sums,
-            **({} if self.sample is None else {"sample": self.sample}),
-        )  # fmt: skip
-        require_choice("Scnn", weights=(self.weights, WEIGHTS), loading=(self.loading, LOADINGS))
-        require_flag("Scnn", broadcast=self.broadcast)
-        require_count("Scnn", queue=self.queue, seed=self.seed)
         if self.banks < self.wide * self.high:
             raise BadInput(f"Scnn: {self.banks} banks for {self.wide} x {self.high} products in a cycle: give at least as many")
         if self.banks * self.bank_entries > MOST_ENTRIES:
@@ -253,8 +242,8 @@ class Scnn:
         cycles, busy_steps = 0.0, 0.0
         for cut in self.rounds(weights.rows, inputs.rows):
             slowest: Any = 0
-            for part in self.parts(weights.columns):
-                steps, arriving = self._steps(weights.cut((0, weights.rows), part), inputs.cut((0, inputs.rows), part), cut)
+            for channels in self.parts(weights.columns):
+                steps, arriving = self._steps(weights.cut((0, weights.rows), channels), inputs.cut((0, inputs.rows), channels), cut)
                 busy = steps.max(axis=1)
                 busy_steps += float(busy.sum()) / self.channel_parts
                 slowest = np.maximum(slowest, np.maximum(busy * cycles_per_step, arriving if self.broadcast else 0))
@@ -295,8 +284,8 @@ class Scnn:
         cycles, steps_and_cycles = 0, np.zeros(2, np.int64)
         for cut in self.rounds(weights.rows, inputs.rows):
             slowest: Any = 0
-            for part in self.parts(weights.columns):
-                left, right = weights.cut((0, weights.rows), part), inputs.cut((0, inputs.rows), part)
+            for channels in self.parts(weights.columns):
+                left, right = weights.cut((0, weights.rows), channels), inputs.cut((0, inputs.rows), channels)
                 busy, arriving = self._steps(left, right, cut)
                 for group, element in np.ndindex(*busy.shape):
                     top, first = group * cut.group, cut.positions[0] + element * cut.positions_each

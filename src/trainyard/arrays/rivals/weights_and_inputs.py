@@ -27,9 +27,7 @@ from trainyard.masks.contraction import Mask, bitmap_of
 
 Matrix = npt.NDArray[np.float64]
 Weights = Literal["a", "b", "best"]
-WEIGHTS: tuple[Weights, ...] = ("best", "a", "b")
 Loading = Literal["counted", "left out"]
-LOADINGS: tuple[Loading, ...] = ("counted", "left out")
 LOADED = "what is kept still is loaded first, as SIGMA's Table II has it, or lies there already, as its own paper counts"
 
 

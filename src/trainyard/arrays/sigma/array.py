@@ -27,7 +27,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from trainyard.checks import require_choice, require_positive
+from trainyard.checks import require_choice
+from trainyard.construction import part
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, ArrayCost, MatMul, Product, assumed, one_after_another
 from trainyard.ir.folds import Pooled
@@ -44,12 +45,6 @@ if TYPE_CHECKING:
 Side = Literal["a", "b"]
 Stationary = Literal["a", "b", "none"]
 Dataflow = Literal["a", "b", "none", "best"]
-CHOICES = {
-    "stationary": ("best", "a", "b", "none"),
-    "streaming": ("wide", "limited"),
-    "drain": ("fold", "pass"),
-    "across": ("tree", "chain", "buffer"),
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +87,7 @@ def _share(part: int, total: int) -> float:
     return part / total if total else 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Sigma:
     """`dpes` Flex-DPEs of `multipliers` each behind an input of `bandwidth` elements per cycle.
 
@@ -121,14 +116,12 @@ class Sigma:
     operand_aware: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_positive("Sigma", dpes=self.dpes, multipliers=self.multipliers, bandwidth=self.bandwidth)
         if self.multipliers & (self.multipliers - 1):
             below = 1 << (self.multipliers.bit_length() - 1)
             raise BadInput(
                 f"Sigma: a Flex-DPE has a power of two of multipliers (its networks are built by halving), got {self.multipliers}: "
                 f"write {below} or {2 * below}"
             )
-        require_choice("Sigma", **{name: (getattr(self, name), allowed) for name, allowed in CHOICES.items()})
 
     @property
     def peak_macs_per_cycle(self) -> int:
@@ -327,8 +320,8 @@ class Sigma:
             began = max(schedule.finish[index] for index in products)
         product_parts = [parts[kind] for kind in kinds]
         events = dict[str, float]()
-        for kind, part in parts.items():
-            for name, count in part.events.items():
+        for kind, cost in parts.items():
+            for name, count in cost.events.items():
                 events[name] = events.get(name, 0.0) + count * kinds.count(kind)
         cycles = loading + streaming + add
         return SigmaCost(

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trainyard.arrays.dense.tensorcore import TensorCore
 from trainyard.arrays.tensordash import patterns
 from trainyard.arrays.tensordash.patterns import Option
-from trainyard.checks import require_flag, require_positive
+from trainyard.construction import NonNegativeInt, part
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.ir import DENSE, ArrayCost, Density, MaskView, MatMul, Operand, Product, assumed, one_after_another
 from trainyard.ir.protocols import KnowsDensity
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 Scheduled = Literal["sparser", "a", "b"]
 Sides = Literal["one", "two"]
 Levels = tuple[tuple[int, ...], ...]
-CHOICES = {"sync": ("lockstep", "output", "block"), "scheduled": ("sparser", "a", "b"), "sides": ("one", "two")}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class TensorDash:
     """`tiles` tiles of `rows` x `columns` processing elements of `lanes` multipliers behind staging buffers `depth` steps deep.
 
@@ -66,7 +65,7 @@ class TensorDash:
     scheduled: Scheduled = "sparser"
     sides: Sides = "one"
     sample: int | None = None
-    seed: int = 0
+    seed: NonNegativeInt = 0
     scratchpads_bytes: int = 256 * 1024
     # fmt: off
     sync: Literal["lockstep", "output", "block"] = assumed(
@@ -80,24 +79,8 @@ class TensorDash:
     operand_aware: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        require_positive(
-            "TensorDash",
-            lanes=self.lanes,
-            depth=self.depth,
-            rows=self.rows,
-            columns=self.columns,
-            tiles=self.tiles,
-            scratchpads_bytes=self.scratchpads_bytes,
-            **{name: value for name in ("banks", "sample") if (value := getattr(self, name)) is not None},
-        )
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise UnknownName(name, str(getattr(self, name)), known, where="TensorDash")
         if isinstance(self.bypass, bool) or not isinstance(self.bypass, int | float) or not 0 <= self.bypass <= 1:
             raise BadInput(f"TensorDash: bypass is a share of zeros between 0 and 1, got {self.bypass!r}")
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or self.seed < 0:
-            raise BadInput(f"TensorDash: seed must be a whole number of at least 0, got {self.seed!r}")
-        require_flag("TensorDash", multicast=self.multicast)
         given = patterns.default_options(self.lanes, self.depth) if self.options is None else self.options
         object.__setattr__(self, "options", patterns.checked(given, self.lanes, self.depth) if self.options is not None else None)
         if not isinstance(self.levels, str):
