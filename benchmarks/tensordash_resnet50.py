@@ -54,7 +54,7 @@ def main() -> int:
         device.cost(step, work, masks)  # compiles, and makes the masks up
     times = []
     for _ in range(3):
-        groups.forget()
+        groups.clear_cache()
         begun = time.perf_counter()
         for work in device.works(step):
             device.cost(step, work, masks)

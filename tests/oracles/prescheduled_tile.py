@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from oracles.prescheduled import Scheduled, Values, encode
 from trainyard.arrays.tensordash.element import StagingBuffer, adder_tree, operand
-from trainyard.arrays.tensordash.prescheduled import Scheduled, Values, encode
 from trainyard.arrays.tensordash.scheduler import Bits, Scheduler
 from trainyard.errors import BadInput
 

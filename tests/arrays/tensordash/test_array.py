@@ -108,7 +108,7 @@ def test_rows_may_be_made_to_carry_either_operand():
     assert cycles["a"] == cycles["sparser"] < cycles["b"] < TensorCore(tiles=1).cost(op).cycles
 
 
-def test_the_added_parts_are_gated_by_the_zeros_of_the_side_that_is_looked_at():
+def test_the_added_parts_are_gated_by_the_zeros_of_the_scheduled_operand():
     op = MatMul(32, 32, 256)
     _source, a, b = matrices(32, 32, 256, 0.9, 0.0)
     for other in (b, DENSE):
@@ -216,10 +216,10 @@ def test_samples_that_repeat_are_scheduled_once_and_count_all():
 
 def test_views_that_were_scheduled_are_not_scheduled_again(monkeypatch):
     """A chip that differs in what its schedulers do not see asks for the same groups; one that differs in them does not."""
-    groups.forget()
+    groups.clear_cache()
     seen = []
-    looked_at = groups._looked_at
-    monkeypatch.setattr(groups, "_looked_at", lambda *place: seen.append(place) or looked_at(*place))
+    view_cycles = groups._view_cycles
+    monkeypatch.setattr(groups, "_view_cycles", lambda *place: seen.append(place) or view_cycles(*place))
     _, a, _ = matrices(64, 8, 64, 0.6, 0.0, seed=8)
     op, array = MatMul(64, 8, 64), TensorDash(tiles=2)
     same = [replace(array, **changes).cost(op, a=a).cycles for changes in ({}, {"multicast": False}, {"bypass": 0.05})]
@@ -234,7 +234,7 @@ def test_views_that_were_scheduled_are_not_scheduled_again(monkeypatch):
 
 def test_cached_groups_of_views_count_their_arrays_and_the_oldest_leaves_first():
     def make(size):
-        return lambda: groups.Groups(cycles=np.zeros(size, dtype=np.int64), issued=0.0)
+        return lambda: groups.GroupCycles(cycles=np.zeros(size, dtype=np.int64), issued=0.0)
 
     cache = BoundedCache(max_bytes=6 * (8 * 400 + ENTRY_BYTES))
     for name in "abcdef":

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainyard.arrays.tensordash.footprints import KINDS, activation_orders, footprint, weight_orders
-from trainyard.arrays.tensordash.prescheduled import FORMS, encode, store
+from oracles.prescheduled import encode, store
+from trainyard.arrays.tensordash.footprints import FORMS, KINDS, activation_orders, footprint, weight_orders
 from trainyard.arrays.tensordash.scheduler import Scheduler, pack
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.formats import zero_compression

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trainyard.arrays.tensordash import patterns
-from trainyard.arrays.tensordash.search import random_streams, studied, study
+from trainyard.arrays.tensordash.search import random_streams, score_pattern, score_patterns
 from trainyard.errors import BadInput
 
 
@@ -85,8 +85,8 @@ def test_lists_of_lists_and_numpy_numbers_are_accepted():
 def test_options_that_coincide_on_a_short_ring_are_harmless():
     options = patterns.checked([(0, 0), (1, 1), (1, -1)], lanes=2, depth=2)
     streams = random_streams(2, (0.5,), groups=4)
-    plain = studied(((0, 0), (1, 1)), streams, lanes=2, depth=2)
-    assert studied(options, streams, lanes=2, depth=2).speedups == plain.speedups
+    plain = score_pattern(((0, 0), (1, 1)), streams, lanes=2, depth=2)
+    assert score_pattern(options, streams, lanes=2, depth=2).speedups == plain.speedups
 
 
 @given(pattern())
@@ -165,12 +165,12 @@ def test_levels_that_miss_or_repeat_a_lane_are_refused(levels, message):
 
 def test_the_chosen_tables_are_what_their_rows_say():
     streams = random_streams(4, groups=16)
-    three, other = study([patterns.THREE_DEEP, ((0, 0), (1, 0), (2, 0), (1, 1))], streams, lanes=4, depth=3)
+    three, other = score_patterns([patterns.THREE_DEEP, ((0, 0), (1, 0), (2, 0), (1, 1))], streams, lanes=4, depth=3)
     assert three.score / other.score == pytest.approx(1.014, abs=0.006)
-    four, five = (studied(patterns.default_options(4, depth), streams, lanes=4, depth=depth) for depth in (4, 5))
+    four, five = (score_pattern(patterns.default_options(4, depth), streams, lanes=4, depth=depth) for depth in (4, 5))
     assert five.score / four.score == pytest.approx(1.07, abs=0.015)
     shape = [(1, 1), (1, -1), (1, 3), (2, 2), (2, -2)], [(1, 1), (1, -1), (1, -3), (2, 2), (2, -2)]
-    wide = study(
+    wide = score_patterns(
         [((0, 0), (1, 0), (2, 0), *asides) for asides in shape], random_streams(16, groups=16), lanes=16, depth=3, grouped=True
     )
     assert all(result.levels == 6 for result in wide)
@@ -179,5 +179,5 @@ def test_the_chosen_tables_are_what_their_rows_say():
 
 def test_deeper_buffers_schedule_better():
     streams = random_streams(4, groups=8)
-    scores = [studied(patterns.default_options(4, depth), streams, lanes=4, depth=depth).score for depth in range(1, 8)]
+    scores = [score_pattern(patterns.default_options(4, depth), streams, lanes=4, depth=depth).score for depth in range(1, 8)]
     assert scores == sorted(scores)

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oracles.prescheduled import Scheduled, encode, from_bytes, load, store
 from trainyard.arrays.tensordash import patterns
-from trainyard.arrays.tensordash.prescheduled import FORMS, Scheduled, encode, from_bytes, load, store, stored_bits
+from trainyard.arrays.tensordash.footprints import FORMS, stored_bits
 from trainyard.arrays.tensordash.scheduler import Scheduler
 from trainyard.errors import BadInput, UnknownName
 

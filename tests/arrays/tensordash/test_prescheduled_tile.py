@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oracles.prescheduled import encode, from_bytes
 from oracles.prescheduled_tile import issues, multiply, one_side_ahead, shared_buffer_cycles
 from trainyard.arrays.tensordash.element import bfloat16, processing_element, tile
-from trainyard.arrays.tensordash.prescheduled import encode, from_bytes
 from trainyard.arrays.tensordash.scheduler import Scheduler
 from trainyard.errors import BadInput
 

@@ -1,6 +1,9 @@
-"""TensorDash by the paper's own words: options and levels of promotion (`patterns`), the scheduler, the processing element and its
-tile (`element`), cycles of row groups (`groups`), the array. Imports parts, kernels and the nouns of `ir`; a new pattern is a row
-of the tables in `patterns.py`.
+"""TensorDash, by the paper's own words: staging buffers and promotion in front of the multipliers of a Tensor Core.
+
+In reading order: `patterns` are the promotion options and scheduler levels; `scheduler` is the hardware scheduler (MS, AS);
+`element` the processing element and its tile, with real values; `groups` the cycles of row groups from masks and densities; `array`
+the cost of a product; `components` energy and area; `footprints` storage; `search` looks for promotion patterns; `walkthrough`
+prints an example. A new pattern is a row of the tables in `patterns`.
 """
 
 from trainyard.arrays.tensordash.array import TensorDash

@@ -3,9 +3,9 @@
 M. Mahmoud, I. Edo, A. H. Zadeh, O. M. Awad, G. Pekhimenko, J. Albericio, A. Moshovos: TensorDash: Exploiting Sparsity to Accelerate
 Deep Neural Network Training. MICRO 2020.
 
-One operand is *scheduled*: its rows lie on the rows of a tile, one scheduler each, and the other operand moves in tandem. A row's
-stream is scheduled once and serves all columns and all blocks of columns (`groups.py`); blocks of unequal length are dealt out to
-the tiles, each of which runs on by itself.
+One operand is *scheduled*: its rows are mapped to the rows of a tile, one scheduler each, and the other operand moves in tandem. A
+row's stream is scheduled once and serves all columns and all blocks of columns (`groups.py`); blocks of unequal length are
+distributed over the tiles, which do not wait for each other.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from trainyard.arrays.dense.tensorcore import TensorCore
 from trainyard.arrays.tensordash import patterns
 from trainyard.arrays.tensordash.patterns import Option
+from trainyard.checks import require_choice
 from trainyard.construction import NonNegativeInt, part
-from trainyard.errors import BadInput, MaskError, UnknownName
+from trainyard.errors import BadInput, MaskError
 from trainyard.ir import DENSE, ArrayCost, Density, MaskView, MatMul, Operand, Product, assumed, one_after_another
 from trainyard.ir.protocols import KnowsDensity
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from trainyard.arrays.dense.spatial import Spatial
     from trainyard.arrays.tensordash.element import TileExecution
-    from trainyard.arrays.tensordash.groups import Groups, Rule
+    from trainyard.arrays.tensordash.groups import GroupCycles, GroupScheduling
     from trainyard.arrays.tensordash.scheduler import Scheduler
     from trainyard.hardware.tables.area import ComponentArea
     from trainyard.hardware.tables.energy import Component
@@ -45,10 +46,10 @@ class TensorDash:
     """`tiles` tiles of `rows` x `columns` processing elements of `lanes` multipliers behind staging buffers `depth` steps deep.
 
     `options` is what each multiplier may take, (step, lane offset) in order of priority (the paper's tables by default,
-    `patterns.py`); lanes choose one after the other, or `levels="grouped"`: lanes that cannot meet choose together, in as few
-    levels as there can be. `scheduled` says whose zeros are skipped: those of operand a, of b (the mapping as printed: filters on
-    the rows), or of the sparser one, as the zero counters say. `sides="two"` gives each element its own scheduler for both.
-    `sample` looks at no more than that many row groups of a product; results then carry a 95 % interval.
+    `patterns.py`); lanes choose one after the other, or with `levels="grouped"` lanes that cannot conflict choose at once, in as
+    few levels as possible. `scheduled` says whose zeros are skipped: those of operand a, of b (the mapping as printed: filters on
+    the rows), or of the sparser one by the zero counters. `sides="two"` gives each element its own scheduler for both operands.
+    `sample` bounds the row groups of a product that are scheduled; results then carry a 95 % interval.
 
     >>> import numpy as np
     >>> TensorDash(rows=1).schedule(np.zeros((1, 8, 4)))  # nothing to do: four steps in each cycle
@@ -81,16 +82,16 @@ class TensorDash:
     def __post_init__(self) -> None:
         if isinstance(self.bypass, bool) or not isinstance(self.bypass, int | float) or not 0 <= self.bypass <= 1:
             raise BadInput(f"TensorDash: bypass is a share of zeros between 0 and 1, got {self.bypass!r}")
-        given = patterns.default_options(self.lanes, self.depth) if self.options is None else self.options
-        object.__setattr__(self, "options", patterns.checked(given, self.lanes, self.depth) if self.options is not None else None)
+        options = patterns.default_options(self.lanes, self.depth) if self.options is None else self.options
+        object.__setattr__(self, "options", patterns.checked(options, self.lanes, self.depth) if self.options is not None else None)
         if not isinstance(self.levels, str):
-            object.__setattr__(self, "levels", patterns.require_legal(self.levels, given, self.lanes))
-        elif self.levels not in ("one", "grouped"):
-            raise UnknownName("levels", self.levels, ("one", "grouped"), where="TensorDash")
+            object.__setattr__(self, "levels", patterns.require_legal(self.levels, options, self.lanes))
+        else:
+            require_choice("TensorDash", levels=(self.levels, ("one", "grouped")))
 
     @classmethod
     def around(cls, array: TensorCore | Spatial, **changes: Any) -> TensorDash:
-        """The same multipliers with TensorDash in front: any array of dot-product units.
+        """TensorDash in front of the multipliers of an array of dot-product units.
 
         >>> from trainyard.arrays import Spatial
         >>> TensorDash.around(Spatial(elements=64, macs_per_element=16), depth=3).peak_macs_per_cycle
@@ -111,17 +112,17 @@ class TensorDash:
 
     @property
     def promotions(self) -> tuple[Option, ...]:
-        """What a multiplier may take: those given, or the table's."""
+        """The promotion options of a multiplier: `options`, or the default table's."""
         return patterns.default_options(self.lanes, self.depth) if self.options is None else self.options
 
     @property
     def scheduler(self) -> Scheduler:
-        return _rule(self).scheduler
+        return _group_scheduling(self).scheduler
 
     @property
-    def rule(self) -> Rule:
-        """What decides the cycles of a group of streams."""
-        return _rule(self)
+    def group_scheduling(self) -> GroupScheduling:
+        """The settings that decide the cycles of a group of streams."""
+        return _group_scheduling(self)
 
     @property
     def peak_macs_per_cycle(self) -> int:
@@ -129,7 +130,7 @@ class TensorDash:
 
     @property
     def folds(self) -> tuple[Folds, ...]:
-        """Of the dense schedule, which tiles are searched with."""
+        """The closed forms of the dense schedule, for the tile search."""
         return self.baseline.folds
 
     @property
@@ -160,7 +161,7 @@ class TensorDash:
         return self.baseline.tile_cycles(m, n, k)
 
     def tile_events(self, tiles: Tiles) -> dict[str, Any]:
-        """Of many dense tiles at once: there are no zeros to look at."""
+        """The events of many dense tiles at once."""
         return self.baseline.tile_events(tiles)
 
     def schedule(self, nonzero: npt.ArrayLike) -> int:
@@ -178,7 +179,7 @@ class TensorDash:
         return int(self.scheduler.cycles(pack(bits), bits.shape[1], self.rows, self.sync, self.depth)[0])
 
     def execute(self, a: npt.NDArray[Any], b: npt.NDArray[Any], number: str = "fp16") -> TileExecution:
-        """Multiply two small matrices through staging buffers, schedulers and multipliers of one tile."""
+        """Multiplies two small matrices through staging buffers, schedulers and multipliers of one tile."""
         from trainyard.arrays.tensordash.element import execute
 
         return execute(self, a, b, number)
@@ -187,19 +188,23 @@ class TensorDash:
         return one_after_another(self, products)
 
     def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost:
+        """Cycles and events with the zeros of the scheduled operand (or of both) skipped, and never those of the dense schedule
+        exceeded. With `sample` cycles carry a 95 % interval."""
         dense = self.baseline.cost(op, a=a, b=b)
-        side = self.looks_at(_zeros(a), _zeros(b))
+        side = self.skipped_operands(_zeros(a), _zeros(b))
         if side == "neither":
             return dense
         if side == "both":
             return self._two_sided(op, a, b, dense)
         return self._one_sided(op, a, "a", dense) if side == "a" else self._one_sided(op.transposed(), b, "b", dense)
 
-    def looks_at(self, zeros_a: float, zeros_b: float) -> Literal["neither", "a", "b", "both"]:
-        """Whose zeros are skipped, by what the zero counters say: neither's where those looked at are too few (`bypass`).
+    def skipped_operands(self, zeros_a: float, zeros_b: float) -> Literal["neither", "a", "b", "both"]:
+        """Whose zeros are skipped, from the shares of zeros: neither's where the scheduled operand has too few (`bypass`).
 
-        >>> TensorDash().looks_at(0.6, 0.1), TensorDash(sides="two").looks_at(0.6, 0.1), TensorDash(scheduled="b").looks_at(0.6, 0)
-        ('a', 'both', 'neither')
+        >>> TensorDash().skipped_operands(0.6, 0.1), TensorDash(sides="two").skipped_operands(0.6, 0.1)
+        ('a', 'both')
+        >>> TensorDash(scheduled="b").skipped_operands(0.6, 0)
+        'neither'
         """
         both = self.sides == "two" and min(zeros_a, zeros_b) > 0
         side: Literal["a", "b"] = "a" if zeros_a >= zeros_b else "b"
@@ -210,43 +215,45 @@ class TensorDash:
         return "both" if both else side
 
     def _one_sided(self, op: MatMul, operand: Operand, side: Literal["a", "b"], dense: ArrayCost) -> ArrayCost:
-        """`op` written with the scheduled operand's rows as M."""
-        from trainyard.arrays.tensordash.groups import of_density, of_view
+        """`op` has the scheduled operand's rows as M."""
+        from trainyard.arrays.tensordash.groups import density_cycles, view_cycles
 
-        wide = -(-op.N // self.columns)
+        column_blocks = -(-op.N // self.columns)
         if isinstance(operand, MaskView):
-            found = of_view(operand, side, self.rule)
-            macs = found.issued * op.N
+            groups = view_cycles(operand, side, self.group_scheduling)
+            macs = groups.issued * op.N
         else:
-            assert isinstance(operand, Density)  # a dense one has no zeros to look at
-            found = of_density(operand, None, -(-op.K // self.lanes), -(-op.M // self.rows), self.rule, self.columns)
+            assert isinstance(operand, Density)  # a dense operand has no zeros to skip
+            groups = density_cycles(
+                operand, None, -(-op.K // self.lanes), -(-op.M // self.rows), self.group_scheduling, self.columns
+            )
             macs = operand.nonzero * op.M * op.N * op.K
-        return self._dealt(op, found, wide, macs, dense)
+        return self._distributed(op, groups, column_blocks, macs, dense)
 
     def _two_sided(self, op: MatMul, a: Operand, b: Operand, dense: ArrayCost) -> ArrayCost:
-        from trainyard.arrays.tensordash.groups import of_density, of_pair
+        from trainyard.arrays.tensordash.groups import density_cycles, pair_cycles
 
         if isinstance(a, MaskView) and isinstance(b, MaskView):
-            found = of_pair(a, b, self.rule, self.columns)
-            return self._dealt(op, found, 1, found.issued, dense)
+            groups = pair_cycles(a, b, self.group_scheduling, self.columns)
+            return self._distributed(op, groups, 1, groups.issued, dense)
         if isinstance(a, Density) and isinstance(b, Density):
             blocks = -(-op.M // self.rows) * -(-op.N // self.columns)
-            found = of_density(a, b, -(-op.K // self.lanes), blocks, self.rule, self.columns)
-            return self._dealt(op, found, 1, a.nonzero * b.nonzero * op.M * op.N * op.K, dense)
+            groups = density_cycles(a, b, -(-op.K // self.lanes), blocks, self.group_scheduling, self.columns)
+            return self._distributed(op, groups, 1, a.nonzero * b.nonzero * op.M * op.N * op.K, dense)
         raise BadInput("TensorDash: two-sided skipping needs the zeros of both operands in one form: two masks, or two densities")
 
-    def _dealt(self, op: MatMul, found: Groups, repeats: int, macs: float, dense: ArrayCost) -> ArrayCost:
-        """Blocks dealt out to the tiles. Of a tile that is not square, the dense schedule in the other orientation may be ahead."""
+    def _distributed(self, op: MatMul, groups: GroupCycles, repeats: int, macs: float, dense: ArrayCost) -> ArrayCost:
+        """Blocks distributed over the tiles. If tiles are not square, the dense schedule in the other orientation may be faster."""
         from trainyard.kernels.arrays.dealing import makespan
 
-        cycles = int(makespan(found.cycles, repeats, self.tiles)) * op.count
+        cycles = int(makespan(groups.cycles, repeats, self.tiles)) * op.count
         if self.rows != self.columns and cycles > dense.cycles:
             return dense
-        half = found.half_width * found.cycles.size * repeats / self.tiles * op.count
-        return replace(self._with_parts(dense, cycles, macs * op.count), uncertainty=half)
+        half_width = groups.half_width * groups.cycles.size * repeats / self.tiles * op.count
+        return replace(self._with_added_parts(dense, cycles, macs * op.count), uncertainty=half_width)
 
-    def _with_parts(self, dense: ArrayCost, cycles: int, macs: float) -> ArrayCost:
-        """The dense events (every value is fetched once, zero or not) with the slots of the busy time, the added parts' too."""
+    def _with_added_parts(self, dense: ArrayCost, cycles: int, macs: float) -> ArrayCost:
+        """The dense events (every value is fetched, zero or not) with the slots of the busy time, those of the added parts too."""
         busy = cycles * self.tiles
         elements = self.rows * self.columns
         added = {
@@ -269,15 +276,15 @@ def _baseline(array: TensorDash) -> TensorCore:
 
 
 @lru_cache(maxsize=256)
-def _rule(array: TensorDash) -> Rule:
-    from trainyard.arrays.tensordash.groups import Rule
+def _group_scheduling(array: TensorDash) -> GroupScheduling:
+    from trainyard.arrays.tensordash.groups import GroupScheduling
     from trainyard.arrays.tensordash.scheduler import Scheduler
 
     if array.levels == "grouped":
         levels = patterns.levels(array.promotions, array.lanes)
     else:
         levels = tuple((lane,) for lane in range(array.lanes)) if isinstance(array.levels, str) else array.levels
-    return Rule(
+    return GroupScheduling(
         scheduler=Scheduler(lanes=array.lanes, depth=array.depth, options=array.promotions, levels=levels),
         rows=array.rows,
         sync=array.sync,

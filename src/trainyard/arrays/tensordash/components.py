@@ -1,4 +1,4 @@
-"""What the parts of a Tensor Core chip with TensorDash take: a laid-out chip, as joules of one event and area of one unit.
+"""Energy and area of a Tensor Core chip with TensorDash: a laid-out chip, as joules of one event and area of one unit.
 
 M. Mahmoud et al.: TensorDash: Exploiting Sparsity to Accelerate Deep Neural Network Training. MICRO 2020, Table IV and Sec. IV-C:
 65 nm, 500 MHz, 256 tiles of 4 x 4 elements of 4 lanes. The rows are used, not their printed sum (26,144 mW; the rows add up to
@@ -13,7 +13,7 @@ M. Mahmoud et al.: TensorDash: Exploiting Sparsity to Accelerate Deep Neural Net
 | staging    | `staging_slot`     | a value in a staging buffer         | the same: (rows + columns) x lanes x depth in each tile  |
 
 Events are counted for the busy time of the array: one of each unit in each cycle. The added parts do not change with a number
-format of the same width (Sec. IV-D); what a gated layer does not use has no events.
+format of the same width (Sec. IV-D); parts that a gated layer does not use have no events.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ SCRATCHPADS = "TensorDash, MICRO 2020, Sec. IV-C: scratchpads; assumed: in propo
 
 
 def transposers(tiles: int) -> int:
-    """As many as keep so many tiles busy: those of the laid-out chip, in proportion.
+    """Transposers for `tiles` tiles: those of the laid-out chip, in proportion.
 
     >>> transposers(256), transposers(1024), transposers(1)
     (64, 256, 1)
@@ -98,7 +98,7 @@ def core_components() -> tuple[Component, ...]:
 
 
 def tensordash_components(*, lanes: int, depth: int, rows: int, columns: int, options: int) -> tuple[Component, ...]:
-    """The baseline's parts and the added ones. Rows, columns and depth set how many events there are, not what one takes."""
+    """Energy of one event of the baseline's parts and the added ones; rows, columns and depth set only the number of events."""
     require_positive("tensordash_components", lanes=lanes, depth=depth, rows=rows, columns=columns, options=options)
     mux = MUX.joules * _inputs(options)
     scheduler = _schedulers(SCHEDULER.joules, MUX.joules, lanes, options) + lanes * mux
@@ -111,7 +111,7 @@ def tensordash_components(*, lanes: int, depth: int, rows: int, columns: int, op
 
 
 def core_areas(*, lanes: int, rows: int, columns: int, tiles: int, scratchpads_bytes: int) -> tuple[ComponentArea, ...]:
-    """What the baseline's parts take on a chip of that geometry, its scratchpads included, its shared memories not."""
+    """Areas of the baseline's parts on a chip of that geometry, with its scratchpads, without its shared memories."""
     require_positive("core_areas", lanes=lanes, rows=rows, columns=columns, tiles=tiles, scratchpads_bytes=scratchpads_bytes)
     local = SCRATCHPADS_M2 * scratchpads_bytes / SCRATCHPADS_BYTES
     return (
@@ -132,9 +132,9 @@ def tensordash_areas(
     scratchpads_bytes: int,
     sides: Literal["one", "two"] = "one",
 ) -> tuple[ComponentArea, ...]:
-    """The same with TensorDash: schedulers, muxes, staging buffers, and scratchpads of `depth` banks.
+    """Areas with TensorDash: also schedulers, muxes, staging buffers, and scratchpads of `depth` banks.
 
-    Skipping on two sides gives each element a scheduler and both staging buffers of its own.
+    Two-sided skipping gives each element a scheduler and both staging buffers of its own.
     """
     require_positive("tensordash_areas", depth=depth, options=options)
     core, transposer, local = core_areas(lanes=lanes, rows=rows, columns=columns, tiles=tiles, scratchpads_bytes=scratchpads_bytes)

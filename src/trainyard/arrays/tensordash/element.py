@@ -1,4 +1,4 @@
-"""TensorDash's processing elements and their tile, multiplying: values through staging buffers, multiplexers and adder trees.
+"""TensorDash's processing elements and their tile, executed: values through staging buffers, multiplexers and adder trees.
 
 M. Mahmoud et al.: TensorDash: Exploiting Sparsity to Accelerate Deep Neural Network Training. MICRO 2020. Sec. III, Fig. 2, 4, 7.
 
@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.arrays.execution import require_product_shapes
 from trainyard.arrays.tensordash.scheduler import SYNCS, Scheduler, Selects, Trace, Zeros, advance, select
-from trainyard.checks import require_positive
+from trainyard.checks import require_choice, require_positive
 from trainyard.errors import BadInput, UnknownName
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ Number = Literal["fp16", "bf16", "fixed"]
 NUMBERS: tuple[str, ...] = get_args(Number)
 Skips = Literal["none", "b", "both"]
 SKIPS: tuple[str, ...] = get_args(Skips)
-"""Whose zeros: nobody's (the dense schedule), those of the rows' side, those of either."""
+"""Whose zeros are skipped: none (the dense schedule), those of the operand on the rows, those of either operand."""
 Values = npt.NDArray[Any]
 
 
@@ -51,20 +52,20 @@ def bfloat16(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
 
 
 def operand(values: npt.ArrayLike, number: str) -> Values:
-    """Values as the multipliers see them, in the type that products and sums have."""
-    given = np.asarray(values)
+    """Values rounded to the operands' number format, in the type of products and sums."""
+    array = np.asarray(values)
     if number not in NUMBERS:
         raise UnknownName("number format", str(number), NUMBERS, where="TensorDash")
     if number == "fixed":
-        if given.dtype.kind not in "iu":
-            raise BadInput(f"fixed point takes int8 or int16 values, got {given.dtype}: scale and round them first")
-        if given.size and (given.min() < -(2**15) or given.max() >= 2**15):
-            raise BadInput(f"fixed point takes int8 or int16 values, got {given.min()} to {given.max()}")
-        return given.astype(np.int32 if given.dtype == np.int8 else np.int64)
-    if given.dtype.kind not in "fiu":
-        raise BadInput(f"{number} takes real numbers, got {given.dtype}")
+        if array.dtype.kind not in "iu":
+            raise BadInput(f"fixed point takes int8 or int16 values, got {array.dtype}: scale and round them first")
+        if array.size and (array.min() < -(2**15) or array.max() >= 2**15):
+            raise BadInput(f"fixed point takes int8 or int16 values, got {array.min()} to {array.max()}")
+        return array.astype(np.int32 if array.dtype == np.int8 else np.int64)
+    if array.dtype.kind not in "fiu":
+        raise BadInput(f"{number} takes real numbers, got {array.dtype}")
     with np.errstate(over="ignore", under="ignore"):
-        return given.astype(np.float16).astype(np.float32) if number == "fp16" else bfloat16(given.astype(np.float32))
+        return array.astype(np.float16).astype(np.float32) if number == "fp16" else bfloat16(array.astype(np.float32))
 
 
 class StagingBuffer:
@@ -80,7 +81,7 @@ class StagingBuffer:
         self.rows.append(row)
 
     def drain(self, first: int) -> None:
-        """Rows before step `first` are given up."""
+        """Drops the rows before step `first`."""
         del self.rows[: first - self.first]
         self.first = first
 
@@ -93,7 +94,7 @@ class StagingBuffer:
 
 
 def adder_tree(products: Values) -> Values:
-    """Neighbours first, ((p0 + p1) + (p2 + p3)); where lanes are odd, the last waits for the next stage.
+    """Sums of the last axis, neighbours first, ((p0 + p1) + (p2 + p3)); an odd last lane is added in the next stage.
 
     >>> adder_tree(np.array([[1.0, 2.0, 3.0, 4.0, 5.0]]))
     array([15.])
@@ -104,8 +105,8 @@ def adder_tree(products: Values) -> Values:
     return products[..., 0]
 
 
-class _Row:
-    """One scheduler, and the elements it steers: a row of the tile, or a single element where both sides are looked at."""
+class _RowScheduler:
+    """One scheduler and the elements that it steers: a row of the tile, or one element where zeros of both operands are skipped."""
 
     def __init__(self, row: int, columns: Sequence[int], steps: int, scheduler: Scheduler, skips: str) -> None:
         self.row, self.columns, self.steps, self.scheduler, self.skips = row, list(columns), steps, scheduler, skips
@@ -113,10 +114,10 @@ class _Row:
         self.z: Zeros = []  # of the steps from `position` on
 
     def cycle(self, a: list[StagingBuffer], b: list[StagingBuffer], fetched: int, sums: Values) -> tuple[Selects, int]:
-        """Choose, multiply, add; MS and AS."""
-        mine = b[self.row]
+        """One cycle: selects, multiplies and adds; returns MS and AS."""
+        own_buffer = b[self.row]
         for step in range(self.position + len(self.z), min(self.position + self.scheduler.depth, fetched)):
-            zero = [step >= self.steps] * self.scheduler.lanes if self.skips == "none" else mine.zero(step)
+            zero = [step >= self.steps] * self.scheduler.lanes if self.skips == "none" else own_buffer.zero(step)
             if self.skips == "both":
                 zero = [left or right for left, right in zip(zero, a[self.columns[0]].zero(step), strict=True)]
             self.z.append(zero)
@@ -126,9 +127,9 @@ class _Row:
             if number is not None:
                 ahead, offset = self.scheduler.options[number]
                 step, other = self.position + ahead, (lane + offset) % self.scheduler.lanes
-                value = mine.read(step, other)
-                for place, column in enumerate(self.columns):
-                    products[place, lane] = a[column].read(step, other) * value
+                value = own_buffer.read(step, other)
+                for index, column in enumerate(self.columns):
+                    products[index, lane] = a[column].read(step, other) * value
         sums[self.row, self.columns] += adder_tree(products)
         return ms, advance(self.z)
 
@@ -139,13 +140,13 @@ class _Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TileExecution:
-    """What came out, in how many cycles, and how: a trace for each output block (its rows are schedulers)."""
+    """The product, its cycles, and a trace for each output block (its rows are schedulers)."""
 
     product: Values
     cycles: int
     traces: tuple[Trace, ...]
     hidden: int
-    """Skipped pairs of a zero and an infinity or NaN, which the dense schedule would have turned into NaN."""
+    """Skipped pairs of a zero and an infinity or NaN, whose product in the dense schedule is NaN."""
 
     @property
     def issued(self) -> int:
@@ -167,13 +168,11 @@ def tile(
 
     `skips`: "b", each row has one scheduler, for B's zeros; "both", each element has its own, for zeros of either; "none": dense.
 
-    >>> ran = tile([[[1, 2], [3, 4]]], [[[5, 0], [0, 6]]], Scheduler(lanes=2, depth=2), "fixed")
-    >>> ran.product, ran.cycles
+    >>> execution = tile([[[1, 2], [3, 4]]], [[[5, 0], [0, 6]]], Scheduler(lanes=2, depth=2), "fixed")
+    >>> execution.product, execution.cycles
     (array([[29]]), 1)
     """
-    if sync not in SYNCS or skips not in SKIPS:
-        what, given, known = ("sync", sync, SYNCS) if sync not in SYNCS else ("skips", skips, SKIPS)
-        raise UnknownName(what, str(given), known, where="tile")
+    require_choice("tile", sync=(sync, SYNCS), skips=(skips, SKIPS))
     require_positive("tile", **({} if banks is None else {"banks": banks}))
     banks = scheduler.depth if banks is None else min(banks, scheduler.depth)
     left, right = operand(a, number), operand(b, number)
@@ -183,12 +182,12 @@ def tile(
             f"give a [columns, steps, {scheduler.lanes}] and b [rows, steps, {scheduler.lanes}]"
         )
     high, wide, steps = len(right), len(left), left.shape[1]
-    kind = np.result_type(left, right)
+    dtype = np.result_type(left, right)
     if skips == "both":
-        rows = [_Row(row, [column], steps, scheduler, skips) for row in range(high) for column in range(wide)]
+        rows = [_RowScheduler(row, [column], steps, scheduler, skips) for row in range(high) for column in range(wide)]
     else:
-        rows = [_Row(row, range(wide), steps, scheduler, skips) for row in range(high)]
-    sums = np.zeros((high, wide), dtype=kind)
+        rows = [_RowScheduler(row, range(wide), steps, scheduler, skips) for row in range(high)]
+    sums = np.zeros((high, wide), dtype=dtype)
     with np.errstate(all="ignore"):
         parts = [[row] for row in rows] if sync == "output" else [rows]
         runs = [_run(part, left, right, banks, sync == "block", sums) for part in parts]
@@ -204,16 +203,16 @@ Cycle = list[tuple[int, Selects, int]]
 """Position, MS and AS of each scheduler."""
 
 
-def _run(rows: list[_Row], left: Values, right: Values, banks: int, block: bool, sums: Values) -> list[Cycle]:
-    """All cycles of schedulers that share staging buffers, refilled when the rows moved on, or block by block."""
+def _run(rows: list[_RowScheduler], left: Values, right: Values, banks: int, block: bool, sums: Values) -> list[Cycle]:
+    """All cycles of schedulers that share staging buffers, which are refilled as rows advance, or block by block."""
     depth, steps = rows[0].scheduler.depth, left.shape[1]
     a, b = [StagingBuffer(depth) for _ in left], [StagingBuffer(depth) for _ in right]
     nothing = np.zeros(left.shape[2], dtype=sums.dtype)
     first = fetched = 0
-    found: list[Cycle] = []
+    cycles: list[Cycle] = []
     while first < steps:
         limit = first + depth
-        arriving = min(limit, fetched + (banks if found else depth))
+        arriving = min(limit, fetched + (banks if cycles else depth))
         for step in range(fetched, arriving):
             for buffers, values in ((a, left), (b, right)):
                 for buffer, value in zip(buffers, values, strict=True):
@@ -227,7 +226,7 @@ def _run(rows: list[_Row], left: Values, right: Values, banks: int, block: bool,
             else:
                 ms, drained = row.cycle(a, b, fetched, sums)
                 cycle.append((row.position, ms, drained))
-        found.append(cycle)
+        cycles.append(cycle)
         for row, (_, _, drained) in zip(rows, cycle, strict=True):
             row.move(drained if block else min(move[2] for move in cycle))
         if not block:
@@ -238,22 +237,22 @@ def _run(rows: list[_Row], left: Values, right: Values, banks: int, block: bool,
                 row.position, row.z = first, []
         for buffer in (*a, *b):
             buffer.drain(first)
-    return found
+    return cycles
 
 
 def _trace(runs: list[list[Cycle]], steps: int) -> Trace:
-    """The cycles as arrays; a scheduler that is done waits at the end."""
+    """The cycles as arrays; a scheduler that is done stays at the end of its stream."""
     count, schedulers = max(len(run) for run in runs), sum(len(run[0]) for run in runs if run)
     lanes = len(runs[0][0][0][1]) if count else 0
     position = np.full((count, schedulers), steps, dtype=np.int64)
     moved, selects = np.zeros((count, schedulers), dtype=np.int64), np.full((count, schedulers, lanes), -1, dtype=np.int64)
-    place = 0
+    first = 0
     for run in runs:
         for cycle, rows in enumerate(run):
             for row, (here, ms, drained) in enumerate(rows):
-                position[cycle, place + row], moved[cycle, place + row] = here, drained
-                selects[cycle, place + row] = [-1 if number is None else number for number in ms]
-        place += len(run[0]) if run else 0
+                position[cycle, first + row], moved[cycle, first + row] = here, drained
+                selects[cycle, first + row] = [-1 if number is None else number for number in ms]
+        first += len(run[0]) if run else 0
     return Trace(position=position, advance=moved, select=selects)
 
 
@@ -271,54 +270,53 @@ def processing_element(
 ) -> TileExecution:
     """One element: the dot product of `a` and `b`, both [steps, lanes]; `product` is a scalar.
 
-    >>> ran = processing_element([[1.5, 2, 3, 4]] * 3, [[2, 0, 0, 0]] * 3, Scheduler())  # lanes 1 and 2 take two of lane 0's
-    >>> ran.product, ran.cycles
+    >>> execution = processing_element([[1.5, 2, 3, 4]] * 3, [[2, 0, 0, 0]] * 3, Scheduler())  # lanes 1 and 2 take two of lane 0's
+    >>> execution.product, execution.cycles
     (np.float32(9.0), 1)
     """
-    ran = tile(np.asarray(a)[None], np.asarray(b)[None], scheduler, number, skips=skips, banks=banks)
-    return TileExecution(product=ran.product[0, 0], cycles=ran.cycles, traces=ran.traces, hidden=ran.hidden)
+    execution = tile(np.asarray(a)[None], np.asarray(b)[None], scheduler, number, skips=skips, banks=banks)
+    return TileExecution(product=execution.product[0, 0], cycles=execution.cycles, traces=execution.traces, hidden=execution.hidden)
 
 
 def execute(array: TensorDash, a: npt.ArrayLike, b: npt.ArrayLike, number: str = "fp16") -> TileExecution:
     """The matrix product a [M, K] x b [K, N] on one tile of `array`, output block after output block.
 
-    As its cost has it: the side that is looked at lies on the rows (`TensorDash.looks_at`); the dense schedule runs where neither
-    is, and where the other side on the rows leaves it fewer blocks to do.
+    As in `TensorDash.cost`: the operand whose zeros are skipped is on the rows (`TensorDash.skipped_operands`); the dense schedule
+    runs where neither is skipped, and where it needs fewer blocks with the other operand on the rows.
     """
     left, right = np.asarray(a), np.asarray(b)
-    if left.ndim != 2 or right.ndim != 2 or left.shape[1] != right.shape[0] or not left.size or not right.size:
-        raise BadInput(f"execute: shapes {left.shape} and {right.shape} do not multiply")
+    require_product_shapes(left, right)
     zeros = float(np.mean(operand(left, number) == 0)), float(np.mean(operand(right, number) == 0))
-    side = array.looks_at(*zeros)
-    skips, turned = {"neither": "none", "both": "both"}.get(side, "b"), side == "b"
-    ran = _blocks(array, left, right, number, skips, turned)
-    if ran.cycles > replace(array.baseline, tiles=1).tile_cycles(left.shape[0], right.shape[1], left.shape[1]):
-        ran = _blocks(array, left, right, number, "none", not turned)
-    return ran
+    side = array.skipped_operands(*zeros)
+    skips, is_transposed = {"neither": "none", "both": "both"}.get(side, "b"), side == "b"
+    execution = _blocks(array, left, right, number, skips, is_transposed)
+    if execution.cycles > replace(array.baseline, tiles=1).tile_cycles(left.shape[0], right.shape[1], left.shape[1]):
+        execution = _blocks(array, left, right, number, "none", not is_transposed)
+    return execution
 
 
-def _blocks(array: TensorDash, left: Values, right: Values, number: str, skips: str, turned: bool) -> TileExecution:
-    """All output blocks; the columns of b lie on the rows of the tile where `turned`."""
-    on_rows, on_columns = (right.T, left) if turned else (left, right.T)
+def _blocks(array: TensorDash, left: Values, right: Values, number: str, skips: str, is_transposed: bool) -> TileExecution:
+    """All output blocks; with `is_transposed` the columns of b are on the rows of the tile."""
+    on_rows, on_columns = (right.T, left) if is_transposed else (left, right.T)
     on_rows, on_columns = _stepped(on_rows, array.lanes), _stepped(on_columns, array.lanes)
     parts: list[list[TileExecution]] = []
     for row in range(0, len(on_rows), array.rows):
         parts.append([])
         for column in range(0, len(on_columns), array.columns):
-            beside, mine = on_columns[column : column + array.columns], on_rows[row : row + array.rows]
-            ran = tile(beside, mine, array.scheduler, number, skips=skips, sync=array.sync, banks=array.banks)
-            parts[-1].append(ran)
-    product = np.block([[ran.product for ran in part] for part in parts])
-    every = [ran for part in parts for ran in part]
+            columns_block, rows_block = on_columns[column : column + array.columns], on_rows[row : row + array.rows]
+            execution = tile(columns_block, rows_block, array.scheduler, number, skips=skips, sync=array.sync, banks=array.banks)
+            parts[-1].append(execution)
+    product = np.block([[execution.product for execution in part] for part in parts])
+    executions = [execution for part in parts for execution in part]
     return TileExecution(
-        product=product.T if turned else product,
-        cycles=sum(ran.cycles for ran in every),
-        traces=tuple(trace for ran in every for trace in ran.traces),
-        hidden=sum(ran.hidden for ran in every),
+        product=product.T if is_transposed else product,
+        cycles=sum(execution.cycles for execution in executions),
+        traces=tuple(trace for execution in executions for trace in execution.traces),
+        hidden=sum(execution.hidden for execution in executions),
     )
 
 
 def _stepped(matrix: Values, lanes: int) -> Values:
-    """[streams, K] as [streams, steps, lanes], the last step filled up with zeros."""
+    """[streams, K] as [streams, steps, lanes], the last step padded with zeros."""
     steps = -(-matrix.shape[1] // lanes)
     return np.pad(matrix, ((0, 0), (0, steps * lanes - matrix.shape[1]))).reshape(len(matrix), steps, lanes)

@@ -5,8 +5,8 @@ Sec. III-A, Fig. 3c, 5, 6.
 
 An option (s, o) of lane i is the value of lane i + o (the lanes are a ring) that is due s steps ahead: (0, 0) is the dense
 schedule, (s, 0) lookahead, (s, o) lookaside. Two lanes that can read the same value must not choose at once: lanes whose
-choices cannot meet share a level of the scheduler, and a level sees what the levels before it took. The paper prints the 2-deep
-and the 4-deep pattern; the others are chosen here, as their rows say.
+options cannot conflict share a level of the scheduler, and a level sees what the levels before it took. The paper prints the 2-deep
+and the 4-deep pattern; the others are our choice, as their rows say.
 """
 
 from __future__ import annotations
@@ -88,9 +88,9 @@ def default_options(lanes: int, depth: int) -> Options:
 
 
 def checked(options: Iterable[Sequence[int]], lanes: int, depth: int) -> Options:
-    """A user's list as a pattern, or an error that says which entry cannot be meant.
+    """A user's list as a pattern, or an error that names the invalid entry.
 
-    Options that are the same value only because the ring is short are accepted: the later one never finds anything left.
+    Options that coincide only because the ring of lanes is short are accepted: the later one is never taken.
 
     >>> checked([[0, 0], [1, 1]], lanes=4, depth=2)
     ((0, 0), (1, 1))
@@ -101,64 +101,64 @@ def checked(options: Iterable[Sequence[int]], lanes: int, depth: int) -> Options
     require_positive("promotion pattern", lanes=lanes, depth=depth)
     if not isinstance(options, Iterable):
         raise BadInput(f"promotion options are a list of (step, lane offset) pairs such as [(0, 0), (1, 0)], got {options!r}")
-    found: list[Option] = []
-    for number, given in enumerate(options):
-        option = _pair(number, given)
+    pattern: list[Option] = []
+    for number, entry in enumerate(options):
+        option = _pair(number, entry)
         if not 0 <= option[0] < depth:
             raise BadInput(
                 f"promotion option {number} is {option}: step {option[0]} is not in a {depth}-deep staging buffer; "
                 f"steps are 0 to {depth - 1}"
             )
-        if option in found:
-            raise BadInput(f"promotion option {number}, {option}, stands there twice: first as option {found.index(option)}")
-        found.append(option)
-    if not found:
+        if option in pattern:
+            raise BadInput(f"promotion option {number}, {option}, stands there twice: first as option {pattern.index(option)}")
+        pattern.append(option)
+    if not pattern:
         raise BadInput("no promotion options: the shortest list is [(0, 0)], the dense schedule")
-    if found[0] != (0, 0):
+    if pattern[0] != (0, 0):
         raise BadInput(
-            f"the first promotion option is {found[0]}: it must be (0, 0), the dense schedule, "
+            f"the first promotion option is {pattern[0]}: it must be (0, 0), the dense schedule, "
             "or the current step would not always drain and zero skipping could be slower than none"
         )
-    return tuple(found)
+    return tuple(pattern)
 
 
-def _pair(number: int, given: object) -> Option:
-    """One (step, offset) of whole numbers; numpy's count as such."""
+def _pair(number: int, entry: object) -> Option:
+    """One (step, offset) of whole numbers, numpy's included."""
     import numpy as np
 
-    if isinstance(given, np.ndarray):
-        given = given.tolist()
-    if not isinstance(given, Sequence) or isinstance(given, str) or len(given) != 2:
-        raise BadInput(f"promotion option {number} is {given!r}: it must be a pair (step, lane offset)")
-    for part in given:
+    if isinstance(entry, np.ndarray):
+        entry = entry.tolist()
+    if not isinstance(entry, Sequence) or isinstance(entry, str) or len(entry) != 2:
+        raise BadInput(f"promotion option {number} is {entry!r}: it must be a pair (step, lane offset)")
+    for part in entry:
         if isinstance(part, bool) or not isinstance(part, int | np.integer):
-            raise BadInput(f"promotion option {number} is {given!r}: step and lane offset must be whole numbers")
-    return int(given[0]), int(given[1])
+            raise BadInput(f"promotion option {number} is {entry!r}: step and lane offset must be whole numbers")
+    return int(entry[0]), int(entry[1])
 
 
 def conflict(options: Options, lanes: int) -> dict[tuple[int, int], tuple[int, int]]:
-    """The lanes (lower, higher) that can pick the same value, each with one such value as (step, lane).
+    """Pairs of lanes (lower, higher) that can pick the same value, each with one such value as (step, lane).
 
     >>> conflict(((0, 0), (1, 0), (1, 1)), lanes=4)[0, 1]
     (1, 1)
     >>> (0, 2) in conflict(((0, 0), (1, 0), (1, 1)), lanes=4)
     False
     """
-    found: dict[tuple[int, int], tuple[int, int]] = {}
+    conflicts: dict[tuple[int, int], tuple[int, int]] = {}
     readers: dict[tuple[int, int], list[int]] = {}
     for lane in range(lanes):
         for value in dict.fromkeys((step, (lane + offset) % lanes) for step, offset in options):
             readers.setdefault(value, []).append(lane)
     for value in sorted(readers):
         for pair in combinations(readers[value], 2):
-            found.setdefault(pair, value)
-    return found
+            conflicts.setdefault(pair, value)
+    return conflicts
 
 
 def levels(options: Options, lanes: int) -> Levels:
     """Lanes grouped into the fewest levels in which no two can pick the same value.
 
-    Beyond 16 lanes each lane goes to the first level it can share: few levels, maybe not the fewest.
+    Beyond 16 lanes each lane goes to the first level that it fits: few levels, perhaps not the fewest.
 
     >>> levels(FOUR_DEEP, lanes=4)  # Sec. III-A: one lane per level is necessary
     ((0,), (1,), (2,), (3,))
@@ -166,36 +166,38 @@ def levels(options: Options, lanes: int) -> Levels:
     ((0, 5, 10), (1, 6, 11), (2, 7, 12), (3, 8, 13), (4, 9, 14), (15,))
     """
     require_positive("promotion pattern", lanes=lanes)
-    meets = [0] * lanes
+    conflicts = [0] * lanes
     for first, second in conflict(options, lanes):
-        meets[first] |= 1 << second
-        meets[second] |= 1 << first
+        conflicts[first] |= 1 << second
+        conflicts[second] |= 1 << first
     if lanes > EXACT_LANES:
-        return _grouped(_first_fit(meets))
-    fewest = -(-lanes // _most_at_once(meets))
-    while (place := _placed(meets, fewest)) is None:
+        return _grouped(_first_fit(conflicts))
+    fewest = -(-lanes // _most_at_once(conflicts))
+    while (level_of_lane := _levels_of_lanes(conflicts, fewest)) is None:
         fewest += 1
-    return _grouped(place)
+    return _grouped(level_of_lane)
 
 
-def _grouped(place: list[int]) -> Levels:
-    return tuple(tuple(lane for lane, level in enumerate(place) if level == wanted) for wanted in range(max(place) + 1))
+def _grouped(level_of_lane: list[int]) -> Levels:
+    return tuple(
+        tuple(lane for lane, level in enumerate(level_of_lane) if level == wanted) for wanted in range(max(level_of_lane) + 1)
+    )
 
 
-def _first_fit(meets: list[int]) -> list[int]:
+def _first_fit(conflicts: list[int]) -> list[int]:
     """Each lane into the first level that it can share."""
     members: list[int] = []
-    place: list[int] = []
-    for lane, against in enumerate(meets):
+    level_of_lane: list[int] = []
+    for lane, against in enumerate(conflicts):
         level = next((number for number, inside in enumerate(members) if not inside & against), len(members))
         if level == len(members):
             members.append(0)
         members[level] |= 1 << lane
-        place.append(level)
-    return place
+        level_of_lane.append(level)
+    return level_of_lane
 
 
-def _most_at_once(meets: list[int]) -> int:
+def _most_at_once(conflicts: list[int]) -> int:
     """The largest number of lanes that one level can hold: the largest independent set, by trying each lane in or out."""
 
     def most(open_lanes: int) -> int:
@@ -203,59 +205,59 @@ def _most_at_once(meets: list[int]) -> int:
             return 0
         lane = open_lanes.bit_length() - 1
         without = open_lanes & ~(1 << lane)
-        inside = 1 + most(without & ~meets[lane])
-        return inside if not without & meets[lane] else max(inside, most(without))
+        inside = 1 + most(without & ~conflicts[lane])
+        return inside if not without & conflicts[lane] else max(inside, most(without))
 
-    return most((1 << len(meets)) - 1)
+    return most((1 << len(conflicts)) - 1)
 
 
-def _placed(meets: list[int], most_levels: int) -> list[int] | None:
-    """Lanes into at most so many levels, the first such placement in lane order; None where there is none."""
-    members, place = [0] * most_levels, [0] * len(meets)
+def _levels_of_lanes(conflicts: list[int], most_levels: int) -> list[int] | None:
+    """The level of each lane with at most `most_levels` levels, the first such assignment in lane order; None if there is none."""
+    members, level_of_lane = [0] * most_levels, [0] * len(conflicts)
 
     def fits(lane: int, used: int) -> bool:
-        if lane == len(meets):
+        if lane == len(conflicts):
             return True
-        for level in range(min(used + 1, most_levels)):  # a further empty level would be the same again
-            if not members[level] & meets[lane]:
+        for level in range(min(used + 1, most_levels)):  # all empty levels are equivalent
+            if not members[level] & conflicts[lane]:
                 members[level] |= 1 << lane
-                place[lane] = level
+                level_of_lane[lane] = level
                 if fits(lane + 1, max(used, level + 1)):
                     return True
                 members[level] ^= 1 << lane
         return False
 
-    return place if fits(0, 0) else None
+    return level_of_lane if fits(0, 0) else None
 
 
-def _levels(given: object) -> Levels:
-    """Levels of whole numbers; numpy's count as such."""
+def _levels(levels: object) -> Levels:
+    """Levels of whole numbers, numpy's included."""
     import numpy as np
 
-    if not isinstance(given, Iterable) or isinstance(given, str):
-        raise BadInput(f"levels are a list of lists of lanes such as [[0], [1], [2], [3]], got {given!r}")
-    found = []
-    for number, level in enumerate(given):
+    if not isinstance(levels, Iterable) or isinstance(levels, str):
+        raise BadInput(f"levels are a list of lists of lanes such as [[0], [1], [2], [3]], got {levels!r}")
+    parsed = []
+    for number, level in enumerate(levels):
         if not isinstance(level, Iterable) or isinstance(level, str):
             raise BadInput(f"level {number} is {level!r}: it must be a list of lanes such as [{number}]")
         lanes = tuple(level)
         for lane in lanes:
             if isinstance(lane, bool) or not isinstance(lane, int | np.integer):
                 raise BadInput(f"level {number} names lane {lane!r}: lanes are whole numbers")
-        found.append(tuple(int(lane) for lane in lanes))
-    return tuple(found)
+        parsed.append(tuple(int(lane) for lane in lanes))
+    return tuple(parsed)
 
 
 def require_legal(levels: Iterable[Iterable[int]], options: Options, lanes: int) -> Levels:
-    """The levels as given, if each lane stands in one of them and no two lanes of a level can pick the same value.
+    """The levels, checked: each lane is in one of them, and no two lanes of a level can pick the same value.
 
     >>> require_legal([(0, 1), (2,), (3,)], FOUR_DEEP, lanes=4)
     Traceback (most recent call last):
     trainyard.errors.BadInput: lanes 0 and 1 share level 0 but can both pick step +1 of lane 0: put them in different levels
     """
-    given = _levels(levels)
+    parsed = _levels(levels)
     seen: set[int] = set()
-    for number, level in enumerate(given):
+    for number, level in enumerate(parsed):
         for lane in level:
             if not 0 <= lane < lanes:
                 raise BadInput(f"level {number} names lane {lane}: there are {lanes} lanes, 0 to {lanes - 1}")
@@ -265,13 +267,13 @@ def require_legal(levels: Iterable[Iterable[int]], options: Options, lanes: int)
     if len(seen) < lanes:
         missing = sorted(set(range(lanes)) - seen)
         raise BadInput(f"lane {missing[0]} stands in no level: each of the {lanes} lanes must choose once a cycle")
-    meeting = conflict(options, lanes)
-    for number, level in enumerate(given):
+    conflicts_of_lanes = conflict(options, lanes)
+    for number, level in enumerate(parsed):
         for first, second in combinations(sorted(level), 2):
-            if (first, second) in meeting:
-                step, lane = meeting[first, second]
+            if (first, second) in conflicts_of_lanes:
+                step, lane = conflicts_of_lanes[first, second]
                 raise BadInput(
                     f"lanes {first} and {second} share level {number} but can both pick step +{step} of lane {lane}: "
                     "put them in different levels"
                 )
-    return given
+    return parsed

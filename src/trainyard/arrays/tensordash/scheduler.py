@@ -6,7 +6,7 @@ A staging buffer holds the next `depth` steps of a stream. Each cycle, level by 
 that is still effectual and removes it (MS, the select of its multiplexers). AS is how many leading steps of the buffer are then
 empty; they are drained and the buffer is refilled. The current step is every lane's first option, so AS is at least 1. Nothing
 crosses the end of a stream: steps past it are empty. Rows of a tile wait for each other (`sync`); the paper's one sentence on it
-can be read in three ways:
+allows three readings:
 
 - `lockstep`: each cycle all rows advance by the smallest AS of them;
 - `output`: each row goes by itself, the tile is done with its slowest;
@@ -16,7 +16,8 @@ can be read in three ways:
 Before the first cycle `depth` steps are there. Under `output` each row has its own banks; under `block` the first `banks` steps of
 the next block arrive for the cycle after the last row drained.
 
-What stands here first is the plain twin; `Scheduler.cycles` runs compiled loops that a test holds equal to it.
+The plain-Python definition comes first (`select`, `advance`, `tile_cycles`); `Scheduler.cycles` runs compiled loops that tests
+compare with it.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ import numpy.typing as npt
 
 from trainyard.arrays.tensordash import patterns
 from trainyard.arrays.tensordash.patterns import Levels, Options
-from trainyard.checks import require_positive
-from trainyard.errors import BadInput, UnknownName
+from trainyard.checks import require_choice, require_positive
+from trainyard.errors import BadInput
 
 if TYPE_CHECKING:
     from trainyard.kernels.arrays.promotion import Table
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 Sync = Literal["lockstep", "output", "block"]
 SYNCS: tuple[str, ...] = get_args(Sync)
 Words = npt.NDArray[np.uint64]
-Whole = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 Bits = npt.NDArray[np.bool_]
 Zeros = list[list[bool]]
 """Z of a staging buffer, [step][lane]: true where a pair has a zero, or was multiplied already."""
@@ -88,7 +89,7 @@ class Move(NamedTuple):
 
 
 def tile_cycles(rows: list[Zeros], scheduler: Scheduler, sync: str, banks: int) -> Iterator[list[Move]]:
-    """Every cycle of a tile: what each of its rows does. `rows` are their Z, [step][lane], and are used up."""
+    """Every cycle of a tile: what each of its rows does. `rows` are their Z, [step][lane], and are modified."""
     steps, depth = len(rows[0]), scheduler.depth
     streams = [row + [[True] * scheduler.lanes for _ in range(depth)] for row in rows]
 
@@ -130,9 +131,9 @@ class Trace:
     MS is the number of the option that a lane took, -1 where it had nothing to multiply; AS is 0 where a row waits.
     """
 
-    position: Whole
-    advance: Whole
-    select: Whole
+    position: Integers
+    advance: Integers
+    select: Integers
 
     @property
     def cycles(self) -> int:
@@ -166,7 +167,7 @@ class Scheduler:
         object.__setattr__(self, "options", options)
         object.__setattr__(self, "levels", patterns.require_legal(levels, options, self.lanes))
 
-    def cycles(self, words: Words, steps: int, rows: int, sync: str = "lockstep", banks: int | None = None) -> Whole:
+    def cycles(self, words: Words, steps: int, rows: int, sync: str = "lockstep", banks: int | None = None) -> Integers:
         """Cycles of each group of `rows` packed streams (`pack`) of `steps` steps; rows missing at the end are empty."""
         banks = self._banks(sync, banks)
         words = _streams(words, steps, self.lanes, rows)
@@ -187,7 +188,7 @@ class Scheduler:
         return cycles
 
     def plain(self, nonzero: npt.ArrayLike, sync: str = "lockstep", banks: int | None = None) -> int:
-        """Cycles of one tile by the plain twin; `nonzero` is [rows, steps, lanes], true where a pair is effectual."""
+        """Cycles of one tile by the plain definition; `nonzero` is [rows, steps, lanes], true where a pair is effectual."""
         banks = self._banks(sync, banks)
         zeros = (~_bits(nonzero, self.lanes)).tolist()
         return sum(1 for _ in tile_cycles(zeros, self, sync, banks))
@@ -201,35 +202,34 @@ class Scheduler:
         rows, steps, _ = bits.shape
         todo = np.zeros((rows, steps + self.depth, self.lanes), dtype=np.bool_)
         todo[:, :steps] = bits
-        whole = _record(steps, rows, self.lanes)
+        recorded = _record(steps, rows, self.lanes)
         cycles = 0
         for part in [slice(row, row + 1) for row in range(rows)] if sync == "output" else [slice(rows)]:
-            mine = _record(steps, len(todo[part]), self.lanes)
-            taken = walk(todo[part], steps, self.depth, banks, sync == "block", *self._walked(), *mine)
-            for found, recorded in zip(whole, mine, strict=True):
-                found[:taken, part] = recorded[:taken]
-            cycles = max(cycles, taken)
-        position, advance, select = (found[:cycles] for found in whole)
+            part_record = _record(steps, len(todo[part]), self.lanes)
+            part_cycles = walk(todo[part], steps, self.depth, banks, sync == "block", *self._order_and_options(), *part_record)
+            for target, source in zip(recorded, part_record, strict=True):
+                target[:part_cycles, part] = source[:part_cycles]
+            cycles = max(cycles, part_cycles)
+        position, advance, select = (target[:cycles] for target in recorded)
         return Trace(position=position, advance=advance, select=select)
 
     def _banks(self, sync: str, banks: int | None) -> int:
-        if sync not in SYNCS:
-            raise UnknownName("sync", str(sync), SYNCS, where="Scheduler")
+        require_choice("Scheduler", sync=(sync, SYNCS))
         if banks is None:
             return self.depth
         require_positive("Scheduler", banks=banks)
         return min(banks, self.depth)
 
-    def _walked(self) -> tuple[Whole, Whole]:
+    def _order_and_options(self) -> tuple[Integers, Integers]:
         order = np.array([lane for level in self.levels for lane in level], dtype=np.int64)
         return order, np.array(self.options, dtype=np.int64)
 
-    def _count(self, words: Words, steps: int, sync: str, banks: int, cycles: Whole) -> None:
-        """The compiled loop that fits: a table of states, words of lanes, or lane by lane."""
+    def _count(self, words: Words, steps: int, sync: str, banks: int, cycles: Integers) -> None:
+        """Runs the compiled loop that suits the size: a table of states, words of lanes, or lane by lane."""
         from trainyard.kernels.arrays import promotion, promotion_words
 
         bits, rows = self.lanes * self.depth, len(words) // len(cycles)
-        many = len(words) * steps * self.lanes >> bits  # a large table must be worth making
+        many = len(words) * steps * self.lanes >> bits  # a large table must pay for its construction
         if bits <= promotion.SMALL_STATE_BITS or (bits <= promotion.MOST_STATE_BITS and many):
             self._by_table(words, steps, sync, banks, cycles)
         elif promotion_words.fit(1 if sync == "block" else rows, self.lanes):
@@ -241,9 +241,11 @@ class Scheduler:
             else:
                 promotion_words.lockstep(*shape, cycles)
         else:
-            promotion_words.walk_all(words, steps, self.lanes, self.depth, banks, sync == "block", *self._walked(), cycles)
+            promotion_words.walk_all(
+                words, steps, self.lanes, self.depth, banks, sync == "block", *self._order_and_options(), cycles
+            )
 
-    def _by_table(self, words: Words, steps: int, sync: str, banks: int, cycles: Whole) -> None:
+    def _by_table(self, words: Words, steps: int, sync: str, banks: int, cycles: Integers) -> None:
         from trainyard.kernels.arrays import promotion
 
         table, drain = _tables(self)
@@ -258,15 +260,15 @@ class Scheduler:
             promotion.lockstep(*shape, banks, table, cycles)
 
 
-def _record(steps: int, rows: int, lanes: int) -> tuple[Whole, Whole, Whole]:
-    """Room for a trace, in which every row waits at the end: position, AS, MS."""
+def _record(steps: int, rows: int, lanes: int) -> tuple[Integers, Integers, Integers]:
+    """Arrays for a trace (position, AS, MS) in which every row waits at the end."""
     waiting = np.full((steps, rows), steps, dtype=np.int64)
     return waiting, np.zeros((steps, rows), dtype=np.int64), np.full((steps, rows, lanes), -1, dtype=np.int64)
 
 
 @lru_cache(maxsize=16)
 def _tables(scheduler: Scheduler) -> tuple[Table, npt.NDArray[np.uint8]]:
-    """What a cycle leaves of each state, and the cycles to drain it; at most 5 MB for a scheduler."""
+    """The state that a cycle leaves of each state, and the cycles to drain each; at most 5 MB for a scheduler."""
     from trainyard.kernels.arrays import promotion
 
     lanes, depth = scheduler.lanes, scheduler.depth
@@ -281,7 +283,7 @@ def _tables(scheduler: Scheduler) -> tuple[Table, npt.NDArray[np.uint8]]:
 
 
 @lru_cache(maxsize=64)
-def _moves(scheduler: Scheduler) -> tuple[Whole, bool]:
+def _moves(scheduler: Scheduler) -> tuple[Integers, bool]:
     from trainyard.kernels.arrays.promotion_words import moves
 
     return moves(scheduler.options, scheduler.levels, scheduler.lanes)

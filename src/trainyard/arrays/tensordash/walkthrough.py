@@ -1,4 +1,4 @@
-"""TensorDash at work, cycle by cycle, as text: staging buffer, what each lane could take and took, MS, AS, and both schedules.
+"""TensorDash cycle by cycle, as text: staging buffer, the options and the choice of each lane, MS, AS, and both schedules.
 
 M. Mahmoud et al.: TensorDash: Exploiting Sparsity to Accelerate Deep Neural Network Training. MICRO 2020. Fig. 3, 5 and 6.
 `report.walkthroughs.tensordash.figure` draws the same cycles.
@@ -22,10 +22,10 @@ EXAMPLE = (
     (0, 0, 1, 0),
     (1, 0, 0, 1),
 )
-"""16 pairs of which 7 are effectual, as in Fig. 3, which a 2-deep buffer does in two cycles. Where they stand is our choice."""
+"""16 pairs of which 7 are effectual, as in Fig. 3, which a 2-deep buffer does in two cycles; their positions are our choice."""
 
 ZERO, WAITING, DONE, PAST = -1, -2, -3, -4
-"""States of a place in the buffer that no lane takes in this cycle: a zero, left for later, multiplied before, beyond the end."""
+"""States of a pair in the buffer that no lane takes in this cycle: a zero, left for later, multiplied before, beyond the end."""
 MARKS = {ZERO: ".", WAITING: "o", DONE: "-", PAST: " "}
 
 
@@ -42,7 +42,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cycle:
-    """One cycle: the buffer's first step, the lane that takes each place of it (or the place's state), the choices, AS."""
+    """One cycle: the buffer's first step, the lane that takes each of its pairs (or the pair's state), the choices, AS."""
 
     number: int
     position: int
@@ -71,7 +71,7 @@ def cycles(nonzero: npt.ArrayLike, scheduler: Scheduler) -> tuple[Cycle, ...]:
     trace = scheduler.trace(bits[None])
     left = np.zeros((len(bits) + scheduler.depth, scheduler.lanes), np.bool_)
     left[: len(bits)] = bits
-    found = []
+    shown = []
     for number in range(trace.cycles):
         position = int(trace.position[number, 0])
         buffer = _states(bits, left, position, scheduler.depth)
@@ -81,12 +81,12 @@ def cycles(nonzero: npt.ArrayLike, scheduler: Scheduler) -> tuple[Cycle, ...]:
                 buffer[choice.step - position][choice.source] = choice.lane
         rows = tuple(tuple(row) for row in buffer)
         advance = int(trace.advance[number, 0])
-        found.append(Cycle(number=number, position=position, buffer=rows, choices=choices, advance=advance))
-    return tuple(found)
+        shown.append(Cycle(number=number, position=position, buffer=rows, choices=choices, advance=advance))
+    return tuple(shown)
 
 
 def _states(bits: Bits, left: Bits, position: int, depth: int) -> list[list[int]]:
-    """The buffer before anything is chosen."""
+    """The states of the buffer before lanes choose."""
 
     def state(step: int, lane: int) -> int:
         if step >= len(bits):
@@ -97,7 +97,7 @@ def _states(bits: Bits, left: Bits, position: int, depth: int) -> list[list[int]
 
 
 def _choices(left: Bits, position: int, selected: list[int], scheduler: Scheduler) -> Iterator[Choice]:
-    """The lanes' turns, level by level; what is taken leaves `left`. Lanes of a level cannot meet, so one may go before another."""
+    """The lanes' choices, level by level, removed from `left`. Lanes of a level cannot conflict, so their order does not matter."""
     for lane in (lane for level in scheduler.levels for lane in level):
         places = [(position + step, (lane + offset) % scheduler.lanes) for step, offset in scheduler.options]
         had = tuple(number for number, place in enumerate(places) if left[place])
@@ -110,7 +110,7 @@ def _choices(left: Bits, position: int, selected: list[int], scheduler: Schedule
 
 
 def walkthrough(nonzero: npt.ArrayLike, scheduler: Scheduler, *, width: int = 100, most: int = 12) -> str:
-    """The whole story of a stream [steps, lanes] on one processing element; beyond `most` cycles only the schedules are told.
+    """A stream [steps, lanes] on one processing element; beyond `most` cycles only the schedules are printed.
 
     >>> print(walkthrough(EXAMPLE, Scheduler(depth=2)).split("cycle 2")[0].rstrip())
     4 lanes, 2 deep. What lane i may take, by MS:
@@ -126,14 +126,14 @@ def walkthrough(nonzero: npt.ArrayLike, scheduler: Scheduler, *, width: int = 10
                                        3   .1..     1   1.3
       AS 2: steps 0 to 1 are drained
     """
-    told = cycles(nonzero, scheduler)
+    trace = cycles(nonzero, scheduler)
     bits = np.asarray(nonzero) != 0
-    lines = [*_heading(bits, scheduler, len(told), width), ""]
-    for cycle in told[:most]:
+    lines = [*_heading(bits, scheduler, len(trace), width), ""]
+    for cycle in trace[:most]:
         lines += [*_cycle(cycle, len(bits), scheduler, width), ""]
-    if len(told) > most:
-        lines += [f"{len(told) - most} more cycles are not shown one by one.", ""]
-    return "\n".join([*lines, *_legend(), "", *_schedules(bits, told, width)])
+    if len(trace) > most:
+        lines += [f"{len(trace) - most} more cycles are not shown one by one.", ""]
+    return "\n".join([*lines, *_legend(), "", *_schedules(bits, trace, width)])
 
 
 def _heading(bits: Bits, scheduler: Scheduler, count: int, width: int) -> Iterator[str]:
@@ -151,7 +151,7 @@ def _heading(bits: Bits, scheduler: Scheduler, count: int, width: int) -> Iterat
 
 
 def option_name(option: tuple[int, int]) -> str:
-    """As the paper writes it.
+    """An option as the paper writes it.
 
     >>> option_name((1, -1)), option_name((0, 0))
     ('(+1, i-1)', '(+0, i)')
@@ -176,7 +176,7 @@ def _cycle(cycle: Cycle, steps: int, scheduler: Scheduler, width: int) -> list[s
     drained = f"step {cycle.position} is" if until == cycle.position else f"steps {cycle.position} to {until} are"
     return [
         f"cycle {cycle.number + 1}: steps {cycle.position} to {last} in the buffer",
-        *_beside(left, right, width),
+        *_side_by_side(left, right, width),
         f"  AS {cycle.advance}: {drained} drained" + (", and the stream ends" if until == steps - 1 else ""),
     ]
 
@@ -185,14 +185,14 @@ def _digit(number: int) -> str:
     return "0123456789abcdefghijklmnopqrstuvwxyz"[number % 36]
 
 
-def _beside(left: list[str], right: list[str], width: int) -> list[str]:
-    """Two blocks in one, or the second below where they do not fit."""
+def _side_by_side(left: list[str], right: list[str], width: int) -> list[str]:
+    """Two blocks side by side, or one below the other where they do not fit."""
     wide = max(map(len, left)) + 4
     if wide + max(map(len, right)) > width:
         return [line.rstrip() for line in (*left, *right)]
     rows = max(len(left), len(right))
     first, second = left + [""] * (rows - len(left)), right + [""] * (rows - len(right))
-    return [f"{one:<{wide}}{two}".rstrip() for one, two in zip(first, second, strict=True)]
+    return [f"{start:<{wide}}{end}".rstrip() for start, end in zip(first, second, strict=True)]
 
 
 def _legend() -> Iterator[str]:
@@ -200,8 +200,8 @@ def _legend() -> Iterator[str]:
     yield "had: the options that were effectual at the lane's turn. takes: step.lane of the pair."
 
 
-def _schedules(bits: Bits, told: tuple[Cycle, ...], width: int) -> list[str]:
-    """Both schedules side by side, a line for each cycle."""
+def _schedules(bits: Bits, trace: tuple[Cycle, ...], width: int) -> list[str]:
+    """The dense and the sparse schedule, a line for each cycle."""
     lanes = bits.shape[1]
     wide = len(f"{len(bits) - 1}.{lanes - 1}")
 
@@ -210,7 +210,7 @@ def _schedules(bits: Bits, told: tuple[Cycle, ...], width: int) -> list[str]:
 
     dense = [line([f"{step}.{lane}" if bits[step, lane] else "." for lane in range(lanes)]) for step in range(len(bits))]
     issued = []
-    for cycle in told:
+    for cycle in trace:
         pairs = ["."] * lanes
         for choice in cycle.choices:
             if choice.ms is not None:
@@ -219,4 +219,4 @@ def _schedules(bits: Bits, told: tuple[Cycle, ...], width: int) -> list[str]:
     span = (wide + 1) * lanes - 1
     left = [f"cycle   {'dense':<{span}}", *(f"{number + 1:>5}   {text}" for number, text in enumerate(dense))]
     right = [f"cycle   {'scheduled':<{span}}   AS", *(f"{number + 1:>5}   {text}" for number, text in enumerate(issued))]
-    return ["The pair (step.lane) at each multiplier, lane 0 first:", *_beside(left, right, width)]
+    return ["The pair (step.lane) at each multiplier, lane 0 first:", *_side_by_side(left, right, width)]

@@ -11,7 +11,7 @@ from functools import cache
 from itertools import combinations
 
 from trainyard.arrays.tensordash.patterns import FOUR_DEEP, Options
-from trainyard.arrays.tensordash.search import Studied, candidates, random_streams, spread, study
+from trainyard.arrays.tensordash.search import PatternScore, candidates, random_streams, score_patterns, spread
 from trainyard.papers.ledger import Experiments, Measured
 
 LANES, DEPTH, INPUTS = 4, 4, 8  # Sec. III-A
@@ -31,8 +31,8 @@ def _same(first: Options, second: Options) -> bool:
 
 
 @cache
-def studied_family() -> Sequence[Studied]:
-    return study(family(), random_streams(LANES), lanes=LANES, depth=DEPTH)
+def studied_family() -> Sequence[PatternScore]:
+    return score_patterns(family(), random_streams(LANES), lanes=LANES, depth=DEPTH)
 
 
 def pattern_spread() -> Measured:

@@ -1,7 +1,9 @@
-"""Pre-scheduled storage: one operand's streams as the rows that the scheduler would issue, zeros gone, ready for the element.
+"""Pre-scheduled storage as a codec: the bytes whose number `arrays.tensordash.footprints` counts in closed form.
+
+One operand's streams are stored as the rows that the scheduler would issue, without zeros, ready for the element.
 
 Beyond M. Mahmoud et al.: TensorDash. MICRO 2020, which names pre-scheduling (Sec. III, V: weights, by software) and why training
-resists it: each tensor is summed over in two orders, and a schedule serves one of them (`footprints` counts both ways out).
+resists it: each tensor is summed over in two orders, and a schedule serves one of them (`footprints` counts both).
 
 A stream [steps, lanes] is run through the one-sided scheduler ahead of time: weights in software, activations by a second scheduler
 behind the layer that makes them, which keeps up because it never needs more rows than there are steps. A cycle is stored as
@@ -18,7 +20,7 @@ Rows of a tile share the other operand's staging buffer, hence one AS. Three way
 
 - a row group scheduled together: one AS for all its rows, stored once; as fast as `lockstep` at run time, but the rows are wed;
 - each stream by itself under `output`: needs a buffer on the other side for each row;
-- each by itself behind one shared buffer (`ready.shared_buffer_cycles`): a row waits while a step it reads is not there yet.
+- each by itself behind one shared buffer (`prescheduled_tile`): a row waits while a step it reads is not there yet.
 """
 
 from __future__ import annotations
@@ -26,20 +28,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.arrays.tensordash.scheduler import Bits, Scheduler, Whole
+from trainyard.arrays.tensordash.footprints import POINTER_BYTES, Form, require_form, signal_bits, stored_bits
+from trainyard.arrays.tensordash.scheduler import Bits, Integers, Scheduler
 from trainyard.checks import require_positive
-from trainyard.errors import BadInput, UnknownName
+from trainyard.errors import BadInput
 
-Form = Literal["padded", "gapless"]
-FORMS: tuple[Form, ...] = get_args(Form)
 Values = npt.NDArray[Any]
-POINTER_BYTES = 4
-"""assumed: a group's start is a 32-bit byte address, for tiles fetch their groups in any order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,8 +55,8 @@ class Scheduled:
     scheduler: Scheduler
     shape: tuple[int, ...]
     values: Values
-    select: Whole
-    advance: Whole
+    select: Integers
+    advance: Integers
 
     @property
     def cycles(self) -> int:
@@ -76,11 +75,11 @@ class Scheduled:
         return int((self.select >= 0).sum())
 
     @property
-    def position(self) -> Whole:
+    def position(self) -> Integers:
         """[cycles]: the first step of the staging buffers in each cycle."""
         return np.cumsum(self.advance) - self.advance
 
-    def places(self) -> tuple[Whole, Whole]:
+    def places(self) -> tuple[Integers, Integers]:
         """Step and lane, in the dense order, of each stored value; of an idle lane, its own."""
         options = np.array(self.scheduler.options, dtype=np.int64)
         chosen = np.maximum(self.select, 0)
@@ -123,7 +122,7 @@ class Scheduled:
 
     def to_bytes(self, form: Form = "gapless") -> bytes:
         """Its rows, packed bit behind bit, the lowest first."""
-        _require_form(form)
+        require_form(form)
         select_bits, advance_bits = signal_bits(self.scheduler)
         valid = self.select >= 0
         wide = self.cycles, self.rows * self.scheduler.lanes
@@ -135,28 +134,6 @@ class Scheduled:
         headed = np.concatenate([*head, lanes.reshape(len(lanes), -1)], axis=1).astype(np.bool_)
         kept = np.concatenate([np.ones((self.cycles, headed.shape[1] - kept.shape[1]), np.bool_), kept], axis=1)
         return np.packbits(headed[kept], bitorder="little").tobytes()
-
-
-def signal_bits(scheduler: Scheduler) -> tuple[int, int]:
-    """Bits of one MS and of one AS (Sec. III-A: 3 and 2 for eight options, 4 deep).
-
-    >>> signal_bits(Scheduler()), signal_bits(Scheduler(depth=2))
-    ((3, 2), (2, 1))
-    """
-    return (len(scheduler.options) - 1).bit_length(), (scheduler.depth - 1).bit_length()
-
-
-def stored_bits(cycles: Whole, nonzeros: Whole, *, scheduler: Scheduler, value_bits: int, rows: int = 1, form: Form) -> Whole:
-    """Bits of groups of `rows` streams, from their cycles and their values alone.
-
-    >>> stored_bits(np.array([3]), np.array([7]), scheduler=Scheduler(), value_bits=16, form="padded")  # 3 (2 + 4 (3 + 16))
-    array([234])
-    """
-    _require_form(form)
-    select_bits, advance_bits = signal_bits(scheduler)
-    if form == "padded":
-        return cycles * (advance_bits + rows * scheduler.lanes * (select_bits + value_bits))
-    return cycles * (advance_bits + rows * scheduler.lanes) + nonzeros * (select_bits + value_bits)
 
 
 def effectual(values: Values) -> Bits:
@@ -193,7 +170,7 @@ def from_bytes(
     data: bytes, *, shape: Sequence[int], dtype: npt.DTypeLike, scheduler: Scheduler, form: Form = "gapless"
 ) -> Scheduled:
     """Read packed rows; shape, type and scheduler are what a transfer's descriptor says. Damaged rows are refused."""
-    _require_form(form)
+    require_form(form)
     kind = np.dtype(dtype)
     _require_stream(tuple(shape), scheduler)
     rows, steps = (1, *shape)[-3], shape[-2]
@@ -261,18 +238,13 @@ def load(data: bytes, *, shape: Sequence[int], dtype: npt.DTypeLike, scheduler: 
     return found
 
 
-def _bits_of(numbers: Whole, count: int) -> Bits:
+def _bits_of(numbers: Integers, count: int) -> Bits:
     """[..., count]: the lowest bit first."""
     return np.asarray((numbers[..., None] >> np.arange(count)) & 1, dtype=np.bool_)
 
 
-def _number(bits: Bits) -> Whole:
+def _number(bits: Bits) -> Integers:
     return bits @ (1 << np.arange(bits.shape[-1], dtype=np.int64))
-
-
-def _require_form(form: str) -> None:
-    if form not in FORMS:
-        raise UnknownName("form", str(form), FORMS, where="pre-scheduled storage")
 
 
 def _require_stream(shape: tuple[int, ...], scheduler: Scheduler) -> None:
