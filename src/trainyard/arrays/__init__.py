@@ -1,9 +1,9 @@
 """Compute fabrics: stateless, without a clock; a matrix product in, cycles and events out.
 
-In reading order: `dense` multiplies every pair (systolic, spatial, Tensor Cores); `sigma` and `tensordash` are the two papers' sparse
-arrays; `rivals` are the sparse accelerators that SIGMA is compared with; `execution` is what their `execute` methods share. Imports
-hardware, masks and the nouns of `ir` alone. A new array is one file with a frozen dataclass that follows `ir.Array`; its optional
-capabilities are declared in `ir.protocols`.
+In reading order: `dense` multiplies every pair (systolic, spatial, Tensor Cores); `sigma` and `tensordash` are the two papers'
+sparse arrays; `rivals` are the sparse accelerators that SIGMA is compared with; `execution` is what their `execute` methods share.
+Imports hardware, masks and the nouns of `ir` alone. A new array is one file with a frozen dataclass that follows `ir.Array`; its
+optional capabilities are declared in `ir.protocols`.
 """
 
 from __future__ import annotations
