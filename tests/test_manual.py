@@ -147,10 +147,10 @@ def figures_of(paper: str) -> list[str]:
 
 def test_pictures_are_drawn_the_same_again() -> None:
     pytest.importorskip("matplotlib")
-    from trainyard.papers.figures import Series, drawn, paper
+    from trainyard.papers.figures import Series, chart, paper
 
     bars = [Series(name="ours", values={"a": 1.0, "b": 2.5}, colour="#0072B2"), paper({"b": 2.0})]
-    figure = drawn(bars, "Fig. 1", "Two bars & a mark.", x="", y="speedup", unity=True)
+    figure = chart(bars, "Fig. 1", "Two bars & a mark.", x="", y="speedup", unity=True)
     figures = script("figures")
     first, second = figures.svg(figure), figures.svg(figure)
     assert first == second

@@ -13,15 +13,15 @@ from trainyard.machines.presets.sigma import SIGMA
 from trainyard.papers.ledger import Row
 from trainyard.papers.sigma import dataflows, every_model, examples, features, formats, rivals, training
 from trainyard.papers.sigma.suite import (
+    ALL_SHAPES,
     DENSE_CASES,
-    MIRRORED,
+    K_ALONG_COLUMNS,
+    K_ALONG_ROWS,
     PES,
-    RECTANGLES,
     SPARSE_CASES,
     SPARSITIES,
     SQUARE,
     SUITE,
-    TURNED,
     Case,
     Shapes,
     cost,
@@ -30,6 +30,7 @@ from trainyard.papers.sigma.suite import (
     tpu_cycles,
     unpruned_cycles,
 )
+from trainyard.workloads import zoo
 
 SHARES = ("utilisation", "compute_efficiency", "overall_efficiency")
 
@@ -56,7 +57,7 @@ def by_example() -> str:
     rows = [
         (gemm, array, bar.cycles, bar.folds, percent(bar.utilisation))
         for gemm in examples.GEMMS
-        for array, bar in examples.found(gemm).items()
+        for array, bar in examples.results(gemm).items()
     ]
     return table(("GEMM", "array", "cycles", "folds", "utilisation [%]"), rows)
 
@@ -65,9 +66,9 @@ def by_dataflow() -> str:
     rows = []
     for op in SUITE:
         for flow, shown in dataflows.FLOWS.items():
-            found = dataflows.costs(op, flow)
-            parts = [round(fmean(getattr(one, part) for one in found)) for part in dataflows.PARTS]
-            shares = [percent(fmean(getattr(one, what) for one in found)) for what in SHARES]
+            costs = dataflows.costs(op, flow)
+            parts = [round(fmean(getattr(one, part) for one in costs)) for part in dataflows.PARTS]
+            shares = [percent(fmean(getattr(one, share) for one in costs)) for share in SHARES]
             rows.append((label(op), shown, *parts, *shares))
     return table(("M-N-K", "dataflow", *dataflows.PARTS, "utilisation [%]", "compute eff. [%]", "overall eff. [%]"), rows)
 
@@ -76,16 +77,16 @@ def by_feature() -> str:
     rows = []
     for workload in features.WORKLOADS:
         for feature in features.FEATURES:
-            found = features.metrics(workload, feature)
-            shares = [percent(getattr(found, what)) for what in SHARES]
-            rows.append((workload, feature, found.loading, found.streaming, found.add, *shares))
+            bar = features.metrics(workload, feature)
+            shares = [percent(getattr(bar, share)) for share in SHARES]
+            rows.append((workload, feature, bar.loading, bar.streaming, bar.add, *shares))
     return table(
         ("GEMM", "array", "loading", "streaming", "add", "utilisation [%]", "compute eff. [%]", "overall eff. [%]"), rows
     )  # fmt: skip
 
 
 def dense() -> str:
-    shapes: tuple[Shapes, ...] = (SQUARE, RECTANGLES, TURNED, MIRRORED)
+    shapes: tuple[Shapes, ...] = (SQUARE, K_ALONG_COLUMNS, K_ALONG_ROWS, ALL_SHAPES)
     rows: list[tuple[object, ...]] = []
     for op in SUITE:
         ours = cost(op)
@@ -114,27 +115,28 @@ def sparse(what: Callable[[MatMul, tuple[float, float]], float]) -> str:
 
 
 def against_rivals() -> str:
-    found = {name: rivals.speedups(name) for name in rivals.ARRAYS}
+    speedups = {name: rivals.speedups(name) for name in rivals.ARRAYS}
     rows: list[tuple[object, ...]] = [
-        (label(op), rivals.sigma_cycles(op), *(values[label(op)] for values in found.values())) for op in SUITE
+        (label(op), rivals.sigma_cycles(op), *(values[label(op)] for values in speedups.values())) for op in SUITE
     ]  # fmt: skip
     for name, mean in (("geometric mean", geometric_mean), ("arithmetic mean", fmean)):
-        rows.append((name, "", *(mean(list(values.values())) for values in found.values())))
-    left = [geometric_mean(rivals.speedups(name, loading="left out").values()) for name in found]
+        rows.append((name, "", *(mean(list(values.values())) for values in speedups.values())))
+    left = [geometric_mean(rivals.speedups(name, loading="left out").values()) for name in speedups]
     rows.append(("geometric mean, loading as their papers count", "", *left))
-    return table(("M-N-K", "SIGMA's cycles", *found), rows)
+    return table(("M-N-K", "SIGMA's cycles", *speedups), rows)
 
 
 def _variant(array: Sigma, cases: Sequence[Case]) -> tuple[float, float]:
     """Geometric mean of speedups over 128x128 and mean efficiency."""
-    found = []
+    costs = []
     for op, pair in cases:
         a, b = operands(op, pair)
-        found.append((op, array.cost(op, a=a, b=b)))
-    return geometric_mean(tpu_cycles(op) / one.cycles for op, one in found), fmean(one.overall_efficiency for _, one in found)
+        costs.append((op, array.cost(op, a=a, b=b)))
+    return geometric_mean(tpu_cycles(op) / one.cycles for op, one in costs), fmean(one.overall_efficiency for _, one in costs)
 
 
-def worth() -> str:
+def assumption_table() -> str:
+    """Speedup and efficiency with every alternative of an assumption, and against other baselines."""
     array = SIGMA.array
     assert isinstance(array, Sigma)
     arrays = {("as built", ""): array}
@@ -150,23 +152,44 @@ def worth() -> str:
         (over, share), (sparse_over, sparse_share) = (_variant(changed, cases) for cases in (DENSE_CASES, SPARSE_CASES))
         rows.append((*names, over, percent(share), sparse_over, percent(sparse_share)))
 
-    def otherwise(
-        name: tuple[str, str], cycles: Callable[[MatMul], int], ours: Callable[[MatMul, tuple[float, float]], int]
-    ) -> None:
+    def add_row(name: tuple[str, str], cycles: Callable[[MatMul], int], ours: Callable[[MatMul, tuple[float, float]], int]) -> None:
         over = [geometric_mean(cycles(op) / ours(op, pair) for op, pair in cases) for cases in (DENSE_CASES, SPARSE_CASES)]
         rows.append((*name, over[0], "", over[1], ""))
 
     def own(op: MatMul, pair: tuple[float, float]) -> int:
         return cost(op, pair).cycles
 
-    otherwise(("without step ii", "stationary values stay though nothing meets them"), tpu_cycles, unpruned_cycles)
+    add_row(("without step ii", "stationary values stay though nothing meets them"), tpu_cycles, unpruned_cycles)
     best = "best of 128x128, 256x64, 512x32"
-    otherwise(("TPU", f"{best}, K along the columns of the last two"), lambda op: tpu_cycles(op, RECTANGLES), own)
-    otherwise(("TPU", f"{best}, K along the rows of the last two"), lambda op: tpu_cycles(op, TURNED), own)
-    otherwise(("TPU", "best of all five"), lambda op: tpu_cycles(op, MIRRORED), own)
-    otherwise(("TPU", "KN always stays"), lambda op: tpu_cycles(op, flows=("ws",)), own)
-    otherwise(("TPU", "loading of a fold takes no time"), lambda op: tpu_cycles(op, load=False), own)
+    add_row(("TPU", f"{best}, K along the columns of the last two"), lambda op: tpu_cycles(op, K_ALONG_COLUMNS), own)
+    add_row(("TPU", f"{best}, K along the rows of the last two"), lambda op: tpu_cycles(op, K_ALONG_ROWS), own)
+    add_row(("TPU", "best of all five"), lambda op: tpu_cycles(op, ALL_SHAPES), own)
+    add_row(("TPU", "KN always stays"), lambda op: tpu_cycles(op, flows=("ws",)), own)
+    add_row(("TPU", "loading of a fold takes no time"), lambda op: tpu_cycles(op, load=False), own)
     return table(("", "what it means", "dense speedup", "dense efficiency [%]", "sparse speedup", "sparse efficiency [%]"), rows)
+
+
+def by_model() -> str:
+    """All products of a training step with the zeros of a pruned run."""
+    cells = []
+    for model, phase, products in training.rows():
+        stays = ", ".join(f"{letter} {100 * part:.0f} %" for letter, part in products.stays.items())
+        cycles = [pair for name, pair in training.on_masks(model).items() if phase in ("all", name.value)]
+        exact = sum(pair[0] for pair in cycles) / sum(pair[1] for pair in cycles) - 1
+        shares = f"{100 * products.utilisation:.0f} %", f"{100 * products.efficiency:.0f} %", f"{100 * exact:+.1f} %"
+        cells.append((model, phase, products.speedup, products.dense_speedup, stays, *shares))
+    head = ("model", "products", "speedup over the TPU", "without zeros", "stays (share of MACs)", "utilisation", "efficiency")
+    return table((*head, "on masks"), cells)
+
+
+def every_zoo_model() -> str:
+    cells = []
+    for model in zoo.names():
+        products = every_model.summary(model)
+        by_phase = [part.speedup if part.products else None for part in map(products.of, training.PRODUCTS)]
+        shares = f"{100 * products.utilisation:.0f} %", f"{100 * products.efficiency:.0f} %"
+        cells.append((model, zoo.load(model).batch, *by_phase, products.speedup, products.dense_speedup, *shares))
+    return table(("model", "batch", "forward", "dX", "dW", "all", "without zeros", "utilisation", "efficiency"), cells)
 
 
 CONFLICTS = """Excluded by the paper's own figures:
@@ -195,7 +218,7 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
         "What is assumed, and what it is worth",
         "Geometric means of speedups over TPU 128x128 (the better stationary operand), arithmetic means of overall efficiency. "
         "The paper allows SIGMA more than 128 words per cycle while it streams, not how much: `wide` is a whole vector.",
-        worth(),
+        assumption_table(),
     )
     yield Section(
         "Examples (Fig. 4)",
@@ -240,12 +263,12 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
         "Training steps, beyond the paper",
         "All products of a step with the zeros of a real run of gradual pruning on stand-in data; the last column is what exact "
         "masks of a few layers change.",
-        training.table() + "\n",
+        by_model(),
     )
     yield Section(
         "Every model of the zoo, beyond the paper",
         "The same with 80 % of the weights and 30 % of the activations zero (Sec. VI-A: 10 to 50 %, of which this is the middle), "
         "gradients dense: speedup over the TPU by product, and of all with and without zeros.",
-        every_model.table() + "\n",
+        every_zoo_model(),
     )
     yield from ledger_section(rows)

@@ -101,7 +101,8 @@ def test_zero_and_nan() -> None:
 def test_overridden_verdicts_need_their_reason() -> None:
     row = judge(claim(5.0, conflict="needs 6.9x"), Measured(4.1, verdict="contradicted", proof="5 x 1.377 = 6.9 > 6"))
     assert row.verdict == "contradicted"
-    assert row.note == "5 x 1.377 = 6.9 > 6; in conflict: needs 6.9x"
+    assert row.note == "5 x 1.377 = 6.9 > 6"
+    assert row.details == "The paper contradicts itself here: needs 6.9x."
     with pytest.raises(BadInput, match="needs its proof"):
         Measured(1.0, verdict="contradicted")
     with pytest.raises(BadInput, match="names what stands in"):
@@ -183,7 +184,7 @@ def test_sigmas_baseline() -> None:
     assert dense.verdict == "near"  # K along the columns, as the section has it
     assert dense.ours == pytest.approx(55.3, abs=0.1)
     for reading in ("46.7 %", "51.8 %", "60.4 %"):
-        assert reading in dense.note  # the other readings are printed beside it
+        assert reading in dense.details  # the other readings
     assert rows["sigma.dense.speedup_over_tpu"].verdict == "not yet"
 
 

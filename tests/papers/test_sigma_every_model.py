@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from paper_pages.sigma import every_zoo_model
 
 from trainyard.ir import Phase
 from trainyard.papers.sigma import every_model
@@ -13,7 +14,7 @@ from trainyard.workloads import zoo
 @pytest.mark.unit
 @pytest.mark.parametrize("model", ["alexnet", "bert-tiny", "ncf", "linear", "gru"])
 def test_all_products_of_a_step_are_counted(model: str) -> None:
-    step, found = zoo.load(model), every_model.whole(model)
+    step, found = zoo.load(model), every_model.summary(model)
     products = [op for op in step.ops if op.is_product and op.phase in PRODUCTS]
     assert len(found.products) == len(products)
     assert found.cycles == sum(found.of(phase).cycles for phase in PRODUCTS)
@@ -24,7 +25,7 @@ def test_all_products_of_a_step_are_counted(model: str) -> None:
 
 @pytest.mark.unit
 def test_pruned_weights_help_forward_and_dx_more_than_dw() -> None:
-    found = every_model.whole("alexnet")
+    found = every_model.summary("alexnet")
     assert found.of(Phase.FORWARD).speedup > found.of(Phase.GRAD_WEIGHT).speedup
     assert found.of(Phase.FORWARD).stays["W"] > 0.5
 
@@ -32,7 +33,7 @@ def test_pruned_weights_help_forward_and_dx_more_than_dw() -> None:
 @pytest.mark.unit
 def test_every_model_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zoo, "names", lambda: ("linear", "ncf"))
-    lines = every_model.table().splitlines()
+    lines = every_zoo_model().splitlines()
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["linear", "ncf"]
     assert "| linear | 8 | " in lines[2]
     drawn = every_model.figure()

@@ -25,7 +25,7 @@ def test_every_experiment_answers_its_claim(name: str) -> None:
     row = ledger.judge(CLAIMS[name], gpu.EXPERIMENTS[name]())
     assert isinstance(row.ours, float)
     assert 0 < row.ours < math.inf
-    assert "H200" in row.note
+    assert "H200" in row.note + row.details
     assert (row.verdict == "substitute") == (name != "sigma.gpu.matmul_share"), "what stands in was measured on an H200"
 
 
@@ -35,7 +35,7 @@ def test_the_model_that_is_farther_from_the_paper_is_judged() -> None:
     found = gpu._matmul_share()
     assert found.value == max(shares, key=lambda value: abs(value - 70))
     for value in shares:
-        assert f"{value:.1f} %" in found.note
+        assert f"{value:.1f} %" in found.note + found.details
 
 
 @pytest.mark.paper

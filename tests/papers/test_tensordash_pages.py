@@ -107,7 +107,7 @@ def test_without_figures_the_page_stays_small(tmp_path: Path) -> None:
 
 
 def test_a_figure_tells_what_it_shows() -> None:
-    found = figures.drawn(
+    found = figures.chart(
         [
             figures.Series(name="ours", values={"a": 1.5, "b": 2.0}, colour="#000"),
             figures.Series(name="thin", values={"a": 1.0, "b": 1.0}, colour="#000", kind="faint"),
@@ -124,12 +124,12 @@ def test_a_figure_tells_what_it_shows() -> None:
 
 
 def test_names_in_groups_and_numbers() -> None:
-    grouped = figures.drawn(
+    grouped = figures.chart(
         [figures.Series(name="ours", values={("a", "x"): 1.0, ("a", "y"): 2.0}, colour="#000")], "t", "d", x="", y="", stacked=True
     )
     assert [list(names) for names in grouped.data[0].x] == [["a", "a"], ["x", "y"]]
     assert grouped.layout.xaxis.type is None
-    numbers = figures.drawn(
+    numbers = figures.chart(
         [figures.Series(name="n", values={10.0: 1.0}, colour="#000", kind="line")], "t", "d", x="", y="", numbers=True
     )
     assert numbers.layout.xaxis.type is None

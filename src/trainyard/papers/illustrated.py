@@ -1,12 +1,12 @@
-"""The page of one paper: each of its figures drawn anew, with what misses below it, and the whole ledger behind them.
+"""The HTML page of one paper: its figures, below each the claims that miss, then all claims.
 
-The frame is the report's own (`report/page.html`): nothing is loaded from elsewhere, plotly's script stands in it once.
+The frame is the report's (`report/page.html`): the page loads nothing from elsewhere and contains plotly's script once.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from trainyard.papers.pages import COLUMNS, LEGEND, cells, number, paper_figure,
 from trainyard.report.page import framed
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
+    from trainyard.papers.figures import Figures
 
 EXPLAINED = ("near", "off", "contradicted", "substitute")
 COLOURS = """<style>
@@ -31,15 +31,15 @@ COLOURS = """<style>
 </style>"""
 
 
-def page(rows: Sequence[Row], figures: Mapping[str, Callable[[], go.Figure]]) -> str:
-    """One file that needs nothing beside it."""
+def page(rows: Sequence[Row], figures: Figures) -> str:
+    """One self-contained file."""
     embedded: dict[str, Any] = {}
     body = "\n".join((COLOURS, *_figures(rows, figures, embedded), *_ledger(rows)))
     title = f"{rows[0].claim.paper}: what the paper prints, and what comes out here"
     return framed(title, f"{len(rows)} claims: {summary(rows)}.", body, escape(f"trainyard {VERSION}"), embedded)
 
 
-def _figures(rows: Sequence[Row], figures: Mapping[str, Callable[[], go.Figure]], embedded: dict[str, Any]) -> Iterator[str]:
+def _figures(rows: Sequence[Row], figures: Figures, embedded: dict[str, Any]) -> Iterator[str]:
     import plotly.io
 
     yield '<div class="figures">'
@@ -47,17 +47,17 @@ def _figures(rows: Sequence[Row], figures: Mapping[str, Callable[[], go.Figure]]
         figure = draw()
         key = "".join(letter if letter.isalnum() else "-" for letter in name.lower())
         embedded[key] = json.loads(plotly.io.to_json(figure, engine="json"))
-        described = escape(figure.layout.meta["description"])
-        yield f'<figure id="{key}"><div role="img" aria-label="{described}" data-figure="{key}" '
-        yield f'style="height:{figure.layout.height}px"></div><figcaption>{described}</figcaption>'
+        caption = escape(figure.layout.meta["description"])
+        yield f'<figure id="{key}"><div role="img" aria-label="{caption}" data-figure="{key}" '
+        yield f'style="height:{figure.layout.height}px"></div><figcaption>{caption}</figcaption>'
         yield from (_miss(row) for row in rows if row.verdict in EXPLAINED and names_figure(row.claim, name))
         yield "</figure>"
     yield "</div>"
 
 
 def _miss(row: Row) -> str:
-    said = f"{row.id}: {number(row.ours)}, paper {paper_figure(row)} ({row.verdict})"
-    return f'<p class="miss {row.verdict}"><b>{escape(said)}</b> {escape(row.note)}</p>'
+    result = f"{row.id}: {number(row.ours)}, paper {paper_figure(row)} ({row.verdict})"
+    return f'<p class="miss {row.verdict}"><b>{escape(result)}</b> {escape(f"{row.note} {row.details}".strip())}</p>'
 
 
 def _ledger(rows: Sequence[Row]) -> Iterator[str]:

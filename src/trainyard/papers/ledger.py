@@ -201,13 +201,14 @@ def judge(claim: Claim, measured: Measured) -> Row:
     verdict: Verdict = measured.verdict or ("context" if claim.use == "context" else _verdict(claim, ours, ratio))
     if claim.use == "derived" and verdict == "met":
         verdict = "derived"
-    note = "; ".join(text for text in (measured.proof, measured.note, claim.conflict and f"in conflict: {claim.conflict}") if text)
+    conflict = claim.conflict and f"The paper contradicts itself here: {claim.conflict}."
+    note, *further = [text for text in (measured.proof, measured.note, conflict) if text] or [""]
     printed = None if measured.printed is None else _plain(measured.printed)
     if printed is not None:
         _ratios(claim, printed)  # as many figures as the claim has, none of them nan
     return Row(
         id=claim.id, paper=claim.value, ours=ours, ratio=ratio, verdict=verdict, note=note, claim=claim, printed=printed,
-        details=measured.details,
+        details=" ".join(text for text in (*further, measured.details) if text),
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import cycle
 from typing import TYPE_CHECKING
@@ -10,11 +9,13 @@ from typing import TYPE_CHECKING
 from trainyard.papers.direct import accuracy, contributions, efficiency, studies, table
 from trainyard.papers.direct.measuring import COUNTS, RESNET18, SYSTEMS, WORKLOADS, Workload, listed, slashed, system
 from trainyard.papers.direct.printed import UNITS, by_eq_1, half_units, said
-from trainyard.papers.figures import Series, drawn, panels, paper
+from trainyard.papers.figures import Series, chart, panels, paper
 from trainyard.report.colours import PHASES, SPARE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+    from trainyard.papers.figures import Figures
 
 COLOURS = (PHASES["forward"], PHASES["grad_input"], PHASES["grad_weight"], PHASES["loss"], PHASES["update"], *SPARE)
 DARK = "#2F4F4F"  # an eleventh
@@ -44,7 +45,7 @@ def _curves(workload: Workload) -> go.Figure:
     if host == "fig2":
         marks["DIRECT"][32] = said("efficiency.resnet18.at_32")[0]
     lines += [replace(paper(values, f"paper, {name}"), colour=COLOUR_OF[name]) for name, values in marks.items()]
-    figure = drawn(lines, "", "", x="units", y="parallel efficiency", numbers=True)
+    figure = chart(lines, x="units", y="parallel efficiency", numbers=True)
     return figure.update_xaxes(**LOG_UNITS)
 
 
@@ -60,7 +61,7 @@ def _tokens() -> go.Figure:
             shares = {units: share for units, share in efficiency.literal_share(literal, workload).items() if share}
             name = f"as printed, tau = {literal.tau}: rounds and token, {workload.name}"
             lines.append(Series(name=name, values=shares, colour=COLOURS[3 + number], kind=kind))  # type: ignore[arg-type]
-    figure = drawn(lines, "", "", x="DPUs", y="% of the step (log)", numbers=True)
+    figure = chart(lines, x="DPUs", y="% of the step (log)", numbers=True)
     figure.update_yaxes(type="log", rangemode="normal", exponentformat="power")
     return figure.update_xaxes(**LOG_UNITS)
 
@@ -93,11 +94,11 @@ def figure_3() -> go.Figure:
                 bars.append(Series(name=f"{name}: {kind}", values=dict(shares), colour=COLOURS[number]))
                 number += 1
     bars.append(paper(dict(zip(contributions.PARTS, said("contribution"), strict=True))))
-    figure = drawn(
+    figure = chart(
         bars, "Fig. 3: what AGAU, DSC and LAA contribute",
         "Shares of the logarithm of DIRECT's speedup over PIM-Opt, whose transfers are rank-parallel or as Eq. 1. Shapley: mean "
         "over all orders. In order: AGAU, then DSC, then LAA.",
-        x="", y="% of the speedup", digits=0, height=470,
+        y="% of the speedup", digits=0, height=470,
     )  # fmt: skip
     return figure.update_yaxes(rangemode="normal")
 
@@ -116,7 +117,7 @@ def table_2() -> go.Figure:
             if any(joules.get(part, 0.0) > 0 for joules in parts.values())
         ]
         stacks.append(paper(dict(zip(table.PIM, said(f"energy.{workload.name}"), strict=False))))
-        shown[workload.name] = drawn(stacks, "", "", x="", y="J an epoch", stacked=True, digits=1)
+        shown[workload.name] = chart(stacks, y="J an epoch", stacked=True, digits=1)
     told = "; ".join(
         f"{one.name} {slashed([table.epoch_j(name, one) for name in SYSTEMS], 0)} J, paper {slashed(said(f'energy.{one.name}'), 0)}"
         for one in WORKLOADS
@@ -141,7 +142,7 @@ def tau_sweep() -> go.Figure:
     shown = {}
     for number, (name, values) in enumerate(columns.items()):
         lines = [Series(name=name, values={str(tau): value for tau, value in values.items()}, colour=COLOURS[number], kind="line")]
-        shown[f"{name} by tau"] = drawn(lines, "", "", x="", y="")
+        shown[f"{name} by tau"] = chart(lines)
     least, most = (choose(columns["accuracy [%]"].values()) for choose in (min, max))
     shown["accuracy [%] by tau"].update_yaxes(rangemode="normal", range=[least - 1, most + 1])
     return panels(
@@ -157,7 +158,7 @@ def over_time() -> go.Figure:
         curve = one.curve()
         values = {1e3 * at: 100 * value for at, value in zip(curve["time_s"], curve["accuracy"], strict=True)}
         lines.append(Series(name=name, values=values, colour=COLOURS[number % len(COLOURS)], kind="line"))
-    figure = drawn(
+    figure = chart(
         lines, "Accuracy against simulated time",
         f"Linear model, {accuracy.WORKERS} DPUs, {studies.STEPS} steps each, one learning rate; averaging and literal on DIRECT, "
         "all others on PIM-Opt with rank-parallel transfers. Averaging, MA-SGD and D-PSGD are judged on the mean of all models, "
@@ -169,7 +170,7 @@ def over_time() -> go.Figure:
 
 
 # fmt: off
-FIGURES: Mapping[str, Callable[[], go.Figure]] = {
+FIGURES: Figures = {
     "Fig. 2":                 figure_2,
     "Fig. 3":                 figure_3,
     "Table II":               table_2,

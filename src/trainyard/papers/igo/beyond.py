@@ -19,7 +19,7 @@ from trainyard.mapping.gradient_order.bound import Regime, least_bytes, regime
 from trainyard.mapping.gradient_order.chain import chosen_chains
 from trainyard.mapping.gradient_order.links import chains
 from trainyard.mapping.gradient_order.scratchpad import Pair
-from trainyard.papers.figures import Series, drawn
+from trainyard.papers.figures import Series, chart
 from trainyard.papers.igo.baselines import CASES, ELEMENT_BYTES, Case
 from trainyard.papers.igo.measuring import each, layers, listed, mean, ran, reductions
 from trainyard.papers.igo.networks import ABBREVIATIONS, Layer, Npu, step
@@ -139,13 +139,13 @@ def figure_time() -> go.Figure:
             )
         )
     means = {npu: mean(reductions(case, "searched", **JOINT)) for npu, case in CASES.items()}
-    return drawn(
+    return chart(
         bars,
         "Beyond: order, tile, partition together",
         "Reduction of the step's time by the gradients' order, tile and partition searched together, against a sequential "
         "baseline whose tiles are searched as well. "
         f"Mean {means['small']:.1f} % (small NPU), {means['large']:.1f} % (large NPU).",
-        x="", y="% shorter", digits=1,
+        y="% shorter", digits=1,
     )  # fmt: skip
 
 
@@ -161,11 +161,11 @@ def figure_distance() -> go.Figure:
     told = "; ".join(
         f"{npu}: {listed({network: bars[FUSED][f'{npu} NPU', network] for network in ABBREVIATIONS}, 2)}" for npu in CASES
     )
-    return drawn(
+    return chart(
         [Series(name=name, values=values, colour=colour) for (name, values), colour in zip(bars.items(), colours, strict=True)],
         "Beyond: bytes over the least possible",
         f"Bytes over a bound that no order, tile or partition gets below. Searched together, {told}.",
-        x="", y="times the least bytes", unity=True, height=430,
+        y="times the least bytes", unity=True, height=430,
     )  # fmt: skip
 
 
@@ -182,14 +182,14 @@ def figure_links() -> go.Figure:
     for one in found.values():
         reasons.update(one.reasons)
     told = "; ".join(f"{why} ({count})" for why, count in reasons.most_common(4))
-    figure = drawn(
+    figure = chart(
         [
             Series(name=name, values={n: float(v) for n, v in values.items()}, colour=colour)
             for (name, values), colour in zip(kinds.items(), colours, strict=True)
         ],
         "Beyond: joined across layers",
         f"Large NPU: links from a layer's dX to the layer below. What keeps them apart most often: {told}.",
-        x="", y="links (log)", digits=0, stacked=False,
+        y="links (log)", digits=0, stacked=False,
     )  # fmt: skip
     figure.update_yaxes(type="log", rangemode="normal")
     return figure

@@ -14,7 +14,7 @@ A measurement, where it exists, is `samples/igo/gpu.json`, under `breakdown`:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -25,7 +25,7 @@ from trainyard.devices.gpu.device import Gpu
 from trainyard.ir import Assumption, Phase
 from trainyard.ir.step import Role
 from trainyard.machines.presets.gpus import A100, A100_80GB
-from trainyard.papers.figures import Series, drawn
+from trainyard.papers.figures import chart, series_of
 from trainyard.papers.igo.networks import ABBREVIATIONS, NETWORKS, RECOMMENDERS
 from trainyard.papers.ledger import Experiments, Measured, claims
 from trainyard.report.colours import PHASES
@@ -34,6 +34,8 @@ from trainyard.workloads import zoo
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+    from trainyard.papers.figures import Figures
 
 BATCH = 256  # Sec. 3.1
 BOARD = A100_80GB  # assumed: the A100 that holds most of the nine; which one is not printed
@@ -190,13 +192,13 @@ def figure_3() -> go.Figure:
     assert isinstance(said, tuple)
     for name, share in zip(PARTS, said, strict=True):
         bars[name]["A100, paper", "mean"] = share
-    return drawn(
-        [Series(name=name, values=values, colour=COLOURS[name]) for name, values in bars.items()],
+    return chart(
+        series_of(bars, COLOURS),
         "Fig. 3: where the time of a training step goes",
         f"Per cent of a step's time. Mean {_listed(mean(fitting()))}; paper {' / '.join(f'{value:g}' for value in said)}.",
-        x="", y="% of time", stacked=True, digits=1, height=440,
+        y="% of time", stacked=True, digits=1, height=440,
     )  # fmt: skip
 
 
 EXPERIMENTS: Experiments = {"igo.gpu_breakdown": _breakdown}
-FIGURES: Mapping[str, Callable[[], go.Figure]] = {"Fig. 3": figure_3}
+FIGURES: Figures = {"Fig. 3": figure_3}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from trainyard.devices.accelerator.ordered import part_of
 from trainyard.mapping.gradient_order.partition import NAMES, SCHEMES
 from trainyard.mapping.gradient_order.scratchpad import TENSORS, algorithm_1, traffic
 from trainyard.mapping.gradient_order.tile_streams import Partition
-from trainyard.papers.figures import Series, drawn, panels, paper
+from trainyard.papers.figures import Series, chart, panels, paper, series_of
 from trainyard.papers.igo import beyond, breakdown, gpu, longest, performance, sweeps
 from trainyard.papers.igo.baselines import CASES, ELEMENT_BYTES, LARGE, TILES, Case
 from trainyard.papers.igo.measuring import Networks, each, faster, mean, ran, reductions
@@ -23,6 +23,8 @@ from trainyard.workloads import zoo
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+    from trainyard.papers.figures import Figures
 
 MEAN = "mean"
 FITS = 0.7
@@ -57,13 +59,13 @@ def figure_5() -> go.Figure:
     ]
     tall, searched = ([mean(performance.shares(LARGE, tile, reads)) for reads in names.values()] for tile in TILES)
     printed = {MEAN: said("dy_share.all_traffic")}, {MEAN: said("dy_share.reads"), "dlrm": said("dy_share.reads.dlrm")}
-    return drawn(
+    return chart(
         [*bars, printed_for(0, printed[0], "paper, of reads and writes"), printed_for(1, printed[1], "paper, of reads")],
         "Fig. 5: what dY is of the gradients' traffic",
         f"Large NPU, sequential, fixed tall tile: mean {tall[0]:.0f} % of all and {tall[1]:.0f} % of reads; paper "
         f"{said('dy_share.all_traffic'):g} and {said('dy_share.reads'):g} %. With searched tiles {searched[0]:.0f} and "
         f"{searched[1]:.0f} %.",
-        x="", y="% of bytes", digits=1,
+        y="% of bytes", digits=1,
     )  # fmt: skip
 
 
@@ -74,11 +76,11 @@ def figure_6() -> go.Figure:
             found = with_mean(each(partial(performance.potential, case, tile=tile)))
             bars.append(Series(name=f"{npu} NPU, {tile} tile", values=found, colour=COLOURS[number + 2 * shade]))
             told.append(f"{npu} NPU with the {tile} tile {found[MEAN]:.2f}")
-    return drawn(
+    return chart(
         [*bars, *(printed_for(n, {MEAN: said(f"potential.{npu}")}, f"paper, {npu} NPU") for n, npu in enumerate(CASES))],
         "Fig. 6: dY for nothing when dW needs it",
         f"Speedup of a step, mean: {', '.join(told)}; paper {said('potential.small'):g} and {said('potential.large'):g}.",
-        x="", y="speedup", unity=True,
+        y="speedup", unity=True,
     )  # fmt: skip
 
 
@@ -102,12 +104,12 @@ def figure_7() -> go.Figure:
     # fmt: on
     parts = {tensor: {name: one.by_tensor[tensor] / 1e6 for name, one in moved.items()} for tensor in TENSORS}
     told = ", ".join(f"{name} {one.total_bytes / 1e6:.0f}" for name, one in moved.items())
-    return drawn(
-        [Series(name=tensor, values=values, colour=COLOURS[number]) for number, (tensor, values) in enumerate(parts.items())],
+    return chart(
+        series_of(parts, COLOURS),
         "Fig. 7: the three steps on one layer",
         f"{layer.name}, M, N, K = {op.M}, {op.N}, {op.K}, large NPU, fixed tall tile; MB: {told}. Rearranged as Algorithm 1 says; "
         "parts one after the other on one core.",
-        x="", y="MB of DRAM traffic", stacked=True, digits=0,
+        y="MB of DRAM traffic", stacked=True, digits=0,
     )  # fmt: skip
 
 
@@ -140,11 +142,11 @@ def figure_11() -> go.Figure:
         whole = {n: sum(layer.repeats for layer, _ in rows if layer.network == n) for n in counted}
         values = {n: 100 * count / whole[n] for n, count in counted.items()}
         bars.append(Series(name=f"{scheme}, {NAMES[scheme]}: {shares[scheme]}", values=values, colour=COLOURS[number]))
-    return drawn(
+    return chart(
         bars,
         "Fig. 11: which partition is the cheapest",
         "Per cent of the layers with both gradients, two cores of the large NPU, fixed tall tile, Algorithm 1 for each part.",
-        x="", y="% of layers", stacked=True, digits=0,
+        y="% of layers", stacked=True, digits=0,
     )  # fmt: skip
 
 
@@ -157,7 +159,7 @@ def _bars_12(case: Case) -> go.Figure:
         "+DataPartitioning, cheapest":   left(by_ideal(case)),
     }
     # fmt: on
-    bars = [Series(name=name, values=values, colour=COLOURS[number]) for number, (name, values) in enumerate(steps.items())]
+    bars = series_of(steps, COLOURS)
     for name, order in (("searched, sequential", {}), ("searched together", JOINT)):
         values = with_mean(each(lambda n: ran(case, n, "searched", **order).cycles / ran(case, n).cycles))  # noqa: B023
         bars.append(Series(name=name, values=values, colour=SEARCHED_COLOURS[name]))
@@ -166,7 +168,7 @@ def _bars_12(case: Case) -> go.Figure:
     marks = [
         printed_for(number, {MEAN: 1 - value / 100}, f"paper, {named}") for number, (named, value) in enumerate(printed.items())
     ]
-    return drawn([*bars, *marks], "", "", x="", y="", unity=True)
+    return chart([*bars, *marks], unity=True)
 
 
 def figure_12() -> go.Figure:
@@ -195,12 +197,12 @@ def figure_13() -> go.Figure:
         parts["traffic"][name] = bar.traffic
         parts["time"][name] = bar.time
         parts["time, searched together over searched"][name] = other[bar.layer.name].time
-    figure = drawn(
-        [Series(name=name, values=values, colour=COLOURS[number]) for number, (name, values) in enumerate(parts.items())],
+    figure = chart(
+        series_of(parts, COLOURS),
         f"Fig. 13: the {len(found)} longest layers",
         f"+Rearrangement over the baseline. Large NPU, forward and backward pass, fixed tall tile. Mean: "
         f"{longest.told()}. Deep layers left, shallow ones right.",
-        x="", y="over the baseline", unity=True, height=470,
+        y="over the baseline", unity=True, height=470,
     )  # fmt: skip
     figure.update_xaxes(tickangle=-90)
     return figure
@@ -218,9 +220,9 @@ def _sweep(title: str, cases: Mapping[str, Case], printed: Mapping[str, str]) ->
         f"{mean(sweeps.searched(case)):.1f} against searched tiles), paper {said(printed[name]):g}"
         for name, case in cases.items()
     )
-    return drawn(
+    return chart(
         [*bars, *marks], title, f"All three steps, fixed tall tile. Mean that a step is shorter, {told}.",
-        x="", y="time over the baseline's", unity=True, height=430,
+        y="time over the baseline's", unity=True, height=430,
     )  # fmt: skip
 
 
@@ -262,12 +264,12 @@ def figure_17() -> go.Figure:
     ]
     told = ", ".join(f"{variant} {mean(gpu.reductions(variant)):.1f}" for variant in gpu.VARIANTS.values())
     printed = ", ".join(f"{said(f'gpu.{claim}'):g}" for claim in gpu.VARIANTS)
-    return drawn(
+    return chart(
         [*bars, *marks],
         f"Fig. 17: the backward pass on {gpu.device()}",
         f"Per cent shorter than the better of two kernels and one without interleaving, mean: {told}; paper, RTX 3090: {printed}. "
         f"{gpu.told_of_ours()}.",
-        x="", y="% shorter", digits=1,
+        y="% shorter", digits=1,
     )  # fmt: skip
 
 
@@ -282,18 +284,18 @@ def table_4() -> go.Figure:
             ours[model] = float(zoo.load(model).parameters)
             claim = PRINTED_SIZES[network][npu] if network in PRINTED_SIZES else network
             printed[model] = said(f"params.{claim}")
-    figure = drawn(
+    figure = chart(
         [Series(name="ours", values=ours, colour=COLOURS[0]), paper(printed)],
         "Table 4: parameters of the networks",
         "What the paper prints for GoogLeNet and MobileNet is the size of no published network of these names.",
-        x="", y="parameters (log)", digits=0,
+        y="parameters (log)", digits=0,
     )  # fmt: skip
     figure.update_yaxes(type="log", rangemode="normal")
     return figure
 
 
 # fmt: off
-FIGURES: Mapping[str, Callable[[], go.Figure]] = {
+FIGURES: Figures = {
     **breakdown.FIGURES,
     "Fig. 5":       figure_5,
     "Fig. 6":       figure_6,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 from trainyard.machines.presets.mcdla import DC_DLA, HC_DLA, MCDLA_B, MCDLA_S
-from trainyard.papers.figures import Series, drawn, panels, paper
+from trainyard.papers.figures import Series, chart, panels, paper
 from trainyard.papers.mcdla import breakdown, generations, performance, power, scaling, sensitivity, wiring
 from trainyard.papers.mcdla.measuring import CNNS, PARALLEL, Networks, Parallel, means
 from trainyard.papers.mcdla.printed import harmonic, said
@@ -15,6 +15,8 @@ from trainyard.report.colours import CLASSES, PHASES, SPARE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+    from trainyard.papers.figures import Figures
 
 MEAN = "harmonic mean"
 TICKS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50)
@@ -43,10 +45,10 @@ def figure_2() -> go.Figure:
         )  # fmt: skip
         over.append(Series(name=network, values=dict(generations.overheads(network)), colour=COLOURS[number]))
     found = generations.faster()
-    left = drawn(time, "", "", x="", y=f"time over {first}'s (log)")
+    left = chart(time, y=f"time over {first}'s (log)")
     left.update_yaxes(**LOG)
     figure = panels(
-        {"A step without paging": left, "What paging over PCIe gen3 adds": drawn(over, "", "", x="", y="% of the step")},
+        {"A step without paging": left, "What paging over PCIe gen3 adds": chart(over, y="% of the step")},
         "Fig. 2: five generations of one device",
         f"Time of a step of {generations.BATCH} samples without paging, and per cent that paging adds. {names[-1]} is "
         f"{min(found.values()):.0f} to {max(found.values()):.0f} times faster than {first}; paper 20 to 34, devices not named.",
@@ -70,12 +72,12 @@ def figure_hops() -> go.Figure:
         for number in range(3)
     ]
     told = "; ".join(f"{name} {'/'.join(map(str, hops))}" for name, hops in found.items())
-    return drawn(
+    return chart(
         bars, "Figs. 5, 7 and 8: hops of the three rings",
         f"Rings derived from the wires; hops: {told}. Paper: Fig. 7a {'/'.join(map(str, printed['Fig. 7a: star']))}, Fig. 7b "
         f"{'/'.join(map(str, printed['Fig. 7b: folded, (S)']))}. GB/s between a device and its memories: "
         f"{', '.join(f'{name} {wiring.to_memory(node) / 1e9:g}' for name, node in nodes.items())}.",
-        x="", y="hops", digits=0,
+        y="hops", digits=0,
     )  # fmt: skip
 
 
@@ -91,7 +93,7 @@ def figure_9() -> go.Figure:
         f"{kind.replace('_', '-')} {wiring.doubled(kind, wiring.READINGS[1]):.3f} ({wiring.doubled(kind, wiring.READINGS[0]):.3f})"
         for kind in wiring.KINDS
     )
-    figure = drawn(
+    figure = chart(
         lines, "Fig. 9: collectives on larger rings",
         f"8 MB in messages of 4 KB, 25 GB/s each way, over a ring of two. 16 nodes over 8, memory-nodes forwarding (all taking "
         f"part): {told}.",
@@ -116,7 +118,7 @@ def _stacks(parallel: Parallel) -> go.Figure:
         )
         for name, values in found.items()
     ]
-    return drawn(series, "", "", x="", y="", stacked=True)
+    return chart(series, stacked=True)
 
 
 def figure_11() -> go.Figure:
@@ -145,11 +147,11 @@ def figure_12() -> go.Figure:
         bars.append(
             Series(name=name, values={key: value / 100 * width for key, value in what(node).items()}, colour=COLOURS[number])
         )
-    figure = drawn(
+    figure = chart(
         bars, "Fig. 12: bandwidth of CPU memory in use",
         f"GB/s at each socket, of 80 (DC-DLA) and 300 (HC-DLA). HC-DLA: mean at most {max(breakdown.usage(HC_DLA).values()):.0f} % "
         f"(paper {said('hc.cpu_bandwidth'):g}), largest {max(breakdown.peaks(HC_DLA).values()):.0f} % (paper 100); MC-DLA none.",
-        x="", y="GB/s at a socket", digits=0, height=470,
+        y="GB/s at a socket", digits=0, height=470,
     )  # fmt: skip
     return figure.update_xaxes(tickangle=-45)
 
@@ -166,7 +168,7 @@ def _speedups(parallel: Parallel) -> go.Figure:
         bars.append(
             replace(paper({MEAN: value}, f"paper, {NAMES[design]}"), colour=DESIGN_COLOURS[order.index(design)])
         )  # fmt: skip
-    return drawn(bars, "", "", x="", y="over DC-DLA (log)", unity=True).update_yaxes(**LOG)
+    return chart(bars, y="over DC-DLA (log)", unity=True).update_yaxes(**LOG)
 
 
 def figure_13() -> go.Figure:
@@ -186,12 +188,12 @@ def figure_13() -> go.Figure:
 def figure_14() -> go.Figure:
     found = sensitivity.by_batch()
     shown = {
-        parallel: drawn(
+        parallel: chart(
             [
                 Series(name=f"batch {batch}", values=with_mean(one[parallel]), colour=COLOURS[number])
                 for number, (batch, one) in enumerate(found.items())
             ],
-            "", "", x="", y="over DC-DLA (log)", unity=True,
+            "", "", y="over DC-DLA (log)", unity=True,
         ).update_yaxes(**LOG)
         for parallel in PARALLEL
     }  # fmt: skip
@@ -215,12 +217,12 @@ def figure_sensitivity() -> go.Figure:
     }
     # fmt: on
     told = ", ".join(f"{name} {ours:.2f} (paper {theirs:g})" for name, (ours, theirs) in found.items())
-    return drawn(
+    return chart(
         [
             Series(name="MC-DLA(B) over DC-DLA", values={name: ours for name, (ours, _) in found.items()}, colour=COLOURS[0]),
             paper({name: theirs for name, (_, theirs) in found.items()}),
         ],
-        "Sec. V-B: other links, devices and nodes", f"Harmonic means of both parallelisms: {told}.", x="", y="speedup", unity=True,
+        "Sec. V-B: other links, devices and nodes", f"Harmonic means of both parallelisms: {told}.", y="speedup", unity=True,
     )  # fmt: skip
 
 
@@ -244,7 +246,7 @@ def figure_scaling() -> go.Figure:
     told = "; ".join(
         f"{one.name} {', '.join(f'{count} devices {value:.2f}' for count, value in one.values.items())}" for one in lines
     )
-    return drawn(
+    return chart(
         [*lines, replace(marks, colour=COLOURS[2]), replace(plain, colour=COLOURS[0])],
         "Sec. V-D: devices for the same batch",
         f"Four CNNs, data-parallel, 512 samples in all, harmonic mean of how many times shorter a step is: {told}.",
@@ -260,7 +262,7 @@ def table_4() -> go.Figure:
         dict(zip(ours, (2.8, 2.4, 3.7, 6.3, 10.1), strict=True)),
     )
     shown = [
-        drawn([Series(name="ours", values=values, colour=COLOURS[0]), paper(theirs)], "", "", x="", y="")
+        chart([Series(name="ours", values=values, colour=COLOURS[0]), paper(theirs)])
         for values, theirs in zip((ours, density), printed, strict=True)
     ]
     return panels(
@@ -274,7 +276,7 @@ def table_4() -> go.Figure:
 
 
 # fmt: off
-FIGURES: Mapping[str, Callable[[], go.Figure]] = {
+FIGURES: Figures = {
     "Fig. 2":           figure_2,
     "Fig. 7":           figure_hops,
     "Fig. 9":           figure_9,

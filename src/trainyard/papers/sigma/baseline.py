@@ -1,4 +1,4 @@
-"""Sec. III-B, VI-B and VI-C: what the 128x128 systolic array makes of irregular products, and what zeros cost it."""
+"""Secs. III-B, VI-B and VI-C: utilisation and efficiency of the 128x128 systolic array on irregular and on sparse products."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from trainyard.ir import MatMul
 from trainyard.machines.presets.sigma import TPU_ARRAY
 from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.sigma.suite import (
+    ALL_SHAPES,
     DENSE_CASES,
-    MIRRORED,
+    K_ALONG_COLUMNS,
+    K_ALONG_ROWS,
     NARROW,
-    RECTANGLES,
     SPARSE_CASES,
     SQUARE,
     SUITE,
-    TURNED,
     Case,
     efficiency,
     stationary_utilisation,
@@ -30,13 +30,13 @@ IRREGULAR = tuple(op for op in SUITE if min(op.M, op.N, op.K) < min(TPU_ARRAY.ro
 
 def _narrow_utilisation() -> Measured:
     percent = 100 * stationary_utilisation(TPU_ARRAY, NARROW)
-    return Measured(percent, note=f"1024-16-500000 with KN stationary fills {percent:.2f} % of 128x128 over all folds")
+    return Measured(percent, note=f"1024-16-500000 with KN stationary fills {percent:.2f} % of the 128x128 cells, over all folds.")
 
 
 def _narrow_drop() -> Measured:
     full = stationary_utilisation(TPU_ARRAY, MatMul(NARROW.M, TPU_ARRAY.columns, NARROW.K))
     narrow = stationary_utilisation(TPU_ARRAY, NARROW)
-    return Measured(100 * (1 - narrow / full), note="against the same GEMM with N = 128")
+    return Measured(100 * (1 - narrow / full), note="Compared with the same GEMM with N = 128.")
 
 
 def utilisation(op: MatMul) -> float:
@@ -47,24 +47,25 @@ def utilisation(op: MatMul) -> float:
 
 def _irregular() -> Measured:
     """`Common` is taken to be more than half of the irregular products: their median has to lie below."""
-    found, every = ([100 * utilisation(op) for op in ops] for ops in (IRREGULAR, SUITE))
+    irregular, suite = ([100 * utilisation(op) for op in ops] for ops in (IRREGULAR, SUITE))
     overall = [100 * efficiency(op, SQUARE) for op in SUITE]
     return Measured(
-        median(found),
-        note=f"how common is not printed: the median over the {len(IRREGULAR)} GEMMs with a side below 128 (mean "
-        f"{fmean(found):.0f} %, {sum(value < 50 for value in found)} of them below 50 %), share of cells that hold an element. Of "
-        f"all ten GEMMs {sum(value < 50 for value in every)} are below 50 %, mean {fmean(every):.0f} %; by overall efficiency "
-        f"{sum(value < 50 for value in overall)}, mean {fmean(overall):.0f} %",
+        median(irregular),
+        note=f"The median over the {len(IRREGULAR)} GEMMs with a side below 128, by the share of cells that hold an element.",
+        details=f"The paper does not say how common low utilisation is. Of the {len(IRREGULAR)} GEMMs "
+        f"{sum(value < 50 for value in irregular)} are below 50 %, mean {fmean(irregular):.0f} %. Of all ten "
+        f"{sum(value < 50 for value in suite)} are below 50 %, mean {fmean(suite):.0f} %; by overall efficiency "
+        f"{sum(value < 50 for value in overall)}, mean {fmean(overall):.0f} %.",
     )
 
 
 def _readings(cases: Sequence[Case]) -> tuple[float, str]:
-    """Per cent with K along the columns, as Sec. VI-C has it; and with every reading of the shapes."""
-    readings = (SQUARE, RECTANGLES, TURNED, MIRRORED)
+    """Mean efficiency in per cent with K along the columns, as in Sec. VI-C, and a sentence on every reading of the shapes."""
+    readings = (SQUARE, K_ALONG_COLUMNS, K_ALONG_ROWS, ALL_SHAPES)
     square, columns, rows, both = (100 * fmean(tpu_efficiencies(cases, shapes)) for shapes in readings)
     return columns, (
-        f"128x128 alone {square:.1f} %, the best of three shapes with K along the columns of 256x64 and 512x32 {columns:.1f} %, "
-        f"along their rows {rows:.1f} %, of all five {both:.1f} %"
+        f"128x128 alone reaches {square:.1f} %; the best of three shapes {columns:.1f} % with K along the columns of 256x64 and "
+        f"512x32, {rows:.1f} % with K along their rows; the best of all five {both:.1f} %."
     )
 
 
@@ -72,8 +73,9 @@ def _dense_efficiency() -> Measured:
     judged, readings = _readings(DENSE_CASES)
     return Measured(
         judged,
-        note=f"mean over the suite: {readings}. The second is judged: in Sec. VI-C a K of 32 fits the columns of 512x32; 'and vice "
-        "versa' is said in Fig. 11, of SIGMA_FI, not of the TPU",
+        note="Mean over the suite of the best of three TPU shapes, with K along the columns of 256x64 and 512x32 (Sec. VI-C).",
+        details=f"{readings} In Sec. VI-C a K of 32 fits the columns of 512x32; 'and vice versa' is said in Fig. 11 of SIGMA_FI, "
+        "not of the TPU.",
     )
 
 
@@ -81,8 +83,8 @@ def _sparse_efficiency() -> Measured:
     judged, readings = _readings(SPARSE_CASES)
     return Measured(
         judged,
-        note="counted on masks, weights 80 % and inputs 10, 30, 50 % sparse, none of the zeros skipped: "
-        f"{readings}; the second is judged",
+        note="Counted on masks with weights 80 % and inputs 10, 30 or 50 % sparse; the TPU skips no zero.",
+        details=f"{readings} The second figure is judged.",
     )
 
 

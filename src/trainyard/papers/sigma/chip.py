@@ -1,14 +1,13 @@
 """Figs. 8, 9, 13 and Sec. V: area, power, energy and the size of a Flex-DPE, from the bills of `arrays.sigma.components`.
 
-Energy is power times time, every unit busy, as the paper reckons (Sec. VI-C: twice the power, about six times as fast, a third of
-the energy). Times are those of the arrays on the suite with independent zeros, by expected counts. Where the paper names no mean,
-the geometric one is judged and both are said.
+Energy is power times time with every unit busy, as the paper computes it (Sec. VI-C: twice the power, about six times as fast, a
+third of the energy). Times are those of the arrays on the suite with independent zeros, by expected counts. Where the paper names
+no mean, the geometric one is judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import cache
 from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING
@@ -31,13 +30,15 @@ from trainyard.arrays.sigma.components import (
 from trainyard.hardware.tables.cells import FLIP_FLOP_UM2, MUX_UM2
 from trainyard.hardware.tables.technology import area_factor, gate_energy
 from trainyard.ir import Density, MatMul
-from trainyard.papers.figures import Series, drawn, paper
-from trainyard.papers.ledger import Experiments, Measured, claims
-from trainyard.papers.sigma.suite import SPARSITIES, SUITE
+from trainyard.papers.figures import PAPER_DARK, Series, chart, paper, series_of, with_mean
+from trainyard.papers.ledger import Experiments, Measured
+from trainyard.papers.sigma.suite import SPARSITIES, SUITE, means, stated
 from trainyard.report.colours import PHASES, SPARE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+    from trainyard.papers.figures import Figures
 
 Case = tuple[MatMul, float, float]
 """A product and the sparsity of MK and of KN."""
@@ -87,22 +88,12 @@ def energy_ratio(case: Case) -> float:
     return speedup(case) * power_w(TPU_PARTS) / power_w(parts_of(SIGMA_ARRAY))
 
 
-def moved_joules(found: SigmaCost, array: Sigma = SIGMA_ARRAY) -> float:
-    """Energy by events in place of busy time: what gets no operand draws nothing but its clock."""
-    events = dict(found.events)
+def moved_joules(cost: SigmaCost, array: Sigma = SIGMA_ARRAY) -> float:
+    """Energy by events instead of busy time: a unit without an operand draws no power but its clock's."""
+    events = dict(cost.events)
     events.setdefault("multiplication", events["mac"])
     events.setdefault("broadcast", events["scratchpad_read_a"] + events["scratchpad_read_b"])
     return sum(row.joules * events.get(row.event, 0.0) for row in components(parts_of(array)))
-
-
-def _said(name: str) -> float:
-    value = next(claim.value for claim in claims() if claim.id == f"sigma.{name}")
-    assert isinstance(value, float)
-    return value
-
-
-def _means(values: list[float]) -> str:
-    return f"geometric mean {geometric_mean(values):.2f}, arithmetic {fmean(values):.2f}"
 
 
 def _area() -> Measured:
@@ -110,9 +101,9 @@ def _area() -> Measured:
     total, units = sum(rows.values()), rows["multiplier"] + rows["adder"]
     return Measured(
         total,
-        note=f"calibrated on this claim; our tables alone give {total / LAYOUT:.0f} mm2; multipliers and adders are "
-        f"{100 * units / total:.0f} % of it, Benes networks {100 * rows['distribution'] / total:.0f} %, "
-        f"NoC {100 * rows['noc'] / total:.0f} %",
+        note=f"Calibrated on this claim; our tables alone give {total / LAYOUT:.0f} mm2.",
+        details=f"Multipliers and adders are {100 * units / total:.0f} % of it, Benes networks "
+        f"{100 * rows['distribution'] / total:.0f} %, the NoC {100 * rows['noc'] / total:.0f} %.",
     )
 
 
@@ -121,28 +112,29 @@ def _area_overhead() -> Measured:
     cells = [sum(part.there.cells_m2 for part in parts) for parts in (ours, tpu)]
     return Measured(
         100 * (area_mm2(ours) / area_mm2(tpu) - 1),
-        note=f"calibrated on this claim: repeaters of lines; without them cells alone make {100 * (cells[0] / cells[1] - 1):.1f} "
-        f"%. Our tables make the TPU's array {cells[1] / LAYOUT * 1e6:.0f} mm2, the paper's figures 65.1 / 1.377 = 47.3",
+        note=f"Calibrated on this claim by the repeaters of lines; cells alone give {100 * (cells[0] / cells[1] - 1):.1f} %.",
+        details=f"Our tables make the TPU's array {cells[1] / LAYOUT * 1e6:.0f} mm2; the paper's figures make it 65.1 / 1.377 = "
+        "47.3 mm2.",
     )
 
 
 def _power() -> Measured:
     return Measured(
         power_w(parts_of(SIGMA_ARRAY)),
-        note=f"calibrated on this claim, at an assumed clock of {CLOCK_HZ / 1e6:.0f} MHz; distribution and NoC take "
-        f"{100 * _share('distribution', 'noc'):.0f} % of it",
+        note=f"Calibrated on this claim, at an assumed clock of {CLOCK_HZ / 1e6:.0f} MHz.",
+        details=f"Distribution and NoC take {100 * _share('distribution', 'noc'):.0f} % of it.",
     )
 
 
 def _share(*names: str) -> float:
-    found = watts(parts_of(SIGMA_ARRAY))
-    return sum(found[name] for name in names) / sum(found.values())
+    by_part = watts(parts_of(SIGMA_ARRAY))
+    return sum(by_part[name] for name in names) / sum(by_part.values())
 
 
 def _power_over_tpu() -> Measured:
     return Measured(
         power_w(parts_of(SIGMA_ARRAY)) / power_w(TPU_PARTS),
-        note="predicted: muxes and registers counted, lines by C V^2 at 0.2 pF/mm; only the sum was calibrated, not this ratio",
+        note="Predicted from counted muxes, registers and lines; only SIGMA's total was calibrated, not this ratio.",
     )
 
 
@@ -158,37 +150,39 @@ def controller_mm2() -> float:
 def _controller() -> Measured:
     return Measured(
         controller_mm2(),
-        note="counted in cells; tables of 128 entries of 21 bits are nearly all of it. What an entry holds and how many there are "
-        f"is not printed: 1.4 mm2 are tables {CONTROLLER_M2 * 1e6 / controller_mm2():.1f} times as large. An array has 1.4",
+        note="Counted in cells; tables of 128 entries of 21 bits, which the paper does not describe, are nearly all of it.",
+        details=f"The printed 1.4 mm2 would be tables {CONTROLLER_M2 * 1e6 / controller_mm2():.1f} times as large. The array of "
+        "the preset has the printed 1.4 mm2.",
     )
 
 
 def _energy() -> Measured:
-    found = [energy_ratio(case) for case in SPARSE]
+    ratios = [energy_ratio(case) for case in SPARSE]
     tpu_slot = components(TPU_PARTS)[0].joules * PES
     moved = [tpu_cycles(case[0]) * tpu_slot / moved_joules(cost(SIGMA_ARRAY, case)) for case in SPARSE]
-    printed = _said("sparse.speedup_over_tpu.fig12b") * power_w(TPU_PARTS) / power_w(parts_of(SIGMA_ARRAY))
+    printed = stated("sparse.speedup_over_tpu.fig12b") * power_w(TPU_PARTS) / power_w(parts_of(SIGMA_ARRAY))
     return Measured(
-        geometric_mean(found),
+        geometric_mean(ratios),
         printed=printed,
-        note=f"{_means(found)}, with the paper's speedup of 6 {printed:.2f}; speedup over 128x128: "
-        f"{_means([speedup(case) for case in SPARSE])}; with idle multipliers and networks at rest: {_means(moved)}",
+        note=f"Power times time over the sparse suite: {means(ratios)}; the paper's speedup of 6 gives {printed:.2f}.",
+        details=f"Speedup over 128x128: {means([speedup(case) for case in SPARSE])}. If idle multipliers and networks draw no "
+        f"power: {means(moved)}.",
     )
 
 
 def _perf_per_area() -> Measured:
     more = area_mm2(parts_of(SIGMA_ARRAY)) / area_mm2(TPU_PARTS)
-    found = [speedup(case) / more for case in SPARSE]
-    claim, printed = _said("perf_per_area.over_tpu"), 1 + _said("area_overhead_over_tpu") / 100
-    needed, said = claim * printed, (_said("sparse.speedup_over_tpu"), _said("sparse.speedup_over_tpu.fig12b"))
+    per_area = [speedup(case) / more for case in SPARSE]
+    claim, printed = stated("perf_per_area.over_tpu"), 1 + stated("area_overhead_over_tpu") / 100
+    needed, speedups = claim * printed, (stated("sparse.speedup_over_tpu"), stated("sparse.speedup_over_tpu.fig12b"))
     return Measured(
-        geometric_mean(found),
-        printed=said[1] / printed,
+        geometric_mean(per_area),
+        printed=speedups[1] / printed,
         verdict="contradicted",
-        proof=f"{claim:g}x performance per area on {printed:.3f}x the area is {claim:g} * {printed:.3f} = {needed:.2f}x performance"
-        f"; the paper prints {said[0]} (abstract) and {said[1]:g} (Fig. 12b), which make {said[0] / printed:.2f} and "
-        f"{said[1] / printed:.2f}x",
-        note=f"ours: {_means(found)}",
+        proof=f"{claim:g}x performance per area on {printed:.3f}x the area needs {needed:.2f}x performance, but the paper prints "
+        f"{speedups[0]} and {speedups[1]:g}.",
+        details=f"The printed speedups make {speedups[0] / printed:.2f}x (abstract) and {speedups[1] / printed:.2f}x (Fig. 12b). "
+        f"Ours: {means(per_area)}.",
     )
 
 
@@ -202,31 +196,32 @@ def tpu_mean_efficiency(cases: tuple[Case, ...]) -> float:
 
 def _effective_tflops() -> Measured:
     dense, sparse = mean_efficiency(DENSE), mean_efficiency(SPARSE)
-    claim = _said("effective_tflops")
-    said = [_said(f"{kind}.efficiency.sigma") / 100 for kind in ("dense", "sparse")]
+    claim = stated("effective_tflops")
+    printed = [stated(f"{kind}.efficiency.sigma") / 100 for kind in ("dense", "sparse")]
     return Measured(
         PEAK_TFLOPS * (dense + sparse) / 2,
-        note="Fig. 8 takes the base times the average efficiency of Sec. VI; neither the clock is printed nor over which GEMMs. "
-        f"At an assumed {CLOCK_HZ / 1e6:.0f} MHz: dense {PEAK_TFLOPS * dense:.1f}, sparse {PEAK_TFLOPS * sparse:.1f}, judged is "
-        f"their mean. There the base is {PEAK_TFLOPS:.1f} and {claim} are {100 * claim / PEAK_TFLOPS:.0f} %, neither the "
-        f"{100 * said[0]:.0f} (dense) nor the {100 * said[1]:.0f} (sparse) that Sec. VI-C prints, of which the mean is "
-        f"{50 * sum(said):.0f}; a clock of about {claim / said[0] / PEAK_TFLOPS * CLOCK_HZ / 1e6:.0f} MHz would make it "
-        f"{100 * said[0]:.0f} %",
+        note=f"At an assumed {CLOCK_HZ / 1e6:.0f} MHz, the mean of dense ({PEAK_TFLOPS * dense:.1f}) and sparse "
+        f"({PEAK_TFLOPS * sparse:.1f}) GEMMs.",
+        details="Fig. 8 multiplies the peak by the average efficiency of Sec. VI, but neither the clock is printed nor which "
+        f"GEMMs count. At {CLOCK_HZ / 1e6:.0f} MHz the peak is {PEAK_TFLOPS:.1f} TFLOPS, of which {claim} are "
+        f"{100 * claim / PEAK_TFLOPS:.0f} %: neither the {100 * printed[0]:.0f} % (dense) nor the {100 * printed[1]:.0f} % "
+        f"(sparse) of Sec. VI-C, whose mean is {50 * sum(printed):.0f} %. A clock of about "
+        f"{claim / printed[0] / PEAK_TFLOPS * CLOCK_HZ / 1e6:.0f} MHz would make it {100 * printed[0]:.0f} %.",
     )
 
 
 def _tflops_per_watt() -> Measured:
     gain = mean_efficiency(SPARSE) / tpu_mean_efficiency(SPARSE)
     more = power_w(parts_of(SIGMA_ARRAY)) / power_w(TPU_PARTS)
-    claim, twice = _said("tflops_per_watt_over_tpu"), _said("power_over_tpu")
-    low, high = _said("sparse.speedup_over_tpu"), _said("sparse.speedup_over_tpu.fig12b")
+    claim, twice = stated("tflops_per_watt_over_tpu"), stated("power_over_tpu")
+    low, high = stated("sparse.speedup_over_tpu"), stated("sparse.speedup_over_tpu.fig12b")
     return Measured(
         gain / more,
-        note=f"mean efficiency {100 * mean_efficiency(SPARSE):.1f} % over {100 * tpu_mean_efficiency(SPARSE):.1f} %, divided by "
-        f"{more:.2f}x the power; from speedups instead: {_means([speedup(case) / more for case in SPARSE])}. Sec. V derives it "
-        f"from the speedups of Sec. VI-C ({low} to {high:g}), which at twice the power (Sec. VI-C) make {low / twice:.2f} to "
-        f"{high / twice:.2f}; {claim} needs {low / claim:.1f} to {high / claim:.1f}x the power, which 'twice' may stand for: not "
-        "excluded, so judged",
+        note=f"Mean efficiency {100 * mean_efficiency(SPARSE):.1f} % over {100 * tpu_mean_efficiency(SPARSE):.1f} %, divided by "
+        f"{more:.2f}x the power.",
+        details=f"From speedups instead: {means([speedup(case) / more for case in SPARSE])}. Sec. V derives it from the speedups "
+        f"of Sec. VI-C ({low} to {high:g}), which at twice the power make {low / twice:.2f} to {high / twice:.2f}. {claim} needs "
+        f"{low / claim:.1f} to {high / claim:.1f}x the power, for which 'twice' may stand: it is not excluded, so it is judged.",
     )
 
 
@@ -238,9 +233,10 @@ def _scaling() -> Measured:
     return Measured(
         before / after,
         printed=2 * 3.5,
-        note="operations per joule of the same design at 12 nm by the tables of whole units (bare gates: "
-        f"{gate_energy(NM) / gate_energy(12):.1f}x; area {area_factor(12) / area_factor(NM):.2f}); the paper's 2 * 3.5 compares "
-        "two GPUs (K20X, T4), so six years of design, clocks and binning are in it besides the node",
+        note="Operations per joule of the same design at 12 nm, by the tables of whole units.",
+        details=f"Bare gates gain {gate_energy(NM) / gate_energy(12):.1f}x, area shrinks to "
+        f"{area_factor(12) / area_factor(NM):.2f}. The paper's 2 * 3.5 compares two GPUs (K20X, T4): six years of design, clocks "
+        "and binning are in it besides the node.",
     )
 
 
@@ -252,12 +248,12 @@ def sized(multipliers: int, bus: str) -> Sigma:
 @cache
 def sizes_energy(bus: str, mean: str = "sum") -> Mapping[int, float]:
     """Joules of all dense and sparse cases, added up; or their geometric mean."""
-    found = {}
+    energies = {}
     for size in SIZES:
         array = sized(size, bus)
         joules = [power_w(parts_of(array)) * cost(array, case).cycles / CLOCK_HZ for case in (*DENSE, *SPARSE)]
-        found[size] = sum(joules) if mean == "sum" else geometric_mean(joules)
-    return found
+        energies[size] = sum(joules) if mean == "sum" else geometric_mean(joules)
+    return energies
 
 
 @cache
@@ -282,9 +278,10 @@ def _smallest_energy() -> Measured:
     best = [min(values, key=values.__getitem__) for values in (added, mean, narrow)]
     return Measured(
         best[0],
-        note=f"all cases added up, {BUS}: {_listed(added)} of 128's. Large ones shorten loading, small ones have shorter networks; "
-        f"the sum is mostly the largest GEMM, which hardly loads: with every case counting alike (geometric) {best[1]} is best "
-        f"({_listed(mean)}); with 128 words for every size {best[2]} ({_listed(narrow)})",
+        note=f"By the energy of all cases added up; by their geometric mean {best[1]} is best.",
+        details=f"With a {BUS} the sum is, relative to 128: {_listed(added)}. Large Flex-DPEs shorten loading, small ones have "
+        f"shorter networks; the sum is mostly the largest GEMM, which hardly loads. The geometric mean is {_listed(mean)}. With "
+        f"128 words for every size {best[2]} is best ({_listed(narrow)}).",
     )
 
 
@@ -293,8 +290,9 @@ def _best_performance() -> Measured:
     best = [max(values, key=values.__getitem__) for values in (wide, narrow)]
     return Measured(
         best[0],
-        note=f"{BUS}: {_listed(wide)} of 128's, loading falls faster than the Benes grows; with 128 words for every size {best[1]} "
-        f"({_listed(narrow)})",
+        note="With a bus as wide as a Flex-DPE, loading falls faster than the Benes network grows.",
+        details=f"With a {BUS}, relative to 128: {_listed(wide)}. With 128 words for every size {best[1]} is best "
+        f"({_listed(narrow)}).",
     )
 
 
@@ -304,25 +302,25 @@ COLOURS = (*(colour for name, colour in PHASES.items() if name not in ("copy", "
 
 def figure_8() -> go.Figure:
     ours, tpu = parts_of(SIGMA_ARRAY), TPU_PARTS
-    names = [part.component for part in (*tpu, *ours)]
-    bars: dict[str, dict[tuple[str, str], float]] = {name: {} for name in names}
+    bars: dict[str, dict[tuple[str, str], float]] = {part.component: {} for part in (*tpu, *ours)}
     for label, parts in (("TPU", tpu), ("SIGMA", ours)):
         for row in areas(parts):
             bars[row.component]["area [mm2]", label] = row.m2 * 1e6
         for name, value in watts(parts).items():
             bars[name]["power [W]", label] = value
-    tpu_mm2 = _said("area") / (1 + _said("area_overhead_over_tpu") / 100)
-    theirs = {("area [mm2]", "TPU"): tpu_mm2, ("area [mm2]", "SIGMA"): _said("area"),
-              ("power [W]", "TPU"): _said("power") / _said("power_over_tpu"), ("power [W]", "SIGMA"): _said("power")}  # fmt: skip
-    return drawn(
+    tpu_mm2 = stated("area") / (1 + stated("area_overhead_over_tpu") / 100)
+    tpu_w = stated("power") / stated("power_over_tpu")
+    theirs = {("area [mm2]", "TPU"): tpu_mm2, ("area [mm2]", "SIGMA"): stated("area"), ("power [W]", "TPU"): tpu_w,
+              ("power [W]", "SIGMA"): stated("power")}  # fmt: skip
+    return chart(
         [
-            *(Series(name=name, values=bars[name], colour=COLOURS[number]) for number, name in enumerate(names)),
+            *series_of(bars, COLOURS),
             paper(theirs, "paper, total"),
         ],
         "Fig. 8: area and power at 28 nm",
         f"Compute array without SRAM. SIGMA's totals and its area over the TPU are calibrated, shares and power over the TPU "
         f"({power_w(ours) / power_w(tpu):.2f}x, paper about 2x) are not.",
-        x="", y="mm2, W", stacked=True,
+        y="mm2, W", stacked=True,
     )  # fmt: skip
 
 
@@ -334,14 +332,14 @@ def figure_9() -> go.Figure:
         "performance/area, bus as wide as a Flex-DPE": (sizes_performance("wide"), PHASES["grad_input"]),
         "performance/area, bus of 128 words": (sizes_performance("128"), SPARE[1]),
     }
-    drawn_lines = [
+    lines_drawn = [
         Series(name=name, colour=colour, kind="line", values={_place(size): values[size] / values[128] for size in SIZES})
         for name, (values, colour) in lines.items()
     ]
-    energy, area = (_place(round(_said(f"dpe.most_{what}_efficient"))) for what in ("energy", "area"))
-    theirs = {energy: drawn_lines[0].values[energy], area: drawn_lines[3].values[area]}
-    return drawn(
-        [*drawn_lines, paper(theirs, "the paper's best sizes, on our lines")],
+    energy, area = (_place(round(stated(f"dpe.most_{what}_efficient"))) for what in ("energy", "area"))
+    theirs = {energy: lines_drawn[0].values[energy], area: lines_drawn[3].values[area]}
+    return chart(
+        [*lines_drawn, paper(theirs, "the paper's best sizes, on our lines")],
         "Fig. 9: Flex-DPEs of which size",
         "16384 PEs; energy of all workloads and performance per area, relative to 128 Flex-DPEs of 128.",
         x="Flex-DPEs x multipliers", y="relative to 128 x 128", unity=True,
@@ -358,14 +356,13 @@ def figure_13() -> go.Figure:
         {f"{op.M}-{op.N}-{op.K}": geometric_mean(what((op, *pair)) for pair in SPARSITIES) for op in SUITE}
         for what in (energy_ratio, lambda case: speedup(case) / more)
     )
-    for values in (energy, performance):
-        values["mean"] = geometric_mean(values.values())
-    return drawn(
+    energy, performance = (with_mean(values, geometric_mean) for values in (energy, performance))
+    return chart(
         [
             Series(name="energy reduction", values=energy, colour=PHASES["forward"]),
             Series(name="performance/area", values=performance, colour=PHASES["grad_input"]),
-            paper({"mean": _said("energy.over_tpu")}, "paper, energy"),
-            replace(paper({"mean": _said("perf_per_area.over_tpu")}, "paper, performance/area"), colour="#8C2D04"),
+            paper({"mean": stated("energy.over_tpu")}, "paper, energy"),
+            paper({"mean": stated("perf_per_area.over_tpu")}, "paper, performance/area", PAPER_DARK),
         ],
         "Fig. 13: energy, performance per area",
         f"Sparse suite, geometric means over the sparsities: energy {energy['mean']:.2f}x less, performance/area "
@@ -389,5 +386,5 @@ EXPERIMENTS: Experiments = {
     "sigma.dpe.most_area_efficient":    _best_performance,
     "sigma.scaling_12nm":               _scaling,
 }
-FIGURES: Mapping[str, Callable[[], go.Figure]] = {"Fig. 8": figure_8, "Fig. 9": figure_9, "Fig. 13": figure_13}
+FIGURES: Figures = {"Fig. 8": figure_8, "Fig. 9": figure_9, "Fig. 13": figure_13}
 # fmt: on

@@ -1,4 +1,4 @@
-"""Parameters that the paper states and our machines, masks and models have: context, used and not met."""
+"""The paper's parameters beside those of our machines, masks and models: context, not judged."""
 
 from __future__ import annotations
 
@@ -8,57 +8,54 @@ from statistics import median
 from trainyard.machines.presets.sigma import SIGMA, TPU
 from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.sigma.rivals import ARRAYS
-from trainyard.papers.sigma.suite import NARROW, SPARSE_CASES, held_still, mask
+from trainyard.papers.sigma.suite import NARROW, SPARSE_CASES, mask, stationary_cost
 
 NO_ZEROS = (0.0, 0.0)
 
 
 def _multipliers() -> Measured:
-    found = {array.peak_macs_per_cycle for array in (SIGMA.array, TPU.array, *ARRAYS.values())}
-    assert len(found) == 1
-    return Measured(found.pop(), note=f"SIGMA, TPU and {len(ARRAYS)} rivals alike")
+    (multipliers,) = {array.peak_macs_per_cycle for array in (SIGMA.array, TPU.array, *ARRAYS.values())}
+    return Measured(multipliers, note=f"SIGMA, the TPU and {len(ARRAYS)} rivals have as many.")
 
 
 def _bandwidth() -> Measured:
-    found = held_still(NARROW, NO_ZEROS, "a")
-    return Measured(
-        found.mapped_elements / found.loading, note="elements held over cycles of loading, 1024-16-500000 with MK stationary"
-    )
+    cost = stationary_cost(NARROW, NO_ZEROS, "a")
+    return Measured(cost.mapped_elements / cost.loading, note="Elements over cycles of loading, 1024-16-500000, MK stationary.")
 
 
 def _zeros(weights: bool) -> list[float]:
-    """Shares of zeros that the masks of the suite came out with."""
+    """Shares of zeros of the drawn masks of the suite, in per cent."""
     chosen = [
         mask(op, side, zeros)
         for op, pair in SPARSE_CASES
         for side, zeros in (("a", pair[0]), ("b", pair[1]))
         if (zeros == max(pair)) == weights and op.M * op.N > 1e5  # one of 2048 x 1 elements says little
     ]  # fmt: skip
-    return [100 * (1 - one.density) for one in chosen]
+    return [100 * (1 - bitmap.density) for bitmap in chosen]
 
 
 def _weights() -> Measured:
-    found = _zeros(True)
-    return Measured(sum(found) / len(found), note=f"masks of the suite, from {min(found):.2f} to {max(found):.2f} %")
+    percent = _zeros(True)
+    return Measured(sum(percent) / len(percent), note=f"Masks of the suite, from {min(percent):.2f} to {max(percent):.2f} %.")
 
 
 def _inputs() -> Measured:
-    found = _zeros(False)
-    return Measured((min(found), max(found)), note="masks of the suite, drawn at 10, 30 and 50 %")
+    percent = _zeros(False)
+    return Measured((min(percent), max(percent)), note="Masks of the suite, drawn at 10, 30 and 50 %.")
 
 
 def _walkthrough() -> Measured:
     from trainyard.arrays.sigma.walkthrough import EXAMPLE, trace_product
 
     trace = trace_product(EXAMPLE)
-    fits = EXAMPLE.array.multipliers, trace.allocation.useful, trace.allocation.flex_dpes, EXAMPLE.array.bandwidth
-    return Measured(fits, note="trainyard explain sigma; the figure's matrices are a picture, ours have its counts")
+    counts = EXAMPLE.array.multipliers, trace.allocation.useful, trace.allocation.flex_dpes, EXAMPLE.array.bandwidth
+    return Measured(counts, note="`trainyard explain sigma`: the matrices are ours and have the counts of the figure.")
 
 
 def _parameters(model: str) -> Measured:
     from trainyard.workloads.zoo.catalogue import ENTRIES
 
-    return Measured(ENTRIES[model].parameters, note=f"{model} of the zoo; {ENTRIES[model].note}")
+    return Measured(ENTRIES[model].parameters, note=f"{model} of the zoo: {ENTRIES[model].note}.")
 
 
 def _pruned(model: str) -> Measured:
@@ -66,14 +63,14 @@ def _pruned(model: str) -> Measured:
     from trainyard.papers.sigma.training import run_of
 
     run = run_of(model)
-    found = [
+    percent = [
         100 * (1 - values[-1]) for letters in run["densities"].values() for name, values in letters.items() if name.startswith("W")
     ]  # fmt: skip
-    pruned = [zeros for zeros in found if zeros > 1]
+    pruned = [zeros for zeros in percent if zeros > 1]
     return Measured(
         median(pruned),
-        note=f"{run['sparsity']}, {run['data']}; median of {len(pruned)} matrices, {min(pruned):.1f} to {max(pruned):.1f} %, "
-        f"{len(found) - len(pruned)} left whole",
+        note=f"Median of {len(pruned)} matrices after {run['sparsity']}; {len(percent) - len(pruned)} are not pruned.",
+        details=f"From {min(pruned):.1f} to {max(pruned):.1f} %. Trained on a {run['data']}.",
     )
 
 

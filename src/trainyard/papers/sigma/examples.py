@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 from trainyard.arrays import Sigma, Systolic
 from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import MatMul
-from trainyard.papers.figures import Series, drawn, panels
+from trainyard.papers.figures import Series, chart, panels
 from trainyard.report.colours import PHASES, SPARE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+    from trainyard.papers.figures import Figures
 
 SYSTOLIC = Systolic(rows=4, columns=4, dataflow="ws")  # Fig. 4; Sec. III-C: KN stationary
 FLEX_DPE = Sigma(dpes=1, multipliers=16, bandwidth=4)  # Fig. 4; assumed: 4 words per cycle, as the 4 columns of the array
@@ -56,7 +58,8 @@ class Bar:
 
 
 @cache
-def found(gemm: str) -> Mapping[str, Bar]:
+def results(gemm: str) -> Mapping[str, Bar]:
+    """By array."""
     a, b = GEMMS[gemm]
     op = MatMul(a.rows, b.columns, a.columns)
     rigid = SYSTOLIC.cost(op)
@@ -69,16 +72,16 @@ def found(gemm: str) -> Mapping[str, Bar]:
     return bars
 
 
-def _panel(names: Sequence[str], what: Callable[[Bar], float], digits: int = 0) -> go.Figure:
+def _panel(names: Sequence[str], quantity: Callable[[Bar], float], digits: int = 0) -> go.Figure:
     bars = [
-        Series(name=name, colour=COLOURS[name], values={SHORT[gemm]: what(found(gemm)[name]) for gemm in GEMMS})
+        Series(name=name, colour=COLOURS[name], values={SHORT[gemm]: quantity(results(gemm)[name]) for gemm in GEMMS})
         for name in names
     ]  # fmt: skip
-    return drawn(bars, "", "", x="", y="", digits=digits)
+    return chart(bars, digits=digits)
 
 
 def figure_4() -> go.Figure:
-    cycles = {gemm: " / ".join(str(found(gemm)[name].cycles) for name in COLOURS) for gemm in GEMMS}
+    cycles = {gemm: " / ".join(str(results(gemm)[name].cycles) for name in COLOURS) for gemm in GEMMS}
     folds = _panel([RIGID, FLEXIBLE], lambda bar: bar.folds)
     folds.update_yaxes(dtick=1)
     return panels(
@@ -89,10 +92,10 @@ def figure_4() -> go.Figure:
         },
         "Fig. 4: three GEMMs on both arrays",
         "KN stays; both get 4 words per cycle. Without local reuse nothing is held and every pair brings two words. Cycles of the "
-        f"three: {'; '.join(f'{gemm} {told}' for gemm, told in cycles.items())}. Where the zeros lie is assumed.",
+        f"three: {'; '.join(f'{gemm} {by_array}' for gemm, by_array in cycles.items())}. Where the zeros lie is assumed.",
         columns=3,
         height=380,
     )
 
 
-FIGURES: Mapping[str, Callable[[], go.Figure]] = {"Fig. 4": figure_4}
+FIGURES: Figures = {"Fig. 4": figure_4}

@@ -20,7 +20,7 @@ from typing import Literal
 from trainyard.arrays import Systolic
 from trainyard.ir import MatMul
 from trainyard.papers.ledger import Experiments, Measured
-from trainyard.papers.sigma.suite import MIRRORED, NARROW, NO_ZEROS, PES, SQUARE, Pair, Shapes, held_still
+from trainyard.papers.sigma.suite import ALL_SHAPES, NARROW, NO_ZEROS, PES, SQUARE, Pair, Shapes, stationary_cost
 
 Feature = Literal["TPU", "Fl", "Fl+Sc", "Fl+Sc+Sp"]
 FEATURES: tuple[Feature, ...] = ("TPU", "Fl", "Fl+Sc", "Fl+Sc+Sp")
@@ -71,52 +71,49 @@ class Metrics:
 
 @cache
 def metrics(workload: str, feature: Feature) -> Metrics:
-    """Of one bar."""
-    given = WORKLOADS[workload]
-    found = held_still(given.op, given.sparsity, given.stationary)
+    case = WORKLOADS[workload]
+    cost = stationary_cost(case.op, case.sparsity, case.stationary)
     if feature in ("TPU", "Fl"):
-        return _systolic(given, SQUARE if feature == "TPU" else MIRRORED, found.useful)
+        return _systolic(case, SQUARE if feature == "TPU" else ALL_SHAPES, cost.useful)
     if feature == "Fl+Sc":
-        dense = held_still(given.op, NO_ZEROS, given.stationary)
-        filled = dense.utilisation * (1 - given.sparsity["ab".index(given.stationary)])
+        dense = stationary_cost(case.op, NO_ZEROS, case.stationary)
+        filled = dense.utilisation * (1 - case.sparsity["ab".index(case.stationary)])
         return Metrics(
-            loading=dense.loading, streaming=dense.streaming, add=dense.add, utilisation=filled, useful=found.useful
+            loading=dense.loading, streaming=dense.streaming, add=dense.add, utilisation=filled, useful=cost.useful
         )  # fmt: skip
     return Metrics(
-        loading=found.loading, streaming=found.streaming, add=found.add, utilisation=found.utilisation, useful=found.useful
+        loading=cost.loading, streaming=cost.streaming, add=cost.add, utilisation=cost.utilisation, useful=cost.useful
     )  # fmt: skip
 
 
-def _systolic(given: Workload, shapes: Shapes, useful: int) -> Metrics:
-    op, flow = given.op, {"a": "is", "b": "ws"}[given.stationary]
-    vectors, held = (op.N, op.M * op.K) if given.stationary == "a" else (op.M, op.K * op.N)
-    found = []
+def _systolic(case: Workload, shapes: Shapes, useful: int) -> Metrics:
+    op, flow = case.op, {"a": "is", "b": "ws"}[case.stationary]
+    vectors, stationary = (op.N, op.M * op.K) if case.stationary == "a" else (op.M, op.K * op.N)
+    by_shape = []
     for rows, columns in shapes:
         array = Systolic(rows=rows, columns=columns, dataflow=flow)  # type: ignore[arg-type]  # one of the two above
         cost = array.cost(op)
         folds = int(cost.events["array_pass"])
-        nonzero = 1 - given.sparsity["ab".index(given.stationary)]
-        found.append(
+        nonzero = 1 - case.sparsity["ab".index(case.stationary)]
+        by_shape.append(
             Metrics(
                 loading=folds * rows,
                 streaming=folds * vectors,
                 add=cost.cycles - folds * (rows + vectors),
-                utilisation=nonzero * held / (folds * PES),
+                utilisation=nonzero * stationary / (folds * PES),
                 useful=useful,
             )
         )
-    return min(found, key=lambda one: one.cycles)
+    return min(by_shape, key=lambda shape: shape.cycles)
 
 
 def _stationary_utilisation() -> Measured:
-    """Of both sparse bars."""
-    found = {name: 100 * metrics(name, "Fl+Sc+Sp").utilisation for name in WORKLOADS if name.startswith("sparse")}
-    before = {name: 100 * metrics(name, "TPU").utilisation for name in found}
+    sparse = [name for name in WORKLOADS if name.startswith("sparse")]
+    ours, tpu = ({name: 100 * metrics(name, feature).utilisation for name in sparse} for feature in (FEATURES[-1], FEATURES[0]))
     return Measured(
-        fmean(found.values()),
-        note="1024-16-500000, MK 80 % and KN 30 % sparse; "
-        + "; ".join(f"{name[17:]}: {value:.2f} %, TPU {before[name]:.1f} %" for name, value in found.items())
-        + ". Only the last fold is not full",
+        fmean(ours.values()),
+        note="Mean of both sparse bars (1024-16-500000, MK 80 % and KN 30 % sparse); only the last fold is not full.",
+        details="; ".join(f"{name[17:]}: {value:.2f} %, TPU {tpu[name]:.1f} %" for name, value in ours.items()) + ".",
     )
 
 

@@ -69,42 +69,42 @@ def crossing(one: Format) -> float:
 
 
 def _others() -> str:
-    """Where the two codes beat the bitmap, the zeros stored as padding counted as well."""
+    """Where the two codes are smaller than the bitmap if the zeros stored as padding count."""
     ranges = {
         f"{NAMES[one.name]} with elements of {bits} bits": smaller_between(one, BITMAP, ROWS, COLUMNS, bits, "runs_and_padding")
         for one in (RLC2, RLC4)
         for bits in (16, 32)
     }
-    told = [
-        f"{which} {' and '.join(f'{100 * low:.0f} to {100 * high:.0f} %' for low, high in found) if found else 'nowhere'}"
-        for which, found in ranges.items()
+    sentences = [
+        f"{code} {' and '.join(f'{100 * low:.0f} to {100 * high:.0f} %' for low, high in spans) if spans else 'nowhere'}"
+        for code, spans in ranges.items()
     ]
-    return f"with the zeros that padding stores, smaller than the bitmap: {', '.join(told)}"
+    return f"Counting the zeros that padding stores, a code is smaller than the bitmap: {', '.join(sentences)}."
 
 
 def _bitmap_wins() -> Measured:
-    found = [100 * crossing(one) for one in (RLC2, RLC4)]
+    crossings = [100 * crossing(code) for code in (RLC2, RLC4)]
     return Measured(
-        min(found),
-        note=f"below this the bitmap has less metadata than both codes; it crosses RLC-2 at {found[0]:.1f} % and RLC-4 at "
-        f"{found[1]:.1f} %. Fields of 2 bits are more than one bit for each element wherever less than half is zero, so no "
-        f"crossing can be at 30 %: there RLC-2 has {overhead('rlc2', 0.3):.2f} and RLC-4 {overhead('rlc4', 0.3):.2f} times the "
-        f"bitmap's, which the text may still call comparable; {_others()}",
+        min(crossings),
+        note=f"The bitmap crosses RLC-2 at {crossings[0]:.1f} % zeros and RLC-4 at {crossings[1]:.1f} %.",
+        details="Fields of 2 bits are more than one bit for each element wherever less than half is zero, so no crossing can be "
+        f"at 30 %: there RLC-2 has {overhead('rlc2', 0.3):.2f} and RLC-4 {overhead('rlc4', 0.3):.2f} times the bitmap's metadata, "
+        f"which the text may still call comparable. {_others()}",
     )
 
 
 def _code_wins() -> Measured:
-    found = [100 * crossing(one) for one in (RLC2, RLC4)]
+    crossings = [100 * crossing(code) for code in (RLC2, RLC4)]
     return Measured(
-        max(found),
-        note=f"above this both codes have less metadata than the bitmap; RLC-2 alone from {found[0]:.1f} %; at 70 % RLC-2 has "
-        f"{overhead('rlc2', 0.7):.2f} and RLC-4 {overhead('rlc4', 0.7):.2f} times the bitmap's",
+        max(crossings),
+        note=f"Above this both codes have less metadata than the bitmap; RLC-2 has less from {crossings[0]:.1f} % zeros.",
+        details=f"At 70 % zeros RLC-2 has {overhead('rlc2', 0.7):.2f} and RLC-4 {overhead('rlc4', 0.7):.2f} times the bitmap's.",
     )
 
 
 def _bitmap_metadata() -> Measured:
-    found = [overhead(BITMAP.name, sparsity) for sparsity in LEVELS]
-    return Measured(max(found), note=f"from {min(found):g} to {max(found):g} over {len(LEVELS)} levels of sparsity from 0 to 95 %")
+    bits = [overhead(BITMAP.name, sparsity) for sparsity in LEVELS]
+    return Measured(max(bits), note=f"From {min(bits):g} to {max(bits):g} over {len(LEVELS)} levels of sparsity from 0 to 95 %.")
 
 
 # fmt: off

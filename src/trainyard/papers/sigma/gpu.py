@@ -1,4 +1,4 @@
-"""Figs. 2 and 3: what a GPU makes of the models and of the suite. A V100 by prediction, an H200 by measurement beside it.
+"""Figs. 2 and 3: the models and the suite on a GPU: a V100 by prediction, an H200 by measurement.
 
 The paper measured a V100. Dense products and whole steps on it are predicted by `devices.Gpu`, whose fractions of the peaks were
 measured on an H200. Sparse products are not predicted: a GPU computes zeros like other numbers, and what cuSPARSE makes of them was
@@ -21,14 +21,16 @@ from trainyard.devices.gpu.device import Gpu
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import MatMul, Op, Step, TensorSpec, Update
 from trainyard.machines.presets.gpus import H200, V100
-from trainyard.papers.figures import Series, drawn, paper
-from trainyard.papers.ledger import Experiments, Measured, claims
-from trainyard.papers.sigma.suite import SUITE
+from trainyard.papers.figures import Series, chart, paper, series_of
+from trainyard.papers.ledger import Experiments, Measured
+from trainyard.papers.sigma.suite import SUITE, label, stated
 from trainyard.report.colours import PHASES, SPARE
 from trainyard.workloads import zoo
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+    from trainyard.papers.figures import Figures
 
 Precision = Literal["fp32", "fp16"]
 REGULAR = MatMul(2048, 2048, 2048)  # Sec. III-A
@@ -46,21 +48,12 @@ KINDS = ("products", "optimizer", "all else")
 def measured() -> Mapping[str, Any]:
     """The shipped measurement."""
     file = resources.files("trainyard.papers").joinpath("samples", "sigma", "gpu.json")
-    found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    if found["multiprocessors"] != H200.sms:
-        raise BadInput(f"gpu.json is of {found['device']} with {found['multiprocessors']} multiprocessors, not of an H200")
-    return found
-
-
-def said(name: str) -> float:
-    """A figure that the paper prints."""
-    value = next(claim.value for claim in claims() if claim.id == f"sigma.gpu.{name}")
-    assert isinstance(value, float)
-    return value
-
-
-def place(op: MatMul) -> str:
-    return f"{op.M}-{op.N}-{op.K}"
+    measurement: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    if measurement["multiprocessors"] != H200.sms:
+        raise BadInput(
+            f"gpu.json is of {measurement['device']} with {measurement['multiprocessors']} multiprocessors, not of an H200"
+        )
+    return measurement
 
 
 def peak(gpu: Gpu, precision: Precision) -> float:
@@ -73,9 +66,9 @@ def peak(gpu: Gpu, precision: Precision) -> float:
 
 
 def predicted(gpu: Gpu, op: MatMul, precision: Precision) -> float:
-    """Efficiency of a product in a queue of equal ones, as the measured ones are: the host is ahead, the L2 as the last left it."""
+    """Efficiency of a product in a queue of equal ones, as in the measurement: the host is ahead, the L2 is warm."""
     tensors = tuple(TensorSpec(shape) for shape in ((op.M, op.K), (op.K, op.N), (op.M, op.N)))
-    step = Step(f"two of {place(op)}", 1, (Op(body=op, inputs=(0, 1), outputs=(2,)),) * 2, tensors)
+    step = Step(f"two of {label(op)}", 1, (Op(body=op, inputs=(0, 1), outputs=(2,)),) * 2, tensors)
     board = replace(gpu, precision=precision, graphs=True)
     cost = board.cost(step, board.works(step)[-1])
     return op.macs / (cost.cycles / board.clock_hz) / peak(gpu, precision)
@@ -86,10 +79,10 @@ def timed(op: MatMul, precision: Precision = "fp32", sparsity: float = 0.0) -> M
     wanted = (op.M, op.N, op.K, precision, sparsity)
     for row in measured()["products"]:
         if (row["M"], row["N"], row["K"], row["precision"], row["sparsity"]) == wanted:
-            found: Mapping[str, Any] = row
-            return found
-    known = [place(MatMul(row["M"], row["N"], row["K"])) for row in measured()["products"]]
-    raise UnknownName("measured product", f"{place(op)} {precision} {sparsity:.0%}", known, "gpu.json")
+            product: Mapping[str, Any] = row
+            return product
+    known = [label(MatMul(row["M"], row["N"], row["K"])) for row in measured()["products"]]
+    raise UnknownName("measured product", f"{label(op)} {precision} {sparsity:.0%}", known, "gpu.json")
 
 
 def efficiency(op: MatMul, precision: Precision = "fp32", sparsity: float = 0.0) -> float:
@@ -141,17 +134,17 @@ def _shares(cases: Sequence[tuple[str, int]], on: Gpu) -> str:
 
 
 def _matmul_share() -> Measured:
-    each = {f"{model} of batch {batch}": share(breakdown(model, batch, board())) for model, batch in SMALL}
+    shares = {f"{model} of batch {batch}": share(breakdown(model, batch, board())) for model, batch in SMALL}
     steps = [(row["model"], row["batch"], row["precision"]) for row in measured()["breakdowns"]]
     there = ", ".join(f"{step[0]} of {step[1]} {step[2]} {share(breakdown_measured(*step)):.0f}" for step in steps)
     return Measured(
-        max(each.values(), key=lambda value: abs(value - said("matmul_share"))),
-        note=f"predicted V100, fp32: {' and '.join(f'{value:.1f} % ({name})' for name, value in each.items())}. Fig. 2 has a panel "
-        "for either model, both of about 70 %: the one that is farther from it is judged. Batch, element type and optimizer are "
-        "not printed and decide: these batches are those of the suite's shapes; "
-        f"with Adam in one kernel in place of torch's lists {_shares(SMALL, board(optimizer='fused'))} %; "
-        f"transformer of 32 and gnmt of 128: {_shares(LARGE, board())} %, in fp16 {_shares(LARGE, board('fp16'))} %. "
-        f"Measured on an H200, of the kernels' time: {there} %",
+        max(shares.values(), key=lambda value: abs(value - stated("gpu.matmul_share"))),
+        note=f"Predicted for a V100 in fp32: {' and '.join(f'{value:.1f} % ({name})' for name, value in shares.items())}.",
+        details="Fig. 2 has a panel for either model, both of about 70 %: the one that is farther from it is judged. Batch, "
+        "element type and optimizer are not printed and decide; these batches are those of the suite's shapes. With Adam in one "
+        f"kernel instead of torch's lists {_shares(SMALL, board(optimizer='fused'))} %; transformer of 32 and gnmt of 128: "
+        f"{_shares(LARGE, board())} %, in fp16 {_shares(LARGE, board('fp16'))} %. Measured on an H200, of the kernels' time: "
+        f"{there} %.",
     )
 
 
@@ -160,11 +153,11 @@ def _regular_efficiency() -> Measured:
     return Measured(
         100 * predicted(V100, REGULAR, "fp16"),
         verdict="substitute",
-        note=f"predicted V100, tiles and waves included. What its tensor cores sustain is not known here: {V100.tensor_fraction:g} "
-        f"of their peak, measured on an H200, stands in, so that this can be no more than {100 * V100.tensor_fraction:.0f} % by "
-        f"itself (tiles and waves alone {tiles:.0f} %). Measured on an H200: "
-        f"{100 * efficiency(REGULAR, 'fp16'):.1f} % (of its peak at 1.98 GHz; its paper counts at 1.83), predicted for it "
-        f"{100 * predicted(H200, REGULAR, 'fp16'):.1f} %",
+        note=f"Predicted for a V100, whose tensor cores are taken to sustain {V100.tensor_fraction:g} of their peak, as measured "
+        "on an H200.",
+        details=f"So this can be no more than {100 * V100.tensor_fraction:.0f} %; tiles and waves alone give {tiles:.0f} %. "
+        f"Measured on an H200: {100 * efficiency(REGULAR, 'fp16'):.1f} % of its peak at 1.98 GHz (its data sheet counts at 1.83); "
+        f"predicted for it: {100 * predicted(H200, REGULAR, 'fp16'):.1f} %.",
     )
 
 
@@ -182,11 +175,12 @@ def _sparse_loss() -> Measured:
     return Measured(
         geometric_mean(losses()),
         verdict="substitute",
-        note=f"an H200 with the CSR product of torch {measured()['torch']} (cuSPARSE) stands in for a V100 and the library of its "
-        f"time; the suite with MK 50 and 80 % sparse, one run. Useful MACs over time: {_means(losses())}; without "
-        f"{place(SMALLEST)}, which a kernel's start bounds, {_means(losses(others))}; mean efficiency {100 * dense:.1f} % over "
-        f"{100 * sparse:.1f} % is {dense / sparse:.1f}. Zeros counted as work (how much longer it takes): "
-        f"{_means(losses(useful=False))}, without it {_means(losses(others, useful=False))}. Which is meant is not said",
+        note="An H200 with the CSR product of cuSPARSE stands in for a V100 and the library of its time.",
+        details=f"One run of the suite with MK 50 and 80 % sparse, torch {measured()['torch']}. Useful MACs over time: "
+        f"{_means(losses())}; without {label(SMALLEST)}, which the start of a kernel bounds, {_means(losses(others))}; mean "
+        f"efficiency {100 * dense:.1f} % over {100 * sparse:.1f} % is {dense / sparse:.1f}. If zeros count as work (how much "
+        f"longer it takes): {_means(losses(useful=False))}, without it {_means(losses(others, useful=False))}. The paper does not "
+        "say which is meant.",
     )
 
 
@@ -199,16 +193,16 @@ def figure_2() -> go.Figure:
         spent = breakdown_measured(row["model"], row["batch"], row["precision"])
         _stack(bars, "H200, measured", row["model"], row["batch"], row["precision"], spent)
     colours = dict(zip(KINDS, (PHASES["forward"], PHASES["update"], SPARE[-1]), strict=True))
-    theirs = {where: said("matmul_share") for where in bars[KINDS[0]] if where[0].startswith("V100")}
-    return drawn(
+    theirs = {where: stated("gpu.matmul_share") for where in bars[KINDS[0]] if where[0].startswith("V100")}
+    return chart(
         [
-            *(Series(name=kind, values=values, colour=colours[kind]) for kind, values in bars.items()),
+            *series_of(bars, colours),
             paper(theirs, "paper, products on a V100"),
         ],
         "Fig. 2: where the time of a training step goes",
         "Per cent of a step's time. V100 by prediction, H200 by measurement of its kernels; the number is the batch. The paper "
         "prints neither batch nor element type.",
-        x="", y="% of time", stacked=True, digits=1, height=460,
+        y="% of time", stacked=True, digits=1, height=460,
     )  # fmt: skip
 
 
@@ -222,22 +216,22 @@ def _stack(
 
 def figure_3a() -> go.Figure:
     def of(what: Callable[[MatMul, Precision], float], precision: Precision) -> dict[str, float]:
-        found = {place(op): 100 * what(op, precision) for op in (REGULAR, *SUITE)}
-        return {**found, "mean of the suite": fmean(found[place(op)] for op in SUITE)}
+        percent = {label(op): 100 * what(op, precision) for op in (REGULAR, *SUITE)}
+        return {**percent, "mean of the suite": fmean(percent[label(op)] for op in SUITE)}
 
-    ahead = partial(predicted, V100)
-    fp16 = of(ahead, "fp16")
-    return drawn(
+    v100 = partial(predicted, V100)
+    fp16 = of(v100, "fp16")
+    return chart(
         [
-            Series(name="V100 fp32, predicted", values=of(ahead, "fp32"), colour=PHASES["forward"]),
+            Series(name="V100 fp32, predicted", values=of(v100, "fp32"), colour=PHASES["forward"]),
             Series(name="V100 fp16, predicted", values=fp16, colour=PHASES["grad_input"]),
             Series(name="H200 fp32, measured", values=of(efficiency, "fp32"), colour=PHASES["update"]),
             Series(name="H200 fp16, measured", values=of(efficiency, "fp16"), colour=SPARE[0]),
-            paper({place(REGULAR): said("fp16_efficiency_2k")}, "paper, V100 fp16, up to"),
+            paper({label(REGULAR): stated("gpu.fp16_efficiency_2k")}, "paper, V100 fp16, up to"),
         ],
         "Fig. 3a: dense products on a GPU",
-        f"Share of the peak. Square: V100 in fp16 {fp16[place(REGULAR)]:.0f} %, paper up to {said('fp16_efficiency_2k'):g} %; "
-        f"the suite's irregular ones {fp16['mean of the suite']:.0f} % on average.",
+        f"Share of the peak. Square: V100 in fp16 {fp16[label(REGULAR)]:.0f} %, paper up to {stated('gpu.fp16_efficiency_2k'):g} "
+        f"%; the suite's irregular ones {fp16['mean of the suite']:.0f} % on average.",
         x="M-N-K", y="% of peak", digits=1,
     )  # fmt: skip
 
@@ -246,18 +240,18 @@ def figure_3b() -> go.Figure:
     mean = "mean of the suite"
     values: dict[float, dict[str, float]] = {}
     for sparsity in (0.0, *SPARSITIES):
-        values[sparsity] = {place(op): 100 * efficiency(op, "fp32", sparsity) for op in SUITE}
+        values[sparsity] = {label(op): 100 * efficiency(op, "fp32", sparsity) for op in SUITE}
         values[sparsity][mean] = fmean(values[sparsity].values())
     shades = (PHASES["forward"], PHASES["grad_input"], PHASES["update"])
-    return drawn(
+    return chart(
         [
             Series(name=f"CSR, {sparsity:.0%} zeros" if sparsity else "dense", values=values[sparsity], colour=shade)
             for sparsity, shade in zip(values, shades, strict=True)
         ]
-        + [paper({mean: values[0.0][mean] / said("sparse_efficiency_loss")}, "paper, V100: a quarter of dense")],
+        + [paper({mean: values[0.0][mean] / stated("gpu.sparse_efficiency_loss")}, "paper, V100: a quarter of dense")],
         "Fig. 3b: sparse products on a GPU",
         f"fp32, MK sparse, measured on an H200; multiplications of non-zeros over the peak. {geometric_mean(losses()):.1f}x lower "
-        f"than dense (geometric mean), paper {said('sparse_efficiency_loss'):g}x on a V100.",
+        f"than dense (geometric mean), paper {stated('gpu.sparse_efficiency_loss'):g}x on a V100.",
         x="M-N-K", y="% of peak", digits=1,
     )  # fmt: skip
 
@@ -268,5 +262,5 @@ EXPERIMENTS: Experiments = {
     "sigma.gpu.fp16_efficiency_2k":     _regular_efficiency,
     "sigma.gpu.sparse_efficiency_loss": _sparse_loss,
 }
-FIGURES: Mapping[str, Callable[[], go.Figure]] = {"Fig. 2": figure_2, "Fig. 3a": figure_3a, "Fig. 3b": figure_3b}
+FIGURES: Figures = {"Fig. 2": figure_2, "Fig. 3a": figure_3a, "Fig. 3b": figure_3b}
 # fmt: on

@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING
 
 from trainyard.arrays.sigma.components import CLOCK_HZ, Bill, Reduction, reduction_network
 from trainyard.papers.figures import PAPER
-from trainyard.papers.ledger import Experiments, Measured, claims
+from trainyard.papers.ledger import Experiments, Measured
+from trainyard.papers.sigma.suite import stated
 from trainyard.report.colours import PHASES, SPARE, styled
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+    from trainyard.papers.figures import Figures
 
 SIZES = (16, 32, 64, 128, 256, 512)  # Fig. 6b
 LARGEST = SIZES[-1]
@@ -59,14 +62,8 @@ def edp(lanes: int, kind: Reduction) -> float:
     return power_w(lanes, kind) * (cycles(lanes, kind) / CLOCK_HZ) ** 2
 
 
-def _said(name: str) -> float:
-    value = next(claim.value for claim in claims() if claim.id == f"sigma.{name}")
-    assert isinstance(value, float)
-    return value
-
-
 def bypassing(lanes: int) -> Mapping[str, float]:
-    """What FAN would take over the chain if adders of every level had the bypass of level 0: a register and two muxes each."""
+    """Area and power of FAN over the chain if adders of every level had the bypass of level 0: a register and two muxes each."""
     above = lanes // 2 - 1
     bill = reduction_network(lanes, "fan") + Bill(registers=above, muxes=2 * above)
     pitch_m = math.sqrt(bill.cells_m2 / lanes)
@@ -82,24 +79,25 @@ def _overhead(kind: Reduction, what: Callable[[int, Reduction], float]) -> Measu
     listed = ", ".join(f"{value:.1f}" for value in percent.values())
     return Measured(
         percent[LARGEST],
-        note="from a count of adders, registers and muxes; no constant is calibrated on this figure, but what is counted (bypass "
-        f"at level 0 alone, no muxes in ART) was settled with it in sight. With bypass at every level FAN is {area:.0f} % of area "
-        f"and {power:.0f} % of power above the chain; ART's muxes and FAN's comparators are left out. From 16 to "
-        f"512 PEs {listed} %",
+        note="From a count of adders, registers and muxes; what is counted was chosen after seeing this figure.",
+        details="No constant is calibrated on this figure, but that FAN has a bypass at level 0 alone and ART no muxes was chosen "
+        f"after seeing it. With a bypass at every level FAN is {area:.0f} % of area and {power:.0f} % of power above the chain. "
+        f"ART's muxes and FAN's comparators are left out. From 16 to 512 PEs the overhead is {listed} %.",
     )
 
 
 def _below(other: Reduction) -> Measured:
     ours = 100 * (1 - edp(LARGEST, "fan") / edp(LARGEST, other))
-    fan = 1 + _said("fan.power_overhead_over_linear_512") / 100
-    rest = 1.0 if other == "linear" else 1 + _said(f"{other}.power_overhead_over_linear_512") / 100
+    fan = 1 + stated("fan.power_overhead_over_linear_512") / 100
+    rest = 1.0 if other == "linear" else 1 + stated(f"{other}.power_overhead_over_linear_512") / 100
     faster = speedup(LARGEST, "fan") / speedup(LARGEST, other)
     theirs = 100 * (1 - fan / rest / faster**2)
     return Measured(
         ours,
         printed=theirs,
-        note=f"power x time^2; the paper's own powers, {fan:.2f} and {rest:.2f} of the chain's, and {faster:.2f}x as fast (folds "
-        f"of 1000 + N cycles in a chain, 1000 + log2 N in either tree) give {theirs:.1f} %",
+        note=f"Power times the square of time; the powers that the paper prints give {theirs:.1f} %.",
+        details=f"The paper's powers are {fan:.2f} and {rest:.2f} of the chain's; FAN is {faster:.2f}x as fast (a fold takes 1000 "
+        "+ N cycles in a chain, 1000 + log2 N in either tree).",
     )
 
 
@@ -114,29 +112,30 @@ def crossing() -> float:
 
 def _wins_from() -> Measured:
     first = next(lanes for lanes in SIZES if edp(lanes, "fan") < edp(lanes, "linear"))
-    at = round(_said("fan.edp_wins_from"))
+    at = round(stated("fan.edp_wins_from"))
     loss = 100 * (edp(at, "fan") / edp(at, "linear") - 1)
     gain = 100 * (speedup(at, "fan") ** 2 - 1)
     return Measured(
         first,
-        note=f"at {at} PEs FAN's EDP is {loss:.1f} % above the chain's, the two meet at about {crossing():.0f} PEs: folds of "
-        f"{STREAM + at} and {STREAM + at.bit_length() - 1} cycles win {gain:.1f} %, so that FAN must draw less than that much more "
-        f"power; ours draws {100 * (power_w(at, 'fan') / power_w(at, 'linear') - 1):.1f} % more (the paper prints 31 % of 512 PEs)",
+        note=f"At {at} PEs FAN's EDP is {loss:.1f} % above the chain's; the two are equal at about {crossing():.0f} PEs.",
+        details=f"Folds of {STREAM + at} and {STREAM + at.bit_length() - 1} cycles win {gain:.1f} %, so that FAN may draw that "
+        f"much more power at most; ours draws {100 * (power_w(at, 'fan') / power_w(at, 'linear') - 1):.1f} % more (the paper "
+        "prints 31 % at 512 PEs).",
     )
 
 
 def _panels() -> Mapping[str, tuple[Callable[[int, Reduction], float], Mapping[Reduction, float]]]:
-    """What is drawn, and what the paper prints of it at 512 PEs, over the chain."""
-    below = 1 - _said("fan.edp_below_linear_512") / 100
+    """What each panel shows, and the values that the paper prints at 512 PEs, over the chain."""
+    below = 1 - stated("fan.edp_below_linear_512") / 100
     trees: tuple[Reduction, ...] = ("fan", "art")
     area, power = (
-        {kind: 1 + _said(f"{kind}.{what}_overhead_over_linear_512") / 100 for kind in trees} for what in ("area", "power")
+        {kind: 1 + stated(f"{kind}.{what}_overhead_over_linear_512") / 100 for kind in trees} for what in ("area", "power")
     )
     return {
         "area": (area_mm2, area),
         "power": (power_w, power),
         "speedup": (lambda lanes, kind: 1 / cycles(lanes, kind), {}),
-        "EDP": (edp, {"fan": below, "art": below / (1 - _said("fan.edp_below_art_512") / 100)}),
+        "EDP": (edp, {"fan": below, "art": below / (1 - stated("fan.edp_below_art_512") / 100)}),
     }
 
 
@@ -159,8 +158,8 @@ def figure_6b() -> go.Figure:
             hovertemplate=f"paper, %{{customdata}}<br>{name} over linear: %{{y:.2f}}<extra></extra>", **common,
         )  # fmt: skip
     area, power, product = (100 * (what(LARGEST, "fan") / what(LARGEST, "linear") - 1) for what in (area_mm2, power_w, edp))
-    told = f"FAN over the chain at 512 PEs: area {area:+.0f} %, power {power:+.0f} %, EDP {product:+.0f} %; paper +10, +31, -45."
-    styled(figure, "Fig. 6b: reduction networks", told, x="", y="", height=580)
+    caption = f"FAN over the chain at 512 PEs: area {area:+.0f} %, power {power:+.0f} %, EDP {product:+.0f} %; paper +10, +31, -45."
+    styled(figure, "Fig. 6b: reduction networks", caption, x="", y="", height=580)
     figure.update_layout(legend={"yref": "container", "y": 0, "yanchor": "bottom"}, margin={"t": 76, "b": 70, "l": 50})
     figure.update_xaxes(type="category")
     figure.update_xaxes(title={"text": "PEs"}, row=2)
@@ -179,4 +178,4 @@ EXPERIMENTS: Experiments = {
     "sigma.fan.edp_wins_from":                  _wins_from,
 }
 # fmt: on
-FIGURES: Mapping[str, Callable[[], go.Figure]] = {"Fig. 6b": figure_6b}
+FIGURES: Figures = {"Fig. 6b": figure_6b}

@@ -1,4 +1,4 @@
-"""The paper's figures, drawn from our measurements, with what the paper prints beside them."""
+"""The paper's figures from our measurements, with the values that the paper prints."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING
 
 from trainyard.hardware.formats.matrices import RLC2, RLC4
-from trainyard.papers.figures import Series, drawn, panels, paper
-from trainyard.papers.ledger import claims
+from trainyard.papers.figures import MEAN, PAPER_DARK, Series, chart, panels, paper, series_of, with_mean
 from trainyard.papers.sigma import chip, dataflows, every_model, examples, features, formats, gpu, networks, rivals, training
 from trainyard.papers.sigma.suite import (
-    MIRRORED,
+    ALL_SHAPES,
+    K_ALONG_COLUMNS,
+    K_ALONG_ROWS,
     NO_ZEROS,
     PES,
-    RECTANGLES,
     SPARSITIES,
     SQUARE,
     SUITE,
     TPU_SHAPES,
-    TURNED,
     Shapes,
     cost,
     label,
+    stated,
     tpu_cycles,
 )
 from trainyard.report.colours import PHASES, SPARE
@@ -30,30 +30,22 @@ from trainyard.report.colours import PHASES, SPARE
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
-MEAN = "mean"
+    from trainyard.papers.figures import Figures
+
 STAYS: Mapping[dataflows.Flow, str] = {"a": "MK", "b": "KN"}
 BEYOND = 99
-FITS = 0.66
+"""Sorts figures without a number last."""
+SCALE = 0.66
+"""Size of the walk-through beside the other figures."""
 PARTS = {"loading": PHASES["grad_input"], "streaming": PHASES["forward"], "add": PHASES["loss"]}
 SHARES = {"utilisation": PHASES["update"], "compute efficiency": PHASES["grad_weight"], "overall efficiency": SPARE[0]}
 MANY = chip.COLOURS
 
 
-def said(claim: str) -> float:
-    """A figure that the paper prints."""
-    value = next(one for one in claims() if one.id == f"sigma.{claim}").value
-    assert isinstance(value, float)
-    return value
-
-
-def _with_mean(values: Mapping[str, float], mean: Callable[[list[float]], float]) -> dict[str, float]:
-    return {**values, MEAN: mean(list(values.values()))}
-
-
 def figure_1b() -> go.Figure:
     sizes = {letter: {label(op): float(getattr(op, letter)) for op in SUITE} for letter in "MNK"}
-    figure = drawn(
-        [Series(name=letter, values=values, colour=MANY[number]) for number, (letter, values) in enumerate(sizes.items())],
+    figure = chart(
+        series_of(sizes, MANY),
         "Fig. 1b: shapes of the evaluated GEMMs",
         "The ten GEMMs of Fig. 12, from GNMT, Transformer, NCF and DeepBench. The line is the side of a 128x128 array.",
         x="M-N-K", y="elements (log)", digits=0,
@@ -64,20 +56,19 @@ def figure_1b() -> go.Figure:
 
 
 def figure_5() -> go.Figure:
-    """The walk-through of `explain sigma`, made to fit beside the other figures: smaller, its legend left out."""
+    """The walk-through of `explain sigma`, made to fit beside the other figures: smaller, and without its legend."""
     from trainyard.report.walkthroughs.canvas import LEGEND_SIZE
     from trainyard.report.walkthroughs.sigma import figure
 
-    shown = figure()
-    legend = [trace for trace in shown.data if trace.mode == "text" and trace.textfont.size == LEGEND_SIZE]
-    shown.data = [trace for trace in shown.data if trace not in legend]
-    for trace in shown.data:
+    small = figure()
+    legend = [trace for trace in small.data if trace.mode == "text" and trace.textfont.size == LEGEND_SIZE]
+    small.data = [trace for trace in small.data if trace not in legend]
+    for trace in small.data:
         if trace.mode == "text":
-            trace.textfont.size *= FITS
-    shown.update_layout(
-        width=None, height=FITS * shown.layout.height, title={"text": "Fig. 5: from bitmaps to multipliers and adders"}
+            trace.textfont.size *= SCALE
+    return small.update_layout(
+        width=None, height=SCALE * small.layout.height, title={"text": "Fig. 5: from bitmaps to multipliers and adders"}
     )  # fmt: skip
-    return shown
 
 
 CEILING = 8.0
@@ -86,26 +77,28 @@ CEILING = 8.0
 def figure_7() -> go.Figure:
     """Metadata, and below it what turning each format into the controller's bitmap takes."""
 
-    def lines(what: Callable[[str, float], float], names: Iterable[str], levels: Iterable[float]) -> list[Series]:
+    def lines(quantity: Callable[[str, float], float], names: Iterable[str], levels: Iterable[float]) -> list[Series]:
         colours = dict(zip(formats.NAMES, (SPARE[-1], *MANY), strict=False))
         return [
-            Series(name=formats.NAMES[name], colour=colours[name], kind="line", values={100 * at: what(name, at) for at in levels})
+            Series(
+                name=formats.NAMES[name], colour=colours[name], kind="line", values={100 * at: quantity(name, at) for at in levels}
+            )
             for name in names
         ]
 
-    low, high = said("format.bitmap_beats_rlc_below_sparsity"), said("format.rlc_beats_bitmap_above_sparsity")
+    low, high = stated("format.bitmap_beats_rlc_below_sparsity"), stated("format.rlc_beats_bitmap_above_sparsity")
     compressed = [name for name in formats.NAMES if name != "none"]
     metadata = lines(formats.overhead, compressed, formats.LEVELS)
     cycles = lines(lambda name, at: formats.front_end_cycles(name, at) / 1e3, formats.NAMES, formats.FRONT_END_LEVELS)
     above = ", ".join(f"{formats.NAMES[name]} {formats.overhead(name, 0.0):.0f}" for name in ("csr", "csc", "coo"))
     return panels(
         {
-            f"metadata [bits for each element], cut at {CEILING:g}": drawn(
+            f"metadata [bits for each element], cut at {CEILING:g}": chart(
                 [*metadata, paper({low: 1.0, high: 1.0}, "paper: comparable between these")],
-                "", "", x="", y="", numbers=True, ceiling=CEILING,
+                numbers=True, ceiling=CEILING,
             ),
-            f"front end of {formats.LANES} lanes [thousands of cycles]": drawn(
-                cycles, "", "", x="zeros [%]", y="", numbers=True, digits=0
+            f"front end of {formats.LANES} lanes [thousands of cycles]": chart(
+                cycles, x="zeros [%]", y="", numbers=True, digits=0
             ),
         },
         "Fig. 7: compression formats",
@@ -123,12 +116,12 @@ def figure_10() -> go.Figure:
             for part, value in dataflows.breakdown(op, flow).items():
                 bars[part][f"{label(op)} {stays}"] = value
     slower = geometric_mean(sum(dataflows.breakdown(op, "none").values()) for op in SUITE)
-    figure = drawn(
-        [Series(name=part, values=values, colour=PARTS[part]) for part, values in bars.items()],
+    figure = chart(
+        series_of(bars, PARTS),
         "Fig. 10: cycles by dataflow",
         f"MK or KN stays; over the better one of each case, mean of six pairs of sparsity. Without local reuse "
         f"{slower:.0f} times that.",
-        x="", y="cycles over the better one", stacked=True, unity=True, height=470,
+        y="cycles over the better one", stacked=True, unity=True, height=470,
     )  # fmt: skip
     figure.update_xaxes(tickangle=-90)
     return figure
@@ -139,11 +132,11 @@ def figure_10_efficiency() -> go.Figure:
     bars = [
         Series(
             name=names[flow], colour=MANY[number],
-            values={label(op): 100 * fmean(one.overall_efficiency for one in dataflows.costs(op, flow)) for op in SUITE},
+            values={label(op): 100 * fmean(cost.overall_efficiency for cost in dataflows.costs(op, flow)) for op in SUITE},
         )
         for number, flow in enumerate(dataflows.FLOWS)
     ]  # fmt: skip
-    return drawn(
+    return chart(
         bars, "Fig. 10: efficiency by dataflow", "Overall efficiency (Table II), mean of six pairs of sparsity.",
         x="M-N-K", y="%", digits=1,
     )  # fmt: skip
@@ -157,17 +150,16 @@ GROUPS = dict(zip(features.WORKLOADS, ("dense reg.", "dense irreg.", "sparse N-s
 def figure_11() -> go.Figure:
     bars: dict[str, dict[tuple[str, str], float]] = {part: {} for part in PARTS}
     for workload in features.WORKLOADS:
-        whole = features.metrics(workload, "TPU").cycles
+        tpu = features.metrics(workload, "TPU").cycles
         for feature in features.FEATURES:
-            found = features.metrics(workload, feature)
             for part in PARTS:
-                bars[part][GROUPS[workload], SHORT[feature]] = getattr(found, part) / whole
-    return drawn(
-        [Series(name=part, values=values, colour=PARTS[part]) for part, values in bars.items()],
+                bars[part][GROUPS[workload], SHORT[feature]] = getattr(features.metrics(workload, feature), part) / tpu
+    return chart(
+        series_of(bars, PARTS),
         "Fig. 11: features one by one",
         "Flexible dimensions (Fl), scalable interconnects (+Sc), sparsity (+Sp). 2048-2048-2048, then 1024-16-500000; sparse: "
         "MK 80 %, KN 30 %.",
-        x="", y="cycles over the TPU's", stacked=True, unity=True, height=460,
+        y="cycles over the TPU's", stacked=True, unity=True, height=460,
     )  # fmt: skip
 
 
@@ -175,23 +167,21 @@ def figure_11_shares() -> go.Figure:
     bars: dict[str, dict[tuple[str, str], float]] = {name: {} for name in SHARES}
     for workload in features.WORKLOADS:
         for feature in features.FEATURES:
-            found = features.metrics(workload, feature)
-            place = GROUPS[workload], SHORT[feature]
-            bars["utilisation"][place] = 100 * found.utilisation
-            bars["compute efficiency"][place] = 100 * found.compute_efficiency
-            bars["overall efficiency"][place] = 100 * found.overall_efficiency
+            for name, values in bars.items():
+                share = getattr(features.metrics(workload, feature), name.replace(" ", "_"))
+                values[GROUPS[workload], SHORT[feature]] = 100 * share
     theirs = {
-        (GROUPS[name], SHORT["Fl+Sc+Sp"]): said("sparse.stationary_utilisation")
+        (GROUPS[name], SHORT["Fl+Sc+Sp"]): stated("sparse.stationary_utilisation")
         for name in features.WORKLOADS
         if name.startswith("sparse")
     }
-    return drawn(
+    return chart(
         [
-            *(Series(name=name, values=values, colour=SHARES[name]) for name, values in bars.items()),
-            paper({**theirs, (GROUPS["dense irregular"], "TPU"): said("tpu.utilisation_16_wide")}, "paper, utilisation"),
+            *series_of(bars, SHARES),
+            paper({**theirs, (GROUPS["dense irregular"], "TPU"): stated("tpu.utilisation_16_wide")}, "paper, utilisation"),
         ],
         "Fig. 11: utilisation and efficiency", "The same GEMMs; metrics of Table II.",
-        x="", y="%", digits=1, height=460,
+        y="%", digits=1, height=460,
     )  # fmt: skip
 
 
@@ -200,17 +190,17 @@ def _over_tpu(shapes: Shapes) -> dict[str, float]:
 
 
 def figure_12a() -> go.Figure:
-    ours = _with_mean({label(op): tpu_cycles(op) / cost(op).cycles for op in SUITE}, geometric_mean)
+    ours = with_mean({label(op): tpu_cycles(op) / cost(op).cycles for op in SUITE}, geometric_mean)
     shapes = {f"TPU {name}": shape for name, shape in TPU_SHAPES.items() if shape not in SQUARE}
     shapes |= {f"{name}, K along rows": (columns, rows) for name, (rows, columns) in shapes.items()}
-    return drawn(
+    return chart(
         [
             *(
-                Series(name=name, values=_with_mean(_over_tpu((shape,)), geometric_mean), colour=MANY[3 + number])
+                Series(name=name, values=with_mean(_over_tpu((shape,)), geometric_mean), colour=MANY[3 + number])
                 for number, (name, shape) in enumerate(shapes.items())
             ),
             Series(name="SIGMA", values=ours, colour=PHASES["forward"]),
-            paper({MEAN: said("dense.speedup_over_tpu")}, "paper, SIGMA"),
+            paper({MEAN: stated("dense.speedup_over_tpu")}, "paper, SIGMA"),
         ],
         "Fig. 12a: dense, speedup over the TPU",
         "TPU 128x128 is 1. The better stationary operand of each; K along the columns of 256x64 and 512x32, as in Sec. VI-C, or "
@@ -222,22 +212,22 @@ def figure_12a() -> go.Figure:
 
 def figure_12a_efficiency() -> go.Figure:
     def tpu(shapes: Shapes) -> dict[str, float]:
-        return _with_mean({label(op): 100 * op.macs / (PES * tpu_cycles(op, shapes)) for op in SUITE}, fmean)
+        return with_mean({label(op): 100 * op.macs / (PES * tpu_cycles(op, shapes)) for op in SUITE})
 
-    ours = _with_mean({label(op): 100 * cost(op).overall_efficiency for op in SUITE}, fmean)
-    return drawn(
+    ours = with_mean({label(op): 100 * cost(op).overall_efficiency for op in SUITE})
+    return chart(
         [
             Series(name="TPU 128 x 128", values=tpu(SQUARE), colour=SPARE[4]),
-            Series(name="best of three, K along columns", values=tpu(RECTANGLES), colour=PHASES["grad_input"]),
-            Series(name="best of three, K along rows", values=tpu(TURNED), colour=PHASES["update"]),
-            Series(name="best of all five", values=tpu(MIRRORED), colour=PHASES["grad_weight"]),
+            Series(name="best of three, K along columns", values=tpu(K_ALONG_COLUMNS), colour=PHASES["grad_input"]),
+            Series(name="best of three, K along rows", values=tpu(K_ALONG_ROWS), colour=PHASES["update"]),
+            Series(name="best of all five", values=tpu(ALL_SHAPES), colour=PHASES["grad_weight"]),
             Series(name="SIGMA", values=ours, colour=PHASES["forward"]),
-            paper({MEAN: said("dense.efficiency.sigma")}, "paper, SIGMA"),
-            Series(name="paper, TPU", values={MEAN: said("dense.efficiency.tpu")}, colour="#8C2D04", kind="paper"),
+            paper({MEAN: stated("dense.efficiency.sigma")}, "paper, SIGMA"),
+            paper({MEAN: stated("dense.efficiency.tpu")}, "paper, TPU", PAPER_DARK),
         ],
         "Fig. 12a: dense, overall efficiency",
-        f"SIGMA's mean {ours[MEAN]:.0f} %, paper 82 %. TPUs of 128x128, 256x64 and 512x32: {tpu(RECTANGLES)[MEAN]:.0f} % with K "
-        "along the columns, which is judged; paper 59 %.",
+        f"SIGMA's mean {ours[MEAN]:.0f} %, paper 82 %. TPUs of 128x128, 256x64 and 512x32: {tpu(K_ALONG_COLUMNS)[MEAN]:.0f} % "
+        "with K along the columns, which is judged; paper 59 %.",
         x="M-N-K", y="%", digits=1, height=440,
     )  # fmt: skip
 
@@ -254,19 +244,20 @@ def _pair(pair: tuple[float, float]) -> str:
 
 def figure_12b() -> go.Figure:
     bars = {
-        pair: _with_mean({label(op): tpu_cycles(op) / cost(op, pair).cycles for op in SUITE}, geometric_mean) for pair in SPARSITIES
+        _pair(pair): with_mean({label(op): tpu_cycles(op) / cost(op, pair).cycles for op in SUITE}, geometric_mean)
+        for pair in SPARSITIES
     }
-    dense = _with_mean({label(op): tpu_cycles(op) / cost(op, NO_ZEROS).cycles for op in SUITE}, geometric_mean)
-    whole = geometric_mean(values[MEAN] for values in bars.values())
-    figure = drawn(
+    dense = with_mean({label(op): tpu_cycles(op) / cost(op, NO_ZEROS).cycles for op in SUITE}, geometric_mean)
+    mean = geometric_mean(values[MEAN] for values in bars.values())
+    figure = chart(
         [
             Series(name="dense", values=dense, colour=SPARE[4]),
-            *(Series(name=_pair(pair), values=values, colour=MANY[number]) for number, (pair, values) in enumerate(bars.items())),
-            paper({MEAN: said("sparse.speedup_over_tpu.fig12b")}),
+            *series_of(bars, MANY),
+            paper({MEAN: stated("sparse.speedup_over_tpu.fig12b")}),
         ],
         "Fig. 12b: sparse, speedup over the TPU",
-        f"TPU 128x128 is 1. MK80: 80 % of MK are zeros. Geometric mean of all {whole:.2f}; paper "
-        f"{said('sparse.speedup_over_tpu')} (abstract) and about 6.",
+        f"TPU 128x128 is 1. MK80: 80 % of MK are zeros. Geometric mean of all {mean:.2f}; paper "
+        f"{stated('sparse.speedup_over_tpu')} (abstract) and about 6.",
         x="M-N-K", y="speedup (log)", unity=True, height=440,
     )  # fmt: skip
     figure.update_yaxes(type="log", range=[-0.1, 1.75], tickvals=[1, 2, 5, 10, 20, 50])
@@ -275,30 +266,30 @@ def figure_12b() -> go.Figure:
 
 def figure_12b_efficiency() -> go.Figure:
     bars = {
-        pair: _with_mean({label(op): 100 * cost(op, pair).overall_efficiency for op in SUITE}, fmean) for pair in SPARSITIES
+        _pair(pair): with_mean({label(op): 100 * cost(op, pair).overall_efficiency for op in SUITE}) for pair in SPARSITIES
     }  # fmt: skip
     tpu = {label(op): fmean(100 * cost(op, pair).useful / (PES * tpu_cycles(op)) for pair in SPARSITIES) for op in SUITE}
-    whole = fmean(values[MEAN] for values in bars.values())
-    return drawn(
+    mean = fmean(values[MEAN] for values in bars.values())
+    return chart(
         [
-            *(Series(name=_pair(pair), values=values, colour=MANY[number]) for number, (pair, values) in enumerate(bars.items())),
-            Series(name="TPU, mean of the pairs", values=_with_mean(tpu, fmean), colour=SPARE[4]),
-            paper({MEAN: said("sparse.efficiency.sigma")}, "paper, SIGMA"),
+            *series_of(bars, MANY),
+            Series(name="TPU, mean of the pairs", values=with_mean(tpu), colour=SPARE[4]),
+            paper({MEAN: stated("sparse.efficiency.sigma")}, "paper, SIGMA"),
         ],
-        "Fig. 12b: sparse, overall efficiency", f"Mean {whole:.0f} %, paper 40 %.", x="M-N-K", y="%", digits=1, height=440,
+        "Fig. 12b: sparse, overall efficiency", f"Mean {mean:.0f} %, paper 40 %.", x="M-N-K", y="%", digits=1, height=440,
     )  # fmt: skip
 
 
 def figure_14() -> go.Figure:
-    bars = {name: _with_mean(rivals.speedups(name), geometric_mean) for name in rivals.ARRAYS}
-    whole = geometric_mean(values[MEAN] for values in bars.values())
-    figure = drawn(
+    bars = {name: with_mean(rivals.speedups(name), geometric_mean) for name in rivals.ARRAYS}
+    mean = geometric_mean(values[MEAN] for values in bars.values())
+    figure = chart(
         [
-            *(Series(name=name, values=values, colour=MANY[number]) for number, (name, values) in enumerate(bars.items())),
-            paper({MEAN: said("sparse_accelerators.speedup")}, "paper, mean over designs"),
+            *series_of(bars, MANY),
+            paper({MEAN: stated("sparse_accelerators.speedup")}, "paper, mean over designs"),
         ],
         "Fig. 14: over other sparse accelerators",
-        f"80 and 30 % zeros, best of four for each design. Geometric mean {whole:.2f}, paper 3. Below 1 the other "
+        f"80 and 30 % zeros, best of four for each design. Geometric mean {mean:.2f}, paper 3. Below 1 the other "
         "design is faster.",
         x="M-N-K", y="speedup of SIGMA (log)", height=440,
     )  # fmt: skip
@@ -310,7 +301,7 @@ def figure_14() -> go.Figure:
 
 
 # fmt: off
-_OWN: Mapping[str, Callable[[], go.Figure]] = {
+_OWN: Figures = {
     "Fig. 1": figure_1b, "Fig. 5": figure_5, "Fig. 7": figure_7,
     "Fig. 10": figure_10, "Fig. 10, efficiency": figure_10_efficiency,
     "Fig. 11": figure_11, "Fig. 11, utilisation": figure_11_shares,
@@ -320,10 +311,10 @@ _OWN: Mapping[str, Callable[[], go.Figure]] = {
 # fmt: on
 
 
-def _place(name: str) -> tuple[int, str]:
+def _order(name: str) -> tuple[int, str]:
     """Figures in the paper's order, those without a number last.
 
-    >>> sorted(["Fig. 12a", "Fig. 8", "Fig. 10, utilisation", "Fig. 10"], key=_place)
+    >>> sorted(["Fig. 12a", "Fig. 8", "Fig. 10, utilisation", "Fig. 10"], key=_order)
     ['Fig. 8', 'Fig. 10', 'Fig. 10, utilisation', 'Fig. 12a']
     """
     digits = "".join(sign for sign in name.split(",")[0] if sign.isdigit())
@@ -331,4 +322,4 @@ def _place(name: str) -> tuple[int, str]:
 
 
 _ALL = {**_OWN, **examples.FIGURES, **networks.FIGURES, **chip.FIGURES, **gpu.FIGURES, **training.FIGURES, **every_model.FIGURES}
-FIGURES: Mapping[str, Callable[[], go.Figure]] = {name: _ALL[name] for name in sorted(_ALL, key=_place)}
+FIGURES: Figures = {name: _ALL[name] for name in sorted(_ALL, key=_order)}

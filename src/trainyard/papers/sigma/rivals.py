@@ -6,7 +6,7 @@ counts, for every design and for SIGMA (Sec. VI-D).
 Loading. Table II is said to hold for all of the evaluation's figures: what is kept still is loaded first, not overlapped with
 compute. EIE, SCNN and Cambricon-X are counted by their papers as if their operand lay there already, which a training step cannot
 have; their arrays load it over the 128 words per cycle that all designs share, unless it is `left out` (as their papers count),
-which stands in the note. Eyeriss v2 and the packed systolic array always load, OuterSPACE keeps nothing still.
+which the details give. Eyeriss v2 and the packed systolic array always load, OuterSPACE keeps nothing still.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PAIRS: tuple[Pair, ...] = ((0.8, 0.3), (0.3, 0.8))  # Fig. 14
 VECTORS = 512
 """EIE's queues are played through for so many vectors of a product with more, drawn at random."""
 
-DECIDED = "How a rival is loaded, and that Eyeriss v2 gets 128 words per cycle, was settled after these figures had been seen"
+DECIDED = "How a rival is loaded, and that Eyeriss v2 gets 128 words per cycle, was decided after these figures had been seen."
 
 ARRAYS: Mapping[str, Any] = {
     "EIE": replace(EIE.array, sample=VECTORS),  # type: ignore[type-var]
@@ -74,14 +74,14 @@ def _all(**how: Any) -> list[float]:
 
 
 def _speedup() -> Measured:
-    found = _all()
-    each = ", ".join(f"{name} {both(list(speedups(name).values()))}" for name in ARRAYS)
+    over_rivals = _all()
+    by_design = ", ".join(f"{name} {both(list(speedups(name).values()))}" for name in ARRAYS)
     return Measured(
-        geometric_mean(found),
-        note=f"mean over six designs and ten GEMMs: {means(found)}; by design (geometric / arithmetic) {each}. Loading counted for "
-        f"all, as Table II has it; as EIE's, SCNN's and Cambricon-X's papers count {both(_all(loading='left out'))}. With SIGMA "
-        f"within 128 words per cycle too {both(_all(ours='limited'))}, with neither it nor Eyeriss v2 "
-        f"{both(_all(streaming='wide'))}. {DECIDED}",
+        geometric_mean(over_rivals),
+        note=f"Over six designs and ten GEMMs, loading counted for all of them: {means(over_rivals)}.",
+        details=f"By design (geometric / arithmetic mean): {by_design}. Without loading, as the papers of EIE, SCNN and "
+        f"Cambricon-X count, {both(_all(loading='left out'))}. With SIGMA limited to 128 words per cycle too "
+        f"{both(_all(ours='limited'))}, with neither SIGMA nor Eyeriss v2 limited {both(_all(streaming='wide'))}. {DECIDED}",
     )
 
 
@@ -91,15 +91,16 @@ def slower_on(streaming: Streaming = "limited", ours: Streaming = "wide") -> lis
 
 
 def _slower() -> Measured:
-    found, ratios = slower_on(), speedups("Eyeriss v2")
+    slower, ratios = slower_on(), speedups("Eyeriss v2")
     others = {name: sum(value < 1 for value in speedups(name).values()) for name in ARRAYS if name != "Eyeriss v2"}
     elsewhere = ", ".join(f"{name} on {count}" for name, count in others.items() if count)
     return Measured(
-        len(found),
-        note=f"where Eyeriss v2 is faster: {', '.join(f'{name} ({ratios[name]:.2f})' for name in found)}. With SIGMA within 128 "
-        f"words per cycle too {len(slower_on(ours='limited'))} GEMMs, with neither {len(slower_on('wide'))}"
-        + (f"; other designs are faster: {elsewhere}" if elsewhere else "")
-        + f". {DECIDED}",
+        len(slower),
+        note=f"Eyeriss v2 is faster on {', '.join(f'{name} ({ratios[name]:.2f})' for name in slower)}.",
+        details=f"With SIGMA limited to 128 words per cycle too on {len(slower_on(ours='limited'))} GEMMs, with neither limited on "
+        f"{len(slower_on('wide'))}."
+        + (f" Other designs that are faster than SIGMA: {elsewhere}." if elsewhere else "")
+        + f" {DECIDED}",
     )
 
 

@@ -1,4 +1,4 @@
-"""The ten GEMMs of Fig. 12 on SIGMA and on its baseline, from real masks: one evaluation, shared by all experiments of a process.
+"""The ten GEMMs of Fig. 12 on SIGMA and on its baseline, with drawn masks; all experiments of a process share the results.
 
 Zeros are independent of each other. A mask is drawn once for each operand and sparsity and stays packed: an eighth of a byte for
 each element, about 0.3 GB for all of the suite.
@@ -7,7 +7,7 @@ each element, about 0.3 GB for all of the suite.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from statistics import fmean, geometric_mean
 from typing import Any, Literal
 from zlib import crc32
@@ -17,6 +17,7 @@ from trainyard.arrays.sigma.array import SigmaCost
 from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import DENSE, MatMul
 from trainyard.machines.presets.sigma import SIGMA
+from trainyard.papers import ledger
 
 # fmt: off
 # The evaluated GEMMs, M-N-K as on the axis of Fig. 12.
@@ -28,10 +29,10 @@ SUITE = tuple(MatMul(M, N, K) for M, N, K in (
 # The TPUs of Fig. 12a: the paper's name -> rows and columns of `Systolic`, which has K along its rows. The paper has it along the
 # columns: by Sec. VI-C a K of 32 fits those of 512x32, and is too short for the other two.
 TPU_SHAPES = {"128x128": (128, 128), "256x64": (64, 256), "512x32": (32, 512)}
-RECTANGLES = tuple(TPU_SHAPES.values())
-TURNED = tuple((columns, rows) for rows, columns in RECTANGLES)  # the other reading: K along the rows that the paper names
+K_ALONG_COLUMNS = tuple(TPU_SHAPES.values())
+K_ALONG_ROWS = tuple((columns, rows) for rows, columns in K_ALONG_COLUMNS)  # the other reading of the paper's names
 SQUARE = (TPU_SHAPES["128x128"],)                    # Sec. VI-C
-MIRRORED = tuple(dict.fromkeys(RECTANGLES + TURNED))  # Fig. 11, of SIGMA_FI: "and vice versa"
+ALL_SHAPES = tuple(dict.fromkeys(K_ALONG_COLUMNS + K_ALONG_ROWS))  # Fig. 11, of SIGMA_FI: "and vice versa"
 
 # Sparsity of MK and KN: weights 80 %, inputs 10 to 50 % (Sec. VI-A), either one being MK. The pairs of Fig. 12b are not printed:
 # the two ends of the range and its middle.
@@ -47,6 +48,8 @@ Side = Literal["a", "b"]
 Streaming = Literal["wide", "limited"]
 
 NO_ZEROS: Pair = (0.0, 0.0)
+stated = partial(ledger.stated, "sigma")
+"""The value that the paper prints for a claim."""
 PES = SIGMA.array.peak_macs_per_cycle
 Case = tuple[MatMul, Pair]
 DENSE_CASES: tuple[Case, ...] = tuple((op, NO_ZEROS) for op in SUITE)
@@ -64,8 +67,8 @@ def label(op: MatMul) -> str:
 
 def stationary_utilisation(array: Systolic, op: MatMul) -> float:
     """Share of the cells that hold an element of the stationary operand, over all its folds."""
-    held = op.K * op.N if array.dataflow == "ws" else op.M * op.K
-    return held / (array.cost(op).events["array_pass"] * array.peak_macs_per_cycle)
+    stationary = op.K * op.N if array.dataflow == "ws" else op.M * op.K
+    return stationary / (array.cost(op).events["array_pass"] * array.peak_macs_per_cycle)
 
 
 def efficiency(op: MatMul, shapes: Iterable[tuple[int, int]]) -> float:
@@ -82,7 +85,7 @@ def mask(op: MatMul, side: Side, sparsity: float) -> Bitmap:
 
 
 def operands(op: MatMul, pair: Pair) -> tuple[Any, Any]:
-    """Masks, or nothing of note where there are no zeros."""
+    """Masks of MK and KN, or `DENSE` where there are no zeros."""
     left, right = (mask(op, side, zeros) if zeros else DENSE for side, zeros in zip(("a", "b"), pair, strict=True))
     return left, right
 
@@ -96,7 +99,7 @@ def sigma(streaming: Streaming = "wide") -> Sigma:
 
 
 @cache
-def held_still(op: MatMul, pair: Pair, stationary: Literal["a", "b", "none"], streaming: Streaming = "wide") -> SigmaCost:
+def stationary_cost(op: MatMul, pair: Pair, stationary: Literal["a", "b", "none"], streaming: Streaming = "wide") -> SigmaCost:
     """One dataflow: MK stationary (a), KN stationary (b), no local reuse (none)."""
     a, b = operands(op, pair)
     return sigma(streaming).cost(op, a=a, b=b, stationary=stationary)
@@ -104,7 +107,7 @@ def held_still(op: MatMul, pair: Pair, stationary: Literal["a", "b", "none"], st
 
 def cost(op: MatMul, pair: Pair = NO_ZEROS, streaming: Streaming = "wide") -> SigmaCost:
     """The better stationary operand (Sec. IV-D)."""
-    return min((held_still(op, pair, side, streaming) for side in ("a", "b")), key=lambda found: found.cycles)
+    return min((stationary_cost(op, pair, side, streaming) for side in ("a", "b")), key=lambda one: one.cycles)
 
 
 @cache
@@ -119,12 +122,12 @@ def tpu_cycles(
     op: MatMul, shapes: Shapes = SQUARE, flows: tuple[Literal["ws", "is"], ...] = ("ws", "is"), load: bool = True
 ) -> int:
     """The best shape and stationary operand; zeros are multiplied. Without `load`, a fold does not wait for its elements."""
-    found = []
+    candidates = []
     for rows, columns in shapes:
         for flow in flows:
-            one = Systolic(rows=rows, columns=columns, dataflow=flow).cost(op)
-            found.append(one.cycles - (0 if load else rows * int(one.events["array_pass"])))
-    return min(found)
+            folds = Systolic(rows=rows, columns=columns, dataflow=flow).cost(op)
+            candidates.append(folds.cycles - (0 if load else rows * int(folds.events["array_pass"])))
+    return min(candidates)
 
 
 def speedups(cases: Iterable[Case], *, streaming: Streaming = "wide", shapes: Shapes = SQUARE) -> list[float]:
@@ -141,15 +144,15 @@ def tpu_efficiencies(cases: Iterable[Case], shapes: Shapes = SQUARE) -> list[flo
 
 
 def means(values: Sequence[float]) -> str:
-    """Both kinds, since the paper names none."""
+    """Both kinds of mean, since the paper names none."""
     return f"geometric mean {geometric_mean(values):.2f}, arithmetic {fmean(values):.2f}"
 
 
 def both(values: Sequence[float]) -> str:
-    """The same, short."""
+    """Geometric / arithmetic mean."""
     return f"{geometric_mean(values):.2f} / {fmean(values):.2f}"
 
 
 def evaluate() -> tuple[SigmaCost, ...]:
-    """All of it: ten GEMMs by six pairs of sparsity, after the dense ones."""
+    """The dense cases, then ten GEMMs with six pairs of sparsity."""
     return tuple(cost(op, pair) for op, pair in (*DENSE_CASES, *SPARSE_CASES))

@@ -2,12 +2,12 @@
 
 The paper takes GEMMs of the forward pass and of the two gradients alike and draws their zeros. Here every product of a step of
 `transformer-324m`, `gnmt` and `resnet50` (at the zoo's batch) runs on both arrays with the densities that its own operands had
-(`samples/sigma/densities.json`, one run of each on stand-in data). The products alone count, as in the paper: no element-wise op,
-no memory. Products run one after another; the TPU takes the better stationary operand, as SIGMA does.
+(`samples/sigma/densities.json`, one run of each on stand-in data). Only products count, as in the paper: no element-wise op, no
+memory. Products run one after another; the TPU takes the better stationary operand, as SIGMA does.
 
 Zeros count as independent, by expected counts. Where they are not (whole padded words, pruned columns) the shipped masks of a few
-layers say what that is worth: `on_masks`. Gradients of an LSTM's gates were not recorded and count as dense, so do attention's own
-products, which have no layer; first states of an LSTM count as the later ones.
+layers show the difference: `on_masks`. Gradients of an LSTM's gates were not recorded and count as dense, so do attention's own
+products, which have no layer; first states of an LSTM count like the later ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trainyard.ir import DENSE, Dense, Density, MatMul, Op, Phase, Step
 from trainyard.ir.letters import letter_of
 from trainyard.machines.presets.sigma import SIGMA
 from trainyard.mapping.lowering import lower
-from trainyard.papers.figures import Series, drawn
+from trainyard.papers.figures import Series, chart
 from trainyard.papers.sigma.chip import SIGMA_ARRAY, tpu_cycles
 from trainyard.report.colours import PHASES, SPARE
 from trainyard.workloads import zoo
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
     from trainyard.masks.recorded import Masks
+    from trainyard.papers.figures import Figures
 
 MODELS = ("transformer-324m", "gnmt", "resnet50")
 PRODUCTS = (Phase.FORWARD, Phase.GRAD_INPUT, Phase.GRAD_WEIGHT)
@@ -50,7 +51,7 @@ Zeros = Dense | Density
 
 @cache
 def facts() -> Mapping[str, Any]:
-    """What is known of each training run, by zoo model."""
+    """The record of each training run, by zoo model."""
     file = resources.files("trainyard.papers").joinpath("samples", "sigma", "densities.json")
     return {run["model"]: run for run in json.loads(file.read_text(encoding="utf-8")).values()}
 
@@ -58,8 +59,8 @@ def facts() -> Mapping[str, Any]:
 def run_of(model: str) -> Mapping[str, Any]:
     if model not in facts():
         raise UnknownName("pruned model", model, facts(), "SIGMA, Sec. II")
-    found: Mapping[str, Any] = facts()[model]
-    return found
+    run: Mapping[str, Any] = facts()[model]
+    return run
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +83,8 @@ class Recorded:
         if letter == "W":
             letters = self.densities.get(f"{op.layer}/0", {})
             name = matrix_of(self.step, op.inputs[side]) if len(op.inputs) > side else ""
-            found = letters.get("W", letters.get(f"W.{name}"))
-            return Density(found[self.epoch] if found is not None else self._pruned())
+            recorded = letters.get("W", letters.get(f"W.{name}"))
+            return Density(recorded[self.epoch] if recorded is not None else self._pruned())
         letters = self.densities.get(f"{op.layer}/{op.call}", {})
         name = letter if letter in letters else sequences.get(op.inputs[side], "") if letter == "A" and op.inputs else ""
         return Density(letters[name][self.epoch]) if name in letters else DENSE
@@ -100,11 +101,11 @@ def matrix_of(step: Step, tensor: int) -> str:
 
 def sequences_of(step: Step) -> Mapping[int, str]:
     """Tensors that a recurrent layer multiplies, by the recorded sequence that they are a step of."""
-    found = {}
+    sequences = {}
     for op in step.ops:
-        if op.phase is Phase.FORWARD and op.letters[:2] == ("A", "W") and (known := RECURRENT.match(matrix_of(step, op.inputs[1]))):
-            found[op.inputs[0]] = SEQUENCES[known[1]]
-    return found
+        if op.phase is Phase.FORWARD and op.letters[:2] == ("A", "W") and (name := RECURRENT.match(matrix_of(step, op.inputs[1]))):
+            sequences[op.inputs[0]] = SEQUENCES[name[1]]
+    return sequences
 
 
 @cache
@@ -130,6 +131,12 @@ class Summary:
 
     products: tuple[Product, ...]
 
+    @classmethod
+    def of_step(cls, step: Step, zeros: Callable[[Op, int], Zeros]) -> Summary:
+        """All products of a training step, with the zeros of each operand (`side` 0 or 1)."""
+        ops = (op for op in step.ops if op.is_product and op.phase in PRODUCTS)
+        return cls(tuple(product_of(step, op, zeros(op, 0), zeros(op, 1)) for op in ops))
+
     def of(self, phase: Phase) -> Summary:
         return Summary(tuple(product for product in self.products if product.phase is phase))
 
@@ -144,7 +151,7 @@ class Summary:
 
     @property
     def dense_speedup(self) -> float:
-        """Over the TPU, if nothing were zero: what shapes and networks alone are worth."""
+        """Over the TPU if nothing were zero: by shapes and networks alone."""
         return sum(product.tpu_cycles for product in self.products) / sum(product.dense_cycles for product in self.products)
 
     @property
@@ -155,8 +162,8 @@ class Summary:
     @property
     def utilisation(self) -> float:
         """Share of the multipliers that hold a non-zero, over all folds (Table II)."""
-        places = sum(product.sigma.offered_multipliers for product in self.products)
-        return sum(product.sigma.mapped_elements for product in self.products) / places
+        offered = sum(product.sigma.offered_multipliers for product in self.products)
+        return sum(product.sigma.mapped_elements for product in self.products) / offered
 
     @property
     def stays(self) -> Mapping[str, float]:
@@ -171,18 +178,17 @@ def trained(model: str, epoch: int = LAST) -> Summary:
     """All products of a training step of a model, with the zeros of that recorded epoch."""
     recorded = Recorded.of(model, epoch)
     sequences = sequences_of(recorded.step)
-    return Summary(tuple(_product(recorded, op, sequences) for op in recorded.step.ops if op.is_product and op.phase in PRODUCTS))
+    return Summary.of_step(recorded.step, lambda op, side: recorded.operand(op, side, sequences))
 
 
-def _product(recorded: Recorded, op: Op, sequences: Mapping[int, str]) -> Product:
+def product_of(step: Step, op: Op, a: Zeros, b: Zeros) -> Product:
     matmul = lower(op.body, SIGMA.grad_input).product
-    a, b = (recorded.operand(op, side, sequences) for side in (0, 1))
-    found = sigma_cost(matmul, a, b)
+    cost = sigma_cost(matmul, a, b)
     return Product(
         phase=op.phase,
         macs=matmul.macs,
-        stays=letter_of(recorded.step, op, 0 if found.stationary == "a" else 1) or "-",
-        sigma=found,
+        stays=letter_of(step, op, 0 if cost.stationary == "a" else 1) or "-",
+        sigma=cost,
         dense_cycles=sigma_cost(matmul, DENSE, DENSE).cycles,
         tpu_cycles=tpu_cycles(matmul),
     )
@@ -214,66 +220,49 @@ def on_masks(model: str) -> Mapping[Phase, tuple[int, int]]:
     sequences = sequences_of(recorded.step)
     weights, gradients = ({layer for layer, _, name in masks.specs if name.startswith(letter)} for letter in "WG")
     layers = weights & gradients
-    found = {phase: [0, 0] for phase in PRODUCTS}
+    cycles = {phase: [0, 0] for phase in PRODUCTS}
     for op in recorded.step.ops:
         if op.layer in layers and op.is_product and op.phase in PRODUCTS:
             matmul = lower(op.body, SIGMA.grad_input).product
             sides = (((0, matmul.M), (0, matmul.K)), ((0, matmul.K), (0, matmul.N)))
             a, b = (viewer(recorded.step, op, SIGMA.grad_input, masks, side)(0, *sides[side]) for side in (0, 1))
-            found[op.phase][0] += SIGMA_ARRAY.cost(matmul, a=a, b=b).cycles
-            found[op.phase][1] += sigma_cost(matmul, *(recorded.operand(op, side, sequences) for side in (0, 1))).cycles
-    return {phase: (exact, expected) for phase, (exact, expected) in found.items()}
+            cycles[op.phase][0] += SIGMA_ARRAY.cost(matmul, a=a, b=b).cycles
+            cycles[op.phase][1] += sigma_cost(matmul, *(recorded.operand(op, side, sequences) for side in (0, 1))).cycles
+    return {phase: (exact, expected) for phase, (exact, expected) in cycles.items()}
 
 
 def rows() -> Iterable[tuple[str, str, Summary]]:
-    """Model, phase or `all`, and what was found."""
+    """Model, phase or `all`, and the products of that phase."""
     for model in MODELS:
         whole = trained(model)
         yield from ((model, phase.value, whole.of(phase)) for phase in PRODUCTS)
         yield model, "all", whole
 
 
-def table() -> str:
-    """For the documentation."""
-    lines = [
-        "| model | products | speedup over the TPU | without zeros | stays (share of MACs) | utilisation | efficiency | on masks |",
-        "|---|---|---:|---:|---|---:|---:|---:|",
-    ]
-    for model, name, found in rows():
-        kept = ", ".join(f"{letter} {100 * part:.0f} %" for letter, part in found.stays.items())
-        pairs = [pair for phase, pair in on_masks(model).items() if name in ("all", phase.value)]
-        exact = sum(pair[0] for pair in pairs) / sum(pair[1] for pair in pairs) - 1
-        lines.append(
-            f"| {model} | {name} | {found.speedup:.2f} | {found.dense_speedup:.2f} | {kept} | {100 * found.utilisation:.0f} % "
-            f"| {100 * found.efficiency:.0f} % | {100 * exact:+.1f} % |"
-        )
-    return "\n".join(lines)
-
-
 NAMES = {Phase.FORWARD: "forward", Phase.GRAD_INPUT: "gradient of the input", Phase.GRAD_WEIGHT: "gradient of the weights"}
 
 
 def figure_training() -> go.Figure:
-    found = {model: trained(model) for model in MODELS}
+    summaries = {model: trained(model) for model in MODELS}
     batches = ", ".join(f"{model} {zoo.load(model).batch}" for model in MODELS)
-    return drawn(
+    return chart(
         [
             *(
                 Series(
                     name=NAMES[phase], colour=PHASES[phase.value],
-                    values={model: summary.of(phase).speedup for model, summary in found.items()},
+                    values={model: summary.of(phase).speedup for model, summary in summaries.items()},
                 )
                 for phase in PRODUCTS
             ),
-            Series(name="all three", colour=SPARE[0], values={model: summary.speedup for model, summary in found.items()}),
+            Series(name="all three", colour=SPARE[0], values={model: summary.speedup for model, summary in summaries.items()}),
             Series(
                 name="all three, without zeros", colour=SPARE[-1],
-                values={model: summary.dense_speedup for model, summary in found.items()},
+                values={model: summary.dense_speedup for model, summary in summaries.items()},
             ),
         ],
         "Beyond: the three products of a training step",
         f"Weights pruned to 80, 90 and 70 %; zeros of real training on stand-in data. Products alone; batches: {batches}.",
-        x="", y="speedup over TPU 128 x 128", unity=True,
+        y="speedup over TPU 128 x 128", unity=True,
     )  # fmt: skip
 
 
@@ -284,11 +273,11 @@ def figure_pruning() -> go.Figure:
         total = run["epochs"] * run["steps_per_epoch"]
         values = {100 * at / total: trained(model, epoch).speedup for epoch, at in enumerate(run["recorded_steps"])}
         lines.append(Series(name=model, values=values, colour=colour, kind="line"))
-    return drawn(
+    return chart(
         lines, "Beyond: as weights are pruned",
         "All three products; densities of one random batch of every epoch. Pruning begins at 10 % of the run and ends at 70 %.",
         x="training done [%]", y="speedup over TPU 128 x 128", unity=True, numbers=True,
     )  # fmt: skip
 
 
-FIGURES: Mapping[str, Callable[[], go.Figure]] = {"Training": figure_training, "Training as weights are pruned": figure_pruning}
+FIGURES: Figures = {"Training": figure_training, "Training as weights are pruned": figure_pruning}

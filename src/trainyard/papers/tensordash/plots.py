@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from trainyard.arrays import TensorDash
-from trainyard.papers.figures import Series, drawn, from_printed, paper
+from trainyard.papers.figures import Series, chart, from_printed, paper, series_of
 from trainyard.papers.ledger import claims
 from trainyard.papers.tensordash import beyond, energies, over_time, overheads, performance, random_tensors
 from trainyard.papers.tensordash.models import MODELS, NAMES, OPERATIONS, recorded
@@ -20,6 +20,8 @@ from trainyard.report.colours import PHASES, SPARE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
+
+    from trainyard.papers.figures import Figures
 
 COLOURS = {"A*W": PHASES["forward"], "W*G": PHASES["grad_input"], "A*G": PHASES["grad_weight"], "all": SPARE[0]}
 PARTS = {"DRAM": PHASES["copy"], "core": PHASES["forward"], "SRAM": PHASES["grad_input"]}
@@ -49,28 +51,28 @@ def figure_1() -> go.Figure:
     total = with_mean(performance.potentials(recorded))
     theirs = {name: said(f"potential.{claim}") for claim, name in OF_CLAIM.items()} | {MEAN: said("potential")}
     second = {name: value for name, value in performance.potentials(printed).items() if name not in INPUTS}
-    return drawn(
+    return chart(
         [
-            *(Series(name=wanted, values=values, colour=COLOURS[wanted]) for wanted, values in ours.items()),
+            *series_of(ours, COLOURS),
             Series(name="all three", values=total, colour=COLOURS["all"]),
             paper(theirs, "paper, all three"), from_printed(second),
         ],
         "Fig. 1: potential",
         f"All MACs over those whose targeted operand is not zero. {DATA} Mean {total[MEAN]:.2f}, paper {said('potential')}.",
-        x="", y="all MACs / remaining MACs", unity=True, ceiling=1.15 * max(*total.values(), *theirs.values()),
+        y="all MACs / remaining MACs", unity=True, ceiling=1.15 * max(*total.values(), *theirs.values()),
     )  # fmt: skip
 
 
 def figure_8() -> go.Figure:
     bars = {wanted: with_mean(performance.each(recorded, PAPER, wanted)) for wanted in OPERATIONS.values()}
     total = _speedups(recorded)
-    return drawn(
+    return chart(
         [
-            *(Series(name=wanted, values=values, colour=COLOURS[wanted]) for wanted, values in bars.items()),
+            *series_of(bars, COLOURS),
             Series(name="all three", values=total, colour=COLOURS["all"]),
             paper({MEAN: said("speedup")}), from_printed(_speedups(printed)),
         ],
-        "Fig. 8: speedup", f"{DATA} Mean {total[MEAN]:.2f}, paper {said('speedup')}.", x="", y=SPEEDUP, unity=True,
+        "Fig. 8: speedup", f"{DATA} Mean {total[MEAN]:.2f}, paper {said('speedup')}.", y=SPEEDUP, unity=True,
     )  # fmt: skip
 
 
@@ -81,7 +83,7 @@ def figure_9() -> go.Figure:
         Series(name=f"{name}, kept layers", colour=LINES[name], kind="quiet", values=over_time.curve(name, whole=False))
         for name in named
     ]
-    return drawn(
+    return chart(
         [*lines, *kept, paper({100.0: said("resnet50_pruned.stable")}, "paper, RsNt50_S")],
         "Fig. 9: speedup as training goes on",
         f"{DATA} Thick: whole models, zeros at random of the shares recorded at each epoch. Thin: real masks of a few layers.",
@@ -94,7 +96,7 @@ def figure_10() -> go.Figure:
         with_mean({name: function(recorded(name), PAPER) for name in NAMES})
         for function in (energies.core_efficiency, energies.chip_efficiency)
     )
-    return drawn(
+    return chart(
         [
             Series(name="compute logic", values=core, colour=PARTS["core"]),
             Series(name="whole chip", values=chip, colour=COLOURS["all"]),
@@ -102,7 +104,7 @@ def figure_10() -> go.Figure:
             replace(paper({MEAN: said("energy.chip")}, "paper, whole chip"), colour="#8C2D04"),
         ],
         "Fig. 10: energy efficiency", f"{DATA} Whole-chip energies are predicted by our SRAM and DRAM tables.",
-        x="", y="energy of the baseline / energy", unity=True,
+        y="energy of the baseline / energy", unity=True,
     )  # fmt: skip
 
 
@@ -113,11 +115,11 @@ def figure_11() -> go.Figure:
         for part in PARTS:
             for label, parts in (("TC", before), ("TD", after)):
                 places[part][name, label] = 100 * parts[part] / sum(before.values())
-    return drawn(
-        [Series(name=part, values=values, colour=PARTS[part]) for part, values in places.items()],
+    return chart(
+        series_of(places, PARTS),
         "Fig. 11: where the energy goes",
         f"{DATA} Off-chip DRAM, compute logic and on-chip SRAM, without (TC) and with TensorDash (TD); without it is 100 %.",
-        x="", y="energy [% of the baseline]", stacked=True, digits=1,
+        y="energy [% of the baseline]", stacked=True, digits=1,
     )  # fmt: skip
 
 
@@ -141,7 +143,7 @@ def _along(axis: str, names: Mapping[int, str], theirs: Mapping[int, float]) -> 
 
 def figure_12() -> go.Figure:
     theirs = {steps: said(f"depth.{steps}") for steps in (2, 4, 5)}
-    return drawn(
+    return chart(
         _along("depth", {steps: str(steps) for steps in DEPTHS}, theirs),
         "Fig. 12: depth of the staging buffers", f"{DATA} 2 and 3 deep have four promotions, 4 and 5 deep eight.",
         x="steps", y=SPEEDUP, unity=True,
@@ -152,7 +154,7 @@ def figure_13() -> go.Figure:
     rows = _along("rows", {count: f"{count} x 4" for count in ROWS}, {count: said(f"rows.{count}") for count in (1, 16)})
     wider = performance.sweep(recorded, "columns")
     columns = {f"4 x {count}": fmean(wider[count].values()) for count in COLUMNS}
-    return drawn(
+    return chart(
         [*rows, Series(name="mean, more columns", values=columns, colour=PARTS["DRAM"], kind="line")],
         "Fig. 13: rows and columns of a tile", f"{DATA} The number of tiles keeps the chip's multipliers.",
         x="rows x columns of a tile", y=SPEEDUP, unity=True,
@@ -161,14 +163,14 @@ def figure_13() -> go.Figure:
 
 def figure_14() -> go.Figure:
     narrow, wide = _speedups(recorded), _speedups(recorded, WIDE)
-    return drawn(
+    return chart(
         [
             Series(name="4 lanes, 4 deep", values=narrow, colour=PARTS["SRAM"]),
             Series(name="16 lanes, 3 deep", values=wide, colour=PARTS["core"]),
             paper({MEAN: said("wide16.speedup")}, "paper, 16 lanes"),
             from_printed(_speedups(printed, WIDE), "16 lanes, from printed inputs"),
         ],
-        "Fig. 14: wider processing elements", f"{DATA} Each over a baseline of its own width.", x="", y=SPEEDUP, unity=True,
+        "Fig. 14: wider processing elements", f"{DATA} Each over a baseline of its own width.", y=SPEEDUP, unity=True,
     )  # fmt: skip
 
 
@@ -181,7 +183,7 @@ def figure_15() -> go.Figure:
 
     theirs = {20.0: said("random.20"), 90.0: said("random.90"), 99.0: said("random.99")}
     limits = {99.99: said("random.core_energy_limit")}
-    return drawn(
+    return chart(
         [
             line("ideal, 4 at most", lambda one: min(limit, one.ideal), SPARE[4]),
             line("speedup", lambda one: one.speedup, COLOURS["all"]),
@@ -215,21 +217,21 @@ def table_4() -> go.Figure:
     }  # fmt: skip
     names = {"scheduler": "schedulers and B-side muxes", "mux": "A-side muxes", "staging": "staging buffers"}
     shades = dict(zip(names, (PHASES["grad_weight"], PHASES["update"], PHASES["loss"]), strict=True))
-    return drawn(
+    return chart(
         [*(Series(name=names[part], values=values, colour=shades[part]) for part, values in parts.items()), paper(theirs)],
         "Table IV: what TensorDash adds",
         "Area and power of compute logic by the paper's rows; bfloat16 and 16 lanes predicted from them.",
-        x="", y="added [% of the baseline]", stacked=True, digits=1,
+        y="added [% of the baseline]", stacked=True, digits=1,
     )  # fmt: skip
 
 
 def readings() -> go.Figure:
     shades = dict(zip(beyond.READINGS, (COLOURS["all"], *PHASES.values()), strict=False))
     bars = [Series(name=name, values=with_mean(beyond.reading(name)), colour=shades[name]) for name in beyond.READINGS]
-    return drawn(
+    return chart(
         bars, "Beyond: both sides, other readings",
         f"{DATA} The first is the default. Both sides: a scheduler for each element, zeros of either operand skipped.",
-        x="", y=SPEEDUP, unity=True,
+        y=SPEEDUP, unity=True,
     )  # fmt: skip
 
 
@@ -241,18 +243,18 @@ def footprint() -> go.Figure:
         for letter, (one, _) in beyond.footprints(name).items():
             for kind in kinds:
                 values[kind][f"{name} {letter}"] = one.ratio(kind)
-    return drawn(
+    return chart(
         [Series(name=kinds[kind], values=values[kind], colour=shades[kind]) for kind in kinds],
         "Beyond: storage scheduled ahead",
         f"{DATA} Recorded tensors in the order of their first use, FP16, starts and selects included.",
-        x="", y="dense bytes / bytes", unity=True,
+        y="dense bytes / bytes", unity=True,
     )  # fmt: skip
 
 
 assert all(model.name in LINES for model in MODELS)
 
 # fmt: off
-FIGURES: Mapping[str, Callable[[], go.Figure]] = {
+FIGURES: Figures = {
     "Fig. 1": figure_1, "Fig. 8": figure_8, "Fig. 9": figure_9, "Fig. 10": figure_10, "Fig. 11": figure_11, "Fig. 12": figure_12,
     "Fig. 13": figure_13, "Fig. 14": figure_14, "Fig. 15": figure_15, "Table IV": table_4,
     "Both sides and other readings": readings, "Storage scheduled ahead": footprint,
