@@ -86,7 +86,7 @@ def test_what_is_skipped_changes_nothing(machine: str, step: Step) -> None:
         for alternative in alternatives:
             again = result.rerun({name: alternative})
             assert again.time_s == result.time_s, (name, alternative)
-            if assumption.idle:
+            if assumption.unused:
                 assert metrics(again) == metrics(result), (name, alternative)
             else:
                 assert (assumption.only, again.cycles, again.array_cycles) == ("energy_j", result.cycles, result.array_cycles)
@@ -158,7 +158,7 @@ def test_a_part_may_say_what_is_idle_as_it_stands_or_of_a_step() -> None:
         four: int = assumed(1, "fourth", 2)
 
     def idle(machine: Any, step: Step | None) -> set[str]:
-        return {a.name for a in assumptions_of(machine, step) if a.idle}
+        return {a.name for a in assumptions_of(machine, step) if a.unused}
 
     whole = Whole(Part())
     assert idle(whole, STEPS["strided"]) == {"part.one", "three"}

@@ -54,7 +54,7 @@ def problems(draw):
     problem = Problem(op=op, a_bytes=draw(whole), b_bytes=draw(whole), out_bytes=draw(whole), sum_bytes=draw(whole))
     if draw(st.booleans()):  # expanded on the way in: more in the scratchpad than over the pins
         more = st.integers(0, 5000)
-        problem = replace(problem, a_held_bytes=problem.a_bytes + draw(more), b_held_bytes=problem.b_bytes + draw(more))
+        problem = replace(problem, a_sram_bytes=problem.a_bytes + draw(more), b_sram_bytes=problem.b_bytes + draw(more))
     return problem
 
 
@@ -108,7 +108,7 @@ def test_tiles_in_any_order_really_multiply(m, n, k, order):
 
 def fits(problem, tile, supply):
     op = problem.op
-    a_bytes, b_bytes = problem.a_held_bytes or problem.a_bytes, problem.b_held_bytes or problem.b_bytes
+    a_bytes, b_bytes = problem.a_sram_bytes or problem.a_bytes, problem.b_sram_bytes or problem.b_bytes
     left, right, out = (op.count * size for size in (op.M * op.K, op.K * op.N, op.M * op.N))
     rates = a_bytes / left, b_bytes / right, problem.sum_bytes / out
     return tile[0] * tile[2] * rates[0] + tile[2] * tile[1] * rates[1] + tile[0] * tile[1] * rates[2] <= supply.resident_bytes
@@ -187,7 +187,7 @@ def test_spills_are_counted_when_sums_must_leave():
 def test_what_is_expanded_on_the_way_in_moves_less_but_takes_its_whole_room():
     """Half of the bytes over the pins: faster behind a slow DRAM, in tiles no larger than before."""
     raw = Problem.dense(MatMul(64, 64, 64), 4)
-    half = replace(raw, a_bytes=raw.a_bytes // 2, b_bytes=raw.b_bytes // 2, a_held_bytes=raw.a_bytes, b_held_bytes=raw.b_bytes)
+    half = replace(raw, a_bytes=raw.a_bytes // 2, b_bytes=raw.b_bytes // 2, a_sram_bytes=raw.a_bytes, b_sram_bytes=raw.b_bytes)
     array = ARRAYS[0]
     for room in (2000, 10_000, 10**6):
         slow = Supply(resident_bytes=room, bytes_per_cycle=1.0, latency_cycles=5)

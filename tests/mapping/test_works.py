@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trainyard.ir import Convolution, Copy, ElementWise, MatMul, Op, Phase, Reduction, Step, TensorSpec
 from trainyard.mapping.lowering import lower
-from trainyard.mapping.works import apart, group
+from trainyard.mapping.works import group, separate_products
 
 
 def step_of(ops, tensors):
@@ -134,7 +134,7 @@ def test_gradients_of_one_work_do_not_wait_for_each_other(step, together):
         if work.grouping not in ("concurrent", "gradient_pair"):
             assert work in alone
             continue
-        first, second = apart(step, work)
+        first, second = separate_products(step, work)
         assert {first, second} <= alone
         phases = [step.ops[part.ops[0]].phase for part in (first, second)]
         assert phases == [Phase.GRAD_INPUT, Phase.GRAD_WEIGHT]
@@ -156,7 +156,7 @@ def test_dx_and_dw_become_one_work_with_their_epilogues():
     assert [(work.ops, work.grouping) for work in group(step, "epilogue")] == [((0,), "single"), ((1, 2), "chain")]
     (pair,) = group(step, "epilogue", "gradients")
     assert (pair.ops, pair.grouping) == ((1, 2, 0), "concurrent")
-    assert [part.ops for part in apart(step, pair)] == [(1, 2), (0,)]
+    assert [part.ops for part in separate_products(step, pair)] == [(1, 2), (0,)]
     assert [work.grouping for work in group(step, "none", "gradients")] == ["concurrent", "single"]
 
 
@@ -204,7 +204,7 @@ def pairs(step, grad_input="col2im"):
 def test_a_pair_reads_the_same_gradient(step):
     for work in group(step, "epilogue", "none", "col2im"):
         if work.grouping == "gradient_pair":
-            dx, dw = (step.ops[part.ops[0]] for part in apart(step, work))
+            dx, dw = (step.ops[part.ops[0]] for part in separate_products(step, work))
             if dx.letters and dw.letters:
                 assert (dx.letters, "G" in dw.letters) == (("G", "W"), True)
             assert set(map(step.base, dx.inputs)) & set(map(step.base, dw.inputs))

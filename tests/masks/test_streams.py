@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from trainyard.errors import BadInput, MaskError
 from trainyard.ir import Convolution, MaskView
-from trainyard.ir.letters import PLACES
+from trainyard.ir.letters import CONVOLUTION_LETTERS
 from trainyard.mapping.lowering import lower
 from trainyard.masks.streams import dense_layout, layout, order, plain, streams
 from trainyard.masks.views import matrix
@@ -62,7 +62,7 @@ def tensors(body, random, recorded=None, share=0.5):
 
 def view_of(body, form, side, source, group=0):
     """One operand of one group's product, as a device hands it to an array."""
-    place = PLACES[body.product]["ab".index(side)]
+    place = CONVOLUTION_LETTERS[body.product]["ab".index(side)]
     product = lower(body, form).product
     extent = (product.M, product.K) if side == "a" else (product.K, product.N)
     turned = (body.product, side) in (("forward", "b"), ("grad_weight", "a"))
@@ -191,7 +191,7 @@ def test_both_sides_pair_up(body, form, lanes):
     numbers = tensors(body, np.random.default_rng(lanes))
     lowered = lower(body, form[1])
     source = Bits({name: tensor != 0 for name, tensor in numbers.items()})
-    first, second = PLACES[body.product]
+    first, second = CONVOLUTION_LETTERS[body.product]
     a, b = lowered.matrices(numbers[first], numbers[second])
     for group in range(body.groups):
         views = {side: view_of(body, form[1], side, source, group) for side in "ab"}

@@ -31,7 +31,7 @@ from trainyard.engine.commands import (
 from trainyard.engine.network import Network
 from trainyard.engine.timeline import Timeline
 from trainyard.errors import BadInput, TrainyardError
-from trainyard.ir.plan import LONGEST_PS, Link, TaskClass, checked_flows, whole
+from trainyard.ir.plan import LONGEST_PS, Link, TaskClass, checked_flows, checked_integer
 
 _BLOCKED = object()
 
@@ -94,7 +94,7 @@ class Simulation:
 
     def semaphore(self, name: str, count: int = 1) -> Resource:
         """`count` units that agents acquire and release."""
-        self._resources.append(Resource(name, capacity=whole(count, f"semaphore {name!r}: count", least=1)))
+        self._resources.append(Resource(name, capacity=checked_integer(count, f"semaphore {name!r}: count", least=1)))
         return self._resources[-1]
 
     def link(self, name: str, bytes_per_s: float, latency_s: float = 0.0) -> int:
@@ -189,7 +189,7 @@ class Simulation:
         kind = type(command)  # several times as fast as patterns
         if kind is Wait:
             ps = command.ps
-            self._at(ps if type(ps) is int and ps >= 0 else whole(ps, f"{agent!r}: Wait"), agent)
+            self._at(ps if type(ps) is int and ps >= 0 else checked_integer(ps, f"{agent!r}: Wait"), agent)
         elif kind is Put:
             channel = command.channel
             if channel.readers:
@@ -279,7 +279,7 @@ class Simulation:
 
         if isinstance(command, Compute):
             agent.waiting_for, ps = command, command.ps
-            self._at(ps if type(ps) is int and ps >= 0 else whole(ps, f"{agent!r}: Compute"), end)
+            self._at(ps if type(ps) is int and ps >= 0 else checked_integer(ps, f"{agent!r}: Compute"), end)
         else:
             agent.waiting_for = command
             self._transfer(agent, command, end)

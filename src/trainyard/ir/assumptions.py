@@ -1,4 +1,4 @@
-"""What a paper or a user left open: a named value, its alternatives, and the field of the machine that holds it."""
+"""Assumptions: named values that a paper or a user left open, with alternatives and the field of the machine that has them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
-    """`value` stands where something is not known; `path` is the machine's field that holds it (`array.pipelined`).
+    """A value that no source states; `path` is the field of the machine that has it (`array.pipelined`).
 
-    `alternatives` are the values that were as good a guess; an assumption with a path and alternatives is *open*, and a headline
-    shows its range over the open ones. `settles` names the claims that it was chosen on, if any: then it is calibrated.
-    `only` is the metric that it can change where that is one alone; an `idle` one changes nothing in the step that was run.
+    `alternatives` are other plausible values; an assumption with a path and alternatives is *open*, and a headline shows the range
+    of its metric over the open ones. `settles` names the claims that it was calibrated on, if any. `only` names the metric that it
+    can change if there is just one. An `unused` assumption changes nothing in the simulated step.
     """
 
     name: str
@@ -28,32 +28,32 @@ class Assumption:
     settles: str = ""
     choice: bool = False
     only: str = ""
-    idle: bool = field(default=False, compare=False)
+    unused: bool = field(default=False, compare=False)
 
     @property
     def open(self) -> bool:
         return bool(self.path and self.alternatives)
 
     def changes(self, metric: str) -> bool:
-        """Whether an alternative may change a metric at all; where not, nothing needs to be run to know what it is worth."""
-        return not self.idle and self.only in ("", metric)
+        """Whether an alternative may change a metric; if not, no run is needed to know its effect."""
+        return not self.unused and self.only in ("", metric)
 
 
 def trials(assumptions: Iterable[Assumption], metric: str) -> list[tuple[str, Any]]:
-    """What a range of a metric is over: (path, alternative) of all that is unknown and may change it."""
+    """(path, alternative) of all open assumptions that may change a metric: its range is over runs with these."""
     return [
-        (unknown.path, alternative)
-        for unknown in assumptions
-        if unknown.open and not unknown.choice and unknown.changes(metric)
-        for alternative in unknown.alternatives
+        (assumption.path, alternative)
+        for assumption in assumptions
+        if assumption.open and not assumption.choice and assumption.changes(metric)
+        for alternative in assumption.alternatives
     ]
 
 
 def assumed(default: Any, meaning: str, *alternatives: Any, choice: bool = False, only: str = "") -> Any:
-    """A dataclass field whose value is an assumption: it says what it means and what else it could be.
+    """A dataclass field whose value is an assumption, with its meaning and alternatives.
 
-    A `choice` is the user's to make, not a thing unknown (what to simulate at all): it has a worth, but widens no range. `only`
-    names the metric of a result that it can change where that is one alone (`energy_j`).
+    A `choice` is made by the user (what to simulate) and is not an unknown: its effect is reported, but it widens no range. `only`
+    names the metric that it can change if there is just one (`energy_j`).
     """
     return field(default=default, metadata={"meaning": meaning, "alternatives": alternatives, "choice": choice, "only": only})
 
@@ -63,23 +63,24 @@ def assumptions_of(
 ) -> tuple[Assumption, ...]:
     """Every assumption in a machine's tree of parts, with the path that overrides it.
 
-    A part may say what cannot change anything: `idle`, a set of names of its fields, of parts that it does not use, or of fields
-    inside them (`host.threads`), or what gives it for a step. `unused` is what the part around it has said of this one.
+    A part may name what has no effect in `unused_assumptions`: its own fields, parts that it does not use, or fields inside them
+    (`host.threads`), as a set or as a function of the step. `unused` are the names that the enclosing part gave for this one.
     """
-    found: list[Assumption] = []
+    assumptions: list[Assumption] = []
     if not is_dataclass(machine):
         return ()
-    idle = _idle(machine, step) | unused
+    unused = unused | _unused(machine, step)
     kind: type = type(machine)
     for part in _fields(kind):
         value = getattr(machine, part.name)
         if "meaning" in part.metadata:
-            found.append(_said(part, value, f"{prefix}{part.name}", part.name in idle))
+            assumptions.append(_assumption(part, value, f"{prefix}{part.name}", part.name in unused))
         elif hasattr(type(value), "__dataclass_fields__"):  # `is_dataclass`, of values alone
-            inner = {name.removeprefix(f"{part.name}.") for name in idle if name.startswith(f"{part.name}.")}
-            everything = {one.name for one in fields(value)} if part.name in idle else set()
-            found.extend(assumptions_of(value, step, f"{prefix}{part.name}.", inner | everything))
-    return tuple(found)
+            inner = {name.removeprefix(f"{part.name}.") for name in unused if name.startswith(f"{part.name}.")}
+            if part.name in unused:
+                inner |= {own.name for own in fields(value)}
+            assumptions.extend(assumptions_of(value, step, f"{prefix}{part.name}.", inner))
+    return tuple(assumptions)
 
 
 @cache
@@ -87,24 +88,23 @@ def _fields(part: type) -> tuple[Field[Any], ...]:
     return fields(part)
 
 
-def _said(part: Field[Any], value: Any, path: str, idle: bool) -> Assumption:
-    """What a field of a part says of its value."""
-    said = part.metadata
+def _assumption(part: Field[Any], value: Any, path: str, unused: bool) -> Assumption:
+    metadata = part.metadata
     return Assumption(
         name=path,
         value=value,
-        meaning=said["meaning"],
-        alternatives=tuple(other for other in (*said["alternatives"], part.default) if other != value),
+        meaning=metadata["meaning"],
+        alternatives=tuple(other for other in (*metadata["alternatives"], part.default) if other != value),
         path=path,
-        choice=said["choice"],
-        only=said["only"],
-        idle=idle,
+        choice=metadata["choice"],
+        only=metadata["only"],
+        unused=unused,
     )
 
 
-def _idle(part: Any, step: Step | None) -> Set[str]:
-    """An array knows no steps and says it as it stands; a device says it of a step."""
-    said: Any = getattr(part, "unused_assumptions", None)
-    if callable(said) and step is not None:
-        said = said(step)
-    return said if isinstance(said, Set) else frozenset()
+def _unused(part: Any, step: Step | None) -> Set[str]:
+    """The names that a part gives as unused: an array as a set, a device as a function of the step."""
+    names: Any = getattr(part, "unused_assumptions", None)
+    if callable(names) and step is not None:
+        names = names(step)
+    return names if isinstance(names, Set) else frozenset()

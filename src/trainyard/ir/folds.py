@@ -24,12 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 Axis = Literal["m", "n", "k"]
-Whole = TypeVar("Whole", int, npt.NDArray[np.int64])
+Integer = TypeVar("Integer", int, npt.NDArray[np.int64])
 AXES: tuple[Axis, ...] = ("m", "n", "k")
-APART = -1
+SEQUENTIAL = -1
 COLUMNS = 10
 """Numbers of a form in `row`; the last three are 0 except for a pooled one."""
-WHOLE_SHARE = 1 << 20
+SHARE_ONE = 1 << 20
 """A share of 1, as compiled loops count it."""
 
 
@@ -47,12 +47,12 @@ class Tiles:
         return self.M * self.N * self.K * self.count
 
 
-def lesser(first: Any, second: Any) -> Any:
+def elementwise_min(first: Any, second: Any) -> Any:
     """The smaller of two numbers, or of two columns place by place."""
     return np.minimum(first, second) if isinstance(first, np.ndarray) or isinstance(second, np.ndarray) else min(first, second)
 
 
-def greater(first: Any, second: Any) -> Any:
+def elementwise_max(first: Any, second: Any) -> Any:
     """The larger of two numbers, or of two columns place by place."""
     return np.maximum(first, second) if isinstance(first, np.ndarray) or isinstance(second, np.ndarray) else max(first, second)
 
@@ -72,7 +72,7 @@ class Folds:
     k: int
     stream: Axis
     fixed: int = 0
-    floor: int = APART
+    floor: int = SEQUENTIAL
     units: int = 1
 
     @property
@@ -80,7 +80,7 @@ class Folds:
         """As numbers, for compiled loops: extents, axis of the stream, fixed, floor, units."""
         return (self.m, self.n, self.k, AXES.index(self.stream), self.fixed, self.floor, self.units, 0, 0, 0)
 
-    def count(self, m: Whole, n: Whole, k: Whole) -> Whole:
+    def count(self, m: Integer, n: Integer, k: Integer) -> Integer:
         """Folds of an (m,k) x (k,n) product, those of the busiest unit."""
         if self.stream == "m":
             folds = -(-n // self.n) * -(-k // self.k)
@@ -90,11 +90,11 @@ class Folds:
             folds = -(-m // self.m) * -(-n // self.n)
         return -(-folds // self.units)
 
-    def cycles(self, m: Whole, n: Whole, k: Whole, repeats: int = 1) -> Whole:
+    def cycles(self, m: Integer, n: Integer, k: Integer, repeats: int = 1) -> Integer:
         """Cycles of `repeats` such products one after the other; whole numbers or arrays of them."""
         folds = self.count(m, n, k) * repeats
         steps = -(-m // self.m) if self.stream == "m" else -(-n // self.n) if self.stream == "n" else -(-k // self.k)
-        if self.floor == APART:
+        if self.floor == SEQUENTIAL:
             return folds * (self.fixed + steps)
         interval = np.maximum(steps, self.floor) if isinstance(steps, np.ndarray) else max(steps, self.floor)
         return (folds - 1) * interval + self.fixed + steps
@@ -120,7 +120,7 @@ class Pooled:
 
     @property
     def _part(self) -> int:
-        return max(1, round(self.share * WHOLE_SHARE))
+        return max(1, round(self.share * SHARE_ONE))
 
     @property
     def row(self) -> tuple[int, ...]:
@@ -128,20 +128,20 @@ class Pooled:
         flag = int(self.drained == "pass")
         return (1, 1, self.chunk or 0, AXES.index(self.stream), self.drain, flag, 1, self.pool, self.load, self._part)
 
-    def _held(self, across: Whole, k: Whole) -> Whole:
-        return -(-across * k * self._part // WHOLE_SHARE)
+    def _held(self, across: Integer, k: Integer) -> Integer:
+        return -(-across * k * self._part // SHARE_ONE)
 
-    def passes(self, across: Whole, k: Whole) -> Whole:
+    def passes(self, across: Integer, k: Integer) -> Integer:
         """How often all vectors of the streamed operand go through, beside `across` rows of the stationary one."""
         if self.chunk is None:
             return -(-self._held(across, k) // self.pool)
         whole, rest = k // self.chunk, k % self.chunk
         return whole * -(-self._held(across, whole * 0 + self.chunk) // self.pool) + -(-self._held(across, rest) // self.pool)
 
-    def count(self, m: Whole, n: Whole, k: Whole) -> Whole:
+    def count(self, m: Integer, n: Integer, k: Integer) -> Integer:
         return -(-self._held(n if self.stream == "m" else m, k) // self.pool)
 
-    def cycles(self, m: Whole, n: Whole, k: Whole, repeats: int = 1) -> Whole:
+    def cycles(self, m: Integer, n: Integer, k: Integer, repeats: int = 1) -> Integer:
         across, vectors = (n, m) if self.stream == "m" else (m, n)
         passes = self.passes(across, k)
         drains = passes if self.drained == "pass" else self.count(m, n, k)

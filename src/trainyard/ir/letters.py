@@ -10,7 +10,7 @@ import math
 
 from trainyard.ir import Convolution, Letter, MatMul, Op, Phase, Step
 
-PLACES: dict[str, tuple[Letter, Letter]] = {"forward": ("A", "W"), "grad_input": ("G", "W"), "grad_weight": ("A", "G")}
+CONVOLUTION_LETTERS: dict[str, tuple[Letter, Letter]] = {"forward": ("A", "W"), "grad_input": ("G", "W"), "grad_weight": ("A", "G")}
 """What a and b of a convolution's product are to its geometry."""
 
 
@@ -31,7 +31,7 @@ def operand_order(step: Step, op: Op) -> tuple[int, int]:
 def letter_of(step: Step, op: Op, side: int) -> Letter:
     """By the order of the lowered product; a convolution without letters has those of its geometry."""
     if isinstance(op.body, Convolution) and not op.letters:
-        return PLACES[op.body.product][side]
+        return CONVOLUTION_LETTERS[op.body.product][side]
     position = operand_order(step, op)[side]
     return op.letters[position] if len(op.letters) > position else ""
 
@@ -46,13 +46,13 @@ def tensor_of(step: Step, op: Op, side: int) -> int | None:
     return base if step.tensors[base].elements == step.tensors[tensor].elements else tensor
 
 
-def own_name(step: Step, op: Op, side: int) -> str:
+def tensor_letter(step: Step, op: Op, side: int) -> str:
     """The letter of a mask that holds this operand alone; '' where the step does not tell its tensors apart."""
     tensor = tensor_of(step, op, side)
     return "" if tensor is None else f"{letter_of(step, op, side)}#{tensor}"
 
 
-def extent_of(body: MatMul, side: int) -> tuple[int, int]:
+def matrix_extent(body: MatMul, side: int) -> tuple[int, int]:
     """Rows and columns of one operand of a matrix product."""
     return (body.M, body.K) if side == 0 else (body.K, body.N)
 
@@ -71,16 +71,16 @@ def is_transposed(step: Step, op: Op, side: int, letter: str, want: tuple[int, i
     return (side == 1) != op.phase.backward  # nn.Linear keeps W as (out, in)
 
 
-def shape_in(step: Step, op: Op, side: int) -> tuple[int, ...]:
+def operand_shape(step: Step, op: Op, side: int) -> tuple[int, ...]:
     """The shape of an operand's tensor: that of its place in a convolution; of a matrix product (rows, features)."""
     body = op.body
     if isinstance(body, Convolution):
-        place = PLACES[body.product][side]
+        place = CONVOLUTION_LETTERS[body.product][side]
         if place == "W":
             return (body.out_channels, body.in_channels // body.groups, *body.kernel)
         return (body.batch, body.in_channels, *body.size) if place == "A" else (body.batch, body.out_channels, *body.out_size)
     assert isinstance(body, MatMul)
-    extent = extent_of(body, side)
+    extent = matrix_extent(body, side)
     rows, columns = extent[::-1] if is_transposed(step, op, side, letter_of(step, op, side), extent) else extent
     if body.count > 1 and len(op.inputs) > side and step.tensors[op.inputs[side]].elements == rows * columns:
         return rows, columns  # one matrix for all products

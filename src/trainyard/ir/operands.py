@@ -48,7 +48,7 @@ class Density:
 class Structured:
     """Of every `of` neighbours along the reduction exactly `kept` are not zero (2:4).
 
-    >>> TWO_FOUR.nonzero, TWO_FOUR.place_bits
+    >>> TWO_FOUR.nonzero, TWO_FOUR.index_bits
     (0.5, 2)
     """
 
@@ -64,7 +64,7 @@ class Structured:
         return self.kept / self.of
 
     @property
-    def place_bits(self) -> int:
+    def index_bits(self) -> int:
         """Bits that say which of its group a kept element is."""
         return (self.of - 1).bit_length()
 

@@ -107,10 +107,10 @@ class Columns:
     memory: Integers
 
 
-def whole(value: object, what: str, *, least: int = 0) -> int:
+def checked_integer(value: object, what: str, *, least: int = 0) -> int:
     """`value` as a Python int of at least `least`; numpy integers are welcome, fractions are not.
 
-    >>> whole(2.5, "task 3: duration_ps")
+    >>> checked_integer(2.5, "task 3: duration_ps")
     Traceback (most recent call last):
     trainyard.errors.BadInput: task 3: duration_ps must be a whole number, got 2.5
     """
@@ -129,30 +129,30 @@ def checked_flows(flows: Iterable[Flow], links: int, where: str) -> list[tuple[t
     """The flows of a transfer as plain numbers; every path is a set of known links."""
     found = []
     for path, size in flows:
-        route = tuple(whole(link, f"{where}: link") for link in path)
+        route = tuple(checked_integer(link, f"{where}: link") for link in path)
         if not route:
             raise BadInput(f"{where}: a flow needs at least one link in its path")
         if max(route) >= links:
             raise BadInput(f"{where}: link {max(route)} is not known (there are {links})")
         if len(set(route)) < len(route):
             raise BadInput(f"{where}: the path {list(route)} crosses a link twice")
-        found.append((route, whole(size, f"{where}: bytes")))
+        found.append((route, checked_integer(size, f"{where}: bytes")))
     if not found:
         raise BadInput(f"{where}: a transfer needs at least one flow, (path, bytes)")
     return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waits:
+class Dependencies:
     """What each of many tasks waits for, counted from the first of them; looked at once, for plans that have it in common."""
 
     counts: Integers
     after: Integers
 
     @classmethod
-    def of(cls, rows: Sequence[Sequence[int]]) -> Waits:
+    def of(cls, rows: Sequence[Sequence[int]]) -> Dependencies:
         """
-        >>> Waits.of([(), (0,), (0, 2)])
+        >>> Dependencies.of([(), (0,), (0, 2)])
         Traceback (most recent call last):
         trainyard.errors.BadInput: tasks: task 2 is refused: it may wait only for tasks before it
         """
@@ -221,7 +221,7 @@ class Plan:
         # `_check` and `_append` once more, in line: plans have millions of tasks, and calls would cost more than the checks.
         if type(duration_ps) is not int or not 0 <= duration_ps < LONGEST_PS or not 0 <= stream < self._stream_count:
             self._check(stream, kind, ())
-            duration_ps = whole(duration_ps, f"task {number}: duration_ps")
+            duration_ps = checked_integer(duration_ps, f"task {number}: duration_ps")
         if kind is not _COMPUTE:
             self._check(stream, kind, ())
         for earlier in after:
@@ -259,7 +259,7 @@ class Plan:
         streams: npt.ArrayLike,
         durations_ps: npt.ArrayLike,
         *,
-        after: npt.ArrayLike | Waits | None = None,
+        after: npt.ArrayLike | Dependencies | None = None,
         kinds: npt.ArrayLike = TaskClass.COMPUTE,
         tags: npt.ArrayLike = -1,
     ) -> range:
@@ -282,7 +282,7 @@ class Plan:
                 rows[:, position] = _integers(column, name)
             except ValueError:
                 raise BadInput(f"tasks: {name} must hold one number or {count}, got shape {np.shape(column)}") from None
-        if isinstance(after, Waits):
+        if isinstance(after, Dependencies):
             rows[:, 4], found = after.counts, after.after + first
             early = np.zeros(count, np.bool_)
         else:
@@ -305,29 +305,29 @@ class Plan:
 
     def take(self, task: int, pool: int, size: int) -> None:
         """`size` bytes of `pool` are allocated when `task` starts."""
-        self._memory.extend((*self._place(task, pool), whole(size, f"task {task}: bytes taken")))
+        self._memory.extend((*self._place(task, pool), checked_integer(size, f"task {task}: bytes taken")))
 
     def give(self, task: int, pool: int, size: int) -> None:
         """`size` bytes of `pool` are released when `task` ends."""
-        self._memory.extend((*self._place(task, pool), -whole(size, f"task {task}: bytes given back")))
+        self._memory.extend((*self._place(task, pool), -checked_integer(size, f"task {task}: bytes given back")))
 
-    def hold(
+    def allocate(
         self, first: Sequence[int] | Integers, last: Sequence[int] | Integers, pool: int, sizes: Sequence[int] | Integers
     ) -> None:
         """Many at once: `sizes[i]` bytes of `pool` from the start of task `first[i]` to the end of task `last[i]`."""
         import numpy as np
 
         if not len(first) == len(last) == len(sizes):
-            raise BadInput(f"hold: {len(first)} first tasks, {len(last)} last tasks and {len(sizes)} sizes do not pair up")
+            raise BadInput(f"allocate: {len(first)} first tasks, {len(last)} last tasks and {len(sizes)} sizes do not pair up")
         if not len(first):
             return
         starts, ends, held = (
-            _integers(column, name, "hold") for column, name in ((first, "first"), (last, "last"), (sizes, "sizes"))
+            _integers(column, name, "allocate") for column, name in ((first, "first"), (last, "last"), (sizes, "sizes"))
         )
         for tasks in (starts, ends):
             self._place(tasks.min(), pool)
             self._place(tasks.max(), pool)
-        whole(held.min(), "hold: the least of its sizes")
+        checked_integer(held.min(), "allocate: the least of its sizes")
         rows = np.full((len(starts), 2, 3), pool, np.int64)
         rows[:, 0, 0], rows[:, 1, 0], rows[:, 0, 2], rows[:, 1, 2] = starts, ends, held, -held
         self._memory.frombytes(rows.tobytes())
@@ -385,7 +385,7 @@ class Plan:
 
     def _check(self, stream: int | None, kind: TaskClass, after: Sequence[int]) -> None:
         number = self._count
-        if stream is not None and whole(stream, f"task {number}: stream") >= self._stream_count:
+        if stream is not None and checked_integer(stream, f"task {number}: stream") >= self._stream_count:
             raise BadInput(f"task {number}: stream {stream} is not known (there are {self._stream_count})")
         if not 0 <= kind <= 2:
             raise BadInput(f"task {number}: unknown class {kind!r} (write TaskClass.COMPUTE, SYNCHRONISATION or COPY)")
@@ -394,9 +394,9 @@ class Plan:
                 raise BadInput(f"task {number} cannot wait for task {earlier}: only for one before it (a lower number)")
 
     def _place(self, task: int, pool: int) -> tuple[int, int]:
-        if whole(task, "task") >= self._count:
+        if checked_integer(task, "task") >= self._count:
             raise BadInput(f"task {task} is not known (there are {self._count})")
-        if whole(pool, f"task {task}: pool") >= len(self.pools):
+        if checked_integer(pool, f"task {task}: pool") >= len(self.pools):
             raise BadInput(f"task {task}: pool {pool} is not known (there are {len(self.pools)})")
         return task, pool
 

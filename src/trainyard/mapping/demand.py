@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from trainyard.ir import Direction, MatMul
 from trainyard.mapping.lowering import GradInput
-from trainyard.mapping.precision import ONE_EACH, MacRates, Precision
+from trainyard.mapping.precision import UNIT_RATES, MacRates, Precision
 from trainyard.mapping.tiling import Problem
 from trainyard.mapping.works import Fusion, Together
 
@@ -36,7 +36,7 @@ class Policy:
     accumulator_bytes: int = 4
     together: Together = "none"
     paired: bool = False
-    rates: MacRates = ONE_EACH
+    rates: MacRates = UNIT_RATES
     across: tuple[int, ...] = ()
     """Products dX, by number in the step, that go on into the layer below without leaving the chip."""
 

@@ -83,11 +83,11 @@ class MacRates(_Frozen[int]):
         return min(self.get(dtype, self.get("fp8", 1) if dtype.startswith("fp8") else 1) for dtype in dtypes)
 
 
-ONE_EACH = MacRates({})
+UNIT_RATES = MacRates({})
 """Multipliers of one width: narrow numbers go through one by one."""
 
 
-def rates_of(given: object) -> MacRates:
+def checked_rates(given: object) -> MacRates:
     """What a user gave, checked."""
     if not isinstance(given, Mapping):
         raise BadInput(f"rates: expected products a cycle by element type, such as {{'fp8': 2}}, got {given!r}")
@@ -99,7 +99,7 @@ def _require_dtype(dtype: object, where: str = "precision") -> None:
         raise UnknownName("element type", str(dtype), DTYPE_BYTES, where=where)
 
 
-def precision_of(given: str | Mapping[str, str] | None) -> str | Precision | None:
+def checked_precision(given: str | Mapping[str, str] | None) -> str | Precision | None:
     """What a user gave, checked."""
     if given is None:
         return None
@@ -112,7 +112,7 @@ def precision_of(given: str | Mapping[str, str] | None) -> str | Precision | Non
 
 
 @per_step
-def held(step: Step, precision: str | Precision | None) -> Step:
+def with_precision(step: Step, precision: str | Precision | None) -> Step:
     """A step with its tensors as a machine holds them."""
     if precision is None:
         return step

@@ -43,7 +43,7 @@ from trainyard.mapping.gradient_order.works import is_chain, joined, joints, lay
 from trainyard.mapping.lowering import Lowered, lower, operand_order
 from trainyard.mapping.precision import dtype_of
 from trainyard.mapping.tiling import Problem
-from trainyard.mapping.works import Fusion, apart, group, one_gradient, readers
+from trainyard.mapping.works import Fusion, group, readers, same_output_gradient, separate_products
 from trainyard.masks.dma import Densities, moved_bytes
 
 BY_LETTER = {"A": "X", "W": "W", "G": "dY"}
@@ -118,10 +118,12 @@ def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> De
 
 def _products(step: Step, work: Work, policy: Policy, zeros: Densities) -> tuple[ProductDemand, ...]:
     """What each product of a Work would ask for alone: what two of them share (dY) is in both."""
-    found = [demand(step, part, policy, zeros) for part in apart(step, work)]
+    found = [demand(step, part, policy, zeros) for part in separate_products(step, work)]
     products = tuple(one for one in found if isinstance(one, ProductDemand))
-    heads = [step.ops[part.ops[0]] for part in apart(step, work)]
-    paired = work.grouping != "gradient_pair" or (len(heads) == 2 and one_gradient(step, heads[0], heads[1], policy.grad_input))
+    heads = [step.ops[part.ops[0]] for part in separate_products(step, work)]
+    paired = work.grouping != "gradient_pair" or (
+        len(heads) == 2 and same_output_gradient(step, heads[0], heads[1], policy.grad_input)
+    )
     if len(products) < len(found) or not paired:
         names = ", ".join(step.ops[index].name for index in work.ops)
         raise NotModelled(f"{work.grouping} of {names}: only products are done together, and dX with its own dW")
@@ -134,7 +136,7 @@ def _chain(step: Step, work: Work, policy: Policy, zeros: Densities) -> ChainDem
     upper, lower, *beside = (demand(step, member, policy, zeros) for member in members)
     assert isinstance(upper, PairDemand)
     assert isinstance(lower, PairDemand | ProductDemand)
-    dx, dw = apart(step, members[0])
+    dx, dw = separate_products(step, members[0])
     ops = [step.ops[index] for index in dx.ops]
     weights = step.ops[dw.ops[0]]
     stays = {step.base(ops[-1].outputs[0])}
@@ -213,8 +215,8 @@ def _product(books: _Books, work: Work, ops: list[Op]) -> ProductDemand:
             op=_packed(lowered.product, packed),
             a_bytes=a_bytes,
             b_bytes=b_bytes,
-            a_held_bytes=None if a_bytes == left else left,
-            b_held_bytes=None if b_bytes == right else right,
+            a_sram_bytes=None if a_bytes == left else left,
+            b_sram_bytes=None if b_bytes == right else right,
             out_bytes=sum(move.size for moves in drained for move in moves),
             sum_bytes=min(out, lowered.out.matrix) * max(policy.accumulator_bytes, sizes[2]),  # no sums where no window reaches
         ),

@@ -36,7 +36,7 @@ class Problem:
 
     `out_bytes` is what finished sums move, an epilogue's own reads and writes included; `sum_bytes` is the size of all sums as
     accumulators. Of a convolution read raw, `a_bytes` is less than its matrix: a tile's share of it is in proportion. Where a DMA
-    engine expands what it reads, `a_held_bytes` and `b_held_bytes` are the sizes in the scratchpad; else they are the same.
+    engine expands what it reads, `a_sram_bytes` and `b_sram_bytes` are the sizes in the scratchpad; else they are the same.
     """
 
     op: MatMul
@@ -44,8 +44,8 @@ class Problem:
     b_bytes: int
     out_bytes: int
     sum_bytes: int
-    a_held_bytes: int | None = None
-    b_held_bytes: int | None = None
+    a_sram_bytes: int | None = None
+    b_sram_bytes: int | None = None
 
     @classmethod
     def dense(cls, op: MatMul, element_bytes: int, accumulator_bytes: int = 4) -> Problem:
@@ -66,17 +66,17 @@ class Problem:
         return self.a_bytes / left, self.b_bytes / right, self.out_bytes / out, self.sum_bytes / out
 
     @property
-    def held(self) -> tuple[float, float, float]:
+    def sram_rates(self) -> tuple[float, float, float]:
         """Scratchpad bytes per matrix element of A, B, sums."""
         op = self.op
-        a_bytes = self.a_bytes if self.a_held_bytes is None else self.a_held_bytes
-        b_bytes = self.b_bytes if self.b_held_bytes is None else self.b_held_bytes
+        a_bytes = self.a_bytes if self.a_sram_bytes is None else self.a_sram_bytes
+        b_bytes = self.b_bytes if self.b_sram_bytes is None else self.b_sram_bytes
         return a_bytes / (op.count * op.M * op.K), b_bytes / (op.count * op.K * op.N), self.sum_bytes / (op.count * op.M * op.N)
 
     @property
     def all_rates(self) -> tuple[float, ...]:
         """As the compiled loops take them: `rates`, then A and B as they are held."""
-        return (*self.rates, *self.held[:2])
+        return (*self.rates, *self.sram_rates[:2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +182,7 @@ def _rows(forms: Sequence[Folds | Pooled]) -> Whole:
 
 def _table(array: Array, problem: Problem, sizes: Whole, ends: Whole, supply: Supply) -> Whole:
     """Tile cycles of an array without a closed form, asked for tile by tile: each size and its edge, where the tile fits."""
-    extents, held = (problem.op.M, problem.op.N, problem.op.K), problem.held
+    extents, held = (problem.op.M, problem.op.N, problem.op.K), problem.sram_rates
     table = np.zeros(tuple(2 * int(ends[axis, 1]) for axis in range(3)), dtype=np.int64)
     known: dict[Size, int] = {}
     free = itertools.product(*(range(int(ends[axis, 0])) for axis in range(3)))
@@ -201,7 +201,7 @@ def _table(array: Array, problem: Problem, sizes: Whole, ends: Whole, supply: Su
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shapes:
+class ProblemTable:
     """Many products as the compiled search takes them: M, N, K and count of each, its bytes per element (`all_rates`)."""
 
     problems: tuple[Problem, ...]
@@ -211,7 +211,7 @@ class Shapes:
     macs: int
 
     @classmethod
-    def of(cls, problems: Sequence[Problem]) -> Shapes:
+    def of(cls, problems: Sequence[Problem]) -> ProblemTable:
         from trainyard.kernels.mapping.tile_search import MOST_CYCLES
 
         ops = [problem.op for problem in problems]
@@ -226,7 +226,9 @@ class Shapes:
         )
 
 
-def found_by(shapes: Shapes, forms: Sequence[Folds | Pooled], array: Array, supply: Supply, tile: Size | None = None) -> Whole:
+def search_tiles(
+    shapes: ProblemTable, forms: Sequence[Folds | Pooled], array: Array, supply: Supply, tile: Size | None = None
+) -> Whole:
     """The rows of the compiled search (`kernels.mapping.tile_search.CHOSEN`), one for each product, by closed forms of tile
     cycles."""
     from trainyard.kernels.mapping import tile_search
@@ -265,7 +267,7 @@ def search(
         return []
     exact: Sequence[Folds | Pooled] = array.folds if isinstance(array, HasClosedForm) else ()
     forms = guides or exact or (array.guides if isinstance(array, HasTileGuides) else ())
-    found = found_by(Shapes.of(problems), forms, array, supply, tile)
+    found = search_tiles(ProblemTable.of(problems), forms, array, supply, tile)
     tiled = [_tiled(problem, row) for problem, row in zip(problems, found.tolist(), strict=True)]
     if forms and not guides and not exact:
         return [evaluate(problem, one.tiling, array, supply) for problem, one in zip(problems, tiled, strict=True)]
@@ -277,7 +279,7 @@ def _too_long(op: MatMul) -> BadInput:
 
 
 def _too_large(problem: Problem, supply: Supply, tile: Size | None) -> BadInput:
-    op, held = problem.op, problem.held
+    op, held = problem.op, problem.sram_rates
     m, n, k = (1, 1, 1) if tile is None else (min(tile[0], op.M), min(tile[1], op.N), min(tile[2], op.K))
     needed = m * k * held[0] + k * n * held[1] + m * n * held[2]
     return BadInput(

@@ -40,11 +40,11 @@ def group(step: Step, fusion: Fusion, together: Together = "none", paired: GradI
     """Every op once, in an order that respects dependencies; `paired` makes gradient pairs of products lowered that way."""
     works = _chains(step, fusion)
     if paired is not None:
-        return tuple(_paired(step, works, "gradient_pair", lambda dx, dw: one_gradient(step, dx, dw, paired)))
+        return tuple(_paired(step, works, "gradient_pair", lambda dx, dw: same_output_gradient(step, dx, dw, paired)))
     return tuple(_paired(step, works, "concurrent", lambda dx, dw: True) if together == "gradients" else works)
 
 
-def one_gradient(step: Step, dx: Op, dw: Op, grad_input: GradInput) -> bool:
+def same_output_gradient(step: Step, dx: Op, dw: Op, grad_input: GradInput) -> bool:
     """Whether dX and dW are those of one product Y(M,N) = X(M,K) W(K,N), and read dY as the same matrix."""
     assert isinstance(dx.body, MatMul | Convolution)
     assert isinstance(dw.body, MatMul | Convolution)
@@ -85,7 +85,7 @@ def _chain(ops: Sequence[int]) -> Work:
     return Work(ops=tuple(ops), grouping="chain" if len(ops) > 1 else "single")
 
 
-def apart(step: Step, work: Work) -> tuple[Work, ...]:
+def separate_products(step: Step, work: Work) -> tuple[Work, ...]:
     """The products of a Work that brings several together, each with its epilogue, and all else, as Works of their own."""
     heads = [position for position, index in enumerate(work.ops) if not isinstance(step.ops[index].body, ElementWise)]
     if work.grouping not in ("concurrent", "gradient_pair") or not step.ops[work.ops[0]].is_product:
@@ -95,7 +95,7 @@ def apart(step: Step, work: Work) -> tuple[Work, ...]:
 
 def _paired(step: Step, works: list[Work], grouping: Grouping, fits: Callable[[Op, Op], bool]) -> Iterator[Work]:
     """Each dX with a dW of its layer that fits it, at the place of one of them."""
-    touched = [memories(step, work) for work in works]
+    touched = [memory_accesses(step, work) for work in works]
     places: list[Work | None] = list(works)
     waiting: dict[tuple[str, int, Phase], list[int]] = {}
     for later, work in enumerate(works):
@@ -111,7 +111,7 @@ def _paired(step: Step, works: list[Work], grouping: Grouping, fits: Callable[[O
                 continue
             places[earlier] = places[later] = None
             places[kept] = Work(ops=pair[0].ops + pair[1].ops, grouping=grouping)
-            touched[kept] = memories(step, places[kept])  # type: ignore[arg-type]  # just made
+            touched[kept] = memory_accesses(step, places[kept])  # type: ignore[arg-type]  # just made
             waiting[op.layer, op.call, other].remove(earlier)
             break
         else:
@@ -128,21 +128,21 @@ def _alike(step: Step, first: Work, second: Work) -> bool:
 def _meeting(places: list[Work | None], touched: list[tuple[set[int], set[int]]], earlier: int, later: int) -> int | None:
     """Where two Works can be one: at the earlier's place, else at the later's; None where neither can go to the other."""
     between = [place for place in range(earlier + 1, later) if places[place] is not None]
-    if clash(touched[earlier], touched[later]):
+    if conflict(touched[earlier], touched[later]):
         return None
     for kept, moved in ((earlier, later), (later, earlier)):
-        if not any(clash(touched[moved], touched[place]) for place in between):
+        if not any(conflict(touched[moved], touched[place]) for place in between):
             return kept
     return None
 
 
-def memories(step: Step, work: Work) -> tuple[set[int], set[int]]:
+def memory_accesses(step: Step, work: Work) -> tuple[set[int], set[int]]:
     """Memories read and written."""
     ops = [step.ops[index] for index in work.ops]
     return {step.base(t) for op in ops for t in op.inputs}, {step.base(t) for op in ops for t in op.outputs}
 
 
-def clash(first: tuple[set[int], set[int]], second: tuple[set[int], set[int]]) -> bool:
+def conflict(first: tuple[set[int], set[int]], second: tuple[set[int], set[int]]) -> bool:
     """Whether their order matters: one writes what the other touches."""
     return bool(first[1] & (second[0] | second[1]) or first[0] & second[1])
 

@@ -23,7 +23,7 @@ from trainyard.caches import BoundedCache
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.hardware.formats.structured import drawn
 from trainyard.ir import MatMul, Phase, Step, Structured, TensorKey
-from trainyard.ir.letters import extent_of, is_transposed, letter_of, own_name, shape_in
+from trainyard.ir.letters import is_transposed, letter_of, matrix_extent, operand_shape, tensor_letter
 from trainyard.masks.recorded import MaskSpec
 
 Cluster = Literal["none", "channel", "row"]
@@ -248,7 +248,7 @@ def _reductions(step: Step) -> dict[TensorKey, int]:
                 continue
             axis = 1  # of a convolution: input channels
             if isinstance(op.body, MatMul):
-                axis = 1 - side if not is_transposed(step, op, side, "W", extent_of(op.body, side)) else side
+                axis = 1 - side if not is_transposed(step, op, side, "W", matrix_extent(op.body, side)) else side
             axes[op.layer, op.call, "W"] = axis
     return axes
 
@@ -278,7 +278,7 @@ def _shapes(step: Step, samples: int | None) -> tuple[Shapes, dict[TensorKey, in
         for side in (0, 1) if op.is_product else ():
             if letter := letter_of(step, op, side):
                 named = operands.setdefault((op.layer, op.call, letter), {}).setdefault((op.phase, op.recompute), {})
-                named[own_name(step, op, side)] = shape_in(step, op, side)
+                named[tensor_letter(step, op, side)] = operand_shape(step, op, side)
     shapes_by_key: Shapes = {}
     several: dict[TensorKey, int] = {}
     for key, phases in operands.items():

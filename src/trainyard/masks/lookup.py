@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trainyard.errors import UnknownName
 from trainyard.ir import Masks, MaskSource, Op, Step, TensorKey
-from trainyard.ir.letters import letter_of, own_name
+from trainyard.ir.letters import letter_of, tensor_letter
 from trainyard.ir.protocols import KnowsDensity, ListsMasks
 from trainyard.masks import recurrent_masks
 from trainyard.masks.views import unpacked
@@ -22,7 +22,7 @@ def share(step: Step, op: Op, masks: Masks, side: int) -> float:
 
 def mask_of(step: Step, op: Op, side: int, letter: str, masks: Masks) -> tuple[MaskSource, TensorKey] | None:
     """The source and key of an operand's mask, None where it has none."""
-    names = (own_name(step, op, side), letter)
+    names = (tensor_letter(step, op, side), letter)
     for name in names if isinstance(masks, ListsMasks) else names[::-1]:
         if name and recorded(masks, (op.layer, op.call, name)):
             return masks, (op.layer, op.call, name)

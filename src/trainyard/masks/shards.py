@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Convolution, Masks, MaskSource, MatMul, Op, Phase, Step, Structured, TensorKey
-from trainyard.ir.letters import PLACES, letter_of, operand_order, own_name, shape_in
+from trainyard.ir.letters import CONVOLUTION_LETTERS, letter_of, operand_order, operand_shape, tensor_letter
 from trainyard.ir.protocols import KnowsDensity, KnowsOperands, KnowsStructure
 from trainyard.masks.lookup import mask_of
 from trainyard.masks.views import shape_of, unpacked
@@ -156,12 +156,12 @@ class Shards:
             mask = mask_of(self.whole, whole, side, letter, self.masks) if letter else None
             if mask is None:
                 continue
-            key = (part.layer, part.call, own_name(self.part, part, side) or letter)
+            key = (part.layer, part.call, tensor_letter(self.part, part, side) or letter)
             cut = _cut(self.whole, whole, self.part, part, side, self.device)
             if cut is None or not cut.fits(shape_of(*mask)):
                 undivided[part.layer] = None
                 continue
-            shard = Shard(*mask, cut, shape_in(self.part, part, side))
+            shard = Shard(*mask, cut, operand_shape(self.part, part, side))
             if shards_by_key.setdefault(key, shard).identity != shard.identity:
                 ambiguous.add(key)
         undivided.update({key[0]: None for key in ambiguous})
@@ -284,10 +284,10 @@ def _identity(op: Op) -> tuple[Any, ...]:
 
 def _cut(whole: Step, op: Op, part: Step, part_op: Op, side: int, device: int) -> Cut | None:
     """How an operand of the share lies in the whole step's; None where the share's operand is larger than that."""
-    have, want = shape_in(whole, op, side), shape_in(part, part_op, side)
+    have, want = operand_shape(whole, op, side), operand_shape(part, part_op, side)
     if isinstance(op.body, Convolution):
         assert isinstance(part_op.body, Convolution)
-        letter = PLACES[op.body.product][side]
+        letter = CONVOLUTION_LETTERS[op.body.product][side]
         axis, groups = (0 if letter == "W" else 1), (op.body.groups if op.body.groups == part_op.body.groups else 1)
         # a cut that leaves every group on every device is one of each group's channels
         grids = [(*shape[:axis], groups, shape[axis] // groups, *shape[axis + 1 :]) for shape in (have, want)]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.ir import Convolution, MaskView, TensorKey
-from trainyard.ir.letters import PLACES
+from trainyard.ir.letters import CONVOLUTION_LETTERS
 from trainyard.masks.views import Bits, Range, geometry_letter, ranges, shape_of
 
 Side = Literal["a", "b"]
@@ -166,7 +166,7 @@ def dense_layout(
     columns: Range | None = None,
 ) -> Layout:
     """The layout of one operand of a convolution's product without a mask; `rows` and `columns` cut its matrix."""
-    letter = PLACES[body.product]["ab".index(side)]
+    letter = CONVOLUTION_LETTERS[body.product]["ab".index(side)]
     shape: tuple[int, ...] = (body.out_channels, body.in_channels // body.groups, *body.kernel)
     if letter != "W":
         channels, size = (body.in_channels, body.size) if letter == "A" else (body.out_channels, body.out_size)

@@ -28,7 +28,7 @@ from trainyard.mapping.gradient_order.tile_streams import grid, stream
 from trainyard.mapping.profile import demand
 from trainyard.mapping.tiling import search
 from trainyard.mapping.walk import Tile, steps
-from trainyard.mapping.works import apart
+from trainyard.mapping.works import separate_products
 
 PAGE_BYTES = 4096
 Key = tuple[str, str]
@@ -113,7 +113,7 @@ class Tracer:
         if isinstance(asked, ProductDemand):
             yield from self._product_sizes(work, asked)
         elif isinstance(asked, PairDemand):
-            for part, one in zip(apart(self.step, work), (asked.dx, asked.dw), strict=True):
+            for part, one in zip(separate_products(self.step, work), (asked.dx, asked.dw), strict=True):
                 yield from self._product_sizes(part, one)
         elif isinstance(asked, StreamDemand | FusedDemand):
             for matrix in self._streams(work, asked):
@@ -216,7 +216,7 @@ class Tracer:
         schedule = self.device.schedule
         if schedule.cores > 1 or schedule.policy != "lru":
             raise NotModelled("traces of several cores, or of reuse='farthest', are not written: take one core and reuse='lru'")
-        parts = (work,) if len(asked) == 1 else apart(self.step, work)
+        parts = (work,) if len(asked) == 1 else separate_products(self.step, work)
         if schedule.order == "cost" and schedule.reuse == "step" and self._apart(work, parts):
             for part, one in zip(parts, asked, strict=True):
                 yield from self._product(part, one)

@@ -203,7 +203,7 @@ def _closing(result: Result, console: Console) -> None:
 
     if result.assumptions:
         console.print(Text("assumptions", "bold"))
-    used = [assumption for assumption in result.assumptions if not assumption.idle]
+    used = [assumption for assumption in result.assumptions if not assumption.unused]
     for assumption in used:
         _say(console, lines.assumption_text(assumption), indent=2)
     if len(used) < len(result.assumptions):

@@ -17,9 +17,9 @@ from trainyard.caches import per_step
 from trainyard.devices.accelerator.batch_costs import BatchCosts, Key
 from trainyard.ir import Step, Work
 from trainyard.ir.booking import BookingColumns, Traffic
-from trainyard.ir.plan import Waits
+from trainyard.ir.plan import Dependencies
 from trainyard.mapping.demand import Policy
-from trainyard.mapping.precision import held
+from trainyard.mapping.precision import with_precision
 from trainyard.mapping.profile import profile, works
 from trainyard.results.booking import IDLE
 
@@ -36,7 +36,7 @@ class Program:
     """The demand of each Work."""
     multiplies: npt.NDArray[np.bool_]
     """Works with a product in them."""
-    waits: Waits
+    waits: Dependencies
     cell: Whole
     """The cell of each row; of the idle time's, one that nobody has."""
     cell_demand: Whole
@@ -57,7 +57,7 @@ class Program:
 def program(step: Step, policy: Policy, resource: str) -> Program | None:
     """None where a Work is no device's alone, or a sum leaves 64 bits."""
     number, found = profile(step, policy).number, works(step, policy)
-    kept = held(step, policy.precision)
+    kept = with_precision(step, policy.precision)
     if any(work.ops not in number for work in found) or max(step.macs, *(size for _, size in kept.transients), 0) >= 2**62:
         return None
     task_of_op = {op: task for task, work in enumerate(found) for op in work.ops}
@@ -100,9 +100,9 @@ def program(step: Step, policy: Policy, resource: str) -> Program | None:
     )
 
 
-def _waits(step: Step, found: tuple[Work, ...], task_of_op: Mapping[int, int]) -> Waits:
+def _waits(step: Step, found: tuple[Work, ...], task_of_op: Mapping[int, int]) -> Dependencies:
     """For Works that come before; a Work may also hold what it waits for itself."""
-    return Waits.of(
+    return Dependencies.of(
         [
             sorted({task_of_op[op] for index in work.ops for op in step.dependencies[index] if task_of_op.get(op, task) < task})
             for task, work in enumerate(found)

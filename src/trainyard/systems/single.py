@@ -16,7 +16,7 @@ from trainyard.ir import Device, DeviceCost, Masks, Step, Work
 from trainyard.ir.booking import Booking, Traffic
 from trainyard.ir.plan import LONGEST_PS, Plan
 from trainyard.ir.protocols import CostsWholeSteps, HasArray, HasCapacity, HasPrecision
-from trainyard.mapping.precision import held
+from trainyard.mapping.precision import with_precision
 from trainyard.results.booking import split
 from trainyard.systems.program import Program, ledger, lives, program
 from trainyard.units import PICOSECONDS_PER_SECOND
@@ -47,7 +47,7 @@ class Single:
         booking, stream = plan.booking, plan.stream(self.name)
         plan.tasks(stream, np.array(times, np.int64)[given.which], after=given.waits, tags=np.arange(len(given.which)))
         pool = plan.pool(MEMORY, capacity_of(self.device), resident_bytes=given.resident_bytes)
-        plan.hold(given.first_task, given.last_task, pool, given.sizes)
+        plan.allocate(given.first_task, given.last_task, pool, given.sizes)
         booking.columns = ledger(given, costs, {demand: off_chip(cost) for demand, cost in costs.apart.items()})
         booking.cycles = int(costs.cycles[given.which].sum())
         booking.array_cycles = (
@@ -92,7 +92,7 @@ def capacity_of(device: Device) -> int | None:
 
 def as_held(step: Step, device: Device) -> Step:
     """A step whose tensors have the element types of a device's precision, where it has one."""
-    return held(step, device.precision if isinstance(device, HasPrecision) else None)
+    return with_precision(step, device.precision if isinstance(device, HasPrecision) else None)
 
 
 def picoseconds(cycles: int, clock_hz: float) -> int:
@@ -154,4 +154,4 @@ def off_chip(cost: DeviceCost) -> Traffic:
 def book_memory(plan: Plan, pool: int, step: Step, task_of_op: Mapping[int, int]) -> None:
     """Every tensor that is not resident takes memory from its producer's start to its last user's end."""
     first, last, sizes = lives(step, task_of_op)
-    plan.hold(first, last, pool, sizes)
+    plan.allocate(first, last, pool, sizes)

@@ -314,8 +314,8 @@ def test_zeros_stay_off_the_pins_and_take_their_room_on_chip(dma):
     found = demand(step, device.works(step)[0], device.policy, replace(device, dma=dma)._zeros(step, masks))
     assert isinstance(found, PairDemand)
     size = found.dx.problem
-    assert size.a_held_bytes == 32 * 16 * 4 > size.a_bytes
-    assert packed.bytes["dY", "read"] == pytest.approx(raw.bytes["dY", "read"] * size.a_bytes / size.a_held_bytes, abs=8)
+    assert size.a_sram_bytes == 32 * 16 * 4 > size.a_bytes
+    assert packed.bytes["dY", "read"] == pytest.approx(raw.bytes["dY", "read"] * size.a_bytes / size.a_sram_bytes, abs=8)
     assert packed.events["scratchpad_write"] == pytest.approx(raw.events["scratchpad_write"], rel=1e-3)
 
 

@@ -23,7 +23,7 @@ def test_a_compressed_product_is_the_masked_dense_one(pattern, rows, groups, col
     kept = w * largest(w, 0, pattern)
     values, places = compress(kept, pattern)
     assert values.shape == places.shape == (deep * pattern.kept // pattern.of, columns)
-    assert places.max(initial=0) < 2**pattern.place_bits
+    assert places.max(initial=0) < 2**pattern.index_bits
     assert np.array_equal(expand(values, places, pattern), kept)
     assert np.array_equal(multiply(a, values, places, pattern), a @ kept)
 

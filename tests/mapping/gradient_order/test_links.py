@@ -8,7 +8,7 @@ from trainyard.ir import Convolution, ElementWise, MatMul, Op, Phase, Reduction,
 from trainyard.mapping.gradient_order.chain import chosen_chains
 from trainyard.mapping.gradient_order.links import Link, chains, table
 from trainyard.mapping.gradient_order.works import is_chain, joined, joints, layers_apart
-from trainyard.mapping.works import apart, group
+from trainyard.mapping.works import group, separate_products
 from trainyard.workloads import zoo
 
 
@@ -175,7 +175,7 @@ def test_joined_works_meet_where_nothing_keeps_them_apart() -> None:
     assert work.ops == (0, 2, 1, 4, 5, 3)
     assert is_chain(step, work)
     assert layers_apart(step, work) == members
-    assert [part.ops for part in apart(step, work)] == [(0, 2), (1,), (4,), (5,), (3,)]
+    assert [part.ops for part in separate_products(step, work)] == [(0, 2), (1,), (4,), (5,), (3,)]
     assert joined(step, works, (members, members)) == (work,)  # the second time they are no longer there
     assert not any(is_chain(step, member) for member in members)
 

@@ -223,7 +223,7 @@ def test_crossbars_have_as_many_units_as_there_are_dpus() -> None:
 
 def test_assumptions_of_parts_that_are_not_used_are_idle_and_not_listed(capsys: pytest.CaptureFixture[str]) -> None:
     result = ty.run(LINEAR, on="direct", dpus=64)
-    idle = {one.name for one in result.assumptions if one.idle}
+    idle = {one.name for one in result.assumptions if one.unused}
     assert {"host.latency_s", "host.sync_s", "algorithm.recheck", "algorithm.order"} <= idle
     assert "agau.clock_hz" not in idle
     result.table(ranged=False)
@@ -232,4 +232,4 @@ def test_assumptions_of_parts_that_are_not_used_are_idle_and_not_listed(capsys: 
     assert "host.latency_s" not in printed
     assert f"{len(idle)} more change nothing in this step" in printed
     through = ty.run(LINEAR, on=DpuToDpu(dpus=128, dsc=None))
-    assert "host.latency_s" not in {one.name for one in through.assumptions if one.idle}
+    assert "host.latency_s" not in {one.name for one in through.assumptions if one.unused}

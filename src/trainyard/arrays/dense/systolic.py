@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.construction import part
 from trainyard.ir import DENSE, ArrayCost, MatMul, Operand, Product, one_after_another
-from trainyard.ir.folds import APART, Folds, Tiles
+from trainyard.ir.folds import SEQUENTIAL, Folds, Tiles
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,7 +116,7 @@ class Systolic:
 def _form(rows: int, columns: int, dataflow: Dataflow, pipelined: bool) -> Folds:
     fill = rows if dataflow != "os" else 0  # the stationary operand shifts down row by row
     fixed = fill + rows + columns - 2
-    floor = rows if pipelined else APART
+    floor = rows if pipelined else SEQUENTIAL
     if dataflow == "os":
         return Folds(m=rows, n=columns, k=1, stream="k", fixed=fixed, floor=floor)
     if dataflow == "ws":

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from trainyard.construction import part
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DENSE, ArrayCost, MaskView, MatMul, Operand, Product, Structured, assumed, one_after_another
-from trainyard.ir.folds import Folds, Tiles, greater, lesser
+from trainyard.ir.folds import Folds, Tiles, elementwise_max, elementwise_min
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,7 +145,7 @@ class TensorCore:
 
     def tile_events(self, tiles: Tiles) -> dict[str, Any]:
         """The events of many dense tiles at once."""
-        blocks = reduce(lesser, (-(-tiles.M // form.m) * -(-tiles.N // form.n) for form in self.folds))
+        blocks = reduce(elementwise_min, (-(-tiles.M // form.m) * -(-tiles.N // form.n) for form in self.folds))
         return self.events(tiles, -(-blocks // self.tiles) * -(-tiles.K // self.lanes) * tiles.count)
 
     def events(self, op: MatMul | Tiles, cycles: Any) -> dict[str, float]:
@@ -155,8 +155,8 @@ class TensorCore:
         the tiles form a grid whose rows share reads of operand a and whose columns share reads of operand b.
         """
         high, wide = -(-op.M // self.rows), -(-op.N // self.columns)
-        across = lesser(wide, greater(math.isqrt(self.tiles), self.tiles // high)) if self.multicast else 1
-        down = lesser(high, greater(1, self.tiles // across)) if self.multicast else 1
+        across = elementwise_min(wide, elementwise_max(math.isqrt(self.tiles), self.tiles // high)) if self.multicast else 1
+        down = elementwise_min(high, elementwise_max(1, self.tiles // across)) if self.multicast else 1
         left, right = op.M * op.K * op.count, op.K * op.N * op.count
         return {
             "mac": op.macs,

@@ -25,7 +25,7 @@ from trainyard.ir.folds import Tiles
 from trainyard.ir.protocols import Divisible, HasClosedForm, HasTileEvents
 from trainyard.mapping.demand import Demand, Move, Policy, ProductDemand, StreamDemand
 from trainyard.mapping.profile import profile
-from trainyard.mapping.tiling import Shapes, found_by
+from trainyard.mapping.tiling import ProblemTable, search_tiles
 
 Real = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -44,7 +44,7 @@ class Products:
     """The products among the demands: rows of `StepShape`, shapes for the search, and what each column of a cost is made from."""
 
     rows: Whole
-    shapes: Shapes
+    shapes: ProblemTable
     sizes: Real
     """[product] Bytes of A, B, what leaves with finished sums, all sums."""
     settled: Real
@@ -187,7 +187,7 @@ def _products(demands: Sequence[Demand], plain: Sequence[bool], keys: Mapping[Ke
     named = [(("dram", d.labels[0], "read"), ("dram", d.labels[1], "read"), ("dram", d.labels[2], "spill")) for _, d in found]
     return Products(
         rows=np.array([row for row, _ in found], np.int64),
-        shapes=Shapes.of(problems),
+        shapes=ProblemTable.of(problems),
         sizes=np.array([(one.a_bytes, one.b_bytes, one.out_bytes, one.sum_bytes) for one in problems], np.float64).reshape(-1, 4),
         settled=np.array([settled[row] for row, _ in found], np.float64).reshape(-1, 2),
         operations=np.array([demand.vector_operations for _, demand in found], np.int64),
@@ -291,7 +291,7 @@ def _products_costed(given: StepShape, costing: Costing, energy: Energy, moved: 
     from trainyard.kernels.mapping import product_costs as kernel
 
     own, array, supply = given.products, costing.array, costing.supply
-    found = found_by(own.shapes, array.folds, array, supply, costing.tile)  # type: ignore[attr-defined]  # only with a closed form
+    found = search_tiles(own.shapes, array.folds, array, supply, costing.tile)  # type: ignore[attr-defined]  # only with a closed form
     cycles, bound, moves, waiting, largest = kernel.product_costs(
         found, own.sizes, own.settled, own.operations, costing.vector_lanes, float(supply.bytes_per_cycle)
     )

@@ -79,7 +79,7 @@ def _weights_alone(dw: ProductDemand) -> Pair:
     """The pair of a first layer: no dX, and W is not read."""
     problem, op = dw.problem, dw.problem.op
     moved = problem.a_bytes, problem.b_bytes
-    held = problem.a_held_bytes or moved[0], problem.b_held_bytes or moved[1]
+    held = problem.a_sram_bytes or moved[0], problem.b_sram_bytes or moved[1]
     x, dy = (1, 0) if turned(dw) else (0, 1)
     return Pair(
         op=MatMul(op.K, op.M, op.N, op.count) if turned(dw) else MatMul(op.K, op.N, op.M, op.count),

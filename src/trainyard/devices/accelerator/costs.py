@@ -33,7 +33,7 @@ from trainyard.mapping.demand import (
 from trainyard.mapping.gradient_order.works import layers_apart
 from trainyard.mapping.tiling import Supply, Tiled, Tiling, search
 from trainyard.mapping.walk import walk
-from trainyard.mapping.works import apart
+from trainyard.mapping.works import separate_products
 
 CostOf = Callable[["Costing", int], DeviceCost]
 """What one of several products costs on a device of these sizes."""
@@ -79,12 +79,12 @@ class Costing:
         if isinstance(demand, ProductDemand | FusedDemand) and demand.packed > 1:
             raise NotModelled("rates put several numbers into one multiplier, masks tell them apart: give rates={} or no masks")
         if isinstance(demand, TogetherDemand):
-            works = apart(step, work)
+            works = separate_products(step, work)
             return self._together(
                 demand.products, lambda costing, which: costing._looked_at(step, works[which], demand.products[which], masks)
             )
         if isinstance(demand, PairDemand):
-            works = apart(step, work)
+            works = separate_products(step, work)
             return self._pair(
                 demand,
                 lambda which: self._tiles_seen(step, works[which], (demand.dx, demand.dw)[which], masks),
@@ -194,8 +194,8 @@ class Costing:
 
     def _product(self, demand: ProductDemand, tiled: Tiled, events: Mapping[str, float]) -> DeviceCost:
         traffic, problem, spilled = Traffic(), demand.problem, tiled.spill_write + tiled.spill_read
-        traffic.add(Move(demand.labels[0], "read", tiled.a_read, expanded(tiled.a_read, problem.a_bytes, problem.a_held_bytes)))
-        traffic.add(Move(demand.labels[1], "read", tiled.b_read, expanded(tiled.b_read, problem.b_bytes, problem.b_held_bytes)))
+        traffic.add(Move(demand.labels[0], "read", tiled.a_read, expanded(tiled.a_read, problem.a_bytes, problem.a_sram_bytes)))
+        traffic.add(Move(demand.labels[1], "read", tiled.b_read, expanded(tiled.b_read, problem.b_bytes, problem.b_sram_bytes)))
         for moves in demand.drained:
             for move in moves:
                 traffic.add(move)

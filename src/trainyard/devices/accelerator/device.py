@@ -27,7 +27,7 @@ from trainyard.ir import DTYPE_BYTES, Array, Convolution, DeviceCost, Masks, Ste
 from trainyard.ir.protocols import HasComponentAreas, HasComponents, HasLocalBuffers, uses_operand_values
 from trainyard.mapping.demand import Demand, Im2col, Policy, Scope
 from trainyard.mapping.lowering import GradInput, lower
-from trainyard.mapping.precision import ONE_EACH, MacRates, Precision, dtype_of, precision_of, rates_of
+from trainyard.mapping.precision import UNIT_RATES, MacRates, Precision, checked_precision, checked_rates, dtype_of
 from trainyard.mapping.profile import RAW, Profile, demand, profile, works
 from trainyard.mapping.tiling import Supply
 from trainyard.mapping.works import Fusion, Together
@@ -79,7 +79,7 @@ class Accelerator:
     dram_latency_s: float = 100e-9
     dram_capacity_bytes: int | None = None
     precision: str | Mapping[str, str] | None = None
-    rates: Mapping[str, int] = ONE_EACH
+    rates: Mapping[str, int] = UNIT_RATES
     order: str = "sequential"
     tiling: Literal["search"] | tuple[int, int, int] = "search"
     scratchpad_banks: int = 1
@@ -114,8 +114,8 @@ class Accelerator:
     def __post_init__(self) -> None:
         if isinstance(self.array, type) or not isinstance(self.array, Array):
             raise BadInput(f"{OWNER}: array must be an array such as Systolic(rows=128, columns=128), got {self.array!r}")
-        object.__setattr__(self, "precision", precision_of(self.precision))
-        object.__setattr__(self, "rates", rates_of(self.rates))
+        object.__setattr__(self, "precision", checked_precision(self.precision))
+        object.__setattr__(self, "rates", checked_rates(self.rates))
         object.__setattr__(self, "tiling", self.tiling if self.tiling == "search" else _tile(self.tiling))
         require_order(self.order)
         if self.together != "none":

@@ -20,7 +20,7 @@ from trainyard.ir import (
     Step,
 )
 from trainyard.ir.folds import Pooled
-from trainyard.ir.letters import PLACES, extent_of, is_transposed, letter_of
+from trainyard.ir.letters import CONVOLUTION_LETTERS, is_transposed, letter_of, matrix_extent
 from trainyard.ir.protocols import HasDensityGuides, KnowsOperands
 from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.walk import Tile
@@ -91,12 +91,12 @@ def viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -
         return lambda item, rows, columns: operand
     if isinstance(body, Convolution):
         product = lower(body, grad_input).product
-        extent = extent_of(product, side)
+        extent = matrix_extent(product, side)
         dilated = body.product == "grad_input" and grad_input == "dilated"
         turn = (body.product, side) in (("forward", 1), ("grad_weight", 0))
-        whole = MaskView(source, key, body, turn, place=PLACES[body.product][side], dilated=dilated)
+        whole = MaskView(source, key, body, turn, place=CONVOLUTION_LETTERS[body.product][side], dilated=dilated)
     else:
-        extent = extent_of(body, side)
+        extent = matrix_extent(body, side)
         turn = is_transposed(step, op, side, letter, extent)
         whole = MaskView(source, key, None, turn, height=body.count * (extent[1] if turn else extent[0]))
     below = extent[1] if turn else extent[0]  # products stand below each other before they are turned

@@ -106,13 +106,13 @@ def pair_of(dx: ProductDemand, dw: ProductDemand) -> Pair:
     op = first.op
     # where no letters tell, shapes do
     turn = turned(dw) if "dY" in dw.labels else (second.op.M, second.op.N) != (op.N, op.K)
-    x_moved, x_held = (second.b_bytes, second.b_held_bytes) if turn else (second.a_bytes, second.a_held_bytes)
+    x_moved, x_held = (second.b_bytes, second.b_sram_bytes) if turn else (second.a_bytes, second.a_sram_bytes)
     return Pair(
         op=MatMul(op.M, op.K, op.N, op.count),
         moved=(first.a_bytes, first.b_bytes, x_moved, first.out_bytes, second.out_bytes),
         held=(
-            first.a_bytes if first.a_held_bytes is None else first.a_held_bytes,
-            first.b_bytes if first.b_held_bytes is None else first.b_held_bytes,
+            first.a_bytes if first.a_sram_bytes is None else first.a_sram_bytes,
+            first.b_bytes if first.b_sram_bytes is None else first.b_sram_bytes,
             x_moved if x_held is None else x_held,
             first.sum_bytes,
             second.sum_bytes,

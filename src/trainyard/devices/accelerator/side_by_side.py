@@ -154,8 +154,8 @@ class SideBySideArray:
 
 def several(problem: Problem, array: Array, supply: Supply) -> Iterator[tuple[Tiled, int]]:
     """Whole products of one op, so many in each tile step: every number that divides them all and finds room."""
-    op, held = problem.op, problem.held
-    one = op.M * op.K * held[0] + op.K * op.N * held[1] + op.M * op.N * held[2]
+    op, rates = problem.op, problem.sram_rates
+    one = op.M * op.K * rates[0] + op.K * op.N * rates[1] + op.M * op.N * rates[2]
     for size in range(2, op.count + 1):
         if one * size > supply.resident_bytes:
             return

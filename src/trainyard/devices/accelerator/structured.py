@@ -52,7 +52,7 @@ def stored(array: Array, step: Step, op: Op, demand: ProductDemand, masks: Masks
     left, right = patterns(array, step, op, masks)
     problem, (a, b, _) = demand.problem, demand.element_bytes
     if left is not None:
-        problem = replace(problem, a_bytes=stored_bytes(problem.a_bytes // a, a, left), a_held_bytes=None)
+        problem = replace(problem, a_bytes=stored_bytes(problem.a_bytes // a, a, left), a_sram_bytes=None)
     if right is not None:
-        problem = replace(problem, b_bytes=stored_bytes(problem.b_bytes // b, b, right), b_held_bytes=None)
+        problem = replace(problem, b_bytes=stored_bytes(problem.b_bytes // b, b, right), b_sram_bytes=None)
     return replace(demand, problem=problem)

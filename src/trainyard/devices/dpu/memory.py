@@ -15,7 +15,7 @@ from itertools import accumulate
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput
 from trainyard.ir import Phase, Role, Step
-from trainyard.mapping.precision import Precision, held
+from trainyard.mapping.precision import Precision, with_precision
 from trainyard.units import show
 
 SHARDED = (Role.PARAMETER, Role.STATE)
@@ -75,7 +75,7 @@ class Split:
 
 
 def room(step: Step, precision: str | Precision | None = None, data_bytes: int = 0) -> Room:
-    kept = held(step, precision)
+    kept = with_precision(step, precision)
     return Room(
         step=step.name,
         batch=step.batch,
@@ -104,7 +104,7 @@ def split_over(step: Step, shards: int, precision: str | Precision | None = None
     (12288, 12288)
     """
     require_positive("split_over", shards=shards)
-    kept = held(step, precision)
+    kept = with_precision(step, precision)
     own = [spec for spec in kept.tensors if spec.view_of is None and spec.role in SHARDED]
     sharded = sum(-(-spec.bytes // shards) for spec in own)
     gathered: dict[tuple[int, bool], int] = {}

@@ -28,7 +28,7 @@ def stored_bytes(elements: int, element_bytes: int, pattern: Structured) -> int:
     1152
     """
     stored = -(-elements * pattern.kept // pattern.of)
-    return stored * element_bytes + -(-stored * pattern.place_bits // 8)
+    return stored * element_bytes + -(-stored * pattern.index_bits // 8)
 
 
 def drawn(shape: tuple[int, ...], axis: int, pattern: Structured, random: np.random.Generator, transposable: bool = False) -> Bits:

@@ -71,7 +71,7 @@ def _axes(dims: Whole, sizes: Whole, ends: Whole, forms: Whole) -> tuple[Whole, 
 
 @njit(cache=True, error_model="numpy")
 def _held(across: int, k: int, share: int) -> int:
-    """Elements of the stationary operand that are held; `share` counts in units of 1 / 2**20 (`WHOLE_SHARE`)."""
+    """Elements of the stationary operand that are held; `share` counts in units of 1 / 2**20 (`SHARE_ONE`)."""
     return (across * k * share + (1 << 20) - 1) >> 20
 
 

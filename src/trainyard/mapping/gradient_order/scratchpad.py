@@ -86,7 +86,7 @@ class Pair:
     @classmethod
     def single(cls, problem: Problem) -> Pair:
         """One product A(M,K) B(K,N), its sums in the place of dX; k is the innermost loop."""
-        op, held = problem.op, [round(rate * size) for rate, size in zip(problem.held, _sides(problem.op), strict=True)]
+        op, held = problem.op, [round(rate * size) for rate, size in zip(problem.sram_rates, _sides(problem.op), strict=True)]
         return cls(
             op=MatMul(op.M, op.K, op.N, op.count),
             moved=(problem.a_bytes, problem.b_bytes, 0, problem.out_bytes, 0),

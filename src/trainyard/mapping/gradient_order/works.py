@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from trainyard.ir import Reduction, Step, Work
 from trainyard.mapping.gradient_order.links import Link, chains, is_bias, reads_gradient
-from trainyard.mapping.works import apart, clash, memories, readers
+from trainyard.mapping.works import conflict, memory_accesses, readers, separate_products
 
 Members = tuple[Work, ...]
 """Upper layer, lower layer, bias gradients."""
@@ -51,7 +51,7 @@ def is_chain(step: Step, work: Work) -> bool:
     """Whether a gradient pair is that of two layers, the second of which reads what the first leaves."""
     if work.grouping != "gradient_pair":
         return False
-    products = [part for part in apart(step, work) if step.ops[part.ops[0]].is_product]
+    products = [part for part in separate_products(step, work) if step.ops[part.ops[0]].is_product]
     if len(products) not in (3, 4):
         return False
     left = step.ops[products[0].ops[-1]].outputs[:1]
@@ -60,7 +60,7 @@ def is_chain(step: Step, work: Work) -> bool:
 
 def layers_apart(step: Step, work: Work) -> Members:
     """What `together` made one."""
-    parts = apart(step, work)
+    parts = separate_products(step, work)
     products = [part for part in parts if step.ops[part.ops[0]].is_product]
     below = products[2:]
     upper = Work(ops=products[0].ops + products[1].ops, grouping="gradient_pair")
@@ -72,7 +72,7 @@ def _members(step: Step, link: Link, heads: Mapping[int, Work], holder: Mapping[
     upper = heads.get(link.head)
     if upper is None or upper.grouping != "gradient_pair":
         return None
-    chain = apart(step, upper)[0].ops
+    chain = separate_products(step, upper)[0].ops
     gradient = step.base(step.ops[chain[-1]].outputs[0])
     users = [index for index in readers(step).get(gradient, ()) if index > chain[-1]]
     biases = [index for index in users if is_bias(step.ops[index])]
@@ -98,13 +98,13 @@ def _meeting(step: Step, places: Sequence[Work | None], members: Members) -> int
         return None
     seats = sorted(places.index(member) for member in members)
     between = [at for at in range(seats[0], seats[-1]) if at not in seats and places[at] is not None]
-    memory = {at: memories(step, work) for at in (*seats, *between) if (work := places[at]) is not None}
+    memory = {at: memory_accesses(step, work) for at in (*seats, *between) if (work := places[at]) is not None}
     order = [places.index(member) for member in members]
     turned = [(one, other) for number, one in enumerate(order) for other in order[number + 1 :] if other < one]
-    if any(clash(memory[one], memory[other]) for one, other in turned):
+    if any(conflict(memory[one], memory[other]) for one, other in turned):
         return None
     for kept in reversed(seats):
         passed = [(seat, at) for seat in seats for at in between if seat < at < kept or kept < at < seat]
-        if not any(clash(memory[seat], memory[at]) for seat, at in passed):
+        if not any(conflict(memory[seat], memory[at]) for seat, at in passed):
             return kept
     return None

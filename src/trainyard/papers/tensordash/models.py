@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import MaskError, UnknownName
 from trainyard.ir import Op, Phase, Step, TensorKey
-from trainyard.ir.letters import letter_of, shape_in
+from trainyard.ir.letters import letter_of, operand_shape
 from trainyard.masks.recorded import Masks, MaskSpec
 from trainyard.workloads import zoo
 
@@ -261,7 +261,7 @@ def shapes_of(step: Step) -> dict[TensorKey, tuple[int, ...]]:
     for op in step.ops:
         for side in (0, 1) if op.is_product else ():
             if letter := letter_of(step, op, side):
-                found[op.layer, op.call, letter] = shape_in(step, op, side)
+                found[op.layer, op.call, letter] = operand_shape(step, op, side)
     return found
 
 

@@ -156,7 +156,7 @@ class Paging:
             numbered = f" {copy}" if planner.simulated > 1 else ""
             pool = plan.pool(f"{MEMORY}{numbered}", capacity, resident_bytes=planner.held.resident_bytes - wrapped)
             there = [(users, size) for users, size, base in self.found.transients if base not in paged and users[0] in tasks]
-            plan.hold(
+            plan.allocate(
                 [planner.begun.get(users[0], tasks[users[0]]) for users, _ in there],
                 [max(tasks.get(user, 0) for user in users) for users, _ in there],
                 pool,
@@ -189,7 +189,7 @@ class Paging:
                 stays.append((first, last, one.bytes))
         if stays:
             first_tasks, last_tasks, sizes = zip(*stays, strict=True)
-            plan.hold(first_tasks, last_tasks, pool, sizes)
+            plan.allocate(first_tasks, last_tasks, pool, sizes)
 
     def _book_backing(self, copy: int, name: str) -> None:
         """What lies in the second memory, from the start of its copy out to the end of its copy back."""
@@ -205,7 +205,7 @@ class Paging:
         ]
         if stays:
             first, last, taken = zip(*stays, strict=True)
-            planner.built.hold(first, last, pool, taken)
+            planner.built.allocate(first, last, pool, taken)
 
 
 def paging(planner: Planner, costs: Sequence[DeviceCost | None]) -> Paging:

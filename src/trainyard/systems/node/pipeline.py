@@ -21,7 +21,7 @@ from trainyard.ir.plan import Plan
 from trainyard.mapping.algorithms import Synchronous
 from trainyard.mapping.pipeline.schedule import Turn, issued, turns
 from trainyard.mapping.pipeline.stages import Pass, Stages, stages_of, sums_apart
-from trainyard.mapping.works import memories
+from trainyard.mapping.works import memory_accesses
 from trainyard.masks.shards import notes_of, shards
 from trainyard.systems.node.pipeline_memory import book_memory
 from trainyard.systems.node.sends import Pair, Sends
@@ -77,7 +77,7 @@ class PipelinePlanner:
         self.rows: dict[tuple[str, int], int] = {}
         self.passes = {(c, done): self.stages.of(c, done) for c in range(self.chunks) for done in PASSES}
         self.maker = {op: number for number, work in enumerate(self.works) for op in work.ops}
-        self.inputs, self.outputs = zip(*(memories(step, work) for work in self.works), strict=True)
+        self.inputs, self.outputs = zip(*(memory_accesses(step, work) for work in self.works), strict=True)
         self.users: dict[int, set[int]] = defaultdict(set)  # of a memory: devices
         for number, (read, written) in enumerate(zip(self.inputs, self.outputs, strict=True)):
             for base in read | written:

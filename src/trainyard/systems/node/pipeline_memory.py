@@ -31,7 +31,7 @@ def book_memory(planner: PipelinePlanner) -> None:
         pool = planner.built.pool(f"{MEMORY} {rank}", capacity, resident_bytes=resident[rank])
         if stays[rank]:
             first, last, bases = zip(*stays[rank], strict=True)
-            planner.built.hold(first, last, pool, [planner.held.tensors[base].bytes for base in bases])
+            planner.built.allocate(first, last, pool, [planner.held.tensors[base].bytes for base in bases])
 
 
 def _resident(planner: PipelinePlanner) -> dict[int, int]:

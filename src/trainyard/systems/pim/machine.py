@@ -17,7 +17,7 @@ from trainyard.devices.dpu.presets import UPMEM
 from trainyard.errors import BadInput, NotModelled
 from trainyard.hardware.dpu.host_link import HostExchange, HostLink
 from trainyard.ir import Collective, Device, Masks, Role, Step, assumed
-from trainyard.ir.plan import Plan, whole
+from trainyard.ir.plan import Plan, checked_integer
 from trainyard.mapping.algorithms import Algorithm, Direct, ModelAveraging, Rates
 from trainyard.results.result import Peaks
 from trainyard.systems.pim import device_interface
@@ -61,7 +61,7 @@ class Pim:
         if not isinstance(self.host, HostLink):
             raise BadInput(f"{owner}: host must be a HostLink, got {self.host!r}")
         for name in ("samples_per_dpu", "other_clusters"):
-            whole(getattr(self, name), f"{owner}: {name}")
+            checked_integer(getattr(self, name), f"{owner}: {name}")
         require_flag(owner, split=self.split)
         object.__setattr__(self, "speeds", tuple(self.speeds))  # a list would not hash
         if not isinstance(self.algorithm, Algorithm):
@@ -138,7 +138,7 @@ class Pim:
         resident, peak = self._memory(step, self.devices[0])
         device = self.devices[0]
         pool = built.pool(device_interface.memory_name(device), device_interface.capacity_bytes(device), resident_bytes=resident)
-        built.hold(rounds.first_step[:1], rounds.first_step[-1:], pool, [peak - resident])
+        built.allocate(rounds.first_step[:1], rounds.first_step[-1:], pool, [peak - resident])
         built.booking.notes.extend(self._notes(step, rates) if trains else ())
         return built
 
