@@ -10,9 +10,9 @@
 | `clock_hz: float`                | a finite quantity above 0, of times also 0; numbers without a unit as `Positive`, ...    |
 | `dataflow: Literal["ws", "os"]`  | one of these words; the error offers the nearest                                        |
 | `pipelined: bool`                | true or false, no word that would count as true                                         |
-| `host: HostLink`                 | a part of that class                                                                    |
 
-The default stands where nothing is given. What concerns several fields at once is checked in the class's own `__post_init__`.
+The default stands where nothing is given. What concerns several fields at once, or parts
+inside parts (`require_parts`), is checked in the class's own `__post_init__`.
 """
 
 from __future__ import annotations
@@ -206,5 +206,13 @@ def _check(owner: str, name: str, rule: FieldRule, value: Any) -> None:
         require_quantity(owner, zero=bounds == "from 0" or (bounds is None and rule.unit == "s"), **{name: value})
         if bounds == "share" and value > 1.0:
             raise BadInput(f"{owner}: {name} is a share and cannot exceed 1, got {value!r}")
-    elif isinstance(hint, type) and is_dataclass(hint) and not isinstance(value, hint):
-        raise BadInput(f"{owner}: {name} must be a {hint.__name__}, got {value!r}: write {name}={hint.__name__}(...)")
+
+
+def require_parts(whole: Any) -> None:
+    """Refuses a field that is declared as a part of some class and holds something else."""
+    cls: type = type(whole)
+    owner = cls.__name__
+    for name, rule in rules(cls).items():
+        value, kind = getattr(whole, name), rule.hint
+        if isinstance(kind, type) and is_dataclass(kind) and not isinstance(value, kind) and not (value is None and rule.optional):
+            raise BadInput(f"{owner}: {name} must be a {kind.__name__}, got {value!r}: write {name}={kind.__name__}(...)")

@@ -11,13 +11,13 @@ policies; `collectives` says how its exchanges are done.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from functools import cache, lru_cache
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import field, replace
+from functools import lru_cache
+from typing import Any, Literal
 
 from trainyard.caches import BoundedCache
-from trainyard.checks import require_flag, require_positive, require_quantity
-from trainyard.errors import BadInput, UnknownName
+from trainyard.construction import NonNegativeInt, part, require_parts
+from trainyard.errors import BadInput
 from trainyard.hardware.collectives.on_graph import Timing, timing
 from trainyard.hardware.memory_node.board import MemoryNode
 from trainyard.hardware.topology import builders as topologies
@@ -29,21 +29,17 @@ from trainyard.ir.protocols import ExplainsMasks
 from trainyard.mapping.algorithms import Algorithm, Direct, Synchronous
 from trainyard.mapping.pipeline.schedule import Pipeline
 from trainyard.results.result import Peaks
-from trainyard.units import parse, show, unit_of_field
-
-MAY_BE_ZERO = ("bucket_bytes", "prefetch", "memory_nodes", "memory_per_node")
-"""Of the whole numbers: no buckets, no memory-nodes."""
+from trainyard.units import show
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Node:
     """What all designs have in common. The batch of a step is the batch of all devices together.
 
     `overlay` says which feature maps leave the devices between their forward and their backward use: `all`, only what does not fit
     `capacity_bytes` (`as_needed`; the device's own memory where none is given), or none (`off`). `moved` adds weights, or weights
-    and optimizer state. `algorithm` is what devices exchange and when (`systems.node.rounds`), `cluster_size` its clusters. A
-    constructor takes whole names of fields, and quantities as numbers or with a unit: `link_bytes_per_s="50 GB/s"`; names
-    without units (`link=50 GB/s`) are for machines that are written as text.
+    and optimizer state. `algorithm` is what devices exchange and when (`systems.node.rounds`), `cluster_size` its clusters.
+    Quantities are numbers or have a unit: `link_bytes_per_s=50e9`, `link="50 GB/s"`.
     """
 
     device: Device
@@ -74,8 +70,8 @@ class Node:
     recompute: Literal["cheap", "none"] = assumed(
         "cheap", "layers without products are computed again, not copied (Sec. IV)", "none")
     depth: int = assumed(2, "so many ops in a row are computed again, one from the other: a pooling from a concatenation", 1, 3)
-    prefetch: int = assumed(1, "zero=3: parameters are gathered so many uses ahead", 0, 2)
-    bucket_bytes: int = assumed(0, "gradients are reduced as they come (0), or in buckets of this size", 25_000_000)
+    prefetch: NonNegativeInt = assumed(1, "zero=3: parameters are gathered so many uses ahead", 0, 2)
+    bucket_bytes: NonNegativeInt = assumed(0, "gradients are reduced as they come (0), or in buckets of this size", 25_000_000)
     reduce: Literal["once", "every_call"] = assumed(
         "every_call", "dW of a recurrent layer is reduced at every time step, or once", "once")
     stored: Literal["shard", "whole"] = assumed(
@@ -86,23 +82,14 @@ class Node:
     _cache: BoundedCache = field(default_factory=lambda: BoundedCache(entries=4096), init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        own: Any = type(self)
-        owner = own.__name__
+        owner = type(self).__name__
         if isinstance(self.algorithm, str):
             raise BadInput(
                 f"{owner}: algorithm={self.algorithm!r}: how exchanges are done is called collectives (collectives='tree')"
             )
         if isinstance(self.device, type) or not isinstance(self.device, Device):
             raise BadInput(f"{owner}: device must be a device such as an Accelerator, got {self.device!r}")
-        for name, hint in _types(own).items():
-            value: Any = getattr(self, name)
-            unit = unit_of_field(name)
-            if isinstance(value, str) and unit is not None:
-                number = parse(value, unit, f"{owner}: {name}")
-                value = int(number) if unit == "B" else number
-                object.__setattr__(self, name, value)
-            if value is not None or type(None) not in get_args(hint):
-                _require(owner, name, value, hint)
+        require_parts(self)
         ratio: Any = self.compression
         if ratio != "masks" and (isinstance(ratio, bool) or not isinstance(ratio, int | float) or not ratio >= 1):
             raise BadInput(f"{owner}: compression must be a ratio of at least 1, or 'masks', got {self.compression!r}")
@@ -203,7 +190,7 @@ class Node:
         return plan(self, step, masks)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class DeviceCentric(Node):
     """DC-DLA: all links between the devices (a cube mesh of eight, as DGX-1V's); host memory behind PCIe.
 
@@ -234,7 +221,7 @@ class DeviceCentric(Node):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class HostCentric(Node):
     """HC-DLA: `host_links` of each device's links go to its socket, the others to the devices (Sec. IV: half of them)."""
 
@@ -259,7 +246,7 @@ class HostCentric(Node):
 SHAPES = {"ring": "memory_ring", "star": "star", "folded": "folded_star"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class MemoryCentric(Node):
     """MC-DLA: memory-nodes among the devices: in every ring beside each device (Fig. 7c, 8), or as a star (Fig. 7a, folded: 7b).
 
@@ -291,7 +278,7 @@ class MemoryCentric(Node):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Wired(Node):
     """Any graph of devices, memories, sockets and switches.
 
@@ -311,7 +298,7 @@ class Wired(Node):
     link_latency_s: float | None = None  # type: ignore[assignment]  # as above
 
     def __post_init__(self) -> None:
-        _require("Wired", "graph", self.graph, Topology)
+        require_parts(self)
         given, there = self.devices, len(self.graph.devices)
         object.__setattr__(self, "devices", given or there)
         Node.__post_init__(self)
@@ -334,29 +321,6 @@ class Wired(Node):
     @property
     def topology(self) -> Topology:
         return self.graph
-
-
-@cache
-def _types(kind: type) -> dict[str, Any]:
-    """What each field of a node may hold."""
-    known = get_type_hints(kind)
-    return {one.name: known[one.name] for one in fields(kind) if one.init}
-
-
-def _require(owner: str, name: str, value: Any, hint: Any) -> None:
-    """One of the words of a field, a part of its class, true or false, a whole number, a rate or a latency."""
-    options = get_args(hint)
-    plain = options[0] if type(None) in options else hint
-    if get_origin(hint) is Literal and value not in options:
-        raise UnknownName(name, str(value), options, where=owner)
-    if isinstance(plain, type) and is_dataclass(plain) and not isinstance(value, plain):
-        raise BadInput(f"{owner}: {name} must be a {plain.__name__}, got {value!r}: write {name}={plain.__name__}(...)")
-    if plain is bool:
-        require_flag(owner, **{name: value})
-    if plain is int and (name not in MAY_BE_ZERO or isinstance(value, bool) or value != 0):
-        require_positive(owner, **{name: value})
-    if plain is float and unit_of_field(name) is not None:
-        require_quantity(owner, zero=unit_of_field(name) == "s", **{name: value})
 
 
 @lru_cache(maxsize=256)

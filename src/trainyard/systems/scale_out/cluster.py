@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal
 
+from trainyard.construction import NonNegativeInt, part
 from trainyard.errors import BadInput
 from trainyard.hardware.collectives.fabric import Flow, Timing
 from trainyard.hardware.collectives.hierarchical import Stage, hierarchical, network
@@ -34,7 +35,7 @@ NETWORK = "network"
 QPI_BYTES_PER_S = 19.2e9  # Intel, Xeon E5 v4 (DGX-1): QPI of 9.6 GT/s, 2 bytes each way
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Cluster(Node):
     """Nodes of `devices_per_node` devices, each a MemoryCentric or DeviceCentric node, with `nics` network cards.
 
@@ -55,7 +56,7 @@ class Cluster(Node):
     # fmt: off
     nic_latency_s: float = assumed(2e-6, "of one message from device to device over the network, MPI's included", 1e-6, 10e-6)
     staged: bool = assumed(False, "what goes to a card is first copied to host memory, or goes from the device to the card", True)
-    bucket_bytes: int = assumed(25_000_000, "gradients are reduced in buckets of this size (DDP's default)", 0)
+    bucket_bytes: NonNegativeInt = assumed(25_000_000, "gradients are reduced in buckets of this size (DDP's default)", 0)
     reduce: Literal["once", "every_call"] = assumed(
         "once", "dW of a recurrent layer is reduced at every time step, or once", "every_call")
     pcie_bytes_per_s: float = assumed(12e9, "what copies get of PCIe gen3 x16, each way", 10.6e9, 16e9)

@@ -7,10 +7,11 @@ devices stay identical: one of them is simulated and counted for all, unless `fo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, Literal, get_args
 
+from trainyard.construction import NonNegativeInt, part
 from trainyard.errors import BadInput
 from trainyard.hardware.collectives.fabric import Timing
 from trainyard.hardware.memory_node.board import MemoryNode
@@ -25,7 +26,7 @@ Algorithm = Literal["ring", "torus", "hierarchical", "halving_doubling", "tree",
 RECASTS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Switched(Node):
     """One node whose devices, and memory-nodes if any, hang on `planes` of one switch each (DGX-2).
 
@@ -38,7 +39,7 @@ class Switched(Node):
 
     devices: int = 16
     planes: int = 6
-    memory_nodes: int = 16
+    memory_nodes: NonNegativeInt = 16
     memory_node: MemoryNode = field(default_factory=MemoryNode)
     collectives: Literal["ring", "tree", "halving_doubling", "auto"] = "auto"
     socket_bytes_per_s: float = 80e9
@@ -70,7 +71,7 @@ class Switched(Node):
         return known | {"pcie_bytes_per_s", "devices_per_switch"} if self.memory_nodes or self.overlay == "off" else known
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Plane(Node):
     """Devices of many system nodes on planes of switches, recast into any logical topology.
 
@@ -91,13 +92,13 @@ class Plane(Node):
     radix: int = 64
     recast: Algorithm = "auto"
     torus_rows: int | None = None
-    memory_per_node: int | None = None
+    memory_per_node: NonNegativeInt | None = None
     memory_node: MemoryNode = field(default_factory=MemoryNode)
     oversubscription: float = 1.0
     socket_bytes_per_s: float = 80e9
     # fmt: off
     hop_latency_s: float = assumed(250e-9, "of a switch and 20 m of cable to the next one", 100e-9, 500e-9)
-    bucket_bytes: int = assumed(25_000_000, "gradients are reduced in buckets of this size (DDP's default)", 0)
+    bucket_bytes: NonNegativeInt = assumed(25_000_000, "gradients are reduced in buckets of this size (DDP's default)", 0)
     reduce: Literal["once", "every_call"] = assumed(
         "once", "dW of a recurrent layer is reduced at every time step, or once", "every_call")
     pcie_bytes_per_s: float = assumed(12e9, "what copies get of PCIe gen3 x16, each way", 10.6e9, 16e9)
