@@ -207,7 +207,7 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
         "paper has it, is a 1x1 with streams of 4 steps, which cannot reach what the paper prints.",
         random(),
     )
-    yield Section("Connectivity patterns", pattern.note[0].upper() + pattern.note[1:] + ".", "")
+    yield Section("Connectivity patterns", f"{pattern.note} {pattern.details}", "")
     yield Section(
         "Beyond: both sides, and other readings",
         "Both sides: a scheduler and two staging buffers in each element, zeros of either operand skipped. Three banks, as many as "

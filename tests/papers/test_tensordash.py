@@ -22,7 +22,7 @@ from trainyard.papers.tensordash import connectivity, context, energies, models,
 from trainyard.papers.tensordash.models import MODELS, OPERATIONS, Fitted, Subject, laid, model, recorded
 from trainyard.papers.tensordash.potential import effectual, potential, share_for, visits
 from trainyard.papers.tensordash.printed import INPUTS, POTENTIALS, SHARES, printed
-from trainyard.papers.tensordash.products import alone, cycles, on_array, on_chip, shown, slowest, speedup, targeting
+from trainyard.papers.tensordash.products import alone, cycles, masked_products, on_array, on_chip, slowest, speedup, targeting
 from trainyard.papers.tensordash.sweeps import PAPER, TOGETHER, WIDE, geometry
 
 SMALL = ("NCF", "SNLI")
@@ -63,7 +63,7 @@ def test_recorded_masks_fit_their_step(name: str) -> None:
     assert isinstance(subject.masks, Fitted)
     assert {OPERATIONS[subject.step.ops[number].phase] for number in subject.products} == set(OPERATIONS.values())
     assert all(weight > 0 for weight in subject.weights.values())
-    products = shown(subject)
+    products = masked_products(subject)
     for product in (products[0], products[len(products) // 2], products[-1]):  # bits can be read as the product's operand
         for side, operand in zip("ab", product.parts[0], strict=True):
             if isinstance(operand, MaskView):
@@ -77,7 +77,7 @@ def test_recurrent_layers_do_not_count() -> None:
 
 def test_ncf_leaves_the_first_input_gradient_out() -> None:
     for subject in (recorded("NCF"), printed("NCF")):
-        counted = {(p.layer, p.operation) for p in shown(subject)}
+        counted = {(p.layer, p.operation) for p in masked_products(subject)}
         assert ("mlp.0", "W*G") not in counted
         assert {("mlp.0", "A*W"), ("mlp.0", "A*G"), ("mlp.1", "W*G")} <= counted
 
@@ -141,7 +141,7 @@ def test_what_remains_is_counted_as_the_streams_count_it(
         digest, specs, spec, bits = drawn.digest, drawn.specs, drawn.spec, staticmethod(drawn.bits)
 
     subject = Subject("one", step, Bits(), "")
-    for product in shown(subject):
+    for product in masked_products(subject):
         for operand, times in zip(product.parts[0], (product.op.N, product.op.M), strict=True):
             assert isinstance(operand, MaskView)
             assert effectual(operand, times) == times * matrix(operand).sum()
@@ -156,7 +156,7 @@ def test_visits_of_a_stride_are_those_of_its_windows() -> None:
 
 def test_a_generated_share_stands_for_its_bits() -> None:
     subject = printed("SNLI")
-    for product in shown(subject):
+    for product in masked_products(subject):
         for operand, times in zip(product.parts[0], (product.op.N, product.op.M), strict=True):
             if isinstance(operand, MaskView):
                 assert effectual(operand, times) == pytest.approx(times * matrix(operand).sum(), rel=0.1, abs=times * 40)
@@ -215,7 +215,7 @@ def test_side_by_side_is_the_same_as_alone(name: str) -> None:
 
 def test_tiles_of_the_chip_change_little() -> None:
     for name in SMALL:
-        assert speedup(recorded(name), PAPER, place=on_chip) == pytest.approx(speedup(recorded(name), PAPER), rel=0.1)
+        assert speedup(recorded(name), PAPER, costs=on_chip) == pytest.approx(speedup(recorded(name), PAPER), rel=0.1)
 
 
 def test_forward_looks_at_activations_alone() -> None:
@@ -232,7 +232,7 @@ def test_groups_of_a_convolution_are_added_up() -> None:
     body = Convolution(batch=1, in_channels=8, out_channels=8, size=(8, 8), kernel=(3, 3), padding=(1, 1), groups=2)
     step = layer(body)
     subject = Subject("one", step, generated_masks(step, {"A": 0.5, "G": 0.5}), "")
-    for product in shown(subject):
+    for product in masked_products(subject):
         assert len(product.parts) == 2
         assert product.macs == 64 * 8 * 4 * 9
     assert 1 < speedup(subject, PAPER) < 4
@@ -289,13 +289,15 @@ def test_random_tensors_follow_their_sparsity() -> None:
     found = [speedup(random_tensors.tensors(level, 0), PAPER) for level in (10.0, 50.0, 90.0)]
     assert found == sorted(found)
     assert potential(random_tensors.tensors(50.0, 0)) > found[1]
-    assert {product.layer for product in shown(random_tensors.tensors(50.0, 0))} == {random_tensors.LAYER}
+    assert {product.layer for product in masked_products(random_tensors.tensors(50.0, 0))} == {random_tensors.LAYER}
 
 
 def test_steps_of_the_layer_of_fig_15() -> None:
-    steps = {product.operation: product.op.K / 4 for product in shown(random_tensors.tensors(50.0, 0))}
+    steps = {product.operation: product.op.K / 4 for product in masked_products(random_tensors.tensors(50.0, 0))}
     assert steps == {"A*W": 36, "W*G": 144, "A*G": 729}
-    third = {product.operation: product.op.K / 4 for product in shown(random_tensors.tensors(50.0, 0, random_tensors.THIRD))}
+    third = {
+        product.operation: product.op.K / 4 for product in masked_products(random_tensors.tensors(50.0, 0, random_tensors.THIRD))
+    }
     assert third["A*W"] == 4
 
 

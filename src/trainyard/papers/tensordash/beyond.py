@@ -1,6 +1,6 @@
-"""What the paper leaves open: skipping on both sides, other readings of how rows wait, fewer banks, storage scheduled ahead.
+"""Beyond the paper: skipping on both sides, other readings of how rows wait, fewer banks, storage scheduled ahead.
 
-Functions for the documentation and for figures; none of them answers a claim.
+For figures and the page; no claim is measured here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainyard.ir import Convolution, MaskView
 from trainyard.masks.views import geometry_letter, unpacked
 from trainyard.papers.tensordash.models import NAMES, Subject, recorded
 from trainyard.papers.tensordash.performance import each
-from trainyard.papers.tensordash.products import Source, shown
+from trainyard.papers.tensordash.products import Source, masked_products
 from trainyard.papers.tensordash.sweeps import PAPER
 
 Bits = npt.NDArray[np.bool_]
@@ -44,11 +44,11 @@ def reading(name: str, source: Source = recorded) -> Mapping[str, float]:
 @cache
 def footprints(name: str) -> Mapping[str, tuple[Footprint, Mapping[str, int]]]:
     """Of A, G and W of a model's layers: bits in each form in the order of their first use, and with both orders stored."""
-    found: dict[str, list[TwoOrders]] = {}
+    by_letter: dict[str, list[TwoOrders]] = {}
     for letter, bits in _tensors(recorded(name)):
         orders = weight_orders if letter == "W" else activation_orders
-        found.setdefault(letter, []).append(orders(bits, PAPER.scheduler))
-    return {letter: _summed(orders) for letter, orders in sorted(found.items())}
+        by_letter.setdefault(letter, []).append(orders(bits, PAPER.scheduler))
+    return {letter: _summed(orders) for letter, orders in sorted(by_letter.items())}
 
 
 def _summed(orders: list[TwoOrders]) -> tuple[Footprint, Mapping[str, int]]:
@@ -62,7 +62,7 @@ def _summed(orders: list[TwoOrders]) -> tuple[Footprint, Mapping[str, int]]:
 def _tensors(subject: Subject) -> Iterable[tuple[str, Bits]]:
     """Each recorded tensor once, as [samples, channels, positions] or [filters, channels, taps]."""
     seen: set[object] = set()
-    for product in shown(subject):
+    for product in masked_products(subject):
         for operand in product.parts[0]:
             if isinstance(operand, MaskView) and operand.key not in seen:
                 seen.add(operand.key)

@@ -36,14 +36,16 @@ def studied_family() -> Sequence[PatternScore]:
 
 
 def pattern_spread() -> Measured:
-    found = studied_family()
-    low, high = spread(found)
-    ranked = sorted(found, key=lambda one: -one.score)
-    place = next(number for number, one in enumerate(ranked, 1) if _same(one.options, FOUR_DEEP))
+    patterns = studied_family()
+    low, high = spread(patterns)
+    ranked = sorted(patterns, key=lambda pattern: -pattern.score)
+    rank = next(number for number, pattern in enumerate(ranked, 1) if _same(pattern.options, FOUR_DEEP))
     return Measured(
         100 * max(-low, high),
-        note=f"all {len(found)} patterns of three lookaheads and four lookasides on two steps or more, as the paper advises: "
-        f"{100 * low:+.1f} to {100 * high:+.1f} % of their mean, random streams of 40 to 90 % zeros; the paper's is number {place}",
+        note=f"All {len(patterns)} patterns that follow the paper's advice are within {100 * low:+.1f} to {100 * high:+.1f} % of "
+        "their mean.",
+        details="Patterns have three lookaheads and four lookasides on two steps or more; random streams have 40 to 90 % zeros. "
+        f"The paper's own pattern is number {rank}.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The paper's parameters beside what stands here: sizes of the chip as the presets have them, and shares of zeros as recorded."""
+"""The paper's parameters beside ours: sizes of the chip in the presets, and recorded shares of zeros."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from trainyard.machines.presets.tensordash import TENSORDASH
 from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.tensordash import overheads
 from trainyard.papers.tensordash.models import GCN, MODELS, Fitted, facts, recorded, zeros
+from trainyard.papers.tensordash.performance import sentence
 from trainyard.papers.tensordash.sweeps import PAPER
 
 FRONT = ("backbone.fpn.layer_blocks.*", "rpn.head.conv")
@@ -17,30 +18,31 @@ PARTS = (CORE, TRANSPOSER, SCHEDULER, MUX, STAGING)
 
 
 def mean_zeros(name: str, letter: str) -> Measured:
-    found = zeros(recorded(name), letter)
-    return Measured(fmean(found.values()), note=f"mean over {len(found)} layers; {recorded(name).about}")
+    by_layer = zeros(recorded(name), letter)
+    details = sentence(recorded(name).about)
+    return Measured(fmean(by_layer.values()), note=f"Mean over {len(by_layer)} layers, trained on stand-in data.", details=details)
 
 
 def front_gradients() -> Measured:
-    found = zeros(recorded("Dtctron2"), "G", *FRONT)
-    return Measured((min(found.values()), max(found.values())), note=f"least and most of {', '.join(found)}")
+    by_layer = zeros(recorded("Dtctron2"), "G", *FRONT)
+    return Measured((min(by_layer.values()), max(by_layer.values())), note=f"The least and the most of {', '.join(by_layer)}.")
 
 
 def sentence_activations() -> Measured:
-    found = zeros(recorded("SNLI"), "A")
-    others = [value for layer, value in found.items() if layer.startswith("out.") and layer != "out.0"]
-    return Measured(
-        (found["premise.projection"], found["hypothesis.projection"], found["out.0"], fmean(others)), note=recorded("SNLI").about
-    )
+    by_layer = zeros(recorded("SNLI"), "A")
+    others = [value for layer, value in by_layer.items() if layer.startswith("out.") and layer != "out.0"]
+    named = [by_layer[layer] for layer in ("premise.projection", "hypothesis.projection", "out.0")]
+    return Measured((*named, fmean(others)), note=sentence(recorded("SNLI").about))
 
 
 def pruned_weights() -> Measured:
-    """Of all elements of pruned layers."""
+    """Zeros over all elements of pruned layers."""
     masks = recorded("RsNt50_S").masks
     assert isinstance(masks, Fitted)
     specs = [spec for (_, _, letter), spec in masks.specs.items() if letter == "W"]
     return Measured(
-        100 * (1 - sum(spec.nonzero for spec in specs) / sum(spec.elements for spec in specs)), note="sparse momentum, last epoch"
+        100 * (1 - sum(spec.nonzero for spec in specs) / sum(spec.elements for spec in specs)),
+        note="Sparse momentum, at the last epoch.",
     )
 
 
@@ -49,7 +51,7 @@ def totals() -> Measured:
         sum(value for part, value in overheads.areas(which).items() if part in overheads.COMPUTE)
         for which in (PAPER, PAPER.baseline)
     ]
-    return Measured(tuple(sums), note="sums of the rows")
+    return Measured(tuple(sums), note="Sums of the rows.")
 
 
 def scratchpads() -> Measured:
@@ -57,8 +59,8 @@ def scratchpads() -> Measured:
 
 
 def batches() -> Measured:
-    found = [facts()[model.sample]["batch"] for model in MODELS]
-    return Measured((min(found), max(found)), note="trained with; masks of fewer samples are kept")
+    sizes = [facts()[model.sample]["batch"] for model in MODELS]
+    return Measured((min(sizes), max(sizes)), note="Batches in training; masks are stored for fewer samples.")
 
 
 # fmt: off

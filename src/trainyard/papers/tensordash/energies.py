@@ -1,4 +1,4 @@
-"""Fig. 10 and 11: energy of the compute logic and of the whole chip, predicted from events.
+"""Figs. 10 and 11: energy of the compute logic and of the whole chip, predicted from events.
 
 Compute logic is Table IV's rows, cores, transposers, schedulers, muxes and staging buffers, for as long as the array is busy.
 Memories are our SRAM table at the size of a bank (AM, BM, CM) and of a tile's scratchpad, DRAM our LPDDR4 row. Their traffic is
@@ -8,7 +8,7 @@ off-chip.
 Weights are shared by the samples of a batch; the few that were recorded are repeated to one of 8, sentences of SNLI to one of 64.
 
 The paper prints none of its memory energies. Its 1.8x, 1.5x, 1.76x, 1.48x, 3.67x and 2.1x together leave the core 72 to 76 % of the
-baseline's energy; what share comes out here is in the note.
+baseline's energy; the note of `energy.chip` has the share here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainyard.arrays import TensorCore, TensorDash
 from trainyard.devices import Accelerator
 from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.tensordash.models import GCN, NAMES, Subject, recorded
-from trainyard.papers.tensordash.performance import STAND_IN, listed
+from trainyard.papers.tensordash.performance import STAND_IN, listed, sentence
 from trainyard.papers.tensordash.printed import printed
 from trainyard.papers.tensordash.products import Product, Source, alone, chip, on_chip, speedup
 from trainyard.papers.tensordash.sweeps import PAPER
@@ -41,24 +41,24 @@ SENTENCES_AT_ONCE = 64             # Sec. IV: the smallest batch; SNLI's layers 
 
 @cache
 def at_once(subject: Subject) -> Subject:
-    """The same zeros, repeated to a batch of at least so many."""
+    """The same zeros, repeated to a batch of at least `AT_ONCE` samples."""
     times = -(-(SENTENCES_AT_ONCE if subject.name == "SNLI" else AT_ONCE) // subject.step.batch)
     return replace(subject, step=subject.step.rebatch(times * subject.step.batch))
 
 
 def by_part(energy: Mapping[str, float]) -> dict[str, float]:
     """Joules as Fig. 11 sums them; a component that is in none of its parts would be an error."""
-    known = {component: part for part, components in PARTS.items() for component in components}
-    found = dict.fromkeys(PARTS, 0.0)
+    part_of = {component: part for part, components in PARTS.items() for component in components}
+    joules = dict.fromkeys(PARTS, 0.0)
     for component, value in energy.items():
-        found[known[component]] += value
-    return found
+        joules[part_of[component]] += value
+    return joules
 
 
-def total(found: Iterable[Product], device: Accelerator) -> dict[str, float]:
+def total(products: Iterable[Product], device: Accelerator) -> dict[str, float]:
     """Joules of products by part. What is scheduled, and what moves, is the same in any format of 16 bits."""
     energy: dict[str, float] = {}
-    for product in found:
+    for product in products:
         events = {name.replace("mac_fp16", f"mac_{device.number}"): count for name, count in product.events.items()}
         for component, value in device.energy(events).items():
             energy[component] = energy.get(component, 0.0) + product.weight * value
@@ -95,29 +95,35 @@ def mean_of(what: str, source: Source, array: TensorDash, number: str = "fp16") 
 
 
 def core() -> Measured:
-    found = {name: core_efficiency(recorded(name), PAPER) for name in NAMES}
+    by_model = {name: core_efficiency(recorded(name), PAPER) for name in NAMES}
     return Measured(
-        fmean(found.values()), note=f"{STAND_IN}: {listed(found)}", verdict="substitute", printed=mean_of("core", printed, PAPER)
+        fmean(by_model.values()),
+        note=f"{STAND_IN}, mean over eight models.",
+        verdict="substitute",
+        printed=mean_of("core", printed, PAPER),
+        details=f"{listed(by_model)}.",
     )
 
 
 def whole_chip() -> Measured:
-    found = {name: chip_efficiency(recorded(name), PAPER) for name in NAMES}
+    by_model = {name: chip_efficiency(recorded(name), PAPER) for name in NAMES}
     ours, theirs = mean_of("share", recorded, PAPER), mean_of("share", printed, PAPER)
     low, high = IMPLIED_CORE_SHARE
     return Measured(
-        fmean(found.values()),
-        note=f"{STAND_IN}: {listed(found)}; the core is {100 * ours:.0f} % of the baseline's energy ({100 * theirs:.0f} % with "
-        f"printed zeros), the paper's figures imply {100 * low:.0f} to {100 * high:.0f} %: our memories cost more than the paper's",
+        fmean(by_model.values()),
+        note=f"{STAND_IN}, the core is {100 * ours:.0f} % of the baseline's energy; the paper's figures imply {100 * low:.0f} to "
+        f"{100 * high:.0f} %.",
         verdict="substitute",
         printed=mean_of("chip", printed, PAPER),
+        details=f"Our memories cost more than the paper's. With printed zeros the core is {100 * theirs:.0f} %. "
+        f"{listed(by_model)}.",
     )
 
 
 def bfloat16(what: str) -> Measured:
     return Measured(
         mean_of(what, recorded, PAPER, "bf16"),
-        note=f"{STAND_IN}; the schedule is that of FP16, cores take what bf16 multiply-accumulates take in our tables",
+        note=f"{STAND_IN} and the schedule of FP16; cores take the energy of bf16 multiply-accumulates in our tables.",
         verdict="substitute",
         printed=mean_of(what, printed, PAPER, "bf16"),
     )
@@ -125,8 +131,12 @@ def bfloat16(what: str) -> Measured:
 
 def dense_model_speedup() -> Measured:
     subject = recorded(GCN.name)
-    found = speedup(subject, PAPER)
-    return Measured(found, note=f"{subject.about}; zeros are dropout's (a tenth of A) and padding's", verdict="substitute")
+    return Measured(
+        speedup(subject, PAPER),
+        note=f"{STAND_IN}: those of dropout (a tenth of A) and of padding.",
+        verdict="substitute",
+        details=sentence(subject.about),
+    )
 
 
 def dense_model_energy() -> Measured:
@@ -134,8 +144,9 @@ def dense_model_energy() -> Measured:
     with_bypass, without = (chip_efficiency(subject, replace(PAPER, bypass=share)) for share in (PAPER.bypass, 0.0))
     return Measured(
         with_bypass,
-        note=f"{subject.about}; added parts gated where fewer than {100 * PAPER.bypass:g} % are zero, {without:.4f} without",
+        note=f"{STAND_IN} and added parts gated where fewer than {100 * PAPER.bypass:g} % are zero; {without:.4f} without gating.",
         verdict="substitute",
+        details=sentence(subject.about),
     )
 
 

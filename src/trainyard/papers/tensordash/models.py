@@ -12,8 +12,8 @@
 | NCF          | `ncf`                                                                                                    |
 | GCN          | `gcn`, not among the means (Sec. IV-D)                                                                   |
 
-The three operations are counted of layers whose gradients can be seen: fully connected and convolutional ones. Gates of an LSTM are
-left out. In SNLI they are 94 % of all MACs, and what the paper prints of it can only be met without them (`printed`).
+The three operations count for layers whose gradients can be recorded: fully connected and convolutional ones. Gates of an LSTM are
+left out. In SNLI they are 94 % of all MACs, and the values that the paper prints can only be reached without them (`printed`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -78,15 +79,15 @@ NAMES = tuple(model.name for model in MODELS)
 
 
 def model(name: str) -> Model:
-    for found in (*MODELS, GCN):
-        if found.name == name:
-            return found
+    for known in (*MODELS, GCN):
+        if known.name == name:
+            return known
     raise UnknownName("model", name, [*NAMES, GCN.name], "TensorDash, Table I")
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A step with its zeros; `products` are the ops that count, `about` says what was trained or made up.
+    """A step with its zeros; `products` are the ops that count, `about` says what was trained or generated.
 
     `left_out` are operations that do not count; `only` says which layers do, where not all. `whole` is the step whose MACs weigh
     the products, where that of the masks is a smaller one.
@@ -143,12 +144,14 @@ class Fitted:
 
     @cached_property
     def digest(self) -> str:
-        said = f"{self.recorded.digest}/{sorted(self.weights.items())}/{sorted(self.shapes.items())}"
-        return hashlib.sha256(said.encode()).hexdigest()
+        content = f"{self.recorded.digest}/{sorted(self.weights.items())}/{sorted(self.shapes.items())}"
+        return hashlib.sha256(content.encode()).hexdigest()
 
     @cached_property
     def specs(self) -> Mapping[TensorKey, MaskSpec]:
-        drawn = {key: MaskSpec(self.shapes[key], 0, round(share * _size(self.shapes[key]))) for key, share in self.weights.items()}
+        drawn = {
+            key: MaskSpec(self.shapes[key], 0, round(share * math.prod(self.shapes[key]))) for key, share in self.weights.items()
+        }
         kept = {key: replace(spec, shape=self.shapes.get(key, spec.shape)) for key, spec in self.recorded.specs.items()}
         return {**kept, **drawn}
 
@@ -160,8 +163,8 @@ class Fitted:
 
     def bits(self, key: TensorKey) -> npt.NDArray[np.bool_]:
         if key not in self.weights:
-            found = self.recorded.bits(key)
-            return laid(found, self.shapes[key], key) if key in self.shapes else found
+            bits = self.recorded.bits(key)
+            return laid(bits, self.shapes[key], key) if key in self.shapes else bits
         import numpy as np
 
         seed = int.from_bytes(hashlib.sha256("/".join(map(str, key)).encode()).digest()[:8], "big")
@@ -179,22 +182,15 @@ def laid(bits: npt.NDArray[np.bool_], shape: tuple[int, ...], key: TensorKey) ->
     raise MaskError(f"layer {key[0]!r}: the mask {key[2]} of shape {bits.shape} is no {shape} of the step")
 
 
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for extent in shape:
-        size *= extent
-    return size
-
-
 def samples() -> Traversable:
     return resources.files("trainyard.papers").joinpath("samples", "tensordash")
 
 
 @cache
 def facts() -> Mapping[str, Any]:
-    """What is known of each training run: data, epochs, losses, and the densities of every layer at every epoch."""
-    found: Mapping[str, Any] = json.loads(samples().joinpath("densities.json").read_text(encoding="utf-8"))
-    return found
+    """The record of each training run: data, epochs, losses, and the densities of every layer at every epoch."""
+    runs: Mapping[str, Any] = json.loads(samples().joinpath("densities.json").read_text(encoding="utf-8"))
+    return runs
 
 
 @cache
@@ -257,27 +253,27 @@ def epoch_of(sample: str, training_step: int) -> int:
 
 def shapes_of(step: Step) -> dict[TensorKey, tuple[int, ...]]:
     """Of each operand of a layer that multiplies once a call."""
-    found: dict[TensorKey, tuple[int, ...]] = {}
+    shapes: dict[TensorKey, tuple[int, ...]] = {}
     for op in step.ops:
         for side in (0, 1) if op.is_product else ():
             if letter := letter_of(step, op, side):
-                found[op.layer, op.call, letter] = operand_shape(step, op, side)
-    return found
+                shapes[op.layer, op.call, letter] = operand_shape(step, op, side)
+    return shapes
 
 
 def zeros(subject: Subject, letter: str, *patterns: str) -> dict[str, float]:
     """Per cent of zeros of each layer's operand, the mean over its calls."""
     masks = subject.masks
     assert isinstance(masks, Fitted)
-    found: dict[str, list[float]] = {}
+    percent: dict[str, list[float]] = {}
     for layer, call, name in masks.specs:
         if name == letter and any(fnmatchcase(layer, pattern) for pattern in patterns or ("*",)):
-            found.setdefault(layer, []).append(100 * (1 - masks.density((layer, call, name))))
-    return {layer: fmean(values) for layer, values in found.items()}
+            percent.setdefault(layer, []).append(100 * (1 - masks.density((layer, call, name))))
+    return {layer: fmean(values) for layer, values in percent.items()}
 
 
 def about(sample: str) -> str:
-    """What stands in for the paper's data, in a few words."""
+    """The training run that stands in for the paper's, in a few words."""
     run = facts()[sample]
     pruned = f", {run['sparsity']}" if run.get("sparsity") else ""
     return f"{run['model']} trained {run['epochs']} epochs of {run['steps_per_epoch']} steps on {run['data']}{pruned}"

@@ -1,8 +1,8 @@
 """Fig. 9: speedup as training goes on, one random batch of each epoch.
 
-Of every layer the densities of A, G and W at each epoch are known: a whole model is run with zeros at random of just those shares.
-Of a few layers all masks were kept: they show what the real places of zeros make of it. An epoch is a few hundred steps here; what
-comes after a training that broke down, so that no gradient reaches some layer, is left out.
+The densities of A, G and W of every layer were recorded at each epoch: a whole model runs with zeros at random of these shares.
+Of a few layers all masks were kept: they show the effect of where zeros really are. An epoch is a few hundred steps here;
+epochs after a training broke down, so that no gradient reaches some layer, are left out.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from trainyard.papers.tensordash.models import (
     step_of,
     whole_of,
 )
+from trainyard.papers.tensordash.performance import STAND_IN, sentence
 from trainyard.papers.tensordash.products import alone, cycles
 from trainyard.papers.tensordash.sweeps import PAPER
 
@@ -38,7 +39,7 @@ PRUNED = "RsNt50_S"
 
 def names() -> list[str]:
     """Models of which every epoch was kept."""
-    return [found.name for found in MODELS if samples().joinpath(f"{found.sample}-epochs.safetensors.xz").is_file()]
+    return [one.name for one in MODELS if samples().joinpath(f"{one.sample}-epochs.safetensors.xz").is_file()]
 
 
 @cache
@@ -61,11 +62,11 @@ def whole_model(name: str) -> tuple[Subject, ...]:
     """All layers at every epoch, zeros at random of the shares that were recorded."""
     sample, subject = model(name).sample, recorded(name)
     none = generated_masks(subject.step, {})
-    found = []
+    subjects = []
     for at in opened(f"{sample}-epochs").steps:
         masks = _of_epoch(none, facts()[sample]["densities"], epoch_of(sample, at))
-        found.append(Subject(name, subject.step, masks, about(sample), subject.left_out, whole=subject.whole))
-    return tuple(found)
+        subjects.append(Subject(name, subject.step, masks, about(sample), subject.left_out, whole=subject.whole))
+    return tuple(subjects)
 
 
 def _of_epoch(none: GeneratedMasks, densities: Mapping[str, Mapping[str, list[float]]], epoch: int) -> GeneratedMasks:
@@ -75,8 +76,8 @@ def _of_epoch(none: GeneratedMasks, densities: Mapping[str, Mapping[str, list[fl
             if letter in ("A", "G", "W"):
                 shares.setdefault(place.rpartition("/")[0], {}).setdefault(letter, []).append(1.0 - values[epoch])
     layers = {layer: {letter: fmean(values) for letter, values in letters.items()} for layer, letters in shares.items()}
-    known = {key[0] for key in none.shapes}
-    return replace(none, layers={layer: letters for layer, letters in layers.items() if layer in known})
+    of_step = {key[0] for key in none.shapes}
+    return replace(none, layers={layer: letters for layer, letters in layers.items() if layer in of_step})
 
 
 @cache
@@ -96,9 +97,10 @@ def pruned_stable() -> Measured:
     layers = ", ".join(sorted(kept_layers(PRUNED)[0].only or ()))
     return Measured(
         fmean(later[0]),
-        note=f"{about(model(PRUNED).sample)}; second half of {len(whole)} epochs, {', '.join(f'{value:.2f}' for value in whole)} "
-        f"with zeros at random of the recorded shares; real masks of {layers}: {fmean(later[1]):.2f}; W's zeros count in W*G",
+        note=f"{STAND_IN}, mean of the second half of {len(whole)} epochs, zeros at random of the recorded shares.",
         verdict="substitute",
+        details=f"{sentence(about(model(PRUNED).sample))} By epoch {', '.join(f'{value:.2f}' for value in whole)}. Real masks of "
+        f"{layers}: {fmean(later[1]):.2f}. W's zeros count in W*G.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Fig. 1, 8, 9 and 12 to 14: potential, speedup, speedup over time, and sweeps over depth, rows, columns and width.
+"""Figs. 1, 8, 9 and 12 to 14: potential, speedup, speedup over time, and sweeps over depth, rows, columns and width.
 
 Masks are those of real training on stand-in data, so verdicts are `substitute`; the second column has the paper's printed inputs.
 """
@@ -18,11 +18,15 @@ from trainyard.papers.tensordash.printed import INPUTS, printed
 from trainyard.papers.tensordash.products import Source, alone, mean_speedup, on_chip, slowest, speedup, step_speedup
 from trainyard.papers.tensordash.sweeps import COLUMNS, DEPTHS, PAPER, ROWS, SEARCHED, WIDE, geometry
 
-STAND_IN = "zeros of real training on stand-in data"
+STAND_IN = "With the zeros of real training on stand-in data"
 
 
 def listed(values: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.2f}" for name, value in values.items())
+
+
+def sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def each(source: Source, array: TensorDash = PAPER, wanted: Operation | None = None) -> dict[str, float]:
@@ -38,11 +42,12 @@ def potentials(source: Source, wanted: Operation | None = None) -> dict[str, flo
 
 
 def mean_potential() -> Measured:
-    found = potentials(recorded)
+    by_model = potentials(recorded)
     return Measured(
-        fmean(found.values()),
-        note=f"{STAND_IN}: {listed(found)}. The second column would be an input: Fig. 1 itself, where no share of zeros is printed",
+        fmean(by_model.values()),
+        note=f"{STAND_IN}; nothing is computed from printed inputs, since Fig. 1 itself is one.",
         verdict="substitute",
+        details=f"{listed(by_model)}.",
     )
 
 
@@ -50,14 +55,14 @@ def model_potential(name: str, why: str) -> Measured:
     subject = recorded(name)
     shares = {letter: fmean(zeros(subject, letter).values()) for letter in "AG"}
     if name == "RsNt50_S":
-        why += f"; with G's alone, as for the other models, {potential(subject, gradients_alone=True):.2f}"
+        why += f" With G's zeros alone, as for the other models, it is {potential(subject, gradients_alone=True):.2f}."
     parts = {wanted: potential(subject, wanted) for wanted in ("A*W", "W*G", "A*G")}
     return Measured(
         potential(subject),
-        note=f"{subject.about}; {shares['A']:.0f} % of A and {shares['G']:.0f} % of G are zero, mean over layers; {listed(parts)}. "
-        f"{why}".rstrip(),
+        note=f"{STAND_IN}, {shares['A']:.0f} % of A and {shares['G']:.0f} % of G are zero (mean over layers).",
         verdict="substitute",
         printed=None if name in INPUTS else potential(printed(name)),
+        details=f"{sentence(subject.about)} {listed(parts)}. {why}".rstrip(),
     )
 
 
@@ -65,39 +70,39 @@ def model_potential(name: str, why: str) -> Measured:
 
 
 def headline() -> Measured:
-    found = {name: speedup(recorded(name), PAPER) for name in NAMES}
-    values = list(found.values())
-    tiled = mean_speedup(recorded, PAPER, place=on_chip)
-    whole = {name: step_speedup(recorded(name), PAPER) for name in NAMES}
-    clustered = mean_speedup(partial(printed, cluster="channel"), PAPER, place=alone)
+    by_model = each(recorded)
+    tiled = mean_speedup(recorded, PAPER, costs=on_chip)
+    with_dram = fmean(step_speedup(recorded(name), PAPER) for name in NAMES)
+    clustered = mean_speedup(partial(printed, cluster="channel"), PAPER, costs=alone)
     return Measured(
-        fmean(values),
-        note=f"{STAND_IN}: {listed(found)}; geometric mean {geometric_mean(values):.2f}; cut into the chip's tiles {tiled:.2f}; "
-        f"with waiting for LPDDR4 {fmean(whole.values()):.2f}, which bounds most products of this chip; the second column has "
-        f"zeros at random, in whole channels it would be {clustered:.2f}",
+        fmean(by_model.values()),
+        note=f"{STAND_IN}, mean over eight models; the geometric mean is {geometric_mean(by_model.values()):.2f}.",
         verdict="substitute",
         printed=mean_speedup(printed, PAPER),
+        details=f"{listed(by_model)}. Cut into the chip's tiles {tiled:.2f}; with waiting for LPDDR4, which bounds most products "
+        f"of this chip, {with_dram:.2f}. The printed shares of zeros fall at random; if they filled channels it would be "
+        f"{clustered:.2f}.",
     )
 
 
 # ---- Fig. 12 to 14
 
 
-def mean_with(array: TensorDash, note: str) -> Measured:
+def mean_with(array: TensorDash, what: str, details: str = "") -> Measured:
     ours, theirs = mean_speedup(recorded, array), mean_speedup(printed, array)
-    return Measured(ours, note=f"{STAND_IN}; {note}", verdict="substitute", printed=theirs)
+    return Measured(ours, note=f"{STAND_IN} and {what}.", verdict="substitute", printed=theirs, details=details)
 
 
 def depth(steps: int) -> Measured:
     array = geometry(depth=steps)
-    chosen = "which ones is not printed: those that were best on random zeros, not on these masks (arrays/tensordash/patterns.py)"
-    return mean_with(array, f"{len(array.promotions)} promotions{'' if steps in (2, 4) else f', {chosen}'}")
+    chosen = "Which promotions is not printed: these were best on random zeros, not on these masks (arrays/tensordash/patterns.py)."
+    return mean_with(array, f"{len(array.promotions)} promotions", "" if steps in (2, 4) else chosen)
 
 
 def rows(count: int) -> Measured:
     array = geometry(rows=count)
-    why = "zeros of training cluster in maps, and a row with few waits for one with many longer than where zeros fall at random"
-    return mean_with(array, f"{array.tiles} tiles of {count} x 4 elements; {why}")
+    why = "Zeros of training cluster in feature maps: a row with few waits longer for one with many than where they fall at random."
+    return mean_with(array, f"{array.tiles} tiles of {count} x 4 elements", why)
 
 
 def columns_drop() -> Measured:
@@ -105,48 +110,46 @@ def columns_drop() -> Measured:
         narrow, wide = (each(source, geometry(columns=columns)) for columns in (COLUMNS[0], COLUMNS[-1]))
         return max((100 * (1 - wide[name] / narrow[name]), name) for name in NAMES)
 
-    found = worst(recorded)
+    drop, name = worst(recorded)
     tiles = geometry(columns=COLUMNS[-1]).tiles
     return Measured(
-        found[0], note=f"{STAND_IN}; the largest drop is {found[1]}'s, {tiles} tiles of 4 x 16 against 256 of 4 x 4",
+        drop, note=f"{STAND_IN}, the largest drop is {name}'s, on {tiles} tiles of 4 x 16 against 256 of 4 x 4.",
         verdict="substitute", printed=worst(printed)[0],
     )  # fmt: skip
 
 
 def wide() -> Measured:
     searched, one_row = (
-        mean_speedup(recorded, array, place=alone) for array in (replace(WIDE, options=SEARCHED), geometry_of_one_row())
+        mean_speedup(recorded, array, costs=alone) for array in (replace(WIDE, options=SEARCHED), geometry_of_one_row())
     )
     return mean_with(
         WIDE,
-        f"16 lanes, 3 deep, 8 promotions chosen to schedule in 6 levels; with others that a search prefers on random streams "
-        f"{searched:.2f}, with tiles of one row {one_row:.2f}: streams four times as short and a limit of 3x cost more than either",
+        "16 lanes, 3 deep, with 8 promotions chosen to schedule in 6 levels",
+        f"With promotions that a search prefers on random streams {searched:.2f}, with tiles of one row {one_row:.2f}: that "
+        "streams are four times as short and the limit is 3x costs more than either.",
     )
 
 
 def geometry_of_one_row() -> TensorDash:
-    """The wide array with tiles that have nobody to wait for."""
+    """The wide array with tiles of one row, which waits for no other."""
     return replace(WIDE, rows=1, tiles=WIDE.tiles * WIDE.rows)
 
 
 def wide_levels() -> Measured:
     return Measured(
-        len(WIDE.scheduler.levels), note="fewest levels in which no two lanes can pick the same pair, searched for the chosen table"
+        len(WIDE.scheduler.levels), note="The fewest levels in which no two lanes can pick the same pair, for the chosen table."
     )
 
 
 def never_slower() -> Measured:
-    """The worst of every operation of every layer, for all readings of how rows wait, masks recorded and printed."""
-    found = min(
+    """The smallest speedup of any operation of any layer, with recorded and printed zeros, for all readings of how rows wait."""
+    value, layer, name, sync = min(
         (*slowest(source(name), replace(PAPER, sync=sync)), name, sync)
         for source in (recorded, printed)
         for name in NAMES
         for sync in ("lockstep", "output", "block")
     )
-    value, layer, name, sync = found
-    return Measured(
-        value, note=f"the least of all layers, operations and models, under lockstep, output and block: {name} {layer} ({sync})"
-    )
+    return Measured(value, note=f"The least of all layers, operations, models and readings of `sync`: {name} {layer} ({sync}).")
 
 
 @cache
@@ -157,13 +160,13 @@ def sweep(source: Source, axis: str) -> Mapping[int, dict[str, float]]:
 
 
 # fmt: off
-WHY: Mapping[str, str] = {  # what a model's potential comes from, and where it parts from the paper's
-    "snli":             "Fully connected layers alone; LSTM gates are 94 % of all MACs. The paper's G has more than 95 % zeros",
-    "ncf":              "Without W*G of the first layer, as the paper counts. The paper's G has 83 % zeros",
+WHY: Mapping[str, str] = {  # where a model's potential comes from, and why it differs from the paper's
+    "snli":             "Fully connected layers alone; LSTM gates are 94 % of all MACs. The paper's G has more than 95 % zeros.",
+    "ncf":              "Without W*G of the first layer, as the paper counts. The paper's G has 83 % zeros.",
     "squeezenet_above": "",
-    "detectron2":       "Layers weigh as in pictures of 800 x 1344; Sec. IV-A prints zeros of two kinds of layers alone",
-    "bert":             "60 % in G alone, as Sec. IV-A has it, makes 3 / (1 + 0.4 + 0.4) = 1.67; 2.0 needs 75 %",
-    "resnet50_pruned":  "W's zeros count in W*G",
+    "detectron2":       "Layers weigh as in pictures of 800 x 1344; Sec. IV-A prints the zeros of two kinds of layers only.",
+    "bert":             "60 % in G alone, as Sec. IV-A has it, makes 3 / (1 + 0.4 + 0.4) = 1.67; 2.0 needs 75 %.",
+    "resnet50_pruned":  "W's zeros count in W*G.",
 }
 OF_CLAIM: Mapping[str, str] = {
     "snli": "SNLI", "ncf": "NCF", "squeezenet_above": "SQZNet", "detectron2": "Dtctron2", "bert": "BERT",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from trainyard.arrays import TensorDash
-from trainyard.papers.figures import Series, chart, from_printed, paper, series_of
-from trainyard.papers.ledger import claims
+from trainyard.papers import ledger
+from trainyard.papers.figures import MEAN, PAPER_DARK, Series, chart, from_printed, paper, series_of, with_mean
 from trainyard.papers.tensordash import beyond, energies, over_time, overheads, performance, random_tensors
 from trainyard.papers.tensordash.models import MODELS, NAMES, OPERATIONS, recorded
 from trainyard.papers.tensordash.performance import OF_CLAIM
@@ -26,20 +26,11 @@ if TYPE_CHECKING:
 COLOURS = {"A*W": PHASES["forward"], "W*G": PHASES["grad_input"], "A*G": PHASES["grad_weight"], "all": SPARE[0]}
 PARTS = {"DRAM": PHASES["copy"], "core": PHASES["forward"], "SRAM": PHASES["grad_input"]}
 LINES = dict(zip(NAMES, (*PHASES.values(), *SPARE), strict=False))
-MEAN = "mean"
 SPEEDUP = "speedup over the baseline"
 DATA = "Ours: zeros of real training on stand-in data."
 
 
-def said(claim: str) -> float:
-    """A figure that the paper prints."""
-    value = next(one for one in claims() if one.id == f"tensordash.{claim}").value
-    assert isinstance(value, float)
-    return value
-
-
-def with_mean(values: Mapping[str, float]) -> dict[str, float]:
-    return {**values, MEAN: fmean(values.values())}
+stated = partial(ledger.stated, "tensordash")
 
 
 def _speedups(source: Source, array: TensorDash = PAPER) -> dict[str, float]:
@@ -49,7 +40,7 @@ def _speedups(source: Source, array: TensorDash = PAPER) -> dict[str, float]:
 def figure_1() -> go.Figure:
     ours = {wanted: with_mean(performance.potentials(recorded, wanted)) for wanted in OPERATIONS.values()}
     total = with_mean(performance.potentials(recorded))
-    theirs = {name: said(f"potential.{claim}") for claim, name in OF_CLAIM.items()} | {MEAN: said("potential")}
+    theirs = {name: stated(f"potential.{claim}") for claim, name in OF_CLAIM.items()} | {MEAN: stated("potential")}
     second = {name: value for name, value in performance.potentials(printed).items() if name not in INPUTS}
     return chart(
         [
@@ -58,7 +49,7 @@ def figure_1() -> go.Figure:
             paper(theirs, "paper, all three"), from_printed(second),
         ],
         "Fig. 1: potential",
-        f"All MACs over those whose targeted operand is not zero. {DATA} Mean {total[MEAN]:.2f}, paper {said('potential')}.",
+        f"All MACs over those whose targeted operand is not zero. {DATA} Mean {total[MEAN]:.2f}, paper {stated('potential')}.",
         y="all MACs / remaining MACs", unity=True, ceiling=1.15 * max(*total.values(), *theirs.values()),
     )  # fmt: skip
 
@@ -70,9 +61,9 @@ def figure_8() -> go.Figure:
         [
             *series_of(bars, COLOURS),
             Series(name="all three", values=total, colour=COLOURS["all"]),
-            paper({MEAN: said("speedup")}), from_printed(_speedups(printed)),
+            paper({MEAN: stated("speedup")}), from_printed(_speedups(printed)),
         ],
-        "Fig. 8: speedup", f"{DATA} Mean {total[MEAN]:.2f}, paper {said('speedup')}.", y=SPEEDUP, unity=True,
+        "Fig. 8: speedup", f"{DATA} Mean {total[MEAN]:.2f}, paper {stated('speedup')}.", y=SPEEDUP, unity=True,
     )  # fmt: skip
 
 
@@ -84,7 +75,7 @@ def figure_9() -> go.Figure:
         for name in named
     ]
     return chart(
-        [*lines, *kept, paper({100.0: said("resnet50_pruned.stable")}, "paper, RsNt50_S")],
+        [*lines, *kept, paper({100.0: stated("resnet50_pruned.stable")}, "paper, RsNt50_S")],
         "Fig. 9: speedup as training goes on",
         f"{DATA} Thick: whole models, zeros at random of the shares recorded at each epoch. Thin: real masks of a few layers.",
         x="training done [%]", y=SPEEDUP, unity=True, height=460, numbers=True,
@@ -100,8 +91,8 @@ def figure_10() -> go.Figure:
         [
             Series(name="compute logic", values=core, colour=PARTS["core"]),
             Series(name="whole chip", values=chip, colour=COLOURS["all"]),
-            paper({MEAN: said("energy.core")}, "paper, compute logic"),
-            replace(paper({MEAN: said("energy.chip")}, "paper, whole chip"), colour="#8C2D04"),
+            paper({MEAN: stated("energy.core")}, "paper, compute logic"),
+            paper({MEAN: stated("energy.chip")}, "paper, whole chip", PAPER_DARK),
         ],
         "Fig. 10: energy efficiency", f"{DATA} Whole-chip energies are predicted by our SRAM and DRAM tables.",
         y="energy of the baseline / energy", unity=True,
@@ -125,12 +116,12 @@ def figure_11() -> go.Figure:
 
 def _along(axis: str, names: Mapping[int, str], theirs: Mapping[int, float]) -> list[Series]:
     ours, second = (
-        {names[value]: fmean(found.values()) for value, found in performance.sweep(source, axis).items()}
+        {names[value]: fmean(by_model.values()) for value, by_model in performance.sweep(source, axis).items()}
         for source in (recorded, printed)
     )
     faint = [
         Series(name=name, colour=LINES[name], kind="faint",
-               values={names[value]: found[name] for value, found in performance.sweep(recorded, axis).items()})
+               values={names[value]: by_model[name] for value, by_model in performance.sweep(recorded, axis).items()})
         for name in NAMES
     ]  # fmt: skip
     return [
@@ -142,7 +133,7 @@ def _along(axis: str, names: Mapping[int, str], theirs: Mapping[int, float]) -> 
 
 
 def figure_12() -> go.Figure:
-    theirs = {steps: said(f"depth.{steps}") for steps in (2, 4, 5)}
+    theirs = {steps: stated(f"depth.{steps}") for steps in (2, 4, 5)}
     return chart(
         _along("depth", {steps: str(steps) for steps in DEPTHS}, theirs),
         "Fig. 12: depth of the staging buffers", f"{DATA} 2 and 3 deep have four promotions, 4 and 5 deep eight.",
@@ -151,7 +142,7 @@ def figure_12() -> go.Figure:
 
 
 def figure_13() -> go.Figure:
-    rows = _along("rows", {count: f"{count} x 4" for count in ROWS}, {count: said(f"rows.{count}") for count in (1, 16)})
+    rows = _along("rows", {count: f"{count} x 4" for count in ROWS}, {count: stated(f"rows.{count}") for count in (1, 16)})
     wider = performance.sweep(recorded, "columns")
     columns = {f"4 x {count}": fmean(wider[count].values()) for count in COLUMNS}
     return chart(
@@ -167,7 +158,7 @@ def figure_14() -> go.Figure:
         [
             Series(name="4 lanes, 4 deep", values=narrow, colour=PARTS["SRAM"]),
             Series(name="16 lanes, 3 deep", values=wide, colour=PARTS["core"]),
-            paper({MEAN: said("wide16.speedup")}, "paper, 16 lanes"),
+            paper({MEAN: stated("wide16.speedup")}, "paper, 16 lanes"),
             from_printed(_speedups(printed, WIDE), "16 lanes, from printed inputs"),
         ],
         "Fig. 14: wider processing elements", f"{DATA} Each over a baseline of its own width.", y=SPEEDUP, unity=True,
@@ -178,11 +169,10 @@ def figure_15() -> go.Figure:
     levels = [random_tensors.level(sparsity) for sparsity in random_tensors.LEVELS]
     limit = float(PAPER.depth)
 
-    def line(name: str, what: Callable[[random_tensors.Level], float], colour: str) -> Series:
-        return Series(name=name, values={one.sparsity: what(one) for one in levels}, colour=colour, kind="line")
+    def line(name: str, quantity: Callable[[random_tensors.Level], float], colour: str) -> Series:
+        return Series(name=name, values={level.sparsity: quantity(level) for level in levels}, colour=colour, kind="line")
 
-    theirs = {20.0: said("random.20"), 90.0: said("random.90"), 99.0: said("random.99")}
-    limits = {99.99: said("random.core_energy_limit")}
+    theirs = {20.0: stated("random.20"), 90.0: stated("random.90"), 99.0: stated("random.99")}
     return chart(
         [
             line("ideal, 4 at most", lambda one: min(limit, one.ideal), SPARE[4]),
@@ -190,8 +180,8 @@ def figure_15() -> go.Figure:
             line("energy, compute logic", lambda one: one.core, PARTS["core"]),
             line("energy, whole chip", lambda one: one.chip, PARTS["SRAM"]),
             paper(theirs, "paper, speedup"),
-            replace(paper({**limits}, "paper, compute logic"), colour="#8C2D04"),
-            replace(paper({99.99: said("random.chip_energy_limit")}, "paper, whole chip"), colour="#FDAE6B"),
+            paper({99.99: stated("random.core_energy_limit")}, "paper, compute logic", PAPER_DARK),
+            paper({99.99: stated("random.chip_energy_limit")}, "paper, whole chip", "#FDAE6B"),
         ],
         "Fig. 15: random tensors",
         f"fire2 expand3x3 of SqueezeNet, all three operations, mean of {random_tensors.SAMPLES} tensors at each level.",
@@ -211,9 +201,9 @@ def table_4() -> go.Figure:
         for part, values in parts.items():
             values[label] = 100 * what(array, number)[part] / base
     theirs = {
-        "area": said("area_overhead.core"), "area, bfloat16": 100 * (said("bfloat16.area.core") - 1),
-        "area, 16 lanes": said("wide16.area_overhead.core"), "power": said("power_overhead.core"),
-        "power, bfloat16": 100 * (said("bfloat16.power.core") - 1),
+        "area": stated("area_overhead.core"), "area, bfloat16": 100 * (stated("bfloat16.area.core") - 1),
+        "area, 16 lanes": stated("wide16.area_overhead.core"), "power": stated("power_overhead.core"),
+        "power, bfloat16": 100 * (stated("bfloat16.power.core") - 1),
     }  # fmt: skip
     names = {"scheduler": "schedulers and B-side muxes", "mux": "A-side muxes", "staging": "staging buffers"}
     shades = dict(zip(names, (PHASES["grad_weight"], PHASES["update"], PHASES["loss"]), strict=True))

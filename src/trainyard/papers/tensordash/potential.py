@@ -1,7 +1,7 @@
-"""Fig. 1: what is left to multiply if every pair is skipped whose targeted operand is zero.
+"""Fig. 1: the MACs that remain if every pair is skipped whose targeted operand is zero.
 
-Counted exactly, without looking at a single stream: an element of A at position y, x is multiplied once for each window that reads
-it, so non-zeros are summed by position and weighted with how many windows come by. Positions in the padding, and the zeros that a
+Counted exactly, without scheduling a stream: an element of A at position y, x is multiplied once for each window that reads
+it, so non-zeros are summed by position and weighted with the number of windows. Positions in the padding, and the zeros that a
 strided layer's gradients are spread with (Table II, Eq. 6), are MACs of the dense schedule that never remain.
 """
 
@@ -19,26 +19,29 @@ from trainyard.ir.windows import backward_table, forward_table
 from trainyard.masks.generated import GeneratedMasks
 from trainyard.masks.views import geometry_letter, shape_of, unpacked
 from trainyard.papers.tensordash.models import Operation, Subject
-from trainyard.papers.tensordash.products import Shown, shown
+from trainyard.papers.tensordash.products import MaskedProduct, masked_products
 
-Whole = npt.NDArray[np.int64]
+Counts = npt.NDArray[np.int64]
 
 
-def visits(body: Convolution, place: str) -> Whole:
+def visits(body: Convolution, place: str) -> Counts:
     """How many windows read each position: of A forward, of G (spread by the stride) backward.
 
     >>> visits(Convolution(batch=1, in_channels=1, out_channels=1, size=(4,), kernel=(3,), padding=(1,), stride=(2,)), "A")
     array([1, 2, 1, 1])
     """
     table, size = (forward_table, body.size) if place == "A" else (backward_table, body.out_size)
-    each = [np.bincount(found[found >= 0], minlength=size[axis]) for axis in range(len(size)) for found in (table(body, axis),)]
-    return reduce(np.multiply.outer, each)
+    by_axis = []
+    for axis in range(len(size)):
+        positions = table(body, axis)
+        by_axis.append(np.bincount(positions[positions >= 0], minlength=size[axis]))
+    return reduce(np.multiply.outer, by_axis)
 
 
 def effectual(operand: MaskView, times: int) -> float:
     """MACs of a whole product that remain: non-zeros of the operand's matrix, times the other operand's extent.
 
-    Of generated masks the share that was asked for counts, so that none has to be drawn.
+    Generated masks count by their density, so that none has to be drawn.
     """
     source, body, place = operand.source, operand.geometry, geometry_letter(operand)
     shape = shape_of(source, operand.key)
@@ -60,10 +63,10 @@ def effectual(operand: MaskView, times: int) -> float:
 def remaining(subject: Subject, gradients_alone: bool = False) -> tuple[tuple[Operation, float, float], ...]:
     """Of each product its operation, all MACs, and those that remain, by its weight."""
     first = ("A*W", "W*G") if gradients_alone else ("A*W",)
-    return tuple((one.operation, one.weight * one.macs, one.weight * _left(one, first)) for one in shown(subject))
+    return tuple((one.operation, one.weight * one.macs, one.weight * _left(one, first)) for one in masked_products(subject))
 
 
-def _left(product: Shown, first: tuple[str, ...]) -> float:
+def _left(product: MaskedProduct, first: tuple[str, ...]) -> float:
     """By the operand that is looked at: the first one, or the one that leaves less. Groups of a convolution share one tensor."""
     a, b = product.parts[0]
     sides = [(a, product.op.N)] + ([] if product.operation in first else [(b, product.op.M)])
@@ -79,9 +82,10 @@ def potential(subject: Subject, wanted: Operation | None = None, *, gradients_al
 
 def share_for(subject: Subject, wanted: float, dense: Iterable[tuple[str, Operation]]) -> float:
     """The share of zeros in A and G that makes the potential of a step without zeros `wanted`; some products stay dense."""
-    kept = set(dense)
+    stay_dense = set(dense)
     pairs = [
-        ((product.layer, product.operation) in kept, row) for product, row in zip(shown(subject), remaining(subject), strict=True)
+        ((product.layer, product.operation) in stay_dense, row)
+        for product, row in zip(masked_products(subject), remaining(subject), strict=True)
     ]
     total, fixed = sum(macs for _, (_, macs, _) in pairs), sum(macs for stays, (_, macs, _) in pairs if stays)
     return max(0.0, 1.0 - (total / wanted - fixed) / sum(left for stays, (_, _, left) in pairs if not stays))

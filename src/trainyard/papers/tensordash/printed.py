@@ -1,8 +1,8 @@
-"""The paper's own inputs, as far as it prints them: shares of zeros by model and operand, turned into masks of our Steps.
+"""The inputs that the paper prints: shares of zeros by model and operand, as masks of our Steps.
 
 What is printed of a tensor is used; what is not printed is dense. Of four models no tensor is printed: there A and G get one share,
 such that the potential is the printed one (Fig. 1). For VGG16 and img2txt not even that is printed; the mean of all eight is, and
-leaves 2 x 2.575 for the two. Zeros fall at random: that they cluster in feature maps is said (Sec. IV-D), how much is not.
+leaves 2 x 2.575 for the two. Zeros fall at random: the paper says that they cluster in feature maps (Sec. IV-D), not how much.
 
 SNLI: fully connected layers alone. With them the printed shares give 5.9x, next to the printed 5.6x; the LSTMs, 94 % of all MACs,
 would leave 1.05x if they were dense, and 17x if they were as sparse as "other layers".

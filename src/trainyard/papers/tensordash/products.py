@@ -1,8 +1,8 @@
-"""What the three operations of a model cost, product by product: on the array alone, and on the chip.
+"""The cost of the three operations of a model, product by product: on the array alone, and on the chip.
 
-On the array, a product is costed whole: this is what the paper's speedups are of, and what sweeps compare. On the chip, it is cut
-into the tiles of the chip's memories, each tile with the zeros that lie in it, and waits for DRAM. The array without TensorDash
-goes the same ways. A speedup is the cycles of the dense schedule over the cycles, summed over products. Every output is looked at.
+On the array, a product is costed as a whole: the paper's speedups are of these cycles, and sweeps compare them. On the chip, it is
+cut into the tiles of the chip's memories, each tile with its own zeros, and waits for DRAM. The array without TensorDash is costed
+in the same way. A speedup is the cycles of the dense schedule over the cycles, summed over products. Every output is computed.
 
 Whose zeros count (Sec. II): A in A*W; in A*G the sparser of A and G; in W*G the sparser of G and W, which is G unless training
 prunes.
@@ -30,8 +30,8 @@ Source = Callable[[str], Subject]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """A product as the array is shown it: `parts` has its operands a and b, one pair for each group of a grouped convolution."""
+class MaskedProduct:
+    """A product with the zeros of its operands: `parts` has a pair of operands a and b for each group of a grouped convolution."""
 
     layer: str
     operation: Operation
@@ -45,9 +45,9 @@ class Shown:
 
 
 @cache
-def shown(subject: Subject) -> tuple[Shown, ...]:
+def masked_products(subject: Subject) -> tuple[MaskedProduct, ...]:
     """The products of a model that count."""
-    found = []
+    products = []
     for number in sorted(subject.products):
         op = subject.step.ops[number]
         assert isinstance(op.body, MatMul | Convolution)
@@ -55,8 +55,8 @@ def shown(subject: Subject) -> tuple[Shown, ...]:
         left, right = (viewer(subject.step, op, TENSORCORE.grad_input, subject.masks, side) for side in (0, 1))
         m, n, k = (0, product.M), (0, product.N), (0, product.K)
         parts = tuple((left(item, m, k), right(item, k, n)) for item in range(product.count))
-        found.append(
-            Shown(
+        products.append(
+            MaskedProduct(
                 layer=op.layer,
                 operation=operation(op),
                 op=MatMul(product.M, product.N, product.K),
@@ -64,7 +64,7 @@ def shown(subject: Subject) -> tuple[Shown, ...]:
                 weight=subject.weights[number],
             )
         )
-    return tuple(found)
+    return tuple(products)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,17 +86,17 @@ def on_array(subject: Subject, array: Array) -> tuple[Product, ...]:
 
 @cache
 def alone(subject: Subject, array: Array) -> tuple[Product, ...]:
-    """The same, by itself."""
-    return tuple(_one(product, array) for product in shown(subject))
+    """Every product of a model on one array, without those of the sweeps."""
+    return tuple(_one(product, array) for product in masked_products(subject))
 
 
 @cache
 def _together(subject: Subject) -> Mapping[Array, tuple[Product, ...]]:
-    rows = [[_one(product, array) for array in TOGETHER] for product in shown(subject)]
+    rows = [[_one(product, array) for array in TOGETHER] for product in masked_products(subject)]
     return {array: tuple(row[number] for row in rows) for number, array in enumerate(TOGETHER)}
 
 
-def _one(product: Shown, array: Array) -> Product:
+def _one(product: MaskedProduct, array: Array) -> Product:
     events: dict[str, float] = {}
     cycles = 0
     for a, b in product.parts:
@@ -111,11 +111,11 @@ def _one(product: Shown, array: Array) -> Product:
 def on_chip(subject: Subject, array: Array) -> tuple[Product, ...]:
     """Every product of a model on the paper's chip with that array."""
     works = [work for work in chip(array).works(subject.step) if work.ops[0] in subject.products]
-    found = []
+    products = []
     for work in works:
         op = subject.step.ops[work.ops[0]]
         cost = chip(targeting(array, operation(op))).cost(subject.step, work, subject.masks)
-        found.append(
+        products.append(
             Product(
                 layer=op.layer,
                 operation=operation(op),
@@ -125,12 +125,12 @@ def on_chip(subject: Subject, array: Array) -> tuple[Product, ...]:
                 cost=cost,
             )
         )
-    return tuple(found)
+    return tuple(products)
 
 
 @cache
 def targeting(array: Array, wanted: Operation) -> Array:
-    """The array as it is told whose zeros to look at: those of A in A*W, else of the sparser operand."""
+    """The array with the operand whose zeros it schedules: A in A*W, else the sparser one."""
     if isinstance(array, TensorDash) and array.scheduled == "sparser" and wanted == "A*W":
         return replace(array, scheduled="a")
     return array
@@ -138,29 +138,29 @@ def targeting(array: Array, wanted: Operation) -> Array:
 
 @cache
 def chip(array: Array, number: str = "fp16") -> Accelerator:
-    """The paper's chip with another array, nothing but products on it."""
+    """The paper's chip with another array; it runs products only."""
     return replace(TENSORCORE, array=array, scope="products", precision=number)
 
 
-Place = Callable[[Subject, Array], tuple[Product, ...]]
+CostFunction = Callable[[Subject, Array], tuple[Product, ...]]
 
 
-def cycles(found: Iterable[Product], wanted: Operation | None = None) -> float:
-    return sum(product.weight * product.cycles for product in found if wanted in (None, product.operation))
+def cycles(products: Iterable[Product], wanted: Operation | None = None) -> float:
+    return sum(product.weight * product.cycles for product in products if wanted in (None, product.operation))
 
 
-def speedup(subject: Subject, array: TensorDash, wanted: Operation | None = None, place: Place = on_array) -> float:
+def speedup(subject: Subject, array: TensorDash, wanted: Operation | None = None, costs: CostFunction = on_array) -> float:
     """Cycles without TensorDash over cycles with it."""
-    return cycles(place(subject, array.baseline), wanted) / cycles(place(subject, array), wanted)
+    return cycles(costs(subject, array.baseline), wanted) / cycles(costs(subject, array), wanted)
 
 
-def mean_speedup(source: Source, array: TensorDash, names: Sequence[str] = NAMES, place: Place = on_array) -> float:
+def mean_speedup(source: Source, array: TensorDash, names: Sequence[str] = NAMES, costs: CostFunction = on_array) -> float:
     """The mean over models, each counting once."""
-    return fmean(speedup(source(name), array, place=place) for name in names)
+    return fmean(speedup(source(name), array, costs=costs) for name in names)
 
 
 def step_speedup(subject: Subject, array: TensorDash) -> float:
-    """The same with waiting for DRAM."""
+    """Speedup on the chip, with waiting for DRAM."""
     dense, mine = (
         sum(product.weight * product.cost.cycles for product in on_chip(subject, which) if product.cost)
         for which in (array.baseline, array)

@@ -2,7 +2,7 @@
 
 The paper takes "the third convolution layer" of SqueezeNet. The third in order, fire2's 1x1 expansion, has 16 channels: streams of
 4 steps, of which no schedule makes 1.23x at 20 %. The fourth, fire2's 3x3 expansion, has 36, 144 and 729 steps (of 54 x 54 maps)
-and is the only one near by that can. It stands for it here.
+and is the only one nearby that can. It is used here.
 """
 
 from __future__ import annotations
@@ -76,37 +76,35 @@ def level(sparsity: float) -> Level:
 
 
 def at(sparsity: float) -> Measured:
-    found = level(sparsity)
-    parts = ", ".join(f"{name} {value:.2f}" for name, value in found.by_operation.items())
-    note = f"fire2 expand3x3, mean of {SAMPLES} tensors; {parts}"
+    point = level(sparsity)
+    details = ", ".join(f"{name} {value:.2f}" for name, value in point.by_operation.items()) + "."
     if sparsity == 20:
         third = fmean(speedup(tensors(sparsity, seed, THIRD), PAPER) for seed in range(SAMPLES))
-        note += f"; the layer that is third in order, a 1x1, gives {third:.2f}"
-    return Measured(found.speedup, note=note)
+        details += f" The layer that is third in order, a 1x1, gives {third:.2f}."
+    return Measured(point.speedup, note=f"Layer fire2 expand3x3, mean of {SAMPLES} tensors.", details=details)
 
 
 def ideal_20() -> Measured:
-    return Measured(level(20.0).ideal, note="all MACs over those whose targeted operand is not zero, padding included")
+    return Measured(level(20.0).ideal, note="All MACs over those whose targeted operand is not zero, padding included.")
 
 
 def max_deviation() -> Measured:
-    worst = max((level(sparsity) for sparsity in LEVELS), key=lambda found: found.deviation)
-    return Measured(
-        100 * worst.deviation, note=f"the largest is at {worst.sparsity:g} %; {SAMPLES} samples at each of {len(LEVELS)} levels"
-    )
+    worst = max((level(sparsity) for sparsity in LEVELS), key=lambda point: point.deviation)
+    note = f"The largest of {SAMPLES} samples at each of {len(LEVELS)} levels, at {worst.sparsity:g} % zeros."
+    return Measured(100 * worst.deviation, note=note)
 
 
 def core_energy_limit() -> Measured:
-    found = level(99.99)
-    return Measured(found.core, note=f"speedup {found.speedup:.3f} at 99.99 %, core power from the rows of Table IV")
+    point = level(99.99)
+    return Measured(point.core, note=f"Speedup {point.speedup:.3f} at 99.99 % zeros, core power from the rows of Table IV.")
 
 
 def chip_energy_limit() -> Measured:
-    found = level(99.99)
+    point = level(99.99)
     return Measured(
-        found.chip,
-        note=f"core {found.core:.2f}x; with our SRAM and LPDDR4 tables the core is {100 * found.share:.0f} % of the baseline "
-        "for this layer, 2.1x would need 72 %: our memories cost more than the paper's",
+        point.chip,
+        note=f"The core is {100 * point.share:.0f} % of the baseline's energy for this layer; 2.1x would need 72 %.",
+        details=f"The core alone gains {point.core:.2f}x; our memories (SRAM and LPDDR4 tables) cost more than the paper's.",
     )
 
 
