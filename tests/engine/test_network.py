@@ -40,10 +40,10 @@ def test_rates_do_not_depend_on_the_order_of_flows(paths, capacity, random):
 @pytest.mark.oracle
 @given(st.integers(1, FASTEST_LINK), st.integers(0, 2**62 - 1))
 def test_what_has_moved_is_counted_exactly(rate, elapsed):
-    from trainyard.kernels.schedule import moved
+    from trainyard.kernels.schedule import bytes_moved
 
     elapsed = min(elapsed, 2**62 * PICOSECONDS_PER_SECOND // rate)  # no flow has more than 2**62 bytes
-    assert moved(rate, elapsed) == divmod(rate * elapsed, PICOSECONDS_PER_SECOND)
+    assert bytes_moved(rate, elapsed) == divmod(rate * elapsed, PICOSECONDS_PER_SECOND)
 
 
 @pytest.mark.oracle

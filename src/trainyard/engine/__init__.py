@@ -1,7 +1,8 @@
-"""The only clock in the project, in whole picoseconds. Two faces: `run(plan)` for what is known, `Simulation` for agents.
+"""The only clock in the project, in integer picoseconds. `run(plan)` times a plan of tasks, `Simulation` runs agents.
 
-Both give a Timeline, and the same one for the same work. Imports ir; numba only when a plan is run.
-Identical devices that share nothing need not all be planned: one of them ends when all do, with the same exposed times.
+Both return a Timeline, and the same one for the same work. In reading order: `timeline` is the result, `static` runs a plan
+(`compiled` calls the kernel), `commands` are what agents yield, `simulation` runs them, `network` shares links between flows.
+Imports ir; numba only when a plan is run. Of identical devices that share nothing, one needs to be planned: all end with it.
 """
 
 from __future__ import annotations

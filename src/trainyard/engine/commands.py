@@ -1,4 +1,4 @@
-"""What an agent may yield, and what it may hold."""
+"""The commands that an agent may yield, and the resources, channels and agents that they refer to."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from trainyard.ir.plan import Flow, TaskClass
 
 @dataclass(slots=True, eq=False)
 class Resource:
-    """A stream (`capacity` 1) or a semaphore; those who ask are served first come, first served."""
+    """A stream (`capacity` 1) or a semaphore; requests are served first come, first served."""
 
     name: str
     capacity: int = 1
     number: int = -1
     holders: dict[Agent, int] = field(default_factory=dict)
     queue: deque[tuple[Agent, Command]] = field(default_factory=deque)
-    behind: dict[int, None] = field(default_factory=dict)  # the tasks of the last one to let go
+    behind: dict[int, None] = field(default_factory=dict)  # the tasks of the agent that released it last
 
     def __repr__(self) -> str:
         return f"{'stream' if self.number >= 0 else 'semaphore'} {self.name!r}"
@@ -27,7 +27,7 @@ class Resource:
 
 @dataclass(slots=True, eq=False)
 class Channel:
-    """A mailbox without limit; items leave it in the order in which they came."""
+    """An unbounded mailbox; items leave it in the order in which they came."""
 
     name: str
     items: deque[tuple[Any, dict[int, None]]] = field(default_factory=deque)
@@ -39,7 +39,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Lets time pass; this is no work and leaves no task in the timeline."""
+    """Waits for some time; this is no task of the timeline."""
 
     ps: int
 
@@ -70,28 +70,28 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Acquire:
-    """Waits for one unit of a resource and holds it."""
+    """Waits for one unit of a resource and takes it."""
 
     resource: Resource
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Lets one held unit of a resource go."""
+    """Releases one unit of a resource."""
 
     resource: Resource
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Waits until an agent has ended; the value is what that agent returned."""
+    """Waits until an agent has ended; the value is that agent's result."""
 
     agent: Agent
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Leaves an item in a channel."""
+    """Puts an item into a channel."""
 
     channel: Channel
     item: Any = None
@@ -110,7 +110,7 @@ Script = Generator[Command, Any, Any]
 
 @dataclass(slots=True, eq=False)
 class Agent:
-    """A generator at work; `value` is what it returned. `spawn` makes it, `Join` waits for it."""
+    """A running generator; `value` is its result. `spawn` creates it, `Join` waits for it."""
 
     number: int
     name: str

@@ -1,4 +1,4 @@
-"""What the compiled clock is handed: a plan's columns, and room for all that it has to remember. Imported only to run."""
+"""Arguments of the compiled clock: a plan's columns, and arrays for its state. Imported only when a plan is run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def schedule(plan: Plan, columns: Columns) -> tuple[Integers, Integers]:
     return tasks.start, tasks.end
 
 
-def _tasks(columns: Columns, followed: tuple[Integers, Integers, Integers]) -> kernel.Tasks:
+def _tasks(columns: Columns, followers: tuple[Integers, Integers, Integers]) -> kernel.Tasks:
     count = len(columns.stream)
-    first_follower, follower, waits = followed
+    first_follower, follower, waits = followers
     open_flows = np.bincount(columns.flow_task, minlength=count).astype(np.int64)
     return kernel.Tasks(
         duration=columns.duration_ps,
@@ -88,5 +88,5 @@ def _links(plan: Plan, hops: int) -> kernel.Links:
 
 
 def _firsts(ends: Integers) -> Integers:
-    """The first position of every row and, last, the end of all."""
+    """The first position of every row, and the end of the last."""
     return np.concatenate([np.zeros(1, np.int64), ends])

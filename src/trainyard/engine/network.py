@@ -47,7 +47,7 @@ def fair_rates(paths: Mapping[int, Path], capacity: Sequence[int]) -> dict[int, 
 
 
 class Network:
-    """The flows that move at this instant. Call `settle` once after all that starts and ends at an instant is known."""
+    """The active flows. Call `settle` once after all starts and ends of an instant."""
 
     def __init__(self, links: Sequence[Link]) -> None:
         self._links = links
@@ -70,7 +70,7 @@ class Network:
             self._changed[link] = None
 
     def take_ended(self, now_ps: int) -> list[int]:
-        """The flows whose last byte has arrived, by number; they leave their links."""
+        """Removes and returns the flows whose last byte has arrived, by number."""
         ended = []
         while self.next_end_ps() == now_ps:
             ended.append(heapq.heappop(self._ends)[1])
@@ -87,7 +87,7 @@ class Network:
         return self._ends[0][0] if self._ends else None
 
     def settle(self, now_ps: int) -> None:
-        """Shares the links anew among the flows that what started or ended can reach; counts what those have moved till now."""
+        """Computes new rates for all flows connected to those that started or ended, after counting the bytes moved so far."""
         paths = {flow: self._paths[flow] for flow in self._reached()}
         for flow, rate in fair_rates(paths, [link.bytes_per_s for link in self._links]).items():
             name = self._links[paths[flow][0]].name

@@ -1,7 +1,7 @@
 """Simulation: agents that decide at run time, on the same clock and the same links as a plan.
 
-An agent is a generator that yields what it wants to wait for. At equal times agents go on in the order of their spawning, and
-resources serve those who asked first. Rates of flows are shared anew once all that happens at an instant has happened.
+An agent is a generator that yields commands and waits for them. At equal times agents resume in the order in which they were
+spawned, and resources serve the first request first. Rates of flows are computed after all events of an instant.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _BLOCKED = object()
 
 
 class Deadlock(TrainyardError):
-    """Agents wait, and nothing is under way that could wake them."""
+    """Agents wait, and no pending event can wake them."""
 
 
-def _wanted(agent: Agent) -> str:
-    """What an agent waits for, in words."""
+def _waiting_for(agent: Agent) -> str:
+    """A description of what an agent waits for."""
     match agent.waiting_for:
         case Wait(ps):
             return f"{ps} ps"
@@ -79,9 +79,9 @@ class Simulation:
         self._network = Network(self._links)
         self._agents: list[Agent] = []
         self._ready: list[tuple[int, int, Any]] = []  # (agent, order, value to send); by agent
-        self._events: list[tuple[int, int, Callable[[], None] | Agent]] = []  # (time, order, what happens or who goes on)
+        self._events: list[tuple[int, int, Callable[[], None] | Agent]] = []  # (time, order, an action or the agent to resume)
         self._order = 0
-        self._arrivals: list[Callable[[], None]] = []  # by flow: what its last byte sets off
+        self._arrivals: list[Callable[[], None]] = []  # by flow: the action at its last byte
         self._tasks: list[list[int]] = []  # start, end, class, stream, tag
         self._after: list[tuple[int, ...]] = []
         self._ran = False
@@ -117,7 +117,7 @@ class Simulation:
         return agent
 
     def run(self) -> Timeline:
-        """Until every agent has ended. A simulation runs once."""
+        """Runs until every agent has ended. A simulation runs once."""
         if self._ran:
             raise BadInput("a simulation runs once: build a new one")
         self._ran = True
@@ -131,13 +131,13 @@ class Simulation:
                 self.now_ps = flow_ps
             else:
                 break
-        waiting = [f"{agent.name} (for {_wanted(agent)})" for agent in self._agents if not agent.ended]
+        waiting = [f"{agent.name} (for {_waiting_for(agent)})" for agent in self._agents if not agent.ended]
         if waiting:
             raise Deadlock(f"deadlock at {self.now_ps} ps: nothing can wake {', '.join(waiting)}")
         return self._timeline()
 
     def _instant(self) -> None:
-        """All that happens at `now_ps`: flows end, what was due falls due, agents go on."""
+        """All events at `now_ps`: flows end, scheduled actions run, agents resume."""
         now_ps, events, ready, agents, push, pop = (
             self.now_ps, self._events, self._ready, self._agents, heapq.heappush, heapq.heappop)  # fmt: skip
         if self._arrivals:
@@ -151,7 +151,7 @@ class Simulation:
                     due()
                 elif ready or (events and events[0][0] == now_ps):
                     push(ready, (due.number, order, None))
-                else:  # alone at this instant
+                else:  # the only event of this instant
                     resume(due, None)
                     continue
                 if events and events[0][0] == now_ps:
@@ -172,10 +172,10 @@ class Simulation:
             while True:
                 agent.waiting_for = command = send(value)
                 if type(command) is Wait and type(ps := command.ps) is int and ps >= 0 and (due := self.now_ps + ps) < LONGEST_PS:
-                    self._order = order = self._order + 1  # as `_at` does, in line: most of what agents do
+                    self._order = order = self._order + 1  # as `_at` does, inlined: the most frequent command
                     heapq.heappush(self._events, (due, order, agent))
                     return
-                value = self._obey(agent, command)
+                value = self._execute(agent, command)
                 if value is _BLOCKED:
                     return
         except StopIteration as stop:
@@ -184,8 +184,8 @@ class Simulation:
             error.add_note(f"in {agent!r} at {self.now_ps} ps")
             raise
 
-    def _obey(self, agent: Agent, command: Any) -> Any:
-        """What the agent is sent back, or _BLOCKED when it has to wait; what comes most often is asked for first."""
+    def _execute(self, agent: Agent, command: Any) -> Any:
+        """The value to send back to the agent, or _BLOCKED if it has to wait; the most frequent commands are tested first."""
         kind = type(command)  # several times as fast as patterns
         if kind is Wait:
             ps = command.ps
@@ -226,7 +226,7 @@ class Simulation:
         return _BLOCKED
 
     def _request(self, agent: Agent, resource: Resource, command: Command) -> Any:
-        if not resource.holders and (resource.number >= 0 or type(command) is Acquire):  # free: nobody can be in the queue
+        if not resource.holders and (resource.number >= 0 or type(command) is Acquire):  # free: the queue is empty
             return self._grant(agent, resource, command)
         if not isinstance(command, Acquire) and resource.number < 0:
             raise BadInput(f"{agent!r}: {resource!r} is not a stream: acquire and release it")
@@ -262,7 +262,7 @@ class Simulation:
                 self._wake(follower)
 
     def _start(self, agent: Agent, command: Command, borrowed: Resource | None = None) -> None:
-        """A task of the timeline begins; a stream that was taken for it alone is let go at its end."""
+        """Begins a task of the timeline; a stream that was taken only for it is released at its end."""
         assert isinstance(command, Compute | Transfer)
         task = len(self._tasks)
         stream = -1 if command.stream is None else command.stream.number
@@ -285,14 +285,14 @@ class Simulation:
             self._transfer(agent, command, end)
 
     def _transfer(self, agent: Agent, command: Transfer, end: Callable[[], None]) -> None:
-        given: Any = command.flows if command.size is None else [(command.flows, command.size)]
-        flows = checked_flows(given, len(self._links), f"{agent!r}: Transfer")
-        under_way = len(flows)
+        requested: Any = command.flows if command.size is None else [(command.flows, command.size)]
+        flows = checked_flows(requested, len(self._links), f"{agent!r}: Transfer")
+        remaining = len(flows)
 
         def arrived() -> None:
-            nonlocal under_way
-            under_way -= 1
-            if not under_way:
+            nonlocal remaining
+            remaining -= 1
+            if not remaining:
                 end()
 
         def move(path: tuple[int, ...], size: int) -> None:
@@ -305,8 +305,8 @@ class Simulation:
 
     def _finish(self, agent: Agent, value: Any) -> None:
         if agent.held:
-            held = [repr(resource) for resource in self._resources if agent in resource.holders]
-            raise BadInput(f"{agent!r} ended at {self.now_ps} ps and still holds {', '.join(held)}: release it first")
+            unreleased = [repr(resource) for resource in self._resources if agent in resource.holders]
+            raise BadInput(f"{agent!r} ended at {self.now_ps} ps and still holds {', '.join(unreleased)}: release it first")
         agent.ended, agent.value = True, value
         for joiner in agent.joiners:
             joiner.behind |= agent.behind

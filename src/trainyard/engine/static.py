@@ -7,7 +7,7 @@ from trainyard.ir.plan import Plan
 
 
 def run(plan: Plan) -> Timeline:
-    """When everything of a plan happens; a plan that runs past a pool's capacity says so in `Timeline.overflows`.
+    """The timeline of a plan; a plan that exceeds a pool's capacity lists it in `Timeline.overflows`.
 
     >>> plan = Plan()
     >>> device, copier, bus = plan.stream("device"), plan.stream("copy engine"), plan.link("bus", bytes_per_s=1e12)
@@ -34,5 +34,5 @@ def run(plan: Plan) -> Timeline:
         pools=tuple(plan.pools),
     )
     for pool in range(len(plan.pools)):
-        timeline.memory(pool)  # refuses a plan that gives back more than it took
+        timeline.memory(pool)  # raises if a plan frees more than it allocated
     return timeline

@@ -1,4 +1,4 @@
-"""Timeline: when every task ran, who owns each instant, and what memory was held.
+"""Timeline: when every task ran, the task that owns each instant, and memory in use.
 
 Time is *exposed* time: each instant belongs to one class, the first active of compute, synchronisation, copy (idle where none is),
 and inside a class to the task that started first, of equals the lower number. Exposed and idle times sum to the end exactly.
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """A pool that held more than it has, first at `first_ps`."""
+    """A pool whose use exceeds its capacity, first at `first_ps`."""
 
     pool: str
     capacity_bytes: int
@@ -34,16 +34,16 @@ class Overflow:
 def exposed(starts_ps: Integers, ends_ps: Integers, kinds: Integers) -> Integers:
     """The time that each task owns.
 
-    Taken by start, a task owns of its class what no earlier one covers, and those all started before it: the interval from where
-    they end, `[max(start, latest end so far), end)`. From that goes what the classes before it cover.
+    In order of start, a task owns of its class what no earlier task covers, which is the interval from where those end:
+    `[max(start, latest end so far), end)`, less what the classes before it cover.
     """
     owned = np.zeros(len(starts_ps), np.int64)
     cover_from, cover_to = np.zeros(0, np.int64), np.zeros(0, np.int64)
     for kind in TaskClass:
-        mine = kinds == kind
-        if not mine.any():
+        of_class = kinds == kind
+        if not of_class.any():
             continue
-        chosen = np.flatnonzero(mine)
+        chosen = np.flatnonzero(of_class)
         chosen = chosen[np.argsort(starts_ps[chosen], kind="stable")]  # stable: of equal starts the lower number is first
         reach = np.maximum.accumulate(ends_ps[chosen])
         begin = np.maximum(starts_ps[chosen], np.concatenate([np.zeros(1, np.int64), reach[:-1]]))
@@ -51,7 +51,7 @@ def exposed(starts_ps: Integers, ends_ps: Integers, kinds: Integers) -> Integers
         owned[chosen] = end - begin
         if len(cover_from):
             owned[chosen] -= _covered(end, cover_from, cover_to) - _covered(begin, cover_from, cover_to)
-        if not mine.all():
+        if not of_class.all():
             cover_from, cover_to = _union(np.concatenate([cover_from, begin]), np.concatenate([cover_to, end]))
     return owned
 
@@ -111,12 +111,12 @@ class Timeline:
 
     @cached_property
     def busy_ps(self) -> Integers:
-        """By task, from start to end; does not sum to anything."""
+        """Duration of each task; the sum has no meaning."""
         return self.ends_ps - self.starts_ps
 
     @cached_property
     def exposed_ps(self) -> Integers:
-        """By task, the instants that it owns; with `idle_ps` they sum to `end_ps`."""
+        """Time that each task owns; with `idle_ps` these sum to `end_ps`."""
         return exposed(self.starts_ps, self.ends_ps, self.kinds)
 
     @cached_property
@@ -124,15 +124,15 @@ class Timeline:
         return self.end_ps - int(self.exposed_ps.sum())
 
     def class_exposed(self, tasks: npt.ArrayLike | None = None) -> dict[str, int]:
-        """Exposed time by class, and idle. Of some `tasks` alone (one device's, as numbers or a mask): as if no others ran."""
+        """Exposed time by class, and idle. With `tasks` (one device's, as numbers or a mask): as if no others ran."""
         if tasks is None:
             owned, kinds = self.exposed_ps, self.kinds
         else:
             chosen = np.asarray(tasks)
             kinds = self.kinds[chosen]
             owned = exposed(self.starts_ps[chosen], self.ends_ps[chosen], kinds)
-        found = {str(kind): int(owned[kinds == kind].sum()) for kind in TaskClass}
-        return {**found, "idle": self.end_ps - sum(found.values())}
+        by_class = {str(kind): int(owned[kinds == kind].sum()) for kind in TaskClass}
+        return {**by_class, "idle": self.end_ps - sum(by_class.values())}
 
     def by_tag(self, values: Integers) -> dict[int, int]:
         """A per-task column summed by tag: `timeline.by_tag(timeline.exposed_ps)`."""
@@ -143,28 +143,28 @@ class Timeline:
         return dict(zip(tags.tolist(), np.add.reduceat(values[order], first).tolist(), strict=True))
 
     def busy_of(self, stream: int | str) -> int:
-        """How long a stream was occupied."""
+        """The time that a stream was occupied."""
         number = _position("stream", stream, self.stream_names)
         return int(self.busy_ps[self.streams == number].sum())
 
     def memory(self, pool: int | str) -> tuple[Integers, Integers]:
-        """(times, bytes): what is held from each of these times on. Within an instant only the balance counts."""
+        """(times, bytes): the bytes in use from each of these times on. Within an instant only the balance counts."""
         return self._curves[_position("pool", pool, tuple(p.name for p in self.pools))]
 
     def peak(self, pool: int | str) -> int:
-        """The most bytes of a pool that were ever held."""
+        """The peak use of a pool in bytes."""
         return int(self.memory(pool)[1].max())
 
     @cached_property
     def overflows(self) -> tuple[Overflow, ...]:
-        """The pools that were asked for more than they have."""
-        found = []
+        """The pools whose use exceeds their capacity."""
+        overflows = []
         for number, pool in enumerate(self.pools):
-            times_ps, held = self.memory(number)
-            if pool.capacity_bytes is not None and held.max() > pool.capacity_bytes:
-                first_ps = int(times_ps[held > pool.capacity_bytes][0])
-                found.append(Overflow(pool.name, pool.capacity_bytes, int(held.max()), first_ps))
-        return tuple(found)
+            times_ps, used = self.memory(number)
+            if pool.capacity_bytes is not None and used.max() > pool.capacity_bytes:
+                first_ps = int(times_ps[used > pool.capacity_bytes][0])
+                overflows.append(Overflow(pool.name, pool.capacity_bytes, int(used.max()), first_ps))
+        return tuple(overflows)
 
     @cached_property
     def _curves(self) -> tuple[tuple[Integers, Integers], ...]:
@@ -175,8 +175,8 @@ class Timeline:
     def critical_path(self) -> tuple[int, ...]:
         """Tasks, first to last, each of which started when the one before it ended, up to the last to end.
 
-        Of several that ended then, the one of the highest number. A transfer is one piece, however contended its links were. The
-        path of a plan reaches back to time 0; that of a simulation may begin where an agent merely waited.
+        Of several that ended then, the one of the highest number. A transfer is one task, even on contended links. The path
+        of a plan reaches back to time 0; that of a simulation may begin where an agent only waited.
         """
         if not len(self):
             return ()
@@ -206,18 +206,18 @@ def _curve(pool: Pool, when: Integers, sizes: Integers) -> tuple[Integers, Integ
     order = np.argsort(when, kind="stable")
     when = when[order]
     first = np.flatnonzero(np.concatenate([np.ones(1, np.bool_), when[1:] > when[:-1]]))
-    times_ps, held = when[first], np.cumsum(np.add.reduceat(sizes[order], first))
-    if (held < 0).any():
-        at = int(np.argmax(held < 0))
-        raise BadInput(f"pool {pool.name!r}: at {times_ps[at]} ps {-held[at]} bytes more are given back than are held")
-    return times_ps, held
+    times_ps, used = when[first], np.cumsum(np.add.reduceat(sizes[order], first))
+    if (used < 0).any():
+        at = int(np.argmax(used < 0))
+        raise BadInput(f"pool {pool.name!r}: at {times_ps[at]} ps {-used[at]} bytes more are given back than are held")
+    return times_ps, used
 
 
-def _position(kind: str, given: int | str, names: tuple[str, ...]) -> int:
-    if isinstance(given, str):
-        if given not in names:
-            raise UnknownName(kind, given, names)
-        return names.index(given)
-    if not 0 <= given < len(names):
-        raise BadInput(f"{kind} {given} is not known (there are {len(names)})")
-    return given
+def _position(kind: str, key: int | str, names: tuple[str, ...]) -> int:
+    if isinstance(key, str):
+        if key not in names:
+            raise UnknownName(kind, key, names)
+        return names.index(key)
+    if not 0 <= key < len(names):
+        raise BadInput(f"{kind} {key} is not known (there are {len(names)})")
+    return key

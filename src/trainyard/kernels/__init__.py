@@ -1,6 +1,8 @@
-"""Compiled loops, each with a plain-Python twin that a test holds it against.
+"""Compiled loops. A test compares each with a plain-Python implementation of the same rule.
 
+`schedule` is the engine's clock, `arrays` has loops of accelerators, `networks` of interconnects, `masks` of packed bits, `mapping`
+of tile search, gradient orders and overlays; `qsgd`, `dpu_pipeline` and `training` stand alone.
 Modules here import numba at the top, so callers import them inside the function that needs them.
-Arrays of whole numbers in, arrays out; no global state. `cache=True` always, so that a second process does not compile.
-A new loop is one module here, and its twin stands where the mechanism is explained.
+Integer arrays in, arrays out; no global state. `cache=True` always, so that a second process does not compile.
+A new loop is one module here; its docstring names the plain implementation.
 """

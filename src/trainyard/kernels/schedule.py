@@ -1,6 +1,6 @@
-"""The static clock, compiled. Its twin is `oracles.engine_reference`; the rule of rounding stands in `trainyard.engine.network`.
+"""The clock of plans, compiled. Plain Python: `oracles.engine_reference`; the rule of rounding is in `trainyard.engine.network`.
 
-What is left of a flow is two words, bytes and 1e-12 byte, so that 64-bit integers count it exactly.
+The rest of a flow is two integers, bytes and 1e-12 byte, so that 64 bits count it exactly.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DONE, STARVED, TOO_LONG = 0, 1, 2
 
 
 class Tasks(NamedTuple):
-    """What a plan says of its tasks, and what is known of them so far."""
+    """The tasks of a plan, and their state so far."""
 
     duration: Integers
     first_flow: Integers  # tasks + 1
@@ -36,7 +36,7 @@ class Tasks(NamedTuple):
 
 
 class Flows(NamedTuple):
-    """The flows, and what is left of each as of `since`."""
+    """The flows, and the rest of each at time `since`."""
 
     task: Integers
     latency: Integers
@@ -63,7 +63,7 @@ class Links(NamedTuple):
     crossing: Integers  # flows on it
     spare: Integers
     moving: Integers  # of those, not yet frozen
-    share: Integers  # spare // moving; -1: to be divided anew
+    share: Integers  # spare // moving; -1: to be computed
     full: Integers
     changed: Integers  # scratch: the links that flows joined or left at this instant
     stamp: Integers
@@ -90,7 +90,7 @@ def sweep(stream: Integers, duration: Integers, after_ends: Integers, after: Int
 
 @njit(cache=True)
 def followers(stream: Integers, after_ends: Integers, after: Integers, streams: int) -> tuple[Integers, Integers, Integers]:
-    """Who waits for whom, stream order included: (first_follower, follower, number of tasks that each waits for)."""
+    """The tasks that wait for each task, stream order included: (first_follower, follower, number of tasks that each waits for)."""
     count = len(stream)
     previous, last = np.full(count, -1, np.int64), np.full(streams, -1, np.int64)
     waits, first = np.zeros(count, np.int64), np.zeros(count + 1, np.int64)
@@ -107,21 +107,21 @@ def followers(stream: Integers, after_ends: Integers, after: Integers, streams: 
             first[after[position] + 1] += 1
             position += 1
     first = np.cumsum(first)
-    follower, place = np.empty(first[count], np.int64), first[:count].copy()
+    follower, next_position = np.empty(first[count], np.int64), first[:count].copy()
     position = 0
     for task in range(count):
         if previous[task] >= 0:
-            follower[place[previous[task]]] = task
-            place[previous[task]] += 1
+            follower[next_position[previous[task]]] = task
+            next_position[previous[task]] += 1
         while position < after_ends[task]:
-            follower[place[after[position]]] = task
-            place[after[position]] += 1
+            follower[next_position[after[position]]] = task
+            next_position[after[position]] += 1
             position += 1
     return first, follower, waits
 
 
 @njit(cache=True)
-def moved(rate: int, elapsed: int) -> tuple[int, int]:
+def bytes_moved(rate: int, elapsed: int) -> tuple[int, int]:
     """rate (bytes/s) x elapsed (ps) as (bytes, 1e-12 byte), by halves of six digits."""
     rate_high, rate_low = rate // MILLION, rate % MILLION
     high, low = elapsed // MILLION, elapsed % MILLION
@@ -149,13 +149,13 @@ def time_to_move(size: int, fraction: int, rate: int) -> int:
 
 
 @njit(cache=True)
-def _mark(flows: Flows, flow: int, found: Integers, count: int, stamp: Integers, instant: int) -> int:
-    """Adds a flow's links to those found, each once an instant; how many these are now."""
+def _mark(flows: Flows, flow: int, marked: Integers, count: int, stamp: Integers, instant: int) -> int:
+    """Adds a flow's links to `marked`, each once an instant; returns their number."""
     for hop in range(flows.first_hop[flow], flows.first_hop[flow + 1]):
         link = flows.link[hop]
         if stamp[link] != instant:
             stamp[link] = instant
-            found[count] = link
+            marked[count] = link
             count += 1
     return count
 
@@ -246,10 +246,10 @@ def _fill(flows: Flows, links: Links, link_count: int, flow_count: int) -> None:
 
 @njit(cache=True)
 def _settle(flows: Flows, links: Links, changed: int, instant: int, now: int, events: Events, base: int) -> tuple[int, int]:
-    """Shares all links anew that the changed ones reach; (status, the flow that it is about).
+    """Computes the rates on all links that the changed ones reach; (status, the flow of an error).
 
-    Flows that reach each other are settled together, and only the first of them to end is announced: when it does, or when another
-    joins them, all are settled again.
+    Connected flows are settled together, and only the first of them to end gets an event: when it ends, or when another joins them,
+    all are settled again.
     """
     for position in range(changed):
         if links.visited[links.changed[position]] == instant:
@@ -270,14 +270,14 @@ def _settle(flows: Flows, links: Links, changed: int, instant: int, now: int, ev
 
 @njit(cache=True)
 def _count(flows: Flows, reached: Integers, now: int) -> tuple[int, int]:
-    """What flows of a new rate have moved till now, and when they will end."""
+    """Updates the rest of flows with a new rate, and their ends."""
     for flow in reached:
         if flows.fresh_rate[flow] == 0:
             return STARVED, flow
         if flows.fresh_rate[flow] == flows.rate[flow]:
-            continue  # counting is exact, so the end that was announced still holds
-        whole, fraction = moved(flows.rate[flow], now - flows.since[flow])
-        flows.left[flow] -= whole
+            continue  # counting is exact, so the end of the event still holds
+        moved_bytes, fraction = bytes_moved(flows.rate[flow], now - flows.since[flow])
+        flows.left[flow] -= moved_bytes
         flows.left_fraction[flow] -= fraction
         if flows.left_fraction[flow] < 0:
             flows.left_fraction[flow] += BYTE
@@ -312,10 +312,10 @@ def _end(tasks: Tasks, flows: Flows, task: int, now: int, events: Events) -> Non
 
 @njit(cache=True)
 def schedule(tasks: Tasks, flows: Flows, links: Links) -> tuple[int, int]:
-    """Fills tasks.start and tasks.end; (status, the flow that it is about).
+    """Fills tasks.start and tasks.end; (status, the flow of an error).
 
     An event is (time, number): below `count` a task ends; then a flow's latency has passed; then a flow's last byte has arrived,
-    unless its end has moved meanwhile. Events of one instant commute, since rates are shared anew only after all of them.
+    unless its end has changed. Events of one instant commute, since rates are computed only after all of them.
     """
     count, flow_count = len(tasks.duration), len(flows.task)
     events = [(0, -1)]  # typed by its first entry, which is no task

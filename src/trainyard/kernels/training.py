@@ -1,7 +1,7 @@
 """Gradients of linear models, compiled: each sample is read once, without a copy, for its margin and for its share of the gradient.
 
-Twin: `LinearModel.gradients` of `training/models.py`, which works on copies of the samples. Samples of 4096 features are 16 KB each
-and still in the cache when they are added to the gradient, so that they go over the memory bus once.
+Plain Python: `LinearModel.gradients` of `training/models.py`, which works on copies of the samples. Samples of 4096 features are
+16 KB each and still in the cache when they are added to the gradient, so that they go over the memory bus once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from numba import njit
 
 Reals = npt.NDArray[Any]
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 LOGISTIC, HINGE = 0, 1  # the numbers of `training.models.Loss`
 
 
@@ -28,7 +28,7 @@ def slope(margin: float, target: float, loss: int) -> float:
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
-def linear_gradients(weights: Reals, features: Reals, targets: Reals, rows: Whole, loss: int, l2: float, gradients: Reals) -> None:
+def linear_gradients(weights: Reals, features: Reals, targets: Reals, rows: Ints, loss: int, l2: float, gradients: Reals) -> None:
     """Writes into `gradients` [replicas, features] the mean over each replica's `rows` [replicas, batch] plus l2 times its weights.
 
     Four samples are processed together, so that weights and gradient are read and written once for them.

@@ -18,7 +18,7 @@ from trainyard.devices import Accelerator
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import DENSE, Dense, Density, MatMul, Op, Step
-from trainyard.kernels.arrays.dealing import dealt
+from trainyard.kernels.arrays.dealing import list_schedule
 from trainyard.kernels.arrays.merging import levels, merge_lists
 
 small = st.integers(1, 12)
@@ -117,8 +117,8 @@ def test_lists_merge_in_order_and_equal_columns_add_up():
 
 def test_a_chunk_waits_for_a_free_element():
     chunks, lengths = np.array([2, 1]), np.array([5, 3])
-    assert dealt(chunks, lengths, 3) == 5  # all three at once
-    assert dealt(chunks, lengths, 2) == 8  # the third one after a long one
+    assert list_schedule(chunks, lengths, 3) == 5  # all three at once
+    assert list_schedule(chunks, lengths, 2) == 8  # the third one after a long one
 
 
 def test_merging_elements_limit_the_merge_alone():

@@ -138,11 +138,11 @@ class EyerissV2:
         """Rows of `Mapping` with dense cycles, their number, and the row of the fastest."""
         import numpy as np
 
-        from trainyard.kernels.arrays.passes import MOST, mapped
+        from trainyard.kernels.arrays.passes import MOST, block_choices
 
         rows = np.empty((MOST, len(Mapping._fields)), np.int64)
         sizes = (self.elements, self.rows, self.simd, self.weights, self.sums, self.activations, self.bandwidth)
-        count, fastest = mapped(m, k, n, sizes, self.streaming == "limited", rows)
+        count, fastest = block_choices(m, k, n, sizes, self.streaming == "limited", rows)
         return rows, count, fastest
 
     def cost(self, op: MatMul, *, a: Mask = DENSE, b: Mask = DENSE) -> EyerissV2Cost:
@@ -193,7 +193,7 @@ class EyerissV2:
         """
         import numpy as np
 
-        from trainyard.kernels.arrays.passes import range_counts, slowest
+        from trainyard.kernels.arrays.passes import range_counts, slowest_elements
 
         (m, k), n = stationary.shape, streamed.columns
         counts = streamed_counts[None]
@@ -203,7 +203,7 @@ class EyerissV2:
         across = -(-m // plan.high)
         taken = self.elements if plan.copies == 1 else across * -(-k // plan.deep)
         nonzeros, worst = np.zeros(plan.passes, np.int64), np.zeros(plan.passes, np.int64)
-        if not slowest(stationary.words, counts, (plan.high, plan.deep), taken, self.simd, most, nonzeros, worst):
+        if not slowest_elements(stationary.words, counts, (plan.high, plan.deep), taken, self.simd, most, nonzeros, worst):
             return None
         if self.streaming == "limited":  # a k is fetched in the first pass that needs it, and stays for later passes
             reached = np.minimum(-(-np.arange(1, plan.passes + 1) * taken // across) * plan.deep, k)

@@ -134,7 +134,7 @@ class OuterSpace:
         """From bits: `left` has a row for each output list; each k has so many `chunks` of so many products (`lengths`)."""
         import numpy as np
 
-        from trainyard.kernels.arrays.dealing import dealt
+        from trainyard.kernels.arrays.dealing import list_schedule
         from trainyard.kernels.arrays.merging import merge_steps
 
         padded = np.zeros(left.words.shape[1] * 64, np.int64)
@@ -146,7 +146,7 @@ class OuterSpace:
         read = int(chunks[lengths > 0].sum()), int(lengths[chunks > 0].sum())
         merged = np.maximum(rows[:, 2], 1)
         outputs = round(float((across * (1.0 - (1.0 - rows[:, 0] / (merged * across)) ** merged)).sum()))
-        return self._cost(int(dealt(chunks, lengths, self.elements)), steps, products, read, outputs, lists)
+        return self._cost(int(list_schedule(chunks, lengths, self.elements)), steps, products, read, outputs, lists)
 
     def _expected(self, op: MatMul, p: float, q: float, lists: str) -> OuterSpaceCost:
         """From densities p of A and q of B with independent zeros."""

@@ -237,7 +237,7 @@ class Scheduler:
             if sync == "block":
                 promotion_words.blocks(*shape, cycles)
             elif rows == 1:
-                promotion_words.alone(*shape, steps, cycles.reshape(-1, 1))
+                promotion_words.independent(*shape, steps, cycles.reshape(-1, 1))
             else:
                 promotion_words.lockstep(*shape, cycles)
         else:
@@ -251,7 +251,7 @@ class Scheduler:
         table, drain = _tables(self)
         shape = (words, steps, self.lanes, self.depth)
         stalls = banks < self.depth
-        fast = {1: promotion.alone, 2: promotion.lockstep_two, 4: promotion.lockstep_four}
+        fast = {1: promotion.independent, 2: promotion.lockstep_two, 4: promotion.lockstep_four}
         if sync == "block":
             promotion.blocks_banked(*shape, banks, table, cycles) if stalls else promotion.blocks(*shape, drain, cycles)
         elif not stalls and (count := fast.get(len(words) // len(cycles))):

@@ -1,1 +1,3 @@
-"""Compiled loops of arrays: `flex_dpe` (SIGMA), `promotion` and `promotion_words` (TensorDash), the rivals' loops."""
+"""Compiled loops of arrays: `flex_dpe` (SIGMA), `promotion` and `promotion_words` (TensorDash), `merging` (OuterSPACE), `packing`
+(packed systolic), `passes` (Eyeriss v2), `rivals` (EIE, SCNN), `dealing` (blocks on equal units).
+"""

@@ -1,4 +1,4 @@
-"""Blocks of unequal length dealt out to equal units: whoever is free first takes the next block. Twin: `heapq` in the tests."""
+"""List scheduling of unequal blocks on equal units: the first free unit takes the next block. Tests compare with `heapq`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True)
-def dealt(times: Whole, cycles: Whole, units: int) -> int:
-    """When the last unit ends, if block g is dealt times[g] times in a row and takes cycles[g] each time.
+def list_schedule(times: Ints, cycles: Ints, units: int) -> int:
+    """The cycle in which the last unit ends, if block g is scheduled times[g] times in a row and takes cycles[g] each time.
 
-    Units are kept by the cycle in which they become free, in a ring as long as the longest block; all that are free at once and
-    take the same block move together. The sorted loads of the units can only grow with any block's length, so shorter blocks
-    never end later.
+    Units are counted by the cycle in which they become free, in a ring buffer as long as the longest block; all that are free at
+    once and take the same block move together. The sorted loads of the units can only grow with any block's length, so shorter
+    blocks never end later.
     """
     size = 1
     longest = cycles.max()
@@ -42,6 +42,6 @@ def dealt(times: Whole, cycles: Whole, units: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def makespan(cycles: Whole, repeats: int, units: int) -> int:
-    """The same where every block is dealt `repeats` times."""
-    return dealt(np.full(cycles.size, repeats, np.int64), cycles, units)
+def makespan(cycles: Ints, repeats: int, units: int) -> int:
+    """The same where every block is scheduled `repeats` times."""
+    return list_schedule(np.full(cycles.size, repeats, np.int64), cycles, units)

@@ -1,7 +1,7 @@
-"""Loops of SIGMA's controller and multipliers: counters of the streaming operand, what each Flex-DPE takes of a vector, its
-products, and pairs without reuse.
+"""Loops of SIGMA's controller and multipliers: counters of the streaming operand, the inputs of each Flex-DPE, its products, and
+pairs without reuse.
 
-Twins in plain Python: tests/arrays/sigma/test_controller.py, test_execution.py.
+Plain Python: tests/arrays/sigma/test_controller.py, test_execution.py.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from numba import njit
 from trainyard.kernels.networks.adder_trees import fan_route, fan_steps, groups_of, sums_of
 
 Reals = npt.NDArray[np.float32]
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Ports = npt.NDArray[np.int32]
 Words = npt.NDArray[np.uint64]
 
 
 @njit(cache=True, nogil=True)
 def count_streaming(values: Reals, chunk: int, counters: Ports, totals: Ports) -> None:
-    """Number the non-zeros of every vector [vectors, K] from its start, anew in each chunk of K; -1 at a zero."""
+    """Numbers the non-zeros of every vector [vectors, K] from 0 in each chunk of K; -1 at a zero."""
     vectors, depth = values.shape
     for vector in range(vectors):
         for begin in range(0, depth, chunk):
-            found = 0
+            count = 0
             for k in range(begin, min(begin + chunk, depth)):
                 if values[vector, k] != 0:
-                    counters[vector, k] = found
-                    found += 1
+                    counters[vector, k] = count
+                    count += 1
                 else:
                     counters[vector, k] = -1
-            totals[vector, begin // chunk] = found
+            totals[vector, begin // chunk] = count
 
 
 @njit(cache=True, nogil=True)
 def connect(
-    lanes: Whole, distinct: Whole, counters: Ports, totals: Ports, values: Reals, sources: Whole, inputs: Reals
+    lanes: Ints, distinct: Ints, counters: Ports, totals: Ports, values: Reals, sources: Ints, inputs: Reals
 ) -> int:  # fmt: skip
-    """Ports of one Flex-DPE for every vector, and the port that each multiplier listens to; how many listen in all.
+    """The inputs of one Flex-DPE for every vector, and the source port of each multiplier; returns how many have a source.
 
-    `lanes` is the place in `distinct` (the k's of this Flex-DPE in rising order) of each multiplier's k, -1 where it is idle. A
-    port is the counter of the streaming value; where a vector has more non-zeros than there are ports, its place among those that
+    `lanes` is the index in `distinct` (the k's of this Flex-DPE in rising order) of each multiplier's k, -1 where it is idle. A
+    port is the counter of the streaming value; where a vector has more non-zeros than there are ports, its rank among those that
     this Flex-DPE needs, which are no more than its multipliers.
     """
     vectors, ports = sources.shape
@@ -49,16 +49,16 @@ def connect(
     listening = 0
     for vector in range(vectors):
         fits = totals[vector] <= ports
-        found = 0
-        for place in range(len(distinct)):
-            k = distinct[place]
+        compacted = 0
+        for position in range(len(distinct)):
+            k = distinct[position]
             counter = counters[vector, k]
-            port[place] = counter
+            port[position] = counter
             if counter >= 0:
                 if not fits:
-                    port[place] = found
-                    found += 1
-                inputs[vector, port[place]] = values[vector, k]
+                    port[position] = compacted
+                    compacted += 1
+                inputs[vector, port[position]] = values[vector, k]
         for lane in range(ports):
             source = port[lanes[lane]] if lanes[lane] >= 0 else -1
             sources[vector, lane] = source
@@ -68,8 +68,8 @@ def connect(
 
 
 @njit(cache=True, nogil=True)
-def multiply(delivered: Reals, stationary: Reals, sources: Whole, products: Reals) -> None:
-    """What was delivered times what is held, [vectors or 1, multipliers]; 0 where nothing is listened to."""
+def multiply(delivered: Reals, stationary: Reals, sources: Ints, products: Reals) -> None:
+    """Delivered times stationary values, [vectors or 1, multipliers]; 0 where a multiplier has no source."""
     for vector in range(len(delivered)):
         row = min(vector, len(stationary) - 1)
         for lane in range(delivered.shape[1]):
@@ -78,8 +78,8 @@ def multiply(delivered: Reals, stationary: Reals, sources: Whole, products: Real
 
 
 @njit(cache=True, nogil=True)
-def sum_each(products: Reals, vec_ids: Whole) -> tuple[Whole, Whole, Reals]:
-    """FAN set anew for every row of products, by that row's vecIDs: row, id and sum of every dot product."""
+def sum_each(products: Reals, vec_ids: Ints) -> tuple[Ints, Ints, Reals]:
+    """FAN configured for every row of products by that row's vecIDs: row, id and sum of every dot product."""
     rows, lanes = products.shape
     count = 0
     for row in range(rows):
@@ -98,9 +98,9 @@ def sum_each(products: Reals, vec_ids: Whole) -> tuple[Whole, Whole, Reals]:
 
 
 @njit(cache=True, nogil=True)
-def list_pairs(left: Words, right: Words, out: Whole) -> None:
+def list_pairs(left: Words, right: Words, out: Ints) -> None:
     """Every product of two non-zeros as (row, column, k), in that order; both operands packed along K."""
-    place = 0
+    pair = 0
     for row in range(left.shape[0]):
         for column in range(right.shape[0]):
             for word in range(left.shape[1]):
@@ -110,7 +110,7 @@ def list_pairs(left: Words, right: Words, out: Whole) -> None:
                     while not both & np.uint64(1):
                         both >>= np.uint64(1)
                         bit += 1
-                    out[place, 0], out[place, 1], out[place, 2] = row, column, bit
-                    place += 1
+                    out[pair, 0], out[pair, 1], out[pair, 2] = row, column, bit
+                    pair += 1
                     both >>= np.uint64(1)
                     bit += 1

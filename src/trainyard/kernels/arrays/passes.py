@@ -1,8 +1,8 @@
 """Blocks of a stationary operand on a mesh of processing elements, compiled: the mapping, and the slowest element of each pass.
 
 A block is `high` rows by `deep` k's; blocks are numbered with the rows running first, and a pass takes as many in a row as there
-are elements. Where all blocks together leave elements over, they are copied, and each copy takes its share of the other operand's
-columns. Twin: `EyerissV2.execute`, which works off every queue.
+are elements. Where the blocks leave elements unused, they are copied, and each copy takes its share of the other operand's columns.
+Plain Python: `EyerissV2.execute`, which processes every queue.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from numba import njit
 from trainyard.kernels.masks.bitmaps import ones
 
 Words = npt.NDArray[np.uint64]
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Word = np.uint64
 
 HIGH, DEEP, COPIES, PASSES, LOADING, WORKING, ADDING, CHAINS = range(8)
-"""What is known of a mapping: the block, copies of all blocks, passes; cycles; chains that an output's sums come out of."""
+"""Columns of a mapping: the block, copies of all blocks, passes; cycles; chains that an output's sums come from."""
 HEIGHTS = 4
 MOST = 2 * HEIGHTS
 """Mappings to choose from."""
@@ -26,7 +26,7 @@ MOST = 2 * HEIGHTS
 
 @njit(cache=True)
 def _passes(m: int, k: int, n: int, high: int, deep: int, elements: int) -> tuple[int, int]:
-    """Copies and passes."""
+    """Copies of all blocks, and passes."""
     blocks = -(-m // high) * -(-k // deep)
     if blocks > elements:
         return 1, -(-blocks // elements)
@@ -51,15 +51,17 @@ def _block_work(slot: int, m: int, k: int, high: int, deep: int, simd: int) -> i
 
 
 @njit(cache=True)
-def cycles_of(found: Whole) -> int:
-    return int(found[LOADING] + found[WORKING] + found[ADDING])
+def cycles_of(mapping: Ints) -> int:
+    return int(mapping[LOADING] + mapping[WORKING] + mapping[ADDING])
 
 
 @njit(cache=True)
-def mapped(m: int, k: int, n: int, sizes: tuple[int, int, int, int, int, int, int], limited: bool, found: Whole) -> tuple[int, int]:
-    """Blocks to choose from for (m,k) held still and n columns, a row of `found` each: how many, and the fastest without zeros.
+def block_choices(
+    m: int, k: int, n: int, sizes: tuple[int, int, int, int, int, int, int], limited: bool, mappings: Ints
+) -> tuple[int, int]:
+    """Candidate blocks for a stationary (m,k) and n columns, a row of `mappings` each: their number, and the fastest without zeros.
 
-    Four heights, from all sums an element can keep down to an eighth of them; of each, the depth that fills its memories and the
+    Four heights, from all sums an element can store down to an eighth of them; of each, the depth that fills its memories and the
     one that takes the fewest cycles without zeros. `sizes`: elements, elements of a chain of sums, multipliers of an element, what
     its memories hold (weights, sums, activations), and the bandwidth.
     """
@@ -78,9 +80,9 @@ def mapped(m: int, k: int, n: int, sizes: tuple[int, int, int, int, int, int, in
             if least < 0 or work < least:
                 least, chosen = work, deep
         for deep in (deepest, chosen):
-            found[number, HIGH], found[number, DEEP] = high, deep
-            _without_zeros(m, k, n, sizes, limited, found[number])
-            if cycles_of(found[number]) < cycles_of(found[best]):
+            mappings[number, HIGH], mappings[number, DEEP] = high, deep
+            _without_zeros(m, k, n, sizes, limited, mappings[number])
+            if cycles_of(mappings[number]) < cycles_of(mappings[best]):
                 best = number
             number += 1
             if chosen == deepest:
@@ -89,61 +91,61 @@ def mapped(m: int, k: int, n: int, sizes: tuple[int, int, int, int, int, int, in
 
 
 @njit(cache=True)
-def _without_zeros(m: int, k: int, n: int, sizes: tuple[int, int, int, int, int, int, int], limited: bool, found: Whole) -> None:
-    """Pass by pass: cycles of a block that is chosen."""
+def _without_zeros(m: int, k: int, n: int, sizes: tuple[int, int, int, int, int, int, int], limited: bool, mapping: Ints) -> None:
+    """Cycles of a mapping by passes, without zeros."""
     elements, chain, simd, _, _, _, bandwidth = sizes
-    high, deep = found[HIGH], found[DEEP]
+    high, deep = mapping[HIGH], mapping[DEEP]
     copies, passes = _passes(m, k, n, high, deep, elements)
     across, chunks = -(-m // high), -(-k // deep)
     share, taken = -(-n // copies), elements if copies == 1 else across * chunks
-    found[COPIES], found[PASSES] = copies, passes
-    found[LOADING] = found[WORKING] = found[ADDING] = found[CHAINS] = 0
-    seen = 0
-    for one in range(passes):
-        first, end = one * taken, min((one + 1) * taken, across * chunks)
-        held = _elements_before(end, m, k, high, deep) - _elements_before(first, m, k, high, deep)
+    mapping[COPIES], mapping[PASSES] = copies, passes
+    mapping[LOADING] = mapping[WORKING] = mapping[ADDING] = mapping[CHAINS] = 0
+    streamed = 0
+    for number in range(passes):
+        first, end = number * taken, min((number + 1) * taken, across * chunks)
+        loaded = _elements_before(end, m, k, high, deep) - _elements_before(first, m, k, high, deep)
         work = _block_work(first, m, k, high, deep, simd)  # of the blocks that follow, none is larger than the next one
         if first + 1 < end:
             work = max(work, _block_work(first + 1, m, k, high, deep, simd))
         work *= share
         if limited:
             reached = min(k, ((end - 1) // across + 1) * deep)
-            work = max(work, -(-(reached - seen) * n // bandwidth))
-            seen = reached
+            work = max(work, -(-(reached - streamed) * n // bandwidth))
+            streamed = reached
         spanned = (end - 1) // across - first // across + 1
-        found[LOADING] += -(-held // bandwidth)
-        found[WORKING] += work
-        found[ADDING] += min(chain, spanned)
-        found[CHAINS] += -(-spanned // chain)
-    found[CHAINS] = min(found[CHAINS], chunks)
+        mapping[LOADING] += -(-loaded // bandwidth)
+        mapping[WORKING] += work
+        mapping[ADDING] += min(chain, spanned)
+        mapping[CHAINS] += -(-spanned // chain)
+    mapping[CHAINS] = min(mapping[CHAINS], chunks)
 
 
 @njit(cache=True, nogil=True)
-def range_counts(words: Words, share: int, found: Whole) -> None:
-    """Non-zeros of each row by ranges of `share` columns: found[range, row]."""
+def range_counts(words: Words, share: int, counts: Ints) -> None:
+    """Non-zeros of each row by ranges of `share` columns: counts[range, row]."""
     for row in range(words.shape[0]):
-        for place in range(words.shape[1]):
-            word, bit = words[row, place], place * 64
-            one = bit // share
+        for word_index in range(words.shape[1]):
+            word, bit = words[row, word_index], word_index * 64
+            range_number = bit // share
             while word:
-                left = (one + 1) * share - bit  # bits of this word until the next range
+                left = (range_number + 1) * share - bit  # bits of this word until the next range
                 if left >= 64:
-                    found[one, row] += np.int64(ones(word))
+                    counts[range_number, row] += np.int64(ones(word))
                     break
-                found[one, row] += np.int64(ones(word & ((Word(1) << Word(left)) - Word(1))))
+                counts[range_number, row] += np.int64(ones(word & ((Word(1) << Word(left)) - Word(1))))
                 word >>= Word(left)
                 bit += left
-                one += 1
+                range_number += 1
 
 
 @njit(cache=True, nogil=True)
-def slowest(
-    words: Words, streamed: Whole, block: tuple[int, int], elements: int, simd: int, most: int, held: Whole, worst: Whole
+def slowest_elements(
+    words: Words, streamed: Ints, block: tuple[int, int], elements: int, simd: int, most: int, loaded: Ints, worst: Ints
 ) -> bool:
-    """For each pass: non-zeros of the stationary operand, cycles of the element with most to do. False: more than `most` in all.
+    """For each pass: non-zeros of the stationary operand, cycles of the slowest element. False: more than `most` in total.
 
     `streamed` has the other operand's non-zeros at each k, by copy. For every one of them an element takes its block's non-zeros at
-    that k, `simd` in a cycle. Counts of eight columns stand side by side in the bytes of a word, so a block has at most 255 rows.
+    that k, `simd` in a cycle. Counts of eight columns share the bytes of a word, so a block has at most 255 rows.
     """
     high, deep = block
     rows, width = words.shape
@@ -159,27 +161,27 @@ def slowest(
     total = np.int64(0)
     for number in range(blocks):
         below = min(rows, (number + 1) * high)
-        for place in range(width):
+        for word_index in range(width):
             sums[:] = 0
             for row in range(number * high, below):
-                word = words[row, place]
+                word = words[row, word_index]
                 for octet in range(8):
                     sums[octet] += spread[(word >> Word(8 * octet)) & Word(255)]
             for column in range(64):
-                counts[place * 64 + column] = np.int64((sums[column >> 3] >> Word(8 * (column & 7))) & Word(255))
-                issues[place * 64 + column] = in_cycles[counts[place * 64 + column]]
+                counts[word_index * 64 + column] = np.int64((sums[column >> 3] >> Word(8 * (column & 7))) & Word(255))
+                issues[word_index * 64 + column] = in_cycles[counts[word_index * 64 + column]]
         for chunk in range(-(-depth // deep)):
             first, end = chunk * deep, min(depth, (chunk + 1) * deep)
-            one = (chunk * blocks + number) // elements
+            pass_number = (chunk * blocks + number) // elements
             for k in range(first, end):
-                held[one] += counts[k]
+                loaded[pass_number] += counts[k]
             for copy in range(copies):
                 work = np.int64(0)
                 for k in range(first, end):
                     work += issues[k] * streamed[copy, k]
-                if work > worst[one]:
-                    total += work - worst[one]
-                    worst[one] = work
+                if work > worst[pass_number]:
+                    total += work - worst[pass_number]
+                    worst[pass_number] = work
             if total > most:
                 return False
     return True

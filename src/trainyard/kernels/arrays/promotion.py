@@ -1,11 +1,11 @@
 """Zero skipping, compiled: cycles of packed streams under a promotion pattern, from a table of all states of a staging buffer.
 
-The plain twin is `arrays.tensordash.scheduler`. For buffers of at most 20 values the scheduler is a table: state -> what is left
-after one cycle. The first step is always left empty, so a table holds the steps after it. `promotion_words` has wider units.
+Plain Python: `arrays.tensordash.scheduler`. For buffers of at most 20 values the scheduler is a table: state -> state after one
+cycle. The first step is always empty then, so a table holds the steps after it. `promotion_words` has wider units.
 
 A stream is a row of 64-bit words: step t, lane l is bit t * lanes + l, little-endian, with a spare word of zeros at the end.
 Streams are read eight bytes at a time from any byte, so the host must be little-endian, as all that numba supports are.
-A tile's rows keep the bits still to do as a mask over what they read next: what was taken stays taken, what comes in is new.
+A tile's rows store the bits still to do as a mask over the next read.
 Groups are independent of each other: several are advanced in one loop, so that one's table reads hide another's.
 """
 
@@ -21,13 +21,13 @@ from numba.extending import intrinsic
 
 Word = np.uint64
 Words = npt.NDArray[np.uint64]
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Table = npt.NDArray[np.uint16] | npt.NDArray[np.uint32]
 
 MOST_STATE_BITS = 20
 """lanes x depth up to which the scheduler is a table: a million entries of 2 bytes, about a second-level cache."""
 SMALL_STATE_BITS = 16
-"""Up to here a table is made in a few milliseconds, whatever it is for."""
+"""Up to this size a table takes only a few milliseconds to fill."""
 
 
 def _trailing_zeros(typing_context: Any, word: Any) -> Any:
@@ -56,7 +56,7 @@ read: Any = intrinsic(_read)
 
 @njit(nogil=True, cache=True)
 def fill_table(choices: Words, lanes: int, table: Table) -> None:
-    """`table[state]` = what one cycle leaves of the steps after the first. `choices[i]`: the bits the i-th to choose can take."""
+    """`table[state]` = the steps after the first, after one cycle. `choices[i]`: the bits that the i-th lane in order can take."""
     for state in range(len(table)):
         left = Word(state)
         for chooser in range(choices.shape[0]):
@@ -69,7 +69,7 @@ def fill_table(choices: Words, lanes: int, table: Table) -> None:
 
 @njit(nogil=True, cache=True)
 def fill_drain(table: Table, lanes: int, drain: npt.NDArray[np.uint8]) -> None:
-    """`drain[state]` = cycles until nothing of a state is left and nothing new came in; an empty one takes one cycle to see."""
+    """`drain[state]` = cycles until a state is empty without new input; an empty one takes one cycle."""
     lane_bits, step = Word(lanes), Word((1 << lanes) - 1)
     for state in range(len(table)):
         left = Word(table[state])
@@ -79,28 +79,28 @@ def fill_drain(table: Table, lanes: int, drain: npt.NDArray[np.uint8]) -> None:
 
 
 @njit(nogil=True, cache=True)
-def ahead(lanes: int, depth: int) -> Words:
-    """Bits of the whole empty steps below the lowest bit left, by the place of that bit."""
-    found = np.empty(64, np.uint64)
-    for place in range(64):
-        found[place] = min(place // lanes, depth - 1) * lanes
-    return found
+def empty_bits(lanes: int, depth: int) -> Words:
+    """Bits of the empty steps below the lowest bit left, by the position of that bit."""
+    bits_by_position = np.empty(64, np.uint64)
+    for position in range(64):
+        bits_by_position[position] = min(position // lanes, depth - 1) * lanes
+    return bits_by_position
 
 
 @njit(nogil=True, cache=True)
-def lockstep_four(words: Words, steps: int, lanes: int, depth: int, table: Table, cycles: Whole) -> None:
+def lockstep_four(words: Words, steps: int, lanes: int, depth: int, table: Table, cycles: Ints) -> None:
     """Tiles of four rows that advance together, two tiles at a time."""
     one, eight, seven, lane_bits, end = Word(1), Word(3), Word(7), Word(lanes), Word(steps * lanes)
-    window, guard, skip = (one << Word(lanes * depth)) - one, one << Word(lanes * (depth - 1)), ahead(lanes, depth)
+    window, guard, skip = (one << Word(lanes * depth)) - one, one << Word(lanes * (depth - 1)), empty_bits(lanes, depth)
     fresh = ~(guard - one)
     groups = len(cycles)
     for group in range(0, groups, 2):
-        beside = min(group + 1, groups - 1)
+        other = min(group + 1, groups - 1)
         a, b, c, d = words[4 * group], words[4 * group + 1], words[4 * group + 2], words[4 * group + 3]
-        e, f, g, h = words[4 * beside], words[4 * beside + 1], words[4 * beside + 2], words[4 * beside + 3]
+        e, f, g, h = words[4 * other], words[4 * other + 1], words[4 * other + 2], words[4 * other + 3]
         keep_a = keep_b = keep_c = keep_d = keep_e = keep_f = keep_g = keep_h = ~Word(0)
         here = there = Word(0)
-        count = count_beside = 0
+        count = count_other = 0
         while here < end or there < end:
             byte, shift = here >> eight, here & seven
             left_a = Word(table[(read(a, byte) >> shift) & keep_a & window])
@@ -115,28 +115,28 @@ def lockstep_four(words: Words, steps: int, lanes: int, depth: int, table: Table
             jump = skip[trailing_zeros(left_a | left_b | left_c | left_d | guard)]
             leap = skip[trailing_zeros(left_e | left_f | left_g | left_h | guard)]
             count += int(here < end)
-            count_beside += int(there < end)
+            count_other += int(there < end)
             here, there = min(here + jump + lane_bits, end), min(there + leap + lane_bits, end)
             keep_a, keep_b = (left_a | fresh) >> jump, (left_b | fresh) >> jump
             keep_c, keep_d = (left_c | fresh) >> jump, (left_d | fresh) >> jump
             keep_e, keep_f = (left_e | fresh) >> leap, (left_f | fresh) >> leap
             keep_g, keep_h = (left_g | fresh) >> leap, (left_h | fresh) >> leap
-        cycles[group], cycles[beside] = count, count_beside
+        cycles[group], cycles[other] = count, count_other
 
 
 @njit(nogil=True, cache=True)
-def lockstep_two(words: Words, steps: int, lanes: int, depth: int, table: Table, cycles: Whole) -> None:
+def lockstep_two(words: Words, steps: int, lanes: int, depth: int, table: Table, cycles: Ints) -> None:
     """Tiles of two rows that advance together, two tiles at a time."""
     one, eight, seven, lane_bits, end = Word(1), Word(3), Word(7), Word(lanes), Word(steps * lanes)
-    window, guard, skip = (one << Word(lanes * depth)) - one, one << Word(lanes * (depth - 1)), ahead(lanes, depth)
+    window, guard, skip = (one << Word(lanes * depth)) - one, one << Word(lanes * (depth - 1)), empty_bits(lanes, depth)
     fresh = ~(guard - one)
     groups = len(cycles)
     for group in range(0, groups, 2):
-        beside = min(group + 1, groups - 1)
-        a, b, c, d = words[2 * group], words[2 * group + 1], words[2 * beside], words[2 * beside + 1]
+        other = min(group + 1, groups - 1)
+        a, b, c, d = words[2 * group], words[2 * group + 1], words[2 * other], words[2 * other + 1]
         keep_a = keep_b = keep_c = keep_d = ~Word(0)
         here = there = Word(0)
-        count = count_beside = 0
+        count = count_other = 0
         while here < end or there < end:
             byte, shift = here >> eight, here & seven
             left_a = Word(table[(read(a, byte) >> shift) & keep_a & window])
@@ -147,18 +147,18 @@ def lockstep_two(words: Words, steps: int, lanes: int, depth: int, table: Table,
             jump = skip[trailing_zeros(left_a | left_b | guard)]
             leap = skip[trailing_zeros(left_c | left_d | guard)]
             count += int(here < end)
-            count_beside += int(there < end)
+            count_other += int(there < end)
             here, there = min(here + jump + lane_bits, end), min(there + leap + lane_bits, end)
             keep_a, keep_b = (left_a | fresh) >> jump, (left_b | fresh) >> jump
             keep_c, keep_d = (left_c | fresh) >> leap, (left_d | fresh) >> leap
-        cycles[group], cycles[beside] = count, count_beside
+        cycles[group], cycles[other] = count, count_other
 
 
 @njit(nogil=True, cache=True)
-def alone(words: Words, steps: int, lanes: int, depth: int, table: Table, cycles: Whole) -> None:
-    """Rows that advance by themselves, four at a time."""
+def independent(words: Words, steps: int, lanes: int, depth: int, table: Table, cycles: Ints) -> None:
+    """Rows that advance independently, four at a time."""
     one, eight, seven, lane_bits, end = Word(1), Word(3), Word(7), Word(lanes), Word(steps * lanes)
-    window, guard, skip = (one << Word(lanes * depth)) - one, one << Word(lanes * (depth - 1)), ahead(lanes, depth)
+    window, guard, skip = (one << Word(lanes * depth)) - one, one << Word(lanes * (depth - 1)), empty_bits(lanes, depth)
     fresh, last = ~(guard - one), len(cycles) - 1
     for row in range(0, last + 1, 4):
         second, third, fourth = min(row + 1, last), min(row + 2, last), min(row + 3, last)
@@ -185,10 +185,10 @@ def alone(words: Words, steps: int, lanes: int, depth: int, table: Table, cycles
 
 
 @njit(nogil=True, cache=True)
-def lockstep(words: Words, steps: int, lanes: int, depth: int, banks: int, table: Table, cycles: Whole) -> None:
+def lockstep(words: Words, steps: int, lanes: int, depth: int, banks: int, table: Table, cycles: Ints) -> None:
     """Tiles of any number of rows that advance together, behind any number of banks."""
     one, lane_bits, end = Word(1), Word(lanes), Word(steps * lanes)
-    whole, skip = (one << Word(lanes * depth)) - one, ahead(lanes, depth)
+    full_window, skip = (one << Word(lanes * depth)) - one, empty_bits(lanes, depth)
     rows = words.shape[0] // len(cycles)
     keep = np.empty(rows, np.uint64)
     for group in range(len(cycles)):
@@ -196,13 +196,13 @@ def lockstep(words: Words, steps: int, lanes: int, depth: int, banks: int, table
         here, filled, count = Word(0), depth, 0
         while here < end:
             there, window = one << Word(lanes * (filled - 1)), (one << Word(lanes * filled)) - one
-            byte, shift, together = here >> Word(3), here & Word(7), Word(0)
+            byte, shift, union = here >> Word(3), here & Word(7), Word(0)
             for row in range(rows):
-                seen = (read(words[rows * group + row], byte) >> shift) & keep[row] & whole
-                left = Word(table[seen & window])
-                together |= left
-                keep[row] = left | ((seen & ~window) >> lane_bits) | ~(whole >> lane_bits)
-            jump = skip[trailing_zeros(together | there)]
+                pending = (read(words[rows * group + row], byte) >> shift) & keep[row] & full_window
+                left = Word(table[pending & window])
+                union |= left
+                keep[row] = left | ((pending & ~window) >> lane_bits) | ~(full_window >> lane_bits)
+            jump = skip[trailing_zeros(union | there)]
             for row in range(rows):
                 keep[row] >>= jump
             here += jump + lane_bits
@@ -212,31 +212,31 @@ def lockstep(words: Words, steps: int, lanes: int, depth: int, banks: int, table
 
 
 @njit(nogil=True, cache=True)
-def blocks(words: Words, steps: int, lanes: int, depth: int, drain: npt.NDArray[np.uint8], cycles: Whole) -> None:
+def blocks(words: Words, steps: int, lanes: int, depth: int, drain: npt.NDArray[np.uint8], cycles: Ints) -> None:
     """Tiles whose rows refill together once all have drained their whole buffer."""
     rows, window = words.shape[0] // len(cycles), (Word(1) << Word(lanes * depth)) - Word(1)
     for group in range(len(cycles)):
         count = 0
         for step in range(0, steps, depth):
-            place = Word(step * lanes)
+            bit = Word(step * lanes)
             longest = 0
             for row in range(rows):
-                seen = (read(words[rows * group + row], place >> Word(3)) >> (place & Word(7))) & window
-                longest = max(longest, int(drain[seen]))
+                pending = (read(words[rows * group + row], bit >> Word(3)) >> (bit & Word(7))) & window
+                longest = max(longest, int(drain[pending]))
             count += longest
         cycles[group] = count
 
 
 @njit(nogil=True, cache=True)
-def blocks_banked(words: Words, steps: int, lanes: int, depth: int, banks: int, table: Table, cycles: Whole) -> None:
+def blocks_banked(words: Words, steps: int, lanes: int, depth: int, banks: int, table: Table, cycles: Ints) -> None:
     """The same where a buffer fills by `banks` steps a cycle: rows work on what has arrived."""
-    one, rows, skip = Word(1), words.shape[0] // len(cycles), ahead(lanes, depth)
+    one, rows, skip = Word(1), words.shape[0] // len(cycles), empty_bits(lanes, depth)
     for group in range(len(cycles)):
         count = 0
         for step in range(0, steps, depth):
-            place, length, longest = Word(step * lanes), min(depth, steps - step), 0
+            bit, length, longest = Word(step * lanes), min(depth, steps - step), 0
             for row in range(rows):
-                todo = read(words[rows * group + row], place >> Word(3)) >> (place & Word(7))
+                todo = read(words[rows * group + row], bit >> Word(3)) >> (bit & Word(7))
                 position, filled, taken = 0, depth if step == 0 else banks, 0
                 while position < length:
                     arrived = min(filled, depth) - position

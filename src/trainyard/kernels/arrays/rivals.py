@@ -1,6 +1,6 @@
-"""Compiled loops of three sparse accelerators: the queues of EIE, the Cartesian products and accumulator banks of SCNN.
+"""Compiled loops of sparse accelerators: the queues of EIE, the Cartesian products and accumulator banks of SCNN.
 
-Twins that step every cycle with real values: `execute` of each array; plain ones: the tests.
+Plain Python that steps every cycle with real values: `execute` of each array, and the tests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numba import njit
 
 Word = np.uint64
 Words = npt.NDArray[np.uint64]
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Short = npt.NDArray[np.int32]
 Bits = npt.NDArray[np.bool_]
 
@@ -22,29 +22,29 @@ STRIP = 16
 
 
 @njit(nogil=True, cache=True)
-def column_entries(words: Words, rows: int, elements: int, reach: int, found: npt.NDArray[np.uint16]) -> None:
-    """Entries of each column in each processing element's list, row i on element i % elements: found[column, element].
+def column_entries(words: Words, rows: int, elements: int, reach: int, entries: npt.NDArray[np.uint16]) -> None:
+    """Entries of each column in each processing element's list, row i on element i % elements: entries[column, element].
 
-    `words` holds a column of the weights in each row. An entry says how many zeros stand before it, less than `reach`; where
-    there are more, entries of value zero are put between.
+    `words` holds a column of the weights in each row. An entry has the number of zeros before it, less than `reach`; where there
+    are more, entries of value zero are inserted.
     """
     last = np.empty(elements, np.int64)
     for column in range(words.shape[0]):
         last[:] = -1
-        for place in range(words.shape[1]):
-            left = words[column, place]
-            row = place * 64
+        for word_index in range(words.shape[1]):
+            left = words[column, word_index]
+            row = word_index * 64
             while left:
                 if left & Word(1):
                     element, level = row % elements, row // elements
-                    found[column, element] += 1 + (level - last[element] - 1) // reach
+                    entries[column, element] += 1 + (level - last[element] - 1) // reach
                     last[element] = level
                 left >>= Word(1)
                 row += 1
 
 
 @njit(nogil=True, cache=True)
-def queue_cycles(entries: npt.NDArray[np.uint16], inputs: Words, depth: int, least: int, found: Whole) -> None:
+def queue_cycles(entries: npt.NDArray[np.uint16], inputs: Words, depth: int, least: int, cycles: Ints) -> None:
     """Cycles of each vector: non-zeros are broadcast one a cycle, unless an element's queue of `depth` is full.
 
     An element takes as many cycles for an input as it has entries for it, `least` at least, and the input leaves its queue with
@@ -58,9 +58,9 @@ def queue_cycles(entries: npt.NDArray[np.uint16], inputs: Words, depth: int, lea
         done[:] = 0
         slowest[:] = 0
         now, count = np.int32(-1), 0
-        for place in range(inputs.shape[1]):
-            left = inputs[vector, place]
-            k = place * 64
+        for word_index in range(inputs.shape[1]):
+            left = inputs[vector, word_index]
+            k = word_index * 64
             while left:
                 if left & Word(1):
                     now = max(np.int32(now + 1), slowest[count % depth])
@@ -76,32 +76,32 @@ def queue_cycles(entries: npt.NDArray[np.uint16], inputs: Words, depth: int, lea
         end = now + 1
         for element in range(elements):
             end = max(end, done[element])
-        found[vector] = end
+        cycles[vector] = end
 
 
 @njit(nogil=True, cache=True)
-def _vectors(words: Words, rows: tuple[int, int], first: int, needed: Short, found: Short) -> None:
-    """Vectors that the non-zeros of some rows fill, in each of the columns from word `first` on; c of them fill needed[c]."""
-    found[:] = 0
+def _vectors(words: Words, rows: tuple[int, int], first: int, needed: Short, vectors: Short) -> None:
+    """Vectors that the non-zeros of some rows fill, in each column from word `first` on; c non-zeros fill needed[c]."""
+    vectors[:] = 0
     for row in range(rows[0], min(rows[1], words.shape[0])):
-        for place in range(found.size // 64):
-            word = words[row, first + place]
+        for word_index in range(vectors.size // 64):
+            word = words[row, first + word_index]
             for bit in range(64):
-                found[place * 64 + bit] += np.int32((word >> Word(bit)) & Word(1))
-    for column in range(found.size):
-        found[column] = needed[found[column]]  # a division here would take most of the time
+                vectors[word_index * 64 + bit] += np.int32((word >> Word(bit)) & Word(1))
+    for column in range(vectors.size):
+        vectors[column] = needed[vectors[column]]  # a division here would take most of the time
 
 
 @njit(nogil=True, cache=True)
 def cartesian_steps(
-    weights: Words, inputs: Words, group: int, block: int, wide: int, high: int, found: Whole, arriving: Whole
+    weights: Words, inputs: Words, group: int, block: int, wide: int, high: int, steps: Ints, arriving: Ints
 ) -> None:
-    """Steps of each processing element in each group of outputs, found[group, element], and vectors of each group's weights.
+    """Steps of each processing element in each group of outputs, steps[group, element], and vectors of each group's weights.
 
     `weights` holds an output in each row, `inputs` a position; an element has `block` of them. A strip of channels at a time, so
     that its counts stay in a cache; sums of a strip are short (STRIP words times no more steps than there are accumulators).
     """
-    groups, elements = found.shape
+    groups, elements = steps.shape
     of_weights = ((np.arange(group + 1) + wide - 1) // wide).astype(np.int32)
     of_inputs = ((np.arange(block + 1) + high - 1) // high).astype(np.int32)
     for first in range(0, weights.shape[1], STRIP):
@@ -116,16 +116,16 @@ def cartesian_steps(
                 total = np.int32(0)
                 for column in range(columns):
                     total += left[g, column] * right[column]
-                found[g, element] += total
+                steps[g, element] += total
 
 
 @njit(nogil=True, cache=True)
-def scatter(weights: Bits, inputs: Bits, wide: int, high: int, banks: int, queue: int, found: Any) -> None:
-    """Steps and cycles of one processing element and one group of outputs, into `found`.
+def scatter(weights: Bits, inputs: Bits, wide: int, high: int, banks: int, queue: int, totals: Any) -> None:
+    """Steps and cycles of one processing element and one group of outputs, into `totals`.
 
     `weights` is [channels, outputs], `inputs` [channels, positions]. A step multiplies `wide` weights with `high` inputs of one
-    channel; product (output, position) goes to bank (high * output + position) % banks. A bank adds one product a cycle and lets
-    `queue` wait; the multipliers stand still until all others of a step are taken.
+    channel; product (output, position) goes to bank (high * output + position) % banks. A bank adds one product a cycle and queues
+    `queue` more; the multipliers stall until the banks have taken all others of a step.
     """
     outputs, positions = np.empty(weights.shape[1], np.int64), np.empty(inputs.shape[1], np.int64)
     waiting = np.zeros(banks, np.int32)
@@ -147,12 +147,12 @@ def scatter(weights: Bits, inputs: Bits, wide: int, high: int, banks: int, queue
                         bank = outputs[j] + positions[i]
                         waiting[bank if bank < banks else bank - banks] += 1
                 most = np.int32(queue + 1)
-                for each in range(banks):
-                    most = max(most, waiting[each])
+                for bank_number in range(banks):
+                    most = max(most, waiting[bank_number])
                 time = np.int32(most - queue)
-                for each in range(banks):
-                    waiting[each] = max(np.int32(0), np.int32(waiting[each] - time))
+                for bank_number in range(banks):
+                    waiting[bank_number] = max(np.int32(0), np.int32(waiting[bank_number] - time))
                 steps += 1
                 cycles += int(time)
-    found[0] = steps
-    found[1] = cycles + waiting.max()
+    totals[0] = steps
+    totals[1] = cycles + waiting.max()

@@ -1,1 +1,3 @@
-"""Compiled loops of mapping: `tile_search`, `tiles`, `product_costs`, `gradient_order`, `gradient_chain`, `overlay`."""
+"""Compiled loops of mapping: `tile_search` chooses tiles with the cycles of `tiles`, `product_costs` derives costs from them;
+`gradient_order` and `gradient_chain` move tiles through a scratchpad; `overlay` prices and searches memory overlays.
+"""

@@ -1,4 +1,4 @@
-"""Both gradients of two layers, one on top of the other, through one scratchpad. The plain twin is in `tests/mapping`.
+"""Both gradients of two consecutive layers through one scratchpad. Plain Python: `tests/mapping/gradient_order/test_chain.py`.
 
 Tensors are numbered, a tile has one number over all of them, row by row:
 
@@ -20,22 +20,22 @@ from numba import njit
 
 from trainyard.kernels.mapping.tiles import transfer
 
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
 UPPER_DY, UPPER_W, UPPER_X, BETWEEN, UPPER_DW, LOWER_W, LOWER_X, LOWER_DX, LOWER_DW = range(9)
 READ, WRITE, LEFT, BACK = range(4)
 LOADS, SPILLS, FINISHED = range(3)
-"""What an operation moves: before it, to make room for it, after it."""
+"""Bytes that an operation moves: loads before it, spills to make room, finished results after it."""
 HELD, MOVED, UNFINISHED, HELD_AFTER, MOVED_AFTER = range(5)
-"""Bytes of a tile; the last two of one between the layers, whose sum has ended: then it is an operand."""
+"""Bytes of a tile: resident, moved, moved unfinished; the last two of a tile between the layers that has become an operand."""
 LRU, FARTHEST = range(2)
 NEVER = 1 << 60
 
 
 @njit(cache=True)
-def _upper(rows: Whole, at: int, m: int, k: int, counts: Whole, starts: Whole, masked: bool) -> int:
+def _upper(rows: Ints, at: int, m: int, k: int, counts: Ints, starts: Ints, masked: bool) -> int:
     """dX and dW of the upper layer on one tile (m,k), for every n; the sum of dX ends here."""
     n_tiles, k_tiles = counts[1], counts[2]
     edge = 4 * (m == counts[0] - 1) + (k == k_tiles - 1)
@@ -52,7 +52,7 @@ def _upper(rows: Whole, at: int, m: int, k: int, counts: Whole, starts: Whole, m
 
 
 @njit(cache=True)
-def _lower(rows: Whole, at: int, m: int, k: int, j: int, counts: Whole, starts: Whole, with_dx: bool) -> int:
+def _lower(rows: Ints, at: int, m: int, k: int, j: int, counts: Ints, starts: Ints, with_dx: bool) -> int:
     """dX and dW of the lower layer on one tile of each."""
     k_tiles, j_tiles = counts[2], counts[3]
     dy, edge = starts[BETWEEN] + m * k_tiles + k, 4 * (m == counts[0] - 1) + 2 * (k == k_tiles - 1) + (j == j_tiles - 1)
@@ -66,7 +66,7 @@ def _lower(rows: Whole, at: int, m: int, k: int, j: int, counts: Whole, starts: 
 
 
 @njit(cache=True)
-def stream(counts: Whole, starts: Whole, masked: bool, with_dx: bool, at_once: bool) -> Whole:
+def stream(counts: Ints, starts: Ints, masked: bool, with_dx: bool, at_once: bool) -> Ints:
     """All operations in order. `counts` are tiles along m, n, k, j; `at_once`: a tile goes down as soon as it is there."""
     m_tiles, n_tiles, k_tiles, j_tiles = counts[0], counts[1], counts[2], counts[3]
     each = 2 if with_dx else 1
@@ -86,7 +86,7 @@ def stream(counts: Whole, starts: Whole, masked: bool, with_dx: bool, at_once: b
 
 
 @njit(cache=True)
-def next_uses(rows: Whole, tiles: int) -> Whole:
+def next_uses(rows: Ints, tiles: int) -> Ints:
     """For each touch, the number of the next touch of the same tile."""
     uses, ahead = np.full((len(rows), 4), NEVER), np.full(tiles, NEVER)
     for at in range(len(rows) - 1, -1, -1):
@@ -99,39 +99,46 @@ def next_uses(rows: Whole, tiles: int) -> Whole:
 
 
 @njit(cache=True)
-def _oldest(line: Whole, front: int, resident: Flags, key: Whole) -> int:
-    """The place in the line of touches where the tile that was touched longest ago stands."""
+def _oldest(line: Ints, front: int, resident: Flags, key: Ints) -> int:
+    """The position in the list of touches of the least recently used tile."""
     while not resident[line[front]] or key[line[front]] != front:
         front += 1
     return front
 
 
 @njit(cache=True)
-def _farthest(heap: list[int], rows: Whole, row: Whole, resident: Flags, key: Whole) -> int:
+def _farthest(heap: list[int], rows: Ints, row: Ints, resident: Flags, key: Ints) -> int:
     """The tile whose next touch is farthest ahead, of those that the operation `row` does not touch.
 
     The heap has the negative number of a next touch, or of NEVER plus the tile; numbers that are no longer a tile's are passed.
     """
-    kept, found = [0 for _ in range(0)], -1
-    while found < 0:
+    skipped, victim = [0 for _ in range(0)], -1
+    while victim < 0:
         number = -heapq.heappop(heap)
         tile = number - NEVER if number >= NEVER else rows[number // 4, number % 4]
         if not resident[tile] or key[tile] != number:
             continue
         if tile == row[0] or tile == row[1] or tile == row[2] or tile == row[3]:
-            kept.append(-number)
+            skipped.append(-number)
         else:
-            found = tile
-    for number in kept:
+            victim = tile
+    for number in skipped:
         heapq.heappush(heap, number)
-    return found
+    return victim
 
 
 @njit(cache=True)
 def run(
-    rows: Whole, uses: Whole, sizes: Real, tensor: Whole, updates: Whole, settings: Whole, limits: Real, compute: Whole
-) -> tuple[Real, Whole]:
-    """Bytes by tensor and kind of one chain; cycles of one and of two in a row, and those of the array alone.
+    rows: Ints,
+    uses: Ints,
+    sizes: Real,
+    tensor: Ints,
+    updates: Ints,
+    settings: Ints,
+    limits: Real,
+    compute: Ints,
+) -> tuple[Real, Ints]:
+    """Bytes by tensor and kind of one chain; cycles of one and of two in sequence, and those of the array alone.
 
     Kinds are operands read, results written (of the tensor between: what its epilogue moves), sums and tiles between the layers
     out, and back. `updates` are the operations that add to each tile; `settings` are how often a tile between the layers is read
@@ -143,9 +150,9 @@ def run(
     tiles = len(sizes)
     moved, key, cycles, step = np.zeros((9, 4)), np.zeros(tiles, dtype=np.int64), np.zeros(3, dtype=np.int64), np.zeros(3)
     line, clock, busy, stores, before = np.zeros(4 * len(rows) + 1, dtype=np.int64), 0, 0, 0.0, 0.0
-    for again in range(passes):
+    for repetition in range(passes):
         moved[:] = 0.0
-        resident, changed, away = np.zeros(tiles, np.bool_), np.zeros(tiles, np.bool_), np.zeros(tiles, np.bool_)
+        resident, changed, spilled = np.zeros(tiles, np.bool_), np.zeros(tiles, np.bool_), np.zeros(tiles, np.bool_)
         added, read = np.zeros(tiles, dtype=np.int64), np.zeros(tiles, dtype=np.int64)
         held, leaving, heap = sizes[:, HELD].copy(), sizes[:, UNFINISHED].copy(), [0 for _ in range(0)]
         used, front, touches = 0.0, 0, 0
@@ -161,19 +168,19 @@ def run(
                         while used + held[tile] > limits[0]:
                             if policy == LRU:
                                 front = _oldest(line, front, resident, key)
-                                gone = line[front]
+                                victim = line[front]
                             else:
-                                gone = _farthest(heap, rows, row, resident, key)
-                            if changed[gone]:
-                                moved[tensor[gone], LEFT] += leaving[gone]
-                                step[SPILLS] += leaving[gone]
-                                changed[gone], away[gone] = False, True
-                            resident[gone] = False
-                            used -= held[gone]
+                                victim = _farthest(heap, rows, row, resident, key)
+                            if changed[victim]:
+                                moved[tensor[victim], LEFT] += leaving[victim]
+                                step[SPILLS] += leaving[victim]
+                                changed[victim], spilled[victim] = False, True
+                            resident[victim] = False
+                            used -= held[victim]
                         if updates[tile] == 0:
                             moved[tensor[tile], READ] += sizes[tile, MOVED]
                             step[LOADS] += sizes[tile, MOVED]
-                        elif away[tile]:
+                        elif spilled[tile]:
                             moved[tensor[tile], BACK] += leaving[tile]
                             step[LOADS] += leaving[tile]
                         resident[tile] = True
@@ -204,6 +211,6 @@ def run(
             clock += max(busy, transfer(step[LOADS] + stores, limits[1], latency))
             busy, stores, before = compute[row[4]], step[SPILLS] + before, step[FINISHED]
             cycles[2] += busy
-        cycles[again] = clock + max(busy, transfer(stores, limits[1], latency)) + transfer(before, limits[1], latency)
+        cycles[repetition] = clock + max(busy, transfer(stores, limits[1], latency)) + transfer(before, limits[1], latency)
     cycles[2] //= passes
     return moved, cycles

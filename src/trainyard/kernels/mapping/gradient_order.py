@@ -1,9 +1,9 @@
-"""A stream of tile operations through a scratchpad of so many bytes, step by step. The plain twin is
+"""A stream of tile operations through a scratchpad of limited size, step by step. Plain Python:
 `mapping.gradient_order.execution`.
 
 Tensors are numbered dY, W, X, dX, dW = 0 to 4. A tile has one number over all of them; each result may have several copies, one
-for each core. A tile operation is a row (gradient, m, n, k, core) with gradient 0 for dX and 1 for dW. What moves is counted in
-bytes by tensor and by kind: operands read, results written, sums that leave unfinished, and those that come back.
+for each core. A tile operation is a row (gradient, m, n, k, core) with gradient 0 for dX and 1 for dW. Traffic is counted in bytes
+by tensor and by kind: operands read, results written, unfinished sums spilled, and those read back.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numba import njit
 
 from trainyard.kernels.mapping.tiles import transfer
 
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
@@ -24,12 +24,12 @@ LRU, FARTHEST = range(2)
 DY, W, X, DX, DW = range(5)
 READ, WRITE, LEFT, BACK = range(4)
 LOADS, SPILLS, FINISHED = range(3)
-"""What a step moves: before it, to make room for it, after it."""
+"""Bytes that a step moves: loads before it, spills to make room, finished results after it."""
 NEVER = 1 << 60
 
 
 @njit(cache=True)
-def _nest(ops: Whole, at: int, stride: int, gradient: int, first: Whole, last: Whole, axes: Whole) -> int:
+def _nest(ops: Ints, at: int, stride: int, gradient: int, first: Ints, last: Ints, axes: Ints) -> int:
     """Writes a loop nest over `axes`, outer to inner, into every `stride`th row."""
     here = np.empty(3, dtype=np.int64)
     for outer in range(first[axes[0]], last[axes[0]]):
@@ -45,7 +45,7 @@ def _nest(ops: Whole, at: int, stride: int, gradient: int, first: Whole, last: W
 
 
 @njit(cache=True)
-def stream(counts: Whole, order: int, axis: int, bounds: Whole) -> tuple[Whole, Whole]:
+def stream(counts: Ints, order: int, axis: int, bounds: Ints) -> tuple[Ints, Ints]:
     """Tile operations part after part (axis m, n, k = 0, 1, 2; -1: one part), and where each part begins."""
     MKN, KNM, NKM = np.array([0, 2, 1]), np.array([2, 1, 0]), np.array([1, 2, 0])
     gradients = 1 if order == ALONE else 2
@@ -70,41 +70,41 @@ def stream(counts: Whole, order: int, axis: int, bounds: Whole) -> tuple[Whole, 
 
 
 @njit(cache=True)
-def in_step(ops: Whole, begins: Whole) -> tuple[Whole, Whole]:
-    """The parts' streams side by side, part p on core p: operations in order, and where each step begins."""
+def in_step(ops: Ints, begins: Ints) -> tuple[Ints, Ints]:
+    """The parts' streams in lockstep, part p on core p: operations in order, and where each step begins."""
     parts = len(begins) - 1
     longest = 0
     for part in range(parts):
         longest = max(longest, begins[part + 1] - begins[part])
-    found, steps = np.empty_like(ops), np.zeros(longest + 1, dtype=np.int64)
+    interleaved, steps = np.empty_like(ops), np.zeros(longest + 1, dtype=np.int64)
     at = 0
     for step in range(longest):
         for part in range(parts):
             if begins[part] + step < begins[part + 1]:
-                found[at] = ops[begins[part] + step]
-                found[at, 4] = part
+                interleaved[at] = ops[begins[part] + step]
+                interleaved[at, 4] = part
                 at += 1
         steps[step + 1] = at
-    return found, steps
+    return interleaved, steps
 
 
 @njit(cache=True)
-def tiles_of(op: Whole, counts: Whole, copies: Whole, starts: Whole, found: Whole) -> None:
+def tiles_of(op: Ints, counts: Ints, copies: Ints, starts: Ints, touched: Ints) -> None:
     """The three tiles that an operation touches, in the order in which it does: dY, W, dX or X, dY, dW."""
     gradient, m, n, k, core = op[0], op[1], op[2], op[3], op[4]
     dy = starts[DY] + m * counts[1] + n
     if gradient == 0:
-        found[0], found[1] = dy, starts[W] + k * counts[1] + n
+        touched[0], touched[1] = dy, starts[W] + k * counts[1] + n
         copy = core if copies[0] > 1 else 0
-        found[2] = starts[DX] + (m * counts[2] + k) * copies[0] + copy
+        touched[2] = starts[DX] + (m * counts[2] + k) * copies[0] + copy
     else:
-        found[0], found[1] = starts[X] + m * counts[2] + k, dy
+        touched[0], touched[1] = starts[X] + m * counts[2] + k, dy
         copy = core if copies[1] > 1 else 0
-        found[2] = starts[DW] + (k * counts[1] + n) * copies[1] + copy
+        touched[2] = starts[DW] + (k * counts[1] + n) * copies[1] + copy
 
 
 @njit(cache=True)
-def next_uses(ops: Whole, counts: Whole, copies: Whole, starts: Whole) -> Whole:
+def next_uses(ops: Ints, counts: Ints, copies: Ints, starts: Ints) -> Ints:
     """For each touch of each operation, the number of the next touch of the same tile."""
     uses = np.empty((len(ops), 3), dtype=np.int64)
     ahead = np.full(starts[5], NEVER, dtype=np.int64)
@@ -115,20 +115,20 @@ def next_uses(ops: Whole, counts: Whole, copies: Whole, starts: Whole) -> Whole:
             tile = touched[which]
             uses[at, which] = ahead[tile]
             if ahead[tile] == NEVER and tile < starts[DX]:
-                uses[at, which] = NEVER + 1  # an operand that nobody needs goes before a partial sum that waits
+                uses[at, which] = NEVER + 1  # an operand without further use is evicted before a waiting partial sum
             ahead[tile] = 3 * at + which
     return uses
 
 
 @njit(cache=True)
-def _unlink(links: Whole, tile: int) -> None:
+def _unlink(links: Ints, tile: int) -> None:
     before, after = links[tile, 0], links[tile, 1]
     links[before, 1], links[after, 0] = after, before
     links[tile, 0] = -1
 
 
 @njit(cache=True)
-def _newest(links: Whole, tile: int) -> None:
+def _newest(links: Ints, tile: int) -> None:
     """Puts a tile at the recent end of the list; its ends meet in the last row."""
     end = len(links) - 1
     last = links[end, 0]
@@ -136,8 +136,8 @@ def _newest(links: Whole, tile: int) -> None:
 
 
 @njit(cache=True)
-def _farthest(links: Whole, ahead: Whole, stamp: Whole, now: int) -> int:
-    """Of the tiles in place that are not needed now, the one that is needed last."""
+def _farthest(links: Ints, ahead: Ints, stamp: Ints, now: int) -> int:
+    """The resident tile, not needed now, whose next use is farthest ahead."""
     end = len(links) - 1
     best, tile = -1, links[end, 1]
     while tile != end:
@@ -149,10 +149,10 @@ def _farthest(links: Whole, ahead: Whole, stamp: Whole, now: int) -> int:
 
 @njit(cache=True)
 def _evict(
-    policy: int, links: Whole, ahead: Whole, stamp: Whole, now: int, room: Real, sizes: Real, spilled: Flags, moved: Real,
-    tensor: Whole, step: Real,
+    policy: int, links: Ints, ahead: Ints, stamp: Ints, now: int, room: Real, sizes: Real, spilled: Flags, moved: Real,
+    tensor: Ints, step: Real,
 ) -> None:  # fmt: skip
-    """One tile makes room; a sum that leaves unfinished is written."""
+    """Evicts one tile; an unfinished sum is written."""
     tile = links[len(links) - 1, 1] if policy == LRU else _farthest(links, ahead, stamp, now)
     _unlink(links, tile)
     room[0] += sizes[tile, 0]
@@ -164,10 +164,10 @@ def _evict(
 
 @njit(cache=True)
 def _bring(
-    tile: int, policy: int, links: Whole, ahead: Whole, stamp: Whole, now: int, room: Real, sizes: Real, spilled: Flags,
-    moved: Real, tensor: Whole, step: Real, free: bool,
+    tile: int, policy: int, links: Ints, ahead: Ints, stamp: Ints, now: int, room: Real, sizes: Real, spilled: Flags,
+    moved: Real, tensor: Ints, step: Real, free: bool,
 ) -> None:  # fmt: skip
-    """A tile that is not in place comes in; a new sum costs nothing."""
+    """Loads a tile that is not resident; a new sum costs nothing."""
     while room[0] < sizes[tile, 0]:
         _evict(policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, step)
     room[0] -= sizes[tile, 0]
@@ -183,14 +183,14 @@ def _bring(
 
 
 @njit(cache=True)
-def _leave(tile: int, links: Whole, room: Real, sizes: Real) -> None:
+def _leave(tile: int, links: Ints, room: Real, sizes: Real) -> None:
     _unlink(links, tile)
     room[0] += sizes[tile, 0]
 
 
 @njit(cache=True)
-def measure(lengths_m: Whole, lengths_n: Whole, lengths_k: Whole, copies: Whole, rates: Real) -> tuple[Whole, Real, Whole]:
-    """Where the tiles of each tensor begin; of each tile the bytes held, moved, and moved as an unfinished sum; its tensor.
+def measure(lengths_m: Ints, lengths_n: Ints, lengths_k: Ints, copies: Ints, rates: Real) -> tuple[Ints, Real, Ints]:
+    """The first tile of each tensor; for each tile the bytes resident, moved, and moved as an unfinished sum; its tensor.
 
     `rates` has, for each tensor, bytes an element held, moved, and moved unfinished.
     """
@@ -198,14 +198,14 @@ def measure(lengths_m: Whole, lengths_n: Whole, lengths_k: Whole, copies: Whole,
     columns = (lengths_n, lengths_n, lengths_k, lengths_k, lengths_n)
     starts = np.zeros(6, dtype=np.int64)
     for which in range(5):
-        many = copies[which - DX] if which >= DX else 1
-        starts[which + 1] = starts[which] + len(rows[which]) * len(columns[which]) * many
+        copies_of = copies[which - DX] if which >= DX else 1
+        starts[which + 1] = starts[which] + len(rows[which]) * len(columns[which]) * copies_of
     sizes, tensor = np.empty((starts[5], 3)), np.empty(starts[5], dtype=np.int64)
     for which in range(5):
-        many, at = copies[which - DX] if which >= DX else 1, starts[which]
+        copies_of, at = copies[which - DX] if which >= DX else 1, starts[which]
         for row in rows[which]:
             for column in columns[which]:
-                for _ in range(many):
+                for _ in range(copies_of):
                     tensor[at] = which
                     for kind in range(3):
                         sizes[at, kind] = row * column * rates[which, kind]
@@ -215,10 +215,10 @@ def measure(lengths_m: Whole, lengths_n: Whole, lengths_k: Whole, copies: Whole,
 
 @njit(cache=True)
 def _summed(
-    tile: int, first: int, many: int, policy: int, links: Whole, ahead: Whole, stamp: Whole, now: int, room: Real, sizes: Real,
-    spilled: Flags, moved: Real, tensor: Whole, step: Real,
+    tile: int, first: int, many: int, policy: int, links: Ints, ahead: Ints, stamp: Ints, now: int, room: Real, sizes: Real,
+    spilled: Flags, moved: Real, tensor: Ints, step: Real,
 ) -> None:  # fmt: skip
-    """The partial sums of the other cores are added to this one, which is the last; what that moves comes after the step."""
+    """Adds the partial sums of the other cores to this tile, the last one; the traffic counts after the step."""
     after = np.zeros(3)
     stamp[tile] = now
     for other in range(first, first + many):
@@ -232,9 +232,9 @@ def _summed(
 
 @njit(cache=True)
 def run(
-    ops: Whole, steps: Whole, counts: Whole, copies: Whole, left: Whole, starts: Whole, sizes: Real, tensor: Whole,
-    settings: Whole, room_bytes: float, uses: Whole, compute: Whole, kinds: Whole, speed: Real,
-) -> tuple[Real, Whole]:  # fmt: skip
+    ops: Ints, steps: Ints, counts: Ints, copies: Ints, left: Ints, starts: Ints, sizes: Real, tensor: Ints,
+    settings: Ints, room_bytes: float, uses: Ints, compute: Ints, kinds: Ints, speed: Real,
+) -> tuple[Real, Ints]:  # fmt: skip
     """Bytes by tensor and kind of one product; cycles of one, two, ... in a row, and those of the array alone.
 
     `left` says how many operations a tile of dX and one of dW on each core take; `settings` are policy, free dY, latency, passes.
@@ -250,7 +250,7 @@ def run(
     done = np.empty(np.max(steps[1:] - steps[:-1]), dtype=np.int64)
     busy, stores, before, clock, now = 0, 0.0, 0.0, 0, 0
     links = np.full((total + 1, 2), -1, dtype=np.int64)
-    for again in range(passes):
+    for repetition in range(passes):
         moved[:] = 0.0
         links[:] = -1
         links[total] = total
@@ -293,19 +293,19 @@ def run(
             cycles[passes] += longest
             busy, stores, before = longest, step[SPILLS] + before, step[FINISHED]
             now += 1
-        cycles[again] = clock + max(busy, transfer(stores, speed[0], latency)) + transfer(before, speed[0], latency)
+        cycles[repetition] = clock + max(busy, transfer(stores, speed[0], latency)) + transfer(before, speed[0], latency)
     cycles[passes] //= passes
     return moved, cycles
 
 
 @njit(cache=True)
 def _finish(
-    tile: int, copies: Whole, policy: int, links: Whole, ahead: Whole, stamp: Whole, now: int, room: Real, sizes: Real,
-    spilled: Flags, moved: Real, tensor: Whole, step: Real, starts: Whole, remaining: Whole, others: Whole,
+    tile: int, copies: Ints, policy: int, links: Ints, ahead: Ints, stamp: Ints, now: int, room: Real, sizes: Real,
+    spilled: Flags, moved: Real, tensor: Ints, step: Real, starts: Ints, remaining: Ints, others: Ints,
 ) -> None:  # fmt: skip
-    """A sum that got its last product is written once and makes room, after those of other cores have been added to it.
+    """A sum that got its last product is written once and evicted, after those of other cores have been added to it.
 
-    Of several that end in one step (`others` come after this one), the last takes the rest.
+    Of several that end in one step (`others` come after this one), the last adds all.
     """
     which = tensor[tile]
     many = copies[which - DX]

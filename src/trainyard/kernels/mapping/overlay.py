@@ -1,8 +1,8 @@
-"""An overlay's price, and a search by single steps. The plain twins are `oracles.overlay_placement` and `simulate`.
+"""The cost of a memory overlay, and a local search. Plain Python: `oracles.overlay_placement` and `simulate`.
 
-A row of `table` is a saved tensor, its columns are named below; `sources` holds the numbers of what it is made again from, row i
-of it ends at `source_ends[i]`. `line` has a row for each position: its picoseconds and the bytes held by all else. Decisions are
-0 keep, 1 send, 2 recompute. `room` is working space, its rows are named below.
+A row of `table` is a saved tensor, its columns are named below; `sources` holds the numbers of the tensors that it is recomputed
+from, row i of it ends at `source_ends[i]`. `line` has a row for each position: its picoseconds and the bytes of all else. Decisions
+are 0 keep, 1 send, 2 recompute. `room` is scratch memory, its rows are named below.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 
 KEEP, SEND, RECOMPUTE = range(3)
-BYTES, MADE, LAST_FORWARD, FIRST_BACKWARD, LAST_BACKWARD, AGAIN_PS, OUT_PS, IN_PS, WRAPS, CLEAN, SENDABLE = range(11)
+BYTES, MADE, LAST_FORWARD, FIRST_BACKWARD, LAST_BACKWARD, RECOMPUTE_PS, OUT_PS, IN_PS, WRAPS, CLEAN, SENDABLE = range(11)
 DURATION_PS, HELD = range(2)
 # rows of `room` by tensor
-FIRST, LAST, AGAIN_AT, LEAVE_BY, FETCH_AT, OUT_END, IN_END, IN_ORDER, QUEUE, PLACE, AGAIN_NEXT, OUT_NEXT, USER = range(13)
+FIRST, LAST, RECOMPUTE_AT, LEAVE_BY, FETCH_AT, OUT_END, IN_END, IN_ORDER, QUEUE, PLACE, RECOMPUTE_NEXT, OUT_NEXT, USER = range(13)
 # rows of `room` by position
-USED, GATE, BUCKET, AGAIN_HEAD, OUT_HEAD = range(13, 18)
+USED, GATE, BUCKET, RECOMPUTE_HEAD, OUT_HEAD = range(13, 18)
 ROWS = 18
 NO_WAY = 1 << 62
 
 
 @njit(cache=True)
-def clean(table: Whole, decisions: Whole, index: int) -> bool:
-    """It leaves without a copy: always (1), or where the tensor of number CLEAN - 2 is sent."""
+def clean(table: Ints, decisions: Ints, index: int) -> bool:
+    """Whether a tensor leaves without a copy: always (1), or where the tensor of number CLEAN - 2 is sent."""
     how = table[index, CLEAN]
     return bool(how == 1 or (how > 1 and decisions[how - 2] == SEND))
 
 
 @njit(cache=True)
-def needs(table: Whole, source_ends: Whole, sources: Whole, decisions: Whole, room: Whole) -> bool:
-    """When each must be back, at first and at last, and when it is made again; False where a source is still in forward then."""
+def needs(table: Ints, source_ends: Ints, sources: Ints, decisions: Ints, room: Ints) -> bool:
+    """The first and last need of each tensor, and where it is recomputed; False where a source is still in forward then."""
     count, fine = len(table), True
     for index in range(count):
         room[FIRST, index], room[LAST, index] = table[index, FIRST_BACKWARD], table[index, LAST_BACKWARD]
-        room[AGAIN_AT, index], room[USER, index] = -1, count
+        room[RECOMPUTE_AT, index], room[USER, index] = -1, count
     for index in range(count - 1, -1, -1):
         at = room[FIRST, index]
         if decisions[index] != RECOMPUTE or at < 0:
             continue
         fine &= at > table[index, LAST_FORWARD]
-        room[AGAIN_AT, index] = at
+        room[RECOMPUTE_AT, index] = at
         for entry in range(source_ends[index - 1] if index else 0, source_ends[index]):
             source = sources[entry]
             fine &= at > table[source, LAST_FORWARD]
@@ -55,8 +55,8 @@ def needs(table: Whole, source_ends: Whole, sources: Whole, decisions: Whole, ro
 
 
 @njit(cache=True)
-def least_used(table: Whole, line: Whole, decisions: Whole, room: Whole) -> int:
-    """Bytes by position with everything sent leaving at once and coming when needed; returns the most of them."""
+def least_used(table: Ints, line: Ints, decisions: Ints, room: Ints) -> int:
+    """Bytes by position if sent tensors leave at once and return when needed; returns the peak."""
     end = len(line)
     for position in range(end + 1):
         room[USED, position] = 0
@@ -79,16 +79,16 @@ def least_used(table: Whole, line: Whole, decisions: Whole, room: Whole) -> int:
 
 
 @njit(cache=True)
-def order_copies(table: Whole, source_ends: Whole, sources: Whole, decisions: Whole, end: int, room: Whole) -> int:
-    """IN_ORDER, and lists of what leaves after and what is made again before a position; returns how many come in."""
+def order_copies(table: Ints, source_ends: Ints, sources: Ints, decisions: Ints, end: int, room: Ints) -> int:
+    """IN_ORDER, and lists of copies out after and recomputations before a position; returns the number of copies in."""
     for position in range(end + 1):
-        room[BUCKET, position], room[AGAIN_HEAD, position], room[OUT_HEAD, position] = 0, -1, -1
+        room[BUCKET, position], room[RECOMPUTE_HEAD, position], room[OUT_HEAD, position] = 0, -1, -1
     count = 0
     for index in range(len(table) - 1, -1, -1):
         room[LEAVE_BY, index], room[FETCH_AT, index], room[OUT_END, index], room[IN_END, index] = -1, -1, 0, 0
-        at = room[AGAIN_AT, index]
+        at = room[RECOMPUTE_AT, index]
         if at >= 0:
-            room[AGAIN_NEXT, index], room[AGAIN_HEAD, at] = room[AGAIN_HEAD, at], index
+            room[RECOMPUTE_NEXT, index], room[RECOMPUTE_HEAD, at] = room[RECOMPUTE_HEAD, at], index
             for entry in range(source_ends[index - 1] if index else 0, source_ends[index]):
                 if room[FIRST, sources[entry]] == at:
                     room[USER, sources[entry]] = index
@@ -107,7 +107,7 @@ def order_copies(table: Whole, source_ends: Whole, sources: Whole, decisions: Wh
         if decisions[index] == SEND and room[FIRST, index] >= 0:
             place = room[BUCKET, room[FIRST, index]]
             room[BUCKET, room[FIRST, index]] += 1
-            while place > room[GATE, room[FIRST, index]]:  # of one position: first what is made again first needs
+            while place > room[GATE, room[FIRST, index]]:  # at one position, first what the first recomputation needs
                 before = room[IN_ORDER, place - 1]
                 if room[USER, before] <= room[USER, index]:
                     break
@@ -118,8 +118,8 @@ def order_copies(table: Whole, source_ends: Whole, sources: Whole, decisions: Wh
 
 
 @njit(cache=True)
-def place_out(table: Whole, line: Whole, coming: int, budget: int, room: Whole) -> None:
-    """LEAVE_BY: when a copy out has ended anyway, or as late as the bytes find room. USED counts those under way, too."""
+def place_out(table: Ints, line: Ints, coming: int, budget: int, room: Ints) -> None:
+    """LEAVE_BY: when a copy out has ended anyway, or as late as memory allows. USED includes copies in flight."""
     now = free = head = tail = pending = needed = 0
     end = len(line)
     for position in range(end):
@@ -139,10 +139,10 @@ def place_out(table: Whole, line: Whole, coming: int, budget: int, room: Whole) 
             head += 1
         room[USED, position] += pending
         room[GATE, position] = now = gate
-        index = room[AGAIN_HEAD, position]
+        index = room[RECOMPUTE_HEAD, position]
         while index >= 0:
-            now += table[index, AGAIN_PS]
-            index = room[AGAIN_NEXT, index]
+            now += table[index, RECOMPUTE_PS]
+            index = room[RECOMPUTE_NEXT, index]
         now += line[position, DURATION_PS]
         index = room[OUT_HEAD, position]
         while index >= 0:
@@ -157,10 +157,10 @@ def place_out(table: Whole, line: Whole, coming: int, budget: int, room: Whole) 
 
 
 @njit(cache=True)
-def place_in(table: Whole, line: Whole, coming: int, budget: int, early: bool, room: Whole) -> None:
-    """FETCH_AT: as early as the bytes find room, the nearest need first; unless `early`, no earlier than hides the copy."""
+def place_in(table: Ints, line: Ints, coming: int, budget: int, early: bool, room: Ints) -> None:
+    """FETCH_AT: as early as memory allows, the nearest need first; unless `early`, no earlier than hides the copy."""
     latest = NO_WAY
-    for place in range(coming - 1, -1, -1):  # the latest start that delays nobody, kept in QUEUE
+    for place in range(coming - 1, -1, -1):  # the latest start that delays no op, stored in QUEUE
         index = room[IN_ORDER, place]
         latest = min(latest, room[GATE, room[FIRST, index]]) - table[index, IN_PS]
         room[QUEUE, place] = latest
@@ -181,8 +181,8 @@ def place_in(table: Whole, line: Whole, coming: int, budget: int, early: bool, r
 
 
 @njit(cache=True)
-def linger(table: Whole, coming: int, end: int, budget: int, room: Whole) -> None:
-    """LEAVE_BY later where the bytes find room to the end: no time by plan, but room for a copy that is late."""
+def linger(table: Ints, coming: int, end: int, budget: int, room: Ints) -> None:
+    """Delays LEAVE_BY where memory allows: no planned time changes, but a late copy has slack."""
     for place in range(coming):
         index = room[IN_ORDER, place]
         if room[PLACE, index] < 0:
@@ -195,8 +195,8 @@ def linger(table: Whole, coming: int, end: int, budget: int, room: Whole) -> Non
 
 
 @njit(cache=True)
-def run(table: Whole, line: Whole, source_ends: Whole, sources: Whole, coming: int, duplex: bool, room: Whole) -> int:
-    """Picoseconds of the step with LEAVE_BY and FETCH_AT as they stand (`simulate`, without its records)."""
+def run(table: Ints, line: Ints, source_ends: Ints, sources: Ints, coming: int, duplex: bool, room: Ints) -> int:
+    """Picoseconds of the step with the current LEAVE_BY and FETCH_AT (`simulate`, without its records)."""
     end = len(line)
     for position in range(end + 1):
         room[BUCKET, position] = 0  # the latest end of the copies that must have left by it
@@ -212,12 +212,12 @@ def run(table: Whole, line: Whole, source_ends: Whole, sources: Whole, coming: i
             if not duplex:
                 out_free = in_free
             arriving += 1
-        index = room[AGAIN_HEAD, position]
+        index = room[RECOMPUTE_HEAD, position]
         while index >= 0:
             for entry in range(source_ends[index - 1] if index else 0, source_ends[index]):
                 now = max(now, room[IN_END, sources[entry]])
-            now += table[index, AGAIN_PS]
-            index = room[AGAIN_NEXT, index]
+            now += table[index, RECOMPUTE_PS]
+            index = room[RECOMPUTE_NEXT, index]
         while waited < coming and room[FIRST, room[IN_ORDER, waited]] == position:
             index = room[IN_ORDER, waited]
             if table[index, FIRST_BACKWARD] == position:
@@ -237,8 +237,8 @@ def run(table: Whole, line: Whole, source_ends: Whole, sources: Whole, coming: i
 
 @njit(cache=True)
 def price(
-    table: Whole, line: Whole, source_ends: Whole, sources: Whole, duplex: bool,
-    decisions: Whole, budget: int, early: bool, most_ps: int, room: Whole,
+    table: Ints, line: Ints, source_ends: Ints, sources: Ints, duplex: bool,
+    decisions: Ints, budget: int, early: bool, most_ps: int, room: Ints,
 ) -> tuple[int, int]:  # fmt: skip
     """(picoseconds, bytes over the budget): the second is positive where the decisions do not fit.
 
@@ -253,8 +253,8 @@ def price(
     for position in range(end):
         alone += line[position, DURATION_PS]
     for index in range(len(table)):
-        if room[AGAIN_AT, index] >= 0:
-            alone += table[index, AGAIN_PS]
+        if room[RECOMPUTE_AT, index] >= 0:
+            alone += table[index, RECOMPUTE_PS]
     if alone > most_ps:
         return alone, over
     coming = order_copies(table, source_ends, sources, decisions, end, room)
@@ -266,27 +266,27 @@ def price(
 
 
 @njit(cache=True)
-def busy(table: Whole, decisions: Whole, room: Whole) -> int:
-    """Picoseconds of copies and of making again: of two choices of equal time the one that does less is better."""
+def busy(table: Ints, decisions: Ints, room: Ints) -> int:
+    """Picoseconds of copies and recomputations: of two choices of equal time the one with less work is better."""
     total = 0
     for index in range(len(table)):
         if room[FIRST, index] >= 0:
             if decisions[index] == SEND:
                 total += table[index, IN_PS] + (0 if clean(table, decisions, index) else table[index, OUT_PS])
             elif decisions[index] == RECOMPUTE:
-                total += table[index, AGAIN_PS]
+                total += table[index, RECOMPUTE_PS]
     return total
 
 
 @njit(cache=True)
-def allowed(table: Whole, index: int, decision: int) -> bool:
-    return decision == KEEP or (table[index, SENDABLE] != 0 if decision == SEND else table[index, AGAIN_PS] >= 0)
+def allowed(table: Ints, index: int, decision: int) -> bool:
+    return decision == KEEP or (table[index, SENDABLE] != 0 if decision == SEND else table[index, RECOMPUTE_PS] >= 0)
 
 
 @njit(cache=True)
 def improve(
-    table: Whole, line: Whole, source_ends: Whole, sources: Whole, duplex: bool,
-    decisions: Whole, budget: int, order: Whole, largest: int, tries: int, room: Whole, best: Whole,
+    table: Ints, line: Ints, source_ends: Ints, sources: Ints, duplex: bool,
+    decisions: Ints, budget: int, order: Ints, largest: int, tries: int, room: Ints, best: Ints,
 ) -> int:  # fmt: skip
     """Blocks of `order` change their decision together, large blocks first, as long as that helps; returns the tries left.
 
@@ -320,10 +320,10 @@ def improve(
 
 @njit(cache=True)
 def better(
-    table: Whole, line: Whole, source_ends: Whole, sources: Whole, duplex: bool,
-    decisions: Whole, budget: int, room: Whole, best: Whole,
+    table: Ints, line: Ints, source_ends: Ints, sources: Ints, duplex: bool,
+    decisions: Ints, budget: int, room: Ints, best: Ints,
 ) -> bool:  # fmt: skip
-    """Prices the decisions; where they beat `best` they become it."""
+    """Prices the decisions; if they beat `best`, it is updated."""
     most_ps = NO_WAY if best[0] else best[1]
     time, over = price(table, line, source_ends, sources, duplex, decisions, budget, False, most_ps, room)
     over = max(over, 0)
@@ -337,21 +337,26 @@ def better(
 
 
 @njit(cache=True)
-def promising(table: Whole, one: int, new: int, other: int, other_new: int, decisions: Whole, slack: int) -> bool:
-    """Two tensors change their decisions: less is made again, and what then stays would find room."""
-    spent = kept = 0
-    for index, decision, sign in ((one, decisions[one], -1), (other, decisions[other], -1), (one, new, 1), (other, other_new, 1)):
+def promising(table: Ints, first: int, new: int, second: int, second_new: int, decisions: Ints, slack: int) -> bool:
+    """Whether a change of two tensors' decisions recomputes less and fits in memory."""
+    spent = resident = 0
+    for index, decision, sign in (
+        (first, decisions[first], -1),
+        (second, decisions[second], -1),
+        (first, new, 1),
+        (second, second_new, 1),
+    ):
         if decision == RECOMPUTE:
-            spent += sign * table[index, AGAIN_PS]
+            spent += sign * table[index, RECOMPUTE_PS]
         elif decision == KEEP:
-            kept += sign * table[index, BYTES]
-    return spent < 0 and kept <= slack
+            resident += sign * table[index, BYTES]
+    return spent < 0 and resident <= slack
 
 
 @njit(cache=True)
 def swap(
-    table: Whole, line: Whole, source_ends: Whole, sources: Whole, duplex: bool,
-    decisions: Whole, budget: int, order: Whole, reach: int, far: int, tries: int, room: Whole, best: Whole,
+    table: Ints, line: Ints, source_ends: Ints, sources: Ints, duplex: bool,
+    decisions: Ints, budget: int, order: Ints, reach: int, far: int, tries: int, room: Ints, best: Ints,
 ) -> int:  # fmt: skip
     """Two tensors change their decisions at once: neighbours in `order`, and promising ones at most `far` apart; tries left."""
     slack = -price(table, line, source_ends, sources, duplex, decisions, budget, False, 0, room)[1]
@@ -380,9 +385,16 @@ def swap(
 
 @njit(cache=True)
 def send_fewest(
-    table: Whole, line: Whole, source_ends: Whole, sources: Whole, decisions: Whole, budget: int, order: Whole, room: Whole
+    table: Ints,
+    line: Ints,
+    source_ends: Ints,
+    sources: Ints,
+    decisions: Ints,
+    budget: int,
+    order: Ints,
+    room: Ints,
 ) -> bool:
-    """As few of `order`, from its front, are sent as fit the budget; False where not even all do."""
+    """Sends as few of `order`, from its front, as fit the budget; False where even all do not fit."""
     few, many, done = 0, len(order) + 1, 0
     while few < many:
         middle = (few + many) // 2

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from trainyard.kernels.mapping.tiles import ORDERS, Real, Whole, tiled_cycles, transfer
+from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real, tiled_cycles, transfer
 
 CHOSEN = 10
 """Columns of a result: m, n, k, order, cycles, compute cycles, number of the candidate, passes of A, of B, of the sums."""
 BELOW = 1.0 - 1e-12
-"""Keeps a bound made of rounded sums a bound."""
+"""Factor that keeps a lower bound valid in spite of rounding."""
 MOST_CYCLES = 2**53
-"""More are not counted: sums of cycles stay exact as real numbers, and far from the end of 64 bits."""
+"""The most cycles that are counted: sums stay exact as floats, and far below 2**63."""
 NOTHING_FITS, TOO_LONG = -1, -2
 """Cycles of a product that has no tile, and of one that no tile brings below MOST_CYCLES."""
 MOST_INTEGER = 2**63 - 1
@@ -28,8 +28,8 @@ LONGEST_MENU = 160
 
 
 @njit(cache=True, error_model="numpy")
-def _canonical(steps: Whole, order: Whole) -> bool:
-    """Orders that differ only in loops of one step are the same: of those, the one with these loops outside, by axis."""
+def _canonical(steps: Ints, order: Ints) -> bool:
+    """Whether an order is the representative of those that differ only in loops of one step: these loops outside, by axis."""
     for position in range(2):
         single, after = steps[order[position]] == 1, steps[order[position + 1]] == 1
         if after and (not single or order[position] > order[position + 1]):
@@ -38,21 +38,21 @@ def _canonical(steps: Whole, order: Whole) -> bool:
 
 
 @njit(cache=True, error_model="numpy")
-def _passes(steps: Whole, order: Whole, through: Whole) -> None:
-    """By axis: how often a tensor without it goes through, once for each step of that loop if anything moves inside."""
+def _passes(steps: Ints, order: Ints, through: Ints) -> None:
+    """By axis, how often a tensor without that axis is read: once for each step of its loop if anything moves inside."""
     through[order[2]] = 1
     through[order[1]] = steps[order[1]] if steps[order[2]] > 1 else 1
     through[order[0]] = steps[order[0]] if steps[order[2]] > 1 or steps[order[1]] > 1 else 1
 
 
 @njit(cache=True, error_model="numpy")
-def _traffic(through: Whole, totals: Real) -> float:
-    """DRAM bytes of a product; sums that leave unfinished are written and read again."""
+def _traffic(through: Ints, totals: Real) -> float:
+    """DRAM bytes of a product; spilled sums are written and read again."""
     return float(totals[0] * through[1] + totals[1] * through[0] + totals[2] + 2.0 * (through[2] - 1) * totals[3])
 
 
 @njit(cache=True, error_model="numpy")
-def _axes(dims: Whole, sizes: Whole, ends: Whole, forms: Whole) -> tuple[Whole, Whole]:
+def _axes(dims: Ints, sizes: Ints, ends: Ints, forms: Ints) -> tuple[Ints, Ints]:
     """For each size of each axis: (full, count, edge), and how often each form folds the full and the edge one."""
     longest = sizes.shape[1]
     parts, over = np.empty((3, longest, 3), np.int64), np.empty((3, longest, 2, forms.shape[0]), np.int64)
@@ -70,27 +70,27 @@ def _axes(dims: Whole, sizes: Whole, ends: Whole, forms: Whole) -> tuple[Whole, 
 
 
 @njit(cache=True, error_model="numpy")
-def _held(across: int, k: int, share: int) -> int:
-    """Elements of the stationary operand that are held; `share` counts in units of 1 / 2**20 (`SHARE_ONE`)."""
+def _stationary(across: int, k: int, share: int) -> int:
+    """Elements of the stationary operand that are stored; `share` is in units of 1 / 2**20 (`SHARE_ONE`)."""
     return (across * k * share + (1 << 20) - 1) >> 20
 
 
 @njit(cache=True, error_model="numpy")
-def _pooled(m: int, n: int, k: int, form: Whole) -> int:
+def _pooled(m: int, n: int, k: int, form: Ints) -> int:
     """`Pooled.cycles`."""
     chunk, drain, pool, load, share = form[2], form[4], form[7], form[8], form[9]
     across, vectors = (n, m) if form[3] == 0 else (m, n)
-    held = _held(across, k, share)
-    folds = (held + pool - 1) // pool
+    stationary = _stationary(across, k, share)
+    folds = (stationary + pool - 1) // pool
     passes = folds
     if chunk > 0:
-        passes = k // chunk * ((_held(across, chunk, share) + pool - 1) // pool)
-        passes += (_held(across, k % chunk, share) + pool - 1) // pool
-    return int((held + load - 1) // load + passes * vectors + drain * (passes if form[5] == 1 else folds))
+        passes = k // chunk * ((_stationary(across, chunk, share) + pool - 1) // pool)
+        passes += (_stationary(across, k % chunk, share) + pool - 1) // pool
+    return int((stationary + load - 1) // load + passes * vectors + drain * (passes if form[5] == 1 else folds))
 
 
 @njit(cache=True, error_model="numpy")
-def _kinds(tile: Whole, where: Whole, forms: Whole, over: Whole, table: Whole, kinds: Whole) -> float:
+def _kinds(tile: Ints, where: Ints, forms: Ints, over: Ints, table: Ints, kinds: Ints) -> float:
     """Compute cycles of the (at most) 8 kinds of tile, and of one product in all: the best form (`Folds.cycles`) or the table.
 
     The sum is a real number: cycles of a product in the smallest tiles can leave 64 bits.
@@ -122,8 +122,8 @@ def _kinds(tile: Whole, where: Whole, forms: Whole, over: Whole, table: Whole, k
 
 
 @njit(cache=True, error_model="numpy")
-def _place(candidate: int, ends: Whole, parts: Whole, where: Whole, tile: Whole) -> None:
-    """Candidates are numbered: all free triples, then the diagonal ones."""
+def _locate(candidate: int, ends: Ints, parts: Ints, where: Ints, tile: Ints) -> None:
+    """The sizes of candidate number `candidate`: all free triples come first, then the diagonal ones."""
     free = ends[0, 0] * ends[1, 0] * ends[2, 0]
     if candidate < free:
         where[0], rest = divmod(candidate, ends[1, 0] * ends[2, 0])
@@ -137,8 +137,8 @@ def _place(candidate: int, ends: Whole, parts: Whole, where: Whole, tile: Whole)
 
 
 @njit(cache=True, error_model="numpy")
-def _alike(forms: Whole) -> bool:
-    """Whether all forms stream the same axis alike, so that of two the one with fewer folds is the faster, whatever is streamed."""
+def _same_stream(forms: Ints) -> bool:
+    """Whether all forms stream the same axis with the same cycles, so that the one with fewer folds is always faster."""
     if forms.shape[0] == 0:
         return False
     axis = 2 if forms[0, 3] == 2 else forms[0, 3]
@@ -151,10 +151,10 @@ def _alike(forms: Whole) -> bool:
 
 
 @njit(cache=True, error_model="numpy")
-def _folded(stream: int, ends: Whole, parts: Whole, forms: Whole, over: Whole) -> Real:
-    """Folds of all tiles of a product, by the sizes of the two axes that lie on the array, where forms are `_alike`."""
+def _fold_counts(stream: int, ends: Ints, parts: Ints, forms: Ints, over: Ints) -> Real:
+    """Folds of all tiles of a product, by the sizes of the two axes on the array, where forms are `_same_stream`."""
     first, second = (1, 2) if stream == 0 else ((0, 2) if stream == 1 else (0, 1))
-    found = np.zeros((ends[first, 1], ends[second, 1]))
+    folds_by_size = np.zeros((ends[first, 1], ends[second, 1]))
     for i in range(ends[first, 1]):
         for j in range(ends[second, 1]):
             if (i >= ends[first, 0] or j >= ends[second, 0]) and i - ends[first, 0] != j - ends[second, 0]:
@@ -167,28 +167,30 @@ def _folded(stream: int, ends: Whole, parts: Whole, forms: Whole, over: Whole) -
                         if forms[form, 6] > 1:
                             folds = (folds + forms[form, 6] - 1) // forms[form, 6]
                         best = folds if best < 0 or folds < best else best
-                    found[i, j] += float(1 if e else parts[first, i, 1] - 1) * float(1 if f else parts[second, j, 1] - 1) * best
-    return found
+                    folds_by_size[i, j] += (
+                        float(1 if e else parts[first, i, 1] - 1) * float(1 if f else parts[second, j, 1] - 1) * best
+                    )
+    return folds_by_size
 
 
 @njit(cache=True, error_model="numpy")
-def _streamed(stream: int, ends: Whole, parts: Whole, forms: Whole, over: Whole) -> Real:
-    """By the size of the streamed axis: what a fold of each tile along it takes in all, and what is left over once in a tile."""
-    found = np.zeros((ends[stream, 1], 2))
+def _stream_cycles(stream: int, ends: Ints, parts: Ints, forms: Ints, over: Ints) -> Real:
+    """By the size of the streamed axis: cycles of one fold of all tiles along it, and extra cycles once in each tile."""
+    cycles_by_size = np.zeros((ends[stream, 1], 2))
     fixed, floor = forms[0, 4], forms[0, 5]
     for index in range(ends[stream, 1]):
         for edge in range(2):
             steps = over[stream, index, edge, 0]
             interval = fixed + steps if floor < 0 else max(steps, floor)
             weight = float(1 if edge else parts[stream, index, 1] - 1)
-            found[index, 0] += weight * interval
-            found[index, 1] += weight * (fixed + steps - interval)
-    return found
+            cycles_by_size[index, 0] += weight * interval
+            cycles_by_size[index, 1] += weight * (fixed + steps - interval)
+    return cycles_by_size
 
 
 @njit(cache=True, error_model="numpy")
 def _least_traffic(m: float, n: float, k: float, totals: Real) -> float:
-    """Over all loop orders of so many steps: whatever is innermost, of the loops of more than one step, makes one tensor stay."""
+    """The least DRAM bytes over all loop orders: the innermost loop of more than one step lets one tensor stay resident."""
     spilled = 2.0 * (k - 1.0) * totals[3]
     least = totals[0] + totals[1] * m + spilled if n > 1.0 else np.inf
     if m > 1.0:
@@ -200,21 +202,21 @@ def _least_traffic(m: float, n: float, k: float, totals: Real) -> float:
 
 @njit(cache=True, error_model="numpy")
 def _bounds(
-    dims: Whole, rates: Real, ends: Whole, forms: Whole, table: Whole, supply: Real, latency: int, totals: Real, parts: Whole,
-    over: Whole, bound: Real, candidates: Whole,
+    dims: Ints, rates: Real, ends: Ints, forms: Ints, table: Ints, supply: Real, latency: int, totals: Real, parts: Ints,
+    over: Ints, bound: Real, candidates: Ints,
 ) -> int:  # fmt: skip
-    """Fewest cycles of each candidate that finds room, and its number; how many they are.
+    """A lower bound on the cycles of each candidate that fits, and its number; returns how many fit.
 
     It takes at least all of its compute between the first fill and the last drain, or the bursts of all of its DRAM traffic: where
     both operands have bytes, every step brings some.
     """
-    alike, stream = _alike(forms), forms[0, 3] if forms.shape[0] else 0
+    alike, stream = _same_stream(forms), forms[0, 3] if forms.shape[0] else 0
     first, second = (1, 2) if stream == 0 else ((0, 2) if stream == 1 else (0, 1))
     folded, streamed = np.zeros((1, 1)), np.zeros((1, 1))
     if alike:
-        folded, streamed = _folded(stream, ends, parts, forms, over), _streamed(stream, ends, parts, forms, over)
+        folded, streamed = _fold_counts(stream, ends, parts, forms, over), _stream_cycles(stream, ends, parts, forms, over)
     tile, where, kinds = np.empty((3, 3), np.int64), np.zeros(3, np.int64), np.empty((2, 2, 2), np.int64)
-    count, found, cycle, free = float(dims[3]), 0, BELOW / supply[0], ends[0, 0] * ends[1, 0] * ends[2, 0]
+    count, fitting, cycle, free = float(dims[3]), 0, BELOW / supply[0], ends[0, 0] * ends[1, 0] * ends[2, 0]
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
     drain = float(latency) if rates[2] > 0.0 else 0.0
     for candidate in range(free + ends[0, 1] - ends[0, 0]):
@@ -236,14 +238,14 @@ def _bounds(
                     tile[axis, column] = parts[axis, where[axis], column]
             busy = _kinds(tile, where, forms, over, table, kinds)
         ends_seen = left * rates[0] + right * rates[1] + float(parts[0, where[0], 2] * parts[1, where[1], 2]) * rates[2]
-        bound[found], candidates[found] = max(busy * count + ends_seen * cycle + burst + drain, moving), candidate
-        found += 1
-    return found
+        bound[fitting], candidates[fitting] = max(busy * count + ends_seen * cycle + burst + drain, moving), candidate
+        fitting += 1
+    return fitting
 
 
 @njit(cache=True, error_model="numpy")
-def _next(diagonal: int, ends: Whole, where: Whole) -> None:
-    """Candidates are numbered: all free triples, the last axis first, then the diagonal ones."""
+def _next(diagonal: int, ends: Ints, where: Ints) -> None:
+    """Advances to the next candidate: free triples with the last axis fastest, then the diagonal ones."""
     if diagonal >= 0:
         for axis in range(3):
             where[axis] = ends[axis, 0] + diagonal
@@ -257,7 +259,15 @@ def _next(diagonal: int, ends: Whole, where: Whole) -> None:
 
 @njit(cache=True, error_model="numpy")
 def best_tile(
-    dims: Whole, rates: Real, sizes: Whole, ends: Whole, forms: Whole, table: Whole, supply: Real, latency: int, chosen: Whole
+    dims: Ints,
+    rates: Real,
+    sizes: Ints,
+    ends: Ints,
+    forms: Ints,
+    table: Ints,
+    supply: Real,
+    latency: int,
+    chosen: Ints,
 ) -> None:
     """The fastest tile and order of one product, among all triples of the sizes and the diagonal ones that follow them.
 
@@ -269,30 +279,30 @@ def best_tile(
     m, n, k, count = float(dims[0]), float(dims[1]), float(dims[2]), float(dims[3])
     left, right, out = count * m * k, count * k * n, count * m * n
     totals = np.array([left * rates[0], right * rates[1], out * rates[2], out * rates[3]])
-    whole = ends[0, 0] * ends[1, 0] * ends[2, 0] + ends[0, 1] - ends[0, 0]
-    bound, candidates = np.empty(whole), np.empty(whole, np.int64)
-    found = _bounds(dims, rates, ends, forms, table, supply, latency, totals, parts, over, bound, candidates)
+    candidate_count = ends[0, 0] * ends[1, 0] * ends[2, 0] + ends[0, 1] - ends[0, 0]
+    bound, candidates = np.empty(candidate_count), np.empty(candidate_count, np.int64)
+    fitting = _bounds(dims, rates, ends, forms, table, supply, latency, totals, parts, over, bound, candidates)
     likely = 0
-    for index in range(1, found):
+    for index in range(1, fitting):
         likely = index if bound[index] < bound[likely] else likely
-    chosen[4] = NOTHING_FITS if found == 0 else TOO_LONG
-    if found == 0 or bound[likely] >= MOST_CYCLES:
+    chosen[4] = NOTHING_FITS if fitting == 0 else TOO_LONG
+    if fitting == 0 or bound[likely] >= MOST_CYCLES:
         return
     room, least = np.empty((10, 3), np.int64), 0.0
     kinds = np.empty((2, 2, 2), np.int64)
-    for turn in range(found + 1):  # the least bound first: it rules out most of the others
-        index = likely if turn == 0 else turn - 1
-        if turn and (index == likely or bound[index] > chosen[4]):
+    for attempt in range(fitting + 1):  # the least bound first: it rules out most of the others
+        index = likely if attempt == 0 else attempt - 1
+        if attempt and (index == likely or bound[index] > chosen[4]):
             continue
         tile, where = room[4:7], room[7]
-        _place(candidates[index], ends, parts, where, tile)
+        _locate(candidates[index], ends, parts, where, tile)
         compute = int(_kinds(tile, where, forms, over, table, kinds) * dims[3])
         least = _ordered(candidates[index], compute, dims, rates, supply[0], latency, totals, kinds, room, least, chosen)
 
 
 @njit(cache=True, error_model="numpy")
-def _stalls(tile: Whole, inner: int, count: int, rates: Real, speed: float, latency: int, kinds: Whole) -> float:
-    """Cycles that at least are waited for in the innermost loop: between two full tiles, what the second one brings anew."""
+def _stalls(tile: Ints, inner: int, count: int, rates: Real, speed: float, latency: int, kinds: Ints) -> float:
+    """A lower bound on the stall cycles of the innermost loop: between two full tiles, the loads of the second one."""
     load = 0.0
     if inner != 1:
         load += tile[0, 0] * tile[2, 0] * rates[0]
@@ -310,10 +320,10 @@ def _stalls(tile: Whole, inner: int, count: int, rates: Real, speed: float, late
 
 @njit(cache=True, error_model="numpy")
 def _ordered(
-    candidate: int, compute: int, dims: Whole, rates: Real, speed: float, latency: int, totals: Real, kinds: Whole, room: Whole,
-    least: float, chosen: Whole,
+    candidate: int, compute: int, dims: Ints, rates: Real, speed: float, latency: int, totals: Real, kinds: Ints, room: Ints,
+    least: float, chosen: Ints,
 ) -> float:  # fmt: skip
-    """The orders of one tile (`room[4:7]`) against the best so far, which moves `least` bytes; what the best then moves."""
+    """Compares the orders of one tile (`room[4:7]`) with the best so far, which moves `least` bytes; returns the best's bytes."""
     tile, through = room[4:7], room[8]
     m, n, k = float(tile[0, 0]), float(tile[1, 0]), float(tile[2, 0])
     busy = compute + transfer(m * k * rates[0] + k * n * rates[1], speed, latency)
@@ -342,10 +352,10 @@ def _ordered(
 
 
 @njit(cache=True, error_model="numpy")
-def menu(dims: Whole, granule: Whole, tile: Whole, sizes: Whole, ends: Whole) -> None:
-    """Sizes of each axis: those that combine freely (doublings of the granule, the whole), then the diagonal ones (halvings).
+def menu(dims: Ints, granule: Ints, tile: Ints, sizes: Ints, ends: Ints) -> None:
+    """Sizes of each axis: those that combine freely (doublings of the granule, the extent), then the diagonal ones (halvings).
 
-    A given `tile` is the only one; 0 stands for none.
+    If `tile` is not 0, it is the only size.
     """
     longest = 0
     for axis in range(3):
@@ -372,7 +382,7 @@ def menu(dims: Whole, granule: Whole, tile: Whole, sizes: Whole, ends: Whole) ->
 
 
 @njit(cache=True, error_model="numpy")
-def best_tiles(dims: Whole, rates: Real, granule: Whole, tile: Whole, forms: Whole, supply: Real, latency: int) -> Any:
+def best_tiles(dims: Ints, rates: Real, granule: Ints, tile: Ints, forms: Ints, supply: Real, latency: int) -> Any:
     """`best_tile` of many products at once, each with its own `menu`."""
     chosen = np.empty((dims.shape[0], CHOSEN), np.int64)
     sizes, ends, table = np.empty((3, LONGEST_MENU), np.int64), np.empty((3, 2), np.int64), np.zeros((1, 1, 1), np.int64)

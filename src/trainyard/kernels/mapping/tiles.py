@@ -1,4 +1,4 @@
-"""Compiled: the cycles of a product on given tiles. The plain twin is `mapping.walk`: it visits every tile one by one.
+"""Compiled: the cycles of a product on given tiles. Plain Python: `mapping.walk`, which visits every tile one by one.
 
 Axes are numbered m, n, k = 0, 1, 2. A size is stored with its edge: `tile[axis] = (full, count, edge)`. `rates` are bytes per
 matrix element: of A, B, finished and unfinished sums as they cross the DRAM's pins, then of A and B as they lie in the scratchpad
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
 
 ORDERS = np.array([(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)], dtype=np.int64)
@@ -27,22 +27,22 @@ def transfer(moved: float, bytes_per_cycle: float, latency: int) -> int:
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _side(tile: Whole, axis: int, index: int) -> int:
-    """A tile's extent at a place along an axis: the last one may be clipped."""
+def _side(tile: Ints, axis: int, index: int) -> int:
+    """A tile's extent at an index along an axis: the last one may be clipped."""
     return tile[axis, 2] if index == tile[axis, 1] - 1 else tile[axis, 0]  # type: ignore[no-any-return]
 
 
 @njit(cache=True, error_model="numpy", inline="always")
 def _at(position: int, outer: int, middle: int, inner: int) -> int:
-    """A place along the axis that stands at a position of the loops."""
+    """The index of the loop at a position of the nest."""
     return outer if position == 0 else (middle if position == 1 else inner)
 
 
 @njit(cache=True, error_model="numpy")
 def tiled_cycles(
-    tile: Whole, order: Whole, count: int, rates: Real, speed: float, latency: int, kinds: Whole, most: int
+    tile: Ints, order: Ints, count: int, rates: Real, speed: float, latency: int, kinds: Ints, most: int
 ) -> int:  # fmt: skip
-    """Cycles of all tile steps: each the longer of its compute and of the DRAM's work beside it; first fill and last drain show.
+    """Cycles of all tile steps: each the longer of its compute and of the concurrent DRAM work; plus the first fill and last drain.
 
     `tile[axis] = (full, count, edge)`; `kinds[em, en, ek]` are compute cycles of a tile, e = 1 where it is the clipped one;
     `speed` is bytes per cycle. Steps that look alike (the first, the last, the last but one and all others of each loop) are
@@ -96,7 +96,7 @@ def tiled_cycles(
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _load(tile: Whole, m: int, n: int, k: int, next_m: int, next_n: int, next_k: int, rates: Real) -> float:
+def _load(tile: Ints, m: int, n: int, k: int, next_m: int, next_n: int, next_k: int, rates: Real) -> float:
     """Bytes that the next step needs and this one does not hold: new operand tiles, and sums begun earlier."""
     rows, columns, deep = _side(tile, 0, next_m), _side(tile, 1, next_n), _side(tile, 2, next_k)
     load = 0.0
@@ -110,7 +110,7 @@ def _load(tile: Whole, m: int, n: int, k: int, next_m: int, next_n: int, next_k:
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _store(tile: Whole, m: int, n: int, last_m: int, last_n: int, last_k: int, rates: Real) -> float:
+def _store(tile: Ints, m: int, n: int, last_m: int, last_n: int, last_k: int, rates: Real) -> float:
     """Bytes of sums that the step before left behind for this one to write: finished or not."""
     if last_m == m and last_n == n:
         return 0.0

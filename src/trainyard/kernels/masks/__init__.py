@@ -1,1 +1,3 @@
-"""Compiled loops over packed zero masks: `bitmaps`, `streams`, `windows`."""
+"""Compiled loops over masks: `bitmaps` (packed matrices), `streams` (packed streams of a dot-product tile), `windows` (counts of a
+convolution's windows).
+"""

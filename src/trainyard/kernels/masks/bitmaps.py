@@ -1,9 +1,9 @@
-"""Packed bits of a matrix, compiled: counts, transposes, random bits, runs of zeros. Twins on unpacked bits: `tests/parts`.
+"""Packed bits of a matrix, compiled: counts, transposes, random bits, runs of zeros. Plain Python on unpacked bits:
+`tests/hardware/formats/test_bitmaps.py`.
 
 A row is 64-bit words, column c is bit c % 64 of word c // 64, bits past the end are 0. Columns are counted without unpacking:
-counters of 64 columns stand side by side in the bit planes of eight words, and a row is added to all of them with the carries kept
-apart (carry-save). Random words come from a counter (splitmix64: G. Steele, D. Lea, C. Flood, OOPSLA 2014), so that a word depends
-on its place and the seed alone.
+counters of 64 columns lie in the bit planes of eight words, and a row is added to all of them in carry-save form. Random words come
+from a counter (splitmix64: G. Steele, D. Lea, C. Flood, OOPSLA 2014), so that a word depends on its position and the seed alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trainyard.kernels.arrays.promotion import trailing_zeros
 
 Word = np.uint64
 Words = npt.NDArray[np.uint64]
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 
 PLANES = 8
 """Bits of a column's counter: a block of 255 rows before it overflows."""
@@ -35,21 +35,21 @@ def _ones(typing_context: Any, word: Any) -> Any:
 
 
 ones: Any = intrinsic(_ones)
-"""How many bits of a word are set."""
+"""The number of bits set in a word."""
 
 
 @njit(nogil=True, cache=True)
-def row_counts(words: Words, found: Whole) -> None:
+def row_counts(words: Words, counts: Ints) -> None:
     for row in range(words.shape[0]):
         total = Word(0)
-        for place in range(words.shape[1]):
-            total += ones(words[row, place])
-        found[row] = total
+        for word in range(words.shape[1]):
+            total += ones(words[row, word])
+        counts[row] = total
 
 
 @njit(nogil=True, cache=True)
-def column_counts(words: Words, found: Whole) -> None:
-    """`found` has 64 places for each word of a row."""
+def column_counts(words: Words, counts: Ints) -> None:
+    """`counts` has 64 entries for each word of a row."""
     rows, width = words.shape
     planes = np.zeros((PLANES, STRIP), np.uint64)
     for left in range(0, width, STRIP):
@@ -58,27 +58,27 @@ def column_counts(words: Words, found: Whole) -> None:
             below = min(rows, top + (1 << PLANES) - 1)
             planes[:] = 0
             for row in range(top, below):
-                for place in range(strip):
-                    carry = words[row, left + place]
+                for word in range(strip):
+                    carry = words[row, left + word]
                     for plane in range(PLANES):
-                        sum_bits = planes[plane, place]
-                        planes[plane, place] = sum_bits ^ carry
+                        sum_bits = planes[plane, word]
+                        planes[plane, word] = sum_bits ^ carry
                         carry &= sum_bits
-            for place in range(strip):
-                first = (left + place) * 64
+            for word in range(strip):
+                first = (left + word) * 64
                 for plane in range(PLANES):
-                    bits = planes[plane, place]
+                    bits = planes[plane, word]
                     for column in range(64):
-                        found[first + column] += np.int64((bits >> Word(column)) & Word(1)) << plane
+                        counts[first + column] += np.int64((bits >> Word(column)) & Word(1)) << plane
 
 
 @njit(nogil=True, cache=True)
-def transpose(words: Words, found: Words) -> None:
-    """`found` is [columns, ceil(rows / 64)]: 64 x 64 bits at a time, halves swapped six times."""
-    rows, columns = words.shape[0], found.shape[0]
+def transpose(words: Words, transposed: Words) -> None:
+    """`transposed` is [columns, ceil(rows / 64)]: 64 x 64 bits at a time, halves swapped six times."""
+    rows, columns = words.shape[0], transposed.shape[0]
     block = np.empty(64, np.uint64)
     for left in range(words.shape[1]):
-        for top in range(found.shape[1]):
+        for top in range(transposed.shape[1]):
             for row in range(64):
                 block[row] = words[top * 64 + row, left] if top * 64 + row < rows else Word(0)
             distance, mask = Word(32), Word(0x00000000FFFFFFFF)
@@ -93,7 +93,7 @@ def transpose(words: Words, found: Words) -> None:
                 distance >>= Word(1)
                 mask ^= mask << distance
             for row in range(min(64, columns - left * 64)):
-                found[left * 64 + row, top] = block[row]
+                transposed[left * 64 + row, top] = block[row]
 
 
 @njit(nogil=True, cache=True)
@@ -105,7 +105,7 @@ def mixed(word: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def random_words(probability: np.uint64, seed: np.uint64, found: Words) -> None:
+def random_words(probability: np.uint64, seed: np.uint64, words: Words) -> None:
     """Each bit is set with probability `probability` / 2^64.
 
     Bit by bit this compares a random binary fraction with the probability, from the highest digit on: where the two first differ
@@ -113,9 +113,9 @@ def random_words(probability: np.uint64, seed: np.uint64, found: Words) -> None:
     """
     step = Word(0x9E3779B97F4A7C15)
     start = mixed(seed + step)
-    for row in range(found.shape[0]):
-        for place in range(found.shape[1]):
-            state = start + Word(row * found.shape[1] + place) * (step << Word(6))
+    for row in range(words.shape[0]):
+        for word in range(words.shape[1]):
+            state = start + Word(row * words.shape[1] + word) * (step << Word(6))
             bits, undecided, digit = Word(0), ~Word(0), Word(1) << Word(63)
             while undecided and digit:
                 state += step
@@ -126,7 +126,7 @@ def random_words(probability: np.uint64, seed: np.uint64, found: Words) -> None:
                 else:
                     undecided &= ~fraction
                 digit >>= Word(1)
-            found[row, place] = bits
+            words[row, word] = bits
 
 
 @njit(nogil=True, cache=True)
@@ -136,14 +136,14 @@ def padding_entries(words: Words, columns: int, run_bits: int) -> Any:
     A field of `run_bits` counts up to 2^run_bits - 1 zeros; with a zero behind them as its value an entry stands for 2^run_bits of
     them, so a run of r zeros before a non-zero takes r >> run_bits such entries. What comes after the last non-zero takes none.
     """
-    found, start = np.int64(0), np.int64(0)
+    entries, start = np.int64(0), np.int64(0)
     for row in range(words.shape[0]):
-        for place in range(words.shape[1]):
-            bits = words[row, place]
-            first = row * columns + place * 64
+        for word in range(words.shape[1]):
+            bits = words[row, word]
+            first = row * columns + word * 64
             while bits:
                 position = first + np.int64(trailing_zeros(bits))
-                found += (position - start) >> run_bits
+                entries += (position - start) >> run_bits
                 start = position + 1
                 bits &= bits - Word(1)
-    return found
+    return entries

@@ -1,6 +1,6 @@
-"""Compiled loops that lay mask bits into packed streams. The plain twin is `masks.streams.plain`.
+"""Compiled loops that write mask bits into packed streams. Plain Python: `masks.streams.plain`.
 
-A source is a tensor's bits in some order of its axes, packed without gaps (64 to a word, the lowest first, one spare word behind),
+A source is a tensor's bits in some order of its axes, packed without gaps (64 to a word, lowest first, one spare word at the end),
 so that any run along the last axis is copied by shifts, whatever its offset. `out` is zero on entry.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 
@@ -34,11 +34,11 @@ def _copy(source: Words, start: int, out: Words, row: int, at: int, count: int) 
 
 
 @njit(cache=True, nogil=True)
-def windows(source: Words, base: int, first: int, shape: Whole, lead: Whole, last: Whole, runs: Whole, out: Words) -> None:
-    """Rows are places, their streams the channels below each tap of the window there.
+def windows(source: Words, base: int, first: int, shape: Ints, lead: Ints, last: Ints, runs: Ints, out: Words) -> None:
+    """Rows are windows, their streams the channels of each tap.
 
-    Row number (group, sample, place along the leading axes, place along the last) sees position lead[place, tap] * extent +
-    last[place, tap] of its sample, nothing where one of them is -1. The source is [sample, position, channel] from bit `base`;
+    Row number (group, sample, window along the leading axes, window along the last) reads position lead[window, tap] * extent +
+    last[window, tap] of its sample, nothing where one of them is -1. The source is [sample, position, channel] from bit `base`;
     `shape` is (samples, recorded samples, positions of one, extent of the last axis, channels, channels of a group);
     `runs[tap]` is (first channel, channels, bit in the stream).
     """
@@ -63,13 +63,13 @@ def windows(source: Words, base: int, first: int, shape: Whole, lead: Whole, las
 
 
 @njit(cache=True, nogil=True)
-def images(source: Words, base: int, first: int, shape: Whole, lead: Whole, last: Whole, cut: Whole, out: Words) -> None:
-    """Rows are (channel, tap), their streams what that tap sees at the output positions of one sample, in raster order.
+def images(source: Words, base: int, first: int, shape: Ints, lead: Ints, last: Ints, cut: Ints, out: Words) -> None:
+    """Rows are (channel, tap), their streams the tap's inputs at the output positions of one sample, in raster order.
 
     The source is [channel, position along the leading axes, phase of the stride, position of that phase] from bit `base`, so that
     the outputs of one line are one run; `shape` is (leading positions, phases, positions of a phase, outputs of a line);
-    `last[tap]` is (phase, position seen by output 0, first and last + 1 of the outputs that see no padding); `cut` are the outputs
-    asked for.
+    `last[tap]` is (phase, position read by output 0, first and last + 1 of the outputs that read no padding); `cut` is the range of
+    outputs.
     """
     positions, phases, of_phase, line = shape
     taps_lead, taps_last = lead.shape[1], last.shape[0]
@@ -78,9 +78,9 @@ def images(source: Words, base: int, first: int, shape: Whole, lead: Whole, last
         rest, tap_last = divmod(first + row, taps_last)
         channel, tap_lead = divmod(rest, taps_lead)
         phase, offset, begin, end = last[tap_last]
-        for place in range(low // line, (high - 1) // line + 1):
-            far = lead[place, tap_lead]
-            start, stop = max(begin, low - place * line), min(end, high - place * line)
+        for line_number in range(low // line, (high - 1) // line + 1):
+            far = lead[line_number, tap_lead]
+            start, stop = max(begin, low - line_number * line), min(end, high - line_number * line)
             if far >= 0 and stop > start:
                 origin = base + ((channel * positions + far) * phases + phase) * of_phase + offset
-                _copy(source, origin + start, out, row, place * line + start - low, stop - start)
+                _copy(source, origin + start, out, row, line_number * line + start - low, stop - start)

@@ -1,1 +1,3 @@
-"""Compiled loops of networks: `adder_trees`, `benes`, `benes_switches`, `crossbar`."""
+"""Compiled loops of networks: `adder_trees` (reduction), `benes` (routing) and `benes_switches` (settings and values), `crossbar`
+(messages of DIRECT's hierarchy).
+"""

@@ -1,9 +1,8 @@
 """Compiled loops of the reduction networks: the routing of FAN and of ART, and the steps of any of them done for many vectors.
 
 A value sits in a slot: slot n < lanes is the product of lane n, slot lanes + 3 * adder + port an output of an adder. A step writes
-the sum of one, two or three slots into another. Twins: `watch` of the networks in `trainyard.hardware.reduction.adder_trees`, clock
-by clock, with every flip-flop; in the tests FAN's routes found by searching its links, and every step of ART held against its
-links.
+the sum of one, two or three slots into another. Plain Python: `watch` of the networks in `hardware.reduction.adder_trees`, cycle by
+cycle, with every flip-flop; tests also find FAN's routes by a search of its links, and check every step of ART against its links.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Single = npt.NDArray[np.float32]
 
 IDLE, BYPASS, ADD = 0, 1, 2  # what an adder of FAN does
@@ -20,35 +19,37 @@ BLOCK = 16  # vectors done at once: a step is then one vector instruction or two
 
 
 @njit(cache=True, nogil=True)
-def sums_of(values: Single, targets: Whole, sources: Whole, outlets: Whole, slots: int) -> Single:
-    """What the outlets show when every step is done, [vectors, outlets]; each addition rounds to FP32."""
+def sums_of(values: Single, targets: Ints, sources: Ints, outlets: Ints, slots: int) -> Single:
+    """The sums at the outlets after all steps, [vectors, outlets]; each addition rounds to FP32."""
     vectors, lanes = values.shape
-    held = np.zeros((slots, BLOCK), np.float32)
+    slots_of_block = np.zeros((slots, BLOCK), np.float32)
     sums = np.empty((vectors, outlets.size), np.float32)
     for start in range(0, vectors, BLOCK):
         width = min(BLOCK, vectors - start)
         for vector in range(width):
             for lane in range(lanes):
-                held[lane, vector] = values[start + vector, lane]
+                slots_of_block[lane, vector] = values[start + vector, lane]
         for step in range(targets.size):
             target, first, second, third = targets[step], sources[step, 0], sources[step, 1], sources[step, 2]
             if second < 0:
                 for vector in range(BLOCK):
-                    held[target, vector] = held[first, vector]
+                    slots_of_block[target, vector] = slots_of_block[first, vector]
             elif third < 0:
                 for vector in range(BLOCK):
-                    held[target, vector] = held[first, vector] + held[second, vector]
+                    slots_of_block[target, vector] = slots_of_block[first, vector] + slots_of_block[second, vector]
             else:
                 for vector in range(BLOCK):
-                    held[target, vector] = (held[first, vector] + held[second, vector]) + held[third, vector]
+                    slots_of_block[target, vector] = (
+                        slots_of_block[first, vector] + slots_of_block[second, vector]
+                    ) + slots_of_block[third, vector]
         for vector in range(width):
             for outlet in range(outlets.size):
-                sums[start + vector, outlet] = held[outlets[outlet], vector]
+                sums[start + vector, outlet] = slots_of_block[outlets[outlet], vector]
     return sums
 
 
 @njit(cache=True, nogil=True)
-def groups_of(vec_ids: Whole) -> tuple[Whole, Whole, Whole, Whole]:
+def groups_of(vec_ids: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Runs of one id of at least 0: their ids, first and last lanes, and the number of the run in each lane (-1: none)."""
     ids, starts, ends, of_lane = np.empty_like(vec_ids), np.empty_like(vec_ids), np.empty_like(vec_ids), np.full_like(vec_ids, -1)
     count = 0
@@ -63,8 +64,8 @@ def groups_of(vec_ids: Whole) -> tuple[Whole, Whole, Whole, Whole]:
 
 
 @njit(cache=True, nogil=True)
-def fan_route(of_lane: Whole, starts: Whole, ends: Whole) -> tuple[Whole, Whole, Whole]:
-    """What each adder of FAN does, and the levels of the links that its left and its right multiplexer take (0: none or a lane).
+def fan_route(of_lane: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints]:
+    """The mode of each adder of FAN, and the levels of the links that its left and right multiplexers take (0: none or a lane).
 
     The link of level l is 2^(l - 1) adders long. On either side the longest is taken that stays among the dot product's own adders,
     which are those from its first lane to the one before its last; the shortest also where the neighbour only bypasses a lane.
@@ -89,9 +90,7 @@ def fan_route(of_lane: Whole, starts: Whole, ends: Whole) -> tuple[Whole, Whole,
 
 
 @njit(cache=True, nogil=True)
-def fan_steps(
-    mode: Whole, left: Whole, right: Whole, of_lane: Whole, starts: Whole, ends: Whole
-) -> tuple[Whole, Whole, Whole, Whole, Whole]:
+def fan_steps(mode: Ints, left: Ints, right: Ints, of_lane: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
     """Follows a route of FAN level by level.
 
     Cycles, targets and sources of its steps, and of each group the outlet and the cycle of its sum.
@@ -127,12 +126,12 @@ def fan_steps(
 
 
 @njit(cache=True, nogil=True)
-def art_steps(of_lane: Whole, starts: Whole, ends: Whole) -> tuple[Whole, Whole, Whole, Whole, Whole]:
-    """Routes ART, level by level: what `fan_steps` gives.
+def art_steps(of_lane: Ints, starts: Ints, ends: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Routes ART, level by level; the results are those of `fan_steps`.
 
-    A node takes what its children send up and adds what belongs together. A part that belongs to the neighbour with another parent,
-    and to no other child of this node, goes to that neighbour; where both neighbours could send it, the right one does. Anything
-    else unfinished goes up. Outlet -1: the group found no way (by the exhaustive test, never).
+    A node adds the parts of one group that its children send up. A part that belongs to the neighbour with another parent, and to
+    no other child of this node, goes to that neighbour; where both neighbours could send it, the right one does. Any other
+    unfinished part goes up. Outlet -1: the group has no route (by the exhaustive test, never).
     """
     lanes = of_lane.size
     cycles, targets = np.empty(4 * lanes, np.int64), np.empty(4 * lanes, np.int64)
@@ -143,11 +142,11 @@ def art_steps(of_lane: Whole, starts: Whole, ends: Whole) -> tuple[Whole, Whole,
         of_lane.copy(),
         np.ones(lanes, np.int64),
     )  # what each child sends up: slot, group, lanes in it
-    aside = np.empty(lanes, np.int64)  # the group that each node sends sideways, -1: none
+    sideways = np.empty(lanes, np.int64)  # the group that each node sends sideways, -1: none
     count, level, nodes = 0, 0, lanes // 2
     while nodes:
         for node in range(nodes - 1, -1, -1):  # from the right: an odd node must know what its right neighbour sends
-            aside[node] = -1
+            sideways[node] = -1
             left, right = up_group[2 * node], up_group[2 * node + 1]
             first_lane, next_lane = node << (level + 1), (node + 1) << (level + 1)
             if left == right:
@@ -155,10 +154,10 @@ def art_steps(of_lane: Whole, starts: Whole, ends: Whole) -> tuple[Whole, Whole,
             child = -1
             if node % 2 == 0 and left >= 0 and starts[left] < first_lane:
                 child = 2 * node
-            elif node % 2 == 1 and right >= 0 and ends[right] >= next_lane and aside[node + 1] != right:
+            elif node % 2 == 1 and right >= 0 and ends[right] >= next_lane and sideways[node + 1] != right:
                 child = 2 * node + 1
             if child >= 0:
-                aside[node] = up_group[child]
+                sideways[node] = up_group[child]
                 cycles[count], targets[count] = level + 1, lanes + 3 * (((2 * node + 1) << level) - 1) + 1
                 sources[count, 0] = up[child]
                 count += 1
@@ -166,12 +165,12 @@ def art_steps(of_lane: Whole, starts: Whole, ends: Whole) -> tuple[Whole, Whole,
         for node in range(nodes):
             base = lanes + 3 * (((2 * node + 1) << level) - 1)
             other = node - 1 if node % 2 == 0 else node + 1
-            given = aside[other] if 0 <= other < nodes else -1
-            given_child = 2 * other + (1 if other % 2 else 0)
+            received = sideways[other] if 0 <= other < nodes else -1
+            received_child = 2 * other + (1 if other % 2 else 0)
             out_taken = False
             for side in range(2):
                 group = up_group[2 * node + side]
-                if group < 0 or group == aside[node] or (side == 1 and group == up_group[2 * node]):
+                if group < 0 or group == sideways[node] or (side == 1 and group == up_group[2 * node]):
                     continue
                 size, inputs = up_size[2 * node + side], 1
                 sources[count, 0] = up[2 * node + side]
@@ -179,9 +178,9 @@ def art_steps(of_lane: Whole, starts: Whole, ends: Whole) -> tuple[Whole, Whole,
                     sources[count, inputs] = up[2 * node + 1]
                     size += up_size[2 * node + 1]
                     inputs += 1
-                if given == group:
+                if received == group:
                     sources[count, inputs] = lanes + 3 * (((2 * other + 1) << level) - 1) + 1
-                    size += up_size[given_child]
+                    size += up_size[received_child]
                 port = 0
                 if size == ends[group] - starts[group] + 1:
                     port, out_taken = (0 if out_taken else 2), True

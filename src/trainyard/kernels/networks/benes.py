@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 PRESSURE = 4
-"""Price of a link another source is on, against 1 for a free one; 3 to 8 were tried, 4 needs the fewest rounds at 128 ports."""
+"""Cost of a link that another source uses, relative to 1 for a free one; of 3 to 8, 4 needs the fewest rounds at 128 ports."""
 
 
 @njit(cache=True, nogil=True)
@@ -34,9 +34,9 @@ def _find(tree: Small, place: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _differ(tree: Small, one: int, other: int) -> bool:
-    """Two bound sources (by their input links) take different halves from now on; false if they are known to take the same."""
-    first, second = _find(tree, one), _find(tree, other)
+def _differ(tree: Small, first_link: int, second_link: int) -> bool:
+    """Requires two bound sources (by their input links) to take different halves; false if they already have to take the same."""
+    first, second = _find(tree, first_link), _find(tree, second_link)
     if first ^ second > 1:
         tree[first >> 1] = second ^ (first & 1) ^ 1
         return True
@@ -69,7 +69,16 @@ def _bind(end: int, link: Small, source: Small, at: Small, used: Small, tree: Sm
 
 @njit(cache=True, nogil=True)
 def _halves(
-    level: int, end: int, link: Small, source: Small, at: Small, used: Small, tree: Small, held: Small, free: Small, sign: Small
+    level: int,
+    end: int,
+    link: Small,
+    source: Small,
+    at: Small,
+    used: Small,
+    tree: Small,
+    source_of_link: Small,
+    free: Small,
+    sign: Small,
 ) -> None:
     """Half of each output link (sign 1: half 0, -1: half 1): of its source where that is bound, else away from what it would meet.
 
@@ -82,22 +91,24 @@ def _halves(
         sign[link[e]] = (1 - 2 * (_find(tree, at[e]) & 1)) * bound
         free[loose] = e
         loose += 1 - bound
-    for one in range(loose):
-        here, mine = link[free[one]], source[free[one]]
-        lean = sign[here ^ 1] * (16 - 32 * (held[here ^ 1] == mine)) + ((mine >> level) & 2) - 1
-        lean += sign[here ^ 2] * (4 - 6 * (held[here ^ 2] == mine)) + sign[here ^ 3] * (4 - 6 * (held[here ^ 3] == mine))
+    for loose_number in range(loose):
+        here, mine = link[free[loose_number]], source[free[loose_number]]
+        lean = sign[here ^ 1] * (16 - 32 * (source_of_link[here ^ 1] == mine)) + ((mine >> level) & 2) - 1
+        lean += sign[here ^ 2] * (4 - 6 * (source_of_link[here ^ 2] == mine)) + sign[here ^ 3] * (
+            4 - 6 * (source_of_link[here ^ 3] == mine)
+        )
         sign[here] = 1 - 2 * (lean > 0)
 
 
 @njit(cache=True, nogil=True)
-def _looped(sources: Whole, outer: int, middle: Whole, work: Small) -> bool:
+def _looped(sources: Ints, outer: int, middle: Ints, work: Small) -> bool:
     """The looping algorithm with multicast, one bit of all middles at a time; false where an odd loop leaves clashes.
 
     Connections (output link, source, output) are kept in the order of their links: half 0 before half 1 after each bit.
     """
     links = sources.size << outer
     link, source, lane, next_link, next_source, next_lane = work[0], work[1], work[2], work[3], work[4], work[5]
-    at, used, tree, crowded, held, free, sign = work[6], work[7], work[8], work[9], work[10], work[11], work[12]
+    at, used, tree, crowded, source_of_link, free, sign = work[6], work[7], work[8], work[9], work[10], work[11], work[12]
     clashing, pairs = work[13], work[14:16]
     end = 0
     for d in range(sources.size):
@@ -113,13 +124,13 @@ def _looped(sources: Whole, outer: int, middle: Whole, work: Small) -> bool:
             at[e] = (link[e] & ~(width - 1)) + (source[e] >> level)
             used[at[e]] = 1
             tree[at[e] >> 1] = at[e] & ~1
-            held[link[e]] = source[e]
-        shown = source if even else clashing
+            source_of_link[link[e]] = source[e]
+        visible = source if even else clashing
         for e in range(0 if even else end):  # of sources that clash on a link the last one counts
-            shown[e] = held[link[e]]
-            at[e] = (link[e] & ~(width - 1)) + (shown[e] >> level)
-        even &= _bind(end, link, shown, at, used, tree, crowded, pairs)
-        _halves(level, end, link, shown, at, used, tree, held, free, sign)
+            visible[e] = source_of_link[link[e]]
+            at[e] = (link[e] & ~(width - 1)) + (visible[e] >> level)
+        even &= _bind(end, link, visible, at, used, tree, crowded, pairs)
+        _halves(level, end, link, visible, at, used, tree, source_of_link, free, sign)
         low, high = 0, 0
         for e in range(end):
             high += sign[link[e]] > 0
@@ -137,7 +148,7 @@ def _looped(sources: Whole, outer: int, middle: Whole, work: Small) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _ranked(sources: Whole, bits: int, middle: Whole) -> bool:
+def _ranked(sources: Ints, bits: int, middle: Ints) -> bool:
     """The rank of its source as the middle of each connection, where no source is below the one before; else false."""
     rank, before = -1, -1
     for d in range(sources.size):
@@ -152,21 +163,23 @@ def _ranked(sources: Whole, bits: int, middle: Whole) -> bool:
 
 
 @njit(cache=True, nogil=True)
-def _first_alike(sources: Whole, outer: int, bits: int, first: Small, seen: Small) -> None:
+def _first_alike(sources: Ints, outer: int, bits: int, first: Small, seen: Small) -> None:
     """first[k, d]: the lowest output below the same output link of level k that wants the same source."""
     seen[: sources.size] = -1
     for k in range(1, bits + 1):
         for d in range(sources.size):
             if sources[d] >= 0:
-                held = seen[sources[d]]
-                if held < 0 or held >> (k - outer) != d >> (k - outer) or held > d:
-                    seen[sources[d]] = held = d
-                first[k, d] = held
+                lowest = seen[sources[d]]
+                if lowest < 0 or lowest >> (k - outer) != d >> (k - outer) or lowest > d:
+                    seen[sources[d]] = lowest = d
+                first[k, d] = lowest
 
 
 @njit(cache=True, nogil=True)
-def _lay(sources: Whole, outer: int, bits: int, d: int, middle: int, step: int, first: Small, used: Small, load: Small) -> None:
-    """Connection d is laid (step 1) or lifted (-1): `used` counts outputs per link and source, `load` sources per link."""
+def _add_connection(
+    sources: Ints, outer: int, bits: int, d: int, middle: int, step: int, first: Small, used: Small, load: Small
+) -> None:
+    """Adds connection d (step 1) or removes it (-1): `used` counts outputs per link and source, `load` sources per link."""
     n = bits + 1 - outer
     for k in range(1, bits + 1):
         low = middle & ((1 << k) - 1)
@@ -191,9 +204,9 @@ def _clashes(source: int, outer: int, bits: int, d: int, middle: int, load: Smal
 
 @njit(cache=True, nogil=True)
 def _cheapest(source: int, outer: int, bits: int, d: int, first: Small, used: Small, load: Small, past: Small, stack: Small) -> int:
-    """Middle whose new links cost least: 1 each, what was fought over there before, and PRESSURE per source in the way."""
+    """The middle whose new links cost least: 1 each, plus past clashes on it, plus PRESSURE per source on it."""
     n = bits + 1 - outer
-    least, found, top = 1 << 30, 0, 1
+    least, best, top = 1 << 30, 0, 1
     stack[0, 0], stack[1, 0], stack[2, 0] = 0, 0, 0
     while top > 0:
         top -= 1
@@ -201,7 +214,7 @@ def _cheapest(source: int, outer: int, bits: int, d: int, first: Small, used: Sm
         if cost >= least:
             continue
         if k > bits:
-            least, found = cost, low
+            least, best = cost, low
             continue
         near = 0
         for bit in range(2):
@@ -220,32 +233,33 @@ def _cheapest(source: int, outer: int, bits: int, d: int, first: Small, used: Sm
             for row in range(3):
                 stack[row, top], stack[row, top + 1] = stack[row, top + 1], stack[row, top]
         top += 2
-    return found
+    return best
 
 
 @njit(cache=True, nogil=True)
 def _negotiated(
-    sources: Whole,
+    sources: Ints,
     outer: int,
     bits: int,
     rounds: int,
-    middle: Whole,
+    middle: Ints,
     first: Small,
     used: Small,
     load: Small,
     past: Small,
     stack: Small,
 ) -> bool:
-    """Connections that clash are lifted and laid again, each clash leaving its link dearer, until none is left or rounds are over.
+    """Connections that clash are removed and routed again, each clash raising its link's cost, until none clash or rounds are over.
 
-    What still clashes then is lifted, from the last output down, and keeps middle -1. `used` and `load` are zero before and after.
+    Connections that still clash are removed, from the last output down, and have middle -1. `used` and `load` are zero before and
+    after.
     """
     past[:] = 0
     _first_alike(sources, outer, bits, first, stack[3])
     order = np.argsort(sources, kind="mergesort")
     for d in range(sources.size):
         if middle[d] >= 0:
-            _lay(sources, outer, bits, d, middle[d], 1, first, used, load)
+            _add_connection(sources, outer, bits, d, middle[d], 1, first, used, load)
     clear = False
     for _ in range(rounds):
         end = 0
@@ -259,11 +273,11 @@ def _negotiated(
                 stack[3, d] = _clashes(source, outer, bits, d, middle[d], load)
             for d in order[start:end]:
                 if stack[3, d]:
-                    _lay(sources, outer, bits, d, middle[d], -1, first, used, load)
+                    _add_connection(sources, outer, bits, d, middle[d], -1, first, used, load)
             for d in order[start:end]:
                 if stack[3, d]:
                     middle[d] = _cheapest(source, outer, bits, d, first, used, load, past, stack)
-                    _lay(sources, outer, bits, d, middle[d], 1, first, used, load)
+                    _add_connection(sources, outer, bits, d, middle[d], 1, first, used, load)
         clear = True
         for side in range(2):
             for at in range(load.shape[1]):
@@ -274,17 +288,17 @@ def _negotiated(
             break
     for d in range(sources.size - 1, -1, -1):
         if not clear and middle[d] >= 0 and _clashes(sources[d], outer, bits, d, middle[d], load):
-            _lay(sources, outer, bits, d, middle[d], -1, first, used, load)
+            _add_connection(sources, outer, bits, d, middle[d], -1, first, used, load)
             middle[d] = -1
     for d in range(sources.size):
         if middle[d] >= 0:
-            _lay(sources, outer, bits, d, middle[d], -1, first, used, load)
+            _add_connection(sources, outer, bits, d, middle[d], -1, first, used, load)
     return clear
 
 
 @njit(cache=True, nogil=True)
 def _searched(
-    sources: Whole, outer: int, bits: int, limit: int, middle: Whole, first: Small, used: Small, load: Small, stack: Small
+    sources: Ints, outer: int, bits: int, limit: int, middle: Ints, first: Small, used: Small, load: Small, stack: Small
 ) -> int:
     """Every middle of every connection, depth first: 1 routed, 0 proven blocked, -1 undecided after `limit` steps.
 
@@ -299,7 +313,7 @@ def _searched(
     while 0 <= at < wanted.size:
         d = wanted[at]
         if middle[d] >= 0:
-            _lay(sources, outer, bits, d, middle[d], -1, first, used, load)
+            _add_connection(sources, outer, bits, d, middle[d], -1, first, used, load)
             for k in range(1, bits + 1):
                 taken[(1 << k) + (middle[d] & ((1 << k) - 1))] -= 1
         middle[d] += 1
@@ -311,7 +325,7 @@ def _searched(
         for k in range(1, bits + 1):
             low = middle[d] & ((1 << k) - 1)
             taken[(1 << k) + low] += 1
-        _lay(sources, outer, bits, d, middle[d], 1, first, used, load)
+        _add_connection(sources, outer, bits, d, middle[d], 1, first, used, load)
         renamed = False
         for k in range(1, bits + 1):
             low = middle[d] & ((1 << k) - 1)
@@ -323,13 +337,13 @@ def _searched(
             break
     for d in range(sources.size):
         if middle[d] >= 0:
-            _lay(sources, outer, bits, d, middle[d], -1, first, used, load)
+            _add_connection(sources, outer, bits, d, middle[d], -1, first, used, load)
     return 0 if at < 0 else answer
 
 
 @njit(cache=True, nogil=True)
-def route(sources: Whole, outer: int, rounds: int, limit: int, middles: Whole) -> Whole:
-    """Middle of every connection of every vector, -1 where idle or put off; per vector 1 all routed, 0 proven blocked, -1 put off.
+def route(sources: Ints, outer: int, rounds: int, limit: int, middles: Ints) -> Ints:
+    """Middle of every connection of every vector, -1 where idle or not routed; per vector 1 all routed, 0 proven blocked, -1 not.
 
     A vector like the one before is routed like it. Ranks where sources do not decrease; else the looping algorithm, then `rounds`
     of negotiation, then a complete search of at most `limit` steps (0: none).
@@ -362,77 +376,77 @@ def route(sources: Whole, outer: int, rounds: int, limit: int, middles: Whole) -
             continue
         answers[vector] = -1
         if limit > 0:
-            found = middles[vector].copy()
-            answers[vector] = _searched(sources[vector], outer, bits, limit, found, first, used, load, stack)
+            searched = middles[vector].copy()
+            answers[vector] = _searched(sources[vector], outer, bits, limit, searched, first, used, load, stack)
             if answers[vector] == 1:
-                middles[vector] = found
+                middles[vector] = searched
     return answers
 
 
 @njit(cache=True, nogil=True)
-def first_fit(sources: Whole, levels: int, passes: Whole) -> None:
+def first_fit(sources: Ints, levels: int, passes: Ints) -> None:
     """Butterfly: the first pass in which the one path of an output meets no other source; -1 where idle."""
     ports = sources.shape[1]
-    held = np.empty((ports, levels, ports), dtype=np.int64)
+    source_of_wire = np.empty((ports, levels, ports), dtype=np.int64)
     for vector in range(sources.shape[0]):
         opened = 0
         for d in range(ports):
             source, chosen = sources[vector, d], -1
             for number in range(opened + 1 if source >= 0 else 0):
                 if number == opened:
-                    held[opened] = -1
+                    source_of_wire[opened] = -1
                     opened += 1
                 free = True
                 for level in range(levels):
                     low = (1 << (levels - 1 - level)) - 1
-                    other = held[number, level, (d & ~low) | (source & low)]
+                    other = source_of_wire[number, level, (d & ~low) | (source & low)]
                     free &= other < 0 or other == source
                 if free:
                     chosen = number
                     for level in range(levels):
                         low = (1 << (levels - 1 - level)) - 1
-                        held[number, level, (d & ~low) | (source & low)] = source
+                        source_of_wire[number, level, (d & ~low) | (source & low)] = source
                     break
             passes[vector, d] = chosen
 
 
 @njit(cache=True, nogil=True)
-def mesh_arrivals(sources: Whole, rows: int, columns: int, arrivals: Whole, shared: Flags) -> None:
-    """Mesh: cycle in which each node has its element (0: idle), and whether a link carried two. The law is `distribution.Mesh`.
+def mesh_arrivals(sources: Ints, rows: int, columns: int, arrivals: Ints, shared: Flags) -> None:
+    """Mesh: cycle in which each node has its element (0: idle), and whether a link carried two. The law is `other_networks.Mesh`.
 
     A row's elements follow each other from the edge without waiting; along a column each link serves first come, first served.
     """
     ports = sources.shape[1]
     at, need = np.empty(ports, dtype=np.int64), np.empty(ports, dtype=np.int64)
     for vector in range(sources.shape[0]):
-        turn = np.zeros(ports, dtype=np.int64)  # cycle in which an element is in column 0
+        entry_cycle = np.zeros(ports, dtype=np.int64)  # cycle in which an element is in column 0
         for d in range(ports):
             if sources[vector, d] >= 0:
-                turn[sources[vector, d]] = 1
+                entry_cycle[sources[vector, d]] = 1
         for row in range(rows):
             queued = 0
             for source in range(row * columns, (row + 1) * columns):
-                queued += turn[source]
-                turn[source] *= queued
+                queued += entry_cycle[source]
+                entry_cycle[source] *= queued
             shared[vector] |= queued > 1
         for column in range(columns):
-            for way in (1, -1):
+            for direction in (1, -1):
                 need[:] = -1  # hops from the row of entry, to the farthest node of this column that wants the element
                 for row in range(rows):
                     source = sources[vector, row * columns + column]
                     if source >= 0:
-                        need[source] = max(need[source], (row - source // columns) * way)
+                        need[source] = max(need[source], (row - source // columns) * direction)
                         if row == source // columns:
-                            arrivals[vector, row * columns + column] = turn[source] + column
+                            arrivals[vector, row * columns + column] = entry_cycle[source] + column
                 for source in range(ports):
-                    at[source] = turn[source] + column
+                    at[source] = entry_cycle[source] + column
                 for hop in range(rows - 1):
-                    row = hop if way > 0 else rows - 1 - hop
-                    users = [s for s in range(ports) if need[s] > 0 and 0 <= (row - s // columns) * way < need[s]]
+                    row = hop if direction > 0 else rows - 1 - hop
+                    users = [s for s in range(ports) if need[s] > 0 and 0 <= (row - s // columns) * direction < need[s]]
                     shared[vector] |= len(users) > 1
                     left = 0
                     for _, source in sorted([(at[s], s) for s in users]):
                         left = max(at[source], left) + 1
                         at[source] = left
-                        if sources[vector, (row + way) * columns + column] == source:
-                            arrivals[vector, (row + way) * columns + column] = left
+                        if sources[vector, (row + direction) * columns + column] == source:
+                            arrivals[vector, (row + direction) * columns + column] = left

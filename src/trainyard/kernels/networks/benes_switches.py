@@ -1,7 +1,7 @@
-"""Benes switches at work: select bits from the middles that `kernels.networks.benes` chooses, and what the switches then deliver.
+"""Benes switches: select bits from the middles that `kernels.networks.benes` chooses, and the values that the switches deliver.
 
-What moves through the switches are the names of the input ports; the values follow where the names have arrived. Eight names go
-through eight switches at once, a byte of each in a 64-bit word (names of more than a byte in several turns).
+The names of the input ports move through the switches, and values are then copied by name. Eight names go through eight switches
+at once, a byte of each in a 64-bit word (names of more than a byte in several passes).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-Whole = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]
 Bits = npt.NDArray[np.uint8]
 Words = npt.NDArray[np.uint64]
@@ -25,7 +25,7 @@ SWAPPED = np.array(
 
 
 @njit(cache=True, nogil=True)
-def set_switches(sources: Whole, middles: Whole, ends: Whole, outer: int, bits: int, settings: Bits) -> None:
+def set_switches(sources: Ints, middles: Ints, ends: Ints, outer: int, bits: int, settings: Bits) -> None:
     """Select bits along every path from a source over its middle to output `ends`; `settings` is zero before. Middle -1: none.
 
     On the way to the middle level the low bits of the switch become the middle's, one per level; after it the high bits become the
@@ -71,12 +71,12 @@ def _arrive(cells: Words, outer: int, bits: int, links: Words, names: Small) -> 
         for level in range(last + 1):
             stride = 0 if level == last else 1 << level if level < bits else 1 << (last - 1 - level)
             far, near = stride >> 3, stride & 7  # to another word, or by bytes of the same
-            kept, by = SWAPPED[near - (near >> 2)], np.uint64(8 * near)
+            unswapped, by = SWAPPED[near - (near >> 2)], np.uint64(8 * near)
             for word in range(words):
                 chosen, both = cells[level, word], straight[word] ^ across[word]
                 goes = straight[word] ^ (both & (((chosen >> ONE) & LOWEST) * BYTE))
                 down[word] = straight[word] ^ (both & ((chosen & LOWEST) * BYTE))
-                slant[word ^ far] = ((goes & kept) << by) | ((goes >> by) & kept)
+                slant[word ^ far] = ((goes & unswapped) << by) | ((goes >> by) & unswapped)
             straight, across, down, slant = down, slant, straight, across
         first, second = straight.view(np.uint8), across.view(np.uint8)
         for d in range(names.size):
@@ -85,8 +85,8 @@ def _arrive(cells: Words, outer: int, bits: int, links: Words, names: Small) -> 
 
 
 @njit(cache=True, nogil=True)
-def push(settings: Words, outer: int, bits: int, rows: Whole, enable: Flags, values: Floats, results: Floats) -> None:
-    """Values of vector rows[p] through the switches of pass p; outputs that are enabled take what arrives."""
+def push(settings: Words, outer: int, bits: int, rows: Ints, enable: Flags, values: Floats, results: Floats) -> None:
+    """Pushes values of vector rows[p] through the switches of pass p; enabled outputs latch what arrives."""
     links, names = np.zeros((4, settings.shape[2]), dtype=np.uint64), np.empty(enable.shape[1], dtype=np.int32)
     for row in range(rows.size):
         _arrive(settings[row], outer, bits, links, names)
@@ -96,9 +96,9 @@ def push(settings: Words, outer: int, bits: int, rows: Whole, enable: Flags, val
 
 
 @njit(cache=True, nogil=True)
-def carry(sources: Whole, middles: Whole, outer: int, bits: int, rows: Whole, values: Floats, results: Floats) -> None:
-    """`set_switches` and `push` with one set of switches, which stay as they are where sources and middles are those of the pass
-    before; outputs with a middle take what arrives."""
+def carry(sources: Ints, middles: Ints, outer: int, bits: int, rows: Ints, values: Floats, results: Floats) -> None:
+    """`set_switches` and `push` with one set of switches, reused where sources and middles equal those of the pass before; outputs
+    with a middle latch what arrives."""
     ports = sources.shape[1]
     cells = np.zeros((1, 2 * bits + 1, max(1, (1 << bits) >> 3)), dtype=np.uint64)
     settings, ends = cells.view(np.uint8), np.arange(ports).reshape(1, ports)
