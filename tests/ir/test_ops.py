@@ -1,4 +1,4 @@
-"""Bodies: sizes are checked, MACs are right, dimensions go out and come back."""
+"""Bodies of ops: checks of their sizes, their MACs, and `dimensions` with its inverse."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ sizes = st.integers(1, 20)
 def convolutions(draw: st.DrawFn) -> Convolution:
     rank = draw(st.integers(1, 3))
     groups = draw(st.integers(1, 3))
-    many = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(rank))  # noqa: E731
-    kernel, dilation, padding = many(1, 3), many(1, 2), many(0, 2)
+    per_axis = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(rank))  # noqa: E731
+    kernel, dilation, padding = per_axis(1, 3), per_axis(1, 2), per_axis(0, 2)
     size = tuple(d * (k - 1) + 1 + draw(st.integers(0, 6)) for k, d in zip(kernel, dilation, strict=True))
     return Convolution(
         batch=draw(sizes),
@@ -29,7 +29,7 @@ def convolutions(draw: st.DrawFn) -> Convolution:
         out_channels=groups * draw(st.integers(1, 4)),
         size=size,
         kernel=kernel,
-        stride=many(1, 3),
+        stride=per_axis(1, 3),
         padding=padding,
         dilation=dilation,
         groups=groups,
@@ -50,7 +50,7 @@ bodies = st.one_of(
 
 
 @given(bodies)
-def test_dimensions_go_out_and_come_back(body: object) -> None:
+def test_with_dimensions_is_the_inverse_of_dimensions(body: object) -> None:
     numbers = dimensions(body)  # type: ignore[arg-type]
     assert with_dimensions(body, numbers) == body  # type: ignore[arg-type]
     grown = with_dimensions(body, tuple(n + 1 for n in numbers)) if not isinstance(body, Convolution) else body  # type: ignore[arg-type]
@@ -59,10 +59,10 @@ def test_dimensions_go_out_and_come_back(body: object) -> None:
 
 
 @pytest.mark.parametrize("bad", [0, -1, 1.5, math.nan, True, "4", None])
-@pytest.mark.parametrize("place", range(3))
-def test_a_product_of_no_size_is_refused(bad: object, place: int) -> None:
+@pytest.mark.parametrize("position", range(3))
+def test_a_product_with_a_size_that_is_no_positive_integer_is_refused(bad: object, position: int) -> None:
     size: list[object] = [4, 5, 6]
-    size[place] = bad
+    size[position] = bad
     with pytest.raises(BadInput, match="positive whole number"):
         MatMul(*size)  # type: ignore[arg-type]
 
@@ -78,7 +78,7 @@ def test_a_product_of_no_size_is_refused(bad: object, place: int) -> None:
         ({"batch": 0}, "batch must be"),
     ],
 )
-def test_an_impossible_convolution_is_refused(change: dict, message: str) -> None:
+def test_a_convolution_with_inconsistent_geometry_is_refused(change: dict, message: str) -> None:
     good = {"batch": 1, "in_channels": 3, "out_channels": 4, "size": (8, 8), "kernel": (3, 3)}
     with pytest.raises(BadInput, match=message):
         Convolution(**{**good, **change})

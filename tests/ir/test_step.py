@@ -1,4 +1,4 @@
-"""Step: rebatch, dependencies, splits, and the same step back from JSON."""
+"""Steps: rebatch, dependencies, splits, and their JSON form."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_dependencies_pass_through_views() -> None:
     assert mlp().dependencies == ((), (0,), (1,), (1, 2))
 
 
-def test_macs_parameters_and_layers() -> None:
+def test_macs_parameters_and_layers_of_a_small_mlp() -> None:
     step = mlp(batch=4, width=8)
     assert step.macs == 4 * 8 * 3 + 4 * 2 * 8 + 8 * 2 * 4
     assert step.parameters == 3 * 8 + 8 * 2
@@ -61,7 +61,7 @@ def test_macs_parameters_and_layers() -> None:
     assert [op.phase for op in step.only(Phase.GRAD_WEIGHT)] == [Phase.GRAD_WEIGHT]
 
 
-def test_json_gives_the_same_step_back_and_the_same_bytes() -> None:
+def test_a_step_read_from_json_is_equal_and_writes_equal_bytes() -> None:
     step = mlp()
     text = step.to_json()
     assert Step.from_json(text) == step
@@ -70,7 +70,7 @@ def test_json_gives_the_same_step_back_and_the_same_bytes() -> None:
     assert mlp(batch=5).digest != step.digest
 
 
-def test_json_of_another_version_or_kind_is_refused_in_one_line() -> None:
+def test_json_of_another_version_or_format_is_refused_in_one_line() -> None:
     document = json.loads(mlp().to_json())
     for change, message in (
         ({"version": 99}, "version 99: this release reads version 1"),
@@ -88,26 +88,26 @@ def test_json_of_another_version_or_kind_is_refused_in_one_line() -> None:
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_a_step_or_a_clear_error(text: str) -> None:
+def test_text_that_is_no_step_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
         Step.from_json(text)
 
 
 @given(st.integers(0, 3000), st.integers(0, 255))
-def test_a_damaged_byte_is_a_step_or_a_clear_error(place: int, byte: int) -> None:
+def test_json_with_a_damaged_byte_is_a_step_or_refused(position: int, byte: int) -> None:
     text = bytearray(mlp().to_json().encode())
-    text[place % len(text)] = byte
-    with contextlib.suppress(BadInput):  # nothing else may come out
+    text[position % len(text)] = byte
+    with contextlib.suppress(BadInput):  # no other error may be raised
         Step.from_json(bytes(text))
 
 
 @pytest.mark.parametrize("batch", [0, -3, 2.5, True, "8"])
-def test_a_batch_of_no_size_is_refused(batch: object) -> None:
+def test_a_batch_that_is_no_positive_integer_is_refused(batch: object) -> None:
     with pytest.raises(BadInput, match="batch must be a positive whole number"):
         mlp().rebatch(batch)  # type: ignore[arg-type]
 
 
-def test_a_step_captured_at_one_size_says_so() -> None:
+def test_rebatching_a_step_captured_at_one_batch_size_is_refused() -> None:
     step = Step("fixed", 4, mlp().ops, mlp().tensors, rebatchable=False)
     assert step.rebatch(4) is step
     with pytest.raises(BadInput, match="captured at one batch size only"):
@@ -115,7 +115,7 @@ def test_a_step_captured_at_one_size_says_so() -> None:
 
 
 @given(st.integers(1, 100), st.integers(1, 100))
-def test_split_keeps_all_the_work(size: int, parts: int) -> None:
+def test_pieces_of_a_split_op_have_all_its_macs(size: int, parts: int) -> None:
     op = Op(body=MatMul(3, size, 5))
     if parts > size:
         with pytest.raises(BadInput, match="cannot split"):
@@ -128,14 +128,14 @@ def test_split_keeps_all_the_work(size: int, parts: int) -> None:
     assert max(widths) - min(widths) <= 1
 
 
-def test_tensors_that_do_not_exist_are_refused() -> None:
+def test_unknown_tensors_and_element_types_are_refused() -> None:
     with pytest.raises(BadInput, match="names a tensor outside"):
         Step("bad", 1, (Op(body=MatMul(1, 1, 1), inputs=(5,)),), ())
     with pytest.raises(BadInput, match="unknown element type"):
         TensorSpec((1,), dtype="float77")
 
 
-def test_what_a_fused_kernel_keeps_to_itself_takes_no_memory() -> None:
+def test_tensors_inside_a_fused_kernel_take_no_memory() -> None:
     step = mlp()
     assert [users for users, _ in step.transients] == [(0, 1), (1, 2, 3), (2, 3), (3,)]
     fused = Step("fused", 4, (*(replace(op, fused=0) for op in step.ops[:2]), *step.ops[2:]), step.tensors)

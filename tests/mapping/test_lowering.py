@@ -1,4 +1,4 @@
-"""Lowering: the three products of a convolution, really computed, against torch."""
+"""Lowering: the three products of a convolution, computed through their matrices, against torch."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from oracles.lowering import execute_product, matrices, zero_macs
 from trainyard.errors import BadInput
 from trainyard.ir import Convolution, MatMul
 from trainyard.mapping.lowering import lower
@@ -36,12 +37,12 @@ def convolutions(draw):
         assume(False)
 
 
-def tensors(body):
+def random_tensors(body):
     random = np.random.default_rng(body.batch + sum(body.size))
-    whole = lambda *shape: random.integers(-5, 6, shape).astype(np.float64)  # noqa: E731
-    x = whole(body.batch, body.in_channels, *body.size)
-    w = whole(body.out_channels, body.in_channels // body.groups, *body.kernel)
-    dy = whole(body.batch, body.out_channels, *body.out_size)
+    integers = lambda *shape: random.integers(-5, 6, shape).astype(np.float64)  # noqa: E731
+    x = integers(body.batch, body.in_channels, *body.size)
+    w = integers(body.out_channels, body.in_channels // body.groups, *body.kernel)
+    dy = integers(body.batch, body.out_channels, *body.out_size)
     return x, w, dy
 
 
@@ -54,58 +55,60 @@ def by_torch(body, x, w, dy):
 
 @pytest.mark.oracle
 @given(body=convolutions())
-def test_all_products_equal_torch(body):
-    x, w, dy = tensors(body)
+def test_the_three_products_equal_those_of_torch(body):
+    x, w, dy = random_tensors(body)
     y, dx, dw = by_torch(body, x, w, dy)
-    assert (lower(body).execute(x, w) == y).all()
-    assert (lower(body.as_product("grad_weight")).execute(x, dy) == dw).all()
-    assert (lower(body.as_product("grad_input")).execute(dy, w) == dx).all()
-    assert (lower(body.as_product("grad_input"), "dilated").execute(dy, w) == dx).all()
+    assert (execute_product(body, x, w) == y).all()
+    assert (execute_product(body.as_product("grad_weight"), x, dy) == dw).all()
+    assert (execute_product(body.as_product("grad_input"), dy, w) == dx).all()
+    assert (execute_product(body.as_product("grad_input"), dy, w, "dilated") == dx).all()
 
 
 @given(body=convolutions())
-def test_macs_are_exact_and_zeros_are_counted(body):
-    x, w, dy = tensors(body)
+def test_macs_and_zero_macs_are_those_of_the_matrices(body):
+    x, w, dy = random_tensors(body)
     ones = [np.ones_like(t) for t in (x, w, dy)]
     for product, first, second in (("forward", 0, 1), ("grad_weight", 0, 2), ("grad_input", 2, 1)):
-        lowered = lower(body.as_product(product))
-        assert lowered.product.macs == body.macs
-        assert lowered.extra_macs == 0
-        a, b = lowered.matrices(ones[first], ones[second])
+        own = body.as_product(product)
+        assert lower(own).product.macs == body.macs
+        a, b = matrices(own, ones[first], ones[second])
         if product != "grad_input":  # col2im drops the padding after the product
-            assert lowered.zero_macs == (lowered.product.macs - np.matmul(a, b).sum())
-    dilated = lower(body.as_product("grad_input"), "dilated")
-    a, b = dilated.matrices(ones[2], ones[1])
-    assert a.shape == (dilated.product.count, dilated.product.M, dilated.product.K)
-    assert dilated.zero_macs == dilated.product.macs - np.matmul(a, b).sum()
-    assert dilated.extra_macs == dilated.product.macs - body.macs
+            assert zero_macs(own) == body.macs - np.matmul(a, b).sum()
+    own = body.as_product("grad_input")
+    dilated = lower(own, "dilated").product
+    a, b = matrices(own, ones[2], ones[1], "dilated")
+    assert a.shape == (dilated.count, dilated.M, dilated.K)
+    assert b.shape == (dilated.count, dilated.K, dilated.N)
+    assert zero_macs(own, "dilated") == dilated.macs - np.matmul(a, b).sum()
 
 
 @given(body=convolutions())
-def test_sides_count_distinct_elements(body):
-    x, _, dy = tensors(body)
+def test_sides_count_the_distinct_elements_of_a_matrix(body):
+    x, w, dy = random_tensors(body)
     numbered = np.arange(1, x.size + 1).reshape(x.shape)
-    columns = lower(body).matrices(numbered, np.ones((body.out_channels, body.in_channels // body.groups, *body.kernel)))[0]
+    columns = matrices(body, numbered, w)[0]
     side = lower(body).a
     assert side.matrix == columns.size
     assert side.elements == len(np.unique(columns[columns > 0]))
-    spread = lower(body.as_product("grad_input"), "dilated")
+    own = body.as_product("grad_input")
+    side = lower(own, "dilated").a
     numbered = np.arange(1, dy.size + 1).reshape(dy.shape)
-    rows = spread.matrices(numbered, np.ones((body.out_channels, body.in_channels // body.groups, *body.kernel)))[0]
-    assert spread.a.matrix == rows.size
-    assert spread.a.elements == len(np.unique(rows[rows > 0]))
+    rows = matrices(own, numbered, w, "dilated")[0]
+    assert side.matrix == rows.size
+    assert side.elements == len(np.unique(rows[rows > 0]))
 
 
-def test_strided_pointwise_reads_only_what_it_sees():
+def test_a_strided_pointwise_convolution_reads_only_the_visited_elements():
     body = Convolution(batch=2, in_channels=8, out_channels=4, size=(10, 10), kernel=(1, 1), stride=(2, 2))
     assert lower(body).a.elements == lower(body).a.matrix == 2 * 8 * 25
     assert lower(body.as_product("grad_input")).out.elements == body.input_elements
 
 
 @given(m=st.integers(1, 5), n=st.integers(1, 5), k=st.integers(1, 5), count=st.integers(1, 3))
-def test_a_matrix_product_is_its_own(m, n, k, count):
+def test_a_matrix_product_is_lowered_to_itself(m, n, k, count):
     random = np.random.default_rng(m * 100 + n * 10 + k)
     a, b = random.random((count, m, k)), random.random((count, k, n))
-    lowered = lower(MatMul(m, n, k, count))
-    assert np.array_equal(lowered.execute(a, b).reshape(count, m, n), np.matmul(a, b))
-    assert (lowered.zero_macs, lowered.extra_macs) == (0, 0)
+    body = MatMul(m, n, k, count)
+    assert lower(body).product == body
+    assert np.array_equal(execute_product(body, a, b).reshape(count, m, n), np.matmul(a, b))
+    assert zero_macs(body) == 0

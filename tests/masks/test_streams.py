@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from oracles.lowering import matrices
 from trainyard.errors import BadInput, MaskError
 from trainyard.ir import Convolution, MaskView
 from trainyard.ir.letters import CONVOLUTION_LETTERS
@@ -192,7 +193,7 @@ def test_both_sides_pair_up(body, form, lanes):
     lowered = lower(body, form[1])
     source = Bits({name: tensor != 0 for name, tensor in numbers.items()})
     first, second = CONVOLUTION_LETTERS[body.product]
-    a, b = lowered.matrices(numbers[first], numbers[second])
+    a, b = matrices(body, numbers[first], numbers[second], form[1])
     for group in range(body.groups):
         views = {side: view_of(body, form[1], side, source, group) for side in "ab"}
         orders = {side: order(views[side], side, lanes) for side in "ab"}

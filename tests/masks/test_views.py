@@ -11,10 +11,10 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from oracles.lowering import matrices
 from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.errors import BadInput, MaskError
 from trainyard.ir import Convolution, MaskView
-from trainyard.mapping.lowering import lower
 from trainyard.masks.views import matrix, ranges
 
 
@@ -56,10 +56,10 @@ def test_mask_views_are_the_matrices_of_the_product(body):
     w = draw(body.out_channels, body.in_channels // body.groups, *body.kernel)
     source = Bits({"A": x != 0, "W": w != 0, "G": dy != 0})
     view = lambda letter, **cut: matrix(MaskView(source, ("layer", 0, letter), body, **cut))  # noqa: E731
-    a, b = lower(body).matrices(x, w)
+    a, b = matrices(body, x, w)
     assert np.array_equal(view("A"), (a != 0).reshape(-1, a.shape[-1]))
     assert np.array_equal(view("W", transposed=True), np.concatenate(list(b != 0), axis=1))
-    g, _ = lower(body.as_product("grad_input")).matrices(dy, w)
+    g, _ = matrices(body.as_product("grad_input"), dy, w)
     assert np.array_equal(view("G"), (g != 0).reshape(-1, g.shape[-1]))
     rows = math.ceil(a.shape[1] / 2)
     assert np.array_equal(view("A", rows=(0, rows), columns=(0, 1)), (a[0] != 0)[:rows, :1])

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from oracles.lowering import execute_product
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import Collective, Convolution, ElementWise, Op, Reduction, Step, Update
 from trainyard.ir.letters import operand_order
-from trainyard.mapping.lowering import lower
 
 Array = npt.NDArray[Any]
 
@@ -170,7 +170,7 @@ class Execution:
         channels = weight.shape[0] if weight is not None else out.shape[1]  # type: ignore[union-attr]  # one of the two is there
         deep = image.shape[1] if image is not None else weight.shape[1]  # type: ignore[union-attr]
         mine = replace(body, batch=first.shape[0], out_channels=channels, in_channels=deep)
-        result = lower(mine).execute(first, second)
+        result = execute_product(mine, first, second)
         return result if bias is None else result + bias.reshape(1, -1, *(1,) * (result.ndim - 2))
 
 

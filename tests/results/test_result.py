@@ -1,4 +1,4 @@
-"""Result: times sum exactly, values add and scale, groups partition the whole."""
+"""Results: exposed times sum exactly, results add and scale, groups partition the rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainyard.results.booking import book_timeline, columns_of, split
 from trainyard.results.result import Peaks, Result
 
 
-def result(durations: list[int], shares: tuple[float, ...] = (0.3, 0.7), steps: int = 1) -> Result:
+def result_of(durations: list[int], shares: tuple[float, ...] = (0.3, 0.7), steps: int = 1) -> Result:
     plan, booking = Plan(), Booking()
     stream, link = plan.stream("device"), plan.link("dram", 1e9)
     last: list[int] = []
@@ -55,20 +55,20 @@ durations = st.lists(st.integers(1, 10**9), min_size=1, max_size=8)
 
 @given(durations)
 def test_exposed_times_sum_to_the_end_of_the_timeline(times: list[int]) -> None:
-    whole = result(times)
-    assert whole.timeline is not None
-    assert whole.time_ps == whole.timeline.end_ps == sum(times) + 1_000_000
+    result = result_of(times)
+    assert result.timeline is not None
+    assert result.time_ps == result.timeline.end_ps == sum(times) + 1_000_000
     for axes in (("layer",), ("phase",), ("kind",), ("layer", "phase"), ("op",)):
-        groups = whole.group(*axes)  # type: ignore[arg-type]
-        assert sum(round(cost.time_s * 1e12) for cost in groups.values()) == whole.time_ps
-        assert sum(cost.macs for cost in groups.values()) == whole.macs
-        assert sum(cost.energy_j for cost in groups.values()) == pytest.approx(whole.energy_j)
-        assert sum(cost.traffic_bytes["dram"] for cost in groups.values()) == whole.traffic_bytes["dram"]
+        groups = result.group(*axes)  # type: ignore[arg-type]
+        assert sum(round(cost.time_s * 1e12) for cost in groups.values()) == result.time_ps
+        assert sum(cost.macs for cost in groups.values()) == result.macs
+        assert sum(cost.energy_j for cost in groups.values()) == pytest.approx(result.energy_j)
+        assert sum(cost.traffic_bytes["dram"] for cost in groups.values()) == result.traffic_bytes["dram"]
 
 
 @given(durations, durations)
 def test_results_add_one_after_the_other(first: list[int], second: list[int]) -> None:
-    a, b = result(first), result(second)
+    a, b = result_of(first), result_of(second)
     both = a + b
     assert both.time_ps == a.time_ps + b.time_ps
     assert both.time_s == pytest.approx(a.time_s + b.time_s, rel=1e-12)
@@ -81,7 +81,7 @@ def test_results_add_one_after_the_other(first: list[int], second: list[int]) ->
 
 
 @given(st.integers(0, 10**15), st.lists(st.floats(0.01, 1), min_size=1, max_size=6))
-def test_asplit_time_is_whole_and_complete(total: int, weights: list[float]) -> None:
+def test_parts_of_a_split_total_are_integers_that_sum_to_it(total: int, weights: list[float]) -> None:
     shares = np.array(weights) / sum(weights)
     parts = split(total, tuple(shares))
     assert sum(parts) == total
@@ -89,8 +89,8 @@ def test_asplit_time_is_whole_and_complete(total: int, weights: list[float]) -> 
     assert all(abs(part - total * share) <= 2 + total * 1e-12 for part, share in zip(parts, shares, strict=True))
 
 
-def test_several_simulated_steps_are_reported_per_step() -> None:
-    one, four = result([100, 200]), result([100, 200], steps=4)
+def test_time_and_energy_of_several_simulated_steps_are_per_step() -> None:
+    one, four = result_of([100, 200]), result_of([100, 200], steps=4)
     assert four.time_s == one.time_s / 4
     assert four.energy_j == one.energy_j / 4
     assert four.samples_per_s == 4 * one.samples_per_s
@@ -99,26 +99,26 @@ def test_several_simulated_steps_are_reported_per_step() -> None:
 
 
 def test_cycles_of_the_array_add_and_scale_like_those_of_the_clock() -> None:
-    one = replace(result([100, 200]), cycles=300, array_cycles=120)
+    one = replace(result_of([100, 200]), cycles=300, array_cycles=120)
     assert ((one + one).array_cycles, (one * 3).array_cycles) == (240, 360)
     assert (one + replace(one, array_cycles=None)).array_cycles is None
     assert one.as_dict()["array_cycles"] == 120
 
 
-def test_a_table_without_its_range_runs_nothing_again(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_table_without_its_range_reruns_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     def rerun(changes: object) -> Result:
         raise AssertionError(f"run again with {changes}")
 
     fusion = Assumption(name="fusion", value="epilogue", meaning="what goes together", alternatives=("none",), path="fusion")
-    whole = replace(result([100, 200]), assumptions=(fusion,), rerun=rerun)
-    whole.table(ranged=False)
+    result = replace(result_of([100, 200]), assumptions=(fusion,), rerun=rerun)
+    result.table(ranged=False)
     assert "time per step" in capsys.readouterr().out
     with pytest.raises(AssertionError, match="run again with"):
-        whole.table()
+        result.table()
 
 
 def test_json_has_the_stable_keys_and_is_plain() -> None:
-    document = json.loads(result([100, 200]).to_json())
+    document = json.loads(result_of([100, 200]).to_json())
     stable = {
         "time_s", "samples_per_s", "cycles", "energy_j", "traffic_bytes", "by_phase", "by_layer", "assumptions", "version",
     }  # fmt: skip
@@ -127,48 +127,48 @@ def test_json_has_the_stable_keys_and_is_plain() -> None:
 
 
 @pytest.mark.parametrize("factor", [0, -1, 1.5, True])
-def test_a_result_scales_by_whole_numbers(factor: object) -> None:
+def test_a_factor_that_is_no_positive_integer_is_refused(factor: object) -> None:
     with pytest.raises(BadInput, match="positive whole number"):
-        result([1]) * factor  # type: ignore[operator]
+        result_of([1]) * factor  # type: ignore[operator]
 
 
-def test_grouping_by_something_unknown_is_refused() -> None:
+def test_grouping_by_an_unknown_axis_is_refused() -> None:
     with pytest.raises(BadInput, match="cannot group by 'colour'"):
-        result([1]).group("colour")  # type: ignore[arg-type]
+        result_of([1]).group("colour")  # type: ignore[arg-type]
 
 
-def test_what_leaves_64_bits_is_still_exact() -> None:
-    whole = result([10**9, 3])
-    many = 10**9 * (10**9 * whole)
-    assert many.time_ps == 10**18 * whole.time_ps
-    assert many.macs == 10**18 * whole.macs
-    assert many.traffic_bytes["dram"] == 10**18 * whole.traffic_bytes["dram"]
+def test_sums_beyond_64_bits_are_exact() -> None:
+    result = result_of([10**9, 3])
+    many = 10**9 * (10**9 * result)
+    assert many.time_ps == 10**18 * result.time_ps
+    assert many.macs == 10**18 * result.macs
+    assert many.traffic_bytes["dram"] == 10**18 * result.traffic_bytes["dram"]
     assert sum(cost.macs for cost in many.by_layer.values()) == many.macs
-    half = 10**9 * (4 * 10**9 * result([1, 2]))
+    half = 10**9 * (4 * 10**9 * result_of([1, 2]))
     assert (half + half + half).time_ps == 3 * half.time_ps > 2**63
-    assert (half + result([5])).time_ps == half.time_ps + result([5]).time_ps
+    assert (half + result_of([5])).time_ps == half.time_ps + result_of([5]).time_ps
     json.loads(many.to_json())
 
 
-def test_a_single_row_beyond_64_bits_is_booked() -> None:
+def test_macs_and_bytes_of_one_row_beyond_64_bits_are_exact() -> None:
     plan, booking = Plan(), Booking()
     rows = [
         booking.row("mm", layer="a", phase="forward", resource="d", macs=10**19, traffic={("dram", "X", "read"): 10**19}),
         booking.row("mm", layer="b", phase="forward", resource="d", macs=7, traffic={("dram", "X", "read"): 7}),
     ]
     plan.task(plan.stream("d"), 10, tag=booking.entry(rows, (0.5, 0.5)))
-    found, columns = book_timeline(engine.run(plan), booking)
-    whole = Result(
+    rows_, columns = book_timeline(engine.run(plan), booking)
+    result = Result(
         workload="w",
         machine="m",
         batch=1,
         samples=1,
-        rows=found,
+        rows=rows_,
         columns=columns,
         peaks=Peaks(macs_per_s=1.0, dram_bytes_per_s=1.0),
     )
-    assert whole.macs == whole.traffic_bytes["dram"] == 10**19 + 7
-    assert whole.by_layer["a"].macs == 10**19
+    assert result.macs == result.traffic_bytes["dram"] == 10**19 + 7
+    assert result.by_layer["a"].macs == 10**19
 
 
 @given(
@@ -196,15 +196,15 @@ def test_shares_that_do_not_fit_the_rows_of_an_entry_are_refused() -> None:
         columns_of(booking)
 
 
-def test_results_are_values() -> None:
-    assert result([5, 6]) == result([5, 6])
-    assert result([5, 6]) != result([5, 7])
-    assert sum([result([5]), result([6])]).time_ps == (result([5]) + result([6])).time_ps
-    assert len(repr(result([5] * 8))) < 100
+def test_results_compare_by_value() -> None:
+    assert result_of([5, 6]) == result_of([5, 6])
+    assert result_of([5, 6]) != result_of([5, 7])
+    assert sum([result_of([5]), result_of([6])]).time_ps == (result_of([5]) + result_of([6])).time_ps
+    assert len(repr(result_of([5] * 8))) < 100
 
 
-def test_a_sum_over_two_machines_is_of_neither() -> None:
-    one, other = (replace(result([5]), config={"type": name}) for name in "ab")
+def test_a_sum_over_two_machines_has_the_hash_of_neither() -> None:
+    one, other = (replace(result_of([5]), config={"type": name}) for name in "ab")
     hashes = {r.config_hash for r in (one, other, one + other, one + one, one + other + one)}
     assert (one + one).config_hash == one.config_hash
     assert len(hashes) == 4

@@ -1,6 +1,9 @@
-"""The nouns every room shares: Step, Op, TensorSpec, Phase, Work, Plan, and the protocols Array, Device, System.
+"""The values that all packages share, and the protocols of arrays, devices and systems.
 
-Frozen values; no torch, no hardware, no clock. Imports nothing but errors and units. A new kind of op is a body in `ops.py`.
+In reading order: `ops` (what an op computes), `step` (ops over tensors), `serial` (steps as JSON); `operands` (what is known of
+zeros), `letters` (the tensor of each operand), `windows` (geometry of a convolution), `folds` (closed forms of array cycles);
+`protocols` (Array, Device, System and their optional capabilities), `assumptions`; `plan` (tasks on streams and links), `booking`
+(the rows that a plan's time belongs to). Frozen values; imports only errors and units. A new kind of op is a body in `ops`.
 """
 
 from trainyard.ir.assumptions import Assumption, assumed, assumptions_of

@@ -1,18 +1,18 @@
-"""The closed form that every dense array here follows: a product is cut into folds, a fold streams one dimension.
+"""Closed forms for the cycles of dense arrays: a product is cut into folds, and each fold streams one dimension.
 
-    folds  = the product, over the two dimensions that lie on the array, of ceil(dimension / extent), dealt out over `units`
+    folds  = the product, over the two dimensions mapped onto the array, of ceil(dimension / extent), divided among `units`
     steps  = ceil(streamed dimension / width)
     cycles = (folds - 1) * interval + fixed + steps
 
 `interval` is `fixed + steps` when folds follow each other, `max(steps, floor)` when fill and drain overlap. Where an array is made
 of several equal units that take folds one by one, its folds are those of the busiest unit: ceil(folds / units).
 
-A fabric without a shape of its own (`Pooled`) holds any `pool` elements of the stationary operand, whatever their rows and columns:
+A fabric without a fixed shape (`Pooled`) stores any `pool` elements of the stationary operand, whatever their rows and columns:
 
     folds  = ceil(stationary elements / pool)
     cycles = ceil(stationary elements / load) + passes * streamed vectors + drain * folds
 
-where a pass is a fold, or, where only `chunk` elements of a vector come in a cycle, ceil(elements at a chunk's k / pool) for each.
+where a pass is a fold, or, if only `chunk` elements of a vector arrive in a cycle, ceil(elements in a chunk of k / pool) per chunk.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Integer = TypeVar("Integer", int, npt.NDArray[np.int64])
 AXES: tuple[Axis, ...] = ("m", "n", "k")
 SEQUENTIAL = -1
 COLUMNS = 10
-"""Numbers of a form in `row`; the last three are 0 except for a pooled one."""
+"""Integers of a closed form in `row`; the last three are 0 except for `Pooled`."""
 SHARE_ONE = 1 << 20
-"""A share of 1, as compiled loops count it."""
+"""A share of 1 in the fixed-point units of the compiled loops."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """Many products at once, as columns: what a `MatMul` is in numbers. For formulas that take either."""
+    """The dimensions of many products as columns, for formulas that accept these or a `MatMul`."""
 
     M: Any
     N: Any
@@ -48,12 +48,12 @@ class Tiles:
 
 
 def elementwise_min(first: Any, second: Any) -> Any:
-    """The smaller of two numbers, or of two columns place by place."""
+    """The minimum of two numbers, or of two columns element by element."""
     return np.minimum(first, second) if isinstance(first, np.ndarray) or isinstance(second, np.ndarray) else min(first, second)
 
 
 def elementwise_max(first: Any, second: Any) -> Any:
-    """The larger of two numbers, or of two columns place by place."""
+    """The maximum of two numbers, or of two columns element by element."""
     return np.maximum(first, second) if isinstance(first, np.ndarray) or isinstance(second, np.ndarray) else max(first, second)
 
 
@@ -77,11 +77,11 @@ class Folds:
 
     @property
     def row(self) -> tuple[int, ...]:
-        """As numbers, for compiled loops: extents, axis of the stream, fixed, floor, units."""
+        """Integers for compiled loops: extents, axis of the stream, fixed, floor, units."""
         return (self.m, self.n, self.k, AXES.index(self.stream), self.fixed, self.floor, self.units, 0, 0, 0)
 
     def count(self, m: Integer, n: Integer, k: Integer) -> Integer:
-        """Folds of an (m,k) x (k,n) product, those of the busiest unit."""
+        """Folds of an (m,k) x (k,n) product on the busiest unit."""
         if self.stream == "m":
             folds = -(-n // self.n) * -(-k // self.k)
         elif self.stream == "n":
@@ -91,7 +91,7 @@ class Folds:
         return -(-folds // self.units)
 
     def cycles(self, m: Integer, n: Integer, k: Integer, repeats: int = 1) -> Integer:
-        """Cycles of `repeats` such products one after the other; whole numbers or arrays of them."""
+        """Cycles of `repeats` such products one after the other, for integers or arrays of them."""
         folds = self.count(m, n, k) * repeats
         steps = -(-m // self.m) if self.stream == "m" else -(-n // self.n) if self.stream == "n" else -(-k // self.k)
         if self.floor == SEQUENTIAL:
@@ -102,9 +102,9 @@ class Folds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pooled:
-    """`stream` is m (the second operand is stationary) or n (the first); `drained` says what pays the drain: a fold or a pass.
+    """`stream` is m (the second operand is stationary) or n (the first); each fold or each pass ends with a drain (`drained`).
 
-    `share` is the part of the stationary operand's elements that is held, where that is not all: an expectation, for choosing.
+    `share` is the expected share of the stationary operand's elements that is stored (its non-zeros), for choosing tiles.
 
     >>> Pooled(pool=16, load=4, stream="m", drain=4).cycles(8, 3, 7)  # 21 elements: 6 cycles to load, 2 folds of 8 vectors
     30
@@ -119,30 +119,30 @@ class Pooled:
     share: float = 1.0
 
     @property
-    def _part(self) -> int:
+    def _fixed_point_share(self) -> int:
         return max(1, round(self.share * SHARE_ONE))
 
     @property
     def row(self) -> tuple[int, ...]:
-        """In the columns of `Folds`: the chunk lies in that of k (0: all at once), the flag for passes in that of the floor."""
+        """In the columns of `Folds`: k has the chunk (0 for none), the floor the flag for passes."""
         flag = int(self.drained == "pass")
-        return (1, 1, self.chunk or 0, AXES.index(self.stream), self.drain, flag, 1, self.pool, self.load, self._part)
+        return (1, 1, self.chunk or 0, AXES.index(self.stream), self.drain, flag, 1, self.pool, self.load, self._fixed_point_share)
 
-    def _held(self, across: Integer, k: Integer) -> Integer:
-        return -(-across * k * self._part // SHARE_ONE)
+    def _stored(self, across: Integer, k: Integer) -> Integer:
+        return -(-across * k * self._fixed_point_share // SHARE_ONE)
 
     def passes(self, across: Integer, k: Integer) -> Integer:
-        """How often all vectors of the streamed operand go through, beside `across` rows of the stationary one."""
+        """Passes of all vectors of the streamed operand over `across` rows of the stationary one."""
         if self.chunk is None:
-            return -(-self._held(across, k) // self.pool)
-        whole, rest = k // self.chunk, k % self.chunk
-        return whole * -(-self._held(across, whole * 0 + self.chunk) // self.pool) + -(-self._held(across, rest) // self.pool)
+            return -(-self._stored(across, k) // self.pool)
+        chunks, rest = k // self.chunk, k % self.chunk
+        return chunks * -(-self._stored(across, chunks * 0 + self.chunk) // self.pool) + -(-self._stored(across, rest) // self.pool)
 
     def count(self, m: Integer, n: Integer, k: Integer) -> Integer:
-        return -(-self._held(n if self.stream == "m" else m, k) // self.pool)
+        return -(-self._stored(n if self.stream == "m" else m, k) // self.pool)
 
     def cycles(self, m: Integer, n: Integer, k: Integer, repeats: int = 1) -> Integer:
         across, vectors = (n, m) if self.stream == "m" else (m, n)
         passes = self.passes(across, k)
         drains = passes if self.drained == "pass" else self.count(m, n, k)
-        return (-(-self._held(across, k) // self.load) + passes * vectors + self.drain * drains) * repeats
+        return (-(-self._stored(across, k) // self.load) + passes * vectors + self.drain * drains) * repeats

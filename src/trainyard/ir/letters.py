@@ -1,7 +1,7 @@
-"""Which tensor stands where in a product: letters, the tensor's own matrix, and names where one layer multiplies several times.
+"""The operands of a product: their letters (A, W, G), tensors and shapes.
 
-A mask lies under (layer, call, letter). A layer that multiplies several operands of one letter in one call (an unrolled LSTM) has
-none under that key; where masks know such an operand by itself, it is named by its tensor in the step: `A#43`.
+The key of a mask is (layer, call, letter). A layer that multiplies several operands of one letter in one call (an unrolled LSTM)
+has no mask under that key; the letter of such an operand's own mask carries its tensor number: `A#43`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import math
 from trainyard.ir import Convolution, Letter, MatMul, Op, Phase, Step
 
 CONVOLUTION_LETTERS: dict[str, tuple[Letter, Letter]] = {"forward": ("A", "W"), "grad_input": ("G", "W"), "grad_weight": ("A", "G")}
-"""What a and b of a convolution's product are to its geometry."""
+"""Letters of the operands a and b of each product of a convolution."""
 
 
 def operand_order(step: Step, op: Op) -> tuple[int, int]:
-    """Which of an op's two operands is a of the lowered product, and which is b.
+    """The positions, among an op's inputs, of operands a and b of the lowered product.
 
-    A captured weight gradient reads (dY, X), its product is X times dY. Sizes tell them apart, letters where those are equal.
+    A captured weight gradient reads (dY, X), its product is X times dY. The sizes decide, or the letters where sizes are equal.
     """
     body = op.body
     if not isinstance(body, Convolution) or body.product != "grad_weight":
@@ -29,7 +29,7 @@ def operand_order(step: Step, op: Op) -> tuple[int, int]:
 
 
 def letter_of(step: Step, op: Op, side: int) -> Letter:
-    """By the order of the lowered product; a convolution without letters has those of its geometry."""
+    """The letter of operand a (side 0) or b (1) of the lowered product; by geometry for a convolution without letters."""
     if isinstance(op.body, Convolution) and not op.letters:
         return CONVOLUTION_LETTERS[op.body.product][side]
     position = operand_order(step, op)[side]
@@ -37,7 +37,7 @@ def letter_of(step: Step, op: Op, side: int) -> Letter:
 
 
 def tensor_of(step: Step, op: Op, side: int) -> int | None:
-    """The tensor of an operand: the one that owns the memory where it is seen whole (turned, reshaped); None where unknown."""
+    """The tensor of an operand, or its base tensor if it is a view of all elements (transposed, reshaped); None if unknown."""
     position = operand_order(step, op)[side]
     if len(op.inputs) <= position:
         return None
@@ -47,7 +47,7 @@ def tensor_of(step: Step, op: Op, side: int) -> int | None:
 
 
 def tensor_letter(step: Step, op: Op, side: int) -> str:
-    """The letter of a mask that holds this operand alone; '' where the step does not tell its tensors apart."""
+    """The letter of the mask of this operand's own tensor (`A#43`); '' where the step does not name its tensors."""
     tensor = tensor_of(step, op, side)
     return "" if tensor is None else f"{letter_of(step, op, side)}#{tensor}"
 
@@ -57,28 +57,29 @@ def matrix_extent(body: MatMul, side: int) -> tuple[int, int]:
     return (body.M, body.K) if side == 0 else (body.K, body.N)
 
 
-def is_transposed(step: Step, op: Op, side: int, letter: str, want: tuple[int, int]) -> bool:
-    """Whether a matrix product's operand is the transpose of its tensor (rows by last dimension).
+def is_transposed(step: Step, op: Op, side: int, letter: str, extent: tuple[int, int]) -> bool:
+    """Whether an operand of a matrix product, `extent` rows and columns, is the transpose of its tensor (rows by last dimension).
 
-    Of A and G the rows are samples: M or N of the product, K where a weight gradient sums over them. W is as its parameter says.
+    The rows of A and G are samples: M or N of the product, or K where a weight gradient sums over them. The shape of the parameter
+    decides for W.
     """
     if letter != "W":
         return (side == 0) == (op.phase is Phase.GRAD_WEIGHT)
     shape = step.tensors[step.base(op.inputs[side])].shape if len(op.inputs) > side else ()
-    for have in (shape[-2:], (*shape[:1], math.prod(shape[1:]))):  # a weight of each product, or one whose rest is flattened
-        if have[0:1] != have[1:2] and have in (want, want[::-1]):
-            return have != want
-    return (side == 1) != op.phase.backward  # nn.Linear keeps W as (out, in)
+    for matrix in (shape[-2:], (*shape[:1], math.prod(shape[1:]))):  # one weight for each product, or a flattened weight
+        if matrix[0:1] != matrix[1:2] and matrix in (extent, extent[::-1]):
+            return matrix != extent
+    return (side == 1) != op.phase.backward  # nn.Linear stores W as (out, in)
 
 
 def operand_shape(step: Step, op: Op, side: int) -> tuple[int, ...]:
-    """The shape of an operand's tensor: that of its place in a convolution; of a matrix product (rows, features)."""
+    """The shape of an operand's tensor: NC... or OI... for a convolution, (rows, features) for a matrix product."""
     body = op.body
     if isinstance(body, Convolution):
-        place = CONVOLUTION_LETTERS[body.product][side]
-        if place == "W":
+        letter = CONVOLUTION_LETTERS[body.product][side]
+        if letter == "W":
             return (body.out_channels, body.in_channels // body.groups, *body.kernel)
-        return (body.batch, body.in_channels, *body.size) if place == "A" else (body.batch, body.out_channels, *body.out_size)
+        return (body.batch, body.in_channels, *body.size) if letter == "A" else (body.batch, body.out_channels, *body.out_size)
     assert isinstance(body, MatMul)
     extent = matrix_extent(body, side)
     rows, columns = extent[::-1] if is_transposed(step, op, side, letter_of(step, op, side), extent) else extent

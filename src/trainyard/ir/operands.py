@@ -1,4 +1,4 @@
-"""What an array is told about the zeros of one operand: nothing, a density, or the very bits.
+"""What an array knows about the zeros of one operand: nothing, a density, an n:m pattern, or the bits.
 
 Every operand is hashable, so that identical products are costed once.
 """
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from trainyard.ir.ops import Convolution
 
 Letter = Literal["A", "W", "G", ""]
-"""A: activation, W: weight, G: gradient of the output; '' for a tensor that is none of them (attention's own products)."""
+"""A: activation, W: weight, G: gradient of the output; '' for any other tensor (products inside attention)."""
 
 TensorKey = tuple[str, int, str]
-"""(layer path, index of the call of that layer, letter): how masks are keyed, never by op number."""
+"""(layer path, index of the call of that layer, letter): the key of a mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dense:
-    """No zero is known."""
+    """Zeros are unknown: every element counts as non-zero."""
 
 
 DENSE = Dense()
@@ -34,7 +34,7 @@ DENSE = Dense()
 
 @dataclass(frozen=True, slots=True)
 class Density:
-    """A share `nonzero` of elements is not zero; zeros fall at random, or in whole channels or token rows."""
+    """A share `nonzero` of the elements is not zero; zeros are at random, or fill channels or token rows."""
 
     nonzero: float
     cluster: Literal["none", "channel", "row"] = "none"
@@ -65,7 +65,7 @@ class Structured:
 
     @property
     def index_bits(self) -> int:
-        """Bits that say which of its group a kept element is."""
+        """Bits of the index of a kept element within its group."""
         return (self.of - 1).bit_length()
 
 
@@ -73,11 +73,11 @@ TWO_FOUR = Structured(2, 4)
 
 
 class MaskSource(Protocol):
-    """Where bits come from: recorded masks, or a generator of them."""
+    """A source of masks: recorded ones, or a generator."""
 
     @property
     def digest(self) -> str:
-        """Content hash; two sources with one digest hold the same bits."""
+        """Content hash; sources with equal digests have equal bits."""
         ...
 
     def bits(self, key: TensorKey) -> npt.NDArray[np.bool_]:
@@ -89,10 +89,10 @@ class MaskSource(Protocol):
 class MaskView:
     """The non-zero bits of one product's operand as a matrix: a tensor, its convolution geometry, and a slice.
 
-    `transposed` swaps the matrix; `rows` and `columns` cut a tile out of it. Nothing is read until `masks.views.matrix` is
-    asked for it, and then no more than the tile. `place` is what the tensor is to the geometry where that is not its own letter
-    (the input of a transposed convolution stands where a gradient does). `dilated` reads G and W as the dilated form of grad_input
-    does. Without a geometry, `height` is how many rows the step has, where fewer samples were recorded.
+    `transposed` transposes the matrix; `rows` and `columns` select a tile of it. `masks.views.matrix` reads the bits, and no more
+    than those of the tile. `place` is the letter of the tensor in the geometry where that differs from its own (the input of a
+    transposed convolution is G of its geometry). `dilated` reads G and W in the dilated form of grad_input. Without a geometry,
+    `height` is the number of rows in the step, where fewer samples were recorded.
     """
 
     source: MaskSource
@@ -113,7 +113,7 @@ class MaskView:
 
     @property
     def identity(self) -> tuple[Hashable, ...]:
-        """All that decides the bits, without the masks themselves: theirs is the digest."""
+        """All that determines the bits; the digest stands for the masks."""
         return (
             self.source.digest, self.key, self.geometry, self.transposed, self.rows, self.columns,
             self.place, self.dilated, self.height,

@@ -1,6 +1,6 @@
-"""The bodies of ops: what is computed, in dimensions alone.
+"""The bodies of ops: the kind of computation and its dimensions.
 
-A body knows nothing of layers, tensors or hardware; equal bodies cost the same, so identical layers are simulated once.
+A body has no layer, tensors or hardware; equal bodies cost the same, so that identical layers are simulated once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def _positive(owner: str, **sizes: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MatMul:
-    """(M,K) x (K,N) -> (M,N), `count` times over with operands of their own (batched products, groups, heads).
+    """(M,K) x (K,N) -> (M,N), `count` times with different operands (batched products, groups, heads).
 
     >>> MatMul(4, 2, 3).macs, MatMul(4, 2, 3, count=8).macs
     (24, 192)
@@ -49,8 +49,8 @@ class MatMul:
 class Convolution:
     """One of the three products of a convolution Y[batch,out,*out_size] = X[batch,in,*size] * W[out,in/groups,*kernel].
 
-    `product` says which: forward (Y), grad_input (dX from dY and W), grad_weight (dW from X and dY). The geometry is always the
-    forward one. A transposed convolution is the grad_input of the convolution that it transposes.
+    `product` is forward (Y), grad_input (dX from dY and W) or grad_weight (dW from X and dY). The geometry is always that of the
+    forward product. A transposed convolution is the grad_input of the convolution that it transposes.
 
     >>> Convolution(batch=1, in_channels=3, out_channels=64, size=(224, 224), kernel=(7, 7), stride=(2, 2), padding=(3, 3)).out_size
     (112, 112)
@@ -104,7 +104,7 @@ class Convolution:
 
     @property
     def macs(self) -> int:
-        """The same for all three products; padding positions count, as everywhere in the field."""
+        """Equal for all three products; padded positions count, as is usual."""
         per_output = self.in_channels // self.groups * math.prod(self.kernel)
         return self.batch * self.out_channels * math.prod(self.out_size) * per_output
 
@@ -138,7 +138,7 @@ class ElementWise:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """`elements` read, `results` left (normalisation, softmax, pooling, loss, bias gradient); `passes` over the data."""
+    """`elements` inputs reduced to `results` (normalisation, softmax, pooling, loss, bias gradient); `passes` over the data."""
 
     function: str
     elements: int
@@ -190,9 +190,9 @@ CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcas
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """An exchange between `ranks` workers; `elements` is the size of the *whole* (gathered or to be reduced) tensor.
+    """A collective between `ranks` workers; `elements` is the size of the complete (gathered or reduced) tensor.
 
-    `group` is `world`, all of them, or the numbers of those that take part together with rank 0.
+    `group` is `world`, or the ranks that take part together with rank 0.
 
     >>> Collective("all_gather", 64, ranks=4).members, Collective("all_gather", 64, ranks=2, group="0,4").members
     ((0, 1, 2, 3), (0, 4))
@@ -210,13 +210,13 @@ class Collective:
     def members(self) -> tuple[int, ...]:
         if self.group == "world":
             return tuple(range(self.ranks))
-        found = tuple(int(rank) for rank in self.group.split(",") if rank.isdecimal())
-        if len(found) != self.ranks or found != tuple(sorted(set(found))):
+        ranks = tuple(int(rank) for rank in self.group.split(",") if rank.isdecimal())
+        if len(ranks) != self.ranks or ranks != tuple(sorted(set(ranks))):
             raise BadInput(
                 f"Collective {self.kind}: group {self.group!r} does not name its {self.ranks} ranks in order (such as '0,2,4,6'): "
                 "capture the step again"
             )
-        return found
+        return ranks
 
 
 ProductBody = MatMul | Convolution
@@ -227,23 +227,23 @@ BODIES: dict[str, type[Body]] = {
 
 
 def dimensions(body: Body) -> tuple[int, ...]:
-    """All whole numbers of a body, in field order: what may grow with the batch.
+    """All integers of a body in field order: the numbers that may grow with the batch.
 
     >>> dimensions(MatMul(4, 2, 3))
     (4, 2, 3, 1)
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for field in fields(body):
         value = getattr(body, field.name)
         if isinstance(value, tuple):
-            found.extend(value)
+            numbers.extend(value)
         elif isinstance(value, int) and not isinstance(value, bool):
-            found.append(value)
-    return tuple(found)
+            numbers.append(value)
+    return tuple(numbers)
 
 
 def with_dimensions(body: Body, numbers: tuple[int, ...]) -> Body:
-    """The same body with other whole numbers, the inverse of `dimensions`."""
+    """The body with other dimensions; the inverse of `dimensions`."""
     rest = list(numbers)
     changed: dict[str, object] = {}
     for field in fields(body):

@@ -30,13 +30,13 @@ LONGEST_PS = 2**62
 Flow = tuple[Sequence[int], int]
 """(the links it crosses, its bytes)"""
 
-_BLOCK_MASK = 2**16 - 1  # so many rows and one are kept as Python numbers before they are packed
-_NO_DURATION = 0  # of a transfer: its flows decide
+_BLOCK_MASK = 2**16 - 1  # rows are packed into an array after every 2**16 tasks
+_NO_DURATION = 0  # the flows of a transfer decide its duration
 _NO_STREAM = -1
 
 
 class TaskClass(IntEnum):
-    """What a task is to the step; of the classes active at an instant the first one owns it."""
+    """The class of a task; an instant in which several classes are active is booked to the first of them."""
 
     COMPUTE = 0
     SYNCHRONISATION = 1
@@ -73,7 +73,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A memory pool; `capacity_bytes` None is unlimited, `resident_bytes` are held from the start."""
+    """A memory pool; `capacity_bytes` None is unlimited, `resident_bytes` are allocated from the start."""
 
     name: str
     capacity_bytes: int | None = None
@@ -88,10 +88,10 @@ class Pool:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Columns:
-    """A plan as arrays. Ragged rows are cut by their ends: row i of `after` is after[after_ends[i - 1] : after_ends[i]].
+    """A plan as arrays. Ragged rows are stored with their ends: row i of `after` is after[after_ends[i - 1] : after_ends[i]].
 
-    `stream` is -1 for a transfer that no stream serialises. `memory` has rows (task, pool, bytes): positive taken at the task's
-    start, negative given back at its end.
+    `stream` is -1 for a transfer that no stream serialises. `memory` has rows (task, pool, bytes): positive bytes are allocated at
+    the start of the task, negative ones released at its end.
     """
 
     stream: Integers
@@ -108,14 +108,14 @@ class Columns:
 
 
 def checked_integer(value: object, what: str, *, least: int = 0) -> int:
-    """`value` as a Python int of at least `least`; numpy integers are welcome, fractions are not.
+    """`value` as a Python int of at least `least`; numpy integers are accepted, fractions are refused.
 
     >>> checked_integer(2.5, "task 3: duration_ps")
     Traceback (most recent call last):
     trainyard.errors.BadInput: task 3: duration_ps must be a whole number, got 2.5
     """
     try:
-        number = index(value)  # type: ignore[arg-type]  # what is no integer is refused in the next line
+        number = index(value)  # type: ignore[arg-type]  # anything else raises TypeError
     except TypeError:
         raise BadInput(f"{what} must be a whole number, got {value!r}") from None
     if number < least:
@@ -126,8 +126,8 @@ def checked_integer(value: object, what: str, *, least: int = 0) -> int:
 
 
 def checked_flows(flows: Iterable[Flow], links: int, where: str) -> list[tuple[tuple[int, ...], int]]:
-    """The flows of a transfer as plain numbers; every path is a set of known links."""
-    found = []
+    """The flows of a transfer as Python integers, with paths checked against the number of links."""
+    checked = []
     for path, size in flows:
         route = tuple(checked_integer(link, f"{where}: link") for link in path)
         if not route:
@@ -136,15 +136,15 @@ def checked_flows(flows: Iterable[Flow], links: int, where: str) -> list[tuple[t
             raise BadInput(f"{where}: link {max(route)} is not known (there are {links})")
         if len(set(route)) < len(route):
             raise BadInput(f"{where}: the path {list(route)} crosses a link twice")
-        found.append((route, checked_integer(size, f"{where}: bytes")))
-    if not found:
+        checked.append((route, checked_integer(size, f"{where}: bytes")))
+    if not checked:
         raise BadInput(f"{where}: a transfer needs at least one flow, (path, bytes)")
-    return found
+    return checked
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dependencies:
-    """What each of many tasks waits for, counted from the first of them; looked at once, for plans that have it in common."""
+    """The earlier tasks that each of many tasks waits for, numbered from the first of them; checked once and shared by plans."""
 
     counts: Integers
     after: Integers
@@ -165,7 +165,7 @@ class Dependencies:
 
 
 class Plan:
-    """Tasks on streams and links, with what each waits for.
+    """Tasks on streams and links, with their dependencies.
 
     >>> plan = Plan()
     >>> device, ring = plan.stream("device 0"), plan.link("ring", bytes_per_s=50e9)
@@ -179,7 +179,7 @@ class Plan:
         self.streams: list[str] = []
         self.links: list[Link] = []
         self.pools: list[Pool] = []
-        self.booking = Booking()  # what the tags stand for
+        self.booking = Booking()  # the rows of each tag
         self._count = 0
         self._stream_count = 0
         self._rows: list[int] = []  # stream, duration, kind, tag, number of dependencies; packed into _blocks
@@ -209,16 +209,16 @@ class Plan:
         return len(self.links) - 1
 
     def pool(self, name: str, capacity_bytes: int | None = None, *, resident_bytes: int = 0) -> int:
-        """A memory that tasks take from and give back to."""
+        """A memory in which tasks allocate and release bytes."""
         self.pools.append(Pool(name, capacity_bytes, resident_bytes))
         return len(self.pools) - 1
 
     def task(
         self, stream: int, duration_ps: int, *, after: Sequence[int] = (), kind: TaskClass = TaskClass.COMPUTE, tag: int = -1
     ) -> int:
-        """Occupies `stream` for `duration_ps` once all of `after` have ended. `tag` is the caller's number for what it does."""
+        """Occupies `stream` for `duration_ps` once all of `after` have ended. `tag` is its entry in the booking."""
         number = self._count
-        # `_check` and `_append` once more, in line: plans have millions of tasks, and calls would cost more than the checks.
+        # `_check` and `_append` inlined: plans have millions of tasks, and the calls would cost more than the checks.
         if type(duration_ps) is not int or not 0 <= duration_ps < LONGEST_PS or not 0 <= stream < self._stream_count:
             self._check(stream, kind, ())
             duration_ps = checked_integer(duration_ps, f"task {number}: duration_ps")
@@ -265,7 +265,7 @@ class Plan:
     ) -> range:
         """Many tasks at once: integer columns, or one number for all. The new task numbers start at `len(plan)`.
 
-        `after` has one row of earlier task numbers for each task, -1 stands for none; or it is said in numbers of these tasks.
+        `after` has one row of earlier task numbers for each task, with -1 for none; `Dependencies` are numbered within these tasks.
 
         >>> plan = Plan()
         >>> plan.tasks(plan.stream("device 0"), [5, 6, 7], after=[-1, 0, 1])
@@ -283,57 +283,57 @@ class Plan:
             except ValueError:
                 raise BadInput(f"tasks: {name} must hold one number or {count}, got shape {np.shape(column)}") from None
         if isinstance(after, Dependencies):
-            rows[:, 4], found = after.counts, after.after + first
-            early = np.zeros(count, np.bool_)
+            rows[:, 4], earlier = after.counts, after.after + first
+            misordered = np.zeros(count, np.bool_)
         else:
             waits = np.full((count, 0), -1) if after is None else _integers(after, "after").reshape(count, -1)
-            there = waits != -1
-            rows[:, 4], found = there.sum(axis=1), waits[there]
-            early = (there & ((waits < 0) | (waits >= np.arange(first, first + count)[:, None]))).any(axis=1)
+            present = waits != -1
+            rows[:, 4], earlier = present.sum(axis=1), waits[present]
+            misordered = (present & ((waits < 0) | (waits >= np.arange(first, first + count)[:, None]))).any(axis=1)
         for wrong, reason in (
             ((rows[:, 0] < 0) | (rows[:, 0] >= len(self.streams)), f"its stream is not one of 0..{len(self.streams) - 1}"),
             ((rows[:, 1] < 0) | (rows[:, 1] >= LONGEST_PS), "its duration_ps must lie between 0 and 2**62"),
             ((rows[:, 2] < 0) | (rows[:, 2] > 2), "its class is not a TaskClass"),
-            (early, "it may wait only for tasks before it"),
+            (misordered, "it may wait only for tasks before it"),
         ):
             if wrong.any():
                 raise BadInput(f"tasks: task {first + int(wrong.argmax())} is refused: {reason}")
         self._pack()
-        self._blocks.append((rows, found))
+        self._blocks.append((rows, earlier))
         self._count += count
         return range(first, self._count)
 
     def take(self, task: int, pool: int, size: int) -> None:
         """`size` bytes of `pool` are allocated when `task` starts."""
-        self._memory.extend((*self._place(task, pool), checked_integer(size, f"task {task}: bytes taken")))
+        self._memory.extend((*self._checked_use(task, pool), checked_integer(size, f"task {task}: bytes taken")))
 
     def give(self, task: int, pool: int, size: int) -> None:
         """`size` bytes of `pool` are released when `task` ends."""
-        self._memory.extend((*self._place(task, pool), -checked_integer(size, f"task {task}: bytes given back")))
+        self._memory.extend((*self._checked_use(task, pool), -checked_integer(size, f"task {task}: bytes given back")))
 
     def allocate(
         self, first: Sequence[int] | Integers, last: Sequence[int] | Integers, pool: int, sizes: Sequence[int] | Integers
     ) -> None:
-        """Many at once: `sizes[i]` bytes of `pool` from the start of task `first[i]` to the end of task `last[i]`."""
+        """Many allocations: `sizes[i]` bytes of `pool` from the start of task `first[i]` to the end of task `last[i]`."""
         import numpy as np
 
         if not len(first) == len(last) == len(sizes):
             raise BadInput(f"allocate: {len(first)} first tasks, {len(last)} last tasks and {len(sizes)} sizes do not pair up")
         if not len(first):
             return
-        starts, ends, held = (
+        starts, ends, amounts = (
             _integers(column, name, "allocate") for column, name in ((first, "first"), (last, "last"), (sizes, "sizes"))
         )
         for tasks in (starts, ends):
-            self._place(tasks.min(), pool)
-            self._place(tasks.max(), pool)
-        checked_integer(held.min(), "allocate: the least of its sizes")
+            self._checked_use(tasks.min(), pool)
+            self._checked_use(tasks.max(), pool)
+        checked_integer(amounts.min(), "allocate: the least of its sizes")
         rows = np.full((len(starts), 2, 3), pool, np.int64)
-        rows[:, 0, 0], rows[:, 1, 0], rows[:, 0, 2], rows[:, 1, 2] = starts, ends, held, -held
+        rows[:, 0, 0], rows[:, 1, 0], rows[:, 0, 2], rows[:, 1, 2] = starts, ends, amounts, -amounts
         self._memory.frombytes(rows.tobytes())
 
     def columns(self) -> Columns:
-        """The plan as it stands, as arrays of its own."""
+        """A copy of the plan as arrays."""
         import numpy as np
 
         self._pack()
@@ -362,7 +362,7 @@ class Plan:
         )
 
     def _pack(self) -> None:
-        """Rows kept as Python numbers become an array block."""
+        """Moves the rows that are still Python integers into an array block."""
         import numpy as np
 
         if self._rows:
@@ -393,7 +393,7 @@ class Plan:
             if not 0 <= earlier < number:
                 raise BadInput(f"task {number} cannot wait for task {earlier}: only for one before it (a lower number)")
 
-    def _place(self, task: int, pool: int) -> tuple[int, int]:
+    def _checked_use(self, task: int, pool: int) -> tuple[int, int]:
         if checked_integer(task, "task") >= self._count:
             raise BadInput(f"task {task} is not known (there are {self._count})")
         if checked_integer(pool, f"task {task}: pool") >= len(self.pools):
@@ -404,7 +404,7 @@ class Plan:
 def _integers(values: npt.ArrayLike, name: str, where: str = "tasks") -> Integers:
     import numpy as np
 
-    found = np.asarray(values)
-    if found.size and found.dtype.kind not in "iu":
-        raise BadInput(f"{where}: {name} must hold whole numbers, got {found.dtype}")
-    return found.astype(np.int64)
+    column = np.asarray(values)
+    if column.size and column.dtype.kind not in "iu":
+        raise BadInput(f"{where}: {name} must hold whole numbers, got {column.dtype}")
+    return column.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Step <-> JSON: columns of numbers over tables of distinct bodies and names, versioned, the same bytes for the same step."""
+"""Steps as versioned JSON: lists of integers that index tables of distinct bodies and names; equal steps give equal bytes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSION = 1
 
 
 class _Table(dict[Hashable, int]):
-    """Distinct values in order of first use; looking one up numbers it."""
+    """Numbers distinct values in order of first use."""
 
     def number(self, value: Hashable) -> int:
         return self.setdefault(value, len(self))
@@ -64,7 +64,7 @@ def from_json(text: str | bytes) -> Step:
         document = json.loads(text)
     except RecursionError:
         raise BadInput("not a step file: lists nest too deep") from None
-    except ValueError as error:  # no JSON, no text, a number of thousands of digits
+    except ValueError as error:  # invalid JSON or text, or an integer of thousands of digits
         raise BadInput(f"not a step file: {str(error)[:200]}") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise BadInput(f"not a step file: its 'format' is not '{FORMAT}'")
@@ -87,14 +87,14 @@ def _step(document: Mapping[str, Any]) -> Step:
         raise BadInput("a name is no text")
     bodies = [_body(row) for row in document["bodies"]]
     tensors = tuple(
-        TensorSpec(tuple(shape), words[dtype], Role(words[role]), words[name], _whole(view_of), _wholes(slope or ()))
+        TensorSpec(tuple(shape), words[dtype], Role(words[role]), words[name], _optional_integer(view_of), _integers(slope or ()))
         for shape, dtype, role, name, view_of, slope in document["tensors"]
     )
     ops = tuple(
         Op(
-            body=bodies[body], name=words[name], layer=words[layer], call=_wholes([call])[0], phase=Phase(words[phase]),
-            recompute=bool(recompute), inputs=_wholes(inputs), outputs=_wholes(outputs),
-            letters=_letters(words[letters]), fused=_whole(fused), slope=_wholes(slope or ()),
+            body=bodies[body], name=words[name], layer=words[layer], call=_integers([call])[0], phase=Phase(words[phase]),
+            recompute=bool(recompute), inputs=_integers(inputs), outputs=_integers(outputs),
+            letters=_letters(words[letters]), fused=_optional_integer(fused), slope=_integers(slope or ()),
         )
         for body, name, layer, call, phase, recompute, inputs, outputs, letters, fused, slope in document["ops"]
     )  # fmt: skip
@@ -104,13 +104,13 @@ def _step(document: Mapping[str, Any]) -> Step:
     )
 
 
-def _whole(value: Any) -> int | None:
+def _optional_integer(value: Any) -> int | None:
     if value is not None and type(value) is not int:
         raise BadInput(f"{str(value)[:20]!r} is no whole number")
     return value
 
 
-def _wholes(values: Any) -> tuple[int, ...]:
+def _integers(values: Any) -> tuple[int, ...]:
     if not isinstance(values, list | tuple) or any(type(value) is not int for value in values):
         raise BadInput(f"{str(values)[:40]!r} is no list of whole numbers")
     return tuple(values)

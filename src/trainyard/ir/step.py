@@ -1,6 +1,6 @@
-"""A training step: ops over tensors, in program order. Frozen; no torch, no hardware.
+"""A training step: ops over tensors in program order, without torch and without hardware.
 
-Every dimension is stored with its slope over the batch, d = d_now + slope * (n - batch), so that `rebatch` needs no torch.
+Every dimension is stored with its slope over the batch, d(n) = d + slope * (n - batch), so that `rebatch` needs no torch.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DTYPE_BYTES: Mapping[str, int] = {
 
 
 class Phase(StrEnum):
-    """Where in the training step an op stands."""
+    """The part of the training step that an op belongs to."""
 
     FORWARD = "forward"
     LOSS = "loss"
@@ -40,7 +40,7 @@ class Phase(StrEnum):
 
 
 class Role(StrEnum):
-    """What a tensor is to the training step; a machine's precision is set by role."""
+    """The role of a tensor in the training step; a machine may set its precision by role."""
 
     INPUT = "input"
     TARGET = "target"
@@ -53,13 +53,13 @@ class Role(StrEnum):
 
     @property
     def resident(self) -> bool:
-        """In memory before the step begins and after it has ended."""
+        """Whether the tensor is in memory before the step begins and after it has ended."""
         return self not in (Role.ACTIVATION, Role.GRADIENT, Role.PARAMETER_GRADIENT)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor version. `view_of` names the tensor whose memory this one looks into: a slice, a transpose, a later version."""
+    """One version of a tensor. `view_of` is the tensor whose memory it shares: it is a slice, a transpose or a later version."""
 
     shape: tuple[int, ...]
     dtype: str = "fp32"
@@ -91,8 +91,8 @@ class TensorSpec:
 class Op:
     """One op of a step.
 
-    `inputs` and `outputs` are tensor numbers. For a product the first two inputs are its operands a (M,K) and b (K,N), and
-    `letters` says what they are to the layer. Ops that one kernel computes without leaving the chip (flash attention) share a
+    `inputs` and `outputs` are tensor numbers. The first two inputs of a product are its operands a (M,K) and b (K,N); `letters`
+    are their roles in the layer (A, W, G). Ops of one kernel that keeps intermediate results on chip (flash attention) share a
     number in `fused`.
     """
 
@@ -153,12 +153,12 @@ def _split_convolution(body: Convolution, axis: str, size: int) -> Convolution:
 
 @dataclass(frozen=True)
 class Step:
-    """What has to be computed in one optimizer step.
+    """The computation of one optimizer step.
 
     Data dependencies follow from tensors: an op waits for the producers of its inputs (through `view_of`).
 
-    A step captured on a process group of `world` ranks is that of its first rank, with the exchanges that the script makes;
-    `replicas` of these ranks train on samples of their own, `batch` each.
+    A step captured on a process group of `world` ranks is the step of rank 0, with the collectives of the script; `replicas` of
+    these ranks train on different samples, `batch` each.
     """
 
     name: str
@@ -201,29 +201,29 @@ class Step:
 
     @cached_property
     def parameters(self) -> int:
-        """Trainable and frozen parameters, each counted once."""
+        """Elements of all trainable and frozen parameters."""
         return sum(spec.elements for spec in self.tensors if spec.view_of is None and spec.role is Role.PARAMETER)
 
     @cached_property
     def exchanges(self) -> tuple[int, ...]:
-        """Numbers of the ops that are exchanges between several ranks."""
+        """Numbers of the ops that are collectives between several ranks."""
         return tuple(number for number, op in enumerate(self.ops) if isinstance(op.body, Collective) and op.body.ranks > 1)
 
     @cached_property
     def world_size(self) -> int:
-        """Ranks that its exchanges are between; 1 where it has none."""
+        """Ranks that take part in its collectives; 1 if it has none."""
         ranks = (op.body.ranks for op in map(self.ops.__getitem__, self.exchanges) if isinstance(op.body, Collective))
         return max(self.world, *ranks) if self.exchanges else 1
 
     def base(self, tensor: int) -> int:
-        """The tensor that owns the memory a view looks into."""
+        """The tensor that owns the memory of a view."""
         while (view_of := self.tensors[tensor].view_of) is not None:
             tensor = view_of
         return tensor
 
     @cached_property
     def dependencies(self) -> tuple[tuple[int, ...], ...]:
-        """For each op, the earlier ops it waits for: those that produced what it reads, or the rest of what it writes a part of."""
+        """For each op, the earlier ops it waits for: producers of what it reads, or of other parts of a tensor that it writes."""
         producer: dict[int, int] = {}
         waits: list[tuple[int, ...]] = []
         for index, op in enumerate(self.ops):
@@ -236,7 +236,7 @@ class Step:
 
     @cached_property
     def transients(self) -> tuple[tuple[tuple[int, ...], int], ...]:
-        """For each tensor that takes memory within the step: the ops that write or read it, the producer first, and its bytes."""
+        """For each tensor that is allocated within the step: the ops that write or read it, the producer first, and its bytes."""
         users: dict[int, dict[int, None]] = {}
         for index, op in enumerate(self.ops):
             for base in map(self.base, op.outputs):
@@ -248,7 +248,7 @@ class Step:
         return tuple((tuple(ops), self.tensors[base].bytes) for base, ops in users.items() if not self._inside_a_kernel(ops))
 
     def _inside_a_kernel(self, ops: Iterable[int]) -> bool:
-        """All its users are one fused kernel: the tensor never leaves the chip."""
+        """Whether all users of a tensor are one fused kernel, so that it never leaves the chip."""
         kernels = {self.ops[index].fused for index in ops}
         return len(kernels) == 1 and None not in kernels and len(tuple(ops)) > 1
 
@@ -264,7 +264,7 @@ class Step:
 
     @cached_property
     def digest(self) -> str:
-        """Content hash: equal steps, equal digests."""
+        """Content hash; equal steps have equal digests."""
         from trainyard.ir.serial import to_json
 
         return hashlib.sha256(to_json(self).encode()).hexdigest()
@@ -274,7 +274,7 @@ class Step:
         return tuple(op for op in self.ops if op.layer == layer or op.layer.startswith(f"{layer}."))
 
     def only(self, *phases: Phase) -> Step:
-        """The same step with the ops of some phases alone (inference is `only(Phase.FORWARD)`)."""
+        """The step with the ops of these phases only (inference is `only(Phase.FORWARD)`)."""
         return replace(self, ops=tuple(op for op in self.ops if op.phase in phases))
 
     def rebatch(self, batch: int) -> Step:

@@ -1,7 +1,7 @@
-"""Where a convolution's windows look: geometry of one axis at a time, as tables of positions.
+"""The windows of a convolution as tables of positions, one spatial axis at a time.
 
 Forward, a window at an output position reads the input at stride * output + dilation * tap - padding. Backward, an input position
-is read by those outputs for which that equation has a whole solution; between them stand the zeros of stride dilation.
+is read by the outputs for which that equation has an integer solution; the positions between them are zeros (dilation by stride).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def forward_table(body: Convolution, axis: int) -> npt.NDArray[np.int64]:
     [[-1, 0, 1], [1, 2, 3]]
     """
     out, kernel = np.arange(body.out_size[axis]), np.arange(body.kernel[axis])
-    seen = out[:, None] * body.stride[axis] + kernel * body.dilation[axis] - body.padding[axis]
-    return np.where((seen >= 0) & (seen < body.size[axis]), seen, -1)
+    position = out[:, None] * body.stride[axis] + kernel * body.dilation[axis] - body.padding[axis]
+    return np.where((position >= 0) & (position < body.size[axis]), position, -1)
 
 
 def backward_table(body: Convolution, axis: int) -> npt.NDArray[np.int64]:
-    """[input position, kernel position] -> output position along one axis, -1 where a zero stands.
+    """[input position, kernel position] -> output position along one axis, -1 for an inserted zero.
 
     >>> body = Convolution(batch=1, in_channels=1, out_channels=1, size=(4,), kernel=(3,), padding=(1,), stride=(2,))
     >>> backward_table(body, 0).tolist()

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import trainyard as ty
+from oracles.lowering import matrices
 from trainyard.devices import Accelerator
 from trainyard.devices.accelerator.masked_tiles import viewer
 from trainyard.devices.accelerator.structured import tile_cost
 from trainyard.errors import MaskError, UnknownName
 from trainyard.ir import DENSE, ArrayCost, Convolution, MaskView, MatMul, Op, Phase, Role, Step, TensorSpec, one_after_another
 from trainyard.ir.protocols import uses_operand_values
-from trainyard.mapping.lowering import lower
 from trainyard.mapping.tiling import Tiling
 from trainyard.mapping.walk import steps
 from trainyard.masks.views import matrix
@@ -78,7 +78,7 @@ def test_tiles_of_a_convolution_see_exactly_their_zeros(product, form, groups):
         }
     )
     first, second = {"forward": "AW", "grad_input": "GW", "grad_weight": "AG"}[product]
-    a, b = lower(body, form).matrices(masks.tensors[first].astype(int), masks.tensors[second].astype(int))
+    a, b = matrices(body, masks.tensors[first].astype(int), masks.tensors[second].astype(int), form)
     step = Step(name="made", batch=2, ops=(Op(body=body, layer="layer"),), tensors=())
     device = replace(DEVICE, grad_input=form)
     cost = device.cost(step, device.works(step)[0], masks)
@@ -102,7 +102,7 @@ def test_a_weight_gradient_finds_its_operands_where_x_and_dy_are_of_one_size():
     body = Convolution(batch=2, in_channels=3, out_channels=3, size=(4, 4), kernel=(3, 3), padding=(1, 1), product="grad_weight")
     random = np.random.default_rng(1)
     x, gradient = random.random((2, 3, 4, 4)) < 0.3, random.random((2, 3, 4, 4)) < 0.8
-    a, b = lower(body).matrices(x.astype(int), gradient.astype(int))
+    a, b = matrices(body, x.astype(int), gradient.astype(int))
     step = of_one_layer(body, [x.shape, gradient.shape], ("G", "A"), Phase.GRAD_WEIGHT)
     assert macs(step, Bits({"A": x, "G": gradient})) == np.matmul(a, b).sum()
     (work,) = DEVICE.works(step)
@@ -130,7 +130,7 @@ def test_a_transposed_convolution_has_its_input_where_a_gradient_stands(form):
     ):
         body = geometry.as_product(product)
         order = letters if product != "grad_weight" else letters[::-1]  # captured as (geometry's dY, geometry's X)
-        a, b = lower(body, form).matrices(*(numbers[letter] for letter in order))
+        a, b = matrices(body, *(numbers[letter] for letter in order), form)
         step = of_one_layer(body, [bits[letter].shape for letter in letters], letters, phase)
         assert macs(step, Bits(bits), device) == np.matmul(a, b).sum(), product
 
