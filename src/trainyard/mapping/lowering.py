@@ -10,7 +10,7 @@ MatMul repeated `groups` times:
 | grad_input, "col2im"  | batch * p       | C * f | O         | dY                   | W             | col2im(...) = dX  |
 | grad_input, "dilated" | batch * size    | C     | O * f     | im2col(dilated dY)   | W transposed  | dX                |
 
-"col2im" does exactly the MACs of the convolution. "dilated" inserts stride - 1 zeros between gradients; its extra MACs multiply zeros.
+"col2im" does exactly the MACs of the convolution. "dilated" inserts stride - 1 zeros between gradients: extra MACs multiply zeros.
 """
 
 from __future__ import annotations
