@@ -56,7 +56,7 @@ def pack(folders: Sequence[Path], target: Path = DATA) -> None:
     runs = [{_key(record): record for record in records(folder)} for folder in folders]
     machines = [json.loads((folder / "machine.json").read_text(encoding="utf-8")) for folder in folders]
     steps = [_packed(key, record, runs) for key, record in runs[-1].items()]
-    whole = {
+    document = {
         "device": _device(machines[-1]),
         "runs": len(folders),
         "machines": [_micro(machine) for machine in machines],
@@ -64,7 +64,7 @@ def pack(folders: Sequence[Path], target: Path = DATA) -> None:
     }
     target.parent.mkdir(exist_ok=True)
     with target.open("wb") as raw, gzip.GzipFile(fileobj=raw, mode="wb", mtime=0, filename="") as stream:
-        stream.write(json.dumps(whole, separators=(",", ":")).encode())
+        stream.write(json.dumps(document, separators=(",", ":")).encode())
 
 
 def _packed(key: str, record: Mapping[str, Any], runs: Sequence[Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _short(seconds: float) -> float:
 def load(path: Path = DATA) -> tuple[dict[str, Any], list[Measured]]:
     """Everything but the steps, and the steps."""
     with gzip.open(path, "rt") as stream:
-        whole = json.load(stream)
+        document = json.load(stream)
     steps = [
         Measured(
             step["model"], step["batch"], step["precision"], step["keywords"],
@@ -117,6 +117,6 @@ def load(path: Path = DATA) -> tuple[dict[str, Any], list[Measured]]:
             {phase: statistics.median(host[phase] for host in step["host_us"]) * 1e-6 for phase in step["host_us"][-1]},
             {(layer, phase): span * 1e-6 for layer, phase, span in step["cells"]},
         )
-        for step in whole.pop("steps")
+        for step in document.pop("steps")
     ]  # fmt: skip
-    return whole, steps
+    return document, steps

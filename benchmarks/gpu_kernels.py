@@ -64,9 +64,9 @@ def row(op: str, kind: str, shape: tuple[Any, ...], call: Callable[..., Any], *a
     return {"op": op, "type": kind, "shape": shape, "microseconds": round(sum(us for *_, us in kernels), 3), "kernels": kernels}
 
 
-def gradients(output: Tensor, *wanted: Tensor) -> Callable[[], Any]:
+def gradients(output: Tensor, *inputs: Tensor) -> Callable[[], Any]:
     seed = torch.randn_like(output)
-    return partial(torch.autograd.grad, output, wanted, seed, retain_graph=True)
+    return partial(torch.autograd.grad, output, inputs, seed, retain_graph=True)
 
 
 def convolutions(kind: str) -> Iterator[dict[str, Any]]:
@@ -202,7 +202,7 @@ def host_calls(length: int = 20, repeats: int = 25) -> Iterator[dict[str, Any]]:
             chain.zero_grad(set_to_none=True)
             x.grad = None
             torch.cuda.synchronize()
-            begun = time.perf_counter()
+            start = time.perf_counter()
             output = chain(x)
             middle = time.perf_counter()
             total = output.sum()
@@ -212,12 +212,12 @@ def host_calls(length: int = 20, repeats: int = 25) -> Iterator[dict[str, Any]]:
             done = time.perf_counter()
             torch.cuda.synchronize()
             if number >= 5:
-                spans[0].append((middle - begun) / length)
+                spans[0].append((middle - start) / length)
                 spans[1].append((done - again) / length)
         forward = sum(count for _, count, _ in kernel_times(partial(chain, x))) / length
         both = sum(count for _, count, _ in kernel_times(partial(_there_and_back, chain, x))) / length
-        for way, times, count in (("forward", spans[0], forward), ("backward", spans[1], both - forward)):
+        for direction, times, count in (("forward", spans[0], forward), ("backward", spans[1], both - forward)):
             yield {
-                "work": f"{name}, {way}", "seconds": statistics.median(times), "fastest": min(times), "slowest": max(times),
+                "work": f"{name}, {direction}", "seconds": statistics.median(times), "fastest": min(times), "slowest": max(times),
                 "kernels": round(count, 2), "parameters": len(list(chain[0].parameters())),
             }  # fmt: skip

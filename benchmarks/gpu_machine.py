@@ -151,8 +151,8 @@ def launches() -> Iterator[dict[str, Any]]:
     layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8, device="cuda") for _ in range(100)))
     sample = torch.ones(8, 8, device="cuda")
     yield {"work": "host, Linear forward, per layer", "seconds": host_seconds(lambda: layers(sample), 10) / 100}
-    both = host_seconds(lambda: layers(sample).sum().backward(), 10) / 100
-    yield {"work": "host, Linear forward and backward, per layer", "seconds": both}
+    step_s = host_seconds(lambda: layers(sample).sum().backward(), 10) / 100
+    yield {"work": "host, Linear forward and backward, per layer", "seconds": step_s}
     for foreach in (True, False):
         for kind, make in (("SGD", partial(torch.optim.SGD, momentum=0.9)), ("Adam", torch.optim.Adam)):
             optimizer = make(layers.parameters(), lr=1e-3, foreach=foreach)
@@ -198,7 +198,7 @@ def machine_facts() -> dict[str, Any]:
 
 def machine(folder: Path) -> None:
     """The machine's own numbers, saved after each group."""
-    found: dict[str, Any] = {}
+    document: dict[str, Any] = {}
     for name, work in (
         ("facts", lambda: [machine_facts()]),
         ("launches", launches),
@@ -209,16 +209,16 @@ def machine(folder: Path) -> None:
         ("facts_after_load", lambda: [machine_facts()]),
     ):
         begun = time.perf_counter()
-        found[name] = []
+        document[name] = []
         try:
             for row in work():
-                found[name].append(row)
+                document[name].append(row)
         except Exception:
-            found[f"{name}_error"] = traceback.format_exc()
-            say(f"{name} failed: {found[f'{name}_error'].splitlines()[-1]}")
-        (folder / "machine.json").write_text(json.dumps(found, indent=1, default=str))
+            document[f"{name}_error"] = traceback.format_exc()
+            say(f"{name} failed: {document[f'{name}_error'].splitlines()[-1]}")
+        (folder / "machine.json").write_text(json.dumps(document, indent=1, default=str))
         free()
-        say(f"machine: {name}: {len(found[name])} rows in {time.perf_counter() - begun:.1f} s")
+        say(f"machine: {name}: {len(document[name])} rows in {time.perf_counter() - begun:.1f} s")
 
 
 def free() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from gpu_machine import free, say
 
-from trainyard.live.measure import Measurement, observe
+from trainyard.live.measurement.measure import Measurement, observe
 from trainyard.workloads import zoo
 
 # fmt: off

@@ -66,14 +66,14 @@ def seconds(gpu: Gpu, step: Step) -> float:
 def cells(gpu: Gpu, step: Step) -> Cells:
     """Kernel time alone, as a profiler sees it: no host, no pause between kernels."""
     kernels = replace(gpu, graphs=True, gap_s=0.0)
-    found: dict[tuple[str, str], float] = {}
+    seconds: dict[tuple[str, str], float] = {}
     for work in kernels.works(step):
         cost = kernels.cost(step, work)
         for index, share in zip(work.ops, cost.share, strict=True):
             op = step.ops[index]
             key = (op.layer, str(op.phase))
-            found[key] = found.get(key, 0.0) + share * cost.cycles / kernels.clock_hz
-    return found
+            seconds[key] = seconds.get(key, 0.0) + share * cost.cycles / kernels.clock_hz
+    return seconds
 
 
 def rows(measured: Sequence[Measured]) -> Iterator[Row]:
@@ -84,16 +84,16 @@ def rows(measured: Sequence[Measured]) -> Iterator[Row]:
             yield Row(step=step, predicted_s=seconds(gpu, captured), predicted=cells(gpu, captured))
 
 
-def by_phase(found: Cells) -> dict[str, float]:
+def by_phase(cells_: Cells) -> dict[str, float]:
     sums = dict.fromkeys(PHASES, 0.0)
-    for (_, phase), spent in found.items():
+    for (_, phase), spent in cells_.items():
         sums[phase] = sums.get(phase, 0.0) + spent
     return sums
 
 
-def by_layer(found: Cells) -> dict[str, float]:
+def by_layer(cells_: Cells) -> dict[str, float]:
     sums: dict[str, float] = {}
-    for (layer, _), spent in found.items():
+    for (layer, _), spent in cells_.items():
         sums[layer] = sums.get(layer, 0.0) + spent
     return sums
 
@@ -102,12 +102,12 @@ def milliseconds(value: float) -> str:
     return f"{value * 1e3:.2f}"
 
 
-def overview(found: Sequence[Row]) -> list[str]:
+def overview(rows_: Sequence[Row]) -> list[str]:
     lines = [
         "| training step | predicted ms | measured | runs | ratio | kernels predicted | measured | ratio | layer error |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for row in found:
+    for row in rows_:
         ours, real = sum(row.predicted.values()), sum(row.step.cells.values())
         spread = f"{min(row.step.step_s) * 1e3:.1f} to {max(row.step.step_s) * 1e3:.1f}"
         lines.append(
@@ -144,7 +144,7 @@ def parameters() -> list[str]:
 
 INTRODUCTION = """# The GPU roofline against a real GPU
 
-`trainyard.devices.gpu.device` predicts; `trainyard.live.measure` measures. Both give the same Result, so they stand side by side
+`trainyard.devices.gpu.device` predicts; `ty.measure` measures. Both give the same Result, so they stand side by side
 here. No number belongs to a model or a layer. Those of the device were measured on micro-benchmarks: copies, products, single
 calls. Three of the host were calibrated, on the host's time for the phases of {calibrated} in the second run. The mechanisms were
 found by looking at the ops of these steps; the times of the steps, and of their layers, are the test.
@@ -180,34 +180,34 @@ python benchmarks/gpu_roofline.py --predict                # anywhere: this page
 """
 
 
-def summary(found: Sequence[Row]) -> str:
-    models = {row.step.model for row in found}
-    outside = {row.step.model for row in found if not row.inside}
-    kernels = sum(INSIDE[0] <= row.kernels_ratio <= INSIDE[1] for row in found)
+def summary(rows_: Sequence[Row]) -> str:
+    models = {row.step.model for row in rows_}
+    outside = {row.step.model for row in rows_ if not row.inside}
+    kernels = sum(INSIDE[0] <= row.kernels_ratio <= INSIDE[1] for row in rows_)
     return (
-        f"{sum(row.inside for row in found)} of {len(found)} training steps lie within 25 % of the measurement, and all steps of "
-        f"{len(models - outside)} of {len(models)} models. Of the kernel times, {kernels} of {len(found)}."
+        f"{sum(row.inside for row in rows_)} of {len(rows_)} training steps lie within 25 % of the measurement, and all steps of "
+        f"{len(models - outside)} of {len(models)} models. Of the kernel times, {kernels} of {len(rows_)}."
     )
 
 
-def page(kept: Mapping[str, Any], found: Sequence[Row]) -> str:
-    device = kept["device"]
+def page(document: Mapping[str, Any], rows_: Sequence[Row]) -> str:
+    device = document["device"]
     introduction = INTRODUCTION.format(
-        calibrated=" and ".join(CALIBRATED), runs=kept["runs"], device=device, summary=summary(found),
+        calibrated=" and ".join(CALIBRATED), runs=document["runs"], device=device, summary=summary(rows_),
         clock=device["clock_rate"] * 1e-6, memory=device["memory_clock_rate"] * 1e-6,
     )  # fmt: skip
-    parts = [introduction, *overview(found), "", LIMITS, "## The numbers", "", *parameters(), ""]
+    parts = [introduction, *overview(rows_), "", LIMITS, "## The numbers", "", *parameters(), ""]
     parts += ["## By phase and layer", "", "Device time of one step of each model; its twelve largest layers.", ""]
-    firsts = {row.step.model: row for row in reversed(found)}
-    for row in (row for row in found if row is firsts[row.step.model]):
+    firsts = {row.step.model: row for row in reversed(rows_)}
+    for row in (row for row in rows_ if row is firsts[row.step.model]):
         parts += details(row)
     return "\n".join(parts)
 
 
 def predict(path: Path = DATA, target: Path = Path("docs/gpu.md")) -> None:
-    kept, measured = load(path)
-    found = list(rows(measured))
-    print("\n".join(overview(found)), flush=True)
-    print(summary(found))
+    document, measured = load(path)
+    predicted = list(rows(measured))
+    print("\n".join(overview(predicted)), flush=True)
+    print(summary(predicted))
     _, title, other = target.read_text(encoding="utf-8").partition(GRADIENTS) if target.exists() else ("", "", "")
-    target.write_text(page(kept, found) + (f"\n{title}{other}" if title else ""), encoding="utf-8")
+    target.write_text(page(document, predicted) + (f"\n{title}{other}" if title else ""), encoding="utf-8")

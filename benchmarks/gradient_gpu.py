@@ -139,29 +139,29 @@ def shape_row(row: tuple[str, str, int, int, int], about: dict[str, Any]) -> dic
 
     family, layer, m, k, n = row
     dtype = torch.bfloat16
-    least = 2 * (m * n + 2 * m * k + 2 * n * k)
-    sets = operands(m, k, n, dtype, sets_for(least, about["l2_bytes"]))
+    moved = 2 * (m * n + 2 * m * k + 2 * n * k)
+    sets = operands(m, k, n, dtype, sets_for(moved, about["l2_bytes"]))
     pair = [partial(library_pair, *each) for each in sets]
     one_pass = [partial(kernels.fused, *each, bias=False, deterministic=False) for each in sets]
     copy, flop = about["copy_bytes_per_s"], about["bf16_flop_per_s"]
     product = 2 * m * n * k / flop
-    pair_floor = 2 * max((least / 2 + m * n) / copy, product)
-    pass_floor = max(least / copy, 2 * product)
+    pair_floor = 2 * max((moved / 2 + m * n) / copy, product)
+    pass_floor = max(moved / copy, 2 * product)
     first = device_seconds(pair)
-    way = choice.choose(m, n, k, dtype=dtype, device="cuda")
+    path = choice.choose(m, n, k, dtype=dtype, device="cuda")
     tried = choice.bound(m, n, k, dtype) >= choice.WORTH_A_TRIAL
     fused = device_seconds(one_pass) if tried else None
-    ours, again = device_seconds(one_pass if way == "fused" else pair), device_seconds(pair)
+    ours, again = device_seconds(one_pass if path == "fused" else pair), device_seconds(pair)
     exact = [partial(kernels.fused, *each, bias=False, deterministic=True) for each in sets]
-    buffers = [[torch.ones(least // 2, device="cuda", dtype=torch.uint8) for _ in range(2)] for _ in sets]
+    buffers = [[torch.ones(moved // 2, device="cuda", dtype=torch.uint8) for _ in range(2)] for _ in sets]
     return {
-        "family": family, "layer": layer, "M": m, "K": k, "N": n, "bytes": least, "operand_bytes": 2 * (m * n + m * k + n * k),
-        "pair_s": statistics.mean((first, again)), "pair_spread_s": [first, again], "pass_s": fused, "way": way, "ours_s": ours,
-        "deterministic_s": device_seconds(exact) if way == "fused" else None,
-        "pair_floor_s": pair_floor, "floor_s": pass_floor, "traffic_bound": least / copy >= 2 * product,
+        "family": family, "layer": layer, "M": m, "K": k, "N": n, "bytes": moved, "operand_bytes": 2 * (m * n + m * k + n * k),
+        "pair_s": statistics.mean((first, again)), "pair_spread_s": [first, again], "pass_s": fused, "way": path, "ours_s": ours,
+        "deterministic_s": device_seconds(exact) if path == "fused" else None,
+        "pair_floor_s": pair_floor, "floor_s": pass_floor, "traffic_bound": moved / copy >= 2 * product,
         "copy_s": device_seconds([partial(target.copy_, source) for target, source in buffers]),
-        "share_of_copy": least / copy / fused if fused else None, "bound": pair_floor / pass_floor,
-        "config": str(kernels.tuned_for(*sets[0])) if way == "fused" else "",
+        "share_of_copy": moved / copy / fused if fused else None, "bound": pair_floor / pass_floor,
+        "config": str(kernels.tuned_for(*sets[0])) if path == "fused" else "",
     }  # fmt: skip
 
 
@@ -177,29 +177,29 @@ def layer_seconds(m: int, n: int, k: int, dtype: Any, about: dict[str, Any]) -> 
     def timed(step: Any, parts: int = 1) -> float:
         return device_seconds([partial(variants.run, step, *each, parts=parts) for each in sets], repeats=3)
 
-    found = {"cublas": device_seconds([partial(library_pair, *each) for each in sets], repeats=3)}
-    found |= {step: timed(step) for step in ("two_kernels", "sequential", "interleaving")}
+    seconds = {"cublas": device_seconds([partial(library_pair, *each) for each in sets], repeats=3)}
+    seconds |= {step: timed(step) for step in ("two_kernels", "sequential", "interleaving")}
     order = variants.algorithm_1(m, n, k)
-    found["rearrangement"] = found["interleaving"] if order == "interleaving" else timed(order)
+    seconds["rearrangement"] = seconds["interleaving"] if order == "interleaving" else timed(order)
     tile = 32 if size == 4 else 64
     tiles_m, tiles_n, tiles_k = (math.ceil(extent / tile) for extent in (m, n, k))
-    best = found["rearrangement"]
+    best = seconds["rearrangement"]
     for major, own, walk in (("dx_major", tiles_m, tiles_n), ("dw_major", tiles_n, tiles_m)):  # dY-sharing, weight-sharing
         parts = min(walk, math.ceil(2 * about["multiprocessors"] / (own * tiles_k)))
         if parts > 1:
             best = min(best, timed(major, parts))
-    found["partitioning"] = best
-    way = choice.choose(m, n, k, dtype=dtype, device="cuda")
-    ours = partial(kernels.fused, bias=False, deterministic=False) if way == "fused" else library_pair
-    found["ours"] = device_seconds([partial(ours, *each) for each in sets], repeats=3) if way == "fused" else found["cublas"]
-    return found
+    seconds["partitioning"] = best
+    path = choice.choose(m, n, k, dtype=dtype, device="cuda")
+    ours = partial(kernels.fused, bias=False, deterministic=False) if path == "fused" else library_pair
+    seconds["ours"] = device_seconds([partial(ours, *each) for each in sets], repeats=3) if path == "fused" else seconds["cublas"]
+    return seconds
 
 
 def networks(dtype: Any, about: dict[str, Any], deadline: float) -> list[dict[str, Any]]:
     """Seconds of all layers' gradients by step; a layer with one gradient, or a grouped one, counts alike in all of them."""
     import torch
 
-    kept: dict[tuple[int, ...], dict[str, float]] = {}
+    measured: dict[tuple[int, ...], dict[str, float]] = {}
     rows: list[dict[str, Any]] = []
     for name, layers in json.loads(LAYERS.read_text()).items():
         total: dict[str, float] = {}
@@ -208,14 +208,14 @@ def networks(dtype: Any, about: dict[str, Any], deadline: float) -> list[dict[st
                 say("out of time: networks left out")
                 return rows
             key = (m, n, k, count, dx, dw)
-            if key not in kept:
+            if key not in measured:
                 if dx and dw and count == 1:
-                    kept[key] = layer_seconds(m, n, k, dtype, about)
+                    measured[key] = layer_seconds(m, n, k, dtype, about)
                 else:
-                    kept[key] = {"alike": alike_seconds(m, n, k, count, dx, dw, dtype)}
-            each = kept[key]
+                    measured[key] = {"alike": alike_seconds(m, n, k, count, dx, dw, dtype)}
+            layer_s = measured[key]
             steps = ("cublas", "two_kernels", "sequential", "interleaving", "rearrangement", "partitioning", "ours")
-            times = {step: each.get(step, each.get("alike", 0.0)) for step in steps}
+            times = {step: layer_s.get(step, layer_s.get("alike", 0.0)) for step in steps}
             times["reference"] = min(times["cublas"], times["sequential"])
             times["own_reference"] = min(times["two_kernels"], times["sequential"])
             for step, seconds in times.items():
@@ -258,7 +258,7 @@ def breakdown(network: str, model: str, batch: int = 256, steps: int = 5) -> dic
     """Fig. 3: one training step in fp32 (convolutions in TF32), its batch copied from pinned memory before."""
     import torch
 
-    from trainyard.live.training_step import recipe_step
+    from trainyard.live.measurement.training_step import recipe_step
     from trainyard.workloads import zoo
 
     step = recipe_step(zoo.build(model), batch, torch.device("cuda"))
@@ -299,8 +299,8 @@ def compiled(task: tuple[str, int, int, str]) -> str:
                 variants.run(step, dy, x, weight)
         else:
             for deterministic in (False, True):
-                found = candidates(n, k, dtype.itemsize, deterministic=deterministic, describable=k % 8 == 0 and n % 8 == 0)
-                for config in found[: kernels.TRIALS]:
+                configs = candidates(n, k, dtype.itemsize, deterministic=deterministic, describable=k % 8 == 0 and n % 8 == 0)
+                for config in configs[: kernels.TRIALS]:
                     with suppress(RuntimeError, triton.runtime.errors.OutOfResources):
                         kernels.fused(dy, x, weight, bias=False, deterministic=deterministic, config=config)
         torch.cuda.synchronize()

@@ -18,39 +18,38 @@ Row = Mapping[str, Any]
 
 
 def write(file: Path) -> None:
-    found = json.loads(file.read_text(encoding="utf-8"))
+    data = json.loads(file.read_text(encoding="utf-8"))
     before, _, old = PAGE.read_text(encoding="utf-8").partition(f"\n{TITLE}\n")
     _, mark, after = old.partition("\n## ")  # the sections of other benchmarks stay
-    PAGE.write_text(f"{before.rstrip()}\n\n{section(found)}{mark}{after}", encoding="utf-8")
+    PAGE.write_text(f"{before.rstrip()}\n\n{section(data)}{mark}{after}", encoding="utf-8")
     SAMPLE.parent.mkdir(parents=True, exist_ok=True)
-    SAMPLE.write_text(json.dumps(sample(found), indent=1) + "\n", encoding="utf-8")
+    SAMPLE.write_text(json.dumps(sample(data), indent=1) + "\n", encoding="utf-8")
 
 
-def clocks(found: Row) -> str:
+def clocks(data: Row) -> str:
     """SM and memory clocks at which the device may run, as its driver tells."""
-    block = found["nvidia_smi"].split("Max Clocks")[-1]
+    block = data["nvidia_smi"].split("Max Clocks")[-1]
     values = {name: re.search(rf"{name}\s*: (\d+) MHz", block) for name in ("SM", "Memory")}
     return ", ".join(f"{name} {match.group(1)} MHz" for name, match in values.items() if match)
 
 
-def sample(found: Row) -> dict[str, Any]:
+def sample(data: Row) -> dict[str, Any]:
     """What the experiments read: the nine networks by step, and where a training step's time goes."""
     about = {
-        name: found[name]
-        for name in ("device", "torch", "cuda", "triton", "copy_bytes_per_s", "bf16_flop_per_s", "fp32_flop_per_s")
+        name: data[name] for name in ("device", "torch", "cuda", "triton", "copy_bytes_per_s", "bf16_flop_per_s", "fp32_flop_per_s")
     }
-    tables = {name: _rounded(found.get(name, [])) for name in ("networks", "networks_bf16", "breakdown")}
-    return {**about, "clocks": clocks(found), "batch": 4, **tables}
+    tables = {name: _rounded(data.get(name, [])) for name in ("networks", "networks_bf16", "breakdown")}
+    return {**about, "clocks": clocks(data), "batch": 4, **tables}
 
 
 def _rounded(rows: Iterable[Row]) -> list[dict[str, Any]]:
     return [{**row, "seconds": {name: float(f"{value:.4g}") for name, value in row["seconds"].items()}} for row in rows]
 
 
-def required(found: Row) -> list[Row]:
+def required(data: Row) -> list[Row]:
     """Layers bound by traffic in one pass, by more than 1.25x, with operands that the L2 does not hold."""
     return [
-        row for row in found["shapes"] if row["bound"] > 1.25 and row["traffic_bound"] and row["operand_bytes"] > found["l2_bytes"]
+        row for row in data["shapes"] if row["bound"] > 1.25 and row["traffic_bound"] and row["operand_bytes"] > data["l2_bytes"]
     ]
 
 
@@ -59,20 +58,20 @@ def geometric_mean(values: Iterable[float]) -> float:
     return math.exp(sum(logarithms) / len(logarithms))
 
 
-def section(found: Row) -> str:
-    return "\n".join([TITLE, "", *_introduction(found), "", *_table(found), "", *_networks(found), "", *_repeat()]) + "\n"
+def section(data: Row) -> str:
+    return "\n".join([TITLE, "", *_introduction(data), "", *_table(data), "", *_networks(data), "", *_repeat()]) + "\n"
 
 
-def _introduction(found: Row) -> list[str]:
-    rows = required(found)
+def _introduction(data: Row) -> list[str]:
+    rows = required(data)
     shares = [row["share_of_copy"] for row in rows]
     copies = [row["copy_s"] / row["pass_s"] for row in rows]
-    chosen = [row for row in found["shapes"] if row["way"] == "fused"]
-    slower = [row for row in found["shapes"] if row["ours_s"] > 1.02 * row["pair_s"]]
+    chosen = [row for row in data["shapes"] if row["way"] == "fused"]
+    slower = [row for row in data["shapes"] if row["ours_s"] > 1.02 * row["pair_s"]]
     weak = [row for row in rows if row["share_of_copy"] < 0.7]
     gains = [row["pair_s"] / row["ours_s"] for row in chosen]
-    passed = [row["pair_s"] / row["pass_s"] for row in found["shapes"] if row["way"] == "pair" and row["pass_s"]]
-    left = [gain for gain in passed if gain > 1.03]
+    passed = [row["pair_s"] / row["pass_s"] for row in data["shapes"] if row["way"] == "pair" and row["pass_s"]]
+    gaining = [gain for gain in passed if gain > 1.03]
     return [
         "`trainyard.live.gradient` computes dX and dW in one pass over dY where that is faster than the library's two products",
         "(`kernels`, `choice`). bf16, device time of calls that follow each other on operands of their own, median of 5 rounds.",
@@ -82,21 +81,21 @@ def _introduction(found: Row) -> list[str]:
         "takes, in device time again. The rule counts the host's time too: where calls are shorter than the host needs to issue",
         "them, it keeps the pair. Choosing takes place once for a shape, at its first call, and is not in these times.",
         "",
-        f"Device: {found['device']} ({clocks(found)}), copy {found['copy_bytes_per_s'] / 1e12:.2f} TB/s, product in bf16",
-        f"{found['bf16_flop_per_s'] / 1e12:.0f} TFLOP/s, in fp32 {found['fp32_flop_per_s'] / 1e12:.0f}; torch {found['torch']}, "
-        f"CUDA {found['cuda']}, triton {found['triton']}, Python {found['python']}.",
+        f"Device: {data['device']} ({clocks(data)}), copy {data['copy_bytes_per_s'] / 1e12:.2f} TB/s, product in bf16",
+        f"{data['bf16_flop_per_s'] / 1e12:.0f} TFLOP/s, in fp32 {data['fp32_flop_per_s'] / 1e12:.0f}; torch {data['torch']}, "
+        f"CUDA {data['cuda']}, triton {data['triton']}, Python {data['python']}.",
         "",
-        f"- One pass is taken for {len(chosen)} of {len(found['shapes'])} layers, {geometric_mean(gains):.2f}x faster in the "
+        f"- One pass is taken for {len(chosen)} of {len(data['shapes'])} layers, {geometric_mean(gains):.2f}x faster in the "
         f"geometric mean, up to {max(gains):.2f}x. Slower than the pair by more than 2 %: {len(slower)}.",
-        f"- The pair is kept on {len(left)} layers on which the device alone would be faster with one pass, "
-        f"up to {max(left, default=1.0):.2f}x.",
+        f"- The pair is kept on {len(gaining)} layers on which the device alone would be faster with one pass, "
+        f"up to {max(gaining, default=1.0):.2f}x.",
         f"- The aim was 80 % of the copy bandwidth in the geometric mean and 70 % on every layer that is bound by traffic, by more "
         f"than 1.25x, with operands beyond the L2. {_aim(shares)}: {len(rows)} layers, "
         f"{100 * geometric_mean(shares):.0f} % in the mean ({100 * min(shares):.0f} to {100 * max(shares):.0f} %), "
         f"{len(weak)} below 70 %. Of copies as long it is {100 * geometric_mean(copies):.0f} %.",
         "- What is below 70 %. Wide weights of rank 32 and more: slices of N must add up dX, and narrow products read a",
         "  tile from shared memory so often that, by count, it is busy about as long as the DRAM. 128 to 512: its dW fits no",
-        f"  program's registers, and its arithmetic takes {_balance(found):.0f} % of the time of its traffic. Passes under 50 us:",
+        f"  program's registers, and its arithmetic takes {_balance(data):.0f} % of the time of its traffic. Passes under 50 us:",
         "  starting, and adding up the programs' dW, take about 10 us for a weight of 64 x 256.",
     ]
 
@@ -105,32 +104,32 @@ def _aim(shares: list[float]) -> str:
     return "It is reached" if geometric_mean(shares) >= 0.8 and min(shares) >= 0.7 else "It is missed"
 
 
-def _balance(found: Row) -> float:
+def _balance(data: Row) -> float:
     """The time of the arithmetic of 128 to 512 over that of its traffic, in %."""
-    row = next(row for row in found["shapes"] if (row["K"], row["N"]) == (128, 512))
-    return 100 * (4 * row["M"] * row["K"] * row["N"] / found["bf16_flop_per_s"]) / (row["bytes"] / found["copy_bytes_per_s"])
+    row = next(row for row in data["shapes"] if (row["K"], row["N"]) == (128, 512))
+    return 100 * (4 * row["M"] * row["K"] * row["N"] / data["bf16_flop_per_s"]) / (row["bytes"] / data["copy_bytes_per_s"])
 
 
-def _table(found: Row) -> list[str]:
+def _table(data: Row) -> list[str]:
     lines = [
         "| layer | M | K | N | least MB | pair us | one pass us | share | of a copy | speedup | bound | taken | ours |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|---:|",
     ]
-    for row in found["shapes"]:
-        one = "| | | "
+    for row in data["shapes"]:
+        pass_cells = "| | | "
         if row["pass_s"]:
             shares = f"{100 * row['share_of_copy']:.0f}% | {100 * row['copy_s'] / row['pass_s']:.0f}%"
-            one = f"{1e6 * row['pass_s']:.1f} | {shares} | {row['pair_s'] / row['pass_s']:.2f}x"
-        way = "one pass" if row["way"] == "fused" else "pair"
+            pass_cells = f"{1e6 * row['pass_s']:.1f} | {shares} | {row['pair_s'] / row['pass_s']:.2f}x"
+        path = "one pass" if row["way"] == "fused" else "pair"
         ours = f"{row['pair_s'] / row['ours_s']:.2f}x"
         lines.append(
             f"| {row['family']}: {row['layer']} | {row['M']} | {row['K']} | {row['N']} | {row['bytes'] / 1e6:.0f} "
-            f"| {1e6 * row['pair_s']:.1f} | {one} | {row['bound']:.2f}x | {way} | {ours} |"
+            f"| {1e6 * row['pair_s']:.1f} | {pass_cells} | {row['bound']:.2f}x | {path} | {ours} |"
         )
     return lines
 
 
-def _networks(found: Row) -> list[str]:
+def _networks(data: Row) -> list[str]:
     lines = [
         "### The paper's steps (Fig. 17)",
         "",
@@ -140,10 +139,10 @@ def _networks(found: Row) -> list[str]:
         "*Own* reference: the better of two such kernels and of one that does dX, then dW, for each layer (the paper's).",
         "*Library*: the better of the cuBLAS pair and that one kernel. Reductions in % of the reference; a layer with one",
         "gradient counts alike. *Partitioning* is the faster of two axes, or none, as measured for each layer. *Ours* is against",
-        f"the library too.{_kept(found)}",
+        f"the library too.{_kept(data)}",
     ]
     for name, title in (("networks", "fp32"), ("networks_bf16", "bf16")):
-        rows = found.get(name, [])
+        rows = data.get(name, [])
         if not rows:
             continue
         lines += [
@@ -167,9 +166,9 @@ def _networks(found: Row) -> list[str]:
     return lines
 
 
-def _kept(found: Row) -> str:
+def _kept(data: Row) -> str:
     """What the rule does with such small layers."""
-    rows = [*found.get("networks", []), *found.get("networks_bf16", [])]
+    rows = [*data.get("networks", []), *data.get("networks_bf16", [])]
     if any(row["seconds"]["ours"] != row["seconds"]["cublas"] for row in rows):
         return ""
     return " At this batch the rule keeps the cuBLAS pair in every layer: what it loses is where one kernel beats cuBLAS."

@@ -171,14 +171,14 @@ def measure(out: Path, device: str, small: bool, seconds: float) -> None:
     if hasattr(torch._C, "_host_emptyCache"):
         torch._C._host_emptyCache = None  # locking pages anew for each budget is not what is measured
     bench = Bench(device, *((2, 64, 2, 256, 64) if small else (BLOCKS, WIDTH, HEADS, TOKENS, LENGTH)))
-    found: dict[str, Any] = {
+    document: dict[str, Any] = {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "torch": torch.__version__, "cuda": torch.version.cuda,
         "blocks": BLOCKS, "width": WIDTH, "tokens": TOKENS, "length": LENGTH, "alternatives": [], "overlay": [],
     }  # fmt: skip
 
     def store() -> None:
-        out.write_text(json.dumps(found), encoding="utf-8")
+        out.write_text(json.dumps(document), encoding="utf-8")
 
     rows: dict[str, dict[str, Any]] = {}
     for name in ALTERNATIVES:
@@ -187,11 +187,11 @@ def measure(out: Path, device: str, small: bool, seconds: float) -> None:
         rows[name] = {"name": name, "seconds": times, "peak_bytes": peak, "times": []}
         torch.cuda.empty_cache()
         say(f"{name}: {1e3 * statistics.median(times):.1f} ms, {peak / GIB:.2f} GiB")
-    found["alternatives"] = list(rows.values())
+    document["alternatives"] = list(rows.values())
     store()
     bench.plain()
-    most, least = rows["plain"]["peak_bytes"], rows["full checkpointing"]["peak_bytes"]
-    budgets = {f"even {step}": int(least + (most - least) * step / 8) for step in range(9)}
+    plain_peak, checkpointed_peak = rows["plain"]["peak_bytes"], rows["full checkpointing"]["peak_bytes"]
+    budgets = {f"even {step}": int(checkpointed_peak + (plain_peak - checkpointed_peak) * step / 8) for step in range(9)}
     budgets |= {
         f"peak of {name}": row["peak_bytes"] for name, row in rows.items() if "checkpointing" in name or "selective" in name
     }
@@ -215,22 +215,22 @@ def measure(out: Path, device: str, small: bool, seconds: float) -> None:
             "label": label, "budget_bytes": budget, "seconds": times, "peak_bytes": peak, "times": [],
             "predicted_s": choice.time_s, "predicted_bytes": choice.peak_bytes, "link": asdict(page.plan.link),
             "passes": dict(page.passes), "tightened": page.plan.tightened, "prepared_s": time.perf_counter() - begun,
-            "bytes": {what: sum(one.bytes for one, decision in zip(page.plan.problem.saved, choice.decisions, strict=True)
-                                if decision == what) for what in ("keep", "send", "recompute")},
+            "bytes": {name: sum(saved.bytes for saved, decision in zip(page.plan.problem.saved, choice.decisions, strict=True)
+                                if decision == name) for name in ("keep", "send", "recompute")},
         }  # fmt: skip
-        found["overlay"].append(row)
-        sizes = ", ".join(f"{what} {size / GIB:.2f}" for what, size in row["bytes"].items())
+        document["overlay"].append(row)
+        sizes = ", ".join(f"{name} {size / GIB:.2f}" for name, size in row["bytes"].items())
         say(
             f"overlay {label}: budget {budget / GIB:.2f}, {1e3 * statistics.median(times):.1f} ms "
             f"(predicted {1e3 * choice.time_s:.1f}), {peak / GIB:.2f} GiB (predicted {choice.peak_bytes / GIB:.2f}), "
             f"tightened {page.plan.tightened}, {sizes}"
         )
-        if "problem" not in found:
-            found["problem"] = problem_data(page.plan.problem)
+        if "problem" not in document:
+            document["problem"] = problem_data(page.plan.problem)
         store()
         torch.cuda.empty_cache()
-    found["problem_last"] = problem_data(next(reversed(pages.values())).plan.problem)
-    interleaved(bench, rows, found["overlay"], pages, deadline)
+    document["problem_last"] = problem_data(next(reversed(pages.values())).plan.problem)
+    interleaved(bench, rows, document["overlay"], pages, deadline)
     store()
 
 
@@ -325,7 +325,7 @@ def check(device: str) -> None:
 
     for name, make in cases.items():
         expected = train(make)
-        again = all(torch.equal(*pair) for pair in zip(expected, train(make), strict=True))
+        repeatable = all(torch.equal(*pair) for pair in zip(expected, train(make), strict=True))
         for store in ("pinned", "host", "disk"):
             for kind in ("keep", "send", "recompute"):
                 try:
@@ -336,7 +336,7 @@ def check(device: str) -> None:
 
                     traceback.print_exc()
                     equal = repr(error)
-                say(f"{name}, {store}, {kind}: {equal} (plain twice: {again})")
+                say(f"{name}, {store}, {kind}: {equal} (plain twice: {repeatable})")
 
 
 def main() -> None:
@@ -348,15 +348,15 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="a model of two narrow blocks, to try the script")
     parser.add_argument("--seconds", type=float, default=400)
-    given = parser.parse_args()
-    if given.check:
-        check(given.device)
-    if given.page:
+    arguments = parser.parse_args()
+    if arguments.check:
+        check(arguments.device)
+    if arguments.page:
         import overlay_page
 
-        overlay_page.write(given.page)
-    if given.measure:
-        measure(given.out, given.device, given.small, given.seconds)
+        overlay_page.write(arguments.page)
+    if arguments.measure:
+        measure(arguments.out, arguments.device, arguments.small, arguments.seconds)
 
 
 if __name__ == "__main__":

@@ -23,12 +23,12 @@ Row = Mapping[str, Any]
 
 
 def write(file: Path) -> None:
-    found = json.loads(file.read_text(encoding="utf-8"))
-    found.pop("problem_last", None)
-    DATA.write_text(json.dumps(found) + "\n", encoding="utf-8")
-    kept = PAGE.read_text(encoding="utf-8").split(f"\n{TITLE}\n")[0].rstrip()
-    PAGE.write_text(f"{kept}\n\n{section(found)}\n", encoding="utf-8")
-    FIGURE.write_text(figure(found), encoding="utf-8")
+    data = json.loads(file.read_text(encoding="utf-8"))
+    data.pop("problem_last", None)
+    DATA.write_text(json.dumps(data) + "\n", encoding="utf-8")
+    before = PAGE.read_text(encoding="utf-8").split(f"\n{TITLE}\n")[0].rstrip()
+    PAGE.write_text(f"{before}\n\n{section(data)}\n", encoding="utf-8")
+    FIGURE.write_text(figure(data), encoding="utf-8")
 
 
 def milliseconds(row: Row) -> float:
@@ -39,16 +39,16 @@ def peak(row: Row) -> float:
     return float(row["peak_bytes"]) / GIB
 
 
-def problem_of(found: Row) -> Problem:
-    given = found["problem"]
-    saved = tuple(Saved(**{**one, "sources": tuple(one["sources"])}) for one in given["saved"])
-    lists = {name: tuple(given[name]) for name in ("durations_s", "held_bytes", "labels")}
-    return Problem(**{**given, **lists, "saved": saved})
+def problem_of(data: Row) -> Problem:
+    problem = data["problem"]
+    saved = tuple(Saved(**{**row, "sources": tuple(row["sources"])}) for row in problem["saved"])
+    lists = {name: tuple(problem[name]) for name in ("durations_s", "held_bytes", "labels")}
+    return Problem(**{**problem, **lists, "saved": saved})
 
 
-def from_one_timing(found: Row, budgets: Sequence[float]) -> list[float | None]:
+def from_one_timing(data: Row, budgets: Sequence[float]) -> list[float | None]:
     """Milliseconds that the policy predicts for budgets in GiB, from the op times of the largest one alone."""
-    problem = problem_of(found)
+    problem = problem_of(data)
     times: list[float | None] = []
     for budget in budgets:
         try:
@@ -58,31 +58,31 @@ def from_one_timing(found: Row, budgets: Sequence[float]) -> list[float | None]:
     return times
 
 
-def section(found: Row) -> str:
-    ours = sorted(found["overlay"], key=lambda row: -row["budget_bytes"])
+def section(data: Row) -> str:
+    ours = sorted(data["overlay"], key=lambda row: -row["budget_bytes"])
     return "\n".join(
         [
             TITLE,
             "",
-            *introduction(found),
+            *introduction(data),
             "",
-            *against(found, ours),
+            *against(data, ours),
             "",
-            *curve(found, ours),
+            *curve(data, ours),
             "",
-            *remarks(found, ours),
+            *remarks(data, ours),
             "",
             *repeat(),
         ]
     )
 
 
-def introduction(found: Row) -> list[str]:
-    rates = sorted(row["link"]["out_bytes_per_s"] / 1e9 for row in found["overlay"])
+def introduction(data: Row) -> list[str]:
+    rates = sorted(row["link"]["out_bytes_per_s"] / 1e9 for row in data["overlay"])
     text = (
-        f"`with ty.live.overlay(model, budget=...)` on an {found['device']} (torch {found['torch']}, CUDA {found['cuda']}): "
-        f"{found['blocks']} transformer blocks of width {found['width']}, {found['tokens']} tokens in sequences of "
-        f"{found['length']}, bf16; a step is forward and backward, gradients dropped before it. Times are medians of device time "
+        f"`with ty.live.overlay(model, budget=...)` on an {data['device']} (torch {data['torch']}, CUDA {data['cuda']}): "
+        f"{data['blocks']} transformer blocks of width {data['width']}, {data['tokens']} tokens in sequences of "
+        f"{data['length']}, bf16; a step is forward and backward, gradients dropped before it. Times are medians of device time "
         "over rounds in which everything takes its turn (the board is at its power limit: a warm chip is up to a tenth slower); "
         "memory is the peak of `torch.cuda.max_memory_allocated`. Each run measures the link: "
         f"{rates[0]:.0f} to {rates[-1]:.0f} GB/s out. Gradients are bit for bit those of plain training (`--check`: a transformer, "
@@ -95,13 +95,13 @@ def wrapped(text: str) -> list[str]:
     return textwrap.wrap(text, 124, break_on_hyphens=False, break_long_words=False)
 
 
-def against(found: Row, ours: Sequence[Row]) -> list[str]:
+def against(data: Row, ours: Sequence[Row]) -> list[str]:
     lines = [
         "| alternative | peak GiB | step ms | overlay with that budget: peak GiB | step ms | |",
         "|---|---:|---:|---:|---:|---|",
     ]
-    for row in found["alternatives"]:
-        same = [one for one in ours if one["budget_bytes"] <= row["peak_bytes"] * 1.0005]
+    for row in data["alternatives"]:
+        same = [overlay_row for overlay_row in ours if overlay_row["budget_bytes"] <= row["peak_bytes"] * 1.0005]
         if row["name"] == "save_on_cpu":
             same = ours[-1:]  # the smallest budget; its own peak is the least that there is
         best = min(same, key=milliseconds) if same else None
@@ -115,12 +115,12 @@ def verdict(row: Row, best: Row) -> str:
     return f"{ratio:.2f}x faster" if ratio >= 1.005 else f"{1 / ratio:.2f}x slower" if ratio < 0.995 else "equal"
 
 
-def curve(found: Row, ours: Sequence[Row]) -> list[str]:
+def curve(data: Row, ours: Sequence[Row]) -> list[str]:
     lines = [
         "| budget GiB | kept | sent | made again | peak GiB | step ms | predicted ms | error | from one timing ms | error |",
         "|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    single = from_one_timing(found, [row["budget_bytes"] / GIB for row in ours])
+    single = from_one_timing(data, [row["budget_bytes"] / GIB for row in ours])
     for row, other in zip(ours, single, strict=True):
         time, predicted = milliseconds(row), 1e3 * row["predicted_s"]
         sizes = " | ".join(f"{row['bytes'][what] / GIB:.2f}" for what in ("keep", "send", "recompute"))
@@ -132,17 +132,17 @@ def curve(found: Row, ours: Sequence[Row]) -> list[str]:
     return lines
 
 
-def remarks(found: Row, ours: Sequence[Row]) -> list[str]:
+def remarks(data: Row, ours: Sequence[Row]) -> list[str]:
     errors = [abs(row["predicted_s"] * 1e3 / milliseconds(row) - 1) for row in ours]
     over = [row for row in ours if row["peak_bytes"] > row["budget_bytes"]]
     slower = [
         row["name"]
-        for row in found["alternatives"]
+        for row in data["alternatives"]
         if row["name"] != "save_on_cpu"
         and (same := [one for one in ours if one["budget_bytes"] <= row["peak_bytes"] * 1.0005])
         and milliseconds(min(same, key=milliseconds)) > 1.005 * milliseconds(row)
     ]
-    offloaded = next(row for row in found["alternatives"] if row["name"] == "save_on_cpu")
+    offloaded = next(row for row in data["alternatives"] if row["name"] == "save_on_cpu")
     kept = "All peaks are within their budgets." if not over else f"{len(over)} of {len(ours)} peaks are above their budgets."
     front = (
         "At every alternative's peak memory the overlay is as fast or faster."
@@ -156,7 +156,7 @@ def remarks(found: Row, ours: Sequence[Row]) -> list[str]:
         f"former: {100 * max(errors):.0f} %. {front} {kept} Against `save_on_cpu` it is "
         f"{milliseconds(offloaded) / milliseconds(ours[-1]):.1f} times as fast at {peak(ours[-1]):.2f} GiB. A prediction from the "
         "simulator alone (captured step, roofline) is not drawn: the captured step holds the scores of attention, which a fused "
-        f"kernel never writes, so its memory is not that of the GPU. {found.get('note', '')}"
+        f"kernel never writes, so its memory is not that of the GPU. {data.get('note', '')}"
     )
     return wrapped(text)
 
@@ -173,11 +173,11 @@ def repeat() -> list[str]:
     ]
 
 
-def figure(found: Row) -> str:
+def figure(data: Row) -> str:
     """Time over peak memory as SVG: alternatives as diamonds, ours as a line, the prediction from one timing dashed."""
     width, height, left, low, top = 860, 420, 64, 366, 34
-    ours = sorted(found["overlay"], key=lambda row: row["peak_bytes"])
-    shown = [row for row in found["alternatives"] if row["name"] != "save_on_cpu"]
+    ours = sorted(data["overlay"], key=lambda row: row["peak_bytes"])
+    shown = [row for row in data["alternatives"] if row["name"] != "save_on_cpu"]
     most = 14.5
     floor, ceiling = 110.0, 170.0
 
@@ -191,7 +191,7 @@ def figure(found: Row) -> str:
         return f'<polyline fill="none" {style} points="{" ".join(f"{x(a):.1f},{y(b):.1f}" for a, b in points)}"/>'
 
     grid = [3.3 + 0.1 * step for step in range(int((peak(ours[-1]) - 3.3) / 0.1) + 1)]
-    single = [(gib, ms) for gib, ms in zip(grid, from_one_timing(found, grid), strict=True) if ms]
+    single = [(gib, ms) for gib, ms in zip(grid, from_one_timing(data, grid), strict=True) if ms]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
         f'<rect width="{width}" height="{height}" fill="white"/>',

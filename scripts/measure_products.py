@@ -23,8 +23,8 @@ from torch import Tensor
 
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import MatMul
-from trainyard.live.measure import observe
-from trainyard.live.training_step import Precision, torch_device
+from trainyard.live.measurement.measure import observe
+from trainyard.live.measurement.training_step import Precision, torch_device
 from trainyard.papers.sigma.suite import SUITE
 from trainyard.workloads import zoo
 
@@ -77,8 +77,8 @@ def time_product(
         seconds = _seconds(lambda: left @ right, right.device, repeats)
     finally:
         torch.backends.cuda.matmul.allow_tf32 = allowed
-    kept = int((left.values() if library == "csr" else left).count_nonzero())
-    return TimedProduct(op=op, precision=precision, nonzero=kept / (op.M * op.K), library=library, seconds=seconds)
+    nonzeros = int((left.values() if library == "csr" else left).count_nonzero())
+    return TimedProduct(op=op, precision=precision, nonzero=nonzeros / (op.M * op.K), library=library, seconds=seconds)
 
 
 def operands(op: MatMul, *, precision: str, nonzero: float, library: str, device: str, seed: int) -> tuple[Tensor, Tensor]:
@@ -93,33 +93,33 @@ def operands(op: MatMul, *, precision: str, nonzero: float, library: str, device
         raise BadInput(f"nonzero is a share above 0 and at most 1, got {nonzero!r}")
     if op.count != 1:
         raise BadInput(f"one product is timed at a time, got {op.count}")
-    place = torch_device(device)
-    generator = torch.Generator(place).manual_seed(seed)
-    left = torch.randn(op.M, op.K, device=place, generator=generator)
+    target = torch_device(device)
+    generator = torch.Generator(target).manual_seed(seed)
+    left = torch.randn(op.M, op.K, device=target, generator=generator)
     if nonzero < 1:
-        left *= torch.rand(op.M, op.K, device=place, generator=generator) < nonzero
-    right = torch.randn(op.K, op.N, device=place, generator=generator).to(TYPES[precision])
+        left *= torch.rand(op.M, op.K, device=target, generator=generator) < nonzero
+    right = torch.randn(op.K, op.N, device=target, generator=generator).to(TYPES[precision])
     left = left.to(TYPES[precision])
     return left.to_sparse_csr() if library == "csr" else left, right
 
 
-def _seconds(work: Callable[[], Any], place: torch.device, repeats: int) -> float:
+def _seconds(work: Callable[[], Any], device: torch.device, repeats: int) -> float:
     """Of one call, in the fastest of several queues of calls."""
     for _ in range(3):
         work()
-    once = max(_queue(work, place, 1), 1e-7)
+    once = max(_queue(work, device, 1), 1e-7)
     calls = max(1, min(1000, round(LEAST_S / once)))
-    return min(_queue(work, place, calls) for _ in range(repeats)) / calls
+    return min(_queue(work, device, calls) for _ in range(repeats)) / calls
 
 
-def _queue(work: Callable[[], Any], place: torch.device, calls: int) -> float:
-    if place.type != "cuda":
+def _queue(work: Callable[[], Any], device: torch.device, calls: int) -> float:
+    if device.type != "cuda":
         began = time.perf_counter()
         for _ in range(calls):
             work()
         return time.perf_counter() - began
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    torch.cuda.synchronize(place)
+    torch.cuda.synchronize(device)
     start.record()
     for _ in range(calls):
         work()
@@ -145,16 +145,16 @@ def breakdowns() -> list[dict[str, Any]]:
     rows = []
     for model, batch, precision in MODELS:
         try:
-            found = observe(zoo.build(model), batch=batch, precision=precision, repeats=10, name=model)
+            measurement = observe(zoo.build(model), batch=batch, precision=precision, repeats=10, name=model)
         except Exception as error:  # the others still count
             print(f"{model} {batch} {precision}: {type(error).__name__}: {error}", flush=True)
             continue
         spent: dict[str, float] = {}
-        for measured in found.ops:
+        for measured in measurement.ops:
             kind = "product" if measured.op.macs else measured.op.name
             spent[kind] = spent.get(kind, 0.0) + measured.time.seconds
         spent = dict(sorted(spent.items(), key=lambda item: -item[1]))
-        about = {"model": model, "batch": batch, "precision": precision or "fp32", "step_s": median(found.step_s)}
+        about = {"model": model, "batch": batch, "precision": precision or "fp32", "step_s": median(measurement.step_s)}
         rows.append({**about, "device_s": spent})
         print({**about, "device_s": dict(list(spent.items())[:6])}, flush=True)
         torch.cuda.empty_cache()
@@ -163,7 +163,7 @@ def breakdowns() -> list[dict[str, Any]]:
 
 def main() -> None:
     properties = torch.cuda.get_device_properties(0)
-    found = {
+    document = {
         "device": properties.name,
         "multiprocessors": properties.multi_processor_count,
         "torch": torch.__version__,
@@ -171,7 +171,7 @@ def main() -> None:
         "products": products(),
         "breakdowns": breakdowns(),
     }
-    Path(sys.argv[1]).write_text(json.dumps(found, indent=1))
+    Path(sys.argv[1]).write_text(json.dumps(document, indent=1))
 
 
 if __name__ == "__main__":

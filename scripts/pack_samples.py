@@ -88,7 +88,7 @@ def text(value: Any) -> str:
 
 
 def write(
-    masks: Masks, steps: Iterable[int], wanted: Callable[[TensorKey], bool], target: Path, facts: dict[str, str], fits: Step
+    masks: Masks, steps: Iterable[int], selected: Callable[[TensorKey], bool], target: Path, facts: dict[str, str], fits: Step
 ) -> None:
     """Masks of some steps and layers, each in the shape that the Step's operand has."""
     shapes = shapes_of(fits)
@@ -96,7 +96,7 @@ def write(
     for step in steps:
         at = masks.at(step)
         for key, spec in at.specs.items():
-            if wanted(key) and spec.elements:
+            if selected(key) and spec.elements:
                 bits = at.bits(key)
                 writer.add(step, key, laid(bits, shapes[key], key) if key in shapes else bits, spec.samples)
     writer.close()
@@ -136,8 +136,8 @@ def pack_one(training: Training, folder: Path, result: dict[str, Any]) -> None:
         target = SAMPLES / paper_of(training) / f"{training.name}-epochs.safetensors.xz"
         facts["layers"] = text(chosen)
         write(masks, steps, lambda key: key[0] in chosen and not key[2].startswith("W"), target, facts, step)
-        found = {key[0] for specs in Masks.open(target).recorded.values() for key in specs}
-        assert found == set(chosen), set(chosen) - found
+        layers = {key[0] for specs in Masks.open(target).recorded.values() for key in specs}
+        assert layers == set(chosen), set(chosen) - layers
         print(f"{target.name:45} {target.stat().st_size / 1e3:8.1f} kB  {len(steps)} epochs")
 
 
@@ -145,8 +145,8 @@ def unrecorded(training: Training, masks: Masks, result: dict[str, Any]) -> list
     """Weights with zeros that training left out of its own file already: those that `Training.weights` does not name."""
     there = {"/".join(map(str, key)) for key in masks.at(masks.steps[-1]).specs}
     pruned = (
-        f"{place}/{letter}"
-        for place, letters in result["densities"].items()
+        f"{layer}/{letter}"
+        for layer, letters in result["densities"].items()
         for letter, values in letters.items()
         if letter.startswith("W") and values[-1] < 1.0
     )
@@ -156,29 +156,29 @@ def unrecorded(training: Training, masks: Masks, result: dict[str, Any]) -> list
 def rounded(value: Any) -> Any:
     """Measured times with the digits that mean something."""
     if isinstance(value, dict):
-        return {key: rounded(one) for key, one in value.items()}
+        return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [rounded(one) for one in value]
+        return [rounded(item) for item in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def pack(folders: list[Path]) -> None:
     results: dict[str, Any] = {}
-    places: dict[str, Path] = {}
+    folder_of: dict[str, Path] = {}
     for paper in LIMIT_BYTES:
         (SAMPLES / paper).mkdir(parents=True, exist_ok=True)
     for folder in folders:  # a later folder's run stands for an earlier one's
         if (measured := folder / "gpu.json").is_file():
             text_of = json.dumps(rounded(json.loads(measured.read_text())), separators=(",", ":"))
             (SAMPLES / "sigma" / "gpu.json").write_text(text_of + "\n")
-        if (said := folder / "results.json").is_file():
-            for name, result in json.loads(said.read_text()).items():
+        if (results_file := folder / "results.json").is_file():
+            for name, result in json.loads(results_file.read_text()).items():
                 if "error" not in result:
-                    results[name], places[name] = result, folder
+                    results[name], folder_of[name] = result, folder
     for paper in LIMIT_BYTES:
         chosen = [training for training in TRAININGS if training.name in results and paper_of(training) == paper]
         for training in chosen:
-            pack_one(training, places[training.name], results[training.name])
+            pack_one(training, folder_of[training.name], results[training.name])
         if chosen:
             ordered = {training.name: results[training.name] for training in chosen}
             (SAMPLES / paper / "densities.json").write_text(json.dumps(ordered, separators=(",", ":")) + "\n")

@@ -120,19 +120,19 @@ def mean(values: Sequence[float]) -> str:
     return f"{100 * sum(values) / len(values):.0f} %" if values else ""
 
 
-def column(densities: Mapping[str, Mapping[str, Sequence[float]]], letter: str, place: int) -> list[float]:
+def column(densities: Mapping[str, Mapping[str, Sequence[float]]], letter: str, step: int) -> list[float]:
     """Of every layer that has the letter at that epoch; of a recurrent layer, all that begins with it."""
-    found = [kept for layer in densities.values() for name, kept in layer.items() if name[0] == letter]
-    return [values[place] for values in found if len(values) > (place if place >= 0 else 0)]
+    columns = [shares for layer in densities.values() for name, shares in layer.items() if name[0] == letter]
+    return [values[step] for values in columns if len(values) > (step if step >= 0 else 0)]
 
 
 def percent(value: float | None) -> str:
     return "?" if value is None else f"{value:.1%}"
 
 
-def optimizer(said: str) -> str:
+def optimizer(text: str) -> str:
     """Its name and rate."""
-    kind, _, rest = said.partition(" ")
+    kind, _, rest = text.partition(" ")
     rate = re.search(r"'lr': ([0-9.e-]+)", rest)
     return f"{kind}, rate {rate[1]}" if rate else kind
 
@@ -164,9 +164,9 @@ def densities(results: Mapping[str, Any], title: str) -> list[str]:
         "|---|---|---|---|---|",
     ]
     for name, run in results.items():
-        shown = [", ".join(mean(column(run["densities"], letter, place)) for place in (0, 3, -1)) for letter in "AGW"]
-        losses = ", ".join(f"{run['curve'][place]:.2f}" for place in (0, 3, -1))
-        lines.append(f"| {name} | {losses} | {' | '.join(shown)} |")
+        cells = [", ".join(mean(column(run["densities"], letter, step)) for step in (0, 3, -1)) for letter in "AGW"]
+        losses = ", ".join(f"{run['curve'][step]:.2f}" for step in (0, 3, -1))
+        lines.append(f"| {name} | {losses} | {' | '.join(cells)} |")
     return lines
 
 
@@ -178,12 +178,12 @@ def files(folder: Path, *, weights: bool = False) -> list[str]:
     for file in sorted(folder.glob("*.safetensors.xz")):
         masks = Masks.open(file)
         specs = masks.at(masks.steps[-1]).specs
-        kept = next(len(spec.samples) for key, spec in specs.items() if spec.samples and not key[2].startswith("W"))
+        samples = next(len(spec.samples) for key, spec in specs.items() if spec.samples and not key[2].startswith("W"))
         steps = ", ".join(map(str, masks.steps))
         pruned = sorted({key[0] for key in specs if key[2].startswith("W")})
-        shown = f" {', '.join(pruned)} |" if weights else ""
+        cell = f" {', '.join(pruned)} |" if weights else ""
         size = file.stat().st_size / 1e3
-        lines.append(f"| {file.name} | {size:.0f} | {kept} | {len({key[0] for key in specs})} |{shown} {steps} |")
+        lines.append(f"| {file.name} | {size:.0f} | {samples} | {len({key[0] for key in specs})} |{cell} {steps} |")
     return lines
 
 

@@ -90,8 +90,8 @@ def careful_trunk(rate: float, trunk_rate: float) -> Callable[[nn.Module], Optim
 
     def build(model: nn.Module) -> Optimizer:
         slow = [p for name in ("encoder", "image_embedding") for p in model.get_submodule(name).parameters()]
-        known = {id(p) for p in slow}
-        fast = [p for p in model.parameters() if id(p) not in known]
+        slow_ids = {id(p) for p in slow}
+        fast = [p for p in model.parameters() if id(p) not in slow_ids]
         return AdamW([{"params": fast, "lr": rate}, {"params": slow, "lr": trunk_rate}], lr=rate, weight_decay=0.01)
 
     return build
@@ -324,11 +324,11 @@ def about(run: Run, start: dict[str, float], end: dict[str, float], device: str,
 
 def densities(masks: Masks) -> dict[str, dict[str, list[float]]]:
     """Of each layer and call, A, G and W at each recorded step: the share of non-zero elements."""
-    found: dict[str, dict[str, list[float]]] = {}
+    shares: dict[str, dict[str, list[float]]] = {}
     for step in masks.steps:
         for (layer, call, letter), spec in masks.at(step).specs.items():
-            found.setdefault(f"{layer}/{call}", {}).setdefault(letter, []).append(round(spec.density, 5))
-    return found
+            shares.setdefault(f"{layer}/{call}", {}).setdefault(letter, []).append(round(spec.density, 5))
+    return shares
 
 
 def trim(recorded: Path, target: Path, training: Training) -> None:
@@ -345,8 +345,8 @@ def trim(recorded: Path, target: Path, training: Training) -> None:
             bits, samples = at.bits(key), spec.samples
             if not key[2].startswith("W"):
                 samples = samples or tuple(range(training.batch))
-                each = bits.shape[0] // len(samples)
-                samples, bits = samples[: training.kept], bits[: training.kept * each]
+                rows_per_sample = bits.shape[0] // len(samples)
+                samples, bits = samples[: training.kept], bits[: training.kept * rows_per_sample]
             writer.add(step, key, bits, samples)
     writer.close()
     recorded.unlink()
@@ -416,10 +416,10 @@ def main() -> None:
         pack(chosen.folders)
         return
     names = [name for name in chosen.only.split(",") if name]
-    known = {training.name: training for training in TRAININGS}
-    if unknown := [name for name in names if name not in known]:
-        parser.error(f"no training is called {', '.join(unknown)} (known: {', '.join(known)})")
-    trainings = tuple(known[name] for name in names or known)
+    by_name = {training.name: training for training in TRAININGS}
+    if unknown := [name for name in names if name not in by_name]:
+        parser.error(f"no training is called {', '.join(unknown)} (known: {', '.join(by_name)})")
+    trainings = tuple(by_name[name] for name in names or by_name)
     if chosen.smoke:
         trainings = tuple(smoke(trainings))
     trainings = tuple(replace(t, steps_per_epoch=max(1, round(t.steps_per_epoch * chosen.scale))) for t in trainings)

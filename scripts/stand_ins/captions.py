@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from stand_ins.pictures import CLASSES, KINDS, Pictures, factors
-from stand_ins.randomness import lengths, normal, numbered, uniform, whole, zipf
+from stand_ins.randomness import integers, lengths, normal, numbered, uniform, zipf
 
 PADDING, BEGIN, END = 0, 1, 2
 SMALL_WORDS = 50  # numbers 3 to 52
@@ -42,10 +42,10 @@ class Captions:
 
     def take(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         samples = numbered(indices, self.device)
-        labels = whole(uniform(self.seed, 1, samples, 1)[:, 0], CLASSES)
+        labels = integers(uniform(self.seed, 1, samples, 1)[:, 0], CLASSES)
         pictures = Pictures(samples=self.samples, size=self.size, seed=self.seed, device=self.device)
-        said = self._caption(samples, labels)
-        words, following = said[:, :-1], said[:, 1:]
+        caption = self._caption(samples, labels)
+        words, following = caption[:, :-1], caption[:, 1:]
         return pictures.drawn(samples, labels), words, torch.where(following == PADDING, IGNORED, following)
 
     def _caption(self, samples: Tensor, labels: Tensor) -> Tensor:
@@ -56,10 +56,10 @@ class Captions:
         room = (self.vocabulary - 3 - SMALL_WORDS) // (3 * KINDS)
         naming = 3 + SMALL_WORDS + concepts * room + zipf(chosen, min(SYNONYMS, room))
         length = lengths(normal(self.seed, 301, samples, 1)[:, 0], MEAN_WORDS, SPREAD_WORDS, 6, self.words - 1)
-        said = small.clone()
-        said[:, 0] = BEGIN
+        caption = small.clone()
+        caption[:, 0] = BEGIN
         for order, at in enumerate((2, 3, 5)):  # "a red striped thing-like star ..."
-            said[:, at] = naming[:, order]
-        place = torch.arange(self.words + 1, device=samples.device)
-        said = torch.where(place > length[:, None], PADDING, said)
-        return torch.where(place == length[:, None] + 1, END, said)
+            caption[:, at] = naming[:, order]
+        position = torch.arange(self.words + 1, device=samples.device)
+        caption = torch.where(position > length[:, None], PADDING, caption)
+        return torch.where(position == length[:, None] + 1, END, caption)

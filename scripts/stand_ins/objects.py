@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from stand_ins.pictures import KINDS, axes, background, coloured, place
-from stand_ins.randomness import numbered, uniform, whole
+from stand_ins.randomness import integers, numbered, uniform
 
 CATEGORIES = 90  # COCO's category numbers run to 90
 SPREAD = 1.65  # of an outline beyond its radius: 1 + the deepest lobe
@@ -47,18 +47,20 @@ class Objects:
         boxes, labels, rasters = [], [], []
         for number in range(self.objects):
             down, across, size, turn, phase, hue, kind = uniform(self.seed, 200 + number, samples, 7).unbind(1)
-            label = whole(kind, CATEGORIES)
+            label = integers(kind, CATEGORIES)
             radius = 0.08 * 5.0**size  # from a twenty-fifth to a fifth of the shorter side
             centre = ((down - 0.5) * (2 * self.height / side - 0.4), (across - 0.5) * (2 * self.width / side - 0.4))
             shape, texture = label % KINDS, label // KINDS
-            turned = 2 * math.pi * turn
-            placed = place(shape, centre, radius, turned, grid)
-            colours = coloured(placed, texture, whole(hue, KINDS), phase) - 0.4
+            angle = 2 * math.pi * turn
+            placed = place(shape, centre, radius, angle, grid)
+            colours = coloured(placed, texture, integers(hue, KINDS), phase) - 0.4
             picture = torch.lerp(picture, colours, placed.inside[:, None])
             boxes.append(self._boxes(centre, radius))
             labels.append(label + 1)
-            own = axes(self.raster, self.raster, samples.device)
-            rasters.append(place(shape, (0 * down, 0 * across), torch.full_like(radius, 1 / SPREAD), turned, own).inside >= 0.5)
+            raster_grid = axes(self.raster, self.raster, samples.device)
+            rasters.append(
+                place(shape, (0 * down, 0 * across), torch.full_like(radius, 1 / SPREAD), angle, raster_grid).inside >= 0.5
+            )
         return picture * 3, torch.stack(boxes, 1), torch.stack(labels, 1), torch.stack(rasters, 1).float()
 
     def _boxes(self, centre: tuple[Tensor, Tensor], radius: Tensor) -> Tensor:

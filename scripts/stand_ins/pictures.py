@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from stand_ins.randomness import numbered, uniform, whole
+from stand_ins.randomness import integers, numbered, uniform
 from trainyard.errors import BadInput
 
 KINDS = 10  # of shapes, of textures, of palettes
@@ -123,8 +123,8 @@ class Pictures:
     def take(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
         samples = numbered(indices, self.device)
         label, rest = uniform(self.seed, 1, samples, 2).unbind(1)
-        labels = whole(label, self.classes)
-        return self.drawn(samples, labels + self.classes * whole(rest, CLASSES // self.classes)), labels
+        labels = integers(label, self.classes)
+        return self.drawn(samples, labels + self.classes * integers(rest, CLASSES // self.classes)), labels
 
     def drawn(self, samples: Tensor, labels: Tensor) -> Tensor:
         """Pictures of given classes, about zero mean and unit spread."""

@@ -26,9 +26,9 @@ FIRST = _signed(0xBF58476D1CE4E5B9)
 SECOND = _signed(0x94D049BB133111EB)
 
 
-def _shifted(words: Tensor, places: int) -> Tensor:
+def _shifted(words: Tensor, bits: int) -> Tensor:
     """Logical shift: torch's own drags the sign along."""
-    return (words >> places) & ((1 << (64 - places)) - 1)
+    return (words >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def hashed(words: Tensor) -> Tensor:
@@ -38,21 +38,21 @@ def hashed(words: Tensor) -> Tensor:
     return words ^ _shifted(words, 31)
 
 
-def uniform(seed: int, stream: int, samples: Tensor, places: int) -> Tensor:
+def uniform(seed: int, stream: int, samples: Tensor, count: int) -> Tensor:
     """[sample, place] in [0, 1), 24 bits each."""
-    place = torch.arange(places, device=samples.device, dtype=torch.int64)
+    index = torch.arange(count, device=samples.device, dtype=torch.int64)
     key = hashed(torch.tensor(_signed((seed * 1_000_003 + stream) % WORD), device=samples.device))
-    words = samples.to(torch.int64)[:, None] * SAMPLE + place * GOLDEN + key
+    words = samples.to(torch.int64)[:, None] * SAMPLE + index * GOLDEN + key
     return _shifted(hashed(words), 40).float() / (1 << 24)
 
 
-def normal(seed: int, stream: int, samples: Tensor, places: int) -> Tensor:
+def normal(seed: int, stream: int, samples: Tensor, count: int) -> Tensor:
     """Standard normal values, by G. E. P. Box and M. E. Muller's transform (1958)."""
-    radius, angle = uniform(seed, stream, samples, 2 * places).chunk(2, dim=1)
+    radius, angle = uniform(seed, stream, samples, 2 * count).chunk(2, dim=1)
     return torch.sqrt(-2 * torch.log1p(-radius)) * torch.cos(2 * math.pi * angle)
 
 
-def whole(values: Tensor, choices: int) -> Tensor:
+def integers(values: Tensor, choices: int) -> Tensor:
     """Uniform values as whole numbers below `choices`."""
     return (values * choices).long().clamp(max=choices - 1)
 

@@ -38,9 +38,9 @@ class Ratings:
 
     def take(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         samples = numbered(indices, self.device)
-        who, what, draw = uniform(self.seed, 501, samples, 3).unbind(1)
-        users = (who**SKEW * self.users).long().clamp(max=self.users - 1)
-        items = (what**SKEW * self.items).long().clamp(max=self.items - 1)
+        user, item, draw = uniform(self.seed, 501, samples, 3).unbind(1)
+        users = (user**SKEW * self.users).long().clamp(max=self.users - 1)
+        items = (item**SKEW * self.items).long().clamp(max=self.items - 1)
         tastes = (normal(self.seed, 502, users, RANK) * normal(self.seed, 503, items, RANK)).sum(1) / RANK**0.5
         quality = normal(self.seed, 504, items, 1)[:, 0]
         return users, items, (draw < torch.sigmoid(TASTE * tastes + QUALITY * quality)).float()

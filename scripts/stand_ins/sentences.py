@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stand_ins.randomness import lengths, normal, numbered, uniform, whole, zipf
+from stand_ins.randomness import integers, lengths, normal, numbered, uniform, zipf
 from trainyard.errors import BadInput
 
 ENTAILMENT, CONTRADICTION, NEUTRAL = 0, 1, 2
@@ -71,18 +71,20 @@ class Sentences:
     def take(self, indices: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
         samples = numbered(indices, self.device)
         topic, kind, other, telling, telltale = uniform(self.seed, 401, samples, 5).unbind(1)
-        relation = whole(kind, 3)
-        own = whole(topic, TOPICS)
+        relation = integers(kind, 3)
+        topic_number = integers(topic, TOPICS)
         long, short = normal(self.seed, 402, samples, 2).unbind(1)
         premise_length = lengths(long, self.premise.mean, self.premise.spread, 4, self.premise_words)
         length = lengths(short, self.hypothesis.mean, self.hypothesis.spread, 3, self.hypothesis_words)
-        premise = self._words(403, samples, own, self.premise_words)
-        foreign = self._words(404, samples, (own + 1 + whole(other, TOPICS - 1)) % TOPICS, self.hypothesis_words)
-        places = uniform(self.seed, 405, samples, self.hypothesis_words)
-        copied = premise.gather(1, (places * premise_length[:, None]).long())
+        premise = self._words(403, samples, topic_number, self.premise_words)
+        foreign = self._words(404, samples, (topic_number + 1 + integers(other, TOPICS - 1)) % TOPICS, self.hypothesis_words)
+        positions = uniform(self.seed, 405, samples, self.hypothesis_words)
+        copied = premise.gather(1, (positions * premise_length[:, None]).long())
         strange = (relation == NEUTRAL)[:, None] & (uniform(self.seed, 406, samples, self.hypothesis_words) < 0.5)
         hypothesis = torch.where(strange, foreign, copied)
-        sign = torch.where(relation == CONTRADICTION, 1 + whole(telling, NEGATIONS), 1 + NEGATIONS + whole(telling, MODIFIERS))
+        sign = torch.where(
+            relation == CONTRADICTION, 1 + integers(telling, NEGATIONS), 1 + NEGATIONS + integers(telling, MODIFIERS)
+        )
         signed = (relation == CONTRADICTION) | ((relation == NEUTRAL) & (telltale < MODIFIED_SHARE))
         hypothesis[:, 1] = torch.where(signed, sign, hypothesis[:, 1])
         return _cut(premise, premise_length), _cut(hypothesis, length), relation
@@ -130,28 +132,28 @@ class MaskedPairs:
         )  # fmt: skip
         premise, hypothesis, relation = pairs.take(indices)
         first, second = (premise > 0).sum(1, keepdim=True), (hypothesis > 0).sum(1, keepdim=True)
-        place = torch.arange(self.sequence, device=samples.device).expand(len(samples), -1)
-        tokens = torch.full_like(place, SEP)
-        inside = (place >= 1) & (place <= first)
-        tokens = torch.where(inside, FIRST_WORD + premise.gather(1, (place - 1).clamp(0, premise.shape[1] - 1)), tokens)
+        position = torch.arange(self.sequence, device=samples.device).expand(len(samples), -1)
+        tokens = torch.full_like(position, SEP)
+        inside = (position >= 1) & (position <= first)
+        tokens = torch.where(inside, FIRST_WORD + premise.gather(1, (position - 1).clamp(0, premise.shape[1] - 1)), tokens)
         begin = first + 2
-        later = (place >= begin) & (place < begin + second)
-        taken = FIRST_WORD + hypothesis.gather(1, (place - begin).clamp(0, hypothesis.shape[1] - 1))
-        tokens = torch.where(later, taken, tokens)
-        tokens = torch.where(place == 0, CLS, tokens)
-        real = place <= begin + second
+        later = (position >= begin) & (position < begin + second)
+        second_words = FIRST_WORD + hypothesis.gather(1, (position - begin).clamp(0, hypothesis.shape[1] - 1))
+        tokens = torch.where(later, second_words, tokens)
+        tokens = torch.where(position == 0, CLS, tokens)
+        real = position <= begin + second
         masked, words, hidden = self._masked(samples, tokens, inside | later)
         tokens = torch.where(real, torch.where(hidden, MASK, tokens), 0)
-        segments = ((place >= begin) & real).long()
+        segments = ((position >= begin) & real).long()
         return tokens, segments, masked, real, words, (relation == ENTAILMENT).long()
 
     def _masked(self, samples: Tensor, tokens: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Which places are hidden, the words there, and the same as a table; an unused place points at token 0 and has no word."""
         slots = -int(-MASKED_SHARE * self.sequence // 1)
-        wanted = (words.sum(1) * MASKED_SHARE).round().long().clamp(1, slots)
+        count = (words.sum(1) * MASKED_SHARE).round().long().clamp(1, slots)
         score = torch.where(words, uniform(self.seed, 407, samples, self.sequence), -1.0)
         best = score.topk(slots, dim=1).indices
-        used = torch.arange(slots, device=tokens.device) < wanted[:, None]
+        used = torch.arange(slots, device=tokens.device) < count[:, None]
         targets = torch.where(used, tokens.gather(1, best), IGNORED)
         hidden = torch.zeros_like(words).scatter(1, best, used)
         return torch.where(used, best, 0), targets, hidden

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from stand_ins.randomness import numbered, uniform, whole, zipf
+from stand_ins.randomness import integers, numbered, uniform, zipf
 
 SUCCESSORS = 4
 BOUND_SHARE = 0.6  # of the words that their predecessor decides
@@ -37,7 +37,7 @@ class Text:
         bound, free, choice = uniform(self.seed, 601, samples, 3 * (self.sequence + 1)).chunk(3, dim=1)
         words = [zipf(free[:, 0], self.vocabulary)]
         for at in range(1, self.sequence + 1):
-            edge = words[-1] * SUCCESSORS + whole(choice[:, at], SUCCESSORS)
+            edge = words[-1] * SUCCESSORS + integers(choice[:, at], SUCCESSORS)
             preferred = zipf(uniform(self.seed, 602, edge, 1)[:, 0], self.vocabulary)
             words.append(torch.where(bound[:, at] < BOUND_SHARE, preferred, zipf(free[:, at], self.vocabulary)))
         chain = torch.stack(words, dim=1)

@@ -46,8 +46,8 @@ class Translations:
         longest = min(self.source_words, self.target_words - 1)
         length = lengths(normal(self.seed, 701, samples, 1)[:, 0], MEAN_WORDS, SPREAD_WORDS, 4, longest)
         words = WORDS + zipf(uniform(self.seed, 702, samples, self.source_words), self.vocabulary - WORDS)
-        place = torch.arange(self.source_words, device=samples.device)
-        source = torch.where(place < length[:, None], words, PADDING)
+        position = torch.arange(self.source_words, device=samples.device)
+        source = torch.where(position < length[:, None], words, PADDING)
         said = torch.full((len(samples), self.target_words + 1), PADDING, device=samples.device)
         said[:, 0] = BEGIN
         said[:, 1 : longest + 1] = self._translated(source, length)[:, :longest]
@@ -59,9 +59,9 @@ class Translations:
         """Pairs (0, 1), (2, 3), ... change places where the first is a moved word and both are there."""
         moved = source.clone()
         first, second = source[:, 0:-1:2], source[:, 1::2]
-        place = torch.arange(1, source.shape[1], 2, device=source.device)
-        turned = (first % MOVED == 0) & (place < length[:, None])
-        moved[:, 0:-1:2] = torch.where(turned, second, first)
-        moved[:, 1::2] = torch.where(turned, first, second)
+        position = torch.arange(1, source.shape[1], 2, device=source.device)
+        swapped = (first % MOVED == 0) & (position < length[:, None])
+        moved[:, 0:-1:2] = torch.where(swapped, second, first)
+        moved[:, 1::2] = torch.where(swapped, first, second)
         span = self.vocabulary - WORDS
         return torch.where(moved == PADDING, PADDING, (moved - WORDS + TURN) % span + WORDS)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainyard.devices import Accelerator, Gpu
     from trainyard.errors import TrainyardError
     from trainyard.ir import DENSE, Convolution, Density, MatMul, Op, Phase, Step, TensorSpec
-    from trainyard.live.measure import measure
+    from trainyard.live.measurement.measure import measure
     from trainyard.machines import machine
     from trainyard.mapping import algorithms
     from trainyard.masks.generated import generated_masks
@@ -35,7 +35,7 @@ _HOME = {
     "capture": "trainyard.workloads.capture", "record_masks": "trainyard.workloads.recording", "Masks": "trainyard.masks.recorded",
     "generated_masks": "trainyard.masks.generated",
     "run": "trainyard.runs", "compare": "trainyard.runs", "whatif": "trainyard.sensitivity",
-    "measure": "trainyard.live.measure", "machine": "trainyard.machines",
+    "measure": "trainyard.live.measurement.measure", "machine": "trainyard.machines",
     "Accelerator": "trainyard.devices", "Gpu": "trainyard.devices",
     "Result": "trainyard.results.result", "TrainyardError": "trainyard.errors",
     **dict.fromkeys(("DENSE", "Convolution", "Density", "MatMul", "Op", "Phase", "Step", "TensorSpec"), "trainyard.ir"),

@@ -48,7 +48,7 @@ def test_it_trains_reports_and_resumes_to_the_same_parameters(tmp_path: Path) ->
     assert resumed["parameters"] == straight["parameters"]
 
 
-def test_resume_without_a_folder_is_one_line() -> None:
+def test_resume_without_a_folder_is_a_one_line_error() -> None:
     done = subprocess.run([sys.executable, str(EXAMPLE), "--resume"], capture_output=True, text=True, timeout=120)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == "direct_ddp.py: error: --resume needs --checkpoint FOLDER, the folder that was saved in"

@@ -71,7 +71,7 @@ def test_gradients_are_those_of_plain_autograd(kind: str) -> None:
 
 
 @pytest.mark.oracle
-def test_gradients_are_the_slope_of_the_loss() -> None:
+def test_gradients_equal_finite_differences_of_the_loss() -> None:
     network = perceptron(64, (16,))
     weights, direction = network.start(1), RANDOM.standard_normal(network.parameters).astype(np.float32)
     slope = float(network.gradients(weights[None], IMAGES[:1], LABELS[:1])[0] @ direction)
@@ -93,7 +93,7 @@ def test_each_worker_normalises_by_its_own_batch() -> None:
 
 
 @EVERY
-def test_samples_where_they_lie_and_several_threads(kind: str) -> None:
+def test_gradients_at_rows_and_from_several_threads_are_the_same(kind: str) -> None:
     network = NETWORKS[kind]()
     assert isinstance(network, IndexedModel)
     weights, rows = starts(network), np.arange(18).reshape(3, 6)
@@ -109,7 +109,7 @@ def test_samples_where_they_lie_and_several_threads(kind: str) -> None:
 
 
 @EVERY
-def test_a_start_is_its_seeds(kind: str) -> None:
+def test_initial_weights_depend_on_the_seed_alone(kind: str) -> None:
     network = NETWORKS[kind]()
     before = torch.random.get_rng_state()
     assert np.array_equal(network.start(4), network.start(4))
@@ -139,8 +139,8 @@ class TestStatistics:
     def test_batches_of_calibration_count_by_their_size(self) -> None:
         network = NETWORKS["batch"](calibration=np.concatenate([IMAGES[0], IMAGES[1][:3]]), judged_at_once=6)
         network.loss(network.start(0), IMAGES[0], LABELS[0])
-        with network._bench() as bench:
-            stem = bench.module.stem
+        with network._flat_module() as flat:
+            stem = flat.module.stem
             with torch.no_grad():
                 means = [stem[0](torch.from_numpy(part)).mean((0, 2, 3)) for part in (IMAGES[0], IMAGES[1][:3])]
             assert torch.allclose(stem[1].running_mean, (2 * means[0] + means[1]) / 3, atol=1e-6)
@@ -169,7 +169,7 @@ def test_the_small_resnet_is_resnet18() -> None:
     assert maps.shape == (1, 512, 4, 4)
 
 
-def test_one_score_says_which_of_two() -> None:
+def test_a_single_score_classifies_by_its_sign() -> None:
     def loss(scores: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return functional.binary_cross_entropy_with_logits(scores[:, 0], targets)
 
@@ -180,7 +180,7 @@ def test_one_score_says_which_of_two() -> None:
     assert np.allclose(gradient, ((0.5 - targets)[:, None] * features).mean(0))
 
 
-def test_faults() -> None:
+def test_bad_modules_weights_and_samples_raise() -> None:
     with pytest.raises(BadInput, match="no parameters to train"):
         Network(nn.ReLU)
     with pytest.raises(BadInput, match="must be float32"):

@@ -53,7 +53,7 @@ def store(request: Any, tmp_path: Path) -> Any:
             return dist.PrefixStore("prefix", dist.HashStore())
 
 
-def test_words_on_every_store(store: Any) -> None:
+def test_atomic_words_work_on_every_c10d_store(store: Any) -> None:
     mine, other = direct.StoreWords(store), direct.StoreWords(store)
     assert [mine.fetch_add("tickets", 1), other.fetch_add("tickets", 2), mine.read("tickets")] == [0, 1, 3]
     assert mine.read("board") == 0
@@ -83,7 +83,7 @@ def test_swaps_of_many_threads_lose_nothing(tmp_path: Path) -> None:
     assert direct.StoreWords(server).read("sum") == 100
 
 
-def test_tokens_say_who_holds_them_and_when_they_were_lost() -> None:
+def test_token_errors_name_the_holder_and_the_lost_lease() -> None:
     store = dist.HashStore()
     first, second = direct.Tokens(store, 0, expiry_s=0.2), direct.Tokens(store, 1, expiry_s=0.2, timeout_s=0.05)
     with first:
@@ -98,7 +98,7 @@ def test_tokens_say_who_holds_them_and_when_they_were_lost() -> None:
     patient.release()
 
 
-def test_a_report_is_a_value(tmp_path: Path) -> None:
+def test_reports_merge_print_and_survive_json(tmp_path: Path) -> None:
     rows = (direct.Row(kind="barrier", calls=2, real_s=0.5, simulated_s=1e-3, simulated_j=2.0), direct.Row(kind="send", bytes=8))
     one = direct.Report(machine="m", ranks=(1,), wall_s=3.0, rows=rows)
     assert direct.Report.from_dict(json.loads(one.to_json())) == one
@@ -158,7 +158,7 @@ def test_a_run_of_one_cluster_charges_its_steps_and_reductions(alone: None) -> N
         direct.clusters(2)
 
 
-def test_steps_need_a_machine_that_knows_them(tmp_path: Path) -> None:
+def test_pricing_a_step_needs_a_machine_that_prices_steps(tmp_path: Path) -> None:
     options = direct.Options(machine=Flat(), failure_timeout_s=None)
     dist.init_process_group("direct", init_method=f"file://{tmp_path}/store", rank=0, world_size=1, pg_options=options)
     with pytest.raises(NotModelled, match="prices collectives alone"):
@@ -169,7 +169,7 @@ def test_steps_need_a_machine_that_knows_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.probe
-def test_silence_is_a_loss_after_five_beats_and_a_goodbye_is_none() -> None:
+def test_a_rank_is_lost_after_five_silent_beats_unless_it_left() -> None:
     timeout_s = 1.6
     store = dist.HashStore()
     beats = [Heartbeat(store, rank, 3, timeout_s) for rank in range(3)]
@@ -217,7 +217,7 @@ def test_the_exchange_comes_one_step_after_tau_and_not_before(alone: None, tau: 
     assert (later.tau, later.exchanges, later.step) == (tau, 2, 2 * tau + 2)
 
 
-def test_seconds_are_asked_for_only_every_so_many_steps(alone: None) -> None:
+def test_ages_in_seconds_are_compared_every_check_every_steps(alone: None) -> None:
     now = [0.0]
     model = nn.Linear(2, 1)
     model(torch.ones(1, 2)).sum().backward()
@@ -229,7 +229,7 @@ def test_seconds_are_asked_for_only_every_so_many_steps(alone: None) -> None:
     assert found == [False] * 5 + [True] + [False] * 2 + [True]  # exactly tau old is not above it
 
 
-def test_what_cannot_be_meant_is_refused(alone: None) -> None:
+def test_bad_options_of_the_averager_raise(alone: None) -> None:
     with pytest.raises(BadInput, match="whole number"):
         direct.StalenessAverager(1.5)
     with pytest.raises(BadInput, match="counted in steps"):
@@ -238,7 +238,7 @@ def test_what_cannot_be_meant_is_refused(alone: None) -> None:
         direct.StalenessAverager(1, check_every=0)
 
 
-def test_it_serves_torchs_post_local_sgd(alone: None) -> None:
+def test_the_averager_works_in_torchs_post_local_sgd_optimizer(alone: None) -> None:
     from torch.distributed.optim import PostLocalSGDOptimizer
 
     model = nn.Linear(2, 1)

@@ -118,7 +118,7 @@ def test_sums_of_sixteen_bit_numbers_are_kept_in_thirty_two() -> None:
 
 
 @pytest.mark.parametrize("shape", [(5,), (2, 3), (2, 3, 4), (2, 1, 3, 2), (0,), (2, 0, 3)])
-def test_leading_dimensions_of_any_number(shape: tuple[int, ...]) -> None:
+def test_gradients_accept_any_number_of_leading_dimensions(shape: tuple[int, ...]) -> None:
     dy, x, weight = torch.randn(*shape, 4), torch.randn(*shape, 3), torch.randn(4, 3)
     dx, dweight, dbias = gradients(dy, x, weight, bias=True)
     expected = pair(dy.reshape(-1, 4), x.reshape(-1, 3), weight, bias=True) if dy.numel() else None
@@ -179,7 +179,9 @@ def torch_gradients(
 
 @given(st.integers(1, 9), st.integers(1, 20), st.integers(1, 20), st.booleans(), DTYPES, LAYOUTS)
 @settings(max_examples=25)
-def test_linear_is_that_of_torch(rows: int, outputs: int, inputs: int, bias: bool, dtype: torch.dtype, layout: str) -> None:
+def test_linear_equals_torchs_forward_and_gradients(
+    rows: int, outputs: int, inputs: int, bias: bool, dtype: torch.dtype, layout: str
+) -> None:
     operands = laid_out(torch.randn(2, rows, inputs), layout).to(dtype), torch.randn(outputs, inputs).to(dtype)
     operands += (torch.randn(outputs).to(dtype),) if bias else ()
     forward, *backward = torch_gradients(F.linear, operands)
@@ -193,7 +195,7 @@ def test_linear_is_that_of_torch(rows: int, outputs: int, inputs: int, bias: boo
 @pytest.mark.parametrize("stride", [(1, 1), (2, 2), (1, 3)])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("shape", [(2, 3, 5, 4), (3, 1, 4, 4), (1, 6, 1, 1), (2, 5, 1, 7)])
-def test_convolution_is_that_of_torch(
+def test_convolution_equals_torchs_forward_and_gradients(
     shape: tuple[int, ...], layout: torch.memory_format, stride: tuple[int, int], contiguous: bool
 ) -> None:
     torch.manual_seed(0)
@@ -206,7 +208,7 @@ def test_convolution_is_that_of_torch(
     assert contiguous or found[0].is_contiguous(memory_format=layout)
 
 
-def test_who_gets_the_one_pass() -> None:
+def test_only_calls_that_need_both_gradients_take_the_one_pass() -> None:
     x, weight, bias = torch.randn(6, 3, requires_grad=True), torch.randn(4, 3, requires_grad=True), torch.randn(4)
 
     def path(x: Tensor = x, weight: Tensor = weight, bias: Tensor | None = bias, kernel: str = "auto") -> str:
@@ -238,7 +240,7 @@ def test_operands_that_torch_refuses_are_refused_in_its_own_words() -> None:
         linear(x, torch.randn(4, 3, dtype=torch.float64, requires_grad=True))
 
 
-def test_one_gradient_alone() -> None:
+def test_a_single_needed_gradient_is_right() -> None:
     x, weight, bias = (torch.randn(*shape, requires_grad=True) for shape in ((6, 3), (4, 3), (4,)))
     images, kernels = torch.randn(2, 3, 4, 4, requires_grad=True), torch.randn(4, 3, 1, 1, requires_grad=True)
     for function, other, leaves in ((linear, F.linear, (x, weight, bias)), (convolution, F.conv2d, (images, kernels, bias))):
@@ -352,7 +354,7 @@ def test_compiles_into_one_graph(backend: str, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["matrices", "images"])
-def test_the_operator_is_what_it_tells_the_compiler(kind: str) -> None:
+def test_the_operator_passes_torchs_opcheck(kind: str) -> None:
     shapes = ((5, 4), (5, 3), (4, 3)) if kind == "matrices" else ((2, 4, 5), (2, 3, 5), (4, 3))
     operands = [torch.randn(*shape) for shape in shapes]
     for bias in (False, True):

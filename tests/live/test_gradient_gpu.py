@@ -121,7 +121,7 @@ def test_inside_a_graph_and_on_two_streams() -> None:
     assert all(torch.equal(result[1], wanted[1]) for result in results)
 
 
-def test_the_choice() -> None:
+def test_choose_takes_the_faster_path() -> None:
     chosen = partial(choice.choose, dtype=torch.bfloat16, device="cuda")
     assert chosen(4096, 4096, 4096) == "pair"  # arithmetic
     assert chosen(512, 64, 64) == "pair"  # over before the next call is issued

@@ -30,8 +30,8 @@ CONFIGS = (
     Config(block_m=16, slice_n=16, slice_k=16, stages=2, barrier=False),
     Config(block_m=32, slice_n=32, slice_k=16, descriptors=True),
     Config(block_m=16, slice_n=16, slice_k=32, atomic_dx=True),
-    Config(block_m=32, slice_n=64, slice_k=64, turned=True),
-    Config(block_m=16, slice_n=16, slice_k=64, turned=True, atomic_dx=True, descriptors=True, programs_per_multiprocessor=2),
+    Config(block_m=32, slice_n=64, slice_k=64, transposed=True),
+    Config(block_m=16, slice_n=16, slice_k=64, transposed=True, atomic_dx=True, descriptors=True, programs_per_multiprocessor=2),
 )
 # fmt: on
 
@@ -108,7 +108,7 @@ def test_images(places: int, config: Config | None) -> None:
 
 @interpreted
 @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(0, 3, 4), (5, 0, 4), (5, 3, 0), (0, 0, 0)])
-def test_nothing_to_sum_is_zero(rows: int, outputs: int, inputs: int) -> None:
+def test_empty_operands_give_zero_gradients(rows: int, outputs: int, inputs: int) -> None:
     dx, dweight, dbias = kernels.fused(
         torch.ones(rows, outputs), torch.ones(rows, inputs), torch.ones(outputs, inputs), bias=True, deterministic=False
     )
@@ -122,7 +122,7 @@ def test_nothing_to_sum_is_zero(rows: int, outputs: int, inputs: int) -> None:
 
 
 @interpreted
-def test_a_gap_next_to_the_operands_is_not_read() -> None:
+def test_memory_next_to_the_operands_is_not_read() -> None:
     wide = torch.full((20, 48), float("nan"))
     wide[:, :20] = torch.randn(20, 20)
     check_rows(wide[:17, :20], wide[:17, :12], wide[:20, :12], True, CONFIGS[0])
@@ -137,7 +137,7 @@ def test_without_dx() -> None:
 
 
 @interpreted
-def test_what_cannot_be_meant() -> None:
+def test_operands_that_do_not_fit_raise() -> None:
     dy, x, weight = torch.randn(8, 20), torch.randn(8, 12), torch.randn(20, 12)
     with pytest.raises(BadInput, match="do not fit"):
         kernels.fused(dy, x, weight.t(), bias=False, deterministic=True)
@@ -151,7 +151,7 @@ def test_what_cannot_be_meant() -> None:
 
 @interpreted
 @pytest.mark.parametrize(("rows", "outputs", "inputs"), [(70, 40, 50), (33, 130, 20), (20, 20, 100)])
-def test_the_papers_steps(rows: int, outputs: int, inputs: int) -> None:
+def test_every_step_of_the_paper_computes_both_gradients(rows: int, outputs: int, inputs: int) -> None:
     import gradient_variants as variants
 
     dy, x, weight = torch.randn(rows, outputs), torch.randn(rows, inputs), torch.randn(outputs, inputs)
@@ -163,7 +163,7 @@ def test_the_papers_steps(rows: int, outputs: int, inputs: int) -> None:
 
 
 @given(rows=st.integers(1, 5000), outputs=st.integers(1, 5000), inputs=st.integers(1, 5000))
-def test_algorithm_1_is_the_mapping_s(rows: int, outputs: int, inputs: int) -> None:
+def test_algorithm_1_equals_that_of_mapping_gradient_order(rows: int, outputs: int, inputs: int) -> None:
     import gradient_variants as variants
 
     from trainyard.ir import MatMul
@@ -183,7 +183,7 @@ def test_every_weight_has_candidates_that_fit(outputs: int, inputs: int, element
     assert all(config.shared_bytes(element_bytes) <= SHARED_BYTES for config in found)
 
 
-def test_bound() -> None:
+def test_bound_of_the_speedup_by_traffic_and_arithmetic() -> None:
     half, whole = torch.bfloat16, torch.float32
     assert bound(10**6, 256, 64, half) == pytest.approx((2 * 256 + 2 * 64) / (256 + 2 * 64), rel=1e-2)  # traffic alone
     assert bound(4096, 4096, 4096, half) == 1  # arithmetic alone
@@ -191,13 +191,13 @@ def test_bound() -> None:
     assert bound(10**6, 256, 64, whole) < bound(10**6, 256, 64, half)
 
 
-def test_a_compiler_is_answered_by_what_was_measured_for_about_as_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_measurement_with_rows_of_the_same_power_of_two_is_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     key = (200704, 512, 128, "torch.bfloat16", "NVIDIA H200", False, False, 0, False)
-    monkeypatch.setattr(choice, "_REMEMBERED", {key: "pair"})
-    assert choice._alike((131072, *key[1:])) == "pair"
-    assert choice._alike((65536, *key[1:])) is None  # another power of two
-    assert choice._alike((131072, 256, *key[2:])) is None  # another weight
-    assert choice._alike((131072, *key[1:7], 3136, False)) is None  # images
+    monkeypatch.setattr(choice, "_CACHE", {key: "pair"})
+    assert choice._similar((131072, *key[1:])) == "pair"
+    assert choice._similar((65536, *key[1:])) is None  # another power of two
+    assert choice._similar((131072, 256, *key[2:])) is None  # another weight
+    assert choice._similar((131072, *key[1:7], 3136, False)) is None  # images
 
 
 @outside

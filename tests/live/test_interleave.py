@@ -154,7 +154,7 @@ def test_nothing_but_the_class_of_the_layers_changes() -> None:
     assert report(model).interleaved == ()
 
 
-def test_a_copy_instead() -> None:
+def test_inplace_false_changes_a_copy() -> None:
     model = build("mlp")
     changed = interleave(model, inplace=False)
     assert len(report(changed).interleaved) == 3
@@ -208,7 +208,7 @@ def test_copies_and_files_stay_interleaved(copied: Callable[[nn.Module], nn.Modu
         assert isinstance(model[1], Interleaved)
 
 
-def test_state_dicts_go_both_ways() -> None:
+def test_state_dicts_load_between_plain_and_interleaved_models() -> None:
     plain, changed = build("cnn"), interleave(build("cnn"))
     losses(changed, steps=2)
     plain.load_state_dict(changed.state_dict())
@@ -255,7 +255,7 @@ def test_quantized_layers_are_left_alone() -> None:
     assert found.left_alone == {"1": "neither an nn.Linear nor an nn.Conv2d"}
 
 
-def test_a_model_without_such_layers_says_what_was_looked_for() -> None:
+def test_a_model_without_matching_layers_raises() -> None:
     with pytest.raises(
         BadInput,
         match=r"nothing to interleave in Sequential: looked for nn.Linear, .* a 1x1 .*'0': its kernel is 3x3",
@@ -267,7 +267,7 @@ def test_a_model_without_such_layers_says_what_was_looked_for() -> None:
         interleave(nn.Linear(2, 2), kernel="fast")
 
 
-def test_a_single_layer_and_a_second_time() -> None:
+def test_interleaving_a_single_layer_twice_changes_it_once() -> None:
     layer = interleave(nn.Linear(3, 4))
     interleave(layer, kernel="pair")
     assert layer.interleave_setting.kernel == "pair"  # type: ignore[union-attr]
@@ -336,7 +336,7 @@ def test_tied_weights_gather_both_gradients() -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MODELS)
-def test_compiles_whole(name: str, backend: str) -> None:
+def test_compiles_without_a_graph_break(name: str, backend: str) -> None:
     torch._dynamo.reset()
     model = interleave(build(name))
     compiled = torch.compile(model, backend=backend, fullgraph=True)
@@ -351,7 +351,7 @@ def test_compiles_under_autocast() -> None:
     )
 
 
-def test_exported_and_traced_models_hold_nothing_of_ours() -> None:
+def test_exported_and_traced_models_contain_no_trainyard_op() -> None:
     model, inputs = interleave(build("cnn")).eval(), batch()[0]
     exported = torch.export.export(model, (inputs,))
     assert "trainyard" not in str(exported.graph)
@@ -407,7 +407,7 @@ class OnGpu(nn.Parameter):
     device = property(lambda self: torch.device("cuda"))
 
 
-def test_a_gpu_without_the_kernel_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_names_a_gpu_without_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     model = interleave(nn.Linear(3, 4))
     model.weight = OnGpu(torch.randn(4, 3))
     monkeypatch.setattr(kernels, "available", lambda device: False)

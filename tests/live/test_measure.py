@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from trainyard.errors import BadInput, UnknownName
-from trainyard.live.measure import Measurement, measure, observe
-from trainyard.live.stopwatch import OpTime, kernel_times, median_times
+from trainyard.live.measurement.measure import Measurement, measure, observe
+from trainyard.live.measurement.stopwatch import OpTime, kernel_times, median_times
 from trainyard.results.result import Result
 
 
@@ -82,7 +82,7 @@ def test_every_layer_has_its_phases(convolutional: Measurement) -> None:
     assert ("", "update") not in groups
 
 
-def test_convolution_gradients_are_told_apart(convolutional: Measurement) -> None:
+def test_convolution_backward_is_split_into_grad_input_and_grad_weight(convolutional: Measurement) -> None:
     found = [(op.op.layers[0][0], op.op.phase) for op in convolutional.ops if op.op.name == "convolution_backward"]
     assert sorted(found) == [
         ("conv1", "grad_weight"),
@@ -155,7 +155,7 @@ class Checkpointed(nn.Module):
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_recomputation_is_forward_again(reentrant: bool) -> None:
+def test_checkpointed_layers_are_recomputed_in_phase_forward(reentrant: bool) -> None:
     measurement = observed(Checkpointed(reentrant), torch.randn(4, 8), torch.randint(4, (4,)))
     again = [op.op for op in measurement.ops if op.op.recompute]
     assert {op.layers[0][0] for op in again} >= {"inner.0", "inner.1"}
@@ -246,7 +246,7 @@ def test_several_targets_reach_the_loss_together() -> None:
     assert result.by_phase["loss"].busy_s > 0
 
 
-def test_a_zoo_recipe_brings_everything() -> None:
+def test_a_zoo_recipe_needs_no_inputs_loss_or_optimizer() -> None:
     from trainyard.workloads import zoo
 
     result = measure(zoo.build("linear"), batch=4, device="cpu", repeats=1, warmup=0, name="linear")
@@ -286,7 +286,7 @@ def kernel(name: str, length: float, number: int | None, correlation: int) -> di
     return {"cat": "kernel", "name": name, "ts": 900.0, "dur": length, "args": {**linked, "correlation": correlation}}
 
 
-def test_kernels_find_their_op_by_number_and_else_by_the_time_of_their_launch() -> None:
+def test_kernels_are_matched_to_ops_by_number_or_by_launch_time() -> None:
     events = [
         host("trainyard:0:0", 10, 10, 1, "user_annotation"),
         host("aten::mm", 12, 6, 2),
@@ -311,8 +311,8 @@ def test_kernels_find_their_op_by_number_and_else_by_the_time_of_their_launch() 
     assert second == {0: OpTime(5e-7, ("Memset",))}
 
 
-def test_the_profiler_really_writes_what_is_read() -> None:
-    from trainyard.live.stopwatch import PREFIX, ProfilerStopwatch
+def test_kernel_times_parses_a_trace_written_by_the_profiler() -> None:
+    from trainyard.live.measurement.stopwatch import PREFIX, ProfilerStopwatch
 
     stopwatch = ProfilerStopwatch()
     with stopwatch.profile():

@@ -201,12 +201,12 @@ def test_gradients_are_those_of_plain_training(name: str, decision: Decision) ->
     assert_equal(found, expected)
     assert pages.passes["followed"] >= 1
     assert decision in pages.plan.choice.decisions
-    assert pages._around.held.now == 0
+    assert pages._shared.resident.now == 0
 
 
 @pytest.mark.parametrize("store", ["pinned", "host", "disk"])
 @pytest.mark.parametrize("name", ["convolutional", "awkward", "encoder"])
-def test_every_store_gives_back_what_it_got(name: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_store_returns_the_bytes_it_was_given(name: str, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name == "awkward":
         monkeypatch.setattr("trainyard.live.paging.pages.measure_link", measure_link)
     expected, _ = train(name)
@@ -218,7 +218,7 @@ def test_every_store_gives_back_what_it_got(name: str, store: str, tmp_path: Pat
 
 @given(name=st.sampled_from(list(MODELS)), turns=st.lists(st.sampled_from(["keep", "send", "recompute"]), min_size=1, max_size=7))
 @settings(max_examples=8)
-def test_any_mixture_of_decisions(name: str, turns: list[Decision]) -> None:
+def test_any_mixture_of_keep_send_and_recompute_gives_the_same_gradients(name: str, turns: list[Decision]) -> None:
     expected, _ = train(name, steps=3)
     found, _ = train(name, steps=3, overlay={"policy": in_turn(*turns)})
     assert_equal(found, expected)
@@ -252,7 +252,7 @@ def test_a_budget_that_nothing_fits_is_refused() -> None:
         ({"directory": "x"}, "store='disk'"),
     ],
 )
-def test_bad_input(options: dict[str, Any], message: str) -> None:
+def test_bad_budget_store_or_model_raises(options: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         train("perceptron", overlay=options)
     with pytest.raises(UnknownName, match="did you mean 'disk'"):
@@ -262,7 +262,7 @@ def test_bad_input(options: dict[str, Any], message: str) -> None:
 
 
 @pytest.mark.parametrize("turns", [("send",), ("recompute",), ("recompute", "keep", "send")])
-def test_micro_batches_and_other_shapes_are_planned_anew(turns: tuple[Decision, ...]) -> None:
+def test_a_new_input_shape_is_recorded_and_planned(turns: tuple[Decision, ...]) -> None:
     options = {"policy": in_turn(*turns)}
     expected, _ = train("perceptron", steps=10, micro=2, batches=(32, 24))
     found, pages = train("perceptron", steps=10, micro=2, batches=(32, 24), overlay=options)
@@ -284,7 +284,7 @@ class Branching(nn.Module):
 
 
 @pytest.mark.parametrize("decision", ["send", "recompute"])
-def test_another_branch_is_noticed_and_right(decision: Decision) -> None:
+def test_a_pass_through_another_branch_leaves_the_plan_with_right_gradients(decision: Decision) -> None:
     def run(context: Any) -> tuple[list[Tensor], Any]:
         torch.manual_seed(3)
         model, found = Branching(), []
@@ -306,7 +306,7 @@ def test_another_branch_is_noticed_and_right(decision: Decision) -> None:
 
 
 @pytest.mark.parametrize("decision", ["keep", "send", "recompute"])
-def test_a_graph_may_be_used_twice(decision: Decision) -> None:
+def test_backward_twice_with_retain_graph_gives_the_same_gradients(decision: Decision) -> None:
     torch.manual_seed(0)
     model = Convolutional()
     x = torch.randn(8, 3, 6, 6)
@@ -314,11 +314,11 @@ def test_a_graph_may_be_used_twice(decision: Decision) -> None:
         for _ in range(4):
             loss = model(x).square().sum()
             first = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
-            held = pages._around.held.now
+            held = pages._shared.resident.now
             second = torch.autograd.grad(loss, list(model.parameters()))
             assert_equal(list(first), list(second))
             del loss
-    assert pages._around.held.now == 0
+    assert pages._shared.resident.now == 0
     assert decision == "keep" or held < pages.plan.choice.peak_bytes
 
 
@@ -405,7 +405,7 @@ def test_errors_and_interrupts_release_everything(error: type[BaseException], wh
                 assert_equal(gradients(), expected)
     assert pages.passes["followed"] >= 2
     gc.collect()
-    assert pages._around.held.now == 0
+    assert pages._shared.resident.now == 0
     broken = True
     with pytest.raises(error), ty.live.overlay(model, "1 GB", store, smallest=0, **options):
         gradients()
@@ -414,7 +414,7 @@ def test_errors_and_interrupts_release_everything(error: type[BaseException], wh
     assert not list(tmp_path.iterdir())
 
 
-def test_backward_after_the_block_says_so() -> None:
+def test_backward_after_the_block_raises() -> None:
     model = perceptron()
     with ty.live.overlay(model, "1 GB", "host", smallest=0):
         loss = model(torch.ones(32, 8)).sum()
@@ -433,7 +433,7 @@ def test_the_report_has_a_row_for_each_layer_and_both_predictions() -> None:
     assert "2" in {row.layer for row in report.rows}
 
 
-def test_the_model_and_torch_are_as_before() -> None:
+def test_the_model_and_global_torch_state_are_unchanged_afterwards() -> None:
     model = perceptron()
     before = {name: dict(module.__dict__) for name, module in model.named_modules()}
     with ty.live.overlay(model, "1 GB", "host", smallest=0):

@@ -61,7 +61,7 @@ def test_gradients_are_those_of_plain_training(decision: Decision, store: str) -
     found, pages, _ = train(5, budget="100 GB", store=store, policy=always(decision))
     assert all(map(torch.equal, found, expected))
     assert pages.passes["followed"] >= 2
-    assert pages._around.held.now == 0
+    assert pages._shared.resident.now == 0
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5, 0.8])

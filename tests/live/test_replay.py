@@ -9,7 +9,7 @@ from torch import nn
 import trainyard as ty
 from trainyard.errors import NotModelled
 from trainyard.ir import Collective, Convolution, Gather, MatMul, Op, Phase, Step, TensorSpec
-from trainyard.live.replay import _Builder
+from trainyard.live.measurement.replay import _Builder
 
 
 def test_a_step_is_measured_without_its_model() -> None:

@@ -126,7 +126,7 @@ def test_activations_behind_pact_have_more_zeros_than_behind_relu(tmp_path: Path
     assert after.density(("0", 0, "A")) == before.density(("0", 0, "A")) == 1.0
 
 
-def test_what_pact_cannot_do_is_refused() -> None:
+def test_pact_with_bad_bits_alpha_or_model_raises() -> None:
     with pytest.raises(BadInput, match=r"holds no nn\.ReLU module"):
         pact(nn.Sequential(nn.Linear(2, 2), nn.GELU()))
     with pytest.raises(UnknownName, match="unknown ReLU 'relu'"):
@@ -139,7 +139,7 @@ def test_what_pact_cannot_do_is_refused() -> None:
         pact_parameter_groups(layers(), 1e-4)
 
 
-def test_a_clip_driven_below_zero_still_gives_numbers() -> None:
+def test_pact_with_a_negative_clip_has_finite_outputs() -> None:
     module = Pact(4)
     with torch.no_grad():
         module.alpha.fill_(-1.0)
@@ -152,7 +152,9 @@ def test_a_clip_driven_below_zero_still_gives_numbers() -> None:
 @pytest.mark.oracle
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.sampled_from([(5,), (2, 3)]), st.booleans())
-def test_the_top_k_of_each_row_goes_back(seed: int, keep: int, rows: tuple[int, ...], unified: bool) -> None:
+def test_selective_backpropagation_keeps_the_top_k_gradients_of_each_row(
+    seed: int, keep: int, rows: tuple[int, ...], unified: bool
+) -> None:
     torch.manual_seed(seed)
     layer, sparse = nn.Linear(4, 6), nn.Linear(4, 6)
     sparse.load_state_dict(layer.state_dict())
@@ -220,7 +222,7 @@ def test_layers_that_cannot_be_hooked_are_refused() -> None:
 # --- the biggest losers
 
 
-def test_samples_that_are_not_chosen_send_nothing_back(tmp_path: Path) -> None:
+def test_biggest_losers_skips_backward_of_unselected_samples(tmp_path: Path) -> None:
     model = layers(relu=False)
     inputs, labels = task()
     losers = BiggestLosers(beta=2.0, seed=4)
@@ -240,7 +242,7 @@ def test_samples_that_are_not_chosen_send_nothing_back(tmp_path: Path) -> None:
         assert masks.density((layer, 0, "G")) == pytest.approx(share)
 
 
-def test_the_chance_is_the_place_among_recent_losses() -> None:
+def test_selection_probability_is_the_rank_among_recent_losses() -> None:
     losers = BiggestLosers(beta=1.0, history=4)
     counts = torch.zeros(4)
     for _ in range(2000):
@@ -252,7 +254,7 @@ def test_the_chance_is_the_place_among_recent_losses() -> None:
     assert bool(BiggestLosers(beta=0).select(torch.rand(50)).all())
 
 
-def test_losers_are_repeatable_and_continue_from_a_state() -> None:
+def test_biggest_losers_is_deterministic_and_resumes_from_a_state() -> None:
     losses = [torch.rand(16, generator=torch.Generator().manual_seed(i)) for i in range(6)]
     first, second = BiggestLosers(history=20), BiggestLosers(history=20)
     whole = [first.select(values) for values in losses]

@@ -111,7 +111,7 @@ def test_the_largest_are_those_of_a_stable_sort(case: tuple[list[int], int], dty
         )
     )
 )
-def test_sharing_out_is_exact_and_fair(case: tuple[list[float], list[int], float]) -> None:
+def test_share_out_is_exact_and_proportional(case: tuple[list[float], list[int], float]) -> None:
     shares, room, part = case
     total = int(part * sum(room))
     given_out = share_out(total, shares, room)
@@ -124,7 +124,7 @@ def test_sharing_out_is_exact_and_fair(case: tuple[list[float], list[int], float
         assert all(abs(given_out[i] - theirs * shares[i] / whole) < 1 + 1e-6 for i in free)
 
 
-def test_numbers_that_cannot_be_chosen_or_shared_are_refused() -> None:
+def test_impossible_counts_and_shares_raise() -> None:
     with pytest.raises(BadInput, match="choose 3 of 2"):
         largest(torch.zeros(2), 3)
     with pytest.raises(BadInput, match="diverged"):
@@ -184,13 +184,13 @@ def test_an_embedding_is_a_first_layer_and_frozen_layers_are_left_alone() -> Non
 
 
 @pytest.mark.parametrize("density", [0.0, -0.1, 1.1, math.nan])
-def test_densities_that_cannot_be_are_refused(density: float) -> None:
+def test_densities_outside_0_to_1_raise(density: float) -> None:
     model, optimizer = built()
     with pytest.raises(BadInput, match="density must lie above 0"):
         SparseMomentum(model, optimizer, density)
 
 
-def test_what_cannot_be_pruned_is_refused() -> None:
+def test_weights_that_cannot_be_pruned_raise() -> None:
     model, optimizer = built()
     with pytest.raises(UnknownName, match="did you mean 'hidden'"):
         SparseMomentum(model, optimizer, 0.1, weights=["hiden"])
@@ -249,7 +249,7 @@ def test_absent_weights_are_exactly_zero_after_each_step(name: str, optimizer_na
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_training_trains(name: str) -> None:
+def test_the_loss_falls_under_every_recipe(name: str) -> None:
     model, optimizer = built()
     recipe = RECIPES[name](model, optimizer)
     losses = [epoch(model, optimizer, recipe) for _ in range(10)]
@@ -288,7 +288,7 @@ def test_another_seed_gives_other_masks() -> None:
     assert not torch.equal(first["hidden.weight"], second["hidden.weight"])
 
 
-def test_states_of_others_are_refused() -> None:
+def test_the_state_of_another_recipe_raises() -> None:
     model, optimizer = built()
     recipe = SparseMomentum(model, optimizer, 0.1)
     state = recipe.state_dict()
@@ -348,7 +348,7 @@ def plain_sparse_momentum(
 @pytest.mark.oracle
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([0.1, 0.5, 0.9]), st.floats(0, 0.9), st.booleans())
-def test_sparse_momentum_is_the_plain_one(seed: int, density: float, rate: float, adam: bool) -> None:
+def test_sparse_momentum_equals_a_plain_python_version(seed: int, density: float, rate: float, adam: bool) -> None:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 4), nn.Linear(4, 7), nn.Linear(7, 2))
     parameters = list(model.parameters())
@@ -379,7 +379,7 @@ def test_sparse_momentum_is_the_plain_one(seed: int, density: float, rate: float
 @pytest.mark.parametrize(
     ("decay", "rates"), [("cosine", [0.4, 0.2, 0.0, 0.0]), ("linear", [0.4, 0.2, 0.0, 0.0]), ("constant", [0.4] * 4)]
 )
-def test_the_rate_decays(decay: Any, rates: list[float]) -> None:
+def test_the_prune_rate_follows_its_schedule(decay: Any, rates: list[float]) -> None:
     model, optimizer = built()
     recipe = SparseMomentum(model, optimizer, 0.5, rate=0.4, decay=decay, epochs=2)
     seen = []
@@ -389,7 +389,7 @@ def test_the_rate_decays(decay: Any, rates: list[float]) -> None:
     assert seen == pytest.approx(rates)
 
 
-def test_momentum_of_its_own_where_the_optimizer_has_none() -> None:
+def test_sparse_momentum_tracks_momentum_if_the_optimizer_does_not() -> None:
     model, optimizer = built("sgd")
     recipe = SparseMomentum(model, optimizer, 0.1)
     with pytest.raises(BadInput, match=r"'conv2\.weight' has no momentum yet"):
@@ -448,7 +448,7 @@ def test_reparameterisation_prunes_below_the_threshold_and_regrows_by_survivors(
     assert recipe.threshold == expected
 
 
-def test_the_threshold_finds_the_wanted_number() -> None:
+def test_the_threshold_adapts_to_the_target_number_of_removals() -> None:
     model, optimizer = built()
     recipe = DynamicReparameterisation(model, optimizer, 0.1, every=4, share=0.1, threshold=1e-6)
     for _ in range(16):
@@ -488,7 +488,7 @@ def plain_dropback(start: list[float], gradients: list[list[float]], rate: float
 @pytest.mark.oracle
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10**6), st.sampled_from([1.0, 0.7, 0.0]), st.floats(0.1, 1.0))
-def test_dropback_is_the_plain_one(seed: int, decay: float, density: float) -> None:
+def test_dropback_equals_a_plain_python_version(seed: int, decay: float, density: float) -> None:
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(3, 4, bias=False), nn.Linear(4, 2, bias=False)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

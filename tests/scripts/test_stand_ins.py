@@ -11,7 +11,7 @@ from stand_ins import captions, sentences
 from stand_ins.captions import Captions
 from stand_ins.objects import Objects
 from stand_ins.pictures import Pictures
-from stand_ins.randomness import lengths, normal, uniform, whole, zipf
+from stand_ins.randomness import integers, lengths, normal, uniform, zipf
 from stand_ins.ratings import Ratings
 from stand_ins.sentences import CONTRADICTION, ENTAILMENT, NEUTRAL, MaskedPairs, Sentences
 from stand_ins.text import Text
@@ -56,7 +56,7 @@ def test_random_values_are_spread_as_they_should_be() -> None:
     bell = normal(1, 2, numbers, 1)[:, 0]
     assert abs(float(bell.mean())) < 0.03
     assert float(bell.std()) == pytest.approx(1, abs=0.03)
-    assert whole(values[:, 0], 7).bincount().min() > 2500
+    assert integers(values[:, 0], 7).bincount().min() > 2500
     ranks = zipf(values[:, 0], 1000).bincount(minlength=1000)
     assert float(ranks[0] / ranks[1]) == pytest.approx(np.log(2) / np.log(1.5), rel=0.1), "cells of the logarithm"
     drawn = lengths(bell, 14.1, 6.0, 1, 200).float()
@@ -65,7 +65,7 @@ def test_random_values_are_spread_as_they_should_be() -> None:
 
 
 @BY_NAME
-def test_a_sample_is_the_same_whenever_it_is_asked_for(source: Source) -> None:
+def test_a_sample_depends_on_its_number_alone(source: Source) -> None:
     assert source.stand_in
     assert source.name.startswith("stand-in: ")
     together, alone = source.take(np.array([7, 3, 41])), source.take(np.array([3]))

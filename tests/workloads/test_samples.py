@@ -28,7 +28,7 @@ def step_of(name: str, batch: int) -> Step:
     return zoo.load(ABOUT[name]["model"], batch=batch)
 
 
-def test_they_are_small_and_all_there() -> None:
+def test_shipped_samples_are_complete_and_below_6_mb() -> None:
     assert sum(file.stat().st_size for file in SAMPLES.iterdir()) <= 6_000_000
     assert {name.removesuffix(".safetensors.xz") for name in FINAL} == set(ABOUT)
     assert set(ABOUT) >= {

@@ -1,7 +1,13 @@
 """What really runs in PyTorch: measured training steps, and the papers' mechanisms on real tensors.
 
-torch is imported at the top of these files, so nothing outside this room imports them before it needs them; the names below are
-resolved when first used. A new live mechanism is one file or folder here; it may import every room above except `report`.
+- measurement/: a training step on a real device, timed per layer and phase (`ty.measure`)
+- gradient/: dX and dW in one pass over dY (IGO): `interleave`, `restore`
+- paging/: training within a budget of device memory (MC-DLA's overlay): `overlay`
+- direct/: a `torch.distributed` backend that prices every collective (DIRECT)
+- sparsity/: recipes that make zeros in weights, activations and gradients (TensorDash's, SIGMA's workloads)
+
+torch is imported at the top of these files, so other packages import them only when they need them; the names below are resolved
+when first used. A new live mechanism is a folder here.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def test_a_users_handler_comes_before_ours() -> None:
     assert ElementWise("rectify", 8, 7) in [op.body for op in step]
 
 
-def test_bad_registrations() -> None:
+def test_bad_registrations_raise() -> None:
     with pytest.raises(BadInput, match=r"namespace\.op"):
         register("relu", lambda call: ElementWise("relu", 1))
     with pytest.raises(BadInput, match="callable"):
@@ -130,12 +130,12 @@ BAD_ARGUMENTS = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), BAD_ARGUMENTS)
-def test_bad_arguments(arguments: dict[str, object], message: str) -> None:
+def test_bad_arguments_of_capture_raise(arguments: dict[str, object], message: str) -> None:
     with pytest.raises((BadInput, CaptureError), match=message):
         capture(nn.Linear(4, 3), **arguments)  # type: ignore[arg-type]
 
 
-def test_bad_loops() -> None:
+def test_training_steps_that_cannot_be_captured_raise() -> None:
     model = nn.Linear(4, 3)
     with pytest.raises(BadInput, match="model="):
         capture(lambda: None)
@@ -171,7 +171,7 @@ def test_sparse_gradients_are_refused_with_the_way_out() -> None:
             capture(nn.Sequential(table), torch.zeros(3, 2, dtype=torch.long), loss=torch.sum)
 
 
-def test_integer_inputs_are_looked_at_if_the_model_asks() -> None:
+def test_integer_inputs_keep_their_values_if_the_model_reads_them() -> None:
     """A mask that is all ones is dropped by many models; its values are there, only the model's are not."""
 
     class Masked(nn.Module):
@@ -200,6 +200,6 @@ def test_integer_inputs_are_looked_at_if_the_model_asks() -> None:
     assert "mul" in names[1]
 
 
-def test_an_example_without_samples() -> None:
+def test_an_example_without_samples_raises() -> None:
     with pytest.raises(BadInput, match="hold no sample"):
         capture(nn.Linear(4, 2), torch.randn(0, 4), loss=lambda output: output.sum())

@@ -25,7 +25,7 @@ def of(form: str, **changes: object) -> Features:
 
 @settings(max_examples=20)
 @given(st.lists(st.integers(0, 2048 * 3328 - 1), min_size=1, max_size=4))
-def test_a_sample_is_the_same_whenever_it_is_asked_for(numbers: list[int]) -> None:
+def test_a_sample_depends_on_its_number_alone(numbers: list[int]) -> None:
     data = Features(features=64, factors=4)
     together, labels = data.take(np.array(numbers))
     for row, number in enumerate(numbers):
@@ -54,7 +54,7 @@ def test_the_whole_set_of_2048_dpus_is_there_but_not_in_memory() -> None:
 
 @pytest.mark.parametrize("accuracy", [0.6, 0.85, 0.97])
 @pytest.mark.parametrize("form", ["raw", "normalised", "standardised"])
-def test_the_best_plane_is_as_right_as_was_asked_for(accuracy: float, form: str) -> None:
+def test_the_best_plane_has_the_requested_accuracy(accuracy: float, form: str) -> None:
     data = of(form, accuracy=accuracy)
     weights, bias = data.best_plane()
     values, labels = data.rows(0, 8000)
@@ -77,7 +77,7 @@ def test_the_best_plane_is_fishers() -> None:
 
 
 @EVERY_FORM
-def test_a_form_is_what_it_says(form: str) -> None:
+def test_each_form_has_its_range_and_mean(form: str) -> None:
     values, labels = of(form).rows(0, 4000)
     assert abs(labels.mean() - 0.5) < 0.04
     if form == "rectified":
@@ -107,7 +107,7 @@ def test_no_torch_is_needed() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
 
 
-def test_faults() -> None:
+def test_bad_form_accuracy_or_rows_raise() -> None:
     with pytest.raises(UnknownName, match="did you mean 'rectified'"):
         Features(form="rectify")
     with pytest.raises(BadInput, match=r"accuracy must be between 0.5 and 1"):

@@ -164,7 +164,7 @@ def test_convolutions_embeddings_and_layouts() -> None:
     assert found["embedding.grad_weight"] == Gather(5, 6, 10, scatter=True)
 
 
-def test_what_cannot_be_derived() -> None:
+def test_steps_whose_backward_cannot_be_derived_raise() -> None:
     step = branching()
     with pytest.raises(UnknownName, match="did you mean 'adam'"):
         with_backward(step, optimizer="adamm")

@@ -209,7 +209,7 @@ def test_every_send_is_received(tmp_path: Path) -> None:
     assert ends[NodeType.COMM_SEND] == ends[NodeType.COMM_RECV] != set()
 
 
-def test_what_has_no_node(tmp_path: Path) -> None:
+def test_results_without_a_chakra_form_raise(tmp_path: Path) -> None:
     result = ty.run("linear", on="direct", batch=64)
     with pytest.raises(NotModelled, match="no Chakra node stands for"):
         write_chakra(result, tmp_path / "pim")
@@ -225,7 +225,7 @@ values = st.one_of(st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(al
 @given(
     st.lists(st.tuples(names, st.sampled_from(NodeType), st.lists(st.integers(0, 30), max_size=3), st.dictionaries(names, values)))
 )
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
+def test_a_written_trace_reads_back_equal(tmp_path_factory: pytest.TempPathFactory, rows: list[Any]) -> None:
     nodes = [
         Node(
             number=i, name=name, type=kind, data_deps=tuple(sorted({d for d in deps if d < i})), duration_micros=i, attributes=about
@@ -246,7 +246,7 @@ def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows:
         ([Node(number=1, name="a", type=NodeType.COMP)] * 2, "two nodes have one number"),
     ],
 )
-def test_damaged_traces(tmp_path: Path, nodes: list[Node], says: str) -> None:
+def test_damaged_traces_raise(tmp_path: Path, nodes: list[Node], says: str) -> None:
     path = tmp_path / "t.0.et"
     write_trace(path, nodes)
     with pytest.raises(BadInput, match=says):
@@ -259,7 +259,7 @@ def test_damaged_traces(tmp_path: Path, nodes: list[Node], says: str) -> None:
         read_trace(path)
 
 
-def test_a_circle_is_refused() -> None:
+def test_a_cycle_of_dependencies_raises() -> None:
     circle = [Node(number=i, name="n", type=NodeType.COMP, data_deps=((i + 1) % 3,)) for i in range(3)]
     with pytest.raises(BadInput, match="waits for itself"):
         plan_of(circle)

@@ -16,7 +16,7 @@ from trainyard.ir import Convolution, MatMul, Op, Phase, Role, Step
 from trainyard.workloads import named
 from trainyard.workloads.formats.onnx.graph import parse_graph, read_graph
 from trainyard.workloads.formats.onnx.model import read_onnx, traced
-from trainyard.workloads.formats.onnx.patterns import gathered
+from trainyard.workloads.formats.onnx.patterns import with_fused_patterns
 
 onnx = pytest.importorskip("onnx")
 torch = pytest.importorskip("torch")
@@ -157,7 +157,7 @@ def test_layers_letters_and_the_gelu_of_older_opsets(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_it_runs_on_a_machine(tmp_path: Path) -> None:
+def test_a_step_from_onnx_runs_on_a_machine(tmp_path: Path) -> None:
     path, _ = exported(tmp_path, "residual")
     result = ty.run(named.load(str(path), 2), on="npu(order=interleaved)")
     assert result.time_s > 0
@@ -375,7 +375,7 @@ def write(folder: Path, content: bytes) -> Path:
     return path
 
 
-def test_layer_norm_and_silu_put_together_again(tmp_path: Path) -> None:
+def test_decomposed_layer_norm_and_silu_are_fused(tmp_path: Path) -> None:
     names = ["x", "m", "d", "s", "v", "e", "r", "q", "p", "n", "g", "y"]
     x, m, d, s, v, e, r, q, p, n, g, y = names
     nodes = [
@@ -385,10 +385,10 @@ def test_layer_norm_and_silu_put_together_again(tmp_path: Path) -> None:
     ]  # fmt: skip
     scalars = [helper.make_tensor(name, FLOAT, [], [value]) for name, value in (("two", 2.0), ("eps", 1e-5))]
     content = model(nodes, [info("x", [4, 8])], [*scalars, weight("w", 8), weight("b", 8)], opset=13)
-    assert [one.op for one in gathered(parse_graph(memoryview(content))).nodes] == ["LayerNormalization", "Silu"]
+    assert [one.op for one in with_fused_patterns(parse_graph(memoryview(content))).nodes] == ["LayerNormalization", "Silu"]
     shared = [*nodes, node("Add", [q, y], ["z"])]  # somebody else reads the normalised values: it stays taken apart
     content = model(shared, [info("x", [4, 8])], [*scalars, weight("w", 8), weight("b", 8)], outputs=("z",), opset=13)
-    assert "LayerNormalization" not in [one.op for one in gathered(parse_graph(memoryview(content))).nodes]
+    assert "LayerNormalization" not in [one.op for one in with_fused_patterns(parse_graph(memoryview(content))).nodes]
     step = read_onnx(write(tmp_path, content), loss=None)
     assert step.parameters == 16
 
@@ -460,7 +460,7 @@ def test_unknown_ops_are_named(tmp_path: Path) -> None:
         (b"\x08" + b"\xff" * 11, "more than ten bytes"),
     ],
 )
-def test_damaged_files(tmp_path: Path, content: bytes, says: str) -> None:
+def test_damaged_files_raise(tmp_path: Path, content: bytes, says: str) -> None:
     with pytest.raises(BadInput, match=says):
         read_onnx(write(tmp_path, content))
     with pytest.raises(BadInput, match="cannot read"):
@@ -476,7 +476,7 @@ def test_external_weights_are_not_opened(tmp_path: Path) -> None:
     assert read_onnx(path).parameters == 24
 
 
-def test_weights_are_stepped_over(tmp_path: Path) -> None:
+def test_weights_are_skipped(tmp_path: Path) -> None:
     """A sparse file of 8 GB is read at once: no byte of its weights is looked at."""
     import time
 

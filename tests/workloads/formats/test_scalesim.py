@@ -42,7 +42,7 @@ def test_a_topology_as_found_in_the_wild(tmp_path: Path) -> None:
     assert dense == Convolution(batch=1, in_channels=1024, out_channels=1000, size=(1, 1), kernel=(1, 1))
 
 
-def test_printed_input_on_request(tmp_path: Path) -> None:
+def test_rounding_torch_keeps_the_printed_input(tmp_path: Path) -> None:
     body = forward(read(tmp_path, CONVOLUTIONS, rounding="torch"))[0].body
     assert isinstance(body, Convolution)
     assert (body.size, body.out_size) == ((224, 224), (109, 109))
@@ -70,7 +70,7 @@ def test_outputs_are_scalesims(extent: int, kernel: int, stride: int) -> None:
         ("\ufeffLayer,M,N,K,Sparsity,\r\nfc,8,4,2,2:4,\r\n", MatMul(8, 4, 2)),
     ],
 )
-def test_products(tmp_path: Path, text: str, expected: MatMul) -> None:
+def test_gemm_rows_become_matrix_products(tmp_path: Path, text: str, expected: MatMul) -> None:
     text = text.replace("K,\nqk", "K,Batch,\nqk")
     assert [op.body for op in forward(read(tmp_path, text))] == [expected]
 
@@ -175,7 +175,7 @@ def convolutions(draw: st.DrawFn) -> Convolution:
 
 
 @given(st.lists(st.one_of(products, convolutions()), min_size=1, max_size=5), st.integers(1, 3))
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, bodies: list[Any], batch: int) -> None:
+def test_a_written_topology_reads_back_equal(tmp_path_factory: pytest.TempPathFactory, bodies: list[Any], batch: int) -> None:
     file = tmp_path_factory.mktemp("topology") / "net.csv"
     step = chain("net", [(f"layer{i}", body) for i, body in enumerate(bodies)]).rebatch(batch)
     write_topology(step, file)
@@ -204,7 +204,7 @@ def test_padding_groups_and_heads_are_written_out(tmp_path: Path) -> None:
     assert back.macs == step.macs
 
 
-def test_what_cannot_be_written(tmp_path: Path) -> None:
+def test_steps_without_products_or_with_a_fixed_batch_raise(tmp_path: Path) -> None:
     from dataclasses import replace
 
     from trainyard.ir import ElementWise
@@ -219,14 +219,14 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 @pytest.mark.parametrize("quote", ["", '"'])
-def test_spreadsheets_part_and_quote_cells_their_own_way(tmp_path: Path, separator: str, quote: str) -> None:
+def test_cells_separated_by_tabs_or_semicolons_and_quoted_are_read(tmp_path: Path, separator: str, quote: str) -> None:
     rows = [["Layer", "M", "N", "K"], ["fc", "8", "3", "4"]]
     text = "\r\n".join(separator.join(f"{quote}{cell}{quote}" for cell in row) for row in rows)
     (op,) = forward(read(tmp_path, f"\ufeff{text}"))
     assert (op.layer, op.body) == ("fc", MatMul(8, 3, 4))
 
 
-def test_a_number_that_no_machine_has_is_refused(tmp_path: Path) -> None:
+def test_dimensions_of_too_many_digits_raise(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"line 2, column 2 \(M\): expected at most 12 digits, got 400"):
         read(tmp_path, f"Layer,M,N,K\na,{'9' * 400},2,4\n")
 
@@ -259,7 +259,7 @@ def test_gemms_are_those_of_the_lowering() -> None:
         assert gemm(body) == lower(body, "col2im").product
 
 
-def test_phases_and_layers_that_are_not_there(tmp_path: Path) -> None:
+def test_unknown_phases_and_layers_raise(tmp_path: Path) -> None:
     step = read(tmp_path, CONVOLUTIONS)
     with pytest.raises(UnknownName, match="phase"):
         write_topology(step, tmp_path / "x.csv", phase="backwards")

@@ -37,7 +37,7 @@ def convolutions(draw: Any) -> Convolution:
 
 @pytest.mark.oracle
 @given(st.one_of(convolutions(), st.builds(MatMul, few, few, few, few)))
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, body: Any) -> None:
+def test_a_written_problem_reads_back_equal(tmp_path_factory: pytest.TempPathFactory, body: Any) -> None:
     text = problem(Op(body=body))
     document = yaml.safe_load(text)["problem"]
     shape, instance = document["shape"], document["instance"]
@@ -111,7 +111,7 @@ def test_a_network_in_a_folder(tmp_path: Path) -> None:
         ("x" * (2**16 + 1), "more than"),
     ],
 )
-def test_damaged_problems(tmp_path: Path, text: str, says: str) -> None:
+def test_damaged_problems_raise(tmp_path: Path, text: str, says: str) -> None:
     path = tmp_path / "p.yaml"
     path.write_text(text)
     with pytest.raises(BadInput, match=says):

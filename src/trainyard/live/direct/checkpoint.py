@@ -1,8 +1,8 @@
 """Checkpoints of a run whose ranks differ: between two exchanges every cluster has a model of its own.
 
-Each rank writes its own file; rank 0 then names the step in `latest.json`, which is replaced at once, so that a run that dies while
-it saves goes on from the checkpoint before. Files hold tensors, numbers and text alone and are read with `weights_only`: nothing in
-them is executed.
+Each rank writes its own file; rank 0 then names the step in `latest.json`, which is replaced atomically, so that a run that dies
+while it saves resumes from the checkpoint before. Files hold only tensors, numbers and text and are read with `weights_only`:
+nothing in them is executed.
 
 A resumed run ends with the very bits of one that was not interrupted if its data come by step number (or from `sampler`), it draws
 random numbers only from torch's CPU generator, which is saved along, and sums are added in the same order. Averaging keeps to one
@@ -45,12 +45,12 @@ def save(path: str | PathLike[str], *, step: int, sampler: Mapping[str, Any] | N
     folder.mkdir(parents=True, exist_ok=True)
     states = {name: part.state_dict() for name, part in parts.items()}
     content = {"step": step, "size": size, "sampler": dict(sampler or {}), "random": torch.get_rng_state(), "parts": states}
-    _replace(folder / f"rank-{rank}.pt", lambda place: torch.save(content, place))
+    _replace(folder / f"rank-{rank}.pt", lambda file: torch.save(content, file))
     if size > 1:
         dist.barrier()
     if rank == 0:
         text = json.dumps({"step": step, "size": size, "parts": sorted(parts)})
-        _replace(Path(path) / LATEST, lambda place: place.write_text(text))
+        _replace(Path(path) / LATEST, lambda file: file.write_text(text))
         for old in sorted(Path(path).glob("step-*"))[:-2]:
             shutil.rmtree(old)
 
@@ -80,7 +80,7 @@ def _place() -> tuple[int, int]:
 
 
 def _replace(target: Path, write: Any) -> None:
-    """The file is whole or not there."""
+    """Writes a file atomically."""
     draft = target.with_suffix(".draft")
     write(draft)
     with draft.open("rb+") as file:

@@ -28,8 +28,8 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from trainyard.checks import require_quantity
 from trainyard.errors import BadInput
 from trainyard.ir import Step
+from trainyard.live.direct.collective_log import CollectiveLog, Report
 from trainyard.live.direct.heartbeat import Call, Heartbeat, WorkerLost
-from trainyard.live.direct.ledger import Ledger, Report
 from trainyard.live.direct.pricing import Machine, Price, machine
 from trainyard.live.direct.work import DirectWork
 
@@ -91,13 +91,13 @@ class Options:
 
 
 class Session:
-    """What all groups of a process share: the machine's ledger, the heartbeat, a connection to the Store."""
+    """What all groups of a process share: the log of collectives, the heartbeat, a connection to the Store."""
 
     def __init__(self, options: Options, store: Store, rank: int, size: int) -> None:
         self.options, self.rank, self.size = options, rank, size
         self.processes_per_cluster = 1
         self.store = PrefixStore("direct", store)
-        self.ledger = Ledger(machine(options.machine), rank)
+        self.log = CollectiveLog(machine(options.machine), rank)
         self.heartbeat: Heartbeat | None = None
         self._merged = 0
         atexit.register(self._exit)
@@ -112,17 +112,17 @@ class Session:
         return max(1, self.size // self.processes_per_cluster)
 
     def report(self) -> Report:
-        return self.ledger.report(self.clusters)
+        return self.log.report(self.clusters)
 
     def charge_reduction(self, size_bytes: int) -> None:
-        """A reduction inside every cluster that no process has to take part in."""
-        self.ledger.add(
-            "local_all_reduce", size_bytes, 0.0, self.ledger.price("local_all_reduce", size_bytes, self.clusters), 1 / self.size
+        """Logs a reduction inside every cluster, for which no process communicates."""
+        self.log.add(
+            "local_all_reduce", size_bytes, 0.0, self.log.price("local_all_reduce", size_bytes, self.clusters), 1 / self.size
         )
 
     def charge_step(self, step: Step) -> None:
-        """A local training step of this rank's cluster, on the simulated machine."""
-        self.ledger.add("compute", 0, 0.0, self.ledger.price_step(step), 1 / self.processes_per_cluster)
+        """Logs a local training step of this rank's cluster on the simulated machine."""
+        self.log.add("compute", 0, 0.0, self.log.price_step(step), 1 / self.processes_per_cluster)
 
     def merged(self) -> Report | None:
         """All ranks' reports as one, on rank 0; all ranks must call it. It goes over the Store, so it is not itself priced."""
@@ -139,14 +139,14 @@ class Session:
         return Report.merge(Report.from_dict(json.loads(self.store.get(key))) for key in keys)
 
     def _print(self) -> None:
-        """On rank 0 everybody's report; after a loss, everywhere what is known there."""
+        """Prints the merged report on rank 0; after a loss, each rank prints its own."""
         try:
-            told = self.report() if self.heartbeat and self.heartbeat.lost else self.merged()
+            report = self.report() if self.heartbeat and self.heartbeat.lost else self.merged()
         except WorkerLost as error:
             print(error)
-            told = self.report()
-        if told:
-            print(told, flush=True)
+            report = self.report()
+        if report:
+            print(report, flush=True)
 
     def close(self) -> None:
         if self.options.report:
@@ -155,19 +155,19 @@ class Session:
             atexit.unregister(self._exit)
 
     def leave(self) -> bool:
-        """Say goodbye. After a loss gloo's threads get a moment to end; whether all have."""
+        """Announces the departure. After a loss, waits a moment for gloo's threads; returns whether all have ended."""
         if self.heartbeat is None:
             return True
         self.heartbeat.stop()
         until = time.monotonic() + LEAVE_S
-        while self.heartbeat.lost and not self.heartbeat.let_go():
+        while self.heartbeat.lost and not self.heartbeat.drop_connections():
             if time.monotonic() > until:
                 return False
             time.sleep(0.01)
         return True
 
     def _exit(self) -> None:
-        """Python ends. A thread of gloo that still waits for a stopped process would call Python when it is gone, and abort."""
+        """At interpreter exit: a gloo thread that still waits for a stopped process would call into Python later, and abort."""
         if not self.leave():
             print(
                 f"rank {self.rank}: gloo still waits for a lost worker; this process ends without it", file=sys.stderr, flush=True
@@ -177,7 +177,7 @@ class Session:
 
 
 class DirectGroup(dist.ProcessGroup):
-    """gloo's collectives, each noted with its real time and its price."""
+    """gloo's collectives, each logged with its real time and its price."""
 
     def __init__(self, gloo: dist.ProcessGroupGloo, session: Session, ranks: Iterable[int], *, local: bool, first: bool) -> None:
         super().__init__(gloo.rank(), gloo.size())  # type: ignore[call-arg]  # the one of torch's two that can be subclassed
@@ -188,7 +188,7 @@ class DirectGroup(dist.ProcessGroup):
         self._kept = False
         self._lock = threading.Lock()
         if session.heartbeat:
-            session.heartbeat.on_lost.append(self._let_go)
+            session.heartbeat.on_lost.append(self._drop_connection)
 
     def _start(self, kind: str, priced: object, begin: Callable[[Any], list[dist.Work]]) -> DirectWork:
         size = size_of(priced)
@@ -204,7 +204,7 @@ class DirectGroup(dist.ProcessGroup):
             if gloo is None:
                 raise BadInput(f"{call}: this process group is destroyed")
             self._under_way += 1
-        work = DirectWork(call, heartbeat, lambda real_s: self.session.ledger.add(kind, size, real_s, price, share))
+        work = DirectWork(call, heartbeat, lambda real_s: self.session.log.add(kind, size, real_s, price, share))
         try:
             inner = begin(gloo)
         except BaseException:
@@ -219,17 +219,17 @@ class DirectGroup(dist.ProcessGroup):
         """The price, and this rank's share of its joules. A send's joules are the sender's; the receiver's clock runs too."""
         session, processes = self.session, self.size()
         if kind in ("send", "recv"):
-            return session.ledger.price("send", size, max(2, session.clusters)), float(kind == "send")
+            return session.log.price("send", size, max(2, session.clusters)), float(kind == "send")
         if kind == "local_all_reduce":
-            return session.ledger.price(kind, size, session.clusters), 1 / session.size
+            return session.log.price(kind, size, session.clusters), 1 / session.size
         clusters = processes if self.local else max(1, processes // session.processes_per_cluster)
-        return session.ledger.price(kind, size, clusters), 1 / processes
+        return session.log.price(kind, size, clusters), 1 / processes
 
     def _released(self) -> None:
         with self._lock:
             self._under_way -= 1
 
-    def _let_go(self) -> bool:
+    def _drop_connection(self) -> bool:
         """A worker is lost: close gloo's sockets, which ends what others wait for; True when that is done.
 
         gloo's destructor waits for its threads, and one that reads from a stopped process never returns; so while a call is under
@@ -276,9 +276,9 @@ def size_of(tensors: object) -> int:
     return sum(map(size_of, tensors)) if isinstance(tensors, list | tuple) else 0
 
 
-def _method(kind: str, gloo_method: str, place: int) -> Callable[..., DirectWork]:
+def _method(kind: str, gloo_method: str, priced_argument: int) -> Callable[..., DirectWork]:
     def method(self: DirectGroup, *arguments: Any, **options: Any) -> DirectWork:
-        priced = arguments[place] if place >= 0 else None
+        priced = arguments[priced_argument] if priced_argument >= 0 else None
         return self._start(kind, priced, lambda gloo: [getattr(gloo, gloo_method)(*arguments, **options)])
 
     return method
@@ -302,8 +302,8 @@ def register(options: Options | None = None) -> None:
     """Make `direct` a backend of `torch.distributed`, with these options where `init_process_group` is given none."""
     defaults = options or Options()
 
-    def create(torch_options: Any, given: Options | None) -> DirectGroup:
-        chosen = given or defaults
+    def create(torch_options: Any, options_of_call: Options | None) -> DirectGroup:
+        chosen = options_of_call or defaults
         store, rank, size = torch_options.store, torch_options.group_rank, torch_options.group_size
         world = dist.group.WORLD
         ranks = list(torch_options.global_ranks_in_group) or range(size)
@@ -317,7 +317,7 @@ def register(options: Options | None = None) -> None:
         gloo._set_sequence_number_for_group()
         if session.heartbeat is None:
             session.watch()
-        return DirectGroup(gloo, session, ranks, local=given is not None and given.local, first=first)
+        return DirectGroup(gloo, session, ranks, local=options_of_call is not None and options_of_call.local, first=first)
 
     dist.Backend.register_backend("direct", create, extended_api=True, devices=["cpu"])
 

@@ -1,4 +1,4 @@
-"""A worker that dies is noticed by all others within a stated time, and never hangs them.
+"""A dead worker is noticed by all others within a stated time, and never hangs them.
 
 gloo tells only the ring neighbours of a dead process, by a closed socket; the others would wait for gloo's own timeout, half an
 hour by default, and a stopped process closes no socket at all. So every process counts up a key of the c10d Store from a thread of
@@ -57,7 +57,7 @@ class Heartbeat:
         self.beat_s = timeout_s / BEATS
         self.lost: tuple[int, float, bool] | None = None  # rank, seconds of silence when it was noticed, whether it said goodbye
         self.on_lost: list[Callable[[], bool]] = []
-        """Called once a rank is lost, and again at every beat until it says True."""
+        """Called when a rank is lost, and at every beat from then on until it returns True."""
         self._store = store
         self._counts = dict.fromkeys(range(size), 0)
         self._heard_s = dict.fromkeys(range(size), time.monotonic())
@@ -70,7 +70,7 @@ class Heartbeat:
         self._thread.start()
 
     def check(self, call: Call) -> None:
-        """Refuse a collective that cannot end."""
+        """Raises WorkerLost for a collective that cannot end."""
         if self.lost:
             raise self._error(call)
 
@@ -93,7 +93,7 @@ class Heartbeat:
                 self._broken[fail] = (time.monotonic(), error)
 
     def stop(self) -> None:
-        """Say goodbye: from now on silence is no failure, except to those who wait for this rank."""
+        """Announces the departure: from now on silence is no failure, except to ranks that wait for this one."""
         if self._stop.is_set():
             return
         self._stop.set()
@@ -101,21 +101,21 @@ class Heartbeat:
         with suppress(RuntimeError):  # whoever held the Store may have gone first
             self._store.add(f"beat/{self.rank}", _LEFT)
 
-    def let_go(self) -> bool:
+    def drop_connections(self) -> bool:
         """Have all groups drop their connections; True when none is left."""
-        self.on_lost = [again for again in self.on_lost if not again()]
+        self.on_lost = [drop for drop in self.on_lost if not drop()]
         return not self.on_lost
 
     def _run(self) -> None:
-        deaf = False
+        store_lost = False
         while True:
             try:
-                if not deaf:
+                if not store_lost:
                     self._listen()
             except RuntimeError:
-                deaf = True  # the Store is gone; torch's clients do not connect again
+                store_lost = True  # the Store is gone; torch's clients do not connect again
             silence_s = time.monotonic() - self._heard_s[self.rank]
-            if deaf and not self.lost and silence_s > SUSPECTED_BEATS * self.beat_s:
+            if store_lost and not self.lost and silence_s > SUSPECTED_BEATS * self.beat_s:
                 self._lose(0, silence_s, self._counts[0] >= _LEFT)  # without an agent's, the Store is rank 0's
             self._settle()
             if self._stop.wait(self.beat_s):
@@ -133,7 +133,7 @@ class Heartbeat:
             self._look()
 
     def _look(self) -> None:
-        """Is somebody silent for too long?"""
+        """Declares a rank lost that has been silent for too long."""
         now = time.monotonic()
         with self._lock:
             suspected = bool(self._broken)
@@ -141,26 +141,26 @@ class Heartbeat:
         patience_s = (SUSPECTED_BEATS if suspected else LOST_BEATS) * self.beat_s
         for rank in range(self.size):
             silence_s = now - self._heard_s[rank]
-            left = self._counts[rank] >= _LEFT
-            if rank == self.rank or silence_s < patience_s or (left and rank not in awaited):
+            has_left = self._counts[rank] >= _LEFT
+            if rank == self.rank or silence_s < patience_s or (has_left and rank not in awaited):
                 continue
-            self._store.compare_set("lost", "", json.dumps([rank, silence_s, left]))
-            self._lose(rank, silence_s, left)
+            self._store.compare_set("lost", "", json.dumps([rank, silence_s, has_left]))
+            self._lose(rank, silence_s, has_left)
             return
 
-    def _lose(self, rank: int, silence_s: float, left: bool = False) -> None:
+    def _lose(self, rank: int, silence_s: float, has_left: bool = False) -> None:
         self._lost_s = time.monotonic()
-        self.lost = (rank, silence_s, left)
+        self.lost = (rank, silence_s, has_left)
 
     def _settle(self) -> None:
-        """Fail what cannot end: everything when a rank is lost; what gloo broke when nobody turned out to be."""
+        """Fails calls that cannot end: all calls if a rank is lost, else those that gloo failed a while ago."""
         now = time.monotonic()
         with self._lock:
             calls, broken = dict(self._calls), dict(self._broken)
         if self.lost:
             for fail, call in calls.items():
                 self._fail(fail, self._error(call))
-            self.let_go()
+            self.drop_connections()
             return
         for fail, (since, error) in broken.items():
             if now - since > LOST_BEATS * self.beat_s:
@@ -172,7 +172,7 @@ class Heartbeat:
 
     def _error(self, call: Call) -> WorkerLost:
         assert self.lost is not None
-        rank, silence_s, left = self.lost
+        rank, silence_s, has_left = self.lost
         age_s = silence_s + time.monotonic() - self._lost_s
-        what = "left the group" if left else "was last heard of"
+        what = "left the group" if has_left else "was last heard of"
         return WorkerLost(f"rank {rank} {what} {age_s:.1f} s ago, during {call} on rank {self.rank}")

@@ -1,17 +1,16 @@
 """torch networks as models of `training`: parameters in one vector, gradients by autograd.
 
-A replica's weights come in with one copy and its gradient goes out with one, because the parameters of the module that computes are
-views of one flat tensor. Nothing is kept from one call to the next that could change an answer, and several threads may ask at
-once: each gets a module of its own. Each computes with `threads` threads of torch, one by default, so that sums are added in the
-same order on every machine.
+A replica's weights are loaded with one copy and its gradient is read with one, because the parameters of the module that computes
+are views of one flat tensor. No state of one call affects the next, and several threads may call at once: each gets a module of its
+own. Each computes with `threads` threads of torch, one by default, so that sums are added in the same order on every machine.
 
 Batch normalisation under averaging: weights are averaged, statistics are not weights. In training a layer normalises by its batch.
-For a judgement its running statistics are made anew with the weights that are judged: as the mean over `calibration` samples, or,
-where none are given, by the judged samples themselves, `judged_at_once` of them together. Left-over or averaged statistics would
-belong to other weights.
+For an evaluation its running statistics are computed for the evaluated weights: as the mean over `calibration` samples, or, where
+there are none, from the evaluated samples themselves, `judged_at_once` of them together. Older or averaged statistics would belong
+to other weights.
 
-A cluster's batch is the batches of its workers. With `worker_batch` each is normalised by itself, as workers do who share gradients
-alone; without it, all together.
+A cluster's batch is the batches of its workers. With `worker_batch` each of these is normalised by itself, as on workers that share
+only gradients; without it, all together.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from torch.nn import functional
 
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.live.training_step import torch_device
+from trainyard.live.measurement.training_step import torch_device
 from trainyard.workloads.zoo.vision.resnet import BasicBlock, Normalisation, stage
 
 Array = npt.NDArray[Any]
@@ -68,15 +67,15 @@ class Network:
         self.worker_batch, self.judged_at_once, self.threads = worker_batch, judged_at_once, threads
         self._targets, self._device = targets, torch_device(device)
         self.module = build()
-        self.parameters = sum(parameter.numel() for parameter in _trained(self.module))
-        self._free: SimpleQueue[_Bench] = SimpleQueue()
+        self.parameters = sum(parameter.numel() for parameter in _trainable_parameters(self.module))
+        self._free: SimpleQueue[_FlatModule] = SimpleQueue()
 
     def start(self, seed: int) -> Array:
         """The module's own initial weights under a seed; torch's generator is left as it was."""
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
             module = self.build()
-        vectors = [parameter.detach().reshape(-1) for parameter in _trained(module)]
+        vectors = [parameter.detach().reshape(-1) for parameter in _trainable_parameters(module)]
         return np.asarray(torch.cat(vectors).numpy())
 
     def gradients(self, weights: Array, features: Array, targets: Array) -> Array:
@@ -85,13 +84,13 @@ class Network:
         return self._gradients(weights, batches)
 
     def gradients_at(self, weights: Array, features: Array, targets: Array, rows: Array) -> Array:
-        """The same for features[rows] and targets[rows], of which one replica's at a time are brought together."""
-        return self._gradients(weights, ((features[own], targets[own]) for own in rows))
+        """The same for features[rows] and targets[rows], gathered for one replica at a time."""
+        return self._gradients(weights, ((features[replica_rows], targets[replica_rows]) for replica_rows in rows))
 
     def loss(self, weights: Array, features: Array, targets: Array) -> float:
         total = 0.0
         for part, scores in self._judged(weights, features):
-            total += float(self._loss(scores, self._wanted(targets[part]))) * len(scores)
+            total += float(self._loss(scores, self._target_tensor(targets[part]))) * len(scores)
         return total / len(features)
 
     def accuracy(self, weights: Array, features: Array, targets: Array) -> float:
@@ -99,86 +98,86 @@ class Network:
         right = 0
         for part, scores in self._judged(weights, features):
             chosen = scores.argmax(1) if scores.shape[1:] != (1,) else (scores[:, 0] > 0).long()
-            right += int((chosen == self._wanted(targets[part]).reshape(len(chosen))).sum())
+            right += int((chosen == self._target_tensor(targets[part]).reshape(len(chosen))).sum())
         return right / len(features)
 
     def _gradients(self, weights: Array, batches: Iterable[tuple[Array, Array]]) -> Array:
-        found = np.empty_like(weights)
-        with self._bench() as bench:
-            bench.module.train()
-            for replica, (samples, wanted) in enumerate(batches):
-                bench.load(weights[replica])
-                bench.gradient.zero_()
+        gradients = np.empty_like(weights)
+        with self._flat_module() as flat:
+            flat.module.train()
+            for replica, (samples, targets) in enumerate(batches):
+                flat.load(weights[replica])
+                flat.gradient.zero_()
                 for part in _parts(len(samples), self.worker_batch):
-                    value = self._loss(self._scores(bench, samples[part]), self._wanted(wanted[part]))
+                    value = self._loss(self._scores(flat, samples[part]), self._target_tensor(targets[part]))
                     (value * ((part.stop - part.start) / len(samples))).backward()
-                found[replica] = bench.gradient.cpu().numpy()
-        return found
+                gradients[replica] = flat.gradient.cpu().numpy()
+        return gradients
 
     @torch.no_grad()
     def _judged(self, weights: Array, features: Array) -> Iterator[tuple[slice, Tensor]]:
-        """Scores of samples, by running statistics made for these weights, or by those of the samples at hand."""
-        with self._bench() as bench:
-            bench.load(weights)
-            bench.module.eval()
-            for layer in bench.normalising:
+        """Scores of samples, with running statistics calibrated for these weights, or with the statistics of the samples."""
+        with self._flat_module() as flat:
+            flat.load(weights)
+            flat.module.eval()
+            for layer in flat.normalising:
                 layer.train()
-            if self.calibration is not None and bench.normalising:
-                self._calibrate(bench, self.calibration)
-                bench.module.eval()
+            if self.calibration is not None and flat.normalising:
+                self._calibrate(flat, self.calibration)
+                flat.module.eval()
             for part in _parts(len(features), self.judged_at_once):
-                yield part, self._scores(bench, features[part])
+                yield part, self._scores(flat, features[part])
 
-    def _calibrate(self, bench: _Bench, samples: Array) -> None:
+    def _calibrate(self, flat: _FlatModule, samples: Array) -> None:
         """Running statistics become the mean of those of the batches, each with its share."""
-        momenta = [layer.momentum for layer in bench.normalising]
-        for layer in bench.normalising:
+        momenta = [layer.momentum for layer in flat.normalising]
+        for layer in flat.normalising:
             layer.reset_running_stats()  # a nan of former weights would stay
         for part in _parts(len(samples), self.judged_at_once):
-            for layer in bench.normalising:
+            for layer in flat.normalising:
                 layer.momentum = (part.stop - part.start) / part.stop
-            self._scores(bench, samples[part])
-        for layer, momentum in zip(bench.normalising, momenta, strict=True):
+            self._scores(flat, samples[part])
+        for layer, momentum in zip(flat.normalising, momenta, strict=True):
             layer.momentum = momentum
 
     @contextmanager
-    def _bench(self) -> Iterator[_Bench]:
-        """A module to compute with that nobody else has."""
+    def _flat_module(self) -> Iterator[_FlatModule]:
+        """A module for the exclusive use of the calling thread."""
         try:
-            bench = self._free.get_nowait()
+            flat = self._free.get_nowait()
         except Empty:
-            bench = _Bench(copy.deepcopy(self.module), self._device)
+            flat = _FlatModule(copy.deepcopy(self.module), self._device)
         with _THREADS.limited_to(self.threads):
-            yield bench
-        self._free.put(bench)
+            yield flat
+        self._free.put(flat)
 
-    def _scores(self, bench: _Bench, samples: Array) -> Tensor:
-        given = torch.from_numpy(np.ascontiguousarray(samples, np.float32)).to(self._device)
+    def _scores(self, flat: _FlatModule, samples: Array) -> Tensor:
+        inputs = torch.from_numpy(np.ascontiguousarray(samples, np.float32)).to(self._device)
         try:
-            scores: Tensor = bench.module(given)
+            scores: Tensor = flat.module(inputs)
         except (RuntimeError, ValueError) as error:
-            shape = tuple(given.shape[1:])
-            raise BadInput(f"Network: the module does not take {len(given)} samples of shape {shape}: {error}") from None
+            shape = tuple(inputs.shape[1:])
+            raise BadInput(f"Network: the module does not take {len(inputs)} samples of shape {shape}: {error}") from None
         return scores
 
-    def _wanted(self, targets: Array) -> Tensor:
+    def _target_tensor(self, targets: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(targets)).to(self._device, self._targets)
 
 
-class _Bench:
+class _FlatModule:
     """A module whose parameters and gradients are views of two flat tensors."""
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
         self.module = module.to(device)
-        own = _trained(self.module)
-        self.weights, self.gradient = (torch.zeros(sum(one.numel() for one in own), device=device) for _ in range(2))
+        parameters = _trainable_parameters(self.module)
+        self.weights, self.gradient = (torch.zeros(sum(layer.numel() for layer in parameters), device=device) for _ in range(2))
         first = 0
-        for parameter in own:
+        for parameter in parameters:
             part = slice(first, first + parameter.numel())
             parameter.data = self.weights[part].view(parameter.shape)
             parameter.grad = self.gradient[part].view(parameter.shape)
             first = part.stop
-        self.normalising: list[Any] = [one for one in module.modules() if getattr(one, "track_running_stats", False)]
+        self.normalising: list[Any] = [layer for layer in module.modules() if getattr(layer, "track_running_stats", False)]
 
     def load(self, weights: Array) -> None:
         if weights.shape != self.weights.shape:
@@ -211,13 +210,13 @@ class _Threads:
 _THREADS = _Threads()
 
 
-def _trained(module: nn.Module) -> list[nn.Parameter]:
-    found = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if not found:
+def _trainable_parameters(module: nn.Module) -> list[nn.Parameter]:
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not parameters:
         raise BadInput("Network: the module has no parameters to train")
-    if any(parameter.dtype != torch.float32 for parameter in found):
+    if any(parameter.dtype != torch.float32 for parameter in parameters):
         raise BadInput("Network: parameters must be float32")
-    return found
+    return parameters
 
 
 def _parts(samples: int, size: int | None) -> Iterator[slice]:

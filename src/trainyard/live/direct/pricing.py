@@ -60,17 +60,17 @@ class Priced:
         return f"{type(scaled).__name__}: {scaled.dpus} DPUs in clusters of {scaled.cluster_size}"
 
 
-def machine(given: Machine | Any) -> Machine:
+def machine(priced: Machine | Any) -> Machine:
     """`given` as a Machine: one already, a simulated system, or the name "direct" or "pim-opt"."""
-    if isinstance(given, str):
+    if isinstance(priced, str):
         from trainyard.systems.pim import systems as pim
 
         systems = {"direct": pim.DpuToDpu, "pim-opt": pim.HostMediated}
-        if given not in systems:
-            raise UnknownName("machine", given, systems, "the backend `direct`")
-        given = systems[given]()
-    if isinstance(given, Machine):
-        return given
-    if hasattr(given, "collective"):
-        return Priced(given)
-    raise BadInput(f"a machine of the backend `direct` has price(kind, size_bytes, world_size), which {given!r} has not")
+        if priced not in systems:
+            raise UnknownName("machine", priced, systems, "the backend `direct`")
+        priced = systems[priced]()
+    if isinstance(priced, Machine):
+        return priced
+    if hasattr(priced, "collective"):
+        return Priced(priced)
+    raise BadInput(f"a machine of the backend `direct` has price(kind, size_bytes, world_size), which {priced!r} has not")

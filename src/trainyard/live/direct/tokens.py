@@ -1,9 +1,9 @@
 """The DSC's tokens between real processes, on the Store that `torch.distributed` has anyway.
 
 `hardware.dsc.token_words` is the protocol; here are its words. The Store's `add` is FETCH_ADD. Its `compare_set` is COMPARE_SWAP
-with two traps: it answers with the value that the key has afterwards, so that a caller whose `new` somebody else wrote cannot tell
-that it lost; and for a key that is not there it answers with what was expected and writes nothing, unless that was the empty text.
-So a swapped word is kept as "number:writer", which no other writer writes, and one that is not there is expected as empty.
+with two traps: it returns the value that the key has afterwards, so a caller cannot tell whether another rank wrote the same `new`;
+and for a missing key it returns the expected value and writes nothing, unless that value is empty. So a swapped word is stored as
+"number:writer", which no other writer writes, and a missing one is expected as empty.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trainyard.hardware.dsc.token_words import TicketTokens
 
 
 class TokenTimeout(TrainyardError, TimeoutError):
-    """No token within the time that was given."""
+    """No token within the timeout."""
 
 
 class TokenLost(TrainyardError, RuntimeError):
@@ -59,8 +59,8 @@ class StoreWords:
             text = self._text(key)
             if _number(text) != expected:
                 return False
-            mine = f"{new}:{self._writer}{next(self._serial)}"
-            if self._store.compare_set(key, text, mine).decode() == mine:
+            unique_text = f"{new}:{self._writer}{next(self._serial)}"
+            if self._store.compare_set(key, text, unique_text).decode() == unique_text:
                 return True
 
     def read(self, name: str) -> int:
@@ -112,8 +112,8 @@ class Tokens:
                 return ticket
             if time.monotonic() > until:
                 holder = self._tickets.holder(time.time())
-                held = "nobody holds it" if holder is None else f"rank {holder} holds it"
-                raise TokenTimeout(f"rank {self.rank} got no token within {self.timeout_s:g} s: {held}")
+                state = "nobody holds it" if holder is None else f"rank {holder} holds it"
+                raise TokenTimeout(f"rank {self.rank} got no token within {self.timeout_s:g} s: {state}")
             time.sleep(self.poll_s)
 
     def release(self) -> None:

@@ -1,8 +1,8 @@
-"""The handle of a collective under way: gloo's, with its end noted, and with a second way to end, by a lost worker.
+"""The handle of a running collective: it ends when gloo's work ends, or with an error when a worker is lost.
 
 C++ reaches two methods of a Python Work, `wait` and `get_future`. DDP's reducer waits on the future, without Python's lock; the
-future of `get_future` fails as a C++ future only if a `then` callback raises, which is why it hangs on a gate. gloo's own works
-are not kept: each holds the group's sockets open.
+future of `get_future` fails as a C++ future only if a `then` callback raises, which is why it depends on a gate. gloo's own works
+are not stored: each holds the group's sockets open.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DirectWork(dist.Work):
         self._gates: list[torch.futures.Future[None]] = []
 
     def follow(self, inner: Sequence[dist.Work], released: Callable[[], None]) -> None:
-        """End when all of gloo's works end; `released` when gloo has let go of each, however it ended."""
+        """Ends when all of gloo's works end; `released` is called when each has ended, with or without an error."""
         self._left = len(inner)
         if self._heartbeat:
             self._heartbeat.watch(self.call, self.fail)
@@ -94,7 +94,7 @@ class DirectWork(dist.Work):
             gate.set_result(None)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Block until it is done; a lost worker is raised. No time, or one not above zero, waits as long as it takes."""
+        """Blocks until it is done; raises WorkerLost. Without a positive timeout it waits as long as needed."""
         seconds = timeout.total_seconds()
         if not self._over.wait(seconds if seconds > 0 else None):
             raise RuntimeError(f"{self.call} is not done after {seconds} s")

@@ -1,9 +1,16 @@
 """The gradients of linear layers with dY read once (interleaved gradient order, IGO), for training on a real GPU.
 
-`interleave(model)` is all that most people need; `linear`, `convolution` and `gradients` are the functions beneath it. `kernels`
-and `programs` hold the Triton kernel, `choice` says where it pays, `reference` does the same in plain PyTorch. Triton is an extra:
-without it everything here works, and computes gradients as torch does. A new kind of layer is a reason in `interleave`, a path in
-`function` and a test against torch's own gradients.
+In reading order:
+
+- interleave: `interleave(model)`, all that most users need, `report` and `restore`
+- function: `linear`, `convolution` and `gradients`, the functions beneath it
+- operator: dX, dW and db as one operator that torch.compile and double backward understand
+- choice: one pass over dY or the library's pair of products, by measurement; timing: how calls are timed
+- reference: the same pass in plain PyTorch
+- kernels, configs, programs: the Triton kernel's launch, its tile configurations, its code
+
+Triton is an extra: without it everything here works, and computes gradients as torch does. A new kind of layer is a reason in
+`interleave`, a path in `function` and a test against torch's own gradients.
 
     import trainyard as ty
     model = ty.live.interleave(model)

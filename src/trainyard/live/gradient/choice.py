@@ -1,12 +1,12 @@
-"""Which way the two gradients of a layer are computed: in one pass over dY, or as the library's pair of products.
+"""How the two gradients of a layer are computed: in one pass over dY, or as the library's pair of products.
 
-The rule is measured. The first call of a shape times both ways, as a training loop would see them: calls follow each other, so a
-way that the host cannot issue fast enough pays for it. The answer is remembered for the process, and in the JSON file that the
-environment variable TRAINYARD_GRADIENT_CHOICES names, if it is set. One pass must be faster by 3 %; otherwise the pair stays.
+The choice is measured. The first call of a shape times both, as in a training loop: calls follow each other, so kernels that the
+host cannot issue fast enough are charged for it. The result is cached for the process, and in the JSON file that the environment
+variable TRAINYARD_GRADIENT_CHOICES names, if it is set. One pass must be faster by 3 %; otherwise the pair is used.
 
-Nothing is measured where it cannot pay (`bound`) or must not happen: while a graph is captured or a model compiled, the remembered
-answer counts, or the bound alone, which may be wrong. A compiler asks for rows rounded down to a power of two (`function`); what
-was measured for as many rows, by their power of two, answers it. So a few steps before a model is compiled are worth their time.
+Nothing is measured where one pass cannot gain (`bound`), or while a graph is captured or a model compiled: then the cached choice
+is used, or the bound alone, which may be wrong. While compiling, rows are rounded down to a power of two (`function`), and a
+measurement with rows of the same power of two is used. So it pays to run a few steps before a model is compiled.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import Tensor
 from trainyard.live.gradient import kernels
 from trainyard.live.gradient.reference import pair
 
-Way = Literal["fused", "pair"]
+GradientPath = Literal["fused", "pair"]
 FILE = "TRAINYARD_GRADIENT_CHOICES"
 MARGIN = 0.97  # one pass must take at most this share of the pair's time
 WORTH_A_TRIAL = 1.1  # bound of the speedup below which nothing is measured
@@ -37,7 +37,7 @@ LARGEST_BYTES = 2**30  # of a trial's operands: of longer ones, a part tells as 
 # fp32: three tf32 products for one.
 BALANCE = {torch.bfloat16: 183.0, torch.float16: 183.0, torch.float32: 30.0}
 
-_REMEMBERED: dict[tuple[Any, ...], Way] = {}
+_CACHE: dict[tuple[Any, ...], GradientPath] = {}
 
 
 def choose(
@@ -49,25 +49,31 @@ def choose(
     device: torch.device | str,
     bias: bool = False,
     deterministic: bool = False,
-    places: int = 0,
-) -> Way:
-    """The faster way for dY (rows, outputs) and X (rows, inputs); `places` of an image with channels first, 0 for rows."""
-    place = torch.device(device)
-    if not kernels.available(place) or dtype not in kernels.DTYPES:
+    positions: int = 0,
+) -> GradientPath:
+    """The faster path for dY (rows, outputs) and X (rows, inputs); `positions` per image with channels first, 0 for rows."""
+    torch_device = torch.device(device)
+    if not kernels.available(torch_device) or dtype not in kernels.DTYPES:
         return "pair"
-    key = (rows, outputs, inputs, str(dtype), _device_name(place), bias, deterministic, places, _tf32())
-    if not _REMEMBERED:
-        _REMEMBERED.update(_read_file())
-    known = _REMEMBERED.get(key)
-    if known is not None:
-        return known
-    most = bound(rows, outputs, inputs, dtype)
+    key = (rows, outputs, inputs, str(dtype), _device_name(torch_device), bias, deterministic, positions, _tf32())
+    if not _CACHE:
+        _CACHE.update(_read_file())
+    cached = _CACHE.get(key)
+    if cached is not None:
+        return cached
+    speedup_bound = bound(rows, outputs, inputs, dtype)
     size = dtype.itemsize
-    if most < WORTH_A_TRIAL or size * rows * (outputs + 2 * inputs) < SMALLEST_BYTES or place.type == "cpu":
-        return _remember(key, "pair")
-    if torch.compiler.is_compiling() or torch.cuda.is_current_stream_capturing() or not _room(rows, outputs, inputs, size, place):
-        return _alike(key) or ("fused" if most >= SURE and dtype != torch.float32 and outputs <= WIDEST_UNMEASURED else "pair")
-    return _remember(key, _measured(rows, outputs, inputs, dtype, place, bias, deterministic, places))
+    if speedup_bound < WORTH_A_TRIAL or size * rows * (outputs + 2 * inputs) < SMALLEST_BYTES or torch_device.type == "cpu":
+        return _store(key, "pair")
+    if (
+        torch.compiler.is_compiling()
+        or torch.cuda.is_current_stream_capturing()
+        or not _room(rows, outputs, inputs, size, torch_device)
+    ):
+        return _similar(key) or (
+            "fused" if speedup_bound >= SURE and dtype != torch.float32 and outputs <= WIDEST_UNMEASURED else "pair"
+        )
+    return _store(key, _measured(rows, outputs, inputs, dtype, torch_device, bias, deterministic, positions))
 
 
 def bound(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> float:
@@ -84,24 +90,24 @@ def bound(rows: int, outputs: int, inputs: int, dtype: torch.dtype) -> float:
     return 2 * max(dy + x + w, product) / max(dy + 2 * x + 2 * w, 2 * product)
 
 
-def _alike(key: tuple[Any, ...]) -> Way | None:
-    """What was measured of the same weight for rows and places of the same powers of two: a compiler asks for these."""
-    asked = _powers(key)
-    return next((way for known, way in _REMEMBERED.items() if _powers(known) == asked), None)
+def _similar(key: tuple[Any, ...]) -> GradientPath | None:
+    """A choice measured with the same weight, and with rows and positions of the same powers of two."""
+    powers = _powers(key)
+    return next((path for measured_key, path in _CACHE.items() if _powers(measured_key) == powers), None)
 
 
 def _powers(key: tuple[Any, ...]) -> tuple[Any, ...]:
-    rows, *others, places, tf32 = key
-    return (rows.bit_length(), *others, places.bit_length(), tf32)
+    rows, *others, positions, tf32 = key
+    return (rows.bit_length(), *others, positions.bit_length(), tf32)
 
 
 def _measured(
-    rows: int, outputs: int, inputs: int, dtype: torch.dtype, device: torch.device, bias: bool, deterministic: bool, places: int
-) -> Way:
+    rows: int, outputs: int, inputs: int, dtype: torch.dtype, device: torch.device, bias: bool, deterministic: bool, positions: int
+) -> GradientPath:
     rows = min(rows, max(2**14, LARGEST_BYTES // (dtype.itemsize * (outputs + 2 * inputs))))
     with torch.cuda.device(device), torch.no_grad(), torch.random.fork_rng(devices=[device]):
-        if places:
-            items, shape = max(1, rows // places), (min(places, rows),)
+        if positions:
+            items, shape = max(1, rows // positions), (min(positions, rows),)
             dy, x = (torch.randn(items, count, *shape, device=device, dtype=dtype) for count in (outputs, inputs))
             library: Callable[..., Any] = partial(_convolution_backward, bias=bias)
             fused: Callable[..., Any] = kernels.fused_batched
@@ -115,7 +121,7 @@ def _measured(
 
 
 def _convolution_backward(dy: Tensor, x: Tensor, weight: Tensor, bias: bool) -> tuple[Tensor, ...]:
-    """What the library does for images: its convolution's own backward pass."""
+    """The library's pair for images: its convolution's own backward pass."""
     images, kernel = (dy.unsqueeze(2), x.unsqueeze(2)), weight[:, :, None, None]
     sizes = [weight.shape[0]] if bias else None
     results: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
@@ -125,14 +131,14 @@ def _convolution_backward(dy: Tensor, x: Tensor, weight: Tensor, bias: bool) -> 
 
 
 def _rounds(works: list[Callable[[], Any]], device: torch.device, rounds: int = 5) -> list[float]:
-    """Median seconds of each, in turns; a turn is many calls, one after the other."""
+    """Median seconds per call of each function; the functions take turns of several calls."""
     spans: list[list[float]] = [[] for _ in works]
     for work in works:
         for _ in range(2):
             work()  # compiles, tunes, fills caches
     calls = 8
     for turn in range(rounds + 1):
-        for work, found in zip(works, spans, strict=True):
+        for work, seconds in zip(works, spans, strict=True):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             torch.cuda.synchronize(device)
             start.record()
@@ -141,8 +147,8 @@ def _rounds(works: list[Callable[[], Any]], device: torch.device, rounds: int = 
             end.record()
             end.synchronize()
             if turn:  # the first one warms up
-                found.append(start.elapsed_time(end) * 1e-3 / calls)
-    return [statistics.median(found) for found in spans]
+                seconds.append(start.elapsed_time(end) * 1e-3 / calls)
+    return [statistics.median(seconds) for seconds in spans]
 
 
 def _room(rows: int, outputs: int, inputs: int, size: int, device: torch.device) -> bool:
@@ -158,23 +164,23 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def _remember(key: tuple[Any, ...], way: Way) -> Way:
-    _REMEMBERED[key] = way
+def _store(key: tuple[Any, ...], chosen: GradientPath) -> GradientPath:
+    _CACHE[key] = chosen
     path = os.environ.get(FILE)
     if path:
-        table = {json.dumps(key): way for key, way in _REMEMBERED.items()}
+        table = {json.dumps(key): chosen for key, chosen in _CACHE.items()}
         fresh = Path(f"{path}.{os.getpid()}")
         fresh.write_text(json.dumps({"torch": torch.__version__, "choices": table}, indent=0))
         fresh.replace(path)
-    return way
+    return chosen
 
 
-def _read_file() -> dict[tuple[Any, ...], Way]:
-    """Earlier answers, if the file is there and of this torch (its library may have changed)."""
+def _read_file() -> dict[tuple[Any, ...], GradientPath]:
+    """Choices of earlier processes, if the file exists and was written with this version of torch."""
     path = os.environ.get(FILE)
     if not path or not Path(path).is_file():
         return {}
     saved = json.loads(Path(path).read_text())
     if saved.get("torch") != torch.__version__:
         return {}
-    return {tuple(json.loads(key)): way for key, way in saved["choices"].items()}
+    return {tuple(json.loads(key)): chosen for key, chosen in saved["choices"].items()}

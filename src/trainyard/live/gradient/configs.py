@@ -20,7 +20,7 @@ class Config:
     programs_per_multiprocessor: int = 1
     descriptors: bool = False  # bulk tensor copies; needs unit inner strides and 16-byte rows
     barrier: bool = True  # partial sums are added behind a barrier of all programs, else by a second launch
-    turned: bool = False  # both products transposed: groups of four warps multiply 64 rows at a time, of K instead of M
+    transposed: bool = False  # both products transposed: groups of four warps multiply 64 rows at a time, of K instead of M
     precision: Literal["ieee", "tf32x3"] = "ieee"  # of fp32: in lanes, or on tensor cores as three products of split operands
     atomic_dw: bool = False  # programs add to one dW as they come, else each leaves its own, added in order
     atomic_dx: bool = False  # slices of N add to dX as they come, else each has a layer of its own, added in order
@@ -38,12 +38,12 @@ def candidates(outputs: int, inputs: int, element_bytes: int, *, deterministic: 
     >>> first.block_m, first.slice_n, first.slice_k
     (64, 256, 64)
     """
-    found = _wide_types(outputs, inputs) if element_bytes == 4 else _narrow_types(outputs, inputs)
+    configs = _wide_types(outputs, inputs) if element_bytes == 4 else _narrow_types(outputs, inputs)
     if deterministic:
-        found = [replace(config, atomic_dx=False, atomic_dw=False) for config in found]
+        configs = [replace(config, atomic_dx=False, atomic_dw=False) for config in configs]
     if not describable:
-        found = [replace(config, descriptors=False) for config in found]
-    return list(dict.fromkeys(config for config in found if config.shared_bytes(element_bytes) <= SHARED_BYTES))
+        configs = [replace(config, descriptors=False) for config in configs]
+    return list(dict.fromkeys(config for config in configs if config.shared_bytes(element_bytes) <= SHARED_BYTES))
 
 
 def _wide_types(outputs: int, inputs: int) -> list[Config]:
@@ -58,9 +58,9 @@ def _wide_types(outputs: int, inputs: int) -> list[Config]:
 
 # fmt: off
 # fp16 and bf16, measured on an H200: deepest slice of K, widest slice of N, then tile of M, stages, warps, programs for each
-# multiprocessor, bulk copies, turned. A row is tried where its slices are not much wider than the weight.
+# multiprocessor, bulk copies, transposed. A row is tried where its slices are not much wider than the weight.
 NARROW = (
-    # K,   N,   M, stages, warps, each,  bulk,  turned
+    # K,   N,   M, stages, warps, each,  bulk,  transposed
     ( 16, 512,  64,     3,     8,    1,  True,  False),  # LoRA's B of rank 8 and 16
     ( 16, 256,  64,     4,     8,    1,  False, False),
     ( 16, 256, 128,     3,     8,    1,  True,  False),
@@ -89,16 +89,17 @@ def _narrow_types(outputs: int, inputs: int) -> list[Config]:
     def cost(row: tuple[Any, ...]) -> tuple[int, int, int]:
         slice_k, slice_n = row[:2]
         summed = -(-outputs // slice_n) * max(inputs, 16) * 2 if slice_n < outputs else 0  # bytes of dX that slices of N add up
-        again = (-(-inputs // slice_k) - 1) * outputs  # dY through the L2 once more for each further slice of K
+        reloads = (-(-inputs // slice_k) - 1) * outputs  # dY through the L2 once more for each further slice of K
         idle = max(0, slice_k - deep) + max(0, slice_n - wide)
-        return summed + again + idle, idle, NARROW.index(row)
+        return summed + reloads + idle, idle, NARROW.index(row)
 
     return [
         Config(
             block_m=block_m, slice_n=min(slice_n, wide), slice_k=slice_k, warps=warps, stages=stages,
-            programs_per_multiprocessor=each, descriptors=bulk, turned=turned, atomic_dw=True, atomic_dx=slice_n < outputs,
+            programs_per_multiprocessor=per_multiprocessor, descriptors=bulk, transposed=transposed,
+            atomic_dw=True, atomic_dx=slice_n < outputs,
         )
-        for slice_k, slice_n, block_m, stages, warps, each, bulk, turned in sorted(NARROW, key=cost)
+        for slice_k, slice_n, block_m, stages, warps, per_multiprocessor, bulk, transposed in sorted(NARROW, key=cost)
     ]  # fmt: skip
 
 

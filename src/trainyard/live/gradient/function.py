@@ -3,8 +3,8 @@
 The forward pass is torch's own, untouched (a compiler may still fuse it with what follows). Only the backward pass differs: it goes
 through one `operator` that computes dX, dW and db together. torch.func and forward-mode derivatives get torch's own backward pass.
 
-Which kernel runs is settled in the forward pass, where shapes, dtypes and what needs a gradient are known: `fused` (Triton, see
-`kernels`), `reference` (`reference.one_pass`), or `pair`, which is torch's own backward pass and costs nothing extra.
+The kernel is chosen in the forward pass, where shapes, dtypes and needed gradients are known: `fused` (Triton, see `kernels`),
+`reference` (`reference.one_pass`), or `pair`, which is torch's own backward pass and costs nothing extra.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32, torch.float64)  # fused:
 
 
 class Gradients(NamedTuple):
-    """What a linear layer's backward pass owes: the gradients of its input, its weight and its bias."""
+    """The results of a linear layer's backward pass: the gradients of its input, its weight and its bias."""
 
     x: Tensor
     weight: Tensor
@@ -51,11 +51,11 @@ def gradients(
     >>> dx.shape, dweight[0, 0].item(), dbias.tolist()
     (torch.Size([2, 3, 5]), 6.0, [6.0, 6.0, 6.0, 6.0])
     """
-    known(kernel)
+    checked_kernel(kernel)
     dy, x, weight = _autocast(dy, x, weight)
     _check(dy, x, weight)
     rows, columns = _rows(dy), _rows(x)
-    path = _settled(kernel, columns, weight, columns.shape[0], bias=bias, deterministic=deterministic)
+    path = _select_path(kernel, columns, weight, columns.shape[0], bias=bias, deterministic=deterministic)
     dx, dweight, dbias = gradient_pair(rows, columns, weight, bias, path, _deterministic(deterministic))
     return Gradients(dx.view(x.shape), dweight, dbias)
 
@@ -73,7 +73,7 @@ def linear(
 
 
 def linear_by(path: str, x: Tensor, weight: Tensor, bias: Tensor | None, deterministic: bool | None) -> Tensor:
-    """`linear` with the way of its backward pass already settled."""
+    """`linear` with a given path of its backward pass."""
     if path == "pair":
         return F.linear(x, weight, bias)
     x, weight, bias = _autocast(x, weight, bias)
@@ -102,7 +102,7 @@ def convolution(
 def convolution_by(
     path: str, x: Tensor, weight: Tensor, bias: Tensor | None, stride: Sequence[int], deterministic: bool | None
 ) -> Tensor:
-    """`convolution` with the way of its backward pass already settled."""
+    """`convolution` with a given path of its backward pass."""
     if path == "pair":
         return F.conv2d(x, weight, bias, tuple(stride))
     x, weight, bias = _autocast(x, weight, bias)
@@ -111,23 +111,25 @@ def convolution_by(
 
 def linear_path(x: Tensor, weight: Tensor, bias: Tensor | None, *, kernel: str, deterministic: bool | None) -> str:
     """`fused`, `reference` or `pair`: how the gradients of `linear` with these operands are computed."""
-    if known(kernel) == "pair" or x.dim() < 2 or not _shares_dy(x, weight, bias):
+    if checked_kernel(kernel) == "pair" or x.dim() < 2 or not _shares_dy(x, weight, bias):
         return "pair"
-    return _settled(kernel, x, weight, math.prod(x.shape[:-1]), bias=bias is not None, deterministic=deterministic)
+    return _select_path(kernel, x, weight, math.prod(x.shape[:-1]), bias=bias is not None, deterministic=deterministic)
 
 
 def convolution_path(
     x: Tensor, weight: Tensor, bias: Tensor | None, *, stride: Sequence[int], kernel: str, deterministic: bool | None
 ) -> str:
     """`fused`, `reference` or `pair`: how the gradients of `convolution` with these operands are computed."""
-    if known(kernel) == "pair" or x.dim() != 4 or not _shares_dy(x, weight, bias):
+    if checked_kernel(kernel) == "pair" or x.dim() != 4 or not _shares_dy(x, weight, bias):
         return "pair"
-    places = -(-x.shape[2] // stride[0]) * -(-x.shape[3] // stride[1])
-    rows, first = x.shape[0] * places, x.shape[1] == 1 or x.stride(1) != 1  # channels first, or last: then places are rows
-    return _settled(kernel, x, weight, rows, bias=bias is not None, deterministic=deterministic, places=places if first else 0)
+    positions = -(-x.shape[2] // stride[0]) * -(-x.shape[3] // stride[1])
+    rows, first = x.shape[0] * positions, x.shape[1] == 1 or x.stride(1) != 1  # channels first, or last: then positions are rows
+    return _select_path(
+        kernel, x, weight, rows, bias=bias is not None, deterministic=deterministic, positions=positions if first else 0
+    )
 
 
-def known(kernel: str) -> str:
+def checked_kernel(kernel: str) -> str:
     if kernel not in KERNELS:
         raise UnknownName("kernel", str(kernel), KERNELS)
     return kernel
@@ -145,7 +147,7 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
-        return *_owed(ctx, _rows(dy), _rows(x), weight, x.shape, weight.shape), None, None
+        return *_requested_gradients(ctx, _rows(dy), _rows(x), weight, x.shape, weight.shape), None, None
 
 
 class _Convolution(torch.autograd.Function):
@@ -163,13 +165,15 @@ class _Convolution(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         down, right = ctx.stride
-        seen = x[:, :, ::down, ::right]  # what a strided kernel of one place looks at
-        if seen.stride(1) == dy.stride(1) == 1 and seen.shape[1] > 1:  # channels last
-            shape = seen.movedim(1, -1).shape
-            dx, *others = _owed(ctx, _rows(dy.movedim(1, -1)), _rows(seen.movedim(1, -1)), weight.flatten(1), shape, weight.shape)
+        read = x[:, :, ::down, ::right]  # what a strided 1x1 kernel reads
+        if read.stride(1) == dy.stride(1) == 1 and read.shape[1] > 1:  # channels last
+            shape = read.movedim(1, -1).shape
+            dx, *others = _requested_gradients(
+                ctx, _rows(dy.movedim(1, -1)), _rows(read.movedim(1, -1)), weight.flatten(1), shape, weight.shape
+            )
             dx = None if dx is None else dx.movedim(-1, 1)
         else:
-            dx, *others = _owed(ctx, dy.flatten(2), seen.flatten(2), weight.flatten(1), seen.shape, weight.shape)
+            dx, *others = _requested_gradients(ctx, dy.flatten(2), read.flatten(2), weight.flatten(1), read.shape, weight.shape)
         if dx is not None and (down, right) != (1, 1):
             spread = torch.zeros_like(x)
             spread[:, :, ::down, ::right] = dx
@@ -177,10 +181,10 @@ class _Convolution(torch.autograd.Function):
         return dx, *others, None, None, None
 
 
-def _owed(
+def _requested_gradients(
     ctx: Any, dy: Tensor, x: Tensor, weight: Tensor, x_shape: Sequence[int], weight_shape: Sequence[int]
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-    """What backward was asked for; when a call wants one gradient alone there is nothing to share."""
+    """The gradients that autograd needs; a single gradient is a plain product, since no other shares dY."""
     dx_wanted, dweight_wanted, bias_wanted = ctx.needs_input_grad[:3]
     if not (dx_wanted and dweight_wanted):
         rows = by_rows(dy)
@@ -191,17 +195,19 @@ def _owed(
     return dx.view(x_shape), dweight.view(weight_shape), dbias
 
 
-def _settled(kernel: str, x: Tensor, weight: Tensor, rows: int, *, bias: bool, deterministic: bool | None, places: int = 0) -> str:
-    """The kernel by name or by the measured rule; one asked for by name that cannot run here is an error, not another kernel."""
+def _select_path(
+    kernel: str, x: Tensor, weight: Tensor, rows: int, *, bias: bool, deterministic: bool | None, positions: int = 0
+) -> str:
+    """The kernel by name or by measurement; a kernel requested by name that cannot run here is an error."""
     if kernel in ("pair", "reference"):
         return kernel
     if kernel == "auto" and x.device.type != "cuda":
         return "reference" if x.device.type == "cpu" else "pair"
     outputs, inputs = weight.shape[0], weight.shape[1]
-    if torch.compiler.is_compiling():  # sizes may be open: of rows the power of two is settled, of a weight the number (by len)
-        rows, places = _power_below(rows), _power_below(places) if places else 0
+    if torch.compiler.is_compiling():  # sizes may be symbolic: rows are fixed to a power of two, a weight's sizes by len
+        rows, positions = _power_below(rows), _power_below(positions) if positions else 0
         outputs, inputs = len(range(outputs)), len(range(inputs))
-    return _chosen(kernel, rows, outputs, inputs, _autocast_dtype(x), str(x.device), bias, _deterministic(deterministic), places)
+    return _chosen(kernel, rows, outputs, inputs, _autocast_dtype(x), str(x.device), bias, _deterministic(deterministic), positions)
 
 
 def _power_below(rows: int) -> int:
@@ -216,7 +222,7 @@ def _chosen(*question: Any) -> str:
     return _choice(*question)
 
 
-# Settled while tracing, for as long as the shapes hold: torch.compiler.assume_constant_result, without its import of the compiler.
+# A constant while tracing: torch.compiler.assume_constant_result, without its import of the compiler.
 _chosen._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
@@ -230,7 +236,7 @@ def _choice(
     device: str,
     bias: bool,
     deterministic: bool,
-    places: int,
+    positions: int,
 ) -> str:
     from trainyard.live.gradient import kernels
 
@@ -248,11 +254,13 @@ def _choice(
         return "pair"
     from trainyard.live.gradient import choice
 
-    return choice.choose(rows, outputs, inputs, dtype=dtype, device=device, bias=bias, deterministic=deterministic, places=places)
+    return choice.choose(
+        rows, outputs, inputs, dtype=dtype, device=device, bias=bias, deterministic=deterministic, positions=positions
+    )
 
 
 def _shares_dy(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Both gradients are wanted and the operands are ordinary: plain strided tensors of one floating dtype on one device."""
+    """Whether both gradients are needed and the operands are plain strided tensors of one floating dtype on one device."""
     if not (torch.is_grad_enabled() and x.requires_grad and weight.requires_grad):
         return False
     if not torch.compiler.is_compiling() and (
@@ -283,8 +291,8 @@ def _autocast(*operands: Any) -> tuple[Any, ...]:
     return tuple([operand if operand is None else operand.to(_autocast_dtype(operand)) for operand in operands])
 
 
-def _deterministic(wanted: bool | None) -> bool:
-    return torch.are_deterministic_algorithms_enabled() if wanted is None else wanted
+def _deterministic(requested: bool | None) -> bool:
+    return torch.are_deterministic_algorithms_enabled() if requested is None else requested
 
 
 def _rows(tensor: Tensor) -> Tensor:

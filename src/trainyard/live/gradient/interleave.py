@@ -28,7 +28,7 @@ from torch.nn.utils import parametrize
 
 from trainyard.errors import BadInput
 from trainyard.live.gradient import kernels
-from trainyard.live.gradient.function import convolution_by, convolution_path, known, linear_by, linear_path
+from trainyard.live.gradient.function import checked_kernel, convolution_by, convolution_path, linear_by, linear_path
 
 Model = TypeVar("Model", bound=nn.Module)
 _CHANGED = (nn.Linear, nn.Conv2d)
@@ -37,7 +37,7 @@ _LOOKED_FOR = "nn.Linear, and nn.Conv2d with a 1x1 kernel, groups=1 and no paddi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What `interleave` was told, kept by every layer it changed."""
+    """The arguments of `interleave`, stored by every layer that it changed."""
 
     kernel: str
     deterministic: bool | None
@@ -51,7 +51,7 @@ class Interleaved:
     interleave_path: str | None = None  # how the gradients of the last call are computed; compiled calls leave it as it is
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _bare, (self.interleaved_from,), self.__getstate__()
+        return _empty_layer, (self.interleaved_from,), self.__getstate__()
 
 
 class InterleavedLinear(Interleaved, nn.Linear):
@@ -134,7 +134,7 @@ def interleave(model: Model, *, kernel: str = "auto", deterministic: bool | None
     """
     if not isinstance(model, nn.Module):
         raise BadInput(f"interleave takes an nn.Module, not {type(model).__name__}")
-    setting = Setting(kernel=known(kernel), deterministic=deterministic)
+    setting = Setting(kernel=checked_kernel(kernel), deterministic=deterministic)
     model = model if inplace else copy.deepcopy(model)
     changed = 0
     for _, module, reason in _candidates(model):
@@ -164,7 +164,7 @@ def restore(model: Model) -> Model:
 
 
 def report(model: nn.Module) -> Report:
-    """Every layer that is, or might be thought to be, of the kind that `interleave` changes."""
+    """Every layer that `interleave` changes, or that resembles one that it changes."""
     layers = []
     for name, module, reason in _candidates(model):
         interleaved = isinstance(module, Interleaved)
@@ -177,7 +177,7 @@ def report(model: nn.Module) -> Report:
 
 
 def _without_kernel(module: nn.Module) -> str:
-    """Why a layer on a GPU never reads dY once there, if that is so."""
+    """The reason why a layer on a GPU cannot use the kernel; empty if it can."""
     weight = module.weight
     if not isinstance(weight, Tensor) or weight.device.type != "cuda" or kernels.available(weight.device):
         return ""
@@ -197,7 +197,7 @@ def _candidates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str | None]]
 
 
 def _named_alike(module: nn.Module | None) -> bool:
-    """A layer of another make: quantized, transposed; not what merely holds layers, as an adapter does."""
+    """Whether a module is another kind of linear or convolution layer (quantized, transposed), not a container of layers."""
     alike = "Linear" in type(module).__name__ or "Conv" in type(module).__name__
     return module is not None and alike and not any(isinstance(part, _CHANGED) for part in module.modules())
 
@@ -239,14 +239,14 @@ def _reason_of_convolution(module: nn.Conv2d) -> str | None:
     return None
 
 
-_MADE: dict[type[nn.Module], type[nn.Module]] = {}
+_CLASSES: dict[type[nn.Module], type[nn.Module]] = {}
 
 
 def _interleaved(kind: type[nn.Module]) -> type[nn.Module]:
     """The class that differs from `kind` in forward alone; one for each, so that copies are of the same class."""
-    if kind not in _MADE:
-        _MADE[kind] = _make(kind)
-    return _MADE[kind]
+    if kind not in _CLASSES:
+        _CLASSES[kind] = _make(kind)
+    return _CLASSES[kind]
 
 
 def _make(kind: type[nn.Module]) -> type[nn.Module]:
@@ -260,21 +260,21 @@ def _make(kind: type[nn.Module]) -> type[nn.Module]:
     )
 
 
-def _bare(kind: type[nn.Module]) -> nn.Module:
+def _empty_layer(kind: type[nn.Module]) -> nn.Module:
     """An empty layer for copy and pickle to fill: classes made at run time cannot be found by name."""
-    made = _interleaved(kind)
-    return made.__new__(made)
+    interleaved = _interleaved(kind)
+    return interleaved.__new__(interleaved)
 
 
 def _kind(module: nn.Module) -> str:
-    own = module.interleaved_from if isinstance(module, Interleaved) else type(module)
+    kind = module.interleaved_from if isinstance(module, Interleaved) else type(module)
     if isinstance(module, nn.Linear):
-        return f"{own.__name__} {module.in_features} -> {module.out_features}"
+        return f"{kind.__name__} {module.in_features} -> {module.out_features}"
     if isinstance(module, nn.Conv2d):
-        return f"{own.__name__} {module.in_channels} -> {module.out_channels}, {'x'.join(map(str, module.kernel_size))}"
-    return own.__name__
+        return f"{kind.__name__} {module.in_channels} -> {module.out_channels}, {'x'.join(map(str, module.kernel_size))}"
+    return kind.__name__
 
 
 def _reasons(model: nn.Module) -> str:
-    left = report(model).left_alone
-    return "".join(f"; '{name}': {note}" for name, note in list(left.items())[:3])
+    reasons = report(model).left_alone
+    return "".join(f"; '{name}': {note}" for name, note in list(reasons.items())[:3])

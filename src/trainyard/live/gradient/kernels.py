@@ -38,12 +38,12 @@ def available(device: torch.device | str) -> bool:
     >>> available("meta")
     False
     """
-    place = torch.device(device)
+    torch_device = torch.device(device)
     if not _installed():
         return False
-    if place.type == "cpu":
+    if torch_device.type == "cpu":
         return interpreted()
-    return place.type == "cuda" and torch.version.hip is None and _capability(place) >= (8, 0)
+    return torch_device.type == "cuda" and torch.version.hip is None and _capability(torch_device) >= (8, 0)
 
 
 @lru_cache(maxsize=1)
@@ -52,13 +52,13 @@ def _installed() -> bool:
 
 
 @lru_cache(maxsize=64)
-def _capability(place: torch.device) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(place)
+def _capability(device: torch.device) -> tuple[int, int]:
+    return torch.cuda.get_device_capability(device)
 
 
 @lru_cache(maxsize=64)
-def _multiprocessors(place: torch.device) -> int:
-    return 4 if place.type == "cpu" else torch.cuda.get_device_properties(place).multi_processor_count
+def _multiprocessors(device: torch.device) -> int:
+    return 4 if device.type == "cpu" else torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @lru_cache(maxsize=1)
@@ -105,19 +105,19 @@ def _run(
             _PLANS[key] = plan
     outputs, inputs = weight.shape
     dx = x.new_empty(x.shape if need_dx else (0,))
-    both = weight.new_empty(outputs * (inputs + 1)) if bias else weight.new_empty((outputs, inputs))
+    dw_db = weight.new_empty(outputs * (inputs + 1)) if bias else weight.new_empty((outputs, inputs))
     if plan is None:
         dx.zero_()
-        both.zero_()
+        dw_db.zero_()
         if bias and not inputs:  # no weights, but a bias
-            both.copy_((dy.transpose(1, 2).flatten(0, 1) if dy.dim() == 3 else dy).sum(0))
+            dw_db.copy_((dy.transpose(1, 2).flatten(0, 1) if dy.dim() == 3 else dy).sum(0))
     else:
         elsewhere = dy.is_cuda and dy.device.index != torch.cuda.current_device()
         with torch.cuda.device(dy.device) if elsewhere else nullcontext():
-            launch(plan, dy, x, weight, dx if need_dx else x, both)
+            launch(plan, dy, x, weight, dx if need_dx else x, dw_db)
     if not bias:
-        return dx, both, None
-    return dx, both[: outputs * inputs].view(outputs, inputs), both[outputs * inputs :]
+        return dx, dw_db, None
+    return dx, dw_db[: outputs * inputs].view(outputs, inputs), dw_db[outputs * inputs :]
 
 
 def _prepared(
@@ -135,8 +135,8 @@ def _prepared(
         return None
     dx = x.new_empty(x.shape)
     rows_dx = (dx.transpose(1, 2) if images else dx.unsqueeze(0)) if need_dx else None
-    both = weight.new_empty(weight.numel() + (weight.shape[0] if bias else 0))
-    call = Call(dy=rows_dy, x=rows_x, weight=weight, dx=rows_dx, both=both, bias=bias, deterministic=deterministic)
+    dw_db = weight.new_empty(weight.numel() + (weight.shape[0] if bias else 0))
+    call = Call(dy=rows_dy, x=rows_x, weight=weight, dx=rows_dx, dw_db=dw_db, bias=bias, deterministic=deterministic)
     with torch.cuda.device(dy.device) if dy.is_cuda else nullcontext():
         return plan_for(call, config or tuned(call))
 
@@ -163,7 +163,7 @@ class Call:
     x: Tensor  # (B, M, K)
     weight: Tensor  # (N, K)
     dx: Tensor | None  # (B, M, K), dense in some order of its dimensions
-    both: Tensor  # (N * K,) or, with a bias, (N * K + N,)
+    dw_db: Tensor  # (N * K,) or, with a bias, (N * K + N,)
     bias: bool
     deterministic: bool
 
@@ -231,7 +231,18 @@ def plan_for(call: Call, config: Config) -> Plan:
     if interpreted() and mode == "atomic":
         described = ()  # the interpreter has no bulk addition
     tf32 = dy.dtype == torch.float32 and _tf32()
-    sizes = (rows, outputs, inputs, items * tiles_of_item, tiles_of_item, groups, slices_n, slices_k, dx.numel(), call.both.numel())
+    sizes = (
+        rows,
+        outputs,
+        inputs,
+        items * tiles_of_item,
+        tiles_of_item,
+        groups,
+        slices_n,
+        slices_k,
+        dx.numel(),
+        call.dw_db.numel(),
+    )
     options: dict[str, Any] = {"num_warps": config.warps}
     if barrier:
         options["launch_cooperative_grid"] = True
@@ -243,16 +254,16 @@ def plan_for(call: Call, config: Config) -> Plan:
             config.block_m, config.slice_n, config.slice_k, config.stages,
             outputs % config.slice_n != 0, inputs % config.slice_k != 0, max(map(_reach, (dy, x, weight, dx))) >= 2**31,
             bool(described), mode, call.bias, barrier, "tf32" if tf32 else config.precision,
-            *_sum_tile(groups, call.both.numel(), programs, config.warps), _places_aligned(dy, x, dx), config.turned,
+            *_sum_tile(groups, call.dw_db.numel(), programs, config.warps), _positions_aligned(dy, x, dx), config.transposed,
             config.atomic_dw and barrier,
         ),
         described=described, options=options, compiled=[],
     )  # fmt: skip
 
 
-def launch(plan: Plan, dy: Tensor, x: Tensor, weight: Tensor, dx: Tensor, both: Tensor) -> None:
+def launch(plan: Plan, dy: Tensor, x: Tensor, weight: Tensor, dx: Tensor, dw_db: Tensor) -> None:
     """Runs a pass as planned; operands by their addresses alone."""
-    part = _zeros(dy.device, both.numel()) if plan.added else dy.new_empty((plan.groups, both.numel()), dtype=torch.float32)
+    part = _zeros(dy.device, dw_db.numel()) if plan.added else dy.new_empty((plan.groups, dw_db.numel()), dtype=torch.float32)
     dx_sum = part
     if plan.layers:
         make = dy.new_zeros if plan.mode == "atomic" else dy.new_empty
@@ -265,14 +276,14 @@ def launch(plan: Plan, dy: Tensor, x: Tensor, weight: Tensor, dx: Tensor, both: 
         operands = (*map(_at, plan.described[:stored], operands), *operands[stored:])
         if plan.mode == "atomic":
             dx_add = _at(plan.described[3], dx_sum)
-    arguments = (*operands, dx_sum, dx_add, part, both, counter, *plan.numbers, *plan.constants)
+    arguments = (*operands, dx_sum, dx_add, part, dw_db, counter, *plan.numbers, *plan.constants)
     if plan.compiled:
         plan.compiled[0][(plan.programs, 1, 1)](*arguments)
     else:
         kernel = _programs().gradient_pass[(plan.programs,)](*arguments, **plan.options)
         plan.compiled.extend([kernel] if kernel is not None else [])
     if not plan.barrier:
-        _sum(part, both)
+        _sum(part, dw_db)
         if plan.layers:
             _sum(dx_sum, dx)
 
@@ -298,8 +309,8 @@ def _sum_tile(parts: int, size: int, programs: int, warps: int) -> tuple[int, in
     return min(1 << (parts - 1).bit_length(), 4096 * warps // width), width
 
 
-def _places_aligned(*images: Tensor) -> int:
-    """The power of two up to 16 at which rows of places begin, if places (axis 1) lie together in all; else 1."""
+def _positions_aligned(*images: Tensor) -> int:
+    """The power of two up to 16 at which rows of positions begin, if positions (axis 1) lie together in all; else 1."""
     if any(image.stride(1) != 1 or image.shape[2] == 1 or image.shape[0] == 1 for image in images):
         return 1
     return math.gcd(16, images[0].shape[1], *(image.stride(axis) for image in images for axis in (0, 2)))
@@ -339,10 +350,10 @@ def _zeros(device: torch.device, size: int, dtype: torch.dtype = torch.float32) 
     if torch.cuda.is_current_stream_capturing():
         return torch.zeros(size, dtype=dtype, device=device)
     key = (device, torch.cuda.current_stream(device).cuda_stream, dtype)
-    kept = _ZEROS.get(key)
-    if kept is None or len(kept) < size:
-        kept = _ZEROS[key] = torch.zeros(size, dtype=dtype, device=device)
-    return kept
+    zeros = _ZEROS.get(key)
+    if zeros is None or len(zeros) < size:
+        zeros = _ZEROS[key] = torch.zeros(size, dtype=dtype, device=device)
+    return zeros
 
 
 def _tf32() -> bool:
@@ -368,7 +379,7 @@ def tuned(call: Call) -> Config:
             return options[0]
         dx = call.x if call.dx is None else call.dx
         trials = {
-            config: partial(launch, plan_for(call, config), call.dy, call.x, call.weight, dx, call.both) for config in options
+            config: partial(launch, plan_for(call, config), call.dy, call.x, call.weight, dx, call.dw_db) for config in options
         }
         seconds = fastest(trials, call.dy.device)[1]  # the host takes longer to describe the operands of bulk copies
         _TUNED[key] = min(seconds, key=lambda config: seconds[config] * (1.02 if config.descriptors else 1.0))
@@ -377,8 +388,8 @@ def tuned(call: Call) -> Config:
 
 def tuned_for(dy: Tensor, x: Tensor, weight: Tensor, *, bias: bool = False, deterministic: bool = False) -> Config:
     """The configuration that `fused` takes for such operands."""
-    both = weight.new_empty(weight.numel() + (weight.shape[0] if bias else 0))
+    dw_db = weight.new_empty(weight.numel() + (weight.shape[0] if bias else 0))
     call = Call(
-        dy=dy[None], x=x[None], weight=weight, dx=torch.empty_like(x)[None], both=both, bias=bias, deterministic=deterministic
+        dy=dy[None], x=x[None], weight=weight, dx=torch.empty_like(x)[None], dw_db=dw_db, bias=bias, deterministic=deterministic
     )
     return tuned(call)

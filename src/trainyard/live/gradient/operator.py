@@ -1,8 +1,8 @@
-"""`trainyard::gradient_pair`: dX, dW and db of a matrix product in one operator that PyTorch's machinery can handle.
+"""`trainyard::gradient_pair`: dX, dW and db of a matrix product as one PyTorch operator.
 
-torch.compile traces through it by its shapes alone and keeps the graph whole; double backward goes through its derivative, written
-in torch's own products; counters of operations know what it costs. Operands are (M, N), (M, K) and (N, K), or, for a 1x1
-convolution, (B, N, P), (B, K, P) and (N, K). dW and db come in one piece of memory, as the kernel sums them up.
+torch.compile traces it by shape without a graph break; double backward uses its derivative, written in torch's own products; FLOP
+counters have its formula. Operands are (M, N), (M, K) and (N, K), or, for a 1x1 convolution, (B, N, P), (B, K, P) and (N, K). dW
+and db share one contiguous tensor, as the kernel sums them up.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ def gradient_pair(
     dy: Tensor, x: Tensor, weight: Tensor, bias: bool, path: str, deterministic: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """dX, dW and, if `bias`, db; `path` is `fused`, `reference` or `pair`."""
-    again = torch.is_grad_enabled() and not torch.compiler.is_compiling()  # a backward pass that is itself to be differentiated
-    compute: Callable[..., tuple[Tensor, Tensor]] = _Pair.apply if again else _OPERATOR
-    dx, both = compute(dy, x, weight, bias, path, deterministic)
-    return dx, *_parted(both, weight, bias)
+    # Gradients enabled in a backward pass: it is to be differentiated itself.
+    differentiable = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    compute: Callable[..., tuple[Tensor, Tensor]] = _Pair.apply if differentiable else _OPERATOR
+    dx, dw_db = compute(dy, x, weight, bias, path, deterministic)
+    return dx, *_parted(dw_db, weight, bias)
 
 
 def by_rows(tensor: Tensor) -> Tensor:
@@ -34,7 +35,7 @@ def by_rows(tensor: Tensor) -> Tensor:
 
 
 class _Pair(torch.autograd.Function):
-    """The operator where its own derivative may be asked for: the pair is linear in each of its operands."""
+    """The operator with its own derivative, for double backward: the pair is linear in each of its operands."""
 
     @staticmethod
     def forward(
@@ -58,13 +59,13 @@ class _Pair(torch.autograd.Function):
         return of_dy, of_x, of_weight, None, None, None
 
 
-def _parted(both: Tensor, weight: Tensor, bias: bool) -> tuple[Tensor, Tensor | None]:
+def _parted(dw_db: Tensor, weight: Tensor, bias: bool) -> tuple[Tensor, Tensor | None]:
     size = weight.shape[0] * weight.shape[1]
-    return both[:size].view(weight.shape), both[size:] if bias else None
+    return dw_db[:size].view(weight.shape), dw_db[size:] if bias else None
 
 
 def _compute(dy: Tensor, x: Tensor, weight: Tensor, bias: bool, path: str, deterministic: bool) -> tuple[Tensor, Tensor]:
-    """dX, contiguous, and dW with db behind it."""
+    """dX, contiguous, and dW followed by db."""
     if torch.is_autocast_enabled(dy.device.type):  # backward inside an autocast region: the operands' dtypes are settled
         with torch.autocast(dy.device.type, enabled=False):
             return _compute(dy, x, weight, bias, path, deterministic)
@@ -82,10 +83,10 @@ def _compute(dy: Tensor, x: Tensor, weight: Tensor, bias: bool, path: str, deter
 
 
 def _joined(dweight: Tensor, dbias: Tensor) -> Tensor:
-    """One behind the other; where they lie so already, nothing is copied."""
+    """dW and db concatenated; without a copy where they already are adjacent in memory."""
     size = dweight.numel()
-    together = dweight.untyped_storage().data_ptr() == dbias.untyped_storage().data_ptr() and dweight.is_contiguous()
-    if together and dbias.stride() == (1,) and dbias.storage_offset() == dweight.storage_offset() + size:
+    adjacent = dweight.untyped_storage().data_ptr() == dbias.untyped_storage().data_ptr() and dweight.is_contiguous()
+    if adjacent and dbias.stride() == (1,) and dbias.storage_offset() == dweight.storage_offset() + size:
         return dweight.as_strided((size + len(dbias),), (1,))
     return torch.cat((dweight.flatten(), dbias))
 

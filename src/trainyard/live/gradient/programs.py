@@ -5,7 +5,7 @@ tiles of M (dWmajor with weight-sharing partitions, in the words of Kim et al., 
 
     dX(m, k) = dY(m, n) W(n, k)         dW(n, k) += dY(m, n)^T X(m, k)        with one load of the dY tile for both
 
-The tile lies in shared memory, from which both products read it; TURNED computes both transposed, which suits short tiles.
+The tile lies in shared memory, from which both products read it; TRANSPOSED computes both transposed, which suits short tiles.
 
 Slices of K that walk in step share dY through the L2. Slices of N add up dX: by atomics, or in a fixed order over one partial
 result for each slice. Every walk leaves one partial dW; they are summed in a fixed order, behind a barrier of all programs or by a
@@ -52,8 +52,8 @@ def _take(total, out, size, program, programs, WIDTH: tl.constexpr):
     """out = total, and total = 0 for the next pass; the programs share the columns."""
     for first in tl.range(program * WIDTH, size, programs * WIDTH):
         column = first + tl.arange(0, WIDTH)
-        found = tl.load(total + column, mask=column < size, other=0.0, cache_modifier=".cg")
-        tl.store(out + column, found.to(out.dtype.element_ty), mask=column < size)
+        value = tl.load(total + column, mask=column < size, other=0.0, cache_modifier=".cg")
+        tl.store(out + column, value.to(out.dtype.element_ty), mask=column < size)
         tl.store(total + column, tl.zeros([WIDTH], tl.float32), mask=column < size)
 
 
@@ -135,13 +135,13 @@ def gradient_pass(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, STAGES: tl.constexpr,
     EDGE_N: tl.constexpr, EDGE_K: tl.constexpr, WIDE: tl.constexpr, DESCRIPTORS: tl.constexpr,
     DX: tl.constexpr, BIAS: tl.constexpr, BARRIER: tl.constexpr, PRECISION: tl.constexpr,
-    SUM_ROWS: tl.constexpr, SUM_WIDTH: tl.constexpr, ALIGN: tl.constexpr, TURNED: tl.constexpr, ADD_DW: tl.constexpr,
+    SUM_ROWS: tl.constexpr, SUM_WIDTH: tl.constexpr, ALIGN: tl.constexpr, TRANSPOSED: tl.constexpr, ADD_DW: tl.constexpr,
 ):  # fmt: skip
     """Grid: groups * slices_n * slices_k programs; a group walks over tiles group, group + groups, ... of M.
 
     DX: "store" (one slice of N), "atomic" (into the zeroed dx_sum), "partial" (one layer of dx_sum for each slice), "none".
     """
-    if ALIGN > 1:  # images: their places lie together, and rows of places begin at multiples of ALIGN
+    if ALIGN > 1:  # images: their positions lie together, and rows of positions begin at multiples of ALIGN
         M, dy_n, x_k, dx_k = M // ALIGN * ALIGN, dy_n // ALIGN * ALIGN, x_k // ALIGN * ALIGN, dx_k // ALIGN * ALIGN
         dy_b, x_b, dx_b = dy_b // ALIGN * ALIGN, x_b // ALIGN * ALIGN, dx_b // ALIGN * ALIGN  # no change: it lets the compiler know
     program = tl.program_id(0)
@@ -157,7 +157,7 @@ def gradient_pass(
         w_tile = w.load([first_n, first_k])
     else:
         w_tile = _tile(w, n_at, k_at, N, K, w_n, w_k, EDGE_N, EDGE_K)
-    if TURNED:
+    if TRANSPOSED:
         w_tile = tl.trans(w_tile)
         dw = tl.zeros([BLOCK_K, BLOCK_N], tl.float32)
     else:
@@ -176,22 +176,22 @@ def gradient_pass(
         else:
             dy_tile = _tile(dy + item * dy_b, m, n_at, M, N, dy_m, dy_n, True, EDGE_N)
             x_tile = _tile(x + item * x_b, m, k_at, M, K, x_m, x_k, True, EDGE_K)
-        turned = tl.trans(dy_tile)
-        if TURNED:
+        transposed = tl.trans(dy_tile)
+        if TRANSPOSED:
             if DX != "none":
-                dx_tile = tl.trans(tl.dot(w_tile, turned, input_precision=PRECISION))
+                dx_tile = tl.trans(tl.dot(w_tile, transposed, input_precision=PRECISION))
             dw = tl.dot(tl.trans(x_tile), dy_tile, dw, input_precision=PRECISION)
         else:
             if DX != "none":
                 dx_tile = tl.dot(dy_tile, w_tile, input_precision=PRECISION)
-            dw = tl.dot(turned, x_tile, dw, input_precision=PRECISION)
+            dw = tl.dot(transposed, x_tile, dw, input_precision=PRECISION)
         if BIAS:
             ones = tl.where(tl.arange(0, 16)[None, :] + tl.zeros([BLOCK_M, 16], tl.int32) == 0, 1.0, 0.0)
-            db = tl.dot(turned, ones.to(turned.dtype), db, input_precision=PRECISION)
+            db = tl.dot(transposed, ones.to(transposed.dtype), db, input_precision=PRECISION)
         if DX != "none":
             at, inside = item * dx_b + m[:, None] * dx_m + k_at[None, :] * dx_k, (m < M)[:, None] & (k < K)[None, :]
             _leave_dx(dx_tile, dx, dx_sum, dx_add, at, inside, first_m, first_k, slice_n, size_of_dx, DX, DESCRIPTORS)
-    if TURNED:
+    if TRANSPOSED:
         dw = tl.trans(dw)
     if BIAS:
         db = tl.sum(db, 1)

@@ -5,7 +5,7 @@ Y = X W^T as nn.Linear has it: X (M, K), W (N, K), Y (M, N). Backward owes dX = 
 share of dW and its share of db before the next block is read. Sums of 16-bit numbers are kept in fp32 until the end; blocks come
 in one order, so the results are the same in every run. `pair` is what it is compared with: dX whole, then dW whole.
 
-Pointwise (1x1) convolutions have dY (B, N, P) and X (B, K, P), P places in each of B samples; dX is (B, K, P).
+Pointwise (1x1) convolutions have dY (B, N, P) and X (B, K, P), P positions in each of B samples; dX is (B, K, P).
 J. Kim et al.: Improving Data Reuse in NPU On-chip Memory with Interleaved Gradient Order for DNN Training. MICRO 2023.
 """
 
@@ -34,20 +34,20 @@ def one_pass(
     wide = torch.float32 if weight.dtype in (torch.float16, torch.bfloat16) else weight.dtype
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     outputs, size = len(weight), weight.numel()
-    both = torch.zeros(size + (outputs if bias else 0), dtype=wide, device=weight.device)  # in one piece, as the kernel has them
-    dweight, dbias = both[:size].view(weight.shape), both[size:]
+    dw_db = torch.zeros(size + (outputs if bias else 0), dtype=wide, device=weight.device)  # in one piece, as the kernel has them
+    dweight, dbias = dw_db[:size].view(weight.shape), dw_db[size:]
     weight_wide = weight.to(wide)
     for block in _blocks(dy, max(1, block_elements // max(1, outputs))):
-        columns, place = _columns(dy[block]).to(wide), dx[block]  # (N, places)
+        columns, dx_block = _columns(dy[block]).to(wide), dx[block]  # (N, positions)
         if dy.dim() == 2 and wide == x.dtype:
-            torch.mm(columns.t(), weight_wide, out=place)
+            torch.mm(columns.t(), weight_wide, out=dx_block)
         else:
-            place.copy_(_like(place, weight_wide.t() @ columns))
+            dx_block.copy_(_like(dx_block, weight_wide.t() @ columns))
         dweight.addmm_(columns, _columns(x[block]).to(wide).t())
         if bias:
             dbias += columns.sum(1)
-    both = both.to(weight.dtype)
-    return dx, both[:size].view(weight.shape), both[size:] if bias else None
+    dw_db = dw_db.to(weight.dtype)
+    return dx, dw_db[:size].view(weight.shape), dw_db[size:] if bias else None
 
 
 def pair(dy: Tensor, x: Tensor, weight: Tensor, *, bias: bool) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -1,8 +1,16 @@
-"""Training a real model under a budget of device memory: saved tensors are kept, sent to a second memory, or made again.
+"""Training a real model within a budget of device memory: saved tensors are kept, sent to a second memory, or recomputed.
 
-`overlay` opens it; `pages` holds the hooks, `ways` what is done in a pass, `planning` what ties it to
-`trainyard.mapping.overlay.policy`, the policy of the simulated node. Nothing here is imported before `trainyard.live.overlay` is
-used.
+In reading order:
+
+- `overlay` (below): opens a `Pages` object
+- pages: the hooks of autograd, and the sequence of passes (forward and backward)
+- modes: what happens to saved tensors in one pass: record it, follow a plan, or send everything
+- trace: the ops, storages and saved tensors of a recorded pass; operators: which ops may be repeated
+- planning: from a trace to the problem of `trainyard.mapping.overlay.policy`, and from its choice to a plan
+- blocks: one storage on the device, in the store, or recomputed; stores: pinned memory, host memory, a file
+- measures: clock, memory meter and link bandwidth; report: the plan by layer
+
+Nothing here is imported before `trainyard.live.overlay` is used.
 """
 
 from __future__ import annotations
@@ -38,11 +46,11 @@ def overlay(
     """`with overlay(model, budget="4 GB") as pages:` trains the model, as it is, within so much device memory.
 
     `budget` is the peak of `torch.cuda.max_memory_allocated` inside the block, parameters, gradients and optimizer state included;
-    on the CPU, that of the activations that the overlay holds. A budget that nothing fits is refused after two watched passes, with
-    the least that does. The first passes are slow: they are watched; one that took more than the budget after all makes its plan
-    tighter. `store` is "pinned" (page-locked host memory), "host" (ordinary) or "disk" (a nameless file in `directory`). Storages
-    under `smallest` stay (1 MiB on a GPU, 4 KiB on a CPU). `pages.report()` says what became of each layer's tensors, with the
-    predicted and the measured time and memory. The same pages may be opened again: their plans stay.
+    on the CPU, that of the activations that the overlay holds. A budget that no plan fits is refused after two recorded passes,
+    with the smallest that does. The first passes are slow, since they are recorded; one that takes more than the budget after all
+    makes its plan tighter. `store` is "pinned" (page-locked host memory), "host" (ordinary) or "disk" (a nameless file in
+    `directory`). Storages under `smallest` stay (1 MiB on a GPU, 4 KiB on a CPU). `pages.report()` has the decisions by layer, with
+    the predicted and the measured time and memory. The same pages may be opened again: their plans stay.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 1))
@@ -57,11 +65,16 @@ def overlay(
         raise BadInput(f"budget must be some bytes, got {budget!r}: write it like '4 GB'")
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     if len(devices) != 1 or next(iter(devices)).type not in ("cuda", "cpu"):
-        places = ", ".join(sorted(map(str, devices))) or "no parameters"
-        raise BadInput(f"an overlay needs a model on one device, CPU or CUDA, got {places}")
+        device_names = ", ".join(sorted(map(str, devices))) or "no parameters"
+        raise BadInput(f"an overlay needs a model on one device, CPU or CUDA, got {device_names}")
     device = next(iter(devices))
-    least = SMALLEST_BYTES[device.type] if smallest is None else int(parse(smallest, "B", "smallest"))
-    place = None if directory is None else Path(directory)
+    smallest_bytes = SMALLEST_BYTES[device.type] if smallest is None else int(parse(smallest, "B", "smallest"))
+    folder = None if directory is None else Path(directory)
     return Pages(
-        model, budget=size, open_store=partial(open_store, store, device, place), device=device, smallest=least, policy=policy
+        model,
+        budget=size,
+        open_store=partial(open_store, store, device, folder),
+        device=device,
+        smallest=smallest_bytes,
+        policy=policy,
     )

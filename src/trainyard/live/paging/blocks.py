@@ -1,8 +1,8 @@
-"""What the overlay knows of one storage: on the device, outside, or how it is made again; and the handles that autograd keeps.
+"""One storage under the overlay: on the device, in the store, or recomputed by a recipe; and the handles that autograd keeps.
 
-A storage is the unit that is kept, sent or made again, so tensors that share one (views, a tensor saved twice) move once and come
-back with the strides and the offset they had. Everything is owned by handles and recipes: when the graph goes, for whatever reason,
-so do memory, buffers and places in the store.
+A storage is the unit that is kept, sent or recomputed, so tensors that share one (views, a tensor saved twice) move once and come
+back with the strides and the offset they had. Everything is owned by handles and recipes: when the graph is freed, so are memory,
+buffers and slots of the store.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Geometry(NamedTuple):
         return torch._neg_view(tensor) if self.negative else tensor
 
 
-class Held:
+class ResidentBytes:
     """Bytes of managed storages that the overlay holds on the device, now and at most."""
 
     def __init__(self) -> None:
@@ -63,21 +63,34 @@ class Block:
     """One storage. `version` is the content's, by torch's counter of changes in place."""
 
     __slots__ = (
-        "__weakref__", "arriving", "held", "leaving", "number", "original", "passing", "pending", "readers", "recipe", "size",
-        "storage", "ticket", "version", "weak",
+        "__weakref__",
+        "arriving",
+        "leaving",
+        "number",
+        "original",
+        "pending",
+        "readers",
+        "recipe",
+        "resident",
+        "size",
+        "storage",
+        "temporary",
+        "ticket",
+        "version",
+        "weak",
     )  # fmt: skip
 
-    def __init__(self, storage: UntypedStorage, number: int | None, held: Held) -> None:
+    def __init__(self, storage: UntypedStorage, number: int | None, resident: ResidentBytes) -> None:
         self.weak = StorageWeakRef(storage)  # also keeps the storage's address from being used for another one
-        self.number, self.held, self.size = number, held, storage.nbytes()
+        self.number, self.resident, self.size = number, resident, storage.nbytes()
         self.version = 0
         self.original: Tensor | None = None  # the tensor itself, without its history: holds memory and counter
         self.storage: UntypedStorage | None = None
         self.ticket: Ticket | None = None
         self.leaving = self.arriving = False
-        self.recipe: list[Step] = []
-        self.passing = False  # nobody saved it: it is made again only on the way to another
-        self.pending = 0  # handles that have not been asked yet
+        self.recipe: list[RecipeOp] = []
+        self.temporary = False  # not saved by autograd: recomputed only as a source of another block
+        self.pending = 0  # handles that have not been unpacked yet
         self.readers = 0  # recipes that read it
 
     def hold(self, tensor: Tensor) -> None:
@@ -87,12 +100,12 @@ class Block:
 
     def _take(self, storage: UntypedStorage) -> None:
         self.storage = storage
-        self.held.add(self.size)
+        self.resident.add(self.size)
 
     def _drop(self) -> None:
         if self.storage is not None:
             self.original = self.storage = None
-            self.held.add(-self.size)
+            self.resident.add(-self.size)
 
     def send(self, store: Store) -> None:
         """Starts the copy out; the memory stays until `leave`."""
@@ -103,7 +116,7 @@ class Block:
     def leave(self) -> None:
         if self.leaving and self.ticket is not None:
             self.leaving = False
-            self.ticket.left()
+            self.ticket.wait_for_copy_out()
             self.check()  # a change under the copy would have spoilt it
             self._drop()
 
@@ -114,7 +127,7 @@ class Block:
             self.arriving = True
 
     @property
-    def there(self) -> bool:
+    def is_available(self) -> bool:
         return self.storage is not None or self.ticket is not None
 
     def check(self) -> None:
@@ -126,12 +139,12 @@ class Block:
         """The storage, for use right now."""
         if self.storage is None:
             if self.ticket is None:
-                remake(self)
+                recompute(self)
             else:
                 self.fetch()
         if self.arriving and self.ticket is not None:
             self.arriving = False
-            self.ticket.arrived()
+            self.ticket.wait_for_copy_in()
         self.check()
         assert self.storage is not None
         return self.storage
@@ -141,7 +154,7 @@ class Block:
             self._take(storage)
 
     def used(self) -> None:
-        """One handle was asked. After the last, what can be had again is let go (a graph that is kept may ask again)."""
+        """One handle was unpacked. After the last, memory that can be restored is freed (a retained graph may need it again)."""
         self.pending -= 1
         if self.pending <= 0 and not self.readers:
             self.forget()
@@ -152,12 +165,12 @@ class Block:
             self._drop()
 
     def _settle(self) -> None:
-        """Memory goes back only after the copies that touch it."""
+        """Waits for copies in flight, after which the memory may be freed."""
         if self.ticket is not None:
             if self.leaving:
-                self.ticket.left()
+                self.ticket.wait_for_copy_out()
             if self.arriving:
-                self.ticket.arrived()
+                self.ticket.wait_for_copy_in()
         self.leaving = self.arriving = False
 
     def __del__(self) -> None:
@@ -172,24 +185,24 @@ class Block:
 class Handle:
     """What autograd keeps instead of a tensor that the overlay moves."""
 
-    __slots__ = ("asked", "block", "geometry", "number")
+    __slots__ = ("block", "geometry", "is_used", "number")
 
     def __init__(self, block: Block, tensor: Tensor, number: int) -> None:
-        self.block, self.geometry, self.number, self.asked = block, Geometry.of(tensor), number, False
+        self.block, self.geometry, self.number, self.is_used = block, Geometry.of(tensor), number, False
         block.pending += 1
 
     def tensor(self) -> Tensor:
-        found = self.geometry.on(self.block.present())
-        if not self.asked:
-            self.asked = True
+        tensor = self.geometry.on(self.block.present())
+        if not self.is_used:
+            self.is_used = True
             self.block.used()
         elif self.block.pending <= 0 and not self.block.readers:
             self.block.forget()
-        return found
+        return tensor
 
 
-class Kept:
-    """What autograd keeps instead of a tensor that stays: the same tensor without its history, checked for changes."""
+class SavedTensor:
+    """What autograd keeps for a tensor that stays on the device: the tensor without its history, checked for in-place changes."""
 
     __slots__ = ("number", "saved", "version")
 
@@ -205,8 +218,8 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """An argument of a step that lies in a block."""
+class BlockArgument:
+    """An argument of an op that lies in a block."""
 
     block: Block
     geometry: Geometry
@@ -214,30 +227,30 @@ class Read:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """An argument that is always there: a parameter, an input."""
+class External:
+    """An argument outside all blocks: a parameter or an input."""
 
     tensor: Tensor
     version: int
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
-    """The argument that an op changes in place: the block under way itself."""
+class InPlaceTarget:
+    """The argument that an op changes in place: the block being recomputed."""
 
     geometry: Geometry
 
 
-class Step:
-    """One op of a recipe: what was called with what, the random state before it, and the blocks it makes."""
+class RecipeOp:
+    """One op of a recipe: function and arguments, the random state before it, and the blocks of its results."""
 
-    __slots__ = ("__weakref__", "arguments", "function", "keywords", "made", "random", "reads")
+    __slots__ = ("__weakref__", "arguments", "function", "keywords", "random", "reads", "results")
 
     def __init__(self, function: Any, arguments: Sequence[Any], keywords: dict[str, Any]) -> None:
         self.function, self.arguments, self.keywords = function, arguments, keywords
         self.random: tuple[torch.Generator, Tensor] | None = None
-        self.made: list[tuple[int, weakref.ref[Block]]] = []
-        self.reads = tuple(leaf.block for leaf in leaves((arguments, keywords)) if isinstance(leaf, Read))
+        self.results: list[tuple[int, weakref.ref[Block]]] = []
+        self.reads = tuple(leaf.block for leaf in leaves((arguments, keywords)) if isinstance(leaf, BlockArgument))
         for block in self.reads:
             block.readers += 1
 
@@ -246,19 +259,19 @@ class Step:
             block.readers -= 1
 
     def run(self, storage: UntypedStorage | None) -> Any:
-        """Calls the op again; `storage` is what the block under way has so far."""
+        """Repeats the op; `storage` holds the block being recomputed, as far as it is."""
 
         def value(leaf: Any) -> Any:
-            if isinstance(leaf, Own):
+            if isinstance(leaf, InPlaceTarget):
                 assert storage is not None
                 return leaf.geometry.on(storage)
-            if isinstance(leaf, Read):
-                found = leaf.block.present()
+            if isinstance(leaf, BlockArgument):
+                storage_read = leaf.block.present()
                 if leaf.version != leaf.block.version:
                     what = f"a tensor of shape {tuple(leaf.geometry.size)}, from which a saved one is made again,"
                     raise RuntimeError(CHANGED.format(what=what, now=leaf.block.version, then=leaf.version))
-                return leaf.geometry.on(found)
-            if isinstance(leaf, Given):
+                return leaf.geometry.on(storage_read)
+            if isinstance(leaf, External):
                 if leaf.version >= 0 and leaf.tensor._version != leaf.version:
                     what = f"a tensor of shape {tuple(leaf.tensor.shape)}, from which a saved one is made again,"
                     raise RuntimeError(CHANGED.format(what=what, now=leaf.tensor._version, then=leaf.version))
@@ -267,13 +280,13 @@ class Step:
 
         arguments = [mapped(value, item) for item in self.arguments]
         keywords = {name: mapped(value, item) for name, item in self.keywords.items()}
-        with as_before(self.random):
+        with random_state_of(self.random):
             return self.function(*arguments, **keywords)
 
 
 @contextmanager
-def as_before(random: tuple[torch.Generator, Tensor] | None) -> Iterator[None]:
-    """The generator gives once more what it gave after that state, and then goes on from where it is."""
+def random_state_of(random: tuple[torch.Generator, Tensor] | None) -> Iterator[None]:
+    """Sets the generator to that state inside the block, and back afterwards."""
     if random is None:
         yield
         return
@@ -288,43 +301,43 @@ def as_before(random: tuple[torch.Generator, Tensor] | None) -> Iterator[None]:
 
 def leaves(item: Any) -> Iterator[Any]:
     if isinstance(item, tuple | list):
-        for one in item:
-            yield from leaves(one)
+        for element in item:
+            yield from leaves(element)
     elif isinstance(item, dict):
-        for one in item.values():
-            yield from leaves(one)
+        for element in item.values():
+            yield from leaves(element)
     else:
         yield item
 
 
 def mapped(change: Callable[[Any], Any], item: Any) -> Any:
     if isinstance(item, list):
-        return [mapped(change, one) for one in item]
+        return [mapped(change, element) for element in item]
     if isinstance(item, tuple) and not isinstance(item, torch.Size):
-        return tuple(mapped(change, one) for one in item)
+        return tuple(mapped(change, element) for element in item)
     return change(item)
 
 
-def remake(wanted: Block) -> None:
-    """Runs the recipes that lead to `wanted`, nearest sources first, with the ops, types and random numbers of the forward pass."""
-    passing: list[Block] = []
-    stack = [wanted]
-    # Below autograd and autocast, as the ops ran that were watched: some look at the mode themselves.
+def recompute(target: Block) -> None:
+    """Runs the recipes that `target` needs, sources first, with the ops, types and random numbers of the forward pass."""
+    temporary: list[Block] = []
+    stack = [target]
+    # Below autograd and autocast, where the recorded ops ran; with gradients enabled, since some ops test for it.
     with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd(), torch._C._DisableAutocast():
         while stack:
             block = stack[-1]
-            if block.there:
+            if block.is_available:
                 stack.pop()
                 continue
-            missing = [source for step in block.recipe for source in step.reads if not source.there]
+            missing = [source for step in block.recipe for source in step.reads if not source.is_available]
             if missing:
                 stack += missing
                 continue
             stack.pop()
             _run(block)
-            if block.passing:
-                passing.append(block)
-    for block in passing:
+            if block.temporary:
+                temporary.append(block)
+    for block in temporary:
         block.forget()
 
 
@@ -336,11 +349,11 @@ def _run(block: Block) -> None:
         result = step.run(storage)
         if storage is None:
             results = [leaf for leaf in leaves(result) if isinstance(leaf, Tensor)]
-            for index, made in step.made:
-                other = made()
+            for index, result_block in step.results:
+                other = result_block()
                 if other is block:
                     storage = results[index].untyped_storage()
-                elif other is not None and not other.passing and not other.there and other.recipe == [step]:
+                elif other is not None and not other.temporary and not other.is_available and other.recipe == [step]:
                     other.fill(results[index].untyped_storage())
     assert storage is not None
     block.fill(storage)

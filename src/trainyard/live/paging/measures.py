@@ -62,7 +62,7 @@ def clock_of(device: torch.device) -> Clock:
 
 
 class Laps:
-    """Which position the time between two marks belongs to; time that the computation waits for copies belongs to none."""
+    """Assigns the time between two marks to a position; time spent waiting for copies belongs to none."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -73,15 +73,15 @@ class Laps:
 
     def durations(self, positions: int) -> list[float]:
         self.clock.finish()
-        found = [0.0] * positions
+        durations = [0.0] * positions
         for (start, position), (end, _) in zip(self.marks, self.marks[1:], strict=False):
             if position != WAITING:
-                found[position] += self.clock.seconds(start, end)
-        return found
+                durations[position] += self.clock.seconds(start, end)
+        return durations
 
 
 class Meter:
-    """Peak of the device's allocated memory in each position; 0 where nobody counts it (CPU)."""
+    """Peak of the device's allocated memory in each position; 0 on the CPU, where it is not counted."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device if device.type == "cuda" else None
@@ -103,7 +103,7 @@ class Meter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """The way to the store and back, measured: bytes per second each way, latency of one copy."""
+    """Measured bandwidth to the store and back, and the latency of one copy."""
 
     out_bytes_per_s: float
     in_bytes_per_s: float
@@ -111,7 +111,7 @@ class Link:
 
 
 def measure_link(store: Store, device: torch.device, size: int = LINK_BYTES) -> Link:
-    """Medians over a few copies of `size` bytes each way, and of one byte."""
+    """Medians over a few copies of `size` bytes in each direction, and of one byte."""
     clock = clock_of(device)
     large, small = (torch.zeros(count, dtype=torch.uint8, device=device).untyped_storage() for count in (size, 1))
     out: list[float] = []
@@ -121,10 +121,10 @@ def measure_link(store: Store, device: torch.device, size: int = LINK_BYTES) -> 
         for storage, spans in ((large, (out, back)), (small, (tiny, tiny))):
             start = clock.moment()
             ticket = store.put(storage)
-            ticket.left()
+            ticket.wait_for_copy_out()
             middle = clock.moment()
             fetched = ticket.fetch()
-            ticket.arrived()
+            ticket.wait_for_copy_in()
             end = clock.moment()
             clock.finish()
             del fetched

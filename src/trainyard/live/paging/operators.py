@@ -1,4 +1,4 @@
-"""What the overlay must know of an aten op before it may call it again: what it writes, whether it draws random numbers."""
+"""What decides whether an aten op may be repeated: what it writes, and whether it draws random numbers."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ _NEVER = {"set_", "resize_", "resize_as_", "_cudnn_rnn", "_cudnn_init_dropout_st
 
 
 @cache
-def written(function: Any) -> tuple[int | str, ...]:
+def written_arguments(function: Any) -> tuple[int | str, ...]:
     """Places and names of the arguments that the op writes to, by its schema.
 
-    >>> written(torch.ops.aten.relu_.default), written(torch.ops.aten.relu.default)
+    >>> written_arguments(torch.ops.aten.relu_.default), written_arguments(torch.ops.aten.relu.default)
     ((0,), ())
     """
-    found: list[int | str] = []
-    for place, argument in enumerate(function._schema.arguments):
+    arguments: list[int | str] = []
+    for position, argument in enumerate(function._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
-            found.append(argument.name if argument.kwarg_only else place)
-    return tuple(found)
+            arguments.append(argument.name if argument.kwarg_only else position)
+    return tuple(arguments)
 
 
 @cache
-def spared(function: Any) -> frozenset[int]:
-    """Places of arguments that a second call must not change: running statistics."""
+def preserved_arguments(function: Any) -> frozenset[int]:
+    """Positions of arguments that a second call must not change: running statistics."""
     return frozenset(_STATISTICS.get(function._schema.name.partition("::")[2], ()))
 
 
 @cache
-def draws(function: Any) -> bool:
+def uses_random_numbers(function: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in function.tags
 
 
 @cache
-def can_be_called_again(function: Any) -> bool:
+def is_repeatable(function: Any) -> bool:
     """Only torch's own ops, whose results depend on their arguments and the generator alone."""
     room, _, name = function._schema.name.partition("::")
     return room == "aten" and name not in _NEVER
 
 
-def own_generator(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
-    """Whether the call brings a generator of its own, whose state nobody here follows."""
+def has_own_generator(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> bool:
+    """Whether the call passes its own generator, whose state is not tracked."""
     return any(isinstance(item, torch.Generator) for item in (*arguments, *keywords.values()))
 
 
@@ -60,8 +60,8 @@ def generator_of(device: torch.device) -> torch.Generator:
     return torch.default_generator
 
 
-def plain(tensor: Tensor) -> bool:
-    """A dense tensor with a storage of its own kind: what the overlay can move."""
+def is_movable(tensor: Tensor) -> bool:
+    """Whether the overlay can move a tensor: dense, strided, not a subclass, on CPU or CUDA."""
     return (
         type(tensor) in (Tensor, torch.nn.Parameter, torch.nn.Buffer)
         and tensor.layout is torch.strided

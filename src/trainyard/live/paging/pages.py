@@ -1,11 +1,11 @@
-"""Training under a budget of device memory: two hooks of autograd and a watcher of ops around whatever runs inside the with-block.
+"""Training within a budget of device memory: autograd's two saved-tensor hooks and a dispatch mode around the with-block.
 
-A *pass* is a forward and its backward. It begins with the first tensor that autograd saves after a backward. The first warms the
-device up; the first of a kind is watched: all that is saved goes out at once, ops and link are timed, memory is read. Then the
-overlay policy of the simulated node chooses, and every later pass of that kind follows the choice. The first of them are metered
-and timed once more, and the choice is made again from that. A pass that turns out another is noticed at the first saved tensor
-that differs; from there all is sent, and the next one is watched. Handles know by themselves how to come back, so gradients are
-right whatever a plan expected. Nothing of the model is changed.
+A *pass* is a forward and its backward. It begins with the first tensor that autograd saves after a backward. The first pass warms
+the device up; the first of a kind is recorded: every saved tensor is sent out at once, ops and link are timed, memory is measured.
+Then the overlay policy of the simulated node chooses a plan, and every later pass of that kind follows it. The first of these are
+measured once more, and the plan is chosen again from that. A pass that differs from its plan is noticed at the first saved tensor
+that differs; from there on everything is sent, and the next pass is recorded. A handle can always restore its tensor, so gradients
+are right whatever the plan expected. Nothing of the model is changed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.errors import BadInput
-from trainyard.live.paging.blocks import Handle, Kept
+from trainyard.live.paging.blocks import Handle, SavedTensor
 from trainyard.live.paging.measures import Link, clock_of, measure_link
-from trainyard.live.paging.modes import Diverged, Following, Sending, Surroundings, Watching, Way
-from trainyard.live.paging.operators import plain
+from trainyard.live.paging.modes import Diverged, Following, PassMode, Sending, SharedState, Watching
+from trainyard.live.paging.operators import is_movable
 from trainyard.live.paging.planning import Plan, Policy, problem_of
 from trainyard.live.paging.stores import Store
 from trainyard.units import show
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from trainyard.live.paging.report import Report
 
 METERED, TIMED = 1, (2, 3, 4)
-"""Passes that follow a plan in which memory is read once more, and ops are timed under the load they bring."""
+"""Numbers of the passes, among those that follow a plan, in which memory is measured and in which ops are timed."""
 TIGHTENED = 4
-"""So many times a plan whose pass took more memory than the budget is made again, for as much less as it said too little."""
+"""How often a plan is chosen again for a smaller budget because its pass took more memory than predicted."""
 KINDS = 64
-"""Plans that are remembered; the one not used for longest goes first."""
+"""Plans in the cache; the least recently used is dropped first."""
 
 
 class Pages:
-    """What `trainyard.live.overlay` gives: see there."""
+    """The context manager that `trainyard.live.overlay` returns: see there."""
 
     def __init__(
         self, model: nn.Module, *, budget: int, open_store: Callable[[], Store], device: torch.device, smallest: int, policy: Policy
@@ -51,7 +51,7 @@ class Pages:
         self._plans: dict[tuple[Any, ...], Plan] = {}
         self._stack: ExitStack | None = None
         self.forward = False
-        self._way: Way | None = None
+        self._mode: PassMode | None = None
         self._watch_next = False
         self._start: Any = None
         self._spans: deque[tuple[Any, Any]] = deque(maxlen=20)
@@ -66,8 +66,8 @@ class Pages:
         if self._stack is not None:
             raise BadInput("this overlay is already in use: make another one")
         with ExitStack() as stack:
-            self._around = Surroundings(self.device, self._open_store(), self.smallest)
-            stack.callback(self._around.store.close)
+            self._shared = SharedState(self.device, self._open_store(), self.smallest)
+            stack.callback(self._shared.store.close)
             self._clock = clock_of(self.device)
             if self.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(self.device)
@@ -84,94 +84,94 @@ class Pages:
 
     def _close(self) -> None:
         self._note_peak()
-        self._way, self.forward = None, False
+        self._mode, self.forward = None, False
 
     # -- hooks
 
-    def _pack(self, tensor: Tensor) -> Handle | Kept:
-        if torch._C._current_autograd_node() is not None or not plain(tensor) or tensor.device != self.device:
-            return Kept(tensor)
+    def _pack(self, tensor: Tensor) -> Handle | SavedTensor:
+        if torch._C._current_autograd_node() is not None or not is_movable(tensor) or tensor.device != self.device:
+            return SavedTensor(tensor)
         with torch._C._DisableTorchDispatch():
             storage = tensor.untyped_storage()
-            if storage._cdata in self._around.layers or not storage.nbytes():
-                return Kept(tensor)
+            if storage._cdata in self._shared.layers or not storage.nbytes():
+                return SavedTensor(tensor)
             if not self.forward:
                 self._begin(tensor)
-            assert self._way is not None
+            assert self._mode is not None
             try:
-                return self._way.pack(tensor)
+                return self._mode.pack(tensor)
             except Diverged:
                 self._divert(tensor)
-            return self._way.pack(tensor)
+            return self._mode.pack(tensor)
 
-    def _unpack(self, handle: Handle | Kept) -> Tensor:
+    def _unpack(self, handle: Handle | SavedTensor) -> Tensor:
         node = torch._C._current_autograd_node()
         with torch._C._DisableTorchDispatch():
-            if node is None or self._way is None:
+            if node is None or self._mode is None:
                 return handle.tensor()
             if self.forward:
                 self.forward = False
-                self._way.turn()
+                self._mode.forward_done()
                 torch.autograd.Variable._execution_engine.queue_callback(self._end)
-            return self._way.ask(handle, node)
+            return self._mode.unpack(handle, node)
 
     def op(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-        if self._way is None or not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None:
+        if self._mode is None or not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None:
             return function(*arguments, **keywords)
-        return self._way.op(function, arguments, keywords)
+        return self._mode.op(function, arguments, keywords)
 
     # -- passes
 
     def _begin(self, tensor: Tensor) -> None:
         self._conclude()
-        self._around.layers = _layers(self.model)
+        self._shared.layers = _layers(self.model)
         self._start = self._clock.moment()
         self.forward = True
-        found = None if self._watch_next else self._fitting(tensor)
+        plan = None if self._watch_next else self._fitting(tensor)
         self._watch_next = False
-        if found is None:
-            self._way = Watching(self._around)
+        if plan is None:
+            self._mode = Watching(self._shared)
         else:
-            found.followed += 1
-            self._way = Following(self._around, found, metered=found.followed == METERED, timed=found.followed in TIMED)
+            plan.followed += 1
+            self._mode = Following(self._shared, plan, metered=plan.followed == METERED, timed=plan.followed in TIMED)
 
     def _end(self) -> None:
-        if self._way is None or self.forward:
+        if self._mode is None or self.forward:
             return
-        self._way.end()
-        if isinstance(self._way, Following):
+        self._mode.backward_done()
+        if isinstance(self._mode, Following):
             self._spans.append((self._start, self._clock.moment()))
 
     def _conclude(self) -> None:
-        """Learns from the pass that ended."""
-        way, self._way = self._way, None
-        if isinstance(way, Watching):
+        """Uses the measurements of the pass that ended."""
+        mode, self._mode = self._mode, None
+        if isinstance(mode, Watching):
             self.passes["watched"] += 1
-            self.peak_bytes = max(self.peak_bytes, way.meter.overall)
-            if way.ended:
-                self._learn(way)
-        elif isinstance(way, Following):
+            self.peak_bytes = max(self.peak_bytes, mode.meter.overall)
+            if mode.ended:
+                self._learn(mode)
+        elif isinstance(mode, Following):
             self.passes["followed"] += 1
             self._note_peak()
-            self.peak_bytes = max(self.peak_bytes, way.meter.overall if way.meter else 0)
-            if way.ended and way.saves == len(way.plan.trace.saves):
-                self._check(way)
+            self.peak_bytes = max(self.peak_bytes, mode.meter.overall if mode.meter else 0)
+            if mode.ended and mode.saves == len(mode.plan.trace.saves):
+                self._check(mode)
             else:
-                self._watch_next = way.ended
-        elif way is not None:
+                self._watch_next = mode.ended
+        elif mode is not None:
             self.passes["sent"] += 1
             self._watch_next = True
-        self._around.held.peak = self._around.held.now
+        self._shared.resident.peak = self._shared.resident.now
 
-    def _learn(self, way: Watching) -> None:
-        trace = way.recorder.finish()
+    def _learn(self, mode: Watching) -> None:
+        trace = mode.recorder.finish()
         kind = trace.signature
         if self.passes["watched"] == 1 or not trace.saves:
             return  # the first pass of all makes handles, kernels and buffers
         if self.link is None:
-            self.link = measure_link(self._around.store, self.device)
-        durations = way.laps.durations(trace.positions)
-        problem, managed, closures = problem_of(trace, durations, way.meter.peaks, self.link, self.smallest)
+            self.link = measure_link(self._shared.store, self.device)
+        durations = mode.laps.durations(trace.positions)
+        problem, managed, closures = problem_of(trace, durations, mode.meter.peaks, self.link, self.smallest)
         plan = Plan(trace, problem, managed, closures, self.link, strict=self.device.type == "cpu")
         plan.choose(self.policy, self.budget)
         self.plan = plan
@@ -189,43 +189,42 @@ class Pages:
     def _peak(self) -> int:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
-        return self._around.held.peak
+        return self._shared.resident.peak
 
-    def _check(self, way: Following) -> None:
-        """Chosen anew after ops were timed once more, or where the pass took more memory than the budget."""
-        self.plan = plan = way.plan
-        peak = max(self._peak(), way.meter.overall if way.meter else 0)
-        again = peak > self.budget and plan.tightened < TIGHTENED
-        plan.tightened += again
-        if way.meter is not None and way.meter.peaks:
-            plan.remeter(way.meter.peaks)
-            again = True
-        if way.laps is not None:
-            plan.timed.append(
-                way.laps
-            )  # read after the last: a device that was waited for starts idle, and ops seem to take longer
+    def _check(self, mode: Following) -> None:
+        """Chooses the plan again after new measurements, or where the pass took more memory than the budget."""
+        self.plan = plan = mode.plan
+        peak = max(self._peak(), mode.meter.overall if mode.meter else 0)
+        choose_again = peak > self.budget and plan.tightened < TIGHTENED
+        plan.tightened += choose_again
+        if mode.meter is not None and mode.meter.peaks:
+            plan.remeter(mode.meter.peaks)
+            choose_again = True
+        if mode.laps is not None:
+            # Read after the last pass: a device that the host has waited for starts idle, and its ops seem to take longer.
+            plan.timed.append(mode.laps)
             if len(plan.timed) == len(TIMED):
                 plan.retime()
-                again = True
-        if again:
+                choose_again = True
+        if choose_again:
             self._choose_again(plan, peak)
 
     def _choose_again(self, plan: Plan, peak: int) -> None:
-        said, metered = plan.choice.peak_bytes, plan.followed == METERED
+        predicted, metered = plan.choice.peak_bytes, plan.followed == METERED
         try:
-            plan.choose(self.policy, self.budget if metered else min(plan.budget, self.budget - max(peak - said, 0)))
+            plan.choose(self.policy, self.budget if metered else min(plan.budget, self.budget - max(peak - predicted, 0)))
         except BadInput as error:
             if peak > self.budget:
-                took, given = show(peak, "B"), show(self.budget, "B")
+                took, allowed = show(peak, "B"), show(self.budget, "B")
                 raise BadInput(
-                    f"the budget of {given} cannot be kept: a pass took {took}, and nothing is known to take less: {error}"
+                    f"the budget of {allowed} cannot be kept: a pass took {took}, and nothing is known to take less: {error}"
                 ) from None
         self._spans.clear()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
 
     def _fitting(self, tensor: Tensor, saves: int = 0) -> Plan | None:
-        """The plan used last whose save of that number is this tensor."""
+        """The most recently used plan whose saved tensor number `saves` has this shape and type."""
         for kind in reversed(self._plans):
             plan = self._plans[kind]
             if saves < len(plan.trace.saves):
@@ -236,17 +235,17 @@ class Pages:
         return None
 
     def _divert(self, tensor: Tensor) -> None:
-        """The pass is another than expected: one that is known begins here, or the rest is sent."""
-        way = self._way
-        assert isinstance(way, Following)
-        found = self._fitting(tensor)
-        if found is not None and found is not way.plan:
-            self._way = Following(self._around, found)
+        """The pass differs from its plan: another plan that fits is followed, or the rest is sent."""
+        mode = self._mode
+        assert isinstance(mode, Following)
+        plan = self._fitting(tensor)
+        if plan is not None and plan is not mode.plan:
+            self._mode = Following(self._shared, plan)
         else:
-            self._way = Sending(self._around)
+            self._mode = Sending(self._shared)
 
     def report(self) -> Report:
-        """The plan by layer, with what it predicts beside what was measured."""
+        """The plan by layer, with predicted and measured time and memory."""
         from trainyard.live.paging.report import report
 
         return report(self)
@@ -259,7 +258,7 @@ class Pages:
 
 
 class _Ops(TorchDispatchMode):
-    """Shows every op to the pages."""
+    """Passes every op of forward to `Pages.op`."""
 
     def __init__(self, pages: Pages) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -281,9 +280,9 @@ class _Ops(TorchDispatchMode):
 
 def _layers(model: nn.Module) -> dict[int, str]:
     """Which layer a parameter's or buffer's storage belongs to."""
-    found: dict[int, str] = {}
+    layers: dict[int, str] = {}
     for group in (model.named_parameters(), model.named_buffers()):
         for name, tensor in group:
-            if plain(tensor):
-                found.setdefault(tensor.untyped_storage()._cdata, name.rpartition(".")[0] or name)
-    return found
+            if is_movable(tensor):
+                layers.setdefault(tensor.untyped_storage()._cdata, name.rpartition(".")[0] or name)
+    return layers

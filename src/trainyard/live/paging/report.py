@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerBytes:
-    """What becomes of the tensors that one layer's ops made."""
+    """Bytes of one layer's saved tensors, by decision."""
 
     layer: str
     kept_bytes: int
@@ -52,9 +52,9 @@ def report(pages: Pages) -> Report:
     plan = pages.plan
     rows: dict[str, dict[str, int]] = {}
     if plan is not None:
-        for one, decision in zip(plan.problem.saved, plan.choice.decisions, strict=True):
-            sizes = rows.setdefault(one.name, {"keep": 0, "send": 0, "recompute": 0})
-            sizes[decision] += one.bytes
+        for saved, decision in zip(plan.problem.saved, plan.choice.decisions, strict=True):
+            sizes = rows.setdefault(saved.name, {"keep": 0, "send": 0, "recompute": 0})
+            sizes[decision] += saved.bytes
     times = pages.step_s
     return Report(
         rows=tuple(

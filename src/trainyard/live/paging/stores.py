@@ -1,7 +1,7 @@
-"""Where storages go when they leave the device: pinned memory over two streams, host memory or a nameless file through two threads.
+"""The second memory: pinned host memory over two CUDA streams, or host memory or a nameless file through two threads.
 
-A `Ticket` stands for one storage outside. Memory of the device is given back to the stream of the computation only after that
-stream (or the host) waits for the copy out, so no memory is reused under a copy; a buffer outside is reused after its last copy in.
+A `Ticket` is one storage in the store. Device memory is freed only after the compute stream (or the host) has waited for the copy
+out, so no memory is reused during a copy; a buffer of the store is reused after its last copy in.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ StoreName = Literal["pinned", "host", "disk"]
 class Ticket(Protocol):
     """One storage that was sent out."""
 
-    def left(self) -> None:
-        """The computation goes on only after the copy out has ended."""
+    def wait_for_copy_out(self) -> None:
+        """Blocks the compute stream until the copy out has ended."""
 
     def fetch(self) -> UntypedStorage:
         """Memory on the device into which the copy back has been started."""
 
-    def arrived(self) -> None:
-        """The computation goes on only after the copy back has ended."""
+    def wait_for_copy_in(self) -> None:
+        """Blocks the compute stream until the copy back has ended."""
 
     def release(self) -> None:
-        """The copy outside is not needed any more."""
+        """Frees the copy in the store."""
 
 
 class Store(Protocol):
@@ -47,7 +47,7 @@ class Store(Protocol):
     def close(self) -> None: ...
 
 
-def octets(storage: UntypedStorage) -> Tensor:
+def as_bytes(storage: UntypedStorage) -> Tensor:
     """The storage as a tensor of bytes."""
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage, 0, (storage.nbytes(),), (1,))
 
@@ -82,7 +82,7 @@ class PinnedStore:
             buffer = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         self.out_stream.wait_stream(torch.cuda.current_stream(self.device))
         with torch.cuda.stream(self.out_stream):
-            buffer.copy_(octets(storage), non_blocking=True)
+            buffer.copy_(as_bytes(storage), non_blocking=True)
             done = self.out_stream.record_event()
         return PinnedTicket(self, buffer, done)
 
@@ -101,7 +101,7 @@ class PinnedTicket:
     def __init__(self, store: PinnedStore, buffer: Tensor, done: torch.cuda.Event) -> None:
         self.store, self.buffer, self.out_done, self.in_done = store, buffer, done, done
 
-    def left(self) -> None:
+    def wait_for_copy_out(self) -> None:
         torch.cuda.current_stream(self.store.device).wait_event(self.out_done)
 
     def fetch(self) -> UntypedStorage:
@@ -115,7 +115,7 @@ class PinnedTicket:
             self.in_done = store.in_stream.record_event()
         return target.untyped_storage()
 
-    def arrived(self) -> None:
+    def wait_for_copy_in(self) -> None:
         torch.cuda.current_stream(self.store.device).wait_event(self.in_done)
 
     def release(self) -> None:
@@ -124,13 +124,13 @@ class PinnedTicket:
 
 
 class Medium(Protocol):
-    """Bytes by place; one thread writes, another reads."""
+    """Bytes by slot; one thread writes, another reads."""
 
     def write(self, data: Tensor) -> int: ...
 
-    def read(self, place: int, data: Tensor) -> None: ...
+    def read(self, slot: int, data: Tensor) -> None: ...
 
-    def free(self, place: int) -> None: ...
+    def free(self, slot: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -151,11 +151,11 @@ class Memory:
         self.buffers[self.count] = buffer
         return self.count
 
-    def read(self, place: int, data: Tensor) -> None:
-        data.copy_(self.buffers[place])
+    def read(self, slot: int, data: Tensor) -> None:
+        data.copy_(self.buffers[slot])
 
-    def free(self, place: int) -> None:
-        buffer = self.buffers.pop(place)
+    def free(self, slot: int) -> None:
+        buffer = self.buffers.pop(slot)
         self.spare[buffer.numel()].append(buffer)
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class Memory:
 
 
 class File:
-    """One file without a name: the system removes it when the process ends, however it ends. Places are kept by size."""
+    """One file without a name, which the system removes when the process ends. Free slots are listed by size."""
 
     def __init__(self, directory: Path | None) -> None:
         self.file = tempfile.TemporaryFile(prefix="trainyard-", dir=directory, buffering=0)  # noqa: SIM115
@@ -176,35 +176,35 @@ class File:
         host = data.cpu().numpy()
         size = host.nbytes
         if self.spare[size]:
-            place = self.spare[size].pop()
+            slot = self.spare[size].pop()
         else:
-            place, self.end = self.end, self.end + size
-        self.sizes[place] = size
+            slot, self.end = self.end, self.end + size
+        self.sizes[slot] = size
         view, done = memoryview(host.data), 0
         while done < size:
-            done += os.pwrite(self.file.fileno(), view[done:], place + done)
-        return place
+            done += os.pwrite(self.file.fileno(), view[done:], slot + done)
+        return slot
 
-    def read(self, place: int, data: Tensor) -> None:
+    def read(self, slot: int, data: Tensor) -> None:
         host = data if data.device.type == "cpu" else torch.empty(data.numel(), dtype=torch.uint8)
         view, done = memoryview(host.numpy().data), 0
         while done < len(view):
-            count = os.preadv(self.file.fileno(), [view[done:]], place + done)
+            count = os.preadv(self.file.fileno(), [view[done:]], slot + done)
             if not count:
-                raise OSError(f"the overlay's file ends at {place + done}, before the {len(view)} bytes of a tensor")
+                raise OSError(f"the overlay's file ends at {slot + done}, before the {len(view)} bytes of a tensor")
             done += count
         if host is not data:
             data.copy_(host)
 
-    def free(self, place: int) -> None:
-        self.spare[self.sizes.pop(place)].append(place)
+    def free(self, slot: int) -> None:
+        self.spare[self.sizes.pop(slot)].append(slot)
 
     def close(self) -> None:
         self.file.close()
 
 
 class ThreadedStore:
-    """Host memory or a file: one thread copies out, another back, each in the order asked."""
+    """Host memory or a file: one thread copies out, another back, each in order of submission."""
 
     def __init__(self, device: torch.device, medium: Medium) -> None:
         self.device, self.medium, self.closed = device, medium, False
@@ -215,30 +215,30 @@ class ThreadedStore:
         self.in_stream = torch.cuda.Stream(device) if on_device else None
 
     def put(self, storage: UntypedStorage) -> ThreadedTicket:
-        data, ready = octets(storage), self.moment()
+        data, ready = as_bytes(storage), self.moment()
         return ThreadedTicket(self, self.out_thread.submit(self._write, [data], ready), storage.nbytes())
 
     def moment(self) -> torch.cuda.Event | None:
         return torch.cuda.current_stream(self.device).record_event() if self.device.type == "cuda" else None
 
-    def _write(self, given: list[Tensor], ready: torch.cuda.Event | None) -> int:
-        data = given.pop()  # the list outlives the copy, the tensor must not
+    def _write(self, tensors: list[Tensor], ready: torch.cuda.Event | None) -> int:
+        data = tensors.pop()  # the list outlives the copy, the tensor must not
         if self.out_stream is None or ready is None:
             return self.medium.write(data)
         with torch.cuda.stream(self.out_stream):
             self.out_stream.wait_event(ready)
-            place = self.medium.write(data)
+            slot = self.medium.write(data)
             self.out_stream.synchronize()
-        return place
+        return slot
 
-    def read(self, place: Future[int], given: list[Tensor], ready: torch.cuda.Event | None) -> None:
-        data = given.pop()
+    def read(self, slot: Future[int], tensors: list[Tensor], ready: torch.cuda.Event | None) -> None:
+        data = tensors.pop()
         if self.in_stream is None or ready is None:
-            self.medium.read(place.result(), data)
+            self.medium.read(slot.result(), data)
             return
         with torch.cuda.stream(self.in_stream):
             self.in_stream.wait_event(ready)
-            self.medium.read(place.result(), data)
+            self.medium.read(slot.result(), data)
             self.in_stream.synchronize()
 
     def close(self) -> None:
@@ -249,39 +249,39 @@ class ThreadedStore:
 
 
 class ThreadedTicket:
-    """What the two threads were asked to do for one storage."""
+    """The copies of one storage that were submitted to the two threads."""
 
-    def __init__(self, store: ThreadedStore, place: Future[int], size: int) -> None:
-        self.store, self.place, self.size = store, place, size
+    def __init__(self, store: ThreadedStore, slot: Future[int], size: int) -> None:
+        self.store, self.slot, self.size = store, slot, size
         self.back: Future[None] | None = None
 
-    def left(self) -> None:
-        if not (self.store.closed and self.place.cancelled()):
-            self.place.result()
+    def wait_for_copy_out(self) -> None:
+        if not (self.store.closed and self.slot.cancelled()):
+            self.slot.result()
 
     def fetch(self) -> UntypedStorage:
         store = self.store
         require_open(store.closed)
         target = torch.empty(self.size, dtype=torch.uint8, device=store.device)
-        self.back = store.in_thread.submit(store.read, self.place, [target], store.moment())
+        self.back = store.in_thread.submit(store.read, self.slot, [target], store.moment())
         return target.untyped_storage()
 
-    def arrived(self) -> None:
+    def wait_for_copy_in(self) -> None:
         if self.back is not None and not (self.store.closed and self.back.cancelled()):
             self.back.result()
 
     def release(self) -> None:
         if not self.store.closed:
             with suppress(RuntimeError):  # closed meanwhile
-                self.store.out_thread.submit(freeing(self.store.medium, self.place, self.back))
+                self.store.out_thread.submit(freeing(self.store.medium, self.slot, self.back))
 
 
-def freeing(medium: Medium, place: Future[int], back: Future[None] | None) -> Callable[[], None]:
+def freeing(medium: Medium, slot: Future[int], back: Future[None] | None) -> Callable[[], None]:
     def free() -> None:
         if back is not None:
             back.exception()  # waits
-        if place.exception() is None:
-            medium.free(place.result())
+        if slot.exception() is None:
+            medium.free(slot.result())
 
     return free
 

@@ -1,6 +1,6 @@
-"""One forward and backward pass as it was watched: ops, storages, what was saved and when it was asked for again.
+"""One recorded forward and backward pass: ops, storages, saved tensors, and when backward needed them.
 
-Positions count the start of the pass (0), the ops of forward, then the autograd nodes of backward that ask for something saved.
+Positions count the start of the pass (0), the ops of forward, then the autograd nodes of backward that unpack a saved tensor.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from trainyard.live.paging.blocks import leaves
-from trainyard.live.paging.operators import can_be_called_again, own_generator, spared, written
+from trainyard.live.paging.operators import has_own_generator, is_repeatable, preserved_arguments, written_arguments
 
 OUTSIDE = -1
 
@@ -27,13 +27,13 @@ class OpRecord:
     function: Any
     position: int
     reads: list[tuple[int, int]]
-    made: list[tuple[int, int]]
-    """(place among the resulting tensors, block)"""
+    created: list[tuple[int, int]]
+    """(index among the resulting tensors, block)"""
     wrote: list[int]
-    again: bool
-    """May be called again, as far as the op itself is concerned."""
+    repeatable: bool
+    """Whether a second call gives the same results."""
     layer: str
-    givens: list[tuple[weakref.ref[Tensor], int]]
+    externals: list[tuple[weakref.ref[Tensor], int]]
 
     @property
     def name(self) -> str:
@@ -45,11 +45,11 @@ class BlockRecord:
     """One storage: the op that made it, those that changed it in place, its uses in backward, and when its owner let it go."""
 
     size: int
-    made: int
+    created_at: int
     layer: str
     weak: StorageWeakRef | None
     chain: list[int] = field(default_factory=list)
-    dead: int | None = None
+    freed_at: int | None = None
     saves: list[int] = field(default_factory=list)
     uses: list[int] = field(default_factory=list)
 
@@ -74,8 +74,8 @@ class Trace:
     blocks: list[BlockRecord] = field(default_factory=list)
     saves: list[Save] = field(default_factory=list)
     nodes: list[str] = field(default_factory=list)
-    asked: list[int] = field(default_factory=list)
-    """Position of backward at which each save was first asked for; 0: never."""
+    unpacked_at: list[int] = field(default_factory=list)
+    """Position of backward at which each saved tensor was first unpacked; 0: never."""
 
     @property
     def forward(self) -> int:
@@ -98,7 +98,7 @@ class Trace:
 
 
 class Recorder:
-    """Watches one pass."""
+    """Records one pass."""
 
     def __init__(self, layers: dict[int, str], smallest: int) -> None:
         self.trace = Trace()
@@ -107,37 +107,37 @@ class Recorder:
         self.numbers: dict[int, int] = {}
         self.alive: set[int] = set()
         self.node: Any = None
-        self.asked: list[int] = self.trace.asked
+        self.unpacked_at: list[int] = self.trace.unpacked_at
 
     @property
     def position(self) -> int:
         return len(self.trace.ops)
 
-    def _block(self, tensor: Tensor, made: int) -> int:
+    def _block(self, tensor: Tensor, created_at: int) -> int:
         """The number of the tensor's storage; a storage not seen before gets the next one."""
         storage = tensor.untyped_storage()
         number = self.numbers.get(storage._cdata)
         if number is None:
             number = self.numbers[storage._cdata] = len(self.trace.blocks)
-            self.trace.blocks.append(BlockRecord(storage.nbytes(), made, self.layer, StorageWeakRef(storage)))
+            self.trace.blocks.append(BlockRecord(storage.nbytes(), created_at, self.layer, StorageWeakRef(storage)))
             if storage.nbytes() >= self.smallest:
                 self.alive.add(number)
         return number
 
     def op(self, function: Any, arguments: tuple[Any, ...], keywords: dict[str, Any], result: Any) -> None:
         trace, number = self.trace, len(self.trace.ops)
-        reads, givens = [], []
+        reads, externals = [], []
         for leaf in _tensors((arguments, keywords)):
             address = leaf.untyped_storage()._cdata
             self.layer = self.layers.get(address, self.layer)
             if address in self.numbers:
                 block = self.numbers[address]
                 reads.append((block, len(trace.blocks[block].chain)))
-            elif not any(leaf is arguments[place] for place in spared(function)):
-                givens.append((weakref.ref(leaf), 0 if leaf.is_inference() else leaf._version))
+            elif not any(leaf is arguments[position] for position in preserved_arguments(function)):
+                externals.append((weakref.ref(leaf), 0 if leaf.is_inference() else leaf._version))
         wrote = []
         outside = False
-        for key in written(function):
+        for key in written_arguments(function):
             item: Any = None
             if isinstance(key, str):
                 item = keywords.get(key)
@@ -149,16 +149,20 @@ class Recorder:
                 if block != OUTSIDE:
                     wrote.append(block)
                     trace.blocks[block].chain.append(number)
-        made = []
-        for place, leaf in enumerate(one for one in leaves(result) if isinstance(one, Tensor)):
+        created = []
+        for position, leaf in enumerate(item for item in leaves(result) if isinstance(item, Tensor)):
             if leaf.layout is torch.strided and leaf.untyped_storage()._cdata not in self.numbers:
-                if any(leaf.untyped_storage()._cdata == given.untyped_storage()._cdata for given in _tensors(arguments)):
+                if any(leaf.untyped_storage()._cdata == argument.untyped_storage()._cdata for argument in _tensors(arguments)):
                     continue  # a view of something from outside
                 block = self._block(leaf, number + 1)
-                made.append((place, block))
+                created.append((position, block))
                 trace.blocks[block].chain.append(number)
-        again = can_be_called_again(function) and not own_generator(arguments, keywords) and not (outside and not spared(function))
-        trace.ops.append(OpRecord(function, number + 1, reads, made, wrote, again, self.layer, givens))
+        repeatable = (
+            is_repeatable(function)
+            and not has_own_generator(arguments, keywords)
+            and not (outside and not preserved_arguments(function))
+        )
+        trace.ops.append(OpRecord(function, number + 1, reads, created, wrote, repeatable, self.layer, externals))
 
     def saved(self, tensor: Tensor) -> int:
         """Number of the storage of a tensor that autograd saves; its producer may be unknown."""
@@ -169,20 +173,20 @@ class Recorder:
     def save(self, block: int, tensor: Tensor) -> int:
         trace = self.trace
         trace.saves.append(Save(block, tensor.dtype, tensor.size(), self.position, len(trace.ops)))
-        self.asked.append(0)
+        self.unpacked_at.append(0)
         return len(trace.saves) - 1
 
-    def bury(self) -> None:
-        """Notes which storages are gone by now: nobody but autograd wanted them."""
+    def note_freed(self) -> None:
+        """Notes which storages have been freed by now: only autograd needed them."""
         position = self.position
         for number in list(self.alive):
             record = self.trace.blocks[number]
             if record.weak is not None and record.weak.expired():
-                record.dead = position
+                record.freed_at = position
                 self.alive.discard(number)
 
-    def ask(self, number: int, node: Any) -> int:
-        """Position of backward in which a saved tensor is asked for."""
+    def unpack(self, number: int, node: Any) -> int:
+        """The position of backward in which a saved tensor is unpacked."""
         trace = self.trace
         if node is not self.node or not trace.nodes:
             self.node = node
@@ -190,22 +194,22 @@ class Recorder:
         position = trace.positions - 1
         if number >= 0:
             save = trace.saves[number]
-            trace.asked[number] = trace.asked[number] or position
+            trace.unpacked_at[number] = trace.unpacked_at[number] or position
             if save.block != OUTSIDE:
                 trace.blocks[save.block].uses.append(position)
         return position
 
-    def look_back(self) -> None:
-        """At the end of backward: an op whose input from outside was changed by then cannot be called again."""
+    def check_inputs_unchanged(self) -> None:
+        """At the end of backward: an op whose external input has been changed in place cannot be repeated."""
         for op in self.trace.ops:
-            for reference, version in op.givens:
-                given = reference()
-                if given is not None and not given.is_inference() and given._version != version:
-                    op.again = False
-            op.givens = []
+            for reference, version in op.externals:
+                tensor = reference()
+                if tensor is not None and not tensor.is_inference() and tensor._version != version:
+                    op.repeatable = False
+            op.externals = []
 
     def finish(self) -> Trace:
-        """The trace without what ties it to this pass."""
+        """The trace, without references into this pass."""
         for block in self.trace.blocks:
             block.weak = None
         self.numbers.clear()

@@ -46,33 +46,33 @@ def share_out(total: int, shares: Sequence[float], room: Sequence[int]) -> list[
         raise BadInput(f"cannot share out {total} among places for {sum(room)}")
     if not all(math.isfinite(share) and share >= 0 for share in shares):
         raise BadInput(f"shares must be finite and at least 0, got {list(shares)}: has training diverged?")
-    given = [0] * len(room)
-    waiting = [i for i, places in enumerate(room) if places]
+    counts = [0] * len(room)
+    waiting = [i for i, free in enumerate(room) if free]
     exact = [Fraction(share) for share in shares]
     while waiting:
-        left = total - sum(given)
+        remaining = total - sum(counts)
         if not any(exact[i] for i in waiting):
-            exact = [Fraction(places) for places in room]
-        whole = sum((exact[i] for i in waiting), Fraction(0))
-        quota = {i: left * exact[i] / whole for i in waiting}
+            exact = [Fraction(free) for free in room]
+        share_sum = sum((exact[i] for i in waiting), Fraction(0))
+        quota = {i: remaining * exact[i] / share_sum for i in waiting}
         full = [i for i in waiting if quota[i] >= room[i]]
         for i in full:
-            given[i] = room[i]
+            counts[i] = room[i]
         waiting = [i for i in waiting if i not in full]
         if not full:
             for i in waiting:
-                given[i] = int(quota[i])
+                counts[i] = int(quota[i])
             by_remainder = sorted(waiting, key=lambda i: int(quota[i]) - quota[i])
-            for i in by_remainder[: total - sum(given)]:
-                given[i] += 1
+            for i in by_remainder[: total - sum(counts)]:
+                counts[i] += 1
             break
-    return given
+    return counts
 
 
 def random_places(free: Tensor, count: int, generator: torch.Generator) -> Tensor:
     """True at `count` of the places that are free. Drawn on the CPU, so that every device gets the same ones."""
-    places = free.flatten().nonzero().flatten()
+    free_indices = free.flatten().nonzero().flatten()
     chosen = torch.zeros(free.numel(), dtype=torch.bool, device=free.device)
-    drawn = torch.randperm(places.numel(), generator=generator)[:count]
-    chosen[places[drawn.to(free.device)]] = True
+    chosen_indices = torch.randperm(free_indices.numel(), generator=generator)[:count]
+    chosen[free_indices[chosen_indices.to(free.device)]] = True
     return chosen.view(free.shape)

@@ -92,8 +92,8 @@ class DropBack(SparseWeights):
 
     def _track(self, moved: Mapping[str, Tensor]) -> None:
         """One ranking over all tensors: the budget goes where the gradients have been."""
-        place = next(iter(moved.values())).device
-        chosen = largest(torch.cat([values.abs().float().flatten().to(place) for values in moved.values()]), self.budget)
+        device = next(iter(moved.values())).device
+        chosen = largest(torch.cat([values.abs().float().flatten().to(device) for values in moved.values()]), self.budget)
         parts = chosen.split([values.numel() for values in moved.values()])
         for (name, values), part in zip(moved.items(), parts, strict=True):
             self.masks[name] = part.view(values.shape).to(values.device)

@@ -63,7 +63,7 @@ class DynamicReparameterisation(SparseWeights):
 
     def reallocate(self) -> None:
         """Removes what lies below the threshold, adapts the threshold, gives the same number back."""
-        wanted = self.share * self.nonzeros
+        target = self.share * self.nonzeros
         removed = 0
         for name, weight in self.weights.items():
             mask = self._mask(name)
@@ -73,9 +73,9 @@ class DynamicReparameterisation(SparseWeights):
                 survivors = largest(torch.where(mask, magnitude, -1.0), 1)
             removed += int(mask.sum()) - int(survivors.sum())
             self.masks[name] = survivors
-        if removed < (1 - self.tolerance) * wanted:
+        if removed < (1 - self.tolerance) * target:
             self.threshold *= 2
-        elif removed > (1 + self.tolerance) * wanted:
+        elif removed > (1 + self.tolerance) * target:
             self.threshold /= 2
         self.apply()
         surviving = [int(mask.sum()) for mask in self.masks.values()]

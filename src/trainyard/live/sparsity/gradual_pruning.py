@@ -54,8 +54,8 @@ class GradualPruning(SparseWeights):
         """Eq. 1 in terms of density; before `begin` nothing is pruned."""
         if step < self.begin:
             return 1.0
-        left = max(0.0, 1 - (step - self.begin) / (self.prunings * self.every))
-        return self.target_density + (self.initial_density - self.target_density) * left**3
+        remaining = max(0.0, 1 - (step - self.begin) / (self.prunings * self.every))
+        return self.target_density + (self.initial_density - self.target_density) * remaining**3
 
     def step(self) -> None:
         self.steps += 1
@@ -68,6 +68,6 @@ class GradualPruning(SparseWeights):
     def _prune(self) -> None:
         for name, weight in self.weights.items():
             mask = self._mask(name)
-            kept = min(max(1, round(self.density_at(self.steps) * mask.numel())), int(mask.sum()))
-            self.masks[name] = largest(torch.where(mask, weight.detach().abs(), -1.0), kept)
+            count = min(max(1, round(self.density_at(self.steps) * mask.numel())), int(mask.sum()))
+            self.masks[name] = largest(torch.where(mask, weight.detach().abs(), -1.0), count)
         self.apply()

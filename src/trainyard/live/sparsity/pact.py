@@ -57,8 +57,8 @@ class Pact(nn.Module):
         self.alpha = nn.Parameter(torch.tensor(float(alpha)))
 
     def forward(self, values: Tensor) -> Tensor:
-        found: Tensor = _ClipAndRound.apply(values, self.alpha, 2**self.bits - 1)  # type: ignore[no-untyped-call]
-        return found
+        output: Tensor = _ClipAndRound.apply(values, self.alpha, 2**self.bits - 1)  # type: ignore[no-untyped-call]
+        return output
 
     def extra_repr(self) -> str:
         return f"bits={self.bits}"
@@ -69,17 +69,17 @@ def pact(model: nn.Module, bits: int = 4, *, alpha: float = ALPHA, keep: Sequenc
 
     A ReLU that is called at several places becomes one Pact with one clip. To be done before the optimizer is built.
     """
-    found = {path: module for path, module in model.named_modules() if isinstance(module, nn.ReLU)}
+    relus = {path: module for path, module in model.named_modules() if isinstance(module, nn.ReLU)}
     for path in keep:
-        if path not in found:
-            raise UnknownName("ReLU", path, found, type(model).__name__)
-    if "" in found or not found:
+        if path not in relus:
+            raise UnknownName("ReLU", path, relus, type(model).__name__)
+    if "" in relus or not relus:
         raise BadInput(
             f"{type(model).__name__} holds no nn.ReLU module: calls of torch.relu inside forward() cannot be replaced; "
             "make them modules"
         )
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    new = {id(module): Pact(bits, alpha).to(device) for path, module in found.items() if path not in keep}
+    new = {id(module): Pact(bits, alpha).to(device) for path, module in relus.items() if path not in keep}
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):  # not named_children: it skips a second name of the same module
             if id(child) in new:
@@ -92,8 +92,8 @@ def pact_parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[st
     clips = list(_clips(model))
     if not clips:
         raise BadInput(f"{type(model).__name__} has no Pact activation: call pact(model) first")
-    known = {id(clip) for clip in clips}
-    others = [parameter for parameter in model.parameters() if id(parameter) not in known]
+    clip_ids = {id(clip) for clip in clips}
+    others = [parameter for parameter in model.parameters() if id(parameter) not in clip_ids]
     return [{"params": others}, {"params": clips, "weight_decay": weight_decay}]
 
 

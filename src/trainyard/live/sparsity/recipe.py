@@ -116,9 +116,9 @@ class SparseWeights(ABC):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues where `state` was taken; the model's and the optimizer's states are loaded before."""
-        mine = type(self).__name__
-        if state.get("recipe") != mine:
-            raise BadInput(f"this is a state of {state.get('recipe')!r}, not of {mine}")
+        recipe = type(self).__name__
+        if state.get("recipe") != recipe:
+            raise BadInput(f"this is a state of {state.get('recipe')!r}, not of {recipe}")
         masks = state["masks"]
         if masks.keys() != self.masks.keys():
             raise BadInput(
@@ -151,8 +151,8 @@ class SparseWeights(ABC):
                 value.masked_fill_(absent, 0)
 
     def _check_optimizer(self) -> None:
-        held = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
-        missing = [name for name, weight in self.weights.items() if id(weight) not in held]
+        optimized = {id(parameter) for group in self.optimizer.param_groups for parameter in group["params"]}
+        missing = [name for name, weight in self.weights.items() if id(weight) not in optimized]
         if missing:
             raise BadInput(f"the optimizer does not update {', '.join(missing)}: build it over the parameters of this model")
 
@@ -160,34 +160,40 @@ class SparseWeights(ABC):
         self, model: nn.Module, weights: Sequence[str | nn.Parameter] | None, dense: Sequence[str]
     ) -> dict[str, nn.Parameter]:
         by_layer = weight_layers(model)
-        left = {name for wanted in _several(dense) for name in _named(model, by_layer, wanted)}
+        excluded = {name for name_or_weight in _several(dense) for name in _named(model, by_layer, name_or_weight)}
         if weights is not None:
-            found = {name: weight for wanted in _several(weights) for name, weight in _named(model, by_layer, wanted).items()}
+            chosen = {
+                name: weight
+                for name_or_weight in _several(weights)
+                for name, weight in _named(model, by_layer, name_or_weight).items()
+            }
         else:
-            kept = self.stays_dense(model)
-            taken = [own for path, own in by_layer.items() if path not in kept]
-            found = {name: weight for own in taken for name, weight in own.items() if weight.requires_grad}
-        found = {name: weight for name, weight in found.items() if name not in left}
-        if not found:
+            dense_layers = self.stays_dense(model)
+            sparse_layers = [layer_weights for path, layer_weights in by_layer.items() if path not in dense_layers]
+            chosen = {
+                name: weight for layer_weights in sparse_layers for name, weight in layer_weights.items() if weight.requires_grad
+            }
+        chosen = {name: weight for name, weight in chosen.items() if name not in excluded}
+        if not chosen:
             raise BadInput(
                 f"no layer to prune: {type(model).__name__} has {len(by_layer)} weight layers, less those that "
                 f"{type(self).__name__} leaves dense and those in dense=; name some in weights="
             )
-        return found
+        return chosen
 
 
 def weight_layers(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
     """The matrices and kernels of each layer, by layer path and parameter name; one shared by two layers comes once."""
     seen = {id(p) for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag) for p in module.parameters()}
-    found: dict[str, dict[str, nn.Parameter]] = {}
+    layers: dict[str, dict[str, nn.Parameter]] = {}
     for path, module in model.named_modules():
         if not isinstance(module, WEIGHT_LAYERS):
             continue
         for name, parameter in module.named_parameters(path, recurse=False):
             if "weight" in name.rpartition(".")[2] and parameter.dim() > 1 and id(parameter) not in seen:
                 seen.add(id(parameter))
-                found.setdefault(path, {})[name] = parameter
-    return found
+                layers.setdefault(path, {})[name] = parameter
+    return layers
 
 
 def _several(names: Sequence[str | nn.Parameter]) -> Sequence[str | nn.Parameter]:
@@ -195,25 +201,25 @@ def _several(names: Sequence[str | nn.Parameter]) -> Sequence[str | nn.Parameter
 
 
 def _named(
-    model: nn.Module, by_layer: Mapping[str, Mapping[str, nn.Parameter]], wanted: str | nn.Parameter
+    model: nn.Module, by_layer: Mapping[str, Mapping[str, nn.Parameter]], name_or_weight: str | nn.Parameter
 ) -> dict[str, nn.Parameter]:
     """The weights that one entry of `weights` or `dense` means: a layer and all below it, or one parameter."""
     parameters = dict(model.named_parameters())
-    if isinstance(wanted, nn.Parameter):
+    if isinstance(name_or_weight, nn.Parameter):
         for name, parameter in parameters.items():
-            if parameter is wanted:
+            if parameter is name_or_weight:
                 return {name: parameter}
-        raise BadInput(f"a parameter of shape {tuple(wanted.shape)} is not one of {type(model).__name__}")
-    if wanted in parameters:
-        return {wanted: parameters[wanted]}
+        raise BadInput(f"a parameter of shape {tuple(name_or_weight.shape)} is not one of {type(model).__name__}")
+    if name_or_weight in parameters:
+        return {name_or_weight: parameters[name_or_weight]}
     below = {
         name: weight
-        for path, own in by_layer.items()
-        if path == wanted or path.startswith(f"{wanted}.")
-        for name, weight in own.items()
+        for path, layer_weights in by_layer.items()
+        if path == name_or_weight or path.startswith(f"{name_or_weight}.")
+        for name, weight in layer_weights.items()
     }
     if not below:
-        raise UnknownName("weight layer", wanted, [*by_layer, *parameters], type(model).__name__)
+        raise UnknownName("weight layer", name_or_weight, [*by_layer, *parameters], type(model).__name__)
     return below
 
 

@@ -80,26 +80,26 @@ class SelectiveBackpropagation:
         return torch.where(chosen, rows, 0).reshape(gradient.shape)
 
 
-def _layers(model: nn.Module, wanted: Sequence[str | type[nn.Module]] | None) -> dict[str, nn.Module]:
+def _layers(model: nn.Module, requested: Sequence[str | type[nn.Module]] | None) -> dict[str, nn.Module]:
     modules = dict(model.named_modules())
-    if wanted is None:
+    if requested is None:
         linear = [path for path, module in modules.items() if isinstance(module, nn.Linear)]
         if len(linear) < 2:
             raise BadInput(
                 f"{type(model).__name__} has {len(linear)} linear layers, and the last one passes all back: name others in layers="
             )
         return {path: modules[path] for path in linear[:-1]}
-    found: dict[str, nn.Module] = {}
-    for entry in wanted:
+    layers: dict[str, nn.Module] = {}
+    for entry in requested:
         if isinstance(entry, str):
             if entry not in modules:
                 raise UnknownName("layer", entry, modules, type(model).__name__)
-            found[entry] = modules[entry]
+            layers[entry] = modules[entry]
         else:
-            found.update({path: module for path, module in modules.items() if isinstance(module, entry)})
-    if not found:
-        raise BadInput(f"{type(model).__name__} has no layer of {[getattr(w, '__name__', w) for w in wanted]}")
-    return found
+            layers.update({path: module for path, module in modules.items() if isinstance(module, entry)})
+    if not layers:
+        raise BadInput(f"{type(model).__name__} has no layer of {[getattr(w, '__name__', w) for w in requested]}")
+    return layers
 
 
 class BiggestLosers:
@@ -125,8 +125,8 @@ class BiggestLosers:
         values = losses.detach().double().cpu()
         self._recent.extend(values.tolist())
         recent = torch.tensor(self._recent, dtype=torch.float64).sort().values
-        place = torch.searchsorted(recent, values, right=True) / len(recent)
-        chosen = torch.rand(len(values), generator=self.generator, dtype=torch.float64) < place**self.beta
+        rank = torch.searchsorted(recent, values, right=True) / len(recent)
+        chosen = torch.rand(len(values), generator=self.generator, dtype=torch.float64) < rank**self.beta
         chosen[values.argmax()] = True
         return chosen.to(losses.device)
 

@@ -102,15 +102,15 @@ class SparseMomentum(SparseWeights):
     def momentum(self, name: str) -> Tensor:
         """The smoothed gradient of every weight of a tensor, present or absent."""
         weight = self.weights[name]
-        found = self._of_optimizer(weight)
-        if found is None:
-            found = self._running.get(name)
-        if found is None:
+        momentum = self._of_optimizer(weight)
+        if momentum is None:
+            momentum = self._running.get(name)
+        if momentum is None:
             raise BadInput(
                 f"{name!r} has no momentum yet: the optimizer keeps none, so step() must be called after each optimizer step, "
                 "before gradients are cleared"
             )
-        return found.to(weight.device)
+        return momentum.to(weight.device)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "running": {name: mean.clone() for name, mean in self._running.items()}}

@@ -1,8 +1,14 @@
-"""Workloads in the files of other tools: SCALE-Sim topologies both ways, ONNX in, Timeloop problems out, Chakra traces as files.
+"""Workloads in the files of other tools. In reading order:
 
-May import the ir and `workloads/formats/backward.py`. Read leniently, as they are found; written as the tool reads them. A new
-format is one file with `read_...` and `write_...`. What needs a machine lives in `report/` (`chakra.py`, `memory_trace.py`);
-machines in the files of other tools are read in `machines/`.
+- scalesim: SCALE-Sim topologies, read and written
+- timeloop: Timeloop problems, one per product, read and written
+- backward, gradients: the backward pass of a forward-only Step, derived by rule
+- protobuf: the wire format that ONNX and Chakra files share
+- onnx/: ONNX models, read
+- chakra: Chakra execution traces, read and written
+
+Files are read leniently and written as the tool expects them. A new format is one file with `read_...` and `write_...`. What needs
+a machine lives in `report/` (`chakra.py`, `memory_trace.py`); machines in the files of other tools are read in `machines/`.
 """
 
 from trainyard.workloads.formats.onnx.model import read_onnx

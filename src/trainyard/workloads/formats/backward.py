@@ -1,8 +1,8 @@
-"""The backward pass of a forward-only list, derived by rule: for formats that know no training (SCALE-Sim, ONNX).
+"""The backward pass of a forward-only step, derived by rule: for formats without training (SCALE-Sim, ONNX).
 
-Y(M,N) = A(M,K) B(K,N) gives dA = dY B^T and dB = A^T dY; a convolution gives its two other products; what the other ops give stands
+Y(M,N) = A(M,K) B(K,N) gives dA = dY B^T and dB = A^T dY; a convolution gives its two other products; the rules of the other ops are
 in `workloads/formats/gradients.py`. Nothing is computed for what needs no gradient, so the first layer has no dX. Names, order of
-operands and what is read again are those of PyTorch, so that a derived step equals a captured one.
+operands and saved tensors are those of PyTorch, so that a derived step equals a captured one.
 """
 
 from __future__ import annotations
@@ -83,12 +83,12 @@ class Derivation:
                 self.needs.update(map(self.forward.base, op.outputs))
 
     def seed(self) -> None:
-        """What nothing reads is the loss, or the loss's where none is listed: its gradient is given."""
+        """Starts the backward pass with a gradient of the loss; without a loss, of every result that no op reads."""
         read = {self.forward.base(t) for op in self.forward.ops for t in op.inputs}
-        lost = any(op.phase is Phase.LOSS for op in self.forward.ops)
+        has_loss = any(op.phase is Phase.LOSS for op in self.forward.ops)
         for op in self.forward.ops:
-            for out in op.outputs[:1] if lost else op.outputs:
-                if self.forward.base(out) not in read and self.needed(out) and (op.phase is Phase.LOSS or not lost):
+            for out in op.outputs[:1] if has_loss else op.outputs:
+                if self.forward.base(out) not in read and self.needed(out) and (op.phase is Phase.LOSS or not has_loss):
                     self.reach(out, self.new(out))
 
     def needed(self, tensor: int) -> bool:
@@ -103,7 +103,7 @@ class Derivation:
         return len(self.tensors) - 1
 
     def reach(self, tensor: int, piece: int) -> None:
-        """A piece of the gradient of `tensor`."""
+        """Adds a piece of the gradient of `tensor`."""
         self.pieces.setdefault(self.forward.base(tensor), {}).setdefault(tensor, []).append(piece)
 
     def sized(self, of: Callable[[Elements], Body]) -> tuple[Body, tuple[int, ...]]:
@@ -127,11 +127,11 @@ class Derivation:
         )  # fmt: skip
 
     def phase_of(self, *tensors: int) -> Phase:
-        """Of an op that computes gradients of these."""
+        """The phase of an op that computes the gradients of these tensors."""
         return Phase.GRAD_WEIGHT if all(map(self.is_parameter, tensors)) else Phase.GRAD_INPUT
 
     def gradient(self, tensor: int, op: Op) -> int | None:
-        """The whole gradient of a tensor: pieces that reached it or views of it, put together and added up."""
+        """The gradient of a tensor: the pieces for it and for views of it, concatenated and summed; None without pieces."""
         base, elements = self.forward.base(tensor), self.tensors[tensor].elements
         parts: list[int] = []
         cuts: list[tuple[int, int]] = []
@@ -152,7 +152,7 @@ class Derivation:
         return self.added(tensor, parts, op, phase) if parts else None
 
     def added(self, tensor: int, pieces: Sequence[int], op: Op, phase: Phase) -> int:
-        """Pieces of one gradient, added one after the other as they arrive."""
+        """Emits the additions that accumulate the pieces of one gradient."""
         total = pieces[0]
         for piece in pieces[1:]:
             out = self.new(tensor)
@@ -198,15 +198,15 @@ class Derivation:
                 continue
             other = right if first else left
             phase = self.phase_of(of)
-            turned = isinstance(op.body, MatMul) and self._turned(of)
-            body, slope, gradient_first = _reversed(op, first=first, turned=turned)
+            is_transposed = isinstance(op.body, MatMul) and self._is_transposed(of)
+            body, slope, gradient_first = _reversed(op, first=first, is_transposed=is_transposed)
             reads = (gradient, other) if gradient_first else (other, gradient)
-            target = self.forward.base(of) if turned else of
+            target = self.forward.base(of) if is_transposed else of
             piece = self.new(target)
             letters: tuple[Letter, ...] = ()
             if op.letters:
-                own = op.letters[op.inputs.index(other)]
-                letters = ("", "") if op.letters[0] == op.letters[1] == "" else ("G", own) if gradient_first else (own, "G")
+                letter = op.letters[op.inputs.index(other)]
+                letters = ("", "") if op.letters[0] == op.letters[1] == "" else ("G", letter) if gradient_first else (letter, "G")
             self._append(op, str(phase), body, slope, reads, (piece,), phase, letters)
             self.reach(target, piece)
         for bias in op.inputs[2:]:
@@ -216,14 +216,14 @@ class Derivation:
                 else:
                     self.reach(bias, self.summed(op, gradient, bias, self.phase_of(bias)))
 
-    def _turned(self, operand: int) -> bool:
-        """A parameter read transposed: its gradient is computed as it lies in memory."""
+    def _is_transposed(self, operand: int) -> bool:
+        """Whether a parameter is read transposed: its gradient is then computed in the layout of its memory."""
         base = self.forward.base(operand)
         if base == operand or not self.is_parameter(operand):
             return False
         stored = tuple(size for size in self.tensors[base].shape if size != 1)
-        seen = tuple(size for size in self.tensors[operand].shape if size != 1)
-        return len(self.tensors[operand].shape) == 2 and stored == seen[::-1]
+        read_shape = tuple(size for size in self.tensors[operand].shape if size != 1)
+        return len(self.tensors[operand].shape) == 2 and stored == read_shape[::-1]
 
     def update(self, optimizer: str) -> None:
         rule = OPTIMIZERS[optimizer]
@@ -249,7 +249,7 @@ class Derivation:
         return self.forward.tensors[self.forward.base(tensor)].role is Role.PARAMETER
 
 
-def _reversed(op: Op, *, first: bool, turned: bool) -> tuple[Body, tuple[int, ...], bool]:
+def _reversed(op: Op, *, first: bool, is_transposed: bool) -> tuple[Body, tuple[int, ...], bool]:
     """The product of the gradient of a product's first or second operand, its growth, and whether dY is its first operand."""
     if isinstance(op.body, Convolution):
         transposed = op.body.product == "grad_input"  # the forward pass of a transposed convolution
@@ -258,10 +258,10 @@ def _reversed(op: Op, *, first: bool, turned: bool) -> tuple[Body, tuple[int, ..
         return op.body.as_product("grad_weight"), op.slope, not transposed
     assert isinstance(op.body, MatMul)
     # Of M, N, K, count: dA = dY B^T is (M, K, N), dB = A^T dY is (K, N, M); transposed they are B dY^T and dY^T A.
-    order = ((2, 0, 1, 3) if turned else (0, 2, 1, 3)) if first else ((1, 2, 0, 3) if turned else (2, 1, 0, 3))
+    order = ((2, 0, 1, 3) if is_transposed else (0, 2, 1, 3)) if first else ((1, 2, 0, 3) if is_transposed else (2, 1, 0, 3))
     sizes = (op.body.M, op.body.N, op.body.K, op.body.count)
     slope = tuple(op.slope[i] for i in order) if op.slope else ()
-    return MatMul(*(sizes[i] for i in order)), slope, first != turned
+    return MatMul(*(sizes[i] for i in order)), slope, first != is_transposed
 
 
 def growth(spec: TensorSpec) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -92,7 +92,7 @@ def write_trace(path: str | os.PathLike[str], nodes: Iterable[Node], about: Mapp
 
 
 def read_trace(path: str | os.PathLike[str]) -> tuple[dict[str, Attribute], list[Node]]:
-    """What a rank's file says of itself, and its nodes."""
+    """Metadata and nodes of a rank's file."""
     try:
         content = memoryview(Path(path).read_bytes())
     except OSError as error:
@@ -105,7 +105,7 @@ def read_trace(path: str | os.PathLike[str]) -> tuple[dict[str, Attribute], list
         raise BadInput(f"{path} is not a Chakra trace: {error}") from None
     except StopIteration:
         raise BadInput(f"{path} is not a Chakra trace: it is empty") from None
-    _checked(path, nodes)
+    _check(path, nodes)
     return about, nodes
 
 
@@ -120,14 +120,14 @@ def _messages(content: memoryview) -> Iterator[memoryview]:
 
 
 def _metadata(message: memoryview) -> dict[str, Attribute]:
-    found: dict[str, Attribute] = {}
+    metadata: dict[str, Attribute] = {}
     for number, _, value in wire.fields(message):
         if number == 1:
-            found["version"] = wire.text(value)
+            metadata["version"] = wire.text(value)
         elif number == 2:
-            name, known = _value(wire.inner(value))
-            found[name] = known
-    return found
+            name, attribute = _value(wire.nested(value))
+            metadata[name] = attribute
+    return metadata
 
 
 def _node(message: memoryview) -> Node:
@@ -137,14 +137,14 @@ def _node(message: memoryview) -> Node:
     attributes: dict[str, Attribute] = {}
     for number, kind, value in wire.fields(message):
         if number in numbers:
-            numbers[number] = wire.whole(value)
+            numbers[number] = wire.integer(value)
         elif number == 2:
             name = wire.text(value)
         elif number in deps:
-            deps[number].extend(wire.wholes(value, kind, len(message)))
+            deps[number].extend(wire.integers(value, kind, len(message)))
         elif number == 10:
-            key, known = _value(wire.inner(value))
-            attributes[key] = known
+            key, attribute = _value(wire.nested(value))
+            attributes[key] = attribute
     if numbers[3] not in {int(kind) for kind in NodeType}:
         raise BadInput(f"node {numbers[1]} has the type {numbers[3]}, which is not read")
     return Node(
@@ -155,44 +155,43 @@ def _node(message: memoryview) -> Node:
 
 def _value(message: memoryview) -> tuple[str, Attribute]:
     name = ""
-    found: Attribute | None = None
+    attribute: Attribute | None = None
     for number, kind, value in wire.fields(message):
         if number == 1:
             name = wire.text(value)
         elif number in (_INT64, _UINT64, 7, 11):  # also the 32-bit ones
-            found = wire.whole(value)
+            attribute = wire.integer(value)
         elif number == _BOOL:
-            found = bool(wire.whole(value))
+            attribute = bool(wire.integer(value))
         elif number in (_DOUBLE, 5):
-            found = wire.reals(value, kind)[0]
+            attribute = wire.floats(value, kind)[0]
         elif number == _STRING:
-            found = wire.text(value)
-    return name, "" if found is None else found
+            attribute = wire.text(value)
+    return name, "" if attribute is None else attribute
 
 
-def _checked(path: object, nodes: Iterable[Node]) -> None:
-    """Numbers are distinct, and every node waits for nodes that are there."""
-    found = list(nodes)
-    known = {node.number for node in found}
-    if len(known) < len(found):
+def _check(path: object, nodes: Sequence[Node]) -> None:
+    """Raises BadInput unless numbers are distinct and every dependency exists."""
+    numbers = {node.number for node in nodes}
+    if len(numbers) < len(nodes):
         raise BadInput(f"{path}: two nodes have one number")
-    for node in found:
-        missing = [number for number in (*node.data_deps, *node.ctrl_deps) if number not in known]
+    for node in nodes:
+        missing = [number for number in (*node.data_deps, *node.ctrl_deps) if number not in numbers]
         if missing:
             raise BadInput(f"{path}: node {node.number} ({node.name}) waits for node {missing[0]}, which is not there")
 
 
 def plan_of(nodes: Iterable[Node]) -> Plan:
-    """A rank's trace as a plan: each node a task on the stream it names, by number as soon as all that it waits for is there."""
+    """A rank's trace as a plan: each node is a task on the stream it names, in topological order, lowest number first."""
     waiting = {node.number: node for node in nodes}
-    left = {number: len({*node.data_deps, *node.ctrl_deps}) for number, node in waiting.items()}
+    missing = {number: len({*node.data_deps, *node.ctrl_deps}) for number, node in waiting.items()}
     readers: dict[int, list[int]] = {}
     for number, node in waiting.items():
         for before in {*node.data_deps, *node.ctrl_deps}:
             readers.setdefault(before, []).append(number)
     plan, streams = Plan(), dict[str, int]()
     done: dict[int, int] = {}
-    ready = [number for number, count in left.items() if not count]
+    ready = [number for number, count in missing.items() if not count]
     heapq.heapify(ready)
     while ready:
         number = heapq.heappop(ready)
@@ -205,8 +204,8 @@ def plan_of(nodes: Iterable[Node]) -> Plan:
         kind = CLASSES.get(node.type, TaskClass.SYNCHRONISATION)
         done[number] = plan.task(streams[name], duration, after=sorted({done[b] for b in node.data_deps}), kind=kind)
         for reader in readers.get(number, ()):
-            left[reader] -= 1
-            if not left[reader]:
+            missing[reader] -= 1
+            if not missing[reader]:
                 heapq.heappush(ready, reader)
     if len(done) < len(waiting):
         stuck = min(waiting.keys() - done.keys())

@@ -1,7 +1,7 @@
-"""The gradients of ops that do not multiply matrices, as PyTorch computes them: which op, over which tensors, reading what again.
+"""The gradients of ops that are not products, as PyTorch computes them: which op, over which tensors, with which saved tensors.
 
-A sum hands its gradient on. ReLU, sigmoid, tanh and softmax look at their result again, other functions at their input. One kernel
-gives all three gradients of a normalisation. Where a small operand was broadcast, its gradient is summed.
+A sum passes its gradient on. ReLU, sigmoid, tanh and softmax read their saved result, other functions their saved input. One kernel
+computes all three gradients of a normalisation. The gradient of a broadcast operand is summed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BY_INPUT: Mapping[str, tuple[str, int]] = {
     "log": ("div", 1), "erf": ("erf_backward", 7), "pow": ("pow_backward", 6), "abs": ("mul", 2), "sin": ("mul", 5),
     "cos": ("mul", 5),
 }
-BY_NOTHING = frozenset(("neg",))
+BY_GRADIENT_ALONE = frozenset(("neg",))
 WITHOUT_GRADIENT = frozenset("""
     floor ceil round sign eq lt le gt ge logical_and logical_or logical_xor logical_not isnan isinf argmax argmin bernoulli
 """.split())
@@ -36,7 +36,7 @@ NORMS: Mapping[str, bool] = {"batch_norm": False, "layer_norm": True, "group_nor
 
 
 def reverse_other(work: Derivation, op: Op, gradients: Sequence[int | None]) -> None:
-    """Hands the gradient of `op`'s results on to its inputs."""
+    """Emits the ops that compute the gradients of `op`'s inputs from those of its results."""
     gradient = next((g for g in gradients if g is not None), None)
     wanted = [t for t in dict.fromkeys(op.inputs) if work.needed(t)]
     if gradient is None or not wanted:
@@ -60,7 +60,7 @@ def _piece(work: Derivation, op: Op, function: str, operations: int, reads: Sequ
     work.reach(of, out if work.tensors[out].elements == work.tensors[of].elements else work.summed(op, out, of, phase))
 
 
-def _handed(work: Derivation, op: Op, gradient: int, of: int) -> None:
+def _pass_on(work: Derivation, op: Op, gradient: int, of: int) -> None:
     same = work.tensors[of].elements == work.tensors[gradient].elements
     work.reach(of, gradient if same else work.summed(op, gradient, of, work.phase_of(of)))
 
@@ -74,7 +74,7 @@ def _pointwise(work: Derivation, op: Op, body: ElementWise, gradient: int, wante
         twice = op.inputs.count(of) > 1  # x * x
         if function == "add" or (function == "sub" and of == op.inputs[0]):
             for _ in range(op.inputs.count(of)):
-                _handed(work, op, gradient, of)
+                _pass_on(work, op, gradient, of)
         elif function == "sub":
             _piece(work, op, "neg", 1, (gradient,), of, gradient)
         elif function == "mul":
@@ -87,7 +87,7 @@ def _pointwise(work: Derivation, op: Op, body: ElementWise, gradient: int, wante
             _piece(work, op, "where", 1, (gradient, *op.inputs[:1]), of, gradient)
         elif function in BY_RESULT:
             _piece(work, op, *BY_RESULT[function], (gradient, op.outputs[0]), of, gradient)
-        elif function in BY_NOTHING:
+        elif function in BY_GRADIENT_ALONE:
             _piece(work, op, function, body.operations, (gradient,), of, gradient)
         else:
             name, operations = BY_INPUT.get(function, (f"{function}_backward", body.operations + 1))
@@ -150,7 +150,7 @@ def _normalisation(work: Derivation, op: Op, function: str, gradient: int, wante
 
 
 def _gather(work: Derivation, op: Op, body: Gather, gradient: int, wanted: Sequence[int]) -> None:
-    """Rows picked are rows to be added to; rows added are rows to be picked, and what was under them keeps its gradient."""
+    """A gather becomes a scatter and a scatter a gather; the table of a scatter gets the gradient unchanged."""
     for of in wanted:
         rest = tuple(t for t in op.inputs if not work.needed(t))
         if body.scatter and of == op.inputs[0]:
@@ -171,8 +171,8 @@ def _copy(work: Derivation, op: Op, body: Copy, gradient: int, wanted: Sequence[
         elif body.function.startswith("upsample"):
             _resized(work, op, f"{body.function}_backward", 1, gradient, of)
         else:
-            kept = ("clone", "cast", "constant_pad_nd")
-            name = body.function if body.function in kept else f"{body.function}_backward"
+            same_name = ("clone", "cast", "constant_pad_nd")
+            name = body.function if body.function in same_name else f"{body.function}_backward"
             out, phase = work.new(of), work.phase_of(of)
             work.emit(op, str(phase), lambda e, out=out, name=name: Copy(name, e(out)), (gradient,), (out,), phase)  # type: ignore[misc]
             work.reach(of, out)

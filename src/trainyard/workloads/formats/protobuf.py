@@ -2,7 +2,7 @@
 
 A message is a run of fields, each a key (field number * 8 + wire type) and a value: 0 a varint, 1 eight bytes, 2 a length and that
 many bytes (text, a message, packed numbers), 5 four bytes (protobuf.dev, Encoding). Reading copies nothing: a nested message is a
-window into the file, so weights of gigabytes are stepped over.
+view of the file, so weights of gigabytes are skipped.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from trainyard.errors import BadInput
 
 VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5
 Value = int | memoryview
-"""Of a varint the unsigned number; of everything else the bytes."""
-_WHOLE = 2**64
+"""The unsigned number of a varint; the bytes of any other field."""
+_MODULUS = 2**64
 
 
 def fields(message: memoryview) -> Iterator[tuple[int, int, Value]]:
@@ -53,7 +53,7 @@ def varint(message: memoryview, at: int) -> tuple[int, int]:
         at += 1
         value |= (byte & 127) << shift
         if byte < 128:
-            return value % _WHOLE, at
+            return value % _MODULUS, at
         shift += 7
         if shift >= 70:
             raise BadInput(f"byte {at}: a number has more than ten bytes")
@@ -62,7 +62,7 @@ def varint(message: memoryview, at: int) -> tuple[int, int]:
 
 def signed(value: int) -> int:
     """A varint read as a two's complement number of 64 bits."""
-    return value - _WHOLE if value >= _WHOLE // 2 else value
+    return value - _MODULUS if value >= _MODULUS // 2 else value
 
 
 def text(value: Value) -> str:
@@ -74,36 +74,36 @@ def text(value: Value) -> str:
         raise BadInput("text that is not UTF-8") from None
 
 
-def whole(value: Value) -> int:
+def integer(value: Value) -> int:
     if not isinstance(value, int):
         raise BadInput(f"{len(value)} bytes stand where a number is expected")
     return signed(value)
 
 
-def inner(value: Value) -> memoryview:
+def nested(value: Value) -> memoryview:
     """A nested message."""
     if isinstance(value, int):
         raise BadInput("a number stands where a message is expected")
     return value
 
 
-def wholes(value: Value, kind: int, most: int) -> list[int]:
-    """One varint, or packed ones: a repeated number is written either way."""
+def integers(value: Value, kind: int, limit: int) -> list[int]:
+    """A repeated integer field, which is written as single varints or packed."""
     if kind == VARINT:
-        return [whole(value)]
-    window, at = inner(value), 0
-    found: list[int] = []
+        return [integer(value)]
+    window, at = nested(value), 0
+    numbers: list[int] = []
     while at < len(window):
-        if len(found) >= most:
-            raise BadInput(f"a list of more than {most} numbers")
+        if len(numbers) >= limit:
+            raise BadInput(f"a list of more than {limit} numbers")
         number, at = varint(window, at)
-        found.append(signed(number))
-    return found
+        numbers.append(signed(number))
+    return numbers
 
 
-def reals(value: Value, kind: int) -> tuple[float, ...]:
-    """One number of four or eight bytes, or packed ones of four."""
-    window = inner(value)
+def floats(value: Value, kind: int) -> tuple[float, ...]:
+    """A number of four or eight bytes, or packed numbers of four bytes each."""
+    window = nested(value)
     letter, size = ("d", 8) if kind == EIGHT_BYTES else ("f", 4)
     if len(window) % size:
         raise BadInput(f"{len(window)} bytes are no whole count of numbers")
@@ -115,13 +115,13 @@ def write_varint(value: int) -> bytes:
     >>> write_varint(150), write_varint(-1).hex()
     (b'\\x96\\x01', 'ffffffffffffffffff01')
     """
-    value %= _WHOLE
-    found = bytearray()
+    value %= _MODULUS
+    content = bytearray()
     while value > 127:
-        found.append(value & 127 | 128)
+        content.append(value & 127 | 128)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    content.append(value)
+    return bytes(content)
 
 
 def write_number(field: int, value: int) -> bytes:
@@ -138,7 +138,7 @@ def write_double(field: int, value: float) -> bytes:
 
 
 def write_packed(field: int, values: Iterable[int]) -> bytes:
-    """A repeated number; nothing for none."""
+    """A repeated integer field, packed; no bytes for an empty list."""
     content = b"".join(map(write_varint, values))
     return write_bytes(field, content) if content else b""
 

@@ -34,7 +34,7 @@ DIGITS = 12  # of one dimension; more is a slip, and would not fit the counters 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """One row: its name, where it stands, its numbers by column, and N of M weights that are not zero."""
+    """One row: its name, its line in the file, its numbers by column, and the N:M sparsity of its weights."""
 
     name: str
     line: int
@@ -86,12 +86,12 @@ def read_layers(path: str | os.PathLike[str]) -> list[Layer]:
         columns = CONVOLUTION if _count_numbers(rows[0][1]) >= len(CONVOLUTION) - 1 else PRODUCT
     if not rows:
         raise BadInput(f"topology {path} has a header and no layers")
-    seen: dict[str, int] = {}
-    return [_layer(path, number, cells, columns, seen) for number, cells in rows]
+    name_counts: dict[str, int] = {}
+    return [_layer(path, number, cells, columns, name_counts) for number, cells in rows]
 
 
 def _cells(line: str) -> list[str]:
-    """A row's cells; spreadsheets also part them by tabs or semicolons, and quote them."""
+    """A row's cells; spreadsheets also separate them by tabs or semicolons, and quote them."""
     separator = next((mark for mark in ",;\t" if mark in line), ",")
     return [cell.strip().strip('"').strip() for cell in line.split(separator)]
 
@@ -117,7 +117,7 @@ def _columns(header: Sequence[str]) -> tuple[str, ...] | None:
     return PRODUCT if len([w for w in words if w]) < 6 else CONVOLUTION
 
 
-def _layer(path: object, line: int, cells: Sequence[str], columns: Sequence[str], seen: dict[str, int]) -> Layer:
+def _layer(path: object, line: int, cells: Sequence[str], columns: Sequence[str], name_counts: dict[str, int]) -> Layer:
     sizes: dict[str, int] = {}
     sparsity: tuple[int, int] | None = None
     for number, cell in enumerate(cells[1:], start=2):
@@ -136,8 +136,8 @@ def _layer(path: object, line: int, cells: Sequence[str], columns: Sequence[str]
         if column not in sizes:
             raise BadInput(f"{path}, line {line}: no {column} (expected: name, {', '.join(needed)})")
     name = cells[0] or f"layer{line}"
-    seen[name] = seen.get(name, 0) + 1
-    return Layer(name if seen[name] == 1 else f"{name}_{seen[name]}", line, sizes, sparsity)
+    name_counts[name] = name_counts.get(name, 0) + 1
+    return Layer(name if name_counts[name] == 1 else f"{name}_{name_counts[name]}", line, sizes, sparsity)
 
 
 def _size(cell: str, where: str) -> int:
@@ -151,10 +151,10 @@ def _size(cell: str, where: str) -> int:
 
 def _ratio(cell: str, where: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)\s*:\s*(\d+)", cell) or re.fullmatch(r"(1)()", cell)
-    kept, block = (int(match.group(1)), int(match.group(2) or 1)) if match else (0, 0)
-    if not 1 <= kept <= block:
+    nonzero, block = (int(match.group(1)), int(match.group(2) or 1)) if match else (0, 0)
+    if not 1 <= nonzero <= block:
         raise BadInput(f"{where}: expected a ratio such as 2:4, got '{cell}'")
-    return kept, block
+    return nonzero, block
 
 
 def _body(layer: Layer, rounding: Rounding) -> ProductBody:
@@ -186,7 +186,7 @@ def _stretched(extent: int, kernel: int, stride: int) -> int:
 
 
 def chain(name: str, layers: Sequence[tuple[str, ProductBody]], *, dtype: str = "fp32", source: str = "") -> Step:
-    """A forward Step of one sample: each layer reads what the one before it left (padded or pooled by ops that are not listed)."""
+    """A forward Step of one sample: each layer reads the previous layer's result (padded or pooled by ops that are not listed)."""
     tensors: list[TensorSpec] = []
     ops: list[Op] = []
     before: int | None = None
@@ -233,8 +233,8 @@ def write_topology(step: Step, path: str | os.PathLike[str], *, phase: str = "fo
         return
     if step.batch != 1 and not step.rebatchable:
         raise BadInput(f"step {step.name!r} has batch {step.batch} and cannot be rebatched: a topology holds one sample")
-    one = step.rebatch(1)
-    products = [op for op in one.ops if op.phase is Phase.FORWARD and op.is_product and not op.recompute]
+    single = step.rebatch(1)
+    products = [op for op in single.ops if op.phase is Phase.FORWARD and op.is_product and not op.recompute]
     if not products:
         raise BadInput(f"step {step.name!r} has no matrix product or convolution in its forward pass")
     flat = all(isinstance(op.body, MatMul) for op in products)
@@ -268,7 +268,7 @@ def _write_products(step: Step, path: str | os.PathLike[str], phase: str) -> Non
 
 
 def gemm(body: ProductBody) -> MatMul:
-    """The matrix product that a convolution's product is, its windows unfolded; once for each group.
+    """The matrix product of a convolution's unfolded windows (im2col), one per group.
 
     >>> gemm(Convolution(batch=2, in_channels=3, out_channels=8, size=(6, 6), kernel=(3, 3), product="grad_weight"))
     MatMul(M=27, N=8, K=32, count=1)

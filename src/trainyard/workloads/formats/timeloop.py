@@ -38,8 +38,8 @@ def write_timeloop(step: Step, folder: str | os.PathLike[str], *, layer: str | N
         if op.is_product and layer in (None, op.layer) and phase in (None, op.phase.value)
     ]
     if not chosen:
-        told = ", ".join(f"{kind} {name!r}" for kind, name in (("layer", layer), ("phase", phase)) if name is not None)
-        raise BadInput(f"step {step.name!r} has no product{told and f' of {told}'}")
+        selection = ", ".join(f"{kind} {name!r}" for kind, name in (("layer", layer), ("phase", phase)) if name is not None)
+        raise BadInput(f"step {step.name!r} has no product{selection and f' of {selection}'}")
     target = Path(folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -129,8 +129,8 @@ def read_timeloop(path: str | os.PathLike[str]) -> ProductBody:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise BadInput(f"{path} is not YAML: {next(iter(str(error).splitlines()), '')}") from None
     try:
-        found = document["problem"]
-        return _body(found["instance"], found["shape"])
+        content = document["problem"]
+        return _body(content["instance"], content["shape"])
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     except (KeyError, TypeError, AttributeError, IndexError) as error:
@@ -173,13 +173,13 @@ def _listed(spaces: Any) -> Iterable[Mapping[str, Any]]:
 
 
 def _sizes(instance: Mapping[str, Any], names: Sequence[str], default: int | None = None) -> tuple[int, ...]:
-    found = []
+    sizes = []
     for name in names:
         size = instance.get(name, default)
         if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size < 2**40:
             raise BadInput(f"dimension {name} must be a positive whole number, got {size!r}")
-        found.append(size)
-    return tuple(found)
+        sizes.append(size)
+    return tuple(sizes)
 
 
 def unpadded(body: ProductBody) -> ProductBody:

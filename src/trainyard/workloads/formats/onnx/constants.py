@@ -1,4 +1,4 @@
-"""Arithmetic on numbers that are known: shapes, and scalars made of them. A handful of numbers, never a tensor of data."""
+"""Constant folding: shapes, and scalars computed from them. A few numbers, never a tensor of data."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ POINTWISE = frozenset("Add Sub Mul Div Mod Min Max Pow Equal Less Greater And Or
 
 
 class _TooMany(Exception):
-    """More numbers than are kept: the node is computed with shapes."""
+    """The result has more than KNOWN elements: the node is traced by shape instead."""
 
 
-def folded(call: Call) -> list[Value] | None:
-    """The result of a node whose inputs are all known; None if it is to be computed with shapes alone."""
+def constant_result(call: Call) -> list[Value] | None:
+    """The result of a node whose inputs are all constants; None if the node has to be traced by shape."""
     if call.node.op == "Constant":
         return [_constant(call)]
     if call.node.op in ("Shape", "Size"):
         return [_shape(call)]
     values = call.present
     rule = RULES.get(call.node.op)
-    if rule is None or not values or any(v.known is None for v in values):
+    if rule is None or not values or any(v.numbers is None for v in values):
         return None
     if _size(call, values) > KNOWN:
         return None
@@ -34,17 +34,17 @@ def folded(call: Call) -> list[Value] | None:
 
     try:
         with np.errstate(all="ignore"):
-            found = np.asarray(rule(call, *(v.known for v in values)))
+            result = np.asarray(rule(call, *(v.numbers for v in values)))
     except _TooMany:
         return None
     except BadInput:
         raise
     except (ValueError, IndexError, TypeError, OverflowError, MemoryError, ZeroDivisionError) as error:
         raise BadInput(f"its constants cannot be computed: {error}") from None
-    if found.size > KNOWN or found.dtype.kind not in "fiub":
+    if result.size > KNOWN or result.dtype.kind not in "fiub":
         return None
     dtype = _result_dtype(call, values)
-    return [constant(found.astype(NUMPY[dtype]), dtype)]
+    return [constant(result.astype(NUMPY[dtype]), dtype)]
 
 
 def _size(call: Call, values: list[Value]) -> int:
@@ -70,19 +70,19 @@ def _result_dtype(call: Call, values: list[Value]) -> str:
 
 
 def _cast(call: Call) -> str:
-    dtype = DTYPES.get(call.whole("to", 1))
+    dtype = DTYPES.get(call.integer("to", 1))
     if dtype is None or dtype not in NUMPY:
-        raise BadInput(f"it casts to ONNX type {call.whole('to', 1)}, which is not known")
+        raise BadInput(f"it casts to ONNX type {call.integer('to', 1)}, which is not known")
     return dtype
 
 
 def _constant(call: Call) -> Value:
-    found = call.node.attributes
-    if isinstance(found.get("value"), Tensor):
-        return from_tensor(found["value"])
+    attributes = call.node.attributes
+    if isinstance(attributes.get("value"), Tensor):
+        return from_tensor(attributes["value"])
     for name, dtype in (("value_int", "int64"), ("value_ints", "int64"), ("value_float", "fp32"), ("value_floats", "fp32")):
-        if isinstance(found.get(name), int | float | tuple):
-            return constant(found[name], dtype)
+        if isinstance(attributes.get(name), int | float | tuple):
+            return constant(attributes[name], dtype)
     raise BadInput("a constant of text, or without a value")
 
 
@@ -96,16 +96,16 @@ def from_tensor(tensor: Tensor) -> Value:
 
 
 def _shape(call: Call) -> Value:
-    shape = call.given(0).shape
+    shape = call.input(0).shape
     if call.node.op == "Size":
         return constant(math.prod(shape), "int64")
-    return constant(list(shape[slice(call.whole("start", 0), call.node.attributes.get("end"))]), "int64")
+    return constant(list(shape[slice(call.integer("start", 0), call.node.attributes.get("end"))]), "int64")
 
 
 def _divide(call: Call, a: Array, b: Array) -> Array:
     import numpy as np
 
-    if call.given(0).dtype in FLOATS:
+    if call.input(0).dtype in FLOATS:
         return a / b
     if not np.all(b):
         raise BadInput("a shape is divided by zero")
@@ -115,7 +115,7 @@ def _divide(call: Call, a: Array, b: Array) -> Array:
 def _gather(call: Call, a: Array, indices: Array) -> Array:
     import numpy as np
 
-    return np.take(a, indices.astype(np.int64), axis=call.whole("axis", 0))
+    return np.take(a, indices.astype(np.int64), axis=call.integer("axis", 0))
 
 
 def _squeeze(call: Call, a: Array, *axes: Array) -> Array:
@@ -179,7 +179,7 @@ def _reduced(name: str) -> Callable[..., Array]:
         import numpy as np
 
         where = call.numbers(1, "axes")
-        return getattr(np, name)(a, axis=where or None, keepdims=bool(call.whole("keepdims", 1)))
+        return getattr(np, name)(a, axis=where or None, keepdims=bool(call.integer("keepdims", 1)))
 
     return rule
 
@@ -188,13 +188,13 @@ def _by_numpy(name: str) -> Callable[..., Array]:
     def rule(call: Call, *arrays: Array) -> Array:
         import numpy as np
 
-        found = arrays[0] if len(arrays) == 1 and name in ("minimum", "maximum") else None
-        if found is None:
+        result = arrays[0] if len(arrays) == 1 and name in ("minimum", "maximum") else None
+        if result is None:
             function = getattr(np, name)
-            found = function(*arrays[:2]) if len(arrays) > 1 else function(arrays[0])
-            for more in arrays[2:]:
-                found = function(found, more)
-        return found
+            result = function(*arrays[:2]) if len(arrays) > 1 else function(arrays[0])
+            for array in arrays[2:]:
+                result = function(result, array)
+        return result
 
     return rule
 
@@ -206,14 +206,14 @@ def _power(call: Call, a: Array, b: Array) -> Array:
 def _concatenated(call: Call, *arrays: Array) -> Array:
     import numpy as np
 
-    return np.concatenate(arrays, axis=call.whole("axis", 0))
+    return np.concatenate(arrays, axis=call.integer("axis", 0))
 
 
 def _reshaped(call: Call, a: Array, shape: Array) -> Array:
     return a.reshape([a.shape[i] if size == 0 else int(size) for i, size in enumerate(shape)])
 
 
-def _chosen(call: Call, condition: Array, a: Array, b: Array) -> Array:
+def _where(call: Call, condition: Array, a: Array, b: Array) -> Array:
     import numpy as np
 
     return np.where(condition, a, b)
@@ -225,11 +225,11 @@ RULES: Mapping[str, Callable[..., Array]] = {
     "Min": _by_numpy("minimum"), "Max": _by_numpy("maximum"), "Neg": _by_numpy("negative"), "Abs": _by_numpy("abs"),
     "Floor": _by_numpy("floor"), "Ceil": _by_numpy("ceil"), "Round": _by_numpy("round"), "Sqrt": _by_numpy("sqrt"),
     "Pow": _power, "Equal": _by_numpy("equal"), "Less": _by_numpy("less"), "Greater": _by_numpy("greater"),
-    "And": _by_numpy("logical_and"), "Or": _by_numpy("logical_or"), "Not": _by_numpy("logical_not"), "Where": _chosen,
+    "And": _by_numpy("logical_and"), "Or": _by_numpy("logical_or"), "Not": _by_numpy("logical_not"), "Where": _where,
     "Gather": _gather, "Concat": _concatenated, "Squeeze": _squeeze, "Unsqueeze": _unsqueeze, "Slice": _slice, "Range": _range,
     "ConstantOfShape": _filled, "Expand": _expanded, "Reshape": _reshaped, "ReduceProd": _reduced("prod"), "Exp": _by_numpy("exp"),
     "ReduceSum": _reduced("sum"), "ReduceMax": _reduced("max"), "ReduceMin": _reduced("min"),
     "Identity": lambda call, a: a, "Cast": lambda call, a: a, "Reciprocal": lambda call, a: 1 / a,
-    "Transpose": lambda call, a: a.transpose(call.wholes("perm") or None),
+    "Transpose": lambda call, a: a.transpose(call.integers("perm") or None),
 }
 # fmt: on

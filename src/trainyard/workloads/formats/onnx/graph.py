@@ -1,7 +1,7 @@
 """An ONNX file as a plain graph: nodes, initialisers by shape, inputs and outputs.
 
-Field numbers are those of onnx.proto (onnx.ai, IR). Weights are stepped over, external data is never opened: shapes suffice. Values
-are kept of small tensors alone, where shapes are computed from them.
+Field numbers are those of onnx.proto (onnx.ai, IR). Weights are skipped, external data is never opened: shapes suffice. Values
+are read only of small tensors, since shapes may be computed from them.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def parse_graph(model: memoryview) -> Graph:
     graph, opset, functions = None, 0, 0
     for number, _, value in wire.fields(model):
         if number == 7:
-            graph = wire.inner(value)
+            graph = wire.nested(value)
         elif number == 8:
-            opset = max(opset, _opset(wire.inner(value)))
+            opset = max(opset, _opset(wire.nested(value)))
         elif number == 25:
             functions += 1
     if graph is None:
@@ -119,28 +119,28 @@ def parse_graph(model: memoryview) -> Graph:
     name = ""
     for number, _, value in wire.fields(graph):
         if number == 1:
-            nodes.append(_node(wire.inner(value)))
+            nodes.append(_node(wire.nested(value)))
             if len(nodes) > NODES:
                 raise BadInput(f"more than {NODES} nodes")
         elif number == 2:
             name = wire.text(value)
         elif number == 5:
-            tensor = _tensor(wire.inner(value))
+            tensor = _tensor(wire.nested(value))
             initialisers[tensor.name] = tensor
         elif number == 11:
-            inputs.append(_input(wire.inner(value)))
+            inputs.append(_input(wire.nested(value)))
         elif number == 12:
-            outputs.append(_named(wire.inner(value)))
+            outputs.append(_named(wire.nested(value)))
         elif number == 15:
             raise NotModelled("sparse initialisers are not read: store them dense")
-    given = tuple(i for i in inputs if i.name not in initialisers)
-    return Graph(name, tuple(nodes), initialisers, given, tuple(outputs), opset)
+    fed = tuple(i for i in inputs if i.name not in initialisers)
+    return Graph(name, tuple(nodes), initialisers, fed, tuple(outputs), opset)
 
 
 def _opset(message: memoryview) -> int:
-    found = {number: value for number, _, value in wire.fields(message)}
-    domain = wire.text(found[1]) if 1 in found else ""
-    return wire.whole(found.get(2, 0)) if domain in ("", "ai.onnx") else 0
+    values = {number: value for number, _, value in wire.fields(message)}
+    domain = wire.text(values[1]) if 1 in values else ""
+    return wire.integer(values.get(2, 0)) if domain in ("", "ai.onnx") else 0
 
 
 def _node(message: memoryview) -> Node:
@@ -154,8 +154,8 @@ def _node(message: memoryview) -> Node:
         elif number in words:
             words[number] = wire.text(value)
         elif number == 5:
-            name, found = _attribute(wire.inner(value))
-            attributes[name] = found
+            name, attribute = _attribute(wire.nested(value))
+            attributes[name] = attribute
     if not words[4]:
         raise BadInput("a node has no op_type")
     domain = "" if words[7] == "ai.onnx" else words[7]
@@ -163,7 +163,7 @@ def _node(message: memoryview) -> Node:
 
 
 def _attribute(message: memoryview) -> tuple[str, Any]:
-    """A name and a number, text, tensor or tuple; of a subgraph only that it is there."""
+    """An attribute's name, and its number, text, tensor or tuple; a subgraph is not read."""
     name = ""
     single: Any = None
     many: list[Any] = []
@@ -172,23 +172,23 @@ def _attribute(message: memoryview) -> tuple[str, Any]:
         if number == 1:
             name = wire.text(value)
         elif number == 2:
-            single = wire.reals(value, form)[0]
+            single = wire.floats(value, form)[0]
         elif number == 3:
-            single = wire.whole(value)
+            single = wire.integer(value)
         elif number == 4:
-            single = bytes(wire.inner(value)).decode(errors="replace")
+            single = bytes(wire.nested(value)).decode(errors="replace")
         elif number == 5:
-            single = _tensor(wire.inner(value))
+            single = _tensor(wire.nested(value))
         elif number in (6, 11):
             single = "a subgraph"
         elif number == 7:
-            many.extend(wire.reals(value, form))
+            many.extend(wire.floats(value, form))
         elif number == 8:
-            many.extend(wire.wholes(value, form, LONGEST))
+            many.extend(wire.integers(value, form, LONGEST))
         elif number == 9:
-            many.append(bytes(wire.inner(value)).decode(errors="replace"))
+            many.append(bytes(wire.nested(value)).decode(errors="replace"))
         elif number == 20:
-            kind = wire.whole(value)
+            kind = wire.integer(value)
         if len(many) > LONGEST:
             raise BadInput(f"attribute {name!r} has more than {LONGEST} numbers")
     if kind in (6, 7, 8) or (many and single is None):  # FLOATS, INTS, STRINGS
@@ -205,17 +205,17 @@ def _tensor(message: memoryview) -> Tensor:
     external = False
     for number, form, value in wire.fields(message):
         if number == 1:
-            shape.extend(wire.wholes(value, form, 64))
+            shape.extend(wire.integers(value, form, 64))
         elif number == 2:
-            kind = wire.whole(value)
+            kind = wire.integer(value)
         elif number in (4, 5, 7, 10, 11) and len(listed) <= KNOWN:
             listed.extend(_listed(number, form, value))
         elif number == 8:
             name = wire.text(value)
         elif number == 9:
-            raw = wire.inner(value)
+            raw = wire.nested(value)
         elif number == 14:
-            external = wire.whole(value) == 1
+            external = wire.integer(value) == 1
     dtype = DTYPES.get(kind)
     if dtype is None:
         raise NotModelled(f"tensor {name!r} has elements of ONNX type {kind}, which have no size here (text, 4-bit)")
@@ -233,8 +233,8 @@ def _listed(number: int, form: int, value: wire.Value) -> Sequence[float]:
     if not isinstance(value, int) and len(value) > 10 * KNOWN:
         return ()
     if number in (4, 10):
-        return wire.reals(value, wire.EIGHT_BYTES if number == 10 else form)
-    return wire.wholes(value, form, 10 * KNOWN)
+        return wire.floats(value, wire.EIGHT_BYTES if number == 10 else form)
+    return wire.integers(value, form, 10 * KNOWN)
 
 
 def _values(raw: memoryview, dtype: str, elements: int) -> tuple[float, ...] | None:
@@ -244,13 +244,13 @@ def _values(raw: memoryview, dtype: str, elements: int) -> tuple[float, ...] | N
     return struct.unpack(f"<{elements}{letter}", raw)
 
 
-def checked(shape: tuple[int, ...], what: str) -> int:
-    """The elements of a shape that can be meant."""
+def checked(shape: tuple[int, ...], subject: str) -> int:
+    """The number of elements of a shape; BadInput for impossible or implausible shapes."""
     if len(shape) > 16 or any(size < 0 for size in shape):
-        raise BadInput(f"{what} has the shape {list(shape[:16])}: at most 16 dimensions of at least 0")
+        raise BadInput(f"{subject} has the shape {list(shape[:16])}: at most 16 dimensions of at least 0")
     elements = math.prod(shape)
     if elements > LARGEST or max(shape, default=0) > LARGEST:
-        raise BadInput(f"{what} has the shape {list(shape)}: more than 2**50 elements")
+        raise BadInput(f"{subject} has the shape {list(shape)}: more than 2**50 elements")
     return elements
 
 
@@ -266,14 +266,14 @@ def _input(message: memoryview) -> Input:
         if number == 1:
             name = wire.text(value)
         elif number == 2:
-            for kind, _, inside in wire.fields(wire.inner(value)):
+            for kind, _, inside in wire.fields(wire.nested(value)):
                 if kind != 1:
                     continue
-                for what, _, part in wire.fields(wire.inner(inside)):
-                    if what == 1:
-                        dtype = wire.whole(part)
-                    elif what == 2:
-                        shape = [_dimension(wire.inner(d)) for n, _, d in wire.fields(wire.inner(part)) if n == 1]
+                for field, _, part in wire.fields(wire.nested(inside)):
+                    if field == 1:
+                        dtype = wire.integer(part)
+                    elif field == 2:
+                        shape = [_dimension(wire.nested(d)) for n, _, d in wire.fields(wire.nested(part)) if n == 1]
     if dtype not in DTYPES:
         raise NotModelled(f"input {name!r} is no tensor of numbers (ONNX type {dtype})")
     if len(shape) > 16:
@@ -284,7 +284,7 @@ def _input(message: memoryview) -> Input:
 def _dimension(message: memoryview) -> int | str:
     for number, _, value in wire.fields(message):
         if number == 1:
-            size = wire.whole(value)
+            size = wire.integer(value)
             return size if 0 < size <= LARGEST else ""
         if number == 2:
             return wire.text(value)

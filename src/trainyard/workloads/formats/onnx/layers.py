@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from trainyard.errors import BadInput, NotModelled
-from trainyard.ir import Copy, ElementWise, Reduction
+from trainyard.ir import ElementWise, Reduction
 from trainyard.workloads.formats.onnx.products import window
 from trainyard.workloads.formats.onnx.trace import Call, Shape, Value
 
@@ -20,11 +20,11 @@ INTERPOLATION = {
 
 
 def pool(call: Call) -> list[Value]:
-    """Each result looks at its whole window; the largest is kept with its place."""
-    x, kernel = call.given(0), call.wholes("kernel_shape")
+    """Each result reads its whole window; max pooling also writes the index of the maximum."""
+    x, kernel = call.input(0), call.integers("kernel_shape")
     size = x.shape[2:]
     stride, dilation, before, after = window(call, size, kernel)
-    up = bool(call.whole("ceil_mode", 0))
+    up = bool(call.integer("ceil_mode", 0))
     out_size = []
     for extent, k, s, d, b, a in zip(size, kernel, stride, dilation, before, after, strict=True):
         room = extent + b + a - d * (k - 1) - 1
@@ -43,7 +43,7 @@ def pool(call: Call) -> list[Value]:
 
 
 def global_pool(call: Call) -> list[Value]:
-    x = call.given(0)
+    x = call.input(0)
     if len(x.shape) < 3:
         raise BadInput(f"a pool over all of {list(x.shape)}")
     out = call.trace.new((*x.shape[:2], *(1,) * (len(x.shape) - 2)), x.dtype)
@@ -53,120 +53,110 @@ def global_pool(call: Call) -> list[Value]:
 
 
 def _normalised(call: Call, function: str, reads: list[Value | None], statistics: list[Shape]) -> list[Value]:
-    x = call.given(0)
+    x = call.input(0)
     if not x.elements:
         raise BadInput(f"a normalisation of {list(x.shape)}")
     out = call.trace.new(x.shape, x.dtype)
-    kept = [call.trace.new(shape, "fp32") for shape in statistics] if call.trace.training else []
-    call.trace.emit(Reduction(function, x.elements, x.elements, 2), f"native_{function}", reads, (out, *kept))
+    saved = [call.trace.new(shape, "fp32") for shape in statistics] if call.trace.training else []
+    call.trace.emit(Reduction(function, x.elements, x.elements, 2), f"native_{function}", reads, (out, *saved))
     return [out]
 
 
 def batch_norm(call: Call) -> list[Value]:
-    x = call.given(0)
-    reads: list[Value | None] = [call.given(i) for i in range(5)]
+    x = call.input(0)
+    reads: list[Value | None] = [call.input(i) for i in range(5)]
     if len(x.shape) < 2 or any(v is None or v.shape != x.shape[1:2] for v in reads[1:]):
         raise BadInput(f"statistics of {list(x.shape)} must have {list(x.shape[1:2])} numbers")
     return [*_normalised(call, "batch_norm", reads, [x.shape[1:2]] * 2), *call.inputs[3:5]]  # type: ignore[list-item]  # given, above
 
 
 def layer_norm(call: Call) -> list[Value]:
-    x = call.given(0)
-    axis = call.axis(call.whole("axis", -1), len(x.shape))
-    scale = call.given(1)
+    x = call.input(0)
+    axis = call.axis(call.integer("axis", -1), len(x.shape))
+    scale = call.input(1)
     if math.prod(scale.shape) not in (1, math.prod(x.shape[axis:])):
         raise BadInput(f"a scale {list(scale.shape)} for {list(x.shape[axis:])}")
     rows = (*x.shape[:axis], *(1,) * (len(x.shape) - axis))
-    return _normalised(call, "layer_norm", [x, scale, call.optional(2)], [rows, rows])
+    return _normalised(call, "layer_norm", [x, scale, call.optional_input(2)], [rows, rows])
 
 
 def rms_norm(call: Call) -> list[Value]:
-    x = call.given(0)
-    axis = call.axis(call.whole("axis", -1), len(x.shape))
-    return _normalised(call, "fused_rms_norm", [x, call.given(1)], [(*x.shape[:axis], *(1,) * (len(x.shape) - axis))])
+    x = call.input(0)
+    axis = call.axis(call.integer("axis", -1), len(x.shape))
+    return _normalised(call, "fused_rms_norm", [x, call.input(1)], [(*x.shape[:axis], *(1,) * (len(x.shape) - axis))])
 
 
 def group_norm(call: Call) -> list[Value]:
     """Instance normalisation is one group for each channel."""
-    x = call.given(0)
+    x = call.input(0)
     if len(x.shape) < 3:
         raise BadInput(f"groups of {list(x.shape)}")
-    groups = call.whole("num_groups", 1) if call.node.op == "GroupNormalization" else x.shape[1]
+    groups = call.integer("num_groups", 1) if call.node.op == "GroupNormalization" else x.shape[1]
     if groups < 1 or x.shape[1] % groups:
         raise BadInput(f"{groups} groups of {x.shape[1]} channels")
-    return _normalised(call, "group_norm", [x, call.given(1), call.given(2)], [(x.shape[0], groups)] * 2)
+    return _normalised(call, "group_norm", [x, call.input(1), call.input(2)], [(x.shape[0], groups)] * 2)
 
 
 def softmax(call: Call) -> list[Value]:
-    x = call.given(0)
-    call.axis(call.whole("axis", -1), len(x.shape))
+    x = call.input(0)
+    call.axis(call.integer("axis", -1), len(x.shape))
     function = "softmax" if call.node.op == "Softmax" else "log_softmax"
-    out = call.trace.new(x.shape, x.dtype)
-    if x.elements:
-        call.trace.emit(Reduction(function, x.elements, x.elements, 3), f"_{function}", (x,), (out,))
-    return [out]
+    return [call.trace.reduce(function, x, x.shape, x.dtype, 3, f"_{function}")]
 
 
-def reduced(function: str, passes: int = 1) -> Rule:
+def reduction(function: str, passes: int = 1) -> Rule:
     def rule(call: Call) -> list[Value]:
-        x, axes = call.given(0), call.numbers(1, "axes")
-        if not axes and call.whole("noop_with_empty_axes", 0):
+        x, axes = call.input(0), call.numbers(1, "axes")
+        if not axes and call.integer("noop_with_empty_axes", 0):
             return [x]
         rank = len(x.shape)
         gone = {call.axis(a, rank) for a in axes} if axes else set(range(rank))
-        keep = call.whole("keepdims", 1)
+        keep = call.integer("keepdims", 1)
         if call.node.op == "ReduceSumSquare":
             x = call.trace.pointwise("mul", (x, x))
-        out = call.trace.new([1 if i in gone else n for i, n in enumerate(x.shape) if keep or i not in gone], x.dtype)
-        if out.elements and x.elements:
-            call.trace.emit(Reduction(function, x.elements, out.elements, passes), function, (x,), (out,))
-        return [out]
+        shape = [1 if i in gone else n for i, n in enumerate(x.shape) if keep or i not in gone]
+        return [call.trace.reduce(function, x, shape, x.dtype, passes)]
 
     return rule
 
 
-def searched(function: str) -> Rule:
-    """ArgMax and ArgMin: places along one axis."""
+def arg_extreme(function: str) -> Rule:
+    """ArgMax and ArgMin: indices along one axis."""
 
     def rule(call: Call) -> list[Value]:
-        x = call.given(0)
-        axis, keep = call.axis(call.whole("axis", 0), len(x.shape)), call.whole("keepdims", 1)
-        out = call.trace.new([1 if i == axis else n for i, n in enumerate(x.shape) if keep or i != axis], "int64")
-        if x.elements:
-            call.trace.emit(Reduction(function, x.elements, out.elements), function, (x,), (out,))
-        return [out]
+        x = call.input(0)
+        axis, keep = call.axis(call.integer("axis", 0), len(x.shape)), call.integer("keepdims", 1)
+        shape = [1 if i == axis else n for i, n in enumerate(x.shape) if keep or i != axis]
+        return [call.trace.reduce(function, x, shape, "int64")]
 
     return rule
 
 
-def top(call: Call) -> list[Value]:
-    x, axis = call.given(0), call.axis(call.whole("axis", -1), len(call.given(0).shape))
-    wanted = call.numbers(1, "k")
-    count = wanted[0] if wanted else 0
+def topk(call: Call) -> list[Value]:
+    x, axis = call.input(0), call.axis(call.integer("axis", -1), len(call.input(0).shape))
+    k = call.numbers(1, "k")
+    count = k[0] if k else 0
     if not x.shape or not 1 <= count <= x.shape[axis]:
         raise BadInput(f"the {count} largest of {list(x.shape)}")
     shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
-    found = [call.trace.new(shape, x.dtype), call.trace.new(shape, "int64")]
+    results = [call.trace.new(shape, x.dtype), call.trace.new(shape, "int64")]
     if x.elements:
-        call.trace.emit(Reduction("topk", x.elements, found[0].elements, 2), "topk", (x,), found)
-    return found
+        call.trace.emit(Reduction("topk", x.elements, results[0].elements, 2), "topk", (x,), results)
+    return results
 
 
-def summed_along(call: Call) -> list[Value]:
-    x = call.given(0)
-    out = call.trace.new(x.shape, x.dtype)
-    if x.elements:
-        call.trace.emit(Reduction("cumsum", x.elements, x.elements), "cumsum", (x,), (out,))
-    return [out]
+def cumsum(call: Call) -> list[Value]:
+    x = call.input(0)
+    return [call.trace.reduce("cumsum", x, x.shape, x.dtype)]
 
 
 def dropout(call: Call) -> list[Value]:
     """Random bits, their scale, the product: in training alone."""
-    x, trace = call.given(0), call.trace
+    x, trace = call.input(0), call.trace
     if not trace.training or not x.elements or call.node.attributes.get("ratio") == 0.0:
         return [x, Value(x.shape, "bool")]
-    ratio = call.optional(1)
-    if ratio is not None and ratio.scalar and not float(ratio.known.reshape(-1)[0]):  # type: ignore[union-attr]  # scalar is known
+    ratio = call.optional_input(1)
+    if ratio is not None and ratio.scalar and not float(ratio.numbers.reshape(-1)[0]):  # type: ignore[union-attr]  # scalar is known
         return [x, Value(x.shape, "bool")]
     mask = trace.new(x.shape, x.dtype)
     trace.emit(ElementWise("bernoulli", x.elements, 4), "bernoulli_", (), (mask,))
@@ -176,23 +166,22 @@ def dropout(call: Call) -> list[Value]:
 
 
 def resize(call: Call) -> list[Value]:
-    x = call.given(0)
+    x = call.input(0)
     at = 1 if call.node.op == "Upsample" else 2
-    scales, sizes = call.optional(at), call.optional(3)
-    if sizes is not None and sizes.known is not None:
+    scales, sizes = call.optional_input(at), call.optional_input(3)
+    if sizes is not None and sizes.numbers is not None:
         shape = call.constants(sizes, "sizes")
-    elif scales is not None and scales.known is not None and scales.elements == len(x.shape):
-        shape = tuple(math.floor(n * float(s)) for n, s in zip(x.shape, scales.known.reshape(-1), strict=True))
+    elif scales is not None and scales.numbers is not None and scales.elements == len(x.shape):
+        shape = tuple(math.floor(n * float(s)) for n, s in zip(x.shape, scales.numbers.reshape(-1), strict=True))
     else:
         raise NotModelled("a resize whose sizes or scales depend on data")
     if len(shape) != len(x.shape) or call.node.attributes.get("axes") is not None or min(shape, default=0) < 1:
         raise NotModelled(f"a resize of {list(x.shape)} to {list(shape)}: give one size of at least 1 for each dimension")
-    out = call.trace.new(shape, x.dtype)
     rank = len(shape) - 2
-    mode = call.word("mode", "nearest")
+    mode = call.string("mode", "nearest")
     if mode == "nearest":
-        call.trace.emit(Copy(f"upsample_nearest{rank}d", out.elements), f"upsample_nearest{rank}d", (x,), (out,))
-        return [out]
+        return [call.trace.copy(f"upsample_nearest{rank}d", (x,), shape, x.dtype)]
     function, operations = INTERPOLATION.get((mode, rank), ("upsample_bilinear2d", 7))
+    out = call.trace.new(shape, x.dtype)
     call.trace.emit(ElementWise(function, out.elements, operations), function, (x,), (out,))
     return [out]

@@ -1,20 +1,20 @@
-"""ONNX nodes that move or look: views where strides allow them, copies where not."""
+"""ONNX nodes that change the layout or move elements: views where the strides allow them, else copies."""
 
 from __future__ import annotations
 
 import math
 
 from trainyard.errors import BadInput
-from trainyard.ir import Copy, Gather, Role
+from trainyard.ir import Gather, Role
 from trainyard.workloads.formats.onnx.trace import Call, Shape, Value, broadcast, constant, contiguous
 
 
 def reshape(call: Call) -> list[Value]:
-    value, wanted = call.given(0), call.numbers(1, "shape")
-    if wanted is None or len(wanted) > 16:
+    value, requested = call.input(0), call.numbers(1, "shape")
+    if requested is None or len(requested) > 16:
         raise BadInput("a reshape without a shape of at most 16 dimensions")
-    keep = not call.whole("allowzero", 0)
-    sizes = [value.shape[i] if size == 0 and keep and i < len(value.shape) else size for i, size in enumerate(wanted)]
+    keep = not call.integer("allowzero", 0)
+    sizes = [value.shape[i] if size == 0 and keep and i < len(value.shape) else size for i, size in enumerate(requested)]
     return [call.trace.reshape(value, _completed(value, sizes))]
 
 
@@ -26,8 +26,8 @@ def _completed(value: Value, sizes: list[int]) -> Shape:
 
 
 def flatten(call: Call) -> list[Value]:
-    value = call.given(0)
-    axis = call.whole("axis", 1)
+    value = call.input(0)
+    axis = call.integer("axis", 1)
     axis = axis + len(value.shape) if axis < 0 else axis
     if not 0 <= axis <= len(value.shape):
         raise BadInput(f"axis {axis} of {len(value.shape)} dimensions")
@@ -35,7 +35,7 @@ def flatten(call: Call) -> list[Value]:
 
 
 def squeeze(call: Call) -> list[Value]:
-    value, axes = call.given(0), call.numbers(1, "axes")
+    value, axes = call.input(0), call.numbers(1, "axes")
     rank = len(value.shape)
     gone = {call.axis(a, rank) for a in axes} if axes else {i for i, size in enumerate(value.shape) if size == 1}
     if any(value.shape[i] != 1 for i in gone):
@@ -44,18 +44,18 @@ def squeeze(call: Call) -> list[Value]:
 
 
 def unsqueeze(call: Call) -> list[Value]:
-    value, axes = call.given(0), call.numbers(1, "axes") or ()
+    value, axes = call.input(0), call.numbers(1, "axes") or ()
     rank = len(value.shape) + len(axes)
-    places = {call.axis(a, rank) for a in axes}
-    if len(places) != len(axes):
+    added = {call.axis(a, rank) for a in axes}
+    if len(added) != len(axes):
         raise BadInput(f"axes {list(axes)} name one dimension twice")
     rest = iter(value.shape)
-    return [call.trace.reshape(value, tuple(1 if i in places else next(rest) for i in range(rank)))]
+    return [call.trace.reshape(value, tuple(1 if i in added else next(rest) for i in range(rank)))]
 
 
 def transpose(call: Call) -> list[Value]:
-    value = call.given(0)
-    order = call.wholes("perm") or tuple(reversed(range(len(value.shape))))
+    value = call.input(0)
+    order = call.integers("perm") or tuple(reversed(range(len(value.shape))))
     if sorted(order) != list(range(len(value.shape))):
         raise BadInput(f"perm {list(order)} does not order {len(value.shape)} dimensions")
     return [call.trace.permuted(value, order)]
@@ -65,47 +65,44 @@ def concat(call: Call) -> list[Value]:
     values = call.present
     if not values:
         raise BadInput("nothing to concatenate")
-    axis = call.axis(call.whole("axis", 0), len(values[0].shape))
-    others = {(*v.shape[:axis], *v.shape[axis + 1 :]) for v in values}
-    if len(others) > 1 or any(len(v.shape) <= axis for v in values):
+    axis = call.axis(call.integer("axis", 0), len(values[0].shape))
+    other_sizes = {(*v.shape[:axis], *v.shape[axis + 1 :]) for v in values}
+    if len(other_sizes) > 1 or any(len(v.shape) <= axis for v in values):
         raise BadInput(f"shapes {', '.join(str(list(v.shape)) for v in values)} do not concatenate along {axis}")
     trace, first = call.trace, values[0]
     shape = (*first.shape[:axis], sum(v.shape[axis] for v in values), *first.shape[axis + 1 :])
     if all(v.tensor is not None and trace.tensors[v.tensor].role is Role.PARAMETER for v in values):
         # Parameters put together without data (gates of a recurrent layer in ONNX's order) are what the model stores.
         return [trace.new(shape, first.dtype, Role.PARAMETER, trace.tensors[values[0].tensor or 0].name)]
-    out = trace.new(shape, first.dtype)
-    if out.elements:
-        trace.emit(Copy("cat", out.elements), "cat", values, (out,))
-    return [out]
+    return [trace.copy("cat", values, shape, first.dtype)]
 
 
 def split(call: Call) -> list[Value]:
-    value = call.given(0)
-    axis = call.axis(call.whole("axis", 0), len(value.shape))
+    value = call.input(0)
+    axis = call.axis(call.integer("axis", 0), len(value.shape))
     sizes = call.numbers(1, "split")
     if sizes is None:
-        parts = call.whole("num_outputs", len(call.node.outputs))
+        parts = call.integer("num_outputs", len(call.node.outputs))
         if not 1 <= parts <= len(call.node.outputs):
             raise BadInput(f"{parts} parts for {len(call.node.outputs)} outputs")
-        each = -(-value.shape[axis] // parts)
-        sizes = tuple(min(each, value.shape[axis] - i * each) for i in range(parts))
+        part = -(-value.shape[axis] // parts)
+        sizes = tuple(min(part, value.shape[axis] - i * part) for i in range(parts))
     if sum(sizes) != value.shape[axis] or any(size < 0 for size in sizes):
         raise BadInput(f"{value.shape[axis]} along axis {axis} are not split into {list(sizes)}")
     return [call.trace.narrowed(value, axis, size) for size in sizes]
 
 
-def cut(call: Call) -> list[Value]:
-    """Slice: a view; a step skips through the memory."""
-    value = call.given(0)
+def slice_view(call: Call) -> list[Value]:
+    """Slice: a view; a step multiplies the stride."""
+    value = call.input(0)
     starts, ends = call.numbers(1, "starts") or (), call.numbers(2, "ends") or ()
     axes = call.numbers(3, "axes") or tuple(range(len(starts)))
     steps = call.numbers(4, "steps") or (1,) * len(starts)
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         raise BadInput(f"starts {list(starts)}, ends {list(ends)}, axes {list(axes)} and steps {list(steps)} do not fit together")
     shape, strides = list(value.shape), list(value.strides or contiguous(value.shape))
-    for start, end, given, step in zip(starts, ends, axes, steps, strict=True):
-        axis = call.axis(given, len(shape))
+    for start, end, number, step in zip(starts, ends, axes, steps, strict=True):
+        axis = call.axis(number, len(shape))
         shape[axis] = len(range(*slice(start, None if step < 0 and end < -shape[axis] else end, step).indices(shape[axis])))
         strides[axis] *= abs(step)
     if tuple(shape) == value.shape:
@@ -114,10 +111,10 @@ def cut(call: Call) -> list[Value]:
 
 
 def gather(call: Call) -> list[Value]:
-    """Rows of a table (an embedding); one known place along an axis is a view."""
-    table, indices = call.given(0), call.given(1)
-    axis = call.axis(call.whole("axis", 0), len(table.shape))
-    if indices.known is not None and indices.shape == ():
+    """Rows of a table (an embedding); one constant index along an axis is a view."""
+    table, indices = call.input(0), call.input(1)
+    axis = call.axis(call.integer("axis", 0), len(table.shape))
+    if indices.numbers is not None and indices.shape == ():
         return [call.trace.dropped(table, axis)]
     out = call.trace.new((*table.shape[:axis], *indices.shape, *table.shape[axis + 1 :]), table.dtype)
     if out.elements:
@@ -128,16 +125,16 @@ def gather(call: Call) -> list[Value]:
 
 
 def gather_elements(call: Call) -> list[Value]:
-    table, indices = call.given(0), call.given(1)
+    table, indices = call.input(0), call.input(1)
     out = call.trace.new(indices.shape, table.dtype)
     if out.elements:
         call.trace.emit(Gather(indices.elements, 1, max(1, table.elements)), "gather", (table, indices), (out,))
     return [out]
 
 
-def gather_tuples(call: Call) -> list[Value]:
-    table, indices = call.given(0), call.given(1)
-    depth, batch = (indices.shape[-1] if indices.shape else 0), call.whole("batch_dims", 0)
+def gather_nd(call: Call) -> list[Value]:
+    table, indices = call.input(0), call.input(1)
+    depth, batch = (indices.shape[-1] if indices.shape else 0), call.integer("batch_dims", 0)
     if not 1 <= depth <= len(table.shape) - batch or batch < 0:
         raise BadInput(f"indices {list(indices.shape)} of a table {list(table.shape)}")
     rest = table.shape[batch + depth :]
@@ -148,8 +145,8 @@ def gather_tuples(call: Call) -> list[Value]:
     return [out]
 
 
-def scattered(call: Call) -> list[Value]:
-    table, indices, rows = call.given(0), call.given(1), call.given(2)
+def scatter(call: Call) -> list[Value]:
+    table, indices, rows = call.input(0), call.input(1), call.input(2)
     out = call.trace.new(table.shape, table.dtype)
     if out.elements:
         call.trace.emit(Gather(max(1, rows.elements), 1, out.elements, scatter=True), "scatter", (table, indices, rows), (out,))
@@ -157,14 +154,14 @@ def scattered(call: Call) -> list[Value]:
 
 
 def expand(call: Call) -> list[Value]:
-    value = call.given(0)
-    wanted = call.numbers(1, "shape")
-    if wanted is None or any(size < 1 for size in wanted):
-        raise BadInput(f"an expansion to {wanted}")
-    shape = broadcast(value.shape, wanted)
+    value = call.input(0)
+    requested = call.numbers(1, "shape")
+    if requested is None or any(size < 1 for size in requested):
+        raise BadInput(f"an expansion to {requested}")
+    shape = broadcast(value.shape, requested)
     if shape == value.shape:
         return [value]
-    if value.known is not None and value.elements == 1:
+    if value.numbers is not None and value.elements == 1:
         return [Value(shape, value.dtype, None, (0,) * len(shape))]
     strides = value.strides or contiguous(value.shape)
     ahead = len(shape) - len(value.shape)
@@ -175,35 +172,30 @@ def expand(call: Call) -> list[Value]:
 
 
 def tile(call: Call) -> list[Value]:
-    value, repeats = call.given(0), call.numbers(1, "repeats") or ()
+    value, repeats = call.input(0), call.numbers(1, "repeats") or ()
     if len(repeats) != len(value.shape) or any(r < 0 for r in repeats):
         raise BadInput(f"{list(value.shape)} repeated {list(repeats)} times")
-    out = call.trace.new([size * times for size, times in zip(value.shape, repeats, strict=True)], value.dtype)
-    if out.elements:
-        call.trace.emit(Copy("repeat", out.elements), "repeat", (value,), (out,))
-    return [out]
+    shape = [size * times for size, times in zip(value.shape, repeats, strict=True)]
+    return [call.trace.copy("repeat", (value,), shape, value.dtype)]
 
 
 def pad(call: Call) -> list[Value]:
-    value, pads = call.given(0), call.numbers(1, "pads") or ()
+    value, pads = call.input(0), call.numbers(1, "pads") or ()
     rank = len(value.shape)
-    axes = call.constants(chosen, "axes") if (chosen := call.optional(3)) is not None else tuple(range(rank))
+    axes = call.constants(chosen, "axes") if (chosen := call.optional_input(3)) is not None else tuple(range(rank))
     if len(pads) != 2 * len(axes):
         raise BadInput(f"{len(pads)} pads for {len(axes)} axes")
     shape = list(value.shape)
-    for position, given in enumerate(axes):
-        shape[call.axis(given, rank)] += pads[position] + pads[position + len(axes)]
+    for position, number in enumerate(axes):
+        shape[call.axis(number, rank)] += pads[position] + pads[position + len(axes)]
     if tuple(shape) == value.shape:
         return [value]
-    out = call.trace.new(shape, value.dtype)
-    if out.elements:
-        call.trace.emit(Copy("constant_pad_nd", out.elements), "constant_pad_nd", (value,), (out,))
-    return [out]
+    return [call.trace.copy("constant_pad_nd", (value,), shape, value.dtype)]
 
 
-def shuffled(call: Call) -> list[Value]:
+def pixel_shuffle(call: Call) -> list[Value]:
     """DepthToSpace and SpaceToDepth: every element moves once."""
-    value, block = call.given(0), call.whole("blocksize", 1)
+    value, block = call.input(0), call.integer("blocksize", 1)
     if len(value.shape) != 4 or block < 1:
         raise BadInput(f"blocks of {block} in {list(value.shape)}")
     count, channels, high, wide = value.shape
@@ -214,32 +206,24 @@ def shuffled(call: Call) -> list[Value]:
         shape = (count, channels * block**2, high // block, wide // block)
     if not fits:
         raise BadInput(f"blocks of {block} do not divide {list(value.shape)}")
-    out = call.trace.new(shape, value.dtype)
-    if out.elements:
-        call.trace.emit(Copy(name, out.elements), name, (value,), (out,))
-    return [out]
+    return [call.trace.copy(name, (value,), shape, value.dtype)]
 
 
-def filled(call: Call) -> list[Value]:
-    """ConstantOfShape with more numbers than are kept: a fill."""
-    out = call.trace.new(call.constants(call.given(0), "its shape"), "fp32")
-    if out.elements:
-        call.trace.emit(Copy("fill", out.elements), "zeros", (), (out,))
-    return [out]
+def constant_of_shape(call: Call) -> list[Value]:
+    """ConstantOfShape with too many elements for a constant: a fill."""
+    return [call.trace.copy("fill", (), call.constants(call.input(0), "its shape"), "fp32", "zeros")]
 
 
 def identity(call: Call) -> list[Value]:
-    return [call.given(0)]
+    return [call.input(0)]
 
 
-def counted(call: Call) -> list[Value]:
-    """A range with more numbers than are kept."""
-    first, last, step = (call.constants(call.given(i), "its bounds")[0] for i in range(3))
+def arange(call: Call) -> list[Value]:
+    """Range with too many elements for a constant."""
+    first, last, step = (call.constants(call.input(i), "its bounds")[0] for i in range(3))
     if not step:
         raise BadInput("a range in steps of 0")
     size = max(0, -(-(last - first) // step))
     if size <= 1:
         return [constant([first][:size], "int64")]
-    out = call.trace.new((size,), "int64")
-    call.trace.emit(Copy("fill", size), "arange", (), (out,))
-    return [out]
+    return [call.trace.copy("fill", (), (size,), "int64", "arange")]

@@ -1,7 +1,7 @@
-"""Nodes that exporters take apart and PyTorch runs as one kernel, put together again.
+"""Fuses groups of nodes that exporters emit separately and PyTorch runs as one kernel.
 
 A bias added to a matrix product (Linear on more than two dimensions), GELU written with Erf, SiLU as x * sigmoid(x), and layer
-normalisation of opsets before 17. Only where nobody else reads what lies between.
+normalisation of opsets before 17. Only where no other node reads the intermediate results.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 from trainyard.workloads.formats.onnx.graph import Graph, Node, Tensor
 
 
-def gathered(graph: Graph) -> Graph:
+def with_fused_patterns(graph: Graph) -> Graph:
     """The same graph with these patterns as single nodes."""
-    found = _Patterns(graph)
-    gone: set[int] = set()
-    instead: dict[int, Node] = {}
-    for look in (found.gelus, found.silus, found.layer_norms, found.biases):
-        for members, node in look():
-            if not gone & set(members) and not instead.keys() & set(members):
+    patterns = _Patterns(graph)
+    removed: set[int] = set()
+    replacements: dict[int, Node] = {}
+    for matches in (patterns.gelus, patterns.silus, patterns.layer_norms, patterns.biases):
+        for members, node in matches():
+            if not removed & set(members) and not replacements.keys() & set(members):
                 *rest, last = sorted(members)
-                gone.update(rest)
-                instead[last] = node
-    nodes = tuple(instead.get(i, node) for i, node in enumerate(graph.nodes) if i not in gone)
+                removed.update(rest)
+                replacements[last] = node
+    nodes = tuple(replacements.get(i, node) for i, node in enumerate(graph.nodes) if i not in removed)
     return replace(graph, nodes=nodes)
 
 
@@ -121,15 +121,15 @@ class _Patterns:
             for op in ("ReduceMean", "Add", "Sqrt", "Div", "Mul", "Add"):
                 before = chain[-1]
                 chain.append(self.next(before[1], op) if before is not None else None)
-            whole = [link for link in chain if link is not None]
-            if len(whole) != 9:
+            links = [link for link in chain if link is not None]
+            if len(links) != 9:
                 continue
-            scale, shift = self.other(whole[7][1], whole[6][1].outputs[0]), self.other(whole[8][1], whole[7][1].outputs[0])
+            scale, shift = self.other(links[7][1], links[6][1].outputs[0]), self.other(links[8][1], links[7][1].outputs[0])
             parameters = self.graph.initialisers
             if scale in parameters and shift in parameters and scale is not None and shift is not None:
-                node = Node("LayerNormalization", mean.name, (x, scale, shift), whole[8][1].outputs,
+                node = Node("LayerNormalization", mean.name, (x, scale, shift), links[8][1].outputs,
                             {"axis": -len(parameters[scale].shape)})  # fmt: skip
-                yield tuple(link[0] for link in whole), node
+                yield tuple(link[0] for link in links), node
 
     def biases(self) -> Iterator[Match]:
         """A product and the vector of parameters that is added to its last dimension."""

@@ -6,20 +6,20 @@ import math
 from collections.abc import Sequence
 
 from trainyard.errors import BadInput, NotModelled
-from trainyard.ir import Convolution, Copy, Reduction
+from trainyard.ir import Convolution
 from trainyard.workloads.formats.onnx.trace import Call, Shape, Trace, Value, broadcast, contiguous
 
 
 def window(call: Call, size: Shape, kernel: Shape) -> tuple[Shape, Shape, Shape, Shape]:
     """Strides, dilations and the padding before and after each dimension, `auto_pad` worked out."""
     rank = len(size)
-    stride, dilation = call.wholes("strides") or (1,) * rank, call.wholes("dilations") or (1,) * rank
-    pads = call.wholes("pads") or (0,) * 2 * rank
+    stride, dilation = call.integers("strides") or (1,) * rank, call.integers("dilations") or (1,) * rank
+    pads = call.integers("pads") or (0,) * 2 * rank
     if not len(kernel) == len(stride) == len(dilation) == rank or len(pads) != 2 * rank:
         raise BadInput(f"kernel {kernel}, strides {stride}, dilations {dilation} and pads {pads} do not fit {rank} dimensions")
     if any(number < 1 for number in (*kernel, *stride, *dilation)) or any(pad < 0 for pad in pads):
         raise BadInput(f"kernel {kernel}, strides {stride} and dilations {dilation} must be at least 1, pads {pads} at least 0")
-    auto = call.word("auto_pad", "NOTSET")
+    auto = call.string("auto_pad", "NOTSET")
     if auto == "VALID":
         return stride, dilation, (0,) * rank, (0,) * rank
     if auto in ("SAME_UPPER", "SAME_LOWER"):
@@ -27,27 +27,25 @@ def window(call: Call, size: Shape, kernel: Shape) -> tuple[Shape, Shape, Shape,
             max(0, (-(-extent // s) - 1) * s + (k - 1) * d + 1 - extent)
             for extent, k, s, d in zip(size, kernel, stride, dilation, strict=True)
         ]
-        less, more = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
-        return (stride, dilation, less, more) if auto == "SAME_UPPER" else (stride, dilation, more, less)
+        smaller, larger = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+        return (stride, dilation, smaller, larger) if auto == "SAME_UPPER" else (stride, dilation, larger, smaller)
     return stride, dilation, pads[:rank], pads[rank:]
 
 
 def convolution(call: Call) -> list[Value]:
-    x, weight, bias = call.given(0), call.given(1), call.optional(2)
+    x, weight, bias = call.input(0), call.input(1), call.optional_input(2)
     rank = len(x.shape) - 2
     if rank < 1 or len(weight.shape) != rank + 2:
         raise BadInput(f"input {list(x.shape)} and weight {list(weight.shape)}")
-    groups = call.whole("group", 1)
+    groups = call.integer("group", 1)
     kernel = weight.shape[2:]
-    if groups < 1 or x.shape[1] != weight.shape[1] * groups or (call.wholes("kernel_shape") or kernel) != kernel:
+    if groups < 1 or x.shape[1] != weight.shape[1] * groups or (call.integers("kernel_shape") or kernel) != kernel:
         raise BadInput(f"{x.shape[1]} channels meet a weight {list(weight.shape)} in {groups} groups")
     stride, dilation, before, after = window(call, x.shape[2:], kernel)
     if before != after:  # PyTorch's convolutions pad both sides alike: the rest is padded first
         extra = tuple(abs(b - a) for b, a in zip(before, after, strict=True))
-        padded = call.trace.new((*x.shape[:2], *(s + e for s, e in zip(x.shape[2:], extra, strict=True))), x.dtype)
-        if padded.elements:
-            call.trace.emit(Copy("constant_pad_nd", padded.elements), "constant_pad_nd", (x,), (padded,))
-        x = padded
+        padded = (*x.shape[:2], *(s + e for s, e in zip(x.shape[2:], extra, strict=True)))
+        x = call.trace.copy("constant_pad_nd", (x,), padded, x.dtype)
     body = Convolution(
         batch=x.shape[0], in_channels=x.shape[1], out_channels=weight.shape[0], size=x.shape[2:], kernel=kernel, stride=stride,
         padding=tuple(map(min, before, after)), dilation=dilation, groups=groups,
@@ -59,15 +57,15 @@ def convolution(call: Call) -> list[Value]:
 
 def transposed_convolution(call: Call) -> list[Value]:
     """The grad_input of the convolution that it transposes."""
-    x, weight, bias = call.given(0), call.given(1), call.optional(2)
+    x, weight, bias = call.input(0), call.input(1), call.optional_input(2)
     rank = len(x.shape) - 2
     if rank < 1 or len(weight.shape) != rank + 2 or x.shape[1] != weight.shape[0]:
         raise BadInput(f"input {list(x.shape)} and weight {list(weight.shape)}")
-    if call.word("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or "output_shape" in call.node.attributes:
+    if call.string("auto_pad", "NOTSET") not in ("NOTSET", "VALID") or "output_shape" in call.node.attributes:
         raise NotModelled("a transposed convolution by output_shape or auto_pad: write its pads and output_padding")
-    groups, kernel = call.whole("group", 1), weight.shape[2:]
+    groups, kernel = call.integer("group", 1), weight.shape[2:]
     stride, dilation, before, after = window(call, x.shape[2:], kernel)
-    extra = call.wholes("output_padding") or (0,) * rank
+    extra = call.integers("output_padding") or (0,) * rank
     if len(extra) != rank or any(e < 0 for e in extra):
         raise BadInput(f"output_padding {extra} of {rank} dimensions")
     padding = tuple(map(min, before, after))
@@ -92,12 +90,12 @@ def transposed_convolution(call: Call) -> list[Value]:
 
 
 def gemm(call: Call) -> list[Value]:
-    a, b, c = call.given(0), call.given(1), call.optional(2)
+    a, b, c = call.input(0), call.input(1), call.optional_input(2)
     if len(a.shape) != 2 or len(b.shape) != 2:
         raise BadInput(f"Gemm of {list(a.shape)} and {list(b.shape)}: two matrices are needed")
-    if call.whole("transA", 0):
+    if call.integer("transA", 0):
         a = call.trace.permuted(a, (1, 0))
-    if call.whole("transB", 0):
+    if call.integer("transB", 0):
         b = call.trace.permuted(b, (1, 0))
     if c is not None and broadcast(c.shape, (a.shape[0], b.shape[1])) != (a.shape[0], b.shape[1]):
         raise BadInput(f"a bias {list(c.shape)} on {[a.shape[0], b.shape[1]]}")
@@ -105,11 +103,11 @@ def gemm(call: Call) -> list[Value]:
 
 
 def matmul(call: Call) -> list[Value]:
-    return [multiplied(call.trace, call.given(0), call.given(1), call.optional(2))]
+    return [numpy_matmul(call.trace, call.input(0), call.input(1), call.optional_input(2))]
 
 
-def multiplied(trace: Trace, a: Value, b: Value, bias: Value | None = None) -> Value:
-    """NumPy's matmul: a matrix on the right takes all rows at once, batches broadcast, vectors gain a dimension and lose it."""
+def numpy_matmul(trace: Trace, a: Value, b: Value, bias: Value | None = None) -> Value:
+    """NumPy's matmul: a matrix on the right is one product over all rows, batches broadcast, vectors become matrices."""
     if not a.shape or not b.shape:
         raise BadInput("a product with a scalar")
     vectors = (len(a.shape) == 1, len(b.shape) == 1)
@@ -133,18 +131,18 @@ def multiplied(trace: Trace, a: Value, b: Value, bias: Value | None = None) -> V
 
 
 def _expanded(trace: Trace, value: Value, batch: Shape) -> Value:
-    own = value.shape[:-2]
-    if own == batch:
+    value_batch = value.shape[:-2]
+    if value_batch == batch:
         return value
     strides = value.strides or contiguous(value.shape)
-    ahead = len(batch) - len(own)
-    steps = (0,) * ahead + tuple(0 if o != b else s for o, b, s in zip(own, batch[ahead:], strides, strict=False))
+    ahead = len(batch) - len(value_batch)
+    steps = (0,) * ahead + tuple(0 if o != b else s for o, b, s in zip(value_batch, batch[ahead:], strides, strict=False))
     return trace.view(value, (*batch, *value.shape[-2:]), (*steps, *strides[-2:]))
 
 
 def einsum(call: Call) -> list[Value]:
-    """Two operands: letters of both that stay are batches, those that go are summed; one operand: a transpose."""
-    equation = call.word("equation", "").replace(" ", "")
+    """Two operands: shared letters in the result are batch dimensions, other shared ones are summed; one operand: a transpose."""
+    equation = call.string("equation", "").replace(" ", "")
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
     values = call.present
@@ -159,53 +157,52 @@ def einsum(call: Call) -> list[Value]:
     if len(values) != 2:
         raise NotModelled(f"einsum {equation!r}: one transpose or a product of two is modelled")
     a, b = terms
-    both = [x for x in a if x in b and x in result]
+    batch = [x for x in a if x in b and x in result]
     summed = [x for x in a if x in b and x not in result]
-    mine, yours = [x for x in a if x not in b], [x for x in b if x not in a]
-    if any(x not in result for x in (*mine, *yours)) or not set(result) <= set(sizes):
+    only_a, only_b = [x for x in a if x not in b], [x for x in b if x not in a]
+    if any(x not in result for x in (*only_a, *only_b)) or not set(result) <= set(sizes):
         raise NotModelled(f"einsum {equation!r} sums over a letter of one operand alone: sum it first")
 
     def packed(term: str, value: Value, *parts: Sequence[str]) -> Value:
         ordered = call.trace.permuted(value, [term.index(x) for part in parts for x in part])
         return call.trace.reshape(ordered, tuple(math.prod(sizes[x] for x in part) for part in parts))
 
-    left_parts, right_parts = ([mine, summed], [summed, yours])
-    if both:
-        left_parts, right_parts = [both, *left_parts], [both, *right_parts]
+    left_parts, right_parts = ([only_a, summed], [summed, only_b])
+    if batch:
+        left_parts, right_parts = [batch, *left_parts], [batch, *right_parts]
     out = call.trace.product(packed(a, values[0], *left_parts), packed(b, values[1], *right_parts))
-    order = [*both, *mine, *yours]
-    whole = call.trace.reshape(out, tuple(sizes[x] for x in order))
-    return [call.trace.permuted(whole, [order.index(x) for x in result])]
+    order = [*batch, *only_a, *only_b]
+    unfolded = call.trace.reshape(out, tuple(sizes[x] for x in order))
+    return [call.trace.permuted(unfolded, [order.index(x) for x in result])]
 
 
 def attention(call: Call) -> list[Value]:
     """Attention of opset 23 as its parts: scores, scale, mask, softmax, mix. Fewer heads of K and V are repeated."""
     trace = call.trace
-    query, key, value = (call.given(i) for i in range(3))
-    mask = call.optional(3)
-    if call.optional(4) is not None or call.optional(5) is not None:
+    query, key, value = (call.input(i) for i in range(3))
+    mask = call.optional_input(3)
+    if call.optional_input(4) is not None or call.optional_input(5) is not None:
         raise NotModelled("attention with a cache of past keys and values is inference: export the training graph")
     flat = len(query.shape) == 3
     if flat:
-        heads, others = call.whole("q_num_heads", 0), call.whole("kv_num_heads", 0)
-        query, key, value = (_by_head(trace, v, h) for v, h in ((query, heads), (key, others), (value, others)))
+        heads, kv_heads = call.integer("q_num_heads", 0), call.integer("kv_num_heads", 0)
+        query, key, value = (_split_heads(trace, v, h) for v, h in ((query, heads), (key, kv_heads), (value, kv_heads)))
     if any(len(v.shape) != 4 for v in (query, key, value)) or not key.shape[1] or query.shape[1] % key.shape[1]:
         raise BadInput(f"attention of {list(query.shape)}, {list(key.shape)} and {list(value.shape)}")
     if query.shape[1] != key.shape[1]:
         key, value = (_repeated(trace, v, query.shape[1] // v.shape[1]) for v in (key, value))
-    scores = trace.pointwise("mul", (multiplied(trace, query, trace.permuted(key, (0, 1, 3, 2))),))
+    scores = trace.pointwise("mul", (numpy_matmul(trace, query, trace.permuted(key, (0, 1, 3, 2))),))
     if mask is not None:
         scores = trace.pointwise("where" if mask.dtype == "bool" else "add", (scores, mask))
-    shares = trace.new(scores.shape, scores.dtype)
-    trace.emit(Reduction("softmax", shares.elements, shares.elements, 3), "_softmax", (scores,), (shares,))
-    mixed = multiplied(trace, shares, value)
+    shares = trace.reduce("softmax", scores, scores.shape, scores.dtype, 3, "_softmax")
+    mixed = numpy_matmul(trace, shares, value)
     if not flat:
         return [mixed]
     back = trace.permuted(mixed, (0, 2, 1, 3))
     return [trace.reshape(back, (*back.shape[:2], back.shape[2] * back.shape[3]))]
 
 
-def _by_head(trace: Trace, value: Value, heads: int) -> Value:
+def _split_heads(trace: Trace, value: Value, heads: int) -> Value:
     batch, length, width = value.shape if len(value.shape) == 3 else (0, 0, 1)
     if heads < 1 or width % heads:
         raise BadInput(f"{heads} heads of {list(value.shape)}")
@@ -213,6 +210,4 @@ def _by_head(trace: Trace, value: Value, heads: int) -> Value:
 
 
 def _repeated(trace: Trace, value: Value, times: int) -> Value:
-    out = trace.new((value.shape[0], value.shape[1] * times, *value.shape[2:]), value.dtype)
-    trace.emit(Copy("repeat_interleave", out.elements), "repeat_interleave", (value,), (out,))
-    return out
+    return trace.copy("repeat_interleave", (value,), (value.shape[0], value.shape[1] * times, *value.shape[2:]), value.dtype)

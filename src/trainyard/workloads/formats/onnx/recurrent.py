@@ -1,7 +1,7 @@
 """LSTM, GRU and RNN of ONNX, unrolled over time as PyTorch runs them: two products and the gates for each step and direction.
 
 ONNX keeps the weights of a direction stacked: W[directions, gates * hidden, inputs], R[directions, gates * hidden, hidden] and both
-biases one behind the other, B[directions, 2 * gates * hidden].
+biases concatenated, B[directions, 2 * gates * hidden].
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trainyard.errors import BadInput, NotModelled
-from trainyard.ir import Copy
 from trainyard.workloads.formats.onnx.trace import OPS, Call, Trace, Value
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -26,18 +25,18 @@ class Cell(NamedTuple):
 
 def recurrent(call: Call) -> list[Value]:
     kind, trace = call.node.op, call.trace
-    x, w, r, bias = call.given(0), call.given(1), call.given(2), call.optional(3)
-    size, gates = call.whole("hidden_size", r.shape[-1] if r.shape else 0), GATES[kind]
-    directions = 2 if call.word("direction", "forward") == "bidirectional" else 1
+    x, w, r, bias = call.input(0), call.input(1), call.input(2), call.optional_input(3)
+    size, gates = call.integer("hidden_size", r.shape[-1] if r.shape else 0), GATES[kind]
+    directions = 2 if call.string("direction", "forward") == "bidirectional" else 1
     if len(x.shape) != 3 or w.shape != (directions, gates * size, x.shape[-1]) or r.shape != (directions, gates * size, size):
         raise BadInput(
             f"input {list(x.shape)}, weights {list(w.shape)} and {list(r.shape)} for {directions} x {gates} gates of {size}"
         )
-    if (lengths := call.optional(4)) is not None and lengths.known is None:
+    if (lengths := call.optional_input(4)) is not None and lengths.numbers is None:
         raise NotModelled("sequence lengths that depend on data: pad all sequences to one length")
-    if call.optional(7) is not None or call.whole("input_forget", 0):
+    if call.optional_input(7) is not None or call.integer("input_forget", 0):
         raise NotModelled("peepholes, or input and forget gate in one")
-    batched = bool(call.whole("layout", 0))
+    batched = bool(call.integer("layout", 0))
     steps, batch = (x.shape[1], x.shape[0]) if batched else (x.shape[0], x.shape[1])
     if not steps * batch or steps * directions * 16 > OPS:
         raise NotModelled(f"{steps} steps of {batch} sequences")
@@ -47,11 +46,11 @@ def recurrent(call: Call) -> list[Value]:
         h = c = _state(call, 5, (batch, size), batched)
         if kind == "LSTM":
             c = _state(call, 6, (batch, size), batched)
-        own = []
+        states = []
         for _ in range(steps):
             h, c = _stepped(trace, kind, trace.dropped(x, 1 if batched else 0), h, c, cell)
-            own.append(h)
-        rows.append(own)
+            states.append(h)
+        rows.append(states)
         last.append(h)
         cells.append(c)
     return [_stacked(trace, rows, batched), _states(trace, last, batched), _states(trace, cells, batched)]
@@ -61,25 +60,23 @@ def _cell(trace: Trace, w: Value, r: Value, bias: Value | None) -> Cell:
     weights = [trace.permuted(trace.dropped(value, 0), (1, 0)) for value in (w, r)]
     biases: list[Value | None] = [None, None]
     if bias is not None:
-        own = trace.dropped(bias, 0)
-        half = own.shape[0] // 2
-        if own.shape != (2 * weights[0].shape[1],):
+        biases_of_direction = trace.dropped(bias, 0)
+        half = biases_of_direction.shape[0] // 2
+        if biases_of_direction.shape != (2 * weights[0].shape[1],):
             raise BadInput(f"biases {list(bias.shape)} for {weights[0].shape[1]} gates")
-        biases = [trace.narrowed(own, 0, half) for _ in range(2)]
+        biases = [trace.narrowed(biases_of_direction, 0, half) for _ in range(2)]
     return Cell(weights[0], weights[1], *biases)
 
 
 def _state(call: Call, position: int, shape: tuple[int, int], batched: bool) -> Value:
-    """The first state: given, or zeros."""
-    given = call.optional(position)
-    if given is not None and given.tensor is not None:
-        found = call.trace.dropped(given, 1 if batched else 0)
-        if found.shape != shape:
-            raise BadInput(f"a first state {list(given.shape)} for {list(shape)}")
-        return found
-    out = call.trace.new(shape, call.given(0).dtype)
-    call.trace.emit(Copy("fill", out.elements), "zeros", (), (out,))
-    return out
+    """The initial state: an input, or zeros."""
+    initial = call.optional_input(position)
+    if initial is not None and initial.tensor is not None:
+        state = call.trace.dropped(initial, 1 if batched else 0)
+        if state.shape != shape:
+            raise BadInput(f"a first state {list(initial.shape)} for {list(shape)}")
+        return state
+    return call.trace.copy("fill", (), shape, call.input(0).dtype, "zeros")
 
 
 def _stepped(trace: Trace, kind: str, x: Value, h: Value, c: Value, cell: Cell) -> tuple[Value, Value]:
@@ -110,15 +107,12 @@ def _stacked(trace: Trace, rows: list[list[Value]], batched: bool) -> Value:
     """Y[steps, directions, batch, hidden], or [batch, steps, directions, hidden]."""
     batch, size = rows[0][0].shape
     steps, directions = len(rows[0]), len(rows)
-    out = trace.new((batch, steps, directions, size) if batched else (steps, directions, batch, size), rows[0][0].dtype)
-    trace.emit(Copy("stack", out.elements), "stack", [h for own in rows for h in own], (out,))
-    return out
+    shape = (batch, steps, directions, size) if batched else (steps, directions, batch, size)
+    return trace.copy("stack", [h for states in rows for h in states], shape, rows[0][0].dtype)
 
 
 def _states(trace: Trace, states: list[Value], batched: bool) -> Value:
     batch, size = states[0].shape
     if len(states) == 1:
         return trace.reshape(states[0], (batch, 1, size) if batched else (1, batch, size))
-    out = trace.new((batch, 2, size) if batched else (2, batch, size), states[0].dtype)
-    trace.emit(Copy("stack", out.elements), "stack", states, (out,))
-    return out
+    return trace.copy("stack", states, (batch, 2, size) if batched else (2, batch, size), states[0].dtype)

@@ -1,4 +1,4 @@
-"""Which rule writes down which ONNX node. Names of ops are PyTorch's, so that machines treat a step alike wherever it came from.
+"""The rule of each ONNX node type. Ops get PyTorch's names, so that machines treat a step alike wherever it came from.
 
 Arithmetic operations for each result count a transcendental function as four, as captured steps do.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from trainyard.errors import BadInput
-from trainyard.ir import Copy
 from trainyard.workloads.formats.onnx import layers, layout, products
 from trainyard.workloads.formats.onnx.graph import DTYPES
 from trainyard.workloads.formats.onnx.recurrent import recurrent
@@ -31,7 +30,7 @@ POINTWISE: Mapping[str, tuple[str, int]] = {  # ONNX: PyTorch's name, operations
     "BitwiseAnd": ("bitwise_and", 1), "BitwiseOr": ("bitwise_or", 1), "BitwiseXor": ("bitwise_xor", 1),
     "BitwiseNot": ("bitwise_not", 1),
 }
-QUESTIONS: Mapping[str, str] = {
+COMPARISONS: Mapping[str, str] = {
     "Equal": "eq", "Less": "lt", "LessOrEqual": "le", "Greater": "gt", "GreaterOrEqual": "ge", "And": "logical_and",
     "Or": "logical_or", "Xor": "logical_xor", "Not": "logical_not", "IsNaN": "isnan", "IsInf": "isinf",
 }
@@ -46,57 +45,54 @@ def _pointwise(call: Call) -> list[Value]:
         raise BadInput("no operands")
     if function == "clamp":
         values = values[:1]
-    found = call.trace.pointwise(function, values[:2], operations, _dtype(values[:2]))
-    for more in values[2:]:
-        found = call.trace.pointwise(function, (found, more), operations)
-    return [found]
+    result = call.trace.pointwise(function, values[:2], operations, _dtype(values[:2]))
+    for value in values[2:]:
+        result = call.trace.pointwise(function, (result, value), operations)
+    return [result]
 
 
 def _dtype(values: list[Value]) -> str:
     return next((v.dtype for v in values if not v.scalar), values[0].dtype)
 
 
-def _question(call: Call) -> list[Value]:
+def _comparison(call: Call) -> list[Value]:
     if not call.present:
         raise BadInput("no operands")
-    return [call.trace.pointwise(QUESTIONS[call.node.op], call.present[:2], dtype="bool")]
+    return [call.trace.pointwise(COMPARISONS[call.node.op], call.present[:2], dtype="bool")]
 
 
-def _chosen(call: Call) -> list[Value]:
-    values = [call.given(i) for i in range(3)]
+def _where(call: Call) -> list[Value]:
+    values = [call.input(i) for i in range(3)]
     return [call.trace.pointwise("where", values, dtype=_dtype(values[1:]))]
 
 
-def _added(call: Call) -> list[Value]:
+def _sum_or_mean(call: Call) -> list[Value]:
     """Sum and Mean of several tensors, one after the other."""
     values = call.present
     if not values:
         raise BadInput("no operands")
-    found = values[0]
-    for more in values[1:]:
-        found = call.trace.pointwise("add", (found, more))
-    return [call.trace.pointwise("div", (found,)) if call.node.op == "Mean" else found]
+    total = values[0]
+    for value in values[1:]:
+        total = call.trace.pointwise("add", (total, value))
+    return [call.trace.pointwise("div", (total,)) if call.node.op == "Mean" else total]
 
 
 def _cast(call: Call) -> list[Value]:
-    value = call.given(0)
+    value = call.input(0)
     if call.node.op == "CastLike":
-        dtype = call.given(1).dtype
-    elif (dtype := DTYPES.get(call.whole("to", 1), "")) == "":
-        raise BadInput(f"it casts to ONNX type {call.whole('to', 1)}, which is not known")
+        dtype = call.input(1).dtype
+    elif (dtype := DTYPES.get(call.integer("to", 1), "")) == "":
+        raise BadInput(f"it casts to ONNX type {call.integer('to', 1)}, which is not known")
     if dtype == value.dtype:
         return [value]
-    out = call.trace.new(value.shape, dtype)
-    if out.elements:
-        call.trace.emit(Copy("cast", out.elements), "_to_copy", (value,), (out,))
-    return [out]
+    return [call.trace.copy("cast", (value,), value.shape, dtype, "_to_copy")]
 
 
 # fmt: off
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(POINTWISE, _pointwise), **dict.fromkeys(QUESTIONS, _question),
-    **dict.fromkeys(("Sum", "Mean"), _added), **dict.fromkeys(("Cast", "CastLike"), _cast),
-    "Where":                 _chosen,
+    **dict.fromkeys(POINTWISE, _pointwise), **dict.fromkeys(COMPARISONS, _comparison),
+    **dict.fromkeys(("Sum", "Mean"), _sum_or_mean), **dict.fromkeys(("Cast", "CastLike"), _cast),
+    "Where":                 _where,
     "Conv":                  products.convolution,
     "ConvTranspose":         products.transposed_convolution,
     "Gemm":                  products.gemm,
@@ -117,19 +113,19 @@ RULES: Mapping[str, Rule] = {
     "InstanceNormalization": layers.group_norm,
     "Softmax":               layers.softmax,
     "LogSoftmax":            layers.softmax,
-    "ReduceMean":            layers.reduced("mean"),
-    "ReduceSum":             layers.reduced("sum"),
-    "ReduceMax":             layers.reduced("amax"),
-    "ReduceMin":             layers.reduced("amin"),
-    "ReduceProd":            layers.reduced("prod"),
-    "ReduceL1":              layers.reduced("linalg_vector_norm"),
-    "ReduceL2":              layers.reduced("linalg_vector_norm"),
-    "ReduceLogSumExp":       layers.reduced("logsumexp", 2),
-    "ReduceSumSquare":       layers.reduced("sum"),
-    "ArgMax":                layers.searched("argmax"),
-    "ArgMin":                layers.searched("argmin"),
-    "TopK":                  layers.top,
-    "CumSum":                layers.summed_along,
+    "ReduceMean":            layers.reduction("mean"),
+    "ReduceSum":             layers.reduction("sum"),
+    "ReduceMax":             layers.reduction("amax"),
+    "ReduceMin":             layers.reduction("amin"),
+    "ReduceProd":            layers.reduction("prod"),
+    "ReduceL1":              layers.reduction("linalg_vector_norm"),
+    "ReduceL2":              layers.reduction("linalg_vector_norm"),
+    "ReduceLogSumExp":       layers.reduction("logsumexp", 2),
+    "ReduceSumSquare":       layers.reduction("sum"),
+    "ArgMax":                layers.arg_extreme("argmax"),
+    "ArgMin":                layers.arg_extreme("argmin"),
+    "TopK":                  layers.topk,
+    "CumSum":                layers.cumsum,
     "Dropout":               layers.dropout,
     "Resize":                layers.resize,
     "Upsample":              layers.resize,
@@ -140,19 +136,19 @@ RULES: Mapping[str, Rule] = {
     "Transpose":             layout.transpose,
     "Concat":                layout.concat,
     "Split":                 layout.split,
-    "Slice":                 layout.cut,
+    "Slice":                 layout.slice_view,
     "Gather":                layout.gather,
     "GatherElements":        layout.gather_elements,
-    "GatherND":              layout.gather_tuples,
-    "ScatterND":             layout.scattered,
-    "ScatterElements":       layout.scattered,
+    "GatherND":              layout.gather_nd,
+    "ScatterND":             layout.scatter,
+    "ScatterElements":       layout.scatter,
     "Expand":                layout.expand,
     "Tile":                  layout.tile,
     "Pad":                   layout.pad,
-    "DepthToSpace":          layout.shuffled,
-    "SpaceToDepth":          layout.shuffled,
-    "ConstantOfShape":       layout.filled,
-    "Range":                 layout.counted,
+    "DepthToSpace":          layout.pixel_shuffle,
+    "SpaceToDepth":          layout.pixel_shuffle,
+    "ConstantOfShape":       layout.constant_of_shape,
+    "Range":                 layout.arange,
     "Identity":              layout.identity,
 }
 # fmt: on

@@ -1,7 +1,7 @@
-"""The forward pass of an ONNX graph as ops, written down node by node with shapes alone.
+"""The forward pass of an ONNX graph as ops, traced node by node with shapes alone.
 
-A tensor is a shape with strides, as PyTorch has it: a transpose, a slice or a reshape that the strides allow is a view and no op; a
-product or a reshape that they do not allow copies first. What is computed from known numbers (shapes, scalars) is known and no op.
+A tensor is a shape with strides, as in PyTorch: a transpose, a slice or a reshape that the strides allow is a view and no op; a
+product or a reshape that they do not allow copies first. What is computed from constants (shapes, scalars) is a constant and no op.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BadInput, NotModelled
-from trainyard.ir import Body, Copy, ElementWise, Letter, MatMul, Op, Phase, Role, TensorSpec
-from trainyard.workloads.formats.onnx.graph import KNOWN, Node, checked
+from trainyard.ir import Body, Copy, ElementWise, Letter, MatMul, Op, Phase, Reduction, Role, TensorSpec
+from trainyard.workloads.formats.onnx.graph import Node, checked
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -26,13 +26,13 @@ OPS = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """What an ONNX name stands for. `tensor` is its number in the step, `known` its numbers where they do not depend on data."""
+    """What an ONNX name stands for. `tensor` is its number in the step, `numbers` its elements where they do not depend on data."""
 
     shape: Shape
     dtype: str
     tensor: int | None = None
     strides: Shape = ()
-    known: npt.NDArray[Any] | None = None
+    numbers: npt.NDArray[Any] | None = None
 
     @property
     def elements(self) -> int:
@@ -40,8 +40,8 @@ class Value:
 
     @property
     def scalar(self) -> bool:
-        """A known number that a kernel takes as an argument: no memory is read for it."""
-        return self.known is not None and self.elements <= 1
+        """A constant that a kernel takes as an argument: no memory is read for it."""
+        return self.numbers is not None and self.elements <= 1
 
 
 def contiguous(shape: Shape) -> Shape:
@@ -52,8 +52,8 @@ def contiguous(shape: Shape) -> Shape:
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def viewed(shape: Shape, strides: Shape, wanted: Shape) -> Shape | None:
-    """The strides under which `wanted` looks into the same memory, or None if it cannot.
+def viewed(shape: Shape, strides: Shape, new_shape: Shape) -> Shape | None:
+    """The strides of a view of shape `new_shape`, or None where a copy is needed.
 
     >>> viewed((2, 9, 16), (144, 16, 1), (18, 4, 4)), viewed((2, 4, 9, 4), (144, 4, 16, 1), (8, 9, 4))
     ((16, 4, 1), None)
@@ -65,21 +65,21 @@ def viewed(shape: Shape, strides: Shape, wanted: Shape) -> Shape | None:
             runs[-1] = (runs[-1][0] * size, step)
         else:
             runs.append((size, step))
-    found: list[int] = []
+    new_strides: list[int] = []
     position = len(runs) - 1
-    left, step = runs[position] if runs else (1, 1)
-    for size in reversed(wanted):
+    remaining, step = runs[position] if runs else (1, 1)
+    for size in reversed(new_shape):
         if size == 1:
-            found.append(step * left)
+            new_strides.append(step * remaining)
             continue
-        while left == 1 and position > 0:
+        while remaining == 1 and position > 0:
             position -= 1
-            left, step = runs[position]
-        if left % size:
+            remaining, step = runs[position]
+        if remaining % size:
             return None
-        found.append(step)
-        left, step = left // size, step * size
-    return tuple(reversed(found))
+        new_strides.append(step)
+        remaining, step = remaining // size, step * size
+    return tuple(reversed(new_strides))
 
 
 def broadcast(*shapes: Shape) -> Shape:
@@ -88,13 +88,13 @@ def broadcast(*shapes: Shape) -> Shape:
     (2, 3, 4)
     """
     rank = max(map(len, shapes), default=0)
-    found = []
+    result = []
     for position in range(1, rank + 1):
         sizes = {shape[-position] for shape in shapes if position <= len(shape)}
         if len(sizes - {1}) > 1:
             raise BadInput(f"shapes {', '.join(str(list(shape)) for shape in shapes)} do not broadcast")
-        found.append(next(iter(sizes - {1}), 1))
-    return tuple(reversed(found))
+        result.append(next(iter(sizes - {1}), 1))
+    return tuple(reversed(result))
 
 
 @dataclass
@@ -113,9 +113,9 @@ class Trace:
         return len(self.tensors) - 1
 
     def new(self, shape: Sequence[int], dtype: str, role: Role = Role.ACTIVATION, name: str = "") -> Value:
-        """A tensor of its own, in one piece."""
-        whole = tuple(shape)
-        return Value(whole, dtype, self.tensor(whole, dtype, role, name), contiguous(whole))
+        """A new contiguous tensor."""
+        sizes = tuple(shape)
+        return Value(sizes, dtype, self.tensor(sizes, dtype, role, name), contiguous(sizes))
 
     def view(self, value: Value, shape: Shape, strides: Shape) -> Value:
         """The same memory under another shape."""
@@ -123,11 +123,11 @@ class Trace:
             return value
         number = self.number(value)
         spec = self.tensors[number]
-        seen = self.tensor(shape, value.dtype, spec.role, spec.name, number if spec.view_of is None else spec.view_of)
-        return Value(shape, value.dtype, seen, strides)
+        tensor = self.tensor(shape, value.dtype, spec.role, spec.name, number if spec.view_of is None else spec.view_of)
+        return Value(shape, value.dtype, tensor, strides)
 
     def number(self, value: Value) -> int:
-        """The tensor of a value; known numbers that an op reads become a buffer."""
+        """The tensor of a value; constants that an op reads become a buffer."""
         return value.tensor if value.tensor is not None else self.tensor(value.shape, value.dtype, Role.BUFFER, "constant")
 
     def emit(self, body: Body, name: str, reads: Sequence[Value | None], writes: Sequence[Value], letters: tuple[Letter, ...] = (),
@@ -166,10 +166,20 @@ class Trace:
         return self.view(self.copied(value), shape, contiguous(shape)) if strides is None else self.view(value, shape, strides)
 
     def copied(self, value: Value) -> Value:
-        if not value.elements:
-            return value
-        out = self.new(value.shape, value.dtype)
-        self.emit(Copy("clone", value.elements), "clone", (value,), (out,))
+        return self.copy("clone", (value,), value.shape, value.dtype) if value.elements else value
+
+    def copy(self, function: str, reads: Sequence[Value], shape: Sequence[int], dtype: str, name: str = "") -> Value:
+        """A new tensor that a copy or a fill writes; no op for an empty one."""
+        out = self.new(shape, dtype)
+        if out.elements:
+            self.emit(Copy(function, out.elements), name or function, reads, (out,))
+        return out
+
+    def reduce(self, function: str, value: Value, shape: Sequence[int], dtype: str, passes: int = 1, name: str = "") -> Value:
+        """A new tensor that a reduction of `value` writes; no op for an empty one."""
+        out = self.new(shape, dtype)
+        if out.elements and value.elements:
+            self.emit(Reduction(function, value.elements, out.elements, passes), name or function, (value,), (out,))
         return out
 
     def narrowed(self, value: Value, axis: int, size: int) -> Value:
@@ -178,9 +188,9 @@ class Trace:
         return self.view(value, shape, value.strides)
 
     def dropped(self, value: Value, axis: int) -> Value:
-        """One place along an axis, without the axis."""
-        one = self.narrowed(value, axis, 1)
-        return self.view(one, (*one.shape[:axis], *one.shape[axis + 1 :]), (*one.strides[:axis], *one.strides[axis + 1 :]))
+        """One index along an axis, without the axis (`select`)."""
+        row = self.narrowed(value, axis, 1)
+        return self.view(row, (*row.shape[:axis], *row.shape[axis + 1 :]), (*row.strides[:axis], *row.strides[axis + 1 :]))
 
     def permuted(self, value: Value, order: Sequence[int]) -> Value:
         strides = value.strides or contiguous(value.shape)
@@ -198,7 +208,7 @@ class Trace:
         return out
 
     def letters(self, a: Value, b: Value) -> tuple[Letter, ...]:
-        """What two operands are to their layer: an activation and a weight, or neither."""
+        """Operand letters of a product: A and W for an activation and a parameter, empty otherwise."""
         weights = [v.tensor is not None and self.tensors[v.tensor].role is Role.PARAMETER for v in (a, b)]
         if weights[0] == weights[1]:
             return "", ""
@@ -214,46 +224,46 @@ class Call:
     inputs: Sequence[Value | None]
     opset: int
 
-    def given(self, position: int) -> Value:
-        found = self.optional(position)
-        if found is None:
+    def input(self, position: int) -> Value:
+        value = self.optional_input(position)
+        if value is None:
             raise BadInput(f"its input {position} is missing")
-        return found
+        return value
 
-    def optional(self, position: int) -> Value | None:
+    def optional_input(self, position: int) -> Value | None:
         return self.inputs[position] if position < len(self.inputs) else None
 
     @property
     def present(self) -> list[Value]:
         return [value for value in self.inputs if value is not None]
 
-    def whole(self, name: str, default: int) -> int:
-        found = self.node.attributes.get(name, default)
-        if isinstance(found, bool) or not isinstance(found, int):
-            raise BadInput(f"attribute {name} must be a whole number, got {found!r}")
-        return found
+    def integer(self, name: str, default: int) -> int:
+        number = self.node.attributes.get(name, default)
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise BadInput(f"attribute {name} must be a whole number, got {number!r}")
+        return number
 
-    def word(self, name: str, default: str) -> str:
-        found = self.node.attributes.get(name, default)
-        return found if isinstance(found, str) else default
+    def string(self, name: str, default: str) -> str:
+        text = self.node.attributes.get(name, default)
+        return text if isinstance(text, str) else default
 
-    def wholes(self, name: str, default: Shape = ()) -> Shape:
-        found = self.node.attributes.get(name, default)
-        if not isinstance(found, tuple) or any(not isinstance(number, int) for number in found):
-            raise BadInput(f"attribute {name} must be a list of whole numbers, got {found!r}")
-        return found
+    def integers(self, name: str, default: Shape = ()) -> Shape:
+        numbers = self.node.attributes.get(name, default)
+        if not isinstance(numbers, tuple) or any(not isinstance(number, int) for number in numbers):
+            raise BadInput(f"attribute {name} must be a list of whole numbers, got {numbers!r}")
+        return numbers
 
     def numbers(self, position: int, name: str) -> Shape | None:
         """Whole numbers that older opsets write as an attribute and newer ones as an input."""
-        value = self.optional(position)
+        value = self.optional_input(position)
         if value is not None:
             return self.constants(value, f"input {position} ({name})")
-        return self.wholes(name) if name in self.node.attributes else None
+        return self.integers(name) if name in self.node.attributes else None
 
-    def constants(self, value: Value, what: str) -> Shape:
-        if value.known is None:
-            raise NotModelled(f"{what} depends on data: its numbers must be constants or come from shapes")
-        return tuple(int(number) for number in value.known.reshape(-1))
+    def constants(self, value: Value, subject: str) -> Shape:
+        if value.numbers is None:
+            raise NotModelled(f"{subject} depends on data: its numbers must be constants or come from shapes")
+        return tuple(int(number) for number in value.numbers.reshape(-1))
 
     def axis(self, number: int, rank: int) -> int:
         if not -rank <= number < max(rank, 1):
@@ -262,15 +272,11 @@ class Call:
 
 
 def constant(numbers: Any, dtype: str) -> Value:
-    """A value whose numbers are known."""
+    """A value whose elements are constants."""
     import numpy as np
 
-    found = np.asarray(numbers)
-    return Value(found.shape, dtype, None, contiguous(found.shape), found)
-
-
-def few(elements: int) -> bool:
-    return elements <= KNOWN
+    array = np.asarray(numbers)
+    return Value(array.shape, dtype, None, contiguous(array.shape), array)
 
 
 NUMPY: Mapping[str, str] = {

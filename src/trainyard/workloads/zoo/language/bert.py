@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
@@ -191,17 +192,7 @@ def recipe(size: Size, *, sequence: int = 128) -> Recipe:
     )
 
 
-def bert_tiny() -> Recipe:
-    return recipe(TINY)
-
-
-def tinybert_4() -> Recipe:
-    return recipe(TINY_4)
-
-
-def bert_base() -> Recipe:
-    return recipe(BASE)
-
-
-def bert_large() -> Recipe:
-    return recipe(LARGE)
+bert_tiny = partial(recipe, TINY)
+tinybert_4 = partial(recipe, TINY_4)
+bert_base = partial(recipe, BASE)
+bert_large = partial(recipe, LARGE)

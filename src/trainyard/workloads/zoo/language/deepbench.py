@@ -12,6 +12,8 @@ Decided here:
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -45,17 +47,7 @@ def recipe(cell: str, *, hidden: int, steps: int) -> Recipe:
 
 
 # Steps: MC-DLA, Table III. Hidden sizes: DeepBench's training set, see above.
-def rnn_gemv() -> Recipe:
-    return recipe("vanilla", hidden=1760, steps=50)
-
-
-def lstm_1() -> Recipe:
-    return recipe("lstm", hidden=512, steps=25)
-
-
-def lstm_2() -> Recipe:
-    return recipe("lstm", hidden=1024, steps=25)
-
-
-def gru() -> Recipe:
-    return recipe("gru", hidden=1536, steps=187)
+rnn_gemv = partial(recipe, "vanilla", hidden=1760, steps=50)
+lstm_1 = partial(recipe, "lstm", hidden=512, steps=25)
+lstm_2 = partial(recipe, "lstm", hidden=1024, steps=25)
+gru = partial(recipe, "gru", hidden=1536, steps=187)

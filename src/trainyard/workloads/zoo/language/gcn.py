@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainyard.workloads.zoo.objective import adam, token_batch, token_cross_entropy
+from trainyard.workloads.zoo.objective import adam, token_recipe
 from trainyard.workloads.zoo.recipe import Recipe
 
 VOCABULARY = 33_278  # WikiText-2
@@ -74,10 +74,4 @@ class GatedConvolutionLanguageModel(nn.Module):
 
 
 def gcn(*, vocabulary: int = VOCABULARY, layers: tuple[tuple[int, int], ...] = LAYERS, sequence: int = SEQUENCE) -> Recipe:
-    return Recipe(
-        model=lambda: GatedConvolutionLanguageModel(vocabulary, layers),
-        inputs=lambda batch: (token_batch(batch, sequence, vocabulary),),
-        targets=lambda batch: (token_batch(batch, sequence, vocabulary),),
-        loss=token_cross_entropy,
-        optimizer=adam,
-    )
+    return token_recipe(lambda: GatedConvolutionLanguageModel(vocabulary, layers), vocabulary, (sequence,), sequence, adam)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from trainyard.workloads.zoo.objective import adam, token_batch, token_cross_entropy
+from trainyard.workloads.zoo.objective import adam, token_recipe
 from trainyard.workloads.zoo.recipe import Recipe
 
 VOCABULARY = 36_548  # SIGMA, suite: 1632-36548-1024
@@ -113,13 +113,4 @@ def gnmt(
     source_tokens: int = SOURCE_TOKENS,
     target_tokens: int = TARGET_TOKENS,
 ) -> Recipe:
-    return Recipe(
-        model=lambda: Gnmt(vocabulary, width, layers),
-        inputs=lambda batch: (
-            token_batch(batch, source_tokens, vocabulary),
-            token_batch(batch, target_tokens, vocabulary),
-        ),
-        targets=lambda batch: (token_batch(batch, target_tokens, vocabulary),),
-        loss=token_cross_entropy,
-        optimizer=adam,
-    )
+    return token_recipe(lambda: Gnmt(vocabulary, width, layers), vocabulary, (source_tokens, target_tokens), target_tokens, adam)

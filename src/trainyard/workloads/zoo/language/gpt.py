@@ -11,12 +11,13 @@ Decided here:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainyard.workloads.zoo.objective import adamw, token_batch, token_cross_entropy
+from trainyard.workloads.zoo.objective import adamw, token_recipe
 from trainyard.workloads.zoo.recipe import Recipe
 
 VOCABULARY = 50_257  # Sec. 2.2
@@ -123,18 +124,8 @@ class Gpt(nn.Module):
 
 
 def recipe(size: Size, *, vocabulary: int = VOCABULARY, sequence: int = CONTEXT) -> Recipe:
-    return Recipe(
-        model=lambda: Gpt(size, vocabulary, sequence),
-        inputs=lambda batch: (token_batch(batch, sequence, vocabulary),),
-        targets=lambda batch: (token_batch(batch, sequence, vocabulary),),
-        loss=token_cross_entropy,
-        optimizer=adamw,
-    )
+    return token_recipe(lambda: Gpt(size, vocabulary, sequence), vocabulary, (sequence,), sequence, adamw)
 
 
-def gpt2_small() -> Recipe:
-    return recipe(SMALL)
-
-
-def gpt_26b() -> Recipe:
-    return recipe(TWENTY_SIX_B)
+gpt2_small = partial(recipe, SMALL)
+gpt_26b = partial(recipe, TWENTY_SIX_B)

@@ -13,11 +13,12 @@ Decided here:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from trainyard.workloads.zoo.objective import adamw, token_batch, token_cross_entropy
+from trainyard.workloads.zoo.objective import adamw, token_recipe
 from trainyard.workloads.zoo.recipe import Recipe
 
 VOCABULARY = 32_128  # 32,000 pieces, 100 sentinels, padded to a multiple of 128 (released models)
@@ -199,21 +200,9 @@ class T5(nn.Module):
 
 
 def recipe(size: Size, *, encoder_tokens: int = ENCODER_TOKENS, decoder_tokens: int = DECODER_TOKENS) -> Recipe:
-    return Recipe(
-        model=lambda: T5(size, encoder_tokens, decoder_tokens),
-        inputs=lambda batch: (
-            token_batch(batch, encoder_tokens, VOCABULARY),
-            token_batch(batch, decoder_tokens, VOCABULARY),
-        ),
-        targets=lambda batch: (token_batch(batch, decoder_tokens, VOCABULARY),),
-        loss=token_cross_entropy,
-        optimizer=adamw,
-    )
+    model = partial(T5, size, encoder_tokens, decoder_tokens)
+    return token_recipe(model, VOCABULARY, (encoder_tokens, decoder_tokens), decoder_tokens, adamw)
 
 
-def t5_small() -> Recipe:
-    return recipe(SMALL)
-
-
-def t5_large() -> Recipe:
-    return recipe(LARGE)
+t5_small = partial(recipe, SMALL)
+t5_large = partial(recipe, LARGE)

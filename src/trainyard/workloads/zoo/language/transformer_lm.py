@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from trainyard.workloads.zoo.objective import adam, token_batch, token_cross_entropy
+from trainyard.workloads.zoo.objective import adam, token_recipe
 from trainyard.workloads.zoo.recipe import Recipe
 
 VOCABULARY = 31_999  # SIGMA, suite: 31999-1024-84
@@ -97,10 +97,4 @@ class TransformerLanguageModel(nn.Module):
 
 
 def transformer_324m(*, vocabulary: int = VOCABULARY, layers: int = LAYERS, sequence: int = SEQUENCE) -> Recipe:
-    return Recipe(
-        model=lambda: TransformerLanguageModel(vocabulary, layers, sequence),
-        inputs=lambda batch: (token_batch(batch, sequence, vocabulary),),
-        targets=lambda batch: (token_batch(batch, sequence, vocabulary),),
-        loss=token_cross_entropy,
-        optimizer=adam,
-    )
+    return token_recipe(lambda: TransformerLanguageModel(vocabulary, layers, sequence), vocabulary, (sequence,), sequence, adam)

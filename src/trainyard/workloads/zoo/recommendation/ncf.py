@@ -17,6 +17,7 @@ Decided here:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -79,13 +80,6 @@ def recipe(size: Size) -> Recipe:
     )
 
 
-def ncf() -> Recipe:
-    return recipe(SMALL)
-
-
-def ncf_sigma() -> Recipe:
-    return recipe(SIGMA)
-
-
-def ncf_3b() -> Recipe:
-    return recipe(THREE_B)
+ncf = partial(recipe, SMALL)
+ncf_sigma = partial(recipe, SIGMA)
+ncf_3b = partial(recipe, THREE_B)

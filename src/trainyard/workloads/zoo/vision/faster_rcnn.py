@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from trainyard.workloads.zoo.recipe import Recipe
 from trainyard.workloads.zoo.vision.boxes import align_on
-from trainyard.workloads.zoo.vision.imagenet import images, sgd
 from trainyard.workloads.zoo.vision.regions import (
     CLASSES,
     Body,
@@ -22,9 +21,7 @@ from trainyard.workloads.zoo.vision.regions import (
     FrozenBatchNorm2d,
     Level,
     RegionProposalNetwork,
-    detection_loss,
-    object_labels,
-    objects,
+    detector,
     sample_regions,
 )
 from trainyard.workloads.zoo.vision.resnet import Bottleneck, stage
@@ -80,10 +77,4 @@ class FasterRCNN(nn.Module):
 
 
 def faster_rcnn(height: int = 800, width: int = 1344) -> Recipe:
-    return Recipe(
-        model=lambda: FasterRCNN(height, width),
-        inputs=lambda batch: (images(batch, height, width), objects(batch, height, width)),
-        targets=lambda batch: (object_labels(batch),),
-        loss=detection_loss,
-        optimizer=sgd,
-    )
+    return detector(lambda: FasterRCNN(height, width), height, width)

@@ -16,16 +16,13 @@ from torch import Tensor, nn
 
 from trainyard.workloads.zoo.recipe import Recipe
 from trainyard.workloads.zoo.vision.boxes import align_on
-from trainyard.workloads.zoo.vision.imagenet import images, sgd
 from trainyard.workloads.zoo.vision.pyramid import WIDTH, BoxPredictor, FeaturePyramid, TwoLayerHead
 from trainyard.workloads.zoo.vision.regions import (
     Detection,
     FrozenBatchNorm2d,
     Level,
     RegionProposalNetwork,
-    detection_loss,
-    object_labels,
-    objects,
+    detector,
     sample_regions,
 )
 
@@ -179,10 +176,4 @@ class FasterRCNNMobileNet(nn.Module):
 
 
 def faster_rcnn_mobilenet(height: int = 800, width: int = 1344) -> Recipe:
-    return Recipe(
-        model=lambda: FasterRCNNMobileNet(height, width),
-        inputs=lambda batch: (images(batch, height, width), objects(batch, height, width)),
-        targets=lambda batch: (object_labels(batch),),
-        loss=detection_loss,
-        optimizer=sgd,
-    )
+    return detector(lambda: FasterRCNNMobileNet(height, width), height, width)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from trainyard.workloads.zoo.recipe import Recipe
-from trainyard.workloads.zoo.vision.imagenet import CLASSES, classifier, he_initialised, images, labels, sgd
+from trainyard.workloads.zoo.vision.imagenet import CLASSES, classifier
 
 FEATURES = 1024
 AUXILIARY_WEIGHT = 0.3  # Sec. 5
@@ -162,10 +162,4 @@ def googlenet() -> Recipe:
 
 
 def googlenet_aux() -> Recipe:
-    return Recipe(
-        model=lambda: he_initialised(GoogLeNetAuxiliary()),
-        inputs=lambda batch: (images(batch, 224, 224),),
-        targets=lambda batch: (labels(batch),),
-        loss=auxiliary_loss,
-        optimizer=sgd,
-    )
+    return classifier(GoogLeNetAuxiliary, loss=auxiliary_loss)

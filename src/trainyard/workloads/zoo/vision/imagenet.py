@@ -39,11 +39,13 @@ def he_initialised(model: nn.Module) -> nn.Module:
     return model
 
 
-def classifier(model: Callable[[], nn.Module], *, size: int = 224) -> Recipe:
+def classifier(
+    model: Callable[[], nn.Module], *, size: int = 224, loss: Callable[..., Tensor] = functional.cross_entropy
+) -> Recipe:
     return Recipe(
         model=lambda: he_initialised(model()),
         inputs=lambda batch: (images(batch, size, size),),
         targets=lambda batch: (labels(batch),),
-        loss=functional.cross_entropy,
+        loss=loss,
         optimizer=sgd,
     )

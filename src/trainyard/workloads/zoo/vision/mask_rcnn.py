@@ -16,7 +16,6 @@ from torch.nn import functional
 
 from trainyard.workloads.zoo.recipe import Recipe
 from trainyard.workloads.zoo.vision.boxes import align_on_pyramid, grid, iou, sampling_points, take
-from trainyard.workloads.zoo.vision.imagenet import images, sgd
 from trainyard.workloads.zoo.vision.pyramid import WIDTH, BoxPredictor, FeaturePyramid, TwoLayerHead
 from trainyard.workloads.zoo.vision.regions import (
     CLASSES,
@@ -27,8 +26,8 @@ from trainyard.workloads.zoo.vision.regions import (
     Level,
     RegionProposalNetwork,
     detection_loss,
+    detector,
     object_labels,
-    objects,
     sample_regions,
 )
 
@@ -129,10 +128,4 @@ def mask_rcnn(height: int = 800, width: int = 1344) -> Recipe:
     def targets(batch: int) -> tuple[Tensor, ...]:
         return object_labels(batch), (torch.rand(batch, OBJECTS, RASTER, RASTER) < 0.6).float()
 
-    return Recipe(
-        model=lambda: MaskRCNN(height, width),
-        inputs=lambda batch: (images(batch, height, width), objects(batch, height, width)),
-        targets=targets,
-        loss=loss,
-        optimizer=sgd,
-    )
+    return detector(lambda: MaskRCNN(height, width), height, width, targets=targets, loss=loss)

@@ -14,13 +14,16 @@ NIPS 2015. Static shapes throughout. Where the paper's count depends on the imag
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from trainyard.workloads.zoo.recipe import Recipe
 from trainyard.workloads.zoo.vision.boxes import anchor_grid, decode, encode, iou, take
+from trainyard.workloads.zoo.vision.imagenet import images, sgd
 from trainyard.workloads.zoo.vision.resnet import Bottleneck, ResNetStages
 
 CLASSES = 91
@@ -187,3 +190,20 @@ def objects(batch: int, height: int, width: int) -> Tensor:
 
 def object_labels(batch: int) -> Tensor:
     return torch.randint(1, CLASSES, (batch, OBJECTS))
+
+
+def detector(
+    model: Callable[[], nn.Module],
+    height: int,
+    width: int,
+    *,
+    targets: Callable[[int], tuple[Tensor, ...]] = lambda batch: (object_labels(batch),),
+    loss: Callable[..., Tensor] = detection_loss,
+) -> Recipe:
+    return Recipe(
+        model=model,
+        inputs=lambda batch: (images(batch, height, width), objects(batch, height, width)),
+        targets=targets,
+        loss=loss,
+        optimizer=sgd,
+    )

@@ -1,7 +1,7 @@
 """The real training step on a real GPU, as the same Result that a simulated machine gives: per layer and phase.
 
-Whole steps are timed without instruments; a few more, instrumented, say which layer and phase the device time belongs to. What the
-device time does not cover is idle: the device waited for the host.
+Whole steps are timed without instruments; a few more, instrumented, assign the device time to layers and phases. The rest of the
+step is idle: the device waited for the host.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import nn
 
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir.step import Phase, Step
-from trainyard.live.attribution import Attribution, DispatchedOp
-from trainyard.live.nvml import Board, board
-from trainyard.live.replay import replay
-from trainyard.live.stopwatch import (
+from trainyard.live.measurement.attribution import Attribution, DispatchedOp
+from trainyard.live.measurement.nvml import Board, board
+from trainyard.live.measurement.replay import replay
+from trainyard.live.measurement.stopwatch import (
     EventStopwatch,
     HostStopwatch,
     OpTime,
@@ -31,7 +31,7 @@ from trainyard.live.stopwatch import (
     Stopwatch,
     median_times,
 )
-from trainyard.live.training_step import (
+from trainyard.live.measurement.training_step import (
     Inputs,
     Loss,
     Optimizer,
@@ -65,7 +65,7 @@ class MeasuredOp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """A Result and what it was made from: the single steps' times and every op."""
+    """A Result and its raw data: the time of each step and of each op."""
 
     result: Result
     step_s: tuple[float, ...]
@@ -96,11 +96,13 @@ def measure(
     A zoo recipe brings its own inputs, targets, loss and optimizer: `measure(resnet50(), batch=64)`. `precision` is None for
     torch's defaults (fp32 products, TF32 convolutions), "tf32" or "fp32" for both alike, "bf16" or "fp16" for a whole model of
     that type, "bf16-mixed" for autocast. `graph` replays the step as a CUDA graph. `foreach` overrides the optimizer's own choice.
-    A Step, which has no code, is replayed op by op in its own types (`live.replay`).
+    A Step, which has no code, is replayed op by op in its own types (`live.measurement.replay`).
     """
     if isinstance(model, Step):
-        place = torch_device(device)
-        return replay(model, place=place, peaks=_peaks(place, None), machine=_machine(place)[0], repeats=repeats, warmup=warmup)
+        on_device = torch_device(device)
+        return replay(
+            model, device=on_device, peaks=_peaks(on_device, None), machine=_machine(on_device)[0], repeats=repeats, warmup=warmup
+        )
     return observe(
         model, inputs, targets, loss=loss, optimizer=optimizer, batch=batch, device=device, repeats=repeats, warmup=warmup,
         precision=precision, graph=graph, foreach=foreach, name=name,
@@ -123,27 +125,27 @@ def observe(
     foreach: bool | None = None,
     name: str = "",
 ) -> Measurement:
-    """What `measure` does, with the raw times of steps and ops beside the Result."""
-    place = torch_device(device)
+    """Like `measure`, with the raw times of steps and ops in addition to the Result."""
+    on_device = torch_device(device)
     if precision is not None and precision not in get_args(Precision):
         raise UnknownName("precision", precision, get_args(Precision))
     if repeats < 1 or warmup < 0:
         raise BadInput(f"repeats must be at least 1 and warmup at least 0, got {repeats} and {warmup}")
-    if graph and place.type != "cuda":
+    if graph and on_device.type != "cuda":
         raise BadInput(f"graph=True needs a CUDA device, got device={device!r}")
     if isinstance(model, nn.Module):
-        step = own_step(model, inputs, targets, loss, optimizer, place)
+        step = own_step(model, inputs, targets, loss, optimizer, on_device)
     else:
-        step = recipe_step(model, batch, place)
+        step = recipe_step(model, batch, on_device)
     step.cast(precision)
     step.set_optimizer(foreach=foreach, capturable=graph)
     with float32_products(precision):
         timing = _time_whole_steps(step, repeats, warmup, graph)
         host_s = _time_host(step, min(repeats, HOST_STEPS))
         ops, times, method = _time_ops(step)
-        peaks = _peaks(place, precision)
-    whole = _measurement(step, timing, ops, times, method, peaks, name or type(step.model).__name__, precision, graph)
-    return replace(whole, host_s=host_s)
+        peaks = _peaks(on_device, precision)
+    measurement = _measurement(step, timing, ops, times, method, peaks, name or type(step.model).__name__, precision, graph)
+    return replace(measurement, host_s=host_s)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,8 +210,8 @@ def _graphed(step: TrainingStep, warmup: int) -> Callable[[], None]:
     return captured.replay
 
 
-def _board(place: torch.device) -> Board | None:
-    properties = torch.cuda.get_device_properties(place)
+def _board(device: torch.device) -> Board | None:
+    properties = torch.cuda.get_device_properties(device)
     names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
     if not all(hasattr(properties, name) for name in names):  # an older torch does not tell
         return None
@@ -330,31 +332,31 @@ def _exposed(busy: np.ndarray[Any, np.dtype[np.int64]], whole_ps: int) -> tuple[
     return np.diff(edges, prepend=0), f"instrumented device times are {total / whole_ps:.3f} of the step: scaled to it"
 
 
-def _machine(place: torch.device) -> tuple[str, tuple[str, ...]]:
-    if place.type == "cpu":
+def _machine(device: torch.device) -> tuple[str, tuple[str, ...]]:
+    if device.type == "cpu":
         return f"CPU ({torch.get_num_threads()} threads)", (f"torch {torch.__version__}",)
-    properties = torch.cuda.get_device_properties(place)
+    properties = torch.cuda.get_device_properties(device)
     facts = [f"torch {torch.__version__}, CUDA {torch.version.cuda}, cuDNN {torch.backends.cudnn.version()}"]
     facts.append(f"{properties.multi_processor_count} SMs, {properties.total_memory / 2**30:.1f} GiB")
     return properties.name, tuple(facts)
 
 
-def _peaks(place: torch.device, precision: Precision | None) -> Peaks:
+def _peaks(device: torch.device, precision: Precision | None) -> Peaks:
     """What this machine really reaches: a large product in the step's type, and a large copy."""
-    gpu = place.type == "cuda"
+    gpu = device.type == "cuda"
     size, count = (8192, 2**28) if gpu else (512, 2**23)
-    operand = torch.randn(size, size, device=place).to(narrow_type(precision) or torch.float32)
-    source = torch.ones(count, device=place)
+    operand = torch.randn(size, size, device=device).to(narrow_type(precision) or torch.float32)
+    source = torch.ones(count, device=device)
     target = torch.empty_like(source)
-    product_s = _best_time(lambda: torch.mm(operand, operand), place)
-    copy_s = _best_time(lambda: target.copy_(source), place)
+    product_s = _best_time(lambda: torch.mm(operand, operand), device)
+    copy_s = _best_time(lambda: target.copy_(source), device)
     return Peaks(macs_per_s=size**3 / product_s, dram_bytes_per_s=2 * 4 * count / copy_s)
 
 
-def _best_time(work: Callable[[], Any], place: torch.device, repeats: int = 5) -> float:
+def _best_time(work: Callable[[], Any], device: torch.device, repeats: int = 5) -> float:
     spans = []
     for _ in range(repeats):
-        if place.type == "cuda":
+        if device.type == "cuda":
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
             work()
@@ -362,7 +364,7 @@ def _best_time(work: Callable[[], Any], place: torch.device, repeats: int = 5) -
             end.synchronize()
             spans.append(start.elapsed_time(end) * 1e-3)
         else:
-            begun = time.perf_counter()
+            began = time.perf_counter()
             work()
-            spans.append(time.perf_counter() - begun)
+            spans.append(time.perf_counter() - began)
     return float(min(spans))

@@ -1,4 +1,4 @@
-"""What was really done, and what it would have cost: one row for each kind of collective, real and simulated side by side."""
+"""The collectives of a process: one row per kind, with real time, and simulated time and energy."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class Row:
 class Report:
     """Rows by kind, of one rank or merged.
 
-    A price in joules is of a whole group; each of its ranks books an equal share. Merging adds bytes and joules; calls and seconds
-    pass on all ranks at once, so the largest stays.
+    A price in joules is of a whole group; each of its ranks logs an equal share. Merging adds bytes and joules; calls and seconds
+    are simultaneous on all ranks, so the maximum counts.
     """
 
     machine: str
@@ -113,8 +113,8 @@ class Report:
         return "\n".join(line.rstrip() for line in text.getvalue().strip("\n").splitlines())
 
 
-class Ledger:
-    """The rows of one process; gloo's threads and the training thread write it."""
+class CollectiveLog:
+    """The rows of one process; written by gloo's threads and by the training thread."""
 
     def __init__(self, machine: Machine, rank: int) -> None:
         self.machine, self.rank = machine, rank

@@ -99,34 +99,34 @@ def _no_phase(phase: Phase, *, backward: bool = False) -> AbstractContextManager
 
 def torch_device(name: str) -> torch.device:
     try:
-        place = torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
         raise BadInput(f"device {name!r} is not one that torch knows (write 'cuda', 'cuda:1' or 'cpu')") from None
-    if place.type not in ("cuda", "cpu"):
+    if device.type not in ("cuda", "cpu"):
         raise BadInput(f"measuring works on 'cuda' and 'cpu', not on {name!r}")
-    if place.type == "cuda" and not torch.cuda.is_available():
+    if device.type == "cuda" and not torch.cuda.is_available():
         raise BadInput("no CUDA GPU is visible to torch: measure with device='cpu', or on a machine with a GPU")
-    return place
+    return device
 
 
 def own_step(
-    model: nn.Module, inputs: Inputs, targets: Targets, loss: Loss | None, optimizer: Optimizer | None, place: torch.device
+    model: nn.Module, inputs: Inputs, targets: Targets, loss: Loss | None, optimizer: Optimizer | None, device: torch.device
 ) -> TrainingStep:
     """A user's module, called as `capture` calls it: `loss(model(*inputs), targets)`; a dictionary of inputs goes by keyword."""
     if inputs is None or optimizer is None:
         raise BadInput("measuring a module needs inputs and optimizer= (and targets and loss=, unless it returns its own loss)")
     if isinstance(optimizer, torch.optim.Optimizer):
         copied, copied_optimizer = copy.deepcopy((model, optimizer))  # together: the copy updates the copied parameters
-        copied.to(place)
+        copied.to(device)
         for state in copied_optimizer.state.values():
-            state.update({key: value.to(place) for key, value in state.items() if isinstance(value, Tensor) and value.dim()})
+            state.update({key: value.to(device) for key, value in state.items() if isinstance(value, Tensor) and value.dim()})
     else:
-        copied = copy.deepcopy(model).to(place)
+        copied = copy.deepcopy(model).to(device)
         copied_optimizer = optimizer(copied.parameters())
     copied.train()
     names = tuple(inputs) if isinstance(inputs, Mapping) else ()
     return TrainingStep(
-        copied, _moved(inputs, place), _moved(targets, place), _objective(targets, loss), copied_optimizer, place, names
+        copied, _moved(inputs, device), _moved(targets, device), _objective(targets, loss), copied_optimizer, device, names
     )
 
 
@@ -153,21 +153,21 @@ def _form(value: Any) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
-def _moved(tensors: Inputs, place: torch.device) -> tuple[Tensor, ...]:
+def _moved(tensors: Inputs, device: torch.device) -> tuple[Tensor, ...]:
     if tensors is None:
         return ()
     group = (tensors,) if isinstance(tensors, Tensor) else tuple(tensors.values() if isinstance(tensors, Mapping) else tensors)
-    return tuple(tensor.detach().to(place) for tensor in group)
+    return tuple(tensor.detach().to(device) for tensor in group)
 
 
-def recipe_step(recipe: Recipe, batch: int | None, place: torch.device) -> TrainingStep:
+def recipe_step(recipe: Recipe, batch: int | None, device: torch.device) -> TrainingStep:
     if batch is None:
         raise BadInput("measuring a recipe needs batch=")
-    with torch.device(place):
+    with torch.device(device):
         torch.manual_seed(0)
         model = recipe.model()
         return TrainingStep(
-            model, recipe.inputs(batch), recipe.targets(batch), recipe.loss, recipe.optimizer(model.parameters()), place
+            model, recipe.inputs(batch), recipe.targets(batch), recipe.loss, recipe.optimizer(model.parameters()), device
         )
 
 

@@ -1,8 +1,8 @@
-"""Which layer and which phase every aten op of a real training step belongs to, found while it runs.
+"""The layer and the phase of every aten op of a real training step, determined while it runs.
 
-Layers in forward come from module hooks; in backward from the autograd node that is running, through the sequence number that its
-forward op had. Phases in backward follow the operands: gradient x parameter is grad_input, what remains of a node that feeds a
-parameter is grad_weight.
+Layers in forward come from module hooks; in backward from the running autograd node, through the sequence number of its forward op.
+Phases in backward follow the operands: gradient x parameter is grad_input; other ops of a node that feeds a parameter are
+grad_weight.
 """
 
 from __future__ import annotations
@@ -137,14 +137,14 @@ class Attribution(TorchDispatchMode):
         return self._run(func, args, kwargs, None)
 
     def _convolution_backward(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
-        """One op that holds two products: run as two, so that their kernels can be told apart."""
+        """One op that computes two products: run as two, so that their kernels can be distinguished."""
         head, (_, _, bias) = args[:10], args[10]
         grad_input, _, _ = self._run(func, (*head, [True, False, False]), kwargs, Phase.GRAD_INPUT)
         _, grad_weight, grad_bias = self._run(func, (*head, [False, True, bias]), kwargs, Phase.GRAD_WEIGHT)
         return grad_input, grad_weight, grad_bias
 
     def _run(self, func: Any, args: Any, kwargs: Any, phase: Phase | None) -> Any:
-        layers, found, recompute = self._place(args, kwargs)
+        layers, phase_of_op, recompute = self._place(args, kwargs)
         with self._timer(len(self.ops)):
             result = func(*args, **kwargs)
         self._follow(args, kwargs, result)
@@ -153,7 +153,7 @@ class Attribution(TorchDispatchMode):
             DispatchedOp(
                 name=func._schema.name.removeprefix("aten::"),
                 layers=layers,
-                phase=phase or found,
+                phase=phase or phase_of_op,
                 recompute=recompute,
                 operands=tuple(map(_describe, _tensors((args, kwargs)))),
                 results=tuple(map(_describe, _tensors(result))),
@@ -188,8 +188,8 @@ class Attribution(TorchDispatchMode):
     def _updated(self, args: Any) -> Shares:
         targets = [tensor for tensor in _first_tensors(args) if _key(tensor) in self._owner]
         if not targets:
-            known = [tensor for tensor in _tensors(args) if _key(tensor) in self._owner]
-            targets = known[:1]
+            targets_anywhere = [tensor for tensor in _tensors(args) if _key(tensor) in self._owner]
+            targets = targets_anywhere[:1]
         total = sum(tensor.numel() for tensor in targets)
         if not total:
             return self._latest
@@ -241,9 +241,9 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 def _first_tensors(args: Sequence[Any]) -> list[Tensor]:
     """The first tensor, or the first list of tensors (an op over many parameters), of an op's arguments."""
     for value in args:
-        found = list(_tensors(value))
-        if found:
-            return found
+        tensors = list(_tensors(value))
+        if tensors:
+            return tensors
     return []
 
 

@@ -29,18 +29,18 @@ TORCH_TYPE = {
 STAND_IN = "matrix products and convolutions are run as they are; other ops by stand-ins that read and write as many elements"
 
 
-def replay(step: Step, *, place: torch.device, peaks: Peaks, machine: str, repeats: int = 20, warmup: int = 5) -> Result:
-    """The step's ops in program order on `place`, `repeats` times; the median time of each."""
-    builder = _Builder(step, place)
+def replay(step: Step, *, device: torch.device, peaks: Peaks, machine: str, repeats: int = 20, warmup: int = 5) -> Result:
+    """The step's ops in program order on `device`, `repeats` times; the median time of each."""
+    builder = _Builder(step, device)
     calls = [builder.call(op) for op in step.ops]
-    spans = _timed(calls, place, repeats, warmup)
+    spans = _timed(calls, device, repeats, warmup)
     times = np.array([*(round(statistics.median(column) / PICOSECOND) for column in zip(*spans, strict=True)), 0], np.int64)
     count = len(step.ops)
     rows = Rows(
         (*(op.name for op in step.ops), IDLE),
         (*(op.layer for op in step.ops), ""),
         (*(op.phase.value for op in step.ops), IDLE),
-        (*(place.type,) * count, ""),
+        (*(device.type,) * count, ""),
         (*("compute",) * count, IDLE),
         (*("",) * count, IDLE),
     )
@@ -59,38 +59,38 @@ def replay(step: Step, *, place: torch.device, peaks: Peaks, machine: str, repea
     )
 
 
-def _timed(calls: list[Call], place: torch.device, repeats: int, warmup: int) -> list[list[float]]:
+def _timed(calls: list[Call], device: torch.device, repeats: int, warmup: int) -> list[list[float]]:
     """Seconds between the marks behind each op, for each repeat."""
     for _ in range(max(1, warmup)):
         for call in calls:
             call()
-    found: list[list[float]] = []
+    spans: list[list[float]] = []
     for _ in range(repeats):
-        if place.type == "cpu":
+        if device.type == "cpu":
             marks = [time.perf_counter()]
             for call in calls:
                 call()
                 marks.append(time.perf_counter())
-            found.append([after - before for before, after in pairwise(marks)])
+            spans.append([after - before for before, after in pairwise(marks)])
             continue
         events = [torch.cuda.Event(enable_timing=True) for _ in range(len(calls) + 1)]
-        torch.cuda.synchronize(place)
+        torch.cuda.synchronize(device)
         events[0].record()
         for call, event in zip(calls, events[1:], strict=True):
             call()
             event.record()
-        torch.cuda.synchronize(place)
-        found.append([before.elapsed_time(after) * 1e-3 for before, after in pairwise(events)])
-    return found
+        torch.cuda.synchronize(device)
+        spans.append([before.elapsed_time(after) * 1e-3 for before, after in pairwise(events)])
+    return spans
 
 
 class _Builder:
     """Operands and calls, one of each distinct shape."""
 
-    def __init__(self, step: Step, place: torch.device) -> None:
-        self.step, self.place = step, place
-        self.generator = torch.Generator(device=place).manual_seed(0)
-        self.known: dict[Hashable, Call] = {}
+    def __init__(self, step: Step, device: torch.device) -> None:
+        self.step, self.device = step, device
+        self.generator = torch.Generator(device=device).manual_seed(0)
+        self.calls: dict[Hashable, Call] = {}
         self.buffers: dict[tuple[tuple[int, ...], torch.dtype], Tensor] = {}
 
     def call(self, op: Op) -> Call:
@@ -98,9 +98,9 @@ class _Builder:
         writes = tuple(self.step.tensors[t].elements for t in op.outputs)
         kind = self._type(op)
         key = (op.body, reads, writes, kind)
-        if key not in self.known:
-            self.known[key] = self._made(op, reads, writes, kind)
-        return self.known[key]
+        if key not in self.calls:
+            self.calls[key] = self._new_call(op, reads, writes, kind)
+        return self.calls[key]
 
     def _type(self, op: Op) -> torch.dtype:
         """The element type of the op's result; integers and booleans are moved as fp32's neighbours of their size."""
@@ -110,10 +110,10 @@ class _Builder:
     def _random(self, shape: tuple[int, ...], kind: torch.dtype, number: int = 0) -> Tensor:
         key = ((number, *shape), kind)
         if key not in self.buffers:
-            self.buffers[key] = torch.randn(shape, device=self.place, generator=self.generator).to(kind)
+            self.buffers[key] = torch.randn(shape, device=self.device, generator=self.generator).to(kind)
         return self.buffers[key]
 
-    def _made(self, op: Op, reads: tuple[int, ...], writes: tuple[int, ...], kind: torch.dtype) -> Call:
+    def _new_call(self, op: Op, reads: tuple[int, ...], writes: tuple[int, ...], kind: torch.dtype) -> Call:
         match op.body:
             case MatMul(M=m, N=n, K=k, count=count):
                 a, b = self._random((count, m, k), kind, 1), self._random((count, k, n), kind, 2)
@@ -122,8 +122,8 @@ class _Builder:
                 return self._convolution(body, kind)
             case Gather(rows=rows, width=width, table_rows=table_rows, scatter=scatter):
                 table, picked = self._random((table_rows, width), kind, 1), self._random((rows, width), kind, 2)
-                places = torch.randint(table_rows, (rows,), device=self.place, generator=self.generator)
-                return (lambda: table.index_add_(0, places, picked)) if scatter else (lambda: table.index_select(0, places))
+                indices = torch.randint(table_rows, (rows,), device=self.device, generator=self.generator)
+                return (lambda: table.index_add_(0, indices, picked)) if scatter else (lambda: table.index_select(0, indices))
             case ElementWise() | Reduction() | Copy() | Update():
                 return self._stream(reads, writes, kind)
             case Collective(kind=name):
@@ -132,17 +132,17 @@ class _Builder:
     def _convolution(self, body: Convolution, kind: torch.dtype) -> Call:
         x = self._random((body.batch, body.in_channels, *body.size), kind, 1)
         w = self._random((body.out_channels, body.in_channels // body.groups, *body.kernel), kind, 2)
-        how = (list(body.stride), list(body.padding), list(body.dilation), False, [0] * len(body.size), body.groups)
+        geometry = (list(body.stride), list(body.padding), list(body.dilation), False, [0] * len(body.size), body.groups)
         if body.product == "forward":
-            return lambda: torch.ops.aten.convolution(x, w, None, *how)
+            return lambda: torch.ops.aten.convolution(x, w, None, *geometry)
         y = self._random((body.batch, body.out_channels, *body.out_size), kind, 3)
-        wanted = [body.product == "grad_input", body.product == "grad_weight", False]
-        return lambda: torch.ops.aten.convolution_backward(y, x, w, None, *how, wanted)
+        output_mask = [body.product == "grad_input", body.product == "grad_weight", False]
+        return lambda: torch.ops.aten.convolution_backward(y, x, w, None, *geometry, output_mask)
 
     def _stream(self, reads: tuple[int, ...], writes: tuple[int, ...], kind: torch.dtype) -> Call:
         """Reads every input once and writes every output once."""
         sources = [self._random((size,), kind, number) for number, size in enumerate(reads) if size]
-        targets = [torch.empty(size, device=self.place, dtype=kind) for size in writes if size]
+        targets = [torch.empty(size, device=self.device, dtype=kind) for size in writes if size]
         pairs = [(s, t) for s, t in zip(sources, targets, strict=False) if s.numel() == t.numel()]
         paired = {id(t) for pair in pairs for t in pair}
         alone = [s for s in sources if id(s) not in paired]

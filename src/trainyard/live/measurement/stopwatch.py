@@ -1,6 +1,6 @@
-"""Three ways to time the ops of a step that really runs: the profiler's kernel records, CUDA events, the host's clock.
+"""Three methods to time the ops of a real step: the profiler's kernel records, CUDA events, the host's clock.
 
-Each runs an op inside `timer(number)` and answers with the device time and the kernels of every op of every step.
+Each runs an op inside `timer(number)` and returns the device time and the kernels of every op of every step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _HOST_OPS = ("cpu_op", "user_annotation")
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """Device time of one op; `kernels` are the names of what it started (unknown to the coarser ways: one unnamed)."""
+    """Device time of one op; `kernels` are the names of its kernels (one unnamed where the method does not see them)."""
 
     seconds: float
     kernels: tuple[str, ...] = ("",)
@@ -188,16 +188,16 @@ def kernel_times(events: Iterable[Mapping[str, Any]], steps: int) -> list[dict[i
                 annotations.append((event["ts"], event["ts"] + event["dur"], step, number))
     annotations.sort()
     starts = [start for start, *_ in annotations]
-    found: list[dict[int, tuple[float, list[str]]]] = [{} for _ in range(steps)]
+    kernels: list[dict[int, tuple[float, list[str]]]] = [{} for _ in range(steps)]
     for event in work:
         arguments = event["args"]
         moments = (started.get(arguments.get("External id")), launched.get(arguments.get("correlation")))
         step, number = _enclosing(annotations, starts, [moment for moment in moments if moment is not None])
         if step >= 0:
-            seconds, names = found[step].setdefault(number, (0.0, []))
+            seconds, names = kernels[step].setdefault(number, (0.0, []))
             names.append(str(event["name"]))
-            found[step][number] = (seconds + event["dur"] * 1e-6, names)
-    return [{number: OpTime(seconds, tuple(names)) for number, (seconds, names) in step.items()} for step in found]
+            kernels[step][number] = (seconds + event["dur"] * 1e-6, names)
+    return [{number: OpTime(seconds, tuple(names)) for number, (seconds, names) in step.items()} for step in kernels]
 
 
 def _enclosing(
@@ -222,7 +222,7 @@ def median_times(steps: Sequence[Mapping[int, OpTime]]) -> dict[int, OpTime]:
     numbers = dict.fromkeys(number for step in steps for number in step)
     medians: dict[int, OpTime] = {}
     for number in numbers:
-        seen = [step[number] for step in steps if number in step]
-        if 2 * len(seen) > len(steps):
-            medians[number] = OpTime(statistics.median(time.seconds for time in seen), seen[-1].kernels)
+        op_times = [step[number] for step in steps if number in step]
+        if 2 * len(op_times) > len(steps):
+            medians[number] = OpTime(statistics.median(time.seconds for time in op_times), op_times[-1].kernels)
     return medians
