@@ -27,13 +27,13 @@ ROOM = 2**18
 def run(job: tuple[str, str]) -> tuple[str, str, dict[tuple[str, str], float], float]:
     """All orders and baselines of one network on one NPU; milliseconds of a step, and the seconds that it took to find them."""
     from trainyard.papers.igo.baselines import CASES, TILES
-    from trainyard.papers.igo.measuring import ran
+    from trainyard.papers.igo.measuring import step_cost
 
     npu, network = job
     case = CASES[npu]  # type: ignore[index]  # one of the two
     begun = time.perf_counter()
     found: dict[tuple[str, str], float] = {
-        (tile, order): 1e3 * ran(case, network, tile, order=order).seconds for tile, order in product(TILES, ORDERS)
+        (tile, order): 1e3 * step_cost(case, network, tile, order=order).seconds for tile, order in product(TILES, ORDERS)
     }
     return npu, network, found, time.perf_counter() - begun
 

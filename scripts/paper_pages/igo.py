@@ -9,18 +9,18 @@ import paper_pages
 from paper_pages import Section, assumption_effects, ledger_section
 from trainyard.papers.igo import beyond, gpu, longest, performance, sweeps
 from trainyard.papers.igo.assumptions import METRIC
-from trainyard.papers.igo.baselines import CASES, LARGE, TILES, Case, text
-from trainyard.papers.igo.measuring import Networks, each, faster, limits, mean, ran, reductions
+from trainyard.papers.igo.baselines import CASES, LARGE, TILES, Case, stated, text
+from trainyard.papers.igo.measuring import Networks, by_network, faster, limits, mean, reductions, step_cost
 from trainyard.papers.igo.networks import ABBREVIATIONS, NETWORKS, Npu
 from trainyard.papers.igo.partitioning import TWO_CORES, by_cost, by_ideal, by_knn, evaluation
-from trainyard.papers.igo.performance import JOINT, said
+from trainyard.papers.igo.performance import JOINT
 from trainyard.papers.ledger import Row
 from trainyard.papers.pages import summary
 
 table = partial(paper_pages.table, digits=1)
 
 
-def by_network(rows: Mapping[str, Networks], printed: Mapping[str, float] | None = None, digits: int = 1) -> str:
+def network_table(rows: Mapping[str, Networks], printed: Mapping[str, float] | None = None, digits: int = 1) -> str:
     """A row of each name, a column of each network, the mean, and the paper's mean where there is one."""
     head = ["", *ABBREVIATIONS, "mean", *(["paper"] if printed is not None else [])]
     return table(
@@ -60,8 +60,8 @@ def fusing(npu: Npu) -> str:
         "searched: order, tile, partition": reductions(case, "searched", **JOINT),
     }
     names = ("interleaving", "rearrangement", "rearrangement_ideal", "all")
-    printed = dict(zip(rows, (said(f"{npu}.{name}") for name in names), strict=False))
-    return by_network(rows, printed)
+    printed = dict(zip(rows, (stated(f"{npu}.{name}") for name in names), strict=False))
+    return network_table(rows, printed)
 
 
 def shares() -> str:
@@ -70,16 +70,16 @@ def shares() -> str:
         for reads in (False, True)
         for tile in TILES
     }
-    return by_network(rows, {"all traffic, tall": said("dy_share.all_traffic"), "reads, tall": said("dy_share.reads")})
+    return network_table(rows, {"all traffic, tall": stated("dy_share.all_traffic"), "reads, tall": stated("dy_share.reads")})
 
 
 def potential() -> str:
     rows: dict[str, Networks] = {}
     for npu, case in CASES.items():
-        rows[f"{npu}, tall"] = each(partial(performance.potential, case))
-        rows[f"{npu}, tall: at most"] = each(partial(performance.bound, case))
-        rows[f"{npu}, searched"] = each(partial(performance.potential, case, tile="searched"))
-    return by_network(rows, {f"{npu}, tall": said(f"potential.{npu}") for npu in CASES}, 2)
+        rows[f"{npu}, tall"] = by_network(partial(performance.potential, case))
+        rows[f"{npu}, tall: at most"] = by_network(partial(performance.bound, case))
+        rows[f"{npu}, searched"] = by_network(partial(performance.potential, case, tile="searched"))
+    return network_table(rows, {f"{npu}, tall": stated(f"potential.{npu}") for npu in CASES}, 2)
 
 
 def sweep(cases: Mapping[str, Case], claims: Mapping[str, str]) -> str:
@@ -88,7 +88,7 @@ def sweep(cases: Mapping[str, Case], claims: Mapping[str, str]) -> str:
         rows[f"{name}, neighbours"] = by_knn(case)
         rows[f"{name}, cheapest"] = by_ideal(case)
         rows[f"{name}, searched"] = sweeps.searched(case)
-    return by_network(rows, {f"{name}, neighbours": said(claim) for name, claim in claims.items()})
+    return network_table(rows, {f"{name}, neighbours": stated(claim) for name, claim in claims.items()})
 
 
 def by_layer() -> str:
@@ -109,10 +109,10 @@ def distances(npu: Npu) -> str:
         found = beyond.distances(npu, network)
         farthest = max(found, key=lambda one: one.times)
         kinds = ", ".join(f"{kind} {count}" for kind, count in beyond.regimes(npu, network).items())
-        shorter = 100 * (1 - ran(CASES[npu], network, "searched", **JOINT).cycles / ran(CASES[npu], network, "searched").cycles)
+        sequential, joint = (step_cost(CASES[npu], network, "searched", **order).cycles for order in ({}, JOINT))
         row = (
             network,
-            shorter,
+            100 * (1 - joint / sequential),
             f"{before / least:.2f}",
             f"{after / least:.2f}",
             f"{farthest.layer.name} {farthest.times:.2f}",
@@ -158,13 +158,13 @@ def on_gpu() -> str:
     rows |= {f"{variant}, against the library": gpu.reductions(variant, gpu.LIBRARY) for variant in rows}
     rows["ours, against the library"] = gpu.reductions(gpu.OURS, gpu.LIBRARY)
     head = ("", *next(iter(rows.values())), "mean", "paper")
-    printed = {variant: f"{said(f'gpu.{claim}'):g}" for claim, variant in gpu.VARIANTS.items()}
+    printed = {variant: f"{stated(f'gpu.{claim}'):g}" for claim, variant in gpu.VARIANTS.items()}
     return table(head, ([name, *values.values(), mean(values), printed.get(name, "")] for name, values in rows.items()))
 
 
 def outcome(rows: Sequence[Row]) -> str:
     """The page in two sentences."""
-    tall = " and ".join(f"{mean(by_knn(case)):.1f} % ({npu} NPU; paper {said(f'{npu}.all'):g})" for npu, case in CASES.items())
+    tall = " and ".join(f"{mean(by_knn(case)):.1f} % ({npu} NPU; paper {stated(f'{npu}.all'):g})" for npu, case in CASES.items())
     searched = " and ".join(f"{mean(reductions(case, 'searched', **JOINT)):.1f} %" for case in CASES.values())
     return (
         f"What comes out: {summary(rows)}. The paper's three steps shorten a training step by {tall} on the tall tile; order, tile "
@@ -197,12 +197,12 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
         )
     yield Section(
         "The longest layers (Fig. 13)",
-        f"Large NPU: +Rearrangement over the baseline; searched together over the searched baseline. Mean: {longest.told()}.",
+        f"Large NPU: +Rearrangement over the baseline; searched together over the searched baseline. Mean: {longest.means_text()}.",
         by_layer(),
     )
     yield Section(
         "Partition by neighbours (Sec. 5)",
-        f"Two cores of the large NPU: {evaluation(TWO_CORES)}. Paper: accuracy {said('knn.accuracy'):g} %.",
+        f"Two cores of the large NPU: {evaluation(TWO_CORES)}. Paper: accuracy {stated('knn.accuracy'):g} %.",
         "",
     )
     yield Section(
@@ -230,7 +230,7 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
             "GPU (Fig. 17)",
             f"Per cent that the backward pass is shorter, measured on {gpu.device()}; the paper has an RTX 3090. Without more "
             "words: against the better of two kernels of the same make and one that does dX, then dW (the paper's reference). "
-            f"Library: the better of the cuBLAS pair and that one kernel. {gpu.told_of_ours()}. Single layers: [gpu.md](gpu.md).",
+            f"Library: the better of the cuBLAS pair and that one kernel. {gpu.interleave_rule()} Single layers: [gpu.md](gpu.md).",
             on_gpu(),
         )
     yield Section("What is assumed, and what it is worth", f"In {METRIC}.", assumptions())

@@ -31,7 +31,7 @@ from trainyard.papers.igo import (
     sweeps,
 )  # fmt: skip
 from trainyard.papers.igo.baselines import CASES, LARGE, SMALL, Case, height, tall_tile, text
-from trainyard.papers.igo.measuring import FUSED, Ran, Spent, limits, ran, reduction
+from trainyard.papers.igo.measuring import FUSED, LayerCost, StepCost, limits, reduction, step_cost
 from trainyard.papers.igo.networks import layers_of, step
 from trainyard.sensitivity import run_study
 
@@ -80,7 +80,7 @@ def test_scratchpad_bandwidth_and_batch_grow_with_the_cores() -> None:
 @pytest.mark.parametrize("network", QUICK)
 def test_a_run_is_that_of_the_command_line(network: str, tile: baselines.Tile) -> None:
     machine = SMALL.machine(tile, order="interleaved")
-    found, result = ran(SMALL, network, tile, order="interleaved"), runs.run(step(network, "small"), text(machine))
+    found, result = step_cost(SMALL, network, tile, order="interleaved"), runs.run(step(network, "small"), text(machine))
     assert found.seconds == pytest.approx(result.time_s, rel=1e-6)
     assert set(found.layers) == {(layer.path, layer.call) for layer in layers_of(network, "small")}
     forward = sum(spent.forward for spent in found.layers.values())
@@ -91,27 +91,27 @@ def test_a_run_is_that_of_the_command_line(network: str, tile: baselines.Tile) -
         assert forward + backward == found.cycles
 
 
-def made_up(*backward: int, rest: int = 100) -> Ran:
+def made_up(*backward: int, rest: int = 100) -> StepCost:
     layers = {
-        (f"l{number}", 0): Spent(forward=10, backward=cycles, compute=1, forward_bytes=1, moved={("dY", "read"): cycles})
+        (f"l{number}", 0): LayerCost(forward=10, backward=cycles, compute=1, forward_bytes=1, moved={("dY", "read"): cycles})
         for number, cycles in enumerate(backward)
     }  # fmt: skip
-    return Ran(cycles=rest + sum(backward), clock_hz=1e9, layers=layers)
+    return StepCost(cycles=rest + sum(backward), clock_hz=1e9, layers=layers)
 
 
 def test_the_ideal_order_takes_the_fastest_of_each_layer(monkeypatch: pytest.MonkeyPatch) -> None:
     each = dict(zip(FUSED, (made_up(5, 90, 7), made_up(50, 9, 70), made_up(6, 10, 8)), strict=True))
-    monkeypatch.setattr(measuring, "ran", lambda case, network, tile="tall", **order: each[order["order"]])
+    monkeypatch.setattr(measuring, "step_cost", lambda case, network, tile="tall", **order: each[order["order"]])
     assert measuring.ideal_cycles(SMALL, "any") == 100 + 5 + 9 + 7
 
 
 def test_reductions_are_against_the_same_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     cycles = {("tall", ""): 400, ("searched", ""): 200, ("tall", "paper"): 300, ("searched", "paper"): 190}
 
-    def fake(case: Case, network: str, tile: str = "tall", order: str = "") -> Ran:
+    def fake(case: Case, network: str, tile: str = "tall", order: str = "") -> StepCost:
         return made_up(rest=cycles[tile, order])
 
-    monkeypatch.setattr(measuring, "ran", fake)
+    monkeypatch.setattr(measuring, "step_cost", fake)
     assert set(measuring.reductions(LARGE, order="paper").values()) == {25.0}
     assert {round(value, 9) for value in measuring.reductions(LARGE, "searched", order="paper").values()} == {5.0}
     assert set(measuring.faster(LARGE).values()) == {2.0}
@@ -119,11 +119,11 @@ def test_reductions_are_against_the_same_tile(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("network", QUICK)
 def test_no_order_or_partition_passes_the_limit(network: str) -> None:
-    before = ran(SMALL, network).cycles
+    before = step_cost(SMALL, network).cycles
     limit = limits(SMALL)[network]
     for order in (*FUSED, "cost", "no_second_dy"):
         for partition in ("none", "m", "n", "k"):
-            after = ran(SMALL, network, order=order, partition=partition).cycles
+            after = step_cost(SMALL, network, order=order, partition=partition).cycles
             assert reduction(before, after) <= limit + 1e-9 or order == "no_second_dy"
     with pytest.raises(BadInput, match="one core"):
         limits(Case(cores=2))
@@ -136,7 +136,7 @@ def test_the_classifiers_time_is_that_of_its_choices(monkeypatch: pytest.MonkeyP
     expected = partitioning.evaluation(case).expected_cycles
     assert len(rows) == len(expected) == 11
     for network in QUICK:
-        whole = {scheme: ran(case, network, order="paper", partition=scheme) for scheme in SCHEMES}
+        whole = {scheme: step_cost(case, network, order="paper", partition=scheme) for scheme in SCHEMES}
         rest = whole["m"].cycles - sum(spent.backward for spent in whole["m"].layers.values())
         cheapest = sum(min(one.layers[key].backward for one in whole.values()) for key in whole["m"].layers)
         assert found.ideal[network] == rest + cheapest  # layer by layer, equal ones too
@@ -196,10 +196,10 @@ def test_the_gpu_is_held_against_kernels_of_its_kind(monkeypatch: pytest.MonkeyP
     assert set(rows) == {"igo.gpu.interleaving", "igo.gpu.rearrangement", "igo.gpu.all"}
     found = rows["igo.gpu.all"]()
     assert (found.value, found.verdict) == (50.0, "substitute")
-    assert "H200" in found.note
-    assert "pair and that one kernel: 10.0 %" in found.note
-    assert "is kept in every layer" not in found.note
-    assert "47.5 % against the pair, 35.0 % against the better of it and the one kernel" in found.note
+    assert "H200" in found.note + found.details
+    assert "pair and that one kernel: 10.0 %" in found.note + found.details
+    assert "is kept in every layer" not in found.note + found.details
+    assert "47.5 % against the pair, 35.0 % against the better of it and the one kernel" in found.note + found.details
     assert plots.figure_17().layout.meta["description"].count("50.0") == 1
     monkeypatch.setattr(gpu, "measured", dict)
     assert not gpu.seconds()
@@ -220,16 +220,16 @@ class Inline:
 @pytest.mark.parametrize("broken", [False, True])
 def test_runs_ahead_are_the_runs_themselves(monkeypatch: pytest.MonkeyPatch, broken: bool) -> None:
     kept: dict[Any, Any] = {}
-    monkeypatch.setattr(measuring, "_kept", lambda: kept)
+    monkeypatch.setattr(measuring, "_cache", lambda: kept)
     monkeypatch.setattr(measuring, "workers", lambda: Inline(broken))
     monkeypatch.setattr(measuring, "ABBREVIATIONS", QUICK)
-    measuring.ahead(SMALL, "tall", {}, {"order": "paper"})
+    measuring.prefetch(SMALL, "tall", {}, {"order": "paper"})
     assert len(kept) == (0 if broken else 4)
     before = dict(kept)
-    found = ran(SMALL, "ncf", order="paper")
+    found = step_cost(SMALL, "ncf", order="paper")
     assert found == measuring.run(measuring.job(SMALL, "ncf", order="paper"))
     assert broken or before == kept  # nothing was run again
-    assert ran(SMALL, "ncf", order="paper") is found
+    assert step_cost(SMALL, "ncf", order="paper") is found
 
 
 def test_only_a_program_that_can_be_imported_gets_processes(tmp_path: Path) -> None:
@@ -289,15 +289,15 @@ def test_the_overview_counts_what_each_step_moves() -> None:
 
 def test_half_of_dy_never_gives_the_printed_potential() -> None:
     """The note of potential.large: with both readings equal, a step that is nothing but backward pass stays below 1.43."""
-    share = performance.said("dy_share.all_traffic") / 100
-    assert performance.most_at(share, 1.0, half=True) < performance.said("potential.large") < performance.most_at(share, 1.0)
+    share = performance.stated("dy_share.all_traffic") / 100
+    assert performance.most_at(share, 1.0, half=True) < performance.stated("potential.large") < performance.most_at(share, 1.0)
 
 
 def test_where_the_rule_keeps_every_pair_the_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = [{**row, "seconds": {**row["seconds"], "ours": row["seconds"]["cublas"]}} for row in GPU["networks"]]  # type: ignore[dict-item, index]
     monkeypatch.setattr(gpu, "measured", lambda: {**GPU, "networks": kept})
-    assert "the library's pair is kept in every layer" in gpu.told_of_ours()
-    assert "0.0 % against the pair, -50.0 % against the better" in gpu.told_of_ours()
+    assert "the library's pair is kept in every layer" in gpu.interleave_rule()
+    assert "0.0 % against the pair, -50.0 % against the better" in gpu.interleave_rule()
 
 
 def test_walkthrough_takes_tiles() -> None:

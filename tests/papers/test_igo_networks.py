@@ -139,7 +139,7 @@ def test_parameters_are_counted_in_the_step() -> None:
     assert context.EXPERIMENTS["igo.params.res"]().value == zoo.load("resnet50").parameters == 25_557_032
     assert context.EXPERIMENTS["igo.params.bert_tiny"]().value == ENTRIES["tinybert-4"].parameters
     found = context.EXPERIMENTS["igo.params.goo"]()
-    assert "13,378,280" in found.note
+    assert "13,378,280" in found.note + found.details
 
 
 def test_training_work_is_three_products_less_those_left_out() -> None:
@@ -172,8 +172,8 @@ def test_the_breakdown_is_of_what_fits_the_board() -> None:
     assert sum(found.value) == pytest.approx(100)  # type: ignore[arg-type]
     for row in rows:
         assert sum(row.shares.values()) == pytest.approx(100)
-        assert row.model in found.note
-    assert "rcnn, dlrm, T5 do not fit" in found.note
+        assert row.model in found.note + found.details
+    assert "rcnn, dlrm, T5 do not fit" in found.note + found.details
 
 
 @pytest.mark.paper
@@ -190,7 +190,7 @@ def test_a_step_takes_what_its_phases_take_and_the_copy_besides() -> None:
 def test_a_measurement_stands_beside_the_prediction_where_there_is_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(breakdown.resources, "files", lambda _: tmp_path)
     assert breakdown.measured() == ("", ())
-    assert "Measured" not in breakdown._breakdown().note
+    assert "Measured" not in breakdown._breakdown().details
     file = tmp_path / "samples" / "igo" / "gpu.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps({"device": "H200"}))
@@ -198,7 +198,7 @@ def test_a_measurement_stands_beside_the_prediction_where_there_is_one(monkeypat
     seconds = {"forward": 1.0, "backward": 2.0, "copy": 0.5, "loss": 0.25, "update": 0.25}
     rows = [{"network": "res", "model": "resnet50", "batch": 256, "seconds": seconds}]
     file.write_text(json.dumps({"device": "H200", "breakdown": rows}))
-    assert "Measured on H200, res (resnet50): 25.0 / 50.0 / 12.5 / 6.2 / 6.2" in breakdown._breakdown().note
+    assert "Measured on H200, res (resnet50): 25.0 / 50.0 / 12.5 / 6.2 / 6.2" in breakdown._breakdown().details
     figure = breakdown.figure_3()
     places = {"A100, predicted": 7, "H200, measured": 2, "A100, paper": 1}  # networks and their mean
     for trace in figure.data:

@@ -1,12 +1,12 @@
 """The machines of the experiments: one of Table 3 with a fixed tall tile, and with a tile searched for each product.
 
-What fusing dX and dW wins depends on what it is held against before all else, and the paper does not print its tiles. Two baselines
-therefore, always both:
+What fusing dX and dW gains depends above all on the baseline, and the paper does not print its tiles. So there are always two
+baselines:
 
 * `tall`: one tile for all products, one array wide and deep and as many arrays high (`height`) as the five tiles of a fused step
   (dY, W, X, dX, dW) leave room for in the half of the scratchpad that is not being filled. Tiles that are no longer needed stay
-  until others push them out. That the fixed tile is a tall one is no principle: a first model came near the paper's means with
-  it. Its height is not free then.
+  until others replace them. That the fixed tile is a tall one follows from no principle: an early model came near the paper's means
+  with it. Its height then follows from the rule.
 * `searched`: the tile of every product is the fastest that the search finds, for the order it is used with.
 
 Both take products alone, matrices that im2col has written out (Sec. 6.1), elements of 4 bytes (torch's default; not printed), and
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 from trainyard.arrays import Systolic
@@ -24,6 +25,7 @@ from trainyard.devices import Accelerator
 from trainyard.ir import Assumption
 from trainyard.machines import with_overrides
 from trainyard.machines.presets.igo import NPU, NPU_SMALL
+from trainyard.papers import ledger
 from trainyard.papers.igo.networks import RECOMMENDER_BATCH, Npu
 
 Tile = Literal["tall", "searched"]
@@ -36,15 +38,15 @@ PARTS = Assumption(
 
 
 def height(npu: Accelerator, element_bytes: int = ELEMENT_BYTES) -> int:
-    """Arrays that a tile is high: the largest power of two with which five tiles find room.
+    """Height of the tile in arrays: the largest power of two with which five tiles fit.
 
     >>> height(NPU), height(NPU_SMALL)
     (16, 16)
     """
-    found = 1
-    while _five_tiles(npu, 2 * found) * element_bytes <= npu.scratchpad_bytes / 2:
-        found *= 2
-    return found
+    high = 1
+    while _five_tiles(npu, 2 * high) * element_bytes <= npu.scratchpad_bytes / 2:
+        high *= 2
+    return high
 
 
 def _five_tiles(npu: Accelerator, high: int) -> int:
@@ -97,12 +99,14 @@ class Case:
         return changed
 
 
+stated = partial(ledger.stated, "igo")
+"""The value that the paper prints for a claim."""
 SMALL, LARGE = Case(npu="small"), Case(npu="large")
 CASES: Mapping[Npu, Case] = {"small": SMALL, "large": LARGE}
 
 
 def text(machine: Accelerator) -> str:
-    """What the command line takes, as far as it differs from the named machine.
+    """The machine as the command line takes it: the fields that differ from the named machine.
 
     >>> text(SMALL.machine(order="paper"))
     'npu-small(precision=fp32,order=paper,tiling=(720,45,45),reuse=lru,scope=products,im2col=materialised)'
@@ -110,9 +114,9 @@ def text(machine: Accelerator) -> str:
     name, base = ("npu-small", NPU_SMALL) if machine.array == NPU_SMALL.array else ("npu", NPU)
     fields = ("precision", "order", "tiling", "reuse", "cores", "partition", "parts", "scope", "im2col")
     sizes = {"scratchpad_bytes": "B", "dram_bytes_per_s": "B/s"}
-    said = {field: getattr(machine, field) for field in (*fields, *sizes) if getattr(machine, field) != getattr(base, field)}
-    shown = {field: f"{value:.0f} {sizes[field]}" if field in sizes else _term(value) for field, value in said.items()}
-    return f"{name}({','.join(f'{field}={value}' for field, value in shown.items())})"
+    changed = {field: getattr(machine, field) for field in (*fields, *sizes) if getattr(machine, field) != getattr(base, field)}
+    terms = {field: f"{value:.0f} {sizes[field]}" if field in sizes else _term(value) for field, value in changed.items()}
+    return f"{name}({','.join(f'{field}={value}' for field, value in terms.items())})"
 
 
 def _term(value: Any) -> str:

@@ -1,9 +1,9 @@
-"""Beyond the paper: order, tile and partition searched together against a searched baseline, and how far from the least that is.
+"""Beyond the paper: order, tile and partition searched together against a searched baseline, and the distance to the least bytes.
 
 For every layer with both gradients: the bytes of the searched sequential baseline, of the search over everything, and the least
-bytes of any order (`mapping.gradient_order.bound`), with what of the layer can stay in the scratchpad and so what fusing can win.
-And the links between layers: where dX of one can go on into the gradients of the one below without leaving the scratchpad
-(`mapping.gradient_order.links`), and what keeps the others apart.
+bytes of any order (`mapping.gradient_order.bound`), with the operands that can stay in the scratchpad, on which the gain of fusing
+depends. And the links between layers: where dX of one layer can be used by the gradients of the layer below without leaving the
+scratchpad (`mapping.gradient_order.links`), and why other layers cannot be joined.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from trainyard.mapping.gradient_order.bound import Regime, least_bytes, regime
 from trainyard.mapping.gradient_order.chain import chosen_chains
 from trainyard.mapping.gradient_order.links import chains
 from trainyard.mapping.gradient_order.scratchpad import Pair
-from trainyard.papers.figures import Series, chart
+from trainyard.papers.figures import chart, series_of, with_mean
 from trainyard.papers.igo.baselines import CASES, ELEMENT_BYTES, Case
-from trainyard.papers.igo.measuring import each, layers, listed, mean, ran, reductions
+from trainyard.papers.igo.measuring import by_network, layers, listed, mean, reductions, step_cost
 from trainyard.papers.igo.networks import ABBREVIATIONS, Layer, Npu, step
 from trainyard.papers.igo.performance import JOINT
 from trainyard.report.colours import PHASES, SPARE
@@ -51,41 +51,41 @@ class Distance:
 @cache
 def distances(npu: Npu, network: str) -> tuple[Distance, ...]:
     case = CASES[npu]
-    room = case.machine("searched").scratchpad_bytes / 2
-    before, after = ran(case, network, "searched"), ran(case, network, "searched", **JOINT)
-    found = []
+    capacity = case.machine("searched").scratchpad_bytes / 2
+    before, after = step_cost(case, network, "searched"), step_cost(case, network, "searched", **JOINT)
+    rows = []
     for layer in layers(case, network):
         if layer.paired:
             pair, key = Pair.dense(layer.op, ELEMENT_BYTES), (layer.path, layer.call)
-            found.append(
+            rows.append(
                 Distance(
                     layer=layer,
-                    regime=regime(pair, room),
+                    regime=regime(pair, capacity),
                     baseline=layer.repeats * before.layers[key].backward_bytes,
                     joint=layer.repeats * after.layers[key].backward_bytes,
-                    least=layer.repeats * least_bytes(pair, room).total,
+                    least=layer.repeats * least_bytes(pair, capacity).total,
                 )
             )
-    return tuple(found)
+    return tuple(rows)
 
 
 def totals(npu: Npu, network: str) -> tuple[int, int, int]:
     """Of a network: bytes of the baseline, searched together, least."""
-    found = distances(npu, network)
-    return sum(one.baseline for one in found), sum(one.joint for one in found), sum(one.least for one in found)
+    rows = distances(npu, network)
+    return sum(row.baseline for row in rows), sum(row.joint for row in rows), sum(row.least for row in rows)
 
 
 def regimes(npu: Npu, network: str) -> Mapping[Regime, int]:
-    """Layers, equal ones counted singly."""
-    found: Counter[Regime] = Counter()
-    for one in distances(npu, network):
-        found[one.regime] += one.layer.repeats
-    return dict(found.most_common())
+    """Number of layers in each regime, equal ones counted singly."""
+    counts: Counter[Regime] = Counter()
+    for row in distances(npu, network):
+        counts[row.regime] += row.layer.repeats
+    return dict(counts.most_common())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Links:
-    """The links of a network: how many fuse, how many of these are worth it and save what; the reasons of the others."""
+    """The links of a network: how many can fuse, how many of these are chosen, the bytes they save; why others cannot fuse."""
 
     every: int
     fusing: int
@@ -97,10 +97,10 @@ class Links:
 @cache
 def links(npu: Npu, network: str) -> Links:
     case = CASES[npu]
-    given = step(network, npu)
-    every = chains(given)
+    training_step = step(network, npu)
+    every = chains(training_step)
     taken = chosen_chains(
-        given,
+        training_step,
         capacity_bytes=case.machine("searched").scratchpad_bytes / 2,
         element_bytes=ELEMENT_BYTES,
         granule=max(case.machine("searched").array.granule()),
@@ -126,21 +126,16 @@ def kinds(why: str) -> frozenset[str]:
 
 def speedups(case: Case) -> Mapping[str, float]:
     """Of the step, over the searched sequential baseline."""
-    return each(lambda network: ran(case, network, "searched").cycles / ran(case, network, "searched", **JOINT).cycles)
+    return by_network(
+        lambda network: step_cost(case, network, "searched").cycles / step_cost(case, network, "searched", **JOINT).cycles
+    )
 
 
 def figure_time() -> go.Figure:
-    bars = []
-    for number, (npu, case) in enumerate(CASES.items()):
-        found = {**reductions(case, "searched", **JOINT)}
-        bars.append(
-            Series(
-                name=f"{npu} NPU", values={**found, "mean": mean(found)}, colour=(PHASES["forward"], PHASES["grad_input"])[number]
-            )
-        )
+    bars = {f"{npu} NPU": with_mean(reductions(case, "searched", **JOINT)) for npu, case in CASES.items()}
     means = {npu: mean(reductions(case, "searched", **JOINT)) for npu, case in CASES.items()}
     return chart(
-        bars,
+        series_of(bars),
         "Beyond: order, tile, partition together",
         "Reduction of the step's time by the gradients' order, tile and partition searched together, against a sequential "
         "baseline whose tiles are searched as well. "
@@ -158,37 +153,34 @@ def figure_distance() -> go.Figure:
             bars[BASELINE][f"{npu} NPU", network] = before / least
             bars[FUSED][f"{npu} NPU", network] = after / least
     colours = (SPARE[-1], PHASES["forward"])
-    told = "; ".join(
+    means = "; ".join(
         f"{npu}: {listed({network: bars[FUSED][f'{npu} NPU', network] for network in ABBREVIATIONS}, 2)}" for npu in CASES
     )
     return chart(
-        [Series(name=name, values=values, colour=colour) for (name, values), colour in zip(bars.items(), colours, strict=True)],
+        series_of(bars, colours),
         "Beyond: bytes over the least possible",
-        f"Bytes over a bound that no order, tile or partition gets below. Searched together, {told}.",
+        f"Bytes over a bound that no order, tile or partition gets below. Searched together, {means}.",
         y="times the least bytes", unity=True, height=430,
     )  # fmt: skip
 
 
 def figure_links() -> go.Figure:
     """Links between layers by whether they fuse."""
-    found = {network: links("large", network) for network in ABBREVIATIONS}
+    by_network = {network: links("large", network) for network in ABBREVIATIONS}
     kinds = {
-        "joined, saves bytes": {network: one.chosen for network, one in found.items()},
-        "can be joined, does not pay (or its neighbour is)": {n: one.fusing - one.chosen for n, one in found.items()},
-        "kept apart": {network: one.every - one.fusing for network, one in found.items()},
+        "joined, saves bytes": {network: one.chosen for network, one in by_network.items()},
+        "can be joined, does not pay (or its neighbour is)": {n: one.fusing - one.chosen for n, one in by_network.items()},
+        "kept apart": {network: one.every - one.fusing for network, one in by_network.items()},
     }
     colours = (PHASES["grad_weight"], PHASES["grad_input"], SPARE[-1])
     reasons: Counter[str] = Counter()
-    for one in found.values():
+    for one in by_network.values():
         reasons.update(one.reasons)
-    told = "; ".join(f"{why} ({count})" for why, count in reasons.most_common(4))
+    common = "; ".join(f"{why} ({count})" for why, count in reasons.most_common(4))
     figure = chart(
-        [
-            Series(name=name, values={n: float(v) for n, v in values.items()}, colour=colour)
-            for (name, values), colour in zip(kinds.items(), colours, strict=True)
-        ],
+        series_of({name: {n: float(v) for n, v in values.items()} for name, values in kinds.items()}, colours),
         "Beyond: joined across layers",
-        f"Large NPU: links from a layer's dX to the layer below. What keeps them apart most often: {told}.",
+        f"Large NPU: links from a layer's dX to the layer below. What keeps them apart most often: {common}.",
         y="links (log)", digits=0, stacked=False,
     )  # fmt: skip
     figure.update_yaxes(type="log", rangemode="normal")

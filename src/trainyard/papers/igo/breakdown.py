@@ -1,11 +1,11 @@
-"""Fig. 3: where the time of a training step goes on an A100, predicted; on an H200 beside it where that was measured.
+"""Fig. 3: where the time of a training step goes, predicted for an A100 and measured on an H200.
 
-Printed are the mean over networks and a batch of 256, not the networks, the memory of the board or the element type. Taken here:
+The paper prints the mean over networks and a batch of 256, but not the networks, the memory of the board or the element type. Here:
 those of the nine whose step fits an A100 of 80 GB at batch 256 (recommenders at a batch of their own), of a network with two sizes
 the larger one that fits; fp32 as torch trains by default since 1.12: convolutions in TF32, matrix products not.
 
 A Step begins on the device. The batch is copied to it in the same stream before, pinned, over the host's link: inputs and targets
-as the model takes them. Shares are of the five together; a device that waits for the host counts to the op that it waits for.
+as the model takes them. Shares are of the sum of the five parts; time that the device waits for the host counts to the waiting op.
 
 A measurement, where it exists, is `samples/igo/gpu.json`, under `breakdown`:
 `[{"network": "res", "model": "resnet50", "batch": 256, "seconds": {"forward": ..., "backward": ..., "copy": ..., ...}}, ...]`.
@@ -27,7 +27,7 @@ from trainyard.ir.step import Role
 from trainyard.machines.presets.gpus import A100, A100_80GB
 from trainyard.papers.figures import chart, series_of
 from trainyard.papers.igo.networks import ABBREVIATIONS, NETWORKS, RECOMMENDERS
-from trainyard.papers.ledger import Experiments, Measured, claims
+from trainyard.papers.ledger import Experiments, Measured, stated_values
 from trainyard.report.colours import PHASES
 from trainyard.runs import run
 from trainyard.workloads import zoo
@@ -81,10 +81,10 @@ class Breakdown:
 
 @cache
 def _on(board: Gpu, model: str, batch: int) -> tuple[Mapping[str, float], int]:
-    """Seconds by part of what runs on the board, and the memory that the step takes."""
+    """Seconds by part on the board, and the memory that the step takes."""
     result = run(zoo.load(model, batch=batch), board)
     phases = result.by_phase
-    spent = {name: sum(phases[phase].time_s for phase in each if phase in phases) for name, each in PARTS.items()}
+    spent = {name: sum(phases[phase].time_s for phase in some if phase in phases) for name, some in PARTS.items()}
     return spent, max(result.peak_memory_bytes.values())
 
 
@@ -107,14 +107,14 @@ def predicted(network: str, model: str, batch: int, board: Gpu = BOARD) -> Break
 @cache
 def chosen(capacity_bytes: int) -> tuple[tuple[str, str, int], ...]:
     """Those of the nine whose step fits, with their model and batch, the larger size of two where it does."""
-    found = {}
+    fitting_models = {}
     for network in ABBREVIATIONS:
         for model in (NETWORKS[network]["small"], NETWORKS[network]["large"]):
             batch = zoo.entry(model).batch if network in RECOMMENDERS else BATCH
             if _on(BOARD, model, batch)[1] > capacity_bytes:
                 break  # nor does the larger one fit
-            found[network] = (network, model, batch)
-    return tuple(found.values())
+            fitting_models[network] = (network, model, batch)
+    return tuple(fitting_models.values())
 
 
 def fitting(board: Gpu = BOARD, batch: int | None = None) -> tuple[Breakdown, ...]:
@@ -126,8 +126,8 @@ def fitting(board: Gpu = BOARD, batch: int | None = None) -> tuple[Breakdown, ..
 
 
 def mean(rows: Iterable[Breakdown]) -> Shares:
-    each = [row.shares for row in rows]
-    return {name: fmean(shares[name] for shares in each) for name in PARTS}
+    shares = [row.shares for row in rows]
+    return {name: fmean(one[name] for one in shares) for name in PARTS}
 
 
 def measured() -> tuple[str, tuple[Breakdown, ...]]:
@@ -168,34 +168,34 @@ def _breakdown() -> Measured:
         f"with a batch of {HOST_BATCH}, where the host's time is counted": fitting(batch=HOST_BATCH),
     }
     updates = max(row.shares["update"] for row in rows if row.network not in RECOMMENDERS)
-    told = "; ".join(f"{name}: {_listed(mean(each))}" for name, each in others.items())
-    device, there = measured()
-    beside = f" Measured on {device}, {_named(there)}: {_listed(mean(there))}." if there else ""
+    variants = "; ".join(f"{name}: {_listed(mean(some))}" for name, some in others.items())
+    device, on_device = measured()
+    measurement = f" Measured on {device}, {_named(on_device)}: {_listed(mean(on_device))}." if on_device else ""
     return Measured(
         tuple(mean(rows).values()),
-        note=f"predicted A100 of 80 GB, fp32 (convolutions in TF32), mean of {_named(rows)}; {', '.join(absent)} do not fit it "
-        f"(dlrm's parameters alone are {4 * zoo.load('dlrm').parameters / 1e9:.0f} GB). The update is that of ncf's "
-        f"tables, whose gradients are dense, as torch's are by default; the others' are {updates:.1f} % at most. Copy: inputs and "
-        f"targets at {HOST_LINK.value / 1e9:g} GB/s, not overlapped. {told}.{beside}",
+        note="Predicted for an A100 of 80 GB in fp32 (convolutions in TF32), mean of the networks that fit.",
+        details=f"The networks: {_named(rows)}; {', '.join(absent)} do not fit (dlrm's parameters alone are "
+        f"{4 * zoo.load('dlrm').parameters / 1e9:.0f} GB). The update is that of ncf's tables, whose gradients are dense, as "
+        f"torch's are by default; the others' is {updates:.1f} % at most. Copies are inputs and targets at "
+        f"{HOST_LINK.value / 1e9:g} GB/s, not overlapped. Variants: {variants}.{measurement}",
     )
 
 
 def figure_3() -> go.Figure:
-    device, there = measured()
+    device, on_device = measured()
     bars: dict[str, dict[tuple[str, str], float]] = {name: {} for name in PARTS}
-    sets = {"A100, predicted": fitting(), **({f"{device}, measured": there} if there else {})}
+    sets = {"A100, predicted": fitting(), **({f"{device}, measured": on_device} if on_device else {})}
     for where, rows in sets.items():
         for network, shares in [*((row.network, row.shares) for row in rows), ("mean", mean(rows))]:
             for name, share in shares.items():
                 bars[name][where, network] = share
-    said = next(claim.value for claim in claims() if claim.id == "igo.gpu_breakdown")
-    assert isinstance(said, tuple)
-    for name, share in zip(PARTS, said, strict=True):
+    printed = stated_values("igo", "gpu_breakdown")
+    for name, share in zip(PARTS, printed, strict=True):
         bars[name]["A100, paper", "mean"] = share
     return chart(
         series_of(bars, COLOURS),
         "Fig. 3: where the time of a training step goes",
-        f"Per cent of a step's time. Mean {_listed(mean(fitting()))}; paper {' / '.join(f'{value:g}' for value in said)}.",
+        f"Per cent of a step's time. Mean {_listed(mean(fitting()))}; paper {' / '.join(f'{value:g}' for value in printed)}.",
         y="% of time", stacked=True, digits=1, height=440,
     )  # fmt: skip
 

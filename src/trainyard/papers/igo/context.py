@@ -1,4 +1,4 @@
-"""Parameters that the paper states and our machines and models have: context, used and not met."""
+"""The paper's parameters beside those of our machines and models: context, not judged."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ TPUS = {"TPUv2": (700e9, 2), "TPUv4": (1200e9, 8)}  # Sec. 6.4: bytes a second, 
 
 
 def _parameters(model: str, *others: str) -> Measured:
-    """Counted in the step; `others` of the zoo that the printed figure could be of."""
-    near = "".join(f"; {other} has {zoo.load(other).parameters:,}" for other in others)
-    told = f"; {ENTRIES[model].note}" if ENTRIES[model].note else ""
-    return Measured(zoo.load(model).parameters, note=f"parameters of {model}'s step{told}{near}")
+    """Counted in the step; `others` are models of the zoo that the printed figure could be of."""
+    near = " ".join(f"{other} has {zoo.load(other).parameters:,} parameters." for other in others)
+    about = f"{ENTRIES[model].note[0].upper()}{ENTRIES[model].note[1:]}. " if ENTRIES[model].note else ""
+    return Measured(zoo.load(model).parameters, note=f"Parameters of the step of {model}.", details=f"{about}{near}".strip())
 
 
 def _npu(size: Npu) -> Measured:
@@ -38,8 +38,8 @@ def _npu(size: Npu) -> Measured:
             npu.scratchpad_bytes / 2**20,
             BATCH[size],
         ),
-        note=f"machine {'npu' if size == 'large' else 'npu-small'}; MB counted as MiB; the dataflow is not printed: "
-        f"{npu.array.dataflow}",
+        note=f"Machine {'npu' if size == 'large' else 'npu-small'}, MB counted as MiB.",
+        details=f"The dataflow is not printed; ours is {npu.array.dataflow}.",
     )
 
 
@@ -47,7 +47,7 @@ def _array_bandwidth() -> Measured:
     ours = " and ".join(f"{machine.dram_bytes_per_s / 1e9:g}" for machine in (TPU, NPU))
     return Measured(
         tuple(bandwidth / arrays / 1e9 for bandwidth, arrays in TPUS.values()),
-        note=f"700 GB/s over 2 arrays, 1200 over 8, as the text has them; the machines tpu and npu have {ours}",
+        note=f"700 GB/s over 2 arrays and 1200 over 8, as in the text; the machines tpu and npu have {ours}.",
     )
 
 
@@ -57,17 +57,17 @@ def training_work(abbreviation: str, npu: Npu = "large") -> float:
     >>> training_work("bert")
     3.0
     """
-    found = layers_of(abbreviation, npu)
-    return sum(layer.op.macs * (1 + layer.has_dx + layer.has_dw) for layer in found) / sum(layer.op.macs for layer in found)
+    layers = layers_of(abbreviation, npu)
+    return sum(layer.op.macs * (1 + layer.has_dx + layer.has_dw) for layer in layers) / sum(layer.op.macs for layer in layers)
 
 
 def _training_work() -> Measured:
-    each = {name: training_work(name) for name in ABBREVIATIONS}
-    listed = ", ".join(f"{name} {work:.2f}" for name, work in each.items())
+    ratios = {name: training_work(name) for name in ABBREVIATIONS}
+    listed = ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios.items())
     return Measured(
-        fmean(each.values()),
-        note=f"{listed}. Three is the most that products can be, not the least: the first layer has no dX, the frozen blocks of "
-        "rcnn have no gradient at all",
+        fmean(ratios.values()),
+        note="Three is the most, not the least: the first layer has no dX, and the frozen blocks of rcnn have no gradient.",
+        details=f"{listed}.",
     )
 
 

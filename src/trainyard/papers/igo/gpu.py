@@ -1,8 +1,8 @@
 """Fig. 17: the backward pass of the nine networks on a GPU, dX and dW by one kernel; from a measurement on an H200.
 
 The paper has an RTX 3090. Its reference is, for each layer, the better of two kernels of its own, one for dX and one for dW, and of
-one that does dX, then dW, without interleaving: so it is here (`own_reference`). The library's pair, where that is better than
-the one kernel, stands beside it (`reference`). Batches are those of the small NPU, elements fp32. `samples/igo/gpu.json`, which
+one that does dX, then dW, without interleaving. The same reference is used here (`own_reference`); `reference` is the better of the
+library's pair and that one kernel. Batches are those of the small NPU, elements fp32. `samples/igo/gpu.json`, which
 `benchmarks/gradient_gpu.py` writes, has under `networks` the seconds of all gradients of a network by variant.
 """
 
@@ -18,16 +18,16 @@ from trainyard.papers.igo.measuring import Networks, listed, mean, reduction
 from trainyard.papers.ledger import Experiments, Measured
 
 VARIANTS = {"interleaving": "interleaving", "rearrangement": "rearrangement", "all": "partitioning"}
-"""The claim's word -> that of the measurement."""
+"""Name in the claim -> name in the measurement."""
 OWN, LIBRARY, PAIR, OURS = "own_reference", "reference", "cublas", "ours"
 
 
 @cache
 def measured() -> Mapping[str, Any]:
-    """The whole file; empty where it is missing."""
+    """The file's content; empty where it is missing."""
     file = resources.files("trainyard.papers").joinpath("samples", "igo", "gpu.json")
-    found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return found
+    measurement: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return measurement
 
 
 def seconds() -> Mapping[str, Mapping[str, float]]:
@@ -36,7 +36,7 @@ def seconds() -> Mapping[str, Mapping[str, float]]:
 
 
 def reductions(variant: str, reference: str = OWN) -> Networks:
-    return {network: reduction(each[reference], each[variant]) for network, each in seconds().items()}
+    return {network: reduction(times[reference], times[variant]) for network, times in seconds().items()}
 
 
 def device() -> str:
@@ -45,25 +45,25 @@ def device() -> str:
 
 def _gpu(claim: str) -> Measured:
     variant = VARIANTS[claim]
-    found, library = reductions(variant), reductions(variant, LIBRARY)
+    own, library = reductions(variant), reductions(variant, LIBRARY)
     partition = " Partition: the faster of two axes, or none, as measured." if variant == "partitioning" else ""
     return Measured(
-        mean(found),
+        mean(own),
         verdict="substitute",
-        note=f"measured on {device()}, the paper on an RTX 3090; backward pass in fp32, batch of the small NPU, kernels of one "
-        f"kind, for each layer against the better of two of them and one that does dX and then dW: {listed(found)}.{partition} "
-        f"Against the better of the library's pair and that one kernel: {mean(library):.1f} % ({listed(library)}). "
-        f"{told_of_ours()}",
+        note=f"Measured on {device()}, where the paper has an RTX 3090.",
+        details="Backward pass in fp32, batch of the small NPU, kernels of one kind, for each layer against the better of two of "
+        f"them and one that does dX and then dW: {listed(own)}.{partition} Against the better of the library's pair and that one "
+        f"kernel: {mean(library):.1f} % ({listed(library)}). {interleave_rule()}",
     )
 
 
-def told_of_ours() -> str:
-    """`interleave`'s own rule on these layers: against the library's pair, and against the better of it and the one kernel."""
+def interleave_rule() -> str:
+    """A sentence on the rule of `interleave` on these layers."""
     pair, better = reductions(OURS, PAIR), reductions(OURS, LIBRARY)
-    kept = "the library's pair is kept in every layer at this batch, " if not any(pair.values()) else ""
+    unchanged = "the library's pair is kept in every layer at this batch, " if not any(pair.values()) else ""
     return (
-        f"The rule of `interleave`: {kept}{mean(pair):.1f} % against the pair, {mean(better):.1f} % against the better of it and "
-        "the one kernel"
+        f"The rule of `interleave`: {unchanged}{mean(pair):.1f} % against the pair, {mean(better):.1f} % against the better of it "
+        "and the one kernel."
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from trainyard.ir import Convolution
 from trainyard.papers.igo.baselines import LARGE, Tile
-from trainyard.papers.igo.measuring import Spent, layers, ran
+from trainyard.papers.igo.measuring import LayerCost, layers, step_cost
 from trainyard.papers.igo.networks import ABBREVIATIONS, Layer, layers_of
 from trainyard.papers.igo.performance import JOINT, assumed
 from trainyard.papers.ledger import Experiments, Measured
@@ -26,11 +26,11 @@ SHARE = 0.15  # Sec. 6.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bar:
-    """One layer: what is left of its bytes and of its cycles."""
+    """One layer: bytes and cycles with +Rearrangement over those of the baseline."""
 
     layer: Layer
-    before: Spent
-    after: Spent
+    before: LayerCost
+    after: LayerCost
 
     @property
     def traffic(self) -> float:
@@ -45,8 +45,8 @@ class Bar:
         return shallow(self.layer)
 
 
-def _bytes(spent: Spent) -> int:
-    return spent.forward_bytes + spent.backward_bytes
+def _bytes(cost: LayerCost) -> int:
+    return cost.forward_bytes + cost.backward_bytes
 
 
 def shallow(layer: Layer) -> bool:
@@ -63,8 +63,8 @@ def bars(tile: Tile = "tall") -> tuple[Bar, ...]:
     """The longest first; always those that are longest with the tall tile."""
     order: Mapping[str, Any] = {"order": "paper"} if tile == "tall" else JOINT
     paired = [layer for network in ABBREVIATIONS for layer in layers(LARGE, network) if layer.paired]
-    runs = {network: (ran(LARGE, network, tile), ran(LARGE, network, tile, **order)) for network in ABBREVIATIONS}
-    lengths = {layer.name: ran(LARGE, layer.network).layers[layer.path, layer.call].cycles for layer in paired}
+    runs = {network: (step_cost(LARGE, network, tile), step_cost(LARGE, network, tile, **order)) for network in ABBREVIATIONS}
+    lengths = {layer.name: step_cost(LARGE, layer.network).layers[layer.path, layer.call].cycles for layer in paired}
     chosen = sorted(paired, key=lambda layer: -lengths[layer.name])[: round(SHARE * len(paired))]
     return tuple(
         Bar(
@@ -77,26 +77,27 @@ def bars(tile: Tile = "tall") -> tuple[Bar, ...]:
 
 
 def means(tile: Tile = "tall") -> Mapping[str, tuple[float, float]]:
-    """Traffic and time that are left, of deep and shallow layers."""
+    """Mean traffic and time over the baseline's, of deep and shallow layers."""
     kinds = {"deep": [bar for bar in bars(tile) if not bar.shallow], "shallow": [bar for bar in bars(tile) if bar.shallow]}
-    return {kind: (fmean(bar.traffic for bar in each), fmean(bar.time for bar in each)) for kind, each in kinds.items() if each}
+    return {kind: (fmean(bar.traffic for bar in some), fmean(bar.time for bar in some)) for kind, some in kinds.items() if some}
 
 
-def told(tile: Tile = "tall") -> str:
+def means_text(tile: Tile = "tall") -> str:
     return "; ".join(f"{kind}: traffic {traffic:.2f}, time {time:.2f}" for kind, (traffic, time) in means(tile).items())
 
 
 def _layers() -> Measured:
-    found = bars()
-    every = sum(len(layers_of(network)) for network in ABBREVIATIONS)
+    longest = bars()
+    layer_count = sum(len(layers_of(network)) for network in ABBREVIATIONS)
     paired = sum(layer.paired for network in ABBREVIATIONS for layer in layers(LARGE, network))
-    names = ", ".join(bar.layer.name for bar in found)
+    names = ", ".join(bar.layer.name for bar in longest)
     return Measured(
-        len(found),
-        note=f"15 % of the {paired} distinct layers that have both gradients (24 are 15 % of 160; of all {every} layers of the "
-        f"nine networks there would be {round(SHARE * every)}): {names}. {sum(bar.shallow for bar in found)} are shallow. Left of "
-        f"the baseline's with +Rearrangement, fixed tall tile: {told()}. Order, tile and partition searched over searched tiles, "
-        f"the same layers: {told('searched')}. {assumed(LARGE)}",
+        len(longest),
+        note=f"15 % of the {paired} distinct layers that have both gradients; 24 are 15 % of 160.",
+        details=f"Of all {layer_count} layers of the nine networks it would be {round(SHARE * layer_count)}. The layers: {names}; "
+        f"{sum(bar.shallow for bar in longest)} are shallow. +Rearrangement over the baseline, fixed tall tile: {means_text()}. "
+        f"Order, tile and partition searched together over searched tiles, the same layers: {means_text('searched')}. "
+        f"{assumed(LARGE)}",
     )
 
 

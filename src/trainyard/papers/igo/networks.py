@@ -1,14 +1,14 @@
 """Table 4: the nine networks as each NPU runs them, and their layers with weights.
 
-YOLO, BERT and T5 come in two sizes, the smaller one for the small NPU (Sec. 6.1). Two of the paper's names stand for more than one
-network: 19 M parameters has only the Faster R-CNN on a MobileNetV3, 14 M only the BERT that is known as TinyBERT-4. GoogLeNet and
-MobileNet are as published: no network of those names has the 62 M and 13 M that are printed.
+YOLO, BERT and T5 come in two sizes, the smaller one for the small NPU (Sec. 6.1). Two of the paper's names may mean more than one
+network: only the Faster R-CNN on a MobileNetV3 has 19 M parameters, only the BERT that is known as TinyBERT-4 has 14 M. GoogLeNet
+and MobileNet are as published: no network of those names has the 62 M and 13 M that are printed.
 
 A layer is a product of activations and weights in the forward pass, as the matrix product Y(M,N) = X(M,K) W(K,N) that it is lowered
-to; products of attention have no weights and are none. Layers are numbered from 1 in the order of the forward pass, as on the axis
-of Fig. 13: `goo_3` is the third. One that does not train has neither gradient (the first blocks of `rcnn`), the first that trains
-has no dX (`ncf`, `bert` and `T5` begin with an embedding that trains: all theirs have). Depthwise convolutions are many small
-products.
+to; products of attention have no weights and do not count as layers. Layers are numbered from 1 in the order of the forward pass,
+as on the axis of Fig. 13: `goo_3` is the third. A layer that does not train has neither gradient (the first blocks of `rcnn`), the
+first that trains has no dX (in `ncf`, `bert` and `T5`, which begin with an embedding that trains, every layer has one). Depthwise
+convolutions are many small products.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ BATCH: Mapping[Npu, int] = {"small": 4, "large": 8}  # Sec. 6.1, of one core
 ABBREVIATIONS = tuple(NETWORKS)
 RECOMMENDERS = ("ncf", "dlrm")
 LETTERS = {Phase.FORWARD: {"A", "W"}, Phase.GRAD_INPUT: {"G", "W"}, Phase.GRAD_WEIGHT: {"A", "G"}}
-"""What the three products of a layer multiply: activations, weights, gradients of the output."""
+"""Operands of the three products of a layer: activations, weights, gradients of the output."""
 
 RECOMMENDER_BATCH = Assumption(
     name="recommender_batch",
@@ -57,7 +57,7 @@ RECOMMENDER_BATCH = Assumption(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A layer with weights; `repeats` equal ones stand for it, itself among them."""
+    """A layer with weights; it stands for `repeats` equal layers, itself included."""
 
     network: str
     number: int
@@ -128,11 +128,11 @@ def layers(step: Step, network: str = "") -> tuple[Layer, ...]:
     'goo_3 conv3.conv'
     """
     products = [op for op in step.ops if op.is_product and not op.recompute and set(op.letters[:2]) == LETTERS.get(op.phase)]
-    found = Counter((op.layer, op.call, op.phase) for op in products)
-    for (path, call, _), count in found.items():
+    counts = Counter((op.layer, op.call, op.phase) for op in products)
+    for (path, call, _), count in counts.items():
         if count > 1:
             raise BadInput(
-                f"step {step.name!r}: layer {path!r} multiplies {count} times in call {call}: its gradients cannot be told apart"
+                f"step {step.name!r}: layer {path!r} multiplies {count} times in call {call}: its gradients cannot be distinguished"
             )
     forward = [op for op in products if op.phase is Phase.FORWARD]
     return tuple(
@@ -143,8 +143,8 @@ def layers(step: Step, network: str = "") -> tuple[Layer, ...]:
             call=op.call,
             op=lower(op.body).product,
             source=op,
-            has_dx=(op.layer, op.call, Phase.GRAD_INPUT) in found,
-            has_dw=(op.layer, op.call, Phase.GRAD_WEIGHT) in found,
+            has_dx=(op.layer, op.call, Phase.GRAD_INPUT) in counts,
+            has_dw=(op.layer, op.call, Phase.GRAD_WEIGHT) in counts,
         )
         for number, op in enumerate(forward, start=1)
     )
@@ -162,10 +162,10 @@ def layers_of(
     return _layers(abbreviation, model(abbreviation, npu), samples(abbreviation, npu, batch, recommender_batch))
 
 
-def distinct(given: Iterable[Layer]) -> tuple[Layer, ...]:
+def distinct(layers: Iterable[Layer]) -> tuple[Layer, ...]:
     """Equal layers of a network once, the first of them standing for all."""
     first: dict[tuple[str, ProductBody, bool, bool], Layer] = {}
-    for layer in given:
+    for layer in layers:
         key = (layer.network, layer.body, layer.has_dx, layer.has_dw)
         before = first.get(key)
         first[key] = layer if before is None else replace(before, repeats=before.repeats + layer.repeats)

@@ -1,9 +1,9 @@
-"""Sec. 5: each layer's gradients cut along M, N or K, the cheapest by measurement, and as nearest neighbours choose it.
+"""Sec. 5: each layer's gradients cut along M, N or K, by the cheapest scheme and by the choice of nearest neighbours.
 
-As Sec. 5 has it the classifier learns from the layers of all nine networks on the machine at hand, 80 % of them, and chooses for
+As in Sec. 5 the classifier learns from the layers of all nine networks on the machine at hand, 80 % of them, and chooses for
 the rest, 1000 times. Equal layers of a network are one, as everywhere here. A network's time with the classifier has for each
-layer the mean of the choices made while it was held out. What else is not printed (neighbours, distance, scale of the dimensions)
-is as scikit-learn has it by default.
+layer the mean of the choices made while it was held out. Neighbours, distance and scale of the dimensions are not printed and are
+scikit-learn's defaults.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cache
 from trainyard.mapping.gradient_order.partition import SCHEMES, Evaluation, KnnSelector, LayerCosts, Scheme, evaluate
 from trainyard.papers.igo import measuring
 from trainyard.papers.igo.baselines import SMALL, Case
-from trainyard.papers.igo.measuring import Networks, Ran, ahead, each, layers, limits, mean, ran, reduction
+from trainyard.papers.igo.measuring import Networks, StepCost, by_network, layers, limits, mean, prefetch, reduction, step_cost
 from trainyard.papers.igo.networks import ABBREVIATIONS, Layer, layers_of
 from trainyard.papers.ledger import Experiments, Measured
 
@@ -31,25 +31,25 @@ class Chosen:
     ideal: Networks
     knn: Networks
     shares: Mapping[Scheme, float]
-    """Of layers, each scheme as the cheapest."""
+    """For each scheme, the share of layers of which it is the cheapest."""
 
 
-def schemes(case: Case, network: str) -> Mapping[Scheme, Ran]:
+def schemes(case: Case, network: str) -> Mapping[Scheme, StepCost]:
     """Algorithm 1 chooses the order of a part."""
-    return {scheme: ran(case, network, order="paper", partition=scheme) for scheme in SCHEMES}
+    return {scheme: step_cost(case, network, order="paper", partition=scheme) for scheme in SCHEMES}
 
 
 def table(case: Case) -> tuple[tuple[Layer, LayerCosts], ...]:
-    """Distinct layers with both gradients, and what their gradients cost with each scheme."""
-    ahead(case, "tall", {}, *({"order": "paper", "partition": scheme} for scheme in SCHEMES))
-    found = []
+    """Distinct layers with both gradients, and the cost of their gradients with each scheme."""
+    prefetch(case, "tall", {}, *({"order": "paper", "partition": scheme} for scheme in SCHEMES))
+    rows = []
     for network in ABBREVIATIONS:
         runs = schemes(case, network)
         for layer in layers(case, network):
             if layer.paired:
-                cycles = {scheme: float(one.layers[layer.path, layer.call].backward) for scheme, one in runs.items()}
-                found.append((layer, LayerCosts(op=layer.op, cycles=cycles, network=network, repeats=layer.repeats)))
-    return tuple(found)
+                cycles = {scheme: float(run.layers[layer.path, layer.call].backward) for scheme, run in runs.items()}
+                rows.append((layer, LayerCosts(op=layer.op, cycles=cycles, network=network, repeats=layer.repeats)))
+    return tuple(rows)
 
 
 @cache
@@ -77,57 +77,53 @@ def chosen(case: Case) -> Chosen:
     )
 
 
-def reductions(case: Case, which: Callable[[Chosen], Networks]) -> Networks:
-    """Held against the sequential order, tiles fixed, several cores each with a part of the batch."""
-    found = which(chosen(case))
-    return each(lambda network: reduction(ran(case, network).cycles, found[network]))
+def reductions(case: Case, select: Callable[[Chosen], Networks]) -> Networks:
+    """Against the sequential order with fixed tiles, where each of several cores has a part of the batch."""
+    cycles = select(chosen(case))
+    return by_network(lambda network: reduction(step_cost(case, network).cycles, cycles[network]))
 
 
 def by_knn(case: Case) -> Networks:
-    return reductions(case, lambda found: found.knn)
+    return reductions(case, lambda steps: steps.knn)
 
 
 def by_ideal(case: Case) -> Networks:
-    return reductions(case, lambda found: found.ideal)
+    return reductions(case, lambda steps: steps.ideal)
 
 
 def by_cost(case: Case) -> Networks:
-    """The fastest order and partition of each layer, either left out where that is best: what any selection can reach."""
+    """The fastest order and partition of each layer, or none where that is best: the most that a selection can reach."""
     return measuring.reductions(case, order="cost", partition="cost")
 
 
-def told(case: Case) -> str:
-    """Beside the classifier's mean: other selections with the same tile, and what no selection could exceed."""
-    found = chosen(case)
-    cheapest = ", ".join(f"{scheme} {100 * share:.0f} %" for scheme, share in found.shares.items())
-    known = reductions(case, lambda one: {n: SPLIT * one.ideal[n] + (1 - SPLIT) * one.knn[n] for n in one.ideal})
-    limit = ""
-    if case.cores == 1:
-        limit = (
-            f". No order of such tiles can bring more than {mean(limits(case)):.1f} %: the array's time, and bytes that must move"
-        )
+def other_selections(case: Case) -> str:
+    """Sentences on other selections with the same tile, and on the limit of any selection."""
+    cheapest = ", ".join(f"{scheme} {100 * share:.0f} %" for scheme, share in chosen(case).shares.items())
+    learned = reductions(case, lambda steps: {n: SPLIT * steps.ideal[n] + (1 - SPLIT) * steps.knn[n] for n in steps.ideal})
+    limit = f" No order of such tiles can gain more than {mean(limits(case)):.1f} %." if case.cores == 1 else ""
     return (
-        f"{mean(known):.1f} % where the 80 % that were learned from keep their cheapest partition; {mean(by_ideal(case)):.1f} % "
-        f"with the cheapest of m, n, k for each layer ({cheapest} of the layers); {mean(by_cost(case)):.1f} % with the fastest "
-        f"order and partition for each layer{limit}"
+        f"If the 80 % of the layers that were learned from keep their cheapest partition, {mean(learned):.1f} %; with the cheapest "
+        f"of m, n, k for each layer {mean(by_ideal(case)):.1f} % ({cheapest} of the layers); with the fastest order and partition "
+        f"for each layer {mean(by_cost(case)):.1f} %.{limit}"
     )
 
 
 def _accuracy() -> Measured:
-    """On the two cores of which Sec. 5 gives the loss."""
-    found, others = evaluation(TWO_CORES), {}
+    """On two cores, for which Sec. 5 gives the loss."""
+    result, others = evaluation(TWO_CORES), {}
     for neighbours, scale in ((1, "raw"), (3, "raw"), (9, "raw"), (5, "log")):
         selector = KnnSelector(neighbours=neighbours, scale=scale)  # type: ignore[arg-type]  # one of the two
         others[f"{neighbours} neighbours, {scale} dimensions"] = evaluation(TWO_CORES, selector)
     others["whole networks held out"] = evaluation(TWO_CORES, unit="networks")
     others["on one small core"] = evaluation(SMALL)
-    told_others = "; ".join(f"{name}: {100 * one.accuracy:.1f} %" for name, one in others.items())
-    every = sum(len(layers_of(network)) for network in ABBREVIATIONS)
+    accuracies = "; ".join(f"{name}: {100 * other.accuracy:.1f} %" for name, other in others.items())
+    layer_count = sum(len(layers_of(network)) for network in ABBREVIATIONS)
     return Measured(
-        100 * found.accuracy,
-        note=f"{len(found.expected_cycles)} distinct layers of nine networks on two cores of the large NPU (equal layers counted "
-        f"singly, there would be {every}, and most of those held out would be known). {found}. Assumed: 5 neighbours, Euclidean, "
-        f"raw dimensions; {told_others}",
+        100 * result.accuracy,
+        note=f"Over {len(result.expected_cycles)} distinct layers of nine networks on two cores of the large NPU.",
+        details=f"Of all {layer_count} layers, equal ones counted singly, most of those held out would have been learned from. "
+        f"{str(result)[0].upper()}{str(result)[1:]}. Assumed: 5 neighbours, Euclidean distance, raw dimensions. Other choices: "
+        f"{accuracies}.",
     )
 
 
