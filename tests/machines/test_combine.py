@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.systems.node.test_systems import chain
+from tests.systems.node.networks import chain
 
 import trainyard as ty
 from pim_programs import page_rank, rmat

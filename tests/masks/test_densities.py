@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.systems.node.test_systems import chain
+from tests.systems.node.networks import chain
 
 import trainyard as ty
 from trainyard.errors import BadInput, MaskError

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.systems.node.test_systems import chain
+from tests.systems.node.networks import chain
 
 import trainyard as ty
 from trainyard import engine

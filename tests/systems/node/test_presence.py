@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.systems.node.test_systems import CHAIN, DEEP, DESIGNS, DEVICE, SLOW, chain, changed, moved
+from tests.systems.node.networks import CHAIN, DEEP, DESIGNS, DEVICE, SLOW, chain, changed, moved
 
 import trainyard as ty
 from trainyard import engine

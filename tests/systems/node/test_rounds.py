@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.systems.node.test_systems import CHAIN, DESIGNS, SLOW, chain
+from tests.systems.node.networks import CHAIN, DESIGNS, SLOW, chain
 
 import trainyard as ty
 from trainyard import engine

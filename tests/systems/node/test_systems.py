@@ -3,91 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.systems.node.networks import CHAIN, DEEP, DESIGNS, DEVICE, SLOW, chain, changed, moved
 
 import trainyard as ty
 from trainyard import machines
-from trainyard.arrays import Systolic
-from trainyard.devices import Accelerator
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.topology.graph import Place, Topology, Wire
-from trainyard.ir import ElementWise, MatMul, Op, Phase, Role, Step, TensorSpec, Update
-from trainyard.results.result import Result
+from trainyard.ir import Step
 from trainyard.systems import DeviceCentric, HostCentric, MemoryCentric, Wired
 from trainyard.systems.node.systems import Node
 from trainyard.systems.scale_out.cluster import Cluster
 from trainyard.systems.scale_out.plane import Plane, Switched
 from trainyard.units import parse
 
-DEVICE = Accelerator(array=Systolic(rows=8, columns=8), scratchpad="64 KiB", dram="1 GB/s", clock="100 MHz")
-# a slow device on slow links, so that compute, exchanges and copies are all of one size
-SLOW: dict[str, Any] = {"device": DEVICE, "link_bytes_per_s": 20e6, "link_latency_s": 1e-6, "page_bytes": 256, "message_bytes": 256}
-
-
-def chain(widths: tuple[int, ...], batch: int) -> Step:
-    """Linear layers with a ReLU between them, trained: forward, dX and dW of every layer, updates."""
-    tensors: list[TensorSpec] = [TensorSpec((batch, widths[0]), role=Role.INPUT, name="x", slope=(1, 0))]
-    ops: list[Op] = []
-
-    def tensor(*shape: int, role: Role = Role.ACTIVATION, name: str = "", view_of: int | None = None) -> int:
-        slope = (1, *(0 for _ in shape[1:])) if role in (Role.ACTIVATION, Role.GRADIENT) else ()
-        tensors.append(TensorSpec(shape, role=role, name=name, view_of=view_of, slope=slope))
-        return len(tensors) - 1
-
-    def op(
-        body: Any, layer: str, phase: Phase, inputs: tuple[int, ...], outputs: tuple[int, ...], letters: Any, slope: Any
-    ) -> None:
-        ops.append(
-            Op(body=body, name=layer, layer=layer, phase=phase, inputs=inputs, outputs=outputs, letters=letters, slope=slope)
-        )
-
-    weights = [tensor(k, n, role=Role.PARAMETER, name=f"l{i}.weight") for i, (k, n) in enumerate(pairwise(widths))]
-    here, inputs = 0, []
-    for i, (k, n) in enumerate(pairwise(widths)):
-        inputs.append(here)
-        made, rectified = tensor(batch, n), tensor(batch, n)
-        op(MatMul(batch, n, k), f"l{i}", Phase.FORWARD, (here, weights[i]), (made,), ("A", "W"), (1, 0, 0, 0))
-        op(ElementWise("relu", batch * n), f"r{i}", Phase.FORWARD, (made,), (rectified,), (), (n, 0))
-        here = rectified
-    gradient = tensor(batch, widths[-1], role=Role.GRADIENT)
-    op(ElementWise("loss", batch * widths[-1]), "loss", Phase.LOSS, (here,), (gradient,), (), (widths[-1], 0))
-    summed = []
-    for i, (k, n) in reversed(list(enumerate(pairwise(widths)))):
-        own = tensor(k, n, role=Role.PARAMETER_GRADIENT, name=f"l{i}.weight")
-        op(MatMul(k, n, batch), f"l{i}", Phase.GRAD_WEIGHT, (inputs[i], gradient), (own,), ("A", "G"), (0, 0, 1, 0))
-        summed.append((i, k, n, own))
-        if i:
-            back = tensor(batch, k, role=Role.GRADIENT)
-            op(MatMul(batch, k, n), f"l{i}", Phase.GRAD_INPUT, (gradient, weights[i]), (back,), ("G", "W"), (1, 0, 0, 0))
-            masked = tensor(batch, k, role=Role.GRADIENT)
-            op(ElementWise("relu_backward", batch * k), f"r{i - 1}", Phase.GRAD_INPUT, (back, inputs[i]), (masked,), (), (k, 0))
-            gradient = masked
-    for i, k, n, own in summed:
-        later = tensor(k, n, role=Role.PARAMETER, name=f"l{i}.weight", view_of=weights[i])
-        op(Update("SGD", k * n), f"l{i}", Phase.UPDATE, (weights[i], own), (later,), (), ())
-    return Step("chain", batch, tuple(ops), tuple(tensors))
-
-
-CHAIN = chain((64, 128, 128, 96), 64)
-DESIGNS: dict[str, Node] = {
-    "dc": DeviceCentric(**SLOW, pcie_bytes_per_s=4e6, socket_bytes_per_s=1e9),
-    "hc": HostCentric(**SLOW, socket_bytes_per_s=1e9),
-    "s": MemoryCentric(**SLOW, shape="folded"),
-    "star": MemoryCentric(**SLOW, shape="star"),
-    "l": MemoryCentric(**SLOW, placement="local"),
-    "b": MemoryCentric(**SLOW),
-    "o": DeviceCentric(**SLOW, overlay="off"),
-}
 widths_of_steps = st.lists(st.integers(1, 12).map(lambda n: 8 * n), min_size=2, max_size=5).map(tuple)
-
-
-def changed(design: Node, **changes: Any) -> Node:
-    return replace(design, **changes)
 
 
 def times(step: Step, **changes: Any) -> dict[str, float]:
@@ -174,15 +108,6 @@ def test_breakdowns_sum_and_the_three_streams_are_there() -> None:
     assert timeline is not None
     assert {"device 0", "exchange", "copy out 0", "copy in 0"} <= set(timeline.stream_names)
     assert result.samples == CHAIN.batch
-
-
-def moved(result: Result) -> tuple[int, int]:
-    """Bytes to and from the second memory."""
-    found = {"write": 0, "read": 0}
-    for (level, _, direction), count in result.traffic.items():
-        if level in ("remote memory", "host memory"):
-            found[direction] += count
-    return found["write"], found["read"]
 
 
 @pytest.mark.parametrize("name", ["dc", "hc", "s", "l", "b"])
@@ -337,9 +262,6 @@ def test_the_note_on_paging_is_a_bound_in_the_units_of_the_peak() -> None:
     bound = note.partition("holds at most ")[2].partition(" whatever the timing")[0]
     assert "iB" in bound
     assert parse(bound, "B") >= result.peak_memory_bytes["device memory"] * 0.995  # of three digits
-
-
-DEEP = chain((64, *(128,) * 10, 96), 4096)
 
 
 def test_as_needed_holds_its_capacity_and_more_of_it_never_costs_time() -> None:

@@ -19,12 +19,12 @@ from trainyard.hardware.collectives.on_graph import Timing
 from trainyard.hardware.collectives.ring import Exchange, exchange
 from trainyard.ir import Collective, Step
 from trainyard.mapping.parallel.captured import ahead
+from trainyard.systems.node.systems import Node
 from trainyard.systems.scale_out.cluster import Cluster
 from trainyard.systems.scale_out.plane import Plane
 
 if TYPE_CHECKING:
     from trainyard.ir.booking import Booking
-    from trainyard.systems.node.systems import Node
     from trainyard.systems.scale_out.replicas import Replicas
 
 SPMD = "each device does what rank 0 of the {} captured ranks does (SPMD), with the script's own exchanges"
@@ -43,10 +43,14 @@ def one_rank(step: Step, system: Node | Replicas) -> Step:
             f"step {step.name!r} was captured on {step.world_size} ranks, {type(system).__name__} has {system.devices} devices: "
             f"write devices={step.world_size}, as in mcdla-b(devices={step.world_size}), or capture it on {system.devices} ranks"
         )
-    asked = {"parallel": system.parallel, "zero": getattr(system, "zero", 0), "algorithm": type(system.algorithm).__name__}
-    for name, plain in (("parallel", "data"), ("zero", 0), ("algorithm", "Synchronous")):
-        if asked[name] != plain:
-            raise BadInput(f"{ALREADY.format(step.name)}: leave {name}={asked[name]} out, or capture the model without them")
+    policies = (
+        ("parallel", system.parallel, "data"),
+        ("zero", system.zero if isinstance(system, Node) else 0, 0),
+        ("algorithm", type(system.algorithm).__name__, "Synchronous"),
+    )
+    for name, value, default in policies:
+        if value != default:
+            raise BadInput(f"{ALREADY.format(step.name)}: leave {name}={value} out, or capture the model without them")
     return ahead(step)
 
 

@@ -21,7 +21,7 @@ from trainyard.mapping.overlay.problem import Moved, Paged, paged
 from trainyard.mapping.overlay.search import as_needed
 from trainyard.masks.dma import densities
 from trainyard.systems.node.wires import LINK_JOULES_PER_BYTE
-from trainyard.systems.single import MEMORY, as_held, picoseconds
+from trainyard.systems.single import MEMORY, as_held, capacity_of, picoseconds
 from trainyard.units import show
 
 if TYPE_CHECKING:
@@ -274,8 +274,7 @@ def _kept_bytes(found: Paged) -> int:
 
 def _stated(node: Node) -> int | None:
     """What a device's memory holds: as the node says, or else the device."""
-    own: int | None = getattr(node.device, "dram_capacity_bytes", None)
-    return own if node.capacity_bytes is None else node.capacity_bytes
+    return capacity_of(node.device) if node.capacity_bytes is None else node.capacity_bytes
 
 
 def _capacity(node: Node) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trainyard.ir import Role
-from trainyard.systems.single import MEMORY
+from trainyard.systems.single import MEMORY, capacity_of
 
 if TYPE_CHECKING:
     from trainyard.systems.node.pipeline import PipelinePlanner
@@ -21,7 +21,7 @@ Stay = tuple[int, int, int]
 
 
 def book_memory(planner: PipelinePlanner) -> None:
-    capacity = getattr(planner.node.device, "dram_capacity_bytes", None)
+    capacity = capacity_of(planner.node.device)
     capacity = planner.node.capacity_bytes or capacity
     resident = _resident(planner)
     stays: dict[int, list[Stay]] = defaultdict(list)

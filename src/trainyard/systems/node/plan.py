@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from trainyard.caches import per_step
 from trainyard.errors import BadInput, NotModelled
 from trainyard.hardware.collectives.on_graph import Timing
-from trainyard.ir import DTYPE_BYTES, Collective, DeviceCost, Masks, Role, Step, Work
+from trainyard.ir import DTYPE_BYTES, Collective, DeviceCost, Masks, Phase, Role, Step, Work
 from trainyard.ir.booking import Traffic
 from trainyard.ir.plan import Plan
 from trainyard.mapping.algorithms import Synchronous
@@ -27,7 +27,7 @@ from trainyard.systems.node import captured
 from trainyard.systems.node import rounds as node_rounds
 from trainyard.systems.node.paging import Paging, paging
 from trainyard.systems.node.pipeline import pipeline_plan
-from trainyard.systems.node.wires import LINK_JOULES_PER_BYTE, Wires
+from trainyard.systems.node.wires import Wires
 from trainyard.systems.single import as_held, enter, off_chip, picoseconds
 
 if TYPE_CHECKING:
@@ -94,12 +94,14 @@ def _mixed(step: Step, devices: int, stored: Stored, exchange: Summed, bucket_by
 class Planner:
     """One plan in the making. `last` of an op is the task after which its results are there, on each simulated device."""
 
+    wires_class: type[Wires] = Wires
+
     def __init__(self, node: Node, step: Step, masks: Masks | None) -> None:
         self.node, self.step, self.masks = node, step, masks
         self.held = as_held(step, node.device)
         self.works = node.device.works(step)
         self.built = Plan()
-        self.wires = Wires(node, self.built)
+        self.wires = self.wires_class(node, self.built)
         self.simulated = 1 if self.wires.folded else node.devices
         self.counted = node.devices if self.wires.folded else 1
         self.streams = [self.built.stream(f"device {i}") for i in range(self.simulated)]
@@ -118,8 +120,11 @@ class Planner:
             else:
                 self._compute(position, work, cost)
             self.paging.after(position)
-        self.paging.close()
+        self._book_memory()
         return self.built
+
+    def _book_memory(self) -> None:
+        self.paging.close()
 
     def _exchange(self, work: Work) -> bool:
         return isinstance(self.step.ops[work.ops[0]].body, Collective)
@@ -144,9 +149,7 @@ class Planner:
         op = self.step.ops[work.ops[0]]
         assert isinstance(op.body, Collective)
         size = op.body.elements * DTYPE_BYTES[self.held.tensors[op.inputs[0]].dtype]
-        if self.step.world > 1:
-            return captured.among(self.node, op.body, size)
-        return self.node.among(op.body.kind, size, op.body.ranks)
+        return self.wires.timing(op.body, size, captured=self.step.world > 1)
 
     def cost(self, work: Work) -> DeviceCost:
         return self.node.device.cost(self.step, work, self.masks)
@@ -172,10 +175,14 @@ class Planner:
         duration = picoseconds(cost.cycles, self.node.device.clock_hz)
         for copy, tasks in enumerate(self.tasks):
             tag = self.enter(work, cost, copy)
-            waits = {tasks[before] for op in work.ops for before in self.step.dependencies[op] if before in tasks}
-            waits.update(self.paging.awaited(position, copy))
-            task = self.built.task(self.streams[copy], duration, after=sorted(waits), tag=tag)
+            task = self.built.task(self.streams[copy], duration, after=sorted(self._waits(position, work, copy)), tag=tag)
             tasks.update(dict.fromkeys(work.ops, task))
+
+    def _waits(self, position: int, work: Work, copy: int) -> set[int]:
+        """Tasks that a Work of one device waits for: its dependencies, and copies of paged tensors."""
+        tasks = self.tasks[copy]
+        dependencies = {tasks[before] for op in work.ops for before in self.step.dependencies[op] if before in tasks}
+        return dependencies | set(self.paging.awaited(position, copy))
 
     def _collective(self, position: int, work: Work) -> None:
         """All devices at once, when the last of them is ready."""
@@ -183,18 +190,7 @@ class Planner:
         op = self.step.ops[index]
         assert isinstance(op.body, Collective)
         sent = self.sent(work)
-        carried = sum(count * len(path) for path, count in sent.flows)
-        row = self.built.booking.row(
-            op.body.kind,
-            layer=op.layer,
-            phase=op.phase.value,
-            resource="exchange",
-            kind="synchronisation",
-            bound="link",
-            energy={"link": carried * LINK_JOULES_PER_BYTE},
-            traffic={("link", op.body.kind, "write"): carried},
-        )
-        tag = self.built.booking.entry([row])
+        tag = self._exchange_tag(op.body.kind, sent, op.layer, op.phase)
         waits = {tasks[before] for tasks in self.tasks for before in self.step.dependencies[index] if before in tasks}
         waits.update(task for copy in range(self.simulated) for task in self.paging.awaited(position, copy))
         if blocks := self.blocks(work):
@@ -205,3 +201,18 @@ class Planner:
         if blocks:
             for stream in self.streams:
                 self.built.task(stream, 0, after=[done])
+
+    def _exchange_tag(self, kind: str, sent: Timing, layer: str, phase: Phase) -> int:
+        """Books an exchange: its row, as a tag of its tasks."""
+        carried, wires = sum(count * len(path) for path, count in sent.flows), self.wires
+        row = self.built.booking.row(
+            kind,
+            layer=layer,
+            phase=phase.value,
+            resource=wires.resource,
+            kind="synchronisation",
+            bound="link",
+            energy={"link": carried * wires.joules_per_byte} if wires.joules_per_byte else {},
+            traffic={("link", kind, "write"): carried},
+        )
+        return self.built.booking.entry([row])

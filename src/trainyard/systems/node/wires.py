@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trainyard.hardware.collectives.on_graph import Timing
+from trainyard.ir import Collective
 from trainyard.ir.plan import Plan, TaskClass
 from trainyard.systems.node.backing import Backing, alike, backings, both_ways_exceed, copy_s, crossing, dealt, whole_lanes
 from trainyard.units import PICOSECONDS_PER_SECOND
@@ -30,6 +31,9 @@ def seconds(duration_s: float) -> int:
 
 class Wires:
     """What of the node's graph a plan needs."""
+
+    resource = "exchange"
+    joules_per_byte = LINK_JOULES_PER_BYTE
 
     def __init__(self, node: Node, plan: Plan) -> None:
         self.node, self.plan = node, plan
@@ -57,6 +61,14 @@ class Wires:
         passed = {arc for ring in self.node.rings for arc in ring.arcs}
         met = {tuple(sum(arc in passed for arc in store.arcs) for store in own) for own in backings(self.topology).values()}
         return len(met) > 1
+
+    def timing(self, body: Collective, size_bytes: int, *, captured: bool) -> Timing:
+        """An exchange on these wires: inside the groups of a captured step, or inside every cluster of `body.ranks` devices."""
+        if captured:
+            from trainyard.systems.node.captured import among
+
+            return among(self.node, body, size_bytes)
+        return self.node.among(body.kind, size_bytes, body.ranks)
 
     def exchange(self, sent: Timing, stream: int, after: Sequence[int], tag: int) -> tuple[int, int]:
         """Its first and its last task."""

@@ -16,6 +16,8 @@ from trainyard.devices.dpu.memory import Room, room
 from trainyard.errors import BadInput
 from trainyard.hardware.dpu.instructions import LOAD, LOOP, STORE
 from trainyard.ir import Device, ElementWise, Op, Phase, Step, TensorSpec, Work
+from trainyard.ir.protocols import HasName, HasPrecision, HasStaticPower
+from trainyard.systems.single import capacity_of
 from trainyard.units import show
 
 SUMMED = 2**20
@@ -37,24 +39,20 @@ def as_dpu(device: Device) -> Dpu:
 
 
 def name_of(device: Device) -> str:
-    return str(getattr(device, "name", type(device).__name__.lower()))
+    return device.name if isinstance(device, HasName) else type(device).__name__.lower()
 
 
 def memory_name(device: Device) -> str:
     return "MRAM of a DPU" if isinstance(device, Dpu) else "memory at a DPU's place"
 
 
-def capacity_bytes(device: Device) -> int | None:
-    return getattr(device, "dram_capacity_bytes", None)
-
-
 def precision(device: Device) -> Any:
-    return getattr(device, "precision", None)
+    return device.precision if isinstance(device, HasPrecision) else None
 
 
 def static_w(device: Device) -> float:
     """Watts at rest; 0 for an accelerator, whose energy table has none."""
-    return float(getattr(device, "static_w", getattr(device, "idle_w", 0.0)))
+    return device.static_w if isinstance(device, HasStaticPower) else 0.0
 
 
 def at_speed(device: Device, speed: float) -> Device:
@@ -73,7 +71,7 @@ def require_room(device: Device, step: Step, data_bytes: int) -> None:
     if isinstance(device, Dpu):
         device.require_room(step, data_bytes=data_bytes)
         return
-    capacity, needed = capacity_bytes(device), memory_use(device, step, data_bytes).bytes
+    capacity, needed = capacity_of(device), memory_use(device, step, data_bytes).bytes
     if capacity is not None and needed > capacity:
         raise BadInput(
             f"step {step.name!r} at batch {step.batch} needs {show(needed, 'B')}, the {name_of(device)} at a DPU's place has "

@@ -18,11 +18,12 @@ from trainyard.errors import BadInput, NotModelled
 from trainyard.hardware.dpu.host_link import HostExchange, HostLink
 from trainyard.ir import Collective, Device, Masks, Role, Step, assumed
 from trainyard.ir.plan import Plan, checked_integer
+from trainyard.ir.protocols import ExplainsMasks
 from trainyard.mapping.algorithms import Algorithm, Direct, ModelAveraging, Rates
 from trainyard.results.result import Peaks
 from trainyard.systems.pim import device_interface
 from trainyard.systems.pim.rounds import Rounds, TimedEvent, WorkerGroup
-from trainyard.systems.single import as_held, picoseconds
+from trainyard.systems.single import as_held, capacity_of, picoseconds
 from trainyard.units import PICOSECONDS_PER_SECOND, show
 
 T = TypeVar("T")
@@ -83,7 +84,7 @@ class Pim:
     @property
     def masks_note(self) -> str:
         """The note that a run with masks must carry."""
-        return getattr(self.dpu, "masks_note", "")
+        return self.dpu.masks_note if isinstance(self.dpu, ExplainsMasks) else ""
 
     @property
     def dpus_per_cluster(self) -> int:
@@ -137,7 +138,7 @@ class Pim:
         built = rounds.plan()
         resident, peak = self._memory(step, self.devices[0])
         device = self.devices[0]
-        pool = built.pool(device_interface.memory_name(device), device_interface.capacity_bytes(device), resident_bytes=resident)
+        pool = built.pool(device_interface.memory_name(device), capacity_of(device), resident_bytes=resident)
         built.allocate(rounds.first_step[:1], rounds.first_step[-1:], pool, [peak - resident])
         built.booking.notes.extend(self._notes(step, rates) if trains else ())
         return built
@@ -156,7 +157,7 @@ class Pim:
         if not self.split:
             device_interface.require_room(device, step, self._data_bytes(step))
             return
-        needed, capacity = self._memory(step, device)[1], device_interface.capacity_bytes(device)
+        needed, capacity = self._memory(step, device)[1], capacity_of(device)
         if capacity is not None and needed > capacity:
             name = device_interface.name_of(device)
             raise BadInput(

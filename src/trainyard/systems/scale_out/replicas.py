@@ -1,35 +1,42 @@
-"""Replicas: n copies of a device on a ring, each with its share of the batch.
+"""Replicas: n copies of a device on a ring, each with its share of the batch, planned as a Node without a second memory.
 
 Gradients are summed by ring all-reduce, in buckets, while backward goes on; an update waits for the bucket of its parameter. A step
-captured with collectives of its own (DDP, FSDP) keeps those; it is the step of one rank, with that rank's batch and shards. All
-copies do the same at the same time, so that with `fold` one of them is simulated and its costs counted n times.
+captured with collectives of its own (DDP, FSDP) keeps those; it is the step of one rank, with that rank's batch and shards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 from trainyard.checks import require_positive, require_quantity
 from trainyard.errors import BadInput, NotModelled
-from trainyard.ir import DTYPE_BYTES, Collective, Device, DeviceCost, Masks, Op, Role, Step, Update, Work, assumed
+from trainyard.hardware.collectives.fabric import Flow, Timing
+from trainyard.hardware.topology.graph import Place, Topology, Wire
+from trainyard.ir import Collective, Device, DeviceCost, Masks, Phase, Role, Step, Update, Work, assumed
 from trainyard.ir.plan import Plan, TaskClass
 from trainyard.mapping.algorithms import Algorithm, Synchronous
 from trainyard.mapping.parallel.data import Reduce
+from trainyard.mapping.parallel.transform import share
 from trainyard.masks.shards import notes_of, shards
 from trainyard.results.result import Peaks
 from trainyard.systems.node import rounds as node_rounds
 from trainyard.systems.node.captured import around, enter_samples, is_captured, one_rank
-from trainyard.systems.single import MEMORY, as_held, book_memory, enter, off_chip, picoseconds
-from trainyard.units import parse, require_likely
+from trainyard.systems.node.plan import Planner
+from trainyard.systems.node.systems import Node, Wired
+from trainyard.systems.node.wires import Wires
+from trainyard.systems.single import MEMORY, book_memory, capacity_of
+from trainyard.units import PICOSECONDS_PER_SECOND, parse, require_likely
 
 OWNER = "Replicas"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class Replicas:
-    """Data parallelism at its plainest; the batch of a step is the batch of all copies together.
+    """Plain data parallelism; the batch of a step is the batch of all copies together.
 
     >>> from trainyard.machines.presets.gpus import H200
     >>> Replicas(device=H200, devices=8, link="450 GB/s").link_bytes_per_s
@@ -99,153 +106,129 @@ class Replicas:
 
     @property
     def devices_per_cluster(self) -> int:
-        """Each has its own model where models differ at all."""
+        """Every copy has a model of its own."""
         return 1
 
     @property
     def reduce(self) -> Reduce:
         return "once"
 
-    def _planned(self, step: Step, mine: Step, masks: Masks | None) -> Plan:
-        """One copy's step with the exchanges that are among its ops."""
-        seen = shards(masks, step, mine)
-        found = _Planner(self, mine, seen, exchanges=False).plan()
-        found.booking.notes.extend(notes_of(seen))
-        return found
-
     def plan(self, step: Step, masks: Masks | None = None) -> Plan:
         if is_captured(step):
-            found = _Planner(self, one_rank(step, self), masks).plan()
-            enter_samples(found.booking, step)
-            return found
+            plan = _RingPlanner(self, one_rank(step, self), masks, reduces_gradients=False).plan()
+            enter_samples(plan.booking, step)
+            return plan
         if not isinstance(self.algorithm, Synchronous):
-            return node_rounds.plan(self, step, lambda mine: self._planned(step, mine, masks))
-        if step.batch % self.devices:
-            raise BadInput(
-                f"a batch of {step.batch} does not divide over {self.devices} devices: choose a multiple of {self.devices}"
-            )
-        mine = step.rebatch(step.batch // self.devices)
-        seen = shards(masks, step, mine)
-        planned = _Planner(self, mine, seen).plan()
-        planned.booking.notes.extend(notes_of(seen))
-        return planned
+            return node_rounds.plan(self, step, lambda local: self._planned(step, local, masks, reduces_gradients=False))
+        own_step = step.rebatch(share(step, self.devices))
+        plan = self._planned(step, own_step, masks, reduces_gradients=not any(isinstance(op.body, Collective) for op in step.ops))
+        plan.booking.samples = step.batch
+        return plan
+
+    def _planned(self, step: Step, own_step: Step, masks: Masks | None, *, reduces_gradients: bool) -> Plan:
+        own_masks = shards(masks, step, own_step)
+        plan = _RingPlanner(self, own_step, own_masks, reduces_gradients=reduces_gradients).plan()
+        plan.booking.notes.extend(notes_of(own_masks))
+        return plan
+
+    @property
+    def node(self) -> Wired:
+        """The same devices and links as a Node without a second memory."""
+        wires = {"bytes_per_s": self.link_bytes_per_s, "latency_s": self.link_latency_s}
+        return Wired(device=self.device, graph=_ring(self.devices, **wires), overlay="off", fold=self.fold)
 
 
-class _Planner:
-    """One plan in the making."""
+@lru_cache(maxsize=64)
+def _ring(devices: int, bytes_per_s: float, latency_s: float) -> Topology:
+    names = [f"D{number}" for number in range(devices)]
+    wires = [Wire(a=a, b=b, bytes_per_s=bytes_per_s, latency_s=latency_s) for a, b in pairwise([*names, names[0]]) if a != b]
+    return Topology(places=tuple(Place(name=name, kind="device") for name in names), wires=tuple(wires), name="ring")
 
-    def __init__(self, system: Replicas, step: Step, masks: Masks | None, exchanges: bool = True) -> None:
-        self.system, self.step, self.masks = system, step, masks
-        self.held = as_held(step, system.device)
-        self.built = Plan()
-        self.simulated = 1 if system.fold else system.devices
-        self.counted = system.devices if system.fold else 1
-        self.compute = [self.built.stream(f"device {i}") for i in range(self.simulated)]
-        self.exchange = [self.built.stream(f"exchange {i}") for i in range(self.simulated)]
-        self.links = [self.built.link(f"link {i}", system.link_bytes_per_s) for i in range(self.simulated)]
-        self.tasks: list[dict[int, list[int]]] = [{} for _ in range(self.simulated)]
-        self.arrived: dict[str, int] = {}
-        self.bucket: dict[int, int] = {}  # gradient -> the op that made it
-        self.own_collectives = not exchanges or any(isinstance(op.body, Collective) for op in step.ops)
-        self.built.booking.samples = step.batch * system.devices
 
-    def plan(self) -> Plan:
-        for work in self.system.device.works(self.step):
-            first = self.step.ops[work.ops[0]]
-            if isinstance(first.body, Collective):
-                size = first.body.elements * DTYPE_BYTES[self.held.tensors[first.inputs[0]].dtype]
-                self._collective(first.body.kind, size, list(work.ops), first)
-                continue
-            if isinstance(first.body, Update):
-                self._flush()
-            self._compute(work)
-            self._collect(work.ops)
-        self._flush()
-        for copy in range(self.simulated):
+class _RingWires(Wires):
+    """One ring of links: one flow per link, after the latency of the rounds in which a link waits for its first chunk.
+
+    No energy is booked: a link's energy is not among the fields of Replicas.
+    """
+
+    resource = "ring"
+    joules_per_byte = 0.0
+
+    def __init__(self, node: Node, plan: Plan) -> None:
+        super().__init__(node, plan)
+        self.other_streams: list[int] = []  # of the devices that are simulated besides the first
+
+    def timing(self, body: Collective, size_bytes: int, *, captured: bool) -> Timing:
+        node = self.node
+        sent, hops = around(body, size_bytes, node.devices)
+        wire = self.topology.wires[0] if self.topology.wires else Wire(a="", b="", bytes_per_s=1.0)
+        delay_s = hops * wire.latency_s + sent.idle * sent.chunk / wire.bytes_per_s
+        flows: tuple[Flow, ...] = tuple((((number, 0),), sent.elements) for number in range(sent.links))
+        return Timing(delay_s, flows, delay_s + sent.elements / wire.bytes_per_s)
+
+    def exchange(self, sent: Timing, stream: int, after: Sequence[int], tag: int) -> tuple[int, int]:
+        kind, delay = TaskClass.SYNCHRONISATION, round(sent.delay_s * PICOSECONDS_PER_SECOND)
+        if not self.folded and not self.other_streams:
+            self.other_streams = [self.plan.stream(f"exchange {copy}") for copy in range(1, self.node.devices)]
+        ready = [self.plan.task(own, delay, after=after, kind=kind, tag=tag) for own in (stream, *self.other_streams)]
+        flows = [([self._link("exchange", arc) for arc in path], size) for path, size in sent.flows]
+        return ready[0], self.plan.transfer(flows[:1] if self.folded else flows, after=ready, stream=stream, kind=kind, tag=tag)
+
+
+class _RingPlanner(Planner):
+    """A Node's planner that sums gradients of parameters in buckets: a full bucket is sent while backward goes on.
+
+    The step has no exchanges among its ops (docs/machines.md, "Replicas are planned as a Node"): a gradient enters the bucket with the
+    Work that writes it, and an update waits for the buckets of its parameters.
+    """
+
+    wires_class = _RingWires
+
+    def __init__(self, system: Replicas, step: Step, masks: Masks | None, *, reduces_gradients: bool) -> None:
+        super().__init__(system.node, step, masks)
+        self.reduces_gradients = reduces_gradients and system.devices > 1
+        self.bucket_bytes = system.bucket_bytes
+        self.bucket: dict[int, int] = {}  # gradient -> the op that wrote it
+        self.reduced: dict[str, int] = {}  # parameter -> the exchange of its gradient
+
+    def _book_memory(self) -> None:
+        self._send_bucket()
+        for copy, tasks in enumerate(self.tasks):
             name = MEMORY if self.simulated == 1 else f"{MEMORY} {copy}"
-            capacity = getattr(self.system.device, "dram_capacity_bytes", None)
-            pool = self.built.pool(name, capacity, resident_bytes=self.held.resident_bytes)
-            book_memory(self.built, pool, self.held, {op: tasks[-1] for op, tasks in self.tasks[copy].items()})
-        return self.built
+            pool = self.built.pool(name, capacity_of(self.node.device), resident_bytes=self.held.resident_bytes)
+            book_memory(self.built, pool, self.held, tasks)
 
-    def _compute(self, work: Work) -> None:
-        device = self.system.device
-        cost: DeviceCost = device.cost(self.step, work, self.masks)
-        energy = _times(device.energy(cost.events), self.counted)
-        traffic = {key: count * self.counted for key, count in off_chip(cost).items()}
-        for copy in range(self.simulated):
-            tag = enter(self.built.booking, self.step, work, cost, energy, traffic, f"device {copy}", self.counted)
-            waits = {task for op in work.ops for before in self.step.dependencies[op] for task in self.tasks[copy].get(before, ())}
-            waits |= {self.arrived[name] for op in work.ops for name in self._updated(op) if name in self.arrived}
-            duration = picoseconds(cost.cycles, device.clock_hz)
-            task = self.built.task(self.compute[copy], duration, after=sorted(waits), tag=tag)
-            self.tasks[copy].update({op: [task] for op in work.ops})
+    def _compute(self, position: int, work: Work, cost: DeviceCost) -> None:
+        if isinstance(self.step.ops[work.ops[0]].body, Update):
+            self._send_bucket()
+        super()._compute(position, work, cost)
+        if self.reduces_gradients:
+            self._collect(work.ops)
 
-    def _updated(self, index: int) -> tuple[str, ...]:
-        op = self.step.ops[index]
-        return tuple(self.step.tensors[t].name for t in op.inputs) if isinstance(op.body, Update) else ()
+    def _waits(self, position: int, work: Work, copy: int) -> set[int]:
+        updates = [self.step.ops[op] for op in work.ops if isinstance(self.step.ops[op].body, Update)]
+        parameters = {self.step.tensors[tensor].name for op in updates for tensor in op.inputs}
+        return super()._waits(position, work, copy) | {self.reduced[name] for name in parameters if name in self.reduced}
 
     def _collect(self, ops: Sequence[int]) -> None:
-        """Gradients of parameters go into the bucket; a full one is sent while backward goes on."""
-        if self.own_collectives or self.system.devices == 1:
-            return
         for index in ops:
             op = self.step.ops[index]
             for tensor in map(self.step.base, op.outputs):
                 if self.step.tensors[tensor].role is Role.PARAMETER_GRADIENT and not isinstance(op.body, Update):
                     self.bucket[tensor] = index
-        if self._bucket_bytes() >= self.system.bucket_bytes:
-            self._flush()
+        if self._bucket_size() >= self.bucket_bytes:
+            self._send_bucket()
 
-    def _bucket_bytes(self) -> int:
+    def _bucket_size(self) -> int:
         return sum(self.held.tensors[tensor].bytes for tensor in self.bucket)
 
-    def _flush(self) -> None:
-        if self.bucket:
-            done = self._collective("all_reduce", self._bucket_bytes(), sorted(set(self.bucket.values())), None)
-            self.arrived.update({self.step.tensors[tensor].name: done for tensor in self.bucket})
-            self.bucket = {}
-
-    def _collective(self, kind: str, size: int, ops: list[int], op: Op | None) -> int:
-        """One flow a link, all at once, behind the latency of its rounds and those in which a link waits for its first chunk."""
-        devices = self.system.devices
-        body = op.body if op is not None and isinstance(op.body, Collective) else Collective("all_reduce", size, devices)
-        sent, hops = around(body, size, devices)
-        booking, label = self.built.booking, op.layer if op else ""
-        row = booking.row(
-            kind,
-            layer=label,
-            phase=op.phase.value if op else "grad_weight",
-            resource="ring",
-            kind="synchronisation",
-            bound="link",
-            traffic={("link", kind, "write"): sent.elements * sent.links},
-        )
-        tag = booking.entry([row])
-        waits = {
-            task
-            for tasks in self.tasks
-            for index in ops
-            for before in ((index,) if op is None else self.step.dependencies[index])
-            for task in tasks.get(before, ())
-        }
-        waited_s = hops * self.system.link_latency_s + sent.idle * sent.chunk / self.system.link_bytes_per_s
-        delay = round(waited_s * 10**12)
-        ready = [
-            self.built.task(stream, delay, after=sorted(waits), kind=TaskClass.SYNCHRONISATION, tag=tag) for stream in self.exchange
-        ]
-        done = self.built.transfer(
-            [([link], sent.elements) for link in self.links],
-            after=ready,
-            stream=self.exchange[0],
-            kind=TaskClass.SYNCHRONISATION,
-            tag=tag,
-        )
-        if op is not None:
-            for tasks in self.tasks:
-                tasks.update({index: [done] for index in ops})
-        return done
-
-
-def _times(energy: Mapping[str, float], count: int) -> dict[str, float]:
-    return {part: joules * count for part, joules in energy.items()}
+    def _send_bucket(self) -> None:
+        if not self.bucket:
+            return
+        size, devices = self._bucket_size(), self.node.devices
+        waits = {tasks[op] for tasks in self.tasks for op in self.bucket.values()}
+        sent = self.wires.timing(Collective("all_reduce", size, devices), size, captured=False)
+        tag = self._exchange_tag("all_reduce", sent, layer="", phase=Phase.GRAD_WEIGHT)
+        _, done = self.wires.exchange(sent, self.exchanges, sorted(waits), tag)
+        self.reduced.update({self.step.tensors[tensor].name: done for tensor in self.bucket})
+        self.bucket = {}
