@@ -142,11 +142,6 @@ class Gpu:
         found = schedule.get(work.ops)
         return found if found is not None else _alone(self, step, work)
 
-    @property
-    def static_w(self) -> float:
-        """Watts at rest (`HasStaticPower`)."""
-        return self.idle_w
-
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
         """Joules: MACs and DRAM bytes by their rows, the board's idle power over the time."""
         return {

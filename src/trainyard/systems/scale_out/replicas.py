@@ -178,8 +178,8 @@ class _RingWires(Wires):
 class _RingPlanner(Planner):
     """A Node's planner that sums gradients of parameters in buckets: a full bucket is sent while backward goes on.
 
-    The step has no exchanges among its ops (docs/machines.md, "Replicas are planned as a Node"): a gradient enters the bucket with the
-    Work that writes it, and an update waits for the buckets of its parameters.
+    The step has no exchanges among its ops (docs/machines.md, "Replicas are planned as a Node"): a gradient enters the bucket with
+    the Work that writes it, and an update waits for the buckets of its parameters.
     """
 
     wires_class = _RingWires
