@@ -1,4 +1,4 @@
-"""Tiles: the closed form against a walk over every tile, the search against every candidate."""
+"""Tiles: the closed form against a simulation of every tile, the search against every candidate."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ ARRAYS = [
 
 
 @dataclass(frozen=True)
-class Table:
-    """An array without a closed form: the search must ask it tile by tile."""
+class WithoutClosedForm:
+    """A systolic array without its closed form: the search calls `cost` tile by tile."""
 
     inner: Systolic
     peak_macs_per_cycle: int = 16
@@ -50,9 +50,9 @@ def problems(draw):
     op = MatMul(draw(sizes), draw(sizes), draw(sizes), draw(st.sampled_from([1, 1, 2, 3])))
     if draw(st.booleans()):
         return Problem.dense(op, draw(st.sampled_from([1, 2, 4])))
-    whole = st.integers(1, 5000)
-    problem = Problem(op=op, a_bytes=draw(whole), b_bytes=draw(whole), out_bytes=draw(whole), sum_bytes=draw(whole))
-    if draw(st.booleans()):  # expanded on the way in: more in the scratchpad than over the pins
+    size = st.integers(1, 5000)
+    problem = Problem(op=op, a_bytes=draw(size), b_bytes=draw(size), out_bytes=draw(size), sum_bytes=draw(size))
+    if draw(st.booleans()):  # decompressed by the DMA engine: more bytes in the scratchpad than from DRAM
         more = st.integers(0, 5000)
         problem = replace(problem, a_sram_bytes=problem.a_bytes + draw(more), b_sram_bytes=problem.b_bytes + draw(more))
     return problem
@@ -75,7 +75,7 @@ arrays = st.sampled_from(ARRAYS)
     tile=st.tuples(st.integers(1, 12), st.integers(1, 12), st.integers(1, 12)),
     order=st.sampled_from(ORDERS),
 )
-def test_closed_form_equals_the_walk(problem, supply, array, tile, order):
+def test_the_closed_form_equals_the_simulation_tile_by_tile(problem, supply, array, tile, order):
     tiling = Tiling(m=tile[0], n=tile[1], k=tile[2], order=order)
     walked = walk(problem, tiling, supply, lambda step: array.tile_cycles(step.op.M, step.op.N, step.op.K))
     assert evaluate(problem, tiling, array, supply) == walked
@@ -83,7 +83,7 @@ def test_closed_form_equals_the_walk(problem, supply, array, tile, order):
 
 @pytest.mark.oracle
 @given(m=st.integers(1, 9), n=st.integers(1, 9), k=st.integers(1, 9), order=st.sampled_from(ORDERS), count=st.integers(1, 2))
-def test_tiles_cover_the_product_once(m, n, k, order, count):
+def test_tiles_cover_each_mac_of_the_product_once(m, n, k, order, count):
     op = MatMul(m, n, k, count)
     seen = set()
     for step in steps(op, Tiling(m=2, n=3, k=4, order=order)):
@@ -97,7 +97,7 @@ def test_tiles_cover_the_product_once(m, n, k, order, count):
 
 @pytest.mark.oracle
 @given(m=st.integers(1, 9), n=st.integers(1, 9), k=st.integers(1, 9), order=st.sampled_from(ORDERS))
-def test_tiles_in_any_order_really_multiply(m, n, k, order):
+def test_products_of_tiles_in_any_order_sum_to_the_product(m, n, k, order):
     random = np.random.default_rng(m * 100 + n * 10 + k)
     a, b = random.integers(-9, 9, (m, k)), random.integers(-9, 9, (k, n))
     sums = np.zeros((m, n), dtype=int)
@@ -116,32 +116,32 @@ def fits(problem, tile, supply):
 
 @pytest.mark.oracle
 @given(problem=problems(), supply=supplies, array=arrays)
-def test_search_is_the_best_of_all_candidates_and_orders(problem, supply, array):
+def test_the_search_finds_the_fastest_of_all_candidates_and_orders(problem, supply, array):
     tiles = [tile for tile in candidates(problem.op, array.granule()) if fits(problem, tile, supply)]
     if not tiles:
         with pytest.raises(BadInput, match=r"needs .* bytes"):
             search([problem], array, supply)
         return
-    (found,) = search([problem], array, supply)
-    tried = [
+    (best,) = search([problem], array, supply)
+    alternatives = [
         evaluate(problem, Tiling(m=tile[0], n=tile[1], k=tile[2], order=order), array, supply) for tile in tiles for order in ORDERS
     ]
-    assert found.cycles == min(other.cycles for other in tried)
-    assert found.dram_bytes == min(other.dram_bytes for other in tried if other.cycles == found.cycles)
-    assert found == evaluate(problem, found.tiling, array, supply)
+    assert best.cycles == min(other.cycles for other in alternatives)
+    assert best.dram_bytes == min(other.dram_bytes for other in alternatives if other.cycles == best.cycles)
+    assert best == evaluate(problem, best.tiling, array, supply)
 
 
 @given(problem=problems(), supply=supplies)
-def test_an_array_without_closed_form_is_searched_the_same(problem, supply):
+def test_the_search_finds_the_same_tiles_without_a_closed_form(problem, supply):
     try:
         expected = search([problem], Systolic(rows=4, columns=4), supply)
     except BadInput:
         return
-    assert search([problem], Table(Systolic(rows=4, columns=4)), supply) == expected
+    assert search([problem], WithoutClosedForm(Systolic(rows=4, columns=4)), supply) == expected
 
 
 @given(problem=problems(), array=arrays, latency=st.sampled_from([0, 20]))
-def test_more_bandwidth_and_more_scratchpad_never_cost_time(problem, array, latency):
+def test_more_bandwidth_or_a_larger_scratchpad_is_never_slower(problem, array, latency):
     rooms, speeds = (30000, 100000, 10**7), (0.5, 1.0, 3.3, 20.0)
     cycles = {
         (room, speed): search([problem], array, Supply(resident_bytes=room, bytes_per_cycle=speed, latency_cycles=latency))[
@@ -157,25 +157,25 @@ def test_more_bandwidth_and_more_scratchpad_never_cost_time(problem, array, late
 
 
 @given(problem=problems(), array=arrays)
-def test_all_in_one_tile_moves_everything_once(problem, array):
-    found = evaluate(
+def test_a_product_in_one_tile_moves_each_tensor_once(problem, array):
+    cost = evaluate(
         problem, Tiling(m=problem.op.M, n=problem.op.N, k=problem.op.K), array, Supply(resident_bytes=10**9, bytes_per_cycle=8.0)
     )
-    assert found.dram_bytes == problem.a_bytes + problem.b_bytes + problem.out_bytes
-    assert found.compute_cycles == problem.op.count * array.tile_cycles(problem.op.M, problem.op.N, problem.op.K)
+    assert cost.dram_bytes == problem.a_bytes + problem.b_bytes + problem.out_bytes
+    assert cost.compute_cycles == problem.op.count * array.tile_cycles(problem.op.M, problem.op.N, problem.op.K)
 
 
-def test_a_fixed_tile_is_kept_and_clipped():
+def test_a_fixed_tile_is_clipped_to_the_product():
     supply = Supply(resident_bytes=10**6, bytes_per_cycle=8.0)
     problem = Problem.dense(MatMul(100, 3, 50), 2)
-    (found,) = search([problem], ARRAYS[0], supply, tile=(16, 16, 16))
-    assert (found.tiling.m, found.tiling.n, found.tiling.k) == (16, 3, 16)
-    assert found.cycles >= search([problem], ARRAYS[0], supply)[0].cycles
+    (best,) = search([problem], ARRAYS[0], supply, tile=(16, 16, 16))
+    assert (best.tiling.m, best.tiling.n, best.tiling.k) == (16, 3, 16)
+    assert best.cycles >= search([problem], ARRAYS[0], supply)[0].cycles
     with pytest.raises(BadInput, match="smaller tiling"):
         search([problem], ARRAYS[0], Supply(resident_bytes=100, bytes_per_cycle=8.0), tile=(16, 16, 16))
 
 
-def test_spills_are_counted_when_sums_must_leave():
+def test_sums_spill_if_k_is_the_outer_loop():
     problem = Problem.dense(MatMul(8, 8, 8), 2)
     supply = Supply(resident_bytes=1000, bytes_per_cycle=1.0)
     outer = evaluate(problem, Tiling(m=4, n=4, k=4, order="kmn"), ARRAYS[0], supply)
@@ -184,8 +184,8 @@ def test_spills_are_counted_when_sums_must_leave():
     assert (inner.spill_write, inner.spill_read) == (0, 0)
 
 
-def test_what_is_expanded_on_the_way_in_moves_less_but_takes_its_whole_room():
-    """Half of the bytes over the pins: faster behind a slow DRAM, in tiles no larger than before."""
+def test_compressed_operands_move_fewer_bytes_but_take_their_full_size_on_chip():
+    """With half of the DRAM bytes a product is faster on a slow DRAM, in tiles that fit as before."""
     raw = Problem.dense(MatMul(64, 64, 64), 4)
     half = replace(raw, a_bytes=raw.a_bytes // 2, b_bytes=raw.b_bytes // 2, a_sram_bytes=raw.a_bytes, b_sram_bytes=raw.b_bytes)
     array = ARRAYS[0]
@@ -206,19 +206,19 @@ def test_an_unknown_loop_order_is_refused():
 
 
 @pytest.mark.parametrize("op", [MatMul(10**7, 10**6, 10**6), MatMul(10**6, 10**6, 10**6, 7), MatMul(10**7, 10**5, 10**6)])
-def test_huge_products_keep_the_efficiency_of_large_ones(op):
-    """In the smallest tiles their cycles would leave 64 bits: those must not come round as small ones."""
+def test_huge_products_are_as_efficient_as_large_ones(op):
+    """In the smallest tiles their cycles exceed 64 bits, and must not wrap around to small numbers."""
     array, supply = Systolic(rows=128, columns=128), Supply(resident_bytes=4 * 2**20, bytes_per_cycle=150.0, latency_cycles=100)
     (large,) = search([Problem.dense(MatMul(10**5, 10**4, 10**4), 4)], array, supply)
-    (found,) = search([Problem.dense(op, 4)], array, supply)
-    assert found.cycles / op.macs == pytest.approx(large.cycles / 10**13, rel=0.1)
-    assert found == evaluate(Problem.dense(op, 4), found.tiling, array, supply)
+    (best,) = search([Problem.dense(op, 4)], array, supply)
+    assert best.cycles / op.macs == pytest.approx(large.cycles / 10**13, rel=0.1)
+    assert best == evaluate(Problem.dense(op, 4), best.tiling, array, supply)
 
 
 @pytest.mark.parametrize(
     "op", [MatMul(10**10, 1, 10**10), MatMul(10**7, 10**7, 10**7), MatMul(10**20, 1, 1), MatMul(1, 1, 1, 10**16)]
 )
-def test_what_takes_too_long_to_count_is_refused(op):
+def test_a_product_of_more_than_2_to_the_53_cycles_is_refused(op):
     supply = Supply(resident_bytes=4 * 2**20, bytes_per_cycle=150.0)
     with pytest.raises(BadInput, match=r"more than 2\*\*53 cycles"):
         search([Problem.dense(op, 4)], Systolic(rows=128, columns=128), supply)

@@ -1,4 +1,4 @@
-"""Grouping of ops: every op once, dependencies kept, epilogues only where they can run."""
+"""Grouping of ops into Works: every op once, dependencies respected, epilogues only where they can run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainyard.mapping.works import group, separate_products
 
 
 def step_of(ops, tensors):
-    return Step(name="made", batch=1, ops=tuple(ops), tensors=tuple(tensors))
+    return Step(name="test", batch=1, ops=tuple(ops), tensors=tuple(tensors))
 
 
 def chains(step, fusion="epilogue"):
@@ -26,59 +26,61 @@ def product(inputs, output, **more):
     return Op(body=MatMul(4, 4, 4), inputs=inputs, outputs=(output,), **more)
 
 
-def point(function, inputs, output, elements=16, **more):
+def element_wise(function, inputs, output, elements=16, **more):
     return Op(body=ElementWise(function, elements), inputs=inputs, outputs=(output,), **more)
 
 
-def test_bias_relu_and_residual_go_with_their_product():
-    step = step_of([product((0, 1), 2), point("add", (2, 0), 3), point("relu", (3,), 4), product((4, 1), 5)], [SIZE] * 6)
+def test_bias_relu_and_residual_are_the_epilogue_of_their_product():
+    step = step_of(
+        [product((0, 1), 2), element_wise("add", (2, 0), 3), element_wise("relu", (3,), 4), product((4, 1), 5)], [SIZE] * 6
+    )
     assert chains(step) == [(0, 1, 2), (3,)]
     assert chains(step, "none") == [(0,), (1,), (2,), (3,)]
 
 
 def test_a_reduction_ends_the_chain():
     norm = Op(body=Reduction("batch_norm", 16, 16, 2), inputs=(2,), outputs=(3,))
-    step = step_of([product((0, 1), 2), norm, point("relu", (3,), 4)], [SIZE] * 5)
+    step = step_of([product((0, 1), 2), norm, element_wise("relu", (3,), 4)], [SIZE] * 5)
     assert chains(step) == [(0,), (1,), (2,)]
 
 
-def test_what_comes_after_the_product_began_cannot_join():
+def test_an_op_that_waits_for_a_later_op_is_no_epilogue():
     late = Op(body=Copy("fill", 16), outputs=(3,))
-    step = step_of([product((0, 1), 2), late, point("mul", (2, 3), 4)], [SIZE] * 5)
+    step = step_of([product((0, 1), 2), late, element_wise("mul", (2, 3), 4)], [SIZE] * 5)
     assert chains(step) == [(0,), (1,), (2,)]
 
 
-def test_an_op_of_another_size_or_of_the_update_stands_alone():
-    step = step_of([product((0, 1), 2), point("sum", (2,), 3, elements=4)], [SIZE] * 3 + [TensorSpec((4,))])
+def test_an_op_of_another_size_or_of_the_update_is_no_epilogue():
+    step = step_of([product((0, 1), 2), element_wise("sum", (2,), 3, elements=4)], [SIZE] * 3 + [TensorSpec((4,))])
     assert chains(step) == [(0,), (1,)]
-    step = step_of([product((0, 1), 2), point("sgd", (2,), 3, phase=Phase.UPDATE)], [SIZE] * 4)
-    assert chains(step) == [(0,), (1,)]
-
-
-def test_the_backward_pass_does_not_join_a_forward_product():
-    step = step_of([product((0, 1), 2), point("threshold_backward", (2, 0), 3, phase=Phase.GRAD_INPUT)], [SIZE] * 4)
+    step = step_of([product((0, 1), 2), element_wise("sgd", (2,), 3, phase=Phase.UPDATE)], [SIZE] * 4)
     assert chains(step) == [(0,), (1,)]
 
 
-def test_an_overwrite_waits_for_other_readers():
+def test_an_op_of_the_backward_pass_is_no_epilogue_of_a_forward_product():
+    step = step_of([product((0, 1), 2), element_wise("threshold_backward", (2, 0), 3, phase=Phase.GRAD_INPUT)], [SIZE] * 4)
+    assert chains(step) == [(0,), (1,)]
+
+
+def test_an_op_in_place_is_no_epilogue_while_others_read_the_tensor():
     """ReLU in place on the product's output, which a copy read in between."""
     view = TensorSpec((4, 4), view_of=2)
     read = Op(body=Copy("clone", 16), inputs=(2,), outputs=(4,))
-    step = step_of([product((0, 1), 2), read, point("relu", (2,), 3)], [SIZE, SIZE, SIZE, view, SIZE])
+    step = step_of([product((0, 1), 2), read, element_wise("relu", (2,), 3)], [SIZE, SIZE, SIZE, view, SIZE])
     assert chains(step) == [(0,), (1,), (2,)]
 
 
-def test_an_overwrite_of_another_memory_waits_too():
+def test_an_op_that_overwrites_another_tensor_is_no_epilogue_while_others_read_that():
     onto = TensorSpec((4, 4), view_of=0)
     read = Op(body=Copy("clone", 16), inputs=(0,), outputs=(4,))
-    step = step_of([product((0, 1), 2), read, point("relu", (2,), 3)], [SIZE, SIZE, SIZE, onto, SIZE])
+    step = step_of([product((0, 1), 2), read, element_wise("relu", (2,), 3)], [SIZE, SIZE, SIZE, onto, SIZE])
     assert chains(step) == [(0,), (1,), (2,)]
 
 
-def test_neighbours_of_one_kernel_form_a_chain():
+def test_ops_of_one_fused_kernel_form_a_chain():
     ops = [
         product((0, 1), 2, fused=7),
-        point("softmax", (2,), 3, fused=7),
+        element_wise("softmax", (2,), 3, fused=7),
         product((3, 1), 4, fused=7),
         product((4, 1), 5, fused=8),
     ]
@@ -91,9 +93,9 @@ def programs(draw):
     ops, tensors = [], [SIZE, SIZE]
     letters = st.sampled_from([(), ("G", "W"), ("A", "G"), ("G", "A")])
     for _ in range(draw(st.integers(1, 12))):
-        known = st.integers(0, len(tensors) - 1)
-        reads = (draw(known), draw(known))
-        view_of = draw(st.none() | known)
+        earlier = st.integers(0, len(tensors) - 1)
+        reads = (draw(earlier), draw(earlier))
+        view_of = draw(st.none() | earlier)
         tensors.append(TensorSpec((4, 4), view_of=view_of))
         kind = draw(st.sampled_from(["product", "point", "reduction"]))
         body = {"product": MatMul(4, 4, 4), "point": ElementWise("add", 16), "reduction": Reduction("sum", 16, 16)}[kind]
@@ -103,43 +105,43 @@ def programs(draw):
     return step_of(ops, tensors)
 
 
-together = st.sampled_from([(), ("gradients",), ("none", "col2im"), ("none", "dilated")])
-"""Apart, side by side, in pairs."""
+groupings = st.sampled_from([(), ("gradients",), ("none", "col2im"), ("none", "dilated")])
+"""Arguments of `group`: separate Works, concurrent gradients, gradient pairs."""
 
 
-@given(step=programs(), fusion=st.sampled_from(["epilogue", "none"]), together=together)
-def test_every_op_once_and_after_what_it_waits_for(step, fusion, together):
-    works = group(step, fusion, *together)
+@given(step=programs(), fusion=st.sampled_from(["epilogue", "none"]), grouping=groupings)
+def test_works_have_every_op_once_and_after_its_dependencies(step, fusion, grouping):
+    works = group(step, fusion, *grouping)
     order = [op for work in works for op in work.ops]
     assert sorted(order) == list(range(len(step.ops)))
-    place = {op: position for position, op in enumerate(order)}
+    position = {op: number for number, op in enumerate(order)}
     for op, before in enumerate(step.dependencies):
-        assert all(place[other] < place[op] for other in before)
+        assert all(position[other] < position[op] for other in before)
 
 
-@given(step=programs(), together=together)
-def test_a_memory_is_not_overwritten_before_its_readers_are_done(step, together):
-    place = {op: position for position, op in enumerate(op for work in group(step, "epilogue", *together) for op in work.ops)}
+@given(step=programs(), grouping=groupings)
+def test_a_tensor_is_not_overwritten_before_its_readers_ran(step, grouping):
+    position = {op: number for number, op in enumerate(op for work in group(step, "epilogue", *grouping) for op in work.ops)}
     for writer, op in enumerate(step.ops):
         for base in map(step.base, op.outputs):
             earlier = (i for i in range(writer) if base in map(step.base, step.ops[i].inputs))
-            assert all(place[reader] < place[writer] for reader in earlier)
+            assert all(position[reader] < position[writer] for reader in earlier)
 
 
-@given(step=programs(), together=together)
-def test_gradients_of_one_work_do_not_wait_for_each_other(step, together):
-    """Its parts could run in either order: none writes what another touches; each is the chain it was alone."""
-    alone = set(group(step, "epilogue"))
-    for work in group(step, "epilogue", *together):
+@given(step=programs(), grouping=groupings)
+def test_the_gradients_of_one_work_are_independent(step, grouping):
+    """Its parts can run in either order: none writes what the other reads or writes; each is a chain of the plain grouping."""
+    chains_alone = set(group(step, "epilogue"))
+    for work in group(step, "epilogue", *grouping):
         if work.grouping not in ("concurrent", "gradient_pair"):
-            assert work in alone
+            assert work in chains_alone
             continue
         first, second = separate_products(step, work)
-        assert {first, second} <= alone
+        assert {first, second} <= chains_alone
         phases = [step.ops[part.ops[0]].phase for part in (first, second)]
         assert phases == [Phase.GRAD_INPUT, Phase.GRAD_WEIGHT]
-        for one, other in ((first, second), (second, first)):
-            written = {step.base(t) for op in one.ops for t in step.ops[op].outputs}
+        for part, other in ((first, second), (second, first)):
+            written = {step.base(t) for op in part.ops for t in step.ops[op].outputs}
             touched = {step.base(t) for op in other.ops for t in (*step.ops[op].inputs, *step.ops[op].outputs)}
             assert not written & touched
 
@@ -148,9 +150,9 @@ BACKWARD = {"phase": Phase.GRAD_INPUT, "layer": "linear"}
 WEIGHT = {"phase": Phase.GRAD_WEIGHT, "layer": "linear"}
 
 
-def test_dx_and_dw_become_one_work_with_their_epilogues():
+def test_dx_and_dw_of_a_layer_become_one_concurrent_work_with_their_epilogues():
     step = step_of(
-        [product((0, 1), 2, **WEIGHT), product((0, 3), 4, **BACKWARD), point("threshold_backward", (4, 5), 6, **BACKWARD)],
+        [product((0, 1), 2, **WEIGHT), product((0, 3), 4, **BACKWARD), element_wise("threshold_backward", (4, 5), 6, **BACKWARD)],
         [SIZE] * 7,
     )
     assert [(work.ops, work.grouping) for work in group(step, "epilogue")] == [((0,), "single"), ((1, 2), "chain")]
@@ -161,33 +163,33 @@ def test_dx_and_dw_become_one_work_with_their_epilogues():
 
 
 # fmt: off
-APART = {
+SEPARATE = {
     "another layer":     [product((0, 1), 2, **WEIGHT), product((0, 3), 4, **BACKWARD | {"layer": "other"})],
     "another call":      [product((0, 1), 2, **WEIGHT), product((0, 3), 4, **BACKWARD, call=1)],
     "another gradient":  [product((0, 1), 2, **WEIGHT), product((5, 3), 4, **BACKWARD)],
-    "it reads the other":[product((0, 3), 4, **BACKWARD), product((0, 4), 2, **WEIGHT)],
-    "held on both ways": [product((0, 3), 4, **BACKWARD), Op(body=Reduction("norm", 16, 16, 2), inputs=(4,), outputs=(5,)),
+    "dW reads dX":      [product((0, 3), 4, **BACKWARD), product((0, 4), 2, **WEIGHT)],
+    "a Work between"   : [product((0, 3), 4, **BACKWARD), Op(body=Reduction("norm", 16, 16, 2), inputs=(4,), outputs=(5,)),
                           product((0, 5), 2, **WEIGHT)],
     "one kernel":        [product((0, 3), 4, **BACKWARD, fused=1), product((0, 1), 2, **WEIGHT, fused=1)],
 }
 # fmt: on
 
 
-@pytest.mark.parametrize("why", APART)
-def test_works_that_stay_apart(why):
-    step = step_of(APART[why], [SIZE] * 7)
+@pytest.mark.parametrize("why", SEPARATE)
+def test_gradients_that_are_not_joined(why):
+    step = step_of(SEPARATE[why], [SIZE] * 7)
     assert group(step, "epilogue", "gradients") == group(step, "epilogue")
     assert group(step, "epilogue", "none", "col2im") == group(step, "epilogue")
 
 
 @pytest.mark.parametrize("reads", [(2,), (9,)])
-def test_the_later_comes_up_past_what_it_does_not_touch(reads):
+def test_the_later_gradient_moves_up_past_works_without_conflict(reads):
     between = Op(body=Reduction("norm", 16, 16, 2), inputs=reads, outputs=(7,))
     step = step_of([product((0, 1), 2, **WEIGHT), between, product((0, 3), 4, **BACKWARD)], [SIZE] * 10)
     assert [work.ops for work in group(step, "epilogue", "gradients")] == [(2, 0), (1,)]
 
 
-def test_the_earlier_goes_down_where_the_later_waits_for_something_between():
+def test_the_earlier_gradient_moves_down_if_the_later_one_waits_for_a_work_between():
     between = Op(body=Reduction("norm", 16, 16, 2), inputs=(9,), outputs=(3,))
     step = step_of([product((0, 1), 2, **WEIGHT), between, product((0, 3), 4, **BACKWARD)], [SIZE] * 10)
     assert [work.ops for work in group(step, "epilogue", "gradients")] == [(1,), (2, 0)]
@@ -201,7 +203,7 @@ def pairs(step, grad_input="col2im"):
 
 
 @given(step=programs())
-def test_a_pair_reads_the_same_gradient(step):
+def test_both_products_of_a_gradient_pair_read_the_same_dy(step):
     for work in group(step, "epilogue", "none", "col2im"):
         if work.grouping == "gradient_pair":
             dx, dw = (step.ops[part.ops[0]] for part in separate_products(step, work))
@@ -226,16 +228,16 @@ def linear(M, N, K, dw, letters, call=0, rows=None):
 LINEAR = [
     ((8, 4, 6), (6, 4, 8),  ("A", "G"), True),
     ((8, 4, 6), (4, 6, 8),  ("G", "A"), True),
-    ((8, 4, 6), (4, 6, 8),  ("A", "G"), False),   # letters say k by n, shapes n by k
+    ((8, 4, 6), (4, 6, 8),  ("A", "G"), False),   # letters mean k by n, the shape is n by k
     ((8, 4, 6), (6, 4, 16), ("A", "G"), False),   # one dW over two calls of a recurrent layer
     ((8, 4, 6), (5, 4, 8),  ("A", "G"), False),
-    ((8, 4, 6), (6, 4, 8),  ("A", "W"), False),   # no dY in it
+    ((8, 4, 6), (6, 4, 8),  ("A", "W"), False),   # no operand is dY
 ]
 # fmt: on
 
 
 @pytest.mark.parametrize(("forward", "dw", "letters", "fits"), LINEAR)
-def test_pairs_fit_in_shapes_and_letters(forward, dw, letters, fits):
+def test_dx_and_dw_pair_only_if_shapes_and_letters_fit(forward, dw, letters, fits):
     assert bool(pairs(linear(*forward, dw, letters))) is fits
     assert not pairs(linear(*forward, dw, letters, call=1))
 
@@ -264,7 +266,7 @@ GEOMETRIES = [
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES)
-def test_convolutions_pair_as_one_matrix_but_not_with_inserted_zeros(geometry):
+def test_gradients_of_a_convolution_pair_with_col2im_but_not_dilated(geometry):
     step = convolution(**geometry)
     assert pairs(step) == [(0, 1)]
     assert not pairs(step, "dilated")
@@ -273,15 +275,15 @@ def test_convolutions_pair_as_one_matrix_but_not_with_inserted_zeros(geometry):
     assert not pairs(bare, "dilated")
 
 
-def test_where_no_zeros_are_inserted_both_forms_are_one():
+def test_without_inserted_zeros_dilated_pairs_like_col2im():
     step = convolution(kernel=(1, 1))
     dx = step.ops[0].body
     assert lower(dx, "dilated").product == lower(dx, "col2im").product
     assert pairs(step, "dilated") == pairs(step) == [(0, 1)]
 
 
-def test_a_transposed_convolution_shares_its_unfolded_gradient():
-    """dX is the geometry's forward product: both gradients read dY unfolded."""
+def test_gradients_of_a_transposed_convolution_pair():
+    """dX is the forward product of the geometry: both gradients read im2col(dY)."""
     body = Convolution(batch=2, in_channels=2, out_channels=3, size=(6, 6), kernel=(2, 2), stride=(2, 2))
     large, small, weight = (2, 2, 6, 6), (2, 3, 3, 3), (3, 2, 2, 2)
     tensors = [TensorSpec(large), TensorSpec(weight), TensorSpec(small), TensorSpec(small), TensorSpec(weight)]
@@ -292,12 +294,12 @@ def test_a_transposed_convolution_shares_its_unfolded_gradient():
     assert pairs(step_of(ops, tensors)) == [(0, 1)]
 
 
-def test_a_layer_without_dx_stays_alone():
-    step = step_of([product((0, 1), 2, **WEIGHT), point("sgd", (2,), 3, phase=Phase.UPDATE)], [SIZE] * 4)
+def test_dw_of_a_layer_without_dx_is_a_work_of_its_own():
+    step = step_of([product((0, 1), 2, **WEIGHT), element_wise("sgd", (2,), 3, phase=Phase.UPDATE)], [SIZE] * 4)
     assert [work.ops for work in group(step, "epilogue", "none", "col2im")] == [(0,), (1,)]
 
 
-def test_calls_of_a_recurrent_layer_pair_each_with_its_own():
+def test_gradients_of_a_recurrent_layer_pair_within_each_call():
     ops, tensors = [], [SIZE] * 12
     for call in (0, 1):
         ops.append(product((call, 2), 4 + call, **BACKWARD, call=call, letters=("G", "W")))

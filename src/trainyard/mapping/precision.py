@@ -1,4 +1,4 @@
-"""Element types of a machine: one for all numbers, or one for each role of a tensor."""
+"""Element types of a machine: one for all floating-point tensors, or one for each role."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import DTYPE_BYTES, Role, Step, TensorSpec
 
 FLOATING = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2"})
-
-
 Value = TypeVar("Value")
 
 
-class _Frozen(Mapping[str, Value]):
-    """A table that does not change: hashable, and equal to any mapping with the same pairs."""
+class _FrozenMapping(Mapping[str, Value]):
+    """An immutable, hashable mapping; equal to any mapping with the same pairs."""
 
     __slots__ = ("_pairs",)
 
@@ -42,8 +40,8 @@ class _Frozen(Mapping[str, Value]):
         return f"{type(self).__name__}({dict(self._pairs)})"
 
 
-class Precision(_Frozen[str]):
-    """Role -> element type, hashable; roles that are not named keep what the step captured.
+class Precision(_FrozenMapping[str]):
+    """Role -> element type, hashable; tensors of other roles keep the type of the step.
 
     >>> Precision({"parameter": "bf16"})["parameter"]
     'bf16'
@@ -59,11 +57,11 @@ class Precision(_Frozen[str]):
         self._pairs = tuple(sorted((str(role), dtype) for role, dtype in roles.items()))
 
 
-class MacRates(_Frozen[int]):
-    """Element type -> products of such numbers that a multiplier makes in a cycle; 1 where not said. Hashable.
+class MacRates(_FrozenMapping[int]):
+    """Element type -> products per multiplier and cycle, 1 by default. Hashable.
 
-    Narrow numbers go through side by side along the reduction: a product takes the time of one with K / rate. Operands of two types
-    go at the rate of the slower.
+    Narrow elements are packed along the reduction: a product takes the time of one with K / rate. Operands of two types have the
+    lower of their rates.
 
     >>> rates = MacRates({"bf16": 2, "fp8": 4})
     >>> rates.of("fp8", "fp8"), rates.of("fp8_e4m3", "bf16"), rates.of("fp32", "fp8")
@@ -84,14 +82,13 @@ class MacRates(_Frozen[int]):
 
 
 UNIT_RATES = MacRates({})
-"""Multipliers of one width: narrow numbers go through one by one."""
+"""One product per multiplier and cycle for every element type."""
 
 
-def checked_rates(given: object) -> MacRates:
-    """What a user gave, checked."""
-    if not isinstance(given, Mapping):
-        raise BadInput(f"rates: expected products a cycle by element type, such as {{'fp8': 2}}, got {given!r}")
-    return MacRates(given)
+def checked_rates(rates: object) -> MacRates:
+    if not isinstance(rates, Mapping):
+        raise BadInput(f"rates: expected products a cycle by element type, such as {{'fp8': 2}}, got {rates!r}")
+    return MacRates(rates)
 
 
 def _require_dtype(dtype: object, where: str = "precision") -> None:
@@ -99,28 +96,27 @@ def _require_dtype(dtype: object, where: str = "precision") -> None:
         raise UnknownName("element type", str(dtype), DTYPE_BYTES, where=where)
 
 
-def checked_precision(given: str | Mapping[str, str] | None) -> str | Precision | None:
-    """What a user gave, checked."""
-    if given is None:
+def checked_precision(precision: str | Mapping[str, str] | None) -> str | Precision | None:
+    if precision is None:
         return None
-    if isinstance(given, str):
-        _require_dtype(given)
-        return given
-    if isinstance(given, Mapping):
-        return Precision(given)
-    raise BadInput(f"precision: expected an element type such as 'bf16', a table of them by role, or none, got {given!r}")
+    if isinstance(precision, str):
+        _require_dtype(precision)
+        return precision
+    if isinstance(precision, Mapping):
+        return Precision(precision)
+    raise BadInput(f"precision: expected an element type such as 'bf16', a table of them by role, or none, got {precision!r}")
 
 
 @per_step
 def with_precision(step: Step, precision: str | Precision | None) -> Step:
-    """A step with its tensors as a machine holds them."""
+    """The step with the element types of a machine."""
     if precision is None:
         return step
     return replace(step, tensors=tuple(replace(spec, dtype=dtype_of(spec, precision)) for spec in step.tensors))
 
 
 def dtype_of(spec: TensorSpec, precision: str | Precision | None) -> str:
-    """The element type of a tensor on a machine; whole numbers and flags keep theirs.
+    """The element type of a tensor on a machine; integer and boolean tensors keep theirs.
 
     >>> dtype_of(TensorSpec((4,), "fp32"), "bf16"), dtype_of(TensorSpec((4,), "int64"), "bf16")
     ('bf16', 'int64')

@@ -1,10 +1,10 @@
-"""Tiles of one product: what they move between DRAM and scratchpad, how long they take, and which are best.
+"""Tiles of a product: bytes between DRAM and scratchpad, cycles, and the search for the fastest tile and loop order.
 
 Half of the scratchpad holds the tiles of the current step (one of A, one of B, one of sums), the other half is being filled with
 those of the next. While the array computes a step, the DRAM writes what the step before left behind and reads what the next one
 needs, so a step takes the longer of the two; the first fill and the last drain are seen in full. A tile that two steps in a row
-share is not moved. Sums that must leave unfinished (k is not the innermost loop, and more than one tile of sums lies inside it) are
-written and read again as accumulators. `walk` visits tile after tile; the closed form gives the very same cycles and bytes.
+share is not moved. Unfinished sums (k is not the innermost loop, and more than one tile of sums lies inside it) spill: they are
+written and read again as accumulators. `walk` visits tile after tile; the closed form gives exactly the same cycles and bytes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ ORDERS = tuple("".join(AXES[axis] for axis in order) for order in itertools.perm
 
 Size = tuple[int, int, int]
 NO_TILE = (0, 0, 0)
-"""All sizes of the menu, not one."""
-Whole = npt.NDArray[np.int64]
+"""No fixed tile: the search tries all candidates."""
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A product and the DRAM bytes of its whole tensors (all `count` of them), as often as they go through once.
+    """A product and the DRAM bytes of its complete tensors (all `count` of them) when each is moved once.
 
-    `out_bytes` is what finished sums move, an epilogue's own reads and writes included; `sum_bytes` is the size of all sums as
-    accumulators. Of a convolution read raw, `a_bytes` is less than its matrix: a tile's share of it is in proportion. Where a DMA
-    engine expands what it reads, `a_sram_bytes` and `b_sram_bytes` are the sizes in the scratchpad; else they are the same.
+    `out_bytes` are those of finished sums, with the reads and writes of an epilogue; `sum_bytes` is the size of all sums as
+    accumulators. A convolution that is read without im2col has fewer `a_bytes` than its matrix; a tile takes its share of them.
+    If a DMA engine decompresses what it reads, `a_sram_bytes` and `b_sram_bytes` are the sizes in the scratchpad.
     """
 
     op: MatMul
@@ -75,13 +75,13 @@ class Problem:
 
     @property
     def all_rates(self) -> tuple[float, ...]:
-        """As the compiled loops take them: `rates`, then A and B as they are held."""
+        """The arguments of the compiled loops: `rates`, then the scratchpad bytes of A and B."""
         return (*self.rates, *self.sram_rates[:2])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Supply:
-    """What a device gives a product: room for one step's tiles, DRAM bandwidth and latency in cycles of its clock."""
+    """The memory system of a device: bytes for the tiles of one step, DRAM bandwidth and latency in cycles of its clock."""
 
     resident_bytes: float
     bytes_per_cycle: float
@@ -107,7 +107,7 @@ class Tiling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiled:
-    """A product on tiles: cycles, those of the array alone, and DRAM bytes by tensor."""
+    """The cost of a product in tiles: cycles, cycles of the array alone, and DRAM bytes by tensor."""
 
     tiling: Tiling
     cycles: int
@@ -124,24 +124,24 @@ class Tiled:
 
 
 def passes(op: MatMul, tiling: Tiling) -> Size:
-    """How often A, B and the sums go through: a tensor without an axis, once for each step of that loop if anything moves inside.
+    """How often A, B and the sums are moved: once for each step of the loop that they lack, if there are steps inside that loop.
 
-    >>> passes(MatMul(8, 8, 8), Tiling(m=4, n=4, k=4, order="mnk"))  # A again for each n, B again for each m, sums stay
+    >>> passes(MatMul(8, 8, 8), Tiling(m=4, n=4, k=4, order="mnk"))  # A moves for each n, B for each m, sums stay
     (2, 2, 1)
     >>> passes(MatMul(8, 8, 8), Tiling(m=4, n=4, k=8, order="mnk"))  # all of K in one tile: a row of A stays over n
     (1, 2, 1)
     """
     steps = {axis: -(-extent // tiling.size(axis)) for axis, extent in zip(AXES, (op.M, op.N, op.K), strict=True)}
 
-    def through(axis: str) -> int:
+    def times(axis: str) -> int:
         inside = tiling.order[tiling.order.index(axis) + 1 :]
         return steps[axis] if any(steps[loop] > 1 for loop in inside) else 1  # type: ignore[index]  # loops are axes
 
-    return through("n"), through("m"), through("k")
+    return times("n"), times("m"), times("k")
 
 
-def _closed_form(problem: Problem, tiling: Tiling, cycles: int, compute_cycles: int, through: Sequence[int]) -> Tiled:
-    over_n, over_m, over_k = through
+def _closed_form(problem: Problem, tiling: Tiling, cycles: int, compute_cycles: int, moves: Sequence[int]) -> Tiled:
+    over_n, over_m, over_k = moves
     spilled = (over_k - 1) * problem.sum_bytes
     return Tiled(
         tiling=tiling,
@@ -155,8 +155,8 @@ def _closed_form(problem: Problem, tiling: Tiling, cycles: int, compute_cycles: 
     )
 
 
-def _menu(extents: Size, granule: Size, tile: Size | None) -> tuple[Whole, Whole]:
-    """Sizes of each axis as the compiled search takes them: those that combine freely, then the diagonal ones."""
+def _candidate_sizes(extents: Size, granule: Size, tile: Size | None) -> tuple[Integers, Integers]:
+    """Candidate sizes of each axis for the compiled search: those that are combined freely, then the diagonal ones."""
     from trainyard.kernels.mapping import tile_search
 
     sizes, ends = np.ones((3, tile_search.LONGEST_MENU), dtype=np.int64), np.empty((3, 2), dtype=np.int64)
@@ -165,47 +165,47 @@ def _menu(extents: Size, granule: Size, tile: Size | None) -> tuple[Whole, Whole
 
 
 def candidates(op: MatMul, granule: Size) -> list[Size]:
-    """Tiles that the search looks at: doublings of the granule up to the whole dimension, freely combined; below it, halvings.
+    """The tiles of the search: all combinations of doublings of the granule up to the dimension; below it, halvings.
 
     >>> candidates(MatMul(5, 4, 9), (2, 4, 4))
     [(2, 4, 4), (2, 4, 8), (2, 4, 9), (4, 4, 4), (4, 4, 8), (4, 4, 9), (5, 4, 4), (5, 4, 8), (5, 4, 9), (1, 2, 2), (1, 1, 1)]
     """
-    sizes, ends = _menu((op.M, op.N, op.K), granule, None)
+    sizes, ends = _candidate_sizes((op.M, op.N, op.K), granule, None)
     free = [sizes[axis, : ends[axis, 0]].tolist() for axis in range(3)]
     small = zip(*(sizes[axis, ends[axis, 0] : ends[axis, 1]].tolist() for axis in range(3)), strict=True)
     return [*itertools.product(*free), *small]
 
 
-def _rows(forms: Sequence[Folds | Pooled]) -> Whole:
+def _rows(forms: Sequence[Folds | Pooled]) -> Integers:
     return np.array([form.row for form in forms], dtype=np.int64).reshape(len(forms), COLUMNS)
 
 
-def _table(array: Array, problem: Problem, sizes: Whole, ends: Whole, supply: Supply) -> Whole:
-    """Tile cycles of an array without a closed form, asked for tile by tile: each size and its edge, where the tile fits."""
-    extents, held = (problem.op.M, problem.op.N, problem.op.K), problem.sram_rates
+def _tile_cycles(array: Array, problem: Problem, sizes: Integers, ends: Integers, supply: Supply) -> Integers:
+    """Tile cycles of an array without a closed form: `Array.cost` for each size and its edge that fit the scratchpad."""
+    extents, rates = (problem.op.M, problem.op.N, problem.op.K), problem.sram_rates
     table = np.zeros(tuple(2 * int(ends[axis, 1]) for axis in range(3)), dtype=np.int64)
-    known: dict[Size, int] = {}
+    cycles: dict[Size, int] = {}
     free = itertools.product(*(range(int(ends[axis, 0])) for axis in range(3)))
     small = zip(*(range(int(ends[axis, 0]), int(ends[axis, 1])) for axis in range(3)), strict=True)
     for where in itertools.chain(free, small):
         m, n, k = (int(sizes[axis, index]) for axis, index in enumerate(where))
-        if m * k * held[0] + k * n * held[1] + m * n * held[2] > supply.resident_bytes:
+        if m * k * rates[0] + k * n * rates[1] + m * n * rates[2] > supply.resident_bytes:
             continue
         pairs = [(size, extent - (-(-extent // size) - 1) * size) for size, extent in zip((m, n, k), extents, strict=True)]
         for edges in itertools.product((0, 1), repeat=3):
             size = (pairs[0][edges[0]], pairs[1][edges[1]], pairs[2][edges[2]])
-            if size not in known:
-                known[size] = array.cost(MatMul(*size)).cycles
-            table[tuple(2 * index + edge for index, edge in zip(where, edges, strict=True))] = known[size]
+            if size not in cycles:
+                cycles[size] = array.cost(MatMul(*size)).cycles
+            table[tuple(2 * index + edge for index, edge in zip(where, edges, strict=True))] = cycles[size]
     return table
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProblemTable:
-    """Many products as the compiled search takes them: M, N, K and count of each, its bytes per element (`all_rates`)."""
+    """Many products as arrays for the compiled search: M, N, K and count, and bytes per element (`all_rates`)."""
 
     problems: tuple[Problem, ...]
-    dims: Whole
+    dims: Integers
     rates: npt.NDArray[np.float64]
     longest: int
     macs: int
@@ -227,32 +227,35 @@ class ProblemTable:
 
 
 def search_tiles(
-    shapes: ProblemTable, forms: Sequence[Folds | Pooled], array: Array, supply: Supply, tile: Size | None = None
-) -> Whole:
-    """The rows of the compiled search (`kernels.mapping.tile_search.CHOSEN`), one for each product, by closed forms of tile
-    cycles."""
+    products: ProblemTable, forms: Sequence[Folds | Pooled], array: Array, supply: Supply, tile: Size | None = None
+) -> Integers:
+    """The fastest tiling of each product as a row of the compiled search (`kernels.mapping.tile_search.CHOSEN`).
+
+    `forms` are closed forms of tile cycles; without any, the cycles come from `array` tile by tile.
+    """
     from trainyard.kernels.mapping import tile_search
 
     most = tile_search.MOST_CYCLES
-    if max(shapes.longest, shapes.macs // array.peak_macs_per_cycle) >= most:
-        ops = (problem.op for problem in shapes.problems)
+    if max(products.longest, products.macs // array.peak_macs_per_cycle) >= most:
+        ops = (problem.op for problem in products.problems)
         raise _too_long(next(op for op in ops if max(op.M, op.N, op.K, op.count, op.macs // array.peak_macs_per_cycle) >= most))
     granule, speed = np.array(array.granule()), np.array([supply.bytes_per_cycle, supply.resident_bytes], dtype=np.float64)
     if forms:
-        found: Whole = tile_search.best_tiles(
-            shapes.dims, shapes.rates, granule, np.array(tile or NO_TILE), _rows(forms), speed, supply.latency_cycles
+        rows: Integers = tile_search.best_tiles(
+            products.dims, products.rates, granule, np.array(tile or NO_TILE), _rows(forms), speed, supply.latency_cycles
         )
     else:
-        found = np.empty((len(shapes.problems), tile_search.CHOSEN), dtype=np.int64)
-        for problem, dims, rates, row in zip(shapes.problems, shapes.dims, shapes.rates, found, strict=True):
-            sizes, ends = _menu((problem.op.M, problem.op.N, problem.op.K), array.granule(), tile)
-            table = _table(array, problem, sizes, ends, supply)
+        rows = np.empty((len(products.problems), tile_search.CHOSEN), dtype=np.int64)
+        for problem, dims, rates, row in zip(products.problems, products.dims, products.rates, rows, strict=True):
+            sizes, ends = _candidate_sizes((problem.op.M, problem.op.N, problem.op.K), array.granule(), tile)
+            table = _tile_cycles(array, problem, sizes, ends, supply)
             tile_search.best_tile(dims, rates, sizes, ends, _rows(()), table, speed, supply.latency_cycles, row)
-    if (found[:, 4] == tile_search.TOO_LONG).any():
-        raise _too_long(shapes.problems[int((found[:, 4] == tile_search.TOO_LONG).argmax())].op)
-    if (found[:, 4] == tile_search.NOTHING_FITS).any():
-        raise _too_large(shapes.problems[int((found[:, 4] == tile_search.NOTHING_FITS).argmax())], supply, tile)
-    return found
+    too_long, too_large = rows[:, 4] == tile_search.TOO_LONG, rows[:, 4] == tile_search.NOTHING_FITS
+    if too_long.any():
+        raise _too_long(products.problems[int(too_long.argmax())].op)
+    if too_large.any():
+        raise _too_large(products.problems[int(too_large.argmax())], supply, tile)
+    return rows
 
 
 def search(
@@ -260,17 +263,17 @@ def search(
 ) -> list[Tiled]:
     """The fastest tile and loop order of each product, or the fastest order of a given tile.
 
-    An array whose cycles have no closed form may have `guides`, closed forms that come near them: they choose, and the chosen tile
-    is then costed by the array itself. Guides that are given stand for the array: what they choose is still to be costed.
+    An array without a closed form may have `guides`, approximate closed forms: they choose the tile, whose cost then comes from the
+    array. With the argument `guides`, the costs are those of the guides, and the caller costs the chosen tiles.
     """
     if not problems:
         return []
     exact: Sequence[Folds | Pooled] = array.folds if isinstance(array, HasClosedForm) else ()
     forms = guides or exact or (array.guides if isinstance(array, HasTileGuides) else ())
-    found = search_tiles(ProblemTable.of(problems), forms, array, supply, tile)
-    tiled = [_tiled(problem, row) for problem, row in zip(problems, found.tolist(), strict=True)]
+    rows = search_tiles(ProblemTable.of(problems), forms, array, supply, tile)
+    tiled = [_tiled(problem, row) for problem, row in zip(problems, rows.tolist(), strict=True)]
     if forms and not guides and not exact:
-        return [evaluate(problem, one.tiling, array, supply) for problem, one in zip(problems, tiled, strict=True)]
+        return [evaluate(problem, choice.tiling, array, supply) for problem, choice in zip(problems, tiled, strict=True)]
     return tiled
 
 
@@ -279,9 +282,9 @@ def _too_long(op: MatMul) -> BadInput:
 
 
 def _too_large(problem: Problem, supply: Supply, tile: Size | None) -> BadInput:
-    op, held = problem.op, problem.sram_rates
+    op, rates = problem.op, problem.sram_rates
     m, n, k = (1, 1, 1) if tile is None else (min(tile[0], op.M), min(tile[1], op.N), min(tile[2], op.K))
-    needed = m * k * held[0] + k * n * held[1] + m * n * held[2]
+    needed = m * k * rates[0] + k * n * rates[1] + m * n * rates[2]
     return BadInput(
         f"tile {m} x {n} x {k} of {op} needs {needed:g} bytes, half of the scratchpad holds {supply.resident_bytes:g}: "
         f"give a larger scratchpad{'' if tile is None else ' or a smaller tiling'}"
@@ -289,24 +292,24 @@ def _too_large(problem: Problem, supply: Supply, tile: Size | None) -> BadInput:
 
 
 def _tiled(problem: Problem, row: list[int]) -> Tiled:
-    m, n, k, order, cycles, compute, _, *through = row
-    return _closed_form(problem, Tiling(m=m, n=n, k=k, order=ORDERS[order]), cycles, compute, through)
+    m, n, k, order, cycles, compute, _, *moves = row
+    return _closed_form(problem, Tiling(m=m, n=n, k=k, order=ORDERS[order]), cycles, compute, moves)
 
 
 def evaluate(problem: Problem, tiling: Tiling, array: Array, supply: Supply) -> Tiled:
-    """One given tile in one given order, in closed form."""
+    """The cost of one tiling in closed form."""
     from trainyard.kernels.mapping import tiles
 
     extents = (problem.op.M, problem.op.N, problem.op.K)
     sizes = [min(tiling.size(axis), extent) for axis, extent in zip(AXES, extents, strict=True)]
     steps = [-(-extent // size) for size, extent in zip(sizes, extents, strict=True)]
     edges = [extent - (count - 1) * size for size, count, extent in zip(sizes, steps, extents, strict=True)]
+    pairs = list(zip(sizes, edges, strict=True))
     kinds = np.empty((2, 2, 2), dtype=np.int64)
     compute = 0
     cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
     for em, en, ek in itertools.product((0, 1), repeat=3):
-        pair = [(size, edge) for size, edge in zip(sizes, edges, strict=True)]
-        kinds[em, en, ek] = cycles_of(pair[0][em], pair[1][en], pair[2][ek])
+        kinds[em, en, ek] = cycles_of(pairs[0][em], pairs[1][en], pairs[2][ek])
         weights = [1 if edge else count - 1 for edge, count in zip((em, en, ek), steps, strict=True)]
         compute += weights[0] * weights[1] * weights[2] * int(kinds[em, en, ek])
     tile = np.array(list(zip(sizes, steps, edges, strict=True)), dtype=np.int64)
