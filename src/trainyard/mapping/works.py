@@ -6,8 +6,8 @@ fused kernel (`Op.fused`) form a chain. Every other op is a Work of its own.
 
 With `together="gradients"`, dX and dW of a layer, each with its epilogue, form one `concurrent` Work if one of them can be moved
 next to the other: no Work in between writes memory that it touches or reads memory that it writes. With a gradient order
-(`tile_streams`), dX and dW that read the same matrix dY form a `gradient_pair`. They do not if dX multiplies inserted zeros ("dilated"), or if
-one dW sums over many calls of a recurrent layer.
+(`tile_streams`), dX and dW that read the same matrix dY form a `gradient_pair`. They do not if dX multiplies inserted zeros
+("dilated"), or if one dW sums over many calls of a recurrent layer.
 """
 
 from __future__ import annotations
