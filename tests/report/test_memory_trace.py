@@ -132,9 +132,9 @@ def test_tiles_move_as_the_execution_moves_them(sides: Any, tile: Any, spare: in
     shapes = {"dY": (m, n), "W": (k, n), "X": (m, k), "dX": (m, k), "dW": (k, n)}
     places = {name: Matrix((0, name), (name, "spill"), 4 * r * c, r, c) for name, (r, c) in shapes.items()}
     drained = {name: [(places[name]._replace(key=(name, "write")), True)] for name in ("dX", "dW")}
-    from trainyard.mapping.gradient_order.scratchpad import Ordered, Traffic
+    from trainyard.mapping.gradient_order.scratchpad import OrderCost, Traffic
 
-    way = Ordered(order=order, tile=tile, partition=None, traffic=Traffic(bytes={}), cycles=0, compute_cycles=0)
+    way = OrderCost(order=order, tile=tile, partition=None, traffic=Traffic(bytes={}), cycles=0, compute_cycles=0)
     assert op.macs
     found = []
     for access in replayed(pair, way, 0, places, drained, room):

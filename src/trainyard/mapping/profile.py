@@ -39,7 +39,7 @@ from trainyard.mapping.demand import (
     StreamDemand,
     TogetherDemand,
 )
-from trainyard.mapping.gradient_order.works import is_chain, joined, joints, layers_apart
+from trainyard.mapping.gradient_order.works import is_chain, join_works, joinable_links, split_layers
 from trainyard.mapping.lowering import Lowered, lower, operand_order
 from trainyard.mapping.precision import dtype_of
 from trainyard.mapping.tiling import Problem
@@ -86,7 +86,7 @@ def works(step: Step, policy: Policy) -> tuple[Work, ...]:
     found = group(step, fusion, policy.together, policy.grad_input if policy.paired else None)
     if not policy.across:
         return found
-    return joined(step, found, (members for link, members in joints(step, found).items() if link.head in policy.across))
+    return join_works(step, found, (members for link, members in joinable_links(step, found).items() if link.head in policy.across))
 
 
 def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> Demand:
@@ -132,7 +132,7 @@ def _products(step: Step, work: Work, policy: Policy, zeros: Densities) -> tuple
 
 def _chain(step: Step, work: Work, policy: Policy, zeros: Densities) -> ChainDemand:
     """What stays on chip: the upper dX as the lower layer reads it, and of the upper X what a mask on the way reads."""
-    members, books = layers_apart(step, work), _Books(step, policy, zeros)
+    members, books = split_layers(step, work), _Books(step, policy, zeros)
     upper, lower, *beside = (demand(step, member, policy, zeros) for member in members)
     assert isinstance(upper, PairDemand)
     assert isinstance(lower, PairDemand | ProductDemand)

@@ -22,7 +22,7 @@ from trainyard.ir import Collective, MatMul, Step, Work
 from trainyard.ir.letters import operand_order
 from trainyard.mapping.demand import Demand, FusedDemand, Move, NoDemand, PairDemand, ProductDemand, StreamDemand
 from trainyard.mapping.gradient_order.execution import AXES_OF, SUMMED_OVER, TOUCHED
-from trainyard.mapping.gradient_order.scratchpad import Ordered, Pair
+from trainyard.mapping.gradient_order.scratchpad import OrderCost, Pair
 from trainyard.mapping.gradient_order.search import best
 from trainyard.mapping.gradient_order.tile_streams import grid, stream
 from trainyard.mapping.profile import demand
@@ -232,7 +232,7 @@ class Tracer:
         whole, each = self.device.cost(self.step, work), [self.device.cost(self.step, part) for part in parts]
         return whole.cycles == sum(one.cycles for one in each)
 
-    def _way(self, pair: Pair, asked: tuple[ProductDemand, ...]) -> Ordered:
+    def _way(self, pair: Pair, asked: tuple[ProductDemand, ...]) -> OrderCost:
         """Order and tile as the device chose them."""
         device, schedule = self.device, self.device.schedule
         if schedule.partition != "none":
@@ -291,12 +291,12 @@ def _places(pair: Pair, found: Sequence[tuple[Matrix, Matrix, Matrix, list[tuple
     left = {"dX": [(matrix._replace(rows=m, columns=k), store) for matrix, store in drained]}
     if not pair.alone:
         a, b, sums, drained = found[1]
-        places |= {"X": (b if pair.turned else a)._replace(rows=m, columns=k), "dW": sums._replace(rows=k, columns=n)}
+        places |= {"X": (b if pair.dw_transposed else a)._replace(rows=m, columns=k), "dW": sums._replace(rows=k, columns=n)}
         left["dW"] = [(matrix._replace(rows=k, columns=n), store) for matrix, store in drained]
     return places, left
 
 
-def replayed(pair: Pair, way: Ordered, product: int, places: Places, drained: Drained, room: float) -> Iterator[Access]:
+def replayed(pair: Pair, way: OrderCost, product: int, places: Places, drained: Drained, room: float) -> Iterator[Access]:
     """The law of `mapping.gradient_order.execution` on tiles without values: touch, bring in, make room, finish."""
     cut = grid(pair.op, way.tile, None)
     ends = {axis: [0, *itertools.accumulate(cut.sizes(axis))] for axis in "mnk"}  # type: ignore[arg-type]

@@ -16,10 +16,10 @@ from trainyard.devices.accelerator.chained import chain_of
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec, Work
 from trainyard.mapping.demand import ChainDemand
-from trainyard.mapping.gradient_order.chain import traffic_across
+from trainyard.mapping.gradient_order.chain import chain_traffic
 from trainyard.mapping.gradient_order.chain_search import fastest
-from trainyard.mapping.gradient_order.links import chains, table
-from trainyard.mapping.gradient_order.works import is_chain, joints, layers_apart
+from trainyard.mapping.gradient_order.links import gradient_links, table
+from trainyard.mapping.gradient_order.works import is_chain, joinable_links, split_layers
 from trainyard.mapping.profile import demand
 from trainyard.workloads import zoo
 
@@ -94,7 +94,7 @@ def test_two_layers_become_one_work(bias: bool, lower_dx: bool) -> None:
     assert work.grouping == "gradient_pair"
     assert sorted(work.ops) == list(range(len(step.ops)))
     assert is_chain(step, work)
-    assert set(layers_apart(step, work)) == set(none(DEVICE).works(step))
+    assert set(split_layers(step, work)) == set(none(DEVICE).works(step))
     assert sum(cost.share) == 1
     assert len(cost.share) == len(work.ops)
     assert min(cost.share) >= 0
@@ -108,7 +108,7 @@ def test_two_layers_become_one_work(bias: bool, lower_dx: bool) -> None:
 
 @pytest.mark.parametrize("lower_dx", [True, False])
 def test_bytes_are_those_of_the_chain(lower_dx: bool) -> None:
-    """Equal elements, no bias, the mask from X: the device moves what `traffic_across` counts, and nothing between."""
+    """Equal elements, no bias, the mask from X: the device moves what `chain_traffic` counts, and nothing between."""
     step = step_of(bias=False, lower_dx=lower_dx)
     ((work, cost),) = costed(DEVICE, step)
     asked = demand(step, work, DEVICE.policy)
@@ -116,7 +116,7 @@ def test_bytes_are_those_of_the_chain(lower_dx: bool) -> None:
     found = fastest(chain_of(asked), DEVICE.array, DEVICE.supply)
     assert found is not None
     assert found.cycles == cost.cycles
-    moved = traffic_across(
+    moved = chain_traffic(
         MatMul(64, 8, 12), MatMul(64, 12, 8), tile_upper=found.tile_upper, tile_lower=found.tile_lower,
         capacity_bytes=DEVICE.supply.resident_bytes, element_bytes=4, join=found.join, lower_dx=lower_dx,
     )  # fmt: skip
@@ -133,8 +133,8 @@ def test_a_first_layer_turned_is_the_same_layer() -> None:
         asked = demand(step, DEVICE.works(step)[0], DEVICE.policy)
         assert isinstance(asked, ChainDemand)
         lower.append(chain_of(asked).lower)
-    assert [pair.turned for pair in lower] == [False, True]
-    assert lower[0] == replace(lower[1], turned=False)
+    assert [pair.dw_transposed for pair in lower] == [False, True]
+    assert lower[0] == replace(lower[1], dw_transposed=False)
     assert lower[0].op == MatMul(64, 12, 20)
     assert lower[0].moved == (64 * 12 * 4, 0, 64 * 20 * 4, 0, 20 * 12 * 4)
 
@@ -180,10 +180,10 @@ def test_narrow_elements_with_wide_sums() -> None:
 
 def test_a_chain_that_does_not_pay_stays_two_layers() -> None:
     wide = step_of(M=16, N=96, K=96, J=96)
-    assert [link.fuses for link in chains(wide)] == [True, False]
+    assert [link.fuses for link in gradient_links(wide)] == [True, False]
     assert DEVICE.works(wide) == none(DEVICE).works(wide)
     assert total(DEVICE, wide) == total(none(DEVICE), wide)
-    ((members),) = joints(wide, none(DEVICE).works(wide)).values()
+    ((members),) = joinable_links(wide, none(DEVICE).works(wide)).values()
     forced = Work(ops=tuple(index for member in members for index in member.ops), grouping="gradient_pair")
     assert DEVICE.cost(wide, forced).cycles == total(none(DEVICE), wide)[0]
 
@@ -215,10 +215,10 @@ def test_an_array_that_looks_at_zeros_takes_layers_one_by_one() -> None:
     ((work, _),) = costed(device, step)
     random = np.random.default_rng(0)
     masks = Bits({name: random.random(shape) < 0.4 for name, shape in {"A": (32, 16), "W": (16, 16), "G": (32, 16)}.items()})
-    parts = [none(device).cost(step, part, masks) for part in layers_apart(step, work)]
+    parts = [none(device).cost(step, part, masks) for part in split_layers(step, work)]
     found = device.cost(step, work, masks)
     assert found.cycles == sum(part.cycles for part in parts)
-    dense = [none(device).cost(step, part) for part in layers_apart(step, work)]
+    dense = [none(device).cost(step, part) for part in split_layers(step, work)]
     array_busy, dense_busy = (sum(part.compute_cycles for part in some[:2]) for some in (parts, dense))  # the bias is a vector's
     assert found.compute_cycles == array_busy < dense_busy
     assert found.events["mac"] == sum(part.events.get("mac", 0) for part in parts)
@@ -253,7 +253,7 @@ def test_never_slower_on_real_networks(network: str, machine: str) -> None:
     chained = [(work, cost) for work, cost in fused if is_chain(step, work)]
     alone = {work.ops: cost for work, cost in apart}
     for work, cost in chained:
-        parts = [alone[part.ops] for part in layers_apart(step, work)]
+        parts = [alone[part.ops] for part in split_layers(step, work)]
         assert (cost.cycles, sum(cost.bytes.values())) < (
             sum(part.cycles for part in parts), sum(sum(part.bytes.values()) for part in parts),
         )  # fmt: skip

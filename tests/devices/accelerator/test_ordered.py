@@ -94,7 +94,7 @@ def test_a_linear_layer_moves_and_takes_what_its_order_does(M, N, K, order, reus
     cost = paired(device, linear(M, N, K, turned=turned))
     moved = gradient_order.traffic(op, tile=TILE, capacity_bytes=room, element_bytes=4, order=order, policy=reuse)
     assert cost.bytes == moved.bytes
-    pair = replace(Pair.dense(op, 4), turned=turned)
+    pair = replace(Pair.dense(op, 4), dw_transposed=turned)
     counted = gradient_order.cost(pair, tile=TILE, order=order, array=ARRAY, supply=device.supply, policy=reuse)
     assert (cost.cycles, cost.compute_cycles) == (counted.cycles, counted.compute_cycles)
 
@@ -118,7 +118,7 @@ def test_a_convolution_read_raw_moves_in_proportion():
     op = MatMul(50, 8, 27)
     dense = Pair.dense(op, 4)
     sizes = (dense.moved[0], dense.moved[1], 4 * elements, 4 * elements, dense.moved[4])
-    pair = Pair(op=op, moved=sizes, held=sizes, sums=sizes[3:])
+    pair = Pair(op=op, moved=sizes, resident=sizes, sums=sizes[3:])
     counted = gradient_order.cost(pair, tile=TILE, order="interleaved", array=ARRAY, supply=device.supply)
     assert raw.bytes == counted.traffic.bytes
     assert raw.cycles == counted.cycles

@@ -18,7 +18,7 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import ArrayCost, MatMul
 from trainyard.mapping.gradient_order import chain as gradient_chain
 from trainyard.mapping.gradient_order.bound import least_bytes
-from trainyard.mapping.gradient_order.chain import JOINS, Across, Chain, cost_across, edges, search_across, traffic_across
+from trainyard.mapping.gradient_order.chain import JOINS, Chain, ChainTraffic, chain_cost, chain_traffic, edges, search_chain
 from trainyard.mapping.gradient_order.links import Link
 from trainyard.mapping.gradient_order.scratchpad import POLICIES, Pair, traffic
 from trainyard.mapping.gradient_order.tile_streams import Size
@@ -200,7 +200,7 @@ def slices(extent: int, size: int) -> list[slice]:
     return [slice(start, stop) for start, stop in pairwise(ends)]
 
 
-def counted(found: Across) -> dict[tuple[str, str, str], int]:
+def counted(found: ChainTraffic) -> dict[tuple[str, str, str], int]:
     sides = (("upper", found.upper), ("lower", found.lower))
     return {(layer, tensor, way): size for layer, side in sides for (tensor, way), size in side.bytes.items()}
 
@@ -241,12 +241,17 @@ def test_the_chain_computes_all_gradients_and_moves_what_the_kernel_counts(  # t
     values = tensors(extents, seed=sum(extents))
     counts = (len(cuts["m"]), len(cuts["n"]), len(cuts["k"]), len(cuts["j"]))
     stream = list(operations(counts, join, mask == "relu", lower_dx))
+    m, n, k, j = extents
+    clipped = [min(size, whole) for size, whole in zip(tile, extents, strict=True)]
+    tile_upper, tile_lower = (tile[0], tile[1], tile[2]), (clipped[0], clipped[2], tile[3])
+    pairs = Pair.dense(MatMul(m, n, k), 1), Pair.dense(MatMul(m, k, j), 1)
+    chain = Chain(upper=pairs[0], lower=pairs[1], masked=mask == "relu", lower_dx=lower_dx)
     room = Twin(values, cuts, 0, policy)
-    capacity = max(sum(map(room.held, op.touched)) for op in stream) + spare
+    largest = max(sum(map(room.held, op.touched)) for op in stream)
+    capacity = max(largest, math.ceil(chain.needed(tile_upper, tile_lower))) + spare
     twin = Twin(values, cuts, capacity, policy)
     twin.run(stream, mask == "relu")
 
-    m, n, k, j = extents
     between = values["upper", "dY"] @ values["upper", "W"].T
     between = between * (values["upper", "X"] > 0) if mask == "relu" else between
     np.testing.assert_array_equal(values["upper", "dW"], values["upper", "X"].T @ values["upper", "dY"])
@@ -255,9 +260,8 @@ def test_the_chain_computes_all_gradients_and_moves_what_the_kernel_counts(  # t
         np.testing.assert_array_equal(values["lower", "dX"], between @ values["lower", "W"].T)
     assert np.isnan(values["upper", "dX"]).all(), "never written as a result"
 
-    clipped = [min(size, whole) for size, whole in zip(tile, extents, strict=True)]
-    found = traffic_across(
-        MatMul(m, n, k), MatMul(m, k, j), tile_upper=(tile[0], tile[1], tile[2]), tile_lower=(clipped[0], clipped[2], tile[3]),
+    found = chain_traffic(
+        MatMul(m, n, k), MatMul(m, k, j), tile_upper=tile_upper, tile_lower=tile_lower,
         capacity_bytes=2 * capacity, element_bytes=2, policy=policy, join=join, mask=mask, lower_dx=lower_dx,
     )  # fmt: skip
     assert counted(found) == {key: 2 * size for key, size in twin.moved.items()}
@@ -298,7 +302,11 @@ def scaled(op: MatMul, rates: dict[str, Rate], turned: bool) -> Pair:
     whole = {name: [round(op.count * size * rate) for rate in rates[name]] for name, size in sizes.items()}
     dy, w, x, dx, dw = whole.values()
     return Pair(
-        op=op, moved=(dy[1], w[1], x[1], dx[1], dw[1]), held=(dy[0], w[0], x[0], dx[0], dw[0]), sums=(dx[2], dw[2]), turned=turned
+        op=op,
+        moved=(dy[1], w[1], x[1], dx[1], dw[1]),
+        resident=(dy[0], w[0], x[0], dx[0], dw[0]),
+        sums=(dx[2], dw[2]),
+        dw_transposed=turned,
     )
 
 
@@ -350,7 +358,7 @@ def test_cycles_and_bytes_of_any_elements_are_those_of_the_twin(  # type: ignore
         flipped = turned[op.result.layer == "lower"]
         return Slow().cost(MatMul(deep, columns, rows) if flipped else MatMul(columns, deep, rows)).cycles
 
-    found = cost_across(chain, array=Slow(), supply=replace(supply, resident_bytes=capacity), policy=policy, join=join, **sizes)
+    found = chain_cost(chain, array=Slow(), supply=replace(supply, resident_bytes=capacity), policy=policy, join=join, **sizes)
     assert counted(found.traffic) == {key: count * size for key, size in twin.moved.items()}
     assert found.compute_cycles == count * sum(map(cycles, stream))
     assert found.cycles == elapsed(twin.steps, list(map(cycles, stream)), supply, count)
@@ -385,20 +393,20 @@ def test_a_tile_between_the_layers_that_does_not_stay_is_written_and_read() -> N
     """While dW of the upper layer is added, three tiles and the one between need four places."""
     one = MatMul(1, 1, 1)
     for capacity, spilled in ((3, 2), (4, 0)):
-        found = traffic_across(
+        found = chain_traffic(
             one, one, tile_upper=(1, 1, 1), tile_lower=(1, 1, 1), capacity_bytes=capacity, element_bytes=1, mask="none"
         )
         assert found.between_bytes == spilled
         assert found.total_bytes == 8 + spilled
     with pytest.raises(BadInput, match="needs 4 bytes, there is room for 3"):  # the mask is a fourth tile
-        traffic_across(one, one, tile_upper=(1, 1, 1), tile_lower=(1, 1, 1), capacity_bytes=3, element_bytes=1)
+        chain_traffic(one, one, tile_upper=(1, 1, 1), tile_lower=(1, 1, 1), capacity_bytes=3, element_bytes=1)
 
 
 @given(extents=st.tuples(extent, extent, extent, extent), join=st.sampled_from(JOINS), policy=st.sampled_from(POLICIES))
 def test_with_room_for_all_everything_moves_once(extents, join, policy) -> None:  # type: ignore[no-untyped-def]
     m, n, k, j = extents
     upper, lower = MatMul(m, n, k), MatMul(m, k, j)
-    found = traffic_across(
+    found = chain_traffic(
         upper, lower, tile_upper=(2, 2, 2), tile_lower=(2, 2, 2), capacity_bytes=1000, element_bytes=1, policy=policy, join=join
     )
     once = least_bytes(upper, 1000, 1).compulsory + least_bytes(lower, 1000, 1).compulsory
@@ -408,11 +416,11 @@ def test_with_room_for_all_everything_moves_once(extents, join, policy) -> None:
 
 def test_a_chain_that_pays_saves_the_tensor_between() -> None:
     upper, lower = MatMul(4096, 64, 128), MatMul(4096, 128, 64)
-    chosen = search_across(upper, lower, capacity_bytes=2**18, element_bytes=2)
+    chosen = search_chain(upper, lower, capacity_bytes=2**18, element_bytes=2)
     assert chosen.pays
     assert chosen.beats_any_apart
     assert chosen.saved_bytes == 2 * 2 * 4096 * 128
-    again = traffic_across(
+    again = chain_traffic(
         upper, lower, tile_upper=chosen.tile_upper, tile_lower=chosen.tile_lower, capacity_bytes=2**18, element_bytes=2,
         join=chosen.join,
     )  # fmt: skip
@@ -421,7 +429,7 @@ def test_a_chain_that_pays_saves_the_tensor_between() -> None:
 
 def test_a_chain_whose_weights_do_not_stay_says_that_it_does_not_pay() -> None:
     upper, lower = MatMul(512, 256, 256), MatMul(512, 256, 256)
-    chosen = search_across(upper, lower, capacity_bytes=2**16, element_bytes=2)
+    chosen = search_chain(upper, lower, capacity_bytes=2**16, element_bytes=2)
     assert not chosen.pays
     assert chosen.saved_bytes == 0
     assert chosen.traffic.total_bytes >= chosen.apart_bytes >= chosen.apart_least_bytes
@@ -430,29 +438,29 @@ def test_a_chain_whose_weights_do_not_stay_says_that_it_does_not_pay() -> None:
 def test_a_granule_that_does_not_fit_is_refused_and_many_operations_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     op = MatMul(256, 256, 256)
     with pytest.raises(BadInput, match="give more room or a smaller granule"):
-        search_across(op, op, capacity_bytes=1000, element_bytes=1, granule=128)
-    usual = search_across(op, op, capacity_bytes=20000, element_bytes=1, apart_bytes=1)
+        search_chain(op, op, capacity_bytes=1000, element_bytes=1, granule=128)
+    usual = search_chain(op, op, capacity_bytes=20000, element_bytes=1, apart_bytes=1)
     monkeypatch.setattr(gradient_chain, "MOST_OPERATIONS", 1)
-    hurried = search_across(op, op, capacity_bytes=20000, element_bytes=1, apart_bytes=1)
+    hurried = search_chain(op, op, capacity_bytes=20000, element_bytes=1, apart_bytes=1)
     assert hurried.traffic.total_bytes >= usual.traffic.total_bytes
 
 
 def test_layers_apart_are_searched_over_orders_and_tiles() -> None:
     op = MatMul(64, 32, 32)
-    found = search_across(op, MatMul(64, 32, 32), capacity_bytes=3000, element_bytes=1, granule=8)
+    found = search_chain(op, MatMul(64, 32, 32), capacity_bytes=3000, element_bytes=1, granule=8)
     one = traffic(op, tile=(16, 16, 16), capacity_bytes=3000, element_bytes=1, order="dx_major")
     assert found.apart_least_bytes <= found.apart_bytes <= 2 * one.total_bytes
-    given_cost = search_across(op, MatMul(64, 32, 32), capacity_bytes=3000, element_bytes=1, granule=8, apart_bytes=1)
+    given_cost = search_chain(op, MatMul(64, 32, 32), capacity_bytes=3000, element_bytes=1, granule=8, apart_bytes=1)
     assert not given_cost.pays
     assert given_cost.traffic == found.traffic
 
 
 def test_of_a_row_of_links_the_pairs_that_save_most_are_taken() -> None:
     one = MatMul(1, 1, 1)
-    nothing = traffic_across(one, one, tile_upper=(1, 1, 1), tile_lower=(1, 1, 1), capacity_bytes=9, element_bytes=1)
+    nothing = chain_traffic(one, one, tile_upper=(1, 1, 1), tile_lower=(1, 1, 1), capacity_bytes=9, element_bytes=1)
 
-    def link(upper: str, lower: str, saved: int) -> tuple[Link, gradient_chain.Chained]:
-        chained = gradient_chain.Chained(
+    def link(upper: str, lower: str, saved: int) -> tuple[Link, gradient_chain.ChainChoice]:
+        chained = gradient_chain.ChainChoice(
             upper=one, lower=one, tile_upper=(1, 1, 1), tile_lower=(1, 1, 1), join="block", traffic=nothing,
             apart_bytes=nothing.total_bytes + saved, apart_least_bytes=0,
         )  # fmt: skip
@@ -461,7 +469,7 @@ def test_of_a_row_of_links_the_pairs_that_save_most_are_taken() -> None:
     def taken(*saved: int) -> list[str]:
         names = [f"layer{place}" for place in range(len(saved) + 1)]
         links = [link(*pair, value) for pair, value in zip(pairwise(names), saved, strict=True)]
-        return [one.upper for one, _ in gradient_chain._apart_from_each_other(links)]
+        return [one.upper for one, _ in gradient_chain._best_disjoint(links)]
 
     assert taken(3, 5, 3) == ["layer0", "layer2"]
     assert taken(3, 7, 3) == ["layer1"]
@@ -477,18 +485,18 @@ def test_no_other_pairs_save_more(saved: list[int]) -> None:
         if not chosen & chosen >> 1:
             best = max(best, sum(value for place, value in enumerate(saved) if chosen >> place & 1))
     one = MatMul(1, 1, 1)
-    nothing = traffic_across(one, one, tile_upper=(1, 1, 1), tile_lower=(1, 1, 1), capacity_bytes=9, element_bytes=1)
+    nothing = chain_traffic(one, one, tile_upper=(1, 1, 1), tile_lower=(1, 1, 1), capacity_bytes=9, element_bytes=1)
     links = [
         (
             Link(upper=str(place), lower=str(place + 1), fuses=True, upper_product=one, bytes=0),
-            gradient_chain.Chained(
+            gradient_chain.ChainChoice(
                 upper=one, lower=one, tile_upper=(1, 1, 1), tile_lower=(1, 1, 1), join="block", traffic=nothing,
                 apart_bytes=nothing.total_bytes + value, apart_least_bytes=0,
             ),
         )
         for place, value in enumerate(saved)
     ]  # fmt: skip
-    assert sum(chained.saved_bytes for _, chained in gradient_chain._apart_from_each_other(links)) == best
+    assert sum(chained.saved_bytes for _, chained in gradient_chain._best_disjoint(links)) == best
 
 
 def test_edges_cover_an_extent() -> None:
@@ -511,11 +519,11 @@ def test_refusals_say_what_to_write(change: dict[str, Any], message: str) -> Non
     known: dict[str, Any] = {"tile_upper": (2, 2, 2), "tile_lower": (2, 2, 2), "capacity_bytes": 64, "element_bytes": 1}
     arguments = known | {"upper": MatMul(4, 4, 4), "lower": MatMul(4, 4, 4)} | change
     with pytest.raises(BadInput, match=message):
-        traffic_across(**arguments)
+        chain_traffic(**arguments)
 
 
 @pytest.mark.parametrize("name", ["policy", "join"])
 def test_unknown_names_are_refused(name: str) -> None:
     arguments: dict[str, Any] = {"tile_upper": (2, 2, 2), "tile_lower": (2, 2, 2), "capacity_bytes": 64, "element_bytes": 1}
     with pytest.raises(UnknownName, match=f"unknown {name} 'other'"):
-        traffic_across(MatMul(4, 4, 4), MatMul(4, 4, 4), **arguments | {name: "other"})
+        chain_traffic(MatMul(4, 4, 4), MatMul(4, 4, 4), **arguments | {name: "other"})

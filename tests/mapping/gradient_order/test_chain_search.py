@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trainyard.arrays import Systolic
 from trainyard.ir import MatMul
-from trainyard.mapping.gradient_order.chain import JOINS, Chain, OrderedChain, cost_across
+from trainyard.mapping.gradient_order.chain import JOINS, Chain, ChainCost, chain_cost
 from trainyard.mapping.gradient_order.chain_search import fastest
 from trainyard.mapping.gradient_order.scratchpad import POLICIES, Pair
 from trainyard.mapping.gradient_order.search import doublings
@@ -20,13 +20,13 @@ from trainyard.mapping.tiling import Supply
 ARRAY = Systolic(rows=4, columns=4)
 
 
-def every(chain: Chain, supply: Supply, policy) -> list[OrderedChain]:  # type: ignore[no-untyped-def]
+def every(chain: Chain, supply: Supply, policy) -> list[ChainCost]:  # type: ignore[no-untyped-def]
     upper, lower = chain.upper.op, chain.lower.op
     found = []
     for m, n, k, j in product(*(doublings(extent, 4) for extent in (upper.M, upper.N, upper.K, lower.K))):
         tiles = {"tile_upper": (m, n, k), "tile_lower": (m, k, j)}
         if chain.needed(*tiles.values()) <= supply.resident_bytes:
-            found += [cost_across(chain, array=ARRAY, supply=supply, policy=policy, join=join, **tiles) for join in JOINS]
+            found += [chain_cost(chain, array=ARRAY, supply=supply, policy=policy, join=join, **tiles) for join in JOINS]
     return found
 
 
@@ -47,11 +47,11 @@ def test_no_tiles_are_faster(extents, room, speed, policy, flags, count) -> None
     (m, n, k, j), (masked, lower_dx, wide) = extents, flags
     upper, lower = Pair.dense(MatMul(m, n, k, count), 2), Pair.dense(MatMul(m, k, j, count), 2)
     if wide:  # sums of four bytes
-        held = [replace(pair, held=(*pair.held[:3], 2 * pair.held[3], 2 * pair.held[4])) for pair in (upper, lower)]
+        held = [replace(pair, resident=(*pair.resident[:3], 2 * pair.resident[3], 2 * pair.resident[4])) for pair in (upper, lower)]
         upper, lower = (replace(pair, sums=(2 * pair.sums[0], 2 * pair.sums[1])) for pair in held)
     if not lower_dx:
         dy, _, x, _, dw = lower.moved
-        lower = replace(lower, moved=(dy, 0, x, 0, dw), held=(dy, 0, x, 0, lower.held[4]), sums=(0, lower.sums[1]))
+        lower = replace(lower, moved=(dy, 0, x, 0, dw), resident=(dy, 0, x, 0, lower.resident[4]), sums=(0, lower.sums[1]))
     chain = Chain(upper=upper, lower=lower, masked=masked, lower_dx=lower_dx)
     supply = Supply(resident_bytes=room, bytes_per_cycle=speed, latency_cycles=3)
     tried = every(chain, supply, policy)

@@ -6,14 +6,14 @@ import pytest
 
 from trainyard.ir import Convolution, ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec
 from trainyard.mapping.gradient_order.chain import chosen_chains
-from trainyard.mapping.gradient_order.links import Link, chains, table
-from trainyard.mapping.gradient_order.works import is_chain, joined, joints, layers_apart
+from trainyard.mapping.gradient_order.links import Link, gradient_links, table
+from trainyard.mapping.gradient_order.works import is_chain, join_works, joinable_links, split_layers
 from trainyard.mapping.works import group, separate_products
 from trainyard.workloads import zoo
 
 
 def found(name: str) -> dict[str, Link]:
-    return {link.upper: link for link in chains(zoo.load(name))}
+    return {link.upper: link for link in gradient_links(zoo.load(name))}
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_what_is_done_on_the_way(network: str, upper: str, lower: str, epilogue:
 @pytest.mark.parametrize("network", ["dlrm", "vgg16", "squeezenet", "resnet50", "mobilenet", "ncf-3b", "bert-tiny", "googlenet"])
 def test_a_link_either_fuses_or_says_why(network: str) -> None:
     step = zoo.load(network)
-    links = chains(step)
+    links = gradient_links(step)
     assert len(links) == sum(op.is_product and op.phase is Phase.GRAD_INPUT and "W" in op.letters for op in step.ops)
     for link in links:
         assert link.fuses == (not link.why)
@@ -106,7 +106,7 @@ def relu(inputs: tuple[int, ...] = (5, 2), outputs: tuple[int, ...] = (6,)) -> O
 
 
 def test_a_relu_alone_between_two_layers() -> None:
-    link, last = chains(step_of(relu()))
+    link, last = gradient_links(step_of(relu()))
     assert (link.upper_product, link.lower_product) == (MatMul(8, 2, 4), MatMul(8, 4, 3))
     assert link.fuses
     assert link.relu
@@ -116,7 +116,7 @@ def test_a_relu_alone_between_two_layers() -> None:
 
 def test_the_bias_below_is_no_second_reader() -> None:
     bias = Op(body=Reduction("sum", 32, 4), name="sum", layer="lower", phase=Phase.GRAD_WEIGHT, inputs=(6,), outputs=(10,))
-    assert chains(step_of(relu(), bias, specs=(TensorSpec((4,), role=Role.PARAMETER_GRADIENT),)))[0].fuses
+    assert gradient_links(step_of(relu(), bias, specs=(TensorSpec((4,), role=Role.PARAMETER_GRADIENT),)))[0].fuses
 
 
 @pytest.mark.probe
@@ -127,15 +127,15 @@ def test_a_gradient_that_is_added_must_be_there_before() -> None:
     makes = Op(body=ElementWise("neg", 32), name="neg", layer="branch", phase=Phase.GRAD_INPUT, inputs=(2,), outputs=(10,))
     early = step_of(add, specs=(other,))
     early = Step(name="early", batch=8, ops=(makes, *early.ops), tensors=early.tensors)
-    assert chains(early)[0].epilogue == ("adds the gradient of another reader",)
-    late = chains(step_of(makes, add, specs=(other,)))[0]
+    assert gradient_links(early)[0].epilogue == ("adds the gradient of another reader",)
+    late = gradient_links(step_of(makes, add, specs=(other,)))[0]
     assert not late.fuses
     assert late.why == "add waits for the gradient of another reader (branch)"
 
 
 def test_a_second_reader_keeps_the_tensor_in_memory() -> None:
     beside = Op(body=ElementWise("add", 32), name="add", phase=Phase.GRAD_INPUT, inputs=(6, 2), outputs=(10,))
-    link = chains(step_of(relu(), beside, specs=(TensorSpec((8, 4), role=Role.GRADIENT),)))[0]
+    link = gradient_links(step_of(relu(), beside, specs=(TensorSpec((8, 4), role=Role.GRADIENT),)))[0]
     assert link.why == "more than one op reads it (a residual, a branch or a norm: add)"
 
 
@@ -145,7 +145,7 @@ def test_a_convolution_of_one_by_one_hands_its_rows_down() -> None:
     for kernel, padding, fuses in (((1, 1), (0, 0), True), ((3, 3), (1, 1), False)):
         body = Convolution(**geometry, kernel=kernel, padding=padding, product="grad_input")  # type: ignore[arg-type]
         upper = Op(body=body, layer="upper", phase=Phase.GRAD_INPUT, inputs=(0, 1), outputs=(5,), letters=("G", "W"))
-        link = chains(Step(name="convolution", batch=8, ops=(upper, *step.ops[1:]), tensors=step.tensors))[0]
+        link = gradient_links(Step(name="convolution", batch=8, ops=(upper, *step.ops[1:]), tensors=step.tensors))[0]
         assert link.fuses is fuses
         assert ("col2im" in link.why) is not fuses
 
@@ -153,7 +153,7 @@ def test_a_convolution_of_one_by_one_hands_its_rows_down() -> None:
 def test_frozen_weights_have_no_dw() -> None:
     step = step_of(relu())
     frozen = Step(name="frozen", batch=8, ops=(step.ops[0], *step.ops[2:]), tensors=step.tensors)
-    assert chains(frozen)[0].why == "the upper layer's weights are frozen: it has no dW"
+    assert gradient_links(frozen)[0].why == "the upper layer's weights are frozen: it has no dW"
 
 
 def test_chosen_links_pay_and_share_no_layer() -> None:
@@ -169,22 +169,22 @@ def test_joined_works_meet_where_nothing_keeps_them_apart() -> None:
     bias = Op(body=Reduction("sum", 32, 4), name="sum", layer="lower", phase=Phase.GRAD_WEIGHT, inputs=(6,), outputs=(10,))
     step = step_of(relu(), bias, specs=(TensorSpec((4,), role=Role.PARAMETER_GRADIENT),))
     works = group(step, "epilogue", "none", "col2im")
-    ((link, members),) = joints(step, works).items()
+    ((link, members),) = joinable_links(step, works).items()
     assert (link.upper, link.head, [member.ops for member in members]) == ("upper", 0, [(0, 2, 1), (4, 5), (3,)])
-    (work,) = joined(step, works, (members,))
+    (work,) = join_works(step, works, (members,))
     assert work.ops == (0, 2, 1, 4, 5, 3)
     assert is_chain(step, work)
-    assert layers_apart(step, work) == members
+    assert split_layers(step, work) == members
     assert [part.ops for part in separate_products(step, work)] == [(0, 2), (1,), (4,), (5,), (3,)]
-    assert joined(step, works, (members, members)) == (work,)  # the second time they are no longer there
+    assert join_works(step, works, (members, members)) == (work,)  # the second time they are no longer there
     assert not any(is_chain(step, member) for member in members)
 
 
 def test_without_epilogues_a_relu_keeps_works_apart() -> None:
     step = step_of(relu())
-    assert not joints(step, group(step, "none", "none", "col2im"))
-    assert joints(step, group(step, "epilogue", "none", "col2im"))
-    assert not joints(step, group(step, "epilogue"))  # no pairs
+    assert not joinable_links(step, group(step, "none", "none", "col2im"))
+    assert joinable_links(step, group(step, "epilogue", "none", "col2im"))
+    assert not joinable_links(step, group(step, "epilogue"))  # no pairs
 
 
 def test_a_table_names_every_link() -> None:

@@ -20,7 +20,6 @@ from trainyard.mapping.gradient_order.partition import (
     METRICS,
     SCALES,
     SCHEMES,
-    CostSelector,
     KnnSelector,
     LayerCosts,
     evaluate,
@@ -217,11 +216,6 @@ def test_whole_networks_are_held_out_together() -> None:
     ]  # fmt: skip
     assert evaluate(made, repetitions=50).accuracy == 1
     assert evaluate(made, repetitions=50, unit="networks").accuracy == 0
-
-
-def test_a_model_chooses_by_its_own_cost() -> None:
-    narrow = CostSelector(lambda op, scheme: 1.0 / {"m": op.M, "n": op.N, "k": op.K}[scheme])
-    assert [narrow.choose(MatMul(*each)) for each in ((9, 1, 1), (1, 9, 1), (1, 1, 9), (5, 5, 5))] == ["m", "n", "k", "m"]
 
 
 def test_features_are_the_shapes_of_the_three_gradients() -> None:

@@ -211,7 +211,7 @@ def test_cycles_overlap_steps_and_bytes_may_differ_by_tensor(case, order, policy
     pair = Pair(
         op=MatMul(op.M, op.N, op.K, count),
         moved=tuple(areas[name] * moved[name] for name in TENSORS),
-        held=tuple(areas[name] * RATES[name] for name in TENSORS),
+        resident=tuple(areas[name] * RATES[name] for name in TENSORS),
         sums=tuple(areas[name] * unfinished[name] for name in ("dX", "dW")),
     )
     supply = Supply(resident_bytes=capacity, bytes_per_cycle=rate, latency_cycles=latency)
@@ -407,7 +407,7 @@ def test_a_stream_that_is_not_kept_is_the_same(order, sides):
     asked = {"tile": (2, 1, 2), "capacity_bytes": 40, "element_bytes": 1, "order": order, "policy": "lru"}
     kept = traffic(MatMul(*sides), **asked)
     with pytest.MonkeyPatch.context() as changed:
-        changed.setattr(gradient_order, "REMEMBERED_TILES", 0)
+        changed.setattr(gradient_order, "CACHED_TILES", 0)
         assert traffic(MatMul(*sides), **asked) == kept
 
 
@@ -470,7 +470,7 @@ def test_fractions_of_bytes_that_just_fit_find_room(sizes, held, tile, order, po
     array = Systolic(rows=4, columns=4)
     found = []
     for room in (held, exact):
-        pair = Pair(op=op, moved=held, held=room, sums=held[3:])
+        pair = Pair(op=op, moved=held, resident=room, sums=held[3:])
         supply = Supply(resident_bytes=pair.needed(tile), bytes_per_cycle=1.0)
         found.append(cost(pair, tile=tile, order=order, array=array, supply=supply, policy=policy))
     assert found[0] == found[1]

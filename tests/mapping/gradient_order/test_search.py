@@ -36,9 +36,11 @@ partitions = st.none() | st.builds(Partition, axis=st.sampled_from("mnk"), parts
 def layers(draw):
     """A pair, a partition, and room for at least one tile of 4 x 4 x 4 on each core."""
     op = MatMul(draw(sizes), draw(sizes), draw(sizes), draw(st.sampled_from([1, 1, 3])))
-    pair, partition = replace(Pair.dense(op, 4), turned=draw(st.booleans())), draw(partitions)
+    pair, partition = replace(Pair.dense(op, 4), dw_transposed=draw(st.booleans())), draw(partitions)
     sums = draw(st.sampled_from([1, 2]))  # unfinished sums may be wider than results
-    pair = replace(pair, held=(*pair.held[:3], *(sums * size for size in pair.sums)), sums=tuple(sums * size for size in pair.sums))
+    pair = replace(
+        pair, resident=(*pair.resident[:3], *(sums * size for size in pair.sums)), sums=tuple(sums * size for size in pair.sums)
+    )
     least = pair.needed((4, 4, 4), partition.parts if partition is not None and partition.cores else 1)
     supply = Supply(
         resident_bytes=least * draw(st.floats(1.0, 30.0)),
@@ -102,7 +104,7 @@ def test_sums_that_end_make_room_in_the_last_turn(order, sizes):
     """The second of two turns frees the sums that end in it, so that not all comes again."""
     pair = Pair.dense(MatMul(*sizes), 2)
     sums = (2 * pair.sums[0], 2 * pair.sums[1])
-    pair, room = replace(pair, held=(*pair.held[:3], *sums), sums=sums), 512
+    pair, room = replace(pair, resident=(*pair.resident[:3], *sums), sums=sums), 512
     counted = cost(pair, tile=(4, 4, 4), order=order, array=ARRAY, supply=Supply(resident_bytes=room, bytes_per_cycle=1.0))
     weights, inputs = pair.moved[1] + 2 * sums[1], pair.moved[2] + 2 * sums[0]
     assert counted.traffic.total_bytes < pair.compulsory_bytes + (weights if order == "dx_major" else inputs)

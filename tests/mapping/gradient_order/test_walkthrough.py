@@ -7,7 +7,15 @@ import pytest
 from trainyard.errors import BadInput
 from trainyard.mapping.gradient_order.scratchpad import traffic
 from trainyard.mapping.gradient_order.tile_streams import ORDERS
-from trainyard.mapping.gradient_order.walkthrough import EXAMPLE, SHOWN, TOLD, chosen, done, example, walkthrough
+from trainyard.mapping.gradient_order.walkthrough import (
+    EXAMPLE,
+    ORDER_DESCRIPTIONS,
+    SHOWN,
+    example,
+    execute_order,
+    parse_example,
+    walkthrough,
+)
 
 CASES = [EXAMPLE, example((2, 2, 3), room=3), example((1, 4, 2), room=7, seed=5)]
 
@@ -28,7 +36,7 @@ def strips(text, order):
 @pytest.mark.parametrize("given", CASES)
 @pytest.mark.parametrize("order", SHOWN)
 def test_marks_are_what_was_moved(given, order):
-    rows, ran = strips(walkthrough(given), order), done(given, order)
+    rows, ran = strips(walkthrough(given), order), execute_order(given, order)
     size = given.tile_bytes
     assert len(rows["step"]) == len(rows["sum"]) == len(ran.steps)
     assert sum(cell.endswith("*") for cell in rows["dY"]) * size == ran.bytes["dY", "read"]
@@ -46,7 +54,7 @@ def test_marks_are_what_was_moved(given, order):
 def test_the_table_is_the_models(given):
     lines = walkthrough(given).split("\n\nbytes")[1].splitlines()
     rows = {line.split()[0]: [int(cell) for cell in line.split()[1:]] for line in lines[1:6]}
-    assert tuple(rows) == ORDERS == tuple(TOLD)
+    assert tuple(rows) == ORDERS == tuple(ORDER_DESCRIPTIONS)
     for order, cells in rows.items():
         moved = traffic(given.op, tile=given.tile, capacity_bytes=given.capacity_bytes, element_bytes=4, order=order)
         assert cells[-1] == moved.total_bytes
@@ -78,10 +86,10 @@ def test_fig_10_how_the_gradients_go_through_dy():
 
 
 def test_examples_by_name():
-    assert chosen("") is EXAMPLE
-    assert chosen("2x3x1").op == example((2, 3, 1)).op
-    assert chosen("2x3x1:4").capacity_bytes == 64
-    assert "T0 is used in steps 1, 2 and read in step 1\n" in walkthrough(chosen("1x1x1:3"))
+    assert parse_example("") is EXAMPLE
+    assert parse_example("2x3x1").op == example((2, 3, 1)).op
+    assert parse_example("2x3x1:4").capacity_bytes == 64
+    assert "T0 is used in steps 1, 2 and read in step 1\n" in walkthrough(parse_example("1x1x1:3"))
     for wrong, said in (("7", "such as 3x3x2"), ("0x1x1", "positive"), ("9x9x9", "1458 operations"), ("2x2x2:2", "48 bytes")):
         with pytest.raises(BadInput, match=said):
-            walkthrough(chosen(wrong))
+            walkthrough(parse_example(wrong))

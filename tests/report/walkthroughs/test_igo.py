@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainyard.mapping.gradient_order.walkthrough import EXAMPLE, SHOWN, T0, done, example, touched
+from trainyard.mapping.gradient_order.walkthrough import EXAMPLE, SHOWN, T0, example, execute_order, touched
 from trainyard.report.colours import DIRECTIONS
 from trainyard.report.walkthroughs.igo import GRADIENTS, figure
 
@@ -13,7 +13,7 @@ CASES = [EXAMPLE, example((2, 2, 3), room=3), example((4, 4, 2), room=5)]
 
 @pytest.mark.parametrize("given", CASES)
 def test_cells_are_what_was_done(given):
-    ran, fills = [done(given, order) for order in SHOWN], [shape.fillcolor for shape in figure(given).layout.shapes]
+    ran, fills = [execute_order(given, order) for order in SHOWN], [shape.fillcolor for shape in figure(given).layout.shapes]
     steps = [step for one in ran for step in one.steps]
     for gradient, colour in GRADIENTS.items():
         assert fills.count(colour) == sum(step.ops[0].gradient == gradient for step in steps)
@@ -29,7 +29,7 @@ def test_cells_are_what_was_done(given):
 
 def test_t0_is_round():
     circles = [shape for shape in figure().layout.shapes if shape.type == "circle"]
-    uses = sum(T0 in touched(step) for order in SHOWN for step in done(EXAMPLE, order).steps)
+    uses = sum(T0 in touched(step) for order in SHOWN for step in execute_order(EXAMPLE, order).steps)
     assert len(circles) == uses == 16
     assert sum(shape.fillcolor == DIRECTIONS["read"] for shape in circles) == 4 + 3 + 2 + 2
 

@@ -20,12 +20,12 @@ from trainyard.devices.accelerator.ordered import Orderly, Schedule, grid_events
 from trainyard.devices.accelerator.side_by_side import merged
 from trainyard.ir import DeviceCost, MatMul, Step
 from trainyard.mapping.demand import ChainDemand, Demand, Move, PairDemand, Policy, ProductDemand, StreamDemand
-from trainyard.mapping.gradient_order.chain import Chain, OrderedChain
+from trainyard.mapping.gradient_order.chain import Chain, ChainCost
 from trainyard.mapping.gradient_order.chain_search import fastest
-from trainyard.mapping.gradient_order.links import disjoint
-from trainyard.mapping.gradient_order.scratchpad import Ordered, Pair
+from trainyard.mapping.gradient_order.links import best_disjoint_links
+from trainyard.mapping.gradient_order.scratchpad import OrderCost, Pair
 from trainyard.mapping.gradient_order.tile_streams import Gradient
-from trainyard.mapping.gradient_order.works import joints, together
+from trainyard.mapping.gradient_order.works import joinable_links, joined_work
 from trainyard.mapping.profile import demand as demand_of
 from trainyard.mapping.profile import works
 
@@ -47,13 +47,13 @@ def chosen(
     step: Step, policy: Policy, costs: Callable[[Sequence[Demand]], Sequence[DeviceCost]], orderly: Orderly
 ) -> tuple[tuple[int, ...], Costs]:
     """The products dX that go on into the layer below, no layer twice, so that most cycles are saved; and what was costed."""
-    found = joints(step, works(step, policy))
+    found = joinable_links(step, works(step, policy))
     parts = {link: tuple(demand_of(step, member, policy) for member in members) for link, members in found.items()}
     distinct = tuple(dict.fromkeys(part for some in parts.values() for part in some))
     known: Costs = dict(zip(distinct, costs(distinct), strict=True))
     saved = {}
     for link, members in found.items():
-        apart, chain = in_turn([known[part] for part in parts[link]]), demand_of(step, together(members), policy)
+        apart, chain = in_turn([known[part] for part in parts[link]]), demand_of(step, joined_work(members), policy)
         assert isinstance(chain, ChainDemand)
         cost = known.get(chain) or chained(orderly, chain, apart)
         known[chain] = cost
@@ -61,7 +61,7 @@ def chosen(
         if saving > 0:
             saved[link] = saving
     links = tuple(saved)
-    return tuple(links[place].head for place in disjoint(links, tuple(saved.values()))), known
+    return tuple(links[place].head for place in best_disjoint_links(links, tuple(saved.values()))), known
 
 
 def chain_of(demand: ChainDemand) -> Chain:
@@ -84,9 +84,9 @@ def _weights_alone(dw: ProductDemand) -> Pair:
     return Pair(
         op=MatMul(op.K, op.M, op.N, op.count) if turned(dw) else MatMul(op.K, op.N, op.M, op.count),
         moved=(moved[dy], 0, moved[x], 0, problem.out_bytes),
-        held=(held[dy], 0, held[x], 0, problem.sum_bytes),
+        resident=(held[dy], 0, held[x], 0, problem.sum_bytes),
         sums=(0, problem.sum_bytes),
-        turned=turned(dw),
+        dw_transposed=turned(dw),
     )
 
 
@@ -112,11 +112,11 @@ def chained(orderly: Orderly, demand: ChainDemand, apart: DeviceCost) -> DeviceC
     return min(apart, cost, key=lambda one: (one.cycles, sum(one.bytes.values())))
 
 
-def _assembled(orderly: Orderly, demand: ChainDemand, chain: Chain, found: OrderedChain, last_cycles: int) -> DeviceCost:
+def _assembled(orderly: Orderly, demand: ChainDemand, chain: Chain, found: ChainCost, last_cycles: int) -> DeviceCost:
     upper, lower = _products(demand)
     traffic = Traffic()
     for pair, layer, side in ((chain.upper, upper, found.traffic.upper), (chain.lower, lower, found.traffic.lower)):
-        for (name, label), moved, held in zip(_operands(layer).items(), pair.moved, pair.held, strict=False):
+        for (name, label), moved, held in zip(_operands(layer).items(), pair.moved, pair.resident, strict=False):
             size = side.bytes.get((name, "read"), 0)
             traffic.add(Move(label, "read", size, expanded(size, moved, held)))
         for gradient, product, drained in layer:
@@ -133,7 +133,7 @@ def _assembled(orderly: Orderly, demand: ChainDemand, chain: Chain, found: Order
         (chain.upper, found.tile_upper, upper, found.traffic.upper),
         (chain.lower, found.tile_lower, lower, found.traffic.lower),
     ):
-        ordered = Ordered(
+        ordered = OrderCost(
             order="dx_major", tile=tile, partition=None, traffic=side, cycles=found.cycles, compute_cycles=found.compute_cycles
         )
         for gradient, product, _ in layer:
@@ -171,7 +171,7 @@ def _operands(layer: Sequence[Product]) -> dict[str, str]:
 
 
 def _weights(
-    upper: Sequence[Product], lower: Sequence[Product], left: Sequence[StreamDemand], found: OrderedChain, cycles: int, moved: int
+    upper: Sequence[Product], lower: Sequence[Product], left: Sequence[StreamDemand], found: ChainCost, cycles: int, moved: int
 ) -> list[float]:
     """Of each op: its part of the array's time, and of the waiting as its bytes are of all bytes."""
     waiting = max(0, cycles - found.compute_cycles) / max(1, moved)

@@ -30,7 +30,7 @@ from trainyard.mapping.demand import (
     StreamDemand,
     TogetherDemand,
 )
-from trainyard.mapping.gradient_order.works import layers_apart
+from trainyard.mapping.gradient_order.works import split_layers
 from trainyard.mapping.tiling import Supply, Tiled, Tiling, search
 from trainyard.mapping.walk import walk
 from trainyard.mapping.works import separate_products
@@ -91,7 +91,7 @@ class Costing:
                 lambda costing, which: costing._looked_at(step, works[which], (demand.dx, demand.dw)[which], masks),
             )
         if isinstance(demand, ChainDemand):  # zeros are looked at layer by layer
-            layers = zip(layers_apart(step, work), (demand.upper, demand.lower, *demand.beside), strict=True)
+            layers = zip(split_layers(step, work), (demand.upper, demand.lower, *demand.beside), strict=True)
             return in_turn([self.masked(step, one, part, masks) or self.costs((part,))[0] for one, part in layers])
         if not isinstance(demand, ProductDemand):
             return None

@@ -24,7 +24,7 @@ from trainyard.ir import Array, DeviceCost, MatMul
 from trainyard.ir.folds import AXES, Axis
 from trainyard.mapping.demand import Move, ProductDemand
 from trainyard.mapping.gradient_order import scratchpad as gradient_order
-from trainyard.mapping.gradient_order.scratchpad import SQUARE_BELOW, Ordered, Pair, Policy, algorithm_1, tile_product
+from trainyard.mapping.gradient_order.scratchpad import SQUARE_BELOW, OrderCost, Pair, Policy, algorithm_1, tile_product
 from trainyard.mapping.gradient_order.search import best
 from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, ORDERS, Gradient, Grid, Order, Partition, Size, grid
 from trainyard.mapping.tiling import Supply
@@ -110,7 +110,7 @@ def pair_of(dx: ProductDemand, dw: ProductDemand) -> Pair:
     return Pair(
         op=MatMul(op.M, op.K, op.N, op.count),
         moved=(first.a_bytes, first.b_bytes, x_moved, first.out_bytes, second.out_bytes),
-        held=(
+        resident=(
             first.a_bytes if first.a_sram_bytes is None else first.a_sram_bytes,
             first.b_bytes if first.b_sram_bytes is None else first.b_sram_bytes,
             x_moved if x_held is None else x_held,
@@ -118,7 +118,7 @@ def pair_of(dx: ProductDemand, dw: ProductDemand) -> Pair:
             second.sum_bytes,
         ),
         sums=(first.sum_bytes, second.sum_bytes),
-        turned=turn,
+        dw_transposed=turn,
     )
 
 
@@ -173,7 +173,7 @@ class Orderly:
             each, partitions = -(-count // cores), (None,)
             share = supply.resident_bytes / cores, supply.bytes_per_cycle / cores
             supply = replace(supply, resident_bytes=share[0], bytes_per_cycle=share[1])
-        ours = pair.fewer(each)
+        ours = pair.with_count(each)
         if looked_at is None:
             found = min(self._ways(ours, supply, partitions, tile), key=_speed)
             counted: Sequence[Mapping[str, float]] = [
@@ -194,7 +194,7 @@ class Orderly:
 
     def _ways(
         self, pair: Pair, supply: Supply, partitions: Iterable[Partition | None], tile: Size | None, *, apart: bool = False
-    ) -> list[Ordered]:
+    ) -> list[OrderCost]:
         """The best of all partitions that have the same orders, searched together; `apart`: the best of each order."""
         grouped: dict[tuple[Order, ...], list[Partition | None]] = {}
         for partition in partitions:
@@ -207,7 +207,7 @@ class Orderly:
         ]
 
     def _assembled(
-        self, demands: tuple[ProductDemand, ...], pair: Pair, found: Ordered, counted: Sequence[Mapping[str, float]]
+        self, demands: tuple[ProductDemand, ...], pair: Pair, found: OrderCost, counted: Sequence[Mapping[str, float]]
     ) -> DeviceCost:
         traffic = Traffic()
         for name, label, moved, held in _operands(demands, pair):
@@ -235,11 +235,11 @@ class Orderly:
         )
 
 
-def _speed(found: Ordered) -> tuple[int, int]:
+def _speed(found: OrderCost) -> tuple[int, int]:
     return found.cycles, found.traffic.total_bytes
 
 
-def _dealt(found: Ordered, count: int, each: int) -> Ordered:
+def _dealt(found: OrderCost, count: int, each: int) -> OrderCost:
     """What all `count` products move, where `found` has `each` of them."""
     return replace(
         found, traffic=gradient_order.Traffic(bytes={key: size * count // each for key, size in found.traffic.bytes.items()})
@@ -254,11 +254,11 @@ def _operands(demands: tuple[ProductDemand, ...], pair: Pair) -> Iterable[tuple[
     """Tensor of the model, its label here, its bytes over the pins and on chip."""
     labels = [demands[0].labels[0], demands[0].labels[1]]
     if not pair.alone:
-        labels.append(demands[1].labels[1 if pair.turned else 0])
-    return zip(gradient_order.OPERANDS, labels, pair.moved, pair.held, strict=False)
+        labels.append(demands[1].labels[1 if pair.dw_transposed else 0])
+    return zip(gradient_order.OPERANDS, labels, pair.moved, pair.resident, strict=False)
 
 
-def _weights(demands: tuple[ProductDemand, ...], cycles: int, found: Ordered, moved: int) -> list[float]:
+def _weights(demands: tuple[ProductDemand, ...], cycles: int, found: OrderCost, moved: int) -> list[float]:
     """Of each op of each chain: its part of the array's time, and of the waiting as its bytes are of all; dY is of both."""
     waiting = max(0, cycles - found.compute_cycles) / max(1, moved)
     macs = sum(demand.problem.op.macs for demand in demands)
@@ -278,7 +278,7 @@ def _firsts(cut: Grid, gradient: Gradient, partition: Partition | None) -> set[i
     return {part.start for part in cut.parts} if apart else {0}
 
 
-def grid_events(array: Array, pair: Pair, gradient: Gradient, found: Ordered) -> dict[str, float]:
+def grid_events(array: Array, pair: Pair, gradient: Gradient, found: OrderCost) -> dict[str, float]:
     """What the array does in all tiles of one gradient; the tiles that begin a sum read none."""
     events: dict[str, float] = {}
     partition = found.partition
@@ -298,7 +298,7 @@ def grid_events(array: Array, pair: Pair, gradient: Gradient, found: Ordered) ->
     return events
 
 
-def _seen(pair: Pair, found: Ordered, costs: Costs) -> gradient_order.Compute:
+def _seen(pair: Pair, found: OrderCost, costs: Costs) -> gradient_order.Compute:
     """Cycles of each tile with its zeros; ranges are along the axes of each product as the array computes it."""
     cut, count = grid(pair.op, found.tile, found.partition), pair.op.count
     ends = {axis: [*itertools.accumulate(cut.sizes(axis))] for axis in AXES}
@@ -311,7 +311,7 @@ def _seen(pair: Pair, found: Ordered, costs: Costs) -> gradient_order.Compute:
         rows, columns, deep = span("m", m), span("k", k), span("n", n)
         if gradient == "dW":
             rows, columns, deep = span("k", k), span("n", n), span("m", m)
-            if pair.turned:
+            if pair.dw_transposed:
                 rows, columns = columns, rows
         looked_at = costs[0 if gradient == "dX" else 1]
         total = sum(looked_at(Tile(product=one, m=rows, n=columns, k=deep)) for one in range(count))

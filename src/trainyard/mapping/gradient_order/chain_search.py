@@ -1,19 +1,21 @@
-"""Tiles and join of a chain of two layers that take the fewest cycles, beside what the layers take apart.
+"""Tiles and join of a chain of two layers that take the fewest cycles.
 
-Candidates are those of `gradient_search`, along m, n, k of the upper layer and k of the lower one (whose m and n are the upper's m
-and k), with either join of `gradient_chain`. As there, each has a bound from below, the lowest is counted first, and the search
-ends where no bound lies below what was found, or below what the layers take apart: most chains that do not pay cost few runs.
+Candidates are those of `search`, along m, n, k of the upper layer and k of the lower one (whose m and n are the upper's m and k),
+with either join of `chain`. As there, each has a lower bound, candidates are simulated in the order of their bounds, and the search
+ends when no bound is below the best cycles, or below those of the layers apart: most chains that do not pay cost few simulations.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
+from functools import partial
 
 from trainyard.ir import Array, MatMul
-from trainyard.mapping.gradient_order.chain import JOINS, Chain, Join, OrderedChain, cost_across
+from trainyard.mapping.gradient_order.chain import JOINS, Chain, ChainCost, Join, chain_cost
 from trainyard.mapping.gradient_order.scratchpad import SLACK, Policy
-from trainyard.mapping.gradient_order.search import MOST_STEPS, CachedTileCycles, all_tiles, doublings, granule
+from trainyard.mapping.gradient_order.search import MOST_STEPS, CachedTileCycles, all_tiles, doublings, fastest_candidate, granule
 from trainyard.mapping.gradient_order.tile_streams import Size, grid
 from trainyard.mapping.tiling import Supply
 
@@ -28,46 +30,41 @@ def fastest(
     policy: Policy = "lru",
     most_cycles: float = math.inf,
     tile: Size | None = None,
-) -> OrderedChain | None:
-    """The fastest chain of at most so many cycles; of equally fast ones that with the least traffic found. None: there is none.
+) -> ChainCost | None:
+    """The fastest chain of at most `most_cycles`; of equally fast ones the one with the least traffic. None if there is none.
 
-    A given tile is both layers'; where the upper's k and the lower's n are then cut differently, there is no chain.
+    A fixed `tile` is both layers'; if the upper's k and the lower's n are then cut differently, there is no chain.
     """
-    asked = CachedTileCycles(array)
-    ways: list[tuple[float, int, Size, Size, Join]] = []
-    for upper, lower in _candidates(chain, array, supply.resident_bytes) if tile is None else _given(chain, tile, supply):
-        compute = _compute(chain, upper, lower, asked, supply)
+    cached = CachedTileCycles(array)
+    candidates: list[tuple[float, Callable[[], ChainCost]]] = []
+    for upper, lower in _candidates(chain, array, supply.resident_bytes) if tile is None else _fixed_tile(chain, tile, supply):
+        compute = _compute(chain, upper, lower, cached, supply)
         for join in JOINS:
-            moved = chain.compulsory_bytes + chain.upper.op.count * _again(chain, upper, lower, join, supply.resident_bytes, policy)
-            ways.append((max(compute, moved / supply.bytes_per_cycle), len(ways), upper, lower, join))
-    found: OrderedChain | None = None
-    for least, _, upper, lower, join in sorted(ways, key=lambda way: way[:2]):
-        if least > most_cycles or (found is not None and least >= found.cycles):
-            break
-        one = cost_across(chain, tile_upper=upper, tile_lower=lower, array=asked, supply=supply, policy=policy, join=join)
-        if one.cycles > most_cycles:
-            continue
-        if found is None or (one.cycles, one.traffic.total_bytes) < (found.cycles, found.traffic.total_bytes):
-            found = one
-    return found
+            reloaded = _reloaded_bytes(chain, upper, lower, join, supply.resident_bytes, policy)
+            moved = chain.compulsory_bytes + chain.upper.op.count * reloaded
+            evaluate = partial(
+                chain_cost, chain, tile_upper=upper, tile_lower=lower, array=cached, supply=supply, policy=policy, join=join
+            )
+            candidates.append((max(compute, moved / supply.bytes_per_cycle), evaluate))
+    return fastest_candidate(candidates, most_cycles)
 
 
-def _given(chain: Chain, tile: Size, supply: Supply) -> list[tuple[Size, Size]]:
+def _fixed_tile(chain: Chain, tile: Size, supply: Supply) -> list[tuple[Size, Size]]:
     _, n, k = tile
     same = min(k, chain.upper.op.K) == min(n, chain.lower.op.N)
     return [(tile, tile)] if same and chain.needed(tile, tile) <= supply.resident_bytes * SLACK else []
 
 
 def _candidates(chain: Chain, array: Array, room: float) -> list[tuple[Size, Size]]:
-    """Tiles that find room, of whole granules."""
+    """Pairs of tiles that fit, of whole granules, few operations first."""
     upper, lower = chain.upper.op, chain.lower.op
     above, below = granule(chain.upper, array), granule(chain.lower, array)
     smallest = max(above[0], below[0]), above[1], max(above[2], below[1]), below[2]
     menus = [doublings(extent, size) for extent, size in zip((upper.M, upper.N, upper.K, lower.K), smallest, strict=True)]
     tiles = [((m, n, k), (m, k, j)) for m, n, k, j in itertools.product(*menus)]
-    fitting = [both for both in tiles if chain.needed(*both) <= room * SLACK]
-    few = [both for both in fitting if _operations(chain, *both) <= MOST_STEPS]
-    return sorted(few or fitting, key=lambda both: (_operations(chain, *both), both))
+    fitting = [tiles_pair for tiles_pair in tiles if chain.needed(*tiles_pair) <= room * SLACK]
+    few = [tiles_pair for tiles_pair in fitting if _operations(chain, *tiles_pair) <= MOST_STEPS]
+    return sorted(few or fitting, key=lambda tiles_pair: (_operations(chain, *tiles_pair), tiles_pair))
 
 
 def _counts(op: MatMul, tile: Size) -> Size:
@@ -80,7 +77,7 @@ def _operations(chain: Chain, upper: Size, lower: Size) -> int:
 
 
 def _compute(chain: Chain, upper: Size, lower: Size, array: CachedTileCycles, supply: Supply) -> float:
-    """Cycles of all tiles, between the first operands and the last result, which nothing hides."""
+    """Cycles of all tiles, the first loads and the last write, which nothing hides."""
     above, below = grid(chain.upper.op, upper), grid(chain.lower.op, lower)
     total = all_tiles(chain.upper, above, ("dX", "dW"), array)
     total += all_tiles(chain.lower, below, ("dX", "dW") if chain.lower_dx else ("dW",), array)
@@ -90,32 +87,32 @@ def _compute(chain: Chain, upper: Size, lower: Size, array: CachedTileCycles, su
     return float(total * chain.upper.op.count + seen / supply.bytes_per_cycle + 2 * supply.latency_cycles)
 
 
-def _again(chain: Chain, upper: Size, lower: Size, join: Join, room: float, policy: Policy) -> float:
-    """What comes more than once in one chain, at least; as in `gradient_search`, loops whose tensors do not all find room.
+def _reloaded_bytes(chain: Chain, upper: Size, lower: Size, join: Join, room: float, policy: Policy) -> float:
+    """A lower bound on the bytes that one chain loads more than once: loops over tensors that do not all fit, as in `search`.
 
-    Every block of rows goes through both W and dW, every k of a block through the rows of dY, and, where a tile goes down at once,
-    through the lower X and dX; every j of a block through the rows between the layers.
+    Every block of rows uses both W and dW, every k of a block the rows of dY, and with `join="tile"` the lower X and dX; every j of
+    a block the rows between the layers.
     """
     op, below, rates = chain.upper.op, chain.lower.op, chain.rates
     blocks, _, k_tiles = _counts(op, upper)
     j_tiles, rows, whole_blocks = -(-below.K // lower[2]), min(upper[0], op.M), op.M // min(upper[0], op.M)
-    many = (rows * op.N, op.K * op.N, 0, rows * op.K, op.K * op.N, below.K * op.K, rows * below.K, rows * below.K, below.K * op.K)
-    held = [float(rate) * elements for rate, elements in zip(rates[:, 0], many, strict=True)]
-    moved = [float(rate) * elements for rate, elements in zip(rates[:, 1], many, strict=True)]
-    for result in (DW, LOWER_DX, LOWER_DW):  # a sum goes out and comes back
-        moved[result] = 2 * float(rates[result, 2]) * many[result]
-    held[BETWEEN], moved[BETWEEN] = (float(rates[BETWEEN, kind]) * many[BETWEEN] for kind in (3, 4))
+    counts = (rows * op.N, op.K * op.N, 0, rows * op.K, op.K * op.N, below.K * op.K, rows * below.K, rows * below.K, below.K * op.K)
+    resident = [float(rate) * elements for rate, elements in zip(rates[:, 0], counts, strict=True)]
+    moved = [float(rate) * elements for rate, elements in zip(rates[:, 1], counts, strict=True)]
+    for result in (DW, LOWER_DX, LOWER_DW):  # a spilled sum is written and read back
+        moved[result] = 2 * float(rates[result, 2]) * counts[result]
+    resident[BETWEEN], moved[BETWEEN] = (float(rates[BETWEEN, kind]) * counts[BETWEEN] for kind in (3, 4))
 
     def loop(tensors: tuple[int, ...], turns: int) -> float:
-        there = [tensor for tensor in tensors if held[tensor]]
-        needed = sum(held[tensor] for tensor in there)
+        there = [tensor for tensor in tensors if resident[tensor]]
+        needed = sum(resident[tensor] for tensor in there)
         if needed <= room * SLACK:
             return 0.0
         if policy == "farthest":
-            return turns * (needed - room) * min(moved[tensor] / held[tensor] for tensor in there)
+            return turns * (needed - room) * min(moved[tensor] / resident[tensor] for tensor in there)
         return turns * sum(moved[tensor] for tensor in there)
 
     weights = (W, DW, LOWER_W, LOWER_DW) if chain.lower_dx else (W, DW, LOWER_DW)
-    under = (LOWER_X, LOWER_DX) if chain.lower_dx else (LOWER_X,)
-    rest = loop(under, k_tiles - 1) if join == "tile" else loop((BETWEEN,), j_tiles - 1)
-    return loop(weights, blocks - 1) + whole_blocks * (loop((DY,), k_tiles - 1) + rest)
+    lower_inputs = (LOWER_X, LOWER_DX) if chain.lower_dx else (LOWER_X,)
+    reloaded = loop(lower_inputs, k_tiles - 1) if join == "tile" else loop((BETWEEN,), j_tiles - 1)
+    return loop(weights, blocks - 1) + whole_blocks * (loop((DY,), k_tiles - 1) + reloaded)

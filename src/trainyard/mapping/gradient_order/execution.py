@@ -1,19 +1,19 @@
-"""dX and dW of a layer computed tile by tile, in an order of IGO, out of a scratchpad that holds no more than its bytes.
+"""dX and dW of a layer computed tile by tile, in an order of IGO, out of a scratchpad of limited capacity.
 
-This is the definition of the scratchpad model, for readers and as the twin of the compiled loops of
-`kernels.mapping.gradient_order`: it moves real tiles, so it cannot count a byte that was not moved, nor compute with one that was
-not there. The law of an operation:
+This is the definition of the scratchpad model, for readers and as the oracle of the compiled loops of
+`kernels.mapping.gradient_order`: it moves real tiles, so it cannot count a byte that was not moved, nor compute with a tile that is
+not resident. The rules of an operation:
 
 1. Of the tiles that it touches (for dX: dY, W, dX; for dW: X, dY, dW), the resident ones become the most recent, in that order.
-2. The missing ones come in, in that order. To make room, others go: the least recent first (`lru`), or the one whose next touch is
-   farthest ahead (`farthest`; first of all operands that are never touched again, then sums that wait for those of other cores).
+2. The missing ones are loaded, in that order. Others are evicted for them: the least recent first (`lru`), or the one whose next
+   touch is farthest ahead (`farthest`; first operands that are never touched again, then sums that wait for those of other cores).
    An operand is dropped; an unfinished sum is written out: a spill.
-3. An operand that comes in is read. A sum that comes in for the first time is zero and costs nothing; a spilled one is read again.
-4. The product is added to its sum. A finished sum is written to the result, once, and leaves.
+3. A loaded operand is read. A new sum is zero and costs nothing; a spilled one is read back.
+4. The product is added to its sum. A finished sum is written to the result, once, and freed.
 
-Several cores do the operations of a step together: their tiles come in core after core, and all stay until the step is done. A
-gradient that is summed over the axis that the cores share out has a private sum on each core; after the last operation on it, the
-other cores' sums are touched and added to the last one's, one after another, and leave.
+Several cores do the operations of a step together: their tiles are loaded core after core, and all stay until the step is done. A
+gradient that is summed over the partitioned axis has a private sum on each core; after the last operation on it, the other cores'
+sums are touched, added to the last one's, one after another, and freed.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.checks import require_positive
-from trainyard.errors import BadInput, UnknownName
+from trainyard.checks import require_choice, require_positive
+from trainyard.errors import BadInput
 from trainyard.ir import Direction, MatMul
 from trainyard.ir.folds import AXES, Axis
 from trainyard.mapping.gradient_order.scratchpad import POLICIES, Policy
@@ -40,14 +40,14 @@ Tensor = Literal["X", "W", "dY", "dX", "dW"]
 AXES_OF: dict[str, tuple[Axis, Axis]] = {"X": ("m", "k"), "W": ("k", "n"), "dY": ("m", "n"), "dX": ("m", "k"), "dW": ("k", "n")}
 """Rows and columns of each tensor."""
 TOUCHED: dict[str, tuple[Tensor, Tensor, Tensor]] = {"dX": ("dY", "W", "dX"), "dW": ("X", "dY", "dW")}
-"""What an operation needs, in the order in which it is touched; the last is the sum."""
+"""The tiles of an operation, in the order in which they are touched; the last is the sum."""
 SUMMED_OVER: dict[str, Axis] = {"dX": "n", "dW": "m"}
 WAITS_FOR_OTHERS = 2.0**60
-"""Touches until a partial sum is added to those of other cores: after all that is known to be touched, before never."""
+"""Touches until a partial sum is added to those of other cores: later than any known touch, sooner than never."""
 
 
 class Tile(NamedTuple):
-    """A tile by its place in its tensor; `core` is that of a private sum, else 0."""
+    """A tile by its row and column in its tensor; `core` is that of a private sum, else 0."""
 
     tensor: Tensor
     row: int
@@ -59,7 +59,7 @@ class Tile(NamedTuple):
 
 
 class Transfer(NamedTuple):
-    """A tile on its way to or from the DRAM."""
+    """A tile transferred to or from the DRAM."""
 
     tile: Tile
     direction: Direction
@@ -67,9 +67,9 @@ class Transfer(NamedTuple):
 
 
 @dataclass(slots=True)
-class Step:
-    """What the cores did together, what came in for it, which sums made room unfinished, and what moved after it: results, and
-    partial sums that had to come back to be added.
+class ExecutionStep:
+    """The operations of one step, the tiles loaded for it, the sums spilled for it, and what moved after it: results, and partial
+    sums that were read back to be added.
     """
 
     ops: tuple[TileOp, ...]
@@ -79,12 +79,12 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Executed:
-    """The gradients, and all that moved."""
+class GradientExecution:
+    """The gradients, and every transfer."""
 
     dx: Values
     dw: Values
-    steps: tuple[Step, ...]
+    steps: tuple[ExecutionStep, ...]
 
     @property
     def bytes(self) -> dict[tuple[str, str], int]:
@@ -96,12 +96,12 @@ class Executed:
 
     @property
     def loads(self) -> list[int]:
-        """Bytes read for each step, spilled sums that it needs again included."""
+        """Bytes read for each step, spilled sums that are read back included."""
         return [sum(moved.bytes for moved in step.loaded) for step in self.steps]
 
     @property
     def spilled(self) -> list[int]:
-        """Bytes of unfinished sums that had to make room for each step."""
+        """Bytes of unfinished sums evicted for each step."""
         return [sum(moved.bytes for moved in step.spilled) for step in self.steps]
 
     @property
@@ -112,20 +112,20 @@ class Executed:
 
 @dataclass(slots=True)
 class Scratchpad:
-    """Copies of tiles, the least recent first. Refuses what does not fit, and gives nothing that it does not hold."""
+    """Copies of tiles, the least recent first. Refuses tiles that do not fit, and reads of tiles that are not resident."""
 
     capacity_bytes: int
     element_bytes: int
-    held: OrderedDict[Tile, Values] = field(default_factory=OrderedDict)
+    tiles: OrderedDict[Tile, Values] = field(default_factory=OrderedDict)
     used_bytes: int = 0
 
     def __contains__(self, tile: Tile) -> bool:
-        return tile in self.held
+        return tile in self.tiles
 
     def __getitem__(self, tile: Tile) -> Values:
-        if tile not in self.held:
+        if tile not in self.tiles:
             raise AssertionError(f"{tile} is not in the scratchpad")
-        return self.held[tile]
+        return self.tiles[tile]
 
     def size(self, values: Values) -> int:
         return values.size * self.element_bytes
@@ -134,25 +134,25 @@ class Scratchpad:
         return self.used_bytes + self.size(values) <= self.capacity_bytes
 
     def touch(self, tile: Tile) -> None:
-        self.held.move_to_end(tile)
+        self.tiles.move_to_end(tile)
 
     def put(self, tile: Tile, values: Values) -> None:
-        if tile in self.held or not self.fits(values):
+        if tile in self.tiles or not self.fits(values):
             raise AssertionError(f"{tile} is already in the scratchpad, or does not fit in")
-        self.held[tile] = values.copy()
+        self.tiles[tile] = values.copy()
         self.used_bytes += self.size(values)
 
     def take(self, tile: Tile) -> Values:
-        """Out of the scratchpad."""
+        """Removes a tile and returns its values."""
         values = self[tile]
-        del self.held[tile]
+        del self.tiles[tile]
         self.used_bytes -= self.size(values)
         return values
 
 
 @dataclass(slots=True)
 class Dram:
-    """The arrays, cut into tiles, and a place for unfinished sums."""
+    """The arrays, cut into tiles, and the spilled sums."""
 
     arrays: dict[Tensor, Values]
     starts: dict[str, list[int]]
@@ -163,7 +163,7 @@ class Dram:
         return self.arrays[tile.tensor][rows[tile.row] : rows[tile.row + 1], columns[tile.column] : columns[tile.column + 1]]
 
     def fetch(self, tile: Tile) -> tuple[Values, bool]:
-        """What a tile holds, and whether it has to be read: a new sum is zero and does not."""
+        """The values of a tile, and whether they have to be read: a new sum is zero and does not."""
         if tile.tensor not in SUMMED_OVER:
             return self.view(tile), True
         if tile in self.spilled:
@@ -172,7 +172,7 @@ class Dram:
 
 
 class Schedule:
-    """The steps of an order, the tiles that each operation touches, and when each tile is touched again."""
+    """The steps of an order, the tiles that each operation touches, and the later touches of each tile."""
 
     def __init__(self, cut: Grid, order: Order, partition: Partition | None) -> None:
         self.steps = list(stream(cut, order, partition))
@@ -185,7 +185,7 @@ class Schedule:
             self.touches.setdefault(tile, deque()).append(number)
 
     def tiles(self, op: TileOp) -> tuple[Tile, Tile, Tile]:
-        """In the order in which an operation touches them; the last is its sum."""
+        """The tiles of an operation in the order of touching; the last is its sum."""
         at = {"m": op.m, "n": op.n, "k": op.k}
 
         def tile(tensor: Tensor) -> Tile:
@@ -196,19 +196,19 @@ class Schedule:
         return tile(first), tile(second), tile(sums)
 
     def partials(self, sums: Tile) -> list[Tile]:
-        """The sums of all cores that make one result."""
+        """The partial sums of one result on all cores."""
         return [sums._replace(core=core) for core in range(self.cores)] if sums.tensor in self.private else [sums]
 
     def wait(self, tile: Tile, now: int) -> float:
-        """Touches from now to the next one of a tile."""
+        """Touches of other tiles before the next touch of this one."""
         touches = self.touches[tile]
         while touches and touches[0] < now:
             touches.popleft()
         return touches[0] - now if touches else WAITS_FOR_OTHERS if tile.tensor in SUMMED_OVER else math.inf
 
 
-class Run:
-    """The scratchpad and the DRAM while the steps go by."""
+class ScratchpadRun:
+    """The scratchpad and the DRAM during the steps."""
 
     def __init__(self, schedule: Schedule, pad: Scratchpad, dram: Dram, policy: Policy, free_dy: bool) -> None:
         self.schedule, self.pad, self.dram, self.free_dy = schedule, pad, dram, free_dy
@@ -217,14 +217,14 @@ class Run:
         self.touches = 0
 
     def least_recent(self, keep: Set[Tile]) -> Tile:
-        return next(tile for tile in self.pad.held if tile not in keep)
+        return next(tile for tile in self.pad.tiles if tile not in keep)
 
     def farthest(self, keep: Set[Tile]) -> Tile:
-        """Of several that are as far, the least recent."""
-        return max((tile for tile in self.pad.held if tile not in keep), key=lambda tile: self.schedule.wait(tile, self.touches))
+        """The tile touched farthest ahead; of several, the least recent."""
+        return max((tile for tile in self.pad.tiles if tile not in keep), key=lambda tile: self.schedule.wait(tile, self.touches))
 
-    def step(self, ops: tuple[TileOp, ...]) -> Step:
-        done, keep = Step(ops), set[Tile]()
+    def step(self, ops: tuple[TileOp, ...]) -> ExecutionStep:
+        done, keep = ExecutionStep(ops), set[Tile]()
         for op in ops:
             tiles = self.schedule.tiles(op)
             keep |= {*tiles}
@@ -241,7 +241,7 @@ class Run:
     def bring(
         self, tiles: Sequence[Tile], keep: Set[Tile], loaded: list[Transfer], spilled: list[Transfer], *, free_dy: bool = False
     ) -> None:
-        """Makes tiles resident."""
+        """Makes tiles resident, evicting others as the policy says."""
         for tile in tiles:
             if tile in self.pad:
                 self.pad.touch(tile)
@@ -261,7 +261,7 @@ class Run:
                 loaded.append(Transfer(tile, "spill" if tile.tensor in SUMMED_OVER else "read", size))
 
     def finish(self, sums: Tile, finished: list[Transfer]) -> None:
-        """After the last product of a sum: those of other cores are added to it, and it is written."""
+        """After the last product of a sum: adds those of other cores to it, and writes it."""
         result = sums._replace(core=0)
         self.products[result] += 1
         if self.products[result] < self.schedule.summed[sums.tensor]:
@@ -286,7 +286,7 @@ def execute(
     policy: Policy = "lru",
     partition: Partition | None = None,
     element_bytes: int | None = None,
-) -> Executed:
+) -> GradientExecution:
     """dX = dY W^T and dW = X^T dY of Y = X W. Elements count as large as X's, or as `element_bytes`.
 
     >>> done = execute(np.ones((4, 2)), np.ones((2, 6)), np.ones((4, 6)), tile=(2, 2, 2), capacity_bytes=160, order="interleaved")
@@ -295,8 +295,7 @@ def execute(
     """
     x, w, dy = (np.asarray(values) for values in (x, w, dy))
     op = _product(x, w, dy)
-    if policy not in POLICIES:
-        raise UnknownName("policy", str(policy), POLICIES)
+    require_choice("", policy=(policy, POLICIES))
     element_bytes = x.dtype.itemsize if element_bytes is None else element_bytes
     require_positive("execute", capacity_bytes=capacity_bytes, element_bytes=element_bytes)
     cut = grid(op, tile, partition)
@@ -307,19 +306,19 @@ def execute(
     }  # fmt: skip
     dram = Dram(arrays, {axis: [0, *accumulate(cut.sizes(axis))] for axis in AXES})
     pad = Scratchpad(capacity_bytes, element_bytes)
-    needed = max(sum(pad.size(dram.view(one)) for one in {*chain(*map(schedule.tiles, ops))}) for ops in schedule.steps)
+    needed = max(sum(pad.size(dram.view(touched)) for touched in {*chain(*map(schedule.tiles, ops))}) for ops in schedule.steps)
     if needed > capacity_bytes:
         raise BadInput(
             f"a step of {order} on tiles {tile} of {op} needs {needed} bytes resident, got {capacity_bytes}: "
             "give more room or a smaller tile"
         )
-    run = Run(schedule, pad, dram, policy, free_dy=order == "no_second_dy")
+    run = ScratchpadRun(schedule, pad, dram, policy, free_dy=order == "no_second_dy")
     steps = tuple(run.step(ops) for ops in schedule.steps)
-    return Executed(dx=arrays["dX"], dw=arrays["dW"], steps=steps)
+    return GradientExecution(dx=arrays["dX"], dw=arrays["dW"], steps=steps)
 
 
 def _product(x: Values, w: Values, dy: Values) -> MatMul:
-    """The forward product that three matrices belong to."""
+    """The forward product of the three matrices, checked."""
     for name, values in (("x", x), ("w", w), ("dy", dy)):
         if values.ndim != 2 or not np.issubdtype(values.dtype, np.floating):
             raise BadInput(f"{name} must be a matrix of floating-point numbers, got shape {values.shape} of {values.dtype}")

@@ -1,8 +1,8 @@
-"""Where the gradients of two layers can be one piece of work (`gradient_chain`), and in plain words why they cannot elsewhere.
+"""Layers whose gradients can be fused (`chain`), and the reason why where they cannot.
 
-dX of a layer is followed to the layer below. It may go on tile by tile if all that happens to it on its way happens element by
-element, out of tensors that were there before (a ReLU's mask, dropout, a scale, the gradient of another reader), if nothing but
-the one layer below reads it (and its bias), and if its rows are that layer's rows.
+dX of a layer is followed to the layer below. The two can be fused tile by tile if all ops in between are element-wise on tensors
+that exist already (a ReLU's mask, dropout, a scale, the gradient of another reader), if only the one layer below (and its bias)
+reads the result, and if its rows are that layer's rows.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ OBSTACLES = {
 # fmt: on
 PUT_TOGETHER = "only a part of it goes on (X was put together from several tensors)"
 FARTHEST = 16
-"""Ops that are followed from one layer to the next; what lies farther apart is not a neighbour."""
+"""Most ops between two neighbouring layers."""
 MOST_REASONS = 3
-"""Named in `why`: one is enough to keep two layers apart."""
+"""Most reasons in `why`; one is enough to keep two layers apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """dX of `upper` on its way to `lower` ("" where no layer with weights is below).
+    """The path of dX from layer `upper` to layer `lower` ("" if no layer with weights is below).
 
-    Products are the layers' forward ones. `relu` says that the upper layer's X masks it; `epilogue` is all that is done to a tile
-    on its way. `lower_dx` is False where the lower layer is the network's first and has dW alone. `bytes` are those of dX: a link
-    that fuses saves writing and reading them. `head` is the number of the product dX in the step.
+    Products are the layers' forward ones. `relu`: the upper layer's X masks dX; `epilogue` lists the ops in between. `lower_dx` is
+    False where the lower layer is the network's first and has dW alone. `bytes` are those of dX: a link that fuses saves writing
+    and reading them. `head` is the number of the product dX in the step.
     """
 
     upper: str
@@ -61,7 +61,7 @@ class Link:
 
 @dataclass(slots=True)
 class _Path:
-    """What was met so far."""
+    """The ops followed so far, and what they mean for a fusion."""
 
     head: int
     mask: int | None
@@ -72,44 +72,44 @@ class _Path:
 
 
 @per_step
-def chains(step: Step) -> tuple[Link, ...]:
+def gradient_links(step: Step) -> tuple[Link, ...]:
     """A link for each product dX with weights, in program order.
 
     >>> from trainyard.workloads import zoo
-    >>> [(link.upper, link.lower, link.why) for link in chains(zoo.load("vgg16"))][:3]  # doctest: +NORMALIZE_WHITESPACE
+    >>> [(link.upper, link.lower, link.why) for link in gradient_links(zoo.load("vgg16"))][:3]  # doctest: +NORMALIZE_WHITESPACE
     [('classifier.6', 'classifier.3', ''),
      ('classifier.3', 'classifier.0', ''),
      ('classifier.0', 'features.28', 'max-pooling scatters it over windows')]
     """
     weights = {_key(step, op): op for op in step.ops if op.phase is Phase.GRAD_WEIGHT and _weighted(op)}
     inputs = {_key(step, op): op for op in step.ops if op.phase is Phase.GRAD_INPUT and _weighted(op)}
-    found = []
+    links = []
     for index, op in enumerate(step.ops):
         if op.phase is Phase.GRAD_INPUT and _weighted(op):
-            found.append(_link(step, index, weights, inputs))
-    return tuple(found)
+            links.append(_link(step, index, weights, inputs))
+    return tuple(links)
 
 
-def disjoint(links: Sequence[Link], saved: Sequence[int]) -> tuple[int, ...]:
-    """The places of links that together save most and have no layer twice, program order.
+def best_disjoint_links(links: Sequence[Link], saved: Sequence[int]) -> tuple[int, ...]:
+    """Indices of the links that together save most without using a layer twice, in program order.
 
     A layer has at most one link below it, so links form paths.
     """
-    below = {(link.upper, link.upper_call): place for place, link in enumerate(links)}
+    below = {(link.upper, link.upper_call): number for number, link in enumerate(links)}
     after = [below.get((link.lower, link.lower_call), -1) for link in links]
     best: dict[int, tuple[int, tuple[int, ...]]] = {-1: (0, ())}
-    for place in reversed(range(len(links))):  # program order: what is below comes later
-        following = after[place]
-        rest, places = best[after[following] if following >= 0 else -1]
-        best[place] = max((saved[place] + rest, (place, *places)), best[following], key=lambda found: found[0])
+    for number in reversed(range(len(links))):  # in program order lower layers come later
+        following = after[number]
+        rest, numbers = best[after[following] if following >= 0 else -1]
+        best[number] = max((saved[number] + rest, (number, *numbers)), best[following], key=lambda option: option[0])
     heads = set(range(len(links))) - set(after)
-    return tuple(sorted(place for head in heads for place in best[head][1]))
+    return tuple(sorted(number for head in heads for number in best[head][1]))
 
 
 def table(step: Step) -> str:
-    """Every layer's dX: where it goes, what is done to it on its way, or why it cannot go on tile by tile."""
+    """Every layer's dX as a table: the layer below, the ops in between, or why the layers cannot be fused."""
     rows = [("upper layer", "lower layer", "fuses", "on its way, or why not")]
-    for link in chains(step):
+    for link in gradient_links(step):
         text = link.why if not link.fuses else ", ".join(link.epilogue) or "nothing"
         rows.append((_named(link.upper, link.upper_call), _named(link.lower, link.lower_call), "yes" if link.fuses else "no", text))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
@@ -164,14 +164,14 @@ def _forward(op: Op) -> MatMul:
     if isinstance(body, Convolution):
         return lowered(body.as_product("forward")).product
     assert isinstance(body, MatMul)
-    if op.phase is Phase.GRAD_INPUT:  # dY (M,N) x W (N,K), or turned
+    if op.phase is Phase.GRAD_INPUT:  # dY (M,N) x W (N,K), or transposed
         return MatMul(body.M, body.K, body.N, body.count) if op.letters[0] == "G" else MatMul(body.N, body.K, body.M, body.count)
-    # dY turned (N,M) x X (M,K), or X turned (K,M) x dY (M,N)
+    # dY^T (N,M) x X (M,K), or X^T (K,M) x dY (M,N)
     return MatMul(body.K, body.M, body.N, body.count) if op.letters[0] == "G" else MatMul(body.K, body.N, body.M, body.count)
 
 
 def _rows_moved(op: Op) -> list[str]:
-    """Why a tile of the product is not a tile of dX: the col2im of a convolution."""
+    """Reasons why a tile of the product is not a tile of dX, such as the col2im of a convolution."""
     body = op.body
     if not isinstance(body, Convolution):
         return []
@@ -188,7 +188,7 @@ def _rows_moved(op: Op) -> list[str]:
 
 
 def _follow(step: Step, path: _Path) -> Op | None:
-    """The lower layer's first gradient; what stands between goes into the path."""
+    """The lower layer's first gradient op; ops in between are added to the path."""
     tensor = step.ops[path.head].outputs[0]
     for _ in range(FARTHEST):
         base, elements = step.base(tensor), step.tensors[tensor].elements
@@ -206,7 +206,7 @@ def _follow(step: Step, path: _Path) -> Op | None:
         if not others:
             return None
         path.ops.append(others[0])
-        _pass(step, path, step.ops[others[0]], others[0], elements)
+        _pass_op(step, path, step.ops[others[0]], others[0], elements)
         if not step.ops[others[0]].outputs:
             return None
         tensor = step.ops[others[0]].outputs[0]
@@ -224,7 +224,7 @@ def _several(step: Step, layers: dict[tuple[str, int], Op], others: Sequence[int
 
 
 def _carries(op: Op) -> bool:
-    """Takes the gradient on; not so that of a bias, sums over rows that are taken from tiles as they go by."""
+    """Whether an op passes the gradient on. A bias gradient does not: it sums rows of tiles as they are computed."""
     return op.phase.backward and not is_bias(op)
 
 
@@ -237,27 +237,27 @@ def reads_gradient(step: Step, op: Op, base: int) -> bool:
     return _weighted(op) and step.base(op.inputs[op.letters.index("G")]) == base
 
 
-def _pass(step: Step, path: _Path, op: Op, index: int, elements: int) -> None:
-    """Whether a tile gets through an op: a line of the epilogue, or a reason."""
+def _pass_op(step: Step, path: _Path, op: Op, index: int, elements: int) -> None:
+    """Adds an op to the path: to the epilogue if it works tile by tile, else as a reason against the fusion."""
     body = op.body
     late = [before for before in step.dependencies[index] if before > path.head and before not in path.ops]
     if isinstance(body, ElementWise) and body.elements == elements and not late and op.fused is None:
-        path.epilogue.append(_done(step, path, op))
+        path.epilogue.append(_epilogue_step(step, path, op))
         return
     path.reasons.append(_reason(step, op, elements, late))
 
 
-def _done(step: Step, path: _Path, op: Op) -> str:
+def _epilogue_step(step: Step, path: _Path, op: Op) -> str:
     name = op.name.strip("_")
     last = path.ops[-2] if len(path.ops) > 1 else path.head
     arriving = set(map(step.base, step.ops[last].outputs))
-    beside = [base for base in map(step.base, op.inputs) if base not in arriving]
+    other_inputs = [base for base in map(step.base, op.inputs) if base not in arriving]
     if name == "threshold_backward":
-        path.relu = path.mask in beside
+        path.relu = path.mask in other_inputs
         return "ReLU mask from X" if path.relu else "ReLU mask from its own output"
     if name == "add":
         return "adds the gradient of another reader"
-    return f"{name} with {len(beside)} tensor{'s' if len(beside) > 1 else ''} of its own" if beside else name
+    return f"{name} with {len(other_inputs)} tensor{'s' if len(other_inputs) > 1 else ''} of its own" if other_inputs else name
 
 
 def _reason(step: Step, op: Op, elements: int, late: Sequence[int]) -> str:
@@ -269,9 +269,9 @@ def _reason(step: Step, op: Op, elements: int, late: Sequence[int]) -> str:
     if isinstance(body, Copy):
         return f"a copy into another layout stands between ({name})"
     if isinstance(body, Reduction | ElementWise):
-        known = next((text for start, text in OBSTACLES.items() if body.function.startswith(start)), None)
-        if known:
-            return known
+        obstacle = next((text for start, text in OBSTACLES.items() if body.function.startswith(start)), None)
+        if obstacle:
+            return obstacle
         if isinstance(body, ElementWise) and body.elements > elements:
             return f"it is spread over {math.ceil(body.elements / elements)} times as many elements (pooling)"
         if isinstance(body, ElementWise) and body.elements < elements:

@@ -1,4 +1,4 @@
-"""Along which dimension a layer's pair of gradients is cut: selectors by measured cost, and by the nearest known layers.
+"""The axis along which a layer's pair of gradients is partitioned, chosen by a K-nearest-neighbours classifier.
 
 J. Kim et al.: Improving Data Reuse in NPU On-chip Memory with Interleaved Gradient Order for DNN Training. MICRO 2023, Sec. 5.
 Three schemes cut Y(M,N) = X(M,K) W(K,N): `m` shares the weights between parts and sums dW, `n` shares X and sums dX, `k` shares dY
@@ -6,14 +6,14 @@ and sums nothing. A K-nearest-neighbours classifier learns the cheapest scheme o
 dW (K,N) and dY (M,N) and chooses for others. Number of neighbours, distance, scale of the features, and whether layers or whole
 networks are held out are not printed.
 
-Accuracy alone says little where one scheme is nearly always the cheapest, so that an `Evaluation` holds the classifier against the
-scheme that is cheapest most often, and tells what the wrong choices cost. A choice is right if no scheme is cheaper.
+Accuracy alone says little where one scheme is nearly always the cheapest, so an `Evaluation` compares the classifier with the
+scheme that is cheapest most often, and says what wrong choices cost. A choice is right if no scheme is cheaper.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -33,14 +33,14 @@ SCALES = ("raw", "log")
 UNITS: tuple[Unit, ...] = ("layers", "networks")
 
 Floats = npt.NDArray[np.float64]
-Whole = npt.NDArray[np.int64]
+Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerCosts:
     """A layer by the dimensions of its forward product, with the cycles of its gradients under each scheme.
 
-    `repeats` equal layers stand behind a row: they weigh in lost performance, not in accuracy.
+    `repeats` is the number of equal layers: they weigh in lost performance, not in accuracy.
     """
 
     op: MatMul
@@ -76,16 +76,6 @@ def features(op: MatMul) -> tuple[int, ...]:
     (8, 3, 3, 2, 8, 2)
     """
     return (op.M, op.K, op.K, op.N, op.M, op.N)
-
-
-@dataclass(frozen=True, slots=True)
-class CostSelector:
-    """Asks a model what each scheme costs: as good as the model, and as slow."""
-
-    cost: Callable[[MatMul, Scheme], float]
-
-    def choose(self, op: MatMul) -> Scheme:
-        return ideal({scheme: self.cost(op, scheme) for scheme in SCHEMES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,23 +114,23 @@ class KnnSelector:
         return FittedKnn(selector=self, known=self.points([layer.op for layer in layers]), voters=voters)
 
     def points(self, ops: Sequence[MatMul]) -> Floats:
-        """Where layers lie, one row each."""
-        found = np.array([features(op) for op in ops], dtype=np.float64)
-        return np.log2(found) if self.scale == "log" else found
+        """The features of layers, one row each."""
+        dimensions = np.array([features(op) for op in ops], dtype=np.float64)
+        return np.log2(dimensions) if self.scale == "log" else dimensions
 
-    def order(self, points: Floats, known: Floats) -> Whole:
-        """For each point the known ones, nearest first."""
-        apart = np.abs(points[:, None, :] - known[None, :, :])
+    def order(self, points: Floats, known: Floats) -> Integers:
+        """For each point the indices of the known points, nearest first."""
+        differences = np.abs(points[:, None, :] - known[None, :, :])
         if self.metric == "euclidean":
-            distances = (apart * apart).sum(axis=2)
+            distances = (differences * differences).sum(axis=2)
         else:
-            distances = apart.sum(axis=2) if self.metric == "manhattan" else apart.max(axis=2)
+            distances = differences.sum(axis=2) if self.metric == "manhattan" else differences.max(axis=2)
         return np.argsort(distances, axis=1, kind="stable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FittedKnn:
-    """A selector that knows some layers."""
+    """A selector fitted to known layers."""
 
     selector: KnnSelector
     known: Floats
@@ -227,47 +217,47 @@ def evaluate(
     seed: int = 0,
     unit: Unit = "layers",
 ) -> Evaluation:
-    """Learns from a random part of the layers (or of whole networks), chooses for the rest, again and again (Sec. 5: 80 %, 1000).
+    """Repeatedly learns from a random part of the layers (or of whole networks) and chooses for the rest (Sec. 5: 80 %, 1000).
 
-    The order of neighbours is the same in every repetition and found once; each repetition skips those that it holds out.
+    The order of neighbours is computed once; each repetition skips those that it holds out.
     """
     selector = selector or KnnSelector()
     groups = _groups(layers, unit, repetitions, split)
     costs, points = _costs(layers), selector.points([layer.op for layer in layers])
     weights, cheapest = np.array([layer.repeats for layer in layers]), _cheapest(costs)
     order, least = selector.order(points, points), costs.min(axis=1)
-    generator, kept = np.random.default_rng(seed), _kept(groups, split)
-    found = np.zeros((4, repetitions))
-    right, held, spent = np.zeros(len(layers)), np.zeros(len(layers)), np.zeros(len(layers))
+    generator, learned = np.random.default_rng(seed), _learned_groups(groups, split)
+    scores = np.zeros((4, repetitions))
+    right, held_out, spent = np.zeros(len(layers)), np.zeros(len(layers)), np.zeros(len(layers))
     for repetition in range(repetitions):
-        known = generator.permutation(int(groups.max()) + 1)[groups] < kept
+        known = generator.permutation(int(groups.max()) + 1)[groups] < learned
         test = np.flatnonzero(~known)
-        usual = np.bincount(cheapest[known], minlength=len(SCHEMES)).argmax()
+        majority = np.bincount(cheapest[known], minlength=len(SCHEMES)).argmax()
         chosen = _votes(order[test], known, cheapest, selector.neighbours).argmax(axis=1)
         cycles = costs[test, chosen]
-        for row, each in ((0, cycles), (2, costs[test, usual])):
-            found[row, repetition] = (each <= least[test]).mean()
-            found[row + 1, repetition] = (weights[test] * each).sum() / (weights[test] * least[test]).sum() - 1.0
+        for row, cycles_chosen in ((0, cycles), (2, costs[test, majority])):
+            scores[row, repetition] = (cycles_chosen <= least[test]).mean()
+            scores[row + 1, repetition] = (weights[test] * cycles_chosen).sum() / (weights[test] * least[test]).sum() - 1.0
         right[test] += cycles <= least[test]
-        held[test] += 1
+        held_out[test] += 1
         spent[test] += cycles
-    present = [number for number in range(len(SCHEMES)) if held[cheapest == number].any()]
+    present = [number for number in range(len(SCHEMES)) if held_out[cheapest == number].any()]
     return Evaluation(
         selector=selector,
         unit=unit,
         split=split,
         seed=seed,
-        accuracies=found[0],
-        losses=found[1],
-        majority_accuracies=found[2],
-        majority_losses=found[3],
-        by_scheme={SCHEMES[s]: float(right[cheapest == s].sum() / held[cheapest == s].sum()) for s in present},
+        accuracies=scores[0],
+        losses=scores[1],
+        majority_accuracies=scores[2],
+        majority_losses=scores[3],
+        by_scheme={SCHEMES[s]: float(right[cheapest == s].sum() / held_out[cheapest == s].sum()) for s in present},
         share={SCHEMES[s]: float((cheapest == s).mean()) for s in present},
-        expected_cycles=tuple(np.where(held > 0, spent / np.maximum(held, 1), least).tolist()),
+        expected_cycles=tuple(np.where(held_out > 0, spent / np.maximum(held_out, 1), least).tolist()),
     )
 
 
-def _votes(near: Whole, known: npt.NDArray[np.bool_], cheapest: Whole, neighbours: int) -> Whole:
+def _votes(near: Integers, known: npt.NDArray[np.bool_], cheapest: Integers, neighbours: int) -> Integers:
     """How many of the first known neighbours have each scheme as their cheapest."""
     votes = known[near]
     votes &= np.cumsum(votes, axis=1, dtype=np.int32) <= neighbours
@@ -275,8 +265,8 @@ def _votes(near: Whole, known: npt.NDArray[np.bool_], cheapest: Whole, neighbour
     return np.stack([(votes & (schemes == number)).sum(axis=1) for number in range(len(SCHEMES))], axis=1)
 
 
-def _groups(layers: Sequence[LayerCosts], unit: str, repetitions: int, split: float) -> Whole:
-    """For each layer the number of what is held out together with it: itself, or its network."""
+def _groups(layers: Sequence[LayerCosts], unit: str, repetitions: int, split: float) -> Integers:
+    """For each layer the number of its group, which is held out together: the layer itself, or its network."""
     if unit not in UNITS:
         raise UnknownName("unit", unit, UNITS, "evaluate")
     if repetitions < 1:
@@ -290,8 +280,8 @@ def _groups(layers: Sequence[LayerCosts], unit: str, repetitions: int, split: fl
     return np.array([numbers[name] for name in names], dtype=np.int64)
 
 
-def _kept(groups: Whole, split: float) -> int:
-    """How many groups are learned from: at least one, and one less than all at most."""
+def _learned_groups(groups: Integers, split: float) -> int:
+    """Number of groups to learn from: at least one, at most all but one."""
     count = int(groups.max()) + 1
     return min(max(round(split * count), 1), count - 1)
 
@@ -300,6 +290,6 @@ def _costs(layers: Sequence[LayerCosts]) -> Floats:
     return np.array([[layer.cycles[scheme] for scheme in SCHEMES] for layer in layers], dtype=np.float64)
 
 
-def _cheapest(costs: Floats) -> Whole:
-    found: Whole = costs.argmin(axis=1)
-    return found
+def _cheapest(costs: Floats) -> Integers:
+    schemes: Integers = costs.argmin(axis=1)
+    return schemes

@@ -30,7 +30,7 @@ from trainyard.ir.folds import AXES, Axis
 Order = Literal["sequential", "interleaved", "dx_major", "dw_major", "no_second_dy"]
 ORDERS: tuple[Order, ...] = get_args(Order)
 FUSED_ORDERS: tuple[Order, ...] = ("interleaved", "dx_major", "dw_major")
-"""Those that a machine can do and that bring dX and dW together."""
+"""Orders that fuse dX and dW and that a machine can run."""
 Gradient = Literal["dX", "dW"]
 Size = tuple[int, int, int]
 
@@ -47,7 +47,7 @@ class TileOp(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition:
-    """An axis in so many parts, one after the other on one core, or each on a core of its own."""
+    """An axis cut into `parts`, one after the other on one core, or each on a core of its own."""
 
     axis: Axis
     parts: int
@@ -91,18 +91,18 @@ def grid(op: MatMul, tile: Size, partition: Partition | None = None) -> Grid:
             sizes[axis] = _cut(extent, size)
             continue
         count = min(partition.parts, extent)
-        whole: tuple[int, ...] = ()
+        tiles: tuple[int, ...] = ()
         for part in range(count):
             piece = _cut(extent * (part + 1) // count - extent * part // count, size)
-            parts.append(range(len(whole), len(whole) + len(piece)))
-            whole += piece
-        sizes[axis] = whole
+            parts.append(range(len(tiles), len(tiles) + len(piece)))
+            tiles += piece
+        sizes[axis] = tiles
     return Grid(m=sizes["m"], n=sizes["n"], k=sizes["k"], axis=partition.axis if partition else None, parts=tuple(parts))
 
 
 def _cut(extent: int, size: int) -> tuple[int, ...]:
-    whole, rest = divmod(extent, size)
-    return (size,) * whole + ((rest,) if rest else ())
+    full_tiles, rest = divmod(extent, size)
+    return (size,) * full_tiles + ((rest,) if rest else ())
 
 
 def stream(cut: Grid, order: Order, partition: Partition | None = None) -> Iterator[tuple[TileOp, ...]]:
@@ -112,12 +112,12 @@ def stream(cut: Grid, order: Order, partition: Partition | None = None) -> Itera
     [('dX', 0, 0, 0), ('dW', 0, 0, 0), ('dX', 1, 0, 0), ('dW', 1, 0, 0)]
     """
     require_order(order)
-    of_part = [_part(cut, order, number) for number in range(len(cut.parts) or 1)]
+    parts = [_part(cut, order, number) for number in range(len(cut.parts) or 1)]
     if partition is None or not partition.cores:
-        for ops in itertools.chain(*of_part):
+        for ops in itertools.chain(*parts):
             yield (ops,)
         return
-    for step in itertools.zip_longest(*of_part):
+    for step in itertools.zip_longest(*parts):
         yield tuple(op._replace(core=core) for core, op in enumerate(step) if op is not None)
 
 

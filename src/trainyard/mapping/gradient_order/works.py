@@ -1,9 +1,9 @@
-"""Works of two layers whose gradients go from one to the other without leaving the chip (`gradient_links` says where that can be).
+"""Works of two layers whose gradients are fused (`links` says which layers can be).
 
-The gradient pair of the upper layer, that of the lower one (dW alone where it is the network's first), and the sums of dY that are
-the lower layer's bias gradients become one `gradient_pair` of four (three) products: dX and what is done to it on its way, dW, the
-same of the lower layer, the sums. They meet where one of them stands, if nothing between keeps them apart and nobody else reads
-what then stays on chip.
+The gradient pair of the upper layer, that of the lower one (dW alone if it is the network's first), and the sums of dY that are the
+lower layer's bias gradients become one `gradient_pair` of four (three) products: dX and its epilogue, dW, the same of the lower
+layer, the sums. The joined Work takes the position of one of its members, if no dependency in between forbids that and no other op
+reads what stays on chip.
 """
 
 from __future__ import annotations
@@ -11,44 +11,44 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from trainyard.ir import Reduction, Step, Work
-from trainyard.mapping.gradient_order.links import Link, chains, is_bias, reads_gradient
+from trainyard.mapping.gradient_order.links import Link, gradient_links, is_bias, reads_gradient
 from trainyard.mapping.works import conflict, memory_accesses, readers, separate_products
 
 Members = tuple[Work, ...]
 """Upper layer, lower layer, bias gradients."""
 
 
-def joints(step: Step, works: Sequence[Work]) -> dict[Link, Members]:
-    """Of the links that fuse, those whose two layers can be one Work, each looked at by itself."""
+def joinable_links(step: Step, works: Sequence[Work]) -> dict[Link, Members]:
+    """The links that fuse and whose two layers can be one Work, each considered by itself, with their members."""
     heads = {work.ops[0]: work for work in works}
     holder = {index: work for work in works for index in work.ops}
-    found = {}
-    for link in chains(step):
+    joinable = {}
+    for link in gradient_links(step):
         members = _members(step, link, heads, holder) if link.fuses else None
         if members is not None and _meeting(step, list(works), members) is not None:
-            found[link] = members
-    return found
+            joinable[link] = members
+    return joinable
 
 
-def joined(step: Step, works: Sequence[Work], links: Iterable[Members]) -> tuple[Work, ...]:
-    """The Works with these members as one each; members that others keep apart by now stay as they are."""
-    places: list[Work | None] = list(works)
+def join_works(step: Step, works: Sequence[Work], links: Iterable[Members]) -> tuple[Work, ...]:
+    """The Works with each tuple of members joined into one; members that can no longer be joined stay as they are."""
+    slots: list[Work | None] = list(works)
     for members in links:
-        kept = _meeting(step, places, members)
-        if kept is None:
+        position = _meeting(step, slots, members)
+        if position is None:
             continue
         for member in members:
-            places[places.index(member)] = None
-        places[kept] = together(members)
-    return tuple(work for work in places if work is not None)
+            slots[slots.index(member)] = None
+        slots[position] = joined_work(members)
+    return tuple(work for work in slots if work is not None)
 
 
-def together(members: Members) -> Work:
+def joined_work(members: Members) -> Work:
     return Work(ops=tuple(index for member in members for index in member.ops), grouping="gradient_pair")
 
 
 def is_chain(step: Step, work: Work) -> bool:
-    """Whether a gradient pair is that of two layers, the second of which reads what the first leaves."""
+    """Whether a gradient pair is a joined one of two layers, the second of which reads the result of the first."""
     if work.grouping != "gradient_pair":
         return False
     products = [part for part in separate_products(step, work) if step.ops[part.ops[0]].is_product]
@@ -58,8 +58,8 @@ def is_chain(step: Step, work: Work) -> bool:
     return all(reads_gradient(step, step.ops[part.ops[0]], step.base(tensor)) for tensor in left for part in products[2:])
 
 
-def layers_apart(step: Step, work: Work) -> Members:
-    """What `together` made one."""
+def split_layers(step: Step, work: Work) -> Members:
+    """The members of a joined Work."""
     parts = separate_products(step, work)
     products = [part for part in parts if step.ops[part.ops[0]].is_product]
     below = products[2:]
@@ -92,19 +92,19 @@ def _once(step: Step, index: int) -> bool:
     return isinstance(body, Reduction) and body.passes == 1
 
 
-def _meeting(step: Step, places: Sequence[Work | None], members: Members) -> int | None:
-    """The place of a member to which all others can go, or None."""
-    if not all(member in places for member in members):
+def _meeting(step: Step, slots: Sequence[Work | None], members: Members) -> int | None:
+    """The position of a member to which all others can move, or None."""
+    if not all(member in slots for member in members):
         return None
-    seats = sorted(places.index(member) for member in members)
-    between = [at for at in range(seats[0], seats[-1]) if at not in seats and places[at] is not None]
-    memory = {at: memory_accesses(step, work) for at in (*seats, *between) if (work := places[at]) is not None}
-    order = [places.index(member) for member in members]
-    turned = [(one, other) for number, one in enumerate(order) for other in order[number + 1 :] if other < one]
-    if any(conflict(memory[one], memory[other]) for one, other in turned):
+    seats = sorted(slots.index(member) for member in members)
+    between = [at for at in range(seats[0], seats[-1]) if at not in seats and slots[at] is not None]
+    memory = {at: memory_accesses(step, work) for at in (*seats, *between) if (work := slots[at]) is not None}
+    order = [slots.index(member) for member in members]
+    reordered = [(first, second) for number, first in enumerate(order) for second in order[number + 1 :] if second < first]
+    if any(conflict(memory[first], memory[second]) for first, second in reordered):
         return None
-    for kept in reversed(seats):
-        passed = [(seat, at) for seat in seats for at in between if seat < at < kept or kept < at < seat]
+    for seat_kept in reversed(seats):
+        passed = [(seat, at) for seat in seats for at in between if seat < at < seat_kept or seat_kept < at < seat]
         if not any(conflict(memory[seat], memory[at]) for seat, at in passed):
-            return kept
+            return seat_kept
     return None

@@ -17,7 +17,7 @@ def _walkthrough(example: str) -> Walkthrough:
     from trainyard.mapping.gradient_order import walkthrough
     from trainyard.report.walkthroughs.igo import figure
 
-    layer = walkthrough.chosen(example) if example else walkthrough.EXAMPLE
+    layer = walkthrough.parse_example(example) if example else walkthrough.EXAMPLE
     return walkthrough.walkthrough(layer), lambda: figure(layer)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.mapping.gradient_order.bound import Regime, least_bytes, regime
 from trainyard.mapping.gradient_order.chain import chosen_chains
-from trainyard.mapping.gradient_order.links import chains
+from trainyard.mapping.gradient_order.links import gradient_links
 from trainyard.mapping.gradient_order.scratchpad import Pair
 from trainyard.papers.figures import chart, series_of, with_mean
 from trainyard.papers.igo.baselines import CASES, ELEMENT_BYTES, Case
@@ -98,7 +98,7 @@ class Links:
 def links(npu: Npu, network: str) -> Links:
     case = CASES[npu]
     training_step = step(network, npu)
-    every = chains(training_step)
+    every = gradient_links(training_step)
     taken = chosen_chains(
         training_step,
         capacity_bytes=case.machine("searched").scratchpad_bytes / 2,

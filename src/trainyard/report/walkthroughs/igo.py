@@ -9,9 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trainyard.mapping.gradient_order.execution import Executed, Step, Tile
+from trainyard.mapping.gradient_order.execution import ExecutionStep, GradientExecution, Tile
 from trainyard.mapping.gradient_order.tile_streams import Order
-from trainyard.mapping.gradient_order.walkthrough import EXAMPLE, SHOWN, T0, TOLD, Example, came, done, touched
+from trainyard.mapping.gradient_order.walkthrough import (
+    EXAMPLE,
+    ORDER_DESCRIPTIONS,
+    SHOWN,
+    T0,
+    Example,
+    execute_order,
+    touched,
+    transfer_of,
+)
 from trainyard.report.colours import DIRECTIONS, PHASES
 from trainyard.report.walkthroughs.canvas import WIDEST, Sheet
 
@@ -35,11 +44,11 @@ LEGEND = (
 
 def figure(given: Example = EXAMPLE) -> go.Figure:
     """Every order on one layer, one below the other."""
-    sheet, ran = Sheet(), {order: done(given, order) for order in SHOWN}
+    sheet, ran = Sheet(), {order: execute_order(given, order) for order in SHOWN}
     y = 0.0
     longest = min(MOST_ACROSS, max(len(one.steps) for one in ran.values()))
     for order, one in ran.items():
-        sheet.legend([f"{order}: {TOLD[order]}. {_said(one)}"], y - 0.6)
+        sheet.legend([f"{order}: {ORDER_DESCRIPTIONS[order]}. {_said(one)}"], y - 0.6)
         rows = ROWS if any(_spills(step) for step in one.steps) else ROWS[:-1]
         for first in range(0, len(one.steps), MOST_ACROSS):
             for row, name in enumerate(rows):
@@ -55,17 +64,17 @@ def figure(given: Example = EXAMPLE) -> go.Figure:
     return sheet.figure(title, _sentence(ran), MARGIN + longest, y + 0.5 * len(LEGEND))
 
 
-def _operation(sheet: Sheet, step: Step, number: int, x: float, y: float) -> None:
+def _operation(sheet: Sheet, step: ExecutionStep, number: int, x: float, y: float) -> None:
     (op,) = step.ops
     dy, other, sums = touched(step)
     finished = "!" if step.finished else ""
     hover = f"step {number}: {sums} += " + (f"{dy} {other}^T" if op.gradient == "dX" else f"{other}^T {dy}")
     sheet.cell(x, y, GRADIENTS[op.gradient], f"{_place(sums)}{finished}", hover + (", done and written" if finished else ""))
     for row, tile in enumerate((dy, other), 1):
-        moved = came(tile, step)
+        moved = transfer_of(tile, step)
         words = f"{tile}: " + (f"{moved.bytes} bytes read" if moved else "still there")
         sheet.cell(x, y + row, DIRECTIONS["read"] if moved else None, _place(tile), words, round_cell=tile == T0)
-    back = came(sums, step)
+    back = transfer_of(sums, step)
     if not _spills(step):
         return
     out = [str(moved.tile) for moved in step.spilled]
@@ -73,7 +82,7 @@ def _operation(sheet: Sheet, step: Step, number: int, x: float, y: float) -> Non
     sheet.cell(x, y + 3, DIRECTIONS["spill"], f"{'↑' * len(out)}{'↓' * bool(back)}", words)
 
 
-def _spills(step: Step) -> bool:
+def _spills(step: ExecutionStep) -> bool:
     return bool(step.spilled) or any(moved.direction == "spill" for moved in step.loaded)
 
 
@@ -81,16 +90,16 @@ def _place(tile: Tile) -> str:
     return f"{tile.row},{tile.column}"
 
 
-def _reads(ran: Executed) -> int:
+def _reads(ran: GradientExecution) -> int:
     return sum(moved.tile.tensor == "dY" for step in ran.steps for moved in step.loaded)
 
 
-def _said(ran: Executed) -> str:
+def _said(ran: GradientExecution) -> str:
     spills = sum(len(step.spilled) for step in ran.steps)
     left = f", {spills} sums out and back" if spills else ""
     return f"{_reads(ran)} tiles of dY read for {len(ran.steps)} operations{left}, {sum(ran.bytes.values())} bytes in all"
 
 
-def _sentence(ran: Mapping[Order, Executed]) -> str:
+def _sentence(ran: Mapping[Order, GradientExecution]) -> str:
     """For who cannot see it."""
     return "; ".join(f"{order}: {_said(one)}" for order, one in ran.items()) + "."
