@@ -22,11 +22,11 @@ SECONDS = 10.0
 def run(job: tuple[str, str]) -> tuple[str, str, dict[str, float], float]:
     """All designs of one network and parallelism; milliseconds of a step, and the seconds that it took to find them."""
     from trainyard.machines.presets.mcdla import DESIGNS
-    from trainyard.papers.mcdla.measuring import asked, of
+    from trainyard.papers.mcdla.measuring import job, run_job
 
     network, parallel = job
     begun = time.perf_counter()
-    found = {name: 1e3 * of(asked(node, network, parallel)).time_s for name, node in DESIGNS.items()}  # type: ignore[arg-type]
+    found = {name: 1e3 * run_job(job(node, network, parallel)).time_s for name, node in DESIGNS.items()}  # type: ignore[arg-type]
     return network, parallel, found, time.perf_counter() - begun
 
 
@@ -38,12 +38,12 @@ def warm() -> None:
 def apart(network: str, parallel: str) -> tuple[float, float]:
     """Seconds of the first design of a network at a batch that nothing is remembered of, and of the next one."""
     from trainyard.machines.presets.mcdla import DESIGNS
-    from trainyard.papers.mcdla.measuring import asked, of
+    from trainyard.papers.mcdla.measuring import job, run_job
 
     spent = []
     for name in ("dc-dla", "mcdla-b"):
         begun = time.perf_counter()
-        of(asked(DESIGNS[name], network, parallel, 640))  # type: ignore[arg-type]  # one of the two
+        run_job(job(DESIGNS[name], network, parallel, 640))  # type: ignore[arg-type]  # one of the two
         spent.append(time.perf_counter() - begun)
     return spent[0], spent[1]
 

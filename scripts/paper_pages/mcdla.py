@@ -13,9 +13,9 @@ from trainyard.machines.presets.mcdla import DC_DLA, DESIGNS, HC_DLA, MCDLA_B, M
 from trainyard.papers.ledger import Row
 from trainyard.papers.mcdla import breakdown, generations, performance, power, printed, scaling, sensitivity, wiring
 from trainyard.papers.mcdla.assumptions import METRIC
-from trainyard.papers.mcdla.measuring import CNNS, NETWORKS, PARALLEL, Networks, Parallel, ran
+from trainyard.papers.mcdla.measuring import CNNS, NETWORKS, PARALLEL, Networks, Parallel, step_times
 from trainyard.papers.mcdla.plots import NAMES
-from trainyard.papers.mcdla.printed import harmonic, said
+from trainyard.papers.mcdla.printed import harmonic, stated
 from trainyard.papers.pages import number, paper_figure, summary
 from trainyard.report.topology import draw
 from trainyard.systems.node.systems import Node
@@ -89,7 +89,7 @@ def latencies(parallel: Parallel) -> str:
     rows = []
     for network in NETWORKS:
         for design, node in DESIGNS.items():
-            one = ran(node, network, parallel)
+            one = step_times(node, network, parallel)
             parts = [1e3 * one.alone_s.get(name, 0.0) for name in breakdown.CLASSES]
             rows.append((network, NAMES[design], *parts, 1e3 * one.time_s))
     return table(("network", "design", "compute [ms]", "synchronisation", "paging", "step"), rows)
@@ -107,7 +107,7 @@ def cpu_memory() -> str:
 
 def speedups(parallel: Parallel) -> str:
     found = {NAMES[name]: values for name, values in performance.table(parallel).items()}
-    return by_network(found, {"HC-DLA": 1 + said(f"hc.{parallel}") / 100, "MC-DLA(B)": said(f"speedup.{parallel}")})
+    return by_network(found, {"HC-DLA": 1 + stated(f"hc.{parallel}") / 100, "MC-DLA(B)": stated(f"speedup.{parallel}")})
 
 
 def batches() -> str:
@@ -128,7 +128,7 @@ def others() -> str:
     rows = []
     for name, (gaps, claim) in found.items():
         each = [harmonic(one.values()) for one in gaps.values()]
-        rows.append((name, *each, harmonic(value for one in gaps.values() for value in one.values()), f"{said(claim):g}"))
+        rows.append((name, *each, harmonic(value for one in gaps.values() for value in one.values()), f"{stated(claim):g}"))
     return table(("MC-DLA(B) over DC-DLA", *PARALLEL, "both", "paper"), rows)
 
 
@@ -138,7 +138,7 @@ def devices() -> str:
          *(harmonic(scaling.scaled(design, count).values()) for count in scaling.DEVICES))
         for design in scaling.DESIGNS
     ]  # fmt: skip
-    rows.append(("paper, DC-DLA", "", f"{said('scaling.dc.4'):g}", f"{said('scaling.dc.8'):g}"))
+    rows.append(("paper, DC-DLA", "", f"{stated('scaling.dc.4'):g}", f"{stated('scaling.dc.8'):g}"))
     return table(("", *(f"{count} device{'s' * (count > 1)}" for count in scaling.DEVICES)), rows)
 
 
@@ -173,14 +173,14 @@ def contradictions() -> str:
 def outcome(rows: Sequence[Row]) -> str:
     """The page in two sentences."""
     ours = " and ".join(
-        f"{harmonic(performance.over_dc(MCDLA_B, one).values()):.2f}x {one}-parallel (paper {said(f'speedup.{one}'):g})"
+        f"{harmonic(performance.over_dc(MCDLA_B, one).values()):.2f}x {one}-parallel (paper {stated(f'speedup.{one}'):g})"
         for one in PARALLEL
     )
     return (
         f"What comes out: {summary(rows)}. MC-DLA(B) is faster than DC-DLA by {ours}, and reaches "
         f"{100 * harmonic(performance.both(MCDLA_B, DESIGNS['dc-dla-oracle']).values()):.0f} % of the oracle (paper "
-        f"{said('of_oracle'):g}). No parameter was chosen to meet a claim; what was changed after results had been seen is listed "
-        "below with what was seen before."
+        f"{stated('of_oracle'):g}). No parameter was chosen to meet a claim; what was changed after results had been seen is "
+        "listed below with what was seen before."
     )
 
 
@@ -235,7 +235,7 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
             speedups(parallel),
         )
     yield Section("CPU memory (Fig. 12)", "Per cent of the sockets' bandwidth: 80 GB/s (DC-DLA), 300 GB/s (HC-DLA).", cpu_memory())
-    yield Section("Batch (Fig. 14)", f"MC-DLA(B) over DC-DLA; the batches are assumed. Paper {said('batch_sweep'):g}.", batches())
+    yield Section("Batch (Fig. 14)", f"MC-DLA(B) over DC-DLA; the batches are assumed. Paper {stated('batch_sweep'):g}.", batches())
     yield Section("Other links, devices, nodes (Sec. V-B)", "Harmonic means.", others())
     yield Section(
         "HC-DLA's sockets and splits (Secs. II-C, IV)",

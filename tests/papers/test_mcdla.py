@@ -26,7 +26,7 @@ from trainyard.papers.mcdla import (
     sensitivity,
     wiring,
 )
-from trainyard.papers.mcdla.measuring import PARALLEL, Parallel, Ran, asked, ran
+from trainyard.papers.mcdla.measuring import PARALLEL, Parallel, StepTimes, job, step_times
 from trainyard.papers.provenance import literals_of
 from trainyard.sensitivity import run_study
 from trainyard.systems.node.systems import HostCentric, Node
@@ -44,7 +44,7 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- what must hold whatever is assumed
 @pytest.mark.parametrize(("network", "parallel"), [*product(QUICK, PARALLEL)])
 def test_designs_are_in_order(network: str, parallel: Parallel) -> None:
-    time = {name: ran(node, network, parallel).time_s for name, node in DESIGNS.items()}
+    time = {name: step_times(node, network, parallel).time_s for name, node in DESIGNS.items()}
     assert time["dc-dla-oracle"] <= SLACK * time["mcdla-b"]
     assert time["mcdla-b"] <= SLACK * time["mcdla-l"]
     assert time["mcdla-b"] <= SLACK * time["mcdla-s"]
@@ -56,7 +56,7 @@ def test_designs_are_in_order(network: str, parallel: Parallel) -> None:
 @pytest.mark.parametrize("parallel", PARALLEL)
 def test_designs_are_in_order_under_other_assumptions(parallel: Parallel, changes: dict[str, Any]) -> None:
     time = {
-        name: ran(replace(node, **changes), "alexnet", parallel, 128).time_s for name, node in DESIGNS.items()
+        name: step_times(replace(node, **changes), "alexnet", parallel, 128).time_s for name, node in DESIGNS.items()
     }  # fmt: skip
     assert time["dc-dla-oracle"] <= SLACK * time["mcdla-b"] <= SLACK**2 * time["mcdla-l"]
     if changes.get("split") != "balanced":  # then little is said over the star's short ring alone: half of (B)'s hops
@@ -66,8 +66,8 @@ def test_designs_are_in_order_under_other_assumptions(parallel: Parallel, change
 
 @pytest.mark.parametrize(("network", "parallel"), [*product(QUICK, PARALLEL)])
 def test_doubling_pcie_keeps_the_convexity_bound(network: str, parallel: Parallel) -> None:
-    dc, fast = ran(DC_DLA, network, parallel).time_s, ran(sensitivity.GEN4, network, parallel).time_s
-    b = ran(MCDLA_B, network, parallel).time_s
+    dc, fast = step_times(DC_DLA, network, parallel).time_s, step_times(sensitivity.GEN4, network, parallel).time_s
+    b = step_times(MCDLA_B, network, parallel).time_s
     assert dc / fast * SLACK >= 1
     assert dc / fast >= printed.least_gain(dc / b) / SLACK
 
@@ -76,8 +76,8 @@ def test_doubling_pcie_keeps_the_convexity_bound(network: str, parallel: Paralle
 def test_scaling_keeps_its_bound(network: str) -> None:
     """1 / speedup <= 1 / (speedup without paging) + b_1 / (n b_n)."""
     for devices in (4, 8):
-        first, many = (ran(scaling.sized("dc-dla", count), network, "data", 64).time_s for count in (1, devices))
-        plain = [ran(scaling.sized("dc-dla-oracle", count), network, "data", 64).time_s for count in (1, devices)]
+        first, many = (step_times(scaling.sized("dc-dla", count), network, "data", 64).time_s for count in (1, devices))
+        plain = [step_times(scaling.sized("dc-dla-oracle", count), network, "data", 64).time_s for count in (1, devices)]
         alone, each = (wiring.to_memory(scaling.sized("dc-dla", count)) for count in (1, devices))
         assert first / many >= printed.least_scaling(devices, each, alone, plain[0] / plain[1]) / SLACK
 
@@ -85,13 +85,13 @@ def test_scaling_keeps_its_bound(network: str) -> None:
 @pytest.mark.parametrize(("network", "parallel"), [*product(QUICK, PARALLEL)])
 def test_parts_of_a_step(network: str, parallel: Parallel) -> None:
     for node in (DC_DLA, HC_DLA, MCDLA_B, DC_DLA_ORACLE):
-        one = ran(node, network, parallel)
+        one = step_times(node, network, parallel)
         assert sum(one.exposed_s.values()) == pytest.approx(one.time_s)
         assert max(one.compute_s, one.synchronisation_s) <= one.time_s * SLACK
         assert one.copy_s <= 2 * one.time_s * SLACK  # two streams
         assert (one.copy_s > 0) == (node.overlay == "all")
         assert (one.host_bytes > 0) == (node in (DC_DLA, HC_DLA))
-    dc, hc = ran(DC_DLA, network, parallel), ran(HC_DLA, network, parallel)
+    dc, hc = step_times(DC_DLA, network, parallel), step_times(HC_DLA, network, parallel)
     assert dc.host_bytes == hc.host_bytes
     assert dc.compute_s == hc.compute_s
     ratio = wiring.to_memory(DC_DLA) / wiring.to_memory(HC_DLA)
@@ -100,7 +100,7 @@ def test_parts_of_a_step(network: str, parallel: Parallel) -> None:
 
 
 def test_a_run_is_that_of_the_command_line() -> None:
-    found, result = ran(MCDLA_B, "lstm-1", "model"), runs.run("lstm-1", "mcdla-b", batch=512, parallel="model")
+    found, result = step_times(MCDLA_B, "lstm-1", "model"), runs.run("lstm-1", "mcdla-b", batch=512, parallel="model")
     assert found.time_s == result.time_s
 
 
@@ -123,25 +123,25 @@ def test_the_largest_of_lines_is_convex(lines: list[tuple[float, float]], cost: 
 
 
 def test_the_printed_figures_exclude_each_other() -> None:
-    said = printed.said
-    assert printed.harmonic((said("speedup.data") + 0.05, said("speedup.model") + 0.05)) < said("speedup") - 0.05
-    assert said("speedup") == pytest.approx((said("speedup.data") + said("speedup.model")) / 2)
-    assert 1 + (said("hc.data") + 0.5) / 100 < printed.least_of_hc(said("speedup.data") - 0.05)
-    assert 1 + said("hc.model") / 100 > printed.least_of_hc(said("speedup.model"))  # not excluded
-    lowest = printed.harmonic((said("speedup.data") - 0.05, said("speedup.model") - 0.05))
-    assert 1 + (said("pcie4.dc_gain") + 0.5) / 100 < printed.least_gain(lowest)
+    stated = printed.stated
+    assert printed.harmonic((stated("speedup.data") + 0.05, stated("speedup.model") + 0.05)) < stated("speedup") - 0.05
+    assert stated("speedup") == pytest.approx((stated("speedup.data") + stated("speedup.model")) / 2)
+    assert 1 + (stated("hc.data") + 0.5) / 100 < printed.least_of_hc(stated("speedup.data") - 0.05)
+    assert 1 + stated("hc.model") / 100 > printed.least_of_hc(stated("speedup.model"))  # not excluded
+    lowest = printed.harmonic((stated("speedup.data") - 0.05, stated("speedup.model") - 0.05))
+    assert 1 + (stated("pcie4.dc_gain") + 0.5) / 100 < printed.least_gain(lowest)
     for devices in (4, 8):
         one = printed.scaled(devices)
         assert one.printed + 0.05 < one.least
-        each = printed.implied_by_cut((said("hc.virtualisation_latency_cut") + 0.5) / 100)
+        each = printed.implied_by_cut((stated("hc.virtualisation_latency_cut") + 0.5) / 100)
         assert one.most < each
-        assert one.without < said(f"scaling.dc_no_virtualisation.{devices}")
+        assert one.without < stated(f"scaling.dc_no_virtualisation.{devices}")
         for share, excluded in ((0.999, False), (1.001, True)):  # "close to" n must mean at least this much
             least = printed.least_scaling(devices, each, without=share * one.without)
             assert (least > one.printed + 0.05) == excluded
-    third = printed.hops_share(said("hc.sync_increase") / 100, 1 / 3)
-    assert 1 + said("hc.data") / 100 > said("speedup.data") / 3  # one ring of three links would not exclude it,
-    assert third + 3 * (1 - third) == pytest.approx(1 + said("hc.sync_increase") / 100)  # but it would need so many hops
+    third = printed.hops_share(stated("hc.sync_increase") / 100, 1 / 3)
+    assert 1 + stated("hc.data") / 100 > stated("speedup.data") / 3  # one ring of three links would not exclude it,
+    assert third + 3 * (1 - third) == pytest.approx(1 + stated("hc.sync_increase") / 100)  # but it would need so many hops
     assert round(power.increase(power.LARGE)) == 32
 
 
@@ -155,10 +155,22 @@ def test_both_sides_of_the_scaling_bound_agree(share: float, devices: int, alone
     ("claim", "proof", "words"),
     [
         ("speedup", printed.proof_of_mean, ("2.625", "arithmetic")),
-        ("hc.data", printed.proof_of_hc, ("1.75x", "+75 %", "1.05", "1.17x", "55 %", "1.55 times")),
-        ("pcie4.dc_gain", printed.proof_of_gen4, ("55.6 %", "35.5 %", "44.8 %", "printed 38 %")),
-        ("scaling.dc.4", lambda: printed.proof_of_scaling(4), ("9.0 GB/s", "8.03", "1.42x", "3.52")),
-        ("scaling.dc.8", lambda: printed.proof_of_scaling(8), ("9.0 GB/s", "8.25", "2.83x", "7.39")),
+        (
+            "hc.data",
+            lambda: printed.proof_of_hc() + printed.details_of_hc(),
+            ("1.75x", "+75 %", "1.05", "1.17x", "55 %", "1.55 times"),
+        ),
+        ("pcie4.dc_gain", lambda: printed.proof_of_gen4() + printed.details_of_gen4(), ("55.6 %", "35.5 %", "44.8 %", "is 38 %")),
+        (
+            "scaling.dc.4",
+            lambda: printed.proof_of_scaling(4) + printed.details_of_scaling(4),
+            ("9.0 GB/s", "8.03", "1.42x", "3.52"),
+        ),
+        (
+            "scaling.dc.8",
+            lambda: printed.proof_of_scaling(8) + printed.details_of_scaling(8),
+            ("9.0 GB/s", "8.25", "2.83x", "7.39"),
+        ),
     ],
 )
 def test_proofs_print_their_numbers(claim: str, proof: object, words: tuple[str, ...]) -> None:
@@ -234,8 +246,8 @@ def test_generations_get_faster() -> None:
 def test_hosts_of_other_sockets_and_splits() -> None:
     """A wider socket never takes longer; five links to the host leave no ring, and are not among the splits."""
     designs = sensitivity.host_designs()
-    xeon, power9, *splits = (ran(node, "alexnet", "data").time_s for node in designs.values())
-    assert xeon >= power9 >= splits[2] == ran(HC_DLA, "alexnet", "data").time_s
+    xeon, power9, *splits = (step_times(node, "alexnet", "data").time_s for node in designs.values())
+    assert xeon >= power9 >= splits[2] == step_times(HC_DLA, "alexnet", "data").time_s
     assert [node.host_links for node in designs.values() if isinstance(node, HostCentric)] == [3, 3, 1, 2, 3, 4]
 
 
@@ -287,25 +299,25 @@ def test_drawings_without_runs(name: str) -> None:
     assert figure.layout.meta["description"]
 
 
-def made_up(time_s: float, compute: float = 1.0, synchronisation: float = 1.0, copy: float = 1.0) -> Ran:
+def made_up(time_s: float, compute: float = 1.0, synchronisation: float = 1.0, copy: float = 1.0) -> StepTimes:
     alone = {"compute": compute, "synchronisation": synchronisation, "copy": copy}
-    return Ran(time_s=time_s, alone_s=alone, exposed_s=alone, host_bytes=int(3e11), host_peak=1.5e11, memory_bytes=1)
+    return StepTimes(time_s=time_s, alone_s=alone, exposed_s=alone, host_bytes=int(3e11), host_peak=1.5e11, memory_bytes=1)
 
 
 def test_figures_are_those_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     times = {"dc-dla": 6.0, "hc-dla": 4.0, "mcdla-s": 3.0, "mcdla-l": 2.5, "mcdla-b": 2.0, "dc-dla-oracle": 1.0}
     named = {(type(node), getattr(node, "shape", ""), node.placement, node.overlay): name for name, node in DESIGNS.items()}
 
-    def fake(node: Node, network: str, parallel: str, batch: int = 512) -> Ran:
+    def fake(node: Node, network: str, parallel: str, batch: int = 512) -> StepTimes:
         name = named[type(node), getattr(node, "shape", ""), node.placement, node.overlay]
         slower = 2.0 if parallel == "model" and name == "dc-dla" else 1.0
         copy = {"dc-dla": 8.0, "hc-dla": 2.0}.get(name, 0.5)
         return made_up(times[name] * slower, copy=copy, synchronisation=times[name] / 6)
 
     for module in (measuring, performance, breakdown):
-        monkeypatch.setattr(module, "ran", fake)
-        if hasattr(module, "ahead"):
-            monkeypatch.setattr(module, "ahead", lambda wanted: None)
+        monkeypatch.setattr(module, "step_times", fake)
+        if hasattr(module, "prefetch"):
+            monkeypatch.setattr(module, "prefetch", lambda wanted: None)
     assert performance.EXPERIMENTS["mcdla.speedup.data"]().value == pytest.approx(3.0)
     assert performance.EXPERIMENTS["mcdla.speedup.model"]().value == pytest.approx(6.0)
     assert performance.speedup() == pytest.approx(4.0)  # harmonic
@@ -337,11 +349,11 @@ def test_each_alternative_changes_one_thing() -> None:
 
 
 def test_worths_come_with_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fake(node: Node, network: str, parallel: str, batch: int = 512) -> Ran:
+    def fake(node: Node, network: str, parallel: str, batch: int = 512) -> StepTimes:
         return made_up(6.0 / getattr(node, "pcie_bytes_per_s", 12e9) * 12e9 if node.overlay == "all" else 1.0)
 
-    monkeypatch.setattr(assumptions, "ran", fake)
-    monkeypatch.setattr(assumptions, "ahead", lambda wanted: None)
+    monkeypatch.setattr(assumptions, "step_times", fake)
+    monkeypatch.setattr(assumptions, "prefetch", lambda wanted: None)
     found = run_study(assumptions.sensitivity_study(QUICK, ("assumption",)), paired=0)
     assert found[0].name.endswith("pcie_bytes_per_s")
     assert found[0].before == 1.0
@@ -350,16 +362,16 @@ def test_worths_come_with_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_runs_ahead_are_the_runs_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: dict[measuring.Asked, Ran] = {}
+    kept: dict[measuring.Job, StepTimes] = {}
 
     class Inline:
         def map(self, function: object, groups: list[object]) -> object:
             return map(function, groups)  # type: ignore[call-overload]
 
-    monkeypatch.setattr(measuring, "_kept", lambda: kept)
+    monkeypatch.setattr(measuring, "_cache", lambda: kept)
     monkeypatch.setattr(measuring, "workers", Inline)
-    measuring.ahead(measuring.matrix((DC_DLA, MCDLA_B), ("lstm-1", "alexnet"), ("data",), (64,)))
+    measuring.prefetch(measuring.matrix((DC_DLA, MCDLA_B), ("lstm-1", "alexnet"), ("data",), (64,)))
     assert len(kept) == 4
     before = dict(kept)
-    assert ran(MCDLA_B, "alexnet", "data", 64) == measuring.of(asked(MCDLA_B, "alexnet", "data", 64))
+    assert step_times(MCDLA_B, "alexnet", "data", 64) == measuring.run_job(job(MCDLA_B, "alexnet", "data", 64))
     assert kept == before

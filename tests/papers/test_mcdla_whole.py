@@ -11,7 +11,7 @@ from trainyard.machines.presets.mcdla import DESIGNS
 from trainyard.papers import bench, pages
 from trainyard.papers.ledger import Row
 from trainyard.papers.mcdla import measuring, performance, printed, sensitivity
-from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, ran
+from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, step_times
 
 pytestmark = [pytest.mark.slow, pytest.mark.paper]
 SLACK = 1 + 1e-9
@@ -40,10 +40,10 @@ def test_orders_and_bounds_hold_in_every_example(walked: dict[str, Row]) -> None
     assert walked
     for network in NETWORKS:
         for parallel in PARALLEL:
-            time = {name: ran(node, network, parallel).time_s for name, node in DESIGNS.items()}
+            time = {name: step_times(node, network, parallel).time_s for name, node in DESIGNS.items()}
             assert time["dc-dla-oracle"] <= SLACK * time["mcdla-b"] <= SLACK**2 * min(time["mcdla-l"], time["mcdla-s"])
             assert time["hc-dla"] <= SLACK * 2 * time["mcdla-b"]
-            gain = time["dc-dla"] / ran(sensitivity.GEN4, network, parallel).time_s
+            gain = time["dc-dla"] / step_times(sensitivity.GEN4, network, parallel).time_s
             assert gain >= printed.least_gain(time["dc-dla"] / time["mcdla-b"]) / SLACK
 
 
@@ -60,8 +60,8 @@ def test_nothing_is_met_by_construction(walked: dict[str, Row], monkeypatch: pyt
 
 def test_other_processes_find_the_same(walked: dict[str, Row]) -> None:
     assert walked
-    wanted = measuring.asked(DESIGNS["mcdla-s"], "alexnet", "model")
-    assert measuring.of(wanted) == measuring.ran(DESIGNS["mcdla-s"], "alexnet", "model")
+    wanted = measuring.job(DESIGNS["mcdla-s"], "alexnet", "model")
+    assert measuring.run_job(wanted) == measuring.step_times(DESIGNS["mcdla-s"], "alexnet", "model")
 
 
 def test_every_figure_is_drawn(walked: dict[str, Row], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What each assumption of the node is worth: the speedup of MC-DLA(B) over DC-DLA with another value in its place in both."""
+"""Sensitivity of the speedup of MC-DLA(B) over DC-DLA to each assumption of the nodes, changed in both designs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from trainyard.errors import TrainyardError
 from trainyard.machines import with_overrides
 from trainyard.machines.presets.mcdla import DC_DLA, MCDLA_B
-from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Parallel, ahead, asked, ran
+from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Parallel, job, prefetch, step_times
 from trainyard.papers.mcdla.printed import harmonic
 from trainyard.sensitivity import KINDS, Change, Kind, SensitivityStudy, has_field, parameters
 from trainyard.systems.node.systems import Node
@@ -60,14 +60,14 @@ def of_nodes() -> Iterator[Change]:
     """Every parameter of the two nodes that is no assumption; how the work is divided is the group's."""
     seen = {"parallel", "device.precision"}
     for node in (DC_DLA, MCDLA_B):
-        found = [change for change in parameters(node) if change.name not in seen]
+        new = [change for change in parameters(node) if change.name not in seen]
         yield from (
             replace(
                 change, payload={change.name: change.alternative},
                 value=shown(change.name, change.value), alternative=shown(change.name, change.alternative),
-            ) for change in found
+            ) for change in new
         )  # fmt: skip
-        seen |= {change.name for change in found}
+        seen |= {change.name for change in new}
 
 
 def concerns(change: Change, parallel: Parallel) -> bool:
@@ -77,7 +77,7 @@ def concerns(change: Change, parallel: Parallel) -> bool:
 
 
 def mean_speedup(slow: Node, fast: Node, parallel: Parallel, networks: Sequence[str]) -> float:
-    return harmonic(ran(slow, network, parallel).time_s / ran(fast, network, parallel).time_s for network in networks)
+    return harmonic(step_times(slow, network, parallel).time_s / step_times(fast, network, parallel).time_s for network in networks)
 
 
 def sensitivity_study(networks: Sequence[str] = NETWORKS, kinds: Sequence[Kind] = KINDS) -> SensitivityStudy:
@@ -94,7 +94,7 @@ def sensitivity_study(networks: Sequence[str] = NETWORKS, kinds: Sequence[Kind] 
             with suppress(TrainyardError):  # measured, it says what is wrong
                 machines |= {(group, node) for node in nodes(changes)}
         ordered = sorted(machines, key=lambda one: (one[0], repr(one[1])))
-        ahead(asked(node, network, by_group[group]) for network in networks for group, node in ordered)
+        prefetch(job(node, network, by_group[group]) for network in networks for group, node in ordered)
 
     sources = {"assumption": alternatives, "parameter": of_nodes}
     changes = [

@@ -1,7 +1,7 @@
-"""Figs. 11 and 12: what compute, synchronisation and paging would take alone, and what paging asks of the CPUs' memory.
+"""Figs. 11 and 12: latencies of compute, synchronisation and paging alone, and the bandwidth of CPU memory that paging uses.
 
 The three latencies of Fig. 11 are sums of durations, not exposed time: its caption says that they overlap. An example is bound by
-paging where that is the longest of the three.
+paging where paging is the longest of the three.
 """
 
 from __future__ import annotations
@@ -10,32 +10,32 @@ from collections.abc import Mapping
 
 from trainyard.machines.presets.mcdla import DC_DLA, DESIGNS, HC_DLA
 from trainyard.papers.ledger import Experiments, Measured
-from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Parallel, Ran, listed, ran
+from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Parallel, StepTimes, listed, step_times
 from trainyard.papers.mcdla.performance import ASSUMED, all_designs
-from trainyard.papers.mcdla.printed import implied_by_cut, proof_of_scaling, said
+from trainyard.papers.mcdla.printed import details_of_scaling, proof_of_scaling
 from trainyard.systems.node.systems import Node
 
 CLASSES = ("compute", "synchronisation", "copy")
 SOCKETS = 2  # Sec. IV: eight devices share two
 
 
-def examples(node: Node) -> dict[str, Ran]:
+def examples(node: Node) -> dict[str, StepTimes]:
     """The sixteen training examples."""
     all_designs()
-    return {f"{network} {parallel}": ran(node, network, parallel) for parallel in PARALLEL for network in NETWORKS}
+    return {f"{network} {parallel}": step_times(node, network, parallel) for parallel in PARALLEL for network in NETWORKS}
 
 
 def stacks(parallel: Parallel) -> Mapping[str, Mapping[tuple[str, str], float]]:
     """Fig. 11: latency by class of each network and design, over the highest stack of the network."""
     all_designs()
-    found: dict[str, dict[tuple[str, str], float]] = {name: {} for name in CLASSES}
+    bars: dict[str, dict[tuple[str, str], float]] = {name: {} for name in CLASSES}
     for network in NETWORKS:
-        runs = {design: ran(node, network, parallel).alone_s for design, node in DESIGNS.items()}
+        runs = {design: step_times(node, network, parallel).alone_s for design, node in DESIGNS.items()}
         highest = max(sum(one.get(name, 0.0) for name in CLASSES) for one in runs.values())
         for design, one in runs.items():
             for name in CLASSES:
-                found[name][network, design] = one.get(name, 0.0) / highest
-    return found
+                bars[name][network, design] = one.get(name, 0.0) / highest
+    return bars
 
 
 def bound_by_paging(node: Node = DC_DLA) -> list[str]:
@@ -43,17 +43,17 @@ def bound_by_paging(node: Node = DC_DLA) -> list[str]:
 
 
 def _bound() -> Measured:
-    found = examples(DC_DLA)
-    others = [f"{name} ({_longest(one)})" for name, one in found.items() if name not in bound_by_paging()]
-    shares = listed({name: 100 * one.exposed_s.get("copy", 0.0) / one.time_s for name, one in found.items()}, 0)
+    steps = examples(DC_DLA)
+    others = [f"{name} ({_longest(one)})" for name, one in steps.items() if name not in bound_by_paging()]
+    shares = listed({name: 100 * one.exposed_s.get("copy", 0.0) / one.time_s for name, one in steps.items()}, 0)
     return Measured(
         len(bound_by_paging()),
-        note=f"copies are the longest of the three latencies; not in {', '.join(others) or 'none'}. Per cent of the step in which "
-        f"only copies run: {shares}. {ASSUMED}",
+        note=f"Copies are the longest of the three latencies in all but {', '.join(others) or 'none'}.",
+        details=f"Per cent of the step in which only copies run: {shares}. {ASSUMED}",
     )
 
 
-def _longest(one: Ran) -> str:
+def _longest(one: StepTimes) -> str:
     return max(CLASSES, key=lambda name: one.alone_s.get(name, 0.0))
 
 
@@ -74,21 +74,19 @@ def increases() -> dict[str, float]:
 
 
 def _cut() -> Measured:
-    found = cuts()
-    printed = implied_by_cut(said("hc.virtualisation_latency_cut") / 100) / 1e9
     return Measured(
-        _average(found),
-        note=f"arithmetic mean: {listed(found, 0)}. The printed cut means {printed:.1f} GB/s of PCIe for a device; it cannot hold "
-        f"beside the printed scaling: {proof_of_scaling(4)}. That this one is judged and scaling.dc called contradicted was chosen "
-        f"after seeing what comes out. {ASSUMED}",
+        _average(cuts()),
+        note="Arithmetic mean of sixteen; the printed cut and the printed scaling on 4 devices exclude each other.",
+        details=f"{listed(cuts(), 0)}. {proof_of_scaling(4)} {details_of_scaling(4)} That this claim is judged and scaling.dc "
+        f"called contradicted was decided after seeing the results. {ASSUMED}",
     )
 
 
 def _increase() -> Measured:
-    found = increases()
     return Measured(
-        _average(found),
-        note=f"arithmetic mean: {listed(found, 0)}. Half the rings make what is long twice as long and keep latencies as they are",
+        _average(increases()),
+        note="Arithmetic mean of sixteen; half the rings double the time of bytes and leave latencies as they are.",
+        details=f"{listed(increases(), 0)}.",
     )
 
 
@@ -106,20 +104,21 @@ def peaks(node: Node) -> dict[str, float]:
 
 
 def _usage() -> Measured:
-    found = usage(HC_DLA)
+    used = usage(HC_DLA)
     return Measured(
-        max(found.values()),
-        note=f"the largest mean over a step, {max(found, key=found.__getitem__)}; all: {listed(found, 0)}; mean "
-        f"{_average(found):.0f}. DC-DLA: at most {max(usage(DC_DLA).values()):.0f} % of 80 GB/s a socket",
+        max(used.values()),
+        note=f"The largest mean over a step, that of {max(used, key=used.__getitem__)}.",
+        details=f"{listed(used, 0)}; mean {_average(used):.0f}. DC-DLA uses at most {max(usage(DC_DLA).values()):.0f} % of the 80 "
+        "GB/s of a socket.",
     )
 
 
 def _peak() -> Measured:
-    found = peaks(HC_DLA)
+    used = peaks(HC_DLA)
     return Measured(
-        max(found.values()),
-        note=f"{max(found, key=found.__getitem__)}; of one copy, or of several while they are under way together. A socket "
-        "serves copies out and back together, so that more than 100 % would be a fault of the simulation",
+        max(used.values()),
+        note=f"The largest is {max(used, key=used.__getitem__)}, of one copy or of several that overlap.",
+        details="A socket serves copies out and back together, so that more than 100 % would be an error of the simulation.",
     )
 
 
@@ -127,7 +126,8 @@ def _none() -> Measured:
     used = {name: sum(one.host_bytes for one in examples(DESIGNS[name]).values()) for name in ("mcdla-s", "mcdla-l", "mcdla-b")}
     return Measured(
         sum(used.values()),
-        note="bytes of host memory in all sixteen examples of (S), (L) and (B); 0 by construction: their graphs have no socket",
+        note="Bytes of host memory of (S), (L) and (B) in all sixteen examples; 0 by construction, since their graphs have no "
+        "socket.",
     )
 
 

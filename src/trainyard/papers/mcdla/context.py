@@ -1,4 +1,4 @@
-"""Parameters that the paper states and our machines and models have: context, used and not met."""
+"""The paper's parameters beside those of our machines and models: context, not judged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _device() -> Measured:
             MCDLA_B.links,
             MCDLA_B.link_bytes_per_s / 1e9,
         ),
-        note="machine spatial; 128,000 MACs at 1 GHz are twice V100's 125 TFLOPS if a MAC is two FLOPs",
+        note="Machine spatial; 128,000 MACs at 1 GHz are twice V100's 125 TFLOPS if a MAC is two FLOPs.",
     )
 
 
@@ -45,18 +45,18 @@ def _node() -> Measured:
 
 def _interconnect() -> Measured:
     rings, host = DC_DLA.links * DC_DLA.link_bytes_per_s, to_memory(DC_DLA)
-    return Measured(rings / host, note=f"{rings / 1e9:g} GB/s to the other devices, {host / 1e9:g} of PCIe for a device")
+    return Measured(rings / host, note=f"{rings / 1e9:g} GB/s to the other devices, {host / 1e9:g} of PCIe for a device.")
 
 
 def _bits() -> Measured:
-    known: dict[str, Any] = {one.name: one.default for one in fields(AddressSpace)}
-    return Measured((known["virtual_bits"], known["physical_bits"]), note="of the driver's address space")
+    bits: dict[str, Any] = {field.name: field.default for field in fields(AddressSpace)}
+    return Measured((bits["virtual_bits"], bits["physical_bits"]), note="Of the driver's address space.")
 
 
 def layers(network: str) -> int:
     """Layers with weights on the way from input to output; projections of shortcuts are not counted."""
-    found = {op.layer for op in zoo.load(network).ops if op.is_product and op.phase is Phase.FORWARD}
-    return sum("downsample" not in name for name in found)
+    names = {op.layer for op in zoo.load(network).ops if op.is_product and op.phase is Phase.FORWARD}
+    return sum("downsample" not in name for name in names)
 
 
 def steps(network: str) -> int:
@@ -71,8 +71,8 @@ EXPERIMENTS: Experiments = {
     "mcdla.socket_bandwidth":       lambda: Measured([one / 1e9 for one in SOCKETS]),
     "mcdla.address_bits":           _bits,
     "mcdla.batch":                  lambda: Measured(BATCH),
-    "mcdla.layers":                 lambda: Measured([layers(name) for name in CNNS], note=", ".join(CNNS)),
-    "mcdla.timesteps":              lambda: Measured([steps(name) for name in RNNS], note=", ".join(RNNS)),
+    "mcdla.layers":                 lambda: Measured([layers(name) for name in CNNS], note=f"Of {', '.join(CNNS)}."),
+    "mcdla.timesteps":              lambda: Measured([steps(name) for name in RNNS], note=f"Of {', '.join(RNNS)}."),
     "mcdla.interconnect_over_pcie": _interconnect,
 }
 # fmt: on

@@ -1,9 +1,9 @@
-"""Fig. 2: four CNNs on one device of five generations, and what paging over PCIe gen3 adds.
+"""Fig. 2: four CNNs on one device of five generations, and the overhead of paging over PCIe gen3.
 
 The paper names no device. Assumed: the best training accelerator of each generation up to its time, NVIDIA's K40, M40, P100 and
 V100 and Google's TPUv2. Each is the device of Table II with its data sheet's peak and bandwidth: Table II has V100's 125 TFLOPS as
-125 MACs x 1024 elements x 1 GHz, and so are the others counted, the array clocked to the peak. Two FLOPs a MAC halve all clocks
-(`flops_per_mac`). Links, buffers and the policy stay.
+125 MACs x 1024 elements x 1 GHz, and the others are counted in the same way, the array clocked to the peak. Two FLOPs a MAC halve
+all clocks (`flops_per_mac`). Links, buffers and the policy stay.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from functools import cache
 
 from trainyard.machines.presets.mcdla import DC_DLA, DEVICE
 from trainyard.papers.ledger import Experiments, Measured
-from trainyard.papers.mcdla.measuring import CNNS, Networks, ahead, listed, matrix, ran
+from trainyard.papers.mcdla.measuring import CNNS, Networks, listed, matrix, prefetch, step_times
 from trainyard.systems.node.systems import DeviceCentric
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What a data sheet says of one device."""
+    """Figures of a device's data sheet."""
 
     name: str
     year: int
@@ -56,19 +56,18 @@ def times(network: str, *, paged: bool, flops_per_mac: int = 1) -> Mapping[str, 
     every = [
         node(one, paged=both, flops_per_mac=flops_per_mac) for one in GENERATIONS for both in (False, True)
     ]  # fmt: skip
-    ahead(matrix(every, CNNS, ("data",), (BATCH,)))
-    return {
-        one.name: ran(node(one, paged=paged, flops_per_mac=flops_per_mac), network, "data", BATCH).time_s for one in GENERATIONS
-    }  # fmt: skip
+    prefetch(matrix(every, CNNS, ("data",), (BATCH,)))
+    nodes = {one.name: node(one, paged=paged, flops_per_mac=flops_per_mac) for one in GENERATIONS}
+    return {name: step_times(chosen, network, "data", BATCH).time_s for name, chosen in nodes.items()}
 
 
 def faster(flops_per_mac: int = 1) -> Networks:
     """How many times the last is faster than the first, nothing paged."""
-    found = {}
+    ratios = {}
     for network in CNNS:
-        spent = times(network, paged=False, flops_per_mac=flops_per_mac)
-        found[network] = spent[GENERATIONS[0].name] / spent[GENERATIONS[-1].name]
-    return found
+        seconds = times(network, paged=False, flops_per_mac=flops_per_mac)
+        ratios[network] = seconds[GENERATIONS[0].name] / seconds[GENERATIONS[-1].name]
+    return ratios
 
 
 def overheads(network: str) -> Mapping[str, float]:
@@ -78,14 +77,15 @@ def overheads(network: str) -> Mapping[str, float]:
 
 
 def _faster() -> Measured:
-    found, other = faster(), faster(2)
+    ratios, other = faster(), faster(2)
     last = ", ".join(f"{name} {overheads(CNNS[-1])[name]:.0f}" for name in (one.name for one in GENERATIONS))
     return Measured(
-        [min(found.values()), max(found.values())],
-        note=f"{GENERATIONS[0].name} to {GENERATIONS[-1].name}, batch {BATCH}: {listed(found, 1)}; with two FLOPs a MAC "
-        f"{listed(other, 1)}. {CNNS[-1]}, per cent that paging adds: {last}. Assumed: the five devices; the paper names none. "
-        f"{GENERATIONS[0].name} is at its base clock, the others at boost; at boost ({K40_BOOST / 1e12:g} TFLOPS) the span "
-        f"shrinks by up to {100 * (1 - GENERATIONS[0].flops / K40_BOOST):.0f} %",
+        [min(ratios.values()), max(ratios.values())],
+        note=f"From {GENERATIONS[0].name} to {GENERATIONS[-1].name}, batch {BATCH}; the five devices are assumed, the paper names "
+        "none.",
+        details=f"{listed(ratios, 1)}; with two FLOPs a MAC {listed(other, 1)}. {CNNS[-1]}, per cent that paging adds: {last}. "
+        f"{GENERATIONS[0].name} is at its base clock, the others at boost; at boost ({K40_BOOST / 1e12:g} TFLOPS) the range "
+        f"shrinks by up to {100 * (1 - GENERATIONS[0].flops / K40_BOOST):.0f} %.",
     )
 
 

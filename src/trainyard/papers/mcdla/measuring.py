@@ -1,12 +1,12 @@
-"""Runs of the eight networks (Table III) on nodes: time of a step, what its parts would take alone, bytes of host memory.
+"""Runs of the eight networks (Table III) on nodes: time of a step, of its parts alone, and bytes of host memory.
 
-`trainyard run MODEL --on NODE --batch 512 --parallel data` gives the same time. Runs are kept: experiments share them. All designs
-of one network come one after the other, so that the devices' costs are found once.
+`trainyard run MODEL --on NODE --batch 512 --parallel data` gives the same time. Results are cached: experiments share them. All
+designs of one network run one after the other, so that the devices' costs are computed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import cache
@@ -39,12 +39,13 @@ HOST = "host memory"
 
 Values = npt.NDArray[np.floating[Any]]
 Networks = Mapping[str, float]
-"""A figure of each network."""
+"""A value for each network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """A step on a node. Of each class, `alone_s` are all durations of one device and `exposed_s` is what no earlier class hides.
+class StepTimes:
+    """A step on a node. For each class, `alone_s` is the sum of durations of one device, `exposed_s` the time that no earlier class
+    hides.
 
     `host_bytes` are those of all sockets, `host_peak` the largest number of bytes a second at one of them.
     """
@@ -69,37 +70,37 @@ class Ran:
         return self.alone_s.get("copy", 0.0)
 
 
-class Asked(NamedTuple):
-    """A run that can be asked for."""
+class Job(NamedTuple):
+    """The arguments of one run."""
 
     network: str
     batch: int
     node: Node
 
 
-def asked(node: Node, network: str, parallel: Parallel, batch: int = BATCH) -> Asked:
-    return Asked(network, batch, replace(node, parallel=parallel))
+def job(node: Node, network: str, parallel: Parallel, batch: int = BATCH) -> Job:
+    return Job(network, batch, replace(node, parallel=parallel))
 
 
-def ran(node: Node, network: str, parallel: Parallel, batch: int = BATCH) -> Ran:
-    wanted = asked(node, network, parallel, batch)
-    found = _kept().get(wanted)
-    return found or _kept().setdefault(wanted, of(wanted))
+def step_times(node: Node, network: str, parallel: Parallel, batch: int = BATCH) -> StepTimes:
+    """One network on one node, run once."""
+    request = job(node, network, parallel, batch)
+    return _cache().get(request) or _cache().setdefault(request, run_job(request))
 
 
-def of(wanted: Asked) -> Ran:
-    result = run(_step(wanted.network, wanted.batch), wanted.node)
+def run_job(request: Job) -> StepTimes:
+    result = run(_step(request.network, request.batch), request.node)
     timeline = result.timeline
     assert timeline is not None  # it was just run
     simulated = sum(name.startswith("device ") for name in timeline.stream_names)
     busy = {str(kind): int(timeline.busy_ps[timeline.kinds == kind].sum()) * PICOSECOND for kind in TaskClass}
     moved = result.traffic_bytes
-    return Ran(
+    return StepTimes(
         time_s=result.time_s,
-        alone_s={name: spent / (1 if name == "synchronisation" else simulated) for name, spent in busy.items()},
-        exposed_s={name: spent * PICOSECOND for name, spent in timeline.class_exposed().items()},
+        alone_s={name: seconds / (1 if name == "synchronisation" else simulated) for name, seconds in busy.items()},
+        exposed_s={name: exposed_ps * PICOSECOND for name, exposed_ps in timeline.class_exposed().items()},
         host_bytes=moved.get(HOST, 0),
-        host_peak=_host_peak(result, timeline, wanted.node) if HOST in moved else 0.0,
+        host_peak=_host_peak(result, timeline, request.node) if HOST in moved else 0.0,
         memory_bytes=max(result.peak_memory_bytes.values(), default=0),
     )
 
@@ -122,21 +123,22 @@ def _host_peak(result: Result, timeline: Timeline, node: Node) -> float:
 
 
 def largest_rate(starts: Values, ends: Values, sizes: Values, alone: float) -> float:
-    """Bytes a second of copies at their largest: of one by itself, or of several while they are under way together.
+    """The largest rate of copies in bytes a second: of one by itself, or of several that overlap.
 
-    A copy's mean rate says nothing of the time that it shares. So of each stretch without a pause, what a single copy can have
-    moved at most in the time when it was the only one, at `alone` bytes a second, is taken off: the rest was moved by several.
+    A copy's mean rate does not show how fast it was while it overlapped with others. So for each stretch without a pause, the most
+    that a single copy can have moved while it was the only one, at `alone` bytes a second, is subtracted: the rest was moved by
+    several.
 
     >>> largest_rate(np.array([0.0, 1.0]), np.array([2.0, 3.0]), np.array([75.0, 75.0]), 50.0)  # 50, then 25 + 25, then 50
     50.0
     """
     if not len(sizes):
         return 0.0
-    turns = np.concatenate([ends, starts])
-    order = np.argsort(turns, kind="stable")  # an end before a start at the same time
+    times = np.concatenate([ends, starts])
+    order = np.argsort(times, kind="stable")  # an end before a start at the same time
     under_way = np.cumsum(np.repeat([-1, 1], len(sizes))[order])
     stretch = np.cumsum(np.concatenate([[1], under_way[:-1] == 0])) - 1
-    lengths = np.append(np.diff(turns[order]), 0.0)
+    lengths = np.append(np.diff(times[order]), 0.0)
     single = np.bincount(stretch, lengths * (under_way == 1))
     several = np.bincount(stretch, lengths * (under_way > 1))
     moved = np.bincount(stretch, np.concatenate([np.zeros(len(sizes)), sizes])[order])
@@ -145,7 +147,7 @@ def largest_rate(starts: Values, ends: Values, sizes: Values, alone: float) -> f
 
 
 @cache
-def _kept() -> dict[Asked, Ran]:
+def _cache() -> dict[Job, StepTimes]:
     return {}
 
 
@@ -154,60 +156,52 @@ def matrix(
     networks: Sequence[str] = NETWORKS,
     parallels: Sequence[Parallel] = PARALLEL,
     batches: Sequence[int] = (BATCH,),
-) -> list[Asked]:
-    """All of them, a network's designs one after the other."""
-    chosen = [*nodes]
+) -> list[Job]:
+    """Runs of all combinations, a network's designs one after the other."""
+    designs = [*nodes]
     return [
-        asked(node, network, parallel, batch)
-        for network in networks for batch in batches for parallel in parallels for node in chosen
+        job(node, network, parallel, batch)
+        for network in networks for batch in batches for parallel in parallels for node in designs
     ]  # fmt: skip
 
 
-def ahead(wanted: Iterable[Asked]) -> None:
-    """Runs on several cores at once, so that `ran` finds them. Without it they are run one by one."""
-    missing = [one for one in dict.fromkeys(wanted) if one not in _kept()]
+def prefetch(requests: Iterable[Job]) -> None:
+    """Runs jobs on several cores at once and caches them for `step_times`, which otherwise runs one by one."""
+    missing = [request for request in dict.fromkeys(requests) if request not in _cache()]
     groups = [[*group] for _, group in groupby(missing, key=lambda one: (one.network, one.batch, one.node.parallel))]
     pool = workers() if len(groups) > 1 else None
     if pool is None:
         return
     groups.sort(key=lambda group: -len(group) * len(_step(group[0].network, group[0].batch)))  # the longest first
     try:
-        for group, found in zip(groups, pool.map(several, groups), strict=True):
-            _kept().update((one, made) for one, made in zip(group, found, strict=True) if made is not None)
-    except BrokenProcessPool:  # one was killed: each run is then made where it is asked for
+        for group, results in zip(groups, pool.map(run_jobs, groups), strict=True):
+            _cache().update((one, times) for one, times in zip(group, results, strict=True) if times is not None)
+    except BrokenProcessPool:  # a process was killed: each run is then made on demand
         return
 
 
-def several(wanted: Sequence[Asked]) -> list[Ran | None]:
-    """None where a node refuses: whoever asks for it is told why."""
-    found: list[Ran | None] = []
-    for one in wanted:
+def run_jobs(requests: Sequence[Job]) -> list[StepTimes | None]:
+    """None where a node refuses the network; `step_times` raises the error."""
+    results: list[StepTimes | None] = []
+    for request in requests:
         try:
-            found.append(of(one))
+            results.append(run_job(request))
         except TrainyardError:
-            found.append(None)
-    return found
+            results.append(None)
+    return results
 
 
 # ---- figures of all networks
-def each(what: Callable[[str], float], networks: Iterable[str] = NETWORKS) -> Networks:
-    return {network: what(network) for network in networks}
-
-
 def speedups(fast: Node, slow: Node, parallel: Parallel, networks: Sequence[str] = NETWORKS, batch: int = BATCH) -> Networks:
-    ahead(matrix((slow, fast), networks, (parallel,), (batch,)))
-    return each(
-        lambda network: ran(slow, network, parallel, batch).time_s / ran(fast, network, parallel, batch).time_s, networks
-    )  # fmt: skip
-
-
-def mean(values: Networks) -> float:
-    """Harmonic, as Sec. V says of all of them."""
-    return harmonic(values.values())
+    prefetch(matrix((slow, fast), networks, (parallel,), (batch,)))
+    return {
+        network: step_times(slow, network, parallel, batch).time_s / step_times(fast, network, parallel, batch).time_s
+        for network in networks
+    }
 
 
 def means(*values: Networks) -> str:
-    """The other mean and the largest, for a note."""
+    """Both means, the smallest and the largest value."""
     every = [value for one in values for value in one.values()]
     return f"harmonic mean {harmonic(every):.2f}, arithmetic {fmean(every):.2f}, least {min(every):.2f}, most {max(every):.2f}"
 

@@ -9,13 +9,25 @@ from statistics import fmean
 
 from trainyard.machines.presets.mcdla import DC_DLA, DC_DLA_ORACLE, DESIGNS, HC_DLA, MCDLA_B, MCDLA_L, MCDLA_S
 from trainyard.papers.ledger import Experiments, Measured
-from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, Networks, Parallel, ahead, listed, matrix, means, ran, speedups
+from trainyard.papers.mcdla.measuring import (
+    NETWORKS,
+    PARALLEL,
+    Networks,
+    Parallel,
+    listed,
+    matrix,
+    means,
+    prefetch,
+    speedups,
+    step_times,
+)
 from trainyard.papers.mcdla.printed import (
+    details_of_hc,
     harmonic,
     least_of_hc,
     proof_of_hc,
     proof_of_mean,
-    said,
+    stated,
 )
 from trainyard.systems.node.systems import Node
 
@@ -23,8 +35,8 @@ Both = Mapping[tuple[str, Parallel], float]
 
 
 def all_designs() -> None:
-    """The whole matrix of Figs. 11 to 13, on as many cores as there are."""
-    ahead(matrix(DESIGNS.values()))
+    """Runs the matrix of Figs. 11 to 13 on all cores."""
+    prefetch(matrix(DESIGNS.values()))
 
 
 def over_dc(node: Node, parallel: Parallel) -> Networks:
@@ -43,62 +55,62 @@ def speedup() -> float:
     return harmonic(both(MCDLA_B, DC_DLA).values())
 
 
-def told_mean() -> str:
-    found = both(MCDLA_B, DC_DLA).values()
-    return f"harmonic mean of sixteen; arithmetic {fmean(found):.2f}"
-
-
 def _speedup() -> Measured:
     halves = [harmonic(over_dc(MCDLA_B, parallel).values()) for parallel in PARALLEL]
     return Measured(
         speedup(),
         verdict="contradicted",
         proof=proof_of_mean(),
-        note=f"ours: {means(both(MCDLA_B, DC_DLA))}; arithmetic mean of the two parallelisms' harmonic ones {fmean(halves):.2f}",
+        details=f"Ours: {means(both(MCDLA_B, DC_DLA))}; the arithmetic mean of the two parallelisms' harmonic means is "
+        f"{fmean(halves):.2f}.",
     )
 
 
 def _by_parallel(parallel: Parallel) -> Measured:
-    found = over_dc(MCDLA_B, parallel)
+    over = over_dc(MCDLA_B, parallel)
     oracle = speedups(DC_DLA_ORACLE, DC_DLA, parallel)
     return Measured(
-        harmonic(found.values()),
-        note=f"{means(found)}: {listed(found)}. No design can pass the oracle's {harmonic(oracle.values()):.2f}. {ASSUMED}",
+        harmonic(over.values()),
+        note=f"Harmonic mean of eight networks; the oracle, which no design can pass, reaches {harmonic(oracle.values()):.2f}.",
+        details=f"{listed(over)}; {means(over)}. {ASSUMED}",
     )
 
 
 ASSUMED = (
     f"Assumed: PCIe gen3 x16 carries {DC_DLA.pcie_bytes_per_s / 1e9:g} GB/s each way, {DC_DLA.devices_per_switch} devices share "
-    "it; fp32; the rest in trainyard whatif mcdla"
+    "it; fp32; the rest is in `trainyard whatif mcdla`."
 )
 
 
 def _hc(parallel: Parallel) -> Measured:
-    found = over_dc(HC_DLA, parallel)
-    ours = harmonic(over_dc(MCDLA_B, parallel).values())
-    note = f"{means(found)}: {listed(found)}. Ours must be at least half of our (B), {least_of_hc(ours):.2f}. {ASSUMED}"
-    value = 100 * (harmonic(found.values()) - 1)
+    over = over_dc(HC_DLA, parallel)
+    least = least_of_hc(harmonic(over_dc(MCDLA_B, parallel).values()))
+    value = 100 * (harmonic(over.values()) - 1)
+    details = f"Ours: {listed(over)}; {means(over)}. It must be at least half of our (B), {least:.2f}. {ASSUMED}"
     if parallel == "model":
-        return Measured(value, note=f"{note}. The bound of hc.data allows +{100 * (least_of_hc(said('speedup.model')) - 1):.0f} %")
-    return Measured(value, note=note, verdict="contradicted", proof=proof_of_hc())
+        allowed = f"The bound of hc.data allows +{100 * (least_of_hc(stated('speedup.model')) - 1):.0f} %."
+        return Measured(value, note="Harmonic mean of eight networks over DC-DLA.", details=f"{allowed} {details}")
+    return Measured(value, verdict="contradicted", proof=proof_of_hc(), details=f"{details_of_hc()} {details}")
 
 
 def _of_oracle() -> Measured:
-    found = both(MCDLA_B, DC_DLA_ORACLE)
-    return Measured(100 * harmonic(found.values()), note=f"{means(found)}: {listed(found)}")
+    of_oracle = both(MCDLA_B, DC_DLA_ORACLE)
+    return Measured(
+        100 * harmonic(of_oracle.values()), note="Harmonic mean of sixteen.", details=f"{listed(of_oracle)}; {means(of_oracle)}."
+    )
 
 
 def _oracle_least() -> Measured:
-    found = both(MCDLA_B, DC_DLA_ORACLE)
-    return Measured(100 * min(found.values()), note=f"{min(found, key=found.__getitem__)}")
+    of_oracle = both(MCDLA_B, DC_DLA_ORACLE)
+    return Measured(100 * min(of_oracle.values()), note=f"The least of sixteen is {min(of_oracle, key=of_oracle.__getitem__)}.")
 
 
 def _oracle_most() -> Measured:
-    found = both(MCDLA_B, DC_DLA_ORACLE)
+    of_oracle = both(MCDLA_B, DC_DLA_ORACLE)
     return Measured(
-        100 * max(found.values()),
-        note=f"{max(found, key=found.__getitem__)}; a weak claim: one network that is bound by exchanges suffices, where paging "
-        "hides behind the rings",
+        100 * max(of_oracle.values()),
+        note=f"The most of sixteen is {max(of_oracle, key=of_oracle.__getitem__)}.",
+        details="A weak claim: one network that is bound by exchanges suffices, where paging hides behind the rings.",
     )
 
 
@@ -108,31 +120,33 @@ def losses() -> dict[str, float]:
 
 
 def _star_loss() -> Measured:
-    found = both(MCDLA_S, MCDLA_B)
+    over_b = both(MCDLA_S, MCDLA_B)
     balanced = both(replace(MCDLA_S, split="balanced"), MCDLA_B)
     return Measured(
-        100 * (1 - harmonic(found.values())),
-        note=f"performance of (S) over (B), {means(found)}: {listed(found)}. Of Fig. 7b only hop counts are printed: its wires are "
-        "our reading; rings get equal parts of a message, so that the longest ends last. With parts such that they end together "
-        f"(split=balanced) the loss is {100 * (1 - harmonic(balanced.values())):.1f} %, at most "
-        f"{100 * (1 - min(balanced.values())):.1f} %",
+        100 * (1 - harmonic(over_b.values())),
+        note="From the harmonic mean of (S) over (B); the wires of Fig. 7b are our reading of its hop counts.",
+        details=f"{listed(over_b)}; {means(over_b)}. Rings get equal parts of a message, so that the longest ends last. With "
+        f"parts such that they end together (split=balanced) the loss is {100 * (1 - harmonic(balanced.values())):.1f} %, at most "
+        f"{100 * (1 - min(balanced.values())):.1f} %.",
     )
 
 
 def _star_most() -> Measured:
-    found = losses()
-    return Measured(max(found.values()), note=f"{max(found, key=found.__getitem__)}; all: {listed(found, 1)}")
+    lost = losses()
+    return Measured(max(lost.values()), note=f"The largest is {max(lost, key=lost.__getitem__)}.", details=f"{listed(lost, 1)}.")
 
 
 def _local() -> Measured:
-    found = both(MCDLA_L, MCDLA_B)
-    return Measured(100 * harmonic(found.values()), note=f"{means(found)}: {listed(found)}")
+    over_b = both(MCDLA_L, MCDLA_B)
+    return Measured(
+        100 * harmonic(over_b.values()), note="Harmonic mean of sixteen.", details=f"{listed(over_b)}; {means(over_b)}."
+    )
 
 
 def table(parallel: Parallel) -> Mapping[str, Networks]:
     """Fig. 13's bars: performance of each design over DC-DLA's."""
     all_designs()
-    times = {name: {network: ran(node, network, parallel).time_s for network in NETWORKS} for name, node in DESIGNS.items()}
+    times = {name: {network: step_times(node, network, parallel).time_s for network in NETWORKS} for name, node in DESIGNS.items()}
     return {name: {network: times["dc-dla"][network] / time for network, time in one.items()} for name, one in times.items()}
 
 

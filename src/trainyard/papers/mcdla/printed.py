@@ -1,6 +1,6 @@
-"""What the paper prints, and where its own figures exclude each other: bounds that are arithmetic over printed figures alone.
+"""Bounds that follow from the paper's printed figures alone, where these exclude each other.
 
-None of it is a run. A row that a bound excludes is `contradicted` and carries the bound; what comes out here stands beside it.
+Nothing is simulated here. A claim that a bound excludes is `contradicted`, with the bound as its proof.
 
 Half of everything. HC-DLA has three of six links for the rings and 75 of 150 GB/s to its memory, the same devices, and rings of
 half as many hops. Whatever (B) does, HC can do with each exchange and each copy taking at most twice as long: T_HC <= 2 T_B for
@@ -25,19 +25,17 @@ close to n: `least_without` is the s_n from which on the bound excludes what is 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
-from trainyard.papers.ledger import claims
+from trainyard.papers import ledger
 
 GEN3_X16_BYTES_PER_S = 16 * 8e9 / 8 * 128 / 130  # PCI Express Base 3.0: 8 GT/s a lane, 128b/130b, no packet overhead taken off
 HC_BYTES_PER_S = 75e9  # Sec. IV: three links of 25 GB/s
 
 
-def said(claim: str) -> float:
-    """A figure that the paper prints."""
-    value = next(one for one in claims() if one.id == f"mcdla.{claim}").value
-    assert isinstance(value, float)
-    return value
+stated = partial(ledger.stated, "mcdla")
+"""The value that the paper prints for a claim."""
 
 
 def harmonic(values: Iterable[float]) -> float:
@@ -45,12 +43,12 @@ def harmonic(values: Iterable[float]) -> float:
     >>> round(harmonic([3.5, 2.1]), 9)
     2.625
     """
-    found = [*values]
-    return len(found) / sum(1 / value for value in found)
+    numbers = [*values]
+    return len(numbers) / sum(1 / number for number in numbers)
 
 
 def least_of_hc(speedup: float) -> float:
-    """What HC-DLA must reach over DC-DLA beside a speedup of MC-DLA(B).
+    """The least speedup of HC-DLA over DC-DLA, given that of MC-DLA(B).
 
     >>> least_of_hc(3.5), least_of_hc(2.1)
     (1.75, 1.05)
@@ -59,7 +57,7 @@ def least_of_hc(speedup: float) -> float:
 
 
 def least_gain(speedup: float) -> float:
-    """What doubling PCIe's bandwidth must gain beside a harmonic mean speedup of MC-DLA(B).
+    """The least gain of doubling PCIe's bandwidth, given a harmonic mean speedup of MC-DLA(B).
 
     >>> [round(least_gain(s), 3) for s in (3.5, 2.1, 2.625, 2.8)]
     [1.556, 1.355, 1.448, 1.474]
@@ -113,8 +111,11 @@ def hops_share(more: float, share: float) -> float:
 
 
 class Scaled(NamedTuple):
-    """A printed scaling with its rounding: what it allows of PCIe, what the printed cut allows of it, and from which scaling
-    without paging on the two exclude each other."""
+    """A printed scaling with its rounding.
+
+    `most` is the PCIe bandwidth that it allows, `least` the scaling that the printed cut allows, `without` the scaling without
+    paging from which the two exclude each other.
+    """
 
     devices: int
     printed: float
@@ -124,8 +125,8 @@ class Scaled(NamedTuple):
 
 
 def scaled(devices: int) -> Scaled:
-    printed = said(f"scaling.dc.{devices}")
-    each = implied_by_cut((said("hc.virtualisation_latency_cut") + 0.5) / 100)  # as much as rounding allows
+    printed = stated(f"scaling.dc.{devices}")
+    each = implied_by_cut((stated("hc.virtualisation_latency_cut") + 0.5) / 100)  # as much as rounding allows
     return Scaled(
         devices,
         printed,
@@ -136,48 +137,67 @@ def scaled(devices: int) -> Scaled:
 
 
 def proof_of_mean() -> str:
-    data, model = said("speedup.data"), said("speedup.model")
+    data, model = stated("speedup.data"), stated("speedup.model")
     most = harmonic((data + 0.05, model + 0.05))
     return (
-        f"{said('speedup'):g} is the arithmetic mean of {data:g} and {model:g}; their harmonic mean is "
-        f"{harmonic((data, model)):.3f}, at most {most:.2f} with rounding, and Sec. V says that all means are harmonic"
+        f"{stated('speedup'):g} is the arithmetic mean of {data:g} and {model:g}, but all means are harmonic (Sec. V): "
+        f"{harmonic((data, model)):.3f}, at most {most:.2f} with rounding."
     )
 
 
 def proof_of_hc() -> str:
-    data, model, more = said("speedup.data"), said("speedup.model"), said("hc.sync_increase")
+    data = stated("speedup.data")
+    return (
+        f"HC-DLA has half of (B)'s bandwidth, so T_HC <= 2 T_B: beside {data:g}x it is at least {least_of_hc(data):.2f}x faster "
+        f"than DC-DLA, +{100 * (least_of_hc(data) - 1):.0f} %, not +{stated('hc.data'):g} %."
+    )
+
+
+def details_of_hc() -> str:
+    data, model, more = stated("speedup.data"), stated("speedup.model"), stated("hc.sync_increase")
     third = hops_share(more / 100, 1 / 3)
     return (
-        f"HC-DLA has half of (B)'s bandwidth in rings and to memory and the same devices, so T_HC <= 2 T_B: beside {data:g}x it is "
-        f"at least {least_of_hc(data):.2f}x faster than DC-DLA, +{100 * (least_of_hc(data) - 1):.0f} %, not +{said('hc.data'):g} % "
-        f"(model-parallel: {model:g} / 2 = {least_of_hc(model):.2f}, which does not exclude +{said('hc.model'):g} %). Three links "
-        f"as one ring (Sec. II-C: one or two) would be a third, and the bound {data:g} / 3 = {data / 3:.2f}x; the printed "
-        f"+{more:g} % of synchronisation excludes it: with a third, bytes take +200 %, so {100 * third:.0f} % of DC-DLA's would "
-        f"be hops, and (B)'s rings of twice as many hops would take {1 + third:.2f} times as long, where Sec. III-B finds hops "
-        f"negligible (with half: {100 * hops_share(more / 100, 1 / 2):.0f} % hops)"
+        f"Model-parallel the bound is {model:g} / 2 = {least_of_hc(model):.2f}, which does not exclude +{stated('hc.model'):g} %. "
+        f"Three links as one ring (Sec. II-C: one or two) would be a third, and the bound {data:g} / 3 = {data / 3:.2f}x; the "
+        f"printed +{more:g} % of synchronisation excludes it: with a third, bytes take +200 %, so {100 * third:.0f} % of DC-DLA's "
+        f"would be hops, and (B)'s rings of twice as many hops would take {1 + third:.2f} times as long, where Sec. III-B finds "
+        f"hops negligible (with half: {100 * hops_share(more / 100, 1 / 2):.0f} % hops)."
     )
 
 
 def proof_of_gen4() -> str:
-    each = {name: said(name) for name in ("speedup.data", "speedup.model")}
-    both = harmonic(each.values())
-    gains = ", ".join(f"{value:g}x (Fig. 13{letter}): {100 * (least_gain(value) - 1):.1f} %"
-                      for letter, value in zip("ab", each.values(), strict=True))  # fmt: skip
     return (
-        "time is convex in PCIe's cost per byte and at cost 0 no longer than (B)'s, so doubling it gains at least "
-        f"2 / (1 + 1 / s) - 1 beside a speedup s of (B): {gains}, both ({both:.3f}) {100 * (least_gain(both) - 1):.1f} %, with the "
-        "printed "
-        f"{said('speedup'):g}x {100 * (least_gain(said('speedup')) - 1):.1f} %; printed {said('pcie4.dc_gain'):g} %"
+        f"Beside a speedup of {stated('speedup'):g}x, doubling PCIe gains at least {100 * (least_gain(stated('speedup')) - 1):.1f} "
+        f"%, since time is convex in the cost of a byte; printed is {stated('pcie4.dc_gain'):g} %."
+    )
+
+
+def details_of_gen4() -> str:
+    speedups = [stated(name) for name in ("speedup.data", "speedup.model")]
+    both = harmonic(speedups)
+    gains = ", ".join(
+        f"{value:g}x (Fig. 13{letter}): {100 * (least_gain(value) - 1):.1f} %" for letter, value in zip("ab", speedups, strict=True)
+    )
+    return (
+        "At cost 0 DC-DLA is no slower than (B), so doubling PCIe gains at least 2 / (1 + 1 / s) - 1 beside a speedup s of (B): "
+        f"{gains}, both ({both:.3f}) {100 * (least_gain(both) - 1):.1f} %."
     )
 
 
 def proof_of_scaling(devices: int) -> str:
-    one, cut = scaled(devices), said("hc.virtualisation_latency_cut")
+    scaling, cut = scaled(devices), stated("hc.virtualisation_latency_cut")
     return (
-        f"a cut of {cut:g} % by HC's 75 GB/s means {implied_by_cut(cut / 100) / 1e9:.1f} GB/s of PCIe for a device, at least "
-        f"{implied_by_cut((cut + 0.5) / 100) / 1e9:.2f} with rounding; {one.printed:g}x on {devices} devices allows at most "
-        f"{one.most / 1e9:.2f} (one alone has gen3 x16's {GEN3_X16_BYTES_PER_S / 1e9:.2f}; a step that is all copies: "
-        f"{one.printed * GEN3_X16_BYTES_PER_S / devices / 1e9:.1f}). With that cut {devices} devices reach at least "
-        f"{one.least:.2f}x if they reach {devices} without paging; printed is close to {devices}, and from {one.without:.2f} on "
-        "cut and scaling exclude each other"
+        f"The printed cut of {cut:g} % by HC's 75 GB/s means at least {implied_by_cut((cut + 0.5) / 100) / 1e9:.2f} GB/s of PCIe "
+        f"for a device, but {scaling.printed:g}x on {devices} devices allows at most {scaling.most / 1e9:.2f}."
+    )
+
+
+def details_of_scaling(devices: int) -> str:
+    scaling, cut = scaled(devices), stated("hc.virtualisation_latency_cut")
+    return (
+        f"The cut means {implied_by_cut(cut / 100) / 1e9:.1f} GB/s before rounding. One device alone has gen3 x16's "
+        f"{GEN3_X16_BYTES_PER_S / 1e9:.2f} GB/s; a step that is all copies would allow "
+        f"{scaling.printed * GEN3_X16_BYTES_PER_S / devices / 1e9:.1f}. With that cut {devices} devices reach at least "
+        f"{scaling.least:.2f}x if they reach {devices} without paging; the paper prints close to {devices}, and from "
+        f"{scaling.without:.2f} on cut and scaling exclude each other."
     )

@@ -17,14 +17,14 @@ from trainyard.papers.mcdla.measuring import (
     PARALLEL,
     Networks,
     Parallel,
-    ahead,
     listed,
     matrix,
     means,
+    prefetch,
     speedups,
 )
 from trainyard.papers.mcdla.performance import both
-from trainyard.papers.mcdla.printed import harmonic, least_gain, proof_of_gen4, said
+from trainyard.papers.mcdla.printed import details_of_gen4, harmonic, least_gain, proof_of_gen4, stated
 from trainyard.systems.node.systems import Node
 from trainyard.systems.scale_out.plane import Switched
 
@@ -58,16 +58,16 @@ COMPRESSED = replace(DC_DLA, compression=CDMA)
 
 
 def host_designs() -> dict[str, Node]:
-    """HC-DLA on real sockets beside the hypothetical one, and with other splits of the links, which Sec. IV left out."""
+    """HC-DLA on real sockets, and with other splits of the links, which Sec. IV left out."""
     sockets = {"Xeon": 80e9, "Power9": 120e9}  # Sec. II-C
-    found: dict[str, Node] = {
+    designs: dict[str, Node] = {
         f"{name}'s socket, {rate / 1e9:g} GB/s": replace(HC_DLA, socket_bytes_per_s=rate) for name, rate in sockets.items()
     }
     for host_links in (1, 2, 3, 4):  # with 5 no ring is left
         socket = HC_DLA.devices_per_socket * host_links * HC_DLA.link_bytes_per_s  # Sec. IV: as much as its devices can ask for
         name = f"{host_links} of {HC_DLA.links} links to the host, sockets of {socket / 1e9:g} GB/s"
-        found[name] = replace(HC_DLA, host_links=host_links, socket_bytes_per_s=socket)
-    return found
+        designs[name] = replace(HC_DLA, host_links=host_links, socket_bytes_per_s=socket)
+    return designs
 
 
 def with_device(device: Accelerator) -> tuple[Node, Node]:
@@ -82,66 +82,71 @@ def switched(devices_per_switch: int = UPLINKS_SHARED_BY) -> tuple[Node, Node]:
 
 def gaps(fast: Node, slow: Node, networks: tuple[str, ...] = NETWORKS) -> dict[Parallel, Networks]:
     """Speedups of each parallelism."""
-    ahead(matrix((slow, fast), networks))
+    prefetch(matrix((slow, fast), networks))
     return {parallel: speedups(fast, slow, parallel, networks) for parallel in PARALLEL}
 
 
-def _gap(found: Mapping[Parallel, Networks], told: str) -> Measured:
-    every = [value for one in found.values() for value in one.values()]
-    by = "; ".join(f"{parallel}: {harmonic(one.values()):.2f} ({listed(one)})" for parallel, one in found.items())
-    return Measured(harmonic(every), note=f"{means(*found.values())}; {by}. {told}")
+def _gap(speedup: Mapping[Parallel, Networks], what: str, details: str = "") -> Measured:
+    every = [value for one in speedup.values() for value in one.values()]
+    by_parallel = "; ".join(f"{parallel}: {harmonic(one.values()):.2f} ({listed(one)})" for parallel, one in speedup.items())
+    return Measured(
+        harmonic(every),
+        note=f"Harmonic mean of both parallelisms {what}.",
+        details=f"{by_parallel}; both: {means(*speedup.values())}. {details}".strip(),
+    )
 
 
 def by_batch() -> dict[int, dict[Parallel, Networks]]:
-    ahead(matrix((DC_DLA, MCDLA_B), batches=BATCHES))
+    prefetch(matrix((DC_DLA, MCDLA_B), batches=BATCHES))
     return {batch: {one: speedups(MCDLA_B, DC_DLA, one, batch=batch) for one in PARALLEL} for batch in BATCHES}
 
 
 def _batches() -> Measured:
-    found = by_batch()
-    every = [value for both_ways in found.values() for one in both_ways.values() for value in one.values()]
-    by = "; ".join(
-        f"{batch}: " + ", ".join(f"{parallel} {harmonic(one.values()):.2f}" for parallel, one in both_ways.items())
-        for batch, both_ways in found.items()
+    speedup = by_batch()
+    values = {batch: [value for one in both.values() for value in one.values()] for batch, both in speedup.items()}
+    means_by_batch = "; ".join(
+        f"{batch}: " + ", ".join(f"{parallel} {harmonic(one.values()):.2f}" for parallel, one in both.items())
+        for batch, both in speedup.items()
     )
-    lower = harmonic(
-        value for batch, both_ways in found.items() if batch <= BATCH for one in both_ways.values() for value in one.values()
-    )
+    small = harmonic(value for batch, some in values.items() if batch <= BATCH for value in some)
     return Measured(
-        harmonic(every),
-        note=f"assumed batches, sixteen examples each: {by}; up to {BATCH} alone {lower:.2f}",
+        harmonic(value for some in values.values() for value in some),
+        note=f"Harmonic mean of sixteen examples at each of {len(BATCHES)} assumed batches.",
+        details=f"{means_by_batch}; up to {BATCH} only: {small:.2f}.",
     )
 
 
 def gains() -> dict[Parallel, Networks]:
-    """What gen4 brings to DC-DLA."""
-    ahead(matrix((DC_DLA, GEN4)))
+    """Speedups of DC-DLA by gen4."""
+    prefetch(matrix((DC_DLA, GEN4)))
     return {parallel: speedups(GEN4, DC_DLA, parallel) for parallel in PARALLEL}
 
 
 def _gen4_gain() -> Measured:
-    found = gains()
-    every = [value for one in found.values() for value in one.values()]
+    gained = gains()
+    every = [value for one in gained.values() for value in one.values()]
     ours = harmonic(both(MCDLA_B, DC_DLA).values())
-    by = ", ".join(f"{parallel} {100 * (harmonic(one.values()) - 1):.0f} %" for parallel, one in found.items())
+    by_parallel = ", ".join(f"{parallel} {100 * (harmonic(one.values()) - 1):.0f} %" for parallel, one in gained.items())
     return Measured(
         100 * (harmonic(every) - 1),
         verdict="contradicted",
         proof=proof_of_gen4(),
-        note=f"ours, {by}; our bound, beside our {ours:.2f}x: {100 * (least_gain(ours) - 1):.0f} %",
+        details=f"{details_of_gen4()} Ours: {by_parallel}; our bound, beside our {ours:.2f}x: {100 * (least_gain(ours) - 1):.0f} "
+        "%.",
     )
 
 
 def _gen4_gap() -> Measured:
     return _gap(
         gaps(MCDLA_B, GEN4),
-        f"Of the printed figures {said('speedup'):g} / {1 + said('pcie4.dc_gain') / 100:g} would be "
-        f"{said('speedup') / (1 + said('pcie4.dc_gain') / 100):.2f}",
+        "over DC-DLA with PCIe gen4",
+        f"From the printed figures {stated('speedup'):g} / {1 + stated('pcie4.dc_gain') / 100:g} would be "
+        f"{stated('speedup') / (1 + stated('pcie4.dc_gain') / 100):.2f}.",
     )
 
 
 def _tpu_v2() -> Measured:
-    return _gap(gaps(*with_device(TPU_V2)), "Assumed: 180 MACs an element and 2400 GB/s; not printed")
+    return _gap(gaps(*with_device(TPU_V2)), "with an assumed 180 MACs an element and 2400 GB/s")
 
 
 def _dgx_2() -> Measured:
@@ -149,16 +154,17 @@ def _dgx_2() -> Measured:
     alternative = harmonic(value for one in gaps(*switched(other)).values() for value in one.values())
     return _gap(
         gaps(*switched()),
-        f"16 devices on six switches, a memory-node for each on the same switches; batch {BATCH} in total. Assumed: "
-        f"{UPLINKS_SHARED_BY} devices share PCIe x16: two Xeons have 96 lanes, and 16 devices in twos would take 128. With {other} "
-        f"it is {alternative:.2f}; that was tried first and gave 1.75 then",
+        f"on 16 devices, of which {UPLINKS_SHARED_BY} are assumed to share PCIe x16",
+        f"A memory-node for each device on the same six switches; batch {BATCH} in total. Two Xeons have 96 lanes, and 16 devices "
+        f"in twos would take 128. With {other} sharing it is {alternative:.2f}; that was tried first and gave 1.75 then.",
     )
 
 
 def _cdma() -> Measured:
     return _gap(
         gaps(MCDLA_B, COMPRESSED, CNNS),
-        f"Copies of DC-DLA {CDMA:g} times smaller, of every map alike; MC-DLA copies as they are",
+        f"of the CNNs, copies of DC-DLA {CDMA:g} times smaller",
+        "Every map shrinks alike; the copies of MC-DLA stay as they are.",
     )
 
 
@@ -170,7 +176,7 @@ EXPERIMENTS: Experiments = {
     "mcdla.tpuv2.gap":       _tpu_v2,
     "mcdla.dgx2.gap":        _dgx_2,
     "mcdla.cdma.cnn_gap":    _cdma,
-    "mcdla.cdma.traffic":    lambda: Measured(CDMA, note="as printed: every map of DC-DLA shrinks by it"),
+    "mcdla.cdma.traffic":    lambda: Measured(CDMA, note="As printed: every map of DC-DLA shrinks by it."),
     "mcdla.pcie4.bandwidth": lambda: Measured(GEN4.pcie_bytes_per_s / DC_DLA.pcie_bytes_per_s),
 }
 # fmt: on

@@ -1,8 +1,8 @@
-"""Figs. 5, 7, 8 and 9: hop counts, what a device has to its memory-nodes, and collectives on rings of more and more nodes.
+"""Figs. 5, 7, 8 and 9: hop counts, bandwidth of a device to its memory-nodes, and collectives on rings of more and more nodes.
 
 All of it follows from the wires: rings (`hardware.topology.rings`), backing memories (`systems.node.backing`) and times
 (`hardware.collectives.on_graph`) are derived from the graph. Fig. 9 leaves open whether the nodes of a ring all take part or half
-of them are memory-nodes that forward: both are here.
+of them are memory-nodes that forward: both readings are measured.
 """
 
 from __future__ import annotations
@@ -36,18 +36,19 @@ def hops(node: Node) -> list[int]:
     return sorted(ring.hops for ring in rings(node.topology, directions="one"))
 
 
-def _hops(node: Node, told: str) -> Measured:
+def _hops(node: Node, note: str, details: str) -> Measured:
     walk = "-".join(max(rings(node.topology, directions="one"), key=lambda ring: ring.hops).walk)
-    return Measured(hops(node), note=f"derived from the wires; the longest ring is {walk}. {told}")
+    return Measured(hops(node), note=note, details=f"The longest ring is {walk}. {details}")
 
 
-AS_TOLD = (
-    "The wires are those of the text (Sec. III-B and its footnotes) but for which two rings of the cube mesh stay, which changes "
-    "no hop count; what could fail is the derivation"
+FROM_TEXT = (
+    "Derived from the wires that the text describes (Sec. III-B and its footnotes).",
+    "Which two rings of the cube mesh stay is not said and changes no hop count; the derivation is what could fail.",
 )
-AS_CHOSEN = (
-    "Of Fig. 7b only the hop counts are printed, and our wiring was chosen so that they come out: this is no test of it; what "
-    "could fail is the derivation, which has to find exactly these rings in the wires"
+CHOSEN = (
+    "Derived from wires that were chosen so that the printed hop counts come out.",
+    "Of Fig. 7b only the hop counts are printed, so this does not test the wiring; what could fail is the derivation, which has to "
+    "find exactly these rings in the wires.",
 )
 
 
@@ -58,21 +59,21 @@ def to_memory(node: Node) -> float:
 
 
 def _ring_bandwidth() -> Measured:
-    each = ", ".join(f"{name} {to_memory(node) / 1e9:g}" for name, node in DESIGNS.items() if node.overlay != "off")
-    return Measured(to_memory(MCDLA_B) / 1e9, note=f"both stores of a device in its graph; GB/s of all designs: {each}")
+    by_design = ", ".join(f"{name} {to_memory(node) / 1e9:g}" for name, node in DESIGNS.items() if node.overlay != "off")
+    return Measured(to_memory(MCDLA_B) / 1e9, note=f"Both memory-nodes of a device; GB/s of all designs: {by_design}.")
 
 
 def _star_bandwidth() -> Measured:
-    return Measured(to_memory(STAR) / 1e9, note=f"Fig. 7a; folded (Fig. 7b) {to_memory(MCDLA_S) / 1e9:g}")
+    return Measured(to_memory(STAR) / 1e9, note=f"Of Fig. 7a; folded (Fig. 7b) it is {to_memory(MCDLA_S) / 1e9:g}.")
 
 
 def _over_star() -> Measured:
-    return Measured(to_memory(MCDLA_B) / to_memory(STAR), note="Fig. 7c over Fig. 7a")
+    return Measured(to_memory(MCDLA_B) / to_memory(STAR), note="Fig. 7c over Fig. 7a.")
 
 
 def _of_system() -> Measured:
     return Measured(
-        sum(store.bytes_per_s for one in backings(MCDLA_B.topology).values() for store in one) / 1e9, note="all devices"
+        sum(store.bytes_per_s for one in backings(MCDLA_B.topology).values() for store in one) / 1e9, note="Sum over all devices."
     )
 
 
@@ -109,33 +110,34 @@ def latency(
 
 
 def by_nodes(kind: str, reading: Reading) -> dict[int, float]:
-    """Latency over that of a ring of two devices. Two nodes of which one forwards have nothing to say to each other."""
+    """Latency over that of a ring of two devices. With two nodes of which one forwards there is nothing to exchange."""
     least = latency(kind, 2)
     forwards = reading == "every second node forwards"
     return {nodes: latency(kind, nodes, reading) / least for nodes in RING_NODES if not forwards or (nodes % 2 == 0 and nodes > 2)}
 
 
 def doubled(kind: str, reading: Reading, size_bytes: int = SYNCHRONISED_BYTES, *, pipelined: bool = True) -> float:
-    """A ring of 16 over one of 8 devices: what memory-nodes in the ring cost."""
+    """Latency on a ring of 16 over that on one of 8 devices: the cost of memory-nodes in the ring."""
     large = latency(kind, 16, reading, size_bytes, pipelined=pipelined)
     return large / latency(kind, 8, size_bytes=size_bytes, pipelined=pipelined)
 
 
 def _setting() -> Measured:
-    told = "; ".join(
+    ratios = "; ".join(
         f"{reading}: " + ", ".join(f"{kind} {doubled(kind, reading):.3f}" for kind in KINDS) for reading in READINGS
     )  # fmt: skip
     small = ", ".join(f"{size // 1000} KB {doubled('all_reduce', READINGS[1], size):.2f}" for size in (1_000_000, 100_000, 10_000))
     return Measured(
         (2 * LINK_BYTES_PER_S / 1e9, MESSAGE_BYTES / 1024, SYNCHRONISED_BYTES / 1e6),
-        note=f"a ring of 16 over one of 8: {told}. All-reduce of less, forwarding: {small}. Assumed: {1e9 * LATENCY_S:g} ns a link",
+        note=f"The settings of our experiment, with an assumed latency of {1e9 * LATENCY_S:g} ns a link.",
+        details=f"Latency on a ring of 16 over one of 8: {ratios}. All-reduce of less, forwarding: {small}.",
     )
 
 
 # fmt: off
 EXPERIMENTS: Experiments = {
-    "mcdla.hops.star_a":                   partial(_hops, STAR, AS_TOLD),
-    "mcdla.hops.star_b":                   partial(_hops, MCDLA_S, AS_CHOSEN),
+    "mcdla.hops.star_a":                   partial(_hops, STAR, *FROM_TEXT),
+    "mcdla.hops.star_b":                   partial(_hops, MCDLA_S, *CHOSEN),
     "mcdla.link_bandwidth":                _ring_bandwidth,
     "mcdla.link_bandwidth.star":           _star_bandwidth,
     "mcdla.link_bandwidth.ring_over_star": _over_star,
