@@ -27,9 +27,9 @@ from trainyard.hardware.topology.rings import rings
 from trainyard.machines.presets.mcdla import DEVICE
 from trainyard.systems.node.systems import MemoryCentric
 from trainyard.systems.scale_out.cluster import Cluster
-from trainyard.systems.scale_out.plane import RECASTS, Plane, Switched
+from trainyard.systems.scale_out.plane import ALGORITHMS, Plane, Switched
 from trainyard.systems.scale_out.switch_tree import SwitchTree
-from trainyard.systems.scale_out.switched_collectives import FLAT, Recast, Speeds
+from trainyard.systems.scale_out.switched_collectives import FLAT, Speeds, SwitchedCollectives
 
 RATE, LATENCY, HOP = 25e9, 500e-9, 250e-9
 KINDS = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
@@ -176,7 +176,7 @@ def test_counting_by_trees_of_switches_gives_what_the_graph_gives(
     if tree is None or tree.devices < 2 or (algorithm != "ring" and kind not in switched.ALGORITHMS[algorithm]):
         return
     graph = topology_of(tree)
-    found = Recast(tree, Speeds(RATE, LATENCY, HOP, message)).timing(kind, size, algorithm)
+    found = SwitchedCollectives(tree, Speeds(RATE, LATENCY, HOP, message)).timing(kind, size, algorithm)
     if algorithm == "ring" and (tree.oversubscription > 1 or tree.devices == 2):
         return  # a search that takes long, or finds other rings
     around = rings(graph) if algorithm == "ring" else ()
@@ -201,7 +201,7 @@ def test_leaf_and_spine_equal_the_graph(kind: str, algorithm: str, devices: int,
         idle = (
             2 * (HOP + 4096 / RATE) if algorithm == "ring" and kind in STREAMS else 0.0
         )  # the search may close its rings on another leaf
-        assert one.recasts.timing(kind, size, algorithm).time_s == pytest.approx(expected, rel=1e-9, abs=1.001 * idle)
+        assert one.switched_collectives.timing(kind, size, algorithm).time_s == pytest.approx(expected, rel=1e-9, abs=1.001 * idle)
 
 
 @pytest.mark.parametrize("algorithm", FLAT)
@@ -213,7 +213,7 @@ def test_wires_carry_what_real_data_makes_them_carry(kind: str, algorithm: str) 
     elements, links = 16 * 6 * 4, one.links
     values = [np.arange(elements if kind != "all_gather" else elements // 16, dtype=np.int8) for _ in range(16)]
     moved = execute(kind, values, one.topology, rings(one.topology), algorithm=algorithm).carried
-    ours = carried(one.recasts.timing(kind, elements, algorithm))
+    ours = carried(one.switched_collectives.timing(kind, elements, algorithm))
     together = algorithm == "ring" and kind in STREAMS  # rings may begin with other devices: then only the sum is the same
     for devices in [range(16)] if together else [[device] for device in range(16)]:
         for way in (0, 1):
@@ -249,7 +249,7 @@ def test_a_torus_is_rows_then_columns_then_rows(radix: int) -> None:
     ):
         alone = [row_of(one.topology, group) for group in groups]
         seconds += max(timing(kind, part, graph, rings(graph)).time_s for graph in alone)
-    assert one.recasts.timing("all_reduce", size, "torus").time_s == pytest.approx(seconds, rel=1e-9)
+    assert one.switched_collectives.timing("all_reduce", size, "torus").time_s == pytest.approx(seconds, rel=1e-9)
 
 
 def test_a_torus_of_four_by_hand() -> None:
@@ -290,7 +290,7 @@ def test_the_stages_make_the_right_sums_and_carry_what_is_counted(kind: str, alg
     if kind == "all_gather":
         assert all(np.array_equal(value, np.concatenate(given)) for value in ended)
     if algorithm == "torus" and kind not in ("broadcast", "reduce"):  # with a root one device of a row is enough
-        ours = carried(one.recasts.timing(kind, size, "torus"))
+        ours = carried(one.switched_collectives.timing(kind, size, "torus"))
         for device in range(12):
             for way in (0, 1):
                 count = sum(ours.get(arc, 0) for arc in one.tree.end_arcs(device, way))
@@ -302,13 +302,13 @@ def test_the_stages_make_the_right_sums_and_carry_what_is_counted(kind: str, alg
 def test_auto_is_no_slower_than_any(size: int) -> None:
     one = plane(devices=48, radix=32, devices_per_node=8)
     for kind in KINDS:
-        auto = one.recasts.timing(kind, size, "auto").time_s
-        for algorithm in RECASTS[:-1]:
+        auto = one.switched_collectives.timing(kind, size, "auto").time_s
+        for algorithm in ALGORITHMS[:-1]:
             if algorithm != "tree" or kind in switched.ALGORITHMS["tree"]:
-                assert auto <= one.recasts.timing(kind, size, algorithm).time_s
+                assert auto <= one.switched_collectives.timing(kind, size, algorithm).time_s
 
 
-@pytest.mark.parametrize("recast", RECASTS)
+@pytest.mark.parametrize("recast", ALGORITHMS)
 @pytest.mark.parametrize("size", [1000, 3_000_000])
 def test_more_of_anything_is_never_slower(recast: str, size: int) -> None:
     def seconds(**changed: Any) -> float:
@@ -334,7 +334,7 @@ def test_too_few_wires_upwards_are_shared() -> None:
     assert [(one.tree.down, one.tree.up, one.tree.fans) for one in (wide, narrow)] == [(8, 8, (1, 4)), (8, 4, (1, 4))]
     size = 6_000_000_000
     crossing = 2 * (size / 2 + size / 4) / 6 / RATE  # partners 16 and 8 apart are on other leaves, there and back
-    even, less = (one.recasts.timing("all_reduce", size, "halving_doubling").time_s for one in (wide, narrow))
+    even, less = (one.switched_collectives.timing("all_reduce", size, "halving_doubling").time_s for one in (wide, narrow))
     assert less - even == pytest.approx(crossing, rel=1e-3)
 
 
@@ -450,7 +450,7 @@ def test_a_switched_node_uses_its_planes() -> None:
     same = plane(devices=16, devices_per_node=16)
     for algorithm in FLAT:
         expected = replace(node, collectives=algorithm).collective("all_reduce", 10**6).time_s
-        assert same.recasts.timing("all_reduce", 10**6, algorithm).time_s == pytest.approx(expected, rel=1e-9)
+        assert same.switched_collectives.timing("all_reduce", 10**6, algorithm).time_s == pytest.approx(expected, rel=1e-9)
 
 
 def test_policies_reach_the_inside_of_a_cluster() -> None:

@@ -78,7 +78,7 @@ def among(node: Node, body: Collective, size_bytes: int) -> Timing:
 
 def _among(node: Node, kind: str, size_bytes: int, members: tuple[int, ...]) -> Timing:
     if isinstance(node, Plane):
-        return node.recasts.between(kind, size_bytes, siblings(members, node.devices))
+        return node.switched_collectives.between(kind, size_bytes, siblings(members, node.devices))
     if isinstance(node, Cluster) and node.nodes > 1:
         return _across_nodes(node, kind, size_bytes, members)
     inside = node.inside if isinstance(node, Cluster) else node
@@ -113,7 +113,7 @@ def _across_nodes(cluster: Cluster, kind: str, size_bytes: int, members: tuple[i
     def across(part: str, size: int) -> Timing:
         return cluster.between(part, size, len(nodes), together) if len(nodes) > 1 else NOTHING
 
-    return cluster.together(hierarchical(kind, size_bytes, devices=len(local), inside=inside, across=across), len(nodes))
+    return cluster.combined(hierarchical(kind, size_bytes, devices=len(local), inside=inside, across=across), len(nodes))
 
 
 def around(body: Collective, size_bytes: int, devices: int) -> tuple[Exchange, int]:

@@ -1,4 +1,5 @@
-"""Hundreds of devices: message passing between nodes, switched planes, plain replicas.
+"""Many devices: replicas on a ring, message passing between nodes, switched planes.
 
-`cluster` (network cards), `plane` over `switch_tree` with `switched_collectives`, `replicas` (copies of a device on a ring).
+In reading order: `replicas` (copies of a device on a ring), `cluster` (nodes with network cards), `plane` (switches that connect
+the devices of many nodes), `switch_tree` (their shape), `switched_collectives` (collectives on them).
 """

@@ -1,11 +1,11 @@
-"""Message passing: nodes of several devices, joined by network cards (Ethernet, InfiniBand) and a network of full bisection.
+"""Message passing: nodes of several devices, connected by network cards (Ethernet, InfiniBand) and a network of full bisection.
 
 The baseline that MC-DLA assumes between nodes (Sec. II-C, VI). Inside a node the devices have their own links (`design`); a network
-card hangs on a PCIe switch (DGX-1: four cards, each beside two devices). A collective goes inside every node first, then across,
-then inside again (`hardware.collectives.hierarchical`): the devices' parts are divided among the node's cards, and each card talks
-to the cards of the same number in all other nodes. What lies between a device and its card (a PCIe switch; its uplink and the
-sockets, where they are not on the same switch or data is staged in host memory) bounds what a card gets; with `contention` copies
-share it.
+card is connected to a PCIe switch (DGX-1: four cards, each shared by two devices). A collective runs inside every node first, then
+across nodes, then inside again (`hardware.collectives.hierarchical`): the devices' parts are divided among the node's cards, and
+each card communicates with the cards of the same number in all other nodes. The path between a device and its card (a PCIe switch;
+its uplink and the sockets, if they are not on the same switch or data is staged in host memory) bounds the rate of a card; with
+`contention` copies share it.
 """
 
 from __future__ import annotations
@@ -94,13 +94,13 @@ class Cluster(Node):
         return kind(**shared | {"devices": self.devices_per_node})
 
     @property
-    def one(self) -> Topology:
-        """The graph of one node with its host and cards; every node has its wires in this order."""
+    def node_topology(self) -> Topology:
+        """The graph of one node with its host and cards; all nodes number their wires in this order."""
         return _node(self.inside.topology, self.pcie_bytes_per_s, self.socket_bytes_per_s, self.devices_per_switch, self.nics)
 
     @property
     def topology(self) -> Topology:
-        return _joined(self.one, self.nodes, self.nic_bytes_per_s, self.nic_latency_s)
+        return _joined(self.node_topology, self.nodes, self.nic_bytes_per_s, self.nic_latency_s)
 
     @property
     def crossing_ratio(self) -> float:
@@ -108,19 +108,19 @@ class Cluster(Node):
 
     @property
     def rings(self) -> tuple[Ring, ...]:
-        """Inside the first node; the others have the same."""
+        """Rings inside one node; all nodes have the same."""
         return self.inside.rings
 
     @property
-    def crossed(self) -> Mapping[Arc, float]:
-        """Arcs of one node between its devices and its cards: what each carries, in units of what one card sends or receives."""
-        return _crossed(self.one, self.devices_per_node, self.nics, self.devices_per_switch, self.staged)
+    def card_paths(self) -> Mapping[Arc, float]:
+        """Load of each arc between the devices and cards of a node, in units of what one card sends or receives."""
+        return _card_paths(self.node_topology, self.devices_per_node, self.nics, self.devices_per_switch, self.staged)
 
     @property
     def card_bytes_per_s(self) -> float:
-        """What a card can send and receive at once, PCIe on the way to it included."""
-        wires = self.one.wires
-        return min(self.nic_bytes_per_s, *(wires[wire].bytes_per_s / times for (wire, _), times in self.crossed.items()))
+        """Rate at which a card can send and receive at the same time, bounded by PCIe on the path to it."""
+        wires = self.node_topology.wires
+        return min(self.nic_bytes_per_s, *(wires[wire].bytes_per_s / times for (wire, _), times in self.card_paths.items()))
 
     def collective(self, kind: str, size_bytes: int) -> Timing:
         if self.nodes == 1 or not size_bytes:
@@ -129,7 +129,7 @@ class Cluster(Node):
 
     def _hierarchical(self, kind: str, size_bytes: int) -> Timing:
         inside = self.inside.collective
-        return self.together(hierarchical(kind, size_bytes, devices=self.devices_per_node, inside=inside, across=self.between))
+        return self.combined(hierarchical(kind, size_bytes, devices=self.devices_per_node, inside=inside, across=self.between))
 
     def _among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
         if self.devices_per_node % cluster:
@@ -137,25 +137,25 @@ class Cluster(Node):
                 f"Cluster: a cluster of {cluster} devices does not lie within nodes of {self.devices_per_node}: give cluster_size="
                 f"{self.devices_per_node} or a part of it"
             )
-        return self.together((Stage("inside", kind, self.inside.among(kind, size_bytes, cluster)),))
+        return self.combined((Stage("inside", kind, self.inside.among(kind, size_bytes, cluster)),))
 
     def between(self, kind: str, size_bytes: int, nodes: int | None = None, groups: int = 1) -> Timing:
-        """Between the cards of the same number in all nodes (or so many), each with its part; all numbers at the same time.
+        """A collective between the cards of the same number in all nodes (or in `nodes` of them), each card with its part.
 
-        Where several `groups` of a node's devices do it, each with as many bytes, they share the cards.
+        Several `groups` of a node's devices, each with as many bytes, share the cards.
         """
-        graph, around = _network(nodes or self.nodes, self.card_bytes_per_s, self.nic_latency_s)
-        alone = kind in ("broadcast", "reduce")  # one device of each node speaks, over its own card
+        graph, network_rings = _network(nodes or self.nodes, self.card_bytes_per_s, self.nic_latency_s)
+        alone = kind in ("broadcast", "reduce")  # one device of each node sends, over its own card
         part = -(-groups // self.nics) * size_bytes if alone else -(-groups * size_bytes // self.nics)
-        given = around if self.across in ("ring", "auto") else ()
+        used_rings = network_rings if self.across in ("ring", "auto") else ()
         algorithm = self.across if kind == "all_reduce" or self.across != "tree" else "auto"
-        return timing(kind, part, graph, given, algorithm=algorithm, message_bytes=self.message_bytes)
+        return timing(kind, part, graph, used_rings, algorithm=algorithm, message_bytes=self.message_bytes)
 
-    def together(self, passed: tuple[Stage, ...], nodes: int | None = None) -> Timing:
-        """One stage after the other; flows on the arcs of all nodes, which go together all, or so many at a time."""
+    def combined(self, all_stages: tuple[Stage, ...], nodes: int | None = None) -> Timing:
+        """The timing of consecutive stages, with flows on the arcs of all nodes; groups of `nodes` nodes run at the same time."""
         inside: dict[tuple[Arc, ...], int] = defaultdict(int)
         cards: dict[Arc, int] = defaultdict(int)
-        for stage in passed:
+        for stage in all_stages:
             for path, count in stage.timing.flows:
                 if stage.where == "inside":
                     inside[path] += count
@@ -166,44 +166,44 @@ class Cluster(Node):
         flows += self._across(cards, nodes or self.nodes)
         wires = self.topology.wires
         moving_s = max((count / min(wires[wire].bytes_per_s for wire, _ in path) for path, count in flows), default=0.0)
-        return Timing.of(sum(stage.timing.time_s for stage in passed), tuple(flows), moving_s)
+        return Timing.of(sum(stage.timing.time_s for stage in all_stages), tuple(flows), moving_s)
 
     def _everywhere(self, path: tuple[Arc, ...]) -> tuple[Arc, ...]:
-        count = len(self.one.wires)
+        count = len(self.node_topology.wires)
         return self._cache.get(
             ("everywhere", path), lambda: tuple((node * count + wire, way) for node in range(self.nodes) for wire, way in path)
         )
 
     def _across(self, cards: Mapping[Arc, int], nodes: int) -> list[Flow]:
-        """From what the cards of one number carry: all cards, and PCIe in their nodes; arcs that carry the same are one flow."""
+        """Flows of all cards and of PCIe in their nodes, from the load of the cards of one number; equal loads are one flow."""
         sums: dict[int, list[Arc]] = defaultdict(list)
-        count, first = len(self.one.wires), self.nodes * len(self.one.wires)
+        count, first = len(self.node_topology.wires), self.nodes * len(self.node_topology.wires)
         for node in range(self.nodes):
             sent, received = cards.get((node % nodes, 0), 0), cards.get((node % nodes, 1), 0)
             for card in range(self.nics):
                 sums[sent].append((first + node * self.nics + card, 0))
                 sums[received].append((first + node * self.nics + card, 1))
-            for (wire, way), times in self.crossed.items():
+            for (wire, way), times in self.card_paths.items():
                 sums[round(times * max(sent, received))].append((node * count + wire, way))
         return [(tuple(arcs), size) for size, arcs in sums.items() if size]
 
     def plan(self, step: Step, masks: Masks | None = None) -> Plan:
-        """Where exchanges share a wire with copies of several devices, none of these can stand for the others."""
-        together = self.fold and self.contention and self.overlay != "off"
-        if together and any(crossing(self.topology).get(arc, 1) > 1 for arc in self.crossed):
+        """Unfolded where exchanges share a wire with copies of several devices: these are not equal then."""
+        contended = self.fold and self.contention and self.overlay != "off"
+        if contended and any(crossing(self.topology).get(arc, 1) > 1 for arc in self.card_paths):
             return Node.plan(replace(self, fold=False), step, masks)
         return Node.plan(self, step, masks)
 
     def unused_assumptions(self, step: Step) -> frozenset[str]:
-        known = Node.unused_assumptions(self, step)
+        unused = Node.unused_assumptions(self, step)
         if self.nodes == 1:
-            known |= {"nic_latency_s", "staged"}
-        return known
+            unused |= {"nic_latency_s", "staged"}
+        return unused
 
 
 @lru_cache(maxsize=64)
 def _node(inside: Topology, pcie_bytes_per_s: float, socket_bytes_per_s: float, devices_per_switch: int, nics: int) -> Topology:
-    """A node's own graph; its host where it has none; the sockets joined; cards on the PCIe switches in turn; who serves whom."""
+    """The graph of a node, with a host if it has none, a link between its sockets, and cards on the PCIe switches round-robin."""
     devices = len(inside.devices)
     added: tuple[list[Place], list[Wire]] = ([], [])
     if not any(place.kind == "socket" for place in inside.places):
@@ -225,10 +225,10 @@ def _node(inside: Topology, pcie_bytes_per_s: float, socket_bytes_per_s: float, 
 
 
 @lru_cache(maxsize=64)
-def _joined(one: Topology, nodes: int, nic_bytes_per_s: float, nic_latency_s: float) -> Topology:
-    """So many nodes; then a wire from each card to the network."""
+def _joined(template: Topology, nodes: int, nic_bytes_per_s: float, nic_latency_s: float) -> Topology:
+    """Copies of a node, and a wire from each card to the network."""
     counts: dict[str, int] = defaultdict(int)
-    for place in one.places:
+    for place in template.places:
         counts[place.name[0]] += 1
 
     def name(old: str, node: int) -> str:
@@ -237,9 +237,9 @@ def _joined(one: Topology, nodes: int, nic_bytes_per_s: float, nic_latency_s: fl
     places = [
         replace(place, name=name(place.name, node), serves=tuple(name(client, node) for client in place.serves))
         for node in range(nodes)
-        for place in one.places
+        for place in template.places
     ]
-    wires = [replace(wire, a=name(wire.a, node), b=name(wire.b, node)) for node in range(nodes) for wire in one.wires]
+    wires = [replace(wire, a=name(wire.a, node), b=name(wire.b, node)) for node in range(nodes) for wire in template.wires]
     wires += [
         Wire(a=f"C{card}", b=NETWORK, bytes_per_s=nic_bytes_per_s, latency_s=nic_latency_s / 2)
         for card in range(nodes * counts["C"])
@@ -254,13 +254,13 @@ def _network(nodes: int, bytes_per_s: float, latency_s: float) -> tuple[Topology
 
 
 @lru_cache(maxsize=64)
-def _crossed(one: Topology, devices: int, nics: int, devices_per_switch: int, staged: bool) -> dict[Arc, float]:
-    """A device's data goes to its card through the PCIe switch that both hang on, or else up to the host and down again."""
-    arcs = {(wire.a, wire.b): (number, 0) for number, wire in enumerate(one.wires)}
-    arcs |= {(wire.b, wire.a): (number, 1) for number, wire in enumerate(one.wires)}
-    above = {wire.a: wire.b for wire in one.wires if wire.a.startswith("P") and wire.b.startswith("S")}
-    switch_of = {wire.b: wire.a for wire in one.wires if wire.b.startswith("C")}
-    found: dict[Arc, float] = defaultdict(float)
+def _card_paths(template: Topology, devices: int, nics: int, devices_per_switch: int, staged: bool) -> dict[Arc, float]:
+    """A device's data reaches its card through their common PCIe switch, or through the host."""
+    arcs = {(wire.a, wire.b): (number, 0) for number, wire in enumerate(template.wires)}
+    arcs |= {(wire.b, wire.a): (number, 1) for number, wire in enumerate(template.wires)}
+    above = {wire.a: wire.b for wire in template.wires if wire.a.startswith("P") and wire.b.startswith("S")}
+    switch_of = {wire.b: wire.a for wire in template.wires if wire.b.startswith("C")}
+    load: dict[Arc, float] = defaultdict(float)
     for device in range(devices):
         card, switch = f"C{device * nics // devices}", f"P{device // devices_per_switch}"
         other = switch_of[card]
@@ -269,6 +269,6 @@ def _crossed(one: Topology, devices: int, nics: int, devices_per_switch: int, st
             walk += [above[switch], *([above[other]] if above[other] != above[switch] else []), other]
         walk.append(card)
         for here, there in pairwise(walk):
-            found[arcs[here, there]] += nics / devices
-            found[arcs[there, here]] += nics / devices
-    return dict(found)
+            load[arcs[here, there]] += nics / devices
+            load[arcs[there, here]] += nics / devices
+    return dict(load)

@@ -1,8 +1,8 @@
 """Switched device-side planes: one big node, or hundreds of device- and memory-nodes across system nodes.
 
 Y. Kwon, M. Rhu: Beyond the Memory Wall. MICRO 2018, Sec. VI (future work) and Fig. 15; Sec. V-D's scaled-up node is like DGX-2.
-Memory-nodes hang on the planes beside the devices; without them (`memory_per_node=0`) feature maps go to the hosts over PCIe. All
-devices stay identical: one of them is simulated and counted for all, unless `fold=False`.
+Memory-nodes are connected to the planes like devices; without them (`memory_per_node=0`) feature maps go to the hosts over PCIe.
+All devices are identical: one of them is simulated and counted for all, unless `fold=False`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from trainyard.hardware.topology.graph import Place, Topology, Wire
 from trainyard.ir import Step, assumed
 from trainyard.systems.node.systems import Node
 from trainyard.systems.scale_out.switch_tree import SwitchTree
-from trainyard.systems.scale_out.switched_collectives import Recast, Speeds, recast_of
+from trainyard.systems.scale_out.switched_collectives import Speeds, SwitchedCollectives, switched_collectives
 
 Algorithm = Literal["ring", "torus", "hierarchical", "halving_doubling", "tree", "auto"]
-RECASTS: tuple[Algorithm, ...] = get_args(Algorithm)
+ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 
 
 @part
 class Switched(Node):
-    """One node whose devices, and memory-nodes if any, hang on `planes` of one switch each (DGX-2).
+    """One node whose devices, and memory-nodes if any, are connected by `planes` of one switch each (DGX-2).
 
     Without memory-nodes the host is behind PCIe.
 
@@ -67,15 +67,15 @@ class Switched(Node):
         return self.memory_node.crossing_ratio if self.memory_nodes else 1.0
 
     def unused_assumptions(self, step: Step) -> frozenset[str]:
-        known = Node.unused_assumptions(self, step)
-        return known | {"pcie_bytes_per_s", "devices_per_switch"} if self.memory_nodes or self.overlay == "off" else known
+        unused = Node.unused_assumptions(self, step)
+        return unused | {"pcie_bytes_per_s", "devices_per_switch"} if self.memory_nodes or self.overlay == "off" else unused
 
 
 @part
 class Plane(Node):
-    """Devices of many system nodes on planes of switches, recast into any logical topology.
+    """Devices of many system nodes on planes of switches, with collectives on any logical topology (`recast`).
 
-    A system node has `devices_per_node` devices and `memory_per_node` memory-nodes (as many where nothing is given). `radix` is the
+    A system node has `devices_per_node` devices and `memory_per_node` memory-nodes (as many as devices by default). `radix` is the
     number of ports of a switch: a plane that needs more is a tree of them.
 
     >>> from trainyard.machines.presets.mcdla import DEVICE
@@ -144,30 +144,30 @@ class Plane(Node):
         )
 
     @property
-    def recasts(self) -> Recast:
+    def switched_collectives(self) -> SwitchedCollectives:
         speeds = Speeds(self.link_bytes_per_s, self.link_latency_s, self.hop_latency_s, self.message_bytes)
-        return recast_of(self.tree, speeds, self.torus_rows)
+        return switched_collectives(self.tree, speeds, self.torus_rows)
 
     def collective(self, kind: str, size_bytes: int) -> Timing:
-        return self._cache.get((kind, size_bytes), lambda: self.recasts.timing(kind, size_bytes, self.recast))
+        return self._cache.get((kind, size_bytes), lambda: self.switched_collectives.timing(kind, size_bytes, self.recast))
 
     def _among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
-        return self.recasts.inside(kind, size_bytes, cluster)
+        return self.switched_collectives.inside(kind, size_bytes, cluster)
 
     @property
     def crossing_ratio(self) -> float:
         return self.memory_node.crossing_ratio if self.tree.memory_per_node else 1.0
 
     def unused_assumptions(self, step: Step) -> frozenset[str]:
-        known = Node.unused_assumptions(self, step) | {"directions", "split"}
+        unused = Node.unused_assumptions(self, step) | {"directions", "split"}
         if self.tree.memory_per_node or self.overlay == "off":
-            known |= {"pcie_bytes_per_s", "devices_per_switch"}
-        return known | {"hop_latency_s"} if self.tree.levels == 1 else known
+            unused |= {"pcie_bytes_per_s", "devices_per_switch"}
+        return unused | {"hop_latency_s"} if self.tree.levels == 1 else unused
 
 
 @lru_cache(maxsize=64)
 def _switched(**numbers: Any) -> Topology:
-    """One object for equal numbers: what is derived from a graph is remembered by it."""
+    """One object for equal numbers: results derived from a graph are cached by its identity."""
     return switched(**numbers)
 
 
@@ -180,12 +180,12 @@ def _planes(
     memory: tuple[tuple[str, Any], ...],
     host: tuple[float, float, int] | tuple[()],
 ) -> Topology:
-    own = {"latency_s" if name == "memory_latency_s" else name: value for name, value in memory}
+    store = {"latency_s" if name == "memory_latency_s" else name: value for name, value in memory}
     return tree.topology(
         bytes_per_s=bytes_per_s,
         latency_s=latency_s,
         hop_latency_s=hop_latency_s,
-        memory=own,
+        memory=store,
         host=hosts(tree.nodes, tree.devices_per_node, *host) if host else ([], []),
     )
 

@@ -3,10 +3,11 @@
 Y. Kwon, M. Rhu: Beyond the Memory Wall. MICRO 2018, Sec. VI and Fig. 15: a device-side switch in a system node joins its device-
 and memory-nodes, and switches join the system nodes. A plane that fits one switch is one; else it is a folded Clos network (leaf
 and spine, or more levels: C. Leiserson: Fat-Trees. IEEE TC 1985; F. Petrini, M. Vanneschi: k-ary n-trees. IPPS 1997): a switch has
-`down` ports towards the ends and `up` ports away from them. Whole system nodes hang on a leaf, so that a device reaches its
-memory-node over one switch.
+`down` ports towards the devices and `up` ports away from them. A system node is connected to one leaf, so that a device reaches
+its memory-node over one switch.
 
-Wires are numbered so that collectives of a thousand devices need no search: end by end first, then level by level, plane by plane.
+Wires are numbered in closed form, so that collectives of a thousand devices need no search: first the wires of each device and
+memory-node, then level by level, plane by plane.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ OWNER = "planes"
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchTree:
-    """The shape of the planes. `memory_per_node` memory-nodes hang beside the `devices_per_node` devices of a system node.
+    """The shape of the planes. A system node has `devices_per_node` devices and `memory_per_node` memory-nodes.
 
     >>> small = SwitchTree(devices=64, devices_per_node=8, memory_per_node=8, links=6, planes=6, radix=64)
     >>> small.fans, small.down, small.up, small.bundle      # four leaves of two system nodes; 16 wires from a leaf to a spine
@@ -60,12 +61,12 @@ class SwitchTree:
 
     @property
     def wires(self) -> int:
-        """Of one device to one plane."""
+        """Wires of one device to one plane."""
         return self.links // self.planes
 
     @property
     def ports(self) -> int:
-        """Of one plane that a system node takes."""
+        """Ports of one plane that a system node takes."""
         return (self.devices_per_node + self.memory_per_node) * self.wires
 
     @property
@@ -78,23 +79,23 @@ class SwitchTree:
 
     @cached_property
     def fans(self) -> tuple[int, ...]:
-        """System nodes of a leaf, leaves of a tree of two levels, and so on; the last switches use all their ports downwards."""
+        """System nodes per leaf, leaves per tree of two levels, and so on; the top switches use all their ports downwards."""
         if self.nodes * self.ports <= self.radix:
             return (self.nodes,)
-        a_leaf = self.down // self.ports
-        if not a_leaf:
+        nodes_per_leaf = self.down // self.ports
+        if not nodes_per_leaf:
             raise BadInput(
                 f"{OWNER}: radix={self.radix} is too small: a system node of {self.devices_per_node} devices and "
                 f"{self.memory_per_node} memory-nodes takes {self.ports} ports of a switch that has {self.down} downwards; "
                 f"give radix={self.radix * self.ports // max(1, self.down) + 1} or more, or more planes"
             )
-        found, left = [a_leaf], -(-self.nodes // a_leaf)
-        while left > self.radix:
+        fans, switches = [nodes_per_leaf], -(-self.nodes // nodes_per_leaf)
+        while switches > self.radix:
             if self.down < 2:
-                raise BadInput(f"{OWNER}: radix={self.radix} is too small to join {left} switches: give radix=4 or more")
-            found.append(self.down)
-            left = -(-left // self.down)
-        return (*found, left)
+                raise BadInput(f"{OWNER}: radix={self.radix} is too small to join {switches} switches: give radix=4 or more")
+            fans.append(self.down)
+            switches = -(-switches // self.down)
+        return (*fans, switches)
 
     @property
     def levels(self) -> int:
@@ -102,34 +103,34 @@ class SwitchTree:
 
     @cached_property
     def bundle(self) -> int:
-        """Wires from a switch below the top to the same switch of the top: no more of those than needed."""
+        """Parallel wires from a switch below the top to the same top switch, so that there are few top switches."""
         fitting = (count for count in range(self.up, 0, -1) if self.up % count == 0 and count * self.fans[-1] <= self.radix)
         return next(fitting, 1) if self.levels > 1 else 1
 
     @cached_property
     def _spans(self) -> tuple[int, ...]:
-        """Devices of a tree of 1, 2, ... levels."""
+        """Devices per tree of 1, 2, ... levels."""
         spans = [self.fans[0] * self.devices_per_node]
         for fan in self.fans[1:]:
             spans.append(spans[-1] * fan)
         return tuple(spans)
 
     def tree_of(self, device: int, level: int) -> int:
-        """Which of the trees whose top is at `level` holds a device; level 0 are the leaves."""
+        """The number of the tree with its top at `level` that contains a device; level 0 are the leaves."""
         return device // self._spans[level]
 
     def trees(self, level: int) -> int:
         return -(-self.devices // self._spans[level])
 
-    def meets(self, one: int, other: int) -> int:
-        """The lowest level at which one tree holds both: 0 on one leaf."""
-        return next(level for level, span in enumerate(self._spans) if one // span == other // span)
+    def meets(self, first: int, second: int) -> int:
+        """The lowest level at which one tree contains both devices: 0 on the same leaf."""
+        return next(level for level, span in enumerate(self._spans) if first // span == second // span)
 
     def wires_up(self, level: int) -> int:
-        """From a tree whose top is at `level` towards the level above, in one plane."""
+        """Uplinks of a tree whose top is at `level`, in one plane."""
         return int(self.up ** (level + 1))
 
-    # ---- the numbers of wires
+    # ---- numbering of wires
     @property
     def ends(self) -> int:
         return self.devices + self.nodes * self.memory_per_node
@@ -140,28 +141,28 @@ class SwitchTree:
 
     @cached_property
     def _bases(self) -> tuple[int, ...]:
-        """The first wire above each level."""
+        """The number of the first uplink of each level."""
         bases = [self.ends * self.links]
         for level in range(self.levels - 1):
             bases.append(bases[-1] + self.planes * self.trees(level) * self.wires_up(level))
         return tuple(bases)
 
     def tree_arcs(self, level: int, tree: int, direction: int) -> tuple[Arc, ...]:
-        """All wires from a tree towards the level above it (0) or back (1), in all planes."""
+        """All uplinks of a tree in all planes, upwards (0) or downwards (1)."""
         count, base = self.wires_up(level), self._bases[level]
         firsts = (base + (plane * self.trees(level) + tree) * count for plane in range(self.planes))
         return tuple((first + number, direction) for first in firsts for number in range(count))
 
     # ---- the graph
     def switches(self, level: int) -> int:
-        """At the top of one tree of this level."""
+        """Switches at the top of one tree of this level."""
         return int(self.up**level) // (self.bundle if level and level == self.levels - 1 else 1)
 
     def switch(self, plane: int, level: int, tree: int, position: int) -> str:
         return f"X{plane}" if self.levels == 1 else f"X{plane}.{level}.{tree * self.switches(level) + position}"
 
     def graph(self, *, bytes_per_s: float, latency_s: float, hop_latency_s: float) -> tuple[list[Place], list[Wire]]:
-        """Switches and wires; `hop_latency_s` is that of a switch and the wire behind it, where two switches are joined."""
+        """Switches and wires; `hop_latency_s` is that of a switch and the wire to the next one."""
         places = [
             Place(name=self.switch(plane, level, tree, position), kind="switch")
             for plane in range(self.planes)
@@ -203,7 +204,7 @@ class SwitchTree:
         memory: dict[str, float | int | None],
         host: tuple[list[Place], list[Wire]] = ([], []),
     ) -> Topology:
-        """All of it; `memory` are the fields of each memory-node, which serve the devices of their system node in turn."""
+        """The complete graph; `memory` are the fields of each memory-node, dealt round-robin to the devices of its system node."""
         switches, wires = self.graph(bytes_per_s=bytes_per_s, latency_s=latency_s, hop_latency_s=hop_latency_s)
         served: list[list[str]] = [[] for _ in range(self.nodes * self.memory_per_node)]
         for node in range(self.nodes if self.memory_per_node else 0):
