@@ -1,4 +1,4 @@
-"""What torch does on a GPU as one call: counted on the zoo's captures, against the calls that its profiler shows."""
+"""Composite calls of torch on a GPU in steps of the zoo, against the calls that the profiler of torch shows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trainyard.workloads import zoo
 QUEUED = replace(H200, graphs=True)
 
 
-def kinds(step: Step) -> Counter[str]:
+def kinds_of_calls(step: Step) -> Counter[str]:
     return Counter(call.kind for call in calls_of(step, "none"))
 
 
@@ -30,16 +30,15 @@ def kinds(step: Step) -> Counter[str]:
         ("resnet50", {}),
     ],
 )
-def test_composites_of_the_zoo(model: str, expected: dict[str, int]) -> None:
+def test_composite_calls_of_zoo_models(model: str, expected: dict[str, int]) -> None:
     step = zoo.load(model)
-    found = kinds(step)
-    assert {kind: count for kind, count in found.items() if kind != "op"} == expected
+    assert {kind: count for kind, count in kinds_of_calls(step).items() if kind != "op"} == expected
     calls = calls_of(step, "none")
     assert sorted(index for call in calls for index in call.ops) == list(range(len(step)))
 
 
 @pytest.mark.parametrize("model", ["bert-base", "t5-small", "gnmt", "lstm-2"])
-def test_a_call_starts_after_those_it_waits_for(model: str) -> None:
+def test_calls_come_after_those_they_depend_on(model: str) -> None:
     step = zoo.load(model)
     done: set[int] = set()
     for call in calls_of(step, "none"):
@@ -53,22 +52,22 @@ def attentions(model: str) -> list[Call]:
     return [call for call in calls_of(zoo.load(model), "none") if call.kind == "attention"]
 
 
-def test_attention_knows_its_mask_and_its_dropout_in_both_directions() -> None:
-    assert {(call.causal, call.drops) for call in attentions("gpt2-small")} == {(True, True)}
-    assert {(call.causal, call.drops) for call in attentions("bert-base")} == {(False, True)}
+def test_attention_calls_are_causal_and_have_dropout_as_in_the_model() -> None:
+    assert {(call.causal, call.dropout) for call in attentions("gpt2-small")} == {(True, True)}
+    assert {(call.causal, call.dropout) for call in attentions("bert-base")} == {(False, True)}
 
 
-def test_fused_attention_keeps_its_scores_on_the_chip() -> None:
+def test_fused_attention_moves_q_k_v_and_the_output_only() -> None:
     step = zoo.load("gpt2-small", batch=8)
     forward, *_ = attentions("gpt2-small")
-    found = QUEUED.cost(step, next(work for work in QUEUED.works(step) if work.ops == forward.ops))
-    one = 8 * 12 * 1024 * 64 * 4  # bytes of Q, of K, of V, of the output
-    assert sum(found.bytes.values()) == 4 * one
-    assert found.events["mac"] == 8 * 12 * 1024 * 1024 * 64  # two products, half of each
+    cost = QUEUED.cost(step, next(work for work in QUEUED.works(step) if work.ops == forward.ops))
+    tensor_bytes = 8 * 12 * 1024 * 64 * 4  # bytes of Q, of K, of V, of the output
+    assert sum(cost.bytes.values()) == 4 * tensor_bytes
+    assert cost.events["mac"] == 8 * 12 * 1024 * 1024 * 64  # two products, half of each
 
 
-def test_attention_written_by_hand_is_left_as_it_is() -> None:
-    assert "attention" not in kinds(zoo.load("t5-small"))
+def test_attention_of_separate_ops_is_no_attention_call() -> None:
+    assert "attention" not in kinds_of_calls(zoo.load("t5-small"))
 
 
 def gates(names: tuple[str, ...]) -> Step:
@@ -78,32 +77,32 @@ def gates(names: tuple[str, ...]) -> Step:
     return Step("cell", 1, tuple(ops), tuple(TensorSpec(shape) for shape in ((32, 64), (64, 256), (32, 256), (32, 256))))
 
 
-def test_only_gates_in_place_make_a_cell() -> None:
-    assert kinds(gates(("sigmoid_", "sigmoid_")))["cell"] == 1
-    assert kinds(gates(("sigmoid", "sigmoid")))["cell"] == 0
+def test_only_gates_computed_in_place_are_a_cell() -> None:
+    assert kinds_of_calls(gates(("sigmoid_", "sigmoid_")))["cell"] == 1
+    assert kinds_of_calls(gates(("sigmoid", "sigmoid")))["cell"] == 0
 
 
-def test_a_recurrent_layer_multiplies_its_inputs_at_once_and_its_steps_in_turn() -> None:
+def test_a_recurrent_layer_is_one_call_faster_than_its_ops() -> None:
     short, long = (zoo.load("lstm-2", batch=batch) for batch in (1, 64))
     works = {batch: [work for work in QUEUED.works(step) if len(work.ops) > 100] for batch, step in ((1, short), (64, long))}
-    assert [len(found) for found in works.values()] == [2, 2]
+    assert [len(own) for own in works.values()] == [2, 2]
     forward = QUEUED.cost(long, works[64][0])
     assert forward.events["mac"] == sum(long.ops[index].macs for index in works[64][0].ops)
     steps = sum(long.ops[index].is_product for index in works[64][0].ops) // 2
     floor = steps * 2 * (H200.ramp_s + H200.gap_s)
     assert forward.cycles / H200.clock_hz > floor
-    apart = sum(QUEUED.cost(long, replace(works[64][0], ops=(index,), grouping="single")).cycles for index in works[64][0].ops)
-    assert forward.cycles < 0.5 * apart
+    separate = sum(QUEUED.cost(long, replace(works[64][0], ops=(index,), grouping="single")).cycles for index in works[64][0].ops)
+    assert forward.cycles < 0.5 * separate
 
 
-def test_dropout_leaves_a_mask_of_bytes() -> None:
+def test_dropout_writes_a_mask_of_one_byte_per_element() -> None:
     step = zoo.load("vgg16", batch=8)
     work = next(work for work in QUEUED.works(step) if len(work.ops) == 3)
     elements = step.tensors[step.ops[work.ops[-1]].outputs[0]].elements
     assert QUEUED.cost(step, work).events["dram_write"] == 5 * elements
 
 
-def test_phases_of_one_layer_do_not_run_into_each_other() -> None:
+def test_a_dropout_does_not_span_two_phases() -> None:
     specs = tuple(TensorSpec((64,)) for _ in range(4))
     order = [(Phase.FORWARD, "bernoulli"), (Phase.FORWARD, "div"), *((Phase.UPDATE, name) for name in ("bernoulli", "div", "mul"))]
     ops = tuple(

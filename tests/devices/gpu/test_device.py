@@ -63,14 +63,14 @@ def chain_of_relus(count: int, elements: int) -> Step:
     ("gpu", "fp32", "half", "clock"),
     [(V100, 15.7e12, 125e12, 1.53e9), (A100, 19.5e12, 312e12, 1.41e9), (H200, 67e12, 989e12, 1.83e9)],
 )
-def test_printed_peaks(gpu: Gpu, fp32: float, half: float, clock: float) -> None:
+def test_peak_rates_are_those_of_the_data_sheets(gpu: Gpu, fp32: float, half: float, clock: float) -> None:
     assert 2 * gpu.sms * gpu.fp32_macs * gpu.clock_hz == pytest.approx(fp32, rel=0.01)
     assert 2 * gpu.sms * gpu.half_macs * clock == pytest.approx(half, rel=0.01)
     assert replace(gpu, precision="fp16").peaks.macs_per_s == gpu.sms * gpu.half_macs * gpu.clock_hz
 
 
 @pytest.mark.parametrize("gpu", ALL, ids=lambda gpu: gpu.name)
-def test_it_is_a_device_and_costs_every_kind_of_op(gpu: Gpu) -> None:
+def test_a_gpu_is_a_device_and_costs_every_kind_of_op(gpu: Gpu) -> None:
     body = Convolution(batch=2, in_channels=8, out_channels=16, size=(14, 14), kernel=(3, 3), padding=(1, 1))
     maps, weight, out = TensorSpec((2, 8, 14, 14)), TensorSpec((16, 8, 3, 3), role=Role.PARAMETER), TensorSpec((2, 16, 14, 14))
     step = step_of(
@@ -117,7 +117,7 @@ def test_a_large_copy_is_bound_by_dram() -> None:
     assert seconds(replace(H200, graphs=True), step) == pytest.approx(expected, rel=1e-6)
 
 
-def test_one_tile_more_than_the_multiprocessors_is_a_second_wave() -> None:
+def test_one_tile_more_than_multiprocessors_takes_a_second_wave() -> None:
     limits = Limits(132, 4e12, 5e9, 1.2e11, 1e14, 1e14, 3e7, ((128, 128, 64),), 1e-6, 2e-6)
 
     def tiled(rows: int) -> float:
@@ -130,10 +130,10 @@ def test_one_tile_more_than_the_multiprocessors_is_a_second_wave() -> None:
 def test_a_long_reduction_is_split_over_the_multiprocessors() -> None:
     limits = H200.limits("half")
     tall = Matrices(64, 64, 262144, 1, 64 * 262144 * 2, 64 * 262144 * 2, 64 * 64 * 2, 2)
-    way = best_tiling(tall, limits)
-    assert way.split > 16
-    assert way.partial_bytes == way.split * 64 * 64 * 4
-    assert way.kernels == 2
+    tiled = best_tiling(tall, limits)
+    assert tiled.split > 16
+    assert tiled.partial_bytes == tiled.split * 64 * 64 * 4
+    assert tiled.kernels == 2
 
 
 def test_operands_beyond_the_l2_are_read_again() -> None:
@@ -141,13 +141,13 @@ def test_operands_beyond_the_l2_are_read_again() -> None:
     assert best_tiling(Matrices(16384, 512, 512, 1, 2**24, 2**19, 2**24, 2), H200.limits("half")).a_reads == 1
 
 
-def test_the_l2_hands_a_small_tensor_to_its_next_reader() -> None:
+def test_a_small_tensor_is_read_from_the_l2_by_the_next_call() -> None:
     small, large = chain_of_relus(2, 2**20), chain_of_relus(2, 2**26)
     read_again = [H200.cost(step, H200.works(step)[1]).events["dram_read"] for step in (small, large)]
     assert read_again == [0.0, 4.0 * 2**26]
 
 
-def test_short_kernels_wait_for_the_host_unless_they_are_a_graph() -> None:
+def test_short_kernels_wait_for_the_host_unless_replayed_as_a_graph() -> None:
     step = chain_of_relus(200, 64)
     assert seconds(H200, step) == pytest.approx(200 * (H200.call_s + H200.launch_s) + H200.step_s, rel=0.01)
     assert H200.cost(step, H200.works(step)[-1]).bound == "host"
@@ -164,17 +164,17 @@ def behind_a_long_kernel(count: int) -> Step:
     )  # fmt: skip
 
 
-def test_a_long_kernel_hides_the_issue_of_those_behind_it() -> None:
+def test_a_long_kernel_hides_the_issue_of_the_kernels_behind_it() -> None:
     step = behind_a_long_kernel(10)
     assert seconds(H200, step) == pytest.approx(seconds(QUEUED, step), rel=1e-3)
 
 
-def test_the_host_can_only_run_so_far_ahead() -> None:
+def test_a_short_queue_makes_the_device_wait() -> None:
     step = behind_a_long_kernel(15)
     assert seconds(replace(H200, queue=4), step) > 1.2 * seconds(H200, step)
 
 
-def test_a_step_has_python_of_its_own_and_a_node_is_no_module() -> None:
+def test_host_time_has_a_part_per_step_and_per_forward_or_backward_call() -> None:
     step = chain_of_relus(100, 64)
     backward = replace(step, ops=tuple(replace(op, phase=Phase.GRAD_INPUT) for op in step.ops))
     for phased, call_s in ((step, H200.call_s), (backward, H200.node_s)):
@@ -191,21 +191,21 @@ def update_step(elements: int = 2**22) -> Step:
 def test_a_fused_update_moves_seven_tensors_and_an_unfused_one_twenty() -> None:
     step = update_step()
     moved = {}
-    for way in ("fused", "foreach", "single"):
-        gpu = replace(H200, optimizer=way)
-        moved[way] = sum(gpu.cost(step, gpu.works(step)[0]).bytes.values()) / 2**24
+    for optimizer in ("fused", "foreach", "single"):
+        gpu = replace(H200, optimizer=optimizer)
+        moved[optimizer] = sum(gpu.cost(step, gpu.works(step)[0]).bytes.values()) / 2**24
     assert moved == {"fused": 7.0, "foreach": pytest.approx(20.0), "single": pytest.approx(20.0)}
     small = update_step(64)
     assert seconds(replace(QUEUED, optimizer="single"), small) > 5 * seconds(replace(QUEUED, optimizer="foreach"), small)
 
 
-def test_the_entries_of_a_foreach_list_cost_the_host() -> None:
-    one = update_step(64)
-    many = replace(one, ops=one.ops * 100)
-    assert seconds(H200, many) - seconds(H200, one) == pytest.approx(99 * 8 * (H200.list_s + H200.launch_s / 36), rel=0.01)
+def test_entries_of_a_foreach_list_take_host_time() -> None:
+    single = update_step(64)
+    many = replace(single, ops=single.ops * 100)
+    assert seconds(H200, many) - seconds(H200, single) == pytest.approx(99 * 8 * (H200.list_s + H200.launch_s / 36), rel=0.01)
 
 
-def test_fp32_products_follow_their_switch_and_the_board() -> None:
+def test_fp32_products_run_on_tf32_cores_only_if_asked_and_present() -> None:
     step = product(4096, 4096, 4096, "fp32")
     assert seconds(replace(QUEUED, matmul_fp32="tf32"), step) < 0.3 * seconds(QUEUED, step)
     assert seconds(replace(QUEUED, precision="bf16"), step) < seconds(replace(QUEUED, precision="tf32"), step)
@@ -214,7 +214,7 @@ def test_fp32_products_follow_their_switch_and_the_board() -> None:
         seconds(replace(V100, precision="bf16"), step)
 
 
-def test_convolutions_run_on_tensor_cores_by_default_and_pay_for_their_layout() -> None:
+def test_convolutions_run_on_tensor_cores_by_default_with_transpositions() -> None:
     body = Convolution(batch=64, in_channels=256, out_channels=256, size=(28, 28), kernel=(3, 3), padding=(1, 1))
     specs = (TensorSpec((64, 256, 28, 28)), TensorSpec((256, 256, 3, 3)), TensorSpec((64, 256, 28, 28)))
     step = step_of((body, (0, 1), (2,)), tensors=specs)
@@ -222,7 +222,7 @@ def test_convolutions_run_on_tensor_cores_by_default_and_pay_for_their_layout() 
     assert seconds(replace(QUEUED, layout="native"), step) < seconds(QUEUED, step)
 
 
-def test_epilogue_fusion_saves_the_trip_through_memory() -> None:
+def test_epilogue_fusion_saves_dram_traffic() -> None:
     specs = tuple(TensorSpec(shape) for shape in ((8192, 64), (64, 8192), (8192, 8192), (8192, 8192)))
     step = step_of((MatMul(8192, 8192, 64), (0, 1), (2,)), (ElementWise("relu", 2**26), (2,), (3,)), tensors=specs)
     fused = replace(H200, fusion="epilogue")
@@ -230,7 +230,7 @@ def test_epilogue_fusion_saves_the_trip_through_memory() -> None:
     assert seconds(replace(fused, graphs=True), step) < 0.65 * seconds(QUEUED, step)
 
 
-def test_what_one_gpu_cannot_do_is_said() -> None:
+def test_collectives_and_integer_products_are_refused() -> None:
     step = step_of((Collective("all_reduce", 1024, 8), (0,), (0,)), tensors=(TensorSpec((1024,)),))
     with pytest.raises(NotModelled, match="between 8 ranks"):
         seconds(H200, step)
@@ -247,7 +247,7 @@ def test_what_one_gpu_cannot_do_is_said() -> None:
         ({"tiles": ()}, "tiles must be a menu"),
     ],
 )
-def test_impossible_boards_are_refused(change: dict[str, object], message: str) -> None:
+def test_boards_with_impossible_numbers_are_refused(change: dict[str, object], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         replace(H200, **change)
 
@@ -268,28 +268,28 @@ def test_a_better_board_is_never_slower(M: int, N: int, K: int, better: str) -> 
 
 
 @given(M=SIZES, N=SIZES, K=SIZES)
-def test_no_product_beats_the_peaks(M: int, N: int, K: int) -> None:
+def test_no_product_is_faster_than_the_peak_rates(M: int, N: int, K: int) -> None:
     step = product(M, N, K)
     time = seconds(H200, step)
     assert time >= step.macs / (H200.sms * H200.half_macs * H200.clock_hz)
     assert time >= 2 * (M * K + K * N + M * N) / H200.dram_bytes_per_s
 
 
-def test_phases_do_not_change_a_product_of_sixteen_bits() -> None:
+def test_a_16_bit_product_takes_the_same_time_in_both_directions() -> None:
     step = product(512, 512, 512)
     backward = replace(step, ops=tuple(replace(op, phase=Phase.GRAD_INPUT) for op in step.ops))
     assert seconds(QUEUED, step) == seconds(QUEUED, backward)
 
 
-def test_rows_that_are_not_aligned_cost_loads() -> None:
-    whole, words, halves = (seconds(QUEUED, product(8192, columns, 768)) for columns in (50304, 50258, 50257))
-    assert whole < 0.4 * words < 0.4 * halves
+def test_products_with_unaligned_rows_are_slower() -> None:
+    aligned, words, halves = (seconds(QUEUED, product(8192, columns, 768)) for columns in (50304, 50258, 50257))
+    assert aligned < 0.4 * words < 0.4 * halves
     assert seconds(QUEUED, product(8192, 50257, 768, "fp32")) == pytest.approx(
         seconds(QUEUED, product(8192, 50304, 768, "fp32")), rel=0.02
     )
 
 
-def test_tf32_asks_for_operands_that_lie_along_the_reduction() -> None:
+def test_tf32_products_with_strided_operands_are_slower() -> None:
     tf32 = replace(QUEUED, precision="tf32")
     step = product(4096, 4096, 4096, "fp32")
     forward, dx, dw = (
@@ -311,7 +311,7 @@ def launches(gpu: Gpu, step: Step) -> float:
     return (seconds(gpu, step) - seconds(replace(gpu, gap_s=0.0), step)) / gpu.gap_s
 
 
-def test_a_pointwise_convolution_of_aligned_rows_stays_where_it_is() -> None:
+def test_a_pointwise_convolution_of_aligned_rows_needs_no_transposition() -> None:
     gpu = replace(QUEUED, precision="bf16", gap_s=1e-3)
     aligned = Convolution(batch=64, in_channels=256, out_channels=64, size=(56, 56), kernel=(1, 1))
     odd = replace(aligned, size=(7, 7), in_channels=512, out_channels=2048)
@@ -319,14 +319,14 @@ def test_a_pointwise_convolution_of_aligned_rows_stays_where_it_is() -> None:
     assert [round(launches(gpu, convolution(body))) for body in (aligned, odd, wide)] == [1, 3, 4]
 
 
-def test_three_channels_of_a_small_window_stay_on_the_vector_lanes() -> None:
+def test_a_small_convolution_of_three_channels_runs_on_the_vector_lanes() -> None:
     gpu = replace(QUEUED, precision="bf16", gap_s=1e-3)
     body = Convolution(batch=64, in_channels=3, out_channels=64, size=(224, 224), kernel=(3, 3), padding=(1, 1))
     assert round(launches(gpu, convolution(body))) == 1
     assert round(launches(gpu, convolution(replace(body, kernel=(7, 7), stride=(2, 2), padding=(3, 3))))) == 4
 
 
-def test_depthwise_kernels_walk_windows_whatever_the_type() -> None:
+def test_depthwise_convolutions_take_the_same_time_in_16_bits() -> None:
     body = Convolution(batch=64, in_channels=64, out_channels=64, size=(112, 112), kernel=(3, 3), padding=(1, 1), groups=64)
     wide, narrow = (seconds(replace(QUEUED, precision=precision), convolution(body)) for precision in ("fp32", "bf16"))
     assert wide == pytest.approx(narrow, rel=0.01)
@@ -341,7 +341,7 @@ def batch_norm(channels: int, size: int, function: str = "batch_norm") -> Step:
     return step_of((Reduction(function, maps.elements, maps.elements, 2), inputs, (2,)), tensors=(maps,) * 3)
 
 
-def test_batch_norm_gives_a_channel_to_one_block() -> None:
+def test_batch_norm_runs_one_block_per_channel() -> None:
     few, twice, many = (seconds(QUEUED, batch_norm(channels, 112)) for channels in (64, 128, 512))
     assert few == pytest.approx(twice, rel=0.05)  # both leave multiprocessors without a channel
     assert many > 2.5 * few
@@ -350,20 +350,20 @@ def test_batch_norm_gives_a_channel_to_one_block() -> None:
     assert seconds(QUEUED, batch_norm(64, 112, "batch_norm_backward")) > 1.8 * few
 
 
-def test_sixteen_bit_maps_are_normalised_by_torch_in_three_kernels() -> None:
+def test_16_bit_batch_norm_takes_three_kernels() -> None:
     gpu = replace(QUEUED, gap_s=1e-3)
     step = batch_norm(64, 56)
     assert round(launches(gpu, step)) == 1
     assert round(launches(replace(gpu, precision="bf16"), step)) == 3
 
 
-def test_pooling_takes_as_long_in_sixteen_bits() -> None:
+def test_pooling_takes_the_same_time_in_16_bits() -> None:
     tensors = (TensorSpec((64, 64, 112, 112)), TensorSpec((64, 64, 56, 56)))
     step = step_of((Reduction("max_pool2d", 9 * tensors[1].elements, tensors[1].elements), (0,), (1,)), tensors=tensors)
     assert seconds(QUEUED, step) == pytest.approx(seconds(replace(QUEUED, precision="bf16"), step), rel=0.02)
 
 
-def test_an_embedding_reads_the_rows_it_is_asked_for() -> None:
+def test_an_embedding_reads_only_the_gathered_rows() -> None:
     tensors = (TensorSpec((10**6, 64)), TensorSpec((128, 64)))
     step = step_of((Gather(128, 64, 10**6), (0,), (1,)), tensors=tensors)
     assert H200.cost(step, H200.works(step)[0]).events["dram_read"] == 128 * 64 * 4

@@ -1,4 +1,4 @@
-"""A GPU in a step with exchanges: they are calls that cost it nothing, around which its own calls are what they were."""
+"""A GPU in a step with collectives: they cost it nothing, and the calls around them stay the same."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def one_device(model: str, how: str) -> Step:
     return PARALLEL[how](zoo.load(model, batch=16))
 
 
-def own(step: Step, fusion: str = "none") -> list[Call]:
+def own_calls(step: Step, fusion: str = "none") -> list[Call]:
     return [call for call in calls_of(step, fusion) if not is_exchange(step.ops[call.ops[0]])]
 
 
@@ -37,7 +37,7 @@ def own(step: Step, fusion: str = "none") -> list[Call]:
 @pytest.mark.parametrize(
     ("model", "how"), [*product(("resnet18", "bert-tiny", "lstm-1"), PARALLEL), ("t5-small", "model"), ("snli", "model")]
 )
-def test_every_op_once_after_those_it_waits_for(model: str, how: str, fusion: str) -> None:
+def test_calls_have_every_op_once_and_after_its_dependencies(model: str, how: str, fusion: str) -> None:
     step = one_device(model, how)
     calls = calls_of(step, fusion)
     assert sorted(index for call in calls for index in call.ops) == list(range(len(step)))
@@ -51,19 +51,19 @@ def test_every_op_once_after_those_it_waits_for(model: str, how: str, fusion: st
 
 @pytest.mark.parametrize("fusion", ["none", "epilogue"])
 @pytest.mark.parametrize("model", ["resnet18", "bert-tiny", "lstm-1"])
-def test_exchanges_of_gradients_change_no_cost(model: str, fusion: str) -> None:
-    """Data parallelism adds exchanges alone: every call costs what it costs in the same step without them, host and L2 included."""
+def test_collectives_of_gradients_change_no_cost(model: str, fusion: str) -> None:
+    """Data parallelism only adds collectives: every call costs the same as in the step without them, host and L2 included."""
     gpu = replace(H200, fusion=fusion)
     plain, shared = zoo.load(model, batch=16).rebatch(16 // DEVICES), one_device(model, "data")
     assert len(shared) > len(plain)
-    costs = [[gpu.cost(step, Work(ops=call.ops)) for call in own(step, fusion)] for step in (plain, shared)]
+    costs = [[gpu.cost(step, Work(ops=call.ops)) for call in own_calls(step, fusion)] for step in (plain, shared)]
     assert costs[0] == costs[1]
     works = gpu.works(shared)
     assert sum(isinstance(shared.ops[work.ops[0]].body, Collective) for work in works) == len(shared) - len(plain)
 
 
 @pytest.mark.parametrize(
-    ("model", "how", "gone", "new"),
+    ("model", "how", "gone", "added"),
     [
         ("bert-tiny", "model", {}, {}),  # heads divide: no exchange inside an attention
         ("lstm-1", "data", {}, {}),  # gradients are summed behind cuDNN's call
@@ -71,20 +71,20 @@ def test_exchanges_of_gradients_change_no_cost(model: str, fusion: str) -> None:
         ("t5-small", "model", {"rms_norm": 60}, {}),  # a mean over features needs everybody's
     ],
 )
-def test_only_a_call_that_reads_its_own_exchange_is_torn(model: str, how: str, gone: dict[str, int], new: dict[str, int]) -> None:
-    whole, found = (
-        Counter(call.kind for call in own(zoo.load(model, batch=16))),
-        Counter(call.kind for call in own(one_device(model, how))),
+def test_a_call_that_reads_its_own_collective_is_split(model: str, how: str, gone: dict[str, int], new: dict[str, int]) -> None:
+    before, after = (
+        Counter(call.kind for call in own_calls(zoo.load(model, batch=16))),
+        Counter(call.kind for call in own_calls(one_device(model, how))),
     )
-    del whole["op"], found["op"]
-    assert whole - found == Counter(gone)
-    assert found - whole == Counter(new)
+    del before["op"], after["op"]
+    assert before - after == Counter(gone)
+    assert after - before == Counter(added)
 
 
 @pytest.mark.parametrize("how", PARALLEL)
 @pytest.mark.parametrize("model", ["bert-tiny", "lstm-1"])
-def test_any_op_has_a_cost_by_itself(model: str, how: str) -> None:
-    """What is made again is an op that may have been a part of a call."""
+def test_every_op_can_be_costed_alone(model: str, how: str) -> None:
+    """A recomputed op may have been a part of a composite call."""
     step = one_device(model, how)
     for index, op in enumerate(step.ops):
         if not is_exchange(op):
@@ -93,7 +93,7 @@ def test_any_op_has_a_cost_by_itself(model: str, how: str) -> None:
             assert cost.share == (1.0,)
 
 
-def test_one_gpu_has_no_links() -> None:
+def test_a_collective_on_one_gpu_is_refused() -> None:
     step = one_device("resnet18", "data")
     exchange = next(index for index, op in enumerate(step.ops) if is_exchange(op))
     with pytest.raises(NotModelled, match="all_reduce between 8 ranks: one GPU has no links"):

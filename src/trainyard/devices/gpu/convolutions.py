@@ -1,7 +1,7 @@
-"""How cuDNN and torch run a convolution of NCHW maps: the fastest of the ways that apply.
+"""Convolutions of NCHW maps in cuDNN and torch: the fastest of the applicable algorithms.
 
-In place: a pointwise convolution is one product for each image. Turned: maps are copied to NHWC, multiplied there, and copied back.
-Plain: on the vector lanes, without copies, which pays for the three channels of an image. Depthwise: torch's own window kernels.
+By image: a pointwise convolution is one product for each image, without copies. NHWC: maps are transposed to NHWC, multiplied, and
+transposed back. Vector lanes: without copies, which pays for images of three channels. Depthwise: window kernels of torch.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from trainyard.ir import Convolution, Op, Step
 if TYPE_CHECKING:
     from trainyard.devices.gpu.device import Gpu, Kind
 
-CHANNEL_BYTES = 16  # tensor cores take channels in vectors of 16 bytes: fewer are padded
-PLAIN_DEPTH = 32  # products of a filter's taps and channels up to which cuDNN's choice fell on the vector lanes
-TURN_TILE = 32  # channels that a transposition takes at a time, whether they are there or not
+CHANNEL_BYTES = 16  # tensor cores read channels in vectors of 16 bytes: fewer are padded
+VECTOR_DEPTH = 32  # taps x channels of a filter up to which cuDNN was seen to choose the vector lanes
+TRANSPOSE_TILE = 32  # channels that a transposition processes at a time, padded if there are fewer
 # Taps of a 3 x 3 window in units of a pooling thread; a gradient's thread tests each for stride and edge before it multiplies.
 DEPTHWISE = {"forward": 1.15, "grad_input": 1.9, "grad_weight": 1.9}
 
 
-class Way(NamedTuple):
-    """One way to run it: the product, and what is copied around it: elements turned, and walked in tiles to turn them."""
+class Algorithm(NamedTuple):
+    """A product and the transpositions around it: their elements, those in padded tiles, and their kernels."""
 
     matrices: Matrices
     kind: Kind
-    turned: int = 0
-    walked: int = 0
+    transposed: int = 0
+    tiled: int = 0
     copies: int = 0
 
 
@@ -41,75 +41,74 @@ def convolution(gpu: Gpu, step: Step, op: Op, traffic: Traffic) -> Kernel:
     if body.groups > 1 and body.in_channels == body.groups:
         return _depthwise(gpu, body, traffic)
     kind = gpu.kind(dtype, convolution=True)
-    timed = [(_seconds(gpu, way, width), way) for way in _ways(gpu, body, kind, width)]
-    _, way = min(timed, key=lambda pair: pair[0])
-    tiled = best_tiling(way.matrices, gpu.limits(way.kind))
+    algorithm = min(_algorithms(gpu, body, kind, width), key=lambda candidate: _seconds(gpu, candidate, width))
+    tiled = best_tiling(algorithm.matrices, gpu.limits(algorithm.kind))
     traffic.reads()
     traffic.writes()
-    launches = float(tiled.kernels + way.copies)
-    serial_s = _copies_s(gpu, way, width)
-    if body.product == "forward" and len(op.inputs) > 2:  # torch adds the bias in a kernel of its own
+    launches = float(tiled.kernels + algorithm.copies)
+    serial_s = _copies_s(gpu, algorithm, width)
+    if body.product == "forward" and len(op.inputs) > 2:  # torch adds the bias in a separate kernel
         launches += 1
-        serial_s += _one_by_one_s(gpu, body.output_elements, body.output_elements, width)
+        serial_s += _elementwise_s(gpu, body.output_elements, body.output_elements, width)
     if body.product == "grad_weight":
-        launches += way.matrices.batch > body.groups
-        serial_s += (way.matrices.out_bytes - body.weight_elements * width) / (gpu.dram_bytes_per_s * gpu.copy_fraction)
+        launches += algorithm.matrices.batch > body.groups
+        serial_s += (algorithm.matrices.out_bytes - body.weight_elements * width) / (gpu.dram_bytes_per_s * gpu.copy_fraction)
     spill_s = 2 * tiled.partial_bytes / gpu.l2_bytes_per_s
     kernel = finish(
         gpu, traffic, compute_s=tiled.compute_s, l2_s=tiled.l2_s, launches=launches, macs=body.macs, serial_s=serial_s + spill_s
     )
-    traffic.moves(way.turned * width, way.turned * width)  # the copies' bytes, whose time is in serial_s
+    traffic.moves(algorithm.transposed * width, algorithm.transposed * width)  # their time is in serial_s
     return kernel
 
 
-def _ways(gpu: Gpu, body: Convolution, kind: Kind, width: int) -> Iterator[Way]:
+def _algorithms(gpu: Gpu, body: Convolution, kind: Kind, width: int) -> Iterator[Algorithm]:
     if kind == "fp32" or kind == "fp64":
-        yield Way(matrices(body, width), kind)
+        yield Algorithm(matrices(body, width), kind)
         return
-    across = {"forward": (False, False), "grad_input": (False, True), "grad_weight": (True, True)}[body.product]
-    in_rows = _lying(_padded(body, width), kind, *across)
+    strided = {"forward": (False, False), "grad_input": (False, True), "grad_weight": (True, True)}[body.product]
+    nhwc = _with_strides(_padded(body, width), kind, *strided)
     if gpu.layout == "native":
-        yield Way(in_rows, kind)
+        yield Algorithm(nhwc, kind)
         return
     pointwise = math.prod(body.kernel) == 1 and body.groups == 1 and body.size == body.out_size
     if pointwise:
-        across = {"forward": (False, True), "grad_input": (True, True), "grad_weight": (False, False)}[body.product]
-        yield Way(_lying(_by_image(body, width), kind, *across), kind)
-    yield Way(in_rows, kind, *_turned(body))
-    if body.in_channels // body.groups * math.prod(body.kernel) <= PLAIN_DEPTH:
-        yield Way(matrices(body, width), "fp32")
+        strided = {"forward": (False, True), "grad_input": (True, True), "grad_weight": (False, False)}[body.product]
+        yield Algorithm(_with_strides(_by_image(body, width), kind, *strided), kind)
+    yield Algorithm(nhwc, kind, *_transpositions(body))
+    if body.in_channels // body.groups * math.prod(body.kernel) <= VECTOR_DEPTH:
+        yield Algorithm(matrices(body, width), "fp32")
 
 
-def _lying(product: Matrices, kind: Kind, a_turned: bool, b_turned: bool) -> Matrices:
-    """In NHWC channels lie innermost, in NCHW rows; TF32 tensor cores ask for operands that lie along the reduction."""
-    return product._replace(a_turned=a_turned, b_turned=b_turned) if kind == "tf32" else product
+def _with_strides(product: Matrices, kind: Kind, a_strided: bool, b_strided: bool) -> Matrices:
+    """Strides matter to TF32 tensor cores, which need operands that are contiguous along the reduction (NHWC: channels)."""
+    return product._replace(a_strided=a_strided, b_strided=b_strided) if kind == "tf32" else product
 
 
-def _seconds(gpu: Gpu, way: Way, width: int) -> float:
-    limits = gpu.limits(way.kind)
-    return product_seconds(best_tiling(way.matrices, limits), way.matrices, limits) + _copies_s(gpu, way, width)
+def _seconds(gpu: Gpu, algorithm: Algorithm, width: int) -> float:
+    limits = gpu.limits(algorithm.kind)
+    return product_seconds(best_tiling(algorithm.matrices, limits), algorithm.matrices, limits) + _copies_s(gpu, algorithm, width)
 
 
-def _copies_s(gpu: Gpu, way: Way, width: int) -> float:
-    return _one_by_one_s(gpu, way.turned, way.walked, width)
+def _copies_s(gpu: Gpu, algorithm: Algorithm, width: int) -> float:
+    return _elementwise_s(gpu, algorithm.transposed, algorithm.tiled, width)
 
 
-def _one_by_one_s(gpu: Gpu, elements: int, walked: int, width: int) -> float:
-    """Transpositions, and additions of a bias to maps, take their elements one by one: DRAM binds them, or instructions."""
+def _elementwise_s(gpu: Gpu, elements: int, processed: int, width: int) -> float:
+    """Time of a transposition or an addition of a bias to maps, without vector loads: bound by DRAM or by instructions."""
     bytes_s = 2 * elements * width / (gpu.dram_bytes_per_s * gpu.copy_fraction)
-    return max(bytes_s, gpu.instructions_s(walked * gpu.heavy_instructions))
+    return max(bytes_s, gpu.instructions_s(processed * gpu.heavy_instructions))
 
 
-def _turned(body: Convolution) -> tuple[int, int, int]:
-    """Elements of the two maps, and of the filter unless it is pointwise; the same in whole tiles of channels; copies."""
+def _transpositions(body: Convolution) -> tuple[int, int, int]:
+    """Elements of the two maps, and of the filter unless it is pointwise; the same in padded tiles of channels; kernels."""
     maps = ((body.input_elements, body.in_channels), (body.output_elements, body.out_channels))
     filters = body.weight_elements if math.prod(body.kernel) > 1 else 0
-    walked = sum(elements // channels * max(channels, TURN_TILE) for elements, channels in maps)
-    return sum(elements for elements, _ in maps) + filters, walked + filters, 3 if filters else 2
+    tiled = sum(elements // channels * max(channels, TRANSPOSE_TILE) for elements, channels in maps)
+    return sum(elements for elements, _ in maps) + filters, tiled + filters, 3 if filters else 2
 
 
 def matrices(body: Convolution, width: int) -> Matrices:
-    """The implicit product over NHWC maps: no zeros are multiplied for a stride, no columns are written out."""
+    """The implicit product over NHWC maps: no zeros are inserted for a stride, no columns are written to memory."""
     deep, wide = body.in_channels // body.groups, body.out_channels // body.groups
     positions, taps = body.batch * math.prod(body.out_size), math.prod(body.kernel)
     x, w, y = (count * width for count in (body.input_elements, body.weight_elements, body.output_elements))
@@ -122,17 +121,17 @@ def matrices(body: Convolution, width: int) -> Matrices:
 
 
 def _padded(body: Convolution, width: int) -> Matrices:
-    """The same with each group's input channels filled up to a vector."""
+    """The implicit product with the input channels of each group padded to a vector."""
     step = max(1, CHANNEL_BYTES // width)
     deep = body.in_channels // body.groups
     padded = math.ceil(deep / step) * step
-    found = matrices(body, width)
+    product = matrices(body, width)
     if padded == deep:
-        return found
-    found = found._replace(row=max(1, WORD_BYTES // width))  # whole words now, but no bulk copy: taps are gathered
+        return product
+    product = product._replace(row=max(1, WORD_BYTES // width))  # loads of words, but no bulk copies: taps are gathered
     if body.product == "forward":
-        return found._replace(K=found.K * padded // deep)
-    return found._replace(M=found.M * padded // deep) if body.product == "grad_weight" else found._replace(N=padded)
+        return product._replace(K=product.K * padded // deep)
+    return product._replace(M=product.M * padded // deep) if body.product == "grad_weight" else product._replace(N=padded)
 
 
 def _by_image(body: Convolution, width: int) -> Matrices:
@@ -149,13 +148,10 @@ def _by_image(body: Convolution, width: int) -> Matrices:
 
 
 def _depthwise(gpu: Gpu, body: Convolution, traffic: Traffic) -> Kernel:
-    """One filter per channel has nothing for a tensor core: a thread for each element walks its window.
-
-    The input's gradient walks every input; the others every output.
-    """
-    walked = body.input_elements if body.product == "grad_input" else body.output_elements
+    """A thread for each element computes its window on the vector lanes: for each input in grad_input, else for each output."""
+    threads = body.input_elements if body.product == "grad_input" else body.output_elements
     taps = DEPTHWISE[body.product] * math.prod(body.kernel) / 9
     traffic.reads()
     traffic.writes()
-    compute_s = gpu.instructions_s(walked * taps * gpu.window_instructions)
+    compute_s = gpu.instructions_s(threads * taps * gpu.window_instructions)
     return finish(gpu, traffic, compute_s=compute_s, launches=1.0, macs=body.macs)

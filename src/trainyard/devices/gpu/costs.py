@@ -1,4 +1,4 @@
-"""What the kernels of one call take on a GPU: each kind of call by its own law."""
+"""The kernels of one call on a GPU: dispatch by kind of call."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 def kernel_of(gpu: Gpu, step: Step, call: Call, cache: Cache) -> Kernel:
     ops = [step.ops[index] for index in call.ops]
     traffic = Traffic(gpu, step, ops, cache)
-    found = _by_kind(gpu, step, call, ops, traffic)
-    traffic.leave()
-    return found
+    kernel = _by_kind(gpu, step, call, ops, traffic)
+    traffic.update_cache()
+    return kernel
 
 
 def _by_kind(gpu: Gpu, step: Step, call: Call, ops: list[Op], traffic: Traffic) -> Kernel:

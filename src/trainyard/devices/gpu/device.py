@@ -1,6 +1,6 @@
-"""A GPU as a roofline with what a roofline leaves out: tiles and waves, the L2, kernel ramps, a host that issues op by op.
+"""A GPU: a roofline with tiles and waves, an L2 cache, launch overhead, and a host that issues op by op.
 
-Every efficiency is one named number for the whole device, calibrated on copies, products and launches; none belongs to a model.
+Every efficiency is one named number for the device, calibrated on copies, products and launches; none is specific to a model.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from trainyard.caches import ByIdentity
 from trainyard.construction import NonNegative, NonNegativeInt, Positive, Share, part
 from trainyard.devices.gpu.calls import Call, calls_of, is_exchange
 from trainyard.devices.gpu.costs import kernel_of
-from trainyard.devices.gpu.host import waits
+from trainyard.devices.gpu.host import waiting_times
 from trainyard.devices.gpu.products import Limits
 from trainyard.devices.gpu.structured import Sparse, sparse_products
 from trainyard.devices.gpu.traffic import Cache, Kernel
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, DeviceCost, Masks, Step, TensorSpec, Work, assumed
+from trainyard.mapping.precision import FLOATING
 from trainyard.results.result import Peaks
 
 Kind = Literal["fp64", "fp32", "tf32", "half", "fp8"]
-FLOATING = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp8_e4m3", "fp8_e5m2"})
 # fmt: off
 TILES = ((256, 128, 32), (128, 128, 32), (128, 64, 32), (64, 64, 32), (64, 32, 32), (32, 32, 32))
 # fmt: on
@@ -122,28 +122,27 @@ class Gpu:
 
     @property
     def masks_note(self) -> str:
-        """What a run with masks must say."""
+        """The note of a result with masks."""
         if self.structured:
             return "a GPU computes zeros like any other number: masks change nothing but for 2:4 weights of matrix products"
         return "a GPU computes zeros like any other number: masks change nothing"
 
     def works(self, step: Step) -> Sequence[Work]:
-        """One Work for each torch call; epilogues ride on their product where a compiler is asked for."""
+        """One Work for each torch call; with `fusion="epilogue"`, a product and its epilogue are one."""
         calls = calls_of(step, self.fusion)
         return [Work(ops=call.ops, grouping="single" if len(call.ops) == 1 else "chain") for call in calls]
 
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
-        """A Work of `works(step)` in its place in the step: the L2 as the ops before left it, the host as far as it has come.
+        """The cost of a Work of `works(step)` within the step: with the state of the L2 and of the host at that point.
 
-        Any other Work (an op that is done again by itself) as if it came alone: nothing in the L2, the host ahead. An exchange
-        between devices is its system's, which has links.
+        Any other Work (a recomputed op) is costed alone: with an empty L2, and without waiting for the host. A collective between
+        devices is refused: its cost is the system's, which has the links.
         """
         schedule = _schedule(self, ByIdentity(step), sparse_products(self, step, masks))
-        found = schedule.get(work.ops)
-        return found if found is not None else _alone(self, step, work)
+        return schedule.get(work.ops) or _cost_alone(self, step, work)
 
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
-        """Joules: MACs and DRAM bytes by their rows, the board's idle power over the time."""
+        """Joules by component: MACs, DRAM bytes, and idle power over the time."""
         return {
             "mac": events.get("mac", 0.0) * self.mac_j,
             "dram": (events.get("dram_read", 0.0) + events.get("dram_write", 0.0)) * self.dram_byte_j,
@@ -160,10 +159,10 @@ class Gpu:
         return spec.elements * DTYPE_BYTES[self.dtype(spec)]
 
     def kind(self, dtype: str, convolution: bool) -> Kind:
+        """The arithmetic units of a product with this element type."""
         if dtype in ("fp32", "tf32"):
-            way = "tf32" if "tf32" in (dtype, self.precision) else self.convolution_fp32 if convolution else self.matmul_fp32
-            way = "simt" if self.precision == "fp32" else way
-            return "tf32" if way == "tf32" and self.tf32_macs else "fp32"
+            unit = "tf32" if "tf32" in (dtype, self.precision) else self.convolution_fp32 if convolution else self.matmul_fp32
+            return "tf32" if unit == "tf32" and self.precision != "fp32" and self.tf32_macs else "fp32"
         if dtype == "bf16" and not self.bf16:
             raise NotModelled(f"{self.name} has no bf16 tensor cores: write precision='fp16' or 'fp32'")
         if dtype in ("bf16", "fp16"):
@@ -181,7 +180,7 @@ class Gpu:
         return {**rates, "fp8": self.fp8_macs}[kind]
 
     def instructions_s(self, count: float) -> float:
-        """Seconds for so many instructions, one lane each, spread over the device."""
+        """Seconds for `count` instructions of one lane each on all lanes of the device."""
         return count / (self.sms * self.fp32_macs * self.clock_hz)
 
     def limits(self, kind: Kind) -> Limits:
@@ -202,23 +201,23 @@ class Gpu:
 
 @lru_cache(maxsize=16)
 def _schedule(gpu: Gpu, same: ByIdentity[Step], sparse: Sparse | None = None) -> Mapping[tuple[int, ...], DeviceCost]:
-    """The whole step in order: what is in the L2 when each call starts, and how far ahead the host is, in the steady state.
+    """The cost of every call of the step, simulated in order with the L2 and the host in the steady state.
 
-    Exchanges go on beside it. A device that waits for one lets the host get further ahead than this says.
+    Collectives are left out: while a device waits for one, the host gets further ahead than modelled here.
     """
     step = same.value
     calls = [call for call in calls_of(step, gpu.fusion) if not is_exchange(step.ops[call.ops[0]])]
     cache = Cache(gpu.l2_share * gpu.l2_bytes)
     kernels = [
-        kernel_of(gpu, step, call, cache) if sparse is None or not sparse.takes(call.ops) else sparse.kernel(gpu, call, cache)
+        kernel_of(gpu, step, call, cache) if sparse is None or not sparse.applies_to(call.ops) else sparse.kernel(gpu, call, cache)
         for call in calls
     ]
     phases = [step.ops[call.ops[0]].phase for call in calls]
-    timed = zip(calls, kernels, waits(gpu, kernels, phases), strict=True)
+    timed = zip(calls, kernels, waiting_times(gpu, kernels, phases), strict=True)
     return {call.ops: _device_cost(gpu, step, call.ops, kernel, wait) for call, kernel, wait in timed}
 
 
-def _alone(gpu: Gpu, step: Step, work: Work) -> DeviceCost:
+def _cost_alone(gpu: Gpu, step: Step, work: Work) -> DeviceCost:
     call = Call(work.ops, "op" if len(work.ops) == 1 else "fused")
     return _device_cost(gpu, step, work.ops, kernel_of(gpu, step, call, Cache(0.0)), 0.0)
 
@@ -228,8 +227,8 @@ def _device_cost(gpu: Gpu, step: Step, ops: tuple[int, ...], kernel: Kernel, wai
     cycles = max(1, math.ceil(seconds * gpu.clock_hz))
     events = {
         "mac": float(kernel.macs),
-        "dram_read": float(sum(count for (_, way), count in kernel.bytes.items() if way == "read")),
-        "dram_write": float(sum(count for (_, way), count in kernel.bytes.items() if way == "write")),
+        "dram_read": float(sum(count for (_, direction), count in kernel.bytes.items() if direction == "read")),
+        "dram_write": float(sum(count for (_, direction), count in kernel.bytes.items() if direction == "write")),
         "second": cycles / gpu.clock_hz,
     }
     return DeviceCost(
@@ -243,7 +242,7 @@ def _device_cost(gpu: Gpu, step: Step, ops: tuple[int, ...], kernel: Kernel, wai
 
 
 def _shares(step: Step, ops: tuple[int, ...]) -> tuple[float, ...]:
-    """By MACs where a Work has any, else evenly; sums to 1."""
+    """Shares of the ops by MACs if the Work has any, else equal."""
     weights = [float(step.ops[index].macs) for index in ops]
     total = sum(weights)
     return tuple(weight / total for weight in weights) if total else (1.0 / len(ops),) * len(ops)

@@ -1,4 +1,4 @@
-"""The host beside a GPU: eager torch issues call by call, and the device waits where it has nothing left to do."""
+"""The host of a GPU: eager torch issues call by call, and the device waits when its queue is empty."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 def issue_s(gpu: Gpu, kernel: Kernel, phase: Phase) -> float:
-    """Host time of one call: a module's in forward, a node's elsewhere; each launch; the entries of a foreach list."""
-    one = gpu.call_s if phase is Phase.FORWARD else gpu.node_s
-    return kernel.calls * one + kernel.launches * gpu.launch_s + kernel.listed * gpu.list_s
+    """Host time of one call: of a module in forward, else of an autograd node; its launches; the entries of a foreach list."""
+    call_s = gpu.call_s if phase is Phase.FORWARD else gpu.node_s
+    return kernel.calls * call_s + kernel.launches * gpu.launch_s + kernel.listed * gpu.list_s
 
 
-def waits(gpu: Gpu, kernels: Sequence[Kernel], phases: Sequence[Phase]) -> list[float]:
-    """How long the device waits for the host before each call, once steps follow each other.
+def waiting_times(gpu: Gpu, kernels: Sequence[Kernel], phases: Sequence[Phase]) -> list[float]:
+    """Seconds that the device waits for the host before each call, in the steady state of many steps.
 
-    The host may be `queue` kernels ahead; the device takes them in order. Each step begins with `step_s` of Python of its own.
+    The host may be `queue` kernels ahead; the device runs them in order. Each step begins with `step_s` of Python.
     """
     waited = [0.0] * len(kernels)
     if gpu.graphs:
         return waited
     issues = [issue_s(gpu, kernel, phase) for kernel, phase in zip(kernels, phases, strict=True)]
     issued = finished = 0.0
-    ends: list[tuple[float, float]] = []  # (kernels issued so far, when the device was done with them)
+    ends: list[tuple[float, float]] = []  # (kernels issued so far, when the device finished them)
     count, oldest = 0.0, 0
     for _ in range(3):
         issued += gpu.step_s

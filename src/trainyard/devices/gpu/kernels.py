@@ -1,6 +1,6 @@
-"""What eager torch starts on a GPU for one op of a Step: how many kernels, how often they go over the op's tensors, how heavy.
+"""The kernels that eager torch launches for one op: how many, how often they read and write its tensors, their instructions.
 
-Counts are read off torch's sources, the profiler's kernel names and micro-benchmarks of single calls; no time stands here.
+Counts come from torch's sources, kernel names in its profiler and micro-benchmarks of single calls; this module has no times.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from trainyard.ir import Update
 
 
 class Kernels(NamedTuple):
-    """`launches` kernels; `reads` and `writes` times over the op's inputs and outputs.
+    """`launches` kernels; `reads` and `writes` are how often inputs and outputs are moved.
 
-    `heavy` counts walks over the elements that are bound by instructions, not bytes: transcendental functions, random numbers,
+    `heavy` counts passes over the elements that are bound by instructions, not bytes: transcendental functions, random numbers,
     sums without vector loads.
     """
 
@@ -24,7 +24,7 @@ class Kernels(NamedTuple):
 
 
 class UpdateKernels(NamedTuple):
-    """One optimizer step as torch runs it without fusing: kernels, and elements moved for each parameter element."""
+    """One unfused optimizer step of torch: kernels, and elements moved for each parameter element."""
 
     kernels: int
     moved: int
@@ -65,7 +65,7 @@ WINDOWS: dict[str, int] = {  # pooling: one thread for each element of the resul
     "max_pool2d": 1, "max_pool2d_with_indices_backward": 2, "avg_pool2d": 1, "avg_pool2d_backward": 1,
     "avg_pool3d": 1, "avg_pool3d_backward": 2,
 }
-# Shapes of torch's and cuDNN's kernels. Where a source is not open, the number that fits its micro-benchmarks.
+# Shapes of torch's and cuDNN's kernels; where the source is not public, the number that fits micro-benchmarks.
 TAP = 0.5                  # of a heavy element: one tap of a pooling window
 LONG_ROW = 1024            # a softmax of up to so many elements a row is done by one warp, in registers (PersistentSoftmax)
 NORM_ROWS_PER_SM = 12      # rows that a multiprocessor normalises at a time, one block each
@@ -78,5 +78,5 @@ SORT_TRIPS = 32            # block starts in a row, one after the other, of thos
 
 
 def update_kernels(body: Update, states: int) -> UpdateKernels | None:
-    """The unfused sequence of an optimizer, or None if it is not known here: then it counts as fused."""
+    """The unfused kernels of an optimizer; None for an unlisted one, which counts as fused."""
     return UPDATES.get((body.optimizer.lower(), states))

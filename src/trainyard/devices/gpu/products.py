@@ -1,7 +1,7 @@
-"""How a GPU runs one matrix product: the tile from a menu, the split of the reduction, waves over the multiprocessors, re-reads.
+"""One matrix product on a GPU: tile size, split of the reduction (split-K), waves over the multiprocessors, repeated reads.
 
-Time is the largest of four: the busiest multiprocessor's MACs, its loads where operands cannot be copied in bulk, the tiles'
-operands through the L2, the operands through DRAM.
+The time is the largest of four: MACs of the busiest multiprocessor, its loads where operands cannot be copied in bulk, operands of
+all tiles through the L2, operands through DRAM.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 PARTIAL_BYTES = 4  # a split reduction leaves fp32 partial sums
-VECTOR_BYTES = 16  # what one load takes from an aligned row, and what the bulk copy needs
-WORD_BYTES = 4  # what one load takes from other rows, if they have whole words
-TURNED_LOADS = 0.5  # of an element that lies across the reduction: it comes by vectors, and is turned by words on the chip
+VECTOR_BYTES = 16  # bytes of one load from an aligned row; alignment of bulk copies
+WORD_BYTES = 4  # bytes of one load from other rows, if their length is a multiple of it
+STRIDED_LOADS = 0.5  # loads per element that is strided along the reduction: loaded by vectors, transposed by words on chip
 
 
 class Limits(NamedTuple):
-    """What a product meets on one GPU, in one element type, per second."""
+    """Rates of one GPU for products of one element type, per second, and its tile sizes."""
 
     sms: int
     macs_per_sm: float
@@ -34,10 +34,10 @@ class Limits(NamedTuple):
 
 
 class Matrices(NamedTuple):
-    """A product and the bytes of the tensors that it is made of; a convolution's A tensor is smaller than its matrix.
+    """A product and the bytes of its tensors; the A tensor of a convolution is smaller than its matrix.
 
-    `row` is how many elements one load takes where rows are not aligned, else 0. `a_turned` and `b_turned` say which operands lie
-    across the reduction, which TF32 tensor cores cannot take.
+    `row` is the number of elements in one load if rows are not aligned, else 0. `a_strided` and `b_strided` mark operands that are
+    not contiguous along the reduction, which TF32 tensor cores cannot read.
     """
 
     M: int
@@ -49,18 +49,18 @@ class Matrices(NamedTuple):
     out_bytes: int
     element_bytes: int
     row: int = 0
-    a_turned: bool = False
-    b_turned: bool = False
+    a_strided: bool = False
+    b_strided: bool = False
 
     def loads(self, m: int, n: int) -> float:
         """Loads of a tile for each step of its reduction; 0 where bulk copies feed it."""
         if self.row:
             return (m + n) / self.row
-        return TURNED_LOADS * (m * self.a_turned + n * self.b_turned)
+        return STRIDED_LOADS * (m * self.a_strided + n * self.b_strided)
 
 
 class Tiled(NamedTuple):
-    """The best way found. `a_reads` and `b_reads` say how often each operand comes from DRAM."""
+    """A product in tiles of one size. `a_reads` and `b_reads` are how often each operand is read from DRAM."""
 
     tile: tuple[int, int, int]
     split: int
@@ -77,7 +77,7 @@ class Tiled(NamedTuple):
 
 
 def elements_per_load(element_bytes: int, *rows: int) -> int:
-    """Elements that a load takes from the worst of `rows` (their lengths in elements), or 0 where all are aligned.
+    """Elements of one load from the least aligned of `rows` (lengths in elements), or 0 if all are aligned.
 
     >>> elements_per_load(2, 768, 768), elements_per_load(2, 30522, 768), elements_per_load(2, 50257), elements_per_load(4, 50257)
     (0, 2, 1, 1)
@@ -90,7 +90,7 @@ def elements_per_load(element_bytes: int, *rows: int) -> int:
 
 @lru_cache(maxsize=65536)
 def best_tiling(product: Matrices, limits: Limits) -> Tiled:
-    """The fastest tile and split of the menu for operands that start in DRAM.
+    """The fastest tile size and split for operands that start in DRAM.
 
     >>> limits = Limits(132, 4.0e12, 5e9, 1.2e11, 1e13, 4.3e12, 3e7, ((128, 256, 64), (64, 64, 64)), 1e-6, 2e-6)
     >>> best_tiling(Matrices(8192, 8192, 8192, 1, 2**27, 2**27, 2**27, 2), limits).tile
@@ -98,22 +98,22 @@ def best_tiling(product: Matrices, limits: Limits) -> Tiled:
     >>> best_tiling(Matrices(128, 128, 65536, 1, 2**24, 2**24, 2**15, 2), limits).split > 1
     True
     """
-    ways = (_way(product, limits, tile, split) for tile in _menu(limits) for split in _splits(product, limits, tile))
-    return min(ways, key=lambda way: product_seconds(way, product, limits))
+    candidates = (_tiled(product, limits, tile, split) for tile in _tiles(limits) for split in _splits(product, limits, tile))
+    return min(candidates, key=lambda tiled: product_seconds(tiled, product, limits))
 
 
 @lru_cache(maxsize=64)
-def _menu(limits: Limits) -> tuple[tuple[int, int, int], ...]:
-    """Every tile both ways round."""
-    return tuple(dict.fromkeys(turned for m, n, k in limits.tiles for turned in ((m, n, k), (n, m, k))))
+def _tiles(limits: Limits) -> tuple[tuple[int, int, int], ...]:
+    """Every tile size in both orientations."""
+    return tuple(dict.fromkeys(tile for m, n, k in limits.tiles for tile in ((m, n, k), (n, m, k))))
 
 
 def _splits(product: Matrices, limits: Limits, tile: tuple[int, int, int]) -> tuple[int, ...]:
-    steps = max(1, product.K // (4 * tile[2]))  # a piece shorter than four steps is all filling and draining
+    steps = max(1, product.K // (4 * tile[2]))  # a shorter piece is dominated by filling and draining
     return tuple(split for split in limits.splits if split <= steps)
 
 
-def _way(product: Matrices, limits: Limits, tile: tuple[int, int, int], split: int) -> Tiled:
+def _tiled(product: Matrices, limits: Limits, tile: tuple[int, int, int], split: int) -> Tiled:
     m, n, k = tile
     rows, columns = math.ceil(product.M / m), math.ceil(product.N / n)
     deep = math.ceil(product.K / split / k) * k
@@ -129,9 +129,9 @@ def _way(product: Matrices, limits: Limits, tile: tuple[int, int, int], split: i
 
 
 def _reads(product: Matrices, limits: Limits, tile: tuple[int, int, int], rows: int, columns: int) -> tuple[float, float]:
-    """Once each if either operand of one product fits the L2's room; otherwise A once per column of waves and B once per row.
+    """Once each if either operand fits the share of the L2; otherwise A once per column of waves and B once per row.
 
-    A wave covers a block of tiles as square as the multiprocessors allow.
+    A wave covers a block of tiles that is as square as the number of multiprocessors allows.
     """
     if min(product.a_bytes, product.b_bytes) <= product.batch * limits.l2_room:
         return 1.0, 1.0
@@ -141,8 +141,8 @@ def _reads(product: Matrices, limits: Limits, tile: tuple[int, int, int], rows: 
     return float(math.ceil(columns / wide)), float(math.ceil(rows / high))
 
 
-def product_seconds(way: Tiled, product: Matrices, limits: Limits) -> float:
-    """The product's own time; a split adds its partial sums' way through the L2 and a second kernel."""
-    dram = way.a_reads * product.a_bytes + way.b_reads * product.b_bytes + product.out_bytes
-    spill = 2 * way.partial_bytes / limits.l2 + (limits.ramp_s if way.split > 1 else 0.0)
-    return max(way.compute_s, way.l2_s, dram / limits.dram) + spill
+def product_seconds(tiled: Tiled, product: Matrices, limits: Limits) -> float:
+    """Time of a product; a split adds the traffic of its partial sums through the L2 and a second kernel."""
+    dram = tiled.a_reads * product.a_bytes + tiled.b_reads * product.b_bytes + product.out_bytes
+    spill = 2 * tiled.partial_bytes / limits.l2 + (limits.ramp_s if tiled.split > 1 else 0.0)
+    return max(tiled.compute_s, tiled.l2_s, dram / limits.dram) + spill

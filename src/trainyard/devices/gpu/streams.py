@@ -1,8 +1,7 @@
 """Calls without a product: element-wise, reductions, normalisations, pooling, gathers, copies, updates, dropout.
 
-Most are a stream at the DRAM's pace. Where a kernel is slower, the reason is one of four: it executes many instructions for each
-element (`heavy_instructions`), walks a window (`window_instructions`), reads with a stride (`strided_instructions`), or gives a
-whole channel to one block (`block_share`).
+Most are bound by DRAM. A slower kernel executes many instructions for each element (`heavy_instructions`), reads a window
+(`window_instructions`), reads with a stride (`strided_instructions`), or processes each channel in one block (`block_share`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def stream(gpu: Gpu, step: Step, op: Op, traffic: Traffic) -> Kernel:
-    """One op that is no product."""
+    """The kernels of one op that is no product."""
     body = op.body
     if isinstance(body, Collective):
         if body.ranks == 1:
@@ -58,7 +57,7 @@ def stream(gpu: Gpu, step: Step, op: Op, traffic: Traffic) -> Kernel:
 
 
 def _broadcasts(step: Step, op: Op, body: ElementWise) -> bool:
-    """An operand that is repeated over the others: the kernel works out where each element lies, and takes them one by one."""
+    """Whether an operand is broadcast: the kernel then computes the address of each element, without vector loads."""
     sizes = (step.tensors[step.base(tensor)].elements for tensor in op.inputs)
     return any(1 < size < body.elements for size in sizes)
 
@@ -71,7 +70,7 @@ def _plain(gpu: Gpu, kernels: Kernels, elements: int, traffic: Traffic, operatio
 
 
 def _copy(gpu: Gpu, body: Copy, step: Step, op: Op, traffic: Traffic) -> Kernel:
-    """A clone of a view reads with a stride, element by element; fills, concatenations and casts go by whole vectors."""
+    """A clone of a view reads with a stride, element by element; fills, concatenations and casts use vector loads."""
     strided = body.function == "clone" and op.inputs and step.tensors[op.inputs[0]].view_of is not None
     return _plain(
         gpu,
@@ -91,7 +90,7 @@ def _reduction(gpu: Gpu, body: Reduction, step: Step, op: Op, traffic: Traffic) 
     if body.function in ("layer_norm", "layer_norm_backward"):
         return row_norm(gpu, traffic, math.prod(shape[:-1]), shape[-1], backward=body.function == "layer_norm_backward")
     kernels = STREAMS.get(body.function, Kernels())
-    if "softmax" in body.function and shape and shape[-1] > LONG_ROW:  # the row does not stay in registers: it is read again
+    if "softmax" in body.function and shape and shape[-1] > LONG_ROW:  # the row does not fit registers and is read again
         kernels = kernels._replace(reads=kernels.reads * (1.5 if "backward" in body.function else 2.0))
     if body.function == "sum" and body.results > 1:
         return _column_sum(gpu, body, shape, traffic)
@@ -99,7 +98,7 @@ def _reduction(gpu: Gpu, body: Reduction, step: Step, op: Op, traffic: Traffic) 
 
 
 def _column_sum(gpu: Gpu, body: Reduction, shape: Sequence[int], traffic: Traffic) -> Kernel:
-    """The gradient of a bias. Of rows: threads walk down the columns. Of maps: no vector loads, every element for itself."""
+    """The gradient of a bias. For rows, threads sum columns; for maps, elements are loaded one by one."""
     if len(shape) > 2 and shape[-1] * shape[1] != body.results and body.results == shape[1]:
         return _plain(gpu, Kernels(heavy=1.0), body.elements, traffic)._replace(calls=0.0)  # part of convolution_backward
     rows = body.elements // body.results
@@ -107,7 +106,7 @@ def _column_sum(gpu: Gpu, body: Reduction, shape: Sequence[int], traffic: Traffi
 
 
 def _window(gpu: Gpu, launches: int, step: Step, op: Op, traffic: Traffic) -> Kernel:
-    """Pooling, one thread for each element of the result; its indices cost more than its taps."""
+    """Pooling: one thread for each element of the result, whose index arithmetic costs more than its taps."""
     body = op.body
     assert isinstance(body, Reduction)
     results = step.tensors[op.outputs[0]].elements
@@ -119,36 +118,36 @@ def _window(gpu: Gpu, launches: int, step: Step, op: Op, traffic: Traffic) -> Ke
 
 
 def _batch_norm(gpu: Gpu, step: Step, op: Op, traffic: Traffic) -> Kernel:
-    """One block for each channel walks it in passes: cuDNN's kernels, or torch's own for 16-bit maps.
+    """One block makes one or two passes over each channel: kernels of cuDNN, or of torch for 16-bit maps.
 
-    cuDNN passes once over a channel that fits in half a multiprocessor's memory. torch's statistics are Welford's (counted as two
-    sums), and its normalisation is a second, element-wise kernel.
+    cuDNN makes one pass over a channel that fits in half of a multiprocessor's memory. torch computes statistics by Welford's
+    method (counted as two sums) and normalises in a second, element-wise kernel.
     """
     backward = function(op) == "batch_norm_backward"
     _, width = element_type(gpu, step, op)
     shape = step.tensors[op.inputs[0]].shape
     elements, channels = math.prod(shape), max(1, shape[1] if len(shape) > 1 else 1)
     tensors = 2 if backward else 1  # the map, and its gradient
-    own = width < 4
-    once = not own and 2 * tensors * 4 * elements // channels <= gpu.on_chip_bytes
-    walks = tensors * (1 if once else 2)
-    traffic.reads(2.0 if not once else 1.0)
+    by_torch = width < 4
+    one_pass = not by_torch and 2 * tensors * 4 * elements // channels <= gpu.on_chip_bytes
+    passes = 1 if one_pass else 2
+    traffic.reads(float(passes))
     traffic.writes()
-    seconds = _by_blocks(gpu, channels, walks * elements / channels)
-    if own and not backward:
+    seconds = _by_blocks(gpu, channels, tensors * passes * elements / channels)
+    if by_torch and not backward:
         seconds += gpu.instructions_s(elements * gpu.heavy_instructions)
-    return finish(gpu, traffic, compute_s=seconds, launches=3.0 if own and not backward else 1.0)
+    return finish(gpu, traffic, compute_s=seconds, launches=3.0 if by_torch and not backward else 1.0)
 
 
 def _by_blocks(gpu: Gpu, blocks: int, elements: float) -> float:
-    """`blocks` blocks that each walk `elements`: alone on its multiprocessor, a block leaves part of the lanes idle."""
-    alone = gpu.sms * gpu.instructions_s(elements * gpu.heavy_instructions)
+    """Seconds of `blocks` blocks of `elements` each; a block alone on its multiprocessor leaves part of the lanes idle."""
+    block_s = gpu.sms * gpu.instructions_s(elements * gpu.heavy_instructions)
     waves = math.ceil(blocks / gpu.sms)
-    return max(waves * alone, alone / gpu.block_share) + waves * gpu.fill_s
+    return max(waves * block_s, block_s / gpu.block_share) + waves * gpu.fill_s
 
 
 def row_norm(gpu: Gpu, traffic: Traffic, rows: int, width: int, *, backward: bool) -> Kernel:
-    """Layer and RMS norm: one block a row; the gradients of gain and bias are a second kernel that walks down the columns."""
+    """Layer and RMS norm: one block for each row; a second kernel sums the gradients of gain and bias by column."""
     compute_s = gpu.instructions_s(rows * width * gpu.heavy_instructions)
     traffic.reads(2.0 if backward else 1.0)
     traffic.writes()
@@ -157,7 +156,7 @@ def row_norm(gpu: Gpu, traffic: Traffic, rows: int, width: int, *, backward: boo
 
 
 def dropout(gpu: Gpu, step: Step, ops: Sequence[Op], traffic: Traffic) -> Kernel:
-    """One kernel: random numbers, a scaled copy, and a mask of one byte an element for the backward pass."""
+    """One kernel: random numbers, a scaled copy, and a mask of one byte per element for the backward pass."""
     _, width = element_type(gpu, step, ops[-1])
     elements = step.tensors[ops[-1].outputs[0]].elements
     traffic.cache.masks.update(step.base(tensor) for op in ops[:-1] for tensor in op.outputs)
@@ -168,7 +167,7 @@ def dropout(gpu: Gpu, step: Step, ops: Sequence[Op], traffic: Traffic) -> Kernel
 
 
 def _gather(gpu: Gpu, body: Gather, step: Step, op: Op, traffic: Traffic) -> Kernel:
-    """Only the rows that are asked for are read, whatever the size of the table."""
+    """Only the gathered rows are read, whatever the size of the table."""
     _, width = element_type(gpu, step, op)
     rows = body.rows * body.width * width
     traffic.read = {base: min(size, rows) for base, size in traffic.read.items()}
@@ -176,7 +175,7 @@ def _gather(gpu: Gpu, body: Gather, step: Step, op: Op, traffic: Traffic) -> Ker
 
 
 def _scatter(gpu: Gpu, body: Gather, traffic: Traffic) -> Kernel:
-    """embedding_dense_backward: few indices are compared one with another, many are sorted first."""
+    """embedding_dense_backward compares few indices pairwise, and sorts many."""
     if body.rows <= SORTED_ABOVE:
         return _plain(gpu, Kernels(2.0, 1.0, 2.0), 0, traffic, serial_s=body.rows / GAIN_ROWS * gpu.fill_s)
     return _plain(gpu, SORT, 0, traffic, serial_s=SORT_TRIPS * gpu.fill_s)
@@ -188,17 +187,17 @@ def _update(gpu: Gpu, body: Update, step: Step, op: Op, traffic: Traffic) -> Ker
     kernels = 1 if unfused is None else unfused.kernels
     times = 1.0
     if unfused is not None:
-        once = sum(traffic.read.values()) + sum(traffic.written.values())
+        fused_bytes = sum(traffic.read.values()) + sum(traffic.written.values())
         width = max(1, max(traffic.written.values(), default=body.elements) // body.elements)
-        times = unfused.moved * body.elements * width / max(1, once)
+        times = unfused.moved * body.elements * width / max(1, fused_bytes)
     traffic.all_through_dram(times)
     launches = float(kernels)
     if gpu.optimizer != "single":
         launches = kernels * max(1.0 / TENSORS_PER_LAUNCH, body.elements / ELEMENTS_PER_LAUNCH)
-    compute_s = gpu.instructions_s(body.elements * kernels * gpu.heavy_instructions)  # each kernel of a list finds its tensor first
+    compute_s = gpu.instructions_s(body.elements * kernels * gpu.heavy_instructions)  # each kernel of a list looks up its tensor
     return finish(gpu, traffic, compute_s=compute_s, launches=launches, calls=0.0, listed=float(kernels))
 
 
 def _is_state(spec: TensorSpec, body: Update) -> bool:
-    """A moment, not a step counter."""
+    """Whether a tensor is a moment of the optimizer, not a step counter."""
     return spec.role is Role.STATE and spec.elements == body.elements

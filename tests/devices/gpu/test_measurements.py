@@ -1,4 +1,4 @@
-"""Law 9: the H200's prediction beside its measurement, held at what the page says today."""
+"""Predictions for the H200 against stored measurements, within the bounds that docs/gpu.md states."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from trainyard.machines.presets.gpus import H200
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "gpu.md"
+Measurements = tuple[dict[str, Any], list[Any]]
 
 
 @pytest.fixture(scope="module")
@@ -34,18 +35,18 @@ def monkeypatch_module() -> Any:
 
 
 @pytest.fixture(scope="module")
-def held(benchmark: Any) -> tuple[dict[str, Any], list[Any]]:
-    kept, measured = benchmark.load()
-    return kept, list(benchmark.rows(measured))
+def measurements(benchmark: Any) -> Measurements:
+    stored, measured = benchmark.load()
+    return stored, list(benchmark.rows(measured))
 
 
-def test_the_page_is_what_is_predicted_today(benchmark: Any, held: tuple[dict[str, Any], list[Any]]) -> None:
+def test_the_page_shows_the_present_predictions(benchmark: Any, measurements: Measurements) -> None:
     own = PAGE.read_text(encoding="utf-8").partition(f"\n{benchmark.GRADIENTS}")[0]
-    assert own == benchmark.page(*held), "run: python benchmarks/gpu_roofline.py --predict"
+    assert own == benchmark.page(*measurements), "run: python benchmarks/gpu_roofline.py --predict"
 
 
-def test_whole_steps(held: tuple[dict[str, Any], list[Any]]) -> None:
-    _, rows = held
+def test_predicted_step_times_are_within_a_quarter_but_for_three(measurements: Measurements) -> None:
+    _, rows = measurements
     assert len(rows) >= 36
     outside = {row.step.title: row.ratio for row in rows if not row.inside}
     assert set(outside) <= {"lstm-2, batch 128, bf16", "lstm-2, batch 128, fp32", "squeezenet, batch 8, fp32"}
@@ -53,15 +54,15 @@ def test_whole_steps(held: tuple[dict[str, Any], list[Any]]) -> None:
     assert 0.9 < statistics.geometric_mean(row.ratio for row in rows) < 1.1
 
 
-def test_at_least_five_models_are_within_a_quarter_in_every_step(held: tuple[dict[str, Any], list[Any]]) -> None:
-    _, rows = held
+def test_at_least_five_models_are_within_a_quarter_in_every_step(measurements: Measurements) -> None:
+    _, rows = measurements
     models = {row.step.model for row in rows}
     assert len(models - {row.step.model for row in rows if not row.inside}) >= 14
 
 
-def test_device_time_of_steps_and_layers(held: tuple[dict[str, Any], list[Any]]) -> None:
-    """Batches that fill the device: small ones are all launches, and cuDNN chooses other kernels for them."""
-    _, rows = held
+def test_predicted_device_times_of_steps_and_layers_are_within_a_quarter(measurements: Measurements) -> None:
+    """For batches that fill the device: small ones are dominated by launches, and cuDNN chooses other kernels for them."""
+    _, rows = measurements
     large = [row for row in rows if row.step.batch > 8 or row.step.model in ("gpt2-small", "yolov5l")]
     assert len(large) >= 30
     assert all(0.75 < row.kernels_ratio < 1.25 for row in large)
@@ -69,9 +70,9 @@ def test_device_time_of_steps_and_layers(held: tuple[dict[str, Any], list[Any]])
     assert statistics.median(row.layer_error for row in large) < 0.13
 
 
-def test_the_host_is_predicted_within_its_own_spread(benchmark: Any, held: tuple[dict[str, Any], list[Any]]) -> None:
+def test_predicted_times_of_host_bound_steps_are_within_their_measured_spread(benchmark: Any, measurements: Measurements) -> None:
     """Steps that wait for the host: the prediction lies between the fastest and the slowest run, or within a quarter of one."""
-    _, rows = held
+    _, rows = measurements
     waiting = [row for row in rows if row.step.seconds > 1.2 * sum(row.step.cells.values()) and row.step.model != "lstm-2"]
     assert len(waiting) >= 8
     for row in waiting:
@@ -86,11 +87,13 @@ def product(kind: str, layout: str, count: int, M: int, N: int, K: int) -> Step:
 
 
 @pytest.mark.parametrize(("kind", "low", "worst"), [("bf16", 0.95, 0.5), ("tf32", 0.8, 0.45), ("fp32", 0.85, 0.4)])
-def test_products(held: tuple[dict[str, Any], list[Any]], kind: str, low: float, worst: float) -> None:
-    kept, _ = held
+def test_predicted_times_of_products_are_near_the_measured_ones(
+    measurements: Measurements, kind: str, low: float, worst: float
+) -> None:
+    stored, _ = measurements
     gpu = replace(H200, graphs=True, precision="tf32" if kind == "tf32" else None)
     ratios = []
-    for row_kind, layout, count, M, N, K, measured in kept["machines"][-1]["products"]:
+    for row_kind, layout, count, M, N, K, measured in stored["machines"][-1]["products"]:
         if row_kind == kind:
             step = product(kind, layout, count, M, N, K)
             ratios.append(gpu.cost(step, gpu.works(step)[0]).cycles / gpu.clock_hz / measured)
@@ -100,11 +103,11 @@ def test_products(held: tuple[dict[str, Any], list[Any]], kind: str, low: float,
     assert max(ratios) < 1.5
 
 
-def test_copies(held: tuple[dict[str, Any], list[Any]]) -> None:
-    kept, _ = held
-    rates = [2 * size / seconds for work, size, _, seconds in kept["machines"][-1]["streams"] if work == "copy" and size >= 2**28]
+def test_the_copy_bandwidth_is_the_measured_one(measurements: Measurements) -> None:
+    stored, _ = measurements
+    rates = [2 * size / seconds for work, size, _, seconds in stored["machines"][-1]["streams"] if work == "copy" and size >= 2**28]
     assert statistics.median(rates) == pytest.approx(H200.dram_bytes_per_s * H200.copy_fraction, rel=0.02)
 
 
-def test_the_kept_measurements_are_small() -> None:
+def test_the_file_of_measurements_is_small() -> None:
     assert (ROOT / "benchmarks" / "data" / "h200.json.gz").stat().st_size < 150_000
