@@ -71,7 +71,7 @@ def test_collectives_of_gradients_change_no_cost(model: str, fusion: str) -> Non
         ("t5-small", "model", {"rms_norm": 60}, {}),  # a mean over features needs everybody's
     ],
 )
-def test_a_call_that_reads_its_own_collective_is_split(model: str, how: str, gone: dict[str, int], new: dict[str, int]) -> None:
+def test_a_call_that_reads_its_own_collective_is_split(model: str, how: str, gone: dict[str, int], added: dict[str, int]) -> None:
     before, after = (
         Counter(call.kind for call in own_calls(zoo.load(model, batch=16))),
         Counter(call.kind for call in own_calls(one_device(model, how))),

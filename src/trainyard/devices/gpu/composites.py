@@ -54,9 +54,7 @@ def attention(gpu: Gpu, step: Step, call: Call, ops: Sequence[Op], traffic: Traf
         traffic.moves(3.0 * tensor_bytes, 1.0 * tensor_bytes)
     recomputed = 1.25 if backward else 1.0  # scores are recomputed: five products for the four of the step
     macs = sum(body.macs for body in products)
-    limits = gpu.limits(
-        "fp32" if width == 4 else gpu.kind(dtype, convolution=False)
-    )  # fp32 runs on the vector lanes whatever `matmul_fp32` is
+    limits = gpu.limits("fp32" if width == 4 else gpu.kind(dtype, convolution=False))  # fp32: whatever `matmul_fp32` is
     compute_s = recomputed * fraction * macs / (gpu.sms * limits.macs_per_sm * gpu.attention_fraction)
     compute_s += gpu.instructions_s(scores * gpu.score_instructions * (DROPOUT_SCORES if call.dropout else 1))
     launches = 4.0 if backward else 1.0 if width == 4 else 3.0
