@@ -15,7 +15,7 @@ CAPACITIES = st.lists(st.integers(100, 10**12), min_size=6, max_size=6)
 
 
 @given(PATHS, CAPACITIES)
-def test_every_flow_has_a_full_link_where_nobody_gets_more(paths, capacity):
+def test_every_flow_has_a_full_link_on_which_no_flow_is_faster(paths, capacity):
     """What makes rates max-min fair (Bertsekas and Gallager, proposition 6.2), up to the bytes that rounding down leaves."""
     rates = fair_rates(dict(enumerate(paths)), capacity)
     users = {link: [flow for flow, path in enumerate(paths) if link in path] for link in range(6)}
@@ -39,7 +39,7 @@ def test_rates_do_not_depend_on_the_order_of_flows(paths, capacity, random):
 
 @pytest.mark.oracle
 @given(st.integers(1, FASTEST_LINK), st.integers(0, 2**62 - 1))
-def test_what_has_moved_is_counted_exactly(rate, elapsed):
+def test_moved_bytes_are_exact(rate, elapsed):
     from trainyard.kernels.schedule import bytes_moved
 
     elapsed = min(elapsed, 2**62 * PICOSECONDS_PER_SECOND // rate)  # no flow has more than 2**62 bytes

@@ -56,7 +56,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("act", "message"), REFUSALS)
-def test_refuses_and_stays_as_it_was(act, message):
+def test_an_invalid_call_raises_and_leaves_the_plan_unchanged(act, message):
     plan = small_plan()
     before = plan.columns()
     with pytest.raises(BadInput, match=message):
@@ -80,7 +80,7 @@ def test_durations_beyond_the_clock_are_refused():
         plan.columns()
 
 
-def test_bulk_equals_one_by_one_across_blocks():
+def test_bulk_tasks_equal_single_ones_across_blocks():
     count = _BLOCK_MASK + 50
     numbers = np.arange(count)
     after = np.stack([numbers - 1, np.where(numbers % 3 == 0, numbers - 7, -1)], axis=1).clip(-1)
@@ -108,6 +108,6 @@ def test_classes_have_the_names_of_the_report():
     assert [str(kind) for kind in TaskClass] == ["compute", "synchronisation", "copy"]
 
 
-def assert_same(found: Columns, expected: Columns) -> None:
+def assert_same(actual: Columns, expected: Columns) -> None:
     for name in Columns.__dataclass_fields__:
-        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name), err_msg=name)
+        np.testing.assert_array_equal(getattr(actual, name), getattr(expected, name), err_msg=name)

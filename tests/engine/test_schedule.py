@@ -48,24 +48,24 @@ def plans(draw, transfers: bool = True, most: int = 24) -> Plan:
 
 def predecessors(plan: Plan) -> list[list[int]]:
     """By task: what it waits for, the task before it on its stream included."""
-    columns, last, found = plan.columns(), {}, []
+    columns, last, actual = plan.columns(), {}, []
     for task, (begin, end) in enumerate(zip([0, *columns.after_ends], columns.after_ends, strict=False)):
         stream = int(columns.stream[task])
         before = columns.after[begin:end].tolist()
         if stream >= 0:
             before += [last[stream]] if stream in last else []
             last[stream] = task
-        found.append(before)
-    return found
+        actual.append(before)
+    return actual
 
 
 def flows_of(plan: Plan) -> list[list[tuple[list[int], int]]]:
     columns = plan.columns()
-    found: list[list[tuple[list[int], int]]] = [[] for _ in range(len(plan))]
+    actual: list[list[tuple[list[int], int]]] = [[] for _ in range(len(plan))]
     for flow, task in enumerate(columns.flow_task):
         begin = columns.path_ends[flow - 1] if flow else 0
-        found[task].append((columns.path[begin : columns.path_ends[flow]].tolist(), int(columns.flow_bytes[flow])))
-    return found
+        actual[task].append((columns.path[begin : columns.path_ends[flow]].tolist(), int(columns.flow_bytes[flow])))
+    return actual
 
 
 def as_agents(plan: Plan) -> engine.Simulation:
@@ -244,7 +244,7 @@ def test_same_plan_same_timeline(plan):
 
 
 @pytest.mark.parametrize(("bandwidth", "flows", "size", "message"), [(3, 4, 1, "less than 1 byte/s"), (1, 1, 2**40, "53 days")])
-def test_what_the_clock_cannot_count_is_refused_by_all_faces(bandwidth, flows, size, message):
+def test_times_beyond_the_clock_raise_in_plans_and_simulations(bandwidth, flows, size, message):
     plan = Plan()
     link = plan.link("trickle", bandwidth)
     plan.transfer([([link], size)] * flows)
@@ -279,6 +279,6 @@ def test_thousands_of_flows_that_share_a_link_end_as_processor_sharing_says():
             moved += (size - before) * left
             left -= 1
             expected[size] = moved * 1000  # 1 byte takes 1000 ps
-        found = ends[first::2]
-        wanted = np.array([expected[size + more] for size in sizes])
-        assert abs(found - wanted).max() < 2e-5 * wanted.max()  # rates are whole bytes per second
+        actual = ends[first::2]
+        target = np.array([expected[size + more] for size in sizes])
+        assert abs(actual - target).max() < 2e-5 * target.max()  # rates are whole bytes per second

@@ -11,7 +11,7 @@ from trainyard.errors import BadInput
 from trainyard.ir import TaskClass
 
 
-def test_those_who_ask_at_the_same_time_are_served_in_order_of_spawning():
+def test_simultaneous_requests_are_served_in_order_of_spawning():
     simulation, served = Simulation(), []
     door = simulation.semaphore("door")
 
@@ -28,7 +28,7 @@ def test_those_who_ask_at_the_same_time_are_served_in_order_of_spawning():
     assert served == [(0, 10), (1, 15), (2, 20), (3, 25)]
 
 
-def test_those_who_asked_first_are_served_first():
+def test_requests_are_served_first_come_first_served():
     simulation, served = Simulation(), []
     door = simulation.semaphore("door")
 
@@ -46,7 +46,7 @@ def test_those_who_asked_first_are_served_first():
 
 
 @given(st.integers(1, 4), st.lists(st.integers(0, 20), min_size=1, max_size=10))
-def test_a_semaphore_never_lets_more_in_than_it_counts(count, lengths):
+def test_a_semaphore_never_exceeds_its_count(count, lengths):
     simulation, inside, most = Simulation(), 0, 0
     room = simulation.semaphore("room", count)
 
@@ -89,7 +89,7 @@ def test_agents_spawn_others_and_join_them_for_their_value():
     assert simulation.now_ps == 36
 
 
-def test_an_agent_computes_on_a_stream_that_it_holds_and_no_other_comes_between():
+def test_an_acquired_stream_is_exclusive():
     simulation = Simulation()
     device = simulation.stream("device")
 
@@ -124,7 +124,7 @@ def test_transfers_share_links_and_carry_their_class():
     assert timeline.class_exposed()["synchronisation"] == 410
 
 
-def test_staleness_is_decided_at_run_time():
+def test_agents_decide_on_staleness_at_run_time():
     """Workers of unlike speed; none may be more than `tau` rounds ahead of the slowest."""
     simulation, rounds, tau = Simulation(), [0, 0, 0], 2
     devices = [simulation.stream(f"device {number}") for number in range(3)]
@@ -171,7 +171,7 @@ def test_items_leave_a_channel_in_the_order_in_which_they_came():
     assert seen == [(0, 15), (1, 15), (2, 20)]
 
 
-def test_a_deadlock_names_those_who_wait_and_for_what():
+def test_a_deadlock_names_the_waiting_agents_and_their_resources():
     simulation = Simulation()
     left, right, mail = simulation.semaphore("left"), simulation.stream("right"), simulation.channel("mail")
 
@@ -219,7 +219,7 @@ MISUSES = [
 
 
 @pytest.mark.parametrize(("script", "message"), MISUSES)
-def test_misuse_is_refused_and_says_whose(script, message):
+def test_misuse_raises_with_the_agents_name(script, message):
     simulation = Simulation()
     commands = script(simulation, simulation.stream("device"), simulation.semaphore("door"))
     simulation.spawn((command for command in commands), name="Ada")
@@ -228,7 +228,7 @@ def test_misuse_is_refused_and_says_whose(script, message):
     assert "Ada" in str(caught.value) or any("Ada" in note for note in getattr(caught.value, "__notes__", []))
 
 
-def test_an_agents_own_error_says_where_it_was():
+def test_an_agents_error_notes_agent_and_time():
     simulation = Simulation()
 
     def agent():
@@ -250,7 +250,7 @@ def test_a_simulation_takes_generators_and_runs_once():
         simulation.run()
 
 
-def test_agents_of_one_instant_take_turns():
+def test_waiting_zero_time_lets_other_agents_of_the_instant_go_first():
     """Waiting for no time lets the others of this instant go first."""
     simulation, turns = Simulation(), []
 

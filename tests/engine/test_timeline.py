@@ -27,7 +27,7 @@ def exposed_reference(starts, ends, kinds) -> list[int]:
 
 @pytest.mark.oracle
 @given(INTERVALS)
-def test_every_instant_has_the_owner_that_the_law_names(intervals):
+def test_every_instant_has_the_owner_of_the_rule(intervals):
     starts = np.array([start for start, _, _ in intervals], np.int64)
     ends = starts + np.array([length for _, length, _ in intervals], np.int64)
     kinds = np.array([kind for _, _, kind in intervals], np.int64)
@@ -65,7 +65,7 @@ def test_sums_are_exact(intervals):
     assert sum(timeline.by_tag(timeline.busy_ps).values()) == int(timeline.busy_ps.sum())
 
 
-def test_time_in_which_an_agent_merely_waits_is_idle():
+def test_an_agents_wait_is_idle_time():
     simulation = engine.Simulation()
     device = simulation.stream("device")
 
@@ -77,7 +77,7 @@ def test_time_in_which_an_agent_merely_waits_is_idle():
     assert simulation.run().class_exposed() == {"compute": 60, "synchronisation": 0, "copy": 0, "idle": 40}
 
 
-def test_memory_is_taken_at_the_start_and_given_back_at_the_end():
+def test_memory_is_allocated_at_the_start_and_freed_at_the_end():
     plan = Plan()
     device, hbm = plan.stream("device"), plan.pool("hbm", 100, resident_bytes=30)
     forward, backward, update = (plan.task(device, duration) for duration in (10, 20, 5))
@@ -93,7 +93,7 @@ def test_memory_is_taken_at_the_start_and_given_back_at_the_end():
     assert timeline.overflows == (Overflow("hbm", capacity_bytes=100, peak_bytes=110, first_ps=10),)
 
 
-def test_a_pool_nobody_uses_holds_what_is_resident():
+def test_an_unused_pool_has_its_resident_bytes():
     plan = Plan()
     plan.task(plan.stream("device"), 10)
     plan.pool("hbm", resident_bytes=5)
@@ -102,7 +102,7 @@ def test_a_pool_nobody_uses_holds_what_is_resident():
     assert timeline.overflows == ()
 
 
-def test_giving_back_more_than_is_held_is_refused():
+def test_freeing_more_than_allocated_raises():
     plan = Plan()
     device, hbm = plan.stream("device"), plan.pool("hbm")
     plan.take(plan.task(device, 10), hbm, 5)
@@ -111,7 +111,7 @@ def test_giving_back_more_than_is_held_is_refused():
         engine.run(plan)
 
 
-def test_unknown_names_are_refused():
+def test_unknown_names_raise():
     timeline = two_streams_and_a_copy()
     with pytest.raises(UnknownName, match="did you mean 'device'"):
         timeline.busy_of("devise")
@@ -119,7 +119,7 @@ def test_unknown_names_are_refused():
         timeline.memory(0)
 
 
-def test_the_critical_path_goes_through_what_was_waited_for():
+def test_the_critical_path_follows_the_last_dependency():
     timeline = two_streams_and_a_copy()
     assert timeline.critical_path() == (0, 1, 3)
 
@@ -138,7 +138,7 @@ def test_the_critical_path_of_a_plan_covers_all_of_its_time(intervals, data):
     assert list(path) == sorted(path)
 
 
-def test_agents_leave_a_critical_path_too():
+def test_a_simulation_has_a_critical_path():
     simulation = engine.Simulation()
     device, bus, ready = simulation.stream("device"), simulation.link("bus", 1e12), simulation.channel("ready")
 

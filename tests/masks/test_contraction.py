@@ -38,7 +38,7 @@ def pairs(draw: st.DrawFn) -> tuple[MatMul, Bits, Bits]:
 
 @pytest.mark.oracle
 @given(pairs(), st.integers(1, 90))
-def test_counts_equal_looking_at_every_element(case: tuple[MatMul, Bits, Bits], chunk: int) -> None:
+def test_counts_equal_a_loop_over_every_element(case: tuple[MatMul, Bits, Bits], chunk: int) -> None:
     op, a, b = case
     met = counts(op, a, b)
     meets = {"a": [[bool(a[m, k]) and bool(b[k].any()) for k in range(op.K)] for m in range(op.M)],
@@ -54,7 +54,7 @@ def test_counts_equal_looking_at_every_element(case: tuple[MatMul, Bits, Bits], 
 
 @pytest.mark.unit
 @given(pairs())
-def test_views_count_as_their_bits(case: tuple[MatMul, Bits, Bits]) -> None:
+def test_views_have_the_counts_of_their_bits(case: tuple[MatMul, Bits, Bits]) -> None:
     op, a, b = case
     left, right = MaskView(Recorded(a), ("layer", 0, "A")), MaskView(Recorded(b.T.copy()), ("layer", 0, "W"), transposed=True)
     by_view, by_bits = counts(op, left, right), counts(op, a, b)
@@ -83,7 +83,7 @@ def test_expectations_agree_with_drawn_bits(p: float) -> None:
 
 
 @pytest.mark.unit
-def test_dense_operands_meet_everywhere() -> None:
+def test_dense_operands_have_full_counts() -> None:
     met = counts(MatMul(3, 5, 7), DENSE, DENSE)
     assert (met.stationary("a"), met.stationary("b"), met.useful) == (21, 35, 105)
     assert met.stationary_by_chunk("a", 4).tolist() == [12, 9]
@@ -91,7 +91,7 @@ def test_dense_operands_meet_everywhere() -> None:
 
 
 @pytest.mark.unit
-def test_what_does_not_fit_is_said() -> None:
+def test_masks_of_a_wrong_shape_raise() -> None:
     view = MaskView(Recorded(np.ones((4, 6), dtype=bool)), ("fc", 0, "A"))
     with pytest.raises(MaskError, match=r"4 x 6.*fc.*5 x 6"):
         counts(MatMul(5, 2, 6), view, DENSE)

@@ -16,7 +16,7 @@ SHARES = {(layer, 0, letter): share for layer in ("l0", "l1") for letter, share 
 
 @pytest.mark.parametrize("array", ["tensordash", "sigma"])
 @pytest.mark.parametrize("order", ["sequential", "interleaved"])
-def test_shares_cost_what_masks_of_these_shares_cost(array: str, order: str) -> None:
+def test_densities_cost_what_masks_of_that_density_cost(array: str, order: str) -> None:
     machine = f"npu-small(array={array},order={order},reuse=lru,dram=1 TB/s)"
     masks = ty.generated_masks(STEP, {"A": 0.6, "G": 0.5})
     exact, expected, dense = (ty.run(STEP, on=machine, masks=zeros) for zeros in (masks, Densities("told", SHARES), None))
@@ -25,26 +25,26 @@ def test_shares_cost_what_masks_of_these_shares_cost(array: str, order: str) -> 
     assert expected.array_cycles < dense.array_cycles  # type: ignore[operator]  # an accelerator counts them
 
 
-def test_on_a_node_every_device_has_the_same_shares() -> None:
-    told = Densities("told", SHARES)
-    node = ty.run(STEP, on="mcdla-b(device=npu-small(array=tensordash),overlay=off)", masks=told)
-    alone = ty.run(STEP.rebatch(STEP.batch // 8), on="npu-small(array=tensordash)", masks=told)
+def test_every_device_of_a_node_has_the_same_densities() -> None:
+    options = Densities("told", SHARES)
+    node = ty.run(STEP, on="mcdla-b(device=npu-small(array=tensordash),overlay=off)", masks=options)
+    alone = ty.run(STEP.rebatch(STEP.batch // 8), on="npu-small(array=tensordash)", masks=options)
     assert node.group("kind")[("compute",)].busy_s == pytest.approx(alone.time_s, rel=1e-6)
 
 
-def test_padded_words_are_rows_or_places_by_what_is_reduced() -> None:
-    told = Densities("padded", {("fc", 0, "G"): 0.25}, rows=frozenset("G"))
-    assert told.operand(("fc", 0, "G"), Phase.GRAD_INPUT) == Density(0.25, "row")
-    assert told.operand(("fc", 0, "G"), Phase.GRAD_WEIGHT) == Density(0.25, "channel")
+def test_zero_rows_become_channels_where_rows_are_reduced() -> None:
+    options = Densities("padded", {("fc", 0, "G"): 0.25}, rows=frozenset("G"))
+    assert options.operand(("fc", 0, "G"), Phase.GRAD_INPUT) == Density(0.25, "row")
+    assert options.operand(("fc", 0, "G"), Phase.GRAD_WEIGHT) == Density(0.25, "channel")
     assert Densities("w", {("fc", 0, "W"): 0.5}).density(("fc", 3, "W")) == 0.5  # one weight for all calls
 
 
-def test_what_shares_cannot_tell_is_refused() -> None:
-    told = Densities("told", SHARES)
+def test_bits_of_densities_raise() -> None:
+    options = Densities("told", SHARES)
     with pytest.raises(MaskError, match="how many zeros there are, not where"):
-        told.bits(("l0", 0, "A"))
+        options.bits(("l0", 0, "A"))
     with pytest.raises(BadInput, match="between 0 and 1"):
         Densities("wrong", {("l0", 0, "A"): 1.5})
     with pytest.raises(MaskError, match="know no layer"):
         ty.run(STEP, on="npu", masks=Densities("other", {("conv1", 0, "A"): 0.5}))
-    assert told.digest != Densities("told", {**SHARES, ("l0", 0, "A"): 0.41}).digest
+    assert options.digest != Densities("told", {**SHARES, ("l0", 0, "A"): 0.41}).digest

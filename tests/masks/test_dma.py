@@ -91,18 +91,18 @@ def two_layers(inplace=False):
 def values(seed=0, kept=0.3):
     """Numbers of every tensor that a product of `two_layers` reads; ReLU and its backward pass share their zeros."""
     random = np.random.default_rng(seed)
-    made = {name: random.standard_normal((BATCH, WIDE)).astype(np.float16) for name in ("x", "a", "g2", "g1")}
-    made |= {name: random.standard_normal((WIDE, WIDE)).astype(np.float16) for name in ("w1", "w2")}
-    made["a"][random.random((BATCH, WIDE)) >= kept] = 0
-    made["g1"][made["a"] == 0] = 0
-    made["w1"][random.random((WIDE, WIDE)) < 0.9] = 0
-    return made
+    built = {name: random.standard_normal((BATCH, WIDE)).astype(np.float16) for name in ("x", "a", "g2", "g1")}
+    built |= {name: random.standard_normal((WIDE, WIDE)).astype(np.float16) for name in ("w1", "w2")}
+    built["a"][random.random((BATCH, WIDE)) >= kept] = 0
+    built["g1"][built["a"] == 0] = 0
+    built["w1"][random.random((WIDE, WIDE)) < 0.9] = 0
+    return built
 
 
-def masks_of(made, kind=Recorded):
+def masks_of(built, kind=Recorded):
     keys = {"x": ("one", 0, "A"), "w1": ("one", 0, "W"), "g1": ("one", 0, "G")}
     keys |= {"a": ("two", 0, "A"), "w2": ("two", 0, "W"), "g2": ("two", 0, "G")}
-    return kind({keys[name]: tensor for name, tensor in made.items() if name in keys})
+    return kind({keys[name]: tensor for name, tensor in built.items() if name in keys})
 
 
 def costs(device, step, masks=None):
@@ -113,26 +113,28 @@ def costs(device, step, masks=None):
 
 
 @pytest.mark.parametrize("kind", [Recorded, Counted])
-def test_a_tensor_has_the_zeros_of_the_product_that_reads_it_wherever_it_is_touched(kind):
-    made = values()
-    found = densities(two_layers(), masks_of(made, kind))
-    full = {name: float((tensor != 0).mean()) for name, tensor in made.items()}
-    assert found[0, 0, "read"] == full["x"]
-    assert found[1, 4, "write"] == found[2, 4, "read"] == found[5, 4, "read"] == full["a"]  # ReLU writes it, its backward reads it
-    assert found[5, 8, "write"] == found[6, 8, "read"] == full["g1"]
-    assert found[0, 1, "read"] == found[7, 1, "read"] == full["w1"]
-    assert found[7, 1, "write"] == full["w1"]  # the next step's weight
+def test_every_access_of_a_tensor_has_the_density_of_the_products_mask(kind):
+    built = values()
+    actual = densities(two_layers(), masks_of(built, kind))
+    full = {name: float((tensor != 0).mean()) for name, tensor in built.items()}
+    assert actual[0, 0, "read"] == full["x"]
+    assert (
+        actual[1, 4, "write"] == actual[2, 4, "read"] == actual[5, 4, "read"] == full["a"]
+    )  # ReLU writes it, its backward reads it
+    assert actual[5, 8, "write"] == actual[6, 8, "read"] == full["g1"]
+    assert actual[0, 1, "read"] == actual[7, 1, "read"] == full["w1"]
+    assert actual[7, 1, "write"] == full["w1"]  # the next step's weight
     unknown = {(0, 3, "write"), (1, 3, "read"), (3, 7, "write"), (5, 7, "read"), (4, 9, "write"), (7, 10, "read")}
-    assert not unknown & set(found)  # before the ReLU, its gradient, weight gradients: no mask tells of them
+    assert not unknown & set(actual)  # before the ReLU, its gradient, weight gradients: no mask tells of them
 
 
-def test_what_is_written_over_has_zeros_of_its_own():
+def test_an_overwritten_tensor_has_a_density_of_its_own():
     """An in-place ReLU: one memory, full before it, sparse after."""
-    made = values()
-    found = densities(two_layers(inplace=True), masks_of(made))
-    assert found[1, 3, "write"] == found[2, 3, "read"] == float((made["a"] != 0).mean())
-    assert (0, 3, "write") not in found
-    assert (1, 3, "read") not in found
+    built = values()
+    actual = densities(two_layers(inplace=True), masks_of(built))
+    assert actual[1, 3, "write"] == actual[2, 3, "read"] == float((built["a"] != 0).mean())
+    assert (0, 3, "write") not in actual
+    assert (1, 3, "read") not in actual
 
 
 def test_parts_of_a_memory_count_by_their_size():
@@ -146,10 +148,10 @@ def test_parts_of_a_memory_count_by_their_size():
     )
     tensors = (whole, half, half, TensorSpec((8, 8), role=Role.PARAMETER), TensorSpec((4, 8)), TensorSpec((4, 8)))
     quarter = np.arange(32).reshape(4, 8) % 4 == 0
-    found = densities(
+    actual = densities(
         Step(name="parts", batch=1, ops=ops, tensors=tensors), Recorded({("left", 0, "A"): quarter, ("right", 0, "A"): ~quarter})
     )
-    assert found == {(0, 0, "write"): 0.5, (1, 0, "write"): 0.5, (2, 0, "read"): 0.5, (3, 0, "read"): 0.5}
+    assert actual == {(0, 0, "write"): 0.5, (1, 0, "write"): 0.5, (2, 0, "read"): 0.5, (3, 0, "read"): 0.5}
 
 
 # what crosses
@@ -157,25 +159,25 @@ def test_parts_of_a_memory_count_by_their_size():
 
 @pytest.mark.oracle
 @given(seed=st.integers(0, 100), kept=st.sampled_from([0.0, 0.02, 0.3, 0.9, 1.0]))
-def test_dram_bytes_are_those_of_the_very_encoding(seed, kept):
-    made = values(seed, kept)
+def test_dram_bytes_equal_those_of_the_real_encoding(seed, kept):
+    built = values(seed, kept)
     step, whole = two_layers(), 2 * BATCH * WIDE
-    found = costs(ZERO, step, masks_of(made))
-    size = {name: len(encode(tensor)) for name, tensor in made.items()}
-    assert found[0].bytes == {("X", "read"): size["x"], ("W", "read"): size["w1"], ("Y", "write"): whole}
-    assert found[1].bytes == {("activation", "read"): whole, ("activation", "write"): size["a"]}
-    assert found[2].bytes == {("X", "read"): size["a"], ("W", "read"): size["w2"], ("Y", "write"): whole}
-    assert found[4].bytes == {("dY", "read"): size["g2"], ("X", "read"): size["a"], ("dW", "write"): 2 * WIDE * WIDE}
-    assert found[5].bytes == {
+    actual = costs(ZERO, step, masks_of(built))
+    size = {name: len(encode(tensor)) for name, tensor in built.items()}
+    assert actual[0].bytes == {("X", "read"): size["x"], ("W", "read"): size["w1"], ("Y", "write"): whole}
+    assert actual[1].bytes == {("activation", "read"): whole, ("activation", "write"): size["a"]}
+    assert actual[2].bytes == {("X", "read"): size["a"], ("W", "read"): size["w2"], ("Y", "write"): whole}
+    assert actual[4].bytes == {("dY", "read"): size["g2"], ("X", "read"): size["a"], ("dW", "write"): 2 * WIDE * WIDE}
+    assert actual[5].bytes == {
         ("gradient", "read"): whole, ("activation", "read"): size["a"], ("gradient", "write"): size["g1"],
     }  # fmt: skip
-    assert found[7].bytes["parameter", "read"] == found[7].bytes["parameter", "write"] == size["w1"]
+    assert actual[7].bytes["parameter", "read"] == actual[7].bytes["parameter", "write"] == size["w1"]
 
 
-def test_on_chip_everything_has_its_whole_size():
-    made = values()
+def test_scratchpad_sizes_stay_uncompressed():
+    built = values()
     step = two_layers()
-    packed, plain = costs(ZERO, step, masks_of(made)), costs(RAW, step, masks_of(made))
+    packed, plain = costs(ZERO, step, masks_of(built)), costs(RAW, step, masks_of(built))
     for small, large in zip(packed, plain, strict=True):
         for event in ("scratchpad_read", "scratchpad_write"):
             assert small.events[event] == large.events[event]
@@ -184,41 +186,41 @@ def test_on_chip_everything_has_its_whole_size():
     assert packed[1].events["dram_write"] < plain[1].events["dram_write"]
 
 
-def test_an_operand_that_comes_again_is_compressed_each_time_and_expanded_each_time():
-    made = values()
+def test_every_read_of_an_operand_is_compressed_and_expanded():
+    built = values()
     step, little = two_layers(), replace(ZERO, scratchpad_bytes=2000, tiling=(8, 8, 8))
-    cost = costs(little, step, masks_of(made))[2]
-    times, rest = divmod(cost.bytes["X", "read"], len(encode(made["a"])))
+    cost = costs(little, step, masks_of(built))[2]
+    times, rest = divmod(cost.bytes["X", "read"], len(encode(built["a"])))
     assert rest == 0
     assert times > 1
     plain = costs(replace(little, dma="raw"), step)[2]
     own = ARRAY.cost(MatMul(BATCH, WIDE, WIDE)).events["scratchpad_write_out"] * 4
-    held = times * made["a"].nbytes + cost.bytes["W", "read"] // len(encode(made["w2"])) * made["w2"].nbytes
+    held = times * built["a"].nbytes + cost.bytes["W", "read"] // len(encode(built["w2"])) * built["w2"].nbytes
     assert cost.events["scratchpad_write"] - own - cost.bytes.get(("Y", "spill"), 0) / 2 == held
     assert plain.cycles >= cost.cycles
 
 
-def test_epilogues_write_what_the_last_op_leaves():
-    made = values()
+def test_an_epilogue_writes_with_the_density_of_its_last_op():
+    built = values()
     step, fused = two_layers(), replace(ZERO, fusion="epilogue")
-    cost = costs(fused, step, masks_of(made))[0]
-    x, w1, a = (len(encode(made[name])) for name in ("x", "w1", "a"))
+    cost = costs(fused, step, masks_of(built))[0]
+    x, w1, a = (len(encode(built[name])) for name in ("x", "w1", "a"))
     assert cost.bytes == {("X", "read"): x, ("W", "read"): w1, ("activation", "write"): a}
 
 
-def test_without_masks_or_without_the_engine_nothing_changes():
-    made, step = values(), two_layers()
-    assert costs(ZERO, step) == costs(RAW, step) == costs(RAW, step, masks_of(made))
+def test_costs_are_unchanged_without_masks_or_without_compression():
+    built, step = values(), two_layers()
+    assert costs(ZERO, step) == costs(RAW, step) == costs(RAW, step, masks_of(built))
     assert costs(ZERO, step, Recorded({})) == costs(RAW, step)
-    dense = {name: np.ones_like(tensor) for name, tensor in made.items()}
+    dense = {name: np.ones_like(tensor) for name, tensor in built.items()}
     assert costs(ZERO, step, masks_of(dense)) == costs(RAW, step)  # what would grow stays as it is
 
 
-def test_one_device_takes_masks_and_steps_in_turn():
+def test_one_device_runs_several_masks_and_steps():
     step, other = two_layers(), two_layers(inplace=True)
     first, second = masks_of(values(1)), masks_of(values(2, kept=0.8))
-    fresh = [costs(replace(ZERO), made, masks) for made in (step, other) for masks in (first, None, second)]
-    assert [costs(ZERO, made, masks) for made in (step, other) for masks in (first, None, second)] == fresh
+    fresh = [costs(replace(ZERO), built, masks) for built in (step, other) for masks in (first, None, second)]
+    assert [costs(ZERO, built, masks) for built in (step, other) for masks in (first, None, second)] == fresh
     assert pickle.loads(pickle.dumps(ZERO)) == ZERO
 
 
@@ -229,14 +231,14 @@ def test_fewer_non_zeros_never_cost_time_or_bytes(seed, kept, less, room):
     many = values(seed, kept)
     few = {name: tensor.copy() for name, tensor in many.items()}
     few["a"][np.random.default_rng(seed + 1).random((BATCH, WIDE)) >= less] = 0
-    before, after = (costs(device, step, masks_of(made)) for made in (many, few))
+    before, after = (costs(device, step, masks_of(built)) for built in (many, few))
     raw = costs(replace(device, dma="raw"), step)
     for full, empty, plain in zip(before, after, raw, strict=True):
         assert empty.cycles <= full.cycles <= plain.cycles
     assert all(sum(empty.bytes.values()) <= sum(full.bytes.values()) for empty, full in zip(after[:2], before[:2], strict=True))
 
 
-def test_an_array_that_looks_at_zeros_gains_as_well():
+def test_a_sparse_array_gains_from_compression_too():
     @dataclass(frozen=True)
     class Looking:
         """No closed form, so that each tile is asked for."""
@@ -252,11 +254,11 @@ def test_an_array_that_looks_at_zeros_gains_as_well():
         def concurrent(self, products):
             return one_after_another(self, products)
 
-    made, step = values(), two_layers()
+    built, step = values(), two_layers()
     looking = replace(ZERO, array=Looking())
-    cost = costs(looking, step, masks_of(made))[2]
-    assert cost.bytes["X", "read"] == len(encode(made["a"]))
-    assert cost.cycles < costs(replace(looking, dma="raw"), step, masks_of(made))[2].cycles
+    cost = costs(looking, step, masks_of(built))[2]
+    assert cost.bytes["X", "read"] == len(encode(built["a"]))
+    assert cost.cycles < costs(replace(looking, dma="raw"), step, masks_of(built))[2].cycles
 
 
 @pytest.mark.probe
@@ -282,15 +284,15 @@ def stored_bytes(name, tensor):
 @settings(max_examples=20)
 @given(seed=st.integers(0, 100), kept=st.sampled_from([0.0, 0.02, 0.3, 0.9, 1.0]))
 def test_dram_bytes_are_those_of_the_format_that_was_chosen(name, seed, kept):
-    made, step, whole = values(seed, kept), two_layers(), 2 * BATCH * WIDE
-    found = costs(replace(RAW, dma=name), step, masks_of(made))
-    size = {tensor: stored_bytes(name, made[tensor]) for tensor in made}
-    assert found[0].bytes == {("X", "read"): size["x"], ("W", "read"): size["w1"], ("Y", "write"): whole}
-    assert found[1].bytes == {("activation", "read"): whole, ("activation", "write"): size["a"]}
-    assert found[2].bytes == {("X", "read"): size["a"], ("W", "read"): size["w2"], ("Y", "write"): whole}
-    assert found[5].bytes["gradient", "write"] == size["g1"]
-    assert found[7].bytes["parameter", "read"] == found[7].bytes["parameter", "write"] == size["w1"]
-    for small, large in zip(found, costs(RAW, step), strict=True):
+    built, step, whole = values(seed, kept), two_layers(), 2 * BATCH * WIDE
+    actual = costs(replace(RAW, dma=name), step, masks_of(built))
+    size = {tensor: stored_bytes(name, built[tensor]) for tensor in built}
+    assert actual[0].bytes == {("X", "read"): size["x"], ("W", "read"): size["w1"], ("Y", "write"): whole}
+    assert actual[1].bytes == {("activation", "read"): whole, ("activation", "write"): size["a"]}
+    assert actual[2].bytes == {("X", "read"): size["a"], ("W", "read"): size["w2"], ("Y", "write"): whole}
+    assert actual[5].bytes["gradient", "write"] == size["g1"]
+    assert actual[7].bytes["parameter", "read"] == actual[7].bytes["parameter", "write"] == size["w1"]
+    for small, large in zip(actual, costs(RAW, step), strict=True):
         assert small.cycles <= large.cycles
         assert all(small.bytes[place] <= large.bytes[place] for place in large.bytes)
         assert small.events["scratchpad_read"] == large.events["scratchpad_read"]  # on chip everything has its whole size
@@ -324,7 +326,7 @@ def test_tensors_of_convolutions_are_matrices_of_planes_and_of_filters(name):
     assert cost.bytes["W", "read"] == stored_bytes(name, rows)
 
 
-def test_where_only_a_share_is_known_runs_are_expected_ones():
+def test_densities_alone_give_expected_run_lengths():
     @dataclass(frozen=True)
     class Shares:
         """As of operands that were counted together: no bits of their own."""
@@ -341,14 +343,14 @@ def test_where_only_a_share_is_known_runs_are_expected_ones():
         def bits(self, key):
             raise UnknownName("mask", str(key), ())
 
-    found = stored_sizes(two_layers(), Shares(), "rlc2")[2, 4, "read"]
+    actual = stored_sizes(two_layers(), Shares(), "rlc2")[2, 4, "read"]
     expected = format_named("rlc2").expected_bits(BATCH, WIDE, 0.25, 1)
-    assert found == StoredSize(expected.metadata / (BATCH * WIDE), (expected.values + expected.padding) / (BATCH * WIDE))
+    assert actual == StoredSize(expected.metadata / (BATCH * WIDE), (expected.values + expected.padding) / (BATCH * WIDE))
     assert stored_sizes(two_layers(), Shares(), "csr")[2, 4, "read"] == StoredSize(0.25 * 6 + 25 * 8 / (BATCH * WIDE), 0.25)
 
 
 @pytest.mark.probe
-def test_a_format_is_left_where_it_would_take_one_byte_more():
+def test_a_tensor_stays_dense_where_the_format_takes_one_byte_more():
     assert moved_bytes(64, 2, StoredSize(31 / 32, 30 / 32)) == 64  # 31 bits and 60 bytes: all 64
     assert moved_bytes(64, 2, StoredSize(33 / 32, 29 / 32)) == 63
     assert moved_bytes(64, 2, StoredSize(17.0, 30 / 32)) == 64
@@ -356,6 +358,6 @@ def test_a_format_is_left_where_it_would_take_one_byte_more():
     assert moved_bytes(0, 2, StoredSize(0.0, 0.0)) == 0
 
 
-def test_a_format_that_nobody_knows_is_refused():
+def test_an_unknown_format_raises():
     with pytest.raises(UnknownName, match="unknown dma 'rlc3' in Accelerator: did you mean 'rlc"):
         replace(RAW, dma="rlc3")

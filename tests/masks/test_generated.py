@@ -30,7 +30,7 @@ def convolution(batch=4):
     return Step(name="made", batch=batch, ops=ops, tensors=())
 
 
-def test_every_letter_has_its_share(resnet):
+def test_each_letter_has_its_share_of_zeros(resnet):
     masks = generated_masks(resnet, {"A": 0.6, "G": 0.5}, seed=3)
     zeros = {"A": [0, 0], "G": [0, 0], "W": [0, 0]}
     for key, shape in masks.shapes.items():
@@ -41,8 +41,8 @@ def test_every_letter_has_its_share(resnet):
         zeros[key[2]][0] += int((~bits).sum())
         zeros[key[2]][1] += bits.size
     for letter, share in (("A", 0.6), ("G", 0.5), ("W", 0.0)):
-        found, elements = zeros[letter]
-        assert abs(found / elements - share) <= 4 * np.sqrt(share * (1 - share) / elements)
+        actual, elements = zeros[letter]
+        assert abs(actual / elements - share) <= 4 * np.sqrt(share * (1 - share) / elements)
 
 
 def test_bits_come_from_the_seed_and_the_key_alone(resnet):
@@ -74,7 +74,7 @@ def test_the_order_of_patterns_is_in_the_digest(resnet):
     assert first.digest != second.digest
 
 
-def test_whole_channels():
+def test_cluster_channel_zeroes_whole_channels():
     masks = generated_masks(convolution(), {"A": 0.25, "G": 0.5, "W": 0.1}, cluster="channel")
     for letter, channels in (("A", 15), ("G", 15), ("W", 18)):
         bits = masks.bits(("net.conv", 0, letter))
@@ -84,7 +84,7 @@ def test_whole_channels():
         assert masks.density(("net.conv", 0, letter)) == bits.mean()
 
 
-def test_whole_rows():
+def test_cluster_row_zeroes_whole_rows():
     masks = generated_masks(convolution(), {"A": 0.25, "G": 0.5, "W": 0.1}, cluster="row")
     for letter, rows in (("A", 90), ("G", 24)):
         bits = masks.bits(("net.conv", 0, letter))
@@ -104,7 +104,7 @@ def test_rows_of_tokens_and_features_of_matrices():
     assert features.all(axis=0).sum() == 8 == (~features.any(axis=0)).sum()
 
 
-def test_some_layers_have_shares_of_their_own(resnet):
+def test_layers_that_match_a_pattern_have_their_own_shares(resnet):
     masks = generated_masks(resnet, {"A": 0.5}, layers={"layer4.*": {"A": 0.9, "W": 0.9}, "layer*": {"A": 0.1}})
     assert masks.density(("layer4.0.conv2", 0, "A")) == pytest.approx(0.1)
     assert masks.density(("layer4.0.conv2", 0, "W")) == pytest.approx(0.1)
@@ -136,7 +136,7 @@ def test_every_operand_of_a_model_has_a_mask_of_its_matrix(name):
                 assert (height, width) == ((groups * columns, rows) if view.transposed else (groups * rows, columns))
 
 
-def test_operands_of_one_letter_are_told_apart():
+def test_operands_of_one_letter_get_one_mask_per_tensor():
     """Two matrices in one call, as in a cell; the gradient goes into both products."""
     tensors = (
         TensorSpec((4, 6)), TensorSpec((4, 5)), TensorSpec((8, 6), role=Role.PARAMETER), TensorSpec((8, 5), role=Role.PARAMETER),
@@ -170,7 +170,7 @@ def test_a_weight_is_the_same_in_all_calls():
     assert not np.array_equal(masks.bits(("fc", 0, "A")), masks.bits(("fc", 1, "A")))
 
 
-def test_masks_of_another_step_are_refused(resnet):
+def test_masks_of_another_step_raise(resnet):
     masks = generated_masks(resnet)
     masks.check(resnet)
     masks.check(resnet.rebatch(6))  # samples are repeated
@@ -180,7 +180,7 @@ def test_masks_of_another_step_are_refused(resnet):
         masks.check(convolution())
 
 
-def test_fewer_samples_than_the_batch(resnet):
+def test_generated_samples_are_repeated_over_the_batch(resnet):
     step = resnet.rebatch(6)
     masks = generated_masks(step, samples=2)
     assert masks.shapes["conv1", 0, "A"] == (2, 3, 224, 224)
@@ -191,7 +191,7 @@ def test_fewer_samples_than_the_batch(resnet):
         generated_masks(step, samples=4)
 
 
-def test_the_command_line_form(resnet):
+def test_sparsity_text_of_the_command_line_is_parsed(resnet):
     masks = parse("sparsity(A=0.6, G=.5, cluster=channel, seed=1)", resnet)
     same = generated_masks(resnet, {"A": 0.6, "G": 0.5}, cluster="channel", seed=1)
     assert masks.digest == same.digest
@@ -216,24 +216,24 @@ def test_the_command_line_form(resnet):
         ("sparsity(A=0.5,seed=-1)", BadInput, "seed must be a whole number of at least 0"),
     ],
 )
-def test_what_cannot_be_read_says_so(text, error, message, resnet):
+def test_unreadable_sparsity_text_raises_with_the_reason(text, error, message, resnet):
     with pytest.raises(error, match=message):
         parse(text, resnet)
 
 
-def test_unknown_letters_and_masks_are_named(resnet):
+def test_unknown_letters_and_masks_raise_with_their_name(resnet):
     with pytest.raises(UnknownName, match="unknown operand 'B' in generated masks"):
         generated_masks(resnet, {"B": 0.5})
     with pytest.raises(UnknownName, match=r"unknown mask 'convl/0/A' in masks generated for 'resnet18': did you mean"):
         generated_masks(resnet).bits(("convl", 0, "A"))
 
 
-def test_a_run_takes_them_as_it_takes_recorded_ones():
+def test_a_run_accepts_generated_masks_like_recorded_ones():
     """Fewer zeros never make a machine that skips them faster; no layer is noted as unknown."""
     step = ty.zoo.load("lstm-1", batch=2)
     device = ty.Accelerator(array=ty.arrays.TensorDash(tiles=4), scratchpad="1 MiB", dram="100 GB/s", clock="500 MHz")
     masks = {share: generated_masks(step, {"A": share, "G": share}) for share in (0.0, 0.9)}
-    results = {share: ty.run(step, on=device, masks=found) for share, found in masks.items()}
+    results = {share: ty.run(step, on=device, masks=actual) for share, actual in masks.items()}
     assert results[0.9].cycles < results[0.0].cycles
     assert not any("no recorded mask" in note for result in results.values() for note in result.notes)
     assert unpacked(masks[0.0], next(iter(masks[0.0].shapes))).all()
@@ -243,8 +243,8 @@ def test_bits_are_those_of_numpys_generator():
     """A seed means the same bits tomorrow: one float32 an element, zero where it is under the share."""
     step = convolution()
     masks = generated_masks(step, {"A": 0.6, "W": 1.0}, seed=5)
-    said = hashlib.sha256(b"5/net.conv/0/A").digest()
-    drawn = np.random.default_rng(int.from_bytes(said[:16], "big")).random((4, 20, 6, 5), dtype=np.float32)
+    pattern = hashlib.sha256(b"5/net.conv/0/A").digest()
+    drawn = np.random.default_rng(int.from_bytes(pattern[:16], "big")).random((4, 20, 6, 5), dtype=np.float32)
     assert np.array_equal(masks.bits(("net.conv", 0, "A")), drawn >= 0.6)
     assert masks.bits(("net.conv", 0, "G")).all()
     assert not masks.bits(("net.conv", 0, "W")).any()

@@ -73,7 +73,7 @@ def test_recorded_masks_are_the_zeros_of_the_run(tmp_path: Path) -> None:
     assert not model.conv._forward_pre_hooks
 
 
-def test_sampling_keeps_the_asked_number_and_says_which(tmp_path: Path) -> None:
+def test_sampling_records_the_requested_samples_and_lists_them(tmp_path: Path) -> None:
     train_step, model, seen = training(batch=6)
     masks = record_masks(train_step, model, steps=[0], path=tmp_path / "run.safetensors", samples=2, seed=7)
     spec = masks.spec(("head", 0, "A"))
@@ -87,7 +87,9 @@ def test_sampling_keeps_the_asked_number_and_says_which(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "other", [[(("b", 0, "A"), (4, 4)), (("a", 0, "A"), (4, 4))], [(("a", 0, "A"), (2, 8)), (("b", 0, "A"), (4, 4))]]
 )
-def test_a_digest_tells_whose_bits_they_are(tmp_path: Path, other: list[tuple[tuple[str, int, str], tuple[int, int]]]) -> None:
+def test_digests_differ_for_other_bits_or_tensors(
+    tmp_path: Path, other: list[tuple[tuple[str, int, str], tuple[int, int]]]
+) -> None:
     """The same bytes under other names, or in another shape, are other masks."""
 
     def written(file: str, tensors: list[tuple[tuple[str, int, str], tuple[int, int]]]) -> Masks:
@@ -104,7 +106,7 @@ def test_a_digest_tells_whose_bits_they_are(tmp_path: Path, other: list[tuple[tu
     assert first.digest != second.digest
 
 
-def test_only_the_layers_asked_for(tmp_path: Path) -> None:
+def test_only_the_requested_layers_are_recorded(tmp_path: Path) -> None:
     train_step, model, _ = training()
     masks = record_masks(train_step, model, path=tmp_path / "run.safetensors", layers=["head"])
     assert {key[0] for key in masks.specs} == {"head"}
@@ -187,8 +189,8 @@ def test_masks_of_a_run_fit_the_step_of_its_model(tmp_path: Path) -> None:
         assert np.array_equal(masks.bits((layer, 0, letter)), bits.numpy())
     assert len(seen) == 4
     step = capture(model, torch.randn(3, 3, 6, 6), loss=lambda output: output.sum(), optimizer=optimizer)
-    wanted = {key for op in step for key in operand_elements(op)}
-    assert wanted == {*masks.specs, ("again", 1, "W"), ("again", 2, "W")}
+    expected = {key for op in step for key in operand_elements(op)}
+    assert expected == {*masks.specs, ("again", 1, "W"), ("again", 2, "W")}
     masks.check(step)
     with pytest.raises(MaskError, match="layer 'up', A, has shape"):
         masks.check(step.rebatch(4))
@@ -240,7 +242,7 @@ def test_wrong_steps_are_refused(tmp_path: Path, steps: list) -> None:
 
 
 @given(bits=hnp.arrays(np.bool_, hnp.array_shapes(min_dims=1, max_dims=4, max_side=9)))
-def test_bits_come_back_and_other_tools_read_the_file(tmp_path_factory: pytest.TempPathFactory, bits: np.ndarray) -> None:
+def test_bits_round_trip_and_other_tools_read_the_file(tmp_path_factory: pytest.TempPathFactory, bits: np.ndarray) -> None:
     path = tmp_path_factory.mktemp("masks") / "m.safetensors"
     writer = MaskWriter(path, {})
     writer.add(3, ("layer", 0, "A"), bits)

@@ -29,7 +29,7 @@ def written(path: Path, bits: np.ndarray) -> Masks:
 
 
 @given(bits=hnp.arrays(np.bool_, hnp.array_shapes(min_dims=1, max_dims=3, max_side=9)))
-def test_the_same_masks(tmp_path_factory: pytest.TempPathFactory, bits: np.ndarray) -> None:
+def test_a_compressed_file_has_the_same_masks(tmp_path_factory: pytest.TempPathFactory, bits: np.ndarray) -> None:
     folder = tmp_path_factory.mktemp("masks")
     plain, packed = written(folder / "a.safetensors", bits), written(folder / "a.safetensors.xz", bits)
     assert lzma.decompress(packed.path.read_bytes()) == plain.path.read_bytes()
@@ -42,13 +42,13 @@ def test_the_same_masks(tmp_path_factory: pytest.TempPathFactory, bits: np.ndarr
     assert not list(folder.glob(".*")), "no part file stays"
 
 
-def test_a_file_read_once_needs_the_disk_no_more(tmp_path: Path) -> None:
+def test_an_open_compressed_file_does_not_need_the_disk(tmp_path: Path) -> None:
     masks = written(tmp_path / "a.safetensors.xz", np.ones((4, 5), np.bool_))
     masks.path.unlink()
     assert masks.bits(KEY).all()
 
 
-def test_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_compressed_files_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bits = np.random.default_rng(0).random((300, 300)) < 0.5
     file = written(tmp_path / "a.safetensors.xz", bits).path
     whole = file.read_bytes()
@@ -90,7 +90,7 @@ class Tagger(nn.Module):
 
 
 @pytest.mark.parametrize("samples", [1, 2, 4, 5, 6])
-def test_rows_of_a_sample_stay_together(tmp_path: Path, samples: int) -> None:
+def test_a_sampled_recording_keeps_all_rows_of_a_sample(tmp_path: Path, samples: int) -> None:
     torch.manual_seed(0)
     model, batch, length = Tagger(), 5, 7
     words = torch.randn(batch, length, 4) * (torch.arange(length) < torch.tensor([[7], [1], [4], [2], [5]]))[..., None]

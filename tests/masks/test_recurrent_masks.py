@@ -72,11 +72,11 @@ def run(rnn, tmp_path, real=False, samples=None, state=None, shape=None):
 
 def expected(met, name, number, op):
     """The operand of the `number`th use of a weight; the CPU multiplies a whole input at once, in order of time."""
-    found = met[name]
-    if len(found) == 1 and len(found[0]) > op.body.M:
+    actual = met[name]
+    if len(actual) == 1 and len(actual[0]) > op.body.M:
         time = STEPS - 1 - number if name.endswith("_reverse") else number
-        return found[0].reshape(STEPS, BATCH, -1)[time]
-    return found[number]
+        return actual[0].reshape(STEPS, BATCH, -1)[time]
+    return actual[number]
 
 
 def check(step, masks, met):
@@ -88,24 +88,24 @@ def check(step, masks, met):
         for side, letter in enumerate(op.letters):
             view = viewer(step, op, "col2im", masks, side)
             rows, columns = ((op.body.M, op.body.K), (op.body.K, op.body.N))[side]
-            found = view(0, (0, rows), (0, columns))
+            actual = view(0, (0, rows), (0, columns))
             name = step.tensors[step.base(op.inputs[1])].name
             if letter == "W":
                 weight = masks.bits(("rnn", 0, f"W.{name[4:]}"))
-                assert np.array_equal(matrix(found), weight if op.phase.backward else weight.T)
+                assert np.array_equal(matrix(actual), weight if op.phase.backward else weight.T)
             elif letter == "G":
-                assert found is DENSE
+                assert actual is DENSE
             elif op.phase is Phase.FORWARD:
                 number = uses[name] = uses.get(name, -1) + 1
-                (dense if found is DENSE else known).add((name[4:], number))
-                if found is not DENSE:
-                    wanted = expected(met, name, number, op)
-                    tensors[op.inputs[0]] = wanted
-                    assert np.array_equal(matrix(found), wanted), (name, number)
+                (dense if actual is DENSE else known).add((name[4:], number))
+                if actual is not DENSE:
+                    target = expected(met, name, number, op)
+                    tensors[op.inputs[0]] = target
+                    assert np.array_equal(matrix(actual), target), (name, number)
             elif op.inputs[1] in tensors:
-                assert np.array_equal(matrix(found), tensors[op.inputs[1]])
+                assert np.array_equal(matrix(actual), tensors[op.inputs[1]])
             else:
-                assert found is DENSE
+                assert actual is DENSE
     return known, dense
 
 
@@ -115,7 +115,7 @@ def of(names, first=0):
 
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("kind", ["relu", "gru", "lstm"])
-def test_one_layer_is_known_in_both_directions(kind, batch_first, tmp_path):
+def test_masks_of_a_bidirectional_layer_are_exact(kind, batch_first, tmp_path):
     torch.manual_seed(1)
     options = {"batch_first": batch_first, "bidirectional": True}
     makers = {"relu": lambda: nn.RNN(4, 6, nonlinearity="relu", **options), "gru": lambda: nn.GRU(4, 6, **options)}
@@ -125,7 +125,7 @@ def test_one_layer_is_known_in_both_directions(kind, batch_first, tmp_path):
     assert not dense
 
 
-def test_stacked_layers_are_known_at_both_ends(tmp_path):
+def test_masks_of_stacked_layers_are_exact_at_input_and_output(tmp_path):
     torch.manual_seed(2)
     known, dense = check(*run(nn.LSTM(4, 6, num_layers=3, batch_first=True), tmp_path))
     first = {("weight_hh_l0", 0), ("weight_hh_l1", 0)}  # the zeros they begin with
@@ -133,14 +133,14 @@ def test_stacked_layers_are_known_at_both_ends(tmp_path):
     assert dense == of(["weight_ih_l1", "weight_ih_l2"]) | of(["weight_hh_l0", "weight_hh_l1"], first=1)
 
 
-def test_projected_states_are_known_as_they_are_read(tmp_path):
+def test_masks_of_projected_states_are_exact(tmp_path):
     torch.manual_seed(3)
     known, dense = check(*run(nn.LSTM(4, 6, proj_size=2, batch_first=True), tmp_path))
     assert known == of(["weight_ih_l0", "weight_hh_l0"])
     assert dense == of(["weight_hr_l0"])
 
 
-def test_a_given_first_state_is_not_known(tmp_path):
+def test_a_first_state_from_the_caller_has_no_mask(tmp_path):
     torch.manual_seed(4)
     known, dense = check(*run(nn.RNN(4, 6, nonlinearity="relu"), tmp_path, state=torch.randn(1, BATCH, 6).relu()))
     assert dense == {("weight_hh_l0", 0)}
@@ -148,7 +148,7 @@ def test_a_given_first_state_is_not_known(tmp_path):
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_an_input_that_is_multiplied_at_once(batch_first, tmp_path):
+def test_an_input_multiplied_at_once_has_the_whole_sequence(batch_first, tmp_path):
     torch.manual_seed(5)
     step, masks, met = run(nn.LSTM(4, 6, batch_first=batch_first, bidirectional=True), tmp_path, real=True)
     known, dense = check(step, masks, met)
@@ -157,12 +157,12 @@ def test_an_input_that_is_multiplied_at_once(batch_first, tmp_path):
     assert not dense
 
 
-def test_fewer_recorded_samples_stand_for_the_batch(tmp_path):
+def test_recorded_samples_are_repeated_over_the_batch(tmp_path):
     torch.manual_seed(6)
     step, masks, _ = run(nn.LSTM(4, 6, batch_first=True), tmp_path, samples=1)
     (first,) = [op for op in step.ops if op.is_product and op.layer == "rnn" and op.body.K == 4 and op.phase is Phase.FORWARD][:1]
-    found = matrix(viewer(step, first, "col2im", masks, 0)(0, (0, BATCH), (0, 4)))
-    assert np.array_equal(found, np.repeat(masks.bits(("rnn", 0, "A.input"))[:, 0], BATCH, axis=0))
+    actual = matrix(viewer(step, first, "col2im", masks, 0)(0, (0, BATCH), (0, 4)))
+    assert np.array_equal(actual, np.repeat(masks.bits(("rnn", 0, "A.input"))[:, 0], BATCH, axis=0))
 
 
 def test_sequences_as_long_as_the_batch_stay_dense(tmp_path):

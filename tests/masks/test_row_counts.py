@@ -66,7 +66,7 @@ def unfolded(draw: st.DrawFn, seed: int, turned: bool) -> MaskView:
 
 @pytest.mark.oracle
 @given(views())
-def test_a_tally_is_the_sum_of_the_matrix(view: MaskView) -> None:
+def test_nonzero_counts_equal_the_sums_of_the_matrix(view: MaskView) -> None:
     bits = matrix(view)
     for axis in (0, 1):
         assert nonzero_counts(view, axis).tolist() == np.count_nonzero(bits, axis=axis).tolist()

@@ -95,14 +95,14 @@ def steps() -> dict[str, Step]:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """(model, samples) -> masks of a real training step."""
-    found: dict[tuple[str, int | None], Masks] = {}
+    actual: dict[tuple[str, int | None], Masks] = {}
 
     def of(name: str, samples: int | None = None) -> Masks:
-        if (name, samples) not in found:
+        if (name, samples) not in actual:
             model, x = model_of(name)
             path = Path(tmp_path_factory.mktemp("masks")) / "run.safetensors"
-            found[name, samples] = record_masks(lambda: loss(model(x)).backward(), model, path=path, samples=samples)
-        return found[name, samples]
+            actual[name, samples] = record_masks(lambda: loss(model(x)).backward(), model, path=path, samples=samples)
+        return actual[name, samples]
 
     return of
 
@@ -124,8 +124,8 @@ def pairs_of(whole: Step, part: Step) -> Iterator[tuple[Op, Op]]:
 
 
 def seen(step: Step, op: Op, side: int, masks: Masks) -> Bits | None:
-    found = mask_of(step, op, side, letter_of(step, op, side), masks)
-    return None if found is None else unpacked(*found)
+    actual = mask_of(step, op, side, letter_of(step, op, side), masks)
+    return None if actual is None else unpacked(*actual)
 
 
 def expected(op: Op, letter: str, bits: Bits, by_sample: bool, time_first: bool, device: int) -> Bits:
@@ -151,7 +151,9 @@ def expected(op: Op, letter: str, bits: Bits, by_sample: bool, time_first: bool,
 @pytest.mark.parametrize("kind", ["generated", "recorded"])
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["images", "time", "batch"])
-def test_bits_are_the_slices_of_the_wholes(steps: dict[str, Step], recorded: Any, name: str, mode: Mode, kind: str) -> None:
+def test_a_shards_bits_are_slices_of_the_whole_mask(
+    steps: dict[str, Step], recorded: Any, name: str, mode: Mode, kind: str
+) -> None:
     step = steps[name]
     masks = recorded(name) if kind == "recorded" else ty.generated_masks(step, {"A": 0.5, "G": 0.4, "W": 0.3})
     part = divided(step, mode)
@@ -163,13 +165,13 @@ def test_bits_are_the_slices_of_the_wholes(steps: dict[str, Step], recorded: Any
             by_sample = mode == "data" or (mode == "mixed" and op.layer not in ("last", "head"))
             for side in (0, 1):
                 letter, bits = letter_of(part, op, side), seen(step, whole, side, masks)
-                found = seen(part, op, side, mine)
-                assert (bits is None) == (found is None)
-                if bits is not None and found is not None:
+                actual = seen(part, op, side, mine)
+                assert (bits is None) == (actual is None)
+                if bits is not None and actual is not None:
                     flat = bits.reshape(-1, bits.shape[-1]) if bits.ndim == 3 else bits
-                    wanted = expected(op, letter, flat, by_sample, name == "time", device)
-                    assert found.size == wanted.size
-                    assert np.array_equal(found.reshape(wanted.shape), wanted), (op.layer, op.phase, letter, device)
+                    target = expected(op, letter, flat, by_sample, name == "time", device)
+                    assert actual.size == target.size
+                    assert np.array_equal(actual.reshape(target.shape), target), (op.layer, op.phase, letter, device)
                     compared += 1
     assert compared >= DEVICES * 20
 
@@ -177,7 +179,7 @@ def test_bits_are_the_slices_of_the_wholes(steps: dict[str, Step], recorded: Any
 @pytest.mark.parametrize("array", ARRAYS, ids=("two-sided", "one-sided", "sigma"))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["images", "time"])
-def test_effectual_macs_of_all_devices_are_the_wholes(steps: dict[str, Step], name: str, mode: Mode, array: Any) -> None:
+def test_effectual_macs_of_all_devices_sum_to_the_whole(steps: dict[str, Step], name: str, mode: Mode, array: Any) -> None:
     step, part = steps[name], divided(steps[name], mode)
     masks = ty.generated_masks(step, {"A": 0.5, "G": 0.4, "W": 0.3})
     device = Accelerator(array=array, scratchpad="8 KiB", dram="1 TB/s", fusion="none")
@@ -192,7 +194,7 @@ def test_effectual_macs_of_all_devices_are_the_wholes(steps: dict[str, Step], na
 
 
 @pytest.mark.parametrize("samples", [1, 2, 4])
-def test_fewer_recorded_samples_are_repeated_as_in_the_whole(steps: dict[str, Step], recorded: Any, samples: int) -> None:
+def test_shards_repeat_recorded_samples_like_the_whole(steps: dict[str, Step], recorded: Any, samples: int) -> None:
     step, masks = steps["images"], recorded("images", samples)
     part = parallel.data(step, DEVICES)
     for device in range(DEVICES):
@@ -202,8 +204,8 @@ def test_fewer_recorded_samples_are_repeated_as_in_the_whole(steps: dict[str, St
                 continue
             assert isinstance(op.body, MatMul)
             have = matrix(viewer(step, whole, "col2im", masks, 0)(0, (device * MINE, (device + 1) * MINE), (0, op.body.K)))  # type: ignore[arg-type]
-            found = matrix(viewer(part, op, "col2im", mine, 0)(0, (0, MINE), (0, op.body.K)))  # type: ignore[arg-type]
-            assert np.array_equal(found, have)
+            actual = matrix(viewer(part, op, "col2im", mine, 0)(0, (0, MINE), (0, op.body.K)))  # type: ignore[arg-type]
+            assert np.array_equal(actual, have)
         first = next(key for key in mine.specs if key[0] == "first" and key[2].startswith("A"))  # type: ignore[attr-defined]
         rows = [(device * MINE + row) % samples for row in range(MINE)]
         assert np.array_equal(np.resize(mine.bits(first), (MINE, 4, 7, 7)), masks.bits(("first", 0, "A"))[rows])
@@ -214,7 +216,9 @@ grids = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 3)), min_size=1, ma
 
 
 @given(grids, st.integers(0, 3), st.integers(0, 5), st.integers(1, 12), st.randoms(use_true_random=False))
-def test_a_cut_takes_what_a_loop_would(axes: list[tuple[int, int]], rows: int, device: int, recorded: int, random: Any) -> None:
+def test_a_cut_equals_a_loop_over_all_elements(
+    axes: list[tuple[int, int]], rows: int, device: int, recorded: int, random: Any
+) -> None:
     """Against a walk over every element of the piece; pieces need not divide, recorded rows need not divide the piece."""
     rows = min(rows, len(axes))
     part = tuple(mine for _, mine in axes)
@@ -224,22 +228,22 @@ def test_a_cut_takes_what_a_loop_would(axes: list[tuple[int, int]], rows: int, d
     bits = np.array([random.random() < 0.5 for _ in range(recorded * math.prod(across))], dtype=bool).reshape(recorded, *across)
     cut = Cut.between(whole, part, rows, device)
     starts = [min(device * mine, size - mine) for size, mine in zip(whole, part, strict=True)]
-    wanted = []
+    target = []
     for place in np.ndindex(*part):
         at = [start + offset for start, offset in zip(starts, place, strict=True)]
         row = 0
         for axis in range(rows):
             row = row * whole[axis] + at[axis]
-        wanted.append(bits[(row % recorded, *at[rows:])])
-    found = cut.of(bits)
+        target.append(bits[(row % recorded, *at[rows:])])
+    actual = cut.of(bits)
     assert cut.fits(bits.shape)
     height = math.prod(part[:rows])
-    assert height % len(found) == 0  # a view repeats it
-    assert np.tile(found.reshape(len(found), -1), (height // len(found), 1)).reshape(-1).tolist() == wanted
+    assert height % len(actual) == 0  # a view repeats it
+    assert np.tile(actual.reshape(len(actual), -1), (height // len(actual), 1)).reshape(-1).tolist() == target
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_densities_are_those_of_the_bits_and_average_to_the_wholes(steps: dict[str, Step], mode: Mode) -> None:
+def test_shard_densities_equal_their_bits_and_average_to_the_whole(steps: dict[str, Step], mode: Mode) -> None:
     step, part = steps["images"], divided(steps["images"], mode)
     masks = ty.generated_masks(step, {"A": 0.5, "G": 0.4, "W": 0.3})
     mine = [shards(masks, step, part, device=device) for device in range(DEVICES)]
@@ -253,22 +257,22 @@ def test_densities_are_those_of_the_bits_and_average_to_the_wholes(steps: dict[s
     assert all(0 < share < 1 for share in densities(part, mine[0]).values() if isinstance(share, float))
 
 
-def test_a_share_says_its_shape_before_it_has_bits_and_has_its_own_digest(steps: dict[str, Step]) -> None:
+def test_a_shard_knows_its_shape_without_bits_and_has_its_own_digest(steps: dict[str, Step]) -> None:
     step = steps["images"]
     masks = ty.generated_masks(step, {"A": 0.5})
     parts = [divided(step, mode) for mode in MODES]
-    found = [shards(masks, step, part, device=device) for part in parts for device in (0, 1)]
-    assert len({one.digest for one in (masks, *found)}) == 7
+    actual = [shards(masks, step, part, device=device) for part in parts for device in (0, 1)]
+    assert len({one.digest for one in (masks, *actual)}) == 7
     again = Shards(masks, step, parts[0])  # content, not identity
-    assert again.digest == found[0].digest
-    assert shards(masks, step, parts[0]) is found[0]
+    assert again.digest == actual[0].digest
+    assert shards(masks, step, parts[0]) is actual[0]
     assert shards(masks, step, step) is masks
     assert shards(None, step, parts[0]) is None
-    for one in found:
+    for one in actual:
         for key in one.specs:  # type: ignore[attr-defined]
             assert shape_of(one, key) == one.bits(key).shape
     with pytest.raises(UnknownName, match="nowhere/0/A"):
-        found[0].bits(("nowhere", 0, "A"))
+        actual[0].bits(("nowhere", 0, "A"))
     with pytest.raises(BadInput, match="device is a number from 0 on"):
         shards(masks, step, parts[0], device=-1)
 
@@ -286,7 +290,7 @@ class Odd:
         return np.ones(shapes[key], dtype=bool)
 
 
-def test_what_cannot_be_cut_is_dense_and_said(steps: dict[str, Step]) -> None:
+def test_masks_that_cannot_be_cut_are_dense_and_noted(steps: dict[str, Step]) -> None:
     step, part = steps["images"], divided(steps["images"], "data")
     mine = shards(Odd(), step, part)
     assert notes_of(mine) == ()  # nobody has asked
@@ -303,21 +307,21 @@ def test_a_node_skips_the_zeros_of_its_share(steps: dict[str, Step], mode: Mode)
     device = Accelerator(array=Sigma(dpes=2, multipliers=8), scratchpad="8 KiB", dram="1 TB/s")
     node = DeviceCentric(device=device, devices=DEVICES, links=4, parallel=mode, overlay="off")
     dense, masks = (ty.generated_masks(step, {"A": share, "G": share, "W": 0.0}) for share in (0.0, 0.7))
-    found = ty.run(step, on=node, masks=masks)
+    actual = ty.run(step, on=node, masks=masks)
     part = one_device(node, step)
     mine = shards(masks, step, part)
     works = [work for work in device.works(part) if not isinstance(part.ops[work.ops[0]].body, Collective)]
     cycles = sum(device.cost(part, work, mine).cycles for work in works)
-    assert found.group("kind")["compute",].busy_s == pytest.approx(cycles / device.clock_hz)
-    assert found.time_s < ty.run(step, on=node, masks=dense).time_s
-    assert not any("masks" in note for note in found.notes)
+    assert actual.group("kind")["compute",].busy_s == pytest.approx(cycles / device.clock_hz)
+    assert actual.time_s < ty.run(step, on=node, masks=dense).time_s
+    assert not any("masks" in note for note in actual.notes)
     unfolded = ty.run(step, on=replace(node, fold=False), masks=masks)
-    assert unfolded.time_s == pytest.approx(found.time_s, rel=1e-6)
+    assert unfolded.time_s == pytest.approx(actual.time_s, rel=1e-6)
 
 
-def test_replicas_see_their_share_too(steps: dict[str, Step]) -> None:
+def test_replicas_get_their_shards(steps: dict[str, Step]) -> None:
     step = steps["batch"]
     device = Accelerator(array=TensorDash(tiles=2), scratchpad="8 KiB", dram="1 TB/s")
     system = Replicas(device=device, devices=DEVICES, link="50 GB/s")
-    found = ty.run(step, on=system, masks=ty.generated_masks(step, {"A": 0.7, "G": 0.7}))
-    assert found.time_s < ty.run(step, on=system).time_s
+    actual = ty.run(step, on=system, masks=ty.generated_masks(step, {"A": 0.7, "G": 0.7}))
+    assert actual.time_s < ty.run(step, on=system).time_s

@@ -125,14 +125,14 @@ def check(view, side, lanes, kind, rows=None):
     assert [step * lanes for step in shape.steps] == [segment.shape[1] for segment in expected]
     assert shape.rows == len(expected[0])
     rows = rows or (0, shape.rows)
-    found = streams(view, side, lanes, rows)
-    assert found.shape == (shape.distinct_segments, rows[1] - rows[0], (max(shape.steps) * lanes + 63) // 64 + 1)
+    actual = streams(view, side, lanes, rows)
+    assert actual.shape == (shape.distinct_segments, rows[1] - rows[0], (max(shape.steps) * lanes + 63) // 64 + 1)
     for number, (segment, steps) in enumerate(zip(expected, shape.steps, strict=True)):
         of = number % shape.distinct_segments
-        assert np.array_equal(unpack(found[of], steps, lanes), segment[rows[0] : rows[1]])
+        assert np.array_equal(unpack(actual[of], steps, lanes), segment[rows[0] : rows[1]])
         repeated = np.arange(shape.rows) % shape.distinct_rows
         assert np.array_equal(segment, segment[repeated])
-    assert np.array_equal(found, plain(view, side, lanes, rows))
+    assert np.array_equal(actual, plain(view, side, lanes, rows))
     return shape
 
 
@@ -186,7 +186,7 @@ def test_streams_of_matrices_are_flat(shape, repeats, turned, side, lanes, along
 @pytest.mark.oracle
 @settings(max_examples=40, deadline=None)
 @given(body=convolutions(), form=st.sampled_from(FORMS), lanes=st.integers(1, 20))
-def test_both_sides_pair_up(body, form, lanes):
+def test_streams_of_both_operands_multiply_to_the_product(body, form, lanes):
     """Multiplied position by position, segment by segment, the streams of values give the lowered product."""
     body = body.as_product(form[0])
     numbers = tensors(body, np.random.default_rng(lanes))
@@ -203,8 +203,8 @@ def test_both_sides_pair_up(body, form, lanes):
             values = {"a": a[group][:, left] * (left >= 0), "b": (b[group][right] * (right >= 0)[:, None]).T}
             for side, rows in values.items():
                 shape = layout(views[side], side, lanes)
-                found = streams(views[side], side, lanes, (0, shape.rows))
-                assert np.array_equal(unpack(found[segment], len(left) // lanes, lanes), rows != 0)
+                actual = streams(views[side], side, lanes, (0, shape.rows))
+                assert np.array_equal(unpack(actual[segment], len(left) // lanes, lanes), rows != 0)
             sums += values["a"] @ values["b"].T
         assert np.array_equal(sums, a[group] @ b[group])
 
@@ -213,7 +213,7 @@ def test_both_sides_pair_up(body, form, lanes):
 @pytest.mark.parametrize("dilated", [False, True])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("place", "AWG")
-def test_views_that_no_product_asks_for_are_read_as_well(product, dilated, turned, place):
+def test_streams_of_views_that_no_product_uses_equal_the_matrix(product, dilated, turned, place):
     """Both sides of every view, all groups in one: the compiled loops and their twin agree."""
     body = Convolution(batch=2, in_channels=4, out_channels=6, size=(5, 4), kernel=(3, 2), stride=(2, 3), groups=2, product=product)
     source = Bits({name: t != 0 for name, t in tensors(body, np.random.default_rng(1), recorded=1).items()})
@@ -223,7 +223,7 @@ def test_views_that_no_product_asks_for_are_read_as_well(product, dilated, turne
         assert np.array_equal(streams(view, side, 3, (0, shape.rows)), plain(view, side, 3, (0, shape.rows)))
 
 
-def test_long_runs_cross_words():
+def test_runs_longer_than_a_word_are_packed_right():
     """More channels than a word has bits, at offsets that are no multiple of it."""
     body = Convolution(batch=2, in_channels=150, out_channels=131, size=(7, 70), kernel=(3, 3), stride=(2, 2), padding=(1, 1))
     source = Bits({name: t != 0 for name, t in tensors(body, np.random.default_rng(2)).items()})
@@ -239,9 +239,9 @@ def test_steps_of_the_layer_that_the_sparsity_study_uses():
     body = Convolution(batch=64, in_channels=16, out_channels=64, size=(55, 55), kernel=(3, 3), padding=(1, 1))
     forms = [("forward", "col2im"), ("grad_input", "dilated"), ("grad_weight", "col2im")]
     for side in "ab":
-        found = [dense_layout(body.as_product(product), side, 4, form) for product, form in forms]
-        assert [shape.steps[0] for shape in found] == [36, 144, 757]
-        assert [len(shape.steps) for shape in found] == [1, 1, 64]
+        actual = [dense_layout(body.as_product(product), side, 4, form) for product, form in forms]
+        assert [shape.steps[0] for shape in actual] == [36, 144, 757]
+        assert [len(shape.steps) for shape in actual] == [1, 1, 64]
     assert dense_layout(body, "a", 4).rows == 64 * 55 * 55
     first = Convolution(batch=1, in_channels=3, out_channels=8, size=(9, 9), kernel=(3, 3))
     assert dense_layout(first, "a", 4).steps == (9,)
@@ -286,7 +286,7 @@ def test_a_layout_reads_no_bits():
     assert layout(MaskView(source, ("layer", 0, "A"), body), "a", 4).distinct_rows == 8
 
 
-def test_a_tensor_is_put_in_order_once_for_all_its_tiles():
+def test_a_tensor_is_packed_once_for_all_its_tiles():
     class Counted(Bits):
         asked = 0
 
@@ -302,7 +302,7 @@ def test_a_tensor_is_put_in_order_once_for_all_its_tiles():
     assert source.asked == 1
 
 
-def test_what_lies_outside_is_refused():
+def test_rows_outside_the_view_raise():
     body = Convolution(batch=1, in_channels=2, out_channels=2, size=(4,), kernel=(3,))
     source = Bits({"A": np.ones((1, 2, 4), bool)})
     view = MaskView(source, ("conv1", 0, "A"), body)

@@ -85,19 +85,19 @@ def test_a_mask_without_rows_is_refused():
         ranges(MaskView(source, ("fc", 0, "A"), height=3))
 
 
-def test_the_arrays_asked_for_last_are_kept():
-    kept, made = BoundedCache(entries=2), []
+def test_the_cache_keeps_the_arrays_used_last():
+    kept, built = BoundedCache(entries=2), []
     source = Bits({})
 
     def of(name):
-        return kept.get((ByIdentity(source), name), lambda: made.append(name) or np.zeros(1))
+        return kept.get((ByIdentity(source), name), lambda: built.append(name) or np.zeros(1))
 
     for name in ("a", "b", "a", "c", "a", "b"):  # c takes the place of b, which was not asked for since
         of(name)
-    assert made == ["a", "b", "c", "b"]
+    assert built == ["a", "b", "c", "b"]
 
 
-def test_many_threads_may_ask_at_once():
+def test_the_cache_serves_many_threads():
     kept, source, wrong = BoundedCache(entries=2), Bits({}), []
 
     def ask(first):

@@ -19,9 +19,9 @@ def naive_settings(network: Benes, sources: npt.ArrayLike) -> Settings:
     and straight down from there. The element lands at source XOR |source - destination|. Pairs are written in the order of the
     outputs; a later one overwrites the bits of an earlier one where they meet.
     """
-    wanted = checked_sources("Benes", network.ports, sources)
-    landing = np.where(wanted >= 0, wanted ^ np.abs(wanted - np.arange(network.ports)), -1)
-    return network._set(wanted, landing, np.arange(len(wanted)), len(wanted), np.maximum(landing, 0))
+    expected = checked_sources("Benes", network.ports, sources)
+    landing = np.where(expected >= 0, expected ^ np.abs(expected - np.arange(network.ports)), -1)
+    return network._set(expected, landing, np.arange(len(expected)), len(expected), np.maximum(landing, 0))
 
 
 def naive_routes(network: Benes, sources: npt.ArrayLike) -> Flags:
@@ -31,18 +31,18 @@ def naive_routes(network: Benes, sources: npt.ArrayLike) -> Flags:
     >>> naive_routes(Benes(ports=4), [[0, 1, 2, 3], [0, 0, 0, 0], [1, 2, 3, 3]])  # 2 to 1 borrows: it lands on 3
     array([ True,  True, False])
     """
-    wanted = checked_sources("Benes", network.ports, sources)
-    names = np.broadcast_to(np.arange(1, network.ports + 1, dtype=np.float32), wanted.shape)
-    delivered = network.deliver(naive_settings(network, wanted), names)
-    return np.asarray((delivered == wanted + 1).all(axis=1))
+    expected = checked_sources("Benes", network.ports, sources)
+    names = np.broadcast_to(np.arange(1, network.ports + 1, dtype=np.float32), expected.shape)
+    delivered = network.deliver(naive_settings(network, expected), names)
+    return np.asarray((delivered == expected + 1).all(axis=1))
 
 
 def routable(network: TextbookBenes, sources: npt.ArrayLike) -> Flags:
     """Exactly the vectors that some setting of the switches delivers in one pass: found, or excluded by a complete search."""
     from trainyard.kernels.networks.benes import route
 
-    wanted = checked_sources("TextbookBenes", network.ports, sources)
-    answers = route(wanted, network._outer, 20, STEPS, np.empty_like(wanted))
+    expected = checked_sources("TextbookBenes", network.ports, sources)
+    answers = route(expected, network._outer, 20, STEPS, np.empty_like(expected))
     if (answers < 0).any():
         vector = int(np.flatnonzero(answers < 0)[0])
         raise NotModelled(

@@ -93,12 +93,12 @@ def execute(
     carrier = Carrier(message_bytes)
     if len(fabric.devices) > 1 and length:
         element = rows[0].itemsize
-        told = (fabric, kind, rows[0].shape[1] * element, message_bytes, split, pipelined, element, root)
+        options = (fabric, kind, rows[0].shape[1] * element, message_bytes, split, pipelined, element, root)
         if algorithm == "auto":
-            algorithm = fastest(*told)[0]
+            algorithm = fastest(*options)[0]
         if algorithm == "ring":
             start = 0
-            for lane, chunk in zip(fabric.lanes, ring_chunks(*told)[0], strict=True):
+            for lane, chunk in zip(fabric.lanes, ring_chunks(*options)[0], strict=True):
                 end = start + chunk // element
                 _around(kind, lane, [held[:, start:end] for held in rows], carrier, root)
                 start = end

@@ -148,19 +148,19 @@ class Agents:
     def _offer(self, number: int, queue: Queue) -> list[Channel]:
         """The first message of a queue asks for the outputs it has to leave by."""
         if queue.endpoint:
-            asked = [(self.out[number - len(self.outputs)], -1)]
+            requested = [(self.out[number - len(self.outputs)], -1)]
         else:
             message, entry, _ = queue.slots[0]
             if entry < 0:
                 destination, switch = self.destinations[message], self.outputs[number].switch
                 up, level = self.switches[switch]
-                asked = [(self.toward[destination][level] if self.ancestor[destination][level] == switch else up, -1)]
+                requested = [(self.toward[destination][level] if self.ancestor[destination][level] == switch else up, -1)]
             else:
                 _, first, many = self.entries[entry]
-                asked = [(self.entries[child][0], child) for child in range(first, first + many)]
-        queue.pending, queue.tail_ps = len(asked), 0
+                requested = [(self.entries[child][0], child) for child in range(first, first + many)]
+        queue.pending, queue.tail_ps = len(requested), 0
         bells = []
-        for link, entry in asked:
+        for link, entry in requested:
             output = self.outputs[link]
             output.asking.append((queue, entry))
             bells += self._ring(output)

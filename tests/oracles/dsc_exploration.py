@@ -72,8 +72,8 @@ class Training:
         rules, stale = self.rules, state.dsc.steps[cluster] > self.tau
         if stale:
             for priority in range(rules.levels if rules.order == "priority" else 1):
-                asked = rules.request(state.dsc, cluster, priority)
-                yield (cluster, "asks", priority), _to(state, cluster, "asks", asked)
+                requested = rules.request(state.dsc, cluster, priority)
+                yield (cluster, "asks", priority), _to(state, cluster, "asks", requested)
         elif state.done[cluster] == self.epoch:
             yield (cluster, "arrives"), _to(state, cluster, "meets", rules.arrive(state.dsc, cluster))
         else:
@@ -129,9 +129,9 @@ class Training:
         """A fair run in which a cluster waits for ever: for the token, or at the barrier."""
         for cluster in range(self.rules.clusters):
             for phase in ("asks", "meets"):
-                found = explored.starvation(partial(_is_at, cluster, phase), f"cluster {cluster} starves")
-                if found:
-                    return found
+                actual = explored.starvation(partial(_is_at, cluster, phase), f"cluster {cluster} starves")
+                if actual:
+                    return actual
         return None
 
     def most_passed_over(self, explored: Explored[Clusters], cluster: int = 0, priority: int = 0) -> int | None:

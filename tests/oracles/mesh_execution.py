@@ -95,12 +95,12 @@ def timetable(settings: Settings, packets: Sequence[Packet]) -> list[list[int]]:
     The element with number q (over all packets) leaves in cycle q // bandwidth + 1 and the delay of its packet, and arrives after
     the hops of its group.
     """
-    sent, found = 0, []
+    sent, actual = 0, []
     waited = delays([settings.hops[group] for group, _ in packets])
     for (_, elements), delay in zip(packets, waited, strict=True):
-        found.append([number // settings.mesh.bandwidth + 1 + delay for number in range(sent, sent + len(elements))])
+        actual.append([number // settings.mesh.bandwidth + 1 + delay for number in range(sent, sent + len(elements))])
         sent += len(elements)
-    return found
+    return actual
 
 
 def deliver(settings: Settings, packets: Sequence[Packet], leaves: Sequence[Sequence[int]] | None = None) -> Delivery:

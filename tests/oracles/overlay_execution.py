@@ -84,7 +84,7 @@ class Network:
             one = Saved(
                 name=f"value {value}",
                 bytes=self.bytes_of(value),
-                made=value - 1,
+                built=value - 1,
                 last_forward=max([value - 1, *forward]),
                 first_backward=min(backward, default=NEVER),
                 last_backward=max(backward, default=NEVER),

@@ -100,9 +100,9 @@ class Scheduled:
         if other.shape != self.shape[-2:]:
             raise BadInput(f"the other operand has shape {other.shape}: the stored streams meet one of shape {self.shape[-2:]}")
         step, lane = self.places()
-        found: Values = other[np.minimum(step, max(self.steps - 1, 0)), lane] if self.cycles else np.zeros(step.shape, other.dtype)
-        found[self.select < 0] = 0
-        return found
+        actual: Values = other[np.minimum(step, max(self.steps - 1, 0)), lane] if self.cycles else np.zeros(step.shape, other.dtype)
+        actual[self.select < 0] = 0
+        return actual
 
     def expansion_cycles(self, ports: int | None = None) -> int:
         """Cycles to decode it on load: a stored row in a cycle, while `ports` dense rows leave (default: `depth`, never waits)."""
@@ -153,7 +153,7 @@ def encode(values: Values, scheduler: Scheduler, *, exact: bool = True) -> Sched
     _require_stream(values.shape, scheduler)
     dense = values.reshape(-1, *values.shape[-2:])
     trace = scheduler.trace(effectual(dense) if exact else effectual(dense) & (dense != 0))
-    found = Scheduled(
+    actual = Scheduled(
         scheduler=scheduler,
         shape=values.shape,
         values=np.zeros(trace.select.shape, values.dtype),
@@ -161,9 +161,9 @@ def encode(values: Values, scheduler: Scheduler, *, exact: bool = True) -> Sched
         advance=trace.advance.min(axis=1),
     )
     cycle, row, lane = np.nonzero(trace.select >= 0)
-    step, place = found.places()
-    found.values[cycle, row, lane] = dense[row, step[cycle, row, lane], place[cycle, row, lane]]
-    return found
+    step, place = actual.places()
+    actual.values[cycle, row, lane] = dense[row, step[cycle, row, lane], place[cycle, row, lane]]
+    return actual
 
 
 def from_bytes(
@@ -203,15 +203,15 @@ def from_bytes(
     if form == "padded":
         select[~values.any(axis=-1)] = -1
     wide = len(kept), rows, scheduler.lanes
-    found = Scheduled(
+    actual = Scheduled(
         scheduler=scheduler,
         shape=tuple(shape),
         values=np.frombuffer(values.tobytes(), kind).reshape(wide),
         select=select.reshape(wide),
         advance=np.array(advances, np.int64),
     )
-    _require_sound(found)
-    return found
+    _require_sound(actual)
+    return actual
 
 
 def store(groups: Values, scheduler: Scheduler, form: Form = "gapless") -> bytes:
@@ -231,11 +231,11 @@ def load(data: bytes, *, shape: Sequence[int], dtype: npt.DTypeLike, scheduler: 
     _require(len(data) >= POINTER_BYTES * count, f"{len(data)} bytes do not even hold {count} starts")
     starts = [*np.frombuffer(data, f"<u{POINTER_BYTES}", count).tolist(), len(data) - POINTER_BYTES * count]
     body = data[POINTER_BYTES * count :]
-    found = np.zeros(shape, dtype)
+    actual = np.zeros(shape, dtype)
     for number, (start, end) in enumerate(pairwise(starts)):
         _require(start <= end <= len(body), f"group {number} is said to lie from {start} to {end} of {len(body)} bytes")
-        found[number] = from_bytes(body[start:end], shape=shape[1:], dtype=dtype, scheduler=scheduler, form=form).decode()
-    return found
+        actual[number] = from_bytes(body[start:end], shape=shape[1:], dtype=dtype, scheduler=scheduler, form=form).decode()
+    return actual
 
 
 def _bits_of(numbers: Integers, count: int) -> Bits:
@@ -260,11 +260,11 @@ def _require(fits: bool, what: str) -> None:
         raise BadInput(f"pre-scheduled storage: {what}: these are not the rows of this shape, type and scheduler")
 
 
-def _require_sound(found: Scheduled) -> None:
+def _require_sound(actual: Scheduled) -> None:
     """MS that exist, inside the stream, and no two values at one place."""
-    _require(bool((found.select < len(found.scheduler.options)).all()), f"an MS beyond {len(found.scheduler.options)} options")
-    cycle, row, lane = np.nonzero(found.select >= 0)
-    step, place = (part[cycle, row, lane] for part in found.places())
-    _require(bool((step < found.steps).all()), f"a value past the {found.steps} steps of the stream")
-    taken = (row * found.steps + step) * found.scheduler.lanes + place
+    _require(bool((actual.select < len(actual.scheduler.options)).all()), f"an MS beyond {len(actual.scheduler.options)} options")
+    cycle, row, lane = np.nonzero(actual.select >= 0)
+    step, place = (part[cycle, row, lane] for part in actual.places())
+    _require(bool((step < actual.steps).all()), f"a value past the {actual.steps} steps of the stream")
+    taken = (row * actual.steps + step) * actual.scheduler.lanes + place
     _require(len(np.unique(taken)) == len(taken), "two values at one place")

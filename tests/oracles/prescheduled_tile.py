@@ -107,11 +107,11 @@ def _products(
     select: Values, step: Values, lane: Values, values: Values, buffers: list[StagingBuffer], kind: np.dtype[np.generic]
 ) -> Values:
     """[rows, columns, lanes] of one stored row: each value meets what its MS reads from the column's buffer."""
-    found = np.zeros((len(select), len(buffers), select.shape[1]), dtype=kind)
+    actual = np.zeros((len(select), len(buffers), select.shape[1]), dtype=kind)
     for row, own in np.argwhere(select >= 0):
         for column, buffer in enumerate(buffers):
-            found[row, column, own] = buffer.read(int(step[row, own]), int(lane[row, own])) * values[row, own]
-    return found
+            actual[row, column, own] = buffer.read(int(step[row, own]), int(lane[row, own])) * values[row, own]
+    return actual
 
 
 def _numbers(values: Values, number: str) -> Values:

@@ -25,13 +25,13 @@ def moves_of(graph):
 
 def reachable(graph, start, among):
     """Nodes on ways of one move or more."""
-    found, queue = set(), [start]
+    actual, queue = set(), [start]
     while queue:
         for _, target in graph[queue.pop()]:
-            if target in among and target not in found:
-                found.add(target)
+            if target in among and target not in actual:
+                actual.add(target)
                 queue.append(target)
-    return found
+    return actual
 
 
 @pytest.mark.unit
@@ -78,9 +78,9 @@ def test_an_unfair_cycle_is_no_starvation() -> None:
 @pytest.mark.unit
 def test_a_process_that_cannot_move_somewhere_in_the_cycle_does_not_make_it_unfair() -> None:
     graph = [[(0, 1), (1, 2)], [(0, 0)], [(0, 2)]]  # process 1 is blocked in node 1
-    found = explore(0, moves_of(graph)).starvation(lambda node: node < 2)
-    assert found is not None
-    assert set(found.cycle) == {(0, "to 1"), (0, "to 0")}
+    actual = explore(0, moves_of(graph)).starvation(lambda node: node < 2)
+    assert actual is not None
+    assert set(actual.cycle) == {(0, "to 1"), (0, "to 0")}
 
 
 @pytest.mark.oracle
@@ -97,12 +97,12 @@ def test_starvation_is_what_brute_force_finds(graph, waiting) -> None:
         enabled = [{process for process, _ in graph[at]} for at in mutual]
         moving = {process for at in mutual for process, to in graph[at] if to in mutual}
         starved |= set.intersection(*enabled) <= moving
-    found = explored.starvation(lambda node: node in among)
-    assert (found is not None) == starved
-    if found is not None:
-        at = found.state
+    actual = explored.starvation(lambda node: node in among)
+    assert (actual is not None) == starved
+    if actual is not None:
+        at = actual.state
         walked, movers = [at], set()
-        for process, text in found.cycle:
+        for process, text in actual.cycle:
             target = int(text.split()[1])
             assert (process, target) in graph[at]
             at = target
@@ -123,8 +123,8 @@ def test_passing_over_is_what_the_longest_walk_counts(graph, waiting) -> None:
     for _ in range((len(graph) + 1) ** 2):
         most = {at: max([0, *(most[to] + (process == 0) for process, to in graph[at] if to in among)]) for at in among}
         longest = max((most[to] for at in explored.states for _, to in graph[at] if to in among), default=0)
-    found = explored.most_passed_over(lambda node: node in among, lambda move: move[0] == 0)
-    assert found == (longest if longest < len(graph) else None)
+    actual = explored.most_passed_over(lambda node: node in among, lambda move: move[0] == 0)
+    assert actual == (longest if longest < len(graph) else None)
 
 
 @pytest.mark.oracle
@@ -132,8 +132,8 @@ def test_passing_over_is_what_the_longest_walk_counts(graph, waiting) -> None:
 def test_stuck_is_where_the_goal_cannot_be_reached(graph, goal) -> None:
     explored = explore(0, moves_of(graph), finished=lambda _: True)
     lost = [node for node in explored.states if node != goal and goal not in reachable(graph, node, set(range(7)))]
-    found = explored.stuck(lambda node: node == goal)
-    assert (found.state if found else None) == (lost[0] if lost else None)
+    actual = explored.stuck(lambda node: node == goal)
+    assert (actual.state if actual else None) == (lost[0] if lost else None)
 
 
 @pytest.mark.unit

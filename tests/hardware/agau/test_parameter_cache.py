@@ -66,11 +66,11 @@ def renamed(line, network, stored):
     return line, tuple(sorted(carried, key=repr))
 
 
-def turns(line, network, asked):
+def turns(line, network, requested):
     """All that can happen next: a cache is asked, evicts, or a message arrives. Additions are done at the home."""
     for cache, copy in enumerate(line.copies):
         if copy.state in ("I", "S", "M"):
-            for operation in asked:
+            for operation in requested:
                 turn = ask(line, cache, operation, at_home=True)
                 yield turn, None, tuple(sorted([*network, *turn.messages], key=repr))
         if copy.state in ("S", "M"):
@@ -87,7 +87,7 @@ def wrote(turn, message):
     return turn.performed is not None and turn.performed[1].kind != "load" and (message is None or message.kind != "Result")
 
 
-def explored(caches, asked=(LOAD, STORE)):
+def explored(caches, requested=(LOAD, STORE)):
     """Breadth first through all states that can be reached: each with those that follow it."""
     start = (fresh(caches, (1,)), ())
     follow, waiting = {}, deque([start])
@@ -96,7 +96,7 @@ def explored(caches, asked=(LOAD, STORE)):
         state = waiting.popleft()
         line, network = state
         follow[state] = []
-        for turn, message, messages in turns(line, network, asked):
+        for turn, message, messages in turns(line, network, requested):
             if turn.performed is not None:
                 assert turn.performed[2] == 1, "an old value was returned"
             then = renamed(turn.line, messages, wrote(turn, message))
@@ -110,7 +110,7 @@ def explored(caches, asked=(LOAD, STORE)):
 
 @pytest.mark.oracle
 @pytest.mark.parametrize(
-    ("caches", "asked"),
+    ("caches", "requested"),
     [
         (1, (LOAD, STORE, ADD)),
         (2, (LOAD, STORE, ADD)),
@@ -118,9 +118,9 @@ def explored(caches, asked=(LOAD, STORE)):
         pytest.param(3, (LOAD, STORE, ADD), marks=pytest.mark.slow),
     ],
 )
-def test_no_order_of_messages_breaks_coherence_or_ends_in_deadlock(caches, asked):
-    follow = explored(caches, asked)
-    print(f"{caches} caches, one line, {len(asked)} operations: {len(follow)} states, {sum(map(len, follow.values()))} turns")
+def test_no_order_of_messages_breaks_coherence_or_ends_in_deadlock(caches, requested):
+    follow = explored(caches, requested)
+    print(f"{caches} caches, one line, {len(requested)} operations: {len(follow)} states, {sum(map(len, follow.values()))} turns")
     assert len(follow) > 3**caches
     # from every state messages alone lead to rest: nothing is left waiting for ever
     rest = {state for state in follow if not state[1]}
@@ -168,15 +168,15 @@ def test_the_search_finds_a_protocol_that_is_wrong(fault, monkeypatch):
 
 def sequential(programs):
     """Results and final words of every order that keeps each program's own."""
-    found = set()
+    actual = set()
     for order in set(itertools.permutations([cache for cache, program in enumerate(programs) for _ in program])):
         words, at, results = (0, 0), [0] * len(programs), [[] for _ in programs]
         for cache in order:
             words, result = apply(programs[cache][at[cache]], words)
             at[cache] += 1
             results[cache].append(result)
-        found.add((tuple(map(tuple, results)), words))
-    return found
+        actual.add((tuple(map(tuple, results)), words))
+    return actual
 
 
 def moves_of(lines, network, done, programs, at_home):
@@ -360,7 +360,7 @@ def test_all_at_once_the_directory_agrees_and_no_addition_is_lost(programs, atom
 
 
 @pytest.mark.parametrize("atomics", ["owner", "home"])
-def test_many_adders_and_one_winner(atomics):
+def test_concurrent_fetch_adds_all_count_and_one_swap_wins(atomics):
     shared = SharedParameters(ParameterCache(caches=16, number="int32", atomics=atomics), [0, 0])
     tickets = shared.run([[Operation("fetch_add", 0, 1)] * 5 for _ in range(16)])
     assert sorted(ticket for row in tickets for ticket in row) == list(range(80))
@@ -379,7 +379,7 @@ def test_floats_are_added_in_fp32():
 
 
 @pytest.mark.probe
-def test_times_to_the_cycle():
+def test_loads_and_stores_take_the_stated_cycles():
     hardware = ParameterCache(
         caches=4, hit_cycles=2, directory_cycles=3, hop_cycles=10, port_bytes=32, line_bytes=64, control_bytes=8
     )
@@ -408,7 +408,7 @@ def test_times_to_the_cycle():
     assert shared.counts["FwdGetS"] == 1
 
 
-def test_what_the_caches_avoid():
+def test_caches_avoid_repeated_transfers():
     words, rounds = 64, 10
     shared = SharedParameters(ParameterCache(caches=4, number="int32"), [0] * words)
     shared.run([[Operation("load", word) for _ in range(rounds) for word in range(words)] for _ in range(4)])
@@ -446,7 +446,7 @@ def test_capacity_evicts_the_least_recent():
     assert shared.values[6] == 9
 
 
-def test_mistakes_are_named():
+def test_invalid_calls_raise_with_the_reason():
     shared = system()
     with pytest.raises(BadInput, match="word 8 is outside"):
         shared.read(0, 8)

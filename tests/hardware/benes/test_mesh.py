@@ -21,8 +21,8 @@ def mapped(draw):
     marks = sorted(draw(st.sets(st.integers(0, mesh.switches), min_size=2, max_size=8)))
     runs = [range(start, stop) for start, stop in itertools.pairwise(marks)]
     groups = draw(st.permutations([run for run in runs if draw(st.booleans())] or runs[:1]))
-    wanted = draw(st.lists(st.tuples(st.integers(0, len(groups) - 1), st.integers(1, 9)), min_size=1, max_size=6))
-    packets = [(group, [(turn, position) for position in range(count)]) for turn, (group, count) in enumerate(wanted)]
+    expected = draw(st.lists(st.tuples(st.integers(0, len(groups) - 1), st.integers(1, 9)), min_size=1, max_size=6))
+    packets = [(group, [(turn, position) for position in range(count)]) for turn, (group, count) in enumerate(expected)]
     return mesh, groups, packets
 
 
@@ -70,17 +70,17 @@ def test_settings_use_links_of_the_mesh_and_lead_to_the_group_alone(case):
 def test_each_flex_dpe_gets_the_elements_of_its_group_and_no_link_is_overloaded(case):
     mesh, groups, packets = case
     settings = configure(mesh, groups)
-    found = deliver(settings, packets)
+    actual = deliver(settings, packets)
     for number in range(mesh.switches):
         mine = next((label for label, group in enumerate(groups) if number in group), None)
-        assert list(found.received[number]) == [element for label, elements in packets if label == mine for element in elements]
+        assert list(actual.received[number]) == [element for label, elements in packets if label == mine for element in elements]
     leaves = timetable(settings, packets)
-    for (label, _), left, came in zip(packets, leaves, found.arrivals, strict=True):
+    for (label, _), left, came in zip(packets, leaves, actual.arrivals, strict=True):
         assert list(came) == [cycle + fewest_hops(mesh, groups[label]) for cycle in left]
-    order = [cycle for packet in found.arrivals for cycle in packet]
+    order = [cycle for packet in actual.arrivals for cycle in packet]
     assert order == sorted(order)
-    assert max(found.load.values()) <= mesh.bandwidth
-    assert found.cycles == max(order)
+    assert max(actual.load.values()) <= mesh.bandwidth
+    assert actual.cycles == max(order)
 
 
 @given(mapped())
@@ -119,9 +119,9 @@ def test_bandwidth_is_that_of_the_sram_too():
 def test_inside_a_flex_dpu_the_mesh_is_a_bus():
     mesh = Mesh.of(128, bandwidth=128)
     assert (mesh.rows, mesh.columns) == (8, 16)
-    found = deliver(configure(mesh, [range(128)]), [(0, list(range(256)))])
-    assert found.cycles == 2
-    assert all(list(got) == list(range(256)) for got in found.received)
+    actual = deliver(configure(mesh, [range(128)]), [(0, list(range(256)))])
+    assert actual.cycles == 2
+    assert all(list(got) == list(range(256)) for got in actual.received)
 
 
 @pytest.mark.unit

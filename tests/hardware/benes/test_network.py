@@ -25,7 +25,7 @@ def values_for(sources):
     return np.random.default_rng(1).standard_normal(np.shape(sources)).astype(np.float32)
 
 
-def wanted(sources, values):
+def target(sources, values):
     return np.where(sources >= 0, np.take_along_axis(values, np.maximum(sources, 0), axis=1), np.float32(0))
 
 
@@ -33,7 +33,7 @@ def passes(network, sources):
     """Passes of every vector, once the switches have delivered exactly what was asked for."""
     sources, values = np.asarray(sources), values_for(sources)
     routed = network.route(sources)
-    np.testing.assert_array_equal(network.deliver(routed, values), wanted(sources, values))
+    np.testing.assert_array_equal(network.deliver(routed, values), target(sources, values))
     return routed.passes
 
 
@@ -145,9 +145,9 @@ def test_textbook_of_four_ports_routes_just_what_some_setting_reaches():
 @pytest.mark.oracle
 def test_textbook_of_eight_ports_blocks_just_what_has_no_two_halves():
     maps = np.random.default_rng(2).integers(0, 8, (600, 8))
-    found = routable(TextbookBenes(ports=8), maps)
-    assert found.tolist() == [halves_exist(row) for row in maps.tolist()]
-    assert 20 < (~found).sum() < 120
+    actual = routable(TextbookBenes(ports=8), maps)
+    assert actual.tolist() == [halves_exist(row) for row in maps.tolist()]
+    assert 20 < (~actual).sum() < 120
 
 
 @pytest.mark.paper
@@ -191,7 +191,7 @@ def test_permutations_never_need_more_than_the_looping_algorithm(ports, count, m
 @pytest.mark.oracle
 @given(st.integers(1, 7), st.sampled_from([0, 1]), st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.2, 0.7]))
 @settings(max_examples=80, deadline=None)
-def test_the_loops_are_those_of_the_plain_ones(power, outer, seed, idle):
+def test_compiled_routing_equals_plain_python(power, outer, seed, idle):
     ports = 2**power
     for kind in (runs(ports, 1, seed, max(3, ports // 2)), np.random.default_rng(seed).integers(0, ports, (1, ports))):
         sources = np.where(np.random.default_rng(seed).random(ports) < idle, -1, next(iter(kind)))
@@ -221,7 +221,7 @@ def test_sources_that_do_not_decrease_take_one_pass_with_idle_outputs_between(ki
 
 @pytest.mark.parametrize("ports", [2, 4, 8, 64, 128, 256, 512])
 @pytest.mark.parametrize("rounds", [1, 500])
-def test_carrying_is_routing_and_delivering(ports, rounds, monkeypatch):
+def test_carry_equals_route_and_deliver(ports, rounds, monkeypatch):
     """With one round of negotiation some maps take several passes; equal vectors in a row take the same."""
     monkeypatch.setattr(benes, "ROUNDS", rounds)
     random = np.random.default_rng(ports)
@@ -230,7 +230,7 @@ def test_carrying_is_routing_and_delivering(ports, rounds, monkeypatch):
     network, values = Benes(ports=ports), values_for(maps)
     routed = network.route(maps)
     delivered, turns = network.carry(maps, values)
-    np.testing.assert_array_equal(delivered, wanted(maps, values))
+    np.testing.assert_array_equal(delivered, target(maps, values))
     np.testing.assert_array_equal(delivered, network.deliver(routed, values))
     np.testing.assert_array_equal(turns, routed.passes)
     assert rounds > 1 or ports < 64 or turns.max() > 1
@@ -258,14 +258,14 @@ def test_the_maps_of_sigmas_counters_take_one_pass_at_128_ports():
     assert (passes(Benes(ports=128), maps) == 1).all()
 
 
-def test_what_cannot_be_laid_goes_in_further_passes_and_is_counted(monkeypatch):
+def test_connections_that_do_not_fit_take_further_passes(monkeypatch):
     maps = np.array(list(runs(64, 60, 11, 24)))
     assert (passes(Benes(ports=64), maps) == 1).all()
     monkeypatch.setattr(benes, "ROUNDS", 1)
-    found = passes(Benes(ports=64), maps)
-    assert found.max() > 1
-    np.testing.assert_array_equal(Benes(ports=64, latency=3).cycles(maps), 2 + found)
-    np.testing.assert_array_equal(Benes(ports=64).blocks(maps), found > 1)
+    actual = passes(Benes(ports=64), maps)
+    assert actual.max() > 1
+    np.testing.assert_array_equal(Benes(ports=64, latency=3).cycles(maps), 2 + actual)
+    np.testing.assert_array_equal(Benes(ports=64).blocks(maps), actual > 1)
 
 
 @pytest.mark.oracle
@@ -276,12 +276,12 @@ def test_any_setting_moves_values_as_the_plain_switches_do(kind, power, seed):
     random = np.random.default_rng(seed)
     bits = random.integers(0, 4, (1, network.levels, network.switches // network.levels), dtype=np.uint8)
     values = random.standard_normal((1, network.ports)).astype(np.float32)
-    made = Settings(bits=bits, enable=np.ones((1, network.ports), dtype=bool), row=np.zeros(1, dtype=np.int64), vectors=1)
+    built = Settings(bits=bits, enable=np.ones((1, network.ports), dtype=bool), row=np.zeros(1, dtype=np.int64), vectors=1)
     expected = [0.0 if value is None else value for value in plain_push(network, bits[0].tolist(), values[0])]
-    np.testing.assert_array_equal(network.deliver(made, values)[0], np.array(expected, dtype=np.float32))
+    np.testing.assert_array_equal(network.deliver(built, values)[0], np.array(expected, dtype=np.float32))
 
 
-def test_one_wrong_bit_on_a_path_is_seen():
+def test_one_wrong_control_bit_misdelivers():
     network, sources = Benes(ports=8), np.array([[3, 1, 4, 1, 5, 0, 2, 6]])
     routed, values = network.route(sources), values_for(sources)
     seen = 0
@@ -289,7 +289,7 @@ def test_one_wrong_bit_on_a_path_is_seen():
         bits = routed.bits.copy()
         bits[0, level, switch] ^= bit
         changed = Settings(bits=bits, enable=routed.enable, row=routed.row, vectors=1)
-        seen += not np.array_equal(network.deliver(changed, values), wanted(sources, values))
+        seen += not np.array_equal(network.deliver(changed, values), target(sources, values))
     assert seen >= 8 * network.levels / 2  # eight paths; a bit is shared by two outputs at most where port 1 is copied
 
 
@@ -311,9 +311,9 @@ def test_naive_routing_delivers_where_nothing_borrows_and_no_link_is_shared():
                 at = after
         return True
 
-    found = naive_routes(network, maps)
-    assert found.tolist() == [holds(row) for row in maps.tolist()]
-    assert found.sum() == 144
+    actual = naive_routes(network, maps)
+    assert actual.tolist() == [holds(row) for row in maps.tolist()]
+    assert actual.sum() == 144
     assert naive_routes(network, [[-1, -1, -1, -1], [-1, 1, 0, -1], [-1, 2, 0, -1]]).tolist() == [True, True, False]
 
 
@@ -326,7 +326,7 @@ def test_naive_routing_sends_a_borrowing_pair_astray_where_the_router_delivers()
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Benes(ports=96), "power of two of at least 2, got 96: write 64 or 128"),
         (lambda: Benes(ports=1), "got 1: write 2"),
@@ -340,12 +340,12 @@ def test_naive_routing_sends_a_borrowing_pair_astray_where_the_router_delivers()
         (lambda: Benes(ports=4).deliver(Benes(ports=8).route([[0] * 8]), [[1.0] * 4]), "route them on this network"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(make, said):
-    with pytest.raises(BadInput, match=said):
+def test_invalid_arguments_raise(make, message):
+    with pytest.raises(BadInput, match=message):
         make()
 
 
-def test_an_undecided_search_says_so(monkeypatch):
+def test_an_undecided_search_raises(monkeypatch):
     monkeypatch.setattr(benes_routing, "STEPS", 1)
     with pytest.raises(NotModelled, match="vector 1 of 8 ports stays undecided"):
         routable(TextbookBenes(ports=8), [[0] * 8, [0, 0, 0, 0, 1, 2, 1, 3]])

@@ -82,12 +82,12 @@ def test_tree_and_bus_take_the_distinct_sources_over_the_bandwidth(sources, band
 @pytest.mark.probe
 def test_a_tree_cut_off_one_cycle_early_has_not_delivered():
     network, sources = Tree(ports=8, bandwidth=2), np.array([[7, 6, 5, 4, 3, 2, 1, 1]])
-    made, values = network.route(sources), np.arange(1, 9, dtype=np.float32)[None]
+    built, values = network.route(sources), np.arange(1, 9, dtype=np.float32)[None]
     cycles = int(network.cycles(sources)[0])
-    assert made.slots.shape[1] == cycles == 4
-    early = replace(made, slots=made.slots[:, : cycles - 1])
+    assert built.slots.shape[1] == cycles == 4
+    early = replace(built, slots=built.slots[:, : cycles - 1])
     assert (network.deliver(early, values) == 0).sum() == 1
-    assert (network.deliver(made, values) == 0).sum() == 0
+    assert (network.deliver(built, values) == 0).sum() == 0
 
 
 @pytest.mark.oracle
@@ -97,11 +97,11 @@ def test_butterfly_blocks_just_where_two_sources_meet_on_a_wire(sources):
     ports = sources.shape[1]
     network = Butterfly(ports=ports)
     blocked, cycles = network.blocks(sources), network.cycles(sources)
-    for row, found, taken in zip(sources.tolist(), blocked, cycles, strict=True):
+    for row, actual, taken in zip(sources.tolist(), blocked, cycles, strict=True):
         ends = [d for d in range(ports) if row[d] >= 0]
         paths = {d: set(butterfly_wires(ports, row[d], d)) for d in ends}
         meet = [(d, e) for d, e in itertools.combinations(ends, 2) if row[d] != row[e] and paths[d] & paths[e]]
-        assert found == bool(meet)
+        assert actual == bool(meet)
         assert taken <= 1 + max((sum(d in pair for pair in meet) for d in ends), default=0)  # the bound of first fit
         assert taken >= bool(ends) + bool(meet)
 
@@ -123,15 +123,15 @@ def test_butterfly_passes_are_greedy_and_not_always_the_fewest():
 @pytest.mark.oracle
 @given(maps(7))
 @settings(max_examples=80, deadline=None)
-def test_mesh_arrivals_are_those_of_the_cycle_by_cycle_twin(sources):
+def test_mesh_arrivals_equal_the_cycle_by_cycle_mesh(sources):
     mesh = Mesh(ports=sources.shape[1])
     arrivals, shared = mesh.arrivals(sources)
-    for row, found, busy in zip(sources.tolist(), arrivals.tolist(), shared, strict=True):
-        assert found == plain_mesh(mesh, row, np.zeros(mesh.ports, dtype=np.float32))[1]
-        alone = [mesh.cycles(np.array([[source if wanted == source else -1 for wanted in row]]))[0] for source in {*row} - {-1}]
+    for row, actual, busy in zip(sources.tolist(), arrivals.tolist(), shared, strict=True):
+        assert actual == plain_mesh(mesh, row, np.zeros(mesh.ports, dtype=np.float32))[1]
+        alone = [mesh.cycles(np.array([[source if target == source else -1 for target in row]]))[0] for source in {*row} - {-1}]
         if not busy:
-            assert max(found) == max(alone, default=0)
-        assert max(found) >= max(alone, default=0)
+            assert max(actual) == max(alone, default=0)
+        assert max(actual) >= max(alone, default=0)
 
 
 @pytest.mark.probe
@@ -171,12 +171,12 @@ def test_more_bandwidth_never_takes_longer(sources):
     ],
     ids=str,
 )
-def test_switches_and_wires(network, switches, wires):
+def test_networks_have_the_stated_switches_and_wires(network, switches, wires):
     assert (network.switches, network.wires) == (switches, wires)
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "message"),
     [
         (lambda: Crossbar(ports=12), "Crossbar: ports must be a power of two"),
         (lambda: Butterfly(ports=6), "Butterfly: ports must be a power of two of at least 2, got 6: write 4 or 8"),
@@ -189,6 +189,6 @@ def test_switches_and_wires(network, switches, wires):
         (lambda: Bus(ports=4).deliver(Bus(ports=4).route([[0, 0, 0, 0]]), [[1.0, 2.0]]), r"Bus: values must have shape \[1, 4\]"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(make, said):
-    with pytest.raises(BadInput, match=said):
+def test_invalid_arguments_raise(make, message):
+    with pytest.raises(BadInput, match=message):
         make()

@@ -21,7 +21,7 @@ def nodes(draw, least=1):
     """Devices on one to three rings, both ways, over memory-nodes that several rings may pass."""
     count = draw(st.integers(least, 5))
     places = {f"d{rank}": "device" for rank in range(count)} | {f"m{number}": "memory" for number in range(3)}
-    wires, found = [], []
+    wires, actual = [], []
     for _ in range(draw(st.integers(1, 3)) if count > 1 else 0):
         walk = []
         for rank in draw(st.permutations(range(count))):
@@ -29,10 +29,10 @@ def nodes(draw, least=1):
         arcs = [(len(wires) + hop, 0) for hop in range(len(walk))]
         ends = zip(walk, walk[1:] + walk[:1], strict=True)
         wires += [Wire(a=a, b=b, bytes_per_s=draw(st.sampled_from([1.0, 4.0])), latency_s=1.0) for a, b in ends]
-        found.append(Ring(walk=tuple(walk), arcs=tuple(arcs), devices=tuple(name for name in walk if name[0] == "d")))
+        actual.append(Ring(walk=tuple(walk), arcs=tuple(arcs), devices=tuple(name for name in walk if name[0] == "d")))
         if draw(st.booleans()):
-            found.append(found[-1].backwards)
-    return Topology(places=tuple(Place(name=name, kind=kind) for name, kind in places.items()), wires=tuple(wires)), tuple(found)
+            actual.append(actual[-1].backwards)
+    return Topology(places=tuple(Place(name=name, kind=kind) for name, kind in places.items()), wires=tuple(wires)), tuple(actual)
 
 
 def expected(kind, values, root):
@@ -61,26 +61,26 @@ def expected(kind, values, root):
     st.sampled_from(["equal", "balanced"]),
     st.data(),
 )
-def test_results_are_numpys_and_bytes_are_the_timings(node, kind, dtype, shape, message, split, data):
+def test_results_equal_numpys_and_bytes_equal_the_timings(node, kind, dtype, shape, message, split, data):
     topology, loops = node
     count = len(topology.devices)
     root = data.draw(st.integers(0, count - 1))
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     values = [(random.normal(size=shape) * 20).astype(dtype) for _ in range(count)]
     before = [value.copy() for value in values]
-    found = execute(kind, values, topology, loops, message_bytes=message, split=split, root=root)
+    actual = execute(kind, values, topology, loops, message_bytes=message, split=split, root=root)
     assert all((value == old).all() for value, old in zip(values, before, strict=True))
     exact = values[0].dtype.kind == "i" or kind in ("all_gather", "broadcast")
-    for held, wanted in zip(found.values, expected(kind, values, root), strict=True):
-        assert held.shape == wanted.shape
-        assert held.dtype == wanted.dtype
+    for held, target in zip(actual.values, expected(kind, values, root), strict=True):
+        assert held.shape == target.shape
+        assert held.dtype == target.dtype
         close = {} if exact else {"rtol": 20 * np.finfo(dtype).eps, "atol": 200 * np.finfo(dtype).eps}
-        np.testing.assert_allclose(held, wanted, **(close or {"rtol": 0}))
+        np.testing.assert_allclose(held, target, **(close or {"rtol": 0}))
     if kind in ("all_reduce", "all_gather", "broadcast"):
-        assert len({held.tobytes() for held in found.values}) == 1
+        assert len({held.tobytes() for held in actual.values}) == 1
     size, item = values[0].nbytes * (count if kind == "all_gather" else 1), values[0].itemsize
     timed = timing(kind, size, topology, loops, message_bytes=message, split=split, element_bytes=item, root=root)
-    assert found.carried == {arc: count for path, count in timed.flows for arc in path}
+    assert actual.carried == {arc: count for path, count in timed.flows for arc in path}
 
 
 @pytest.mark.probe
@@ -93,8 +93,8 @@ def test_messages_queue_at_every_place_and_arrive_in_order():
 
 def test_a_padded_part_crosses_the_wires_too():
     topology, loops = ring_of(4)
-    found = execute("all_reduce", [np.ones(5, np.float32)] * 4, topology, loops)
-    assert set(found.carried.values()) == {6 * 2 * 4}  # 2 (n - 1) rounds of 2 elements of 4 bytes
+    actual = execute("all_reduce", [np.ones(5, np.float32)] * 4, topology, loops)
+    assert set(actual.carried.values()) == {6 * 2 * 4}  # 2 (n - 1) rounds of 2 elements of 4 bytes
 
 
 def ring_of(count):
@@ -104,12 +104,12 @@ def ring_of(count):
     return topology, rings(topology, directions="one")
 
 
-def test_a_sum_is_made_once_and_handed_round():
+def test_a_sum_is_computed_once_and_forwarded():
     """Sums that depend on their order come out the same everywhere."""
     topology, loops = ring_of(4)
     values = [np.array([big], np.float32) for big in (1e8, 1.0, -1e8, 1.0)]
-    found = execute("all_reduce", values, topology, loops)
-    assert len({float(held[0]) for held in found.values}) == 1
+    actual = execute("all_reduce", values, topology, loops)
+    assert len({float(held[0]) for held in actual.values}) == 1
 
 
 @pytest.mark.parametrize(

@@ -51,9 +51,9 @@ def test_a_group_that_leaves_others_out_is_refused() -> None:
 def test_a_group_of_all_is_the_collective_of_the_node(kind: str) -> None:
     node = memory_ring(link_bytes_per_s=RATE)
     whole = timing(kind, 8_000_000, node, rings(node))
-    found = group_timing(kind, 8_000_000, node, rings(node), range(8))
-    assert found.time_s == pytest.approx(whole.time_s)
-    assert sum(count * len(path) for path, count in found.flows) == sum(count * len(path) for path, count in whole.flows)
+    actual = group_timing(kind, 8_000_000, node, rings(node), range(8))
+    assert actual.time_s == pytest.approx(whole.time_s)
+    assert sum(count * len(path) for path, count in actual.flows) == sum(count * len(path) for path, count in whole.flows)
 
 
 @settings(max_examples=30, deadline=None)
@@ -62,18 +62,16 @@ def test_a_group_of_all_is_the_collective_of_the_node(kind: str) -> None:
     which=st.sampled_from(["ring", "memory", "cube"]),
     wires=st.integers(1, 3),
 )
-def test_every_way_is_a_shortest_one_and_arcs_are_divided_among_all_that_cross_them(
-    members: tuple[int, ...], which: str, wires: int
-) -> None:
+def test_routes_are_shortest_and_arcs_are_divided_among_their_routes(members: tuple[int, ...], which: str, wires: int) -> None:
     node = {
         "ring": ring_of(8, wires),
         "memory": memory_ring(link_bytes_per_s=RATE, links=2 * wires),
         "cube": cube_mesh(link_bytes_per_s=RATE, pcie_bytes_per_s=12e9),
     }[which]
     groups = siblings(members, 8)
-    found = _lanes(node, rings(node), groups, False)
+    actual = _lanes(node, rings(node), groups, False)
     crossed: Counter[tuple[int, int]] = Counter()
-    for group, lanes in zip(groups, found, strict=True):
+    for group, lanes in zip(groups, actual, strict=True):
         assert len(lanes) == len(rings(node))
         for lane in lanes:
             stops = [node.devices[group[place]] for place in lane.ranks]
@@ -82,7 +80,7 @@ def test_every_way_is_a_shortest_one_and_arcs_are_divided_among_all_that_cross_t
                 assert _walked(node, here, segment.arcs) == there
                 assert len(segment.arcs) == _distance(node, here, there)
                 crossed.update(segment.arcs)
-    for lanes in found:
+    for lanes in actual:
         for lane in lanes:
             for segment in lane.segments:
                 expected = [crossed[arc] / node.wires[arc[0]].bytes_per_s for arc in segment.arcs]
@@ -114,11 +112,11 @@ def _distance(node: Topology, source: str, target: str) -> int:
 def test_pairs_on_a_ring_share_its_arcs(members: tuple[int, int], hops: int) -> None:
     """Each of 8 devices sends half of the data `hops` arcs far over 16 arcs; at worst all 4 pairs pass every arc of both rings."""
     size = 64_000_000
-    found = group_timing("all_gather", size, ring_of(8), rings(ring_of(8)), members, message_bytes=64)
+    actual = group_timing("all_gather", size, ring_of(8), rings(ring_of(8)), members, message_bytes=64)
     least_s = 8 * (size / 2) * hops / 16 / RATE
-    assert found.time_s >= least_s * 0.999
-    assert found.time_s <= 4 * (size / 2 / 2) / RATE * 1.01
-    assert found.time_s == pytest.approx({1: size / 2 / RATE, 2: size / RATE, 4: size / RATE}[hops], rel=0.01)
+    assert actual.time_s >= least_s * 0.999
+    assert actual.time_s <= 4 * (size / 2 / 2) / RATE * 1.01
+    assert actual.time_s == pytest.approx({1: size / 2 / RATE, 2: size / RATE, 4: size / RATE}[hops], rel=0.01)
 
 
 def test_switches_give_each_group_its_own_wires() -> None:
@@ -151,11 +149,11 @@ def test_time_grows_with_bytes_and_latency_and_bounds_what_arcs_carry(kind: str,
     assert sum(arcs.values()) >= sent * (8 // len(members)) * (len(members) if kind != "broadcast" else 1) * 0.999
 
 
-def test_an_all_to_all_goes_to_everybody() -> None:
+def test_an_all_to_all_reaches_every_device() -> None:
     """On a ring of 4, both ways: each device sends 1/4 to each neighbour and 1/4 two arcs far: 16 quarters of arcs over 8 arcs."""
     size = 4_000_000
-    found = group_timing("all_to_all", size, ring_of(4), rings(ring_of(4)), range(4), message_bytes=64)
-    assert found.time_s == pytest.approx(16 / 8 * size / 4 / RATE, rel=0.01)
+    actual = group_timing("all_to_all", size, ring_of(4), rings(ring_of(4)), range(4), message_bytes=64)
+    assert actual.time_s == pytest.approx(16 / 8 * size / 4 / RATE, rel=0.01)
     assert Router(ring_of(4)).route("D0", "D1") == ((0, 0),)
 
 

@@ -34,26 +34,26 @@ def timer(topology, algorithm):
 
 @pytest.mark.oracle
 @given(st.sampled_from(sorted(STAGES)), st.integers(1, 4), st.integers(1, 3), st.integers(1, 30), st.data())
-def test_results_are_numpys(kind, nodes, devices, size, data):
+def test_results_equal_numpys(kind, nodes, devices, size, data):
     count = nodes * devices
     root = data.draw(st.integers(0, count - 1))
     inside = level(memory_ring(devices=devices, links=2, link_bytes_per_s=1.0), "ring")
     across = level(network(nodes, 1.0), "auto")
     values = [np.random.default_rng(rank).integers(-99, 99, size) for rank in range(count)]
-    found = execute_hierarchical(kind, values, devices=devices, inside=inside, across=across, root=root)
+    actual = execute_hierarchical(kind, values, devices=devices, inside=inside, across=across, root=root)
     total, part = np.sum(values, axis=0), -(-size // count)
     match kind:
         case "all_reduce":
-            wanted = [total] * count
+            expected = [total] * count
         case "all_gather":
-            wanted = [np.concatenate(values)] * count
+            expected = [np.concatenate(values)] * count
         case "reduce_scatter":
-            wanted = [total[rank * part : (rank + 1) * part] for rank in range(count)]
+            expected = [total[rank * part : (rank + 1) * part] for rank in range(count)]
         case "broadcast":
-            wanted = [values[root]] * count
+            expected = [values[root]] * count
         case "reduce":
-            found, wanted = found[root : root + 1], [total]
-    for held, right in zip(found, wanted, strict=True):
+            actual, expected = actual[root : root + 1], [total]
+    for held, right in zip(actual, expected, strict=True):
         np.testing.assert_array_equal(held, right)
 
 
@@ -63,27 +63,27 @@ def test_an_all_reduce_across_nodes_is_bound_by_the_shared_card():
     inside = timer(memory_ring(link_bytes_per_s=25e9), "ring")
     across = partial(lambda net, kind, size: timing(kind, size, net, (), algorithm="halving_doubling"), network(16, 12.5e9, 2e-6))
     size = 64_000_000
-    found = hierarchical("all_reduce", size, devices=8, inside=inside, across=across)
-    assert [(stage.where, stage.kind) for stage in found] == list(STAGES["all_reduce"])
-    card = found[1].timing
+    actual = hierarchical("all_reduce", size, devices=8, inside=inside, across=across)
+    assert [(stage.where, stage.kind) for stage in actual] == list(STAGES["all_reduce"])
+    card = actual[1].timing
     assert {count for _, count in card.flows} == {2 * 15 * size // 16}
     rounds = 8 * (2e-6 + 4096 / 12.5e9)  # eight steps, each the network's latency and one message stored in the switch
     assert card.time_s == pytest.approx(2 * 15 / 16 * size / 12.5e9 + rounds)
     own = hierarchical("all_reduce", size, devices=8, inside=inside, across=across, shared=False)
     assert own[1].timing.time_s == pytest.approx(2 * 15 / 16 * size / 8 / 12.5e9 + rounds)
-    assert [stage.timing for stage in own[::2]] == [stage.timing for stage in found[::2]]
+    assert [stage.timing for stage in own[::2]] == [stage.timing for stage in actual[::2]]
 
 
 def test_one_node_needs_no_network():
     inside = timer(memory_ring(link_bytes_per_s=25e9), "ring")
     across = timer(network(1, 1e9), "auto")
-    found = hierarchical("all_reduce", 8_000_000, devices=8, inside=inside, across=across)
-    assert found[1].timing.time_s == 0
+    actual = hierarchical("all_reduce", 8_000_000, devices=8, inside=inside, across=across)
+    assert actual[1].timing.time_s == 0
     together = inside("all_reduce", 8_000_000).time_s
-    assert sum(stage.timing.time_s for stage in found) == pytest.approx(together, rel=1e-9)
+    assert sum(stage.timing.time_s for stage in actual) == pytest.approx(together, rel=1e-9)
 
 
-def test_what_cannot_be_is_said():
+def test_impossible_collectives_raise_with_the_reason():
     with pytest.raises(UnknownName, match="all_reduce"):
         hierarchical("all_reduced", 8, devices=2, inside=None, across=None)
     with pytest.raises(BadInput, match="multiple of 2"):

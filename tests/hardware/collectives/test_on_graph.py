@@ -68,12 +68,12 @@ def cut(size, message):
 
 def segments(topology, ring):
     """[(from device, arcs to the next device)] in the order of the ring."""
-    found = []
+    actual = []
     for place, arc in zip(ring.walk, ring.arcs, strict=True):
         if topology.place(place).kind == "device":
-            found.append((topology.devices.index(place), []))
-        found[-1][1].append(arc)
-    return found
+            actual.append((topology.devices.index(place), []))
+        actual[-1][1].append(arc)
+    return actual
 
 
 def launch(kind, chunk, loop, clock, message, pipelined, root):
@@ -104,9 +104,9 @@ def twin(clock, kind, chunks, rings, message, pipelined, root=0):
     return clock.run()
 
 
-def chunks_of(found, kind, rings, count):
+def chunks_of(actual, kind, rings, count):
     rounds = count if kind in STREAMS else LAPS[kind] * (count - 1)
-    carried = {arc: size for path, size in found.flows for arc in path}
+    carried = {arc: size for path, size in actual.flows for arc in path}
     return [max(carried.get(arc, 0) for arc in ring.arcs) // rounds for ring in rings]
 
 
@@ -115,12 +115,12 @@ def chunks_of(found, kind, rings, count):
 def test_rounds_by_chunks_end_when_the_last_message_arrives(message_clock, node, kind, size, message, split, data):
     topology, rings = node
     root = data.draw(st.integers(0, len(topology.devices) - 1))
-    found = timing(kind, size, topology, rings, message_bytes=message, split=split, root=root)
-    chunks = chunks_of(found, kind, rings, len(topology.devices))
+    actual = timing(kind, size, topology, rings, message_bytes=message, split=split, root=root)
+    chunks = chunks_of(actual, kind, rings, len(topology.devices))
     assert sum(chunks) == -(-size // len(topology.devices))
     clock = message_clock(topology)
-    assert found.time_s == twin(clock, kind, chunks, rings, message, False, root)
-    assert {arc: size for path, size in found.flows for arc in path} == clock.carried
+    assert actual.time_s == twin(clock, kind, chunks, rings, message, False, root)
+    assert {arc: size for path, size in actual.flows for arc in path} == clock.carried
 
 
 @pytest.mark.oracle
@@ -128,14 +128,14 @@ def test_rounds_by_chunks_end_when_the_last_message_arrives(message_clock, node,
 def test_message_by_message_is_exact_or_less_than_one_message_late(message_clock, node, kind, size, message, data):
     topology, rings = node
     root = data.draw(st.integers(0, len(topology.devices) - 1))
-    found = timing(kind, size, topology, rings, message_bytes=message, pipelined=True, root=root)
-    chunks = chunks_of(found, kind, rings, len(topology.devices))
+    actual = timing(kind, size, topology, rings, message_bytes=message, pipelined=True, root=root)
+    chunks = chunks_of(actual, kind, rings, len(topology.devices))
     end = twin(message_clock(topology), kind, chunks, rings, message, True, root)
     slowest = max(1 / wire.bytes_per_s for wire in topology.wires)
-    assert end <= found.time_s < end + message * slowest
+    assert end <= actual.time_s < end + message * slowest
     alike = all(len({topology.wires[wire].bytes_per_s for wire, _ in ring.arcs}) == 1 for ring in rings)
     if alike or all(chunk <= message or chunk % message == 0 for chunk in chunks):
-        assert found.time_s == end
+        assert actual.time_s == end
 
 
 @pytest.mark.probe
@@ -145,10 +145,10 @@ def test_the_time_is_the_delay_and_then_the_longest_flow(kind, pipelined):
     topology, rings = woven(
         4, [([0, 1, 2, 3], [0, 1, 0, 2]), ([2, 0, 3, 1], [1, 1, 1, 1])], rate=lambda: 25e9, latency=lambda: 1e-7
     )
-    found = timing(kind, 1_000_003, topology, rings, pipelined=pipelined)
-    moving = max(size / 25e9 for _, size in found.flows)
-    assert found.time_s == found.delay_s + moving
-    assert 0 < found.delay_s < found.time_s
+    actual = timing(kind, 1_000_003, topology, rings, pipelined=pipelined)
+    moving = max(size / 25e9 for _, size in actual.flows)
+    assert actual.time_s == actual.delay_s + moving
+    assert 0 < actual.delay_s < actual.time_s
 
 
 @pytest.mark.oracle
@@ -156,8 +156,8 @@ def test_the_time_is_the_delay_and_then_the_longest_flow(kind, pipelined):
 @pytest.mark.parametrize(("size", "astra_us"), [(1, 43.0), (8, 294.3), (64, 2304.7)])
 def test_one_ring_one_way_agrees_with_astra_sim(size, astra_us, unit):
     """ASTRA-sim's analytical back end: ring all-reduce of one chunk between 8 devices, 50 GB/s, 500 ns."""
-    found = timing("all_reduce", size * unit, *plain(8, 50e9, 500e-9))
-    assert found.time_s * 1e6 == pytest.approx(astra_us, rel=0.03)
+    actual = timing("all_reduce", size * unit, *plain(8, 50e9, 500e-9))
+    assert actual.time_s * 1e6 == pytest.approx(astra_us, rel=0.03)
 
 
 @pytest.mark.paper
@@ -177,7 +177,7 @@ def test_memory_nodes_on_the_ring_cost_little_for_large_messages(kind):
 
 
 @pytest.mark.probe
-def test_a_message_more_costs_a_slot_and_a_place_more_costs_a_message():
+def test_one_more_message_costs_a_slot_and_one_more_hop_a_message():
     """Rate 1, latency 5, messages of 4: a chunk of 8 over two wires takes 8 + 4 + 2 x 5."""
     node = plain(2, 1.0, 5.0, forwards=1)
     exact = timing("all_gather", 2 * 8, *node, message_bytes=4)
@@ -197,21 +197,21 @@ def test_a_message_more_costs_a_slot_and_a_place_more_costs_a_message():
     st.sampled_from(["equal", "balanced"]),
     st.data(),
 )
-def test_better_is_never_slower(node, kind, size, message, pipelined, split, data):
+def test_better_wires_are_never_slower(node, kind, size, message, pipelined, split, data):
     topology, rings = node
-    told = {"message_bytes": message, "pipelined": pipelined}
-    before = timing(kind, size, topology, rings, split=split, **told).time_s
-    assert timing(kind, size, topology, rings, split="balanced", **told).time_s <= before
-    assert timing(kind, size + data.draw(st.integers(0, 20)), topology, rings, split=split, **told).time_s >= before
+    options = {"message_bytes": message, "pipelined": pipelined}
+    before = timing(kind, size, topology, rings, split=split, **options).time_s
+    assert timing(kind, size, topology, rings, split="balanced", **options).time_s <= before
+    assert timing(kind, size + data.draw(st.integers(0, 20)), topology, rings, split=split, **options).time_s >= before
     number = data.draw(st.integers(0, len(topology.wires) - 1))
     faster = replace(topology.wires[number], bytes_per_s=topology.wires[number].bytes_per_s * 2)
     changed = replace(topology, wires=(*topology.wires[:number], faster, *topology.wires[number + 1 :]))
-    assert timing(kind, size, changed, rings, split=split, **told).time_s <= before
+    assert timing(kind, size, changed, rings, split=split, **options).time_s <= before
     ring = rings[0]
     at = data.draw(st.integers(0, len(ring.walk) - 1))
     if topology.place(ring.walk[at]).kind == "memory":  # leave that place out: its wires become one, as fast as the first
         shorter = ring_on(ring.walk[:at] + ring.walk[at + 1 :], ring.arcs[:at] + ring.arcs[at + 1 :])
-        assert timing(kind, size, topology, (shorter, *rings[1:]), split=split, **told).time_s <= before
+        assert timing(kind, size, topology, (shorter, *rings[1:]), split=split, **options).time_s <= before
 
 
 def brute(part, count, cost):
@@ -267,11 +267,11 @@ def test_padding_is_to_whole_elements():
         ({"root": 4}, BadInput, "numbered from 0"),
     ],
 )
-def test_what_cannot_be_is_said(change, error, says):
+def test_impossible_collectives_raise_with_the_reason(change, error, says):
     topology, rings = plain(4, 1e9, 1e-6)
-    told = {"kind": "all_reduce", "size_bytes": 64, "topology": topology, "rings": rings, **change}
+    options = {"kind": "all_reduce", "size_bytes": 64, "topology": topology, "rings": rings, **change}
     with pytest.raises(error, match=says):
-        timing(**told)
+        timing(**options)
 
 
 def test_rings_must_fit_the_node():
@@ -283,7 +283,7 @@ def test_rings_must_fit_the_node():
 
 
 @pytest.mark.slow
-def test_a_timing_is_cheap():
+def test_timing_a_thousand_collectives_is_fast():
     topology, rings = woven(8, [(range(8), [1] * 8)] * 6, rate=lambda: 25e9, latency=lambda: 1e-7)
     timing("all_reduce", 1, topology, rings)
     start = time.perf_counter()
@@ -298,12 +298,12 @@ def test_a_timing_is_cheap():
 def test_the_engine_takes_the_same_time_for_the_delay_and_the_flows(kind, split):
     """MC-DLA's folded star: rings of 8, 12 and 20 hops, both ways."""
     node = star(folded=True, link_bytes_per_s=25e9, link_latency_s=1e-7)
-    found = timing(kind, 10_000_019, node, rings_of(node), split=split)
+    actual = timing(kind, 10_000_019, node, rings_of(node), split=split)
     plan = Plan()
     links = {(wire, way): plan.link(f"{wire}.{way}", 25e9) for wire in range(len(node.wires)) for way in (0, 1)}
-    waited = plan.task(plan.stream("rounds"), round(found.delay_s * 1e12))
-    plan.transfer([([links[arc] for arc in path], count) for path, count in found.flows], after=[waited])
-    assert run(plan).ends_ps.max() == pytest.approx(found.time_s * 1e12, abs=2)
+    waited = plan.task(plan.stream("rounds"), round(actual.delay_s * 1e12))
+    plan.transfer([([links[arc] for arc in path], count) for path, count in actual.flows], after=[waited])
+    assert run(plan).ends_ps.max() == pytest.approx(actual.time_s * 1e12, abs=2)
 
 
 @pytest.mark.paper
@@ -311,7 +311,7 @@ def test_the_longer_the_rings_the_longer_the_delay():
     """8/8/8 hops in the cube mesh, 16/16/16 in MC-DLA's ring, 8/12/20 and 8/8/24 in its stars; all move the same bytes."""
     wires = {"link_bytes_per_s": 25e9, "link_latency_s": 1e-7}
     nodes = [cube_mesh(**wires, pcie_bytes_per_s=12e9), memory_ring(**wires), star(folded=True, **wires), star(**wires)]
-    found = [timing("all_reduce", 8_000_000, node, rings_of(node)) for node in nodes]
-    assert [timed.time_s for timed in found] == sorted(timed.time_s for timed in found)
-    assert len({sum(len(path) > 0 for path, _ in timed.flows) for timed in found}) == 1
-    assert len({max(count for _, count in timed.flows) for timed in found}) == 1
+    actual = [timing("all_reduce", 8_000_000, node, rings_of(node)) for node in nodes]
+    assert [timed.time_s for timed in actual] == sorted(timed.time_s for timed in actual)
+    assert len({sum(len(path) > 0 for path, _ in timed.flows) for timed in actual}) == 1
+    assert len({max(count for _, count in timed.flows) for timed in actual}) == 1

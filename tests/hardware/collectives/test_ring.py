@@ -18,8 +18,8 @@ def test_rounds_of_chunks_are_those_of_a_graph_that_is_one_ring(kind, ranks, siz
     places = tuple(Place(name=f"d{rank}", kind="device") for rank in range(ranks))
     wires = tuple(Wire(a=f"d{rank}", b=f"d{(rank + 1) % ranks}", bytes_per_s=2.0, latency_s=3.0) for rank in range(ranks))
     node = Topology(places=places, wires=wires)
-    found = timing(kind, size, node, rings(node, directions="one")[:1], message_bytes=message)
+    actual = timing(kind, size, node, rings(node, directions="one")[:1], message_bytes=message)
     counted = exchange(kind, size, ranks)
-    assert [(len(path), count) for path, count in found.flows] == [(counted.links, counted.elements)]
+    assert [(len(path), count) for path, count in actual.flows] == [(counted.links, counted.elements)]
     hops = counted.links if kind == "broadcast" else counted.rounds  # a later chunk leaves while the first is under way
-    assert found.time_s == hops * 3.0 + counted.rounds * counted.chunk / 2.0
+    assert actual.time_s == hops * 3.0 + counted.rounds * counted.chunk / 2.0

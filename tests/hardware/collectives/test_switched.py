@@ -66,18 +66,18 @@ def expected(kind, values, root):
 
 @pytest.mark.oracle
 @given(NODES, st.sampled_from(WAYS), st.integers(1, 40), st.integers(1, 40), st.sampled_from(["int16", "int64"]), st.data())
-def test_results_are_numpys_and_bytes_are_the_timings(topology, way, size, message, dtype, data):
+def test_results_equal_numpys_and_bytes_equal_the_timings(topology, way, size, message, dtype, data):
     algorithm, kind = way
     count = len(topology.devices)
     root = data.draw(st.integers(0, count - 1))
     size = size * count if kind == "all_to_all" else size
     values = [np.random.default_rng(rank).integers(-99, 99, size).astype(dtype) for rank in range(count)]
-    found = execute(kind, values, topology, algorithm=algorithm, message_bytes=message, root=root)
-    for held, wanted in zip(found.values, expected(kind, values, root), strict=True):
+    actual = execute(kind, values, topology, algorithm=algorithm, message_bytes=message, root=root)
+    for held, wanted in zip(actual.values, expected(kind, values, root), strict=True):
         np.testing.assert_array_equal(held, wanted)
     whole, item = values[0].nbytes * (count if kind == "all_gather" else 1), values[0].itemsize
     timed = timing(kind, whole, topology, algorithm=algorithm, message_bytes=message, element_bytes=item, root=root)
-    assert found.carried == {arc: count for path, count in timed.flows for arc in path}
+    assert actual.carried == {arc: count for path, count in timed.flows for arc in path}
     moving = max(count / topology.wires[wire].bytes_per_s for path, count in timed.flows for wire, _ in path)
     assert timed.time_s == timed.delay_s + moving
 
@@ -86,9 +86,9 @@ def test_results_are_numpys_and_bytes_are_the_timings(topology, way, size, messa
 @pytest.mark.parametrize("algorithm", ["tree", "halving_doubling"])
 def test_a_sum_is_the_same_bits_everywhere(algorithm, kind):
     values = [np.random.default_rng(rank).normal(size=17).astype(np.float32) for rank in range(6)]
-    found = execute(kind, values, planes(6, 2, 2), algorithm=algorithm)
-    np.testing.assert_allclose(found.values[0], np.sum(values, axis=0), rtol=1e-5, atol=1e-6)
-    assert kind == "reduce" or len({held.tobytes() for held in found.values}) == 1
+    actual = execute(kind, values, planes(6, 2, 2), algorithm=algorithm)
+    np.testing.assert_allclose(actual.values[0], np.sum(values, axis=0), rtol=1e-5, atol=1e-6)
+    assert kind == "reduce" or len({held.tobytes() for held in actual.values}) == 1
 
 
 def cut(size, message):
@@ -117,12 +117,12 @@ def test_steps_end_when_their_last_message_arrives(message_clock, topology, way,
     algorithm, kind = way
     count = len(topology.devices)
     root = data.draw(st.integers(0, count - 1))
-    found = timing(kind, part * count, topology, algorithm=algorithm, message_bytes=message, root=root)
+    actual = timing(kind, part * count, topology, algorithm=algorithm, message_bytes=message, root=root)
     end, shared = step_twin(message_clock, kind, algorithm, part, topology, message, root)
     if shared:  # the busiest wire alone is counted; messages also wait for one another elsewhere, or need not
-        assert found.time_s == pytest.approx(end, rel=0.1)
+        assert actual.time_s == pytest.approx(end, rel=0.1)
     else:
-        assert found.time_s == pytest.approx(end, rel=1e-12)
+        assert actual.time_s == pytest.approx(end, rel=1e-12)
 
 
 def plant(clock, edges, number, lane, sizes):
@@ -169,7 +169,7 @@ def levels(tree):
 @given(st.integers(2, 17), st.sampled_from(ALGORITHMS["tree"]), st.integers(1, 60), st.integers(1, 9), st.data())
 def test_trees_end_within_their_fill_and_two_messages_a_level(message_clock, links, count, kind, part, message, data):
     topology, root = planes(count, links, links, latency=2.0), data.draw(st.integers(0, count - 1))
-    found = timing(kind, part * count, topology, algorithm="tree", message_bytes=message, root=root)
+    actual = timing(kind, part * count, topology, algorithm="tree", message_bytes=message, root=root)
     edges, clock = edges_of(fabric_of(topology, ()), kind, root), message_clock(topology)
     for number, half in enumerate(halves(part)):
         for lane in range(links):
@@ -177,12 +177,12 @@ def test_trees_end_within_their_fill_and_two_messages_a_level(message_clock, lin
     end = clock.run()
     ways = 2 if kind == "all_reduce" else 1
     slack = 2 * min(message, -(-part * count // links)) * ways * (1 + max(map(levels, edges.trees)))
-    assert found.time_s - found.delay_s <= end <= found.time_s + slack
-    assert clock.carried == {arc: size for path, size in found.flows for arc in path}
+    assert actual.time_s - actual.delay_s <= end <= actual.time_s + slack
+    assert clock.carried == {arc: size for path, size in actual.flows for arc in path}
 
 
 @given(st.integers(1, 40), st.sampled_from(ALGORITHMS["tree"]), st.data())
-def test_trees_span_all_and_no_one_is_inside_both(count, kind, data):
+def test_trees_span_all_devices_and_no_device_is_inside_both(count, kind, data):
     root = data.draw(st.integers(0, count - 1))
     inside = []
     for tree in trees_of(kind, count, root):
@@ -199,11 +199,11 @@ def test_trees_span_all_and_no_one_is_inside_both(count, kind, data):
 @pytest.mark.probe
 def test_halving_and_doubling_by_hand():
     """Eight devices, one wire of rate 1 and latency 5 to a switch, parts of 8, messages of 4: sends of 32, 16, 8 and back."""
-    found = timing("all_reduce", 64, planes(8, 1, 1, latency=5.0), algorithm="halving_doubling", message_bytes=4)
-    assert found.time_s == 2 * ((32 + 4 + 10) + (16 + 4 + 10) + (8 + 4 + 10))
-    assert {count for _, count in found.flows} == {2 * 7 * 8}
+    actual = timing("all_reduce", 64, planes(8, 1, 1, latency=5.0), algorithm="halving_doubling", message_bytes=4)
+    assert actual.time_s == 2 * ((32 + 4 + 10) + (16 + 4 + 10) + (8 + 4 + 10))
+    assert {count for _, count in actual.flows} == {2 * 7 * 8}
     one_more = timing("all_reduce", 65, planes(8, 1, 1, latency=5.0), algorithm="halving_doubling", message_bytes=4)
-    assert one_more.time_s == found.time_s + 2 * (4 + 2 + 1)  # every part grows by one
+    assert one_more.time_s == actual.time_s + 2 * (4 + 2 + 1)  # every part grows by one
 
 
 @pytest.mark.parametrize("algorithm", ["tree", "halving_doubling"])
@@ -249,7 +249,7 @@ def test_auto_is_the_fastest_that_the_graph_allows(kind, size):
     assert len(execute(kind, values, node, rings(node), algorithm="auto").values) == 8
 
 
-def test_a_direct_graph_has_no_way_between_devices_that_are_no_neighbours():
+def test_a_graph_without_switches_has_no_path_between_other_devices():
     """The PCIe switches of the host do not count."""
     direct = cube_mesh(link_bytes_per_s=25e9, pcie_bytes_per_s=12e9)
     for algorithm in ("tree", "halving_doubling"):

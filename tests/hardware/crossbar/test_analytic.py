@@ -54,12 +54,12 @@ def cases(draw):
 
 
 def exchanges(by, group, size, agau):
-    told = {"sum_bytes_per_s": 2e8} if agau is None else {"agau": agau}
+    options = {"sum_bytes_per_s": 2e8} if agau is None else {"agau": agau}
     last = by.crossbar.units - 1
     return {
-        "local": by.local(size, group, **told),
-        "all_reduce": by.all_reduce(size, group, **told),
-        "members": by.all_reduce(size, group, members=True, **told),
+        "local": by.local(size, group, **options),
+        "all_reduce": by.all_reduce(size, group, **options),
+        "members": by.all_reduce(size, group, members=True, **options),
         "neighbours": by.neighbours(size, group, agau=agau),
         "broadcast": by.broadcast(size, last // 2),
         "send": by.send(0, last, size),
@@ -95,7 +95,7 @@ def test_on_the_default_machine_sums_agree_within_a_fortieth(units, group, size)
 
 
 @given(cases(), st.sampled_from([(0, 1), (0, -1)]))
-def test_eq_2_is_exact_for_one_message_on_an_idle_way(case, ends):
+def test_eq_2_is_exact_for_one_message_on_an_idle_path(case, ends):
     crossbar, _, size, _ = case
     source, destination = (end % crossbar.units for end in ends)
     size = min(size, crossbar.message_bytes)
@@ -149,10 +149,10 @@ def test_all_levels_twice_as_fast_are_twice_as_fast():
     )
     fast = tuple(replace(level, clock_hz=2 * level.clock_hz, latency_s=level.latency_s / 2) for level in slow)
     for group in (2, 4, 8):
-        told = {"size_bytes": 64000, "group": group}
+        options = {"size_bytes": 64000, "group": group}
         one, two = (
             Crossbar(levels=levels, units=16, message_bytes=8000, agau_bytes_per_s=8e9 * speed).simulate.local(
-                **told, agau=Adder(bytes_per_s=1e9 * speed)
+                **options, agau=Adder(bytes_per_s=1e9 * speed)
             )
             for levels, speed in ((slow, 1), (fast, 2))
         )

@@ -42,16 +42,16 @@ def test_the_default_is_upmems_packaging():
     assert crossbar.for_units(1).counts == (1, 1)
 
 
-def test_what_is_open_is_named():
-    found = {each.name: each for each in assumptions_of(Crossbar())}
-    assert set(found) == {"levels", "message_bytes", "switching", "arbitration", "agau_bytes_per_s", "reducer"}
-    assert all(each.alternatives for each in found.values())
-    for alternative in found["levels"].alternatives:
+def test_assumed_fields_are_listed():
+    actual = {each.name: each for each in assumptions_of(Crossbar())}
+    assert set(actual) == {"levels", "message_bytes", "switching", "arbitration", "agau_bytes_per_s", "reducer"}
+    assert all(each.alternatives for each in actual.values())
+    for alternative in actual["levels"].alternatives:
         assert Crossbar(levels=alternative).depth == 4
 
 
 @pytest.mark.parametrize(
-    ("told", "said"),
+    ("options", "pattern"),
     [
         ({"units": -1}, "units must be a positive whole number, got -1"),
         ({"units": 2049}, "2049 units on levels that hold 2048"),
@@ -60,18 +60,18 @@ def test_what_is_open_is_named():
         ({"agau_bytes_per_s": 0.0}, "agau_bytes_per_s"),
     ],
 )
-def test_what_cannot_be_built_is_refused(told, said):
-    with pytest.raises(BadInput, match=said):
-        Crossbar(**told)
+def test_invalid_fields_raise(options, pattern):
+    with pytest.raises(BadInput, match=pattern):
+        Crossbar(**options)
 
 
-@pytest.mark.parametrize("told", [{"switching": "wormhole"}, {"arbitration": "lottery"}, {"reducer": "host"}])
-def test_names_that_are_not_known_are_refused(told):
+@pytest.mark.parametrize("options", [{"switching": "wormhole"}, {"arbitration": "lottery"}, {"reducer": "host"}])
+def test_unknown_names_raise_in_the_crossbar(options):
     with pytest.raises(UnknownName):
-        Crossbar(**told)
+        Crossbar(**options)
 
 
-def test_what_cannot_be_exchanged_is_refused():
+def test_invalid_exchanges_raise():
     with pytest.raises(BadInput, match="groups of 3 do not divide 8 units: write 2 or 4"):
         TWO.simulate.local(100, 3, sum_bytes_per_s=1e9)
     with pytest.raises(BadInput, match="give sum_bytes_per_s"):
@@ -90,7 +90,7 @@ def test_what_cannot_be_exchanged_is_refused():
         TWO.simulate.send(0, 1, -1)
 
 
-def test_nothing_costs_nothing():
+def test_exchanges_of_no_bytes_take_no_time():
     for fidelity in (TWO.simulate, TWO.analytic):
         assert fidelity.send(3, 3, 10**6).time_s == 0
         assert fidelity.send(0, 1, 0).time_s == 0
@@ -103,7 +103,7 @@ def test_nothing_costs_nothing():
 
 
 @pytest.mark.paper
-def test_eq_2_in_its_two_cases():
+def test_a_single_message_takes_eq_2():
     """A single message: the latencies, and its bytes over the narrowest port; in the group, and beyond it."""
     for fidelity in (TWO.simulate, TWO.analytic):
         assert ps(fidelity.send(0, 1, 700).time_s) == 2 * 10_000 + 700_000
@@ -142,7 +142,7 @@ def test_a_message_that_comes_one_picosecond_late_waits_for_the_other():
 
 
 @pytest.mark.probe
-def test_a_full_buffer_holds_back_what_follows():
+def test_a_full_buffer_stalls_the_next_message():
     """Three messages from a fast port to a slow one: with room for one, the third may not start before the first has left."""
     slow_end = (level(2, 4e9, 1e-9, 1), level(4, 1e9, 1e-9, 1))
 
@@ -184,8 +184,8 @@ def test_any_traffic_arrives_with_room_for_one_and_no_port_beats_its_rate(data, 
     crossbar = Crossbar(levels=levels, units=8, message_bytes=100, switching=switching, arbitration=arbitration)
     rng = np.random.default_rng(data.draw(st.integers(0, 10**6)))
     many = data.draw(st.integers(1, 300))
-    told = rng.integers(0, 8, many), rng.integers(0, 8, many), rng.integers(1, 400, many)
-    traffic, tree = cut(crossbar, *told), crossbar.tree()
+    options = rng.integers(0, 8, many), rng.integers(0, 8, many), rng.integers(1, 400, many)
+    traffic, tree = cut(crossbar, *options), crossbar.tree()
     ran = crossbar_messages.run(tree, traffic, switching, arbitration)
     assert (ran.delivered_ps >= 0).all()
     least, carried = least_ps(tree, traffic, switching == "cut_through")
@@ -193,17 +193,17 @@ def test_any_traffic_arrives_with_room_for_one_and_no_port_beats_its_rate(data, 
     assert ran.end_ps >= least
     rates = np.array([tree.ports[kind].bytes_per_s for kind in tree.tables[0][:, 0]])
     assert (ran.end_ps * 1e-12 * rates >= ran.carried_bytes).all()
-    away = told[0] != told[1]
-    assert ran.carried_bytes[:8].tolist() == [int(told[2][away & (told[0] == unit)].sum()) for unit in range(8)]
+    away = options[0] != options[1]
+    assert ran.carried_bytes[:8].tolist() == [int(options[2][away & (options[0] == unit)].sum()) for unit in range(8)]
 
 
-def test_groups_that_share_nothing_are_counted_once():
+def test_disjoint_groups_are_simulated_once():
     """And where they share links, all of them are."""
     agau = Agau()
     for crossbar, group in ((Crossbar(units=256), 64), (Crossbar(units=128), 16), (Crossbar(units=128), 4), (TWO, 2), (TWO, 4)):
-        for told in ({"agau": agau}, {"sum_bytes_per_s": 1e9}):
+        for options in ({"agau": agau}, {"sum_bytes_per_s": 1e9}):
             for fidelity in (crossbar.simulate, crossbar.analytic):
-                once, whole = (fidelity.local(300_000, group, fold=fold, **told) for fold in (True, False))
+                once, whole = (fidelity.local(300_000, group, fold=fold, **options) for fold in (True, False))
                 assert (once.time_s, once.bytes_by_level, dict(once.events)) == (
                     whole.time_s, whole.bytes_by_level, dict(whole.events))  # fmt: skip
                 assert once.messages <= whole.messages
@@ -218,10 +218,10 @@ def test_a_switch_that_sums_takes_load_off_the_first_group():
     assert by_switch.bytes_by_level[3] < by_agau.bytes_by_level[3]
 
 
-def test_the_same_exchange_twice_is_the_same():
+def test_an_exchange_is_deterministic():
     crossbar = Crossbar(units=64)
-    told = (np.arange(64), np.roll(np.arange(64), 7), np.full(64, 300_000))
-    assert crossbar.traffic(*told) == crossbar.traffic(*told)
+    options = (np.arange(64), np.roll(np.arange(64), 7), np.full(64, 300_000))
+    assert crossbar.traffic(*options) == crossbar.traffic(*options)
     assert crossbar.simulate.local(10**6, 64, agau=Agau()) == Crossbar(units=64).simulate.local(10**6, 64, agau=Agau())
 
 
@@ -231,7 +231,7 @@ def test_large_messages_do_not_overflow():
     assert services_ps(sizes, ports)[:, 0].tolist() == [1429, -(-(10**24) // 700_000_000)]
 
 
-def test_energy_and_area_grow_with_what_is_there():
+def test_energy_and_area_grow_with_units_and_buffers():
     small, whole = Crossbar(units=128), Crossbar()
     assert sum(whole.areas.values()) > 10 * sum(small.areas.values())
     assert whole.static_w > small.static_w > 0

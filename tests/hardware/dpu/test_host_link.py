@@ -53,7 +53,7 @@ def test_the_one_bandwidth_is_the_harmonic_mean():
     assert 0.12e9 < LINK.serial_bytes_per_s < (0.33e9 + 0.12e9) / 2
 
 
-def test_limits():
+def test_limits_of_one_dpu_no_bytes_and_infinite_bandwidth():
     bare = replace(LINK, sync_s=0.0, memory_bytes_per_s=1e30)
     one = bare.exchange(1, 16384)
     assert one.time_s == pytest.approx(2 * (LINK.latency_s + 16384 / LINK.serial_bytes_per_s))  # N = 1
@@ -75,7 +75,7 @@ def test_efficiency_is_one_over_one_plus_n_by_n_half(compute_s, size):
 
 
 @pytest.mark.paper
-def test_what_the_paper_says_of_its_baseline():
+def test_n_half_follows_from_the_papers_efficiency():
     """0.31 at 2048 in Fig. 2 makes N_half 920, and with it 0.97 at 32 and 0.78 at 256: the drop beyond 256."""
     half = 2048 * 0.31 / 0.69
     assert round(half) == 920
@@ -86,7 +86,7 @@ def test_what_the_paper_says_of_its_baseline():
 
 @given(links, st.integers(1, 200), st.integers(0, 10**6), st.sampled_from(WAYS), st.booleans())
 @settings(deadline=None, max_examples=60)
-def test_monotone_in_everything(link, dpus, size, transfers, broadcast):
+def test_time_is_monotone_in_every_parameter(link, dpus, size, transfers, broadcast):
     def time_s(link=link, dpus=dpus, size=size):
         return link.exchange(dpus, size, transfers=transfers, broadcast=broadcast).time_s
 
@@ -137,7 +137,7 @@ def test_no_queueing_beyond_the_2n_term_when_all_come_at_once():
 
 
 @pytest.mark.probe
-def test_a_straggler_costs_nothing_until_the_host_is_through_with_the_others():
+def test_a_straggler_costs_nothing_while_the_host_serves_the_others():
     service = LINK.latency_s + 16384 / LINK.dpu_out_bytes_per_s
     on_time = LINK.exchange(10, 16384, arrivals_s=[0.0] * 9 + [9 * service])
     late = LINK.exchange(10, 16384, arrivals_s=[0.0] * 9 + [9 * service + 1e-9])
@@ -171,7 +171,7 @@ def test_disagreement_of_closed_form_and_agents():
     assert 1.0 < worst < 1.2
 
 
-def test_whole_rounds_of_ranks_agree_exactly():
+def test_full_rounds_of_ranks_agree_exactly():
     for dpus in (32, 64, 512, 2048):
         closed, simulated = (
             LINK.exchange(dpus, 16384, transfers="rank_parallel"),
@@ -203,7 +203,7 @@ def test_a_rank_waits_for_its_last_dpu():
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 2**32))
 @settings(deadline=None, max_examples=40)
-def test_the_mean_is_numpys(dpus, words, seed):
+def test_the_mean_equals_numpys(dpus, words, seed):
     random = np.random.default_rng(seed)
     models = random.standard_normal((dpus, words)).astype(np.float32)
     held = LINK.average(models)
@@ -227,7 +227,7 @@ def test_energy_is_of_every_byte_and_of_the_host():
     assert shared.events["host_memory_byte"] < closed.events["host_memory_byte"]  # a broadcast reads one buffer
 
 
-def test_mistakes_are_named():
+def test_invalid_calls_raise_with_the_reason():
     with pytest.raises(BadInput, match="dpus must be a positive"):
         LINK.exchange(0, 8)
     with pytest.raises(UnknownName, match="did you mean 'serial'"):

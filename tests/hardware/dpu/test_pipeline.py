@@ -36,7 +36,7 @@ def programs(draw: st.DrawFn) -> Program:
     fixed=st.integers(0, 80),
     per_byte=st.sampled_from([0.0, 0.03125, 0.3, 0.5]),
 )
-def test_compiled_is_the_twin_and_both_are_legal(program: Program, interval: int, fixed: int, per_byte: float) -> None:
+def test_compiled_equals_plain_python_and_both_are_legal(program: Program, interval: int, fixed: int, per_byte: float) -> None:
     pipeline = Pipeline(interval=interval, read_fixed=fixed, write_fixed=fixed // 2, cycles_per_byte=per_byte)
     twin = plain(pipeline, program)
     assert pipeline.simulate(program, issues=10_000) == twin
@@ -46,7 +46,7 @@ def test_compiled_is_the_twin_and_both_are_legal(program: Program, interval: int
 
 
 @pytest.mark.probe
-def test_one_cycle_early_is_refused_and_on_time_passes() -> None:
+def test_an_issue_one_cycle_early_raises_and_on_time_passes() -> None:
     pipeline, program = Pipeline(), [[Segment("run", 2)], [Segment("run", 1)]]
     require_legal(pipeline, program, [Issue(0, 0), Issue(1, 1), Issue(11, 0)])
     with pytest.raises(BadInput, match="tasklet 0 issues in cycle 10, it may from cycle 11 on"):
@@ -77,7 +77,7 @@ def test_transfers_queue_at_one_engine() -> None:
 
 
 @pytest.mark.probe
-def test_a_barrier_lets_nobody_through_before_the_last() -> None:
+def test_a_barrier_releases_all_after_the_last_arrival() -> None:
     pipeline, program = Pipeline(), [[Segment("barrier"), Segment("run", 1)], [Segment("run", 3), Segment("barrier")]]
     ran = pipeline.simulate(program, issues=10)
     assert ran.issues[-2:] == (Issue(34, 1), Issue(45, 0))

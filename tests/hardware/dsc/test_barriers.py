@@ -32,7 +32,7 @@ def test_the_tree_opens_exactly_when_a_flat_count_is_full(participants, fan_in, 
 
 @pytest.mark.probe
 @given(participants=st.integers(2, 64))
-def test_one_short_keeps_all_waiting_and_the_last_frees_all(participants) -> None:
+def test_all_wait_until_the_last_participant_arrives(participants) -> None:
     barrier = Barrier(participants)
     state = barrier.start()
     for participant in range(participants - 1):
@@ -87,7 +87,7 @@ def test_consecutive_barriers_never_mix_in_any_order(participants) -> None:
 
 @pytest.mark.unit
 @pytest.mark.parametrize("participants", [2, 3])
-def test_a_barrier_without_sense_is_found_out(participants) -> None:
+def test_a_barrier_without_sense_reversal_is_detected(participants) -> None:
     """Waiting until the count is back at 0: a fast one counts again before a slow one looks, and nobody ever goes on."""
     finding = meeting(participants, lambda count, me: (count + 1) % participants, lambda count, me: count != 0, 0).finding
     assert finding is not None
@@ -96,7 +96,7 @@ def test_a_barrier_without_sense_is_found_out(participants) -> None:
 
 
 @pytest.mark.unit
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     barrier = Barrier(2)
     with pytest.raises(BadInput, match="participant 0 has arrived already"):
         barrier.arrive(barrier.arrive(barrier.start(), 0), 0)

@@ -133,7 +133,7 @@ TestCrowd.settings = settings(max_examples=20, stateful_step_count=40)
 @pytest.mark.oracle
 @settings(max_examples=20)
 @given(clusters=st.integers(2, 256), order=st.sampled_from(ORDERS), seed=st.randoms(use_true_random=False))
-def test_under_full_load_everybody_is_served_within_the_bound(clusters, order, seed) -> None:
+def test_under_full_load_every_cluster_is_served_within_the_bound(clusters, order, seed) -> None:
     """All ask again as soon as they can, priorities at random; the longest wait of all is within its bound."""
     dsc = Controller(Rules(clusters=clusters, order=order, levels=4))
     passed, priorities = {}, {}
@@ -191,7 +191,7 @@ def test_local_barriers_are_of_one_cluster_each() -> None:
 
 
 @pytest.mark.unit
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     dsc = Controller(Rules(clusters=2))
     for call in (dsc.request, dsc.release, dsc.step, dsc.staleness, dsc.arrive):
         for cluster in (2, -1, True, 1.0):
@@ -213,8 +213,8 @@ def test_what_cannot_be_meant_is_refused() -> None:
 
 @pytest.mark.unit
 @given(tau=st.integers(0, 50), levels=st.integers(1, 8), stale=st.lists(st.integers(0, 500), min_size=2))
-def test_the_staler_never_has_the_lower_priority(tau, levels, stale) -> None:
-    found = [priority_of(steps, tau, levels) for steps in sorted(stale)]
-    assert found == sorted(found)
-    assert found[0] >= 0
-    assert found[-1] < levels
+def test_priority_grows_with_staleness(tau, levels, stale) -> None:
+    actual = [priority_of(steps, tau, levels) for steps in sorted(stale)]
+    assert actual == sorted(actual)
+    assert actual[0] >= 0
+    assert actual[-1] < levels

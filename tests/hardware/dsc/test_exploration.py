@@ -27,8 +27,8 @@ def check(clusters, tokens, order, kind, levels=2) -> int:
     assert explored.finding is None, explored.finding
     assert training.starved(explored) is None
     for priority in range(levels if order == "priority" else 1):
-        found = training.most_passed_over(explored, 0, priority)
-        assert found == training.rules.arbiter.most_passed_over(clusters, priority)
+        actual = training.most_passed_over(explored, 0, priority)
+        assert actual == training.rules.arbiter.most_passed_over(clusters, priority)
     assert max(max(state.dsc.steps) for state in explored.states) == kind["tau"] + 1  # the bound is reached
     assert max(len(state.dsc.holders) for state in explored.states) == min(tokens, clusters)
     return len(explored.states)
@@ -38,14 +38,14 @@ def check(clusters, tokens, order, kind, levels=2) -> int:
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("tokens", [1, 2])
-def test_two_clusters(tokens, order, kind) -> None:
+def test_all_states_of_two_clusters_are_safe(tokens, order, kind) -> None:
     check(2, tokens, order, kind)
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.get("epoch") != 2], ids=str)
 @pytest.mark.parametrize("order", ORDERS)
-def test_three_clusters(order, kind) -> None:
+def test_all_states_of_three_clusters_are_safe(order, kind) -> None:
     check(3, 1, order, kind)
 
 
@@ -53,13 +53,13 @@ def test_three_clusters(order, kind) -> None:
 @pytest.mark.oracle
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("order", ORDERS)
-def test_three_clusters_and_two_tokens(order, kind) -> None:
+def test_all_states_of_three_clusters_with_two_tokens_are_safe(order, kind) -> None:
     check(3, 2, order, kind)
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("order", ORDERS)
-def test_four_clusters(order) -> None:
+def test_all_states_of_four_clusters_are_safe(order) -> None:
     assert check(4, 1, order, {"tau": 0}) > 1000
 
 
@@ -68,7 +68,7 @@ def test_four_clusters(order) -> None:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.get("epoch") != 2], ids=str)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("tokens", [1, 2])
-def test_four_clusters_of_every_kind(tokens, order, kind) -> None:
+def test_all_states_of_four_clusters_of_every_kind_are_safe(tokens, order, kind) -> None:
     check(4, tokens, order, kind)
 
 
@@ -154,7 +154,7 @@ class Hasty(Rules):
 
 
 @pytest.mark.unit
-def test_a_token_that_is_given_twice_is_found_in_the_fewest_moves() -> None:
+def test_a_token_granted_twice_is_detected_in_the_fewest_moves() -> None:
     finding = Training(rules=Generous(clusters=3)).explore().finding
     assert finding is not None
     assert finding.what == "a token is held twice"
@@ -168,7 +168,7 @@ def test_a_token_that_is_given_twice_is_found_in_the_fewest_moves() -> None:
 
 
 @pytest.mark.unit
-def test_a_token_that_does_not_come_back_is_found() -> None:
+def test_a_lost_token_is_detected() -> None:
     finding = Training(rules=Sleepy(clusters=2, order="first_come"), update="averaging").explore().finding
     assert finding is not None
     assert finding.what == "deadlock"
@@ -179,14 +179,14 @@ def test_a_token_that_does_not_come_back_is_found() -> None:
 
 
 @pytest.mark.unit
-def test_staleness_beyond_the_bound_is_found() -> None:
+def test_staleness_beyond_the_bound_is_detected() -> None:
     finding = Training(rules=Miscounting(clusters=2), tau=0).explore().finding
     assert finding is not None
     assert finding.what == "staleness exceeds tau + 1"
 
 
 @pytest.mark.unit
-def test_a_barrier_that_lets_all_pass_is_found() -> None:
+def test_a_barrier_that_does_not_wait_is_detected() -> None:
     finding = Training(rules=Hasty(clusters=2), update="averaging").explore().finding
     assert finding is not None
     assert finding.what == "a cluster is past a barrier that another has not reached"
@@ -201,7 +201,7 @@ class Holding(Training):
 
 
 @pytest.mark.probe
-def test_waiting_at_the_barrier_with_the_token_is_a_deadlock_unless_there_is_one_for_everybody() -> None:
+def test_waiting_at_the_barrier_with_the_token_deadlocks_unless_every_cluster_has_one() -> None:
     finding = Holding(rules=Rules(clusters=3, tokens=2), update="averaging").explore().finding
     assert finding is not None
     assert finding.what == "deadlock"

@@ -85,7 +85,7 @@ def test_models_that_agree_have_not_drifted_and_a_mean_of_nothing_is_infinitely_
 
 
 @pytest.mark.unit
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     for arguments, message in (
         ((0, 4), "smallest must be a positive"),
         ((5, 4), "smallest=5 is above largest=4"),

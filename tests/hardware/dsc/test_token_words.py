@@ -27,7 +27,7 @@ from trainyard.hardware.dsc.token_words import Board, CompareSwap, Lease, LocalW
     ],
     ids=str,
 )
-def test_every_interleaving(crowd) -> None:
+def test_every_interleaving_of_small_crowds_is_safe(crowd) -> None:
     explored = crowd.explore()
     assert explored.finding is None, explored.finding
     assert crowd.stuck(explored) is None
@@ -48,7 +48,7 @@ def test_every_interleaving(crowd) -> None:
     ],
     ids=str,
 )
-def test_every_interleaving_of_larger_crowds(crowd) -> None:
+def test_every_interleaving_of_larger_crowds_is_safe(crowd) -> None:
     explored = crowd.explore()
     assert explored.finding is None, explored.finding
     assert crowd.stuck(explored) is None
@@ -119,7 +119,7 @@ class Strict(TokenProtocol):
 
 
 @pytest.mark.unit
-def test_broken_protocols_are_found_out() -> None:
+def test_the_exploration_detects_broken_protocols() -> None:
     finding = Crowd(processes=3, protocol=Impatient(expiry=1)).explore().finding
     assert finding is not None
     assert finding.what == "a token is held twice"
@@ -208,7 +208,7 @@ def test_a_lease_is_renewed_until_it_has_ended() -> None:
 
 
 @pytest.mark.unit
-def test_two_tokens_are_used_at_once_and_none_is_idle_while_somebody_waits() -> None:
+def test_two_tokens_are_used_at_once_and_none_is_idle_while_a_process_waits() -> None:
     tokens = TicketTokens(LocalWords(), tokens=2, expiry_s=10)
     assert [tokens.try_acquire(who, now_s=1) for who in range(3)] == [0, 1, None]
     assert {lease.who for lease in tokens.holders(1)} == {0, 1}
@@ -220,7 +220,7 @@ def test_two_tokens_are_used_at_once_and_none_is_idle_while_somebody_waits() -> 
 
 
 @pytest.mark.unit
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     tokens = TicketTokens(LocalWords())
     with pytest.raises(BadInput, match="0 releases a token that it does not hold"):
         tokens.release(0)
@@ -243,7 +243,7 @@ fields = st.integers(0, 2**64 - 1)
 
 @pytest.mark.oracle
 @given(serving=fields, claim_by=fields, leases=st.lists(st.builds(Lease, fields, fields, st.integers(1, 2**64 - 1)), max_size=4))
-def test_the_board_survives_its_word(serving, claim_by, leases) -> None:
+def test_the_board_round_trips_through_its_word(serving, claim_by, leases) -> None:
     board = Board(serving, claim_by, tuple(leases))
     word = board.word(tokens=4)
     assert Board.of(word, tokens=4) == board
@@ -256,7 +256,7 @@ def test_the_board_survives_its_word(serving, claim_by, leases) -> None:
     tokens=st.integers(1, 4), processes=st.integers(1, 40),
     acts=st.lists(st.tuples(st.integers(0, 39), st.floats(0, 3)), min_size=20, max_size=200),
 )  # fmt: skip
-def test_many_processes_in_any_order(tokens, processes, acts) -> None:
+def test_many_processes_in_any_order_are_served(tokens, processes, acts) -> None:
     """Whoever is named asks, or releases what it holds; a model knows who may hold what until when, and that places are kept."""
     words, now = LocalWords(), 1.0
     desks = [TicketTokens(words, tokens=tokens, expiry_s=5) for _ in range(processes)]

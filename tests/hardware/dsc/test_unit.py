@@ -67,22 +67,22 @@ def tick_by_tick(dsc, plans, order):
     wants = {number: list(uses) for number, uses in enumerate(plans)}
     wake = {number: uses[0][0] for number, uses in enumerate(plans) if uses}
     requests, releases, grants = {}, {}, {}  # by cycle of arrival
-    waiting, free, busy_until, choice, last, found, now = [], dsc.tokens, None, None, -1, [], 0
-    asked, left, granted = {}, {}, {}
+    waiting, free, busy_until, choice, last, actual, now = [], dsc.tokens, None, None, -1, [], 0
+    requested, left, granted = {}, {}, {}
     while wake or waiting or requests or grants or left or busy_until is not None:
         for cluster in grants.pop(now, []):
             granted[cluster] = now
             left[cluster] = now + wants[cluster][0][1]
         for cluster in [cluster for cluster, at in left.items() if at == now]:
             del left[cluster]
-            found.append((cluster, asked[cluster], granted[cluster], now))
+            actual.append((cluster, requested[cluster], granted[cluster], now))
             releases.setdefault(now + hop, []).append(cluster)
             wants[cluster].pop(0)
             if wants[cluster]:
                 wake[cluster] = now + wants[cluster][0][0]
         for cluster in [cluster for cluster, at in wake.items() if at == now]:
             del wake[cluster]
-            asked[cluster] = now
+            requested[cluster] = now
             requests.setdefault(now + hop, []).append((cluster, wants[cluster][0][2]))
         free += len(releases.pop(now, []))
         waiting += [[cluster, priority, 0] for cluster, priority in sorted(requests.pop(now, []))]
@@ -103,16 +103,16 @@ def tick_by_tick(dsc, plans, order):
             free -= 1
             busy_until = now + arbiter
         now += 1
-    return sorted(found)
+    return sorted(actual)
 
 
 @pytest.mark.oracle
 @given(dsc=machines, order=st.sampled_from(ORDERS), data=st.data())
-def test_agents_do_what_a_clock_ticked_by_hand_does(dsc, order, data) -> None:
+def test_agents_equal_a_clock_ticked_by_hand(dsc, order, data) -> None:
     use = st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(0, dsc.priority_levels - 1))
     plans = data.draw(st.lists(st.lists(use, max_size=4), min_size=1, max_size=7))
-    found, _ = run(dsc, plans, order)
-    assert found == tick_by_tick(dsc, plans, order)
+    actual, _ = run(dsc, plans, order)
+    assert actual == tick_by_tick(dsc, plans, order)
 
 
 @pytest.mark.oracle
@@ -149,10 +149,10 @@ def test_a_token_is_back_after_token_s_and_handed_over_after_handover_s() -> Non
     hop = 10
     # cluster 1's request reaches the DSC as the token does: nothing is lost; one cycle later costs one cycle
     for late, granted in ((0, token + 2 + hop), (1, token + 1 + 2 + hop)):
-        found, _ = run(dsc, [[(0, 0, 0)], [(token - hop + late, 0, 0)]], "first_come")
-        assert found[1][2] == granted
-    found, _ = run(dsc, [[(0, 7, 0)], [(0, 0, 0)]], "first_come")
-    assert found[1][2] - found[0][3] == handover
+        actual, _ = run(dsc, [[(0, 0, 0)], [(token - hop + late, 0, 0)]], "first_come")
+        assert actual[1][2] == granted
+    actual, _ = run(dsc, [[(0, 7, 0)], [(0, 0, 0)]], "first_come")
+    assert actual[1][2] - actual[0][3] == handover
 
 
 @pytest.mark.probe
@@ -203,7 +203,7 @@ def test_barriers_of_agents_take_the_closed_form_from_the_last_arrival(dsc, late
 
 
 @pytest.mark.unit
-def test_agents_that_misuse_the_desk_are_told() -> None:
+def test_misuse_of_the_token_service_raises() -> None:
     def misuse(script):
         simulation = Simulation()
         simulation.spawn(script(TokenService(simulation, Dsc(), 2)))
@@ -296,12 +296,12 @@ def test_area_grows_with_what_is_in_it() -> None:
 
 
 @pytest.mark.unit
-def test_what_cannot_be_meant_is_refused() -> None:
+def test_invalid_arguments_raise() -> None:
     for change, message in (
         ({"tokens": 0}, "tokens must be a positive whole number"),
         ({"clock_hz": 0}, "clock_hz must be above 0"),
         ({"arbiter_fan_in": 1}, "arbiter_fan_in must be at least 2"),
-        ({"enter_cycles": -1}, "enter_cycles must be at least 0"),
+        ({"enter_cycles": -1}, "enter_cycles must be a whole number of at least 0"),
         ({"technology_nm": 3}, "outside the tables"),
     ):
         with pytest.raises(BadInput, match=message):

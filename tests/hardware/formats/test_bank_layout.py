@@ -22,21 +22,21 @@ def tensors(draw):
 
 
 @pytest.mark.oracle
-@given(made=tensors())
-def test_every_block_is_g_consecutive_channels_and_loading_gives_the_tensor_back(made):
-    tensor, layout = made
+@given(built=tensors())
+def test_every_block_is_g_consecutive_channels_and_loading_gives_the_tensor_back(built):
+    tensor, layout = built
     memory, size = layout.store(tensor), layout.group
     assert memory.shape == (layout.elements,)
     assert (layout.load(memory) == tensor).all()
-    wanted = np.zeros((layout.channels + size, layout.height, layout.width + size), int)
-    wanted[: layout.channels, :, : layout.width] = tensor
+    expected = np.zeros((layout.channels + size, layout.height, layout.width + size), int)
+    expected[: layout.channels, :, : layout.width] = tensor
     seen = set()
     for channel in range(0, layout.grid[0] * size, size):
         for y in range(layout.height):
             for x in range(layout.grid[2] * size):
                 at = layout.block(channel, y, x)
                 seen.add(at)
-                assert (memory[at : at + size] == wanted[channel : channel + size, y, x]).all()
+                assert (memory[at : at + size] == expected[channel : channel + size, y, x]).all()
     assert seen == set(range(0, layout.elements, size))  # every block once
 
 
@@ -47,25 +47,25 @@ def test_groups_are_aligned_and_in_channel_y_x_order():
     assert layout.block(0, 0, 1) - layout.block(0, 0, 0) == 4  # blocks of a group are neighbours along X
 
 
-@given(made=tensors(), more=st.integers(0, 60))
-def test_the_blocks_of_a_group_lie_in_different_banks(made, more):
-    _, layout = made
+@given(built=tensors(), more=st.integers(0, 60))
+def test_the_blocks_of_a_group_lie_in_different_banks(built, more):
+    _, layout = built
     size, banks = layout.group, layout.group + more
     for x in range(0, layout.grid[2] * size, size):
         assert len({layout.bank(0, layout.height - 1, x + at, banks) for at in range(size)}) == size
 
 
 @pytest.mark.oracle
-@given(made=tensors())
-def test_a_transposer_turns_channels_and_x_over(made):
-    tensor, layout = made
+@given(built=tensors())
+def test_a_transposer_swaps_channels_and_x(built):
+    tensor, layout = built
     memory, cycles = Transposer(group=layout.group).transpose(layout.store(tensor), layout)
     assert (memory == layout.transposed.store(tensor.transpose(2, 1, 0))).all()
     assert (layout.transposed.load(memory) == tensor.transpose(2, 1, 0)).all()
     assert cycles == Transposer(group=layout.group).cycles(layout.groups)
 
 
-def test_a_weight_is_turned_from_channels_to_filters():
+def test_a_weight_is_transposed_from_channels_to_filters():
     """Filters stand where X does: a transposed block is one channel of g filters, what grad_input sums over."""
     weight = np.random.default_rng(0).integers(1, 99, (8, 6, 3, 3))  # filters, channels, kernel
     tensor = weight.reshape(8, 6, 9).transpose(1, 2, 0)
@@ -76,7 +76,7 @@ def test_a_weight_is_turned_from_channels_to_filters():
 
 
 @pytest.mark.probe
-def test_the_first_turned_block_leaves_when_its_group_is_complete():
+def test_the_first_transposed_block_leaves_when_its_group_is_complete():
     """Four blocks in, then one out in each cycle while the next group fills: 1 group in 8 cycles, 10 in 44."""
     one = Transposer()
     for count in (1, 2, 10):
@@ -86,7 +86,7 @@ def test_the_first_turned_block_leaves_when_its_group_is_complete():
 
 
 @given(blocks=st.integers(0, 10**6), cycles=st.integers(1, 10**5))
-def test_so_many_transposers_keep_up_and_one_less_does_not(blocks, cycles):
+def test_transposers_needed_keep_up_and_one_less_does_not(blocks, cycles):
     count = transposers_needed(blocks, cycles)
     assert count * cycles >= blocks
     assert count == 0 or (count - 1) * cycles < blocks
@@ -96,7 +96,7 @@ def test_forward_needs_no_transposing_and_a_weight_gradient_both():
     assert TRANSPOSED == {"forward": (), "grad_input": ("W",), "grad_weight": ("A", "G")}
 
 
-def test_what_does_not_fit_is_refused():
+def test_arguments_of_a_wrong_shape_raise():
     layout = Layout(channels=6, height=2, width=5)
     with pytest.raises(BadInput, match="does not fit"):
         layout.store(np.zeros((5, 2, 6)))

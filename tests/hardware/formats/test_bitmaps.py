@@ -57,12 +57,12 @@ def test_counters_neither_overflow_nor_leak_at_the_edges_of_words_and_blocks(sha
 
 @pytest.mark.oracle
 @given(mask=matrices, data=st.data())
-def test_a_cut_is_numpys_slice(mask: np.ndarray, data: st.DataObject) -> None:
+def test_a_cut_equals_numpys_slice(mask: np.ndarray, data: st.DataObject) -> None:
     (top, below), (left, right) = (sorted(data.draw(st.tuples(st.integers(0, side), st.integers(0, side)))) for side in mask.shape)
     assert Bitmap.of(mask).cut((top, below), (left, right)) == Bitmap.of(mask[top:below, left:right])
 
 
-def test_a_cut_outside_is_refused() -> None:
+def test_a_cut_outside_the_bitmap_raises() -> None:
     with pytest.raises(BadInput, match="do not lie in 4 x 70"):
         Bitmap.of(np.ones((4, 70))).cut((0, 5), (0, 70))
 
@@ -70,9 +70,9 @@ def test_a_cut_outside_is_refused() -> None:
 @pytest.mark.oracle
 @given(mask=matrices)
 def test_a_mask_may_come_in_any_form(mask: np.ndarray) -> None:
-    wanted = Bitmap.of(mask)
-    forms = [mask, mask * 0.5, mask.astype(np.uint8), np.packbits(mask, axis=1), np.packbits(mask), wanted.words, wanted]
-    assert all(as_bitmap(form, mask.shape, "a") == wanted for form in forms)  # type: ignore[arg-type]
+    target = Bitmap.of(mask)
+    forms = [mask, mask * 0.5, mask.astype(np.uint8), np.packbits(mask, axis=1), np.packbits(mask), target.words, target]
+    assert all(as_bitmap(form, mask.shape, "a") == target for form in forms)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_another_shape_is_refused_with_both_shapes(given_mask: object) -> None:
         as_bitmap(given_mask, (5, 4), "a")
 
 
-def test_what_is_no_matrix_or_no_number_is_refused() -> None:
+def test_masks_that_are_no_numeric_matrix_raise() -> None:
     with pytest.raises(MaskError, match="no matrix"):
         as_bitmap([[1, 0], [1]], (2, 2), "a")
     for wrong in ({"nonzero": "x", "seed": 0}, {"nonzero": 0.5, "seed": 1.5}, {"nonzero": 0.5, "seed": None}):
@@ -124,11 +124,11 @@ def test_later_writes_to_the_callers_words_do_not_reach_a_bitmap() -> None:
 
 
 @pytest.mark.parametrize("nonzero", [2.0**-16, 0.01, 0.2, 1 / 3, 0.5, 0.8, 0.999, 1 - 2.0**-16])
-def test_random_bits_have_the_density_asked_for(nonzero: float) -> None:
+def test_random_bits_have_the_requested_density(nonzero: float) -> None:
     rows, columns = 1000, 20_001
-    found = Bitmap.random(rows, columns, nonzero=nonzero, seed=11).nonzeros
+    actual = Bitmap.random(rows, columns, nonzero=nonzero, seed=11).nonzeros
     expected = nonzero * rows * columns
-    assert abs(found - expected) < 5 * np.sqrt(expected * (1 - nonzero))
+    assert abs(actual - expected) < 5 * np.sqrt(expected * (1 - nonzero))
 
 
 @pytest.mark.parametrize("nonzero", [0.1, 0.5, 0.8])
@@ -159,7 +159,7 @@ def test_random_bits_depend_on_the_seed_alone() -> None:
 
 
 @pytest.mark.probe
-def test_never_and_always_are_exact() -> None:
+def test_probabilities_0_and_1_are_exact() -> None:
     assert Bitmap.random(300, 1000, nonzero=0.0, seed=2).nonzeros == 0
     assert Bitmap.random(300, 1000, nonzero=1.0, seed=2).nonzeros == 300_000
     assert Bitmap.random(300, 1000, nonzero=1e-300, seed=2).nonzeros == 0
@@ -186,6 +186,6 @@ def test_random_words_equal_a_plain_comparison_of_fractions() -> None:
 
 
 @pytest.mark.parametrize("nonzero", [-0.1, 1.1, float("nan")])
-def test_what_is_no_probability_is_refused(nonzero: float) -> None:
+def test_an_invalid_probability_raises(nonzero: float) -> None:
     with pytest.raises(BadInput, match="probability from 0 to 1"):
         Bitmap.random(2, 2, nonzero=nonzero, seed=0)

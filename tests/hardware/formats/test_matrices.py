@@ -49,7 +49,7 @@ def kept_of(matrix: np.ndarray) -> np.ndarray:
 @EACH
 @pytest.mark.oracle
 @given(matrix=matrices())
-def test_every_bit_comes_back_and_the_size_is_the_one_foretold(form: Format, matrix: np.ndarray) -> None:
+def test_encoding_round_trips_and_has_the_predicted_size(form: Format, matrix: np.ndarray) -> None:
     encoded = form.encode(matrix)
     back = decode(encoded)
     assert (back.dtype, back.shape, back.tobytes()) == (matrix.dtype, matrix.shape, matrix.tobytes())
@@ -119,11 +119,11 @@ def test_a_run_that_fills_its_field_needs_no_padding_and_one_zero_more_does(form
 def test_expectations_and_counts_agree(form: Format, density: float) -> None:
     rows, columns = 700, 900
     expected = form.expected_bits(rows, columns, density, 16)
-    found = form.footprint_bits(Bitmap.random(rows, columns, nonzero=density, seed=17), 16)
+    actual = form.footprint_bits(Bitmap.random(rows, columns, nonzero=density, seed=17), 16)
     spread = 5 * np.sqrt((1 - density) / (density * rows * columns))  # five standard deviations of the number of non-zeros
-    assert found.metadata == pytest.approx(expected.metadata, rel=spread)
-    assert found.total == pytest.approx(expected.total, rel=spread)
-    assert found.padding == pytest.approx(expected.padding, rel=10 * spread, abs=16 * 200)
+    assert actual.metadata == pytest.approx(expected.metadata, rel=spread)
+    assert actual.total == pytest.approx(expected.total, rel=spread)
+    assert actual.padding == pytest.approx(expected.padding, rel=10 * spread, abs=16 * 200)
 
 
 @pytest.mark.oracle
@@ -141,8 +141,8 @@ def test_expected_padding_is_the_mean_over_all_matrices(form: RunLength) -> None
 @EACH
 def test_empty_and_full_matrices_are_expected_exactly(form: Format) -> None:
     for density in (0.0, 1.0):
-        found = form.footprint_bits(Bitmap.random(40, 70, nonzero=density, seed=0), 16)
-        assert form.expected_bits(40, 70, density, 16) == found
+        actual = form.footprint_bits(Bitmap.random(40, 70, nonzero=density, seed=0), 16)
+        assert form.expected_bits(40, 70, density, 16) == actual
 
 
 # ---- what the paper says of them (Fig. 7: M = 1632, K = 36548)
@@ -188,7 +188,7 @@ def test_stored_zeros_undo_run_lengths_at_high_sparsity() -> None:
 def lanes(form: Format, matrix: np.ndarray, width: int) -> tuple[np.ndarray, int]:
     """The twin of a front end: `width` lanes take one thing each in a cycle; bits found, cycles taken."""
     encoded, (rows, columns) = form.encode(matrix), matrix.shape
-    found, cycles = np.zeros(matrix.size, bool), 0
+    actual, cycles = np.zeros(matrix.size, bool), 0
     metadata = np.unpackbits(np.frombuffer(encoded.metadata, np.uint8), bitorder="little").tolist()
     if form is NONE:
         things: list[list[int]] = [[place] if value else [] for place, value in enumerate(matrix.reshape(-1))]
@@ -226,8 +226,8 @@ def lanes(form: Format, matrix: np.ndarray, width: int) -> tuple[np.ndarray, int
     for at in range(0, len(things), width):
         cycles += 1
         for thing in things[at : at + width]:
-            found[thing] = True
-    return found.reshape(matrix.shape), cycles
+            actual[thing] = True
+    return actual.reshape(matrix.shape), cycles
 
 
 @EACH
@@ -254,7 +254,7 @@ def test_wider_front_ends_are_never_slower_and_bitmaps_are_fastest_unless_few_ar
 # ---- what is refused
 
 
-def test_what_is_no_matrix_and_what_is_damaged_is_refused() -> None:
+def test_non_matrices_and_damaged_encodings_raise() -> None:
     with pytest.raises(UnknownName, match="did you mean 'csr'"):
         format_named("csrr")
     with pytest.raises(BadInput, match="a matrix of numbers"):

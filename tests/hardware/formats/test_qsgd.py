@@ -85,7 +85,7 @@ def as_bytes(bits: str) -> bytes:
 
 @pytest.mark.oracle
 @given(SCHEMES, VECTORS, st.integers(0, MASK))
-def test_levels_and_codes_are_those_of_the_plain_twin(scheme: Qsgd, values: list[float], seed: int) -> None:
+def test_levels_and_codes_equal_plain_python(scheme: Qsgd, values: list[float], seed: int) -> None:
     norms, levels = levels_of(values, scheme, seed)
     quantized = scheme.quantize(np.array(values, np.float32), seed)
     assert quantized.norms.tolist() == norms
@@ -97,7 +97,7 @@ def test_levels_and_codes_are_those_of_the_plain_twin(scheme: Qsgd, values: list
 
 
 @given(SCHEMES, VECTORS, st.integers(0, 99))
-def test_what_is_encoded_comes_back(scheme: Qsgd, values: list[float], seed: int) -> None:
+def test_encoding_round_trips(scheme: Qsgd, values: list[float], seed: int) -> None:
     quantized = scheme.quantize(values, seed)
     back = scheme.decode(scheme.encode(quantized), len(values))
     assert np.array_equal(back.levels, quantized.levels)
@@ -136,16 +136,16 @@ def test_expectation_variance_and_non_zeros_over_all_draws(bits: int, values: li
 def test_the_mean_of_many_draws_is_the_vector(bits: int) -> None:
     scheme, draws = Qsgd(bits=bits, bucket=64), 4000
     vector = np.random.default_rng(1).standard_normal(200).astype(np.float32)
-    found = np.stack([scheme.quantize(vector, seed).values() for seed in range(draws)]).astype(np.float64)
+    actual = np.stack([scheme.quantize(vector, seed).values() for seed in range(draws)]).astype(np.float64)
     norms = np.repeat(scheme.quantize(vector, 0).norms, 64)[:200].astype(np.float64)
     ratio = np.abs(vector) / norms * scheme.steps
     chance = ratio - np.floor(ratio)
     spread = norms / scheme.steps * np.sqrt(chance * (1 - chance))
-    assert (np.abs(found.mean(0) - vector) < 5 * spread / draws**0.5 + 1e-6).all()
-    assert np.allclose(found.var(0).sum(), (spread**2).sum(), rtol=0.05), "and they vary as much as they should"
+    assert (np.abs(actual.mean(0) - vector) < 5 * spread / draws**0.5 + 1e-6).all()
+    assert np.allclose(actual.var(0).sum(), (spread**2).sum(), rtol=0.05), "and they vary as much as they should"
 
 
-def test_a_draw_is_decided_by_seed_and_place() -> None:
+def test_a_draw_depends_on_seed_and_index_alone() -> None:
     scheme, vector = Qsgd(bits=3, bucket=32), np.linspace(-1, 1, 640, dtype=np.float32)
     first = scheme.quantize(vector, 7)
     assert np.array_equal(first.levels, scheme.quantize(vector, 7).levels)
@@ -159,10 +159,10 @@ def test_a_draw_is_decided_by_seed_and_place() -> None:
 def test_rows_are_coded_by_themselves() -> None:
     scheme = Qsgd(bits=5, bucket=512)
     rows = np.random.default_rng(2).standard_normal((3, 2, 40)).astype(np.float32) * np.array([1, 100]).reshape(2, 1)
-    found = scheme.applied(rows, 5)
+    actual = scheme.applied(rows, 5)
     generator = np.random.default_rng(5)
     for place in np.ndindex(3, 2):
-        assert np.array_equal(found[place], scheme.quantize(rows[place], generator).values())
+        assert np.array_equal(actual[place], scheme.quantize(rows[place], generator).values())
 
 
 @pytest.mark.probe
@@ -181,11 +181,11 @@ def test_a_byte_too_few_or_too_many_is_refused(coding: str) -> None:
 def test_any_bytes_are_a_vector_or_a_clear_error(data: bytes, coding: str, elements: int) -> None:
     scheme = Qsgd(bits=4, bucket=16, coding=coding)
     try:
-        found = scheme.decode(data, elements)
+        actual = scheme.decode(data, elements)
     except BadInput:
         return
-    assert found.levels.size == elements
-    assert (np.abs(found.levels) <= scheme.steps).all()
+    assert actual.levels.size == elements
+    assert (np.abs(actual.levels) <= scheme.steps).all()
 
 
 def test_a_sparse_vector_is_sent_by_its_non_zeros() -> None:
@@ -199,7 +199,7 @@ def test_a_sparse_vector_is_sent_by_its_non_zeros() -> None:
     assert dense.bits == 1 + 4096 * 8 + 64 * 32
 
 
-def test_what_it_costs_to_decode_and_encode() -> None:
+def test_operations_of_decoding_and_encoding() -> None:
     scheme = Qsgd(bits=4, bucket=512)
     decoding, encoding = scheme.decode_ops(1025), scheme.encode_ops(1025)
     assert (decoding.multiplies, decoding.conversions, decoding.divisions) == (1025 + 3, 1025, 0)
@@ -207,7 +207,7 @@ def test_what_it_costs_to_decode_and_encode() -> None:
     assert encoding.total > decoding.total > 3 * 1025
 
 
-def test_faults() -> None:
+def test_invalid_schemes_and_vectors_raise() -> None:
     with pytest.raises(BadInput, match="bits must be 2 to 16"):
         Qsgd(bits=1)
     with pytest.raises(BadInput, match="bucket must be a positive"):

@@ -46,7 +46,7 @@ def test_transposable_masks_have_it_along_both_axes(first, second, seed):
         assert (np.moveaxis(mask, axis, -1).reshape(-1, 4).sum(-1) == 2).all()
 
 
-def test_what_does_not_divide_stays_whole_and_what_has_too_many_is_refused():
+def test_axes_that_do_not_divide_stay_dense_and_too_many_values_raise():
     assert drawn((8, 3), 1, TWO_FOUR, np.random.default_rng(0)).all()
     assert not fits(np.ones((3, 8), bool), 0, TWO_FOUR)
     with pytest.raises(BadInput, match="more than 2 of 4"):

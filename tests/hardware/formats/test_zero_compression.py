@@ -29,24 +29,24 @@ def tensors(draw):
 
 def windows_one_by_one(octets):
     """The plain twin: bytes of each window, bit after bit."""
-    found = bytearray()
+    actual = bytearray()
     for start in range(0, len(octets), WINDOW):
         window = octets[start : start + WINDOW]
         mask = sum(1 << place for place, element in enumerate(window) if any(element))
-        found += mask.to_bytes(-(-len(window) // 8), "little")
+        actual += mask.to_bytes(-(-len(window) // 8), "little")
         for element in window:
-            found += bytes(element) if any(element) else b""
-    return bytes(found)
+            actual += bytes(element) if any(element) else b""
+    return bytes(actual)
 
 
 @pytest.mark.oracle
 @given(values=tensors())
-def test_every_bit_comes_back_and_the_size_is_the_closed_form(values):
+def test_encoding_round_trips_and_has_the_size_of_the_closed_form(values):
     stored = encode(values)
-    found = decode(stored)
-    assert found.dtype == values.dtype
-    assert found.shape == values.shape
-    assert found.tobytes() == values.tobytes()
+    actual = decode(stored)
+    assert actual.dtype == values.dtype
+    assert actual.shape == values.shape
+    assert actual.tobytes() == values.tobytes()
     octets = np.frombuffer(values.tobytes(), np.uint8).reshape(-1, values.dtype.itemsize)
     assert len(stored) == compressed_bytes(values.size, int(octets.any(axis=1).sum()), values.dtype.itemsize)
     assert len(stored) <= values.nbytes
@@ -87,7 +87,7 @@ def test_fewer_non_zeros_never_take_more_bytes(elements, data, size):
     assert compressed_bytes(elements, max(0, nonzero - 1), size) <= compressed_bytes(elements, nonzero, size) <= elements * size
 
 
-def test_what_is_no_tensor_is_refused():
+def test_bytes_that_are_no_tensor_raise():
     stored = encode(np.r_[np.zeros(40), 1.0])
     for damaged in (stored.data[:-1], stored.data + b"\0", stored.data[:3], b""):
         with pytest.raises(BadInput, match="are not a tensor"):

@@ -33,16 +33,16 @@ def dealt_one_by_one(pages, placement, room):
     room = list(room)
     if placement == "local":
         return next(([half] * pages for half, free in enumerate(room) if free >= pages), None)
-    turn, found = room.index(max(room)) if room else 0, []
+    turn, actual = room.index(max(room)) if room else 0, []
     for _ in range(pages):
         if not any(room):
             return None
         while not room[turn % len(room)]:
             turn += 1
-        found.append(turn % len(room))
+        actual.append(turn % len(room))
         room[turn % len(room)] -= 1
         turn += 1
-    return found
+    return actual
 
 
 class DriverBesidePlainBytes(RuleBasedStateMachine):
@@ -81,9 +81,9 @@ class DriverBesidePlainBytes(RuleBasedStateMachine):
         return False
 
     def allocate(self, size, places, malloc):
-        said = "out of memory" if places is None else "11-bit virtual addresses" if not self.gap_fits(len(places)) else ""
-        if said:
-            with pytest.raises(BadInput, match=said):
+        message = "out of memory" if places is None else "11-bit virtual addresses" if not self.gap_fits(len(places)) else ""
+        if message:
+            with pytest.raises(BadInput, match=message):
                 malloc(size)
             return
         pointer = malloc(size)
@@ -118,7 +118,7 @@ class DriverBesidePlainBytes(RuleBasedStateMachine):
     def malloc_remote(self, size, placement):
         places = dealt_one_by_one(-(-size // PAGE), placement or self.placement, self.room()[1:])
         places = None if places is None else [half + 1 for half in places]
-        self.allocate(size, places, lambda asked: self.driver.malloc_remote(asked, placement))
+        self.allocate(size, places, lambda requested: self.driver.malloc_remote(requested, placement))
 
     @rule(pick=picks, alive=st.booleans(), side=st.sampled_from(["local", "remote", None]))
     def free(self, pick, alive, side):
@@ -129,26 +129,26 @@ class DriverBesidePlainBytes(RuleBasedStateMachine):
         side = side or (self.side(holder) if holder else "local")
         free = self.driver.free_local if side == "local" else self.driver.free_remote
         if holder is None:
-            said = "stale pointer"
+            message = "stale pointer"
         elif self.side(holder) != side:
-            said = f"lies in device_{self.side(holder)}"
+            message = f"lies in device_{self.side(holder)}"
         elif holder != pointer:
-            said = "lies inside an allocation"
+            message = "lies inside an allocation"
         elif any(pointer in (copy[1][0], copy[2][0]) for copy in self.waiting.values()):
-            said = "has a copy under way"
+            message = "has a copy under way"
         else:
             free(pointer)
             del self.bytes[pointer], self.pages[pointer]
             return
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=message):
             free(pointer)
 
     @rule(pick=picks, fill=st.integers(0, 255))
     def write(self, pick, fill):
-        found = self.some("local", pick)
-        if found is None:
+        actual = self.some("local", pick)
+        if actual is None:
             return
-        pointer, at, size = found
+        pointer, at, size = actual
         data = bytes((fill + number) % 256 for number in range(size))
         if at + size > len(self.bytes[pointer]):
             with pytest.raises(BadInput, match="to its end"):
@@ -167,16 +167,16 @@ class DriverBesidePlainBytes(RuleBasedStateMachine):
         after = [self.copies[wait % len(self.copies)]] if wait is not None and self.copies else []
         ask = (to + start, source + first, size, direction)
         if first + size > len(self.bytes[source]) or start + size > len(self.bytes[to]):
-            said = "to its end"
+            message = "to its end"
         elif to == source and abs(start - first) < size:
-            said = "overlap"
+            message = "overlap"
         else:
             transfer = self.driver.memcpy_async(*ask, stream=stream, after=after)
             self.waiting[transfer.number] = (stream, (to, start), (source, first), size, {before.number for before in after})
             self.copies.append(transfer)
             self.check_split(transfer, (to, start) if direction == "LocalToRemote" else (source, first))
             return
-        with pytest.raises(BadInput, match=said):
+        with pytest.raises(BadInput, match=message):
             self.driver.memcpy_async(*ask, stream=stream, after=after)
 
     def check_split(self, transfer, remote_end):
@@ -271,18 +271,18 @@ def test_split_is_what_the_pages_of_a_real_allocation_hold(size, placement, room
         with pytest.raises(BadInput, match="out of memory"):
             driver.malloc_remote(size)
         return
-    found = split(size, placement, room, page)
+    actual = split(size, placement, room, page)
     held = [sum(min(page, size - at * page) for at, own in enumerate(twin) if own == half) for half in range(len(room))]
-    assert list(found) == held
+    assert list(actual) == held
     here, there = driver.malloc_local(size), driver.malloc_remote(size)
-    assert driver.memcpy_async(there, here, size, "LocalToRemote").by_half == found
+    assert driver.memcpy_async(there, here, size, "LocalToRemote").by_half == actual
 
 
 @given(size=st.integers(1, 10**9), halves=st.integers(1, 5), page=st.sampled_from([4096, 65536, 2**21]))
 def test_bw_aware_uses_all_halves_alike_within_one_page(size, halves, page):
-    found = split(size, "bw_aware", halves, page)
-    assert sum(found) == size
-    assert max(found) - min(found) <= page
+    actual = split(size, "bw_aware", halves, page)
+    assert sum(actual) == size
+    assert max(actual) - min(actual) <= page
     assert split(size, "local", halves, page) == (size,) + (0,) * (halves - 1)
 
 
@@ -337,12 +337,12 @@ def test_the_last_page_fits_and_one_byte_more_does_not(placement):
 @pytest.mark.probe
 def test_the_last_physical_address_has_47_bits():
     page = 2**21
-    told = {"halves": [Half(node="M0", group=0, capacity_bytes=page)], "page_bytes": page}
-    driver = Driver.boot(local_bytes=2**47 - page, **told)
+    reported = {"halves": [Half(node="M0", group=0, capacity_bytes=page)], "page_bytes": page}
+    driver = Driver.boot(local_bytes=2**47 - page, **reported)
     pointer = driver.malloc_remote(page)
     assert driver.physical(pointer + page - 1) == 2**47 - 1
     with pytest.raises(BadInput, match=r"M0.0 would end at address 0x8000001fffff, above the 47 physical bits"):
-        Driver.boot(local_bytes=2**47 - page + 1, **told)  # the half begins at the next page border
+        Driver.boot(local_bytes=2**47 - page + 1, **reported)  # the half begins at the next page border
     one_more = [Half(node="M0", group=0, capacity_bytes=page + 1)]
     with pytest.raises(BadInput, match=r"M0.0 would end at address 0x800000000000, above the 47 physical bits .* 1 bytes less"):
         Driver.boot(local_bytes=2**47 - page, halves=one_more, page_bytes=page)
@@ -387,7 +387,7 @@ def test_a_pointer_just_past_the_end_is_not_the_next_allocation():
     driver.write_local(second, b"x")
 
 
-def test_virtual_addresses_are_no_physical_ones_and_come_round_last():
+def test_virtual_addresses_lie_above_physical_ones_and_are_reused_last():
     driver = booted()
     first = driver.malloc_remote(PAGE)
     driver.free_remote(first)
@@ -430,7 +430,7 @@ def test_a_copy_reads_its_source_when_it_runs():
     assert driver.read_local(back, 5) == b"later"
 
 
-def test_streams_run_on_their_own_unless_one_waits():
+def test_streams_are_independent_unless_one_waits():
     driver = booted()
     here, there, back = driver.malloc_local(4), driver.malloc_remote(4), driver.malloc_local(4)
     driver.write_local(here, b"maps")
@@ -465,7 +465,7 @@ def test_a_copy_waits_for_all_before_it_on_the_stream_it_waits_for_and_for_what_
     assert [driver.read_local(place, 1) for place in places] == [b"a"] * 5
 
 
-def test_memory_with_a_copy_under_way_is_not_freed():
+def test_memory_with_a_pending_copy_cannot_be_freed():
     driver = booted()
     here, there = driver.malloc_local(4), driver.malloc_remote(4)
     driver.memcpy_async(there, here, 4, "LocalToRemote", stream=3)
@@ -477,7 +477,7 @@ def test_memory_with_a_copy_under_way_is_not_freed():
     driver.free_remote(there)
 
 
-def test_what_is_freed_is_scrubbed():
+def test_freed_memory_reads_as_zeros():
     driver = booted(local=PAGE)
     pointer = driver.malloc_local(PAGE)
     driver.write_local(pointer, b"secret")
@@ -556,15 +556,15 @@ def refused(driver, here, there, gone):
 
 
 @pytest.mark.parametrize("number", range(20))
-def test_what_is_refused_says_why_and_changes_nothing(number):
+def test_invalid_calls_raise_and_change_nothing(number):
     driver = booted()
     here, there, gone = driver.malloc_local(40), driver.malloc_remote(40), driver.malloc_remote(PAGE)
     driver.free_remote(gone)
     before = (driver.free_bytes, driver.allocations, driver.pending)
     cases = refused(driver, here, there, gone)
     assert len(cases) == 20
-    ask, said = cases[number]
-    with pytest.raises(BadInput, match=said):
+    ask, message = cases[number]
+    with pytest.raises(BadInput, match=message):
         ask()
     assert (driver.free_bytes, driver.allocations, driver.pending) == before
 
@@ -579,7 +579,7 @@ def test_ranges_that_touch_do_not_overlap():
     assert driver.read_local(here, 8) == b"leftleft"
 
 
-def test_names_that_are_not_known():
+def test_unknown_names_raise_in_the_driver():
     driver = booted()
     here, there = driver.malloc_local(4), driver.malloc_remote(4)
     with pytest.raises(UnknownName, match="did you mean 'LocalToRemote'"):
@@ -590,7 +590,7 @@ def test_names_that_are_not_known():
         AddressSpace(local_bytes=1, halves=(), placement="interleaved")
 
 
-def test_what_cannot_boot():
+def test_invalid_memories_raise_at_boot():
     with pytest.raises(BadInput, match="page_bytes must be a power of two"):
         booted(page_bytes=48)
     with pytest.raises(BadInput, match="47 virtual bits must be more than the 47 physical ones"):
@@ -635,7 +635,7 @@ def test_in_a_ring_each_half_belongs_to_one_device_and_none_sees_another(devices
         assert driver.read_local(here, 2**17) == bytes([number + 1]) * 2**17
 
 
-def test_a_half_is_given_out_once():
+def test_a_half_is_assigned_once():
     pool = Pool({"M0": MemoryNode(), "M1": MemoryNode()})
     first = pool.boot("D0", local_bytes=1, halves=[("M0", 0), ("M1", 1)])
     with pytest.raises(BadInput, match=r"group 1 of M1 belongs to D0: D1 cannot have it \(free: group 1 of M0, group 0 of M1\)"):

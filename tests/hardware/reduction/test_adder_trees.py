@@ -40,25 +40,25 @@ def cuts(lanes, before=0, after=0):
 
 def with_idle_lanes(lanes):
     """All groupings with idle lanes anywhere."""
-    found = set()
+    actual = set()
     for word in itertools.product("+=-", repeat=lanes):  # starts a dot product, goes on with it, is idle
         vec_ids, number = [], 0
         for lane, sign in enumerate(word):
             number += sign == "+" or (lane > 0 and vec_ids[-1] < 0)
             vec_ids.append(-1 if sign == "-" else number)
-        found.add(tuple(vec_ids))
-    return np.array(sorted(found))
+        actual.add(tuple(vec_ids))
+    return np.array(sorted(actual))
 
 
 def spans(vec_ids):
     """First and last lane of each dot product, by walking along the lanes."""
-    found = []
+    actual = []
     for lane, name in enumerate(vec_ids):
         if name >= 0 and lane and vec_ids[lane - 1] == name:
-            found[-1][1] = lane
+            actual[-1][1] = lane
         elif name >= 0:
-            found.append([lane, lane])
-    return found
+            actual.append([lane, lane])
+    return actual
 
 
 def trailing_ones(number):
@@ -94,10 +94,10 @@ FINISH = {
 def check(network, vec_ids):
     """Exact sums of powers of two name the lanes in them: each is added exactly once, to its own dot product."""
     ends = spans(vec_ids.tolist())
-    found = network.reduce(np.exp2(np.arange(network.lanes))[None], vec_ids)
-    assert found.sums[0].tolist() == [2.0 ** (end + 1) - 2.0**start for start, end in ends]
-    assert found.finish.tolist() == [FINISH[type(network)](start, end, network.lanes) for start, end in ends]
-    assert found.additions == sum(end - start for start, end in ends)
+    actual = network.reduce(np.exp2(np.arange(network.lanes))[None], vec_ids)
+    assert actual.sums[0].tolist() == [2.0 ** (end + 1) - 2.0**start for start, end in ends]
+    assert actual.finish.tolist() == [FINISH[type(network)](start, end, network.lanes) for start, end in ends]
+    assert actual.additions == sum(end - start for start, end in ends)
 
 
 @pytest.mark.oracle
@@ -122,10 +122,10 @@ def test_every_grouping_of_sixteen_lanes_with_idle_lanes_before_and_after(networ
         vec_ids = np.pad(vec_ids, (0, wide - vec_ids.size), constant_values=-1)
         starts = np.flatnonzero((vec_ids >= 0) & (np.diff(vec_ids, prepend=-1) != 0))
         ends = np.flatnonzero((vec_ids >= 0) & (np.diff(vec_ids, append=-1) != 0))
-        wanted, products = np.exp2(ends % 16 + 1) - np.exp2(starts % 16), np.exp2(np.arange(wide) % 16)[None]
-        found = network(lanes=wide).reduce(products, vec_ids)
-        assert (found.sums[0] == wanted).all()
-        assert (found.finish == finish[starts % 16, ends % 16]).all()
+        expected, products = np.exp2(ends % 16 + 1) - np.exp2(starts % 16), np.exp2(np.arange(wide) % 16)[None]
+        actual = network(lanes=wide).reduce(products, vec_ids)
+        assert (actual.sums[0] == expected).all()
+        assert (actual.finish == finish[starts % 16, ends % 16]).all()
     for vec_ids in everything[::97]:
         check(network(lanes=16), vec_ids)
 
@@ -137,20 +137,20 @@ def test_every_grouping_of_sixteen_lanes_with_idle_lanes_before_and_after(networ
 def test_sums_of_any_width(network, vec_ids, seed):
     random, ends = np.random.default_rng(seed), spans(vec_ids.tolist())
     whole = random.integers(-1000, 1000, (19, len(vec_ids)))
-    found = network(lanes=len(vec_ids)).reduce(whole, vec_ids)
-    assert found.ids.tolist() == [vec_ids[start] for start, _ in ends]
-    assert found.sums.shape == (19, len(ends))
-    for sums, (start, end) in zip(found.sums.T, ends, strict=True):
+    actual = network(lanes=len(vec_ids)).reduce(whole, vec_ids)
+    assert actual.ids.tolist() == [vec_ids[start] for start, _ in ends]
+    assert actual.sums.shape == (19, len(ends))
+    for sums, (start, end) in zip(actual.sums.T, ends, strict=True):
         assert (sums == whole[:, start : end + 1].sum(axis=1)).all()  # whole numbers below 2^24: exact
-    assert found.additions == 19 * sum(end - start for start, end in ends)
-    assert found.finish.tolist() == [FINISH[network](start, end, len(vec_ids)) for start, end in ends]
-    assert found.cycles == max(found.finish.tolist(), default=0)
-    assert found.cycles <= network(lanes=len(vec_ids)).fold_cycles(max([end - start + 1 for start, end in ends], default=1))
+    assert actual.additions == 19 * sum(end - start for start, end in ends)
+    assert actual.finish.tolist() == [FINISH[network](start, end, len(vec_ids)) for start, end in ends]
+    assert actual.cycles == max(actual.finish.tolist(), default=0)
+    assert actual.cycles <= network(lanes=len(vec_ids)).fold_cycles(max([end - start + 1 for start, end in ends], default=1))
 
     real = random.standard_normal((3, len(vec_ids))).astype(np.float32)
     real[:, vec_ids < 0] = np.nan  # what an idle multiplier shows must not matter
-    found = network(lanes=len(vec_ids)).reduce(real, vec_ids)
-    for sums, (start, end) in zip(found.sums.T, ends, strict=True):
+    actual = network(lanes=len(vec_ids)).reduce(real, vec_ids)
+    for sums, (start, end) in zip(actual.sums.T, ends, strict=True):
         part = real[:, start : end + 1].astype(np.float64)
         bound = 1.01 * (end - start) * 2.0**-24 * np.abs(part).sum(axis=1)  # each addition rounds once
         assert (np.abs(sums - part.sum(axis=1)) <= bound).all()
@@ -163,11 +163,11 @@ def test_sums_of_any_width(network, vec_ids, seed):
 def test_one_cycle_early_is_unfinished_and_on_time_is_right(network, vec_ids):
     tree = network(lanes=len(vec_ids))
     values = np.exp2(np.arange(tree.lanes)) * np.array([[1], [3], [9], [27]])  # partial sums and other vectors' sums all differ
-    found, shown = tree.reduce(values, vec_ids), tree.watch(values, vec_ids)
-    for group, finish in enumerate(found.finish.tolist()):
+    actual, shown = tree.reduce(values, vec_ids), tree.watch(values, vec_ids)
+    for group, finish in enumerate(actual.finish.tolist()):
         for vector in range(4):
-            assert shown[vector * found.interval + finish, group] == found.sums[vector, group]
-            assert shown[vector * found.interval + finish - 1, group] != found.sums[vector, group]
+            assert shown[vector * actual.interval + finish, group] == actual.sums[vector, group]
+            assert shown[vector * actual.interval + finish - 1, group] != actual.sums[vector, group]
 
 
 @pytest.mark.oracle
@@ -177,9 +177,9 @@ def test_one_cycle_early_is_unfinished_and_on_time_is_right(network, vec_ids):
 def test_the_compiled_loop_is_the_clocked_network_bit_for_bit(network, vec_ids, seed):
     tree = network(lanes=len(vec_ids))
     values = np.random.default_rng(seed).standard_normal((3, tree.lanes)).astype(np.float32)
-    found, shown = tree.reduce(values, vec_ids), tree.watch(values, vec_ids)
-    for group, finish in enumerate(found.finish.tolist()):
-        assert shown[finish :: found.interval, group][:3].tobytes() == found.sums[:, group].tobytes()
+    actual, shown = tree.reduce(values, vec_ids), tree.watch(values, vec_ids)
+    for group, finish in enumerate(actual.finish.tolist()):
+        assert shown[finish :: actual.interval, group][:3].tobytes() == actual.sums[:, group].tobytes()
 
 
 def lanes_fed(tree, adder):
@@ -277,13 +277,13 @@ def test_fan_routes_as_a_search_over_its_links_does(vec_ids):
         passes = level == 0 and max(group[adder], group[adder + 1]) >= 0
         assert route.mode[adder] == (ADD if own >= 0 else BYPASS if passes else IDLE)
         for side, taken in enumerate((route.left[adder], route.right[adder])):
-            wanted = 0
+            expected = 0
             if own >= 0 and level:
                 same = [trailing_ones(source) + 1 for source in linked[adder][side] if inside[source] == own]
-                wanted = max(same, default=1)
+                expected = max(same, default=1)
                 if not same:
                     assert route.mode[adder - 1 + 2 * side] == BYPASS
-            assert taken == wanted
+            assert taken == expected
 
 
 def test_a_plain_binary_tree_would_mix_dot_products():
@@ -317,7 +317,7 @@ def test_art_has_no_link_between_siblings_of_one_parent():
 
 
 @pytest.mark.parametrize("lanes", [2, 8, 128, 512])
-def test_a_fold_waits_for_the_longest_way(lanes):
+def test_a_fold_waits_for_the_longest_path(lanes):
     one = np.zeros(lanes, dtype=int)
     waits = {network: network(lanes=lanes).fold_cycles(lanes) for network in NETWORKS}
     assert waits == {Fan: lanes.bit_length() - 1, Art: lanes.bit_length() - 1, LinearChain: lanes, Temporal: lanes}
@@ -337,13 +337,13 @@ def test_fan_over_the_linear_chain_in_figure_6b():
     assert stall_cycles(Temporal(lanes=512), 3, 10, longest=4) == 3 * 14
 
 
-def test_no_dot_product_at_all():
+def test_idle_lanes_alone_give_no_sums():
     for network in NETWORKS:
-        found = network(lanes=4).reduce(np.ones((2, 4)), [-1] * 4)
-        assert (found.sums.shape, found.cycles, found.additions) == ((2, 0), 0, 0)
+        actual = network(lanes=4).reduce(np.ones((2, 4)), [-1] * 4)
+        assert (actual.sums.shape, actual.cycles, actual.additions) == ((2, 0), 0, 0)
 
 
-def test_modes_have_one_meaning_in_both_rooms():
+def test_adder_modes_are_the_same_numbers_in_kernel_and_network():
     assert (compiled.IDLE, compiled.BYPASS, compiled.ADD) == (adder_trees.IDLE, adder_trees.BYPASS, adder_trees.ADD)
 
 
@@ -368,6 +368,6 @@ def test_modes_have_one_meaning_in_both_rooms():
         (lambda: stall_cycles(Fan(lanes=4), 0, 10), r"stall_cycles: folds must be a positive whole number"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(call, message):
+def test_invalid_arguments_raise(call, message):
     with pytest.raises(BadInput, match=message):
         call()

@@ -46,7 +46,7 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize(("joules", "pico"), PUBLISHED)
-def test_published_numbers_come_back(joules, pico):
+def test_published_nodes_give_the_published_numbers(joules, pico):
     assert joules == pytest.approx(pico * 1e-12)
 
 

@@ -77,10 +77,10 @@ def topologies(draw):
     pairs = list(itertools.permutations(labels, 2))
     wires = draw(st.lists(st.builds(Wire, a=st.just(""), b=st.just("-"), bytes_per_s=rates, latency_s=st.floats(0, 1)), max_size=6))
     ends = [draw(st.sampled_from(pairs)) for _ in wires] if pairs else []
-    made = [
+    built = [
         Wire(a=a, b=b, bytes_per_s=kind.bytes_per_s, latency_s=kind.latency_s) for (a, b), kind in zip(ends, wires, strict=False)
     ]
-    repeated = [one for one in made for _ in range(draw(st.integers(1, 3)))]
+    repeated = [one for one in built for _ in range(draw(st.integers(1, 3)))]
     return Topology(places=tuple(places), wires=tuple(repeated), name=draw(st.text(max_size=3)))
 
 
@@ -115,7 +115,7 @@ def test_equal_topologies_hash_alike(one, other):
         (lambda: Topology(places=(Place(name="M0", kind="memory"),), wires=(), name="n"), r"topology 'n' has no device"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_by_name(build, message):
+def test_invalid_places_and_wires_raise_with_their_name(build, message):
     with pytest.raises(BadInput, match=message):
         build()
 
@@ -220,7 +220,7 @@ def test_only_the_nearest_and_only_shortest_lanes():
     assert [store.lanes for store in by_device.stores("D0")] == [(((2, 0), (3, 0)),)]
 
 
-def test_what_serves_is_said_once_for_all():
+def test_one_place_with_serves_replaces_the_nearest_rule():
     places = (*device("D0", "D1"), Place(name="M0", kind="memory", serves=("D1",)), Place(name="M1", kind="memory"))
     node = Topology(places=places, wires=(wire("D0", "M1"), wire("M1", "M0"), wire("D1", "M1"), wire("D0", "M0")))
     assert node.stores("D0") == ()
@@ -249,21 +249,21 @@ def ways(node, here, goal, through, passed):
 @pytest.mark.oracle
 @given(topologies())
 def test_stores_are_the_nearest_of_all_paths(node):
-    said = any(place.serves for place in node.places)
-    wanted = {}
+    pattern = any(place.serves for place in node.places)
+    target = {}
     for name in node.devices:
-        if said:
-            wanted[name] = [place.name for place in node.places if name in place.serves]
+        if pattern:
+            target[name] = [place.name for place in node.places if name in place.serves]
             continue
         for kind in ("memory", "socket"):
             paths = {p.name: list(ways(node, name, p.name, ("switch",), (name,))) for p in node.places if p.kind == kind}
-            least = min((len(path) for found in paths.values() for path in found), default=0)
-            wanted[name] = [place for place, found in paths.items() if any(len(path) == least for path in found)]
-            if wanted[name]:
+            least = min((len(path) for actual in paths.values() for path in actual), default=0)
+            target[name] = [place for place, actual in paths.items() if any(len(path) == least for path in actual)]
+            if target[name]:
                 break
-    for name, places in wanted.items():
+    for name, places in target.items():
         paths = {place: list(ways(node, name, place, ("switch", "memory", "socket"), (name,))) for place in places}
-        if not all(all(any(ways(node, d, p, ("switch", "memory", "socket"), (d,))) for p in wanted[d]) for d in wanted):
+        if not all(all(any(ways(node, d, p, ("switch", "memory", "socket"), (d,))) for p in target[d]) for d in target):
             continue  # refused: a store that cannot be reached
         stores = node.stores(name)
         assert sorted(store.place for store in stores) == sorted(places)
@@ -272,4 +272,4 @@ def test_stores_are_the_nearest_of_all_paths(node):
             shortest = {path for path in paths[store.place] if len(path) == least}
             assert set(store.lanes) <= shortest
             assert sorted(lane[0] for lane in store.lanes) == sorted({path[0] for path in shortest})
-            assert store.sharers == sum(store.place in others for others in wanted.values())
+            assert store.sharers == sum(store.place in others for others in target.values())

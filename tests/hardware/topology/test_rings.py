@@ -38,11 +38,11 @@ def circle(order):
     return [(a, b) for a, b in zip(order, [*order[1:], order[0]], strict=True)]
 
 
-def check(node, found):
+def check(node, actual):
     """Each arc leads from its place to the next, no arc is used twice, every device is passed once, no socket ever."""
-    arcs = [arc for ring in found for arc in ring.arcs]
+    arcs = [arc for ring in actual for arc in ring.arcs]
     assert len(set(arcs)) == len(arcs)
-    for ring in found:
+    for ring in actual:
         assert sorted(ring.devices) == sorted(node.devices)
         assert [name for name in ring.walk if name in node.devices] == list(ring.devices)
         assert ring.hops == len(ring.walk) == len(ring.arcs)
@@ -53,9 +53,9 @@ def check(node, found):
 
 
 def hops(node, **options):
-    found = rings(node, **options)
-    check(node, found)
-    return [ring.hops for ring in found]
+    actual = rings(node, **options)
+    check(node, actual)
+    return [ring.hops for ring in actual]
 
 
 # ---- every closed walk, plainly
@@ -68,7 +68,7 @@ def closed_walks(node, directed):
                 if here in host and node.place(there).kind == "switch":
                     host.add(there)
     start = node.devices[0]
-    found = set()
+    actual = set()
 
     def walk(here, used, visited):
         for number, wire in enumerate(node.wires):
@@ -78,12 +78,12 @@ def closed_walks(node, directed):
                     continue
                 if b == start:
                     if len(visited) == len(node.devices):
-                        found.add(used | {token})
+                        actual.add(used | {token})
                 elif b not in visited:
                     walk(b, used | {token}, visited | {b} if node.place(b).kind == "device" else visited)
 
     walk(start, frozenset(), frozenset({start}))
-    return sorted(found, key=lambda one: (len(one), sorted(one)))
+    return sorted(actual, key=lambda one: (len(one), sorted(one)))
 
 
 def packed(walks):
@@ -120,9 +120,9 @@ def small_graphs(draw, most_wires=9):
 @pytest.mark.oracle
 @given(small_graphs())
 def test_one_direction_is_the_best_packing_of_all_closed_walks(node):
-    wanted = packed(closed_walks(node, directed=False))
-    if wanted:
-        assert hops(node, directions="one") == wanted
+    expected = packed(closed_walks(node, directed=False))
+    if expected:
+        assert hops(node, directions="one") == expected
     else:
         with pytest.raises(BadInput, match="has no ring"):
             rings(node, directions="one")
@@ -143,9 +143,9 @@ def test_dense_graphs_against_all_closed_walks():
         )
         walks = closed_walks(node, directed=False)
         if 4 < len(walks) < 300:
-            wanted = packed(walks)
-            assert hops(node, directions="one") == wanted
-            lengths[len(wanted), len(set(wanted))] += 1
+            expected = packed(walks)
+            assert hops(node, directions="one") == expected
+            lengths[len(expected), len(set(expected))] += 1
     assert lengths[2, 2] > 20
     assert lengths[3, 2] + lengths[3, 3] > 5
 
@@ -160,12 +160,12 @@ def test_both_directions_are_pairs_or_more_directed_walks(node):
         with pytest.raises(BadInput, match="has no ring"):
             rings(node)
         return
-    found = hops(node)
-    assert len(found) == max(len(pairs), len(directed))
+    actual = hops(node)
+    assert len(actual) == max(len(pairs), len(directed))
     if len(directed) > len(pairs):
-        assert found == directed
+        assert actual == directed
     else:
-        assert found in (pairs, [len(walks[0])] * len(directed))  # in their own order, none could be shorter
+        assert actual in (pairs, [len(walks[0])] * len(directed))  # in their own order, none could be shorter
 
 
 @given(small_graphs(), st.randoms(use_true_random=False))
@@ -174,12 +174,12 @@ def test_the_order_of_wires_and_their_ends_do_not_matter(node, random):
     random.shuffle(turned)
     other = Topology(places=node.places, wires=tuple(turned))
     try:
-        wanted = hops(node)
+        expected = hops(node)
     except BadInput:
         with pytest.raises(BadInput, match="has no ring"):
             rings(other)
         return
-    assert hops(other) == wanted
+    assert hops(other) == expected
     assert rings(node) == rings(node)
 
 
@@ -198,7 +198,7 @@ def test_another_wire_never_costs_a_ring(node):
 
 
 # ---- known answers
-def test_a_ring_and_its_way_back():
+def test_a_walk_is_a_ring_in_both_directions():
     forward, back = rings(devices_only(4, circle([0, 2, 1, 3])))
     assert forward == Ring(walk=("D0", "D2", "D1", "D3"), arcs=((0, 0), (1, 0), (2, 0), (3, 0)), devices=("D0", "D2", "D1", "D3"))
     assert back == Ring(walk=("D0", "D3", "D1", "D2"), arcs=((3, 1), (2, 1), (1, 1), (0, 1)), devices=("D0", "D3", "D1", "D2"))
@@ -219,12 +219,12 @@ def test_a_memory_node_is_passed_twice():
     assert hops(node) == [6, 6]
 
 
-def test_a_longer_second_ring_does_not_spoil_the_first():
+def test_the_first_ring_stays_shortest_when_the_second_is_longer():
     node = graph("D0D1", "D1D2", "D2D0", "D0M0", "M0D1", "D1M1", "M1D2", "D2M2", "M2D0")
     assert hops(node, directions="one") == [3, 6]
 
 
-def test_the_number_comes_before_the_length():
+def test_more_rings_are_preferred_to_shorter_ones():
     """The ring of 4 hops would leave no second one: two of 5 are found."""
     node = graph("D0D1", "D0D2", "D0D2", "D0D3", "D0D3", "D1D2", "D1M0", "D1M0", "D2D3", "D3M0", "D3M0")
     assert hops(node, directions="one", at_most=1) == [4]
@@ -279,7 +279,7 @@ def test_parallel_wires_go_to_the_rings_fastest_first():
     assert {wire for wire, _ in second.arcs} == {0, 1, 2}
 
 
-def test_no_more_rings_than_asked_for():
+def test_at_most_bounds_the_number_of_rings():
     node = devices_only(4, circle([0, 1, 2, 3]) * 3)
     assert [len(rings(node, at_most=count)) for count in (1, 2, 3, 6, 9)] == [1, 2, 3, 6, 6]
     assert [len(rings(node, at_most=count, directions="one")) for count in (1, 2, 9)] == [1, 2, 3]
@@ -305,7 +305,7 @@ def test_a_graph_without_a_ring_says_why(node, message):
         rings(node)
 
 
-def test_one_way_needs_more_than_both_ways_do():
+def test_one_direction_needs_more_wires_than_both():
     node = graph("D0X0", "D1X0", "D2X0", "D0X1", "D1X1", "D2X1")
     assert hops(node) == [6, 6]
     with pytest.raises(
@@ -314,7 +314,7 @@ def test_one_way_needs_more_than_both_ways_do():
         rings(node, directions="one")
 
 
-def test_what_is_asked_is_checked():
+def test_invalid_arguments_of_rings_raise():
     with pytest.raises(UnknownName, match="unknown directions 'all'"):
         rings(graph("D0D1"), directions="all")
     with pytest.raises(BadInput, match="at_most must be a positive whole number"):
@@ -347,10 +347,10 @@ def test_a_switched_plane_of_any_size_is_settled_at_once(count):
     wires = [Wire(a=f"D{number}", b=f"X{plane}", bytes_per_s=25e9) for number in range(count) for plane in range(6)]
     node = Topology(places=tuple(places), wires=tuple(wires))
     started = time.perf_counter()
-    found = rings(node)
+    actual = rings(node)
     assert time.perf_counter() - started < 5  # some 0.2 s; a search would take years
-    assert [ring.hops for ring in found] == [2 * count] * 6
-    used = Counter(arc for ring in found for arc in ring.arcs)
+    assert [ring.hops for ring in actual] == [2 * count] * 6
+    used = Counter(arc for ring in actual for arc in ring.arcs)
     assert len(used) == 12 * count
     assert set(used.values()) == {1}
 

@@ -43,8 +43,8 @@ def crossbars(draw, most_units=24, levels=3):
 
 
 def both(crossbar, tree, traffic):
-    told = (tree, traffic, crossbar.switching, crossbar.arbitration)
-    return crossbar_messages.run(*told), crossbar_agents.run(*told)
+    options = (tree, traffic, crossbar.switching, crossbar.arbitration)
+    return crossbar_messages.run(*options), crossbar_agents.run(*options)
 
 
 def same(compiled, plain):
@@ -57,7 +57,7 @@ def same(compiled, plain):
 @pytest.mark.oracle
 @given(st.data(), crossbars())
 @settings(max_examples=120)
-def test_any_traffic_is_the_agents_traffic_to_the_picosecond(data, crossbar):
+def test_any_traffic_equals_the_agents_to_the_picosecond(data, crossbar):
     count = data.draw(st.integers(0, 40))
     unit, size = st.integers(0, crossbar.units - 1), st.sampled_from([1, 64, 100, 100, 100, 300, 513])
     column = lambda values: np.array(data.draw(st.lists(values, min_size=count, max_size=count)), np.int64)  # noqa: E731
@@ -69,7 +69,7 @@ def test_any_traffic_is_the_agents_traffic_to_the_picosecond(data, crossbar):
 @pytest.mark.oracle
 @given(st.data(), crossbars(), st.integers(1, 900), st.booleans(), st.booleans())
 @settings(max_examples=120)
-def test_collectives_are_the_agents_collectives_to_the_picosecond(data, crossbar, size, agaus, members):
+def test_collectives_equal_the_agents_to_the_picosecond(data, crossbar, size, agaus, members):
     group = data.draw(st.sampled_from([each for each in range(1, crossbar.units + 1) if crossbar.units % each == 0]))
     patterns = [
         local(crossbar, group, agaus),

@@ -15,14 +15,13 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.checks import require_positive, require_quantity
+from trainyard.construction import NonNegativeInt, Positive, part
 from trainyard.engine import Acquire, Channel, Get, Put, Release, Resource, Simulation, Wait
 from trainyard.engine.commands import Script
 from trainyard.errors import BadInput
@@ -38,7 +37,7 @@ STATE_BITS = 2  # I, S, M
 RETRY = object()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class ParameterCache:
     """One cluster's cache and its part of the directory."""
 
@@ -52,27 +51,21 @@ class ParameterCache:
     ways: int = assumed(4, "lines of a set of the parameter cache", 1, 8)
     hit_cycles: int = assumed(1, "access of a cache of 32 KiB at a few hundred MHz", 2)
     directory_cycles: int = assumed(2, "directory: look up, then write back", 1, 4)
-    hop_cycles: int = assumed(16, "one way between two AGAUs: two crossbar levels up and two down, four cycles each", 8, 64)
+    hop_cycles: NonNegativeInt = assumed(
+        16, "one way between two AGAUs: two crossbar levels up and two down, four cycles each", 8, 64)
     control_bytes: int = assumed(8, "address, kind and sender of a message", 16)
-    directory_cover: float = assumed(2.0, "directory entries for each line of a cache: few sets overflow", 1.0, only="energy_j")
+    directory_cover: Positive = assumed(2.0, "directory entries for each line of a cache: few sets overflow", 1.0, only="energy_j")
     atomics: Literal["owner", "home"] = assumed("owner", "where FETCH_ADD and COMPARE_SWAP are performed", "home")
     technology_nm: float = 28                              # Sec. VI-A: 28 nm process
     # fmt: on
 
     def __post_init__(self) -> None:
-        require_positive("ParameterCache", cache_bytes=self.cache_bytes, line_bytes=self.line_bytes, caches=self.caches)
-        require_positive("ParameterCache", port_bytes=self.port_bytes, ways=self.ways, hit_cycles=self.hit_cycles)
-        require_positive("ParameterCache", directory_cycles=self.directory_cycles, control_bytes=self.control_bytes)
-        require_quantity("ParameterCache", zero=True, hop_cycles=self.hop_cycles)
-        require_quantity("ParameterCache", clock_hz=self.clock_hz, directory_cover=self.directory_cover)
         if self.line_bytes % WORD_BYTES:
             raise BadInput(f"ParameterCache: line_bytes={self.line_bytes} must hold whole words of {WORD_BYTES} bytes")
         if self.cache_bytes % (self.line_bytes * self.ways):
             raise BadInput(
                 f"ParameterCache: cache_bytes={self.cache_bytes} must be whole sets of {self.ways} lines of {self.line_bytes} bytes"
             )
-        if self.atomics not in ("owner", "home"):
-            raise BadInput(f"ParameterCache: atomics must be 'owner' or 'home', got {self.atomics!r}")
 
     @property
     def lines(self) -> int:

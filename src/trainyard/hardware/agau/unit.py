@@ -22,13 +22,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trainyard.checks import require_flag, require_positive, require_quantity
+from trainyard.checks import require_flag, require_positive
+from trainyard.construction import part
 from trainyard.errors import BadInput
 from trainyard.hardware.agau.parameter_cache import ParameterCache
 from trainyard.hardware.tables.area import ADDER, MULTIPLIER, Unit, sram_m2
@@ -46,7 +46,7 @@ COLUMNS          = 1 << 15 # elements that `reduce` holds at once: a tree of the
 # fmt: on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Agau:
     """A SIMD reduction tree with a buffer for partial sums, an averaging stage and a parameter cache.
 
@@ -75,13 +75,6 @@ class Agau:
     # fmt: on
 
     def __post_init__(self) -> None:
-        require_positive("Agau", width_bits=self.width_bits, inputs=self.inputs, adder_cycles=self.adder_cycles)
-        require_positive("Agau", multiplier_cycles=self.multiplier_cycles, buffer_bytes=self.buffer_bytes)
-        require_quantity("Agau", clock_hz=self.clock_hz)
-        if self.ports is not None:
-            require_positive("Agau", ports=self.ports)
-        if self.number not in get_args(Number):
-            raise BadInput(f"Agau: number must be one of {', '.join(get_args(Number))}, got {self.number!r}")
         if self.inputs < 2:
             raise BadInput("Agau: a tree of 1 input adds nothing: give inputs=2 or more")
         if self.width_bits % BITS:

@@ -14,14 +14,14 @@ earlier one. That is enough to keep every link within its bandwidth (`oracles.me
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from math import isqrt
 
 from trainyard.checks import require_positive
+from trainyard.construction import part
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Mesh:
     """`rows` x `columns` switches behind links of `bandwidth` elements per cycle.
 
@@ -35,9 +35,6 @@ class Mesh:
     rows: int
     columns: int
     bandwidth: int
-
-    def __post_init__(self) -> None:
-        require_positive("Mesh", rows=self.rows, columns=self.columns, bandwidth=self.bandwidth)
 
     @classmethod
     def of(cls, switches: int, bandwidth: int) -> Mesh:

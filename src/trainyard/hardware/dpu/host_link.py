@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainyard.checks import require_flag, require_positive, require_quantity
+from trainyard.construction import Positive, part
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.tables.energy import dram_joules_per_byte
 from trainyard.hardware.tables.technology import between
@@ -51,7 +52,7 @@ class HostExchange:
     """Mean time of a DPU (or rank) from being done to being served."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class HostLink:
     """UPMEM's host: its measured transfers to DPUs, and its sum of the data.
 
@@ -80,15 +81,11 @@ class HostLink:
     memory_bytes_per_s: float = assumed(
         38.4e9, "host's main memory, which gathered data, scattered data and the sum go through: one channel of DDR4-2400 on each "
         "of two sockets, as in the server with 2556 DPUs", 19.2e9, 230.4e9)
-    host_w: float = assumed(
+    host_w: Positive = assumed(
         170.0, "processors while they transfer and sum: two Xeon Silver 4215 of 85 W (TDP)", 85.0, 300.0, only="energy_j")
     # fmt: on
 
     def __post_init__(self) -> None:
-        require_positive("HostLink", rank_dpus=self.rank_dpus, threads=self.threads, channels=self.channels)
-        rates = {name: getattr(self, name) for name in self.__slots__ if name.endswith("bytes_per_s")}
-        require_quantity("HostLink", host_w=self.host_w, **rates)
-        require_quantity("HostLink", zero=True, latency_s=self.latency_s, sync_s=self.sync_s)
         for rank, direction in (("out", "out"), ("in", "in"), ("broadcast", "in")):
             most = self.rank_dpus * getattr(self, f"dpu_{direction}_bytes_per_s")
             if getattr(self, f"rank_{rank}_bytes_per_s") > most:

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.checks import require_positive, require_quantity
+from trainyard.construction import NonNegative, NonNegativeInt, part
 from trainyard.errors import BadInput, NotModelled
 
 Integers = npt.NDArray[np.int64]
@@ -56,7 +56,7 @@ class Ran:
     issues: tuple[Issue, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Pipeline:
     """The parameters of the rules, in cycles of one clock.
 
@@ -67,16 +67,10 @@ class Pipeline:
     """
 
     interval: int = 11
-    read_fixed: int = 77
-    write_fixed: int = 61
-    cycles_per_byte: float = 0.5
+    read_fixed: NonNegativeInt = 77
+    write_fixed: NonNegativeInt = 61
+    cycles_per_byte: NonNegative = 0.5
     longest_transfer: int = 2048
-
-    def __post_init__(self) -> None:
-        require_positive("Pipeline", interval=self.interval, longest_transfer=self.longest_transfer)
-        require_quantity(
-            "Pipeline", zero=True, read_fixed=self.read_fixed, write_fixed=self.write_fixed, cycles_per_byte=self.cycles_per_byte
-        )
 
     def transfer(self, size: int, kind: Kind = "read") -> int:
         """Cycles that the engine is busy with one transfer."""

@@ -17,10 +17,11 @@ take longer. With one token that is h + n c.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from trainyard.checks import require_positive, require_quantity
+from trainyard.construction import NonNegative, NonNegativeInt, part
 from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.dsc.barriers import Barrier, tree_depth
 from trainyard.hardware.dsc.controller import Rules
@@ -49,7 +50,7 @@ LINE_M  = 5e-3            # assumed: the way on a chip, about its side
 # fmt: on
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Dsc:
     """Hardware of one DSC. Every number except the levels is assumed.
 
@@ -66,7 +67,7 @@ class Dsc:
         4, "cycles of a message through a level, either way: two registers and 5 ns of line; 12 would make four of them "
         "as slow as the default crossbar's", 2, 12)
     arbiter_fan_in: int = assumed(4, "requests that a node of the arbiter compares in a cycle", 2, 8)
-    enter_cycles: int = assumed(
+    enter_cycles: NonNegativeInt = assumed(
         16, "cycles that a cluster holds a token to enter a round: its table entry is written and its AGAU is armed", 0, 64)
     check_cycles: int = assumed(
         1, "cycles of StalenessCheck: a cluster's counter stands beside its AGAU; 36 if it had to ask the DSC", 36)
@@ -80,17 +81,12 @@ class Dsc:
     message_bits: int = assumed(32, "bits of a request, grant or release: kind, cluster, staleness, priority", 64, only="energy_j")
     entry_bits: int = assumed(128, "bits of a table entry: time of the last update, model's address, state", 64, only="energy_j")
     technology_nm: float = 28  # Sec. VI-A: 28 nm
-    leakage: float = assumed(
+    leakage: NonNegative = assumed(
         LEAKAGE_W_PER_M2, "leakage of 28 nm logic in W/m2: 20 mW for each square millimetre", 5e3, 1e5, only="energy_j")
     # fmt: on
 
     def __post_init__(self) -> None:
-        whole = "tokens levels hop_cycles barrier_cycles check_cycles entries dpus priority_levels ageing staleness_bits"
-        require_positive("Dsc", **{name: getattr(self, name) for name in f"{whole} message_bits entry_bits".split()})
-        require_quantity("Dsc", clock_hz=self.clock_hz)
-        require_quantity("Dsc", zero=True, enter_cycles=self.enter_cycles, leakage=self.leakage)
         for name in ("arbiter_fan_in", "barrier_fan_in"):
-            require_positive("Dsc", **{name: getattr(self, name)})
             if getattr(self, name) < 2:
                 raise BadInput(f"Dsc: {name} must be at least 2, got 1")
         require_node(self.technology_nm)

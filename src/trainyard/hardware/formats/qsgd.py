@@ -29,7 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.checks import require_positive
-from trainyard.errors import BadInput, UnknownName
+from trainyard.construction import part
+from trainyard.errors import BadInput
 
 Reals = npt.NDArray[np.float32]
 Levels = npt.NDArray[np.int16]
@@ -57,7 +58,7 @@ class Operations:
         return self.integer + self.conversions + self.adds + self.multiplies + self.divisions + self.roots
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Qsgd:
     """The scheme: `bits` for a sign and a level, elements of a bucket, and the coding of levels.
 
@@ -76,11 +77,8 @@ class Qsgd:
     coding: Coding = "packed"
 
     def __post_init__(self) -> None:
-        require_positive("Qsgd", bits=self.bits, bucket=self.bucket)
         if not 2 <= self.bits <= MOST_BITS:
             raise BadInput(f"Qsgd: bits must be 2 to {MOST_BITS}, a sign and a level, got {self.bits}")
-        if self.coding not in CODINGS:
-            raise UnknownName("coding of Qsgd", self.coding, CODINGS)
 
     @property
     def steps(self) -> int:

@@ -26,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.checks import require_positive
+from trainyard.construction import part
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import assumed
 
@@ -64,7 +65,7 @@ class Region:
     pages: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class AddressSpace:
     """The memories that the driver knows from boot, and their layout.
 
@@ -81,9 +82,6 @@ class AddressSpace:
     virtual_bits: int = 49  # Sec. III-B: 512 TB
 
     def __post_init__(self) -> None:
-        require_positive("AddressSpace", local_bytes=self.local_bytes, page_bytes=self.page_bytes)
-        require_positive("AddressSpace", physical_bits=self.physical_bits, virtual_bits=self.virtual_bits)
-        require_placement(self.placement)
         if self.page_bytes & (self.page_bytes - 1):
             raise BadInput(f"AddressSpace: page_bytes must be a power of two such as {PAGE_BYTES}, got {self.page_bytes}")
         if self.virtual_bits <= self.physical_bits:

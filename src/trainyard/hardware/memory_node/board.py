@@ -19,23 +19,22 @@ driver counts uncompressed pages either way: a ratio that is known only with the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.checks import require_positive, require_quantity
-from trainyard.errors import BadInput, UnknownName
+from trainyard.construction import Positive, part
+from trainyard.errors import BadInput
 from trainyard.hardware.formats.zero_compression import compressed_bytes
 from trainyard.hardware.memory_node.dimms import BYTES_PER_S, MODULES, Module, Speed
 from trainyard.ir import assumed
 
-KINDS = ("compression", "encryption")
 PLACES = ("device", "node")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class Unit:
     """A unit that compresses or encrypts: latency per request, input bytes per second, and input bytes over output bytes.
 
@@ -47,17 +46,11 @@ class Unit:
 
     kind: Literal["compression", "encryption"]
     latency_s: float
-    bytes_per_s: float
-    ratio: float = 1.0
+    bytes_per_s: Positive
+    ratio: Positive = 1.0
     where: Literal["node", "device"] = "node"
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise UnknownName("kind of unit", str(self.kind), KINDS)
-        if self.where not in PLACES:
-            raise UnknownName("place of a unit", str(self.where), PLACES)
-        require_quantity(f"Unit {self.kind}", zero=True, latency_s=self.latency_s)
-        require_quantity(f"Unit {self.kind}", bytes_per_s=self.bytes_per_s, ratio=self.ratio)
         if self.ratio < 1:
             raise BadInput(f"Unit {self.kind}: ratio is bytes in over bytes out, at least 1, got {self.ratio!r}")
         if self.kind == "encryption" and self.ratio != 1:
@@ -69,7 +62,7 @@ class Unit:
         return replace(self, ratio=nonzero.size * element_bytes / stored if stored else 1.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@part
 class MemoryNode:
     """Fig. 6 with Table II's numbers; power is the DIMMs', as in Table IV.
 
@@ -104,16 +97,9 @@ class MemoryNode:
     # fmt: on
 
     def __post_init__(self) -> None:
-        require_positive("MemoryNode", links=self.links, groups=self.groups, dimms=self.dimms)
-        require_positive("MemoryNode", dma_request_bytes=self.dma_request_bytes, dma_outstanding=self.dma_outstanding)
-        require_quantity("MemoryNode", link_bytes_per_s=self.link_bytes_per_s)
-        latencies = {name: getattr(self, name) for name in ("memory_latency_s", "protocol_latency_s", "dma_setup_s")}
-        require_quantity("MemoryNode", zero=True, **latencies)
         if self.links % self.groups:
             whole = ", ".join(str(count) for count in range(1, self.links + 1) if self.links % count == 0)
             raise BadInput(f"MemoryNode: {self.links} links cannot stand in {self.groups} equal groups: write one of {whole}")
-        _require_known("DIMM", self.dimm, MODULES)
-        _require_known("DIMM speed", self.speed, BYTES_PER_S)
         _require_order(self.units)
 
     @property
@@ -235,11 +221,6 @@ class MemoryNode:
         rounds, others = divmod(before, self.dma_outstanding)
         last = (size_bytes - before * self.dma_request_bytes) / rate
         return self.dma_setup_s + rounds * max(latency + full, self.dma_outstanding * full) + latency + others * full + last
-
-
-def _require_known(kind: str, name: object, table: Mapping[Any, Any]) -> None:
-    if not isinstance(name, str) or name not in table:
-        raise UnknownName(kind, str(name), table)
 
 
 def _require_order(units: tuple[Unit, ...]) -> None:
