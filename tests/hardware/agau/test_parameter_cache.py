@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.agau import coherence
 from trainyard.hardware.agau.coherence import HOME, Copy, Message, Operation, apply, ask, evict, fresh, receivable, receive
 from trainyard.hardware.agau.parameter_cache import ParameterCache, SharedParameters
@@ -458,7 +458,7 @@ def test_invalid_calls_raise_with_the_reason():
         shared.run([[Operation("swap")], [], []])
     with pytest.raises(BadInput, match="whole sets"):
         ParameterCache(cache_bytes=1000)
-    with pytest.raises(BadInput, match="'owner' or 'home'"):
+    with pytest.raises(UnknownName, match="known: home, owner"):
         ParameterCache(atomics="dpu")
     with pytest.raises(BadInput, match="only a line in S or M"):
         evict(fresh(1, (0,)), 0)

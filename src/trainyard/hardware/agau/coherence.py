@@ -213,12 +213,12 @@ def _home(line: Line, message: Message, wrap: Any) -> Outcome:
 
 def _begin(line: Line, request: Message, wrap: Any) -> Outcome:
     """Starts a transaction: conflicting copies are forwarded or invalidated."""
-    mine = 1 << request.source
+    requester = 1 << request.source
     if line.owner != HOME:
         waits = 1 << line.owner
-        assert waits != mine, f"owner {line.owner} asks for what it has"
+        assert waits != requester, f"owner {line.owner} asks for what it has"
     else:
-        waits = 0 if request.kind == "GetS" else line.sharers & ~mine
+        waits = 0 if request.kind == "GetS" else line.sharers & ~requester
     busy = Busy(request, waits)
     line = line._replace(busy=busy)
     if not waits:

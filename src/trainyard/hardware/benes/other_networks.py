@@ -45,18 +45,35 @@ def distinct_sources(sources: Integers) -> Integers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crossbar:
+class _Network:
+    """The common part of all networks: checks of ports, sources and values; a vector blocks if it takes a second cycle."""
+
+    ports: int
+
+    def __post_init__(self) -> None:
+        require_ports(type(self).__name__, self.ports)
+
+    def _sources(self, sources: npt.ArrayLike) -> Integers:
+        return checked_sources(type(self).__name__, self.ports, sources)
+
+    def _values(self, vectors: int, values: npt.ArrayLike) -> Floats:
+        return checked_values(type(self).__name__, self.ports, vectors, values)
+
+    def cycles(self, sources: npt.ArrayLike) -> Integers:
+        raise NotImplementedError
+
+    def blocks(self, sources: npt.ArrayLike) -> Flags:
+        return np.asarray(self.cycles(sources) > 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crossbar(_Network):
     """N^2 crosspoints, every output on one of them: one cycle, never blocks.
 
     >>> network = Crossbar(ports=4)
     >>> network.switches, network.deliver(network.route([[3, 3, 0, -1]]), [[1.0, 2.0, 3.0, 4.0]])
     (16, array([[4., 4., 1., 0.]], dtype=float32))
     """
-
-    ports: int
-
-    def __post_init__(self) -> None:
-        require_ports("Crossbar", self.ports)
 
     @property
     def switches(self) -> int:
@@ -70,19 +87,19 @@ class Crossbar:
 
     def route(self, sources: npt.ArrayLike) -> Flags:
         """Closed crosspoints [vectors, outputs, inputs]."""
-        sources_of_outputs = checked_sources("Crossbar", self.ports, sources)
+        sources_of_outputs = self._sources(sources)
         return np.asarray(sources_of_outputs[:, :, None] == np.arange(self.ports))
 
     def deliver(self, settings: Flags, values: npt.ArrayLike) -> Floats:
-        inputs = checked_values("Crossbar", self.ports, len(settings), values)
+        inputs = self._values(len(settings), values)
         selected = np.take_along_axis(inputs, settings.argmax(axis=2), axis=1)
         return np.where(settings.any(axis=2), selected, np.float32(0))
 
     def cycles(self, sources: npt.ArrayLike) -> Integers:
-        return np.asarray((checked_sources("Crossbar", self.ports, sources) >= 0).any(axis=1), dtype=np.int64)
+        return np.asarray((self._sources(sources) >= 0).any(axis=1), dtype=np.int64)
 
     def blocks(self, sources: npt.ArrayLike) -> Flags:
-        return np.zeros(len(checked_sources("Crossbar", self.ports, sources)), dtype=np.bool_)
+        return np.zeros(len(self._sources(sources)), dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,7 +112,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
+class Tree(_Network):
     """One root, `bandwidth` elements per cycle, copied on the way down: ceil(distinct sources / bandwidth) cycles.
 
     As in MAERI and Eyeriss v2 (refs. 27 and 11 of the paper). A link carries min(bandwidth, leaves below it) elements, so that only
@@ -105,11 +122,10 @@ class Tree:
     array([2, 1])
     """
 
-    ports: int
     bandwidth: int
 
     def __post_init__(self) -> None:
-        require_ports(type(self).__name__, self.ports)
+        _Network.__post_init__(self)
         require_positive(type(self).__name__, bandwidth=self.bandwidth)
         if self.bandwidth > self.ports:
             raise BadInput(f"Tree: bandwidth {self.bandwidth} is above its {self.ports} leaves: write at most {self.ports}")
@@ -125,7 +141,7 @@ class Tree:
         return sum(self.ports // leaves * min(self.bandwidth, leaves) for leaves in below)
 
     def route(self, sources: npt.ArrayLike) -> Schedule:
-        sources_of_outputs = checked_sources(type(self).__name__, self.ports, sources)
+        sources_of_outputs = self._sources(sources)
         read = (sources_of_outputs[:, :, None] == np.arange(self.ports)).any(axis=1)
         slot_of_port = np.where(read, read.cumsum(axis=1) - 1, -1)
         slots = np.full(
@@ -145,7 +161,7 @@ class Tree:
         )
 
     def deliver(self, settings: Schedule, values: npt.ArrayLike) -> Floats:
-        inputs = checked_values(type(self).__name__, self.ports, len(settings.slots), values)
+        inputs = self._values(len(settings.slots), values)
         results, vector = np.zeros_like(inputs), np.arange(len(inputs))[:, None]
         for cycle in range(settings.slots.shape[1]):
             root = inputs[vector, settings.slots[:, cycle]]  # this cycle's elements, which reach every leaf
@@ -153,10 +169,7 @@ class Tree:
         return results
 
     def cycles(self, sources: npt.ArrayLike) -> Integers:
-        return -(-distinct_sources(checked_sources(type(self).__name__, self.ports, sources)) // self.bandwidth)
-
-    def blocks(self, sources: npt.ArrayLike) -> Flags:
-        return np.asarray(self.cycles(sources) > 1)
+        return -(-distinct_sources(self._sources(sources)) // self.bandwidth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +197,7 @@ class Bus(Tree):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Butterfly:
+class Butterfly(_Network):
     """log2 N levels of N/2 switches, one path from each input to each output.
 
     After level l the l + 1 highest bits of the port are the output's. Connections that meet on a wire with different sources go in
@@ -194,11 +207,6 @@ class Butterfly:
     >>> Butterfly(ports=4).cycles([[0, 1, 2, 3], [3, 3, 3, 3], [0, 2, 1, 3]])  # 0 and 1 both cross to one wire in the last
     array([1, 1, 2])
     """
-
-    ports: int
-
-    def __post_init__(self) -> None:
-        require_ports("Butterfly", self.ports)
 
     @property
     def levels(self) -> int:
@@ -215,7 +223,7 @@ class Butterfly:
 
     def route(self, sources: npt.ArrayLike) -> Settings:
         """Passes with, for each level and wire, 1 where the wire takes its value from the other wire of its switch."""
-        sources_of_outputs = checked_sources("Butterfly", self.ports, sources)
+        sources_of_outputs = self._sources(sources)
         number = self._passes(sources_of_outputs)
         vector, chosen = np.nonzero(np.arange(number.max(initial=0) + 1) <= np.maximum(number.max(axis=1), 0)[:, None])
         enable = (number[vector] == chosen[:, None]) & (sources_of_outputs[vector] >= 0)
@@ -236,7 +244,7 @@ class Butterfly:
         return number
 
     def deliver(self, settings: Settings, values: npt.ArrayLike) -> Floats:
-        inputs = checked_values("Butterfly", self.ports, settings.vectors, values)
+        inputs = self._values(settings.vectors, values)
         moved, wires = inputs[settings.row], np.arange(self.ports)
         for level in range(self.levels):
             other = wires ^ (self.ports >> (level + 1))
@@ -247,14 +255,11 @@ class Butterfly:
         return results
 
     def cycles(self, sources: npt.ArrayLike) -> Integers:
-        return np.asarray(self._passes(checked_sources("Butterfly", self.ports, sources)).max(axis=1) + 1)
-
-    def blocks(self, sources: npt.ArrayLike) -> Flags:
-        return np.asarray(self.cycles(sources) > 1)
+        return np.asarray(self._passes(self._sources(sources)).max(axis=1) + 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mesh:
+class Mesh(_Network):
     """Rows x columns of nodes (square, or twice as wide), inputs at the left edge, X first, then Y, a copy wherever paths part.
 
     Input and output p belong to row p // columns. Each link, that from the edge included, carries one element per cycle; an element
@@ -266,11 +271,6 @@ class Mesh:
     >>> mesh.cycles([[0, 1, 2, 3], [0, 0, 0, 0], [-1, -1, -1, 0]])  # 1 and 3 wait at the edge; 0 reaches the far corner in 3
     array([3, 3, 3])
     """
-
-    ports: int
-
-    def __post_init__(self) -> None:
-        require_ports("Mesh", self.ports)
 
     @property
     def rows(self) -> int:
@@ -292,11 +292,11 @@ class Mesh:
 
     def route(self, sources: npt.ArrayLike) -> Integers:
         """X then Y needs no settings: the sources, checked."""
-        return checked_sources("Mesh", self.ports, sources)
+        return self._sources(sources)
 
     def deliver(self, settings: Integers, values: npt.ArrayLike) -> Floats:
         """Element by element, cycle by cycle (plain Python)."""
-        inputs = checked_values("Mesh", self.ports, len(settings), values)
+        inputs = self._values(len(settings), values)
         return np.stack([plain_mesh(self, row.tolist(), value)[0] for row, value in zip(settings, inputs, strict=True)])
 
     def arrivals(self, sources: npt.ArrayLike) -> tuple[Integers, Flags]:

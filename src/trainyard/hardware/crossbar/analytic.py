@@ -29,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.hardware.crossbar.collectives import Flow, Pattern, sum_ps
-from trainyard.hardware.crossbar.exchanges import Exchanges, cut, no_exchange
-from trainyard.hardware.crossbar.hierarchy import Exchanged, Integers, Summer, counted
+from trainyard.hardware.crossbar.exchanges import Exchanges, no_exchange
+from trainyard.hardware.crossbar.hierarchy import Exchanged, Summer, counted
 from trainyard.hardware.crossbar.messages import PICOSECONDS_PER_SECOND, Traffic, Tree, service_ps, services_ps
 
 
@@ -165,21 +165,11 @@ class Analytic(Exchanges):
             time_ps = max(time_ps + others * pace_ps, wave.first_ps(pieces[0], summer) + (others - 1) * pace_ps + end_ps)
         return counted(self.crossbar, pattern.tree, wave.carried(size_bytes), time_ps / PICOSECONDS_PER_SECOND)
 
-    def traffic(
-        self,
-        sources: Integers,
-        destinations: Integers,
-        sizes_bytes: Integers,
-        *,
-        ready_s: npt.NDArray[np.float64] | None = None,
-        priorities: Integers | None = None,
-    ) -> Exchanged:
+    def _sent(self, tree: Tree, traffic: Traffic) -> Exchanged:
         """A lower bound on the time: that of the busiest link, or of the longest path.
 
         It is exact for a single message, or equal ones on one path (Eq. 2); where messages share links, the simulation is slower.
         """
-        tree = self.crossbar.tree()
-        traffic = cut(self.crossbar, sources, destinations, sizes_bytes, ready_s, priorities)
         time_ps, carried = least_ps(tree, traffic, self.crossbar.switching == "cut_through")
         return counted(self.crossbar, tree, carried, time_ps / PICOSECONDS_PER_SECOND)
 

@@ -101,6 +101,9 @@ class Exchanges:
         priorities: Integers | None = None,
     ) -> Exchanged:
         """Data between units; the i-th item can start when it is ready."""
+        return self._sent(self.crossbar.tree(), cut(self.crossbar, sources, destinations, sizes_bytes, ready_s, priorities))
+
+    def _sent(self, tree: Tree, traffic: Traffic) -> Exchanged:
         raise NotImplementedError
 
 
@@ -117,20 +120,9 @@ class Simulated(Exchanges):
         pieces = self.crossbar.pieces(size_bytes)
         if not pieces or not pattern.flows:
             return no_exchange(self.crossbar)
-        return self._simulate(pattern.tree, pattern.traffic(pieces, summer))
+        return self._sent(pattern.tree, pattern.traffic(pieces, summer))
 
-    def traffic(
-        self,
-        sources: Integers,
-        destinations: Integers,
-        sizes_bytes: Integers,
-        *,
-        ready_s: npt.NDArray[np.float64] | None = None,
-        priorities: Integers | None = None,
-    ) -> Exchanged:
-        return self._simulate(self.crossbar.tree(), cut(self.crossbar, sources, destinations, sizes_bytes, ready_s, priorities))
-
-    def _simulate(self, tree: Tree, traffic: Traffic) -> Exchanged:
+    def _sent(self, tree: Tree, traffic: Traffic) -> Exchanged:
         ran = run(tree, traffic, self.crossbar.switching, self.crossbar.arbitration)
         return counted(self.crossbar, tree, ran.carried_bytes, ran.end_ps / PICOSECONDS_PER_SECOND, traffic.messages, ran.events)
 

@@ -92,7 +92,7 @@ def drift_bound(norms: Sequence[float], staleness: Sequence[float], *, learning_
     if len(norms) != len(staleness) or not norms:
         raise BadInput(f"drift_bound: {len(norms)} gradient norms and {len(staleness)} stalenesses: one of each for every cluster")
     moved = [norm * steps for norm, steps in zip(norms, staleness, strict=True)]
-    return _relative(learning_rate * math.sqrt(sum(way * way for way in moved) / len(moved)), model_norm)
+    return _relative(learning_rate * math.sqrt(sum(distance * distance for distance in moved) / len(moved)), model_norm)
 
 
 def _relative(apart: float, length: float) -> float:

@@ -211,7 +211,7 @@ class Dsc:
     def areas(self) -> Mapping[str, float]:
         """Square metres by component."""
         nm, ports = self.technology_nm, self.entries * 2 * self.message_bits
-        counters = sum(sum(Barrier(many, self.barrier_fan_in).widths) for many in (self.dpus, self.entries))
+        counters = sum(sum(Barrier(participants, self.barrier_fan_in).widths) for participants in (self.dpus, self.entries))
         return {
             "dsc_table": sram_m2(self.table_bytes, nm),
             "dsc_staleness": cells_m2(self.entries * self.staleness_bits * (FLIP_FLOP_UM2 + BIT_UM2), nm),

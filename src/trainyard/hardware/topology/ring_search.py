@@ -82,16 +82,9 @@ class Search:
     def _wires(self) -> tuple[list[int], list[dict[int, int]], int]:
         """Tokens out of each device; of each device into each connected set of other places; ends of wires between devices."""
         group = list(range(self.places))
-
-        def root(place: int) -> int:
-            while group[place] != place:
-                group[place] = group[group[place]]
-                place = group[place]
-            return place
-
         for a, b in self.ends:
             if min(a, b) >= self.devices:
-                group[root(a)] = root(b)
+                group[_root(group, a)] = _root(group, b)
         wires, between, into = [0] * self.devices, 0, dict[int, dict[int, int]]()
         for (a, b), count in zip(self.ends, self.tokens, strict=True):
             for device, other in ((a, b),) if self.directed else ((a, b), (b, a)):
@@ -100,14 +93,14 @@ class Search:
                     if other < self.devices:
                         between += count
                     else:
-                        row = into.setdefault(root(other), {})
+                        row = into.setdefault(_root(group, other), {})
                         row[device] = row.get(device, 0) + count
         return wires, list(into.values()), between
 
     def least_hops(self, tokens: Tokens) -> int | None:
         """The clusters' bound for one walk; None if the devices are not connected.
 
-        Clusters by ways of at most t hops are those of a shortest spanning tree, found in the regions nearest to each device
+        Clusters by segments of at most t hops are those of a shortest spanning tree, from the regions nearest to each device
         (K. Mehlhorn: A faster approximation algorithm for the Steiner problem in graphs. IPL 1988).
         """
         owner, distance = self._regions(tokens)
@@ -116,21 +109,14 @@ class Search:
             if count and owner[a] >= 0 and owner[b] >= 0 and owner[a] != owner[b]:
                 bridges.append((distance[a] + 1 + distance[b], owner[a], owner[b]))
         cluster = list(range(self.devices))
-
-        def root(device: int) -> int:
-            while cluster[device] != device:
-                cluster[device] = cluster[cluster[device]]
-                device = cluster[device]
-            return device
-
         clusters, hops, reached = self.devices, 0, 0
         for length, a, b in sorted(bridges):
             if clusters == 1:
                 break
-            if root(a) != root(b):
+            if _root(cluster, a) != _root(cluster, b):
                 hops += clusters * (length - reached)
                 reached = length
-                cluster[root(a)] = root(b)
+                cluster[_root(cluster, a)] = _root(cluster, b)
                 clusters -= 1
         return hops if clusters == 1 else None
 
@@ -336,6 +322,14 @@ class _Bound:
 
     def leave(self, device: int, channel: int) -> int:
         return self.segments[device][channel]
+
+
+def _root(parents: list[int], item: int) -> int:
+    """The root of an item in a union-find forest, with path halving."""
+    while parents[item] != item:
+        parents[item] = parents[parents[item]]
+        item = parents[item]
+    return item
 
 
 def _hops(walks: Walks) -> Tokens:

@@ -50,19 +50,19 @@ def _bind(end: int, link: Small, source: Small, at: Small, used: Small, tree: Sm
     False where a loop of those that must is odd; its last link is left out. Pairs are listed first, without branches that depend on
     the map: a processor guesses those wrong half of the time.
     """
-    found, even = 0, True
+    count, even = 0, True
     for e in range(end):
         apart = (link[e] ^ 1 == link[e + 1]) & (source[e] != source[e + 1])
         crowded[link[e] >> 1] |= apart  # a switch that splits its two anyway
-        pairs[0, found], pairs[1, found] = at[e], at[e + 1]
-        found += apart & used[at[e] ^ 1] & used[at[e + 1] ^ 1]
-    must = found
+        pairs[0, count], pairs[1, count] = at[e], at[e + 1]
+        count += apart & used[at[e] ^ 1] & used[at[e + 1] ^ 1]
+    must = count
     for e in range(end):
         switch = link[e] >> 1
         apart = (switch ^ 1 == link[e + 1] >> 1) & (source[e] != source[e + 1])
-        pairs[0, found], pairs[1, found] = at[e], at[e + 1]
-        found += apart & ~(crowded[switch] | crowded[switch ^ 1]) & used[at[e] ^ 1] & used[at[e + 1] ^ 1]
-    for pair in range(found):
+        pairs[0, count], pairs[1, count] = at[e], at[e + 1]
+        count += apart & ~(crowded[switch] | crowded[switch ^ 1]) & used[at[e] ^ 1] & used[at[e + 1] ^ 1]
+    for pair in range(count):
         even &= _differ(tree, pairs[0, pair], pairs[1, pair]) | (pair >= must)
     return even
 
