@@ -23,9 +23,9 @@ def torchrun(folder: Path, *options: str) -> dict[str, Any]:
         [*command, str(EXAMPLE), "--report", str(report), *options], env=environment, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(report.read_text())
+    actual: dict[str, Any] = json.loads(report.read_text())
     assert "exchanges" in done.stdout
-    return found
+    return actual
 
 
 def test_it_trains_reports_and_resumes_to_the_same_parameters(tmp_path: Path) -> None:

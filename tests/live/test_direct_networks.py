@@ -48,9 +48,9 @@ def plain(network: Network, weights: np.ndarray, images: np.ndarray, labels: np.
     return parameters_to_vector([parameter.grad for parameter in module.parameters()]).numpy()
 
 
-def close(found: np.ndarray, expected: np.ndarray) -> bool:
+def close(actual: np.ndarray, expected: np.ndarray) -> bool:
     """Up to the rounding of sums in another order."""
-    return bool(np.linalg.norm(found - expected) < 1e-5 * np.linalg.norm(expected))
+    return bool(np.linalg.norm(actual - expected) < 1e-5 * np.linalg.norm(expected))
 
 
 def starts(network: Network) -> np.ndarray:
@@ -62,12 +62,12 @@ def starts(network: Network) -> np.ndarray:
 def test_gradients_are_those_of_plain_autograd(kind: str) -> None:
     network = NETWORKS[kind]()
     weights = starts(network)
-    found = network.gradients(weights, IMAGES, LABELS)
-    assert found.dtype == np.float32
+    actual = network.gradients(weights, IMAGES, LABELS)
+    assert actual.dtype == np.float32
     for replica in range(3):
         expected = plain(network, weights[replica], IMAGES[replica], LABELS[replica])
         assert np.abs(expected).max() > 1e-3
-        assert close(found[replica], expected)
+        assert close(actual[replica], expected)
 
 
 @pytest.mark.oracle
@@ -84,9 +84,9 @@ def test_each_worker_normalises_by_its_own_batch() -> None:
     alone, together = NETWORKS["batch"](worker_batch=2), NETWORKS["batch"]()
     weights = starts(alone)[:1]
     parts = [plain(alone, weights[0], IMAGES[0, at : at + 2], LABELS[0, at : at + 2]) for at in (0, 2, 4)]
-    found = alone.gradients(weights, IMAGES[:1], LABELS[:1])[0]
-    assert close(found, np.mean(parts, axis=0))
-    assert not close(found, together.gradients(weights, IMAGES[:1], LABELS[:1])[0])
+    actual = alone.gradients(weights, IMAGES[:1], LABELS[:1])[0]
+    assert close(actual, np.mean(parts, axis=0))
+    assert not close(actual, together.gradients(weights, IMAGES[:1], LABELS[:1])[0])
     uneven = NETWORKS["perceptron"](worker_batch=4)
     whole = NETWORKS["perceptron"]().gradients(starts(uneven), IMAGES, LABELS)
     assert close(uneven.gradients(starts(uneven), IMAGES, LABELS), whole), "4 and 2 count as they are"
@@ -101,9 +101,9 @@ def test_gradients_at_rows_and_from_several_threads_are_the_same(kind: str) -> N
     expected = network.gradients(weights, IMAGES, LABELS)
     torch.set_num_threads(2)
     with ThreadPoolExecutor(3) as pool:
-        asked = pool.map(lambda at: network.gradients_at(weights[at][None], flat, labels, rows[at][None])[0], [0, 1, 2] * 4)
-        for at, found in zip([0, 1, 2] * 4, asked, strict=True):
-            assert np.array_equal(found, expected[at])
+        results = pool.map(lambda at: network.gradients_at(weights[at][None], flat, labels, rows[at][None])[0], [0, 1, 2] * 4)
+        for at, actual in zip([0, 1, 2] * 4, results, strict=True):
+            assert np.array_equal(actual, expected[at])
     network.loss(weights[0], IMAGES[0], LABELS[0])
     assert torch.get_num_threads() == 2, "torch is left as it was"
 

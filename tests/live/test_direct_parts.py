@@ -209,8 +209,8 @@ def test_the_exchange_comes_one_step_after_tau_and_not_before(alone: None, tau: 
     model = nn.Linear(2, 1)
     model(torch.ones(1, 2)).sum().backward()
     averager = direct.StalenessAverager(tau)
-    found = [averager.average_parameters(model.parameters()) for _ in range(2 * tau + 2)]
-    assert found == ([False] * tau + [True]) * 2
+    actual = [averager.average_parameters(model.parameters()) for _ in range(2 * tau + 2)]
+    assert actual == ([False] * tau + [True]) * 2
     assert averager.exchanges == 2
     later = direct.StalenessAverager(99)
     later.load_state_dict(averager.state_dict())
@@ -222,11 +222,11 @@ def test_ages_in_seconds_are_compared_every_check_every_steps(alone: None) -> No
     model = nn.Linear(2, 1)
     model(torch.ones(1, 2)).sum().backward()
     averager = direct.StalenessAverager(1.0, unit="s", check_every=3, clock=lambda: now[0])
-    found = []
+    actual = []
     for time_s in (0.9, 1.1, 1.0, 1.5, 1.6, 1.7, 1.8, 2.6, 2.71):
         now[0] = time_s
-        found.append(averager.average_parameters(model.parameters()))
-    assert found == [False] * 5 + [True] + [False] * 2 + [True]  # exactly tau old is not above it
+        actual.append(averager.average_parameters(model.parameters()))
+    assert actual == [False] * 5 + [True] + [False] * 2 + [True]  # exactly tau old is not above it
 
 
 def test_bad_options_of_the_averager_raise(alone: None) -> None:

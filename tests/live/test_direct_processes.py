@@ -66,8 +66,8 @@ def collectives(rank: int, size: int) -> None:
     mine = torch.full((2,), float(rank))
     total = torch.full((2,), size * (size - 1) / 2)
 
-    def check(found: Any, wanted: Any) -> None:
-        torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    def check(actual: Any, wanted: Any) -> None:
+        torch.testing.assert_close(actual, wanted, rtol=0, atol=0)
 
     dist.all_reduce(summed := mine.clone())
     check(summed, total)
@@ -205,23 +205,23 @@ def resumed(rank: int, size: int, folder: Path) -> tuple[Any, Any]:
 
 
 def together(rank: int, size: int, folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    actual: dict[str, Any] = {}
     dist.all_reduce(torch.zeros(250))
     dist.barrier()
     merged = direct.report(merged=True)
-    found["merged"] = merged.to_dict() if merged else None
+    actual["merged"] = merged.to_dict() if merged else None
     collectives(rank, size)
-    parameters, found["ddp_calls"] = unmodified_ddp(rank, size)
-    found["ddp"] = parameters.tolist()
+    parameters, actual["ddp_calls"] = unmodified_ddp(rank, size)
+    actual["ddp"] = parameters.tolist()
     for processes in (1, 2):
-        parameters, found[f"exchanged_{processes}"] = algorithm(rank, size, processes)
-        found[f"algorithm_{processes}"] = parameters.tolist()
-    found["kinds"] = {row.kind: row.calls for row in direct.report().rows}
-    found.update(seconds_and_drift(rank, size))
-    found["tickets"] = tokens_in_turn(rank, folder)
+        parameters, actual[f"exchanged_{processes}"] = algorithm(rank, size, processes)
+        actual[f"algorithm_{processes}"] = parameters.tolist()
+    actual["kinds"] = {row.kind: row.calls for row in direct.report().rows}
+    actual.update(seconds_and_drift(rank, size))
+    actual["tickets"] = tokens_in_turn(rank, folder)
     straight, again = resumed(rank, size, folder)
-    found["resumed"] = torch.equal(straight, again)
-    return found
+    actual["resumed"] = torch.equal(straight, again)
+    return actual
 
 
 def death(rank: int, size: int, folder: Path) -> dict[str, Any]:
@@ -251,8 +251,8 @@ def main(scenario: str, rank: int, size: int, folder: Path) -> None:
     torch.set_num_threads(1)
     options = direct.Options(machine=Linear(), failure_timeout_s=FAILURE_TIMEOUT_S if scenario == "death" else 60.0)
     dist.init_process_group("direct", init_method=f"file://{folder}/store", rank=rank, world_size=size, pg_options=options)
-    found = {"together": together, "death": death}[scenario](rank, size, folder)
-    (folder / f"{rank}.json").write_text(json.dumps(found))
+    actual = {"together": together, "death": death}[scenario](rank, size, folder)
+    (folder / f"{rank}.json").write_text(json.dumps(actual))
     dist.destroy_process_group()
 
 
@@ -308,40 +308,40 @@ def test_four_processes_train_as_one_would(tmp_path: Path) -> None:
     assert ranks[0]["merged"]["total"]["calls"] == 2
 
     # unmodified DDP: shapes compared, parameters sent, a reduction for each bucket of each step
-    for found in ranks:
-        assert found["ddp"] == ranks[0]["ddp"]
-        assert set(found["ddp_calls"]) == {"all_gather", "broadcast", "all_reduce"}
-        assert found["ddp_calls"]["all_reduce"] == 1 + 2 * (STEPS - 1)  # one bucket in the first step, then two
+    for actual in ranks:
+        assert actual["ddp"] == ranks[0]["ddp"]
+        assert set(actual["ddp_calls"]) == {"all_gather", "broadcast", "all_reduce"}
+        assert actual["ddp_calls"]["all_reduce"] == 1 + 2 * (STEPS - 1)  # one bucket in the first step, then two
 
     # Algorithm 1, with one process for a cluster and with two
     for processes in (1, 2):
         wanted = reference(4, processes)
-        for found in ranks:
-            assert found[f"algorithm_{processes}"] == ranks[0][f"algorithm_{processes}"]
-            torch.testing.assert_close(torch.tensor(found[f"algorithm_{processes}"]), wanted, rtol=1e-5, atol=1e-6)
-            assert found[f"exchanged_{processes}"] == [step % (TAU + 1) == TAU for step in range(STEPS)]
+        for actual in ranks:
+            assert actual[f"algorithm_{processes}"] == ranks[0][f"algorithm_{processes}"]
+            torch.testing.assert_close(torch.tensor(actual[f"algorithm_{processes}"]), wanted, rtol=1e-5, atol=1e-6)
+            assert actual[f"exchanged_{processes}"] == [step % (TAU + 1) == TAU for step in range(STEPS)]
     assert ranks[0]["kinds"]["local_all_reduce"] == 2 * STEPS  # one bucket a step, priced by both kinds of cluster
 
     # decisions are the same everywhere, and those of the largest age: rank 3's clock runs four times as fast as rank 0's
-    for found in ranks:
-        assert found["decisions"] == ranks[0]["decisions"]
-        assert found["tau"] == ranks[0]["tau"] == found["expected_tau"]
+    for actual in ranks:
+        assert actual["decisions"] == ranks[0]["decisions"]
+        assert actual["tau"] == ranks[0]["tau"] == actual["expected_tau"]
     assert ranks[0]["decisions"].index(True) == 5  # asked at steps 2, 4, 6: rank 3 is 4, 8, 12 s old
 
     # every ticket once, and nobody found another inside
-    assert sorted(ticket for found in ranks for ticket in found["tickets"]) == list(range(16))
-    assert all(found["resumed"] for found in ranks)
+    assert sorted(ticket for actual in ranks for ticket in actual["tickets"]) == list(range(16))
+    assert all(actual["resumed"] for actual in ranks)
 
 
 def test_a_killed_worker_is_named_on_all_others_in_time_and_its_token_comes_back(tmp_path: Path) -> None:
     survivors = run("death", 3, tmp_path, lost=(1,))
-    for found, rank in zip(survivors, (0, 2), strict=True):
-        assert "WorkerLost: rank 1 was last heard of" in found["error"]
-        assert "during all_reduce of" in found["error"]
-        assert f"on rank {rank}" in found["error"]
-        assert 0 < found["after_s"] < FAILURE_TIMEOUT_S
-        assert "rank 1" in found["second"]
-        assert "all_reduce of 12 B" in found["second"]
+    for actual, rank in zip(survivors, (0, 2), strict=True):
+        assert "WorkerLost: rank 1 was last heard of" in actual["error"]
+        assert "during all_reduce of" in actual["error"]
+        assert f"on rank {rank}" in actual["error"]
+        assert 0 < actual["after_s"] < FAILURE_TIMEOUT_S
+        assert "rank 1" in actual["second"]
+        assert "all_reduce of 12 B" in actual["second"]
 
 
 if __name__ == "__main__":

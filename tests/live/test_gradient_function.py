@@ -34,15 +34,15 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def close(found: Tensor | None, expected: Tensor | None, dtype: torch.dtype) -> None:
+def close(actual: Tensor | None, expected: Tensor | None, dtype: torch.dtype) -> None:
     if expected is None:
-        assert found is None
+        assert actual is None
         return
-    assert found is not None
-    assert found.shape == expected.shape
-    assert found.dtype == dtype
+    assert actual is not None
+    assert actual.shape == expected.shape
+    assert actual.dtype == dtype
     scale = max(1.0, float(expected.abs().max()) if expected.numel() else 0.0)
-    torch.testing.assert_close(found.double(), expected.double(), rtol=0, atol=TOLERANCE[dtype] * scale)
+    torch.testing.assert_close(actual.double(), expected.double(), rtol=0, atol=TOLERANCE[dtype] * scale)
 
 
 def laid_out(tensor: Tensor, layout: str) -> Tensor:
@@ -84,8 +84,8 @@ def test_one_pass_equals_the_products_in_float64(
         for shape, layout in zip(((rows, outputs), (rows, inputs), (outputs, inputs)), layouts, strict=True)
     )
     expected = pair(dy.double(), x.double(), weight.double(), bias=bias)
-    for found in (one_pass(dy, x, weight, bias=bias, block_elements=block), gradients(dy, x, weight, bias=bias)):
-        for one, other in zip(found, expected, strict=True):
+    for actual in (one_pass(dy, x, weight, bias=bias, block_elements=block), gradients(dy, x, weight, bias=bias)):
+        for one, other in zip(actual, expected, strict=True):
             close(one, other, dtype)
 
 
@@ -159,8 +159,8 @@ def test_a_kernel_that_is_unknown_or_cannot_run_here() -> None:
 def test_mixed_dtypes_are_what_autocast_makes_of_them() -> None:
     dy, x, weight = torch.randn(6, 4), torch.randn(6, 3).bfloat16(), torch.randn(4, 3)
     with torch.autocast("cpu", torch.bfloat16):
-        found = gradients(dy, x, weight)
-    close(found.weight, pair(dy.bfloat16().double(), x.double(), weight.double(), bias=False)[1], torch.bfloat16)
+        actual = gradients(dy, x, weight)
+    close(actual.weight, pair(dy.bfloat16().double(), x.double(), weight.double(), bias=False)[1], torch.bfloat16)
 
 
 # --- linear and convolution as torch.nn.functional has them
@@ -185,9 +185,9 @@ def test_linear_equals_torchs_forward_and_gradients(
     operands = laid_out(torch.randn(2, rows, inputs), layout).to(dtype), torch.randn(outputs, inputs).to(dtype)
     operands += (torch.randn(outputs).to(dtype),) if bias else ()
     forward, *backward = torch_gradients(F.linear, operands)
-    found_forward, *found = torch_gradients(linear, operands)
+    found_forward, *actual = torch_gradients(linear, operands)
     assert torch.equal(forward, found_forward)
-    for one, other in zip(found, backward, strict=True):
+    for one, other in zip(actual, backward, strict=True):
         close(one, other, dtype)
 
 
@@ -201,11 +201,11 @@ def test_convolution_equals_torchs_forward_and_gradients(
     torch.manual_seed(0)
     operands = torch.randn(shape).contiguous(memory_format=layout), torch.randn(4, shape[1], 1, 1), torch.randn(4)
     forward, *backward = torch_gradients(F.conv2d, operands, contiguous, stride=stride)
-    found_forward, *found = torch_gradients(convolution, operands, contiguous, stride=stride)
+    found_forward, *actual = torch_gradients(convolution, operands, contiguous, stride=stride)
     assert torch.equal(forward, found_forward)
-    for one, other in zip(found, backward, strict=True):
+    for one, other in zip(actual, backward, strict=True):
         close(one, other, torch.float32)
-    assert contiguous or found[0].is_contiguous(memory_format=layout)
+    assert contiguous or actual[0].is_contiguous(memory_format=layout)
 
 
 def test_only_calls_that_need_both_gradients_take_the_one_pass() -> None:
@@ -245,9 +245,9 @@ def test_a_single_needed_gradient_is_right() -> None:
     images, kernels = torch.randn(2, 3, 4, 4, requires_grad=True), torch.randn(4, 3, 1, 1, requires_grad=True)
     for function, other, leaves in ((linear, F.linear, (x, weight, bias)), (convolution, F.conv2d, (images, kernels, bias))):
         for wanted in leaves:
-            (found,) = torch.autograd.grad(function(*leaves).square().sum(), wanted)
+            (actual,) = torch.autograd.grad(function(*leaves).square().sum(), wanted)
             (expected,) = torch.autograd.grad(other(*leaves).square().sum(), wanted)
-            close(found, expected, torch.float32)
+            close(actual, expected, torch.float32)
 
 
 @pytest.mark.parametrize("stride", [(1, 1), (2, 1)])
@@ -299,7 +299,7 @@ def test_operations_are_counted_as_torch_counts_them() -> None:
 def test_autocast_casts_as_torch_does(function: str, inside: bool) -> None:
     ours, theirs = (linear, F.linear) if function == "linear" else (convolution, F.conv2d)
     shape = (6, 3) if function == "linear" else (2, 3, 4, 4)
-    found = []
+    actual = []
     for run in (ours, theirs):
         torch.manual_seed(0)
         x, weight, bias = (torch.randn(*sizes, requires_grad=True) for sizes in (shape, (4, 3), (4,)))
@@ -309,8 +309,8 @@ def test_autocast_casts_as_torch_does(function: str, inside: bool) -> None:
                 y.float().square().sum().backward()
         if not inside:
             y.float().square().sum().backward()
-        found.append((y, x.grad, weight.grad, bias.grad))
-    (y, *ours_), (expected, *theirs_) = found
+        actual.append((y, x.grad, weight.grad, bias.grad))
+    (y, *ours_), (expected, *theirs_) = actual
     assert y.dtype == torch.bfloat16
     assert torch.equal(y, expected)
     for one, other in zip(ours_, theirs_, strict=True):

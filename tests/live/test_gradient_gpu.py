@@ -24,11 +24,11 @@ def normal(*shape: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(*shape, device="cuda").to(dtype)
 
 
-def near(found: Tensor | None, wanted: Tensor, dtype: torch.dtype) -> None:
-    assert found is not None
-    assert found.shape == wanted.shape
-    assert found.dtype == dtype
-    error = float((found.double() - wanted).norm() / wanted.norm())
+def near(actual: Tensor | None, wanted: Tensor, dtype: torch.dtype) -> None:
+    assert actual is not None
+    assert actual.shape == wanted.shape
+    assert actual.dtype == dtype
+    error = float((actual.double() - wanted).norm() / wanted.norm())
     assert error < ERROR[dtype], error
 
 
@@ -107,10 +107,10 @@ def test_inside_a_graph_and_on_two_streams() -> None:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        found = kernels.fused(dy, x, weight, bias=False, deterministic=True)
+        actual = kernels.fused(dy, x, weight, bias=False, deterministic=True)
     for _ in range(3):
         graph.replay()
-    assert torch.equal(found[0], wanted[0])
+    assert torch.equal(actual[0], wanted[0])
     streams = [torch.cuda.Stream() for _ in range(2)]
     torch.cuda.synchronize()
     results = []
@@ -144,7 +144,7 @@ def test_a_large_pointwise_convolution_by_the_measured_rule(channels_last: bool)
     x = torch.randn(32, 64, 56, 56, device="cuda", dtype=torch.bfloat16).to(memory_format=form).requires_grad_()
     weight = torch.randn(256, 64, 1, 1, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     dy = torch.randn(32, 256, 56, 56, device="cuda", dtype=torch.bfloat16).to(memory_format=form)
-    found = torch.autograd.grad(convolution(x, weight), (x, weight), dy)
+    actual = torch.autograd.grad(convolution(x, weight), (x, weight), dy)
     wanted = torch.autograd.grad(torch.nn.functional.conv2d(x.double(), weight.double()), (x, weight), dy.double())
-    for mine, theirs in zip(found, wanted, strict=True):
+    for mine, theirs in zip(actual, wanted, strict=True):
         near(mine, theirs.double(), torch.bfloat16)

@@ -47,11 +47,11 @@ def test_the_interpreter_runs_the_kernels() -> None:
     assert done.stdout.count("PASSED") > 20
 
 
-def same(found: Tensor | None, wanted: Tensor) -> None:
-    assert found is not None
-    assert found.shape == wanted.shape
+def same(actual: Tensor | None, wanted: Tensor) -> None:
+    assert actual is not None
+    assert actual.shape == wanted.shape
     scale = max(1.0, float(wanted.abs().max())) if wanted.numel() else 1.0
-    torch.testing.assert_close(found.double(), wanted, rtol=0, atol=2e-5 * scale)
+    torch.testing.assert_close(actual.double(), wanted, rtol=0, atol=2e-5 * scale)
 
 
 def check_rows(dy: Tensor, x: Tensor, weight: Tensor, bias: bool, config: Config | None) -> None:
@@ -177,10 +177,10 @@ def test_algorithm_1_equals_that_of_mapping_gradient_order(rows: int, outputs: i
 @pytest.mark.parametrize("outputs", [1, 24, 64, 100, 256, 1000, 11008])
 @pytest.mark.parametrize("inputs", [1, 8, 96, 256, 4096])
 def test_every_weight_has_candidates_that_fit(outputs: int, inputs: int, element_bytes: int) -> None:
-    found = candidates(outputs, inputs, element_bytes, deterministic=True, describable=False)
-    assert found
-    assert not any(config.atomic_dx or config.atomic_dw or config.descriptors for config in found)
-    assert all(config.shared_bytes(element_bytes) <= SHARED_BYTES for config in found)
+    actual = candidates(outputs, inputs, element_bytes, deterministic=True, describable=False)
+    assert actual
+    assert not any(config.atomic_dx or config.atomic_dw or config.descriptors for config in actual)
+    assert all(config.shared_bytes(element_bytes) <= SHARED_BYTES for config in actual)
 
 
 def test_bound_of_the_speedup_by_traffic_and_arithmetic() -> None:

@@ -100,15 +100,15 @@ def losses(
 ) -> list[float]:
     device = next(model.parameters()).device.type
     inputs, labels = batch(device)
-    chosen, found = optimizer([p for p in model.parameters() if p.requires_grad]), []
+    chosen, actual = optimizer([p for p in model.parameters() if p.requires_grad]), []
     for _ in range(steps):
         chosen.zero_grad()
         with torch.autocast(device, cast or torch.bfloat16, enabled=cast is not None):
             loss = F.cross_entropy(model(inputs).float(), labels)
         loss.backward()
         chosen.step()
-        found.append(loss.item())
-    return found
+        actual.append(loss.item())
+    return actual
 
 
 def build(name: str) -> nn.Module:
@@ -121,17 +121,17 @@ def build(name: str) -> nn.Module:
 def test_training_goes_on_with_the_same_losses(name: str, optimizer: str) -> None:
     plain = losses(build(name), OPTIMIZERS[optimizer])
     model = interleave(build(name))
-    found = losses(model, OPTIMIZERS[optimizer])
+    actual = losses(model, OPTIMIZERS[optimizer])
     assert plain[-1] < 0.8 * plain[0]
-    assert found == pytest.approx(plain, rel=2e-4)
+    assert actual == pytest.approx(plain, rel=2e-4)
     assert "dY read once, in plain PyTorch" in str(report(model))
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_losses_under_autocast(name: str) -> None:
-    plain, found = losses(build(name), cast=torch.bfloat16), losses(interleave(build(name)), cast=torch.bfloat16)
-    assert found == pytest.approx(plain, rel=0.05)
-    assert found[0] == plain[0]
+    plain, actual = losses(build(name), cast=torch.bfloat16), losses(interleave(build(name)), cast=torch.bfloat16)
+    assert actual == pytest.approx(plain, rel=0.05)
+    assert actual[0] == plain[0]
 
 
 def test_nothing_but_the_class_of_the_layers_changes() -> None:
@@ -233,26 +233,26 @@ def test_layers_that_are_left_alone_are_named_with_the_reason() -> None:
     model.sequence, model.up = nn.Conv1d(4, 4, 1), nn.ConvTranspose2d(4, 4, 1)
     model.whole = nn.Linear(4, 4)
     model.whole.weight = nn.Parameter(torch.ones(4, 4, dtype=torch.int8), requires_grad=False)
-    found = report(interleave(model))
-    assert found.interleaved == ("good", "same", "dilated")
+    actual = report(interleave(model))
+    assert actual.interleaved == ("good", "same", "dilated")
     words = {
         "own": "forward of its own", "parametrized": "parametrized", "hooked": "not a parameter", "lazy": "run one batch first",
         "patched": "replaced on the instance", "attention.out_proj": "without calling it", "window": "3x3", "grouped": "2 groups",
         "padded": "pads", "sequence": "neither an nn.Linear", "up": "neither an nn.Linear", "whole": "quantized (int8)",
     }  # fmt: skip
     for name, word in words.items():
-        assert word in found.left_alone[name]
-    assert set(found.left_alone) == set(words)
-    table = str(found).splitlines()
+        assert word in actual.left_alone[name]
+    assert set(actual.left_alone) == set(words)
+    table = str(actual).splitlines()
     assert table[0] == "3 of 15 layers interleaved"
     assert table[1].split() == ["good", "Linear", "4", "->", "4", "interleaved", "not", "run", "yet"]
 
 
 def test_quantized_layers_are_left_alone() -> None:
     quantized = torch.ao.nn.quantized.dynamic.Linear(4, 4)
-    found = report(interleave(nn.Sequential(nn.Linear(4, 4), quantized)))
-    assert found.interleaved == ("0",)
-    assert found.left_alone == {"1": "neither an nn.Linear nor an nn.Conv2d"}
+    actual = report(interleave(nn.Sequential(nn.Linear(4, 4), quantized)))
+    assert actual.interleaved == ("0",)
+    assert actual.left_alone == {"1": "neither an nn.Linear nor an nn.Conv2d"}
 
 
 def test_a_model_without_matching_layers_raises() -> None:
@@ -293,8 +293,8 @@ def gradients_of(model: nn.Module, run: Callable[[nn.Module, Tensor], Tensor] = 
     return [inputs.grad, *(parameter.grad for parameter in model.parameters())]
 
 
-def same(found: list[Tensor | None], expected: list[Tensor | None]) -> None:
-    for one, other in zip(found, expected, strict=True):
+def same(actual: list[Tensor | None], expected: list[Tensor | None]) -> None:
+    for one, other in zip(actual, expected, strict=True):
         assert (one is None) == (other is None)
         if one is not None:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
@@ -303,8 +303,8 @@ def same(found: list[Tensor | None], expected: list[Tensor | None]) -> None:
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_checkpoints_and_accumulated_gradients(name: str, reentrant: bool) -> None:
-    found = gradients_of(interleave(build(name)), lambda model, x: checkpoint(model, x, use_reentrant=reentrant))  # type: ignore[no-any-return]
-    same(found, gradients_of(build(name)))
+    actual = gradients_of(interleave(build(name)), lambda model, x: checkpoint(model, x, use_reentrant=reentrant))  # type: ignore[no-any-return]
+    same(actual, gradients_of(build(name)))
 
 
 def test_frozen_weights_get_no_gradient() -> None:
@@ -430,8 +430,8 @@ def test_same_losses_on_a_gpu(name: str, channels_last: bool, kernel: str, monke
     assert kernel == "auto" or "dY read once" in str(report(model))
     assert losses(on_gpu(name, kernel=kernel, deterministic=True)) == losses(on_gpu(name, kernel=kernel, deterministic=True))
     for cast in (torch.bfloat16, torch.float16):
-        plain, found = losses(on_gpu(name), cast=cast), losses(on_gpu(name, kernel=kernel), cast=cast)
-        assert found == pytest.approx(plain, rel=0.05)
+        plain, actual = losses(on_gpu(name), cast=cast), losses(on_gpu(name, kernel=kernel), cast=cast)
+        assert actual == pytest.approx(plain, rel=0.05)
 
 
 @pytest.mark.gpu

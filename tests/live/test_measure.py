@@ -83,8 +83,8 @@ def test_every_layer_has_its_phases(convolutional: Measurement) -> None:
 
 
 def test_convolution_backward_is_split_into_grad_input_and_grad_weight(convolutional: Measurement) -> None:
-    found = [(op.op.layers[0][0], op.op.phase) for op in convolutional.ops if op.op.name == "convolution_backward"]
-    assert sorted(found) == [
+    actual = [(op.op.layers[0][0], op.op.phase) for op in convolutional.ops if op.op.name == "convolution_backward"]
+    assert sorted(actual) == [
         ("conv1", "grad_weight"),
         ("conv2", "grad_input"),
         ("conv2", "grad_weight"),

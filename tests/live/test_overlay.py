@@ -146,7 +146,7 @@ def train(
     torch.manual_seed(1)
     model = build()
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-    found: list[Tensor] = []
+    actual: list[Tensor] = []
 
     def step(number: int) -> None:
         optimizer.zero_grad()
@@ -155,8 +155,8 @@ def train(
             x, y = torch.randn(size, *shape[1:]), torch.randint(0, 4, (size,))
             loss = F.cross_entropy(model(x), y)
             loss.backward()
-            found.append(loss.detach().clone())
-        found.extend(parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None)
+            actual.append(loss.detach().clone())
+        actual.extend(parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None)
         optimizer.step()
 
     pages = None
@@ -167,12 +167,12 @@ def train(
         with ty.live.overlay(model, **{"budget": "1 GB", "store": "host", "smallest": 0, **overlay}) as pages:
             for number in range(steps):
                 step(number)
-    return [*found, *(buffer.clone() for buffer in model.buffers()), *(one.detach().clone() for one in model.parameters())], pages
+    return [*actual, *(buffer.clone() for buffer in model.buffers()), *(one.detach().clone() for one in model.parameters())], pages
 
 
-def assert_equal(found: list[Tensor], expected: list[Tensor]) -> None:
-    assert len(found) == len(expected)
-    for mine, theirs in zip(found, expected, strict=True):
+def assert_equal(actual: list[Tensor], expected: list[Tensor]) -> None:
+    assert len(actual) == len(expected)
+    for mine, theirs in zip(actual, expected, strict=True):
         assert torch.equal(mine, theirs)
 
 
@@ -197,8 +197,8 @@ def _nothing_is_left() -> Iterator[None]:
 @pytest.mark.parametrize("name", list(MODELS))
 def test_gradients_are_those_of_plain_training(name: str, decision: Decision) -> None:
     expected, _ = train(name)
-    found, pages = train(name, overlay={"policy": always(decision)})
-    assert_equal(found, expected)
+    actual, pages = train(name, overlay={"policy": always(decision)})
+    assert_equal(actual, expected)
     assert pages.passes["followed"] >= 1
     assert decision in pages.plan.choice.decisions
     assert pages._shared.resident.now == 0
@@ -211,8 +211,8 @@ def test_every_store_returns_the_bytes_it_was_given(name: str, store: str, tmp_p
         monkeypatch.setattr("trainyard.live.paging.pages.measure_link", measure_link)
     expected, _ = train(name)
     directory = {"directory": tmp_path} if store == "disk" else {}
-    found, _ = train(name, overlay={"policy": in_turn("send", "recompute", "keep", "send"), "store": store, **directory})
-    assert_equal(found, expected)
+    actual, _ = train(name, overlay={"policy": in_turn("send", "recompute", "keep", "send"), "store": store, **directory})
+    assert_equal(actual, expected)
     assert not list(tmp_path.iterdir())
 
 
@@ -220,8 +220,8 @@ def test_every_store_returns_the_bytes_it_was_given(name: str, store: str, tmp_p
 @settings(max_examples=8)
 def test_any_mixture_of_keep_send_and_recompute_gives_the_same_gradients(name: str, turns: list[Decision]) -> None:
     expected, _ = train(name, steps=3)
-    found, _ = train(name, steps=3, overlay={"policy": in_turn(*turns)})
-    assert_equal(found, expected)
+    actual, _ = train(name, steps=3, overlay={"policy": in_turn(*turns)})
+    assert_equal(actual, expected)
 
 
 @given(name=st.sampled_from(["perceptron", "convolutional"]), share=st.floats(0.0, 1.0))
@@ -233,8 +233,8 @@ def test_the_peak_stays_within_the_budget(name: str, share: float) -> None:
     most = pages.plan.choice.peak_bytes
     budget = int(least + share * (most - least))
     expected, _ = train(name)
-    found, pages = train(name, overlay={"budget": budget})
-    assert_equal(found, expected)
+    actual, pages = train(name, overlay={"budget": budget})
+    assert_equal(actual, expected)
     assert pages.peak_bytes <= budget
     assert pages.plan.choice.peak_bytes <= budget
 
@@ -265,8 +265,8 @@ def test_bad_budget_store_or_model_raises(options: dict[str, Any], message: str)
 def test_a_new_input_shape_is_recorded_and_planned(turns: tuple[Decision, ...]) -> None:
     options = {"policy": in_turn(*turns)}
     expected, _ = train("perceptron", steps=10, micro=2, batches=(32, 24))
-    found, pages = train("perceptron", steps=10, micro=2, batches=(32, 24), overlay=options)
-    assert_equal(found, expected)
+    actual, pages = train("perceptron", steps=10, micro=2, batches=(32, 24), overlay=options)
+    assert_equal(actual, expected)
     assert pages.passes == {"watched": 3, "followed": 16}  # one to warm up, one of each; the last is not over when the block ends
 
 
@@ -287,20 +287,20 @@ class Branching(nn.Module):
 def test_a_pass_through_another_branch_leaves_the_plan_with_right_gradients(decision: Decision) -> None:
     def run(context: Any) -> tuple[list[Tensor], Any]:
         torch.manual_seed(3)
-        model, found = Branching(), []
+        model, actual = Branching(), []
         with context(model) as pages:
             for number in range(16):
                 model.deep = number % 5 == 3 or number > 9
                 model.zero_grad()
                 model(torch.randn(12, 8)).square().sum().backward()
-                found += [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
-        return found, pages
+                actual += [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+        return actual, pages
 
     from contextlib import nullcontext
 
     expected, _ = run(lambda model: nullcontext())
-    found, pages = run(lambda model: ty.live.overlay(model, "1 GB", "host", smallest=0, policy=always(decision)))
-    assert_equal(found, expected)
+    actual, pages = run(lambda model: ty.live.overlay(model, "1 GB", "host", smallest=0, policy=always(decision)))
+    assert_equal(actual, expected)
     assert pages.passes["sent"] >= 1
     assert pages.passes["followed"] >= 4
 
@@ -314,12 +314,12 @@ def test_backward_twice_with_retain_graph_gives_the_same_gradients(decision: Dec
         for _ in range(4):
             loss = model(x).square().sum()
             first = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
-            held = pages._shared.resident.now
+            resident = pages._shared.resident.now
             second = torch.autograd.grad(loss, list(model.parameters()))
             assert_equal(list(first), list(second))
             del loss
     assert pages._shared.resident.now == 0
-    assert decision == "keep" or held < pages.plan.choice.peak_bytes
+    assert decision == "keep" or resident < pages.plan.choice.peak_bytes
 
 
 def test_evaluation_inside_the_block_is_left_alone() -> None:

@@ -33,16 +33,16 @@ def train(steps: int, **options: Any) -> tuple[list[Tensor], Any, int]:
     """Gradients of all steps, the pages, and the peak of memory in the last three."""
     torch.manual_seed(0)
     model = Blocks().cuda()
-    optimizer, found = torch.optim.SGD(model.parameters(), 0.01), []
+    optimizer, actual = torch.optim.SGD(model.parameters(), 0.01), []
     with ty.live.overlay(model, **options) if options else nullcontext() as pages:
         for step in range(steps):
             if step == steps - 3:
                 torch.cuda.reset_peak_memory_stats()
             optimizer.zero_grad()
             model(torch.randn(4096, 512, device="cuda")).square().mean().backward()
-            found.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).cpu())
+            actual.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]).cpu())
             optimizer.step()
-    return found, pages, torch.cuda.max_memory_allocated()
+    return actual, pages, torch.cuda.max_memory_allocated()
 
 
 def always(decision: Decision) -> Any:
@@ -58,8 +58,8 @@ def always(decision: Decision) -> Any:
 @pytest.mark.parametrize("decision", ["keep", "send", "recompute"])
 def test_gradients_are_those_of_plain_training(decision: Decision, store: str) -> None:
     expected, _, _ = train(5)
-    found, pages, _ = train(5, budget="100 GB", store=store, policy=always(decision))
-    assert all(map(torch.equal, found, expected))
+    actual, pages, _ = train(5, budget="100 GB", store=store, policy=always(decision))
+    assert all(map(torch.equal, actual, expected))
     assert pages.passes["followed"] >= 2
     assert pages._shared.resident.now == 0
 
@@ -72,7 +72,7 @@ def test_the_peak_stays_within_the_budget(share: float) -> None:
     del pages  # with its model
     gc.collect()
     budget = int(least + share * (most - least))
-    found, pages, peak = train(12, budget=budget)
-    assert all(map(torch.equal, found, expected))
+    actual, pages, peak = train(12, budget=budget)
+    assert all(map(torch.equal, actual, expected))
     assert peak <= budget
     assert {"send", "recompute"} & set(pages.plan.choice.decisions)

@@ -31,13 +31,13 @@ def test_convolutions_have_the_shapes_of_their_geometry(product: str) -> None:
         batch=2, in_channels=4, out_channels=6, size=(7, 5), kernel=(3, 2), stride=(2, 1), padding=(1, 0), groups=2, product=product
     )
     step = Step("one", 1, (Op(body=body),), ())
-    found = _Builder(step, torch.device("cpu")).call(step.ops[0])()
+    actual = _Builder(step, torch.device("cpu")).call(step.ops[0])()
     shapes = {
         "forward": (2, 6, *body.out_size),
         "grad_input": (2, 4, 7, 5),
         "grad_weight": (6, 2, 3, 2),
     }
-    tensor = found if product == "forward" else next(t for t in found if t is not None)
+    tensor = actual if product == "forward" else next(t for t in actual if t is not None)
     assert tuple(tensor.shape) == shapes[product]
 
 

@@ -77,19 +77,19 @@ def test_pact_is_clip_then_round_with_a_straight_through_gradient(seed: int, bit
     torch.manual_seed(seed)
     values = (3 * torch.randn(50, dtype=torch.float64)).requires_grad_()
     module = Pact(bits, alpha).double()
-    found = module(values)
+    actual = module(values)
     weight = torch.randn(50, dtype=torch.float64)
-    (found * weight).sum().backward()
+    (actual * weight).sum().backward()
     levels, clip = 2**bits - 1, float(module.alpha.detach())
     below = above = 0.0
-    for x, y, w, g in zip(*(t.tolist() for t in (values, found, weight, values.grad)), strict=True):
+    for x, y, w, g in zip(*(t.tolist() for t in (values, actual, weight, values.grad)), strict=True):
         clipped = min(max(x, 0.0), clip)
         assert y == pytest.approx(round(clipped * levels / clip) * clip / levels, abs=1e-9)
         assert g == (w if 0 < x < clip else 0.0)
         below += x > 0 and y == 0
         above += w if x >= clip else 0.0
     assert float(module.alpha.grad) == pytest.approx(above, rel=1e-5, abs=1e-5)
-    assert len(found.unique()) <= 2**bits
+    assert len(actual.unique()) <= 2**bits
     if bits == 1 and alpha > 2:
         assert below > 0  # zeros that ReLU would not have made
 
@@ -365,5 +365,5 @@ def test_models_under_these_recipes_can_be_captured() -> None:
     plain, clipped, selective = layers(), layers(), layers()
     pact(clipped)
     with SelectiveBackpropagation(selective, 0.1):
-        found = captured(selective)
-    assert captured(plain).macs == captured(clipped).macs == found.macs > 0
+        actual = captured(selective)
+    assert captured(plain).macs == captured(clipped).macs == actual.macs > 0

@@ -98,8 +98,8 @@ def epoch(model: nn.Module, optimizer: torch.optim.Optimizer, recipe: SparseWeig
 def test_the_largest_are_those_of_a_stable_sort(case: tuple[list[int], int], dtype: torch.dtype) -> None:
     values, count = case
     ranked = sorted(range(len(values)), key=lambda i: -values[i])[:count]
-    found = largest(torch.tensor(values, dtype=dtype), count)
-    assert found.nonzero().flatten().tolist() == sorted(ranked)
+    actual = largest(torch.tensor(values, dtype=dtype), count)
+    assert actual.nonzero().flatten().tolist() == sorted(ranked)
 
 
 @given(
@@ -137,10 +137,10 @@ def test_impossible_counts_and_shares_raise() -> None:
 
 def test_random_places_are_free_ones() -> None:
     free = torch.rand(20, 30, generator=torch.Generator().manual_seed(1)) < 0.5
-    found = random_places(free, 50, torch.Generator().manual_seed(2))
-    assert int(found.sum()) == 50
-    assert not bool((found & ~free).any())
-    assert torch.equal(found, random_places(free, 50, torch.Generator().manual_seed(2)))
+    actual = random_places(free, 50, torch.Generator().manual_seed(2))
+    assert int(actual.sum()) == 50
+    assert not bool((actual & ~free).any())
+    assert torch.equal(actual, random_places(free, 50, torch.Generator().manual_seed(2)))
 
 
 # --- which weights
@@ -501,8 +501,8 @@ def test_dropback_equals_a_plain_python_version(seed: int, decay: float, density
         optimizer.step()
         recipe.step()
     expected = plain_dropback(start, gradients.tolist(), 0.1, recipe.budget, decay)
-    found = torch.cat([p.detach().flatten() for p in model.parameters()])
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-9)
+    actual = torch.cat([p.detach().flatten() for p in model.parameters()])
+    torch.testing.assert_close(actual, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=1e-9)
     assert recipe.nonzeros == recipe.budget
 
 

@@ -85,7 +85,7 @@ def test_tf32_is_allowed_for_its_own_products_alone(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.unit
 @pytest.mark.parametrize(
-    ("given", "error", "told"),
+    ("options", "error", "message"),
     [
         ({"precision": "fp31"}, UnknownName, "fp32"),
         ({"library": "csc"}, UnknownName, "csr"),
@@ -96,9 +96,9 @@ def test_tf32_is_allowed_for_its_own_products_alone(monkeypatch: pytest.MonkeyPa
         ({"device": "tpu"}, BadInput, "torch knows"),
     ],
 )
-def test_what_cannot_be_timed_is_said(given: dict[str, object], error: type[Exception], told: str) -> None:
-    with pytest.raises(error, match=told):
-        time_product(**{"op": OP, "device": "cpu", **given})  # type: ignore[arg-type]
+def test_bad_arguments_of_time_product_raise(options: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        time_product(**{"op": OP, "device": "cpu", **options})  # type: ignore[arg-type]
 
 
 @pytest.mark.gpu

@@ -65,9 +65,9 @@ def test_a_translation_undone_is_the_source_pair_by_pair() -> None:
     moved = (source != undone).any(1)
     assert 0.9 < float(moved.float().mean()) <= 1.0, "copying word by word does not do"
     first, second = source[:, 0::2], source[:, 1::2]
-    turned = (undone[:, 0::2] == second) & (first != second) & (second != PADDING)
-    assert bool((first[turned] % MOVED == 0).all())
-    assert 0.25 < float(turned.sum() / (second != PADDING).sum()) < 0.45, "about a third"
+    swapped = (undone[:, 0::2] == second) & (first != second) & (second != PADDING)
+    assert bool((first[swapped] % MOVED == 0).all())
+    assert 0.25 < float(swapped.sum() / (second != PADDING).sum()) < 0.45, "about a third"
 
 
 @pytest.mark.unit

@@ -47,9 +47,9 @@ def test_shipped_samples_are_complete_and_below_6_mb() -> None:
 @pytest.mark.parametrize("file", FINAL)
 def test_a_sample_fits_its_step_and_says_what_it_is(file: str) -> None:
     name, masks = file.removesuffix(".safetensors.xz"), Masks.open(SAMPLES / file)
-    kept = {len(spec.samples or ()) for key, spec in masks.specs.items() if not key[2].startswith("W")}
-    assert len(kept) == 1
-    masks.check(step_of(name, kept.pop()))
+    sample_counts = {len(spec.samples or ()) for key, spec in masks.specs.items() if not key[2].startswith("W")}
+    assert len(sample_counts) == 1
+    masks.check(step_of(name, sample_counts.pop()))
     said = masks.metadata
     assert said["data"].startswith("stand-in: ")
     assert said["model"] == ABOUT[name]["model"]

@@ -18,7 +18,7 @@ RETURNS = "a Step, a Recipe, or (model, inputs, targets, loss, optimizer)"
 LARGEST_STEP = 2**28
 """Bytes of a step file, unpacked; the largest of the zoo has a hundredth of it."""
 RECIPE_BATCH = 8
-"""A Recipe makes any batch; this one if none is asked for."""
+"""Default batch of a Recipe, which has none of its own."""
 PARTS = ("model", "inputs", "targets", "loss", "optimizer")
 
 
@@ -102,7 +102,7 @@ def function_of(text: str) -> Callable[..., Any]:
 
 
 def called(text: str, **offered: Any) -> Any:
-    """What the function returns; it is handed those of the offered arguments that it takes."""
+    """Calls the function with those of the offered arguments that it has parameters for, and returns its result."""
     function = function_of(text)
     parameters = inspect.signature(function).parameters
     missing = [n for n, p in parameters.items() if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]

@@ -28,9 +28,9 @@ def net() -> nn.Sequential:
 
 
 def collectives(step: Step, kind: str) -> list[Op]:
-    found = [op for op in step if isinstance(op.body, Collective) and op.body.kind == kind]
-    assert all(op.body.ranks == RANKS and op.body.group == "world" for op in found)  # type: ignore[union-attr]
-    return found
+    actual = [op for op in step if isinstance(op.body, Collective) and op.body.kind == kind]
+    assert all(op.body.ranks == RANKS and op.body.group == "world" for op in actual)  # type: ignore[union-attr]
+    return actual
 
 
 @pytest.mark.parametrize("real", [False, True])

@@ -176,9 +176,9 @@ def net(**options: object) -> Step:
 
 def test_attention_products_have_no_letters_and_give_input_gradients() -> None:
     plain = ((Phase.FORWARD, ("", "")), (Phase.GRAD_INPUT, ("", "")))
-    found = [row for row in products(net(), "head") if row in plain]
-    assert found.count(plain[0]) == 2
-    assert found.count(plain[1]) == 4
+    actual = [row for row in products(net(), "head") if row in plain]
+    assert actual.count(plain[0]) == 2
+    assert actual.count(plain[1]) == 4
     others = [row for row in products(net(), "head") if row not in plain]
     assert sorted(others) == sorted([FORWARD, INPUT, (Phase.GRAD_WEIGHT, ("A", "G"))])  # x @ mix: the input's transpose comes first
 
@@ -278,9 +278,9 @@ def updates(step: Step) -> list[Op]:
 def test_one_update_for_each_parameter(build: object, states: int) -> None:
     model = mlp(5, 6, 7)
     step = capture(model, torch.randn(3, 5), loss=total, optimizer=build(model.parameters()))  # type: ignore[operator]
-    found = updates(step)
-    assert [(op.layer, op.body.elements) for op in found] == [("0", 30), ("0", 6), ("1", 42), ("1", 7)]  # type: ignore[union-attr]
-    for op in found:
+    actual = updates(step)
+    assert [(op.layer, op.body.elements) for op in actual] == [("0", 30), ("0", 6), ("1", 42), ("1", 7)]  # type: ignore[union-attr]
+    for op in actual:
         roles = [step.tensors[t].role for t in op.inputs]
         assert roles == [Role.PARAMETER, Role.PARAMETER_GRADIENT] + [Role.STATE] * states
         assert [step.tensors[t].role for t in op.outputs] == [Role.PARAMETER] + [Role.STATE] * states
@@ -325,13 +325,13 @@ def test_products_of_an_optimizer_stay_products() -> None:
 
     model = nn.Linear(6, 4, bias=False)
     step = capture(model, torch.randn(3, 6), loss=total, optimizer=Orthogonal(model.parameters()))
-    found = step.only(Phase.UPDATE)
-    assert [op.name for op in found] == ["mm", "mm", "orthogonal"]
-    assert found.macs == 4 * 4 * 6 * 2
-    assert {op.layer for op in found} == {""}
+    actual = step.only(Phase.UPDATE)
+    assert [op.name for op in actual] == ["mm", "mm", "orthogonal"]
+    assert actual.macs == 4 * 4 * 6 * 2
+    assert {op.layer for op in actual} == {""}
     last = step.ops[-1]
     assert step.tensors[last.outputs[0]].role is Role.PARAMETER
-    assert set(found.ops[1].outputs) <= set(last.inputs)
+    assert set(actual.ops[1].outputs) <= set(last.inputs)
 
 
 def test_the_gradient_that_a_weight_product_reads_is_an_activations() -> None:
@@ -375,7 +375,7 @@ def test_a_tensor_written_in_parts_waits_for_all_of_them() -> None:
     reader = next(index for index, op in enumerate(step) if op.phase is Phase.LOSS)
     waited, todo = set(), [reader]
     while todo:
-        found = set(step.dependencies[todo.pop()]) - waited
-        waited |= found
-        todo.extend(found)
+        actual = set(step.dependencies[todo.pop()]) - waited
+        waited |= actual
+        todo.extend(actual)
     assert waited == set(range(reader))

@@ -187,12 +187,12 @@ def test_modules_beside_the_model_are_left_as_they_were() -> None:
             for mean, value in zip(average.parameters(), net.parameters(), strict=True):
                 mean.lerp_(value, 0.1)
 
-    def kept() -> dict[str, torch.Tensor]:
+    def state() -> dict[str, torch.Tensor]:
         return {f"{index}.{k}": v.clone() for index, m in enumerate((average, statistics)) for k, v in m.state_dict().items()}
 
-    before = kept()
+    before = state()
     capture(train_step, model=net, batch=4)
     capture(net, torch.randn(4, 4), loss=lambda output: statistics(output).pow(3).mean())
-    after = kept()
+    after = state()
     assert all(torch.equal(before[name], after[name]) for name in before)
     assert all(type(p) is nn.Parameter and not p.is_meta for p in average.parameters())

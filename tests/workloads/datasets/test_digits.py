@@ -30,14 +30,14 @@ class TestDrawn:
     @pytest.mark.oracle
     def test_distances_against_points_along_the_pen(self) -> None:
         ends = np.random.default_rng(0).random((3, 4, 2, 2))
-        found = _distances(ends, 5)
+        actual = _distances(ends, 5)
         shares = np.linspace(0, 1, 2001)[:, None]
         for sample in range(3):
             pen = np.concatenate([begin + shares * (finish - begin) for begin, finish in ends[sample]])
             for row in range(5):
                 for column in range(5):
                     pixel = np.array([(column + 0.5) / 5, (row + 0.5) / 5])
-                    assert found[sample, row, column] == pytest.approx(np.linalg.norm(pen - pixel, axis=1).min(), abs=1e-3)
+                    assert actual[sample, row, column] == pytest.approx(np.linalg.norm(pen - pixel, axis=1).min(), abs=1e-3)
 
     def test_the_pen_stays_where_the_digit_is(self) -> None:
         assert all(0 < x < 1 and 0 < y < 1 for shape in SHAPES for stroke in shape for x, y in stroke)

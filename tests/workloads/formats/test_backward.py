@@ -50,15 +50,15 @@ def branching() -> Step:
 
 def test_phases_and_letters() -> None:
     step = with_backward(branching())
-    found = {op.name: op for op in step.ops}
-    assert "fc1.grad_input" not in found
-    assert found["fc2.grad_input"].letters == ("G", "W")
-    assert found["fc2.grad_weight"].letters == ("A", "G")
-    assert found["fc2.grad_weight"].phase is Phase.GRAD_WEIGHT
-    assert found["fc1.sum"].body == Reduction("sum", 8, 4)
-    assert found["fc1.sum"].phase is Phase.GRAD_WEIGHT
-    assert found["relu.accumulate"].body == ElementWise("add", 8, 1)
-    assert found["relu.grad_input"].body == ElementWise("threshold_backward", 8)
+    actual = {op.name: op for op in step.ops}
+    assert "fc1.grad_input" not in actual
+    assert actual["fc2.grad_input"].letters == ("G", "W")
+    assert actual["fc2.grad_weight"].letters == ("A", "G")
+    assert actual["fc2.grad_weight"].phase is Phase.GRAD_WEIGHT
+    assert actual["fc1.sum"].body == Reduction("sum", 8, 4)
+    assert actual["fc1.sum"].phase is Phase.GRAD_WEIGHT
+    assert actual["relu.accumulate"].body == ElementWise("add", 8, 1)
+    assert actual["relu.grad_input"].body == ElementWise("threshold_backward", 8)
     assert [op.name for op in step.ops if op.phase is Phase.UPDATE] == ["w1.update", "w2.update", "w3.update", "b1.update"]
 
 
@@ -157,11 +157,11 @@ def test_convolutions_embeddings_and_layouts() -> None:
         Op(body=Copy("reshape", 384), name="reshape", inputs=(2,), outputs=(3,)),
         Op(body=body, name="conv", inputs=(3, 4), outputs=(5,), letters=("A", "W")),
     )
-    found = {op.name: op.body for op in with_backward(Step("mixed", 2, ops, tensors), optimizer=None).ops}
-    assert found["conv.grad_input"] == body.as_product("grad_input")
-    assert found["conv.grad_weight"] == body.as_product("grad_weight")
-    assert found["reshape.grad_input"] == Copy("reshape_backward", 30)  # the size of what it read
-    assert found["embedding.grad_weight"] == Gather(5, 6, 10, scatter=True)
+    actual = {op.name: op.body for op in with_backward(Step("mixed", 2, ops, tensors), optimizer=None).ops}
+    assert actual["conv.grad_input"] == body.as_product("grad_input")
+    assert actual["conv.grad_weight"] == body.as_product("grad_weight")
+    assert actual["reshape.grad_input"] == Copy("reshape_backward", 30)  # the size of what it read
+    assert actual["embedding.grad_weight"] == Gather(5, 6, 10, scatter=True)
 
 
 def test_steps_whose_backward_cannot_be_derived_raise() -> None:

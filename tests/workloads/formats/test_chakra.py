@@ -64,7 +64,7 @@ def messages() -> dict[str, Any]:
 
 def delimited(content: bytes) -> list[bytes]:
     """Messages behind their lengths, by a walker of its own."""
-    found, at = [], 0
+    actual, at = [], 0
     while at < len(content):
         size = shift = 0
         while True:
@@ -74,10 +74,10 @@ def delimited(content: bytes) -> list[bytes]:
             shift += 7
             if byte < 0x80:
                 break
-        found.append(content[at : at + size])
+        actual.append(content[at : at + size])
         at += size
     assert at == len(content)
-    return found
+    return actual
 
 
 def raw(message: bytes) -> list[int]:
@@ -234,9 +234,9 @@ def test_a_written_trace_reads_back_equal(tmp_path_factory: pytest.TempPathFacto
     ]
     path = tmp_path_factory.mktemp("chakra") / "t.0.et"
     write_trace(path, nodes, {"ranks": 1})
-    about, found = read_trace(path)
+    about, actual = read_trace(path)
     assert about == {"version": "0.0.4", "ranks": 1}
-    assert found == nodes
+    assert actual == nodes
 
 
 @pytest.mark.parametrize(

@@ -114,11 +114,11 @@ def _shape(op: Op) -> tuple[Any, ...]:
 
 
 def traffic(step: Step) -> dict[Phase, int]:
-    found: Counter[Phase] = Counter()
+    actual: Counter[Phase] = Counter()
     for op in step.ops:
         if not op.is_product and getattr(op.body, "elements", 2) > 1:
-            found[op.phase] += sum(step.tensors[t].bytes for t in (*op.inputs, *op.outputs))
-    return dict(found)
+            actual[op.phase] += sum(step.tensors[t].bytes for t in (*op.inputs, *op.outputs))
+    return dict(actual)
 
 
 @pytest.mark.oracle
@@ -513,5 +513,5 @@ def test_a_transposed_convolution_trains(tmp_path: Path) -> None:
     nodes = [node("MatMul", ["x", "q"], ["s"]), node("ConvTranspose", ["s", "w"], ["y"], strides=[2])]
     path = write(tmp_path, model(nodes, [info("x", ["n", 4, 5])], [weight("q", 5, 5), weight("w", 4, 3, 2)]))
     step = read_onnx(path, batch=2, loss="mse")
-    found = {(op.phase, op.body.product) for op in step.ops if isinstance(op.body, Convolution)}
-    assert found == {(Phase.FORWARD, "grad_input"), (Phase.GRAD_INPUT, "forward"), (Phase.GRAD_WEIGHT, "grad_weight")}
+    actual = {(op.phase, op.body.product) for op in step.ops if isinstance(op.body, Convolution)}
+    assert actual == {(Phase.FORWARD, "grad_input"), (Phase.GRAD_INPUT, "forward"), (Phase.GRAD_WEIGHT, "grad_weight")}

@@ -236,9 +236,9 @@ def test_backward_products_are_gemms(tmp_path: Path, phase: str) -> None:
     step, file = read(tmp_path, CONVOLUTIONS, batch=4), tmp_path / "back.csv"
     write_topology(step, file, phase=phase)
     wanted = [op for op in step.ops if op.is_product and phase in ("all", op.phase.value)]
-    found = [op.body for op in forward(read_topology(file, backward=False))]
-    assert sum(body.macs for body in found if isinstance(body, MatMul)) == sum(op.macs for op in wanted)
-    assert len(found) == sum(op.body.groups for op in wanted if isinstance(op.body, Convolution))
+    actual = [op.body for op in forward(read_topology(file, backward=False))]
+    assert sum(body.macs for body in actual if isinstance(body, MatMul)) == sum(op.macs for op in wanted)
+    assert len(actual) == sum(op.body.groups for op in wanted if isinstance(op.body, Convolution))
     again = tmp_path / "again.csv"
     write_topology(read_topology(file, backward=False), again)
     assert [line.split(",")[1:4] for line in again.read_text().splitlines()] == [

@@ -53,10 +53,10 @@ def test_a_written_problem_reads_back_equal(tmp_path_factory: pytest.TempPathFac
                 assert set(term[1:]) <= named
     path = tmp_path_factory.mktemp("timeloop") / "p.yaml"
     path.write_text(text)
-    found = read_timeloop(path)
-    assert found == unpadded(body)
-    assert problem(Op(body=found)) == text
-    assert found.macs == body.macs
+    actual = read_timeloop(path)
+    assert actual == unpadded(body)
+    assert problem(Op(body=actual)) == text
+    assert actual.macs == body.macs
 
 
 @pytest.mark.oracle

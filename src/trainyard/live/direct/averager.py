@@ -48,7 +48,7 @@ class StalenessAverager(ModelAverager):
         process_group: dist.ProcessGroup | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        Direct(tau=tau, unit=unit)  # refuses what it refuses
+        Direct(tau=tau, unit=unit)  # checks tau and unit
         require_positive("StalenessAverager", check_every=check_every)
         if adaptive and unit != "steps":
             raise BadInput("StalenessAverager: an adaptive interval is counted in steps: leave unit='steps'")

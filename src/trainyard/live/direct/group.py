@@ -1,4 +1,4 @@
-"""The `torch.distributed` backend `direct`: gloo does every collective, and the simulated machine says what it would cost.
+"""The `torch.distributed` backend `direct`: gloo does every collective, and the simulated machine prices it.
 
 torch lets a Python class be a ProcessGroup. C++ callers reach its allreduce, broadcast, allgather, reduce_scatter, barrier, send,
 recv and the coalesced ones; DDP's reducer needs three of these: allgather and broadcast when it is built (the parameters' shapes
@@ -33,7 +33,7 @@ from trainyard.live.direct.heartbeat import Call, Heartbeat, WorkerLost
 from trainyard.live.direct.pricing import Machine, Price, machine
 from trainyard.live.direct.work import DirectWork
 
-REPORT_S = 30.0  # assumed: as long as others are waited for where no failure_timeout_s says it
+REPORT_S = 30.0  # assumed: timeout for the reports of other ranks where failure_timeout_s is None
 LEAVE_S = 2.0  # assumed: time enough for sockets of this machine to be closed
 
 # fmt: off

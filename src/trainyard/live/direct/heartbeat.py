@@ -27,7 +27,7 @@ from trainyard.units import show
 BEATS = 8
 LOST_BEATS = 5
 SUSPECTED_BEATS = 3
-_LEFT = 1 << 40  # added to the count of a process that says goodbye
+_LEFT = 1 << 40  # added to the count of a process that leaves the group
 
 
 class WorkerLost(TrainyardError, RuntimeError):
@@ -55,7 +55,7 @@ class Heartbeat:
     def __init__(self, store: Store, rank: int, size: int, timeout_s: float) -> None:
         self.rank, self.size, self.timeout_s = rank, size, timeout_s
         self.beat_s = timeout_s / BEATS
-        self.lost: tuple[int, float, bool] | None = None  # rank, seconds of silence when it was noticed, whether it said goodbye
+        self.lost: tuple[int, float, bool] | None = None  # rank, seconds of silence when it was noticed, whether it had left
         self.on_lost: list[Callable[[], bool]] = []
         """Called when a rank is lost, and at every beat from then on until it returns True."""
         self._store = store
@@ -87,7 +87,7 @@ class Heartbeat:
             self._broken.pop(fail, None)
 
     def broken(self, fail: Fail, error: BaseException) -> None:
-        """gloo failed a call that is watched; `fail` follows when it is known who is gone, or that nobody is."""
+        """gloo failed a call that is watched; `fail` is called once the lost rank is known, or that there is none."""
         with self._lock:
             if fail in self._calls:
                 self._broken[fail] = (time.monotonic(), error)

@@ -1,4 +1,4 @@
-"""What a collective costs on the simulated machine: one process stands for one cluster of its DPUs.
+"""The time and energy of a collective on the simulated machine: one process represents one cluster of its DPUs.
 
 A machine is anything with `price(kind, size_bytes, world_size)`; a system of `trainyard.systems.pim.systems` is one through
 `Priced`. `size_bytes` is what one cluster gives (all_reduce, reduce, all_gather, gather, reduce_scatter, all_to_all, send), or gets
@@ -61,7 +61,7 @@ class Priced:
 
 
 def machine(priced: Machine | Any) -> Machine:
-    """`given` as a Machine: one already, a simulated system, or the name "direct" or "pim-opt"."""
+    """A Machine from a Machine, a simulated system, or the name "direct" or "pim-opt"."""
     if isinstance(priced, str):
         from trainyard.systems.pim import systems as pim
 

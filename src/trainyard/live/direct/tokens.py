@@ -134,5 +134,5 @@ class Tokens:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is not None and issubclass(kind, TokenLost):
-            return  # renew has said so
+            return  # raised by renew
         self.release()

@@ -43,7 +43,7 @@ class DirectWork(dist.Work):
         for work in inner:
             try:
                 future = work.get_future()
-            except RuntimeError:  # gloo's sends and receives have none: somebody has to wait
+            except RuntimeError:  # gloo's sends and receives have none: a thread waits for them
                 threading.Thread(target=self._stand_by, args=(work, released), name=f"direct-{self.call.kind}", daemon=True).start()
             else:
                 future.add_done_callback(lambda done: self._returned(done.value, released))

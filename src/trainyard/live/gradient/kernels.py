@@ -310,7 +310,7 @@ def _sum_tile(parts: int, size: int, programs: int, warps: int) -> tuple[int, in
 
 
 def _positions_aligned(*images: Tensor) -> int:
-    """The power of two up to 16 at which rows of positions begin, if positions (axis 1) lie together in all; else 1."""
+    """The power of two up to 16 at which rows of positions begin, if positions (axis 1) are contiguous in all; else 1."""
     if any(image.stride(1) != 1 or image.shape[2] == 1 or image.shape[0] == 1 for image in images):
         return 1
     return math.gcd(16, images[0].shape[1], *(image.stride(axis) for image in images for axis in (0, 2)))

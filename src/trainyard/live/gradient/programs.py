@@ -141,7 +141,7 @@ def gradient_pass(
 
     DX: "store" (one slice of N), "atomic" (into the zeroed dx_sum), "partial" (one layer of dx_sum for each slice), "none".
     """
-    if ALIGN > 1:  # images: their positions lie together, and rows of positions begin at multiples of ALIGN
+    if ALIGN > 1:  # images: their positions are contiguous, and rows of positions begin at multiples of ALIGN
         M, dy_n, x_k, dx_k = M // ALIGN * ALIGN, dy_n // ALIGN * ALIGN, x_k // ALIGN * ALIGN, dx_k // ALIGN * ALIGN
         dy_b, x_b, dx_b = dy_b // ALIGN * ALIGN, x_b // ALIGN * ALIGN, dx_b // ALIGN * ALIGN  # no change: it lets the compiler know
     program = tl.program_id(0)

@@ -64,8 +64,8 @@ class Attribution(TorchDispatchMode):
         self._latest: Shares = (("", 1.0),)
         # Layer of an autograd node, and whether it was made from parameters alone: by sequence number while forward runs, by node
         # from then on, since a recomputation in backward's own thread counts its nodes anew.
-        self._made: dict[int, tuple[str, bool]] = {}
-        self._remade: dict[int, tuple[str, bool]] = {}
+        self._forward_nodes: dict[int, tuple[str, bool]] = {}
+        self._recomputed_nodes: dict[int, tuple[str, bool]] = {}
         self._nodes: dict[Any, tuple[str, bool]] = {}
         # Storages that hold parameters or what is computed from parameters alone (a cast, a transpose); kept alive, so that no
         # other tensor takes the address.
@@ -106,17 +106,17 @@ class Attribution(TorchDispatchMode):
             node: Any = waiting.pop()
             if node is None or node in self._nodes:
                 continue
-            self._nodes[node] = self._origin(node, self._made)
+            self._nodes[node] = self._origin(node, self._forward_nodes)
             waiting.extend(following for following, _ in node.next_functions)
 
-    def _origin(self, node: Any, made: dict[int, tuple[str, bool]]) -> tuple[str, bool]:
+    def _origin(self, node: Any, nodes: dict[int, tuple[str, bool]]) -> tuple[str, bool]:
         variable = getattr(node, "variable", None)
         if variable is not None and variable in self._layer_of_parameter:
             return self._layer_of_parameter[variable], True
-        return made.get(node._sequence_nr(), (self._latest[0][0], False))
+        return nodes.get(node._sequence_nr(), (self._latest[0][0], False))
 
     def _of_node(self, node: Any) -> tuple[str, bool]:
-        return self._nodes.get(node) or self._origin(node, self._remade)
+        return self._nodes.get(node) or self._origin(node, self._recomputed_nodes)
 
     def _index_update(self) -> None:
         """Parameters, their gradients and the optimizer's state: whose update an op works on."""
@@ -144,7 +144,7 @@ class Attribution(TorchDispatchMode):
         return grad_input, grad_weight, grad_bias
 
     def _run(self, func: Any, args: Any, kwargs: Any, phase: Phase | None) -> Any:
-        layers, phase_of_op, recompute = self._place(args, kwargs)
+        layers, derived_phase, recompute = self._layers_and_phase(args, kwargs)
         with self._timer(len(self.ops)):
             result = func(*args, **kwargs)
         self._follow(args, kwargs, result)
@@ -153,7 +153,7 @@ class Attribution(TorchDispatchMode):
             DispatchedOp(
                 name=func._schema.name.removeprefix("aten::"),
                 layers=layers,
-                phase=phase or phase_of_op,
+                phase=phase or derived_phase,
                 recompute=recompute,
                 operands=tuple(map(_describe, _tensors((args, kwargs)))),
                 results=tuple(map(_describe, _tensors(result))),
@@ -162,7 +162,7 @@ class Attribution(TorchDispatchMode):
         )
         return result
 
-    def _place(self, args: Any, kwargs: Any) -> tuple[Shares, Phase, bool]:
+    def _layers_and_phase(self, args: Any, kwargs: Any) -> tuple[Shares, Phase, bool]:
         if self._phase is Phase.UPDATE:
             return self._updated(args), Phase.UPDATE, False
         if not self._backward:
@@ -216,8 +216,8 @@ class Attribution(TorchDispatchMode):
         if derived:
             for tensor in _tensors(result):
                 self._derived[_key(tensor)] = tensor.untyped_storage()
-        made = self._remade if self._backward else self._made
-        made.setdefault(sequence, (self._stack[-1], derived))  # the op that made the node comes first
+        nodes = self._recomputed_nodes if self._backward else self._forward_nodes
+        nodes.setdefault(sequence, (self._stack[-1], derived))  # the op that made the node comes first
 
 
 def _parameter_names(model: nn.Module) -> dict[nn.Parameter, str]:
@@ -278,7 +278,7 @@ def _macs(func: Any, args: Any, kwargs: Any, result: Any) -> int:
 
 
 def _convolution_macs(spread: Tensor, weight: Tensor) -> int:
-    """Every element of the side that the kernel is applied to once, times the weights it meets."""
+    """Elements of the side that the kernel is applied to, times the weights per element."""
     return int(spread.numel()) * math.prod(weight.shape[1:])
 
 

@@ -21,7 +21,7 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.ir.step import Phase, Step
 from trainyard.live.measurement.attribution import Attribution, DispatchedOp
 from trainyard.live.measurement.nvml import Board, board
-from trainyard.live.measurement.replay import replay
+from trainyard.live.measurement.replay import measured_rows, replay
 from trainyard.live.measurement.stopwatch import (
     EventStopwatch,
     HostStopwatch,
@@ -44,7 +44,7 @@ from trainyard.live.measurement.training_step import (
     recipe_step,
     torch_device,
 )
-from trainyard.results.result import IDLE, PICOSECOND, Columns, Peaks, Result, Rows
+from trainyard.results.result import PICOSECOND, Columns, Peaks, Result
 
 if TYPE_CHECKING:
     from trainyard.workloads.zoo.recipe import Recipe
@@ -52,12 +52,12 @@ if TYPE_CHECKING:
 
 INSTRUMENTED_STEPS = 3
 HOST_STEPS = 10
-ENERGY_WINDOW_S = 0.3  # the energy counter moves every 20 to 100 ms: a shorter window says nothing
+ENERGY_WINDOW_S = 0.3  # the energy counter moves every 20 to 100 ms: a shorter window is too coarse
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredOp:
-    """One aten op of the step and what it took on the device."""
+    """One aten op of the step and its device time."""
 
     op: DispatchedOp
     time: OpTime
@@ -280,16 +280,7 @@ def _measurement(
     busy = np.array([round(seconds / PICOSECOND) for seconds, _ in keys.values()] + [0], np.int64)
     macs = np.array([round(count) for _, count in keys.values()] + [0], np.int64)
     exposed, note = _exposed(busy, round(whole_s / PICOSECOND))
-    labels = [*keys, (IDLE, "", IDLE)]
-    count = len(keys)
-    rows = Rows(
-        tuple(op for op, _, _ in labels),
-        tuple(layer for _, layer, _ in labels),
-        tuple(phase for _, _, phase in labels),
-        (*(resource,) * count, ""),
-        (*("compute",) * count, IDLE),
-        (*("",) * count, IDLE),
-    )
+    rows = measured_rows(list(keys), resource)
     energy = {}
     if timing.energy_j is not None:
         energy["board"] = timing.energy_j * exposed / max(1, int(exposed.sum()))

@@ -1,4 +1,4 @@
-"""A Step without its model, run op by op on a real device: products exactly, all else by stand-ins that move the same bytes.
+"""A Step without its model, run op by op on a real device: products exactly, other ops by stand-ins that move the same bytes.
 
 For steps that came from a file (SCALE-Sim, JSON) and have no code. Operands are random; ops of one shape share their buffers.
 Times are the gaps between marks set behind every op, so they sum to the step.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -35,15 +35,7 @@ def replay(step: Step, *, device: torch.device, peaks: Peaks, machine: str, repe
     calls = [builder.call(op) for op in step.ops]
     spans = _timed(calls, device, repeats, warmup)
     times = np.array([*(round(statistics.median(column) / PICOSECOND) for column in zip(*spans, strict=True)), 0], np.int64)
-    count = len(step.ops)
-    rows = Rows(
-        (*(op.name for op in step.ops), IDLE),
-        (*(op.layer for op in step.ops), ""),
-        (*(op.phase.value for op in step.ops), IDLE),
-        (*(device.type,) * count, ""),
-        (*("compute",) * count, IDLE),
-        (*("",) * count, IDLE),
-    )
+    rows = measured_rows([(op.name, op.layer, op.phase.value) for op in step.ops], device.type)
     macs = np.array([*(op.macs for op in step.ops), 0], np.int64)
     return Result(
         workload=step.name,
@@ -57,6 +49,13 @@ def replay(step: Step, *, device: torch.device, peaks: Peaks, machine: str, repe
         config={"measured": True, "replayed": True, "machine": machine, "torch": torch.__version__},
         seed=0,
     )
+
+
+def measured_rows(labels: Sequence[tuple[str, str, str]], resource: str) -> Rows:
+    """Rows of a Result from (op, layer, phase) of what ran on one resource, and a last row for its idle time."""
+    names, layers, phases = zip(*labels, (IDLE, "", IDLE), strict=True)
+    count = len(labels)
+    return Rows(names, layers, phases, (*(resource,) * count, ""), (*("compute",) * count, IDLE), (*("",) * count, IDLE))
 
 
 def _timed(calls: list[Call], device: torch.device, repeats: int, warmup: int) -> list[list[float]]:

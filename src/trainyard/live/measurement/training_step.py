@@ -25,7 +25,7 @@ Optimizer = torch.optim.Optimizer | Callable[..., torch.optim.Optimizer]
 
 
 class Watcher(Protocol):
-    """Who is told which phase of the step runs, and when its graph is complete."""
+    """Callbacks of a step: the phase that runs, and the loss when its graph is complete."""
 
     def phase(self, phase: Phase, *, backward: bool = False) -> AbstractContextManager[None]: ...
 

@@ -19,10 +19,13 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from trainyard.live.paging.stores import Store, Ticket
 
-CHANGED = (
-    "one of the variables needed for gradient computation has been modified by an inplace operation: {what} is at version {now}, "
-    "expected version {then}"
-)
+
+def changed_in_place(subject: str, version: int, expected: int) -> RuntimeError:
+    """The error that autograd raises for a saved tensor that was changed in place."""
+    return RuntimeError(
+        "one of the variables needed for gradient computation has been modified by an inplace operation: "
+        f"{subject} is at version {version}, expected version {expected}"
+    )
 
 
 class Geometry(NamedTuple):
@@ -132,8 +135,8 @@ class Block:
 
     def check(self) -> None:
         if self.original is not None and self.original._version != self.version:
-            what = f"a saved tensor of {self.size} bytes, shape {tuple(self.original.shape)},"
-            raise RuntimeError(CHANGED.format(what=what, now=self.original._version, then=self.version))
+            subject = f"a saved tensor of {self.size} bytes, shape {tuple(self.original.shape)},"
+            raise changed_in_place(subject, self.original._version, self.version)
 
     def present(self) -> UntypedStorage:
         """The storage, for use right now."""
@@ -212,8 +215,7 @@ class SavedTensor:
 
     def tensor(self) -> Tensor:
         if self.version >= 0 and self.saved._version != self.version:
-            what = f"a saved tensor of shape {tuple(self.saved.shape)}"
-            raise RuntimeError(CHANGED.format(what=what, now=self.saved._version, then=self.version))
+            raise changed_in_place(f"a saved tensor of shape {tuple(self.saved.shape)}", self.saved._version, self.version)
         return self.saved
 
 
@@ -268,13 +270,13 @@ class RecipeOp:
             if isinstance(leaf, BlockArgument):
                 storage_read = leaf.block.present()
                 if leaf.version != leaf.block.version:
-                    what = f"a tensor of shape {tuple(leaf.geometry.size)}, from which a saved one is made again,"
-                    raise RuntimeError(CHANGED.format(what=what, now=leaf.block.version, then=leaf.version))
+                    subject = f"a tensor of shape {tuple(leaf.geometry.size)}, from which a saved one is made again,"
+                    raise changed_in_place(subject, leaf.block.version, leaf.version)
                 return leaf.geometry.on(storage_read)
             if isinstance(leaf, External):
                 if leaf.version >= 0 and leaf.tensor._version != leaf.version:
-                    what = f"a tensor of shape {tuple(leaf.tensor.shape)}, from which a saved one is made again,"
-                    raise RuntimeError(CHANGED.format(what=what, now=leaf.tensor._version, then=leaf.version))
+                    subject = f"a tensor of shape {tuple(leaf.tensor.shape)}, from which a saved one is made again,"
+                    raise changed_in_place(subject, leaf.tensor._version, leaf.version)
                 return leaf.tensor
             return leaf
 

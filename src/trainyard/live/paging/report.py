@@ -1,4 +1,4 @@
-"""A table of what a plan does, layer by layer, with its predictions beside the measurements."""
+"""A table of a plan's decisions by layer, with predicted and measured time and memory."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ OUTSIDE = -1
 
 @dataclass(slots=True)
 class OpRecord:
-    """One aten op of forward. `reads` and `wrote` name blocks; a read says how many ops had changed the block in place by then."""
+    """One aten op of forward. `reads` and `wrote` name blocks; a read also counts the ops that had changed the block before."""
 
     function: Any
     position: int

@@ -62,7 +62,7 @@ class DynamicReparameterisation(SparseWeights):
             self.reallocate()
 
     def reallocate(self) -> None:
-        """Removes what lies below the threshold, adapts the threshold, gives the same number back."""
+        """Removes weights below the threshold, adapts the threshold, and regrows the same number of weights."""
         target = self.share * self.nonzeros
         removed = 0
         for name, weight in self.weights.items():

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from trainyard.errors import BadInput, UnknownName
 
-ALPHA = 10.0  # assumed: well above what a normalised layer puts out; the paper asks for a large start
+ALPHA = 10.0  # assumed: well above the outputs of a normalised layer; the paper starts with a large value
 _LEAST_ALPHA = 1e-3  # assumed: a clip at zero would leave nothing to divide by
 
 
@@ -65,7 +65,7 @@ class Pact(nn.Module):
 
 
 def pact(model: nn.Module, bits: int = 4, *, alpha: float = ALPHA, keep: Sequence[str] = ()) -> int:
-    """Replaces every ReLU module of `model` by a Pact, in place, and says how many; those named in `keep` stay.
+    """Replaces every ReLU module of `model` by a Pact, in place, and returns their number; those named in `keep` stay.
 
     A ReLU that is called at several places becomes one Pact with one clip. To be done before the optimizer is built.
     """

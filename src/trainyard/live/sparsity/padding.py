@@ -28,12 +28,12 @@ class Padded:
 
     @property
     def absent(self) -> Tensor:
-        """True at padding, as torch's `key_padding_mask` wants it."""
+        """True at padding, as for torch's `key_padding_mask`."""
         return ~self.real
 
     @property
     def attention_mask(self) -> Tensor:
-        """1 at tokens and 0 at padding, as Hugging Face's models want it."""
+        """1 at tokens and 0 at padding, as for Hugging Face's models."""
         return self.real.long()
 
     @property

@@ -1,4 +1,4 @@
-"""From a torch op to its rule: what it computes, which arguments it writes, whether it makes an op at all."""
+"""The rule of each torch op: what it computes, which arguments it writes, whether it is recorded at all."""
 
 from __future__ import annotations
 
@@ -36,7 +36,6 @@ class Rule:
     overwrites: bool = False
     written: tuple[int | str, ...] = ()
     collective: bool = False
-    copies: bool = False
     waits: bool = False
     renews: bool = False
 
@@ -64,7 +63,6 @@ def rule_of(func: Any) -> Rule:
         overwrites=name in tables.OVERWRITING or func._overloadname == "out" or func._overloadname.endswith("_out"),
         written=written,
         collective=overload.rpartition(".")[0] in COLLECTIVES,
-        copies=name in tables.COPYING,
         waits=name in tables.WAITING,
         renews=f"{space}.{name}" in tables.RENEWING,
     )

@@ -100,7 +100,7 @@ class Interface(TorchFunctionMode):
     def _to(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         moved = args[0]
         if not (self._recorder.loop or moved.is_meta or moved.is_floating_point()):
-            # A mask that a model moves beside its weights keeps its values: the model may look at them later.
+            # A mask that a model moves to its weights' device keeps its values: the model may read them later.
             args = tuple(a.dtype if isinstance(a, Tensor) else a for a in args[1:] if not isinstance(a, str | torch.device))
             kwargs = {key: value for key, value in kwargs.items() if key != "device"}
             return func(moved, *args, **kwargs) if "dtype" in kwargs or args else moved

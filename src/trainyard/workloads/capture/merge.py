@@ -22,7 +22,7 @@ class Recording:
 
 
 class NotAffine(Exception):
-    """The two passes differ in more than their sizes; the message says where."""
+    """The two passes differ in more than their sizes; the message names the difference."""
 
 
 def merged(first: Recording, others: Sequence[Recording]) -> tuple[tuple[Op, ...], tuple[TensorSpec, ...]]:

@@ -72,7 +72,7 @@ class OperandWatch(Recorder):
         return letters, phase, phase_is_final
 
     def _see(self, frame: Frame, letter: Letter, tensor: Tensor, *, as_read: bool) -> None:
-        """A convolution's geometry says how its operands lie; a matrix is known by the tensor it is a view of."""
+        """Shows an operand once per key. A convolution's operand is shown as it is read, a matrix as the tensor it is a view of."""
         self.frames.resolve()
         key = (frame.path, frame.call, letter)
         identity = (self.tensor_table.origin(tensor).base, int(tensor.storage_offset()), tensor.numel())

@@ -15,7 +15,7 @@ SOFTMAX_PASSES = 3  # maximum, sum of exponentials, division
 
 
 def _matrix_product(first: int) -> Handler:
-    """(M,K) x (K,N), the operands at `first` and after it; what stands before them is added and rides along."""
+    """(M,K) x (K,N), the operands at positions `first` and `first` + 1; tensors before them are added to the product."""
 
     def handler(call: Call) -> Piece:
         a, b = call.args[first], call.args[first + 1]
@@ -40,7 +40,7 @@ def _summed_batches(call: Call) -> Piece:
 
 
 def _grouped(call: Call) -> Piece:
-    """Mixture of experts: each row meets the matrix of its own group, or each group reduces over its own rows."""
+    """Mixture of experts: each row is multiplied by the matrix of its own group, or each group reduces over its own rows."""
     a, b = call.args[:2]
     if a.dim() == 3 and b.dim() == 3:
         return Piece(MatMul(a.shape[1], b.shape[2], a.shape[2], count=a.shape[0]), inputs=(a, b))
@@ -88,7 +88,7 @@ def _convolution(call: Call) -> Piece:
 
 
 def _convolution_backward(call: Call) -> list[Piece]:
-    """One dispatched op, up to three ops: `output_mask` says which gradients were asked for."""
+    """One dispatched op, up to three ops: `output_mask` has the requested gradients."""
     gradient, x, weight = call.args[:3]
     transposed = call.args[7]
     geometry = _geometry(x.shape, weight.shape, gradient.shape, call.args[4:10])

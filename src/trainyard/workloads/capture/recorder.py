@@ -376,7 +376,7 @@ class Recorder(TorchDispatchMode):
     def _backward_product(
         self, inputs: Sequence[Tensor], kinds: Sequence[Kind], position: Position
     ) -> tuple[tuple[Letter, ...], Phase, bool]:
-        """Gradient times weight is the input's gradient, gradient times what the forward product read beside it the weight's."""
+        """Gradient x weight is the input's gradient; gradient x the forward product's other operand is the weight's."""
         weight_product = self._weight_products.get(position.sequence)
         gradients = [kind == "gradient" for kind in kinds[:2]]
         if weight_product is None or sum(gradients) != 1:

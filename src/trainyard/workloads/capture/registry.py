@@ -1,4 +1,4 @@
-"""What a handler sees of a dispatched op, what it answers with, and where users register their own. Needs no torch."""
+"""A handler's argument (`Call`) and result (`Piece`), and the registry of users' handlers. Needs no torch."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OnChip:
 
 @dataclass(slots=True)
 class Piece:
-    """One of the ops that a dispatched op stands for. `inputs` and `outputs` left open are those of the call.
+    """One of the ops that a dispatched op is recorded as. `inputs` and `outputs` default to those of the call.
 
     A product names its two operands first. `phase` is given where the handler knows it better than the operands do. Pieces with
     `fused` are computed by one kernel without leaving the chip.

@@ -39,7 +39,7 @@ def captured(program: Program, *, real: bool) -> Step:
         if program.fixed:
             return session.step(first, (), program.fixed)
         try:
-            # From 1 to 2 samples even a square looks affine, so a third size is asked.
+            # From 1 to 2 samples even a square looks affine, so a third size is captured.
             other_batches = (2, 3) if batch == 1 else (batch + 1,)
             return session.step(first, [session.recorded(size, update=session.loops) for size in other_batches])
         except (CaptureError, NotAffine) as error:

@@ -149,7 +149,7 @@ class SavedOptimizers:
         self._saved: dict[int, tuple[Optimizer, dict[str, Any], list[dict[str, Any]]]] = {}
 
     def prepare(self, optimizer: Optimizer) -> bool:
-        """States on the device of the capture; one op at a time for each parameter, so that updates can be told apart."""
+        """Moves states to the capture's device, and turns `foreach` and `fused` off, so that each parameter has its own ops."""
         if id(optimizer) in self._saved:
             return False
         groups = [dict(group) for group in optimizer.param_groups]

@@ -88,7 +88,7 @@ OPERATIONS: dict[str, int] = {
     "_thnn_fused_lstm_cell": 30, "_thnn_fused_gru_cell": 24,
 }
 
-# Passes over the data; 1 where nothing is said. A normalisation reads its input for the statistics and again to apply them.
+# Passes over the data. A normalisation reads its input once for the statistics and once to apply them.
 REDUCTIONS: dict[str, int] = {
     **dict.fromkeys("""
         sum mean nansum nanmean prod amax amin aminmax max min argmax argmin all any count_nonzero norm linalg_vector_norm dist

@@ -129,14 +129,14 @@ class TensorTable:
         return number
 
     def renew(self, tensor: Tensor) -> None:
-        """Its memory was given back and is taken anew: what is written into it next is no version of what it held."""
+        """Forgets a tensor whose memory was freed and allocated again: the next write is a new tensor, not a new version."""
         storage = tensor.untyped_storage()._cdata
         self.origins.pop(storage, None)
         for key in [key for key in self._numbers if key[0] == storage]:
             del self._numbers[key]
 
     def allocate(self, tensor: Tensor) -> None:
-        """Memory without contents (`empty`): what it is follows from what is written into it."""
+        """Enters memory without contents (`empty`); its role follows from the first write."""
         if not self.contains(tensor):
             self.enter(tensor, Role.ACTIVATION, "")
 

@@ -1,4 +1,9 @@
-"""The zoo: one short file per model, its published parameter count in `catalogue.py`, its captured Step shipped in `steps/`.
+"""The zoo: published models, and their captured training Steps.
+
+- catalogue: the table of all models, with their published parameter counts
+- recipe: what a model's function returns; objective: losses and optimizers that several models share
+- vision/, language/, recommendation/: one short file per model
+- steps/: the captured Steps
 
 `load` needs no torch; `build` does. A new model is one file, one row of the catalogue, and a run of `scripts/regenerate_zoo.py`.
 """

@@ -1,4 +1,4 @@
-"""What a zoo file hands over: how to build a model, a batch for it, its loss and its optimizer."""
+"""What a zoo model's function returns: how to build the model, a batch for it, its loss and its optimizer."""
 
 from __future__ import annotations
 

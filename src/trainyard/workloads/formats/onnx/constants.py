@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from trainyard.errors import BadInput
 from trainyard.workloads.formats.onnx.graph import DTYPES, KNOWN, Tensor
 from trainyard.workloads.formats.onnx.trace import FLOATS, NUMPY, Call, Value, broadcast, constant
@@ -30,8 +32,6 @@ def constant_result(call: Call) -> list[Value] | None:
         return None
     if _size(call, values) > KNOWN:
         return None
-    import numpy as np
-
     try:
         with np.errstate(all="ignore"):
             result = np.asarray(rule(call, *(v.numbers for v in values)))
@@ -88,8 +88,6 @@ def _constant(call: Call) -> Value:
 
 def from_tensor(tensor: Tensor) -> Value:
     """A constant; one with too many numbers to keep has a shape only."""
-    import numpy as np
-
     if tensor.values is None:
         return Value(tensor.shape, tensor.dtype)
     return constant(np.array(tensor.values, NUMPY.get(tensor.dtype, "float64")).reshape(tensor.shape), tensor.dtype)
@@ -103,8 +101,6 @@ def _shape(call: Call) -> Value:
 
 
 def _divide(call: Call, a: Array, b: Array) -> Array:
-    import numpy as np
-
     if call.input(0).dtype in FLOATS:
         return a / b
     if not np.all(b):
@@ -113,21 +109,15 @@ def _divide(call: Call, a: Array, b: Array) -> Array:
 
 
 def _gather(call: Call, a: Array, indices: Array) -> Array:
-    import numpy as np
-
     return np.take(a, indices.astype(np.int64), axis=call.integer("axis", 0))
 
 
 def _squeeze(call: Call, a: Array, *axes: Array) -> Array:
-    import numpy as np
-
     where = call.numbers(1, "axes")
     return np.squeeze(a, where if where else None)
 
 
 def _unsqueeze(call: Call, a: Array, *axes: Array) -> Array:
-    import numpy as np
-
     where = call.numbers(1, "axes") or ()
     if len(where) > 16:
         raise BadInput(f"{len(where)} axes")
@@ -145,8 +135,6 @@ def _slice(call: Call, a: Array, *numbers: Array) -> Array:
 
 
 def _range(call: Call, start: Array, limit: Array, delta: Array) -> Array:
-    import numpy as np
-
     first, last, step = (x.reshape(-1)[0] for x in (start, limit, delta))
     if step == 0 or (last - first) / step > KNOWN:
         raise BadInput(f"a range from {first} to {last} by {step}")
@@ -154,8 +142,6 @@ def _range(call: Call, start: Array, limit: Array, delta: Array) -> Array:
 
 
 def _filled(call: Call, shape: Array) -> Array:
-    import numpy as np
-
     sizes = [int(size) for size in shape.reshape(-1)]
     if any(size < 0 for size in sizes):
         raise BadInput(f"a constant of shape {sizes}")
@@ -166,8 +152,6 @@ def _filled(call: Call, shape: Array) -> Array:
 
 
 def _expanded(call: Call, a: Array, shape: Array) -> Array:
-    import numpy as np
-
     target = np.broadcast_shapes(a.shape, tuple(int(size) for size in shape))
     if math.prod(target) > KNOWN:
         raise _TooMany
@@ -176,8 +160,6 @@ def _expanded(call: Call, a: Array, shape: Array) -> Array:
 
 def _reduced(name: str) -> Callable[..., Array]:
     def rule(call: Call, a: Array, *axes: Array) -> Array:
-        import numpy as np
-
         where = call.numbers(1, "axes")
         return getattr(np, name)(a, axis=where or None, keepdims=bool(call.integer("keepdims", 1)))
 
@@ -186,8 +168,6 @@ def _reduced(name: str) -> Callable[..., Array]:
 
 def _by_numpy(name: str) -> Callable[..., Array]:
     def rule(call: Call, *arrays: Array) -> Array:
-        import numpy as np
-
         result = arrays[0] if len(arrays) == 1 and name in ("minimum", "maximum") else None
         if result is None:
             function = getattr(np, name)
@@ -204,8 +184,6 @@ def _power(call: Call, a: Array, b: Array) -> Array:
 
 
 def _concatenated(call: Call, *arrays: Array) -> Array:
-    import numpy as np
-
     return np.concatenate(arrays, axis=call.integer("axis", 0))
 
 
@@ -214,8 +192,6 @@ def _reshaped(call: Call, a: Array, shape: Array) -> Array:
 
 
 def _where(call: Call, condition: Array, a: Array, b: Array) -> Array:
-    import numpy as np
-
     return np.where(condition, a, b)
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import Body, Copy, ElementWise, Letter, MatMul, Op, Phase, Reduction, Role, TensorSpec
 from trainyard.workloads.formats.onnx.graph import Node, checked
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 Shape = tuple[int, ...]
 FLOATS = ("fp64", "fp32", "bf16", "fp16", "fp8")
@@ -26,7 +26,7 @@ OPS = 1_000_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """What an ONNX name stands for. `tensor` is its number in the step, `numbers` its elements where they do not depend on data."""
+    """The value of an ONNX name. `tensor` is its number in the step, `numbers` its elements where they do not depend on data."""
 
     shape: Shape
     dtype: str
@@ -273,8 +273,6 @@ class Call:
 
 def constant(numbers: Any, dtype: str) -> Value:
     """A value whose elements are constants."""
-    import numpy as np
-
     array = np.asarray(numbers)
     return Value(array.shape, dtype, None, contiguous(array.shape), array)
 

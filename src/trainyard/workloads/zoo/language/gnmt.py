@@ -63,7 +63,7 @@ class AdditiveAttention(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A cell with attention at the bottom, LSTMs that read its output beside the contexts above it."""
+    """A cell with attention at the bottom, and above it LSTMs that read its output and the attention contexts."""
 
     def __init__(self, vocabulary: int, width: int, layers: int) -> None:
         super().__init__()

@@ -74,7 +74,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Normalisation stands before each half (Sec. 2.3)."""
+    """Attention and MLP, each with a normalisation before it (Sec. 2.3)."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()

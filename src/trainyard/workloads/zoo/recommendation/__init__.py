@@ -1,1 +1,1 @@
-"""Recommenders, graphs and linear models."""
+"""Recommenders (ncf, dlrm) and a linear model (linear)."""

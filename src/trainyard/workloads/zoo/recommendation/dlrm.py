@@ -22,7 +22,7 @@ from trainyard.workloads.zoo.recipe import Recipe
 WIDTH = 128  # MLPerf: sparse feature size
 DENSE_FEATURES = 13  # Criteo Terabyte
 BOTTOM = (DENSE_FEATURES, 512, 256, WIDTH)  # MLPerf
-TOP = (1024, 1024, 512, 256, 1)  # MLPerf; its input is the bottom's output beside the pair products
+TOP = (1024, 1024, 512, 256, 1)  # MLPerf; its input is the bottom's output and the pair products
 
 # fmt: off
 CRITEO_ROWS = (  # MLPerf: Criteo Terabyte, indices capped at 40 million

@@ -49,7 +49,7 @@ THREE_B     = Size(factors=320, layers=(1280, 1280, 640, 320), users=16 * USERS,
 
 
 class NeuMf(nn.Module):
-    """Matrix factorisation beside a multi-layer perceptron, joined by one prediction; returns logits (batch,)."""
+    """Matrix factorisation and a multi-layer perceptron, joined by one prediction layer; returns logits (batch,)."""
 
     def __init__(self, size: Size) -> None:
         super().__init__()

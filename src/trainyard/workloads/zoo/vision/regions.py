@@ -1,13 +1,13 @@
 """What Faster R-CNN and Mask R-CNN share: frozen trunk, region proposals, sampling of regions, their losses.
 
 S. Ren, K. He, R. Girshick, J. Sun: Faster R-CNN: Towards Real-Time Object Detection with Region Proposal Networks.
-NIPS 2015. Static shapes throughout. Where the paper's count depends on the image, a fixed one stands:
+NIPS 2015. Static shapes throughout. Where the paper's count depends on the image, it is fixed here:
 
 - Proposals are the 2000 highest anchors by objectness; non-maximum suppression is left out (its result has no static
   shape, and it is no product).
 - An image has eight objects, COCO's average of 7.3 rounded up.
 - Samples are the best overlapping regions as foreground and the highest scoring others as background, where the paper
-  draws both at random; a foreground place without a real match weighs nothing.
+  draws both at random; a foreground slot without a real match has weight 0.
 - Batch normalisation is frozen, and conv1 and layer1 do not train, as in the released detectors.
 - COCO's category numbers run to 90: with background 91 classes, as in torch.
 """

@@ -60,14 +60,14 @@ class YOLOv2Tiny(nn.Module):
 
 
 def loss(predictions: Tensor, boxes: Tensor, objects: Tensor, classes: Tensor) -> Tensor:
-    """Squared errors of place, size and confidence, cross entropy of the class where there is an object."""
-    place, size, confidence, scores = torch.split(predictions, [2, 2, 1, CLASSES], dim=-1)
-    place_error = (torch.sigmoid(place) - boxes[..., :2]).square().sum(-1)
+    """Squared errors of centre, size and confidence, cross entropy of the class where there is an object."""
+    centre, size, confidence, scores = torch.split(predictions, [2, 2, 1, CLASSES], dim=-1)
+    centre_error = (torch.sigmoid(centre) - boxes[..., :2]).square().sum(-1)
     size_error = (size - boxes[..., 2:]).square().sum(-1)
     confidence_error = (torch.sigmoid(confidence.squeeze(-1)) - objects).square()
     class_error = functional.cross_entropy(scores.flatten(0, 2), classes.flatten(), reduction="none").view_as(classes)
     weight = 1 + (OBJECT_WEIGHT - 1) * objects
-    total = (objects * (place_error + size_error + class_error) + weight * confidence_error).sum((1, 2))
+    total = (objects * (centre_error + size_error + class_error) + weight * confidence_error).sum((1, 2))
     return total.mean()
 
 
