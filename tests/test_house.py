@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,8 @@ import pytest
 import trainyard
 
 ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "trainyard"
+MODULE_STRING = re.compile(r"(?P<package>trainyard\.)?(?P<module>[a-z_]+(\.[a-z_]+)*)(:(?P<name>[A-Za-z_]\w*))?")
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -63,11 +69,54 @@ def test_every_room_says_what_lives_there() -> None:
 
 
 def test_files_and_functions_stay_small() -> None:
-    import ast
-
     for path in (ROOT / "src").rglob("*.py"):
         text = path.read_text()
         assert text.count("\n") <= 500, f"{path} holds two ideas"
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.FunctionDef) and node.end_lineno:
                 assert node.end_lineno - node.lineno < 80, f"{path}: {node.name} does not fit a screen"
+
+
+def layer_order() -> dict[str, int]:
+    """Room -> its height, from the first contract of import-linter; a room may import those of lower height."""
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    return {name.removeprefix("trainyard."): -height for height, name in enumerate(contract["layers"])}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def modules_named_in(text: str) -> Iterator[str]:
+    """Modules of this package that a text names as "trainyard.room.module" or "room.module:name", the strings that are imported."""
+    for node in ast.walk(ast.parse(text)):
+        match = isinstance(node, ast.Constant) and isinstance(node.value, str) and MODULE_STRING.fullmatch(node.value)
+        if match and (match["package"] or match["name"]):
+            target = PACKAGE.joinpath(*match["module"].split("."))
+            if target.with_suffix(".py").is_file() or (target / "__init__.py").is_file():
+                yield match["module"]
+            elif match["name"] and (PACKAGE / match["module"].partition(".")[0]).is_dir():
+                pytest.fail(f"{node.value!r} names no module")
+
+
+def test_every_room_stands_in_the_layer_order() -> None:
+    rooms = {room_of(path) for path in PACKAGE.rglob("*.py")} - {"__init__", "__main__", "_version"}
+    assert rooms == set(layer_order())
+
+
+def test_modules_imported_by_name_keep_the_layer_order() -> None:
+    """import-linter reads import statements; registries and lazy tables name modules as strings."""
+    heights, seen = layer_order(), 0
+    for path in PACKAGE.rglob("*.py"):
+        if (room := room_of(path)) not in heights:
+            continue  # the package's own __init__ stands above all rooms
+        for module in modules_named_in(path.read_text()):
+            seen += 1
+            assert heights[module.partition(".")[0]] <= heights[room], f"{path} names trainyard.{module}, which stands above {room}"
+    assert seen > 50  # the registry alone names more
+
+
+def test_folders_stay_small() -> None:
+    for init in PACKAGE.rglob("__init__.py"):
+        modules = sorted(path.stem for path in init.parent.glob("*.py") if not path.stem.startswith("_"))
+        assert len(modules) <= 22, f"{init.parent} has {len(modules)} modules: it holds two ideas"

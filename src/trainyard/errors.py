@@ -32,8 +32,8 @@ class UnknownName(TrainyardError, LookupError):
         nearest = nearest or (by_small_letters[near[0]] if near else None)
         offer = f": did you mean '{nearest}'?" if nearest else ""
         listed = ", ".join(names) if len(names) <= 40 else f"{', '.join(names[:40])}, ... {len(names)} in all"
-        place = f" in {where}" if where else ""
-        super().__init__(f"unknown {kind} '{given}'{place}{offer} (known: {listed})")
+        location = f" in {where}" if where else ""
+        super().__init__(f"unknown {kind} '{given}'{location}{offer} (known: {listed})")
         self.kind, self.given, self.nearest = kind, given, nearest
 
 

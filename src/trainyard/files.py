@@ -74,8 +74,8 @@ def cache_folder() -> Path:
 
     Nothing in it is needed; it may be deleted at any time.
     """
-    if given := os.environ.get("TRAINYARD_CACHE"):
-        return Path(given)
+    if folder := os.environ.get("TRAINYARD_CACHE"):
+        return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard"
 
 
@@ -86,13 +86,13 @@ def source_digest() -> str:
     >>> len(source_digest())
     64
     """
-    found = hashlib.sha256(platform.python_version().encode())
+    digest = hashlib.sha256(platform.python_version().encode())
     for name in ("numpy", "numba", "torch"):
         with suppress(PackageNotFoundError):
-            found.update(f"{name} {version(name)}\n".encode())
+            digest.update(f"{name} {version(name)}\n".encode())
     root = Path(__file__).parent
     for path in sorted(root.rglob("*"), key=lambda path: path.relative_to(root).as_posix()):
         if path.is_file() and path.suffix not in (".pyc", ".nbi", ".nbc"):
-            found.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode())
-            found.update(path.read_bytes())
-    return found.hexdigest()
+            digest.update(f"{path.relative_to(root).as_posix()} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()

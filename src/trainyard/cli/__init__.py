@@ -1,6 +1,8 @@
 """The command line. Every error of a user is one line on stderr and exit code 2; `--json -` prints nothing but JSON on stdout.
 
-Heavy imports stay inside the commands: `trainyard --help` answers at once.
+`options` has what several commands share, `request` turns it into steps, masks, machines and results. The commands: `running` (run,
+compare, explain), `whatif`, `sweep`, `serve`, `reproduce`, `record`, `export`, `names` (list, show). Heavy imports stay inside the
+commands, so that `trainyard --help` answers at once. A new command is a function here, registered at the end of this file.
 """
 
 from __future__ import annotations
@@ -74,8 +76,8 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(show: bool) -> None:
+    if show:
         print(f"trainyard {VERSION}")
         raise typer.Exit
 

@@ -105,9 +105,9 @@ def _ramulator(
     from trainyard.machines import machine, with_overrides
     from trainyard.report.memory_trace import write_memory_trace
 
-    found = with_overrides(machine(request.one_machine(on)), request.overrides_of(settings))
-    device = getattr(found, "device", found)
-    if not isinstance(device, Accelerator) or getattr(found, "devices", 1) > 1 or parallel:
+    selected = with_overrides(machine(request.one_machine(on)), request.overrides_of(settings))
+    device = getattr(selected, "device", selected)
+    if not isinstance(device, Accelerator) or getattr(selected, "devices", 1) > 1 or parallel:
         raise BadInput(f"--to ramulator traces one accelerator, {on} is none: write --on npu, or another array behind a scratchpad")
     with status("tracing"):
         traced = write_memory_trace(step, device, output, layer=layer, phase=phase, style=style, most_lines=lines)  # type: ignore[arg-type]

@@ -25,11 +25,11 @@ def list_names(
     """
     if kind is not None and kind not in KINDS:
         raise UnknownName("list", kind, KINDS)
-    found = {name: _names(name) for name in KINDS if kind in (None, name)}
+    names_by_kind = {name: _names(name) for name in KINDS if kind in (None, name)}
     if json_path is not None:
-        write_json(found if kind is None else found[kind], json_path)
+        write_json(names_by_kind if kind is None else names_by_kind[kind], json_path)
     if json_path != "-":
-        terminal.show_names(found)
+        terminal.show_names(names_by_kind)
 
 
 def _names(kind: str) -> dict[str, str]:
@@ -64,13 +64,13 @@ def show(
     from trainyard.machines import machine as built
     from trainyard.papers.provenance import remarks
 
-    found = built(machine)
+    shown = built(machine)
     if svg is not None:
         from trainyard.report.nodes import drawing
 
-        write_text(svg, drawing(found, machine)[0])
+        write_text(svg, drawing(shown, machine)[0])
         say(f"wrote {svg}")
     if json_path is not None:
-        write_json(describe(found), json_path)
+        write_json(describe(shown), json_path)
     if json_path != "-":
-        print(to_toml(found, remarks(machine, found)), end="")
+        print(to_toml(shown, remarks(machine, shown)), end="")

@@ -54,5 +54,5 @@ def require_fields(name: str, machine: object, dpus: int | None, algorithm: str 
 
 def changes(dpus: int | None, algorithm: str | None, settings: Sequence[str] | None) -> str:
     """What was asked for beside the machine's name."""
-    told = [f"{key}={value}" for key, value in (("dpus", dpus), ("algorithm", algorithm)) if value is not None]
-    return ", ".join((*told, *(settings or ())))
+    options = [f"{key}={value}" for key, value in (("dpus", dpus), ("algorithm", algorithm)) if value is not None]
+    return ", ".join((*options, *(settings or ())))

@@ -44,15 +44,15 @@ class RunRequest:
             step = step_of(self.workload, self.batch, self.world)
             zeros = masks_of(self.masks, self.at, step)
             step = step.only(Phase.FORWARD) if self.inference else step
-        found = []
+        results = []
         with progress() as on_progress:
             for number, name in enumerate(machines):
                 on_progress(number, len(machines), f"machines: {name}")
                 result = runs.run(step, name, masks=zeros, parallel=self.parallel, **overrides)
                 result = with_range(result, on_progress) if ranged else result
                 changed = options.changes(self.dpus, self.algorithm, self.settings)
-                found.append(replace(result, machine=f"{name} with {changed}") if changed else result)
-        return found
+                results.append(replace(result, machine=f"{name} with {changed}") if changed else result)
+        return results
 
     def _overrides(self, machines: Sequence[str]) -> dict[str, Any]:
         from trainyard.machines import machine, with_overrides
@@ -78,7 +78,7 @@ def with_range(result: Result, on_progress: ProgressCallback) -> Result:
 
 def overrides_of(settings: Sequence[str] | None) -> dict[str, Any]:
     """The fields that `--set path=value` changes."""
-    found: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
     for setting in settings or ():
         path, equals, value = setting.partition("=")
         path = path.strip()
@@ -86,10 +86,10 @@ def overrides_of(settings: Sequence[str] | None) -> dict[str, Any]:
             raise BadInput(f"--set {setting}: write path=value, as in --set array.rows=64")
         if path in OWN_OPTIONS:
             raise BadInput(f"--set {setting}: write --{path} {value}")
-        if path in found:
+        if path in overrides:
             raise BadInput(f"--set {setting}: '{path}' is given twice")
-        found[path] = value
-    return found
+        overrides[path] = value
+    return overrides
 
 
 def step_of(workload: str, batch: int | None, world: int | None = None) -> Step:

@@ -79,14 +79,14 @@ def serve(
 def _listening(host: str, port: int) -> socket.socket:
     """A socket that is bound: whether the port is free is known before anything starts."""
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (socket.gaierror, UnicodeError) as error:
         raise BadInput(f"--host {host}: {error}") from None
     listening = socket.socket(family, kind, protocol)
     try:
         if os.name == "posix":
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(place)
+        listening.bind(address)
         listening.listen(128)
     except OSError as error:
         listening.close()

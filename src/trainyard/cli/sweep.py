@@ -39,14 +39,14 @@ def sweep(
     from trainyard.sweep import running
     from trainyard.sweep.study import LIMIT, Study
 
-    loaded, place = Study.load(study), store or running.store_of(study)
+    loaded, folder = Study.load(study), store or running.store_of(study)
     if dry_run:
-        _tell_size(loaded, str(place), LIMIT if limit is None else limit, json_path)
+        _tell_size(loaded, str(folder), LIMIT if limit is None else limit, json_path)
         return
     with progress() as on_progress:
         summary = running.sweep(
             loaded,
-            place,
+            folder,
             _executor(ray, workers),
             on_progress,
             workers=None if ray else workers,
@@ -83,7 +83,7 @@ def _executor(ray: str | None, workers: int | None) -> Executor | None:
     return Cluster(ray, workers=workers)
 
 
-def _tell_size(study: Study, place: str, limit: int, json_path: str | None) -> None:
+def _tell_size(study: Study, folder: str, limit: int, json_path: str | None) -> None:
     import os
 
     from trainyard.sweep.points import Materials
@@ -92,18 +92,18 @@ def _tell_size(study: Study, place: str, limit: int, json_path: str | None) -> N
     materials = Materials.of(study)
     if study.plan is not None:
         if json_path is not None:
-            write_json({"trials": study.plan.trials, "workloads": len(study.workloads), "store": place}, json_path)
+            write_json({"trials": study.plan.trials, "workloads": len(study.workloads), "store": folder}, json_path)
         if json_path != "-":
             print(f"{study.name}: a search of {study.plan.trials} trials, whose points follow from each other")
         return
     keys = [point.key for point in materials.keyed(study.points(limit))]
-    store = Store(place) if os.path.exists(os.path.join(place, MANIFEST)) else None
+    store = Store(folder) if os.path.exists(os.path.join(folder, MANIFEST)) else None
     there = 0 if store is None else sum(key in store.keys() for key in keys)  # noqa: SIM118  # keys() is the store's own
     if json_path is not None:
-        write_json({"points": len(keys), "settings": study.size, "stored": there, "store": place}, json_path)
+        write_json({"points": len(keys), "settings": study.size, "stored": there, "store": folder}, json_path)
     if json_path != "-":
         same = "" if len(keys) == study.size else f" ({study.size} settings, of which some build the same machine)"
-        print(f"{study.name}: {len(keys)} points{same}, {there} of them in {place}, {len(keys) - there} to run")
+        print(f"{study.name}: {len(keys)} points{same}, {there} of them in {folder}, {len(keys) - there} to run")
 
 
 def _show(study: Study, summary: Summary) -> None:
@@ -122,7 +122,7 @@ def _show(study: Study, summary: Summary) -> None:
     if rows:
         more = f", {MOST_ROWS} of {len(summary.front)}" if len(summary.front) > MOST_ROWS else ""
         what = "Pareto front" if len(study.objectives) > 1 else "best"
-        console.print(f"{what} of {', '.join(f'{name} ({way})' for name, way in study.objectives.items())}{more}")
+        console.print(f"{what} of {', '.join(f'{name} ({direction})' for name, direction in study.objectives.items())}{more}")
         names = _columns(study, summary.records)
         table = Table(box=None, padding=(0, 1), header_style="bold")
         for head in (*names.values(), *study.objectives):

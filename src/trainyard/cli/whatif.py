@@ -46,35 +46,35 @@ def whatif(
 
     kinds = _kinds(only)
     own = (batch, world, parallel, masks, at, metric, settings)
-    found: SensitivityStudy | None = None
+    study: SensitivityStudy | None = None
     if workload in ledger.papers() and not on:
         if all(option is None for option in own):
-            found = bench.sensitivity_study(workload, kinds)
-        if found is None:
+            study = bench.sensitivity_study(workload, kinds)
+        if study is None:
             workload, on, masks = bench.case(workload, masks)
-    name = workload if found is not None else request.one_machine(on)
+    name = workload if study is not None else request.one_machine(on)
     with progress() as on_progress:
-        if found is None:
+        if study is None:
             on_progress(0, 1, f"machines: {on}")
             with status(f"reading {workload} for {on}"):
                 step = request.step_of(workload, batch, world)
                 zeros = request.masks_of(masks, at, step)
             options = {"parallel": parallel, "masks": zeros, **request.overrides_of(settings)}
-            found = sensitivity.machine_study(step, on, metric=metric or "time_s", kinds=kinds, factor=factor, **options)
-        weighed = sensitivity.run_study(found, with_message(on_progress, f"alternatives of {name}"), paired=pairs)
+            study = sensitivity.machine_study(step, on, metric=metric or "time_s", kinds=kinds, factor=factor, **options)
+        weighed = sensitivity.run_study(study, with_message(on_progress, f"alternatives of {name}"), paired=pairs)
     _tell(weighed, json_path, html, top)
 
 
 def _kinds(only: str | None) -> tuple[Kind, ...]:
     from trainyard.sensitivity import Kind
 
-    known: tuple[Kind, ...] = get_args(Kind)
+    kinds: tuple[Kind, ...] = get_args(Kind)
     if only is None:
-        return known
-    found = tuple(kind for kind in known if only in (kind, f"{kind}s"))
-    if not found:
-        raise UnknownName("value of --only", only, [f"{kind}s" for kind in known])
-    return found
+        return kinds
+    chosen = tuple(kind for kind in kinds if only in (kind, f"{kind}s"))
+    if not chosen:
+        raise UnknownName("value of --only", only, [f"{kind}s" for kind in kinds])
+    return chosen
 
 
 def _tell(weighed: SensitivityResult, json_path: str | None, html: str | None, top: int) -> None:

@@ -1,6 +1,8 @@
 """Machines by name, by text and by file: `machine("npu(array=tensordash,dram=75 GB/s)")`, machine files, overrides by path.
 
-May import the ir, and parts only by the names in `registry.py` when they are asked for. A new part or machine is a row there.
+`registry` lists parts and machines by name, `presets` has the machines. `grammar` reads a machine's text and `files` a TOML file;
+`fields` checks what a user wrote against a part's annotations, and `build` makes the machine. `describe` is the inverse: a machine
+as plain values. `scalesim` reads and writes SCALE-Sim's configurations. A new part or machine is a row in `registry`.
 """
 
 from trainyard.machines.build import from_table, machine, title, with_overrides

@@ -65,23 +65,23 @@ def _loaded(file: str) -> Any:
     return load_toml(file)
 
 
-def _checked(found: Any, name: str) -> Any:
-    kind = kind_of(found)
+def _checked(candidate: Any, name: str) -> Any:
+    kind = kind_of(candidate)
     if kind == "array":
-        raise BadInput(f"{name} is an array, not a machine: put it into one, as in npu(array={type_name(_class(found))})")
+        raise BadInput(f"{name} is an array, not a machine: put it into one, as in npu(array={type_name(_class(candidate))})")
     if kind == "part":
         raise BadInput(f"{name} is not a machine: expected a device, a system, or a name such as npu")
-    return _constructed(found, {}, "") if isinstance(found, type) else found
+    return _constructed(candidate, {}, "") if isinstance(candidate, type) else candidate
 
 
-def _class(found: object) -> type:
-    return found if isinstance(found, type) else type(found)
+def _class(candidate: object) -> type:
+    return candidate if isinstance(candidate, type) else type(candidate)
 
 
 def title(machine: Any) -> str:
     """A short name of a machine object: its preset's name, or its type and its array's."""
-    for name, known in loaded_presets():
-        if known is machine or (type(known) is type(machine) and known == machine):
+    for name, preset_machine in loaded_presets():
+        if preset_machine is machine or (type(preset_machine) is type(machine) and preset_machine == machine):
             return name
     inner = getattr(machine, "array", None) or getattr(machine, "device", None)
     own = type_name(_class(machine)).rpartition(":")[2]
@@ -113,8 +113,8 @@ def _changed(part: Any, changes: Mapping[str, Any], path: str) -> Any:
     if not changes:
         return part
     owner: type = type(part)
-    whole, inner = _by_field(owner, changes, path, part)
-    new = {name: _value(owner, name, value, getattr(part, name), path) for name, value in whole.items()}
+    own, inner = _by_field(owner, changes, path, part)
+    new = {name: _value(owner, name, value, getattr(part, name), path) for name, value in own.items()}
     for name, below in inner.items():
         current = new.get(name, getattr(part, name))
         if isinstance(current, Mapping):
@@ -136,10 +136,10 @@ def _constructed(part: type, arguments: Mapping[str, Any], path: str) -> Any:
     reads: Callable[[Mapping[str, Any]], Any] | None = getattr(part, "from_table", None)
     if reads is not None:  # a part with a table of its own, such as a graph
         return _made(lambda: reads(arguments), path)
-    whole, inner = _by_field(part, arguments, path)
+    own, inner = _by_field(part, arguments, path)
     if inner:
         raise BadInput(f"{path}{next(iter(inner))}: give the part as a whole, or start from a machine")
-    new = {name: _value(part, name, value, None, path) for name, value in whole.items()}
+    new = {name: _value(part, name, value, None, path) for name, value in own.items()}
     needed = [
         f.name for f in settable(part).values() if f.default is MISSING and f.default_factory is MISSING and f.name not in new
     ]
@@ -150,33 +150,33 @@ def _constructed(part: type, arguments: Mapping[str, Any], path: str) -> Any:
 
 
 def _by_field(
-    part: type, changes: Mapping[str, Any], path: str, made: Any = None
+    part: type, changes: Mapping[str, Any], path: str, current: Any = None
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Changes of whole fields, and of fields inside fields."""
-    whole: dict[str, Any] = {}
+    own: dict[str, Any] = {}
     inner: dict[str, dict[str, Any]] = {}
     for key, value in changes.items():
         head, _, rest = str(key).partition(".")
-        name = field_named(part, head, None if rest else value, path, None if made is None else _deeper(made, head))
+        name = field_named(part, head, None if rest else value, path, None if current is None else _deeper(current, head))
         if rest:
             inner.setdefault(name, {})[rest] = value
-        elif name in whole:
+        elif name in own:
             raise BadInput(f"{path}{key}: {name} is given twice")
         else:
-            whole[name] = value
-    return whole, inner
+            own[name] = value
+    return own, inner
 
 
 def _deeper(part: Any, key: str) -> str | None:
     """Where a key stands if a part inside has it: `array.rows` for `rows`."""
-    whole: type = type(part)
-    inside = {name: getattr(part, name) for name in settable(whole) if is_dataclass(getattr(part, name))}
+    part_type: type = type(part)
+    inside = {name: getattr(part, name) for name in settable(part_type) if is_dataclass(getattr(part, name))}
     for name, inner in inside.items():
         below: type = type(inner)
         if any(key in (field, stem(field)) for field in settable(below)):
             return f"{name}.{key}"
     deeper = ((name, _deeper(inner, key)) for name, inner in inside.items())
-    return next((f"{name}.{found}" for name, found in deeper if found), None)
+    return next((f"{name}.{path}" for name, path in deeper if path), None)
 
 
 def _made(build: Callable[[], Any], path: str) -> Any:
@@ -252,33 +252,37 @@ def _a(kind: Kind) -> str:
     return f"an {kind}" if kind == "array" else f"a {kind}"
 
 
-def _suited(found: Any, kind: Kind, hint: Any, path: str) -> Any:
+def _suited(candidate: Any, kind: Kind, hint: Any, path: str) -> Any:
     classes = tuple(option for option in members(hint) if isinstance(option, type) and is_dataclass(option))
-    if not is_dataclass(found) or isinstance(found, type) or (kind != "part" and kind_of(found) != kind):
-        what = _a(kind_of(found)) if is_dataclass(found) else repr(found)
+    if not is_dataclass(candidate) or isinstance(candidate, type) or (kind != "part" and kind_of(candidate) != kind):
+        what = _a(kind_of(candidate)) if is_dataclass(candidate) else repr(candidate)
         raise BadInput(f"{path}: expected {_a(kind)}, got {what}")
-    if classes and not any(getattr(option, "_is_protocol", False) for option in members(hint)) and not isinstance(found, classes):
-        raise BadInput(f"{path}: expected {_only(hint)}, got {type(found).__name__}")
-    return found
+    if (
+        classes
+        and not any(getattr(option, "_is_protocol", False) for option in members(hint))
+        and not isinstance(candidate, classes)
+    ):
+        raise BadInput(f"{path}: expected {_only(hint)}, got {type(candidate).__name__}")
+    return candidate
 
 
 def _named(call: Call, field: str, kind: Kind, hint: Any, current: Any, path: str) -> Any:
     """The part that a name means in the place of a field; the type that is there already keeps what is not given."""
     arguments: dict[str, Term] = dict(call.arguments)
     if call.name in MACHINES or _is_file(call.name):
-        whole = preset(call.name) if call.name in MACHINES else _loaded(call.name)
-        lent = next(_lendable(whole, field, kind), None)
+        source = preset(call.name) if call.name in MACHINES else _loaded(call.name)
+        lent = next(_lendable(source, field, kind), None)
         if lent is None:
-            raise BadInput(f"{path}: '{call.name}' is {_a(kind_of(whole))} and has no {field} to lend")
+            raise BadInput(f"{path}: '{call.name}' is {_a(kind_of(source))} and has no {field} to lend")
         return _suited(_changed(lent, arguments, f"{path}."), kind, hint, path)
     if call.name in part_names():
         part = part_class(call.name)
         if kind != "part" and kind_of(part) != kind:
             raise BadInput(f"{path}: expected {_a(kind)}, '{call.name}' is {_a(kind_of(part))}")
-        found = _changed(current, arguments, f"{path}.") if type(current) is part else _constructed(part, arguments, f"{path}.")
-        return _suited(found, kind, hint, path)
+        built = _changed(current, arguments, f"{path}.") if type(current) is part else _constructed(part, arguments, f"{path}.")
+        return _suited(built, kind, hint, path)
     wholes = {name: preset(name) for name in MACHINES}
-    lenders = (name for name, whole in wholes.items() if kind_of(whole) != "system" or kind in ("system", "part"))
+    lenders = (name for name, source in wholes.items() if kind_of(source) != "system" or kind in ("system", "part"))
     lenders = (name for name in lenders if next(_lendable(wholes[name], field, kind), None) is not None)
     wanted = tuple(option for option in members(hint) if isinstance(option, type) and is_dataclass(option))
     if kind == "part" and wanted:  # parts of every sort: only those that fit here
@@ -287,16 +291,16 @@ def _named(call: Call, field: str, kind: Kind, hint: Any, current: Any, path: st
     raise UnknownName(kind, call.name, {*lenders, *_parts_of(kind)}, path)
 
 
-def _lendable(whole: Any, field: str, kind: Kind) -> Iterator[Any]:
+def _lendable(owner: Any, field: str, kind: Kind) -> Iterator[Any]:
     """The machine itself if it is of the kind, else the part of that kind that it or its parts hold in such a field."""
-    if kind_of(whole) == kind:
-        yield whole
+    if kind_of(owner) == kind:
+        yield owner
         return
-    if not is_dataclass(whole):
+    if not is_dataclass(owner):
         return
-    inner = [getattr(whole, f.name) for f in fields(whole) if is_dataclass(getattr(whole, f.name))]
-    held = getattr(whole, field, None)
-    if is_dataclass(held) and kind_of(held) == kind:
-        yield held
+    inner = [getattr(owner, f.name) for f in fields(owner) if is_dataclass(getattr(owner, f.name))]
+    value = getattr(owner, field, None)
+    if is_dataclass(value) and kind_of(value) == kind:
+        yield value
     for part in inner:
         yield from _lendable(part, field, kind)

@@ -22,18 +22,20 @@ _FALSE = ("false", "no", "off")
 
 def field_named(part: type, key: str, value: Any, path: str, nearest: str | None = None) -> str:
     """The field that `key` means: its name, or its name without the unit; between two of them the value's unit decides."""
-    known = settable(part)
+    fields_of_part = settable(part)
     word = key.replace("-", "_")
-    if word in known:
+    if word in fields_of_part:
         return word
-    candidates = [name for name in known if stem(name) == word]
+    candidates = [name for name in fields_of_part if stem(name) == word]
     if len(candidates) > 1:
         candidates = [name for name in candidates if isinstance(value, str) and _is_quantity(value, name)]
         if len(candidates) != 1:
-            meant = " or ".join(name for name in known if stem(name) == word)
+            meant = " or ".join(name for name in fields_of_part if stem(name) == word)
             raise BadInput(f"{path}{key}: {value!r} may be {meant}: write the whole name or a unit")
     if not candidates:
-        raise UnknownName(f"key of {part.__name__}", key, {stem(name) for name in known}, path.rstrip(":. "), nearest=nearest)
+        raise UnknownName(
+            f"key of {part.__name__}", key, {stem(name) for name in fields_of_part}, path.rstrip(":. "), nearest=nearest
+        )
     (name,) = candidates
     _require_unit(key, name, value, path)
     return name
@@ -109,9 +111,9 @@ def _fit_one(value: Any, hint: Any, unit: str | None, path: str) -> Any:
 def _part_of_list(value: Mapping[str, Any], part: type, path: str) -> Any:
     """A small part inside a list (a unit, a wire), from its table; its type is the list's."""
     named = {field_named(part, key, item, f"{path}."): item for key, item in value.items() if key != "type"}
-    known = hints(part)
+    types = hints(part)
     try:
-        return part(**{name: fit(item, known[name], unit_of_field(name), f"{path}.{name}") for name, item in named.items()})
+        return part(**{name: fit(item, types[name], unit_of_field(name), f"{path}.{name}") for name, item in named.items()})
     except TypeError as error:  # the constructor names what is missing
         raise BadInput(f"{path}: {part.__name__} {str(error).partition(' ')[2]}") from None
 

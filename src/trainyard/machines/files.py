@@ -76,15 +76,15 @@ def read_table(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _one_line(path: str, text: str, problem: str) -> str:
-    place = re.search(r" \(at line (\d+), column (\d+)\)$", problem)
-    if place is None:
+    position = re.search(r" \(at line (\d+), column (\d+)\)$", problem)
+    if position is None:
         return f"{path}: {problem}"
-    line = int(place.group(1))
+    line = int(position.group(1))
     content = text.splitlines()[line - 1].strip() if line <= len(text.splitlines()) else ""
     if "Cannot overwrite" in problem or "twice" in problem:
         key = content.partition("=")[0].strip() or content
         return f"{path}, line {line}: '{key}' is given twice"
-    return f"{path}, line {line}, column {place.group(2)}: {problem[: place.start()]}: {content}"
+    return f"{path}, line {line}, column {position.group(2)}: {problem[: position.start()]}: {content}"
 
 
 def save_toml(machine: Any, path: str | os.PathLike[str]) -> None:

@@ -113,30 +113,30 @@ class _Reader:
         return word
 
     def items(self) -> tuple[Term, ...]:
-        found: list[Term] = []
+        terms: list[Term] = []
         opened = self.at
         self.at += 1
         while self.skip() != ")":
-            found.append(self.value())
+            terms.append(self.value())
             self.separator(opened)
         self.at += 1
-        return tuple(found)
+        return tuple(terms)
 
     def arguments(self) -> tuple[tuple[str, Term], ...]:
-        found: dict[str, Term] = {}
+        terms: dict[str, Term] = {}
         opened = self.at
         self.at += 1
         while self.skip() != ")":
             key = self.atom("a key")
             if self.skip() != "=":
                 raise self.fail(f"expected '=' after '{key}'")
-            if key in found:
+            if key in terms:
                 raise self.fail(f"'{key}' is given twice")
             self.at += 1
-            found[key] = self.value()
+            terms[key] = self.value()
             self.separator(opened)
         self.at += 1
-        return tuple(found.items())
+        return tuple(terms.items())
 
     def separator(self, opened: int) -> None:
         sign = self.skip()

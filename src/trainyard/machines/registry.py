@@ -158,19 +158,19 @@ def part_types() -> dict[str, type]:
 def part_class(name: str, where: str = "") -> type:
     """The class behind a `type` name; `module:Class` names one whose module is already imported."""
     if name in PARTS:
-        found = load(PARTS[name].path)
+        candidate = load(PARTS[name].path)
     elif ":" in name:
         module, _, qualified = name.partition(":")
-        found = getattr(sys.modules.get(module), qualified, None)
-        if found is None:
+        candidate = getattr(sys.modules.get(module), qualified, None)
+        if candidate is None:
             raise BadInput(f"{where}type '{name}' is not imported: import {module} first, or declare it in entry points '{GROUP}'")
     elif name in _added_parts():
-        found = _added_parts()[name].load()
+        candidate = _added_parts()[name].load()
     else:
         raise UnknownName("part type", name, part_names(), where.rstrip(":. "))
-    if not (isinstance(found, type) and is_dataclass(found)):
-        raise BadInput(f"part type '{name}' is not a dataclass: {found!r}")
-    return found
+    if not (isinstance(candidate, type) and is_dataclass(candidate)):
+        raise BadInput(f"part type '{name}' is not a dataclass: {candidate!r}")
+    return candidate
 
 
 @cache
@@ -202,6 +202,6 @@ def _places() -> tuple[tuple[str, str, str], ...]:
 def loaded_presets() -> Iterator[tuple[str, Any]]:
     """Presets whose modules are already imported; looking a name up must not import every machine there is."""
     for name, module, attribute in _places():
-        found = getattr(sys.modules.get(module), attribute, None)
-        if found is not None:
-            yield name, found
+        machine = getattr(sys.modules.get(module), attribute, None)
+        if machine is not None:
+            yield name, machine

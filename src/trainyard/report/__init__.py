@@ -1,5 +1,8 @@
-"""Results for people: terminal tables, explanations, plots, one-file HTML pages, Perfetto traces, data frames.
+"""Results for people and for other tools. rich, plotly, pandas and pyarrow are imported where they are used.
 
-Reads `results` and `timeline` and nothing below them; no machine, no step, no torch. rich, plotly, pandas and pyarrow are imported
-where they are used. A new plot is a function in `bars`, `roofline` or `spans` that returns a figure, listed in `plots.ALL`.
+Text: `lines` (facts and breakdowns), `tables`, `terminal`, `explain`, `marginal` (what 10 % more of a resource is worth).
+Plots: `colours`, `bars`, `roofline`, `spans`, `tornado`, listed in `plots`. Pages: `page`. Nodes: `nodes`, drawn by `topology`.
+Timelines: `tasks`, and from them `perfetto` and `chakra` traces. DRAM: `memory_accesses`, `memory_trace`. Rows: `frames`.
+`walkthroughs` draws the papers' mechanisms on small examples. A new plot is a function that returns a figure, with a row in
+`plots.ALL`.
 """

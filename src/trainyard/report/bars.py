@@ -73,8 +73,8 @@ def exposed_and_hidden(result: Result) -> go.Figure:
     if idle := result.by_class.get(IDLE):
         parts[IDLE, IDLE] = idle.time_s
     figure = _stacked(parts, OVERLAP)
-    told = "; ".join(f"{name} {text}" for name, text in classes(result))
-    return figure.update_layout(meta={"description": f"{OVERLAP.title} by class: {told}."}) if told else figure
+    caption = "; ".join(f"{name} {text}" for name, text in classes(result))
+    return figure.update_layout(meta={"description": f"{OVERLAP.title} by class: {caption}."}) if caption else figure
 
 
 def traffic_by_tensor(result: Result, top: int = MOST_BARS) -> go.Figure:
@@ -83,10 +83,10 @@ def traffic_by_tensor(result: Result, top: int = MOST_BARS) -> go.Figure:
     for level, tensor, _ in result.traffic:
         tensors.setdefault(level, set()).add(tensor)
     parts: dict[tuple[str, str], float] = {}
-    for (level, tensor, way), count in sorted(result.traffic.items(), key=lambda pair: pair[0][0]):
+    for (level, tensor, direction), count in sorted(result.traffic.items(), key=lambda pair: pair[0][0]):
         many = len(tensors[level]) > MOST_TENSORS  # by layer: feature maps that are paged
         bar = f"{level}: {len(tensors[level])} tensors" if many else f"{level}: {tensor}"
-        parts[bar, way] = parts.get((bar, way), 0.0) + count
+        parts[bar, direction] = parts.get((bar, direction), 0.0) + count
     return _stacked(parts, TRAFFIC, top)
 
 
@@ -158,27 +158,27 @@ def _stacked(parts: Parts, subject: Subject, top: int = MOST_BARS) -> go.Figure:
     totals = {bar: value for bar, value in totals.items() if value}
     if not totals:
         return empty(subject.title, f"{subject.title}: no {subject.quantity.removesuffix(' per step')} is booked in this result.")
-    place, names = _places(totals, top, subject.bars)
+    position, names = _positions(totals, top, subject.bars)
     heights: dict[str, list[float]] = {}
     for (bar, colour), value in parts.items():
         if value:
-            heights.setdefault(colour, [0.0] * len(names))[place[bar]] += value
-    whole = sum(totals.values())
+            heights.setdefault(colour, [0.0] * len(names))[position[bar]] += value
+    total_height = sum(totals.values())
     longest = [sum(column) for column in zip(*heights.values(), strict=True)]
     cut = 1 < len(names) < len(totals) and longest[-1] > CLIPPED * max(longest[:-1])
     edge = 1.3 * max(longest[:-1]) if cut else 1.03 * max(longest)
     factor, unit = scale(edge, subject.unit)
     figure = go.Figure()
     for colour, shade in colours(heights, subject.colours).items():
-        of = [whole] * len(names) if subject.summed else longest
-        told = [f"{show(v, subject.unit)} ({percent(v / total)})" for v, total in zip(heights[colour], of, strict=True)]
+        of = [total_height] * len(names) if subject.summed else longest
+        labels = [f"{show(v, subject.unit)} ({percent(v / total)})" for v, total in zip(heights[colour], of, strict=True)]
         figure.add_bar(
             orientation="h",
             y=list(range(len(names))),
             x=[value / factor for value in heights[colour]],
             name=plain(colour),
             marker={"color": shade},
-            customdata=[f"{plain(bar)}<br>{plain(colour)}: {text}" for bar, text in zip(names, told, strict=True)],
+            customdata=[f"{plain(bar)}<br>{plain(colour)}: {text}" for bar, text in zip(names, labels, strict=True)],
             hovertemplate="%{customdata}<extra></extra>",
         )
     figure.update_layout(barmode="stack", bargap=0.25, showlegend=True)
@@ -193,20 +193,20 @@ def _stacked(parts: Parts, subject: Subject, top: int = MOST_BARS) -> go.Figure:
     return styled(figure, subject.title, _sentence(subject, totals), x=f"{subject.quantity} [{unit}]", y="", height=height)
 
 
-def _places(totals: Mapping[str, float], top: int, what: str) -> tuple[dict[str, int], list[str]]:
+def _positions(totals: Mapping[str, float], top: int, what: str) -> tuple[dict[str, int], list[str]]:
     """Where each bar stands, and the names by place: the `top` largest in their own order, the others together in the last."""
     if len(totals) <= top + 1:
         return {bar: number for number, bar in enumerate(totals)}, list(totals)
     chosen = set(sorted(totals, key=lambda bar: -totals[bar])[:top])
     names = [bar for bar in totals if bar in chosen]
-    place = {bar: number for number, bar in enumerate(names)}
-    return {bar: place.get(bar, len(names)) for bar in totals}, [*names, f"{len(totals) - len(names)} other {what}"]
+    position = {bar: number for number, bar in enumerate(names)}
+    return {bar: position.get(bar, len(names)) for bar in totals}, [*names, f"{len(totals) - len(names)} other {what}"]
 
 
 def _sentence(subject: Subject, totals: Mapping[str, float]) -> str:
     first = sorted(totals, key=lambda bar: -totals[bar])[:3]
-    whole = sum(totals.values())
+    total = sum(totals.values())
     if not subject.summed:
         return f"{subject.title}: {', '.join(f'{bar} {show(value, subject.unit)}' for bar, value in totals.items())}."
-    named = ", ".join(f"{bar} {show(totals[bar], subject.unit)} ({percent(totals[bar] / whole)})" for bar in first)
-    return f"{subject.title}: {show(whole, subject.unit)} over {len(totals)} {subject.bars}; most in {named}."
+    named = ", ".join(f"{bar} {show(totals[bar], subject.unit)} ({percent(totals[bar] / total)})" for bar in first)
+    return f"{subject.title}: {show(total, subject.unit)} over {len(totals)} {subject.bars}; most in {named}."

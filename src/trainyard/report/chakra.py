@@ -33,8 +33,8 @@ PS_PER_MICROSECOND = 10**6
 
 def write_chakra(result: Result, path: str | os.PathLike[str]) -> list[Path]:
     """Files `path.0.et`, `path.1.et`, ... of all devices; returns them."""
-    found = tasks(result)
-    if found is None or result.timeline is None:
+    task_table = tasks(result)
+    if task_table is None or result.timeline is None:
         raise BadInput("this result carries no timeline (it was added, scaled or read from a file): run the step again to trace it")
     owners = [_owners(name) for name in result.timeline.stream_names]
     simulated = 1 + max((max(owner) for owner in owners if owner), default=0)
@@ -49,7 +49,7 @@ def write_chakra(result: Result, path: str | os.PathLike[str]) -> list[Path]:
         }  # fmt: skip
         mine = rank if simulated > 1 else 0
         own = [not owner or mine in owner for owner in owners]
-        write_trace(file, _nodes(result, found, own, sizes, counted, mine), about)
+        write_trace(file, _nodes(result, task_table, own, sizes, counted, mine), about)
         written.append(file)
     return written
 
@@ -66,12 +66,12 @@ def _owners(stream: str) -> tuple[int, ...]:
     return tuple(int(number) for number in match.groups() if number) if match else ()
 
 
-def _nodes(result: Result, found: Tasks, own: list[bool], sizes: Mapping[int, int], counted: int, rank: int) -> Iterator[Node]:
+def _nodes(result: Result, task_table: Tasks, own: list[bool], sizes: Mapping[int, int], counted: int, rank: int) -> Iterator[Node]:
     timeline = result.timeline
     assert timeline is not None
     streams = timeline.streams
     chosen = np.array([number < 0 or own[number] for number in streams.tolist()], np.bool_)
-    shared = Counter(found.tag[chosen].tolist())
+    shared = Counter(task_table.tag[chosen].tolist())
     seen: Counter[int] = Counter()
     last: dict[int, int] = {}
     for task in np.flatnonzero(chosen).tolist():
@@ -79,20 +79,20 @@ def _nodes(result: Result, found: Tasks, own: list[bool], sizes: Mapping[int, in
         after = tuple(b for b in timeline.after[begin : int(timeline.after_ends[task])].tolist() if chosen[b])
         stream = int(streams[task])
         before = last.get(stream) if stream >= 0 else None
-        tag = int(found.tag[task])
-        start, end = int(found.start_ps[task]), int(found.end_ps[task])
-        kind, attributes = _kind(result, found, task, sizes, counted, (seen[tag], shared[tag]))
+        tag = int(task_table.tag[task])
+        start, end = int(task_table.start_ps[task]), int(task_table.end_ps[task])
+        kind, attributes = _kind(result, task_table, task, sizes, counted, (seen[tag], shared[tag]))
         if kind is NodeType.COMM_SEND:
-            source, target = _owners(found.track_name(task))
+            source, target = _owners(task_table.track_name(task))
             kind = NodeType.COMM_SEND if rank == source else NodeType.COMM_RECV
             attributes.update(comm_src=source, comm_dst=target, comm_tag=task)
         seen[tag] += 1
-        who = found.who(task)
+        who = task_table.who(task)
         yield Node(
-            number=task, name=": ".join(word for word in (who.layer, who.op) if word) or found.track_name(task), type=kind,
+            number=task, name=": ".join(word for word in (who.layer, who.op) if word) or task_table.track_name(task), type=kind,
             data_deps=after, ctrl_deps=() if before is None or before in after else (before,), start_micros=start //
             PS_PER_MICROSECOND, duration_micros=_micros(end - start), attributes={**attributes, "phase": who.phase, "stream":
-            found.track_name(task), "duration_ps": end - start},
+            task_table.track_name(task), "duration_ps": end - start},
         )  # fmt: skip
         if stream >= 0:
             last[stream] = task
@@ -107,31 +107,31 @@ def _micros(picoseconds: int) -> int:
 
 
 def _kind(
-    result: Result, found: Tasks, task: int, sizes: Mapping[int, int], counted: int, part: tuple[int, int]
+    result: Result, task_table: Tasks, task: int, sizes: Mapping[int, int], counted: int, part: tuple[int, int]
 ) -> tuple[NodeType, dict[str, Attribute]]:
     """The node's type and what ASTRA-sim reads of it; several tasks of one op share its operations and bytes."""
-    rows = found.who(task).rows
-    place, parts = part
+    rows = task_table.who(task).rows
+    part_number, parts = part
 
     def shared(total: int) -> int:
-        each = total // counted
-        return each * (place + 1) // parts - each * place // parts
+        device_bytes = total // counted
+        return device_bytes * (part_number + 1) // parts - device_bytes * part_number // parts
 
-    if int(found.kind[task]) == TaskClass.COMPUTE or not rows:
+    if int(task_table.kind[task]) == TaskClass.COMPUTE or not rows:
         macs = sum(int(result.columns.macs[row]) for row in rows)
         moved = sum(int(count[row]) for (level, _, _), count in result.columns.traffic.items() if level == "dram" for row in rows)
         return NodeType.COMP, {"is_cpu_op": False, "num_ops": shared(2 * macs), "tensor_size": shared(moved)}
     op, moved = result.rows.op[rows[0]], _moved(result, rows, off_chip=True)
-    if int(found.kind[task]) == TaskClass.COPY:
-        stores = "out" in found.track_name(task) or " out" in op
+    if int(task_table.kind[task]) == TaskClass.COPY:
+        stores = "out" in task_table.track_name(task) or " out" in op
         return NodeType.MEM_STORE if stores else NodeType.MEM_LOAD, {"is_cpu_op": False, "tensor_size": shared(moved)}
-    if op.startswith("send ") and len(_owners(found.track_name(task))) == 2:
+    if op.startswith("send ") and len(_owners(task_table.track_name(task))) == 2:
         return NodeType.COMM_SEND, {"is_cpu_op": False, "comm_size": shared(moved)}
     if op not in COLLECTIVES:
         raise NotModelled(
             f"{result.machine} exchanges by {op!r}, which no Chakra node stands for (it knows {', '.join(COLLECTIVES)})"
         )
-    if place + 1 < parts:  # the delay before the bytes move: one collective is one node
+    if part_number + 1 < parts:  # the delay before the bytes move: one collective is one node
         return NodeType.METADATA, {"is_cpu_op": False}
     return NodeType.COMM_COLL, {"is_cpu_op": False, "comm_type": COLLECTIVES[op], "comm_size": sizes.get(rows[0], moved)}
 
@@ -152,12 +152,12 @@ def _payloads(result: Result, devices: int) -> dict[int, int]:
         sizes = _of_node(result.on, getattr(result.rerun, "step", None))
         if len(sizes) == len(rows):
             return dict(zip(rows, sizes, strict=True))
-    found = {}
+    payloads = {}
     for row in rows:
         carried = _moved(result, (row,), off_chip=True)
         rounds = (2 if result.rows.op[row] == "all_reduce" else 1) * max(1, devices - 1)
-        found[row] = carried // rounds
-    return found
+        payloads[row] = carried // rounds
+    return payloads
 
 
 def _of_node(node: NodeSystem, step: Step | None) -> list[int]:
@@ -167,6 +167,6 @@ def _of_node(node: NodeSystem, step: Step | None) -> list[int]:
     if step is None or node.parallel == "pipeline":
         return []
     mine = captured.one_rank(step, node) if captured.is_captured(step) else one_device(node, step)
-    held = as_held(mine, node.device)
+    typed = as_held(mine, node.device)
     firsts = (mine.ops[work.ops[0]] for work in node.device.works(mine))
-    return [op.body.elements * DTYPE_BYTES[held.tensors[op.inputs[0]].dtype] for op in firsts if isinstance(op.body, Collective)]
+    return [op.body.elements * DTYPE_BYTES[typed.tensors[op.inputs[0]].dtype] for op in firsts if isinstance(op.body, Collective)]

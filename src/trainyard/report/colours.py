@@ -38,12 +38,12 @@ SMALL_TASKS = "#B9B9B9"
 NEUTRAL = "rgba(128,128,128,0.35)"
 
 
-def colours(names: Iterable[str], known: Mapping[str, str]) -> dict[str, str]:
+def colours(names: Iterable[str], palette: Mapping[str, str]) -> dict[str, str]:
     """A colour for each name, in the table's order first; names it lacks get spare ones in their own order."""
-    given = list(dict.fromkeys(names))
-    strange = [name for name in given if name not in known]
-    found = {name: known[name] for name in known if name in given}
-    return found | {name: SPARE[number % len(SPARE)] for number, name in enumerate(strange)}
+    unique = list(dict.fromkeys(names))
+    strange = [name for name in unique if name not in palette]
+    chosen = {name: palette[name] for name in palette if name in unique}
+    return chosen | {name: SPARE[number % len(SPARE)] for number, name in enumerate(strange)}
 
 
 def scale(most: float, unit: str, *, binary: bool = False) -> tuple[float, str]:

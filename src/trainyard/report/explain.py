@@ -48,9 +48,9 @@ def _times(result: Result, chosen: Sequence[int], layer: str) -> Iterator[str]:
     time_s = time_ps * PICOSECOND / result.steps
     if not layer:
         yield f"time {result.headline}, {lines.rate(result.samples_per_s)}; busy {show(busy_s, 's')} over all resources"
-        told = [*lines.classes(result), *((lines.HOST, f"{text}") for text in lines.host_memory(result))]
-        width = max((len(name) for name, _ in told), default=0)
-        yield from (f"  {name:<{width}}  {text}" for name, text in told)
+        facts = [*lines.classes(result), *((lines.HOST, f"{text}") for text in lines.host_memory(result))]
+        width = max((len(name) for name, _ in facts), default=0)
+        yield from (f"  {name:<{width}}  {text}" for name, text in facts)
         return
     share = time_ps / result.time_ps if result.time_ps else 0.0
     yield f"time {show(time_s, 's')}, {percent(share)} of the step's {show(result.time_s, 's')}; busy {show(busy_s, 's')}"
@@ -75,7 +75,7 @@ def _bounds(result: Result, chosen: Sequence[int]) -> Iterator[str]:
 
 def _shares(values: dict[str, float], unit: str, most: int | None = None) -> Iterator[str]:
     """Aligned lines `name  value  share`, the largest first."""
-    whole = sum(values.values())
+    total = sum(values.values())
     named = sorted(((name, value) for name, value in values.items() if value), key=lambda pair: (-pair[1], pair[0]))
     if not named:
         yield "  nothing"
@@ -84,13 +84,13 @@ def _shares(values: dict[str, float], unit: str, most: int | None = None) -> Ite
         named = [*named[:most], (f"{len(named) - most} others", sum(value for _, value in named[most:]))]
     width = max(len(name) for name, _ in named)
     for name, value in named:
-        yield f"  {name:<{width}}  {show(value, unit):>9}  {percent(value / whole):>7}"
+        yield f"  {name:<{width}}  {show(value, unit):>9}  {percent(value / total):>7}"
 
 
 def _critical(result: Result, chosen: Sequence[int], layer: str) -> Iterator[str]:
     yield "critical path"
-    found = tasks.tasks(result)
-    if found is None or result.timeline is None:
+    task_table = tasks.tasks(result)
+    if task_table is None or result.timeline is None:
         yield "  not known: this result carries no timeline"
         return
     path = result.timeline.critical_path()
@@ -99,22 +99,22 @@ def _critical(result: Result, chosen: Sequence[int], layer: str) -> Iterator[str
     owners: dict[str, int] = {}
     through = 0
     for number in path:
-        lasted = int(found.end_ps[number] - found.start_ps[number])
-        place = f"{found.kind_name(number)} on {found.track_name(number)}"
-        places[place] = places.get(place, 0) + lasted
-        who = found.who(number)
+        lasted = int(task_table.end_ps[number] - task_table.start_ps[number])
+        where = f"{task_table.kind_name(number)} on {task_table.track_name(number)}"
+        places[where] = places.get(where, 0) + lasted
+        who = task_table.who(number)
         if not layer or inside.intersection(who.rows):
             through += 1
-            name = f"{who.layer or who.op} {who.phase}".strip() or place
+            name = f"{who.layer or who.op} {who.phase}".strip() or where
             owners[name] = owners.get(name, 0) + lasted
     if layer:
         lasted = sum(owners.values())
-        share = lasted / found.span_ps if found.span_ps else 0.0
+        share = lasted / task_table.span_ps if task_table.span_ps else 0.0
         took = f"{show(lasted * PICOSECOND, 's')}, {percent(share)} of the timeline"
         yield f"  {through} of its {len(path)} tasks are this layer's: {took}"
     else:
         yield f"  {len(path)} tasks, each of which began when the one before it ended"
-        waited = found.span_ps - sum(places.values())
+        waited = task_table.span_ps - sum(places.values())
         yield from _shares({name: lasted * PICOSECOND for name, lasted in {**places, IDLE: waited}.items()}, "s", LONGEST)
     yield "longest on the critical path"
     yield from _shares({name: lasted * PICOSECOND for name, lasted in owners.items()}, "s", LONGEST)
@@ -147,12 +147,12 @@ def _worth(result: Result, layer: str) -> Iterator[str]:
     if result.rerun is None:
         yield "  not known: this result cannot be run again (it was added, scaled, measured or read from a file)"
         return
-    found = marginal_gains(result, layer)
-    if not found:
+    gains = marginal_gains(result, layer)
+    if not gains:
         yield "  this machine's config names no resource"
         return
-    width = max(len(gain.text()) for gain in found)
-    for gain in found:
+    width = max(len(gain.text()) for gain in gains)
+    for gain in gains:
         yield f"  {gain.text():<{width}}  {_change(gain, layer)}"
 
 

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 def columns(result: Result) -> dict[str, Any]:
     """Name -> values: op, layer, phase, resource, kind, bound, time_s, busy_s, energy_j, macs, and `<level>_<direction>_bytes`."""
-    found: dict[str, Any] = {axis: list(result.rows.axis(axis)) for axis in ("op", *(axis for axis in AXES if axis != "op"))}
+    table: dict[str, Any] = {axis: list(result.rows.axis(axis)) for axis in ("op", *(axis for axis in AXES if axis != "op"))}
     numbers = result.columns
-    found["time_s"] = numbers.time_ps * PICOSECOND / result.steps
-    found["busy_s"] = numbers.busy_ps * PICOSECOND / result.steps
-    found["energy_j"] = sum(numbers.energy.values(), np.zeros(len(result.rows))) / result.steps
-    found["macs"] = _per_step(numbers.macs, result.steps)
+    table["time_s"] = numbers.time_ps * PICOSECOND / result.steps
+    table["busy_s"] = numbers.busy_ps * PICOSECOND / result.steps
+    table["energy_j"] = sum(numbers.energy.values(), np.zeros(len(result.rows))) / result.steps
+    table["macs"] = _per_step(numbers.macs, result.steps)
     traffic: dict[str, Any] = {}
     for (level, _, direction), count in numbers.traffic.items():
         name = f"{level}_{direction}_bytes"
         traffic[name] = traffic.get(name, 0) + count
-    found.update({name: _per_step(traffic[name], result.steps) for name in sorted(traffic)})
-    return found
+    table.update({name: _per_step(traffic[name], result.steps) for name in sorted(traffic)})
+    return table
 
 
 def _per_step(counts: Any, steps: int) -> Any:
@@ -65,9 +65,9 @@ def write_parquet(result: Result, path: str | os.PathLike[str]) -> None:
 
 
 def write_csv(result: Result, path: str | os.PathLike[str]) -> None:
-    found = columns(result)
-    values = [column if isinstance(column, list) else column.tolist() for column in found.values()]
+    table = columns(result)
+    values = [column if isinstance(column, list) else column.tolist() for column in table.values()]
     with whole_file(path) as part, part.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
-        writer.writerow(found)
+        writer.writerow(table)
         writer.writerows(zip(*values, strict=True))

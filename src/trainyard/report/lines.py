@@ -59,16 +59,16 @@ def breakdown(result: Result, by: Axis = "layer", top: int | None = None) -> Bre
     for (label, kind, bound), cost in result.group(*axes).items():
         name = f"({IDLE})" if kind == IDLE else label or NOBODY.get(by, "(no name)")
         parts.setdefault(name, []).append((bound, cost))
-    whole = result.time_s
+    total_s = result.time_s
     lines = [
-        _line(name, bounds, whole) for name, bounds in parts.items() if name != f"({IDLE})" or any(c.time_s for _, c in bounds)
+        _line(name, bounds, total_s) for name, bounds in parts.items() if name != f"({IDLE})" or any(c.time_s for _, c in bounds)
     ]
     lines.sort(key=lambda line: (-line.cost.time_s, -line.cost.busy_s, line.label))
     shown = len(lines) if top is None or len(lines) <= top + 1 else top  # a rest of one is better shown by name
     left = [pair for line in lines[shown:] for pair in parts[line.label]]
-    rest = _line(f"rest: {len(lines) - shown} more", left, whole, len(lines) - shown) if left else None
-    total = _line("total", [pair for bounds in parts.values() for pair in bounds], whole, len(lines))
-    exact = replace(total, cost=total.cost._replace(time_s=whole))  # a sum of floats may miss the last digit
+    rest = _line(f"rest: {len(lines) - shown} more", left, total_s, len(lines) - shown) if left else None
+    total = _line("total", [pair for bounds in parts.values() for pair in bounds], total_s, len(lines))
+    exact = replace(total, cost=total.cost._replace(time_s=total_s))  # a sum of floats may miss the last digit
     return Breakdown(by=by, lines=tuple(lines[:shown]), rest=rest, total=exact)
 
 
@@ -142,32 +142,32 @@ def dram_bytes(cost: Cost | Result) -> int:
 def facts(result: Result) -> list[tuple[str, str]]:
     """The headline facts, each with its unit; of a system, whether of all its devices or of one."""
     used = utilisation(result)
-    whole = ", all devices" if result.peaks.devices > 1 else ""
-    found = [
+    scope = ", all devices" if result.peaks.devices > 1 else ""
+    rows = [
         ("time per step", result.headline),
         ("throughput", rate(result.samples_per_s)),
-        (f"energy per step{whole}", show(result.energy_j, "J") if result.columns.energy else "not modelled"),
-        (f"DRAM traffic per step{whole}", show(dram_bytes(result), "B")),
+        (f"energy per step{scope}", show(result.energy_j, "J") if result.columns.energy else "not modelled"),
+        (f"DRAM traffic per step{scope}", show(dram_bytes(result), "B")),
     ]
     others = {level: count for level, count in result.traffic_bytes.items() if level != DRAM}
-    found += [(f"{level} traffic per step{whole}", show(count, "B")) for level, count in others.items()]
-    found += [(f"peak memory, {pool}", show(count, "B", binary=True)) for pool, count in peaks(result)]
-    found += [(f"{HOST} bandwidth used", text) for text in host_memory(result)]
-    found += classes(result)
+    rows += [(f"{level} traffic per step{scope}", show(count, "B")) for level, count in others.items()]
+    rows += [(f"peak memory, {pool}", show(count, "B", binary=True)) for pool, count in peaks(result)]
+    rows += [(f"{HOST} bandwidth used", text) for text in host_memory(result)]
+    rows += classes(result)
     if used is not None:
-        found.append(("utilisation", f"{percent(used)} of {show(result.peaks.macs_per_s, 'MAC/s')}"))
+        rows.append(("utilisation", f"{percent(used)} of {show(result.peaks.macs_per_s, 'MAC/s')}"))
     if result.cycles is not None:
         at = f" at {show(result.clock_hz, 'Hz', digits=4)}" if result.clock_hz else ""
-        found.append(("cycles", f"{result.cycles:,}{at}"))
+        rows.append(("cycles", f"{result.cycles:,}{at}"))
     if result.cycles and result.array_cycles is not None:
-        found.append(("array busy", f"{result.array_cycles:,} cycles, {percent(result.array_cycles / result.cycles)} of them"))
-    return found
+        rows.append(("array busy", f"{result.array_cycles:,} cycles, {percent(result.array_cycles / result.cycles)} of them"))
+    return rows
 
 
 def overlap(result: Result) -> dict[str, tuple[float, float | None]]:
     """By class, compute first: seconds exposed, and seconds under way behind a class before it (None: no timeline tells)."""
     exposed, timeline = result.by_class, result.timeline
-    found: dict[str, tuple[float, float | None]] = {}
+    classes_s: dict[str, tuple[float, float | None]] = {}
     for kind in TaskClass:
         cost = exposed.get(str(kind))
         if cost is None or not cost.busy_s:
@@ -176,21 +176,21 @@ def overlap(result: Result) -> dict[str, tuple[float, float | None]]:
         if timeline is not None:  # a class by itself is exposed whenever one of its tasks runs
             alone = timeline.class_exposed(timeline.kinds == kind)[str(kind)] * PICOSECOND / result.steps
             hidden = max(0.0, alone - cost.time_s)
-        found[str(kind)] = cost.time_s, hidden
-    return found
+        classes_s[str(kind)] = cost.time_s, hidden
+    return classes_s
 
 
 def classes(result: Result) -> list[tuple[str, str]]:
     """Of a system of several streams: what of compute, synchronisation and copies the step waits for, and what hides."""
-    found = overlap(result)
-    if len(found) < 2:
+    by_class = overlap(result)
+    if len(by_class) < 2:
         return []
-    told = [
+    texts = [
         (name, f"{show(seen, 's')} exposed" + (f", {show(hidden, 's')} hidden" if hidden else ""))
-        for name, (seen, hidden) in found.items()
+        for name, (seen, hidden) in by_class.items()
     ]
     idle = result.by_class.get(IDLE)
-    return [*told, *([(IDLE, show(idle.time_s, "s"))] if idle is not None and idle.time_s else [])]
+    return [*texts, *([(IDLE, show(idle.time_s, "s"))] if idle is not None and idle.time_s else [])]
 
 
 def paged_bytes(result: Result) -> int:
@@ -226,14 +226,14 @@ def peaks(result: Result) -> list[tuple[str, int]]:
     for pool, count in result.peak_memory_bytes.items():
         name, _, number = pool.rpartition(" ")
         alike.setdefault(name if name and number.isdigit() else pool, []).append(count)
-    found = []
+    texts = []
     folded = result.peaks.devices > 1 and all(len(counts) == 1 for counts in alike.values())  # one device stands for all
     for name, counts in alike.items():
         each = " (of each device)" if folded else ""
         if len(counts) > 1:
             each = f" ({'each' if len(set(counts)) == 1 else 'largest'} of {len(counts)})"
-        found.append((f"{name}{each}", max(counts)))
-    return found
+        texts.append((f"{name}{each}", max(counts)))
+    return texts
 
 
 def title(result: Result) -> str:
@@ -300,8 +300,8 @@ def array_text(result: Result, baseline: Result) -> str:
         return "-"
     if other is None:
         return show(own, "s")
-    each, others = own * result.steps / result.samples, other * baseline.steps / baseline.samples
-    return f"{show(own, 's')} ({others / each:.2f} x)"
+    own_per_sample, other_per_sample = own * result.steps / result.samples, other * baseline.steps / baseline.samples
+    return f"{show(own, 's')} ({other_per_sample / own_per_sample:.2f} x)"
 
 
 def differences(results: Sequence[Result]) -> list[str]:
@@ -317,9 +317,9 @@ def differences(results: Sequence[Result]) -> list[str]:
         ("machines differ in devices",          [str(result.peaks.devices) for result in results]),
     ]
     # fmt: on
-    found = []
+    texts = []
     for what, values in looked_at:
         if len(set(values)) > 1:
             of = {value: name for name, value in reversed(list(zip(names, values, strict=True)))}
-            found.append(f"{what}: {' vs '.join(f'{value} ({of[value]})' for value in dict.fromkeys(values))}")
-    return found
+            texts.append(f"{what}: {' vs '.join(f'{value} ({of[value]})' for value in dict.fromkeys(values))}")
+    return texts

@@ -105,16 +105,16 @@ def marginal_gains(result: Result, layer: str = "") -> list[MarginalGain]:
     """Every resource raised by a tenth, the most valuable first, those that the machine refuses last."""
     if result.rerun is None:
         return []
-    found = []
+    gains = []
     before_s = layer_time_s(result, layer)
     fields = ((path, value, {path: raised(value)}) for path, value in resources(result.config))
     for path, value, changes in (*fields, *graph_resources(result.config)):
         gain = MarginalGain(path=path, before=value, after=raised(value))
         try:
-            again = result.rerun(changes)
+            rerun = result.rerun(changes)
         except TrainyardError as problem:
-            found.append(replace(gain, error=str(problem)))
+            gains.append(replace(gain, error=str(problem)))
             continue
-        change = layer_time_s(again, layer) / before_s - 1.0 if before_s else 0.0
-        found.append(replace(gain, change=change, step_change=again.time_s / result.time_s - 1.0))
-    return sorted(found, key=lambda gain: (gain.change is None, gain.change or 0.0))
+        change = layer_time_s(rerun, layer) / before_s - 1.0 if before_s else 0.0
+        gains.append(replace(gain, change=change, step_change=rerun.time_s / result.time_s - 1.0))
+    return sorted(gains, key=lambda gain: (gain.change is None, gain.change or 0.0))

@@ -109,48 +109,48 @@ class Tracer:
     def _sizes(self, work: Work) -> Iterator[tuple[Region, int]]:
         if isinstance(self.step.ops[work.ops[0]].body, Collective):
             return
-        asked = self.demand(work)
-        if isinstance(asked, ProductDemand):
-            yield from self._product_sizes(work, asked)
-        elif isinstance(asked, PairDemand):
-            for part, one in zip(separate_products(self.step, work), (asked.dx, asked.dw), strict=True):
-                yield from self._product_sizes(part, one)
-        elif isinstance(asked, StreamDemand | FusedDemand):
-            for matrix in self._streams(work, asked):
+        demand = self.demand(work)
+        if isinstance(demand, ProductDemand):
+            yield from self._product_sizes(work, demand)
+        elif isinstance(demand, PairDemand):
+            for part, product in zip(separate_products(self.step, work), (demand.dx, demand.dw), strict=True):
+                yield from self._product_sizes(part, product)
+        elif isinstance(demand, StreamDemand | FusedDemand):
+            for matrix in self._streams(work, demand):
                 yield matrix.region, matrix.size
 
-    def _product_sizes(self, work: Work, asked: ProductDemand) -> Iterator[tuple[Region, int]]:
-        a, b, sums, drained = self._matrices(work, asked)
-        for matrix in (a, b, sums, *(one for one, _ in drained)):
+    def _product_sizes(self, work: Work, demand: ProductDemand) -> Iterator[tuple[Region, int]]:
+        a, b, sums, drained = self._matrices(work, demand)
+        for matrix in (a, b, sums, *(drain for drain, _ in drained)):
             yield matrix.region, matrix.size
 
     def accesses(self, work: Work) -> Iterator[Access]:
-        asked = self.demand(work)
-        match asked:
+        demand = self.demand(work)
+        match demand:
             case ProductDemand() if self.device.reuse == "step":
-                yield from self._product(work, asked)
+                yield from self._product(work, demand)
             case ProductDemand():
-                yield from self._ordered(work, (asked,))
+                yield from self._ordered(work, (demand,))
             case PairDemand():
-                yield from self._ordered(work, (asked.dx, asked.dw))
+                yield from self._ordered(work, (demand.dx, demand.dw))
             case StreamDemand() | FusedDemand():
-                yield from _streamed(self._streams(work, asked))
+                yield from _streamed(self._streams(work, demand))
             case NoDemand():
                 return
             case _:
-                raise NotModelled(f"{type(asked).__name__}: works that run side by side or across layers are not traced")
+                raise NotModelled(f"{type(demand).__name__}: works that run side by side or across layers are not traced")
 
-    def _matrices(self, work: Work, asked: ProductDemand) -> tuple[Matrix, Matrix, Matrix, list[tuple[Matrix, bool]]]:
+    def _matrices(self, work: Work, demand: ProductDemand) -> tuple[Matrix, Matrix, Matrix, list[tuple[Matrix, bool]]]:
         """A, B, the sums, and what moves with finished sums, as a product of the demand sees them."""
-        head, problem, op = self.step.ops[work.ops[0]], asked.problem, asked.problem.op
+        head, problem, op = self.step.ops[work.ops[0]], demand.problem, demand.problem.op
         first, second = operand_order(self.step, head)
-        regions = [self._region(work.ops[0], head.inputs[i] if i < len(head.inputs) else None, asked.labels[p]) for p, i in
+        regions = [self._region(work.ops[0], head.inputs[i] if i < len(head.inputs) else None, demand.labels[p]) for p, i in
                    enumerate((first, second))]  # fmt: skip
-        a = Matrix(regions[0], (asked.labels[0], "read"), problem.a_bytes, op.M, op.K, op.count)
-        b = Matrix(regions[1], (asked.labels[1], "read"), problem.b_bytes, op.K, op.N, op.count)
-        sums = Matrix((work.ops[0], "sums"), (asked.labels[2], "spill"), problem.sum_bytes, op.M, op.N, op.count)
+        a = Matrix(regions[0], (demand.labels[0], "read"), problem.a_bytes, op.M, op.K, op.count)
+        b = Matrix(regions[1], (demand.labels[1], "read"), problem.b_bytes, op.K, op.N, op.count)
+        sums = Matrix((work.ops[0], "sums"), (demand.labels[2], "spill"), problem.sum_bytes, op.M, op.N, op.count)
         drained = []
-        for position, moves in enumerate(asked.drained):
+        for position, moves in enumerate(demand.drained):
             for move, tensor in zip(moves, self._tensors(work.ops[position], moves, position == 0), strict=True):
                 region = self._region(work.ops[position], tensor, f"{move.label} {move.direction}")
                 matrix = Matrix(region, (move.label, move.direction), move.size, op.M, op.N, op.count)
@@ -164,39 +164,39 @@ class Tracer:
         """Which of an op's tensors each move is of: the next one of its direction and role."""
         op = self.step.ops[index]
         left = {"read": list(op.inputs[2:] if head else op.inputs), "write": list(op.outputs)}
-        found: list[int | None] = []
+        tensors: list[int | None] = []
         for move in moves:
             candidates = left.get(move.direction, [])
             fits = (t for t in candidates if head or str(self.step.tensors[self.step.base(t)].role) == move.label)
             tensor = next(fits, None)
             if tensor is not None:
                 candidates.remove(tensor)
-            found.append(tensor)
-        return found
+            tensors.append(tensor)
+        return tensors
 
-    def _product(self, work: Work, asked: ProductDemand) -> Iterator[Access]:
+    def _product(self, work: Work, demand: ProductDemand) -> Iterator[Access]:
         """Tile after tile: operands that are not in place, sums that were begun; what leaves makes room first."""
-        a, b, sums, drained = self._matrices(work, asked)
+        a, b, sums, drained = self._matrices(work, demand)
         tile = None if self.device.tiling == "search" else self.device.tiling
-        (tiled,) = search([asked.problem], self.device.array, self.device.supply, tile)
-        held: dict[str, object] = {}
+        (tiled,) = search([demand.problem], self.device.array, self.device.supply, tile)
+        resident: dict[str, object] = {}
         begun: set[object] = set()
         left: tuple[object, ...] | None = None
         before = None
-        for at in steps(asked.problem.op, tiled.tiling):
-            place = (at.product, at.m, at.n)
-            if left is not None and left != place:
+        for at in steps(demand.problem.op, tiled.tiling):
+            output_tile = (at.product, at.m, at.n)
+            if left is not None and left != output_tile:
                 assert before is not None
-                yield from self._left(before, begun, sums, drained, asked.problem.op)
+                yield from self._left(before, begun, sums, drained, demand.problem.op)
             for name, matrix, rows, columns in (("a", a, at.m, at.k), ("b", b, at.k, at.n)):
-                if held.get(name) != (at.product, rows, columns):
-                    held[name] = (at.product, rows, columns)
+                if resident.get(name) != (at.product, rows, columns):
+                    resident[name] = (at.product, rows, columns)
                     yield matrix.tile(at.product, rows, columns, store=False)
-            if left != place and place in begun:
+            if left != output_tile and output_tile in begun:
                 yield sums.tile(at.product, at.m, at.n, store=False)
-            left, before = place, at
+            left, before = output_tile, at
         assert before is not None
-        yield from self._left(before, begun, sums, drained, asked.problem.op)
+        yield from self._left(before, begun, sums, drained, demand.problem.op)
 
     def _left(
         self, at: Tile, begun: set[object], sums: Matrix, drained: Sequence[tuple[Matrix, bool]], op: MatMul
@@ -211,28 +211,28 @@ class Tracer:
             begun.add((product, m, n))
             yield sums.tile(product, m, n, store=True)
 
-    def _ordered(self, work: Work, asked: tuple[ProductDemand, ...]) -> Iterator[Access]:
+    def _ordered(self, work: Work, demands: tuple[ProductDemand, ...]) -> Iterator[Access]:
         """The tiles of one or two gradients out of a scratchpad that keeps the most recent ones."""
         schedule = self.device.schedule
         if schedule.cores > 1 or schedule.policy != "lru":
             raise NotModelled("traces of several cores, or of reuse='farthest', are not written: take one core and reuse='lru'")
-        parts = (work,) if len(asked) == 1 else separate_products(self.step, work)
+        parts = (work,) if len(demands) == 1 else separate_products(self.step, work)
         if schedule.order == "cost" and schedule.reuse == "step" and self._apart(work, parts):
-            for part, one in zip(parts, asked, strict=True):
-                yield from self._product(part, one)
+            for part, product in zip(parts, demands, strict=True):
+                yield from self._product(part, product)
             return
-        pair = Pair.single(asked[0].problem) if len(asked) == 1 else pair_of(*asked)
-        chosen = self._way(pair, asked)
-        places, drained = _places(pair, [self._matrices(part, one) for part, one in zip(parts, asked, strict=True)])
-        for product in range(pair.op.count):
-            yield from replayed(pair, chosen, product, places, drained, self.device.supply.resident_bytes)
+        pair = Pair.single(demands[0].problem) if len(demands) == 1 else pair_of(*demands)
+        chosen = self._way(pair, demands)
+        places, drained = _places(pair, [self._matrices(part, product) for part, product in zip(parts, demands, strict=True)])
+        for repeat in range(pair.op.count):
+            yield from replayed(pair, chosen, repeat, places, drained, self.device.supply.resident_bytes)
 
     def _apart(self, work: Work, parts: Sequence[Work]) -> bool:
         """Whether the two gradients were costed one after the other, each with tiles of its own."""
-        whole, each = self.device.cost(self.step, work), [self.device.cost(self.step, part) for part in parts]
-        return whole.cycles == sum(one.cycles for one in each)
+        fused, separate = self.device.cost(self.step, work), [self.device.cost(self.step, part) for part in parts]
+        return fused.cycles == sum(cost.cycles for cost in separate)
 
-    def _way(self, pair: Pair, asked: tuple[ProductDemand, ...]) -> OrderCost:
+    def _way(self, pair: Pair, demands: tuple[ProductDemand, ...]) -> OrderCost:
         """Order and tile as the device chose them."""
         device, schedule = self.device, self.device.schedule
         if schedule.partition != "none":
@@ -242,21 +242,21 @@ class Tracer:
             array=device.array, supply=device.supply, vector_lanes=device.vector_lanes, tile=tile, schedule=schedule
         )  # fmt: skip
         orders = schedule.orders(pair.op, None)[: 1 if pair.alone else None]
-        own = orderly._own_tile(asked[0]) if pair.alone else tile
+        own = orderly._own_tile(demands[0]) if pair.alone else tile
         return best(pair, device.array, device.supply, orders=orders, partitions=[None], policy=schedule.policy, tile=own)
 
-    def _streams(self, work: Work, asked: StreamDemand | FusedDemand) -> list[Matrix]:
+    def _streams(self, work: Work, demand: StreamDemand | FusedDemand) -> list[Matrix]:
         """What streams through, each once, or again where it does not fit on chip."""
-        moves = list(asked.moves)
+        moves = list(demand.moves)
         resident = self.device.supply.resident_bytes
-        if isinstance(asked, StreamDemand):
-            if asked.again is not None and asked.row_bytes > resident:
-                moves.append(asked.again)
+        if isinstance(demand, StreamDemand):
+            if demand.again is not None and demand.row_bytes > resident:
+                moves.append(demand.again)
         else:
-            parts = max(1, -(-asked.item_bytes // int(resident)))
-            moves.extend(move._replace(size=move.size * (parts - 1)) for move in asked.again if parts > 1)
+            parts = max(1, -(-demand.item_bytes // int(resident)))
+            moves.extend(move._replace(size=move.size * (parts - 1)) for move in demand.again if parts > 1)
         taken: Counter[str] = Counter()
-        found = []
+        matrices = []
         for move in moves:
             ops = [self.step.ops[op] for op in work.ops]
             tensors = [t for op in ops for t in (op.inputs if move.direction == "read" else op.outputs)]
@@ -264,8 +264,8 @@ class Tracer:
             number = taken[f"{move.label} {move.direction}"]
             taken[f"{move.label} {move.direction}"] += 1
             region: Region = bases[number % len(bases)] if bases else (work.ops[0], f"{move.label} {move.direction}")
-            found.append(Matrix(region, (move.label, move.direction), move.size, 1, max(1, move.size)))
-        return found
+            matrices.append(Matrix(region, (move.label, move.direction), move.size, 1, max(1, move.size)))
+        return matrices
 
 
 def _streamed(matrices: Sequence[Matrix]) -> Iterator[Access]:
@@ -283,22 +283,22 @@ Places = dict[str, Matrix]
 Drained = dict[str, list[tuple[Matrix, bool]]]
 
 
-def _places(pair: Pair, found: Sequence[tuple[Matrix, Matrix, Matrix, list[tuple[Matrix, bool]]]]) -> tuple[Places, Drained]:
+def _places(pair: Pair, matrices: Sequence[tuple[Matrix, Matrix, Matrix, list[tuple[Matrix, bool]]]]) -> tuple[Places, Drained]:
     """The matrices of the products by the names of the gradient model; rows and columns as it sees them."""
-    a, b, sums, drained = found[0]
+    a, b, sums, drained = matrices[0]
     m, n, k = pair.op.M, pair.op.N, pair.op.K
     places = {"dY": a._replace(rows=m, columns=n), "W": b._replace(rows=k, columns=n), "dX": sums._replace(rows=m, columns=k)}
     left = {"dX": [(matrix._replace(rows=m, columns=k), store) for matrix, store in drained]}
     if not pair.alone:
-        a, b, sums, drained = found[1]
+        a, b, sums, drained = matrices[1]
         places |= {"X": (b if pair.dw_transposed else a)._replace(rows=m, columns=k), "dW": sums._replace(rows=k, columns=n)}
         left["dW"] = [(matrix._replace(rows=k, columns=n), store) for matrix, store in drained]
     return places, left
 
 
-def replayed(pair: Pair, way: OrderCost, product: int, places: Places, drained: Drained, room: float) -> Iterator[Access]:
+def replayed(pair: Pair, order: OrderCost, product: int, places: Places, drained: Drained, room: float) -> Iterator[Access]:
     """The law of `mapping.gradient_order.execution` on tiles without values: touch, bring in, make room, finish."""
-    cut = grid(pair.op, way.tile, None)
+    cut = grid(pair.op, order.tile, None)
     ends = {axis: [0, *itertools.accumulate(cut.sizes(axis))] for axis in "mnk"}  # type: ignore[arg-type]
     held_rate = dict(zip(("dY", "W", "X", "dX", "dW"), pair.rates[:, 0].tolist(), strict=True))
     resident: OrderedDict[tuple[str, int, int], float] = OrderedDict()
@@ -314,7 +314,7 @@ def replayed(pair: Pair, way: OrderCost, product: int, places: Places, drained: 
         (r0, r1), (c0, c1) = span(tile)
         return float((r1 - r0) * (c1 - c0) * held_rate[tile[0]])
 
-    for (op,) in stream(cut, way.order):
+    for (op,) in stream(cut, order.order):
         if pair.alone and op.gradient == "dW":
             continue
         at = {"m": op.m, "n": op.n, "k": op.k}
@@ -334,7 +334,7 @@ def replayed(pair: Pair, way: OrderCost, product: int, places: Places, drained: 
             resident[tile] = size(tile)
             used += resident[tile]
             if tile[0] not in SUMMED_OVER or tile in spilled:
-                free = way.order == "no_second_dy" and op.gradient == "dW" and tile[0] == "dY"
+                free = order.order == "no_second_dy" and op.gradient == "dW" and tile[0] == "dY"
                 if not free:
                     yield places[tile[0]].tile(product, *span(tile), store=False)
                 spilled.discard(tile)

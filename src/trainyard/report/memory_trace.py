@@ -84,14 +84,14 @@ def _chosen(step: Step, device: Accelerator, layer: str | None, phase: str | Non
         raise UnknownName("layer", layer, step.layers)
     if phase is not None and phase not in {op.phase.value for op in step.ops}:
         raise UnknownName("phase", phase, {op.phase.value for op in step.ops})
-    found = []
+    numbers = []
     for work in device.works(step):
         op = step.ops[work.ops[0]]
         if layer in (None, op.layer) and phase in (None, op.phase.value) and not isinstance(op.body, Collective):
-            found.append(work)
-    if not found:
+            numbers.append(work)
+    if not numbers:
         raise BadInput(f"no work begins with layer {layer!r}, phase {phase!r}: its ops go with others (fusion='none' parts them)")
-    return found
+    return numbers
 
 
 def _written(tracer: Tracer, works: Sequence[Work], target: IO[bytes], style: Style, line_bytes: int, most: int) -> Traced:
@@ -100,11 +100,11 @@ def _written(tracer: Tracer, works: Sequence[Work], target: IO[bytes], style: St
         moved = Counter[Key]()
         for access in tracer.accesses(work):
             moved[access.key] += int((access.ends - access.starts).sum())
-            found = _lines(access, tracer.address(access.region), line_bytes)
-            total[access.store] += len(found)
+            addresses = _lines(access, tracer.address(access.region), line_bytes)
+            total[access.store] += len(addresses)
             if sum(total) > 2 * most:
                 raise BadInput(f"the trace has more than {2 * most:,} lines: choose one layer or phase, or a smaller batch")
-            target.write("".join(map(lines[access.store].format, found.tolist())).encode())
+            target.write("".join(map(lines[access.store].format, addresses.tolist())).encode())
         costed = {key: size for key, size in tracer.device.cost(tracer.step, work).bytes.items() if size}
         if dict(moved) != costed:
             names = ", ".join(tracer.step.ops[op].name for op in work.ops)
@@ -121,5 +121,5 @@ def _lines(access: Access, base: int, line_bytes: int) -> Whole:
         return np.zeros(0, np.int64)
     lengths = last - first + 1
     offsets = np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    found: Whole = np.unique(np.repeat(first, lengths) + offsets)
-    return base + found * line_bytes
+    addresses: Whole = np.unique(np.repeat(first, lengths) + offsets)
+    return base + addresses * line_bytes

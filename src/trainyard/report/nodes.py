@@ -17,40 +17,40 @@ MOST_PLACES = 200
 
 def graph(machine: Any) -> Topology | None:
     """The machine's link graph; None for a device alone and for a system without one."""
-    found = getattr(machine, "topology", None)
-    return found if isinstance(found, Topology) else None
+    link_graph = getattr(machine, "topology", None)
+    return link_graph if isinstance(link_graph, Topology) else None
 
 
 def sockets(machine: Any) -> list[Place]:
     """The sockets whose memory backs the devices'."""
-    found = graph(machine)
-    if found is None:
+    link_graph = graph(machine)
+    if link_graph is None:
         return []
-    backing = {store.place for device in found.devices for store in found.stores(device)}
-    return [place for place in found.places if place.kind == "socket" and place.name in backing]
+    backing = {store.place for device in link_graph.devices for store in link_graph.stores(device)}
+    return [place for place in link_graph.places if place.kind == "socket" and place.name in backing]
 
 
 def drawing(machine: Any, name: str) -> tuple[str, str]:
     """The machine's graph as an SVG document, and a sentence about it for those who cannot see it."""
-    found = graph(machine)
-    if found is None:
+    link_graph = graph(machine)
+    if link_graph is None:
         raise BadInput(f"{name} has no link graph to draw: nodes have one, such as mcdla-b or dc-dla")
-    if len(found.places) > MOST_PLACES:
+    if len(link_graph.places) > MOST_PLACES:
         raise BadInput(
-            f"{name} has {len(found.places):,} devices, memories and switches, too many to draw (at most {MOST_PLACES}): "
+            f"{name} has {len(link_graph.places):,} devices, memories and switches, too many to draw (at most {MOST_PLACES}): "
             f"give it fewer devices, as in {name.partition('(')[0]}(devices=16)"
         )
     around = _rings(machine)
-    return topology.draw(found, around), f"{len(found.places)} places and {len(found.wires)} wires; {hops(around)}."
+    return topology.draw(link_graph, around), f"{len(link_graph.places)} places and {len(link_graph.wires)} wires; {hops(around)}."
 
 
 def _rings(machine: Any) -> tuple[Ring, ...]:
     """None where the graph has no ring: its collectives then go another way."""
     try:
-        found: tuple[Ring, ...] = machine.rings
+        rings: tuple[Ring, ...] = machine.rings
     except BadInput:
         return ()
-    return found
+    return rings
 
 
 def hops(rings: Sequence[Ring]) -> str:
@@ -64,5 +64,5 @@ def hops(rings: Sequence[Ring]) -> str:
     if not rings:
         return "no ring passes all devices"
     counted = sorted(Counter(ring.hops for ring in rings).items())
-    told = ", ".join(f"{count} of {length} hops" for length, count in counted)
-    return f"{len(rings)} rings of {len(rings[0].devices)} devices: {told}"
+    counts = ", ".join(f"{count} of {length} hops" for length, count in counted)
+    return f"{len(rings)} rings of {len(rings[0].devices)} devices: {counts}"

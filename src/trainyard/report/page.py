@@ -104,13 +104,13 @@ def _node(result: Result, name: str, figures: dict[str, Any]) -> list[str]:
     """The machine's link graph, drawn, and beside it what its streams wait for; nothing for a machine without a graph."""
     if nodes.graph(result.on) is None:
         return []
-    beside = [_plot(plot(result), f"{name}-{plot.__name__}", figures, broad=False) for plot in plots.of_node(result)]
+    plots_html = [_plot(plot(result), f"{name}-{plot.__name__}", figures, broad=False) for plot in plots.of_node(result)]
     try:
-        drawn, told = nodes.drawing(result.on, result.machine)
+        drawn, caption = nodes.drawing(result.on, result.machine)
     except BadInput as reason:  # too large
-        return ["<h3>Node</h3>", f'<p class="quiet">{escape(str(reason))}</p>', '<div class="plots">', *beside, "</div>"]
-    graph = f'<figure class="graph">{drawn}<figcaption>{escape(told)}</figcaption></figure>'
-    return ["<h3>Node</h3>", '<div class="plots">', graph, *beside, "</div>"]
+        return ["<h3>Node</h3>", f'<p class="quiet">{escape(str(reason))}</p>', '<div class="plots">', *plots_html, "</div>"]
+    graph = f'<figure class="graph">{drawn}<figcaption>{escape(caption)}</figcaption></figure>'
+    return ["<h3>Node</h3>", '<div class="plots">', graph, *plots_html, "</div>"]
 
 
 def _plot(figure: Any, name: str, figures: dict[str, Any], *, broad: bool) -> str:
@@ -125,19 +125,19 @@ def _plot(figure: Any, name: str, figures: dict[str, Any], *, broad: bool) -> st
     )
 
 
-def _table(found: Breakdown, energy: bool) -> str:
-    more = f", the {len(found.lines)} longest of {found.total.groups}" if found.rest else ""
+def _table(breakdown: Breakdown, energy: bool) -> str:
+    more = f", the {len(breakdown.lines)} longest of {breakdown.total.groups}" if breakdown.rest else ""
     heads = "".join(f'<th scope="col" data-kind="number"><button type="button">{escape(head)}</button></th>' for head in HEADS)
-    label = f'<th scope="col" class="text"><button type="button">{escape(found.by)}</button></th>'
+    label = f'<th scope="col" class="text"><button type="button">{escape(breakdown.by)}</button></th>'
     bound = '<th scope="col" class="text"><button type="button">bound by</button></th>'
-    foot = [*([found.rest] if found.rest else []), found.total]
+    foot = [*([breakdown.rest] if breakdown.rest else []), breakdown.total]
     return "\n".join(
         [
-            f'<div class="scroll" tabindex="0" role="region" aria-label="Table by {escape(found.by)}"><table class="sortable">',
-            f"<caption>Cost by {escape(found.by)}{more}. {TOTAL_NOTE}</caption>",
+            f'<div class="scroll" tabindex="0" role="region" aria-label="Table by {escape(breakdown.by)}"><table class="sortable">',
+            f"<caption>Cost by {escape(breakdown.by)}{more}. {TOTAL_NOTE}</caption>",
             f"<thead><tr>{label}{heads}{bound}</tr></thead>",
             "<tbody>",
-            *(_row(line, energy) for line in found.lines),
+            *(_row(line, energy) for line in breakdown.lines),
             "</tbody><tfoot>",
             *(_row(line, energy) for line in foot),
             "</tfoot></table></div>",
@@ -159,10 +159,10 @@ def _assumptions(result: Result) -> str:
     rows = ""
     for a in result.assumptions:
         value, others = lines.assumption_values(a)
-        told = (value, a.meaning, ", ".join(others) or "(no other)", a.settles or "-")
+        cells = (value, a.meaning, ", ".join(others) or "(no other)", a.settles or "-")
         rows += (
             f'<tr><th scope="row">{escape(a.name)}</th>'
-            + "".join(f'<td class="wide">{escape(text)}</td>' for text in told)
+            + "".join(f'<td class="wide">{escape(text)}</td>' for text in cells)
             + "</tr>"
         )
     names = ("name", "value", "meaning", "alternatives", "chosen on")
@@ -208,14 +208,14 @@ def notebook(result: Result, top: int = 10) -> str:
     label = 'style="text-align:left;padding:2px 10px"'
     energy = bool(result.columns.energy)
 
-    def table(found: Breakdown) -> str:
+    def table(breakdown: Breakdown) -> str:
         heads = "".join(f"<th {cell}>{head}</th>" for head in HEADS)
         rows = []
-        for line in (*found.all, found.total):
+        for line in (*breakdown.all, breakdown.total):
             name, *numbers, bound = tables.cells(line, energy=energy)
             middle = "".join(f"<td {cell}>{escape(number)}</td>" for number in numbers)
             rows.append(f"<tr><th {label}>{escape(name)}</th>{middle}<td {label}>{escape(bound)}</td></tr>")
-        top_row = f"<tr><th {label}>{escape(found.by)}</th>{heads}<th {label}>bound by</th></tr>"
+        top_row = f"<tr><th {label}>{escape(breakdown.by)}</th>{heads}<th {label}>bound by</th></tr>"
         return f"<table><thead>{top_row}</thead><tbody>{''.join(rows)}</tbody></table>"
 
     facts = "; ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in lines.facts(result))

@@ -28,8 +28,8 @@ EVENTS_PER_WRITE = 4096
 
 
 def write(result: Result, path: str | os.PathLike[str]) -> None:
-    found = tasks(result)
-    if found is None:
+    task_table = tasks(result)
+    if task_table is None:
         raise BadInput("this result carries no timeline (it was added, scaled or read from a file): run the step again to trace it")
     with (
         whole_file(path) as part,
@@ -40,7 +40,7 @@ def write(result: Result, path: str | os.PathLike[str]) -> None:
         stream.write(f'{{"displayTimeUnit":"ns","otherData":{_json(about)},"traceEvents":[\n'.encode())
         block: list[str] = []
         first = True
-        for event in _events(result, found):
+        for event in _events(result, task_table):
             block.append(event if first else f",\n{event}")
             first = False
             if len(block) == EVENTS_PER_WRITE:
@@ -49,20 +49,20 @@ def write(result: Result, path: str | os.PathLike[str]) -> None:
         stream.write(("".join(block) + "\n]}\n").encode())
 
 
-def _events(result: Result, found: Tasks) -> Iterator[str]:
-    thread, names = lanes(found)
+def _events(result: Result, task_table: Tasks) -> Iterator[str]:
+    thread, names = lanes(task_table)
     yield _json({"ph": "M", "pid": PROCESS, "name": "process_name", "args": {"name": lines.title(result)}})
     for number, name in enumerate(names, 1):
         yield _json({"ph": "M", "pid": PROCESS, "tid": number, "name": "thread_name", "args": {"name": name}})
         yield _json({"ph": "M", "pid": PROCESS, "tid": number, "name": "thread_sort_index", "args": {"sort_index": number}})
-    yield from _slices(result, found, thread)
-    for pool, times_ps, held in memory(result):
+    yield from _slices(result, task_table, thread)
+    for pool, times_ps, sizes in memory(result):
         name = _json(f"memory: {pool.name}")
-        for time_ps, count in zip(times_ps.tolist(), held.tolist(), strict=True):
+        for time_ps, count in zip(times_ps.tolist(), sizes.tolist(), strict=True):
             yield f'{{"ph":"C","pid":{PROCESS},"ts":{_microseconds(time_ps)},"name":{name},"args":{{"bytes":{count}}}}}'
 
 
-def _slices(result: Result, found: Tasks, thread: npt.NDArray[np.int64]) -> Iterator[str]:
+def _slices(result: Result, task_table: Tasks, thread: npt.NDArray[np.int64]) -> Iterator[str]:
     """One slice per task that takes time, track by track, in order of time."""
     moved: dict[str, npt.NDArray[np.int64]] = {}
     for (level, _, _), counts in result.columns.traffic.items():
@@ -70,27 +70,27 @@ def _slices(result: Result, found: Tasks, thread: npt.NDArray[np.int64]) -> Iter
 
     @lru_cache(maxsize=EVENTS_PER_WRITE)
     def about(tag: int, kind: int, track: int) -> str:
-        who = found.who_of_tag(tag)
-        arguments: dict[str, Any] = {"layer": who.layer, "phase": who.phase, "class": found.kinds[kind]}
+        who = task_table.who_of_tag(tag)
+        arguments: dict[str, Any] = {"layer": who.layer, "phase": who.phase, "class": task_table.kinds[kind]}
         for level, counts in moved.items():
             if count := sum(int(counts[row]) for row in who.rows):
                 arguments[f"{level} bytes of the op"] = count
         if macs := sum(int(result.columns.macs[row]) for row in who.rows):
             arguments["MACs of the op"] = macs
-        name = ": ".join(word for word in (who.layer, who.op or found.tracks[track]) if word)
-        return f'"name":{_json(name)},"cat":{_json(found.kinds[kind])},"args":{_json(arguments)}'
+        name = ": ".join(word for word in (who.layer, who.op or task_table.tracks[track]) if word)
+        return f'"name":{_json(name)},"cat":{_json(task_table.kinds[kind])},"args":{_json(arguments)}'
 
-    order = np.lexsort((found.start_ps, thread))
-    order = order[found.end_ps[order] > found.start_ps[order]]
+    order = np.lexsort((task_table.start_ps, thread))
+    order = order[task_table.end_ps[order] > task_table.start_ps[order]]
     for begin in range(0, len(order), EVENTS_PER_WRITE):
         chosen = order[begin : begin + EVENTS_PER_WRITE]
         for start, end, number, tag, kind, track in zip(
-            found.start_ps[chosen].tolist(),
-            found.end_ps[chosen].tolist(),
+            task_table.start_ps[chosen].tolist(),
+            task_table.end_ps[chosen].tolist(),
             thread[chosen].tolist(),
-            found.tag[chosen].tolist(),
-            found.kind[chosen].tolist(),
-            found.track[chosen].tolist(),
+            task_table.tag[chosen].tolist(),
+            task_table.kind[chosen].tolist(),
+            task_table.track[chosen].tolist(),
             strict=True,
         ):
             when = f'"ts":{_microseconds(start)},"dur":{_microseconds(end - start)}'

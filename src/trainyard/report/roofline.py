@@ -39,26 +39,26 @@ def points(result: Result) -> list[Point]:
     merged: dict[tuple[str, str], list[Cost]] = {}
     for (layer, phase, _), cost in result.group("layer", "phase", "resource").items():
         merged.setdefault((layer, phase), []).append(cost)
-    found = []
+    plotted = []
     for (layer, phase), costs in merged.items():
         macs, moved = sum(cost.macs for cost in costs), sum(dram_bytes(cost) for cost in costs)
         busy_s = max((cost.busy_s for cost in costs if cost.macs), default=0.0)  # devices work side by side
         if macs and moved and busy_s:
             time_s = sum(cost.time_s for cost in costs)
             name = layer or "(outside any layer)"
-            found.append(Point(layer=name, phase=phase, intensity=macs / moved, rate=macs / busy_s, busy_s=busy_s, time_s=time_s))
-    return sorted(found, key=lambda point: -point.busy_s)
+            plotted.append(Point(layer=name, phase=phase, intensity=macs / moved, rate=macs / busy_s, busy_s=busy_s, time_s=time_s))
+    return sorted(plotted, key=lambda point: -point.busy_s)
 
 
 def roofline(result: Result, most: int = MOST_POINTS) -> go.Figure:
     """Layers and phases under the machine's roof; a point's area is its time."""
     import plotly.graph_objects as go
 
-    found = points(result)
+    plotted = points(result)
     peak, bandwidth = result.peaks.macs_per_s, result.peaks.dram_bytes_per_s
-    if not found or not peak or not bandwidth:
+    if not plotted or not peak or not bandwidth:
         return empty(TITLE, "Roofline: nothing here both multiplies and touches DRAM, or the machine's peaks are not known.")
-    shown = found[:most]
+    shown = plotted[:most]
     longest, ridge = shown[0].busy_s, peak / bandwidth
     lowest = _decade(min(ridge, *(point.intensity for point in shown)) / 1.5, up=False)
     highest = _decade(max(ridge, *(point.intensity for point in shown)) * 1.5, up=True)
@@ -91,11 +91,11 @@ def roofline(result: Result, most: int = MOST_POINTS) -> go.Figure:
         )
     figure.update_xaxes(type="log", **_decades(lowest, highest))
     figure.update_yaxes(type="log", **_decades(bottom, top))
-    left = f" ({most} largest of {len(found)} points)" if len(found) > most else ""
+    left = f" ({most} largest of {len(plotted)} points)" if len(plotted) > most else ""
     styled(
         figure,
         f"{TITLE}{left}",
-        _sentence(found, ridge),
+        _sentence(plotted, ridge),
         x="intensity [MAC per DRAM byte]",
         y="rate [MAC/s]",
         height=500,
@@ -128,9 +128,9 @@ def _hover(mine: Iterable[Point], peak: float, bandwidth: float) -> Iterable[str
         )
 
 
-def _sentence(found: list[Point], ridge: float) -> str:
-    below = sum(point.intensity < ridge for point in found)
+def _sentence(plotted: list[Point], ridge: float) -> str:
+    below = sum(point.intensity < ridge for point in plotted)
     return (
-        f"Roofline: {below} of {len(found)} layers and phases lie left of the ridge at {show(ridge, 'MAC/B')}, "
+        f"Roofline: {below} of {len(plotted)} layers and phases lie left of the ridge at {show(ridge, 'MAC/B')}, "
         "where DRAM bandwidth is the roof; the others lie under the machine's peak."
     )

@@ -37,17 +37,17 @@ def show(result: Result, by: Axis = "layer", top: int = 20, console: Console | N
     for name, value in lines.facts(result):
         console.print(Text(f"  {name:<{width}}  ").append(value, "bold"))
     axes: list[Axis] = ["phase", by] if by != "phase" else ["phase"]
-    found = [lines.breakdown(result, axis, None if axis == "phase" else top) for axis in axes]
+    breakdowns = [lines.breakdown(result, axis, None if axis == "phase" else top) for axis in axes]
     energy = bool(result.columns.energy)
-    kept = min((fitting(one, console.width, energy=energy) for one in found), key=len)
-    for one in found:
-        console.print(_table(one, console.width, kept, energy=energy))
-    told = ["time is exposed time and sums to the step"]
-    if "busy" in kept:
-        told.append("busy counts every resource and may exceed it")
-    if left := [name for name in COLUMNS if name not in kept]:
-        told.append(f"no room for {', '.join(left)}")
-    _say(console, "; ".join(told), style="dim")
+    columns = min((fitting(breakdown, console.width, energy=energy) for breakdown in breakdowns), key=len)
+    for breakdown in breakdowns:
+        console.print(_table(breakdown, console.width, columns, energy=energy))
+    footers = ["time is exposed time and sums to the step"]
+    if "busy" in columns:
+        footers.append("busy counts every resource and may exceed it")
+    if left := [name for name in COLUMNS if name not in columns]:
+        footers.append(f"no room for {', '.join(left)}")
+    _say(console, "; ".join(footers), style="dim")
     _closing(result, console)
 
 
@@ -113,10 +113,10 @@ def compared(results: Sequence[Result]) -> list[Column]:
 
 def _classes(results: Sequence[Result]) -> list[Column]:
     """The time that a step waits for each class: how a better part moves the bottleneck. Only where some step has two."""
-    found = [lines.overlap(result) for result in results]
-    if all(len(one) < 2 for one in found):
+    by_result = [lines.overlap(result) for result in results]
+    if all(len(classes) < 2 for classes in by_result):
         return []
-    return [_exposed(str(kind)) for kind in TaskClass if any(str(kind) in one for one in found)]
+    return [_exposed(str(kind)) for kind in TaskClass if any(str(kind) in classes for classes in by_result)]
 
 
 def _exposed(name: str) -> Column:
@@ -154,16 +154,16 @@ def cells(line: Line, *, energy: bool = True) -> list[str]:
     ]
 
 
-def _widths(found: Breakdown, *, energy: bool) -> dict[str, int]:
+def _widths(breakdown: Breakdown, *, energy: bool) -> dict[str, int]:
     """What each column of numbers takes, its padding included."""
-    rows = [cells(line, energy=energy)[1:] for line in (*found.all, found.total)]
+    rows = [cells(line, energy=energy)[1:] for line in (*breakdown.all, breakdown.total)]
     return {column[0]: max(map(len, column)) + 2 for column in zip(COLUMNS, *rows, strict=True)}
 
 
-def fitting(found: Breakdown, width: int, *, energy: bool = True) -> tuple[str, ...]:
+def fitting(breakdown: Breakdown, width: int, *, energy: bool = True) -> tuple[str, ...]:
     """The columns that stand beside a readable label, the least needed left out first."""
-    taken = _widths(found, energy=energy)
-    label = min(NARROWEST_LABEL, max(len(line.label) for line in (*found.all, found.total)))
+    taken = _widths(breakdown, energy=energy)
+    label = min(NARROWEST_LABEL, max(len(line.label) for line in (*breakdown.all, breakdown.total)))
     for name in LEAST_NEEDED:
         if label + 2 + sum(taken.values()) <= width:
             break
@@ -171,21 +171,21 @@ def fitting(found: Breakdown, width: int, *, energy: bool = True) -> tuple[str, 
     return tuple(taken)
 
 
-def _table(found: Breakdown, width: int, kept: Sequence[str], *, energy: bool) -> Table:
+def _table(breakdown: Breakdown, width: int, columns: Sequence[str], *, energy: bool) -> Table:
     from rich.table import Table
     from rich.text import Text
 
     def chosen(line: Line) -> list[str]:
-        return [cell for name, cell in zip(COLUMNS, cells(line, energy=energy)[1:], strict=True) if name in kept]
+        return [cell for name, cell in zip(COLUMNS, cells(line, energy=energy)[1:], strict=True) if name in columns]
 
-    widths = _widths(found, energy=energy)
-    room = min(max(width - 2 - sum(widths[name] for name in kept), NARROWEST_LABEL), WIDEST_LABEL)
+    widths = _widths(breakdown, energy=energy)
+    room = min(max(width - 2 - sum(widths[name] for name in columns), NARROWEST_LABEL), WIDEST_LABEL)
     table = Table(box=None, padding=(0, 1), header_style="bold", show_footer=True, footer_style="bold")
-    table.add_column(f"by {found.by}", found.total.label, no_wrap=True)
-    for name, total in zip(kept, chosen(found.total), strict=True):
+    table.add_column(f"by {breakdown.by}", breakdown.total.label, no_wrap=True)
+    for name, total in zip(columns, chosen(breakdown.total), strict=True):
         table.add_column(name, total, justify="left" if name == "bound by" else "right", no_wrap=True)
-    for line in found.all:
-        table.add_row(Text(tail(line.label, room), "dim" if line is found.rest else ""), *map(Text, chosen(line)))
+    for line in breakdown.all:
+        table.add_row(Text(tail(line.label, room), "dim" if line is breakdown.rest else ""), *map(Text, chosen(line)))
     return table
 
 

@@ -118,17 +118,17 @@ def memory(result: Result) -> Iterator[tuple[Pool, Integers, Integers]]:
             yield pool, *result.timeline.memory(number)
 
 
-def lanes(found: Tasks) -> tuple[Integers, list[str]]:
+def lanes(task_table: Tasks) -> tuple[Integers, list[str]]:
     """A lane for each task, so that no two tasks of a lane overlap, and the lanes' names.
 
     A stream needs one; transfers that share links need as many as are under way at once.
     """
-    lane = np.zeros(len(found), np.int64)
+    lane = np.zeros(len(task_table), np.int64)
     names: list[str] = []
-    for track, name in enumerate(found.tracks):
-        mine = np.flatnonzero(found.track == track)
-        mine = mine[np.lexsort((found.end_ps[mine], found.start_ps[mine]))]
-        starts, ends = found.start_ps[mine], found.end_ps[mine]
+    for track, name in enumerate(task_table.tracks):
+        mine = np.flatnonzero(task_table.track == track)
+        mine = mine[np.lexsort((task_table.end_ps[mine], task_table.start_ps[mine]))]
+        starts, ends = task_table.start_ps[mine], task_table.end_ps[mine]
         if (starts[1:] >= ends[:-1]).all():
             inside = np.zeros(len(mine), np.int64)
         else:

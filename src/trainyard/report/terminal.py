@@ -131,13 +131,13 @@ def show_sensitivity(sensitivity: SensitivityResult, top: int = TOP) -> None:
         console.print("nothing that was changed moves it" if sensitivity else "no open assumptions")
     if moving:
         _effects_table(moving[:top], sensitivity.metric)
-    told = (
+    counts = (
         (len(moving) - top, "more move it less"),
         (sum(not effect.size and not effect.error for effect in sensitivity), "move nothing"),
         (sum(bool(effect.error) for effect in sensitivity), "cannot be made on this machine"),
     )
-    if any(count > 0 for count, _ in told):
-        console.print(Text("  " + ", ".join(f"{count} {what}" for count, what in told if count > 0), "dim"))
+    if any(count > 0 for count, _ in counts):
+        console.print(Text("  " + ", ".join(f"{count} {what}" for count, what in counts if count > 0), "dim"))
     meanings = {effect.name: effect.meaning for effect in moving[:top] if effect.kind == "assumption"}
     for name, meaning in meanings.items():
         console.print(Text(f"  {name}: ").append(meaning, "dim"), soft_wrap=True)
@@ -155,7 +155,7 @@ def _effects_table(effects: Sequence[ChangeEffect], metric: str) -> None:
 
     table = table_of("change", "value", "alternative", "before", "after", "worth")
     for effect in effects:
-        value, alternative = (value_text(effect.name, given) for given in (effect.value, effect.alternative))
+        value, alternative = (value_text(effect.name, shown) for shown in (effect.value, effect.alternative))
         before, after = number_text(effect.before, metric), number_text(effect.after, metric)
         texts = (effect.name, value, alternative, before, after, f"{100 * effect.change:+.1f} %")
         table.add_row(*map(Text, texts))

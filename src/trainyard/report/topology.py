@@ -89,8 +89,8 @@ class _Group:
 
 
 def _groups(rings: Sequence[Ring]) -> list[_Group]:
-    found = Counter((frozenset(wire for wire, _ in ring.arcs), ring.hops) for ring in rings)
-    return [_Group(wires, hops, ways) for (wires, hops), ways in found.items()]
+    counts = Counter((frozenset(wire for wire, _ in ring.arcs), ring.hops) for ring in rings)
+    return [_Group(wires, hops, directions) for (wires, hops), directions in counts.items()]
 
 
 def _title(topology: Topology) -> str:
@@ -147,25 +147,25 @@ def _shape(kind: str, at: Point, size: float) -> str:
 
 
 def _place(place: Place, at: Point) -> str:
-    said = [f"{place.name}: {LOOKS[place.kind][0]}"]
+    facts = [f"{place.name}: {LOOKS[place.kind][0]}"]
     if place.memory_bytes_per_s is not None:
-        said.append(show(place.memory_bytes_per_s, "B/s"))
+        facts.append(show(place.memory_bytes_per_s, "B/s"))
     if place.capacity_bytes is not None:
-        said.append(show(place.capacity_bytes, "B"))
+        facts.append(show(place.capacity_bytes, "B"))
     size = 12.0 if len(place.name) <= 3 else max(6.0, 44.0 / len(place.name))
     label = place.name if len(place.name) <= 8 else f"{place.name[:7]}…"
     text = f'<text x="{_n(at[0])}" y="{_n(at[1] + size / 3)}" font-size="{_n(size)}" text-anchor="middle">{escape(label)}</text>'
-    return f'<g class="place {place.kind}"><title>{escape(", ".join(said))}</title>{_shape(place.kind, at, SIZE)}{text}</g>'
+    return f'<g class="place {place.kind}"><title>{escape(", ".join(facts))}</title>{_shape(place.kind, at, SIZE)}{text}</g>'
 
 
 # ---- wires
 def _wires(topology: Topology, points: Mapping[str, Point], of_wire: Mapping[int, Sequence[int]]) -> list[str]:
     """Idle ones first, below the others; parallel ones bow apart."""
-    beside: dict[tuple[str, str], list[int]] = {}
+    parallel_wires: dict[tuple[str, str], list[int]] = {}
     for number, wire in enumerate(topology.wires):
-        beside.setdefault((min(wire.a, wire.b), max(wire.a, wire.b)), []).append(number)
+        parallel_wires.setdefault((min(wire.a, wire.b), max(wire.a, wire.b)), []).append(number)
     drawn: list[tuple[bool, int, str]] = []
-    for (a, b), numbers in beside.items():
+    for (a, b), numbers in parallel_wires.items():
         gap = min(GAP, 1.8 * SIZE / len(numbers))
         ordered = sorted(numbers, key=lambda number: (of_wire.get(number, [len(COLOURS)])[0], number))
         for turn, number in enumerate(ordered):
@@ -183,7 +183,7 @@ def _wire(topology: Topology, number: int, start: Point, end: Point, bow: float,
     path = f"M{_n(x)} {_n(y)}Q{_n((x + u) / 2 + 2 * bow * across)} {_n((y + v) / 2 + 2 * bow * down)} {_n(u)} {_n(v)}"
     wire = topology.wires[number]
     lies = " and ".join(f"ring {group + 1}" for group in groups) or "in no ring"
-    said = escape(f"{wire.a} - {wire.b}, {show(wire.bytes_per_s, 'B/s')} each way, {lies}")
+    title = escape(f"{wire.a} - {wire.b}, {show(wire.bytes_per_s, 'B/s')} each way, {lies}")
     if groups:
         look = f'stroke="{COLOURS[groups[0] % len(COLOURS)]}" stroke-width="2.4"'
     else:
@@ -191,20 +191,20 @@ def _wire(topology: Topology, number: int, start: Point, end: Point, bow: float,
     strokes = f'<path d="{path}" {look}/>'
     for group in groups[1:]:  # one ring each way
         strokes += f'<path d="{path}" stroke="{COLOURS[group % len(COLOURS)]}" stroke-width="2.4" stroke-dasharray="7 7"/>'
-    return f'<g class="wire" fill="none"><title>{said}</title>{strokes}</g>'
+    return f'<g class="wire" fill="none"><title>{title}</title>{strokes}</g>'
 
 
 # ---- layout
 def _points(topology: Topology) -> dict[str, Point]:
     """A point for each place; y grows downwards."""
-    ways = neighbours_of(topology)
-    beside = {name: list(row) for name, row in ways.items()}
-    devices = _circle_order(topology, beside)
+    adjacent = neighbours_of(topology)
+    neighbours = {name: list(row) for name, row in adjacent.items()}
+    devices = _circle_order(topology, neighbours)
     count = len(devices)
     top = math.pi if count <= 2 else math.pi / 2 - (math.pi / count if count % 2 == 0 else 0.0)
     angle = {name: 2 * math.pi * number / count - top for number, name in enumerate(devices)}
-    levels = _levels(topology, beside)
-    on_circle = _between_neighbours(devices, beside, levels)
+    levels = _levels(topology, neighbours)
+    on_circle = _between_neighbours(devices, neighbours, levels)
     radius = max(165.0, STEP * (count + len(on_circle)) / (2 * math.pi)) if count > 1 else 0.0
     points = {name: _polar(angle[name], radius) for name in devices}
     middle, away = list[str](), dict.fromkeys(devices, radius)
@@ -214,15 +214,15 @@ def _points(topology: Topology) -> dict[str, Point]:
         for place in topology.places:
             if levels.get(place.name) != level:
                 continue
-            nearer = [name for name in beside[place.name] if levels[name] == level - 1 and name not in middle]
-            clients = nearer or list(place.serves) or [name for name in beside[place.name] if name in angle]
-            found = _direction([angle[name] for name in clients])
-            if found is None and count == 2 and devices[1] in beside[devices[0]]:
-                found, away[place.name] = (math.pi / 2, 0.0), LEVEL  # below the wires between the two
-            if found is None:
+            nearer = [name for name in neighbours[place.name] if levels[name] == level - 1 and name not in middle]
+            clients = nearer or list(place.serves) or [name for name in neighbours[place.name] if name in angle]
+            direction = _direction([angle[name] for name in clients])
+            if direction is None and count == 2 and devices[1] in neighbours[devices[0]]:
+                direction, away[place.name] = (math.pi / 2, 0.0), LEVEL  # below the wires between the two
+            if direction is None:
                 middle.append(place.name)
                 continue
-            at, spread = found
+            at, spread = direction
             if not nearer:
                 at += math.pi / count  # between its device and the next, so that wires to the middle pass
             beyond = max((away[name] for name in nearer), default=radius) + LEVEL + 70 * max(0.0, spread - 0.5)
@@ -249,12 +249,12 @@ def _direction(angles: Sequence[float]) -> tuple[float, float] | None:
     return mean, max(abs(math.remainder(angle - mean, 2 * math.pi)) for angle in angles)
 
 
-def _circle_order(topology: Topology, beside: Mapping[str, Sequence[str]]) -> list[str]:
+def _circle_order(topology: Topology, neighbours: Mapping[str, Sequence[str]]) -> list[str]:
     """As numbered; but where memory-nodes join devices to one circle, as they do."""
     devices = list(topology.devices)
     next_to: dict[str, list[str]] = {name: [] for name in devices}
     for place in topology.places:
-        clients = [name for name in beside[place.name] if name in next_to]
+        clients = [name for name in neighbours[place.name] if name in next_to]
         if place.kind == "memory" and len(clients) == 2:
             next_to[clients[0]].append(clients[1])
             next_to[clients[1]].append(clients[0])
@@ -268,27 +268,31 @@ def _circle_order(topology: Topology, beside: Mapping[str, Sequence[str]]) -> li
         order.append(onward[0])
 
 
-def _levels(topology: Topology, beside: Mapping[str, Sequence[str]]) -> dict[str, int]:
+def _levels(topology: Topology, neighbours: Mapping[str, Sequence[str]]) -> dict[str, int]:
     """Hops to the nearest device."""
     levels = dict.fromkeys(topology.devices, 0)
     waiting = list(levels)
     for here in waiting:
-        for there in beside[here]:
+        for there in neighbours[here]:
             if there not in levels:
                 levels[there] = levels[here] + 1
                 waiting.append(there)
     return levels
 
 
-def _between_neighbours(devices: Sequence[str], beside: Mapping[str, Sequence[str]], levels: Mapping[str, int]) -> set[str]:
+def _between_neighbours(devices: Sequence[str], neighbours: Mapping[str, Sequence[str]], levels: Mapping[str, int]) -> set[str]:
     """Places that can stand on the circle: all that there are join two neighbours on it, and nothing else."""
     seat = {name: number for number, name in enumerate(devices)}
     others = [name for name in levels if name not in seat]
-    if len(devices) < 3 or any(other in seat for name in devices for other in beside[name]):
+    if len(devices) < 3 or any(other in seat for name in devices for other in neighbours[name]):
         return set()
     for name in others:
-        seats = [seat[other] for other in beside[name] if other in seat]
-        if len(seats) != len(beside[name]) or len(seats) != 2 or (seats[0] - seats[1]) % len(devices) not in (1, len(devices) - 1):
+        seats = [seat[other] for other in neighbours[name] if other in seat]
+        if (
+            len(seats) != len(neighbours[name])
+            or len(seats) != 2
+            or (seats[0] - seats[1]) % len(devices) not in (1, len(devices) - 1)
+        ):
             return set()
     return set(others)
 
@@ -320,7 +324,7 @@ def _apart(angles: Mapping[str, float], least: float) -> dict[str, float]:
             mean, size = (mean * size + before * count) / (size + count), size + count
         blocks.append((mean, size))
     starts = [mean for mean, size in blocks for _ in range(size)]
-    found = [start + number * least for number, start in enumerate(starts)]
-    if found[-1] - found[0] + least > 2 * math.pi:
-        found = [found[0] + 2 * math.pi * number / len(row) for number in range(len(row))]
-    return {name: angle for (_, name), angle in zip(row, found, strict=True)}
+    positions = [start + number * least for number, start in enumerate(starts)]
+    if positions[-1] - positions[0] + least > 2 * math.pi:
+        positions = [positions[0] + 2 * math.pi * number / len(row) for number in range(len(row))]
+    return {name: angle for (_, name), angle in zip(row, positions, strict=True)}

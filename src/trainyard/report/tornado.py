@@ -56,8 +56,8 @@ def tornado(effects: Iterable[ChangeEffect], title: str, metric: str, bars: int 
             )
         )
     first = swings[widest[0]][0]
-    said = ", ".join(f"{name} {_span(swings[name])}" for name in widest[:3])
-    described = f"{metric}, {number_text(first.before, metric)} as it stands; the widest swings: {said}."
+    widest_text = ", ".join(f"{name} {_span(swings[name])}" for name in widest[:3])
+    described = f"{metric}, {number_text(first.before, metric)} as it stands; the widest swings: {widest_text}."
     styled(figure, plain(title, 90), described, x=f"change of {plain(metric, 90)} (%)", y="", height=170 + ROW * len(widest))
     figure.update_layout(barmode="overlay", bargap=0.25)
     figure.update_yaxes(autorange="reversed", showgrid=False)
@@ -95,7 +95,7 @@ def number_text(value: float, metric: str) -> str:
 
 
 def _hover_text(effect: ChangeEffect, metric: str) -> str:
-    old, new = (value_text(effect.name, given) for given in (effect.value, effect.alternative))
+    old, new = (value_text(effect.name, shown) for shown in (effect.value, effect.alternative))
     moved = f"{number_text(effect.before, metric)} → {number_text(effect.after, metric)} ({100 * effect.change:+.1f} %)"
     return f"{plain(effect.name)}: {plain(old)} → {plain(new)}<br>{moved}"
 
@@ -123,7 +123,7 @@ def write(sensitivity: SensitivityResult, path: str | os.PathLike[str]) -> None:
 
 def _effect_rows(sensitivity: SensitivityResult) -> Iterator[tuple[str, ...]]:
     for effect in sensitivity:
-        value, other = (value_text(effect.name, given) for given in (effect.value, effect.alternative))
+        value, other = (value_text(effect.name, shown) for shown in (effect.value, effect.alternative))
         before, after = (number_text(number, sensitivity.metric) for number in (effect.before, effect.after))
         change = f"{100 * effect.change:+.2f} %"
         ending = ("", "", effect.error) if effect.error else (after, change, effect.meaning)
@@ -132,7 +132,7 @@ def _effect_rows(sensitivity: SensitivityResult) -> Iterator[tuple[str, ...]]:
 
 def _pair_rows(sensitivity: SensitivityResult) -> Iterator[tuple[str, ...]]:
     for pair in sensitivity.pairs:
-        alone = (f"{100 * one.change:+.2f} %" for one in (pair.first, pair.second))
+        alone = (f"{100 * effect.change:+.2f} %" for effect in (pair.first, pair.second))
         both = ("not possible", "") if pair.error else (f"{100 * pair.change:+.2f} %", f"{100 * pair.interaction:+.2f} %")
         yield changed_text(pair.first), changed_text(pair.second), *alone, *both
 

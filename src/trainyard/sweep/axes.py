@@ -70,82 +70,82 @@ class Axis:
         return {axis.path: number for axis in (self, *self.followers)}
 
 
-def values_of(given: object, unit: str | None, integer: bool, where: str) -> tuple[Any, ...]:
+def values_of(raw: object, unit: str | None, integer: bool, where: str) -> tuple[Any, ...]:
     """The values of a grid; a range without steps has none."""
-    if isinstance(given, Mapping):
-        return _walked(range_of(given, unit, integer, where), given.get("steps"), where)
-    if not isinstance(given, list | tuple):
-        raise BadInput(f"{where}: expected a list, or a range such as {{ from = 1, to = 8, steps = 4 }}, got {given!r}")
-    if not given:
+    if isinstance(raw, Mapping):
+        return _walked(range_of(raw, unit, integer, where), raw.get("steps"), where)
+    if not isinstance(raw, list | tuple):
+        raise BadInput(f"{where}: expected a list, or a range such as {{ from = 1, to = 8, steps = 4 }}, got {raw!r}")
+    if not raw:
         raise BadInput(f"{where}: an axis without values")
-    _require_different(given, where)
-    return tuple(given)
+    _require_different(raw, where)
+    return tuple(raw)
 
 
 def _require_different(values: Sequence[Any], where: str) -> None:
     seen: set[str] = set()
     for value in values:
-        if (said := f"{type(value).__name__} {value!r}") in seen:
+        if (text := f"{type(value).__name__} {value!r}") in seen:
             raise BadInput(f"{where}: {value!r} is given twice")
-        seen.add(said)
+        seen.add(text)
 
 
-def range_of(given: Mapping[str, Any], unit: str | None, integer: bool, where: str) -> Range:
-    for key in given:
+def range_of(raw: Mapping[str, Any], unit: str | None, integer: bool, where: str) -> Range:
+    for key in raw:
         if key not in RANGE:
             raise UnknownName("key of a range", str(key), RANGE, where)
     for key in ("from", "to"):
-        if key not in given:
+        if key not in raw:
             raise BadInput(f"{where}: a range needs '{key}': write {{ from = 1, to = 8, steps = 4 }}")
-    low, high = (parse(given[key], unit or "", f"{where}.{key}") for key in ("from", "to"))
-    scale = given.get("scale", "linear")
+    low, high = (parse(raw[key], unit or "", f"{where}.{key}") for key in ("from", "to"))
+    scale = raw.get("scale", "linear")
     if scale not in ("linear", "log"):
         raise UnknownName("scale", str(scale), ("linear", "log"), where)
     if low >= high:
-        raise BadInput(f"{where}: from = {given['from']!r} must be below to = {given['to']!r}")
+        raise BadInput(f"{where}: from = {raw['from']!r} must be below to = {raw['to']!r}")
     if scale == "log" and low <= 0:
-        raise BadInput(f"{where}: a logarithmic range starts above 0, not at {given['from']!r}")
+        raise BadInput(f"{where}: a logarithmic range starts above 0, not at {raw['from']!r}")
     if integer and not (low.is_integer() and high.is_integer()):
-        raise BadInput(f"{where}: whole numbers are needed, got {given['from']!r} to {given['to']!r}")
-    if "steps" in given and "step" in given:
+        raise BadInput(f"{where}: whole numbers are needed, got {raw['from']!r} to {raw['to']!r}")
+    if "steps" in raw and "step" in raw:
         raise BadInput(f"{where}: give steps (how many values) or step (how far apart), not both")
-    steps = given.get("steps")
+    steps = raw.get("steps")
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or not 2 <= steps <= MOST_VALUES):
         raise BadInput(f"{where}.steps: expected a whole number of values from 2 to {MOST_VALUES}, got {steps!r}")
-    step = None if given.get("step") is None else parse(given["step"], "" if scale == "log" else unit or "", f"{where}.step")
+    step = None if raw.get("step") is None else parse(raw["step"], "" if scale == "log" else unit or "", f"{where}.step")
     if step is not None and step <= (1 if scale == "log" else 0):
-        raise BadInput(f"{where}.step: must be above {1 if scale == 'log' else 0}, got {given['step']!r}")
+        raise BadInput(f"{where}.step: must be above {1 if scale == 'log' else 0}, got {raw['step']!r}")
     return Range(low=low, high=high, scale=scale, step=step, integer=integer)
 
 
-def _walked(found: Range, steps: int | None, where: str) -> tuple[float, ...]:
+def _walked(span: Range, steps: int | None, where: str) -> tuple[float, ...]:
     if steps is not None:
-        numbers = [_between(found, index / (steps - 1)) for index in range(steps)]
-    elif found.step is not None:
-        numbers = _stepped(found, found.step, where)
+        numbers = [_between(span, index / (steps - 1)) for index in range(steps)]
+    elif span.step is not None:
+        numbers = _stepped(span, span.step, where)
     else:
         return ()
-    if found.integer:
+    if span.integer:
         return tuple(dict.fromkeys(round(number) for number in numbers))
     return tuple(dict.fromkeys(numbers))
 
 
-def _between(found: Range, share: float) -> float:
+def _between(span: Range, share: float) -> float:
     if share in (0.0, 1.0):
-        return found.high if share else found.low
-    if found.scale == "log":
-        return _rounded(found.low * (found.high / found.low) ** share)
-    return _rounded(found.low + (found.high - found.low) * share)
+        return span.high if share else span.low
+    if span.scale == "log":
+        return _rounded(span.low * (span.high / span.low) ** share)
+    return _rounded(span.low + (span.high - span.low) * share)
 
 
-def _stepped(found: Range, step: float, where: str) -> list[float]:
-    count = math.log(found.high / found.low, step) if found.scale == "log" else (found.high - found.low) / step
+def _stepped(span: Range, step: float, where: str) -> list[float]:
+    count = math.log(span.high / span.low, step) if span.scale == "log" else (span.high - span.low) / step
     if count >= MOST_VALUES:
         raise BadInput(f"{where}.step: {step!r} gives more than {MOST_VALUES} values")
-    low, high, apart, numbers = Decimal(repr(found.low)), Decimal(repr(found.high)), Decimal(repr(step)), []
+    low, high, apart, numbers = Decimal(repr(span.low)), Decimal(repr(span.high)), Decimal(repr(step)), []
     while low <= high:
         numbers.append(_rounded(float(low)))
-        low = low * apart if found.scale == "log" else low + apart
+        low = low * apart if span.scale == "log" else low + apart
     return numbers
 
 

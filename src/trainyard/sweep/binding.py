@@ -47,19 +47,19 @@ class Reading:
         return f"{self.source}: {key}"
 
     def workloads(self, table: Mapping[str, Any]) -> tuple[Workload, ...]:
-        given = table.get("workloads")
-        if not isinstance(given, list) or not given:
-            raise BadInput(f'{self.where("workloads")}: expected a list of models, such as ["resnet50"], got {given!r}')
-        found = tuple(self._workload(item, f"workloads[{number}]") for number, item in enumerate(given))
-        for number, workload in enumerate(found):
-            if workload in found[:number]:
+        raw = table.get("workloads")
+        if not isinstance(raw, list) or not raw:
+            raise BadInput(f'{self.where("workloads")}: expected a list of models, such as ["resnet50"], got {raw!r}')
+        parsed = tuple(self._workload(item, f"workloads[{number}]") for number, item in enumerate(raw))
+        for number, workload in enumerate(parsed):
+            if workload in parsed[:number]:
                 raise BadInput(f"{self.where(f'workloads[{number}]')}: {workload.model} is given twice")
-        return found
+        return parsed
 
-    def _workload(self, given: object, key: str) -> Workload:
-        table = {"model": given} if isinstance(given, str) else given
+    def _workload(self, raw: object, key: str) -> Workload:
+        table = {"model": raw} if isinstance(raw, str) else raw
         if not isinstance(table, Mapping):
-            raise BadInput(f"{self.where(key)}: expected the name of a model or a table with one, got {given!r}")
+            raise BadInput(f"{self.where(key)}: expected the name of a model or a table with one, got {raw!r}")
         for name in table:
             if name not in ("model", *KNOBS):
                 raise UnknownName("key", str(name), ("model", *KNOBS), self.where(key))
@@ -85,25 +85,25 @@ class Reading:
         return value
 
     def axes_given(self, table: Mapping[str, Any]) -> dict[str, Any]:
-        given = table.get("axes", {})
-        if not isinstance(given, Mapping):
-            raise BadInput(f"{self.where('axes')}: expected a table, got {given!r}")
-        return _flat(given)
+        raw_axes = table.get("axes", {})
+        if not isinstance(raw_axes, Mapping):
+            raise BadInput(f"{self.where('axes')}: expected a table, got {raw_axes!r}")
+        return _flat(raw_axes)
 
-    def machines(self, table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    def machines(self, table: Mapping[str, Any], raw_axes: Mapping[str, Any]) -> dict[str, Any]:
         """The machines that points start from."""
-        key, whole = "machine", table.get("machine")
-        if "machine" in given:
-            if whole is not None:
+        key, text = "machine", table.get("machine")
+        if "machine" in raw_axes:
+            if text is not None:
                 raise BadInput(f"{self.where('axes.machine')}: machine is given outside the axes too: keep one of them")
-            key, listed = "axes.machine", given["machine"]
+            key, listed = "axes.machine", raw_axes["machine"]
             if isinstance(listed, Mapping):
                 raise BadInput(f"{self.where(key)}: expected a list of machines, not a range")
             values = values_of(listed, None, False, self.where(key))
-        elif whole is None:
+        elif text is None:
             raise BadInput(f'{self.where("machine")}: on which machine? write machine = "npu"')
         else:
-            values = (whole,)
+            values = (text,)
         return {self._name(value): self._machine(value, key) for value in values}
 
     def _machine(self, value: object, key: str) -> Any:
@@ -124,61 +124,61 @@ class Reading:
     def placed(self, value: Any) -> Any:
         return placed(value, self.folder)
 
-    def axes(self, table: Mapping[str, Any], given: dict[str, Any], machines: Mapping[str, Any]) -> tuple[Axis, ...]:
-        ties = self._ties(table, given)
-        self._require_free(table, given, ties, machines)
-        words = {name: self._raw(name, value) for name, value in given.items()}
+    def axes(self, table: Mapping[str, Any], raw_axes: dict[str, Any], machines: Mapping[str, Any]) -> tuple[Axis, ...]:
+        ties = self._ties(table, raw_axes)
+        self._require_free(table, raw_axes, ties, machines)
+        words = {name: self._raw(name, value) for name, value in raw_axes.items()}
         for follower, leader in ties.items():
-            if follower not in given:
-                given[follower], words[follower] = given[leader], words[leader]
-        bound = _Binder(self, given, words, ties, machines)
-        found = {name: bound.axis(name) for name in given}
+            if follower not in raw_axes:
+                raw_axes[follower], words[follower] = raw_axes[leader], words[leader]
+        bound = _Binder(self, raw_axes, words, ties, machines)
+        bound_axes = {name: bound.axis(name) for name in raw_axes}
         paths: dict[str, str] = {}
-        for name, axis in found.items():
+        for name, axis in bound_axes.items():
             if axis.path in paths:
                 raise BadInput(f"{self.where(f'axes.{name}')}: {axis.path} is given twice, as {paths[axis.path]} too")
             paths[axis.path] = name
         for follower, leader in ties.items():
-            if len(found[follower]) != len(found[leader]):
-                counts = f"{len(found[follower])} values cannot move with the {len(found[leader])} of {leader}"
+            if len(bound_axes[follower]) != len(bound_axes[leader]):
+                counts = f"{len(bound_axes[follower])} values cannot move with the {len(bound_axes[leader])} of {leader}"
                 raise BadInput(f"{self.where(f'tie.{follower}')}: {counts}")
         return tuple(
-            replace(axis, followers=tuple(found[other] for other, leader in ties.items() if leader == name))
-            for name, axis in found.items()
+            replace(axis, followers=tuple(bound_axes[other] for other, leader in ties.items() if leader == name))
+            for name, axis in bound_axes.items()
             if name not in ties
         )
 
-    def _ties(self, table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, str]:
+    def _ties(self, table: Mapping[str, Any], raw_axes: Mapping[str, Any]) -> dict[str, str]:
         ties = table.get("tie", {})
         if not isinstance(ties, Mapping):
             raise BadInput(f"{self.where('tie')}: expected a table, got {ties!r}")
         ties = _flat(ties)
         for follower, leader in ties.items():
-            if not isinstance(leader, str) or leader not in given:
-                raise UnknownName("axis", str(leader), given, self.where(f"tie.{follower}"))
+            if not isinstance(leader, str) or leader not in raw_axes:
+                raise UnknownName("axis", str(leader), raw_axes, self.where(f"tie.{follower}"))
             if leader in ties or "machine" in (leader, follower):
                 raise BadInput(f"{self.where(f'tie.{follower}')}: {leader} cannot be followed: tie both to one axis that is free")
         return ties
 
     def _require_free(
-        self, table: Mapping[str, Any], given: Mapping[str, Any], ties: Mapping[str, str], machines: Mapping[str, Any]
+        self, table: Mapping[str, Any], raw_axes: Mapping[str, Any], ties: Mapping[str, str], machines: Mapping[str, Any]
     ) -> None:
         """An axis must not vary what the machine's own text sets."""
-        whole, machine = table.get("machine"), next(iter(machines.values()))
-        if whole is None:
+        text, machine = table.get("machine"), next(iter(machines.values()))
+        if text is None:
             return
-        own = dict(parse(self.placed(whole)).arguments) if isinstance(whole, str) else whole
+        own = dict(parse(self.placed(text)).arguments) if isinstance(text, str) else text
         fixed = {_path(machine, str(name)): name for name in own if name not in ("type", "base")}
-        for name in (*given, *ties):
+        for name in (*raw_axes, *ties):
             if (path := _path(machine, name)) in fixed:
                 raise BadInput(f"{self.where(f'axes.{name}')}: the machine gives {fixed[path]} too: keep one of them")
 
-    def _raw(self, name: str, given: object) -> tuple[Any, ...]:
+    def _raw(self, name: str, raw: object) -> tuple[Any, ...]:
         """The values as written, to see how many there are; a range is read in its unit later."""
         where = self.where(f"axes.{name}")
-        if not isinstance(given, Mapping):
-            return values_of(given, None, False, where)
-        steps = given.get("steps")
+        if not isinstance(raw, Mapping):
+            return values_of(raw, None, False, where)
+        steps = raw.get("steps")
         return tuple(range(steps)) if isinstance(steps, int) and not isinstance(steps, bool) and 0 < steps < 10**6 else ()
 
 
@@ -188,13 +188,13 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     >>> _flat({"array": {"rows": [32, 64]}, "dram": {"from": 1, "to": 2}})
     {'array.rows': [32, 64], 'dram': {'from': 1, 'to': 2}}
     """
-    found: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in table.items():
         if isinstance(value, Mapping) and value and not any(word in RANGE for word in value):
-            found.update(_flat(value, f"{prefix}{key}."))
+            flat.update(_flat(value, f"{prefix}{key}."))
         else:
-            found[f"{prefix}{key}"] = value
-    return found
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def _path(machine: Any, name: str) -> str:
@@ -230,28 +230,28 @@ class _Binder:
     machines: Mapping[str, Any]
 
     def axis(self, name: str) -> Axis:
-        key, given = f"axes.{name}" if name not in self.ties else f"tie.{name}", self.given[name]
+        key, raw = f"axes.{name}" if name not in self.ties else f"tie.{name}", self.given[name]
         where = self.reading.where(key)
         if name == "machine":
             return Axis(name=name, path=name, values=tuple(self.machines))
         if name in KNOBS:
-            values = values_of(given, None, name in ("batch", "at"), where)
-            spread = range_of(given, None, True, where) if isinstance(given, Mapping) and name in ("batch", "at") else None
-            if isinstance(given, Mapping) and spread is None:
+            values = values_of(raw, None, name in ("batch", "at"), where)
+            spread = range_of(raw, None, True, where) if isinstance(raw, Mapping) and name in ("batch", "at") else None
+            if isinstance(raw, Mapping) and spread is None:
                 raise BadInput(f"{where}: expected a list, not a range")
             return Axis(name=name, path=name, values=tuple(self.reading.knob(name, v, key) for v in values), range=spread)
-        found, spread = self._found(name, given, where), None
-        if isinstance(given, Mapping):
-            if found is None:
+        field, spread = self._found(name, raw, where), None
+        if isinstance(raw, Mapping):
+            if field is None:
                 raise BadInput(f"{where}: a range needs one field of one unit, but the machines of the other axes have several")
-            spread = range_of(given, found.unit, found.integer, where)
-            self._held(name, found.path, given["from"], 0, where)
-        values = values_of(given, found.unit if found else None, bool(found and found.integer), where)
-        return self._fitted(name, found, values, spread, where)
+            spread = range_of(raw, field.unit, field.integer, where)
+            self._held(name, field.path, raw["from"], 0, where)
+        values = values_of(raw, field.unit if field else None, bool(field and field.integer), where)
+        return self._fitted(name, field, values, spread, where)
 
-    def _found(self, name: str, given: Any, where: str) -> Found | None:
+    def _found(self, name: str, raw: Any, where: str) -> Found | None:
         """The field, if all machines in which there is one agree on it."""
-        sample = given.get("from") if isinstance(given, Mapping) else given[0]
+        sample = raw.get("from") if isinstance(raw, Mapping) else raw[0]
         problem: TrainyardError | None = None
         seen: set[Found] = set()
         for machine in self._variants(name):
@@ -276,15 +276,15 @@ class _Binder:
             except (TrainyardError, TypeError, ValueError, ArithmeticError):
                 continue
 
-    def _fitted(self, name: str, found: Found | None, values: tuple[Any, ...], spread: Range | None, where: str) -> Axis:
+    def _fitted(self, name: str, field: Found | None, values: tuple[Any, ...], spread: Range | None, where: str) -> Axis:
         """Each value as the machine holds it, where that is plain."""
-        path = found.path if found is not None else name
+        path = field.path if field is not None else name
         ends = () if spread is None else (_whole(spread.low, spread), _whole(spread.high, spread))
         written = path if spread is not None else name  # a number of a range has been read in its unit
-        held = [self._held(name, path, value, index, where, written) for index, value in enumerate(values or ends)]
-        plain = found is not None and all(type(value) in SCALARS and is_plain for value, is_plain in held)
+        checked = [self._held(name, path, value, index, where, written) for index, value in enumerate(values or ends)]
+        plain = field is not None and all(type(value) in SCALARS and is_plain for value, is_plain in checked)
         if plain and values:
-            values = tuple(value for value, _ in held)
+            values = tuple(value for value, _ in checked)
             values_of(list(values), None, False, where)  # two spellings of one value are one value
         return Axis(name=name, path=path, values=values, range=spread, plain=plain)
 

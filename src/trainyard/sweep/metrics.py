@@ -30,9 +30,9 @@ def require_metric(name: object, where: str) -> str:
     if not isinstance(name, str) or not name:
         raise BadInput(f"{where}: expected the name of a metric, such as time_s, got {name!r}")
     head, _, rest = name.partition(".")
-    known = (*BASE, *BY_NAME, *GROUPS, *OTHERS)
-    if head not in known:
-        raise UnknownName("metric", head, known, where)
+    names = (*BASE, *BY_NAME, *GROUPS, *OTHERS)
+    if head not in names:
+        raise UnknownName("metric", head, names, where)
     if head in ("by_phase", "by_class", "peaks"):
         inner = {"by_phase": PHASES, "by_class": CLASSES, "peaks": PEAKS}[head]
         first, _, last = rest.partition(".")
@@ -82,27 +82,27 @@ def _kept(name: str) -> bool:
 
 
 def of_result(result: Result, more: Iterable[str] = ()) -> dict[str, float]:
-    found = {name: float(value) for name in BASE if (value := getattr(result, name)) is not None}
+    metrics = {name: float(value) for name in BASE if (value := getattr(result, name)) is not None}
     for head in BY_NAME:
-        found.update({f"{head}.{name}": float(value) for name, value in getattr(result, head).items()})
+        metrics.update({f"{head}.{name}": float(value) for name, value in getattr(result, head).items()})
     groups: dict[str, Any] = {}
     for name in more:
         value = _number(result, name, groups)
         if value is not None:
-            found[name] = value
-    return found
+            metrics[name] = value
+    return metrics
 
 
 def _number(result: Result, name: str, groups: dict[str, Any]) -> float | None:
     head, _, rest = name.partition(".")
     if head not in groups:  # a group is a pass over all rows: one for all its names
         groups[head] = getattr(result, head)
-    found = _inside(groups[head], rest)
-    if isinstance(found, Cost):
-        found = found.time_s
-    if isinstance(found, Mapping):
-        found = sum(found.values())
-    return float(found) if isinstance(found, int | float) else None
+    value = _inside(groups[head], rest)
+    if isinstance(value, Cost):
+        value = value.time_s
+    if isinstance(value, Mapping):
+        value = sum(value.values())
+    return float(value) if isinstance(value, int | float) else None
 
 
 def _inside(value: Any, path: str) -> Any:

@@ -57,16 +57,16 @@ class Cluster:
                 if not self._pending:
                     return
                 ready, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=WAIT_S)
-                for one in ready:
-                    yield from self._answer(one, chunks, materials)
+                for future in ready:
+                    yield from self._answer(future, chunks, materials)
         except BaseException:
             self._pending.clear()  # what is in flight ends by itself or with this program; Ray may break down over cancelled tasks
             raise
 
-    def _answer(self, one: Any, chunks: Chunks, materials: Materials) -> Iterator[Record]:
-        chunk, began = self._pending.pop(one)
+    def _answer(self, future: Any, chunks: Chunks, materials: Materials) -> Iterator[Record]:
+        chunk, began = self._pending.pop(future)
         try:
-            records = self._ray.get(one)
+            records = self._ray.get(future)
         except self._ray.exceptions.RayTaskError as error:
             cause = error.cause
             raise cause if isinstance(cause, TrainyardError) else BadInput(f"a Ray worker failed: {cause}") from None

@@ -68,10 +68,10 @@ def _plot(figure: Any, name: str, figures: dict[str, Any]) -> str:
     import plotly.io
 
     figures[name] = json.loads(plotly.io.to_json(figure, engine="json"))
-    told = escape(figure.layout.meta["description"])
+    caption = escape(figure.layout.meta["description"])
     return (
-        f'<figure class="broad"><div role="img" aria-label="{told}" data-figure="{name}" '
-        f'style="height:{figure.layout.height}px"></div><figcaption>{told}</figcaption></figure>'
+        f'<figure class="broad"><div role="img" aria-label="{caption}" data-figure="{name}" '
+        f'style="height:{figure.layout.height}px"></div><figcaption>{caption}</figcaption></figure>'
     )
 
 
@@ -79,8 +79,8 @@ def _scaled(name: str, records: Sequence[Record]) -> tuple[list[float | None], s
     """A metric's numbers in a unit that suits them, and its title."""
     numbers = [record.metrics.get(name) for record in records]
     unit = unit_of(name)
-    size, said = scale(max((abs(n) for n in numbers if n is not None), default=0.0), unit) if unit else (1.0, "")
-    return [None if n is None else n / size for n in numbers], f"{name} ({said})" if said else name
+    size, suffix = scale(max((abs(n) for n in numbers if n is not None), default=0.0), unit) if unit else (1.0, "")
+    return [None if n is None else n / size for n in numbers], f"{name} ({suffix})" if suffix else name
 
 
 def scatter(study: Study, records: Sequence[Record], front: set[str]) -> go.Figure:
@@ -103,8 +103,8 @@ def scatter(study: Study, records: Sequence[Record], front: set[str]) -> go.Figu
                 hovertemplate="%{text}<br>%{x:.4g}, %{y:.4g}<extra></extra>",
             )
         )
-    told = f"{len(records)} points by {first} and {second}; {len(front)} of them on the Pareto front."
-    return styled(figure, f"{first} and {second}", told, x=x_title, y=y_title, height=460)
+    caption = f"{len(records)} points by {first} and {second}; {len(front)} of them on the Pareto front."
+    return styled(figure, f"{first} and {second}", caption, x=x_title, y=y_title, height=460)
 
 
 def _said(record: Record) -> str:
@@ -134,11 +134,11 @@ def parallel(study: Study, records: Sequence[Record], front: set[str]) -> go.Fig
             go.Scatter(x=xs, y=ys, name=name, mode="lines", line=line, opacity=0.9 if chosen else 0.35, hoverinfo="skip")
         )
     drawn = "" if len(lines) == len(records) else f" {len(lines)} are drawn."
-    told = f"Each of {len(records)} points as a line through its settings and objectives; those of the front stand out.{drawn}"
-    figure = styled(figure, "All points", told, x="", y="", height=460)
-    for place, height, text in ticks:
+    caption = f"Each of {len(records)} points as a line through its settings and objectives; those of the front stand out.{drawn}"
+    figure = styled(figure, "All points", caption, x="", y="", height=460)
+    for position, height, text in ticks:
         figure.add_annotation(
-            x=place, y=height, text=plain(text, 24), showarrow=False, xanchor="left", xshift=4, yshift=9, font={"size": 11}
+            x=position, y=height, text=plain(text, 24), showarrow=False, xanchor="left", xshift=4, yshift=9, font={"size": 11}
         )
     figure.update_xaxes(
         tickvals=list(range(len(heads))), ticktext=[plain(head, 24) for head in heads], range=[-0.35, len(heads) - 0.4]
@@ -165,8 +165,8 @@ def _heights(path: str, values: Sequence[Any]) -> tuple[list[float | None], list
         marks = [(0.0, shown(path, low)), *([(1.0, shown(path, high))] if high > low else [])]
         return [None if value is None else (value - low) / span for value in values], marks
     words = list(dict.fromkeys(map(str, values)))
-    place = {word: number / max(len(words) - 1, 1) for number, word in enumerate(words)}
-    return [place[str(value)] for value in values], [(height, word) for word, height in place.items()]
+    position = {word: number / max(len(words) - 1, 1) for number, word in enumerate(words)}
+    return [position[str(value)] for value in values], [(height, word) for word, height in position.items()]
 
 
 def _table(study: Study, records: Sequence[Record], front: set[str]) -> str:

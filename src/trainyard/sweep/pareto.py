@@ -26,19 +26,19 @@ def front(rows: Iterable[Row | Record], objectives: Mapping[str, str]) -> list[s
         if (point := _costs(values, objectives)) is not None
     ]
     costs = sorted({point for _, _, point in named})
-    kept = _front_of_two(costs) if len(objectives) <= 2 else _front_of_many(costs)
-    return [key for _, key, point in named if point in kept]
+    on_front = _front_of_two(costs) if len(objectives) <= 2 else _front_of_many(costs)
+    return [key for _, key, point in named if point in on_front]
 
 
 def best(rows: Iterable[Row | Record], objectives: Mapping[str, str]) -> dict[str, str]:
     """For each objective, the key of the best point that has it, the first of equals."""
-    found: dict[str, tuple[float, str]] = {}
+    best_of: dict[str, tuple[float, str]] = {}
     for key, values in _pairs(rows):
         for name in objectives:
             cost = _costs(values, {name: objectives[name]})
-            if cost is not None and (name not in found or cost[0] < found[name][0]):
-                found[name] = (cost[0], key)
-    return {name: key for name, (_, key) in found.items()}
+            if cost is not None and (name not in best_of or cost[0] < best_of[name][0]):
+                best_of[name] = (cost[0], key)
+    return {name: key for name, (_, key) in best_of.items()}
 
 
 def _pairs(rows: Iterable[Row | Record]) -> Iterable[Row]:
@@ -51,28 +51,28 @@ def _pairs(rows: Iterable[Row | Record]) -> Iterable[Row]:
 
 def _costs(values: Mapping[str, float], objectives: Mapping[str, str]) -> tuple[float, ...] | None:
     """What is to be small; None where a number is missing or is none."""
-    found = tuple(values.get(name, math.nan) * (1 if direction == "min" else -1) for name, direction in objectives.items())
-    return None if any(math.isnan(cost) for cost in found) else found
+    costs = tuple(values.get(name, math.nan) * (1 if direction == "min" else -1) for name, direction in objectives.items())
+    return None if any(math.isnan(cost) for cost in costs) else costs
 
 
 def _front_of_two(costs: list[tuple[float, ...]]) -> set[tuple[float, ...]]:
     """Sorted by the first: a point stays if it is below all before it in the last. O(n log n) with the sort."""
-    kept: set[tuple[float, ...]] = set()
+    on_front: set[tuple[float, ...]] = set()
     lowest = math.inf
     for cost in costs:
-        if cost[-1] < lowest or not kept:
-            kept.add(cost)
+        if cost[-1] < lowest or not on_front:
+            on_front.add(cost)
             lowest = min(lowest, cost[-1])
-    return kept
+    return on_front
 
 
 def _front_of_many(costs: list[tuple[float, ...]]) -> set[tuple[float, ...]]:
     """Sorted, so that only kept points can beat a later one; those with a small second number are looked at first."""
-    kept: set[tuple[float, ...]] = set()
+    on_front: set[tuple[float, ...]] = set()
     by_second: list[tuple[tuple[float, ...], tuple[float, ...]]] = []
     for cost in costs:
         reach = bisect_right(by_second, (cost[1:], cost))
         if not any(all(a <= b for a, b in zip(other, cost, strict=True)) for _, other in by_second[:reach]):
-            kept.add(cost)
+            on_front.add(cost)
             insort(by_second, (cost[1:], cost))
-    return kept
+    return on_front

@@ -35,14 +35,14 @@ MOST_KEPT = 4096
 @cache
 def code_digest() -> str:
     """Of the package's source files, by their place in it."""
-    root, whole = Path(str(files("trainyard"))), hashlib.sha256()
+    root, digest = Path(str(files("trainyard"))), hashlib.sha256()
     for file in sorted(root.rglob("*.py"), key=lambda file: file.relative_to(root).as_posix()):
-        place = file.relative_to(root).as_posix()
-        if place.split("/")[0] not in CODE_LEFT_OUT or place in CODE_TAKEN_IN:
+        path = file.relative_to(root).as_posix()
+        if path.split("/")[0] not in CODE_LEFT_OUT or path in CODE_TAKEN_IN:
             content = file.read_bytes()
-            whole.update(f"{place}\0{len(content)}\0".encode())
-            whole.update(content)
-    return whole.hexdigest()
+            digest.update(f"{path}\0{len(content)}\0".encode())
+            digest.update(content)
+    return digest.hexdigest()
 
 
 def canonical(value: Any) -> str:
@@ -71,15 +71,15 @@ class Materials:
     def of(cls, study: Study) -> Materials:
         """Loads what points of the study need; what cannot be loaded is an error now, not in the middle."""
         plain = frozenset(axis.path for leader in study.axes for axis in (leader, *leader.followers) if axis.plain)
-        made = cls({}, {}, dict(study.machines), plain, study.kept, code_digest(), study.folder.resolve())
+        materials = cls({}, {}, dict(study.machines), plain, study.kept, code_digest(), study.folder.resolve())
         for workload in _workloads(study):
             try:
-                made.step(workload)
+                materials.step(workload)
                 for name, machine in study.machines.items():
                     _require_parallel(workload, name, machine)
             except TrainyardError as error:
                 raise BadInput(f"{study.source}: workload {workload.model}: {error}") from error
-        return made
+        return materials
 
     def step(self, workload: Workload) -> Any:
         """The workload's step, with its masks at hand; a search may ask for a batch that nobody has loaded yet."""
@@ -128,7 +128,7 @@ class Materials:
             built: Any = machines.describe(self.machine(point))
         except Exception:
             built = {"start": machines.describe(self.machines[point.machine]), "set": dict(point.settings)}
-        said = {
+        content = {
             "step": step.digest,
             "machine": built,
             "masks": None if masks is None else masks.digest,
@@ -136,7 +136,7 @@ class Materials:
             "version": VERSION,
             "code": self.code,
         }
-        return hashlib.sha256(canonical(said).encode()).hexdigest()
+        return hashlib.sha256(canonical(content).encode()).hexdigest()
 
     def keyed(self, points: Iterable[Point]) -> Iterator[Point]:
         """Points with their keys, each key once: the first settings that lead to a machine stand for it."""
@@ -150,22 +150,22 @@ class Materials:
         """The point's record; an error of any kind is the point's own, and ends nothing else."""
         from trainyard import runs
 
-        found: dict[str, float] = {}
+        values: dict[str, float] = {}
         error = ""
         try:
             step, masks = self.step(point.workload), self.masks.get(point.workload)
-            found = metrics.of_result(runs.run(step, self.machine(point), masks=masks), self.kept)
+            values = metrics.of_result(runs.run(step, self.machine(point), masks=masks), self.kept)
         except TrainyardError as problem:
             error = str(problem) or type(problem).__name__
         except Exception as problem:
             error = f"{type(problem).__name__}: {problem}"
-        return self.record(point, found, _steady(error))
+        return self.record(point, values, _steady(error))
 
-    def record(self, point: Point, found: Mapping[str, float], error: str = "") -> Record:
+    def record(self, point: Point, values: Mapping[str, float], error: str = "") -> Record:
         settings = {path: value for path, value in point.settings.items() if path != "machine"}
         settings["batch"] = self.step(point.workload).batch
         return Record(
-            key=point.key, workload=point.workload.model, machine=point.machine, settings=settings, metrics=found, error=error
+            key=point.key, workload=point.workload.model, machine=point.machine, settings=settings, metrics=values, error=error
         )
 
     def require_same_code(self) -> None:
@@ -195,10 +195,10 @@ def _set(part: Any, numbers: Mapping[str, Any]) -> Any:
         else:
             new[head] = value
     for head, below in inner.items():
-        held = getattr(part, head)
-        if not is_dataclass(held):
+        inner_part = getattr(part, head)
+        if not is_dataclass(inner_part):
             raise BadInput(f"{head} has no fields inside")
-        new[head] = _set(held, below)
+        new[head] = _set(inner_part, below)
     return replace(part, **new)
 
 

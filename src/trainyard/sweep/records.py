@@ -45,7 +45,7 @@ def better(old: Record | None, new: Record) -> Record:
 
 
 def by_key(records: Iterable[Record]) -> dict[str, Record]:
-    found: dict[str, Record] = {}
+    records_by_key: dict[str, Record] = {}
     for record in records:
-        found[record.key] = better(found.get(record.key), record)
-    return found
+        records_by_key[record.key] = better(records_by_key.get(record.key), record)
+    return records_by_key

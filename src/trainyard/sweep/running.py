@@ -80,16 +80,16 @@ def sweep(
     disk: Disk | None = None,
 ) -> Summary:
     """Runs every point of a study that its store does not have yet; `workers` processes (or as `executor` does it)."""
-    place = store_of(study) if store is None else Path(store)
+    path = store_of(study) if store is None else Path(store)
     loaded = study if isinstance(study, Study) else Study.load(study)
     if executor is not None and workers is not None:
         raise BadInput(f"workers={workers} and an executor are given: the executor has its own")
     chosen = executor or (Inline() if workers == 1 or not _spawnable() else LocalProcesses(workers))
     materials = Materials.of(loaded)
     points = [] if loaded.plan else list(materials.keyed(loaded.points(limit)))
-    kept = Store.begin(place, loaded.table, disk=disk)
-    with kept.writing(), stopping() as stop:
-        run = Run(loaded, materials, kept, chosen, on_progress, stop, retry_failed)
+    opened = Store.begin(path, loaded.table, disk=disk)
+    with opened.writing(), stopping() as stop:
+        run = Run(loaded, materials, opened, chosen, on_progress, stop, retry_failed)
         try:
             if loaded.plan:
                 from trainyard.sweep.search import search
@@ -106,7 +106,7 @@ def sweep(
                 finally:
                     chosen.close()
         with stop.later():
-            kept.compact()
+            opened.compact()
     return run.summary()
 
 
@@ -144,9 +144,9 @@ class Run:
 
     def evaluate(self, points: Iterable[Point], total: int | None = None) -> list[Record]:
         """The records of points (with or without keys), in their order; `total` is how many there will be in all."""
-        asked = [point if point.key else next(self.materials.keyed([point])) for point in points]
+        keyed = [point if point.key else next(self.materials.keyed([point])) for point in points]
         fresh: dict[str, Point] = {}
-        for point in asked:
+        for point in keyed:
             if point.key in self._found:
                 continue
             old = self.store.get(point.key)
@@ -167,7 +167,7 @@ class Run:
             self.stop.raise_if_asked()
         self.flush()
         self._tell(force=True)
-        return [self._found[point.key] for point in asked]
+        return [self._found[point.key] for point in keyed]
 
     def flush(self) -> None:
         """Makes safe what is done; Ctrl-C waits for it."""
@@ -219,12 +219,14 @@ def _beats(value: float, other: float, direction: str) -> bool:
 
 def fronts(records: list[Record], objectives: Mapping[str, str]) -> list[Record]:
     """The front of each workload, one after the other: a small model does not beat a large one."""
-    found: list[Record] = []
+    front_records: list[Record] = []
     first = next(iter(objectives))
     for workload in dict.fromkeys(record.workload for record in records):
         own = {record.key: record for record in records if record.workload == workload}
-        found += sorted((own[key] for key in pareto.front(own.values(), objectives)), key=lambda record: record.metrics[first])
-    return found
+        front_records += sorted(
+            (own[key] for key in pareto.front(own.values(), objectives)), key=lambda record: record.metrics[first]
+        )
+    return front_records
 
 
 def _missing(records: list[Record], names: Iterable[str]) -> Iterator[str]:

@@ -77,13 +77,13 @@ def search(run: Run) -> None:
     trials = _study(plan, list(study.objectives.values()))
     total = plan.trials * len(study.workloads)
     for first in range(0, plan.trials, plan.generation):
-        asked = [trials.ask() for _ in range(min(plan.generation, plan.trials - first))]
-        settings = [_settings(trial, study.axes) for trial in asked]
+        generation = [trials.ask() for _ in range(min(plan.generation, plan.trials - first))]
+        settings = [_settings(trial, study.axes) for trial in generation]
         points = [study.point(workload, chosen) for chosen in settings for workload in study.workloads]
         records = run.evaluate(points, total=total)
-        each = len(study.workloads)
-        for number, trial in enumerate(asked):
-            values = objective(records[number * each : (number + 1) * each], list(study.objectives))
+        per_setting = len(study.workloads)
+        for number, trial in enumerate(generation):
+            values = objective(records[number * per_setting : (number + 1) * per_setting], list(study.objectives))
             if values is None:
                 trials.tell(trial, state=_failed())
             else:
@@ -99,18 +99,18 @@ def objective(records: Sequence[Record], names: Sequence[str]) -> list[float] | 
     >>> objective([one, other], ["time_s"])
     [4.0]
     """
-    found = []
+    means = []
     for name in names:
         values = [record.metrics.get(name, math.nan) for record in records]
         if any(record.failed for record in records) or not all(math.isfinite(value) for value in values):
             return None
         if len(values) == 1:
-            found.append(values[0])
+            means.append(values[0])
         elif min(values) > 0:
-            found.append(math.exp(math.fsum(map(math.log, values)) / len(values)))
+            means.append(math.exp(math.fsum(map(math.log, values)) / len(values)))
         else:
-            found.append(0.0)
-    return found
+            means.append(0.0)
+    return means
 
 
 def _settings(trial: Any, axes: Sequence[Axis]) -> dict[str, Any]:
@@ -126,7 +126,7 @@ def _suggested(trial: Any, axis: Axis) -> dict[str, Any]:
         numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in axis.values)
         places = range(len(axis.values))
         if numbers:
-            order = sorted(places, key=lambda place: axis.values[place])
+            order = sorted(places, key=lambda index: axis.values[index])
             return axis.at(order[trial.suggest_int(axis.name, 0, len(order) - 1)])
         return axis.at(trial.suggest_categorical(axis.name, list(places)))
     spread = axis.range

@@ -153,7 +153,7 @@ class Store:
 
     def append(self, records: Iterable[Record]) -> None:
         """One segment; when this returns, the records are safe."""
-        rows, known = list(records), self._records
+        rows, existing = list(records), self._records
         if not rows:
             return
         folder = self.path / SEGMENTS
@@ -168,7 +168,7 @@ class Store:
         self._last += 1
         self._merged.append(target)
         for record in rows:
-            known[record.key] = better(known.get(record.key), record)
+            existing[record.key] = better(existing.get(record.key), record)
 
     def compact(self) -> Path:
         """All records in one file, in the order of their keys; the segments that it replaces are removed."""
@@ -218,12 +218,12 @@ class Store:
                 continue
             self._last = max(self._last, int(name.group(1)))
             try:
-                found = _records_of(entry, wide=False)
+                records = _records_of(entry, wide=False)
             except DAMAGE as error:
                 self._note(f"{entry} is damaged and is not counted: its points are computed again ({_short(error)})")
                 continue
             self._merged.append(entry)
-            yield from found
+            yield from records
 
     def _note(self, note: str) -> None:
         if note not in self.notes:
@@ -241,16 +241,16 @@ def _unfinished(entry: Path) -> bool:
 def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"{folder} is no store of a sweep: it has no {MANIFEST}") from None
     except (OSError, ValueError) as error:
         raise BadInput(f"cannot read {path}: {getattr(error, 'strerror', None) or _short(error)}") from None
-    if not isinstance(found, dict) or found.get("format") != FORMAT:
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise BadInput(f"{path}: its 'format' is not '{FORMAT}'")
-    if found.get("version") != FORMAT_VERSION:
-        raise BadInput(f"{path}: a store of version {found.get('version')!r}, this release reads version {FORMAT_VERSION}")
-    return found
+    if manifest.get("version") != FORMAT_VERSION:
+        raise BadInput(f"{path}: a store of version {manifest.get('version')!r}, this release reads version {FORMAT_VERSION}")
+    return manifest
 
 
 @contextmanager
@@ -348,22 +348,22 @@ def _records_of(path: Path, *, wide: bool) -> list[Record]:
         metrics = metrics if names else [{} for _ in own["key"]]
     else:
         metrics = [dict(pairs) for pairs in table["metrics"].to_pylist()]
-    found = [
+    records = [
         Record(key=key, workload=workload, machine=machine, settings=json.loads(settings), metrics=numbers, error=error)
         for key, workload, machine, settings, error, numbers in zip(*(own[name] for name in OWN), metrics, strict=True)
     ]
-    if _digest(found).encode() != about[b"digest"]:
+    if _digest(records).encode() != about[b"digest"]:
         raise ValueError("its content is not what was written")
-    return found
+    return records
 
 
 def _digest(records: list[Record]) -> str:
     """Of all that records say: a file that was cut, mixed up or altered does not have it."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for record in records:
-        said = [record.key, record.workload, record.machine, record.settings, record.metrics, record.error]
-        whole.update(json.dumps(said, sort_keys=True).encode())
-    return whole.hexdigest()
+        content = [record.key, record.workload, record.machine, record.settings, record.metrics, record.error]
+        digest.update(json.dumps(content, sort_keys=True).encode())
+    return digest.hexdigest()
 
 
 def write_csv(records: Iterable[Record], path: str | os.PathLike[str]) -> None:

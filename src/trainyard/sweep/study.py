@@ -57,8 +57,8 @@ class Workload:
     inference: bool = False
 
     def options(self) -> dict[str, Any]:
-        found = {name: getattr(self, name) for name in KNOBS}
-        return {name: value for name, value in found.items() if value not in (None, False)}
+        chosen = {name: getattr(self, name) for name in KNOBS}
+        return {name: value for name, value in chosen.items() if value not in (None, False)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,9 +176,9 @@ def _checked(table: Mapping[str, Any], reading: Any) -> Study:
     search = table.get("search", {})
     if not isinstance(search, Mapping):
         raise BadInput(f"{reading.source}: search: expected a table, got {search!r}")
-    workloads, given = reading.workloads(table), reading.axes_given(table)
-    machines = reading.machines(table, given)
-    axes = reading.axes(table, given, machines)
+    workloads, raw_axes = reading.workloads(table), reading.axes_given(table)
+    machines = reading.machines(table, raw_axes)
+    axes = reading.axes(table, raw_axes, machines)
     knobs = {axis.path for leader in axes for axis in (leader, *leader.followers)} & {*KNOBS}
     for number, workload in enumerate(workloads):
         for knob in sorted(knobs & workload.options().keys()):
@@ -208,7 +208,7 @@ def placed(value: Any, folder: Path) -> Any:
     if not isinstance(value, str):
         return value
     if not value.endswith(FILES):
-        return INNER_FILE.sub(lambda found: found[1] + _quoted(found[2], folder), value)
+        return INNER_FILE.sub(lambda match: match[1] + _quoted(match[2], folder), value)
     return _quoted(value, folder)
 
 

@@ -1,5 +1,16 @@
-"""The page that `trainyard serve` opens: a FastAPI server (`app.py`) over worker processes (`processes.py`, `worker.py`).
+"""The page that `trainyard serve` opens: a FastAPI server over worker processes. The server itself computes nothing.
 
-The server itself computes nothing: jobs and every look into a machine, a file or a ledger run in workers with limits of time and
-memory (`tasks.py`). May import every room but `cli`. A new view is a task, a row in `tasks.TASKS` and a route in `app.py`.
+| module | what |
+|---|---|
+| `settings` | the limits of a server |
+| `app` | the routes; `assets`, the page's own files |
+| `security` | who may ask, and what a browser may do with an answer |
+| `requests`, `guard` | what a visitor may ask for and may write as a machine |
+| `jobs` | the queue, and the cache of results |
+| `processes`, `frames` | the server's side of a worker, and the messages between them |
+| `worker`, `tasks` | the worker process, and what it does: runs, what-ifs, ledgers, looks at machines |
+| `views` | answers as JSON, with figures |
+| `uploads`, `recognition`, `stores` | uploaded files, what they are, sweep stores |
+
+May import every room but `cli`. A new view is a task, a row in `tasks.TASKS` and a route in `app`.
 """

@@ -184,10 +184,10 @@ def _add_jobs(app: FastAPI) -> None:
     async def start(request: Request) -> Response:
         """Starts a job, or finds the one that is done or under way."""
         server = _server(request)
-        asked = requests.read(await _body(request, server.settings.body_bytes))
-        uploads = server.uploads.named_in(asked.texts())
-        arguments = {**asked.arguments(), **({"uploads": uploads} if uploads else {})}
-        job = await server.jobs.submit(asked.task, arguments)
+        job_request = requests.read(await _body(request, server.settings.body_bytes))
+        uploads = server.uploads.named_in(job_request.texts())
+        arguments = {**job_request.arguments(), **({"uploads": uploads} if uploads else {})}
+        job = await server.jobs.submit(job_request.task, arguments)
         return _json(request, job.as_dict())
 
     @app.get("/api/jobs")
@@ -198,14 +198,14 @@ def _add_jobs(app: FastAPI) -> None:
     @app.get("/api/jobs/{name}")
     async def job(request: Request, name: str, wait: float = 0.0) -> Response:
         """One job; with `wait`, answers when it has ended or after so many seconds."""
-        found = _server(request).jobs.find(name)
-        if wait > 0 and math.isfinite(wait) and not found.ended.is_set():
+        current = _server(request).jobs.find(name)
+        if wait > 0 and math.isfinite(wait) and not current.ended.is_set():
             try:
                 async with asyncio.timeout(min(wait, LONGEST_WAIT_S)):
-                    await found.ended.wait()
+                    await current.ended.wait()
             except TimeoutError:
                 pass
-        return _json(request, found.as_dict())
+        return _json(request, current.as_dict())
 
     @app.delete("/api/jobs/{name}")
     async def cancel(request: Request, name: str) -> Response:
@@ -215,10 +215,10 @@ def _add_jobs(app: FastAPI) -> None:
     @app.get("/api/results/{key}")
     async def result(request: Request, key: str) -> Response:
         """What a job found: the object of `trainyard run --json`, its title and its figures."""
-        found = _server(request).jobs.cache.get(key)
-        if found is None:
+        content = _server(request).jobs.cache.get(key)
+        if content is None:
             raise UnknownName("result", key[:64], ())
-        return _reply(request, found)
+        return _reply(request, content)
 
 
 def _add_uploads(app: FastAPI) -> None:

@@ -49,8 +49,8 @@ class Asset:
         packs = self.packed is not None and "gzip" in request.headers.get("accept-encoding", "")
         tag = f'"{self.tag}{"-gz" if packs else ""}"'
         headers = {"ETag": tag, "Cache-Control": FOREVER if forever else ASK_AGAIN, "Vary": "Accept-Encoding"}
-        asked = {word.strip().removeprefix("W/") for word in request.headers.get("if-none-match", "").split(",")}
-        if tag in asked or "*" in asked:
+        known_tags = {word.strip().removeprefix("W/") for word in request.headers.get("if-none-match", "").split(",")}
+        if tag in known_tags or "*" in known_tags:
             return Response(status_code=304, headers=headers)
         if packs:
             headers["Content-Encoding"] = "gzip"
@@ -83,11 +83,11 @@ def _plotly() -> Asset:
     return Asset.of(PLOTLY, get_plotlyjs().encode())
 
 
-def versioned(page: bytes, known: Mapping[str, Asset]) -> bytes:
+def versioned(page: bytes, assets: Mapping[str, Asset]) -> bytes:
     """The page with each of our files named by its hash."""
 
-    def named(found: re.Match[bytes]) -> bytes:
-        asset = known.get(found.group(1).decode())
-        return found.group() if asset is None else b"%s?v=%s" % (found.group(), asset.tag.encode())
+    def named(match: re.Match[bytes]) -> bytes:
+        asset = assets.get(match.group(1).decode())
+        return match.group() if asset is None else b"%s?v=%s" % (match.group(), asset.tag.encode())
 
     return re.sub(rb"/static/([A-Za-z0-9._-]+)(?=[\"'])", named, page)

@@ -50,8 +50,8 @@ def _require_shallow(depth: int, where: str) -> None:
 def _require_text(text: str, where: str) -> None:
     if len(text) > LONGEST:
         raise BadInput(f"{where}: {len(text)} signs, at most {LONGEST} are read")
-    if found := _FILE.search(text):
-        raise BadInput(f"{where}: '{found.group()}' names a file: upload it, and name the machine by the upload's id")
+    if match := _FILE.search(text):
+        raise BadInput(f"{where}: '{match.group()}' names a file: upload it, and name the machine by the upload's id")
     if ":" in text:
         raise BadInput(f"{where}: ':' names a class of a module: only registered parts can be chosen here (see /api/machines)")
     if any(sign in text for sign in "\0\\"):

@@ -159,13 +159,13 @@ class Jobs:
         return job
 
     async def _key(self, task: str, arguments: dict[str, Any]) -> tuple[str, str]:
-        asked = hashlib.sha256(json.dumps([task, arguments], sort_keys=True).encode()).hexdigest()
-        if asked not in self._keys:
+        digest = hashlib.sha256(json.dumps([task, arguments], sort_keys=True).encode()).hexdigest()
+        if digest not in self._keys:
             answer = json.loads(gzip.decompress(await self.desk.ask("prepare", job=task, arguments=arguments)))
-            self._keys[asked] = answer["key"], answer["title"]
+            self._keys[digest] = answer["key"], answer["title"]
             while len(self._keys) > REMEMBERED:
                 self._keys.popitem(last=False)
-        return self._keys[asked]
+        return self._keys[digest]
 
     def _forget(self) -> None:
         ended = [job.id for job in self._jobs.values() if job.state in ENDED]

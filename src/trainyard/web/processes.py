@@ -78,7 +78,7 @@ class Worker:
     async def ask(self, task: str, arguments: dict[str, Any], limit_s: float, on_progress: ProgressCallback = no_progress) -> bytes:
         """The compressed JSON that a task answers with. Cancelled, or past its limit, the process is killed."""
         process = await self.start()
-        whole = spent = False
+        answered = spent = False
         try:
             async with asyncio.timeout(limit_s):
                 assert process.stdin is not None
@@ -92,7 +92,7 @@ class Worker:
                     if kind == SPENT:
                         spent = True
                         continue
-                    whole = not spent
+                    answered = not spent
                     if kind == FAILED:
                         raise TaskFailed(*json.loads(body))
                     assert kind == DONE
@@ -102,7 +102,7 @@ class Worker:
         except (EOFError, ConnectionError):
             raise TaskFailed(400, "the worker process died: it needed more memory than it may take, or was killed") from None
         finally:
-            if not whole:
+            if not answered:
                 await self.kill()
 
     async def kill(self) -> None:
@@ -117,8 +117,8 @@ class Worker:
 def _search_path() -> str:
     """Where this package was found is where a worker finds it, from whatever folder."""
     own = str(Path(__file__).parents[2])
-    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    return os.pathsep.join([*map(os.path.abspath, given), own])
+    inherited = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    return os.pathsep.join([*map(os.path.abspath, inherited), own])
 
 
 async def _buried(process: Process) -> None:

@@ -29,42 +29,42 @@ LENGTH_BYTES = 8
 
 def recognised(path: str, target: str, name: str, unpacked_bytes: int) -> dict[str, Any]:
     """What the file at `path` is. It is kept, checked, as `target` with the ending that its loader knows, or not at all."""
-    kept = Path(target)
+    stored = Path(target)
     try:
         content = unpacked(Path(path).read_bytes(), unpacked_bytes)
         kind, ending = kind_of(content)
         if kind == "machine":
             _require_harmless(content.decode(), ending)
-        kept = Path(target + ending)
-        _keep(kept, kind, content)
-        about = ABOUT[kind](str(kept))
+        stored = Path(target + ending)
+        _keep(stored, kind, content)
+        about = ABOUT[kind](str(stored))
     except TrainyardError as error:
-        remove(kept)
-        raise BadInput(str(error).replace(str(kept), name)) from error.__cause__
+        remove(stored)
+        raise BadInput(str(error).replace(str(stored), name)) from error.__cause__
     except BaseException:
-        remove(kept)
+        remove(stored)
         raise
-    return {"kind": kind, "about": about, "path": str(kept), "bytes": len(content)}
+    return {"kind": kind, "about": about, "path": str(stored), "bytes": len(content)}
 
 
-def _keep(kept: Path, kind: Kind, content: bytes) -> None:
+def _keep(path: Path, kind: Kind, content: bytes) -> None:
     """As a file; the points of a sweep as a store with nothing else in it."""
     if kind != "store":
-        kept.write_bytes(content)
+        path.write_bytes(content)
         return
     from trainyard.sweep.store import FORMAT, FORMAT_VERSION, MANIFEST, POINTS
 
-    kept.mkdir(exist_ok=True)
-    (kept / POINTS).write_bytes(content)
-    (kept / MANIFEST).write_text(json.dumps({"format": FORMAT, "version": FORMAT_VERSION, "study": {}}))
+    path.mkdir(exist_ok=True)
+    (path / POINTS).write_bytes(content)
+    (path / MANIFEST).write_text(json.dumps({"format": FORMAT, "version": FORMAT_VERSION, "study": {}}))
 
 
-def remove(kept: Path) -> None:
+def remove(path: Path) -> None:
     """The file of an upload, or its folder."""
-    if kept.is_dir():
-        shutil.rmtree(kept, ignore_errors=True)
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
     else:
-        kept.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def unpacked(content: bytes, limit_bytes: int) -> bytes:
@@ -73,14 +73,14 @@ def unpacked(content: bytes, limit_bytes: int) -> bytes:
         return content
     reader = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
-        found = reader.decompress(content, limit_bytes + 1)
+        plain = reader.decompress(content, limit_bytes + 1)
     except zlib.error as error:
         raise BadInput(f"damaged gzip file: {error}") from None
-    if len(found) > limit_bytes:
+    if len(plain) > limit_bytes:
         raise BadInput(f"more than {limit_bytes} bytes when unpacked, the limit of this server")
     if not reader.eof:
         raise BadInput("damaged gzip file: it ends too early")
-    return found
+    return plain
 
 
 def kind_of(content: bytes) -> tuple[Kind, str]:

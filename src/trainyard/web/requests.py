@@ -84,13 +84,13 @@ def settings_of(texts: Sequence[str]) -> dict[str, str]:
     >>> settings_of(["array=tensordash", "dram=75 GB/s"])
     {'array': 'tensordash', 'dram': '75 GB/s'}
     """
-    found = {}
+    settings = {}
     for text in texts:
         path, equals, value = text.partition("=")
         if not equals or not path.strip():
             raise BadInput(f"set: expected path=value such as dram=75 GB/s, got {text[:100]!r}")
-        found[path.strip()] = value.strip()
-    return found
+        settings[path.strip()] = value.strip()
+    return settings
 
 
 def read(body: bytes) -> RunRequest | PaperRequest:
@@ -103,14 +103,14 @@ def read(body: bytes) -> RunRequest | PaperRequest:
     from pydantic_core import from_json
 
     try:
-        given = from_json(body, allow_inf_nan=False)
+        fields = from_json(body, allow_inf_nan=False)
     except ValueError as error:
         raise BadInput(f"request: not JSON: {' '.join(str(error).split())[:200]}") from None
-    if not isinstance(given, dict):
+    if not isinstance(fields, dict):
         raise BadInput('request: expected an object such as {"workload": "resnet50", "machine": "npu"}')
-    model = PaperRequest if "paper" in given else RunRequest
+    model = PaperRequest if "paper" in fields else RunRequest
     try:
-        return model.model_validate(given)
+        return model.model_validate(fields)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"][:2])

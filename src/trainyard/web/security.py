@@ -69,11 +69,11 @@ class Security:
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                found = MutableHeaders(scope=message)
+                headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
-                    found[name] = value
+                    headers[name] = value
                 if is_api:
-                    found["Cache-Control"] = "no-store"
+                    headers["Cache-Control"] = "no-store"
             await send(message)
 
         if problem := self.problem(scope["method"], headers, is_api):

@@ -35,7 +35,7 @@ Uploads = Mapping[str, Mapping[str, str]]
 
 
 def listed(folder: str, uploads: Uploads) -> list[dict[str, Any]]:
-    found = []
+    stores = []
     for name, path in _places(folder, uploads).items():
         row = {"name": name, "points": 0, "failed": 0, "about": "", "error": ""}
         try:
@@ -46,8 +46,8 @@ def listed(folder: str, uploads: Uploads) -> list[dict[str, Any]]:
             row["error"] = str(error).replace(str(path), name)
         except Exception as error:  # whatever a foreign folder makes a reader do
             row["error"] = f"{name} cannot be read: {type(error).__name__}"
-        found.append(row)
-    return found
+        stores.append(row)
+    return stores
 
 
 def opened(folder: str, uploads: Uploads, name: str, offset: int, limit: int) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def opened(folder: str, uploads: Uploads, name: str, offset: int, limit: int) ->
         raise BadInput(f"{name} cannot be read: {error.strerror or type(error).__name__}") from None
     study, shown = store.manifest.get("study") or {}, records[offset : offset + limit]
     metrics = sorted({metric for record in records for metric in record.metrics})
-    objectives = {metric: way for metric, way in _objectives(study).items() if metric in metrics}
+    objectives = {metric: direction for metric, direction in _objectives(study).items() if metric in metrics}
     values: dict[str, set[str]] = {}
     for record in records:
         for path, value in record.settings.items():
@@ -100,25 +100,25 @@ def _closed(records: Sequence[Record]) -> dict[str, str]:
             return str(error)
         return ""
 
-    found = {}
+    closed = {}
     for record in records:
         masks = str(record.settings.get("masks") or "sparsity(")
         fields = [record.machine, *(value for path, value in record.settings.items() if path != "masks")]
         if record.workload not in names:
-            found[record.key] = f"{record.workload} is a file of the study: upload it in Run & compare"
+            closed[record.key] = f"{record.workload} is a file of the study: upload it in Run & compare"
         elif not masks.startswith("sparsity("):
-            found[record.key] = f"its masks are {masks}, a file of the study: upload it in Run & compare"
+            closed[record.key] = f"its masks are {masks}, a file of the study: upload it in Run & compare"
         elif record.machine.startswith("{") or any("{" in str(value) for value in fields):
-            found[record.key] = "its machine is a table of the study, which a link cannot hold"
+            closed[record.key] = "its machine is a table of the study, which a link cannot hold"
         elif reason := next(filter(None, map(plain, map(str, fields))), ""):
-            found[record.key] = reason
-    return found
+            closed[record.key] = reason
+    return closed
 
 
 def _objectives(study: Any) -> dict[str, str]:
-    given = study.get("objectives") if isinstance(study, Mapping) else None
-    if isinstance(given, Mapping) and given and all(way in ("min", "max") for way in given.values()):
-        return dict(given)
+    objectives = study.get("objectives") if isinstance(study, Mapping) else None
+    if isinstance(objectives, Mapping) and objectives and all(direction in ("min", "max") for direction in objectives.values()):
+        return dict(objectives)
     return OBJECTIVES
 
 

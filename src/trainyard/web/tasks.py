@@ -54,9 +54,9 @@ class Case:
             self.step, self.digest = _step(workload, batch, uploads or {}, inference=inference)
             self.machine = built(machine, settings or {}, uploads or {})
             self.masks = _masks(masks, at, self.step, uploads or {})
-        said = ", ".join(f"{path}={value}" for path, value in (settings or {}).items())
-        shown = guard.UPLOAD.sub(lambda found: (uploads or {})[found.group()]["name"], machine)
-        self.shown = f"{shown} with {said}" if said else shown
+        changes = ", ".join(f"{path}={value}" for path, value in (settings or {}).items())
+        shown = guard.UPLOAD.sub(lambda match: (uploads or {})[match.group()]["name"], machine)
+        self.shown = f"{shown} with {changes}" if changes else shown
         self.parallel, self.inference, self.range = parallel, inference, range
         self.metric, self.pairs, self.kinds = metric, pairs, _kinds(only)
 
@@ -123,8 +123,8 @@ def built(text: str, settings: Mapping[str, Any], uploads: Uploads) -> Any:
     for name in guard.UPLOAD.findall(text):
         if uploads[name]["kind"] != "machine":
             raise BadInput(f"{uploads[name]['name']} is not a machine but {uploads[name]['kind']}")
-    made = machine(guard.UPLOAD.sub(lambda found: os.path.basename(uploads[found.group()]["path"]), text))  # a worker's folder
-    return with_overrides(made, dict(settings))
+    base = machine(guard.UPLOAD.sub(lambda match: os.path.basename(uploads[match.group()]["path"]), text))  # a worker's folder
+    return with_overrides(base, dict(settings))
 
 
 def _masks(text: str | None, at: int | None, step: Step, uploads: Uploads) -> Any:
@@ -178,8 +178,8 @@ def _paper_key(paper: str, *options: Any) -> str:
 def _ran(case: Case) -> Any:
     from trainyard import runs
 
-    found = runs.run(case.step, case.machine, masks=case.masks, parallel=case.parallel)
-    return replace(found, machine=case.shown)
+    result = runs.run(case.step, case.machine, masks=case.masks, parallel=case.parallel)
+    return replace(result, machine=case.shown)
 
 
 def run(on_progress: ProgressCallback, **arguments: Any) -> dict[str, Any]:
@@ -187,11 +187,11 @@ def run(on_progress: ProgressCallback, **arguments: Any) -> dict[str, Any]:
     case = Case(**arguments)
     on_progress(1, 3, f"running on {case.shown}")
     with _by_name(arguments.get("uploads") or {}):
-        found = _ran(case)
+        result = _ran(case)
         if case.range:
-            found = found.ranged(with_message(on_progress, f"alternatives of {case.shown}"))
+            result = result.ranged(with_message(on_progress, f"alternatives of {case.shown}"))
     on_progress(2, 3, "drawing")
-    shown = views.result(found, case.key("run"))
+    shown = views.result(result, case.key("run"))
     return {**shown, "title": shown["title"] + FORWARD} if case.inference else shown
 
 
@@ -202,9 +202,9 @@ def whatif(on_progress: ProgressCallback, **arguments: Any) -> dict[str, Any]:
     on_progress(0, 1, f"running on {case.shown}")
     options = {"masks": case.masks, "parallel": case.parallel}
     with _by_name(arguments.get("uploads") or {}):
-        found = sensitivity.machine_study(case.step, case.machine, metric=case.metric, kinds=case.kinds, **options)
+        study = sensitivity.machine_study(case.step, case.machine, metric=case.metric, kinds=case.kinds, **options)
     result = sensitivity.run_study(
-        replace(found, title=case.title), with_message(on_progress, f"changes of {case.shown}"), paired=case.pairs
+        replace(study, title=case.title), with_message(on_progress, f"changes of {case.shown}"), paired=case.pairs
     )
     return {**views.sensitivity(result), "key": case.key("whatif")}
 
@@ -221,14 +221,14 @@ def paper_whatif(on_progress: ProgressCallback, paper: str, only: str | None = N
     from trainyard.papers import bench
 
     on_progress(0, 1, f"running {paper}")
-    found = bench.sensitivity_study(paper, _kinds(only))
-    if found is None:
+    study = bench.sensitivity_study(paper, _kinds(only))
+    if study is None:
         from trainyard.masks import named as named_masks
 
         workload, machine, masks = bench.case(paper)
         step, _ = _step(workload, None, {})
-        found = sensitivity.machine_study(step, machine, kinds=_kinds(only), masks=named_masks.load(masks, step))
-    result = sensitivity.run_study(found, with_message(on_progress, f"changes of {paper}"), paired=pairs)
+        study = sensitivity.machine_study(step, machine, kinds=_kinds(only), masks=named_masks.load(masks, step))
+    result = sensitivity.run_study(study, with_message(on_progress, f"changes of {paper}"), paired=pairs)
     return {**views.sensitivity(result), "key": _paper_key(paper, only, pairs)}
 
 
@@ -250,14 +250,14 @@ def machine(on_progress: ProgressCallback, text: str, settings: Mapping[str, Any
 def papers(on_progress: ProgressCallback) -> list[dict[str, Any]]:
     from trainyard.papers import ledger
 
-    found = []
+    summaries = []
     for name in ledger.papers():
         rows, complete = _rows(name)
         counts = ledger.counts(rows)
-        found.append(
+        summaries.append(
             {"name": name, "title": views.paper_title(name), "claims": len(rows), "verdicts": counts, "complete": complete}
         )
-    return found
+    return summaries
 
 
 def ledger_of(on_progress: ProgressCallback, paper: str) -> dict[str, Any]:

@@ -50,8 +50,8 @@ def shown_name(name: str) -> str:
     ('my net.json', 'a.csv', '[2J')
     """
     last = name.replace("\\", "/").rpartition("/")[2]
-    kept = "".join(sign for sign in last if sign.isprintable() and sign not in "<>&\"'`")
-    return kept[:LONGEST_NAME].strip(". ") or "upload"
+    printable = "".join(sign for sign in last if sign.isprintable() and sign not in "<>&\"'`")
+    return printable[:LONGEST_NAME].strip(". ") or "upload"
 
 
 class Uploads:
@@ -101,10 +101,10 @@ class Uploads:
             return self._kept[name]
         if len(self._kept) >= self.settings.uploads:
             raise TaskFailed(507, f"{len(self._kept)} uploads are kept, the most this server does: delete one first")
-        told = await self.desk.ask(
+        answer = await self.desk.ask(
             "upload", path=str(part), target=str(self.folder / name), name=shown, unpacked_bytes=self.settings.unpacked_bytes
         )
-        upload = Upload(id=name, name=shown, **json.loads(gzip.decompress(told)))
+        upload = Upload(id=name, name=shown, **json.loads(gzip.decompress(answer)))
         if name in self._kept:  # the same content came twice at once
             return self._kept[name]
         kept_bytes = sum(other.bytes for other in self)

@@ -64,18 +64,18 @@ def machine(text: str, built: Any) -> dict[str, Any]:
     from trainyard.machines import title
     from trainyard.papers.provenance import remarks
 
-    known = {assumption.path: assumption for assumption in assumptions_of(built)}
+    assumptions = {assumption.path: assumption for assumption in assumptions_of(built)}
     peaks = getattr(built, "peaks", None)
     return {
         "text": text,
         "title": title(built),
         "kind": "system" if hasattr(built, "plan") else "device",
         "peaks": asdict(peaks) if is_dataclass(peaks) and not isinstance(peaks, type) else None,
-        "fields": list(_fields(built, "", known, remarks(text, built))),
+        "fields": list(_fields(built, "", assumptions, remarks(text, built))),
     }
 
 
-def _fields(part: Any, prefix: str, known: Mapping[str, Assumption], remarks: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+def _fields(part: Any, prefix: str, assumptions: Mapping[str, Assumption], remarks: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     from trainyard.machines import describe
     from trainyard.machines.fields import hints, settable
     from trainyard.machines.registry import type_name
@@ -85,7 +85,7 @@ def _fields(part: Any, prefix: str, known: Mapping[str, Assumption], remarks: Ma
     plain, own = describe(part), cast(type, type(part))
     for name in settable(own):
         value, path = getattr(part, name), f"{prefix}{name}"
-        assumption = known.get(path)
+        assumption = assumptions.get(path)
         inner = is_dataclass(value) and not isinstance(value, type)
         shown = type_name(cast(type, type(value))) if inner else plain[name]
         kind, choices = ("part", None) if inner else _kind(hints(own)[name], NAMED.get((own.__name__, name), ""))
@@ -101,13 +101,13 @@ def _fields(part: Any, prefix: str, known: Mapping[str, Assumption], remarks: Ma
             "alternatives": [] if assumption is None else [_plain(other) for other in assumption.alternatives],
         }
         if inner:
-            yield from _fields(value, f"{path}.", known, remarks)
+            yield from _fields(value, f"{path}.", assumptions, remarks)
 
 
 def _source(path: str, assumption: Assumption | None, remarks: Mapping[str, str]) -> str:
     """What the preset's line says; a remark that only repeats the assumption is none."""
-    said = remarks.get(path, "")
-    return "" if assumption is not None and said.startswith(assumption.meaning) else said
+    remark = remarks.get(path, "")
+    return "" if assumption is not None and remark.startswith(assumption.meaning) else remark
 
 
 def _plain(value: Any) -> Any:
@@ -152,37 +152,37 @@ def figure(drawn: Any) -> dict[str, Any]:
     return found
 
 
-def result(found: Result, key: str) -> dict[str, Any]:
+def result(run_result: Result, key: str) -> dict[str, Any]:
     """The object of `--json`, its figures, and what stands above them."""
     from trainyard.report import lines, plots
 
-    drawn = [*plots.telling(found), *plots.of_node(found)]
+    drawn = [*plots.telling(run_result), *plots.of_node(run_result)]
     return {
         "kind": "run",
         "key": key,
-        **found.as_dict(),
-        "title": lines.title(found),
-        "headline": found.headline,
-        "facts": [{"name": name, "text": text} for name, text in lines.facts(found)],
-        "bound": lines.bound_by(found),
-        "provenance": lines.provenance(found),
-        "node": _node(found),
-        "figures": {FIGURES[plot.__name__]: figure(plot(found)) for plot in drawn},
+        **run_result.as_dict(),
+        "title": lines.title(run_result),
+        "headline": run_result.headline,
+        "facts": [{"name": name, "text": text} for name, text in lines.facts(run_result)],
+        "bound": lines.bound_by(run_result),
+        "provenance": lines.provenance(run_result),
+        "node": _node(run_result),
+        "figures": {FIGURES[plot.__name__]: figure(plot(run_result)) for plot in drawn},
     }
 
 
-def _node(found: Result) -> dict[str, str] | None:
+def _node(run_result: Result) -> dict[str, str] | None:
     """The machine's link graph as SVG, where it has one that can be drawn."""
     from trainyard.errors import BadInput
     from trainyard.report import nodes
 
-    if nodes.graph(found.on) is None:
+    if nodes.graph(run_result.on) is None:
         return None
     try:
-        svg, told = nodes.drawing(found.on, found.machine)
+        svg, caption = nodes.drawing(run_result.on, run_result.machine)
     except BadInput as reason:  # too large
         return {"svg": "", "told": str(reason)}
-    return {"svg": svg, "told": told}
+    return {"svg": svg, "told": caption}
 
 
 def sensitivity(result: SensitivityResult) -> dict[str, Any]:

@@ -34,13 +34,13 @@ def main() -> None:
     _limit_memory(int(sys.argv[1]))
     answers = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what a library prints must not stand between answers
-    asked: SimpleQueue[tuple[str, dict[str, Any]]] = SimpleQueue()
-    Thread(target=_read, args=(sys.stdin.buffer, asked), daemon=True).start()
+    requests: SimpleQueue[tuple[str, dict[str, Any]]] = SimpleQueue()
+    Thread(target=_read, args=(sys.stdin.buffer, requests), daemon=True).start()
     from trainyard.web.tasks import TASKS
 
     answers.write(packed(READY, b""))
     while True:
-        name, arguments = asked.get()
+        name, arguments = requests.get()
         _answer(answers, TASKS[name], arguments)
 
 
@@ -53,14 +53,14 @@ def _limit_memory(limit_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def _read(stream: BinaryIO, asked: SimpleQueue[tuple[str, dict[str, Any]]]) -> None:
+def _read(stream: BinaryIO, requests: SimpleQueue[tuple[str, dict[str, Any]]]) -> None:
     while len(head := stream.read(HEAD.size)) == HEAD.size:
         kind, length = HEAD.unpack(head)
         body = stream.read(length)
         if kind != ASK or len(body) < length:
             break
         name, arguments = json.loads(body)
-        asked.put((name, arguments))
+        requests.put((name, arguments))
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(0)

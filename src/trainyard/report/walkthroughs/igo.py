@@ -42,24 +42,24 @@ LEGEND = (
 )
 
 
-def figure(given: Example = EXAMPLE) -> go.Figure:
+def figure(example: Example = EXAMPLE) -> go.Figure:
     """Every order on one layer, one below the other."""
-    sheet, ran = Sheet(), {order: execute_order(given, order) for order in SHOWN}
+    sheet, ran = Sheet(), {order: execute_order(example, order) for order in SHOWN}
     y = 0.0
-    longest = min(MOST_ACROSS, max(len(one.steps) for one in ran.values()))
-    for order, one in ran.items():
-        sheet.legend([f"{order}: {ORDER_DESCRIPTIONS[order]}. {_said(one)}"], y - 0.6)
-        rows = ROWS if any(_spills(step) for step in one.steps) else ROWS[:-1]
-        for first in range(0, len(one.steps), MOST_ACROSS):
+    longest = min(MOST_ACROSS, max(len(run.steps) for run in ran.values()))
+    for order, run in ran.items():
+        sheet.legend([f"{order}: {ORDER_DESCRIPTIONS[order]}. {_said(run)}"], y - 0.6)
+        rows = ROWS if any(_spills(step) for step in run.steps) else ROWS[:-1]
+        for first in range(0, len(run.steps), MOST_ACROSS):
             for row, name in enumerate(rows):
                 sheet.text(0.6, y + row + 0.5, name)
-            for place, step in enumerate(one.steps[first : first + MOST_ACROSS]):
-                _operation(sheet, step, first + place + 1, MARGIN + place, y)
+            for column, step in enumerate(run.steps[first : first + MOST_ACROSS]):
+                _operation(sheet, step, first + column + 1, MARGIN + column, y)
             y += len(rows) + GAP
         y += NAMED
     sheet.legend(LEGEND, y)
-    room = given.capacity_bytes // given.tile_bytes
-    op, side = given.op, given.tile[0]
+    room = example.capacity_bytes // example.tile_bytes
+    op, side = example.op, example.tile[0]
     title = f"Orders of dX and dW: M, N, K = {op.M}, {op.N}, {op.K} in tiles of {side} x {side}, room for {room} of them"
     return sheet.figure(title, _sentence(ran), MARGIN + longest, y + 0.5 * len(LEGEND))
 
@@ -102,4 +102,4 @@ def _said(ran: GradientExecution) -> str:
 
 def _sentence(ran: Mapping[Order, GradientExecution]) -> str:
     """For who cannot see it."""
-    return "; ".join(f"{order}: {_said(one)}" for order, one in ran.items()) + "."
+    return "; ".join(f"{order}: {_said(run)}" for order, run in ran.items()) + "."

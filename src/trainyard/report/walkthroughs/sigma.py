@@ -69,28 +69,28 @@ def colour_of(row: int) -> str:
     return COLOURS[row % len(COLOURS)]
 
 
-def figure(given: Example = EXAMPLE, *, vector: int = 0) -> go.Figure:
+def figure(example: Example = EXAMPLE, *, vector: int = 0) -> go.Figure:
     """One product; the Flex-DPEs are drawn while streaming vector `vector` is in them."""
-    trace = trace_product(given)
-    if not 0 <= vector < given.b.shape[1]:
-        raise BadInput(f"figure: vector {vector} of {given.b.shape[1]}: count from 0")
+    trace = trace_product(example)
+    if not 0 <= vector < example.b.shape[1]:
+        raise BadInput(f"figure: vector {vector} of {example.b.shape[1]}: count from 0")
     sheet, wires = Sheet(), Wires()
     right = _matrices(sheet, trace, vector)
-    top = max(given.a.shape[0], given.b.shape[0]) + 3.0
+    top = max(example.a.shape[0], example.b.shape[0]) + 3.0
     wide, tall = _panel(trace)
-    beside = max(1, min(len(trace.units), int((WIDEST - MARGIN + GAP) // (wide + GAP))))
+    columns = max(1, min(len(trace.units), int((WIDEST - MARGIN + GAP) // (wide + GAP))))
     for number, unit in enumerate(trace.units):
-        x, y = MARGIN + number % beside * (wide + GAP), top + number // beside * (tall + GAP)
+        x, y = MARGIN + number % columns * (wide + GAP), top + number // columns * (tall + GAP)
         _flex_dpe(sheet, wires, trace, unit, vector, x, y)
-        if number % beside == 0:
+        if number % columns == 0:
             _names(sheet, trace, y)
-    high = top + -(-len(trace.units) // beside) * (tall + GAP)
+    high = top + -(-len(trace.units) // columns) * (tall + GAP)
     sheet.legend(LEGEND, high)
-    across = max(right, MARGIN + beside * (wide + GAP) - GAP, LEAST)
-    found, array = trace.allocation, given.array
+    across = max(right, MARGIN + columns * (wide + GAP) - GAP, LEAST)
+    allocation, array = trace.allocation, example.array
     title = (
-        f"SIGMA, {array.dpes} Flex-DPEs of {array.multipliers}: {found.useful} stationary values, {found.folds} "
-        f"{'fold' if found.folds == 1 else 'folds'}, {trace.execution.cycles} cycles; vector {vector} in the switches"
+        f"SIGMA, {array.dpes} Flex-DPEs of {array.multipliers}: {allocation.useful} stationary values, {allocation.folds} "
+        f"{'fold' if allocation.folds == 1 else 'folds'}, {trace.execution.cycles} cycles; vector {vector} in the switches"
     )
     sheet.shapes = [*wires.shapes(), *sheet.shapes]
     return sheet.figure(title, _sentence(trace, vector), across, high + 0.5 * len(LEGEND))
@@ -98,21 +98,22 @@ def figure(given: Example = EXAMPLE, *, vector: int = 0) -> go.Figure:
 
 def _matrices(sheet: Sheet, trace: Trace, vector: int) -> float:
     """Steps i, ii and v from left to right; where they end."""
-    unit, met, given = trace.controller, trace.gathered, trace.example
-    kept, bits = trace.pruned.bits(), met.stationary.bits()
-    colours = [[colour_of(row) if bit else None for bit in line] for row, line in enumerate(kept)]
+    unit, gathered, example = trace.controller, trace.gathered, trace.example
+    pruned, bits = trace.pruned.bits(), gathered.stationary.bits()
+    colours = [[colour_of(row) if bit else None for bit in line] for row, line in enumerate(pruned)]
     loaded = [
         [fill or (WAITS if bit else None) for fill, bit in zip(*both, strict=True)] for both in zip(colours, bits, strict=True)
     ]
-    x = _grid(sheet, 0.0, "MK", given.a, loaded)
+    x = _grid(sheet, 0.0, "MK", example.a, loaded)
     streaming = [
-        [SHARED if bit and n == vector else WAITS if bit else None for n, bit in enumerate(line)] for line in met.streaming.bits()
+        [SHARED if bit and n == vector else WAITS if bit else None for n, bit in enumerate(line)]
+        for line in gathered.streaming.bits()
     ]
-    x = _grid(sheet, x, "KN", given.b, streaming)
+    x = _grid(sheet, x, "KN", example.b, streaming)
     x = _grid(sheet, x, "REGOR", trace.regor[:, None], [[WAITS if bit else None] for bit in trace.regor], zeros=True)
     x = _grid(sheet, x, "MK′ counters", unit.stationary_counters(trace.pruned), colours)
-    x = _grid(sheet, x, "KN counters", unit.streaming_counters(met.streaming), streaming)
-    outputs = unit.output_bitmap(met).bits()
+    x = _grid(sheet, x, "KN counters", unit.streaming_counters(gathered.streaming), streaming)
+    outputs = unit.output_bitmap(gathered).bits()
     fills = [[colour_of(row) if bit else None for bit in line] for row, line in enumerate(outputs)]
     return _grid(sheet, x, "outputs", trace.execution.product, fills) - GAP
 
@@ -269,18 +270,20 @@ def _sums(sheet: Sheet, wires: Wires, trace: Trace, unit: Unit, vector: int, pla
         adder = first & ~1 if first == last else max(range(first, last), key=lambda one: int(levels[one]))
         row, middle = vec_id % trace.placement.rows, place(0)[0] + ((first + last - 1) / 2) * PITCH
         wires.add(place(adder), (middle, y + 0.5), colour_of(row), WIRE)
-        total, whole = unit.reduction.sums[vector, group], trace.execution.product[row, vector]
+        total, expected = unit.reduction.sums[vector, group], trace.execution.product[row, vector]
         parts = sum(int(other % trace.placement.rows == row) for one in trace.units for other in one.reduction.ids.tolist())
-        rest = f", part of {whole:g}" if parts > 1 else ""
+        rest = f", part of {expected:g}" if parts > 1 else ""
         hover = f"row {row}: {total:g} after {int(unit.reduction.finish[group])} cycles{rest}"
         sheet.cell(middle - 0.5, y, colour_of(row), f"{total:g}", hover)
         sheet.text(middle, y + 1.3, f"row {row}{'*' if parts > 1 else ''}", colour_of(row))
 
 
 def _sentence(trace: Trace, vector: int) -> str:
-    found, done, gone = trace.allocation, trace.execution, trace.gathered.stationary.nonzeros - trace.pruned.nonzeros
-    folds = "1 fold" if found.folds == 1 else f"{found.folds} folds"
-    held = f"{found.useful} stationary values on {found.flex_dpes} Flex-DPEs in {folds}; {gone} meet nothing and stay out. "
+    allocation, done, gone = trace.allocation, trace.execution, trace.gathered.stationary.nonzeros - trace.pruned.nonzeros
+    folds = "1 fold" if allocation.folds == 1 else f"{allocation.folds} folds"
+    held = (
+        f"{allocation.useful} stationary values on {allocation.flex_dpes} Flex-DPEs in {folds}; {gone} meet nothing and stay out. "
+    )
     heard = sum(int((unit.sources[vector] >= 0).sum()) for unit in trace.units)
     return (
         held + f"Loading {done.loading}, streaming {done.streaming}, add {done.add}: {done.cycles} cycles. "

@@ -32,13 +32,13 @@ LEGEND = (
 
 def figure(nonzero: npt.ArrayLike, scheduler: Scheduler, *, most: int = MOST_CYCLES) -> go.Figure:
     """A stream [steps, lanes] on one processing element; the buffers of the first `most` cycles are drawn."""
-    told = cycles(nonzero, scheduler)
+    trace = cycles(nonzero, scheduler)
     bits = np.asarray(nonzero) != 0
     steps, lanes = bits.shape
     sheet = Sheet()
-    _dense(sheet, bits, told)
-    _scheduled(sheet, told, lanes, lanes + 3)
-    shown, panel, tall = told[:most], lanes + 2.5, scheduler.depth + 5.0
+    _dense(sheet, bits, trace)
+    _scheduled(sheet, trace, lanes, lanes + 3)
+    shown, panel, tall = trace[:most], lanes + 2.5, scheduler.depth + 5.0
     right = 2 * lanes + 7.0
     left, top = (right, 0.0) if right + panel <= WIDEST else (0.0, steps + 3.5)
     across = max(1, int((WIDEST - left + 1) // panel))
@@ -48,20 +48,20 @@ def figure(nonzero: npt.ArrayLike, scheduler: Scheduler, *, most: int = MOST_CYC
     wide = max(right - 2, left + across * panel - 1.5)
     high = max(steps, top + -(-len(shown) // across) * tall - 2)
     sheet.legend(LEGEND, high + 1.2)
-    title = f"TensorDash, {lanes} lanes, {scheduler.depth} deep: {steps} steps in {len(told)} cycles"
-    if len(shown) < len(told):
+    title = f"TensorDash, {lanes} lanes, {scheduler.depth} deep: {steps} steps in {len(trace)} cycles"
+    if len(shown) < len(trace):
         title += f", the first {len(shown)} in detail"
-    return sheet.figure(title, _sentence(bits, told), wide, high + 1.0 + 0.7 * len(LEGEND))
+    return sheet.figure(title, _sentence(bits, trace), wide, high + 1.0 + 0.7 * len(LEGEND))
 
 
 def _colour(cycle: int) -> str:
     return COLOURS[cycle % len(COLOURS)]
 
 
-def _dense(sheet: Sheet, bits: npt.NDArray[np.bool_], told: tuple[Cycle, ...]) -> None:
+def _dense(sheet: Sheet, bits: npt.NDArray[np.bool_], trace: tuple[Cycle, ...]) -> None:
     """Every step is a cycle."""
     steps, lanes = bits.shape
-    issued = {(choice.step, choice.source): (cycle, choice) for cycle in told for choice in cycle.choices if choice.ms is not None}
+    issued = {(choice.step, choice.source): (cycle, choice) for cycle in trace for choice in cycle.choices if choice.ms is not None}
     sheet.text(lanes / 2, -1.6, f"dense: {steps} cycles", size=13)
     _lane_names(sheet, lanes, 0)
     for step in range(steps):
@@ -75,11 +75,11 @@ def _dense(sheet: Sheet, bits: npt.NDArray[np.bool_], told: tuple[Cycle, ...]) -
             sheet.cell(lane, step, _colour(cycle.number), str(cycle.number + 1), hover)
 
 
-def _scheduled(sheet: Sheet, told: tuple[Cycle, ...], lanes: int, start: float) -> None:
-    sheet.text(start + lanes / 2, -1.6, f"scheduled: {len(told)} cycles", size=13)
+def _scheduled(sheet: Sheet, trace: tuple[Cycle, ...], lanes: int, start: float) -> None:
+    sheet.text(start + lanes / 2, -1.6, f"scheduled: {len(trace)} cycles", size=13)
     _lane_names(sheet, lanes, start)
     sheet.text(start + lanes + 0.6, -0.5, "AS")
-    for cycle in told:
+    for cycle in trace:
         sheet.text(start - 0.6, cycle.number + 0.5, str(cycle.number + 1))
         sheet.text(start + lanes + 0.6, cycle.number + 0.5, str(cycle.advance))
         for choice in cycle.choices:
@@ -128,10 +128,11 @@ def _lane_names(sheet: Sheet, lanes: int, start: float) -> None:
         sheet.text(start + lane + 0.5, -0.5, str(lane))
 
 
-def _sentence(bits: npt.NDArray[np.bool_], told: tuple[Cycle, ...]) -> str:
-    idle = sum(choice.ms is None for cycle in told for choice in cycle.choices)
+def _sentence(bits: npt.NDArray[np.bool_], trace: tuple[Cycle, ...]) -> str:
+    idle = sum(choice.ms is None for cycle in trace for choice in cycle.choices)
     return (
-        f"{int(bits.sum())} of {bits.size} pairs are effectual. Densely they take {len(bits)} cycles, with TensorDash {len(told)}: "
-        f"{len(bits) / len(told):.2f} times as fast, idle multiplier slots: {idle}. "
-        + " ".join(f"Cycle {cycle.number + 1} drains {cycle.advance}." for cycle in told[:MOST_CYCLES])
+        f"{int(bits.sum())} of {bits.size} pairs are effectual. "
+        f"Densely they take {len(bits)} cycles, with TensorDash {len(trace)}: "
+        f"{len(bits) / len(trace):.2f} times as fast, idle multiplier slots: {idle}. "
+        + " ".join(f"Cycle {cycle.number + 1} drains {cycle.advance}." for cycle in trace[:MOST_CYCLES])
     )
