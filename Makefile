@@ -4,8 +4,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache
+export PYTHONDONTWRITEBYTECODE =  # the tests start many processes: what one has compiled, all read
+PYTEST := $(BIN)/python -m pytest --doctest-modules src/trainyard examples/pim_programs tests -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all static unit docs pages clean help
+.PHONY: demo test test-all static quick-static types unit docs pages clean help
 
 help:
 	@echo "make demo      install, then run two models on three machines (out/*.html)"
@@ -23,19 +25,24 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
 
-static: $(STAMP)
+static: quick-static types
+
+quick-static: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache
+
+types: $(STAMP)
 	$(BIN)/mypy
 
 unit: $(STAMP)
-	$(BIN)/python -m pytest --doctest-modules src/trainyard examples/pim_programs tests -m "not slow and not gpu" -n 2 --dist loadfile
+	$(PYTEST) -m "not slow and not gpu"
 
-test: static unit
+test: quick-static
+	$(MAKE) --no-print-directory --jobs 2 types unit
 
 test-all: static
-	HYPOTHESIS_PROFILE=long $(BIN)/python -m pytest --doctest-modules src/trainyard examples/pim_programs tests -m "not gpu" -n 2 --dist loadfile --timeout 3600
+	HYPOTHESIS_PROFILE=long $(PYTEST) -m "not gpu" --timeout 3600
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir site

@@ -9,6 +9,7 @@ import gc
 import os
 from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,10 +25,38 @@ _tests = count()
 gc.disable()  # until all tests are collected
 
 
+LONGEST = (
+    "live/test_direct_processes.py",
+    "live/test_direct_example.py",
+    "workloads/zoo/test_shipped.py",
+    "workloads/zoo/test_vision.py",
+    "sweep/test_ray.py",
+    "live/test_gradient_kernels.py",
+    "kernels/networks/test_crossbar.py",
+    "live/test_gradient_function.py",
+    "workloads/zoo/test_language.py",
+    "live/test_interleave.py",
+    "sweep/test_command.py",
+    "cli/test_terminals.py",
+    "test_machines_page.py",
+    "test_manual.py",
+)
+"""Files that begin first, so that the last file to end is a short one. (A file is one process's; the order is kept by
+`--no-loadscope-reorder`.)"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {Path(__file__).parent / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
+
+
 def pytest_collection_finish() -> None:
-    gc.collect()
     gc.freeze()
     gc.enable()
+    if "PYTEST_XDIST_WORKER" in os.environ and "NUMBA_CACHE_DIR" in os.environ:
+        from shared_compilation import compile_each_kernel_once
+
+        compile_each_kernel_once(Path(os.environ["NUMBA_CACHE_DIR"]) / "locks")
 
 
 def pytest_unconfigure() -> None:
