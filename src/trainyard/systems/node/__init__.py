@@ -1,6 +1,7 @@
 """Nodes of several devices: MC-DLA, its baselines, and any other graph of devices, memories and links.
 
-In reading order: `systems` has the parts and their fields; `plan` the plan of one step; `wires` and `sends` what crosses the links;
-`backing` and `paging` the memory behind them; `pipeline` and `pipeline_memory` stages of layers; `captured` steps with exchanges of
-their own; `rounds`, `chain` and `neighbours` training algorithms with local steps.
+In reading order: `systems` has the designs and their fields; `plan` builds the plan of one step; `wires` adds exchanges and copies
+on the links; `backing` is the memory that tensors are paged into, `paging` adds the copies and books memory; `captured` runs steps
+with exchanges of their own; `rounds` plans training algorithms with local steps, `chain` concatenates plans, `neighbours` times
+exchanges inside clusters; `pipeline` plans stages of layers, with `sends` between them and `pipeline_memory`.
 """

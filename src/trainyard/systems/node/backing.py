@@ -1,7 +1,7 @@
-"""A device's backing memories: the lanes that its copies take, and what all of its equals leave it of them.
+"""A device's backing memories: the lanes that its copies take, and its share of their bandwidth.
 
 Copies of all devices run at the same time, so a wire or a memory that several devices need is divided among them (a PCIe switch's
-uplink, a socket's memory). Each memory-node's group belongs to one device (MC-DLA, Sec. III-A): it is not shared.
+uplink, a socket's memory). Each memory-node's group belongs to one device (MC-DLA, Sec. III-A) and is not shared.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from trainyard.hardware.topology.graph import Arc, Topology
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backing:
-    """One store of one device. `bytes_per_s` is what every device gets when all of them copy at once, each way."""
+    """One backing memory of one device. `bytes_per_s` is its rate in each direction while all devices copy."""
 
     place: str
     kind: str
@@ -35,27 +35,26 @@ class Backing:
 
 @lru_cache(maxsize=256)
 def crossing(topology: Topology) -> Mapping[Arc, int]:
-    """How many devices' copies cross each arc, either way."""
-    found: Counter[Arc] = Counter()
+    """The number of devices whose copies use each arc, in either direction."""
+    counts: Counter[Arc] = Counter()
     for device in topology.devices:
         own = {arc for store in topology.stores(device) for lane in store.lanes for arc in lane}
-        found.update(own | {(wire, 1 - way) for wire, way in own})
-    return found
+        counts.update(own | {(wire, 1 - direction) for wire, direction in own})
+    return counts
 
 
 @lru_cache(maxsize=256)
 def backings(topology: Topology) -> dict[str, tuple[Backing, ...]]:
-    """Of every device, in the order of the topology."""
+    """The backing memories of every device, in the order of the topology."""
     stores = {device: topology.stores(device) for device in topology.devices}
     sharers = crossing(topology)
     table: dict[str, tuple[Backing, ...]] = {}
-    for device, found in stores.items():
+    for device, own_stores in stores.items():
         rows = []
-        for store in found:
+        for store in own_stores:
             place = topology.place(store.place)
             widths = (
-                sum(topology.wires[wire].bytes_per_s / sharers[wire, way] for wire, way in set(hop))
-                for hop in zip(*store.lanes, strict=True)
+                sum(topology.wires[arc[0]].bytes_per_s / sharers[arc] for arc in set(hop)) for hop in zip(*store.lanes, strict=True)
             )
             memory = store.bytes_per_s
             wires = min(widths)
@@ -76,47 +75,47 @@ def backings(topology: Topology) -> dict[str, tuple[Backing, ...]]:
 
 
 def copy_s(chosen: Sequence[Backing], sizes: Sequence[int]) -> float:
-    """How long a copy of `sizes` bytes to or from each of the stores takes: the last of them decides.
+    """Seconds of a copy of `sizes` bytes to or from each of the stores: those of the slowest.
 
-    Lanes carry whole bytes: the fullest of them decides where wires do.
+    Lanes carry whole bytes: where wires are the bound, the fullest lane decides.
     """
-    taken = (
-        store.latency_s + max(whole_lanes(store, size) / store.wires_bytes_per_s, size / store.bytes_per_s)
+    durations = (
+        store.latency_s + max(padded_to_lanes(store, size) / store.wires_bytes_per_s, size / store.bytes_per_s)
         for store, size in zip(chosen, sizes, strict=True)
         if size
     )
-    return max(taken, default=0.0)
+    return max(durations, default=0.0)
 
 
-def whole_lanes(store: Backing, size: int) -> int:
-    """Bytes as if every lane carried as many as the fullest."""
+def padded_to_lanes(store: Backing, size: int) -> int:
+    """`size` rounded up to a multiple of the number of lanes."""
     return -(-size // len(store.lanes)) * len(store.lanes)
 
 
 def both_ways_exceed(store: Backing) -> bool:
-    """Copies out and back at once could ask for more than the memory gives."""
+    """Whether simultaneous copies out and back could exceed the memory's bandwidth."""
     return store.memory_bytes_per_s is not None and store.memory_bytes_per_s < 2 * store.wires_bytes_per_s
 
 
-def alike(topology: Topology) -> bool:
-    """Whether one device may stand for all: the same stores at the same rates, and no wire that two stores of a device share."""
+def devices_are_equal(topology: Topology) -> bool:
+    """Whether one device may be simulated for all: equal stores at equal rates, and no wire shared by two stores of a device."""
     table = backings(topology)
-    seen = {tuple(_seen(topology, b) for b in rows) for rows in table.values()}
-    apart = all(sum(len(b.arcs) for b in rows) == len({arc for b in rows for arc in b.arcs}) for rows in table.values())
+    distinct = {tuple(_parameters(topology, b) for b in rows) for rows in table.values()}
+    disjoint = all(sum(len(b.arcs) for b in rows) == len({arc for b in rows for arc in b.arcs}) for rows in table.values())
     first = next(iter(table.values()))
     hops = (hop for store in first for hop in zip(*store.lanes, strict=True))
     even = all(len({topology.wires[wire].bytes_per_s for wire, _ in hop}) == 1 for hop in hops)
-    return len(seen) == 1 and apart and even
+    return len(distinct) == 1 and disjoint and even
 
 
-def _seen(topology: Topology, store: Backing) -> tuple[object, ...]:
-    """All of a store that a copy's time, energy or room may depend on, whatever else is on its wires."""
+def _parameters(topology: Topology, store: Backing) -> tuple[object, ...]:
+    """All values of a store on which the time, energy or capacity of a copy may depend."""
     speeds = tuple(tuple(topology.wires[wire].bytes_per_s for wire, _ in lane) for lane in store.lanes)
     return store.kind, store.bytes_per_s, store.memory_bytes_per_s, store.latency_s, store.capacity_bytes, speeds
 
 
-def dealt(topology: Topology, store: Backing, size: int) -> list[int]:
-    """Whole bytes for each lane, by the rate of its narrowest wire."""
+def lane_bytes(topology: Topology, store: Backing, size: int) -> list[int]:
+    """Whole bytes of each lane, in proportion to the rate of its narrowest wire."""
     rates = [min(topology.wires[wire].bytes_per_s for wire, _ in lane) for lane in store.lanes]
     edges = [round(size * edge / sum(rates)) for edge in accumulate(rates[:-1])]
     return [right - left for left, right in pairwise([0, *edges, size])]

@@ -1,8 +1,8 @@
-"""A step that was captured on a process group, run as it is: its own exchanges, over the wires of the system that it is run on.
+"""Steps captured on a process group, run with their own exchanges over the wires of a system.
 
-Each device does what the captured rank does (SPMD), rank r on device r; an exchange holds up those that read it and no others, and
-exchanges go one after the other in the order in which the script issues them. A group of some ranks uses the wires between its
-devices, together with the other groups of its kind (`hardware.collectives.groups`).
+Each device executes the step of the captured rank (SPMD), rank r on device r; only ops that read an exchange wait for it, and
+exchanges run one after the other in the order in which the script issues them. A group of some ranks uses the wires between its
+devices, at the same time as the other groups of its kind (`hardware.collectives.groups`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ ALREADY = "step {!r} was captured with the exchanges of its own parallelism"
 
 
 def is_captured(step: Step) -> bool:
-    """Whether the step is one rank's already, its exchanges among its ops."""
+    """Whether the step is already that of one rank, with its exchanges among its ops."""
     return step.world_size > 1
 
 
 def one_rank(step: Step, system: Node | Replicas) -> Step:
-    """The step of each device of a system."""
+    """The captured step, checked against the system, as the step of each of its devices."""
     if step.world_size != system.devices:
         raise BadInput(
             f"step {step.name!r} was captured on {step.world_size} ranks, {type(system).__name__} has {system.devices} devices: "
@@ -55,13 +55,13 @@ def one_rank(step: Step, system: Node | Replicas) -> Step:
 
 
 def enter_samples(booking: Booking, step: Step) -> None:
-    """Samples of all ranks together, and what a reader must know."""
+    """Books the samples of all ranks, and a note that the step was captured on a process group."""
     booking.samples = step.batch * (step.replicas if step.world > 1 else step.world_size)
     booking.notes.append(SPMD.format(step.world_size))
 
 
 def among(node: Node, body: Collective, size_bytes: int) -> Timing:
-    """An exchange of the step in all groups of its kind at once, on a node's wires."""
+    """The timing of an exchange of the step, in all groups of its kind at the same time."""
     if body.kind in ("send", "receive"):
         raise NotModelled(
             f"{body.kind} between two ranks is not modelled: a pipeline is not one program for all ranks; capture the model "
@@ -96,7 +96,7 @@ def _among(node: Node, kind: str, size_bytes: int, members: tuple[int, ...]) -> 
 
 
 def _across_nodes(cluster: Cluster, kind: str, size_bytes: int, members: tuple[int, ...]) -> Timing:
-    """The same devices of several nodes: inside each node, across, inside again; the node's other groups share its cards."""
+    """A group of the same devices of several nodes: inside each node, across, inside again; other groups share the cards."""
     each = cluster.devices_per_node
     nodes, local = sorted({rank // each for rank in members}), sorted({rank % each for rank in members})
     if set(members) != {node * each + rank for node in nodes for rank in local}:
@@ -105,21 +105,21 @@ def _across_nodes(cluster: Cluster, kind: str, size_bytes: int, members: tuple[i
             "choose a mesh whose inner axis divides a node"
         )
     siblings(members, cluster.devices)
-    together = each // len(local)
+    groups_per_node = each // len(local)
 
     def inside(part: str, size: int) -> Timing:
         return among(cluster.inside, Collective(part, size, len(local), ",".join(map(str, local))), size)  # type: ignore[arg-type]
 
     def across(part: str, size: int) -> Timing:
-        return cluster.between(part, size, len(nodes), together) if len(nodes) > 1 else NOTHING
+        return cluster.between(part, size, len(nodes), groups_per_node) if len(nodes) > 1 else NOTHING
 
     return cluster.combined(hierarchical(kind, size_bytes, devices=len(local), inside=inside, across=across), len(nodes))
 
 
 def around(body: Collective, size_bytes: int, devices: int) -> tuple[Exchange, int]:
-    """On one ring of links: what an exchange in all groups at once asks of each link, and the links that its rounds pass in a row.
+    """On one ring of links: the load of each link by an exchange in all groups, and the links that its rounds traverse in sequence.
 
-    A group's devices follow one another along the ring, so that each group passes every link once.
+    The devices of a group follow one another along the ring, so that each group uses every link once.
 
     >>> around(Collective("all_gather", 8, ranks=4, group="0,1,2,3"), 8, devices=8)  # 3 rounds: of the steps 1, 1, 1 and 5
     (Exchange(rounds=3, chunk=4, links=8, idle=0), 7)

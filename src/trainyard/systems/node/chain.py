@@ -1,7 +1,7 @@
-"""Plans one after another as one plan: the steps of a round, each of which begins when the one before has ended.
+"""Concatenation of plans: the steps of a round, each of which begins when the one before has ended.
 
-Streams, links and memories of equal names are the same ones. A plan that is done several times stands there as often, with its
-tags: its rows are booked once and counted. Memory is booked for the first of them, the others take the same.
+Streams, links and memories with equal names are identified. A plan that is repeated appears as often, with the same tags: its rows
+are booked once, multiplied by the repetitions. Memory is booked for the first repetition; the others use the same.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ BARRIER = "between steps"
 
 
 def chained(blocks: Sequence[tuple[Plan, int]]) -> Plan:
-    """Each plan so many times, in this order.
+    """The plans in this order, each repeated as often as given.
 
-    >>> one = Plan()
-    >>> row = one.booking.row("mm", layer="a", phase="forward", resource="device", macs=2)
-    >>> end = one.task(one.stream("device"), 5, tag=one.booking.entry([row]))
-    >>> both = chained([(one, 3)])
-    >>> both.streams, both.booking.macs, len(both)
+    >>> plan = Plan()
+    >>> row = plan.booking.row("mm", layer="a", phase="forward", resource="device", macs=2)
+    >>> end = plan.task(plan.stream("device"), 5, tag=plan.booking.entry([row]))
+    >>> repeated = chained([(plan, 3)])
+    >>> repeated.streams, repeated.booking.macs, len(repeated)
     (['device', 'between steps'], [6], 5)
     """
     tasks = sum(len(plan) * times for plan, times in blocks)
@@ -36,22 +36,22 @@ def chained(blocks: Sequence[tuple[Plan, int]]) -> Plan:
             f"{sum(times for _, times in blocks):,} local steps from one exchange to the next are {tasks:,} tasks, too many to "
             "simulate: with so long a period a step takes what a local step does; give a smaller one"
         )
-    whole = _Chain()
+    chain = _Chain()
     for plan, times in blocks:
         if times:
-            whole.add(plan, times)
-    return whole.built
+            chain.add(plan, times)
+    return chain.built
 
 
 class _Chain:
-    """One plan in the making."""
+    """Builds the concatenated plan."""
 
     def __init__(self) -> None:
         self.built = Plan()
         self.streams: dict[str, int] = {}
         self.links: dict[str, int] = {}
         self.pools: dict[str, int] = {}
-        self.ended: list[int] = []  # what the next step waits for
+        self.ended: list[int] = []  # tasks that the next step waits for
 
     def add(self, plan: Plan, times: int) -> None:
         columns, first_tag = plan.columns(), self._rows(plan.booking, times)
@@ -88,7 +88,7 @@ class _Chain:
         return first
 
     def _rows(self, booking: Booking, times: int) -> int:
-        """Rows and entries of a plan behind those that are there; its first tag."""
+        """Appends the rows and entries of a plan; returns its first tag."""
         into, before = self.built.booking, len(self.built.booking.op)
         for name in ("op", "layer", "phase", "resource", "kind", "bound"):
             getattr(into, name).extend(getattr(booking, name))
@@ -128,15 +128,15 @@ def _waits(columns: Columns) -> list[list[int]]:
 
 
 def _flows(columns: Columns, links: Sequence[int]) -> dict[int, list[tuple[list[int], int]]]:
-    found: dict[int, list[tuple[list[int], int]]] = {}
+    flows: dict[int, list[tuple[list[int], int]]] = {}
     ends, path = columns.path_ends.tolist(), columns.path.tolist()
     begins = [0, *ends][: len(ends)]
     for task, size, begin, end in zip(columns.flow_task.tolist(), columns.flow_bytes.tolist(), begins, ends, strict=True):
-        found.setdefault(task, []).append(([links[link] for link in path[begin:end]], size))
-    return found
+        flows.setdefault(task, []).append(([links[link] for link in path[begin:end]], size))
+    return flows
 
 
 def _last(columns: Columns, waits: Sequence[Sequence[int]]) -> list[int]:
-    """Tasks that nobody waits for."""
+    """Tasks that no other task waits for."""
     awaited = {before for row in waits for before in row}
     return [number for number in range(len(columns.stream)) if number not in awaited]

@@ -1,8 +1,8 @@
 """Exchanges inside clusters of neighbouring devices, all clusters at once, on the wires that are a cluster's own.
 
-A cluster's own wires end at one of its devices: two clusters never share one, so that each takes what it takes alone. Memory-nodes
-and switches between its devices forward, as in any ring; sockets and the switches in front of them do not. A ring of the node that
-is cut into clusters leaves lines, and a line is no ring: there clusters of one device are all there is.
+A wire belongs to a cluster if it ends at one of its devices: two clusters never share a wire, so that each takes the time it takes
+alone. Memory-nodes and switches between its devices forward, as in any ring; sockets and PCIe switches do not. A ring of the node
+that is cut into clusters leaves lines, which are no rings: on such a node clusters must have one device.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
 
 def inside(node: Node, kind: str, size_bytes: int, cluster: int) -> Timing:
-    """The slowest cluster's time, and what all of them send."""
+    """The time of the slowest cluster, with the flows of all clusters."""
     flows: list[Flow] = []
-    found: list[Timing] = []
+    timings: list[Timing] = []
     for graph, numbers in cut(node.topology, cluster):
         try:
-            around = rings(graph, directions=node.directions) if node.collectives in ("ring", "auto") else ()
+            own_rings = rings(graph, directions=node.directions) if node.collectives in ("ring", "auto") else ()
         except BadInput as error:
             raise BadInput(
                 f"{type(node).__name__}: clusters of {cluster} devices have no ring of their own ({error}): give cluster_size=1, "
                 "or devices joined by switches"
             ) from None
-        one = timing(
-            kind, size_bytes, graph, around, algorithm=node.collectives, message_bytes=node.message_bytes, split=node.split
+        own = timing(
+            kind, size_bytes, graph, own_rings, algorithm=node.collectives, message_bytes=node.message_bytes, split=node.split
         )
-        found.append(one)
-        flows += [(tuple((numbers[wire], way) for wire, way in path), count) for path, count in one.flows]
-    slowest = max(found, key=lambda one: one.time_s)
+        timings.append(own)
+        flows += [(tuple((numbers[wire], direction) for wire, direction in path), count) for path, count in own.flows]
+    slowest = max(timings, key=lambda own: own.time_s)
     return Timing.of(slowest.time_s, tuple(flows), slowest.time_s - slowest.delay_s)
 
 
 def cut(topology: Topology, cluster: int) -> tuple[tuple[Topology, tuple[int, ...]], ...]:
-    """For each cluster its graph, and the numbers of its wires in the whole one."""
+    """For each cluster its graph, and the numbers of its wires in the node's graph."""
     return tuple(own_graph(topology, tuple(range(first, first + cluster))) for first in range(0, len(topology.devices), cluster))

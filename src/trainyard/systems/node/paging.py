@@ -1,7 +1,7 @@
-"""Paged tensors in a node's plan: copies out and back as tasks beside compute, and all memory that a step takes and gives back.
+"""Paged tensors in a node's plan: copies out and back as tasks concurrent with compute, and all memory of a step.
 
-`mapping.overlay.policy` decides what leaves, by when and from when on it comes back, and what is made again; here each copy is
-divided among the device's backing memories by the placement (`hardware.memory_node.address_space`) and handed to the wires.
+`mapping.overlay.policy` decides which tensors leave, by when, from when they are fetched, and which are recomputed; here each copy
+is divided among the device's backing memories by the placement (`hardware.memory_node.address_space`) and handed to the wires.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from trainyard.systems.node.systems import Node
 
 BACKING = {"memory": "remote memory", "socket": "host memory", "device": "remote memory", "switch": "remote memory"}
-"""What a result calls the level behind a copy, by the kind of place."""
+"""The name of a backing memory in results, by the kind of place."""
 
 
 class Paging:
-    """One plan's copies, position by position: `before` and `after` each Work, and `close` when all are planned."""
+    """The copies of one plan, position by position: call `before` and `after` each Work, and `close` at the end."""
 
-    def __init__(self, planner: Planner, found: Paged, choice: Choice, crossing: Sequence[int]) -> None:
-        self.planner, self.found, self.choice = planner, found, choice
-        self.problem: Problem = found.problem
+    def __init__(self, planner: Planner, paged_step: Paged, choice: Choice, crossing: Sequence[int]) -> None:
+        self.planner, self.paged_step, self.choice = planner, paged_step, choice
+        self.problem: Problem = paged_step.problem
         plan = planner.built
         copies = range(planner.simulated)
         moving = any(decision == "send" for decision in choice.decisions)
@@ -45,12 +45,12 @@ class Paging:
         self.in_streams = [plan.stream(f"copy in {i}") for i in copies] if moving else []
         self.needed = needs(self.problem, choice.decisions, choice.again_at)
         out_order, self.in_order, again_order = orders(self.problem, choice)
-        self.leaving, self.due, self.remade, self.users = (dict[int, list[int]]() for _ in range(4))
+        self.leaving, self.due, self.recomputed_at, self.users = (dict[int, list[int]]() for _ in range(4))
         for index in out_order:
             self.leaving.setdefault(self.problem.saved[index].last_forward, []).append(index)
             self.due.setdefault(choice.leave_by[index] or 0, []).append(index)
         for index in again_order:
-            self.remade.setdefault(choice.again_at[index] or 0, []).append(index)
+            self.recomputed_at.setdefault(choice.again_at[index] or 0, []).append(index)
         for index in self.in_order:
             self.users.setdefault(self.needed.first[index], []).append(index)
         self.arriving = 0
@@ -58,15 +58,15 @@ class Paging:
         self.fetched_at = {choice.fetch_at[index] for index in self.in_order}
         self.out: list[dict[int, int]] = [{} for _ in copies]
         self.back: list[dict[int, int]] = [{} for _ in copies]
-        self.again: list[dict[int, tuple[int, int]]] = [{} for _ in copies]
+        self.recomputed: list[dict[int, tuple[int, int]]] = [{} for _ in copies]
         self.stores = planner.wires.stores[planner.wires.devices[0]]
         self.level = BACKING[self.stores[0].kind] if moving else ""
         self.joules = energy.dram_joules_per_byte("ddr4")  # memory-nodes and hosts are built of DDR4 DIMMs (Table IV)
         self.crossing = crossing
-        self.dealt: dict[tuple[int, int], tuple[int, ...]] = {}
+        self.placed: dict[tuple[int, int], tuple[int, ...]] = {}
 
     def before(self, position: int) -> None:
-        """The gate of a position, the copies back that may start with it, and what is made again right before it."""
+        """Adds the gate of a position, the fetches that may start with it, and recomputations right before it."""
         due = self.due.get(position, ())
         if due or position in self.fetched_at:
             self.gates[position] = [
@@ -79,47 +79,47 @@ class Paging:
                 break
             self._copy(index, back=True)
             self.arriving += 1
-        for index in self.remade.get(position, ()):
-            self._make_again(index)
+        for index in self.recomputed_at.get(position, ()):
+            self._recompute(index)
 
     def awaited(self, position: int, copy: int) -> list[int]:
-        """Copies back, and what is made again, that the work of a position needs first."""
-        made = [self.again[copy][index][1] for index in self.remade.get(position, ())]
-        return made + [self.back[copy][index] for index in self.users.get(position, ())]
+        """Fetches and recomputations that the Work of a position waits for."""
+        recomputed = [self.recomputed[copy][index][1] for index in self.recomputed_at.get(position, ())]
+        return recomputed + [self.back[copy][index] for index in self.users.get(position, ())]
 
     def after(self, position: int) -> None:
         for index in self.leaving.get(position, ()):
             self._copy(index, back=False)
 
     def _sizes(self, index: int, device: str) -> tuple[int, ...]:
-        """Bytes of a copy by backing memory, as they cross the wires."""
+        """Bytes of a copy on the wires, by backing memory."""
         node, key = self.planner.node, (self.crossing[index], len(self.planner.wires.stores[device]))
-        if key not in self.dealt:
-            self.dealt[key] = split(key[0], node.placement, key[1], node.page_bytes)
-        return self.dealt[key]
+        if key not in self.placed:
+            self.placed[key] = split(key[0], node.placement, key[1], node.page_bytes)
+        return self.placed[key]
 
     def _copy(self, index: int, *, back: bool) -> None:
-        planner, one = self.planner, self.problem.saved[index]
+        planner, tensor = self.planner, self.problem.saved[index]
         for copy, device in enumerate(planner.wires.devices):
             sizes, stores = self._sizes(index, device), planner.wires.stores[device]
             moved = sum(sizes) * planner.counted
             crossed = sum(size * len(store.lanes[0]) for size, store in zip(sizes, stores, strict=True)) * planner.counted
             row = planner.built.booking.row(
                 "fetch" if back else "page out",
-                layer=self.found.layers[index],
+                layer=self.paged_step.layers[index],
                 phase="copy",
                 resource=f"copy {'in' if back else 'out'} {copy}",
                 kind="copy",
                 bound="link",
                 energy={"link": crossed * LINK_JOULES_PER_BYTE, self.level: moved * self.joules},
-                traffic={(self.level, one.name, "read" if back else "write"): moved},
+                traffic={(self.level, tensor.name, "read" if back else "write"): moved},
             )
             stream = (self.in_streams if back else self.out_streams)[copy]
             if back:
                 waits = [self.gates[self.choice.fetch_at[index] or 0][copy]]
                 waits += [self.out[copy][index]] if index in self.out[copy] else []
             else:
-                waits = [self._task(one.last_forward, copy)]
+                waits = [self._task(tensor.last_forward, copy)]
             task = planner.wires.copy(
                 device, sizes, back=back, stream=stream, after=sorted(waits), tag=planner.built.booking.entry([row])
             )
@@ -132,30 +132,32 @@ class Paging:
     def _task(self, position: int, copy: int) -> int:
         return self.planner.tasks[copy][self.planner.works[position].ops[0]]
 
-    def _make_again(self, index: int) -> None:
+    def _recompute(self, index: int) -> None:
         planner = self.planner
         for copy, stream in enumerate(planner.streams):
             waits = sorted({self.back[copy][source] for source in self.problem.saved[index].sources if source in self.back[copy]})
             tasks = []
-            for op in self.found.chains[index]:
+            for op in self.paged_step.chains[index]:
                 work = Work(ops=(op,))
                 cost = planner.cost(work)
                 duration = picoseconds(cost.cycles, planner.node.device.clock_hz)
                 tasks.append(planner.built.task(stream, duration, after=waits, tag=planner.enter(work, cost, copy)))
-            self.again[copy][index] = tasks[0], tasks[-1]
+            self.recomputed[copy][index] = tasks[0], tasks[-1]
 
     def close(self) -> None:
-        """Books the memory of every tensor: of the device from its making to its last use but for the time it is away."""
+        """Books the memory of every tensor: device memory from its first to its last use, except while it is paged out."""
         planner, plan = self.planner, self.planner.built
-        capacity = _stated(planner.node)
-        paged = set(self.found.tensors)
+        capacity = _capacity_bytes(planner.node)
+        paged = set(self.paged_step.tensors)
         wrapped = sum(
-            one.bytes for one, what in zip(self.problem.saved, self.choice.decisions, strict=True) if one.wraps and what == "send"
+            tensor.bytes
+            for tensor, what in zip(self.problem.saved, self.choice.decisions, strict=True)
+            if tensor.wraps and what == "send"
         )
         for copy, tasks in enumerate(planner.tasks):
             numbered = f" {copy}" if planner.simulated > 1 else ""
             pool = plan.pool(f"{MEMORY}{numbered}", capacity, resident_bytes=planner.held.resident_bytes - wrapped)
-            there = [(users, size) for users, size, base in self.found.transients if base not in paged and users[0] in tasks]
+            there = [(users, size) for users, size, base in self.paged_step.transients if base not in paged and users[0] in tasks]
             plan.allocate(
                 [planner.begun.get(users[0], tasks[users[0]]) for users, _ in there],
                 [max(tasks.get(user, 0) for user in users) for users, _ in there],
@@ -170,34 +172,34 @@ class Paging:
     def _book_saved(self, copy: int, pool: int) -> None:
         plan = self.planner.built
         stays: list[tuple[int, int, int]] = []  # first task, last task, bytes
-        for index, (one, decision) in enumerate(zip(self.problem.saved, self.choice.decisions, strict=True)):
+        for index, (tensor, decision) in enumerate(zip(self.problem.saved, self.choice.decisions, strict=True)):
             if decision == "send" and index in self.back[copy]:
-                gone = self.out[copy].get(index, self._task(one.last_forward, copy))
+                gone = self.out[copy].get(index, self._task(tensor.last_forward, copy))
                 here = self.back[copy][index]
-                if self.found.resident[index]:  # it is there otherwise
-                    plan.give(gone, pool, one.bytes)
-                    plan.take(here, pool, one.bytes)
+                if self.paged_step.resident[index]:  # its memory is booked as resident
+                    plan.give(gone, pool, tensor.bytes)
+                    plan.take(here, pool, tensor.bytes)
                     continue
-                stays.append((self._first(one.made, copy), gone, one.bytes))
-                stays.append((here, self._task(self.needed.last[index], copy), one.bytes))
-            elif not self.found.resident[index]:
-                first, last = self._first(one.made, copy), self._task(one.last_forward, copy)
-                if decision == "recompute" and index in self.again[copy]:
-                    stays.append((self.again[copy][index][0], self._task(self.needed.last[index], copy), one.bytes))
+                stays.append((self._first(tensor.made, copy), gone, tensor.bytes))
+                stays.append((here, self._task(self.needed.last[index], copy), tensor.bytes))
+            elif not self.paged_step.resident[index]:
+                first, last = self._first(tensor.made, copy), self._task(tensor.last_forward, copy)
+                if decision == "recompute" and index in self.recomputed[copy]:
+                    stays.append((self.recomputed[copy][index][0], self._task(self.needed.last[index], copy), tensor.bytes))
                 elif self.needed.last[index] != NEVER:
                     last = max(last, self._task(self.needed.last[index], copy))
-                stays.append((first, last, one.bytes))
+                stays.append((first, last, tensor.bytes))
         if stays:
             first_tasks, last_tasks, sizes = zip(*stays, strict=True)
             plan.allocate(first_tasks, last_tasks, pool, sizes)
 
     def _book_backing(self, copy: int, name: str) -> None:
-        """What lies in the second memory, from the start of its copy out to the end of its copy back."""
+        """Books the backing memory, from the start of a copy out to the end of the copy back."""
         planner = self.planner
         stores = planner.wires.stores[planner.wires.devices[copy]]
         sizes = [store.capacity_bytes for store in stores]
         capacity = None if None in sizes else sum(size or 0 for size in sizes)
-        saved = self.problem.saved  # a weight or state that waits there for the next step is there in the beginning
+        saved = self.problem.saved  # weights and state that wait there for the next step are resident
         waiting = sum(saved[index].bytes for index in self.back[copy] if saved[index].wraps)
         pool = planner.built.pool(name, capacity, resident_bytes=waiting)
         stays = [
@@ -209,7 +211,7 @@ class Paging:
 
 
 def paging(planner: Planner, costs: Sequence[DeviceCost | None]) -> Paging:
-    """What leaves and when, by the node's policy."""
+    """The copies of a plan, by the node's overlay policy."""
     node, clock = planner.node, planner.node.device.clock_hz
     durations = [
         cost.cycles / clock if cost is not None else planner.sent(work).time_s if planner.blocks(work) else 0.0
@@ -223,28 +225,28 @@ def paging(planner: Planner, costs: Sequence[DeviceCost | None]) -> Paging:
     ratio = node.crossing_ratio * (1.0 if node.compression == "masks" else node.compression)
     rate = (sum(rates) if node.placement == "bw_aware" else rates[0]) * ratio
     if node.overlay == "as_needed":
-        again = planner.seconds_again if node.recompute == "cheap" else None
-        found = paged(
+        again = planner.recompute_s if node.recompute == "cheap" else None
+        paged_step = paged(
             planner.held, planner.works, durations, again, out_bytes_per_s=rate, in_bytes_per_s=rate,
             latency_s=stores[0].latency_s, moved=node.moved,
         )  # fmt: skip
-        choice = _within(found.problem, node)
-        before = _kept_bytes(found)
+        choice = _within(paged_step.problem, node)
+        unpaged_bytes = _unpaged_bytes(paged_step)
     else:
         cheap = node.recompute == "cheap"
-        found, choice, before = _whatever_it_costs(
+        paged_step, choice, unpaged_bytes = _fixed_choice(
             planner.step, node.device, node.overlay, node.moved, node.depth if cheap else 0, node.window
         )
     if "send" in choice.decisions or "recompute" in choice.decisions:
-        planner.built.booking.notes.append(_told(found, choice, before))
-    return Paging(planner, found, choice, _crossing(planner, found))
+        planner.built.booking.notes.append(_note(paged_step, choice, unpaged_bytes))
+    return Paging(planner, paged_step, choice, _crossing(planner, paged_step))
 
 
-def _told(found: Paged, choice: Choice, before: int) -> str:
-    """In the units of the peaks that a report shows beside it."""
-    sizes = {decision: sent(found.problem, choice, decision) for decision in ("keep", "send", "recompute")}
+def _note(paged_step: Paged, choice: Choice, unpaged_bytes: int) -> str:
+    """Sizes in binary units, as the peaks of memory in a report."""
+    sizes = {decision: sent(paged_step.problem, choice, decision) for decision in ("keep", "send", "recompute")}
     away, again, kept = (show(sizes[decision], "B", binary=True) for decision in ("send", "recompute", "keep"))
-    after, unpaged = (show(size, "B", binary=True) for size in (max(used_bytes(found.problem, choice)), before))
+    after, unpaged = (show(size, "B", binary=True) for size in (max(used_bytes(paged_step.problem, choice)), unpaged_bytes))
     return (
         f"paging, per device: {away} sent and fetched, {again} made again, {kept} kept; device memory holds at most {after} "
         f"whatever the timing (its peak memory is what this run held), without paging {unpaged}"
@@ -252,33 +254,37 @@ def _told(found: Paged, choice: Choice, before: int) -> str:
 
 
 @per_step
-def _whatever_it_costs(
+def _fixed_choice(
     step: Step, device: Device, overlay: str, moved: Moved, depth: int, window: int | None
 ) -> tuple[Paged, Choice, int]:
-    """Where all of it leaves, or nothing: neither times nor links change the choice, so designs share it."""
+    """The choice with overlay `all` or `off`: it does not depend on times or links, so that designs share it."""
     works, held = device.works(step), as_held(step, device)
     off, nothing = overlay == "off", [0.0] * len(works)
     cheap = (lambda ops: 0.0) if depth and not off else None
-    found = paged(held, works, nothing, cheap, out_bytes_per_s=1.0, in_bytes_per_s=1.0, moved="maps" if off else moved)
+    paged_step = paged(held, works, nothing, cheap, out_bytes_per_s=1.0, in_bytes_per_s=1.0, moved="maps" if off else moved)
     if off:
-        return found, completed(found.problem, ["keep"] * len(found.problem.saved)), 0
-    saved = found.problem.saved  # what the very next work needs again would come back before it had gone
-    stay = [index for index, one in enumerate(saved) if one.first_backward == one.last_forward + 1 and not one.wraps]
-    return found, everything(found.problem, window=window, depth=depth or None, kept=stay), _kept_bytes(found)
+        return paged_step, completed(paged_step.problem, ["keep"] * len(paged_step.problem.saved)), 0
+    saved = paged_step.problem.saved  # a tensor that the very next Work needs would return before it had left
+    stay = [index for index, tensor in enumerate(saved) if tensor.first_backward == tensor.last_forward + 1 and not tensor.wraps]
+    return (
+        paged_step,
+        everything(paged_step.problem, window=window, depth=depth or None, kept=stay),
+        _unpaged_bytes(paged_step),
+    )
 
 
-def _kept_bytes(found: Paged) -> int:
-    """The device's memory at its fullest if nothing left it."""
-    return max(used_bytes(found.problem, completed(found.problem, ["keep"] * len(found.problem.saved))))
+def _unpaged_bytes(paged_step: Paged) -> int:
+    """The peak of device memory without paging."""
+    return max(used_bytes(paged_step.problem, completed(paged_step.problem, ["keep"] * len(paged_step.problem.saved))))
 
 
-def _stated(node: Node) -> int | None:
-    """What a device's memory holds: as the node says, or else the device."""
+def _capacity_bytes(node: Node) -> int | None:
+    """The capacity of a device's memory: the node's field, or else that of the device."""
     return capacity_of(node.device) if node.capacity_bytes is None else node.capacity_bytes
 
 
 def _capacity(node: Node) -> int:
-    budget = _stated(node)
+    budget = _capacity_bytes(node)
     if budget is None:
         raise BadInput("overlay='as_needed' needs to know what fits: give capacity='16 GB', or a device with dram_capacity")
     return budget
@@ -293,17 +299,17 @@ def _within(problem: Problem, node: Node) -> Choice:
         raise BadInput(f"{error}: give a larger capacity, a smaller batch{more}") from None
 
 
-def _crossing(planner: Planner, found: Paged) -> list[int]:
-    """Bytes of each saved tensor on the wires: as it is, by a stated ratio, or without the zeros that masks tell of."""
-    ratio, saved = planner.node.compression, found.problem.saved
+def _crossing(planner: Planner, paged_step: Paged) -> list[int]:
+    """Bytes of each saved tensor on the wires: uncompressed, by a stated ratio, or without the zeros that masks record."""
+    ratio, saved = planner.node.compression, paged_step.problem.saved
     if ratio != "masks":
-        return [math.ceil(one.bytes / (ratio * planner.node.crossing_ratio)) for one in saved]
+        return [math.ceil(tensor.bytes / (ratio * planner.node.crossing_ratio)) for tensor in saved]
     if planner.masks is None:
         raise BadInput("compression='masks' needs masks: record some, or write compression=2.6 for a ratio")
-    told = {base: share for (_, base, _), share in densities(planner.step, planner.masks).items() if isinstance(share, float)}
+    density = {base: share for (_, base, _), share in densities(planner.step, planner.masks).items() if isinstance(share, float)}
     sizes = []
-    for base, one in zip(found.tensors, saved, strict=True):
-        spec, share = planner.held.tensors[base], told.get(base)
+    for base, tensor in zip(paged_step.tensors, saved, strict=True):
+        spec, share = planner.held.tensors[base], density.get(base)
         width = DTYPE_BYTES[spec.dtype]
-        sizes.append(one.bytes if share is None else compressed_bytes(spec.elements, round(spec.elements * share), width))
+        sizes.append(tensor.bytes if share is None else compressed_bytes(spec.elements, round(spec.elements * share), width))
     return sizes

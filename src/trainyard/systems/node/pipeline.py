@@ -1,11 +1,11 @@
-"""The plan of a pipeline on a node: a stream for each stage, sends between neighbours, gradients that add up, memory by microbatch.
+"""The plan of a pipeline on a node: a stream per stage, sends between neighbours, accumulated gradients, memory by microbatch.
 
-Devices stand in the order of the node's first ring, so that neighbours in the pipeline are neighbours there. With fewer stages than
-devices there are replicas: all do the same at the same time, so one is planned and its messages go over all replicas' wires; their
-gradients are summed by a ring between the devices of one stage, both ways round where the node's rings are used so. Feature maps
-stay on their devices: nothing is paged.
+Stages are placed in the order of the node's first ring, so that neighbours in the pipeline are neighbours there. With fewer stages
+than devices there are replicas: all do the same at the same time, so one is planned and its messages use all replicas' wires;
+gradients are summed over replicas by a ring between the devices of one stage, in both directions if the node's rings are. Feature
+maps stay on their devices: nothing is paged.
 
-A product adds a microbatch's gradient into the sum of those before as it writes it: that costs nothing extra.
+A product accumulates a microbatch's gradient as it writes it, at no extra cost.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ def pipeline_plan(node: Node, step: Step, masks: Masks | None) -> Plan:
             f"{node.devices // stages} pipelines: choose a multiple of {pieces}, or pipeline.microbatches"
         )
     micro = _micro(step, step.batch // pieces)
-    seen = shards(masks, step, micro)
-    planner = PipelinePlanner(node, micro, seen, stages)
-    found = planner.plan()
-    found.booking.samples = step.batch
-    found.booking.notes.extend((*notes_of(seen), *planner.notes()))
-    return found
+    own_masks = shards(masks, step, micro)
+    planner = PipelinePlanner(node, micro, own_masks, stages)
+    built = planner.plan()
+    built.booking.samples = step.batch
+    built.booking.notes.extend((*notes_of(own_masks), *planner.notes()))
+    return built
 
 
 @per_step
@@ -60,7 +60,7 @@ def _micro(step: Step, batch: int) -> Step:
 
 
 class PipelinePlanner:
-    """One plan in the making; `step` is that of one microbatch. Tasks are found by (microbatch, Work)."""
+    """Builds the plan; `step` is that of one microbatch. `tasks` are indexed by (microbatch, Work)."""
 
     def __init__(self, node: Node, step: Step, masks: Masks | None, stages: int) -> None:
         self.node, self.step, self.masks, self.count = node, step, masks, stages
@@ -73,12 +73,12 @@ class PipelinePlanner:
         self.built = Plan()
         self.sends = Sends(node, self.built)
         self.streams = [self.built.stream(f"device {rank}") for rank in range(stages)]
-        self.channels: dict[tuple[int, int], int] = {}  # (from, to); sums of a stage go (stage, stage)
+        self.channels: dict[tuple[int, int], int] = {}  # (source, target); all-reduces of a stage are (stage, stage)
         self.rows: dict[tuple[str, int], int] = {}
         self.passes = {(c, done): self.stages.of(c, done) for c in range(self.chunks) for done in PASSES}
-        self.maker = {op: number for number, work in enumerate(self.works) for op in work.ops}
+        self.producer = {op: number for number, work in enumerate(self.works) for op in work.ops}
         self.inputs, self.outputs = zip(*(memory_accesses(step, work) for work in self.works), strict=True)
-        self.users: dict[int, set[int]] = defaultdict(set)  # of a memory: devices
+        self.users: dict[int, set[int]] = defaultdict(set)  # devices that use a tensor
         for number, (read, written) in enumerate(zip(self.inputs, self.outputs, strict=True)):
             for base in read | written:
                 self.users[base].add(self.device(self.stages.chunk[number]))
@@ -89,7 +89,7 @@ class PipelinePlanner:
         self.summed: dict[int, int] = {}
         ring = node.rings[0].devices if node.rings else ()
         ring = ring if len(ring) == node.devices else node.topology.devices  # a cluster's rings are those of one node
-        self.places = [[ring[replica * stages + rank] for rank in range(stages)] for replica in range(self.replicas)]
+        self.replica_devices = [[ring[replica * stages + rank] for rank in range(stages)] for replica in range(self.replicas)]
 
     def plan(self) -> Plan:
         for device, turn in issued(turns(self.pipeline, self.count), self.chunks):
@@ -126,14 +126,14 @@ class PipelinePlanner:
     # -- compute --
 
     def _enter(self, number: int) -> int:
-        """One row for all microbatches of all replicas."""
+        """Books a Work: one row for all microbatches of all replicas."""
         cost: DeviceCost = self.costs[number]
         once = self.stages.done[number] == "once"
         times = self.replicas * (1 if once else self.pipeline.microbatches)
         joules = {part: amount * times for part, amount in self.node.device.energy(cost.events).items()}
         traffic = {key: amount * times for key, amount in off_chip(cost).items()}
-        where = f"device {self.device(self.stages.chunk[number])}"
-        return enter(self.built.booking, self.step, self.works[number], cost, joules, traffic, where, times)
+        resource = f"device {self.device(self.stages.chunk[number])}"
+        return enter(self.built.booking, self.step, self.works[number], cost, joules, traffic, resource, times)
 
     def _task(self, microbatch: int, number: int, after: Iterable[int]) -> int:
         duration = picoseconds(self.costs[number].cycles, self.node.device.clock_hz)
@@ -142,17 +142,17 @@ class PipelinePlanner:
         self.tasks[microbatch, number] = task
         return task
 
-    def _makers(self, number: int) -> list[int]:
-        found = {self.maker[before] for op in self.works[number].ops for before in self.step.dependencies[op]}
-        return sorted(found - {number})
+    def _producers(self, number: int) -> list[int]:
+        producers = {self.producer[before] for op in self.works[number].ops for before in self.step.dependencies[op]}
+        return sorted(producers - {number})
 
     def _work(self, device: int, turn: Turn, number: int) -> None:
         waits = []
-        for other in self._makers(number):
-            made = self.stages.chunk[other]
-            if made == turn.chunk:
+        for other in self._producers(number):
+            chunk = self.stages.chunk[other]
+            if chunk == turn.chunk:
                 waits.append(self.tasks[turn.microbatch, other])
-            elif made < turn.chunk:
+            elif chunk < turn.chunk:
                 waits.append(self.arrived[False, turn.microbatch, turn.chunk - 1][1])
             else:
                 waits.append(self.arrived[True, turn.microbatch, turn.chunk][1])
@@ -161,7 +161,7 @@ class PipelinePlanner:
     # -- between chunks --
 
     def _send(self, turn: Turn) -> None:
-        """What this pass leaves for the next chunk, and what it only hands on."""
+        """Sends what this pass produces for the next chunk, and what it only forwards."""
         cut = turn.chunk - 1 if turn.backward else turn.chunk
         if not 0 <= cut < self.chunks - 1:
             return
@@ -186,10 +186,10 @@ class PipelinePlanner:
         self.arrived[turn.backward, turn.microbatch, cut] = sent
 
     def _pairs(self, source: int, target: int) -> list[Pair]:
-        return [(places[source], places[target]) for places in self.places]
+        return [(devices[source], devices[target]) for devices in self.replica_devices]
 
     def _channel(self, source: int, target: int) -> int:
-        """Messages between two devices keep their order."""
+        """The stream of messages between two devices, which keep their order."""
         if (source, target) not in self.channels:
             self.channels[source, target] = self.built.stream(f"send {source} to {target}")
         return self.channels[source, target]
@@ -197,23 +197,25 @@ class PipelinePlanner:
     # -- after the last microbatch --
 
     def _sum_over_replicas(self) -> None:
-        """Every sum of gradients as soon as its last microbatch has added to it, or in buckets, by a ring in each stage."""
-        made = {base: number for number, bases in enumerate(self.outputs) for base in bases if self.stages.done[number] != "once"}
-        ready = sorted((self.last(made[base]), base) for base in self.stages.accumulated if base in made)
+        """All-reduces every gradient after its last microbatch, alone or in buckets, by a ring between the devices of a stage."""
+        producer = {
+            base: number for number, bases in enumerate(self.outputs) for base in bases if self.stages.done[number] != "once"
+        }
+        ready = sorted((self.last(producer[base]), base) for base in self.stages.accumulated if base in producer)
         buckets: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for task, base in ready:
-            rank = self.device(self.stages.chunk[made[base]])
+            rank = self.device(self.stages.chunk[producer[base]])
             buckets[rank].append((task, base))
-            if sum(self.held.tensors[one].bytes for _, one in buckets[rank]) >= self.node.bucket_bytes:
-                self._all_reduce(rank, buckets.pop(rank), self.step.ops[self.works[made[base]].ops[0]].layer)
+            if sum(self.held.tensors[tensor].bytes for _, tensor in buckets[rank]) >= self.node.bucket_bytes:
+                self._all_reduce(rank, buckets.pop(rank), self.step.ops[self.works[producer[base]].ops[0]].layer)
         for rank, left in buckets.items():
-            self._all_reduce(rank, left, self.step.ops[self.works[made[left[-1][1]]].ops[0]].layer)
+            self._all_reduce(rank, left, self.step.ops[self.works[producer[left[-1][1]]].ops[0]].layer)
 
     def _all_reduce(self, rank: int, bucket: list[tuple[int, int]], layer: str) -> None:
         count = self.replicas
         size = sum(self.held.tensors[base].bytes for _, base in bucket)
-        ring = [(self.places[one][rank], self.places[(one + 1) % count][rank]) for one in range(count)]
-        if count > 2 and self.node.directions == "both":  # half of it each way round; two devices send both ways as it is
+        ring = [(self.replica_devices[r][rank], self.replica_devices[(r + 1) % count][rank]) for r in range(count)]
+        if count > 2 and self.node.directions == "both":  # half of the data in each direction; two devices use both anyway
             ring += [(there, here) for here, there in ring]
         moved = 2 * (count - 1) * -(-size // len(ring))
         tag = self.sends.row("all_reduce", layer, "grad_weight", self.sends.carried(ring, moved))
@@ -222,7 +224,7 @@ class PipelinePlanner:
         self.summed.update({base: done for _, base in bucket})
 
     def last(self, number: int) -> int:
-        """The task of a Work that is over when all microbatches are."""
+        """The task of a Work for the last microbatch."""
         if self.stages.done[number] == "once":
             return self.tasks[0, number]
         return max(self.tasks[microbatch, number] for microbatch in range(self.pipeline.microbatches))
@@ -230,7 +232,7 @@ class PipelinePlanner:
     def _once(self, number: int) -> None:
         here = self.device(self.stages.chunk[number])
         waits = []
-        for other in self._makers(number):
+        for other in self._producers(number):
             there = self.device(self.stages.chunk[other])
             for base in sorted(self.outputs[other] & self.inputs[number]):
                 last = self.last(other)
@@ -239,7 +241,7 @@ class PipelinePlanner:
         self._task(0, number, waits)
 
     def _hand_over(self, base: int, source: int, target: int, ready: int, name: str) -> int:
-        """A whole tensor, once, to another device."""
+        """Sends a tensor to another device, once."""
         if (base, target) not in self.sent_once:
             pairs, size = self._pairs(source, target), self.held.tensors[base].bytes
             layer = self.held.tensors[base].name.rpartition(".")[0]
@@ -250,7 +252,7 @@ class PipelinePlanner:
         return self.sent_once[base, target][1]
 
     def _share_parameters(self) -> None:
-        """New values of a parameter that several devices use."""
+        """Sends updated parameters to the other devices that use them."""
         for number, done in enumerate(self.stages.done):
             if done != "once":
                 continue

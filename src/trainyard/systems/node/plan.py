@@ -1,9 +1,9 @@
 """The plan of a node: compute, exchanges and copies of one step, each on a stream of its own, on every device.
 
-The step is first made that of one device (`mapping.parallel.transform`); its exchanges go over the node's rings, its paged tensors
-over the lanes to the backing memories (`mapping.overlay.policy` says which, from when, until when). Devices that are alike do the
-same at the same time: with `fold` one of them is planned and its costs are counted for all. Where nothing shares a wire, every
-duration is known beforehand; with `contention`, and where devices differ, transfers are flows over links (`systems.node.wires`).
+The step is first transformed to that of one device (`mapping.parallel.transform`). Its exchanges use the node's rings, its paged
+tensors the lanes to the backing memories (`mapping.overlay.policy` decides which tensors, from when and until when). Equal devices
+do the same at the same time: with `fold` one of them is planned and its costs are counted for all. Where no wire is shared, every
+duration is fixed; with `contention`, and where devices differ, transfers are flows over links (`systems.node.wires`).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 def plan(node: Node, step: Step, masks: Masks | None) -> Plan:
     if captured.is_captured(step):
-        found = planned(node, step, captured.one_rank(step, node), masks)
-        captured.enter_samples(found.booking, step)
-        return found
+        built = planned(node, step, captured.one_rank(step, node), masks)
+        captured.enter_samples(built.booking, step)
+        return built
     if node.zero and node.parallel != "data":
         raise BadInput(f"zero={node.zero} shares out what data parallelism keeps everywhere: write parallel='data' or zero=0")
     if node.zero and not isinstance(node.algorithm, Synchronous):
@@ -46,34 +46,29 @@ def plan(node: Node, step: Step, masks: Masks | None) -> Plan:
     if node.parallel == "pipeline":
         return pipeline_plan(node, step, masks)
     if not isinstance(node.algorithm, Synchronous):
-        return node_rounds.plan(node, step, lambda mine: planned(node, step, mine, masks))
-    found = planned(node, step, one_device(node, step), masks)
-    found.booking.samples = step.batch
-    return found
+        return node_rounds.plan(node, step, lambda local: planned(node, step, local, masks))
+    built = planned(node, step, one_device(node, step), masks)
+    built.booking.samples = step.batch
+    return built
 
 
-def planned(node: Node, step: Step, mine: Step, masks: Masks | None) -> Plan:
-    """One device's part of a step, with the exchanges that are among its ops."""
-    seen = shards(masks, step, mine)
-    found = Planner(node, mine, seen).plan()
-    found.booking.notes.extend(notes_of(seen))
-    return found
+def planned(node: Node, step: Step, own_step: Step, masks: Masks | None) -> Plan:
+    """The plan of one device's part of a step, with the exchanges among its ops."""
+    own_masks = shards(masks, step, own_step)
+    built = Planner(node, own_step, own_masks).plan()
+    built.booking.notes.extend(notes_of(own_masks))
+    return built
 
 
 def one_device(node: Node, step: Step) -> Step:
-    """The step of one device, its exchanges among its ops."""
+    """The step of one device, with its exchanges among its ops."""
     if node.zero:
         return _zero(step, node.devices, node.zero, node.bucket_bytes, node.prefetch)
     if node.parallel == "data":
-        return _data(step, node.devices, node.bucket_bytes, node.reduce)
+        return node_rounds.synchronous_step(step, node.devices, node.bucket_bytes, node.reduce)
     if node.parallel == "model":
         return _model(step, node.devices, node.stored, node.exchange)
     return _mixed(step, node.devices, node.stored, node.exchange, node.bucket_bytes, node.reduce)
-
-
-@per_step
-def _data(step: Step, devices: int, bucket_bytes: int, reduce: Reduce) -> Step:
-    return parallel.data(step, devices, bucket_bytes=bucket_bytes, reduce=reduce)
 
 
 @per_step
@@ -92,7 +87,7 @@ def _mixed(step: Step, devices: int, stored: Stored, exchange: Summed, bucket_by
 
 
 class Planner:
-    """One plan in the making. `last` of an op is the task after which its results are there, on each simulated device."""
+    """Builds the plan of one step; `tasks` are the last tasks of each op on each simulated device."""
 
     wires_class: type[Wires] = Wires
 
@@ -130,10 +125,10 @@ class Planner:
         return isinstance(self.step.ops[work.ops[0]].body, Collective)
 
     def blocks(self, work: Work) -> bool:
-        """Where a capacity has to be held, an exchange of feature maps or their gradients has its place among the works.
+        """Whether an exchange blocks compute: with `as_needed`, those of feature maps and their gradients do.
 
-        Memory is counted by position: what an exchange takes and gives back must be taken and given back there; so gradients of
-        which a part is left (zero=2 and 3).
+        Memory is counted by position in the order of Works: what such an exchange allocates and frees must happen at its position;
+        the same holds for gradients of which a part remains (zero=2 and 3).
         """
         if self.node.overlay != "as_needed" or not self._exchange(work):
             return False
@@ -145,7 +140,7 @@ class Planner:
         return Role.PARAMETER not in roles and not read >= set(map(self.step.base, op.outputs))
 
     def sent(self, work: Work) -> Timing:
-        """The exchange that a Work is."""
+        """The timing of a Work that is an exchange."""
         op = self.step.ops[work.ops[0]]
         assert isinstance(op.body, Collective)
         size = op.body.elements * DTYPE_BYTES[self.held.tensors[op.inputs[0]].dtype]
@@ -154,8 +149,8 @@ class Planner:
     def cost(self, work: Work) -> DeviceCost:
         return self.node.device.cost(self.step, work, self.masks)
 
-    def seconds_again(self, ops: tuple[int, ...]) -> float:
-        """What the device takes to do ops once more, each by itself."""
+    def recompute_s(self, ops: tuple[int, ...]) -> float:
+        """Seconds of the device to compute ops again, each by itself."""
         return sum(self.cost(Work(ops=(op,))).cycles for op in ops) / self.node.device.clock_hz
 
     def enter(self, work: Work, cost: DeviceCost, copy: int) -> int:
@@ -163,13 +158,12 @@ class Planner:
         return enter(self.built.booking, self.step, work, cost, joules, traffic, f"device {copy}", self.counted)
 
     def _priced(self, cost: DeviceCost) -> tuple[Mapping[str, float], Traffic]:
-        """Joules and bytes of all devices that are counted as one; identical Works share a cost."""
-        known = self.spent.get(id(cost))
-        if known is None:
+        """Joules and bytes of all devices that one simulated device counts for; equal Works share a cost."""
+        if id(cost) not in self.spent:
             joules = {part: amount * self.counted for part, amount in self.node.device.energy(cost.events).items()}
             traffic = {key: count * self.counted for key, count in off_chip(cost).items()}
-            known = self.spent[id(cost)] = cost, joules, traffic
-        return known[1], known[2]
+            self.spent[id(cost)] = cost, joules, traffic  # with the cost itself, so that its id stays unique
+        return self.spent[id(cost)][1:]
 
     def _compute(self, position: int, work: Work, cost: DeviceCost) -> None:
         duration = picoseconds(cost.cycles, self.node.device.clock_hz)
@@ -185,7 +179,7 @@ class Planner:
         return dependencies | set(self.paging.awaited(position, copy))
 
     def _collective(self, position: int, work: Work) -> None:
-        """All devices at once, when the last of them is ready."""
+        """Adds an exchange, which starts when the last device is ready."""
         (index,) = work.ops
         op = self.step.ops[index]
         assert isinstance(op.body, Collective)

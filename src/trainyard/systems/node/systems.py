@@ -32,13 +32,19 @@ from trainyard.results.result import Peaks
 from trainyard.units import show
 
 
+def total_peaks(device: Device, count: int) -> Peaks:
+    """Peak rates of `count` equal devices."""
+    peaks: Peaks = device.peaks  # type: ignore[attr-defined]  # `ty.run` refuses a device without peaks
+    return replace(peaks, macs_per_s=peaks.macs_per_s * count, dram_bytes_per_s=peaks.dram_bytes_per_s * count, devices=count)
+
+
 @part
 class Node:
     """What all designs have in common. The batch of a step is the batch of all devices together.
 
-    `overlay` says which feature maps leave the devices between their forward and their backward use: `all`, only what does not fit
-    `capacity_bytes` (`as_needed`; the device's own memory where none is given), or none (`off`). `moved` adds weights, or weights
-    and optimizer state. `algorithm` is what devices exchange and when (`systems.node.rounds`), `cluster_size` its clusters.
+    `overlay` selects the feature maps that leave the devices between their forward and their backward use: `all`, those that do not
+    fit `capacity_bytes` (`as_needed`; by default the device's own memory), or none (`off`). `moved` adds weights, or weights and
+    optimizer state. `algorithm` is what devices exchange and when (`systems.node.rounds`), `cluster_size` its clusters.
     Quantities are numbers or have a unit: `link_bytes_per_s=50e9`, `link="50 GB/s"`.
     """
 
@@ -107,12 +113,12 @@ class Node:
 
     @property
     def crossing_ratio(self) -> float:
-        """Bytes of a paged tensor over those on the wires, by a unit of the memory's own."""
+        """Compression of paged tensors by a unit in the memory: bytes of a tensor over bytes on the wires."""
         return 1.0
 
     @property
     def rings(self) -> tuple[Ring, ...]:
-        """The node's links as rings, each in the directions that are used."""
+        """The rings that the node's links form, each in the directions used."""
         return self._cache.get("rings", lambda: rings(self.topology, directions=self.directions))
 
     def collective(self, kind: str, size_bytes: int) -> Timing:
@@ -132,7 +138,7 @@ class Node:
 
     @property
     def devices_per_cluster(self) -> int:
-        """Devices that have one model under Direct: `cluster_size`, a node of several, or one device; else each has its own."""
+        """Devices that share a model under Direct: `cluster_size`, or by default the devices of a system node; 1 otherwise."""
         if not isinstance(self.algorithm, Direct):
             return 1
         size: int = self.cluster_size or min(self.devices, getattr(self, "devices_per_node", 1))
@@ -143,7 +149,7 @@ class Node:
         return size
 
     def among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
-        """An exchange inside every cluster of so many neighbours, all clusters at once."""
+        """An exchange inside every cluster of `cluster` neighbours, all clusters at the same time."""
         if cluster == self.devices:
             return self.collective(kind, size_bytes)
         return self._cache.get(("among", kind, size_bytes, cluster), lambda: self._among(kind, size_bytes, cluster))
@@ -155,34 +161,28 @@ class Node:
 
     @property
     def peaks(self) -> Peaks:
-        one: Peaks = self.device.peaks  # type: ignore[attr-defined]  # every device of ours says its peaks; runs checks it
-        return replace(
-            one,
-            macs_per_s=one.macs_per_s * self.devices,
-            dram_bytes_per_s=one.dram_bytes_per_s * self.devices,
-            devices=self.devices,
-        )
+        return total_peaks(self.device, self.devices)
 
     def unused_assumptions(self, step: Step) -> frozenset[str]:
-        """Assumptions that change nothing here: of the other parallelism, of the overlay where nothing is paged."""
-        found = {"parallel", "algorithm.order", "algorithm.recheck", "algorithm.adaptive"}
+        """Assumptions without effect here: those of another parallelism, and of the overlay if nothing is paged."""
+        unused = {"parallel", "algorithm.order", "algorithm.recheck", "algorithm.adaptive"}
         if self.parallel == "data":
-            found |= {"stored", "exchange"}
+            unused |= {"stored", "exchange"}
         if self.zero != 3:
-            found |= {"prefetch"}
+            unused |= {"prefetch"}
         if self.parallel == "model":
-            found |= {"reduce", "bucket_bytes"}
+            unused |= {"reduce", "bucket_bytes"}
         if self.parallel == "pipeline":
-            found |= {"stored", "exchange", "reduce", "window", "depth", "recompute", "page_bytes", "contention", "split"}
-            if self.devices // (self.pipeline.stages or self.devices) < 3:  # no ring of replicas that could go both ways
-                found |= {"directions"}
+            unused |= {"stored", "exchange", "reduce", "window", "depth", "recompute", "page_bytes", "contention", "split"}
+            if self.devices // (self.pipeline.stages or self.devices) < 3:  # a ring of two replicas uses both directions anyway
+                unused |= {"directions"}
         if self.overlay != "all":
-            found |= {"window", "depth"}
+            unused |= {"window", "depth"}
         if self.overlay == "off":
-            found |= {"recompute", "page_bytes", "contention"}
+            unused |= {"recompute", "page_bytes", "contention"}
         if self.devices == 1:
-            found |= {"directions", "split", "contention", "message_bytes", "bucket_bytes", "reduce", "stored", "exchange"}
-        return frozenset(found)
+            unused |= {"directions", "split", "contention", "message_bytes", "bucket_bytes", "reduce", "stored", "exchange"}
+        return frozenset(unused)
 
     def plan(self, step: Step, masks: Masks | None = None) -> Plan:
         from trainyard.systems.node.plan import plan
@@ -248,7 +248,7 @@ SHAPES = {"ring": "memory_ring", "star": "star", "folded": "folded_star"}
 
 @part
 class MemoryCentric(Node):
-    """MC-DLA: memory-nodes among the devices: in every ring beside each device (Fig. 7c, 8), or as a star (Fig. 7a, folded: 7b).
+    """MC-DLA: memory-nodes among the devices: in every ring next to each device (Fig. 7c, 8), or as a star (Fig. 7a, folded: 7b).
 
     >>> from trainyard.machines.presets.mcdla import DEVICE
     >>> sorted({ring.hops for ring in MemoryCentric(device=DEVICE, shape="folded").rings})
@@ -282,8 +282,7 @@ class MemoryCentric(Node):
 class Wired(Node):
     """Any graph of devices, memories, sockets and switches.
 
-    How many devices and links there are, and how fast, is the graph's alone: a field that says otherwise is refused, one that says
-    the same is not kept.
+    The graph defines the devices, links and rates: a field that contradicts it is refused, one that agrees is not stored.
 
     >>> from trainyard.machines.presets.mcdla import DEVICE
     >>> Wired(device=DEVICE, graph=topologies.one_device(link_bytes_per_s=12e9), link_bytes_per_s=25e9)
@@ -293,28 +292,28 @@ class Wired(Node):
 
     graph: Topology
     devices: int = 0
-    links: int | None = None  # type: ignore[assignment]  # no number of its own: only builders of graphs need one
+    links: int | None = None  # type: ignore[assignment]  # only builders of graphs need the field
     link_bytes_per_s: float | None = None  # type: ignore[assignment]  # as above
     link_latency_s: float | None = None  # type: ignore[assignment]  # as above
 
     def __post_init__(self) -> None:
         require_parts(self)
-        given, there = self.devices, len(self.graph.devices)
-        object.__setattr__(self, "devices", given or there)
+        count = len(self.graph.devices)
+        object.__setattr__(self, "devices", self.devices or count)
         Node.__post_init__(self)
         wires = self.graph.wires
-        self._agree("devices", {there}, "", "places of kind 'device' in graph.places")
+        self._agree("devices", {count}, "", "places of kind 'device' in graph.places")
         self._agree("links", {len(self.graph.wires_at(name)) for name in self.graph.devices}, "", "graph.wires")
         self._agree("link_bytes_per_s", {wire.bytes_per_s for wire in wires}, "B/s", "bytes_per_s in graph.wires")
         self._agree("link_latency_s", {wire.latency_s for wire in wires}, "s", "latency_s in graph.wires")
 
-    def _agree(self, name: str, there: set[float], unit: str, where: str) -> None:
-        """Nothing is said beside the graph; what it says too is forgotten, so that another graph may take its place."""
-        said: float | None = getattr(self, name)
-        if said is not None and there != {said}:
-            own = ", ".join(show(value, unit) for value in sorted(there)) or "none"
+    def _agree(self, name: str, graph_values: set[float], unit: str, where: str) -> None:
+        """Refuses a field that contradicts the graph; one that agrees is cleared, so that the graph can be replaced."""
+        value: float | None = getattr(self, name)
+        if value is not None and graph_values != {value}:
+            own = ", ".join(show(number, unit) for number in sorted(graph_values)) or "none"
             key = name.removesuffix("_bytes_per_s").removesuffix("_s")
-            raise BadInput(f"Wired: {key}={show(said, unit)}, but the graph has its own ({own}): change {where}")
+            raise BadInput(f"Wired: {key}={show(value, unit)}, but the graph has its own ({own}): change {where}")
         if name != "devices":
             object.__setattr__(self, name, None)
 
@@ -325,7 +324,7 @@ class Wired(Node):
 
 @lru_cache(maxsize=256)
 def _built(builder: str, **numbers: Any) -> Topology:
-    """One object for equal numbers: what is derived from a graph is remembered by it."""
+    """One object for equal numbers: results derived from a graph are cached by its identity."""
     if builder == "folded_star":
         return topologies.star(folded=True, **numbers)
     build: Callable[..., Topology] = getattr(topologies, builder)

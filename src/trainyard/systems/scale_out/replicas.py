@@ -26,7 +26,7 @@ from trainyard.results.result import Peaks
 from trainyard.systems.node import rounds as node_rounds
 from trainyard.systems.node.captured import around, enter_samples, is_captured, one_rank
 from trainyard.systems.node.plan import Planner
-from trainyard.systems.node.systems import Node, Wired
+from trainyard.systems.node.systems import Node, Wired, total_peaks
 from trainyard.systems.node.wires import Wires
 from trainyard.systems.single import MEMORY, book_memory, capacity_of
 from trainyard.units import PICOSECONDS_PER_SECOND, parse, require_likely
@@ -96,13 +96,7 @@ class Replicas:
 
     @property
     def peaks(self) -> Peaks:
-        one: Peaks = self.device.peaks  # type: ignore[attr-defined]  # every device of ours says its peaks; runs checks it
-        return Peaks(
-            macs_per_s=one.macs_per_s * self.devices,
-            dram_bytes_per_s=one.dram_bytes_per_s * self.devices,
-            technology=one.technology,
-            devices=self.devices,
-        )
+        return total_peaks(self.device, self.devices)
 
     @property
     def devices_per_cluster(self) -> int:
