@@ -72,13 +72,13 @@ def test_a_terminal_without_our_signs_gets_plain_ones(words: list[str]) -> None:
 
 
 def test_streams_that_cannot_be_changed_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainyard.report.terminal import speak_plainly
+    from trainyard.report.terminal import replace_unknown_signs
 
     monkeypatch.setattr(sys, "stdout", io.StringIO())
-    speak_plainly()
+    replace_unknown_signs()
     ascii_only = io.TextIOWrapper(io.BytesIO(), "ascii")
     monkeypatch.setattr(sys, "stdout", ascii_only)
-    speak_plainly()
+    replace_unknown_signs()
     ascii_only.write("12 µs, 1 ≥ 0 …λ")
     ascii_only.flush()
     assert ascii_only.buffer.getvalue() == b"12 us, 1 >= 0 ~?"  # type: ignore[attr-defined]  # the BytesIO above

@@ -187,7 +187,7 @@ def test_machines_side_by_side_have_a_plot_of_classes_where_there_are_some(step:
     alone = ty.run(step, on=DEVICE)
     assert plots.classes_by_machine in plots.side_by_side([alone, ran["dc"]])
     assert plots.classes_by_machine not in plots.side_by_side([alone, alone])
-    assert plots.exposed_and_hidden not in plots.telling(alone)
+    assert plots.exposed_and_hidden not in plots.informative(alone)
     figure = bars.classes_by_machine([ran["dc"], ran["mc"]])
     assert {"compute", "synchronisation", "copy"} <= {trace.name for trace in figure.data}
     html = page.page([ran["dc"], alone])

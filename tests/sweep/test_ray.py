@@ -69,7 +69,7 @@ def test_a_point_that_kills_its_process_is_recorded_and_the_others_are_run(addre
 
     study = Study.from_table({**TABLE, "axes": {"array.rows": [32, 64], "order": ["sequential", "interleaved"]}})
     plain = Materials.of(study)
-    materials = Killing(plain.steps, plain.masks, plain.machines, plain.plain, plain.kept, plain.code)
+    materials = Killing(plain.steps, plain.masks, plain.machines, plain.plain, plain.extra_metrics, plain.code)
     executor = Cluster(address)
     try:
         begun = executor.map(plain.keyed(study.points()), plain)

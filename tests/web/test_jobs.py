@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from trainyard.errors import UnknownName
 from trainyard.web.frames import json_bytes
 from trainyard.web.jobs import Cache, Job, Jobs
-from trainyard.web.processes import Desk, TaskFailed, Worker
+from trainyard.web.processes import QueryWorker, TaskFailed, Worker
 from trainyard.web.settings import Settings
 
 STRANGE = str(Path(__file__).with_name("strange_worker.py"))
@@ -39,16 +39,16 @@ def serving(folder: Path, work: Callable[[Jobs], Coroutine[Any, Any, None]], **l
 
     async def main() -> None:
         settings = Settings(**{"workers": 1, "memory_bytes": 2000 * MB, **limits})
-        desk = Desk(Worker(folder, settings.memory_bytes), settings.desk_s, settings.desk_waiting)
-        jobs = Jobs(settings, desk, folder)
+        query_worker = QueryWorker(Worker(folder, settings.memory_bytes), settings.desk_s, settings.desk_waiting)
+        jobs = Jobs(settings, query_worker, folder)
         jobs.start()
-        workers = [*jobs.workers, desk.worker]
+        workers = [*jobs.workers, query_worker.worker]
         try:
             await work(jobs)
         finally:
             pids = [worker.pid for worker in workers if worker.pid]
             await jobs.stop()
-            await desk.worker.kill()
+            await query_worker.worker.kill()
         assert not any(alive(pid) for pid in pids)
 
     asyncio.run(main())
@@ -206,10 +206,10 @@ def test_ended_jobs_are_forgotten_in_their_order(tmp_path: Path) -> None:
 
 def test_the_desk_answers_many_and_refuses_more_than_may_wait(tmp_path: Path) -> None:
     async def work(jobs: Jobs) -> None:
-        answers = await asyncio.gather(*(jobs.desk.ask("sleep", seconds=0.05) for _ in range(5)), return_exceptions=True)
+        answers = await asyncio.gather(*(jobs.query_worker.ask("sleep", seconds=0.05) for _ in range(5)), return_exceptions=True)
         refused = [answer for answer in answers if isinstance(answer, TaskFailed)]
         assert [(problem.status, "waiting" in str(problem)) for problem in refused] in ([(503, True)] * 2, [(503, True)] * 3)
-        big = json.loads(gzip.decompress(await jobs.desk.ask("large", size=50_000)))
+        big = json.loads(gzip.decompress(await jobs.query_worker.ask("large", size=50_000)))
         assert len(big) == 50_000
 
     serving(tmp_path, work, desk_waiting=3)

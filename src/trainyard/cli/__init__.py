@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The program: its exit code is 0, 1 (an experiment failed, or a bug), 2 (the user can mend it) or 130 (interrupted)."""
     words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
     debug = "--debug" in words
-    terminal.speak_plainly()
+    terminal.replace_unknown_signs()
     try:
         code = app([word for word in words if word != "--debug"], prog_name="trainyard", standalone_mode=False)
         sys.stdout.flush()

@@ -41,7 +41,7 @@ def sweep(
 
     loaded, folder = Study.load(study), store or running.store_of(study)
     if dry_run:
-        _tell_size(loaded, str(folder), LIMIT if limit is None else limit, json_path)
+        _show_size(loaded, str(folder), LIMIT if limit is None else limit, json_path)
         return
     with progress() as on_progress:
         summary = running.sweep(
@@ -83,7 +83,7 @@ def _executor(ray: str | None, workers: int | None) -> Executor | None:
     return Cluster(ray, workers=workers)
 
 
-def _tell_size(study: Study, folder: str, limit: int, json_path: str | None) -> None:
+def _show_size(study: Study, folder: str, limit: int, json_path: str | None) -> None:
     import os
 
     from trainyard.sweep.points import Materials

@@ -39,7 +39,7 @@ def whatif(
     """Weigh each assumption and parameter.
 
     Every alternative in its place, every number halved and doubled, one at a time and in pairs, the most valuable first.
-    A paper alone is weighed by its own measure.
+    A paper alone is result by its own measure.
     """
     from trainyard import sensitivity
     from trainyard.papers import bench, ledger
@@ -61,8 +61,8 @@ def whatif(
                 zeros = request.masks_of(masks, at, step)
             options = {"parallel": parallel, "masks": zeros, **request.overrides_of(settings)}
             study = sensitivity.machine_study(step, on, metric=metric or "time_s", kinds=kinds, factor=factor, **options)
-        weighed = sensitivity.run_study(study, with_message(on_progress, f"alternatives of {name}"), paired=pairs)
-    _tell(weighed, json_path, html, top)
+        result = sensitivity.run_study(study, with_message(on_progress, f"alternatives of {name}"), paired=pairs)
+    _write_outputs(result, json_path, html, top)
 
 
 def _kinds(only: str | None) -> tuple[Kind, ...]:
@@ -77,11 +77,11 @@ def _kinds(only: str | None) -> tuple[Kind, ...]:
     return chosen
 
 
-def _tell(weighed: SensitivityResult, json_path: str | None, html: str | None, top: int) -> None:
+def _write_outputs(result: SensitivityResult, json_path: str | None, html: str | None, top: int) -> None:
     if html is not None:
-        weighed.to_html(html)
+        result.to_html(html)
         say(f"wrote {html}")
     if json_path is not None:
-        write_json(sensitivity_as_dict(weighed), json_path)
+        write_json(sensitivity_as_dict(result), json_path)
     if json_path != "-":
-        show_sensitivity(weighed, top)
+        show_sensitivity(result, top)

@@ -103,7 +103,7 @@ def from_table(table: Mapping[str, Any], path: str = "") -> Any:
         if name is not None and not isinstance(name, str):
             raise BadInput(f"{path}{key}: expected a name, got {name!r}")
     if base is not None:
-        return _changed(_made(lambda: machine(base), f"{path}base."), rest, path)
+        return _changed(_with_path(lambda: machine(base), f"{path}base."), rest, path)
     if kind is None:
         raise BadInput(f'{path}no type given: write type = "accelerator" (or base = "npu" to start from a machine)')
     return _constructed(part_class(kind, path), rest, path)
@@ -125,7 +125,7 @@ def _changed(part: Any, changes: Mapping[str, Any], path: str) -> Any:
             new[name] = _value(owner, name, below, None, path)  # a table of which nothing was given yet
         else:
             raise BadInput(f"{path}{name}: {current!r} has no fields inside (asked for {', '.join(below)})")
-    return _made(lambda: replace(part, **new), path)
+    return _with_path(lambda: replace(part, **new), path)
 
 
 def _is_mapping(hint: Any) -> bool:
@@ -135,7 +135,7 @@ def _is_mapping(hint: Any) -> bool:
 def _constructed(part: type, arguments: Mapping[str, Any], path: str) -> Any:
     reads: Callable[[Mapping[str, Any]], Any] | None = getattr(part, "from_table", None)
     if reads is not None:  # a part with a table of its own, such as a graph
-        return _made(lambda: reads(arguments), path)
+        return _with_path(lambda: reads(arguments), path)
     own, inner = _by_field(part, arguments, path)
     if inner:
         raise BadInput(f"{path}{next(iter(inner))}: give the part as a whole, or start from a machine")
@@ -146,7 +146,7 @@ def _constructed(part: type, arguments: Mapping[str, Any], path: str) -> Any:
     if needed:
         written = ",".join(f"{stem(name)}=..." for name in needed)
         raise BadInput(f"{path}{type_name(part)} needs {', '.join(needed)}: write {type_name(part)}({written},...)")
-    return _made(lambda: part(**new), path)
+    return _with_path(lambda: part(**new), path)
 
 
 def _by_field(
@@ -179,7 +179,7 @@ def _deeper(part: Any, key: str) -> str | None:
     return next((f"{name}.{path}" for name, path in deeper if path), None)
 
 
-def _made(build: Callable[[], Any], path: str) -> Any:
+def _with_path(build: Callable[[], Any], path: str) -> Any:
     try:
         return build()
     except TrainyardError as error:
@@ -281,9 +281,9 @@ def _named(call: Call, field: str, kind: Kind, hint: Any, current: Any, path: st
             raise BadInput(f"{path}: expected {_a(kind)}, '{call.name}' is {_a(kind_of(part))}")
         built = _changed(current, arguments, f"{path}.") if type(current) is part else _constructed(part, arguments, f"{path}.")
         return _suited(built, kind, hint, path)
-    wholes = {name: preset(name) for name in MACHINES}
-    lenders = (name for name, source in wholes.items() if kind_of(source) != "system" or kind in ("system", "part"))
-    lenders = (name for name in lenders if next(_lendable(wholes[name], field, kind), None) is not None)
+    presets = {name: preset(name) for name in MACHINES}
+    lenders = (name for name, source in presets.items() if kind_of(source) != "system" or kind in ("system", "part"))
+    lenders = (name for name in lenders if next(_lendable(presets[name], field, kind), None) is not None)
     wanted = tuple(option for option in members(hint) if isinstance(option, type) and is_dataclass(option))
     if kind == "part" and wanted:  # parts of every sort: only those that fit here
         fitting = {name for name in part_names() if issubclass(part_class(name), wanted)}

@@ -29,17 +29,17 @@ def load_toml(path: str | os.PathLike[str]) -> Any:
     """The machine of a file; every error is one line that names the file and the key."""
     _check_circle(Path(path), ())
     folder = Path(path).parent
-    return from_table(_placed(read_table(path), folder), f"{path}: ")
+    return from_table(_resolved_paths(read_table(path), folder), f"{path}: ")
 
 
 def _is_file(value: Any) -> bool:
     return isinstance(value, str) and value.endswith((".toml", ".cfg"))
 
 
-def _placed(value: Any, folder: Path) -> Any:
+def _resolved_paths(value: Any, folder: Path) -> Any:
     """The table with every machine file in it named from here, not from the file's own folder."""
     if isinstance(value, Mapping):
-        return {key: _placed(item, folder) for key, item in value.items()}
+        return {key: _resolved_paths(item, folder) for key, item in value.items()}
     if not _is_file(value):
         return value
     quote = '"' if "'" in str(folder / value) else "'"  # brackets and commas of a path are not the grammar's

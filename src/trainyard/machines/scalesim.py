@@ -22,7 +22,7 @@ KILOBYTE = 1024
 SRAMS = ("ifmapsramszkb", "filtersramszkb", "ofmapsramszkb")
 EXACT = "trainyard"
 """A section of our own, which SCALE-Sim passes over: the numbers that its integers cannot hold, and the node."""
-KEPT = ("scratchpad_bytes", "dram_bytes_per_s", "technology_nm")
+EXACT_FIELDS = ("scratchpad_bytes", "dram_bytes_per_s", "technology_nm")
 
 
 def read_cfg(path: str | os.PathLike[str], *, clock: str | float = "1 GHz", word_bytes: int = 1) -> Any:
@@ -33,17 +33,17 @@ def read_cfg(path: str | os.PathLike[str], *, clock: str | float = "1 GHz", word
     except configparser.Error as error:
         raise BadInput(f"not a configuration: {' '.join(str(error).split())}") from None
     preset = _section(config, "architecture_presets", path)
-    rows, columns = (_whole(preset, key, path) for key in ("arrayheight", "arraywidth"))
+    rows, columns = (_integer(preset, key, path) for key in ("arrayheight", "arraywidth"))
     exact = dict(config[EXACT]) if config.has_section(EXACT) else {}
     clock_hz = parse(exact.get("clock_hz", clock), "Hz", f"{path}: clock")
     table: dict[str, Any] = {
         "type": "accelerator",
         "array": {"type": "systolic", "rows": rows, "columns": columns, "dataflow": _dataflow(preset, path)},
         "clock_hz": clock_hz,
-        "scratchpad_bytes": sum(_whole(preset, key, path) for key in SRAMS) * KILOBYTE,
+        "scratchpad_bytes": sum(_integer(preset, key, path) for key in SRAMS) * KILOBYTE,
         "dram_bytes_per_s": _words_per_cycle(config, preset, rows, columns, path) * word_bytes * clock_hz,
     }
-    table.update({key: exact[key] for key in KEPT if key in exact})
+    table.update({key: exact[key] for key in EXACT_FIELDS if key in exact})
     return from_table(table, f"{path}: ")
 
 
@@ -70,7 +70,7 @@ def write_cfg(machine: Any, path: str | os.PathLike[str], *, word_bytes: int = 1
     config["architecture_presets"] = {key: str(value) for key, value in preset.items()}
     config["sparsity"] = {"SparsitySupport": "false"}
     config["run_presets"] = {"InterfaceBandwidth": "USER"}
-    config[EXACT] = {key: repr(table[key]) for key in ("clock_hz", *KEPT) if key in table}
+    config[EXACT] = {key: repr(table[key]) for key in ("clock_hz", *EXACT_FIELDS) if key in table}
     text = StringIO()
     config.write(text)
     write_text(path, text.getvalue())
@@ -83,7 +83,7 @@ def _section(config: configparser.ConfigParser, name: str, path: object) -> Mapp
     raise BadInput(f"{path}: no section [{name}] (found: {', '.join(config.sections()) or 'none'})")
 
 
-def _whole(preset: Mapping[str, str], key: str, path: object) -> int:
+def _integer(preset: Mapping[str, str], key: str, path: object) -> int:
     if key not in preset:
         raise BadInput(f"{path}, [architecture_presets]: {key} is missing (found: {', '.join(preset) or 'nothing'})")
     text = preset[key].strip()

@@ -85,7 +85,10 @@ def _result(result: Result, name: str, figures: dict[str, Any]) -> str:
         _table(lines.breakdown(result, "layer", MOST_LAYERS), bool(result.columns.energy)),
         "<h3>Plots</h3>",
         '<div class="plots">',
-        *(_plot(plot(result), f"{name}-{plot.__name__}", figures, broad=plot.__name__ in BROAD) for plot in plots.telling(result)),
+        *(
+            _plot(plot(result), f"{name}-{plot.__name__}", figures, broad=plot.__name__ in BROAD)
+            for plot in plots.informative(result)
+        ),
         "</div>",
         "<h3>Assumptions</h3>",
         _assumptions(result),

@@ -49,7 +49,7 @@ def of_node(result: Result) -> tuple[Plot, ...]:
     return (exposed_and_hidden, memory_over_time) if len(overlap(result)) > 1 else (memory_over_time,)
 
 
-def telling(result: Result) -> tuple[Plot, ...]:
+def informative(result: Result) -> tuple[Plot, ...]:
     """The others that say something of this result: with compute alone, nothing is hidden."""
     silent = () if len(overlap(result)) > 1 else (exposed_and_hidden,)
     return tuple(plot for plot in ALL if plot not in (*of_node(result), *silent))
@@ -62,6 +62,19 @@ def side_by_side(results: Sequence[Result]) -> tuple[Callable[[Sequence[Result]]
 
 
 __all__ = [
-    "ALL", "classes_by_machine", "energy_by_component", "energy_by_machine", "exposed_and_hidden", "memory_over_time", "of_node",
-    "roofline", "side_by_side", "telling", "time_by_class", "time_by_layer", "time_by_machine", "timeline", "traffic_by_tensor",
+    "ALL",
+    "classes_by_machine",
+    "energy_by_component",
+    "energy_by_machine",
+    "exposed_and_hidden",
+    "informative",
+    "memory_over_time",
+    "of_node",
+    "roofline",
+    "side_by_side",
+    "time_by_class",
+    "time_by_layer",
+    "time_by_machine",
+    "timeline",
+    "traffic_by_tensor",
 ]  # fmt: skip

@@ -32,7 +32,7 @@ PLAIN_SIGNS = {"µ": "u", "…": "~", "≤": "<=", "≥": ">=", "×": "x", "–"
 # fmt: on
 
 
-def speak_plainly() -> None:
+def replace_unknown_signs() -> None:
     """A terminal that does not know a sign gets a plain one in its place, instead of an error."""
 
     def plain(error: UnicodeError) -> tuple[str, int]:

@@ -73,7 +73,7 @@ class Axis:
 def values_of(raw: object, unit: str | None, integer: bool, where: str) -> tuple[Any, ...]:
     """The values of a grid; a range without steps has none."""
     if isinstance(raw, Mapping):
-        return _walked(range_of(raw, unit, integer, where), raw.get("steps"), where)
+        return _grid_values(range_of(raw, unit, integer, where), raw.get("steps"), where)
     if not isinstance(raw, list | tuple):
         raise BadInput(f"{where}: expected a list, or a range such as {{ from = 1, to = 8, steps = 4 }}, got {raw!r}")
     if not raw:
@@ -118,7 +118,7 @@ def range_of(raw: Mapping[str, Any], unit: str | None, integer: bool, where: str
     return Range(low=low, high=high, scale=scale, step=step, integer=integer)
 
 
-def _walked(span: Range, steps: int | None, where: str) -> tuple[float, ...]:
+def _grid_values(span: Range, steps: int | None, where: str) -> tuple[float, ...]:
     if steps is not None:
         numbers = [_between(span, index / (steps - 1)) for index in range(steps)]
     elif span.step is not None:

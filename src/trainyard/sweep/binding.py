@@ -19,7 +19,7 @@ from trainyard.errors import BadInput, TrainyardError, UnknownName
 from trainyard.machines.fields import field_named, hints, members
 from trainyard.machines.grammar import parse
 from trainyard.sweep.axes import RANGE, Axis, Range, range_of, values_of
-from trainyard.sweep.study import KNOBS, Workload, placed
+from trainyard.sweep.study import KNOBS, Workload, resolved_paths
 from trainyard.units import unit_of_field
 
 MOST_VARIANTS = 64
@@ -28,7 +28,7 @@ SCALARS = (int, float, str, bool, type(None))
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BoundField:
     """A field: its whole path, its unit, and whether it holds whole numbers."""
 
     path: str
@@ -84,7 +84,7 @@ class Reading:
             raise BadInput(f"{self.where(key)}: expected text, got {value!r}")
         return value
 
-    def axes_given(self, table: Mapping[str, Any]) -> dict[str, Any]:
+    def raw_axes(self, table: Mapping[str, Any]) -> dict[str, Any]:
         raw_axes = table.get("axes", {})
         if not isinstance(raw_axes, Mapping):
             raise BadInput(f"{self.where('axes')}: expected a table, got {raw_axes!r}")
@@ -109,10 +109,10 @@ class Reading:
     def _machine(self, value: object, key: str) -> Any:
         try:
             if isinstance(value, Mapping):
-                return parts.from_table(self.placed(value))
+                return parts.from_table(self.resolved_paths(value))
             if not isinstance(value, str):
                 raise BadInput(f"expected the text of a machine, a file or a table, got {value!r}")
-            return parts.machine(self.placed(value))
+            return parts.machine(self.resolved_paths(value))
         except TrainyardError as error:
             raise BadInput(f"{self.where(key)}: {error}") from None
         except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
@@ -121,8 +121,8 @@ class Reading:
     def _name(self, value: object) -> str:
         return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
-    def placed(self, value: Any) -> Any:
-        return placed(value, self.folder)
+    def resolved_paths(self, value: Any) -> Any:
+        return resolved_paths(value, self.folder)
 
     def axes(self, table: Mapping[str, Any], raw_axes: dict[str, Any], machines: Mapping[str, Any]) -> tuple[Axis, ...]:
         ties = self._ties(table, raw_axes)
@@ -167,7 +167,7 @@ class Reading:
         text, machine = table.get("machine"), next(iter(machines.values()))
         if text is None:
             return
-        own = dict(parse(self.placed(text)).arguments) if isinstance(text, str) else text
+        own = dict(parse(self.resolved_paths(text)).arguments) if isinstance(text, str) else text
         fixed = {_path(machine, str(name)): name for name in own if name not in ("type", "base")}
         for name in (*raw_axes, *ties):
             if (path := _path(machine, name)) in fixed:
@@ -205,18 +205,18 @@ def _path(machine: Any, name: str) -> str:
         return name
 
 
-def _resolved(machine: Any, path: str, value: Any = None) -> Found:
+def _resolved(machine: Any, path: str, value: Any = None) -> BoundField:
     """The field that a path means in a machine; raises as `with_overrides` does where there is none."""
     part, names, words = machine, list[str](), path.split(".")
     for number, word in enumerate(words):
         if not is_dataclass(part):
-            return Found(".".join((*names, *words[number:])), None, False)  # inside a table: its keys are free
+            return BoundField(".".join((*names, *words[number:])), None, False)  # inside a table: its keys are free
         last = number == len(words) - 1
         owner: type = type(part)
         names.append(field_named(owner, word, value if last and isinstance(value, str) else None, ".".join(names)))
         part = getattr(part, names[-1])
     options = members(hints(owner)[names[-1]])
-    return Found(".".join(names), unit_of_field(names[-1]), int in options and float not in options)
+    return BoundField(".".join(names), unit_of_field(names[-1]), int in options and float not in options)
 
 
 @dataclass(slots=True)
@@ -224,13 +224,13 @@ class _Binder:
     """Finds each axis's field and values among the machines that the other axes can make."""
 
     reading: Reading
-    given: Mapping[str, Any]
+    raw_axes: Mapping[str, Any]
     words: Mapping[str, tuple[Any, ...]]
     ties: Mapping[str, str]
     machines: Mapping[str, Any]
 
     def axis(self, name: str) -> Axis:
-        key, raw = f"axes.{name}" if name not in self.ties else f"tie.{name}", self.given[name]
+        key, raw = f"axes.{name}" if name not in self.ties else f"tie.{name}", self.raw_axes[name]
         where = self.reading.where(key)
         if name == "machine":
             return Axis(name=name, path=name, values=tuple(self.machines))
@@ -240,20 +240,20 @@ class _Binder:
             if isinstance(raw, Mapping) and spread is None:
                 raise BadInput(f"{where}: expected a list, not a range")
             return Axis(name=name, path=name, values=tuple(self.reading.knob(name, v, key) for v in values), range=spread)
-        field, spread = self._found(name, raw, where), None
+        field, spread = self._field(name, raw, where), None
         if isinstance(raw, Mapping):
             if field is None:
                 raise BadInput(f"{where}: a range needs one field of one unit, but the machines of the other axes have several")
             spread = range_of(raw, field.unit, field.integer, where)
-            self._held(name, field.path, raw["from"], 0, where)
+            self._checked_value(name, field.path, raw["from"], 0, where)
         values = values_of(raw, field.unit if field else None, bool(field and field.integer), where)
         return self._fitted(name, field, values, spread, where)
 
-    def _found(self, name: str, raw: Any, where: str) -> Found | None:
+    def _field(self, name: str, raw: Any, where: str) -> BoundField | None:
         """The field, if all machines in which there is one agree on it."""
         sample = raw.get("from") if isinstance(raw, Mapping) else raw[0]
         problem: TrainyardError | None = None
-        seen: set[Found] = set()
+        seen: set[BoundField] = set()
         for machine in self._variants(name):
             try:
                 seen.add(_resolved(machine, name, sample))
@@ -262,38 +262,38 @@ class _Binder:
         if not seen:
             if near := get_close_matches(name, KNOBS, 1):
                 raise BadInput(f"{where}: the machine has no such field: did you mean '{near[0]}'?")
-            self._held(name, name, sample, 0, where)  # says where else the field may be
+            self._checked_value(name, name, sample, 0, where)  # says where else the field may be
             raise BadInput(f"{where}: {problem}") from None
         return seen.pop() if len(seen) == 1 else None
 
     def _variants(self, name: str) -> Iterator[Any]:
         """The machines with each part in place that another axis may put above this field."""
-        above = [other for other in self.given if other not in KNOBS and name.startswith(f"{other}.")]
+        above = [other for other in self.raw_axes if other not in KNOBS and name.startswith(f"{other}.")]
         choices = product(self.machines.values(), *(self.words[other] for other in above))
         for machine, *values in islice(choices, MOST_VARIANTS):
             try:
-                yield parts.with_overrides(machine, dict(zip(above, map(self.reading.placed, values), strict=True)))
+                yield parts.with_overrides(machine, dict(zip(above, map(self.reading.resolved_paths, values), strict=True)))
             except (TrainyardError, TypeError, ValueError, ArithmeticError):
                 continue
 
-    def _fitted(self, name: str, field: Found | None, values: tuple[Any, ...], spread: Range | None, where: str) -> Axis:
+    def _fitted(self, name: str, field: BoundField | None, values: tuple[Any, ...], spread: Range | None, where: str) -> Axis:
         """Each value as the machine holds it, where that is plain."""
         path = field.path if field is not None else name
-        ends = () if spread is None else (_whole(spread.low, spread), _whole(spread.high, spread))
+        ends = () if spread is None else (_to_integer(spread.low, spread), _to_integer(spread.high, spread))
         written = path if spread is not None else name  # a number of a range has been read in its unit
-        checked = [self._held(name, path, value, index, where, written) for index, value in enumerate(values or ends)]
+        checked = [self._checked_value(name, path, value, index, where, written) for index, value in enumerate(values or ends)]
         plain = field is not None and all(type(value) in SCALARS and is_plain for value, is_plain in checked)
         if plain and values:
             values = tuple(value for value, _ in checked)
             values_of(list(values), None, False, where)  # two spellings of one value are one value
         return Axis(name=name, path=path, values=values, range=spread, plain=plain)
 
-    def _held(self, name: str, path: str, value: Any, index: int, where: str, written: str = "") -> tuple[Any, bool]:
+    def _checked_value(self, name: str, path: str, value: Any, index: int, where: str, written: str = "") -> tuple[Any, bool]:
         """What the field holds when it is set to the value, and whether that is a number, a word or a flag."""
         problem: TrainyardError | None = None
         for machine, others in self._combinations(name, value, index):
             try:
-                part = parts.with_overrides(machine, {**others, written or name: self.reading.placed(value)})
+                part = parts.with_overrides(machine, {**others, written or name: self.reading.resolved_paths(value)})
             except TrainyardError as error:
                 problem = problem or error
                 continue
@@ -308,21 +308,21 @@ class _Binder:
     def _combinations(self, name: str, value: Any, index: int) -> Iterator[tuple[Any, dict[str, Any]]]:
         """The machine alone, then with what is tied, then with values of the other axes, as many as are worth a try."""
         leader = self.ties.get(name, name)
-        tied = [other for other in self.given if other != name and leader in (other, self.ties.get(other))]
+        tied = [other for other in self.raw_axes if other != name and leader in (other, self.ties.get(other))]
         together = {}
         for other in tied:
-            if self.given[other] is self.given[name]:
-                together[other] = self.reading.placed(value)
-            elif not isinstance(self.given[other], Mapping) and index < len(self.words[other]):
-                together[other] = self.reading.placed(self.words[other][index])
+            if self.raw_axes[other] is self.raw_axes[name]:
+                together[other] = self.reading.resolved_paths(value)
+            elif not isinstance(self.raw_axes[other], Mapping) and index < len(self.words[other]):
+                together[other] = self.reading.resolved_paths(self.words[other][index])
         for machine in self.machines.values():
             yield machine, {}
             if together:
                 yield machine, together
-        free = [o for o in self.given if o not in (name, "machine", *KNOBS, *tied) and not isinstance(self.given[o], Mapping)]
+        free = [o for o in self.raw_axes if o not in (name, "machine", *KNOBS, *tied) and not isinstance(self.raw_axes[o], Mapping)]
         for machine, *values in islice(product(self.machines.values(), *(self.words[other] for other in free)), MOST_TRIED):
-            yield machine, {**together, **dict(zip(free, map(self.reading.placed, values), strict=True))}
+            yield machine, {**together, **dict(zip(free, map(self.reading.resolved_paths, values), strict=True))}
 
 
-def _whole(number: float, spread: Range) -> float:
+def _to_integer(number: float, spread: Range) -> float:
     return int(number) if spread.integer else number

@@ -96,7 +96,7 @@ class LocalProcesses:
                         answer = worker.pipe.recv()
                     except (EOFError, OSError):
                         failures += not worker.ready
-                        yield from self._buried(worker, work, materials, failures)
+                        yield from self._handle_dead_worker(worker, work, materials, failures)
                         continue
                     if isinstance(answer, TrainyardError):
                         raise answer
@@ -135,7 +135,7 @@ class LocalProcesses:
         theirs.close()
         return _Worker(process, ours)
 
-    def _buried(self, worker: _Worker, work: Chunks, materials: Materials, failures: int) -> Iterator[Record]:
+    def _handle_dead_worker(self, worker: _Worker, work: Chunks, materials: Materials, failures: int) -> Iterator[Record]:
         """A worker has died: what it was at is suspect, what it had not begun goes back."""
         self._team.remove(worker)
         worker.pipe.close()

@@ -73,10 +73,10 @@ def shown(name: str, value: Any) -> str:
 
 def extra(names: Iterable[str]) -> tuple[str, ...]:
     """Those that a point does not keep anyway, sorted."""
-    return tuple(sorted({name for name in names if name not in BASE and not _kept(name)}))
+    return tuple(sorted({name for name in names if name not in BASE and not _is_always_stored(name)}))
 
 
-def _kept(name: str) -> bool:
+def _is_always_stored(name: str) -> bool:
     head, _, rest = name.partition(".")
     return head in BY_NAME and bool(rest)
 

@@ -96,7 +96,7 @@ def scatter(study: Study, records: Sequence[Record], front: set[str]) -> go.Figu
             go.Scatter(
                 x=[xs[i] for i in rows],
                 y=[ys[i] for i in rows],
-                text=[plain(_said(records[i]), 400) for i in rows],
+                text=[plain(_record_text(records[i]), 400) for i in rows],
                 name=name,
                 mode="markers",
                 marker={"color": colour, "size": 9 if chosen else 6, "symbol": "diamond" if chosen else "circle", "opacity": 0.8},
@@ -107,7 +107,7 @@ def scatter(study: Study, records: Sequence[Record], front: set[str]) -> go.Figu
     return styled(figure, f"{first} and {second}", caption, x=x_title, y=y_title, height=460)
 
 
-def _said(record: Record) -> str:
+def _record_text(record: Record) -> str:
     return ", ".join([record.workload, record.machine, *(f"{path}={value}" for path, value in record.settings.items())])
 
 

@@ -1,7 +1,7 @@
 """What points are made of, and their content addresses.
 
 A key is the SHA-256 of canonical JSON over what decides a record: the step's digest (at its batch), every field of the *built*
-machine, the masks' digest, the metrics that are kept beside the usual ones, the version, and a digest of the package's own code.
+machine, the masks' digest, the metrics beyond the usual ones, the version, and a digest of the package's own code.
 So two settings that build one machine are one point, and a result of other code is never taken for a result of this. Of the code
 count all rooms that compute (`CODE_LEFT_OUT` has those that only show, serve or measure); numpy and numba do not count. A machine
 that cannot be built is addressed by what it starts from and what was set. Keys are the same in every process and on every computer.
@@ -24,12 +24,12 @@ from trainyard._version import VERSION
 from trainyard.errors import BadInput, TrainyardError
 from trainyard.sweep import metrics
 from trainyard.sweep.records import Record
-from trainyard.sweep.study import KNOBS, Point, Study, Workload, file_of, placed
+from trainyard.sweep.study import KNOBS, Point, Study, Workload, file_of, resolved_paths
 
 CODE_LEFT_OUT = ("cli", "web", "report", "live", "sweep")
 CODE_TAKEN_IN = ("sweep/metrics.py", "sweep/points.py")
 MOST_KEPT = 4096
-"""Machines with whole parts changed that are kept; the rest of a grid only changes numbers in them."""
+"""Machines with parts replaced that are cached; the other points of a grid only change numbers in them."""
 
 
 @cache
@@ -62,7 +62,7 @@ class Materials:
     masks: dict[Workload, Any]
     machines: Mapping[str, Any]
     plain: frozenset[str]
-    kept: tuple[str, ...]
+    extra_metrics: tuple[str, ...]
     code: str
     folder: Path = Path()
     _started: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -71,7 +71,7 @@ class Materials:
     def of(cls, study: Study) -> Materials:
         """Loads what points of the study need; what cannot be loaded is an error now, not in the middle."""
         plain = frozenset(axis.path for leader in study.axes for axis in (leader, *leader.followers) if axis.plain)
-        materials = cls({}, {}, dict(study.machines), plain, study.kept, code_digest(), study.folder.resolve())
+        materials = cls({}, {}, dict(study.machines), plain, study.extra_metrics, code_digest(), study.folder.resolve())
         for workload in _workloads(study):
             try:
                 materials.step(workload)
@@ -105,7 +105,7 @@ class Materials:
         fields = point.fields
         if point.workload.parallel is not None:
             fields["parallel"] = point.workload.parallel
-        parts = {path: placed(value, self.folder) for path, value in fields.items() if path not in self.plain}
+        parts = {path: resolved_paths(value, self.folder) for path, value in fields.items() if path not in self.plain}
         start = self.machines[point.machine]
         if parts:
             name = canonical([point.machine, parts])
@@ -132,7 +132,7 @@ class Materials:
             "step": step.digest,
             "machine": built,
             "masks": None if masks is None else masks.digest,
-            "metrics": self.kept,
+            "metrics": self.extra_metrics,
             "version": VERSION,
             "code": self.code,
         }
@@ -154,7 +154,7 @@ class Materials:
         error = ""
         try:
             step, masks = self.step(point.workload), self.masks.get(point.workload)
-            values = metrics.of_result(runs.run(step, self.machine(point), masks=masks), self.kept)
+            values = metrics.of_result(runs.run(step, self.machine(point), masks=masks), self.extra_metrics)
         except TrainyardError as problem:
             error = str(problem) or type(problem).__name__
         except Exception as problem:

@@ -98,14 +98,14 @@ def sweep(
             else:
                 run.evaluate(points)
         except KeyboardInterrupt:
-            stop.asked = True
+            stop.requested = True
         finally:
-            with stop.later():  # a second Ctrl-C does not cost what is done
+            with stop.deferred():  # a second Ctrl-C does not cost what is done
                 try:
                     run.flush()
                 finally:
                     chosen.close()
-        with stop.later():
+        with stop.deferred():
             opened.compact()
     return run.summary()
 
@@ -135,7 +135,7 @@ class Run:
         self.study, self.materials, self.store, self.executor, self.on_progress = study, materials, store, executor, on_progress
         self.stop = stop or Stop()
         self._retry_failed = retry_failed
-        self._found: dict[str, Record] = {}
+        self._records: dict[str, Record] = {}
         self._unsafe: list[Record] = []
         self._computed: set[str] = set()
         self._expected, self._failed, self._said_s, self._started_s = 0, 0, 0.0, time.monotonic()
@@ -147,48 +147,48 @@ class Run:
         keyed = [point if point.key else next(self.materials.keyed([point])) for point in points]
         fresh: dict[str, Point] = {}
         for point in keyed:
-            if point.key in self._found:
+            if point.key in self._records:
                 continue
             old = self.store.get(point.key)
             if old is not None and not (old.failed and self._retry_failed and point.key not in self._computed):
                 self._take(old)
             else:
                 fresh.setdefault(point.key, point)
-        self._expected = total or len(self._found) + len(fresh)
-        self._tell(force=True)
+        self._expected = total or len(self._records) + len(fresh)
+        self._report_progress(force=True)
         for record in self.executor.map(fresh.values(), self.materials):
-            with self.stop.later():  # counted, kept and shown, or none of it
+            with self.stop.deferred():  # counted, kept and shown, or none of it
                 self._computed.add(record.key)
                 self._unsafe.append(record)
                 self._take(record)
             if time.monotonic() - self._appended_s > APPEND_S or len(self._unsafe) >= MOST_UNSAFE:
                 self.flush()
-            self._tell()
-            self.stop.raise_if_asked()
+            self._report_progress()
+            self.stop.raise_if_requested()
         self.flush()
-        self._tell(force=True)
-        return [self._found[point.key] for point in keyed]
+        self._report_progress(force=True)
+        return [self._records[point.key] for point in keyed]
 
     def flush(self) -> None:
         """Makes safe what is done; Ctrl-C waits for it."""
         records, self._unsafe = self._unsafe, []
-        with self.stop.later():
+        with self.stop.deferred():
             self.store.append(records)
         self._appended_s = time.monotonic()
 
     def _take(self, record: Record) -> None:
-        self._found[record.key] = record
+        self._records[record.key] = record
         self._failed += record.failed
         for name, direction in self.study.objectives.items():
             value, best = record.metrics.get(name), self._best.get(name)
             if value is not None and value == value and (best is None or _beats(value, best.metrics[name], direction)):
                 self._best[name] = record
 
-    def _tell(self, *, force: bool = False) -> None:
+    def _report_progress(self, *, force: bool = False) -> None:
         now = time.monotonic()
         if force or now - self._said_s > 0.1:
             self._said_s = now
-            self.on_progress(len(self._found), max(self._expected, len(self._found)), self._status(now - self._started_s))
+            self.on_progress(len(self._records), max(self._expected, len(self._records)), self._status(now - self._started_s))
 
     def _status(self, elapsed_s: float) -> str:
         """Points per second, failures, and the best value of each objective so far."""
@@ -198,7 +198,7 @@ class Run:
         return "; ".join([*phrases, *(f"best {name} {shown(name, record.metrics[name])}" for name, record in best)])
 
     def summary(self) -> Summary:
-        records = list(self._found.values())
+        records = list(self._records.values())
         return Summary(
             points=max(self._expected, len(records)),
             computed=len(self._computed),
@@ -208,7 +208,7 @@ class Run:
             best=dict(self._best),
             front=fronts(records, self.study.objectives),
             records=records,
-            interrupted=self.stop.asked,
+            interrupted=self.stop.requested,
             notes=(*self.store.notes, *_missing(records, (*self.study.metrics, *self.study.objectives))),
         )
 
@@ -240,27 +240,27 @@ def _missing(records: list[Record], names: Iterable[str]) -> Iterator[str]:
 
 
 class Stop:
-    """Whether the sweep was asked to end: raised where it comes, and after `later()` by `raise_if_asked`."""
+    """Whether the sweep was asked to end: raised where it comes, and after `deferred()` by `raise_if_requested`."""
 
     def __init__(self) -> None:
-        self.asked = False
-        self._held = 0
+        self.requested = False
+        self._deferred = 0
 
-    def ask(self, *_: object) -> None:
-        self.asked = True
-        if not self._held:
+    def request(self, *_: object) -> None:
+        self.requested = True
+        if not self._deferred:
             raise KeyboardInterrupt
 
     @contextmanager
-    def later(self) -> Iterator[None]:
-        self._held += 1
+    def deferred(self) -> Iterator[None]:
+        self._deferred += 1
         try:
             yield
         finally:
-            self._held -= 1
+            self._deferred -= 1
 
-    def raise_if_asked(self) -> None:
-        if self.asked:
+    def raise_if_requested(self) -> None:
+        if self.requested:
             raise KeyboardInterrupt
 
 
@@ -271,7 +271,7 @@ def stopping() -> Iterator[Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    old = {number: signal.signal(number, stop.ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    old = {number: signal.signal(number, stop.request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield stop
     finally:

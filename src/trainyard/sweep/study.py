@@ -1,9 +1,9 @@
-"""Study files: which workloads on which machine, what varies, what is kept and what is sought.
+"""Study files: which workloads on which machine, what varies, which metrics are stored and which are optimised.
 
     name = "npu-pareto"
     workloads = ["resnet50", { model = "bert-large", batch = 4, masks = "sparsity(A=0.6)" }]   # or files beside the study
     machine = "npu"                                    # the machine grammar, a machine file, or an inline table
-    metrics = ["by_phase.forward"]                     # kept beside those that every point keeps (metrics.py)
+    metrics = ["by_phase.forward"]                     # beyond those that every point has (metrics.py)
     objectives = { time_s = "min", energy_j = "min" }
     [axes]                                             # any field of the machine by path, and batch, masks, at, parallel, inference
     "array.rows" = [32, 64, 128]
@@ -126,7 +126,7 @@ class Study:
         return len(self.workloads) * math.prod(len(axis) for axis in self.axes)
 
     @property
-    def kept(self) -> tuple[str, ...]:
+    def extra_metrics(self) -> tuple[str, ...]:
         """Metrics beside those that every point keeps."""
         return extra((*self.metrics, *self.objectives))
 
@@ -176,7 +176,7 @@ def _checked(table: Mapping[str, Any], reading: Any) -> Study:
     search = table.get("search", {})
     if not isinstance(search, Mapping):
         raise BadInput(f"{reading.source}: search: expected a table, got {search!r}")
-    workloads, raw_axes = reading.workloads(table), reading.axes_given(table)
+    workloads, raw_axes = reading.workloads(table), reading.raw_axes(table)
     machines = reading.machines(table, raw_axes)
     axes = reading.axes(table, raw_axes, machines)
     knobs = {axis.path for leader in axes for axis in (leader, *leader.followers)} & {*KNOBS}
@@ -197,14 +197,14 @@ def _checked(table: Mapping[str, Any], reading: Any) -> Study:
     )
 
 
-def placed(value: Any, folder: Path) -> Any:
+def resolved_paths(value: Any, folder: Path) -> Any:
     """Machine files in a machine's text or table, named from here; they lie in the study's folder.
 
-    >>> placed("my.toml", Path("studies")), placed("npu(array=my.toml,clock=1 GHz)", Path("studies"))
+    >>> resolved_paths("my.toml", Path("studies")), resolved_paths("npu(array=my.toml,clock=1 GHz)", Path("studies"))
     ("'studies/my.toml'", "npu(array='studies/my.toml',clock=1 GHz)")
     """
     if isinstance(value, Mapping):
-        return {key: placed(item, folder) for key, item in value.items()}
+        return {key: resolved_paths(item, folder) for key, item in value.items()}
     if not isinstance(value, str):
         return value
     if not value.endswith(FILES):

@@ -23,7 +23,7 @@ from trainyard.errors import TrainyardError, UnknownName
 from trainyard.web import frames, requests, views
 from trainyard.web.assets import Assets
 from trainyard.web.jobs import Jobs
-from trainyard.web.processes import Desk, TaskFailed, Worker
+from trainyard.web.processes import QueryWorker, TaskFailed, Worker
 from trainyard.web.security import Security
 from trainyard.web.settings import Settings
 from trainyard.web.uploads import Uploads
@@ -39,15 +39,15 @@ class Server:
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self.settings = settings
-        self.desk = Desk(Worker(folder, settings.memory_bytes), settings.desk_s, settings.desk_waiting)
-        self.uploads = Uploads(settings, self.desk, folder)
-        self.jobs = Jobs(settings, self.desk, folder)
+        self.query_worker = QueryWorker(Worker(folder, settings.memory_bytes), settings.desk_s, settings.desk_waiting)
+        self.uploads = Uploads(settings, self.query_worker, folder)
+        self.jobs = Jobs(settings, self.query_worker, folder)
         self.assets = Assets()
         self.stores = str((settings.stores or Path()).resolve())
 
     async def stop(self) -> None:
         await self.jobs.stop()
-        await self.desk.worker.kill()
+        await self.query_worker.worker.kill()
 
 
 def create_app(settings: Settings | None = None) -> FastAPI:
@@ -144,15 +144,15 @@ def _add_lists(app: FastAPI) -> None:
         """Every field of a machine, with its unit, source, meaning and alternatives; `set=path=value` changes one first."""
         server = _server(request)
         settings, uploads = requests.settings_of(changed), server.uploads.named_in([text])
-        return _reply(request, await server.desk.ask("machine", text=text, settings=settings, uploads=uploads))
+        return _reply(request, await server.query_worker.ask("machine", text=text, settings=settings, uploads=uploads))
 
     @app.get("/api/papers")
     async def papers(request: Request) -> Response:
         """The papers, with the verdicts on their claims where the ledger is kept."""
         server = _server(request)
-        rows = json.loads(gzip.decompress(await server.desk.ask("papers")))
+        rows = json.loads(gzip.decompress(await server.query_worker.ask("papers")))
         for row in rows:  # what was computed here counts even where it could not be kept
-            if not row["complete"] and (computed := server.jobs.found("paper", {"paper": row["name"]})):
+            if not row["complete"] and (computed := server.jobs.cached_result("paper", {"paper": row["name"]})):
                 row |= {"complete": True, "verdicts": json.loads(gzip.decompress(computed))["counts"]}
         return _json(request, rows)
 
@@ -160,14 +160,14 @@ def _add_lists(app: FastAPI) -> None:
     async def paper(request: Request, name: str) -> Response:
         """The ledger of a paper; `complete` is false where only the paper's own figures are known."""
         server = _server(request)
-        computed = server.jobs.found("paper", {"paper": name})
-        return _reply(request, computed or await server.desk.ask("ledger", paper=name[:100]))
+        computed = server.jobs.cached_result("paper", {"paper": name})
+        return _reply(request, computed or await server.query_worker.ask("ledger", paper=name[:100]))
 
     @app.get("/api/stores")
     async def stores(request: Request) -> Response:
         """The sweep stores of the folder that is served, and those that were uploaded."""
         server = _server(request)
-        return _reply(request, await server.desk.ask("stores", folder=server.stores, uploads=server.uploads.stores()))
+        return _reply(request, await server.query_worker.ask("stores", folder=server.stores, uploads=server.uploads.stores()))
 
     @app.get("/api/stores/{name:path}")
     async def store(
@@ -176,7 +176,9 @@ def _add_lists(app: FastAPI) -> None:
         """Points of a sweep and its Pareto front; `points` says how many there are, rows come in pages."""
         server = _server(request)
         chosen = {"name": name, "offset": offset, "limit": min(limit, server.settings.rows)}
-        return _reply(request, await server.desk.ask("store", folder=server.stores, uploads=server.uploads.stores(), **chosen))
+        return _reply(
+            request, await server.query_worker.ask("store", folder=server.stores, uploads=server.uploads.stores(), **chosen)
+        )
 
 
 def _add_jobs(app: FastAPI) -> None:

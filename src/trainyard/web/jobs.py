@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trainyard.errors import UnknownName
-from trainyard.web.processes import Desk, TaskFailed, Worker
+from trainyard.web.processes import QueryWorker, TaskFailed, Worker
 from trainyard.web.settings import Settings
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 ENDED = ("done", "failed", "cancelled")
-REMEMBERED = 4096
-"""Requests whose key is known without asking the desk again."""
+MOST_KEYS = 4096
+"""Requests whose key is known without asking the query worker again."""
 
 
 @dataclass(slots=True)
@@ -62,32 +62,32 @@ class Cache:
 
     def __init__(self, most_bytes: int, most_results: int) -> None:
         self.most_bytes, self.most_results, self.bytes = most_bytes, most_results, 0
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._entries: OrderedDict[str, bytes] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._entries)
 
     def __contains__(self, key: str) -> bool:
-        return key in self._kept
+        return key in self._entries
 
     def get(self, key: str) -> bytes | None:
-        if key in self._kept:
-            self._kept.move_to_end(key)
-        return self._kept.get(key)
+        if key in self._entries:
+            self._entries.move_to_end(key)
+        return self._entries.get(key)
 
     def put(self, key: str, content: bytes) -> None:
         """The newest is kept even where it alone is over the limit: someone waits for it."""
-        self.bytes += len(content) - len(self._kept.pop(key, b""))
-        self._kept[key] = content
-        while len(self._kept) > 1 and (self.bytes > self.most_bytes or len(self._kept) > self.most_results):
-            self.bytes -= len(self._kept.popitem(last=False)[1])
+        self.bytes += len(content) - len(self._entries.pop(key, b""))
+        self._entries[key] = content
+        while len(self._entries) > 1 and (self.bytes > self.most_bytes or len(self._entries) > self.most_results):
+            self.bytes -= len(self._entries.popitem(last=False)[1])
 
 
 class Jobs:
     """The queue, the workers and the cache of one server."""
 
-    def __init__(self, settings: Settings, desk: Desk, folder: Path) -> None:
-        self.settings, self.desk = settings, desk
+    def __init__(self, settings: Settings, query_worker: QueryWorker, folder: Path) -> None:
+        self.settings, self.query_worker = settings, query_worker
         self.cache = Cache(settings.cache_bytes, settings.cache_results)
         self.workers = [Worker(folder, settings.memory_bytes) for _ in range(settings.job_workers)]
         self._jobs: OrderedDict[str, Job] = OrderedDict()
@@ -97,11 +97,11 @@ class Jobs:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """One worker for jobs and the one of the desk are made warm now, the others when they are first needed."""
+        """One worker for jobs and the query worker are made warm now, the others when they are first needed."""
         if not self.settings.warm:
             return
         self._spawn(self._warm(self._idle.pop()))
-        self._spawn(self._warm_desk())
+        self._spawn(self._warm_query_worker())
 
     async def stop(self) -> None:
         tasks = [*self._tasks, *(job.asking for job in self._jobs.values() if job.asking is not None)]
@@ -122,9 +122,9 @@ class Jobs:
             await worker.ask("warm", {}, self.settings.job_s)
         self._free(worker)
 
-    async def _warm_desk(self) -> None:
+    async def _warm_query_worker(self) -> None:
         with suppress(TaskFailed):
-            await self.desk.ask("look")
+            await self.query_worker.ask("look")
 
     def _free(self, worker: Worker) -> None:
         self._idle.append(worker)
@@ -161,9 +161,9 @@ class Jobs:
     async def _key(self, task: str, arguments: dict[str, Any]) -> tuple[str, str]:
         digest = hashlib.sha256(json.dumps([task, arguments], sort_keys=True).encode()).hexdigest()
         if digest not in self._keys:
-            answer = json.loads(gzip.decompress(await self.desk.ask("prepare", job=task, arguments=arguments)))
+            answer = json.loads(gzip.decompress(await self.query_worker.ask("prepare", job=task, arguments=arguments)))
             self._keys[digest] = answer["key"], answer["title"]
-            while len(self._keys) > REMEMBERED:
+            while len(self._keys) > MOST_KEYS:
                 self._keys.popitem(last=False)
         return self._keys[digest]
 
@@ -177,8 +177,8 @@ class Jobs:
             raise UnknownName("job", name[:64], ())
         return self._jobs[name]
 
-    def found(self, task: str, arguments: dict[str, Any]) -> bytes | None:
-        """What the last job of this kind found, if it is still there."""
+    def cached_result(self, task: str, arguments: dict[str, Any]) -> bytes | None:
+        """The result of the last job with this task and these arguments, if it is still cached."""
         alike = (job for job in reversed(self._jobs.values()) if (job.task, job.arguments) == (task, arguments))
         return next((self.cache.get(job.key) for job in alike if job.key in self.cache), None)
 

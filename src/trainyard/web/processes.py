@@ -111,7 +111,7 @@ class Worker:
             return
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
-        await asyncio.shield(_buried(process))
+        await asyncio.shield(_reap(process))
 
 
 def _search_path() -> str:
@@ -121,7 +121,7 @@ def _search_path() -> str:
     return os.pathsep.join([*map(os.path.abspath, inherited), own])
 
 
-async def _buried(process: Process) -> None:
+async def _reap(process: Process) -> None:
     await process.wait()
     process._transport.close()  # type: ignore[attr-defined]  # closes the pipes now, not when the garbage is collected
 
@@ -132,7 +132,7 @@ async def _frame(process: Process) -> tuple[bytes, bytes]:
     return kind, await process.stdout.readexactly(length)
 
 
-class Desk:
+class QueryWorker:
     """A worker that answers short questions, one after the other; so many may wait for it."""
 
     def __init__(self, worker: Worker, limit_s: float, waiting: int) -> None:

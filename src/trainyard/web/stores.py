@@ -27,7 +27,7 @@ DEEPEST = 3
 """Folders in folders that are looked into."""
 LOOKED_INTO = 2000
 """Folders, at most: a server that was started in a large tree still answers."""
-KEPT = 16
+CACHED_STORES = 16
 """Stores whose records stay in memory."""
 OBJECTIVES = {"time_s": "min"}
 
@@ -126,11 +126,11 @@ def _places(folder: str, uploads: Uploads) -> dict[str, Path]:
     root = Path(folder).resolve()
     if not os.access(root, os.R_OK | os.X_OK):
         raise BadInput("the folder of stores cannot be read")
-    own = {path.relative_to(root).as_posix(): path for path in _found(root)}
+    own = {path.relative_to(root).as_posix(): path for path in _store_folders(root)}
     return own | {name: Path(upload["path"]) for name, upload in uploads.items()}
 
 
-def _found(root: Path) -> Iterator[Path]:
+def _store_folders(root: Path) -> Iterator[Path]:
     """Folders of a sweep's name, and those in `root` itself that have a manifest: the nearest first, by name."""
     from trainyard.sweep.running import SUFFIX
     from trainyard.sweep.store import MANIFEST
@@ -166,7 +166,7 @@ def _opened(path: Path) -> Store:
     return _read(path, tuple((file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in _files(path)))
 
 
-@lru_cache(maxsize=KEPT)
+@lru_cache(maxsize=CACHED_STORES)
 def _read(path: Path, state: object) -> Store:
     from trainyard.sweep.store import Store
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Uploads = Mapping[str, Mapping[str, str]]
 """id -> its `path`, `kind` and `name`."""
-STEPS_KEPT = 8
+CACHED_STEPS = 8
 WARM = ("linear", "npu")
 FORWARD = ", the forward pass alone"
 
@@ -103,7 +103,7 @@ def _step(workload: str, batch: int | None, uploads: Uploads, *, inference: bool
     return _loaded(workload, "", batch, inference)
 
 
-@lru_cache(maxsize=STEPS_KEPT)
+@lru_cache(maxsize=CACHED_STEPS)
 def _loaded(text: str, name: str, batch: int | None, inference: bool) -> tuple[Step, str]:
     from trainyard.ir import Phase
     from trainyard.workloads.named import load
@@ -149,11 +149,11 @@ def _masks(text: str | None, at: int | None, step: Step, uploads: Uploads) -> An
 def warm(on_progress: ProgressCallback) -> None:
     """Everything that a first run would have to import and compile."""
     case = Case(workload=WARM[0], machine=WARM[1])
-    views.result(_ran(case), "")
+    views.result(_run_case(case), "")
 
 
 def look(on_progress: ProgressCallback) -> None:
-    """What the desk imports before it is first asked."""
+    """What the query worker imports before it is first asked."""
     views.machine(WARM[1], built(WARM[1], {}, {}))
 
 
@@ -175,7 +175,7 @@ def _paper_key(paper: str, *options: Any) -> str:
     return hashlib.sha256(json_bytes(["paper", VERSION, paper, options])).hexdigest()
 
 
-def _ran(case: Case) -> Any:
+def _run_case(case: Case) -> Any:
     from trainyard import runs
 
     result = runs.run(case.step, case.machine, masks=case.masks, parallel=case.parallel)
@@ -187,7 +187,7 @@ def run(on_progress: ProgressCallback, **arguments: Any) -> dict[str, Any]:
     case = Case(**arguments)
     on_progress(1, 3, f"running on {case.shown}")
     with _by_name(arguments.get("uploads") or {}):
-        result = _ran(case)
+        result = _run_case(case)
         if case.range:
             result = result.ranged(with_message(on_progress, f"alternatives of {case.shown}"))
     on_progress(2, 3, "drawing")

@@ -18,7 +18,7 @@ from typing import Any
 from trainyard.errors import UnknownName
 from trainyard.units import show
 from trainyard.web import guard
-from trainyard.web.processes import Desk, TaskFailed
+from trainyard.web.processes import QueryWorker, TaskFailed
 from trainyard.web.recognition import remove
 from trainyard.web.settings import Settings
 
@@ -57,8 +57,8 @@ def shown_name(name: str) -> str:
 class Uploads:
     """What is kept, within limits of size, number and sum."""
 
-    def __init__(self, settings: Settings, desk: Desk, folder: Path) -> None:
-        self.settings, self.desk, self.folder = settings, desk, folder
+    def __init__(self, settings: Settings, query_worker: QueryWorker, folder: Path) -> None:
+        self.settings, self.query_worker, self.folder = settings, query_worker, folder
         self._kept: dict[str, Upload] = {}
         self._turn = asyncio.Semaphore(settings.receiving)
 
@@ -101,7 +101,7 @@ class Uploads:
             return self._kept[name]
         if len(self._kept) >= self.settings.uploads:
             raise TaskFailed(507, f"{len(self._kept)} uploads are kept, the most this server does: delete one first")
-        answer = await self.desk.ask(
+        answer = await self.query_worker.ask(
             "upload", path=str(part), target=str(self.folder / name), name=shown, unpacked_bytes=self.settings.unpacked_bytes
         )
         upload = Upload(id=name, name=shown, **json.loads(gzip.decompress(answer)))

@@ -156,7 +156,7 @@ def result(run_result: Result, key: str) -> dict[str, Any]:
     """The object of `--json`, its figures, and what stands above them."""
     from trainyard.report import lines, plots
 
-    drawn = [*plots.telling(run_result), *plots.of_node(run_result)]
+    drawn = [*plots.informative(run_result), *plots.of_node(run_result)]
     return {
         "kind": "run",
         "key": key,

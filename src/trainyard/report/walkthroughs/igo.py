@@ -48,7 +48,7 @@ def figure(example: Example = EXAMPLE) -> go.Figure:
     y = 0.0
     longest = min(MOST_ACROSS, max(len(run.steps) for run in ran.values()))
     for order, run in ran.items():
-        sheet.legend([f"{order}: {ORDER_DESCRIPTIONS[order]}. {_said(run)}"], y - 0.6)
+        sheet.legend([f"{order}: {ORDER_DESCRIPTIONS[order]}. {_summary(run)}"], y - 0.6)
         rows = ROWS if any(_spills(step) for step in run.steps) else ROWS[:-1]
         for first in range(0, len(run.steps), MOST_ACROSS):
             for row, name in enumerate(rows):
@@ -94,7 +94,7 @@ def _reads(ran: GradientExecution) -> int:
     return sum(moved.tile.tensor == "dY" for step in ran.steps for moved in step.loaded)
 
 
-def _said(ran: GradientExecution) -> str:
+def _summary(ran: GradientExecution) -> str:
     spills = sum(len(step.spilled) for step in ran.steps)
     left = f", {spills} sums out and back" if spills else ""
     return f"{_reads(ran)} tiles of dY read for {len(ran.steps)} operations{left}, {sum(ran.bytes.values())} bytes in all"
@@ -102,4 +102,4 @@ def _said(ran: GradientExecution) -> str:
 
 def _sentence(ran: Mapping[Order, GradientExecution]) -> str:
     """For who cannot see it."""
-    return "; ".join(f"{order}: {_said(run)}" for order, run in ran.items()) + "."
+    return "; ".join(f"{order}: {_summary(run)}" for order, run in ran.items()) + "."
