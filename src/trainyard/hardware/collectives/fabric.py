@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from trainyard.caches import ByIdentity
 from trainyard.errors import BadInput
 from trainyard.hardware.collectives.ring_timing import Lane, Segment
-from trainyard.hardware.topology.graph import Arc, Topology, neighbours_of
+from trainyard.hardware.topology.graph import Arc, Topology, host_places, neighbours_of
 
 if TYPE_CHECKING:
     from trainyard.hardware.topology.rings import Ring
@@ -51,7 +51,6 @@ class Fabric:
 
     __slots__ = (
         "_adjacent_switches",
-        "_kinds",
         "_neighbours",
         "_passable",
         "_switched",
@@ -72,7 +71,6 @@ class Fabric:
         forms: dict[object, int] = {}
         self.lanes = [self._lane(ring, forms) for ring in rings]
         self._neighbours = neighbours_of(topology)
-        self._kinds = {place.name: place.kind for place in topology.places}
         self._passable = self._switches()
         self._adjacent_switches = {
             name: [there for there in self._neighbours[name] if there in self._passable] for name in self._passable
@@ -98,10 +96,6 @@ class Fabric:
             except BadInput:
                 self._switched = False
         return self._switched
-
-    @property
-    def label(self) -> str:
-        return f"topology '{self.topology.name}'" if self.topology.name else "the topology"
 
     def segment(self, arcs: Sequence[Arc]) -> Segment:
         return Segment(
@@ -142,20 +136,15 @@ class Fabric:
             if not paths:
                 raise BadInput(
                     f"{OWNER}: algorithm='{algorithm}' sends from {self.devices[source]} to {self.devices[target]}, which "
-                    f"{self.label} does not join through switches: use algorithm='ring' (or 'auto')"
+                    f"{self.topology.label} does not join through switches: use algorithm='ring' (or 'auto')"
                 )
             routes.append(tuple(paths))
         return routes
 
     def _switches(self) -> set[str]:
         """Switches that do not belong to the host."""
-        waiting = [name for name, kind in self._kinds.items() if kind == "socket"]
-        host = set(waiting)
-        while waiting:
-            below = [name for name in self._neighbours[waiting.pop()] if self._kinds[name] == "switch" and name not in host]
-            host.update(below)
-            waiting += below
-        return {name for name, kind in self._kinds.items() if kind == "switch" and name not in host}
+        host = host_places(self.topology, self._neighbours)
+        return {place.name for place in self.topology.places if place.kind == "switch" and place.name not in host}
 
     def _onward(self, first: Arc, here: str, target: str, passable: set[str], load: Mapping[Arc, int]) -> tuple[Arc, ...]:
         """The path that begins with an arc and has the least (hops, load, arcs); empty if there is none."""
@@ -169,9 +158,8 @@ class Fabric:
                 continue
             done.add(place)
             neighbours = self._neighbours[place]
-            for there in (
-                (target,) if target in neighbours else self._adjacent_switches[place]
-            ):  # nothing is nearer than the target itself
+            nearest = (target,) if target in neighbours else self._adjacent_switches[place]
+            for there in nearest:
                 arc = min(neighbours[there], key=lambda arc_to: (load.get(arc_to, 0), arc_to))
                 heapq.heappush(queue, (hops + 1, carried + load.get(arc, 0), (*path, arc), there))
         return ()

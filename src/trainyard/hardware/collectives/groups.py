@@ -90,7 +90,7 @@ def group_timing(
     timings = [
         _on_shared_rings(kind, size_bytes, topology, node_rings, groups, message_bytes, split, along) for along in (True, False)
     ]
-    return min(timings, key=lambda timing_of: timing_of.time_s)
+    return min(timings, key=lambda candidate: candidate.time_s)
 
 
 # ---- wires of the group's own
@@ -122,8 +122,8 @@ def own_graph(topology: Topology, group: Group) -> tuple[Topology, tuple[int, ..
     passed = set(channels_of(topology)[0]) - (set(topology.devices) - own)  # nor is the host passed
     numbers = tuple(n for n, wire in enumerate(topology.wires) if {wire.a, wire.b} & own and {wire.a, wire.b} <= passed)
     ends = own | {end for n in numbers for end in (topology.wires[n].a, topology.wires[n].b)}
-    kept_places = [place for place in topology.places if place.name in ends]
-    places = tuple(replace(place, serves=tuple(name for name in place.serves if name in own)) for place in kept_places)
+    own_places = [place for place in topology.places if place.name in ends]
+    places = tuple(replace(place, serves=tuple(name for name in place.serves if name in own)) for place in own_places)
     return Topology(places=places, wires=tuple(topology.wires[n] for n in numbers), name=f"part of {topology.name}"), numbers
 
 
@@ -193,25 +193,19 @@ def _lanes(topology: Topology, around: tuple[Ring, ...], groups: tuple[Group, ..
     stops = [[name for name in ring.devices if rank[name] in group] for group in groups for ring in around]
     hops = [(here, there) for names in stops for here, there in zip(names, (*names[1:], names[0]), strict=True)]
     if along:
-        paths = [_stretch(ring, *hop) for hop, ring in zip(hops, _rings_of_hops(around, groups), strict=True)]
+        paths = [_arcs_between(ring, *hop) for hop, ring in zip(hops, _rings_of_hops(around, groups), strict=True)]
         for path in paths:
             router.carried.update(path)
     else:
         paths = router.routes(hops)
-    paths_in_order = iter(paths)
-    groups_of_lanes = [
-        [
-            (tuple(group.index(rank[name]) for name in names), [next(paths_in_order) for _ in names])
-            for names in stops[number * len(around) : (number + 1) * len(around)]
-        ]
-        for number, group in enumerate(groups)
-    ]
+    segments_in_order = map(router.segment, paths)
     forms: dict[object, int] = {}
     lanes = []
-    for rows in groups_of_lanes:
+    for number, group in enumerate(groups):
         lanes_of_group = []
-        for order, paths in rows:
-            segments = [router.segment(path) for path in paths]
+        for names in stops[number * len(around) : (number + 1) * len(around)]:
+            order = tuple(group.index(rank[name]) for name in names)
+            segments = [next(segments_in_order) for _ in names]
             form = (order, tuple((segment.seconds_per_byte, segment.latency_s) for segment in segments))
             lanes_of_group.append(Lane(order, segments, forms.setdefault(form, len(forms))))
         lanes.append(tuple(lanes_of_group))
@@ -225,7 +219,7 @@ def _rings_of_hops(around: Sequence[Ring], groups: Sequence[Group]) -> Iterator[
             yield from repeat(ring, len(group))
 
 
-def _stretch(ring: Ring, here: str, there: str) -> Path:
+def _arcs_between(ring: Ring, here: str, there: str) -> Path:
     """The arcs of a ring from one of its devices to another."""
     first, last = ring.walk.index(here), ring.walk.index(there)
     return ring.arcs[first:last] if first < last else ring.arcs[first:] + ring.arcs[:last]

@@ -129,7 +129,7 @@ def fastest(
             refused.append(f"{algorithm}: {error}")
     if not timings:
         raise BadInput(
-            f"{OWNER}: no algorithm does {kind} on {fabric.label} ({'; '.join(refused)}; no switches between all devices)"
+            f"{OWNER}: no algorithm does {kind} on {fabric.topology.label} ({'; '.join(refused)}; no switches between all devices)"
         )
     return min(timings, key=lambda pair: pair[1].time_s)
 
@@ -154,7 +154,7 @@ def ring_chunks(
     if kind == "all_to_all":
         raise NotModelled("all_to_all on rings is not modelled: every device would talk to every other; give a node with switches")
     if not fabric.lanes:
-        raise BadInput(f"{OWNER}: algorithm='ring' needs at least one ring through all devices of {fabric.label}")
+        raise BadInput(f"{OWNER}: algorithm='ring' needs at least one ring through all devices of {fabric.topology.label}")
     times: dict[tuple[object, int], float] = {}
 
     def seconds(number: int, chunk: int) -> float:

@@ -107,15 +107,15 @@ class Topology:
     def __post_init__(self) -> None:
         names = [place.name for place in self.places]
         if _has_duplicates(names):
-            raise BadInput(f"{self._label}: two places are named '{next(name for name in names if names.count(name) > 1)}'")
+            raise BadInput(f"{self.label}: two places are named '{next(name for name in names if names.count(name) > 1)}'")
         known_names = set(names)
         for number, wire in enumerate(self.wires):
             for end in (wire.a, wire.b):
                 if end not in known_names:
-                    raise UnknownName("place", end, names, where=f"wire {number} ({wire.a} - {wire.b}) of {self._label}")
+                    raise UnknownName("place", end, names, where=f"wire {number} ({wire.a} - {wire.b}) of {self.label}")
         devices = frozenset(self.devices)
         if not devices:
-            raise BadInput(f"{self._label} has no device: write at least one place of kind 'device'")
+            raise BadInput(f"{self.label} has no device: write at least one place of kind 'device'")
         for place in self.places:
             for client in place.serves:
                 if client not in devices:
@@ -128,7 +128,7 @@ class Topology:
         return hash((self.name, len(self.places), len(self.wires), self.places[:2], self.wires[:2], self.wires[-1:]))
 
     @property
-    def _label(self) -> str:
+    def label(self) -> str:
         return f"topology '{self.name}'" if self.name else "the topology"
 
     @property
@@ -139,7 +139,7 @@ class Topology:
         for place in self.places:
             if place.name == name:
                 return place
-        raise UnknownName("place", name, [place.name for place in self.places], where=self._label)
+        raise UnknownName("place", name, [place.name for place in self.places], where=self.label)
 
     def wires_at(self, name: str) -> tuple[int, ...]:
         """Numbers of the wires that end at a place."""
@@ -250,6 +250,18 @@ def neighbours_of(topology: Topology) -> Neighbours:
         neighbours[wire.a].setdefault(wire.b, []).append((number, 0))
         neighbours[wire.b].setdefault(wire.a, []).append((number, 1))
     return neighbours
+
+
+def host_places(topology: Topology, neighbours: Neighbours) -> set[str]:
+    """Sockets, and the switches that hang below them (PCIe): collectives do not pass these."""
+    kinds = {place.name: place.kind for place in topology.places}
+    queue = [name for name, kind in kinds.items() if kind == "socket"]
+    host = set(queue)
+    while queue:
+        below = [name for name in neighbours[queue.pop()] if kinds[name] == "switch" and name not in host]
+        host.update(below)
+        queue += below
+    return host
 
 
 @lru_cache(maxsize=64)

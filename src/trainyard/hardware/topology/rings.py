@@ -20,7 +20,7 @@ from typing import Literal, get_args
 
 from trainyard.checks import require_positive
 from trainyard.errors import BadInput, UnknownName
-from trainyard.hardware.topology.graph import Arc, Topology, neighbours_of
+from trainyard.hardware.topology.graph import Arc, Topology, host_places, neighbours_of
 from trainyard.hardware.topology.ring_search import OutOfSteps, Search, Walks
 
 Directions = Literal["both", "one"]
@@ -76,19 +76,15 @@ def rings(
         directed, walks = _derive(count, len(names), shape, directions, at_most, steps)
     except OutOfSteps:
         raise BadInput(
-            f"{_label(topology)}: the search for rings through {count} devices did not end within {steps:,} steps; "
+            f"{topology.label}: the search for rings through {count} devices did not end within {steps:,} steps; "
             f"bound the number of rings (rings(..., at_most=2)) or allow more steps (steps={10 * steps})"
         ) from None
     if not walks:
-        raise BadInput(f"{_label(topology)} has no ring: {_reason(topology, names, channels, directions)}")
+        raise BadInput(f"{topology.label} has no ring: {_reason(topology, names, channels, directions)}")
     result = _rings(topology, names, channels, walks, directed)
     if directions == "both" and not directed:
         result = [ring for forward in result for ring in (forward, forward.backwards)]
     return tuple(result[:at_most])
-
-
-def _label(topology: Topology) -> str:
-    return f"topology '{topology.name}'" if topology.name else "the topology"
 
 
 Channels = dict[tuple[int, int], list[int]]
@@ -98,15 +94,9 @@ Channels = dict[tuple[int, int], list[int]]
 def channels_of(topology: Topology) -> tuple[list[str], Channels]:
     """Names of the places that rings may pass, devices first, and the wires between them; dead ends are left out."""
     neighbours = neighbours_of(topology)
-    kinds = {place.name: place.kind for place in topology.places}
-    queue = [name for name, kind in kinds.items() if kind == "socket"]
-    host = set(queue)
-    while queue:
-        below = [name for name in neighbours[queue.pop()] if kinds[name] == "switch" and name not in host]
-        host.update(below)
-        queue += below
+    host = host_places(topology, neighbours)
     devices = topology.devices
-    names = [*devices, *(name for name, kind in kinds.items() if kind != "device" and name not in host)]
+    names = [*devices, *(place.name for place in topology.places if place.kind != "device" and place.name not in host)]
     remaining = set(names)
     while dead := {name for name in names[len(devices) :] if name in remaining and len(remaining & neighbours[name].keys()) < 2}:
         remaining -= dead

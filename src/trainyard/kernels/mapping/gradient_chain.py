@@ -129,14 +129,7 @@ def _farthest(heap: list[int], rows: Ints, row: Ints, resident: Flags, key: Ints
 
 @njit(cache=True)
 def run(
-    rows: Ints,
-    uses: Ints,
-    sizes: Real,
-    tensor: Ints,
-    updates: Ints,
-    settings: Ints,
-    limits: Real,
-    compute: Ints,
+    rows: Ints, uses: Ints, sizes: Real, tensor: Ints, updates: Ints, settings: Ints, limits: Real, compute: Ints
 ) -> tuple[Real, Ints]:
     """Bytes by tensor and kind of one chain; cycles of one and of two in sequence, and those of the array alone.
 

@@ -385,14 +385,7 @@ def swap(
 
 @njit(cache=True)
 def send_fewest(
-    table: Ints,
-    line: Ints,
-    source_ends: Ints,
-    sources: Ints,
-    decisions: Ints,
-    budget: int,
-    order: Ints,
-    room: Ints,
+    table: Ints, line: Ints, source_ends: Ints, sources: Ints, decisions: Ints, budget: int, order: Ints, room: Ints
 ) -> bool:
     """Sends as few of `order`, from its front, as fit the budget; False where even all do not fit."""
     few, many, done = 0, len(order) + 1, 0

@@ -259,15 +259,7 @@ def _next(diagonal: int, ends: Ints, where: Ints) -> None:
 
 @njit(cache=True, error_model="numpy")
 def best_tile(
-    dims: Ints,
-    rates: Real,
-    sizes: Ints,
-    ends: Ints,
-    forms: Ints,
-    table: Ints,
-    supply: Real,
-    latency: int,
-    chosen: Ints,
+    dims: Ints, rates: Real, sizes: Ints, ends: Ints, forms: Ints, table: Ints, supply: Real, latency: int, chosen: Ints
 ) -> None:
     """The fastest tile and order of one product, among all triples of the sizes and the diagonal ones that follow them.
 
