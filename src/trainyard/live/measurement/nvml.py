@@ -1,11 +1,11 @@
-"""The board's own meters, read through the driver's management library where there is one: energy counter, clocks, name."""
+"""The board's own meters, read through the driver's management library (NVML): energy counter and clock."""
 
 from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
 
-_SM_CLOCK, _MEMORY_CLOCK = 1, 2  # nvml.h: NVML_CLOCK_SM, NVML_CLOCK_MEM
+_SM_CLOCK = 1  # nvml.h: NVML_CLOCK_SM
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,22 +22,10 @@ class Board:
             return None
         return millijoules.value * 1e-3
 
-    def power_w(self) -> float | None:
-        milliwatts = ctypes.c_uint()
-        if self.library.nvmlDeviceGetPowerUsage(self.handle, ctypes.byref(milliwatts)):
-            return None
-        return milliwatts.value * 1e-3
-
     def clock_hz(self) -> float | None:
         """The multiprocessors' clock at this moment."""
-        return self._clock(_SM_CLOCK)
-
-    def memory_clock_hz(self) -> float | None:
-        return self._clock(_MEMORY_CLOCK)
-
-    def _clock(self, kind: int) -> float | None:
         megahertz = ctypes.c_uint()
-        if self.library.nvmlDeviceGetClockInfo(self.handle, kind, ctypes.byref(megahertz)):
+        if self.library.nvmlDeviceGetClockInfo(self.handle, _SM_CLOCK, ctypes.byref(megahertz)):
             return None
         return megahertz.value * 1e6
 

@@ -44,7 +44,7 @@ class SparseWeights(ABC):
         if not 0 < density <= 1:
             raise BadInput(f"density must lie above 0 and at most at 1, got {density!r} (0.1 keeps a tenth of the weights)")
         self.optimizer = optimizer
-        self.weights = self._chosen(model, weights, dense)
+        self.weights = self._select_weights(model, weights, dense)
         self.target_density = float(density)
         self.masks = {name: torch.ones_like(weight, dtype=torch.bool) for name, weight in self.weights.items()}
         self.generator = torch.Generator().manual_seed(seed)
@@ -156,16 +156,16 @@ class SparseWeights(ABC):
         if missing:
             raise BadInput(f"the optimizer does not update {', '.join(missing)}: build it over the parameters of this model")
 
-    def _chosen(
+    def _select_weights(
         self, model: nn.Module, weights: Sequence[str | nn.Parameter] | None, dense: Sequence[str]
     ) -> dict[str, nn.Parameter]:
         by_layer = weight_layers(model)
-        excluded = {name for name_or_weight in _several(dense) for name in _named(model, by_layer, name_or_weight)}
+        excluded = {name for name_or_weight in _as_sequence(dense) for name in _weights_named(model, by_layer, name_or_weight)}
         if weights is not None:
             chosen = {
                 name: weight
-                for name_or_weight in _several(weights)
-                for name, weight in _named(model, by_layer, name_or_weight).items()
+                for name_or_weight in _as_sequence(weights)
+                for name, weight in _weights_named(model, by_layer, name_or_weight).items()
             }
         else:
             dense_layers = self.stays_dense(model)
@@ -196,11 +196,11 @@ def weight_layers(model: nn.Module) -> dict[str, dict[str, nn.Parameter]]:
     return layers
 
 
-def _several(names: Sequence[str | nn.Parameter]) -> Sequence[str | nn.Parameter]:
+def _as_sequence(names: Sequence[str | nn.Parameter]) -> Sequence[str | nn.Parameter]:
     return [names] if isinstance(names, str | nn.Parameter) else names
 
 
-def _named(
+def _weights_named(
     model: nn.Module, by_layer: Mapping[str, Mapping[str, nn.Parameter]], name_or_weight: str | nn.Parameter
 ) -> dict[str, nn.Parameter]:
     """The weights that one entry of `weights` or `dense` means: a layer and all below it, or one parameter."""

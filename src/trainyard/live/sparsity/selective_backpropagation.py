@@ -6,8 +6,8 @@ input, weight and bias; k is for each sample (`unified=False`) or, as in the pap
 batch, ranked by their summed magnitude. The output layer passes everything back: it is small already.
 
 Selective-Backprop. A. H. Jiang et al.: Accelerating Deep Learning by Focusing on the Biggest Losers. arXiv:1910.00762, 2019. A
-sample goes back with the probability CDF(loss)^beta, its loss's place among recent ones. The paper gathers the chosen samples of
-several batches into one; here they stay where they are, and the others' rows of every G are zero.
+sample is backpropagated with the probability CDF(loss)^beta, where CDF is the loss's rank among recent ones. The paper gathers the
+chosen samples of several batches into one; here they stay in their batch, and the rows of the others are zero in every G.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SelectiveBackpropagation:
         self._handles = [module.register_forward_hook(partial(self._watch, path)) for path, module in self.layers.items()]
 
     def kept(self, entries: int) -> int:
-        """How many of so many entries are passed back."""
+        """How many of `entries` are passed back."""
         return min(entries, self.keep) if isinstance(self.keep, int) else max(1, round(self.keep * entries))
 
     def remove(self) -> None:
@@ -105,7 +105,7 @@ def _layers(model: nn.Module, requested: Sequence[str | type[nn.Module]] | None)
 class BiggestLosers:
     """From the losses of all samples, the mean over those that are passed back: `losers(losses).backward()`.
 
-    beta sets the selectivity: about 1 / (1 + beta) of the samples go back. At least one always does: the one with the largest loss.
+    beta sets the selectivity: about 1 / (1 + beta) of the samples are backpropagated, always that with the largest loss.
     """
 
     def __init__(self, beta: float = 1.0, *, history: int = 1024, seed: int = 0) -> None:
@@ -119,7 +119,7 @@ class BiggestLosers:
         return losses[self.select(losses)].mean()
 
     def select(self, losses: Tensor) -> Tensor:
-        """True for each sample that goes back."""
+        """True for each sample that is backpropagated."""
         if losses.dim() != 1 or not len(losses):
             raise BadInput(f"one loss for each sample is needed, got shape {tuple(losses.shape)}: use reduction='none'")
         values = losses.detach().double().cpu()

@@ -180,19 +180,3 @@ def _sizes(instance: Mapping[str, Any], names: Sequence[str], default: int | Non
             raise BadInput(f"dimension {name} must be a positive whole number, got {size!r}")
         sizes.append(size)
     return tuple(sizes)
-
-
-def unpadded(body: ProductBody) -> ProductBody:
-    """A product as a problem holds it: padding has become input, and input that no window sees is gone.
-
-    >>> unpadded(Convolution(batch=1, in_channels=1, out_channels=1, size=(8,), kernel=(3,), stride=(2,), padding=(1,))).size
-    (9,)
-    """
-    if isinstance(body, MatMul):
-        return body
-    shape = zip(body.out_size, body.stride, body.kernel, body.dilation, strict=True)
-    return Convolution(
-        batch=body.batch, in_channels=body.in_channels, out_channels=body.out_channels, kernel=body.kernel, stride=body.stride,
-        size=tuple((p - 1) * s + (r - 1) * d + 1 for p, s, r, d in shape), dilation=body.dilation, groups=body.groups,
-        product=body.product,
-    )  # fmt: skip
