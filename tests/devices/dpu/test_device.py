@@ -1,4 +1,4 @@
-"""The DPU device: what it takes, what it costs, what it refuses."""
+"""The DPU device: its fields, its costs, and the steps that it refuses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import trainyard as ty
-from trainyard.devices.dpu.costs import LOAD, LOOP, RESULT, Bill, _tile, queued
+from trainyard.devices.dpu.costs import LOAD, LOOP, RESULT, WorkCost, _tile, queueing_cycles
 from trainyard.devices.dpu.device import Dpu
 from trainyard.devices.dpu.presets import MAC_DPU, UPMEM
 from trainyard.errors import BadInput, NotModelled, UnknownName
@@ -38,7 +38,7 @@ def moved(dpu: Dpu, step: Step) -> int:
     return sum(sum(dpu.cost(step, work).bytes.values()) for work in dpu.works(step))
 
 
-def test_quantities_are_typed_as_elsewhere() -> None:
+def test_quantities_may_be_given_with_their_unit() -> None:
     dpu = Dpu(clock="400 MHz", mram="128 MiB", wram="32 KiB")
     assert (dpu.clock_hz, dpu.mram_bytes, dpu.wram_bytes, dpu.dram_capacity_bytes) == (4e8, 2**27, 2**15, 2**27)
     assert replace(dpu, tasklets=8).mram_bytes == 2**27
@@ -50,7 +50,7 @@ def test_quantities_are_typed_as_elsewhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "error", "says"),
+    ("fields", "error", "message"),
     [
         ({"tasklets": 25}, BadInput, "the hardware has 24"),
         ({"tasklets": 0}, BadInput, "tasklets must be a positive whole number"),
@@ -61,13 +61,13 @@ def test_quantities_are_typed_as_elsewhere() -> None:
         ({"mac_lanes": -1}, BadInput, "mac_lanes must be a whole number of at least 0"),
     ],
 )
-def test_fields_that_cannot_be_meant(fields: dict[str, object], error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
+def test_impossible_fields_are_refused(fields: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
         Dpu(**fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.paper
-def test_published_rates() -> None:
+def test_bandwidth_and_mac_rate_are_the_published_ones() -> None:
     assert UPMEM.peaks.dram_bytes_per_s == pytest.approx(628e6, rel=0.05)
     assert replace(UPMEM, number="fp32").peaks.macs_per_s == pytest.approx(1.4e6, rel=0.01)
     shares = [replace(UPMEM, tasklets=tasklets).occupancy for tasklets in (1, 8, 11, 16, 24)]
@@ -93,49 +93,49 @@ def test_power_at_full_load_is_the_published_one() -> None:
     tasklets=st.integers(1, 24),
     number=st.sampled_from(["fp32", "fixed32"]),
 )
-def test_a_tile_is_dealt_out_as_tasklets_would_do_it(m: int, n: int, k: int, tasklets: int, number: str) -> None:
-    """By results, or by depth with the sums added up afterwards: each tasklet's instructions counted one by one."""
+def test_a_tile_costs_the_instructions_of_its_busiest_tasklet(m: int, n: int, k: int, tasklets: int, number: str) -> None:
+    """Divided by results, or by depth with a final addition: the instructions of each tasklet are counted one by one."""
     dpu = Dpu(tasklets=tasklets, number=number)  # type: ignore[arg-type]
-    unit, bill = dpu.arithmetic, Bill(dpu)
-    _tile(bill, m, n, k, 1)
+    unit, sums = dpu.arithmetic, WorkCost(dpu)
+    _tile(sums, m, n, k, 1)
 
     def time(work: list[int]) -> int:
-        return max(work) * max(dpu.interval, sum(1 for one in work if one))
+        return max(work) * max(dpu.interval, sum(1 for count in work if count))
 
     results = [0] * tasklets
     for result in range(m * n):
         results[result % tasklets] += k * unit.mac + RESULT
     depth = [0] * tasklets
-    for place in range(k):
-        depth[place % tasklets] += m * n * unit.mac
-    parts = sum(1 for one in depth if one)
-    depth = [one + m * n * RESULT if one else 0 for one in depth]
+    for element in range(k):
+        depth[element % tasklets] += m * n * unit.mac
+    parts = sum(1 for count in depth if count)
+    depth = [count + m * n * RESULT if count else 0 for count in depth]
     adding = [0] * tasklets
     for result in range(m * n):
         adding[result % tasklets] += parts * (LOAD + unit.add + LOOP)
     split = (max(depth) + max(adding)) * max(dpu.interval, parts)
-    assert bill.pipeline == min(time(results), split)
-    assert bill.instructions in (sum(results), sum(depth) + sum(adding))
+    assert sums.pipeline == min(time(results), split)
+    assert sums.instructions in (sum(results), sum(depth) + sum(adding))
 
 
 @pytest.mark.oracle
 @given(thinking=st.floats(1.0, 1e6), served=st.floats(1.0, 1e6), customers=st.integers(1, 24))
-def test_queueing_is_the_exact_machine_repairman(thinking: float, served: float, customers: int) -> None:
+def test_queueing_cycles_equal_those_of_the_birth_death_chain(thinking: float, served: float, customers: int) -> None:
     """The birth-death chain of customers at the server, solved state by state: busy share over service time is the rate."""
     weights = [1.0]
     for waiting in range(customers):
         weights.append(weights[-1] * (customers - waiting) * served / thinking)
     busy = 1.0 - weights[0] / sum(weights)
-    assert queued(thinking, served, customers) == pytest.approx(served / busy, rel=1e-9)
+    assert queueing_cycles(thinking, served, customers) == pytest.approx(served / busy, rel=1e-9)
 
 
 @pytest.mark.oracle
 @given(runs=st.integers(1, 50), run=st.integers(1, 700).map(lambda words: 8 * words), write=st.booleans())
-def test_transfers_are_counted_as_they_are_cut(runs: int, run: int, write: bool) -> None:
-    found, pieces = UPMEM.transfers(runs * run, run, "write" if write else "read")
+def test_cycles_of_transfers_equal_the_sum_over_their_pieces(runs: int, run: int, write: bool) -> None:
+    cycles, pieces = UPMEM.transfers(runs * run, run, "write" if write else "read")
     cut = [min(2048, run - at) for at in range(0, run, 2048)] * runs
     assert pieces == pytest.approx(len(cut))
-    assert found == pytest.approx(sum((61 if write else 77) + size / 2 for size in cut))
+    assert cycles == pytest.approx(sum((61 if write else 77) + size / 2 for size in cut))
 
 
 @pytest.mark.oracle
@@ -145,32 +145,32 @@ def test_a_stream_agrees_with_the_simulated_pipeline(tasklets: int, function: st
     """Blocks in, arithmetic, blocks out; an addition keeps pipeline and DMA engine equally busy, the hardest case."""
     dpu, elements = replace(UPMEM, tasklets=tasklets), 32768
     unit, block = dpu.arithmetic, dpu.block_bytes(3) // 4
-    each = 2 * LOAD + (unit.add if function == "add" else unit.multiply + unit.rescale) + STORE + LOOP
+    per_element = 2 * LOAD + (unit.add if function == "add" else unit.multiply + unit.rescale) + STORE + LOOP
     rows: list[list[Segment]] = [[] for _ in range(tasklets)]
     for tasklet, row in enumerate(rows):
-        first, last = (elements // 2 * place // tasklets * 2 for place in (tasklet, tasklet + 1))
+        first, last = (elements // 2 * number // tasklets * 2 for number in (tasklet, tasklet + 1))
         for low in range(first, last, block):
             count = min(block, last - low)
             address, read, write = Segment("run", 4), Segment("read", 4 * count), Segment("write", 4 * count)
-            row += [address, read, address, read, Segment("run", count * each), address, write]
+            row += [address, read, address, read, Segment("run", count * per_element), address, write]
     simulated = dpu.pipeline.simulate(rows).cycles
     assert cycles(dpu, stream(elements, function)) == pytest.approx(simulated, rel=0.15)
 
 
 @settings(max_examples=40, deadline=None)
 @given(m=st.integers(1, 200), n=st.integers(1, 200), k=st.integers(1, 3000), wide=st.booleans())
-def test_what_must_hold_of_any_product(m: int, n: int, k: int, wide: bool) -> None:
+def test_cycles_and_bytes_of_a_product_are_at_least_the_peak_rates_allow(m: int, n: int, k: int, wide: bool) -> None:
     dpu, step = (MAC_DPU if wide else UPMEM), product(m, n, k)
     cost = dpu.cost(step, dpu.works(step)[0])
     elements = m * k + k * n + m * n
-    assert sum(cost.bytes.values()) >= (2 if wide else 4) * elements  # each crosses at least once
+    assert sum(cost.bytes.values()) >= (2 if wide else 4) * elements  # each is moved at least once
     assert cost.cycles >= m * n * k / (dpu.peaks.macs_per_s / dpu.clock_hz) * (1 - 1e-9)
     assert cost.cycles >= sum(cost.bytes.values()) * dpu.dma_cycles_per_byte
     assert sum(cost.share) == 1.0
     assert cost.events["mram_read_byte"] + cost.events["mram_write_byte"] == sum(cost.bytes.values())
 
 
-def test_less_wram_reads_again() -> None:
+def test_less_wram_moves_more_bytes() -> None:
     step = product(256, 256, 256)
     sizes = [moved(replace(UPMEM, wram_bytes=kilobytes * 1024), step) for kilobytes in (32, 64, 128, 2048)]
     assert sizes == sorted(sizes, reverse=True)
@@ -178,7 +178,7 @@ def test_less_wram_reads_again() -> None:
     assert sizes[0] > 2 * sizes[-1]
 
 
-def test_more_tasklets_help_up_to_eleven_and_a_clock_always() -> None:
+def test_more_tasklets_are_faster_up_to_eleven() -> None:
     step = zoo.load("linear", batch=8)
     times = [cycles(replace(UPMEM, tasklets=tasklets), step) for tasklets in (1, 2, 4, 8, 11)]
     assert times == sorted(times, reverse=True)
@@ -191,7 +191,7 @@ def test_fixed_point_is_seven_times_as_fast_as_software_floats() -> None:
     assert cycles(replace(UPMEM, number="fp32"), step) / cycles(UPMEM, step) == pytest.approx(249 / 36, rel=0.03)
 
 
-def test_exchanges_belong_to_a_system() -> None:
+def test_collectives_and_concurrent_works_are_refused() -> None:
     op = Op(body=Collective("all_reduce", 64, 4), name="all_reduce", inputs=(0,), outputs=(0,))
     step = Step("exchange", 1, (op,), (TensorSpec((64,)),))
     with pytest.raises(NotModelled, match="run the step on a system of several devices"):
@@ -202,7 +202,7 @@ def test_exchanges_belong_to_a_system() -> None:
 
 
 @pytest.mark.parametrize("name", ["linear", "resnet18", "bert-base", "dlrm"])
-def test_every_op_has_a_cost(name: str) -> None:
+def test_every_op_of_a_zoo_model_has_a_cost(name: str) -> None:
     """Products, convolutions, attention, normalisations, gathers, updates; software and lanes."""
     step = zoo.load(name)
     for dpu in (UPMEM, MAC_DPU):
@@ -212,7 +212,7 @@ def test_every_op_has_a_cost(name: str) -> None:
         assert all(cost.cycles > 0 and math.isfinite(sum(dpu.energy(cost.events).values())) for cost in costs)
 
 
-def test_a_run_of_the_whole_tool() -> None:
+def test_run_on_a_dpu_gives_time_energy_and_traffic() -> None:
     result = ty.run(zoo.load("linear", batch=8), on=UPMEM)
     assert result.time_s == pytest.approx(cycles(UPMEM, zoo.load("linear", batch=8)) / 350e6)
     assert set(result.energy_by_component) == {"instruction", "mac", "dram", "scratchpad", "static"}
@@ -221,7 +221,7 @@ def test_a_run_of_the_whole_tool() -> None:
 
 
 @pytest.mark.paper
-def test_the_mac_array_is_fast_enough_for_the_papers_resnet() -> None:
+def test_the_mac_array_sustains_the_rate_that_table_2_needs() -> None:
     """Table II needs about 8.8 GMAC/s of each DPU; software floats are 6000 times slower."""
     step = zoo.load("resnet18", batch=8)
     sustained = step.macs / (cycles(MAC_DPU, step) / MAC_DPU.clock_hz)
@@ -229,7 +229,7 @@ def test_the_mac_array_is_fast_enough_for_the_papers_resnet() -> None:
     assert 8.8e9 / replace(UPMEM, number="fp32").peaks.macs_per_s > 6000
 
 
-def test_narrower_ports_and_banks_cost_time() -> None:
+def test_a_narrower_port_or_bank_is_slower_and_becomes_the_bound() -> None:
     step = product(128, 128, 512)
     port, bank = replace(MAC_DPU, wram_bytes_per_cycle=32), replace(MAC_DPU, dma_cycles_per_byte=2.0)
     assert cycles(port, step) > 1.8 * cycles(MAC_DPU, step)

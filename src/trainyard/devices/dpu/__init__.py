@@ -1,4 +1,4 @@
-"""A DPU: a small multithreaded processor beside a DRAM bank, or one with a MAC array.
+"""A DPU: a small multithreaded processor next to a DRAM bank, or one with a MAC array.
 
 In reading order: `device` is the part, `costs` what a Work takes, `functions` ops that are no products, `memory` what a step takes
 of MRAM.

@@ -1,15 +1,13 @@
-"""What a Work costs a DPU: instructions on tasklets or MACs on lanes, beside transfers between MRAM and WRAM.
+"""The cost of a Work on a DPU: instructions of tasklets or MACs of lanes, overlapped with transfers between MRAM and WRAM.
 
-A product is cut into tiles of WRAM that need the fewest transfer cycles (`mapping.tiling`; half of WRAM is being filled): MRAM is
-read again for what does not stay. The tasklets share a tile by its results, or, where results are few, by the depth of the sums
-and add up afterwards. Everything else is a stream in blocks, an equal run for each tasklet. Three limits hold at once, and the
-largest is the time:
+A product is cut into the WRAM tiles with the fewest transfer cycles (`mapping.tiling`; the other half of WRAM is being filled). The
+tasklets divide a tile by its results, or, if results are few, by the depth of the sums, which they add up afterwards. Everything
+else is a stream in blocks, an equal run for each tasklet. The time is the largest of three, plus the first tile's transfer and a
+barrier:
 
-    pipeline   busiest tasklet's instructions * max(interval, tasklets at work)
-    lanes      MACs of a MAC array, and their operands through WRAM's port
-    tasklets   each computes, then waits for its transfer behind those of others, over and over (`queued`)
-
-before which the first tile is read, and after which a barrier ends the op.
+    pipeline   instructions of the busiest tasklet * max(interval, active tasklets)
+    lanes      MACs of a MAC array, and their operands through the port of WRAM
+    tasklets   each computes, then waits for its transfer in the queue of the DMA engine, repeatedly (`queueing_cycles`)
 """
 
 from __future__ import annotations
@@ -35,14 +33,14 @@ if TYPE_CHECKING:
 WORD_BYTES = 4
 LEAST_TRANSFER_BYTES = 8  # UPMEM SDK: transfers are multiples of 8 bytes
 ADDRESS = 5  # assumed: instructions for the addresses and length of a transfer, and the transfer itself
-RESULT = LOAD + STORE + LOOP  # a sum comes from WRAM and goes back for each tile of its depth
-AT_ONCE = (Folds(m=2**30, n=2**30, k=2**30, stream="k"),)
-"""Arithmetic that takes next to no time: tiles are then chosen for the transfers alone."""
+RESULT = LOAD + STORE + LOOP  # a sum is loaded from WRAM and stored for each tile of its depth
+FREE_ARITHMETIC = (Folds(m=2**30, n=2**30, k=2**30, stream="k"),)
+"""Closed form of arithmetic that takes almost no time, so that the search minimises transfers alone."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Any:
-    """A fabric without a shape: tiles are looked at from a few rows and columns on."""
+class _UnshapedArray:
+    """An array for the tile search that prefers no shape of tiles."""
 
     peak_macs_per_cycle: int = 1
 
@@ -57,8 +55,8 @@ class _Any:
 
 
 @dataclass(slots=True)
-class Bill:
-    """What adds up to the cost of a Work."""
+class WorkCost:
+    """The sums from which the cost of a Work is computed: cycles of pipeline, lanes and DMA engine, instructions, MACs, bytes."""
 
     dpu: Dpu
     traffic: Traffic = field(default_factory=Traffic)
@@ -69,44 +67,44 @@ class Bill:
     active: int = 1
     lanes: float = 0.0
     port_bytes: float = 0.0
-    engine: float = 0.0
-    first: float = 0.0
+    dma: float = 0.0
+    first_fill: float = 0.0
 
     def run(self, instructions: float, units: int) -> None:
-        """Instructions in so many equal units, dealt out over the tasklets."""
+        """Adds instructions in `units` equal units, divided among the tasklets."""
         active = max(1, min(self.dpu.tasklets, units))
-        self.busy(instructions, instructions / max(1, units) * -(-units // active), active)
+        self.issue(instructions, instructions / max(1, units) * -(-units // active), active)
 
-    def busy(self, instructions: float, busiest: float, active: int) -> None:
+    def issue(self, instructions: float, busiest: float, active: int) -> None:
         self.instructions += instructions
         self.busiest += busiest
         self.pipeline += busiest * max(self.dpu.interval, active)
         self.active = max(self.active, active)
 
     def moves(self, moves: Iterable[Move], run_bytes: float, first: float = 0.0) -> None:
-        """Transfers of runs of so many bytes; `first` is the share of them that nothing can be done before."""
+        """Adds transfers in runs of `run_bytes`; the share `first` of the reads must end before computation starts."""
         for move in moves:
             self.traffic.add(move)
-            for direction, size in _ways(move):
+            for direction, size in _directions(move):
                 cycles, transfers = self.dpu.transfers(size, run_bytes, direction)
-                self.engine += cycles
-                self.first += cycles * first if direction == "read" else 0.0
-                self.busy(transfers * ADDRESS, transfers * ADDRESS / self.dpu.tasklets, self.dpu.tasklets)
+                self.dma += cycles
+                self.first_fill += cycles * first if direction == "read" else 0.0
+                self.issue(transfers * ADDRESS, transfers * ADDRESS / self.dpu.tasklets, self.dpu.tasklets)
 
     def cost(self, weights: Sequence[float]) -> DeviceCost:
         dpu = self.dpu
         port = (self.port_bytes + self.traffic.total) / dpu.wram_bytes_per_cycle if dpu.mac_lanes else 0.0
-        waited = queued(self.busiest * dpu.interval * self.active, max(0.0, self.engine - self.first), self.active)
+        waited = queueing_cycles(self.busiest * dpu.interval * self.active, max(0.0, self.dma - self.first_fill), self.active)
         parallel = max(self.pipeline, self.lanes, port, waited)
         barrier = dpu.barrier_instructions * max(dpu.interval, dpu.tasklets)
-        cycles = math.ceil(self.first + parallel + barrier)
+        cycles = math.ceil(self.first_fill + parallel + barrier)
         compute = math.ceil(max(self.pipeline, self.lanes))
         return DeviceCost(
             cycles=cycles,
             compute_cycles=compute,
             bytes=self.traffic.bytes,
             share=shares(weights),
-            bound=bound_of(compute=compute, wram=math.ceil(port), dram=math.ceil(self.engine)),
+            bound=bound_of(compute=compute, wram=math.ceil(port), dram=math.ceil(self.dma)),
             events={
                 "instruction": self.instructions + dpu.barrier_instructions * dpu.tasklets,
                 "mac": self.macs,
@@ -118,14 +116,14 @@ class Bill:
         )
 
 
-def queued(thinking: float, served: float, customers: int) -> float:
-    """Cycles for work that takes `thinking` on its own and `served` at one server, shared by customers that queue there.
+def queueing_cycles(thinking: float, served: float, customers: int) -> float:
+    """Cycles of work of `thinking` cycles in parallel and `served` cycles at one server, divided among customers that queue there.
 
     The machine-repairman model by mean value analysis (M. Reiser, S. Lavenberg: J. ACM 27, 1980): one customer takes the sum, many
     take little more than the server.
 
-    >>> queued(100.0, 20.0, 1), round(queued(100.0, 20.0, 4), 1), round(queued(100.0, 20.0, 24), 1)
-    (120.0, 33.2, 20.0)
+    >>> [round(queueing_cycles(100.0, 20.0, customers), 1) for customers in (1, 4, 24)]
+    [120.0, 33.2, 20.0]
     """
     waiting, rate = 0.0, 0.0
     for count in range(1, customers + 1):
@@ -137,33 +135,33 @@ def queued(thinking: float, served: float, customers: int) -> float:
     return 1.0 / rate
 
 
-def _ways(move: Move) -> list[tuple[str, float]]:
-    """A spill goes out and comes back."""
+def _directions(move: Move) -> list[tuple[str, float]]:
+    """Bytes by direction; a spill is written and read."""
     return [("read", move.size / 2), ("write", move.size / 2)] if move.direction == "spill" else [(move.direction, move.size)]
 
 
-def costs(dpu: Dpu, asked: Sequence[tuple[Demand, tuple[Body, ...]]]) -> list[DeviceCost]:
-    """Each demand with the bodies of its ops; the tiles of all products are searched in one go."""
-    problems = [demand.problem for demand, _ in asked if isinstance(demand, ProductDemand)]
-    tiled = iter(search(problems, _Any(), supply(dpu), guides=AT_ONCE))
-    found: list[DeviceCost] = []
-    for demand, bodies in asked:
+def costs(dpu: Dpu, demands: Sequence[tuple[Demand, tuple[Body, ...]]]) -> list[DeviceCost]:
+    """The cost of each demand, with the bodies of its ops; one search finds the tiles of all products."""
+    problems = [demand.problem for demand, _ in demands if isinstance(demand, ProductDemand)]
+    tiled = iter(search(problems, _UnshapedArray(), supply(dpu), guides=FREE_ARITHMETIC))
+    results: list[DeviceCost] = []
+    for demand, bodies in demands:
         match demand:
             case ProductDemand():
-                found.append(_product(dpu, demand, next(tiled), bodies))
+                results.append(_product(dpu, demand, next(tiled), bodies))
             case StreamDemand():
-                found.append(_stream(dpu, demand, bodies[0]))
+                results.append(_stream(dpu, demand, bodies[0]))
             case FusedDemand():
-                found.append(_fused(dpu, demand, bodies))
+                results.append(_fused(dpu, demand, bodies))
             case NoDemand():
-                found.append(DeviceCost(cycles=0, compute_cycles=0, bytes={}, share=shares([0] * demand.ops), bound=demand.why))
+                results.append(DeviceCost(cycles=0, compute_cycles=0, bytes={}, share=shares([0] * demand.ops), bound=demand.why))
             case _:
                 raise NotModelled(f"{type(demand).__name__} on a DPU: it does its ops one by one")
-    return found
+    return results
 
 
 def supply(dpu: Dpu) -> Supply:
-    """Half of WRAM for the tiles at work, the engine at its longest transfers."""
+    """Half of WRAM for the present tiles, and the DMA engine with its longest transfers."""
     return Supply(
         resident_bytes=dpu.shared_bytes / 2,
         bytes_per_cycle=dpu.longest_transfer_bytes / dpu.transfers(dpu.longest_transfer_bytes, math.inf, "read")[0],
@@ -172,87 +170,87 @@ def supply(dpu: Dpu) -> Supply:
 
 
 def _product(dpu: Dpu, demand: ProductDemand, tiled: Tiled, bodies: tuple[Body, ...]) -> DeviceCost:
-    bill, problem, tiling = Bill(dpu), demand.problem, tiled.tiling
+    sums, problem, tiling = WorkCost(dpu), demand.problem, tiled.tiling
     op, rates = problem.op, problem.rates
     m, n, k = min(tiling.m, op.M), min(tiling.n, op.N), min(tiling.k, op.K)
     steps = -(-op.M // m) * -(-op.N // n) * -(-op.K // k) * op.count
     a, b, out = (Move(label, "read", 0, 0) for label in demand.labels)
-    bill.moves([a._replace(size=tiled.a_read, held=tiled.a_read)], max(m, k) * rates[0], 1 / steps)
-    bill.moves([b._replace(size=tiled.b_read, held=tiled.b_read)], max(n, k) * rates[1], 1 / steps)
+    sums.moves([a._replace(size=tiled.a_read, held=tiled.a_read)], max(m, k) * rates[0], 1 / steps)
+    sums.moves([b._replace(size=tiled.b_read, held=tiled.b_read)], max(n, k) * rates[1], 1 / steps)
     finished, spilled = max(m, n) * rates[2], tiled.spill_write + tiled.spill_read
     for moves in demand.drained:
-        bill.moves(moves, finished)
-    bill.moves([out._replace(direction="spill", size=spilled, held=spilled)], max(m, n) * rates[3])
+        sums.moves(moves, finished)
+    sums.moves([out._replace(direction="spill", size=spilled, held=spilled)], max(m, n) * rates[3])
     for (rows, high), (columns, wide), (depth, deep) in itertools.product(sizes(op.M, m), sizes(op.N, n), sizes(op.K, k)):
-        _tile(bill, rows, columns, depth, high * wide * deep * op.count)
-    bill.port_bytes += 2 * op.macs * dpu.element_bytes
-    weights = [bill.pipeline + bill.lanes]
+        _tile(sums, rows, columns, depth, high * wide * deep * op.count)
+    sums.port_bytes += 2 * op.macs * dpu.element_bytes
+    weights = [sums.pipeline + sums.lanes]
     for body in bodies[1:]:
-        before = bill.pipeline + bill.lanes
-        _arithmetic(bill, body)
-        weights.append(bill.pipeline + bill.lanes - before)
-    return bill.cost(weights)
+        before = sums.pipeline + sums.lanes
+        _arithmetic(sums, body)
+        weights.append(sums.pipeline + sums.lanes - before)
+    return sums.cost(weights)
 
 
-def _tile(bill: Bill, m: int, n: int, k: int, times: int) -> None:
-    """So many tiles of (m, k) x (k, n)."""
-    dpu = bill.dpu
+def _tile(sums: WorkCost, m: int, n: int, k: int, times: int) -> None:
+    """Adds `times` tiles of (m, k) x (k, n)."""
+    dpu = sums.dpu
     if dpu.mac_lanes:
-        bill.macs += times * m * n * k
+        sums.macs += times * m * n * k
         along = (-(-k // dpu.mac_lanes) * m * n, -(-n // dpu.mac_lanes) * m * k, -(-m // dpu.mac_lanes) * n * k)
-        bill.lanes += times * min(along)  # lanes lie along the axis that leaves the fewest idle
-        bill.run(times * m * ADDRESS, times * m)  # a row of results is started by a tasklet and goes on by itself
+        sums.lanes += times * min(along)  # lanes are mapped to the axis that leaves the fewest idle
+        sums.run(times * m * ADDRESS, times * m)  # a tasklet starts each row of results
         return
     unit, results = dpu.arithmetic, m * n
     by_result = min(dpu.tasklets, results)
-    apart = -(-results // by_result) * (k * unit.mac + RESULT)
+    whole_sums = -(-results // by_result) * (k * unit.mac + RESULT)
     by_depth = min(dpu.tasklets, k)
     added = by_depth * (LOAD + unit.add + LOOP)
-    split = results * (-(-k // by_depth) * unit.mac + RESULT) + -(-results // dpu.tasklets) * added
+    split_sums = results * (-(-k // by_depth) * unit.mac + RESULT) + -(-results // dpu.tasklets) * added
     instructions = times * results * (k * unit.mac + RESULT)
-    if split * max(dpu.interval, by_depth) < apart * max(dpu.interval, by_result):
-        bill.busy(instructions + times * results * ((by_depth - 1) * RESULT + added), times * split, by_depth)
+    if split_sums * max(dpu.interval, by_depth) < whole_sums * max(dpu.interval, by_result):
+        sums.issue(instructions + times * results * ((by_depth - 1) * RESULT + added), times * split_sums, by_depth)
     else:
-        bill.busy(instructions, times * apart, by_result)
+        sums.issue(instructions, times * whole_sums, by_result)
 
 
-def _arithmetic(bill: Bill, body: Body, words: float = 0.0) -> None:
-    """An op without a product, on lanes or in software; `words` are what it loads and stores."""
-    dpu, elements = bill.dpu, max(1, getattr(body, "elements", 0))
+def _arithmetic(sums: WorkCost, body: Body, words: float = 0.0) -> None:
+    """Adds an op without a product, on lanes or in software; `words` are its loads and stores."""
+    dpu, elements = sums.dpu, max(1, getattr(body, "elements", 0))
     if dpu.mac_lanes:
         count = operations(body)
-        bill.lanes += -(-count // dpu.mac_lanes)
-        bill.macs += count
-        bill.port_bytes += words * WORD_BYTES
+        sums.lanes += -(-count // dpu.mac_lanes)
+        sums.macs += count
+        sums.port_bytes += words * WORD_BYTES
     else:
-        bill.run(software(body, dpu.arithmetic) + words * LOAD + elements * LOOP, elements)
-        bill.port_bytes += words * WORD_BYTES
+        sums.run(software(body, dpu.arithmetic) + words * LOAD + elements * LOOP, elements)
+        sums.port_bytes += words * WORD_BYTES
 
 
 def _stream(dpu: Dpu, demand: StreamDemand, body: Body) -> DeviceCost:
-    bill, moves = Bill(dpu), list(demand.moves)
+    sums, moves = WorkCost(dpu), list(demand.moves)
     if demand.again is not None and demand.row_bytes > dpu.shared_bytes / 2:
         moves.append(demand.again)
     total = sum(move.size for move in moves)
     block = dpu.block_bytes(len(moves))
-    bill.moves(moves, min(block, max(LEAST_TRANSFER_BYTES, total / max(1, len(moves)))), min(1.0, block / max(1, total)))
-    _arithmetic(bill, body, sum(move.held for move in moves) / WORD_BYTES)
-    return bill.cost([1.0])
+    sums.moves(moves, min(block, max(LEAST_TRANSFER_BYTES, total / max(1, len(moves)))), min(1.0, block / max(1, total)))
+    _arithmetic(sums, body, sum(move.held for move in moves) / WORD_BYTES)
+    return sums.cost([1.0])
 
 
 def _fused(dpu: Dpu, demand: FusedDemand, bodies: tuple[Body, ...]) -> DeviceCost:
-    """Ops whose inner tensors stay in WRAM, one part of the batch after the other."""
-    bill = Bill(dpu)
+    """Ops of one kernel, whose intermediate tensors stay in WRAM, for one part of the batch after the other."""
+    sums = WorkCost(dpu)
     parts = max(1, math.ceil(demand.item_bytes / (dpu.shared_bytes / 2)))
     again = [move._replace(size=move.size * (parts - 1), held=move.held * (parts - 1)) for move in demand.again]
-    bill.moves([*demand.moves, *again], dpu.block_bytes(2))
+    sums.moves([*demand.moves, *again], dpu.block_bytes(2))
     weights = []
     for op, body in zip(demand.products, bodies, strict=True):
-        before = bill.pipeline + bill.lanes
+        before = sums.pipeline + sums.lanes
         if op is None:
-            _arithmetic(bill, body)
+            _arithmetic(sums, body)
         else:
-            _tile(bill, op.M, op.N, op.K, op.count)
-            bill.port_bytes += 2 * op.macs * dpu.element_bytes
-        weights.append(bill.pipeline + bill.lanes - before)
-    return bill.cost(weights)
+            _tile(sums, op.M, op.N, op.K, op.count)
+            sums.port_bytes += 2 * op.macs * dpu.element_bytes
+        weights.append(sums.pipeline + sums.lanes - before)
+    return sums.cost(weights)

@@ -1,8 +1,8 @@
-"""A DPU: a small multithreaded processor beside a DRAM bank, without multipliers, or with a MAC array fed from the bank.
+"""A DPU: a small multithreaded processor next to a DRAM bank, without multipliers, or with a MAC array fed from the bank.
 
-UPMEM's is the only one that is sold; its rules are in J. Gomez-Luna et al., IEEE Access 10, 2022 (PrIM) and in F. Devaux, Hot Chips
-2019. Tasklets share one pipeline (`hardware.dpu.pipeline`), numbers are software (`hardware.dpu.instructions`), and everything
-passes through WRAM by transfers of at most 2048 bytes (`devices.dpu.costs`). `scripts/dpu_detail.py` compares one step with the
+UPMEM's is the only commercial one; it is described in J. Gomez-Luna et al., IEEE Access 10, 2022 (PrIM) and in F. Devaux, Hot Chips
+2019. Tasklets share one pipeline (`hardware.dpu.pipeline`), arithmetic is software (`hardware.dpu.instructions`), and all data
+pass through WRAM by transfers of at most 2048 bytes (`devices.dpu.costs`). `scripts/dpu_detail.py` compares one step with the
 pipeline simulated instruction by instruction.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainyard.caches import ByIdentity
 from trainyard.construction import NonNegative, NonNegativeInt, Positive, part
 from trainyard.devices.dpu.costs import LEAST_TRANSFER_BYTES, costs
-from trainyard.devices.dpu.memory import Room, room
+from trainyard.devices.dpu.memory import MemoryUse, step_memory
 from trainyard.errors import BadInput
 from trainyard.hardware.dpu.instructions import ARITHMETIC, Arithmetic, arithmetic
 from trainyard.hardware.dpu.pipeline import Pipeline
@@ -31,10 +31,9 @@ from trainyard.results.result import Peaks
 Number = Literal["fp32", "fixed32", "bf16", "fp16"]
 OWNER = "Dpu"
 # fmt: off
-"""Names under which quantities are given with their unit, and the fields that hold them."""
 ELEMENT: Mapping[str, tuple[int, str]] = {"fp32": (4, "fp32"), "fixed32": (4, "int32"), "bf16": (2, "bf16"), "fp16": (2, "fp16")}
-"""Bytes of a number in WRAM, and the row of the energy table."""
-HALVES = ("input", "activation", "gradient")  # what a 16-bit format holds; weights, their gradients and state stay fp32
+"""Bytes of a number in WRAM, and its row of the energy table."""
+HALVES = ("input", "activation", "gradient")  # roles in a 16-bit format; weights, their gradients and state stay fp32
 INSTRUCTION = energy.Component(
     event="instruction", component="instruction", joules=70e-12, nm=45,
     source="assumed: as quoted from Horowitz, ISSCC 2014: 70 pJ for an instruction of a simple core; the slides were not at hand")
@@ -100,12 +99,12 @@ class Dpu:
 
     @property
     def arithmetic(self) -> Arithmetic:
-        """Instructions of its operations in software."""
+        """Instructions of operations in software."""
         return arithmetic(self.number if self.number in ARITHMETIC else "fp32")
 
     @property
     def pipeline(self) -> Pipeline:
-        """The rules that `hardware.dpu.pipeline` runs programs by."""
+        """The parameters of the simulated pipeline."""
         return Pipeline(
             interval=self.interval,
             read_fixed=round(self.dma_read_cycles),
@@ -116,7 +115,7 @@ class Dpu:
 
     @property
     def occupancy(self) -> float:
-        """Instructions in a cycle.
+        """Instructions per cycle.
 
         >>> [round(Dpu(tasklets=tasklets).occupancy, 2) for tasklets in (1, 8, 11, 24)]
         [0.09, 0.73, 1.0, 1.0]
@@ -149,7 +148,7 @@ class Dpu:
 
     @property
     def shared_bytes(self) -> int:
-        """WRAM beside the tasklets' stacks."""
+        """WRAM without the stacks of the tasklets."""
         return self.wram_bytes - self.tasklets * self.stack_bytes
 
     @property
@@ -157,12 +156,12 @@ class Dpu:
         return "a DPU computes zeros like any other number: masks change nothing"
 
     def block_bytes(self, streams: int) -> int:
-        """The longest block of each of so many streams that every tasklet has room for, in one transfer."""
-        room = self.shared_bytes // self.tasklets // max(1, streams)
-        return min(room, self.longest_transfer_bytes) // LEAST_TRANSFER_BYTES * LEAST_TRANSFER_BYTES
+        """The longest block, in one transfer, if every tasklet buffers one of each stream."""
+        buffer = self.shared_bytes // self.tasklets // max(1, streams)
+        return min(buffer, self.longest_transfer_bytes) // LEAST_TRANSFER_BYTES * LEAST_TRANSFER_BYTES
 
     def transfers(self, size: float, run_bytes: float, direction: str) -> tuple[float, float]:
-        """Cycles of the DMA engine for so many bytes in runs, and the number of transfers: a long run is cut into equal pieces.
+        """Cycles of the DMA engine for `size` bytes in runs, and the number of transfers: a long run takes several.
 
         >>> Dpu().transfers(4096, 4096, "read"), Dpu().transfers(64, 8, "write")
         ((2202.0, 2.0), (520.0, 8.0))
@@ -182,12 +181,11 @@ class Dpu:
         return Policy(precision=self.precision, fusion=self.fusion)
 
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
-        found = _schedule(self, ByIdentity(step)).get(work.ops)
-        return found if found is not None else costs(self, [_asked(self.policy, step, work)])[0]
+        return _schedule(self, ByIdentity(step)).get(work.ops) or costs(self, [_demand(self.policy, step, work)])[0]
 
     @property
     def joules(self) -> Mapping[str, float]:
-        """Of each event; `second` is what it draws at rest."""
+        """Joules of each event; `second` is static power."""
         nm = self.technology_nm
         # fmt: off
         return {
@@ -202,55 +200,49 @@ class Dpu:
 
     @property
     def full_load_w(self) -> float:
-        """Transfers without a gap beside all lanes, or beside an instruction in every cycle, every third one an access to WRAM."""
-        each, bandwidth = self.joules, self.peaks.dram_bytes_per_s
-        issued = self.clock_hz * each["instruction"] * (self.occupancy if not self.mac_lanes else 0.0)
+        """Watts with continuous transfers and all lanes busy, or an instruction in every cycle, every third a WRAM access."""
+        joules, bandwidth = self.joules, self.peaks.dram_bytes_per_s
+        issued = self.clock_hz * joules["instruction"] * (self.occupancy if not self.mac_lanes else 0.0)
         port = self.clock_hz * (self.wram_bytes_per_cycle if self.mac_lanes else 4 / 3)
-        moved = (port + bandwidth) * each["wram_byte"] + bandwidth * each["mram_read_byte"]
-        return issued + self.mac_lanes * self.clock_hz * each["mac"] + moved + self.static_w
+        moved = (port + bandwidth) * joules["wram_byte"] + bandwidth * joules["mram_read_byte"]
+        return issued + self.mac_lanes * self.clock_hz * joules["mac"] + moved + self.static_w
 
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
         """Joules by component."""
-        each = self.joules
-        found = {event: events.get(event, 0.0) * joules for event, joules in each.items()}
+        energies = {event: events.get(event, 0.0) * joules for event, joules in self.joules.items()}
         return {
-            "instruction": found["instruction"],
-            "mac": found["mac"],
-            "dram": found["mram_read_byte"] + found["mram_write_byte"],
-            "scratchpad": found["wram_byte"],
-            "static": found["second"],
+            "instruction": energies["instruction"],
+            "mac": energies["mac"],
+            "dram": energies["mram_read_byte"] + energies["mram_write_byte"],
+            "scratchpad": energies["wram_byte"],
+            "static": energies["second"],
         }
 
-    def room(self, step: Step, data_bytes: int = 0) -> Room:
-        """What a step takes of MRAM, beside a data set of so many bytes."""
-        return room(step, self.precision, data_bytes)
+    def memory_use(self, step: Step, data_bytes: int = 0) -> MemoryUse:
+        """Bytes of MRAM for a step and a data set."""
+        return step_memory(step, self.precision, data_bytes)
 
     def fits(self, step: Step, data_bytes: int = 0) -> bool:
-        return self.room(step, data_bytes).bytes <= self.mram_bytes
+        return self.memory_use(step, data_bytes).bytes <= self.mram_bytes
 
     def require_room(self, step: Step, data_bytes: int = 0) -> None:
-        """Refuses a step that does not fit, with the way out."""
-        self.room(step, data_bytes).require(self.mram_bytes, self.name)
+        """Refuses a step that does not fit, with remedies."""
+        self.memory_use(step, data_bytes).require(self.mram_bytes, self.name)
 
 
-def _asked(policy: Policy, step: Step, work: Work) -> tuple[Demand, tuple[Body, ...]]:
+def _demand(policy: Policy, step: Step, work: Work) -> tuple[Demand, tuple[Body, ...]]:
     return demand(step, work, policy), tuple(step.ops[index].body for index in work.ops)
 
 
 @lru_cache(maxsize=64)
 def _schedule(dpu: Dpu, same: ByIdentity[Step]) -> Mapping[tuple[int, ...], DeviceCost]:
-    """All Works of a step, each distinct one costed once. An exchange is left out: asked for, it is refused by itself."""
+    """The cost of all Works of a step but collectives (which `costs` refuses); equal Works are costed once."""
     policy = dpu.policy
-    number: dict[Any, int] = {}
-    asked: list[tuple[Demand, tuple[Body, ...]]] = []
-    of_work: dict[tuple[int, ...], int] = {}
+    demands: dict[tuple[Demand, tuple[Body, ...]], int] = {}
+    number_of: dict[tuple[int, ...], int] = {}
     for work in dpu.works(same.value):
         if any(isinstance(same.value.ops[index].body, Collective) for index in work.ops):
             continue
-        found = _asked(policy, same.value, work)
-        if found not in number:
-            number[found] = len(asked)
-            asked.append(found)
-        of_work[work.ops] = number[found]
-    costed = costs(dpu, asked)
-    return {ops: costed[which] for ops, which in of_work.items()}
+        number_of[work.ops] = demands.setdefault(_demand(policy, same.value, work), len(demands))
+    distinct = costs(dpu, list(demands))
+    return {ops: distinct[number] for ops, number in number_of.items()}

@@ -1,4 +1,4 @@
-"""What ops that are no products ask of a DPU's arithmetic: operations for each element, as instructions or on lanes."""
+"""Operations of ops that are no products: instructions in software, or MACs of lanes."""
 
 from __future__ import annotations
 
@@ -28,19 +28,15 @@ SERIES = frozenset({
 
 
 def operations(body: Body) -> int:
-    """Arithmetic operations of an op, each one a lane's work for a cycle."""
+    """Arithmetic operations of an op; a lane does one in a cycle."""
     match body:
-        case ElementWise():
-            return body.elements * body.operations
-        case Update():
+        case ElementWise() | Update():
             return body.elements * body.operations
         case Reduction():
             return body.elements * body.passes
         case Gather():
             return body.rows * body.width if body.scatter else 0
-        case Copy():
-            return 0
-        case Collective():
+        case Copy() | Collective():
             return 0
         case MatMul() | Convolution():
             return body.macs
@@ -50,8 +46,7 @@ def operations(body: Body) -> int:
 def software(body: Body, unit: Arithmetic) -> int:
     """Instructions of the arithmetic of an op, without loads, stores and loops.
 
-    A function of a kind that is not listed takes a multiplication and an addition for each of its operations: what series,
-    normalisations and optimizers are made of.
+    A function that is not listed takes a multiplication and an addition for each operation, as normalisations and optimizers do.
     """
     match body:
         case Update():
@@ -59,11 +54,11 @@ def software(body: Body, unit: Arithmetic) -> int:
         case Gather():
             return operations(body) * unit.add
         case ElementWise() | Reduction():
-            return operations(body) * _each(body.function, unit) if body.function not in SERIES else _series(body, unit)
+            return operations(body) * _per_operation(body.function, unit) if body.function not in SERIES else _series(body, unit)
     return 0
 
 
-def _each(function: str, unit: Arithmetic) -> int:
+def _per_operation(function: str, unit: Arithmetic) -> int:
     if function in SELECTS:
         return unit.compare
     if function in SUMS:

@@ -1,7 +1,7 @@
 """Two DPUs: the one that is sold, and one with a MAC array for convolutional networks.
 
 UPMEM: J. Gomez-Luna et al., IEEE Access 10, 2022 (PrIM); S. Rhyner et al.: PIM-Opt, PACT 2024; UPMEM's data sheet.
-MAC_DPU does not exist. Its processing unit is that of a DRAM which does (AiM): S. Lee et al.: A 1ynm 1.25V 8Gb, 16Gb/s/pin
+MAC_DPU is hypothetical. Its processing unit is that of a DRAM which does (AiM): S. Lee et al.: A 1ynm 1.25V 8Gb, 16Gb/s/pin
 GDDR6-based Accelerator-in-Memory supporting 1TFLOPS MAC Operation, ISSCC 2022; SK hynix, Hot Chips 2023 (1 GHz units, 512 GB/s
 inside a channel of 16 banks). 1 TFLOP/s over 32 banks at 1 GHz are 16 multipliers a bank. ResNet-18 in DIRECT's Table II takes
 8.8 GMAC/s of each DPU; the peak here is 16.
@@ -32,7 +32,7 @@ UPMEM = Dpu(
     wram_bytes_per_cycle   = 8,            # PrIM: loads and stores of up to 64 bits
     technology_nm          = 28,           # assumed: a DRAM process of the 20 nm class, whose gates are larger and slower
     mram_j_per_byte        = 31.4e-12,     # assumed: HBM2's 3.92 pJ a bit (O'Connor et al. 2017), mostly rows and wires of the die
-    static_w               = 0.107,        # assumed: calibrated, what 383 W / 2556 (PrIM) leave beside the events at full load
+    static_w               = 0.107,        # assumed: calibrated, 383 W / 2556 (PrIM) less the events at full load
 )
 MAC_DPU = Dpu(
     name                   = "mac-dpu",    # assumed: no such product

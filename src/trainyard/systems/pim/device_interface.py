@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from trainyard.devices.dpu.device import Dpu
-from trainyard.devices.dpu.memory import Room, room
+from trainyard.devices.dpu.memory import MemoryUse, step_memory
 from trainyard.errors import BadInput
 from trainyard.hardware.dpu.instructions import LOAD, LOOP, STORE
 from trainyard.ir import Device, ElementWise, Op, Phase, Step, TensorSpec, Work
@@ -61,9 +61,9 @@ def at_speed(device: Device, speed: float) -> Device:
     return scaled
 
 
-def memory_use(device: Device, step: Step, data_bytes: int) -> Room:
+def memory_use(device: Device, step: Step, data_bytes: int) -> MemoryUse:
     """Memory of a step on the device, with a data set of `data_bytes`."""
-    return room(step, precision(device), data_bytes)
+    return step_memory(step, precision(device), data_bytes)
 
 
 def require_room(device: Device, step: Step, data_bytes: int) -> None:
