@@ -17,9 +17,9 @@ from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import Direct
 from trainyard.papers.direct import accuracy, contributions, efficiency, hardware, printed, studies
 from trainyard.papers.direct import table as table_2
-from trainyard.papers.direct.assumptions import BATCHES, LANES, METRIC, pair, readings
+from trainyard.papers.direct.assumptions import BATCHES, LANES, METRIC, readings, speedup
 from trainyard.papers.direct.measuring import BATCH, COUNTS, LINEAR, RESNET18, SYSTEMS, WORKLOADS, System, Workload, on, system
-from trainyard.papers.direct.printed import by_eq_1, half_units, said
+from trainyard.papers.direct.printed import by_eq_1, half_units, stated
 from trainyard.papers.ledger import Row
 from trainyard.papers.pages import number, summary
 from trainyard.systems.pim.scaling import scaled, with_workers
@@ -30,9 +30,9 @@ SMALL = 0.0005
 """Changes of an assumption below this are counted and not listed."""
 
 
-def beside(found: Sequence[float], claim: str) -> list[str]:
-    """Ours, and the paper's in brackets."""
-    return [f"{number(ours)} ({value:g})" for ours, value in zip(found, said(claim), strict=True)]
+def with_paper(ours: Sequence[float], claim: str) -> list[str]:
+    """Our values, with the paper's in brackets."""
+    return [f"{number(value)} ({theirs:g})" for value, theirs in zip(ours, stated(claim), strict=True)]
 
 
 def whole_table(workload: Workload) -> str:
@@ -55,7 +55,7 @@ def whole_table(workload: Workload) -> str:
     # fmt: on
     return table(
         (name, "PIM-Opt as Eq. 1", "PIM-Opt, rank-parallel", "DIRECT", "A100"),
-        [(what, number(found[0]), *beside(found[1:], claim)) for what, found, claim in rows],
+        [(what, number(values[0]), *with_paper(values[1:], claim)) for what, values, claim in rows],
     )
 
 
@@ -67,14 +67,14 @@ def components() -> str:
         (part, *(table_2.epoch_joules(name, one).get(part, 0.0) for one in WORKLOADS for name in table_2.PIM)) for part in names
     ]
     rows.append(("all", *(table_2.epoch_j(name, one) for one in WORKLOADS for name in table_2.PIM)))
-    rows.append(("paper", *(value for one in WORKLOADS for value in said(f"energy.{one.name}")[:2])))
+    rows.append(("paper", *(value for one in WORKLOADS for value in stated(f"energy.{one.name}")[:2])))
     return table(head, rows)
 
 
 def areas() -> str:
     rows: list[tuple[str, object]] = [(name.replace("_", " "), area) for name, area in hardware.areas_mm2().items()]
     rows.append(("one AGAU and the DSC", sum(hardware.areas_mm2().values())))
-    rows.append(("paper, AGAUs and DSC (PIM-Opt)", f"{said('area')[1]:g} ({said('area')[0]:g})"))
+    rows.append(("paper, AGAUs and DSC (PIM-Opt)", f"{stated('area')[1]:g} ({stated('area')[0]:g})"))
     rows += [(f"crossbars, {name}", area) for name, area in hardware.crossbar_mm2().items()]
     return table(("28 nm", "mm2"), rows)
 
@@ -82,7 +82,7 @@ def areas() -> str:
 def powers() -> str:
     rows: list[tuple[str, object]] = [(name.replace("_", " "), value) for name, value in hardware.powers_mw().items()]
     rows.append(("one AGAU and the DSC, busy", sum(hardware.powers_mw().values())))
-    rows.append(("paper, AGAUs and DSC (PIM-Opt)", f"{said('power')[1]:g} ({said('power')[0]:g})"))
+    rows.append(("paper, AGAUs and DSC (PIM-Opt)", f"{stated('power')[1]:g} ({stated('power')[0]:g})"))
     return table(("28 nm", "mW"), rows)
 
 
@@ -100,7 +100,7 @@ def scaling(workload: Workload) -> str:
         (f"DIRECT: {act} [% of the step]", *(f"{100 * one.acts_s.get(act, 0.0) / one.time_s:.2g}" for one in points))
         for act in ("reduce", "exchange", "token")
     ]
-    printed_ = said("efficiency.resnet18.fig2" if workload is RESNET18 else "efficiency.linear")
+    printed_ = stated("efficiency.resnet18.fig2" if workload is RESNET18 else "efficiency.linear")
     half = half_units(printed_[0])
     rows.append((f"1 / (1 + N / {half:.0f}), calibrated on {printed_[0]:g} at 2048", *(f"{by_eq_1(n, half):.3f}" for n in COUNTS)))
     rows.append(("paper, PIM-Opt / DIRECT / GPU", *([""] * (len(COUNTS) - 1)), " / ".join(f"{one:g}" for one in printed_)))
@@ -109,7 +109,7 @@ def scaling(workload: Workload) -> str:
 
 def token_needed() -> str:
     """What a token would have to take to bend DIRECT's curve as printed."""
-    first, last = said("efficiency.resnet18.at_32")[0], said("efficiency.resnet18.fig2")[1]
+    first, last = stated("efficiency.resnet18.at_32")[0], stated("efficiency.resnet18.fig2")[1]
     run = system("DIRECT", RESNET18)
     clusters = with_workers(DIRECT, 2048).clusters
     each = (1 / last - 1 / first) * run.alone_s * run.local_steps / (clusters - 1)
@@ -139,7 +139,7 @@ def shares_table() -> str:
             seconds = contributions.times(one, transfers)
             for name, kind in (("Shapley", contributions.shapley), ("in order", contributions.in_order)):
                 rows.append((f"{one.name}, {transfers.replace('_', '-')}", name, *(f"{x:.0f}" for x in kind(seconds).values())))
-    rows.append(("paper", "not said", *(f"{x:g}" for x in said("contribution"))))
+    rows.append(("paper", "not said", *(f"{x:g}" for x in stated("contribution"))))
     return table(("host", "% of the speedup", *contributions.PARTS), rows)
 
 
@@ -174,13 +174,13 @@ def beyond() -> str:
         plain = on(DIRECT, one, fidelity="analytic")
         span = plain.algorithm.local_steps * max(plain.rates(one.step).step_s)
         for speeds in ((), (1.0, 0.5)):
-            found = [
+            costs = [
                 scaled(replace(plain, speeds=speeds, algorithm=algorithm), one.step, DIRECT.dpus)
                 for algorithm in (DIRECT.algorithm, Direct(span, unit="s"))
             ]
             different.append(
                 (one.name, "half as fast in every second cluster" if speeds else "alike",
-                 *(f"{x.samples_per_s:,.0f} ({x.efficiency:.3f})" for x in found))
+                 *(f"{x.samples_per_s:,.0f} ({x.efficiency:.3f})" for x in costs))
             )  # fmt: skip
         for bits in (None, 4):
             rates = replace(plain, algorithm=Direct(31, compression_bits=bits)).rates(one.step)
@@ -227,13 +227,18 @@ def algorithm_table() -> str:
 
 
 def shards_table() -> str:
-    found = studies.on_shards()
+    results = studies.on_shards()
     rows = []
-    for name in dict.fromkeys(row["name"] for row in found):
-        mine = {row["shards"]: row for row in found if row["name"] == name}
+    for name in dict.fromkeys(row["name"] for row in results):
+        mine = {row["shards"]: row for row in results if row["name"] == name}
         cells = [f"{100 * mine[kind]['accuracy']:.1f} ({mine[kind]['points']:+.1f})" for kind in studies.SHARDS]
         rows.append((name, *cells, f"{mine['iid']['exchanges']:.0f}"))
     return table(("accuracy [%] (points)", *studies.SHARDS, "exchanges, iid"), rows)
+
+
+def proof(name: str, *arguments: str) -> str:
+    """A proof of the ledger and its details."""
+    return " ".join(getattr(printed, f"{part}_of_{name}")(*arguments) for part in ("proof", "details"))
 
 
 def contradictions() -> str:
@@ -246,15 +251,15 @@ def contradictions() -> str:
     older = "; ".join(f"{1e3 * before:.0f} to {1e3 * after:.0f} ms" for before, after in ages)
     # fmt: off
     rows = [
-        ("joules, linear",               printed.proof_of_energy("linear"),   f"{ours['power']} W"),
-        ("joules, ResNet-18",            printed.proof_of_energy("resnet18"), ""),
-        ("ResNet-18 on PIM-Opt",         printed.proof_of_rate(),             "refused on UPMEM's DPU"),
-        ("times against efficiencies",   printed.told_of_speedup(),           f"{ours['speedup']}, as the efficiencies"),
-        ("staleness falls by 73 and 42 %", printed.told_of_staleness(),       f"age {older}"),
+        ("joules, linear",               proof("energy", "linear"),             f"{ours['power']} W"),
+        ("joules, ResNet-18",            proof("energy", "resnet18"),           ""),
+        ("ResNet-18 on PIM-Opt",         proof("rate"),                         "refused on UPMEM's DPU"),
+        ("times against efficiencies",   printed.speedup_conflict(),           f"{ours['speedup']}, as the efficiencies"),
+        ("staleness falls by 73 and 42 %", printed.staleness_readings(),       f"age {older}"),
         ("0.92 against 0.25",            printed.proof_of_abstract(),         ""),
         ("Fig. 2's 0.31",                printed.proof_of_figure_2(),         ""),
-        ("76 % top-1",                   printed.told_of_accuracy(),          ""),
-        ("0.51 mm2 of overhead",         printed.told_of_overhead("area", "mm2"), ours["area"]),
+        ("76 % top-1",                   printed.accuracy_conflict(),          ""),
+        ("0.51 mm2 of overhead",         printed.overhead_conflict("area", "mm2"), ours["area"]),
         ("two-level hierarchy (Sec. VI-B)", "Table I has four levels", "four crossbars, two levels of exchange"),
     ]
     # fmt: on
@@ -271,16 +276,16 @@ def assumptions() -> tuple[str, int]:
 def outcome(rows: Sequence[Row]) -> str:
     speedups = " and ".join(
         f"{table_2.epoch_s('PIM-Opt', one) / table_2.epoch_s('DIRECT', one):.2f}x ({one.name}, paper {value:g})"
-        for one, value in zip(WORKLOADS, said("speedup.pim_opt"), strict=True)
+        for one, value in zip(WORKLOADS, stated("speedup.pim_opt"), strict=True)
     )
     curve = system("PIM-Opt", RESNET18).efficiency, system("DIRECT", RESNET18).efficiency
     return (
         f"What comes out: {summary(rows)}. With the pins of the packages as crossbars and measured transfers of the host DIRECT is "
         f"{speedups} faster than PIM-Opt with rank-parallel transfers; for ResNet-18 efficiency at 2048 DPUs is {curve[0]:.2f} "
-        f"against {curve[1]:.2f} (paper {said('efficiency.resnet18')[0]:g} and {said('efficiency.resnet18')[1]:g}). Many of the "
-        "paper's figures exclude each other or physics: see the proofs. No machine parameter was chosen to meet a claim; where a "
-        f"curve is calibrated, it says so. {rests_on()} {contributions.told_of_few_exchanges()}: on a rank-parallel host few "
-        "exchanges alone reach DIRECT's speed."
+        f"against {curve[1]:.2f} (paper {stated('efficiency.resnet18')[0]:g} and {stated('efficiency.resnet18')[1]:g}). Many of "
+        "the paper's figures exclude each other or physics: see the proofs. No machine parameter was chosen to meet a claim; where "
+        f"a curve is calibrated, it says so. {rests_on()} {contributions.few_exchanges()} On a rank-parallel host few exchanges "
+        "alone reach DIRECT's speed."
     )
 
 
@@ -315,9 +320,9 @@ CHANGED = (
 
 def rests_on() -> str:
     """The ResNet-18 speedup with other DPUs and batches."""
-    found = {(one.path, one.alternative): pair(RESNET18, one.dpu, one.batch).speedup for one in readings(RESNET18)}
-    lanes = " and ".join(f"{found['dpu.mac_lanes', count]:.2f}x with {count}" for count in LANES)
-    batches = ", ".join(f"{found['batch', size]:.2f}x with {size}" for size in BATCHES)
+    speedups = {(change.name, change.alternative): speedup(RESNET18, [change]) for change in readings(RESNET18)}
+    lanes = " and ".join(f"{speedups['dpu.mac_lanes', count]:.2f}x with {count}" for count in LANES)
+    batches = ", ".join(f"{speedups['batch', size]:.2f}x with {size}" for size in BATCHES)
     return (
         f"The speedup for ResNet-18 rests on our DPU and its batch: it is {lanes} MACs in place of {RESNET18.dpu.mac_lanes}, and "
         f"{batches} samples in place of {BATCH} (closed form)."
@@ -389,7 +394,7 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
         "Where the paper contradicts itself or physics",
         "Computed from printed figures with their rounding (`papers/direct/printed.py`); the ledger says `contradicted` where the "
         "figure itself is excluded. One thing that looked like a "
-        f"contradiction is none: {printed.told_of_rows()}. What an ideal step of 30 % computation and 70 % communication would "
+        f"contradiction is none: {printed.overall_row()} What an ideal step of 30 % computation and 70 % communication would "
         "be, on one unit that communicates with nobody, is not said.",
         contradictions(),
     )

@@ -15,8 +15,8 @@ from trainyard.mapping.algorithms import Direct, ModelAveraging, Synchronous
 from trainyard.papers import bench, ledger
 from trainyard.papers.direct import accuracy, assumptions, contributions, efficiency, hardware, measuring, printed, table
 from trainyard.papers.direct.contributions import PARTS, Parts
-from trainyard.papers.direct.measuring import COUNTS, LINEAR, RESNET18, Ran, ran, system
-from trainyard.papers.direct.printed import Range, rounded, said
+from trainyard.papers.direct.measuring import COUNTS, LINEAR, RESNET18, StepCost, step_cost, system
+from trainyard.papers.direct.printed import Range, rounded, stated
 from trainyard.runs import run
 from trainyard.systems.pim.scaling import scaled
 from trainyard.training import LogisticRegression, train
@@ -49,14 +49,14 @@ def test_power_of_every_cell() -> None:
         assert 80 * gpu.high < printed.A100_BOARD_W
         assert 80 * max(host.high, direct.high) < printed.UNITS * printed.DPU_W
     pim, gpu_j = printed.least_epoch_j()
-    assert pim > 1.9 * max(said("energy.resnet18")[:2])
-    assert gpu_j > 6 * said("energy.resnet18")[2]
+    assert pim > 1.9 * max(stated("energy.resnet18")[:2])
+    assert gpu_j > 6 * stated("energy.resnet18")[2]
 
 
 def test_speedup_and_efficiency_exclude_each_other() -> None:
     for must, is_ in zip(printed.efficiency_ratios(), printed.ranges("speedup.pim_opt"), strict=True):
         assert must.low > is_.high
-    assert [round(said(f"time.{one}")[0] / said(f"time.{one}")[1], 1) for one in printed.WORKLOADS] == [2.8, 2.9]
+    assert [round(stated(f"time.{one}")[0] / stated(f"time.{one}")[1], 1) for one in printed.WORKLOADS] == [2.8, 2.9]
 
 
 def test_a_upmem_dpu_cannot_train_resnet18_in_that_time() -> None:
@@ -92,8 +92,8 @@ def test_as_latency_of_an_exchange_staleness_agrees_with_efficiency() -> None:
     for workload, steps in zip(printed.WORKLOADS, (8, 7), strict=True):
         found = printed.steps_per_exchange(workload)
         assert found.low < steps < found.high
-        host, direct, _ = said(f"efficiency.{workload}")
-        before, after, _ = said(f"staleness.{workload}")
+        host, direct, _ = stated(f"efficiency.{workload}")
+        before, after, _ = stated(f"staleness.{workload}")
         step_ms = before / (1 / host - 1)
         exact = after / (step_ms * (1 / direct - 1))
         assert found.low < exact < found.high
@@ -102,14 +102,14 @@ def test_as_latency_of_an_exchange_staleness_agrees_with_efficiency() -> None:
 def test_speedups_are_those_of_the_times() -> None:
     for times, printed_ in zip(printed.time_ratios(), printed.ranges("speedup.pim_opt"), strict=True):
         assert times.meets(printed_)
-    assert "by times" in printed.told_of_speedup()
+    assert "by times" in printed.speedup_conflict()
 
 
-def test_every_proof_can_be_told() -> None:
+def test_every_proof_can_be_written() -> None:
     for text in (
-        *(printed.proof_of_energy(one) for one in printed.WORKLOADS), printed.proof_of_rate(), printed.told_of_speedup(),
-        printed.proof_of_abstract(), printed.proof_of_figure_2(), printed.told_of_staleness(), printed.told_of_accuracy(),
-        printed.told_of_overhead("area", "mm2"), printed.told_of_rows(),
+        *(printed.proof_of_energy(one) for one in printed.WORKLOADS), printed.proof_of_rate(), printed.speedup_conflict(),
+        printed.proof_of_abstract(), printed.proof_of_figure_2(), printed.staleness_readings(), printed.accuracy_conflict(),
+        printed.overhead_conflict("area", "mm2"), printed.overall_row(),
     ):  # fmt: skip
         assert len(text) > 60
         assert "nan" not in text
@@ -143,10 +143,10 @@ def test_age_is_that_of_the_training_runs() -> None:
             LogisticRegression(8), data, algorithm=algorithm, rates=machine.rates(LINEAR.step), workers=128, learning_rate=0.1,
             steps=64, evaluate_every=64,
         )  # fmt: skip
-        mean = ran(machine, LINEAR, 128).age_s
+        mean = step_cost(machine, LINEAR, 128).age_s
         assert history.age_s.mean == pytest.approx(mean, rel=0.15)  # the first round follows no exchange
         assert history.age_s.largest == pytest.approx(
-            ran(machine, LINEAR, 128).latency_s + algorithm.local_steps * ran(machine, LINEAR, 128).local_s, rel=1e-3
+            step_cost(machine, LINEAR, 128).latency_s + algorithm.local_steps * step_cost(machine, LINEAR, 128).local_s, rel=1e-3
         )
 
 
@@ -312,8 +312,8 @@ def test_every_claim_has_an_experiment() -> None:
 def test_a_run_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     first = system("PIM-Opt", LINEAR, 32)
 
-    def refuse(wanted: measuring.Asked) -> Ran:
+    def refuse(wanted: measuring.Job) -> StepCost:
         raise AssertionError(wanted)
 
-    monkeypatch.setattr(measuring, "of", refuse)
+    monkeypatch.setattr(measuring, "run_job", refuse)
     assert system("PIM-Opt", LINEAR, 32) is first

@@ -69,8 +69,8 @@ def test_what_must_hold_for_both_workloads(walked: dict[str, Row]) -> None:
 
 
 def test_other_processes_find_the_same(walked: dict[str, Row]) -> None:
-    wanted = measuring.Asked(measuring.machine("DIRECT", RESNET18), RESNET18, 2048)
-    assert measuring.of(wanted) == system("DIRECT", RESNET18)
+    wanted = measuring.Job(measuring.machine("DIRECT", RESNET18), RESNET18, 2048)
+    assert measuring.run_job(wanted) == system("DIRECT", RESNET18)
     assert walked
 
 

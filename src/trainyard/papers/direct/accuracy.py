@@ -1,10 +1,10 @@
-"""Accuracy, trained for real on stand-ins: neither YFCC100M's features nor ImageNet can be had here.
+"""Accuracy of real training on stand-in data: neither YFCC100M's features nor ImageNet is available here.
 
 The linear model has its 4096 features and 512 workers in 8 clusters, each worker with samples of its own of `datasets.features`,
-of which 87 % can be told apart at best. ResNet-18 is the one for small pictures, narrow, on handwritten digits, 16 workers in 4
+which allow an accuracy of 87 % at best. ResNet-18 is the one for small pictures, narrow, on handwritten digits, 16 workers in 4
 clusters, whose batches are normalised together; it needs torch, and without it the linear model stands in again. Learning rates
 are the same for all algorithms and were picked from a few by accuracy on the test part (`TRIED`): with one seed and a test part
-that had been looked at, differences of tenths of a point say nothing.
+that had been seen, differences of tenths of a point mean nothing.
 
 PIM-Opt's MA-SGD exchanges after every step: the mean of w - eta g_i is w - eta mean(g_i), synchronous SGD without momentum, which
 is what the GPUs do. The three columns of Table II are two algorithms.
@@ -25,7 +25,7 @@ import numpy as np
 from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import Algorithm, Direct, Rates, Synchronous
 from trainyard.papers.direct.measuring import BATCH, LINEAR
-from trainyard.papers.direct.printed import told_of_accuracy
+from trainyard.papers.direct.printed import accuracy_conflict
 from trainyard.papers.ledger import Experiments, Measured
 from trainyard.papers.processes import workers
 from trainyard.training import Data, History, LogisticRegression, train
@@ -50,7 +50,7 @@ TRIED: Mapping[str, str] = {
                 "width 8 with batch normalisation at 0.1 and 0.03, each with momentum 0.9 and without (128 steps: synchronous "
                 "97.2, 98.3, 97.5, 96.7 %, averaging 96.7, 98.3, 98.3, 97.8 %)",
 }
-"""What was run before the settings above were taken, one seed each, judged on the test part."""
+"""Runs before the settings above were chosen, one seed each, judged on the test part."""
 # fmt: on
 EVERY: Mapping[str, Algorithm] = {
     "synchronous": Synchronous(),
@@ -121,11 +121,11 @@ def _under_way(name: str) -> Future[float] | None:
 
 @cache
 def network(name: str) -> float:
-    """Both are begun at once, each in a process of its own where there are several."""
-    begun = {one: _under_way(one) for one in ("synchronous", "averaging")}
-    found = begun.get(name)
+    """Both trainings start at once, each in a process of its own where there are several cores."""
+    futures = {algorithm: _under_way(algorithm) for algorithm in ("synchronous", "averaging")}
+    future = futures.get(name)
     try:
-        return found.result() if found is not None else network_accuracy(name)
+        return future.result() if future is not None else network_accuracy(name)
     except BrokenProcessPool:
         return network_accuracy(name)
 
@@ -149,10 +149,10 @@ def _linear() -> Measured:
     return Measured(
         columns(linear_accuracy),
         verdict="substitute",
-        note=f"{TRAINED:,} generated samples of 4096 features ({Features().accuracy:.0%} at best) in place of YFCC100M-HNfc6, "
-        f"{WORKERS} workers, {STEPS} steps. One seed, settings picked on the test part. PIM-Opt and GPU are one algorithm. "
+        note=f"On {TRAINED:,} generated samples of 4096 features ({Features().accuracy:.0%} at best) instead of YFCC100M-HNfc6.",
+        details=f"{WORKERS} workers, {STEPS} steps, one seed, settings picked on the test part. PIM-Opt and GPU are one algorithm. "
         f"Exchanges: {len(linear('synchronous').exchanges)} and {len(linear('averaging').exchanges)}. Algorithm 1 as printed: "
-        f"{100 * literal.accuracy:.1f} %, {literal.lost_steps} local steps overwritten",
+        f"{100 * literal.accuracy:.1f} %, {literal.lost_steps} local steps overwritten.",
     )
 
 
@@ -161,16 +161,17 @@ def _network() -> Measured:
         return Measured(
             columns(linear_accuracy),
             verdict="substitute",
-            note="torch is not installed: the linear model's accuracy stands in for ResNet-18's (pip install 'trainyard[torch]'). "
-            + told_of_accuracy(),
+            note="torch is not installed: the linear model's accuracy stands in for ResNet-18's (pip install 'trainyard[torch]').",
+            details=accuracy_conflict(),
         )
     name, data = digits_data()
     return Measured(
         columns(network),
         verdict="substitute",
-        note=f"ours of a narrow ResNet-18 on {name} in place of ImageNet ({len(data.test_targets)} to judge by: a step is "
-        f"{100 / len(data.test_targets):.2f} points), {NETWORK_WORKERS} workers in {NETWORK_WORKERS // NETWORK_CLUSTER} clusters, "
-        f"one seed, settings picked on the test part. In the paper {told_of_accuracy()}",
+        note=f"A narrow ResNet-18 on {name} instead of ImageNet.",
+        details=f"{len(data.test_targets)} test samples: one is {100 / len(data.test_targets):.2f} points. {NETWORK_WORKERS} "
+        f"workers in {NETWORK_WORKERS // NETWORK_CLUSTER} clusters, one seed, settings picked on the test part. "
+        f"{accuracy_conflict()}",
     )
 
 
@@ -179,11 +180,11 @@ def _gain() -> Measured:
     return Measured(
         [column[1] - column[0] for column in both],
         verdict="substitute",
-        note="DIRECT (averaging) less PIM-Opt in points, on generated features and on digits in place of YFCC100M-HNfc6 and "
-        "ImageNet; one seed and settings picked on the test part, so that neither sign means anything"
-        + ("" if has_torch() else "; torch is not installed: the linear model twice")
-        + f". As printed, Algorithm 1 changes the linear model's by "
-        f"{100 * (linear_accuracy('literal') - linear_accuracy('synchronous')):+.1f}",
+        note="DIRECT (averaging) less PIM-Opt in points, on generated features and on digits"
+        + ("." if has_torch() else "; torch is not installed: the linear model twice."),
+        details="Instead of YFCC100M-HNfc6 and ImageNet; one seed and settings picked on the test part, so that neither sign means "
+        f"anything. Algorithm 1 as printed changes the linear model's accuracy by "
+        f"{100 * (linear_accuracy('literal') - linear_accuracy('synchronous')):+.1f} points.",
     )
 
 

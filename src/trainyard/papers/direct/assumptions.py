@@ -1,4 +1,4 @@
-"""What each assumption is worth: the speedup of DIRECT over PIM-Opt at 2048 DPUs with another value in its place in both.
+"""Sensitivity of the speedup of DIRECT over PIM-Opt at 2048 DPUs to each assumption, changed in both machines.
 
 Crossbars are counted in closed form here (`fidelity="analytic"`), which moves the speedup of either workload by less than 1 %.
 """
@@ -102,9 +102,9 @@ def of_machines(workload: Workload) -> Iterator[Change]:
     """Every parameter of the two machines; of how DIRECT's host works nothing is asked."""
     both, seen = pair(workload), {change.name for change in readings(workload)}
     for result, foreign in ((both.slow, ""), (both.fast, "host.")):
-        found = [one for one in parameters(result.on) if one.name not in seen and not (foreign and one.name.startswith(foreign))]
-        seen |= {one.name for one in found}
-        for one in found:
+        new = [one for one in parameters(result.on) if one.name not in seen and not (foreign and one.name.startswith(foreign))]
+        seen |= {one.name for one in new}
+        for one in new:
             made = Reading({one.name: one.alternative})
             yield replace(_change(workload, one.name, one.meaning, one.value, one.alternative, made), kind="parameter")
 

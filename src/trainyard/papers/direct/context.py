@@ -1,4 +1,4 @@
-"""Parameters that the paper states and our machine has: context, used and not met."""
+"""The paper's parameters beside those of our machine: context, not judged."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from trainyard.papers.ledger import Experiments, Measured
 
 # fmt: off
 EXPERIMENTS: Experiments = {
-    "direct.agau.simd":       lambda: Measured(parts()[0].width_bits, note="of each input of the reduction tree"),
+    "direct.agau.simd":       lambda: Measured(parts()[0].width_bits, note="Width of each input of the reduction tree."),
     "direct.crossbar_levels": lambda: Measured(
         len(DIRECT.crossbar.levels),
-        note="crossbars of a chip, a rank, a DIMM and the machine; exchanges inside clusters and between them use all four"),
+        note="Crossbars of a chip, a rank, a DIMM and the machine; exchanges inside and between clusters use all four."),
     "direct.dpus":            lambda: Measured(DIRECT.dpus),
 }
 # fmt: on

@@ -1,4 +1,4 @@
-"""Fig. 3: what AGAUs, DSC and the locality-aware algorithm (LAA) give, each and in every company.
+"""Fig. 3: the contributions of AGAUs, DSC and the locality-aware algorithm (LAA), each and in every combination.
 
 The eight machines, all of 2048 of the same DPUs:
 
@@ -17,8 +17,8 @@ What is unnatural: the paper's crossbars belong to none of the three, here they 
 without an AGAU are shared by all DPUs; the LAA without AGAUs has DPUs where Algorithm 1 has clusters. `transfers` is of the two
 machines without AGAU and DSC.
 
-Speedups multiply, so a part's share is of the logarithm. `shapley` is the mean of what a part adds over all orders in which the
-three can be put in, `in_order` what it adds when they come in the paper's order, `removed` what DIRECT loses without it.
+Speedups multiply, so a part's share is of the logarithm. `shapley` is the mean gain of a part over all orders in which the three
+can be added, `in_order` its gain when they are added in the paper's order, `removed` the slowdown of DIRECT without it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Literal
 
 from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import ModelAveraging
-from trainyard.papers.direct.measuring import WORKLOADS, Asked, Workload, ahead, on, ran, slashed
+from trainyard.papers.direct.measuring import WORKLOADS, Job, Workload, on, prefetch, slashed, step_cost
 from trainyard.papers.ledger import Experiments, Measured
 from trainyard.systems.pim.machine import Pim
 from trainyard.systems.pim.systems import HostMediated
@@ -66,12 +66,12 @@ def built(parts: Parts, workload: Workload, transfers: Transfers = "rank_paralle
 def times(workload: Workload, transfers: Transfers = "rank_parallel") -> Mapping[Parts, float]:
     """Seconds of an optimizer step."""
     machines = {parts: built(parts, workload, transfers) for parts in subsets()}
-    ahead(Asked(one, workload, one.dpus) for one in sorted(machines.values(), key=lambda one: isinstance(one, HostMediated)))
-    return {parts: ran(one, workload, one.dpus).time_s for parts, one in machines.items()}
+    prefetch(Job(one, workload, one.dpus) for one in sorted(machines.values(), key=lambda one: isinstance(one, HostMediated)))
+    return {parts: step_cost(one, workload, one.dpus).time_s for parts, one in machines.items()}
 
 
 def gained(seconds: Mapping[Parts, float], before: Parts, part: str) -> float:
-    """Logarithm of the speedup that a part adds to others."""
+    """Logarithm of the speedup by adding a part to others."""
     return math.log(seconds[before] / seconds[before | {part}])
 
 
@@ -83,8 +83,8 @@ def shapley(seconds: Mapping[Parts, float]) -> Shares:
     [33.3, 33.3, 33.3]
     """
     orders = list(permutations(PARTS))
-    found = {part: fmean(gained(seconds, frozenset(order[: order.index(part)]), part) for order in orders) for part in PARTS}
-    return shares(found)
+    gains = {part: fmean(gained(seconds, frozenset(order[: order.index(part)]), part) for order in orders) for part in PARTS}
+    return shares(gains)
 
 
 def in_order(seconds: Mapping[Parts, float]) -> Shares:
@@ -92,25 +92,25 @@ def in_order(seconds: Mapping[Parts, float]) -> Shares:
 
 
 def removed(seconds: Mapping[Parts, float]) -> Shares:
-    """How many times as long a step takes without one part and with the two others."""
+    """Time of a step without one part over DIRECT's."""
     every = frozenset(PARTS)
     return {part: seconds[every - {part}] / seconds[every] for part in PARTS}
 
 
-def told_of_few_exchanges() -> str:
-    """The machine with the LAA alone beside DIRECT, rank-parallel host."""
-    alone, whole = ([1e3 * times(one)[frozenset(parts)] for one in WORKLOADS] for parts in (("LAA",), PARTS))
+def few_exchanges() -> str:
+    """A sentence on the machine with the LAA alone against DIRECT, rank-parallel host."""
+    alone, direct = ([1e3 * times(one)[frozenset(parts)] for one in WORKLOADS] for parts in (("LAA",), PARTS))
     names = " / ".join(one.name for one in WORKLOADS)
     return (
         f"LAA alone, PIM-Opt that averages every {DIRECT.algorithm.local_steps} steps, takes "
         f"{' / '.join(f'{value:.4g}' for value in alone)} ms a step ({names}) against DIRECT's "
-        f"{' / '.join(f'{value:.4g}' for value in whole)}"
+        f"{' / '.join(f'{value:.4g}' for value in direct)}."
     )
 
 
-def shares(found: Shares) -> Shares:
-    whole = sum(found.values())
-    return {part: 100 * value / whole for part, value in found.items()}
+def shares(gains: Shares) -> Shares:
+    total = sum(gains.values())
+    return {part: 100 * gain / total for part, gain in gains.items()}
 
 
 def mean(kind: Callable[[Mapping[Parts, float]], Shares], transfers: Transfers) -> list[float]:
@@ -123,7 +123,7 @@ def named(parts: Parts) -> str:
 
 
 def _contribution() -> Measured:
-    told = "; ".join(
+    by_workload = "; ".join(
         f"{one.name}, {transfers.replace('_', '-')}: Shapley {slashed([*shapley(times(one, transfers)).values()], 0)}, in order "
         f"{slashed([*in_order(times(one, transfers)).values()], 0)}"
         for transfers in TRANSFERS
@@ -131,10 +131,10 @@ def _contribution() -> Measured:
     )
     return Measured(
         mean(shapley, TRANSFERS[0]),
-        note=f"Shapley shares of the logarithm of the speedup, mean of both workloads, rank-parallel host. {told}. Times as long "
-        f"without {' / '.join(PARTS)}: "
+        note="Shapley shares of the logarithm of the speedup, mean of both workloads, rank-parallel host.",
+        details=f"{by_workload}. Time without {' / '.join(PARTS)} over DIRECT's: "
         + "; ".join(f"{one.name} {slashed([*removed(times(one)).values()], 3)}" for one in WORKLOADS)
-        + f". {told_of_few_exchanges()}",
+        + f". {few_exchanges()}",
     )
 
 

@@ -16,26 +16,26 @@ from trainyard.papers.direct.measuring import (
     RESNET18,
     SYSTEMS,
     WORKLOADS,
-    Asked,
-    Ran,
+    Job,
+    StepCost,
     System,
     Workload,
-    ahead,
     listed,
     machine,
     on,
-    ran,
+    prefetch,
     slashed,
+    step_cost,
     system,
 )
 from trainyard.papers.direct.printed import (
     UNITS,
     by_eq_1,
     half_units,
+    overall_row,
     proof_of_abstract,
     proof_of_figure_2,
-    said,
-    told_of_rows,
+    stated,
 )
 from trainyard.papers.ledger import Experiments, Measured
 from trainyard.systems.single import as_held
@@ -48,7 +48,7 @@ def curve(name: System, workload: Workload) -> dict[int, float]:
     return {units: point.efficiency for units, point in points(name, workload).items()}
 
 
-def points(name: System, workload: Workload) -> dict[int, Ran]:
+def points(name: System, workload: Workload) -> dict[int, StepCost]:
     every()
     return {units: system(name, workload, units) for units in COUNTS}
 
@@ -56,7 +56,7 @@ def points(name: System, workload: Workload) -> dict[int, Ran]:
 def every() -> None:
     """All points of Fig. 2, the longest runs first."""
     order = sorted(DRAWN, key=lambda name: name != "DIRECT")
-    ahead(Asked(machine(name, one), one, units) for one in reversed(WORKLOADS) for name in order for units in reversed(COUNTS))
+    prefetch(Job(machine(name, one), one, units) for one in reversed(WORKLOADS) for name in order for units in reversed(COUNTS))
 
 
 class Literal(NamedTuple):
@@ -72,10 +72,10 @@ class Literal(NamedTuple):
 LITERALS = (Literal(31), Literal(7))
 
 
-def literal_points(literal: Literal, workload: Workload) -> dict[int, Ran]:
-    """Crossbars in closed form."""
+def literal_points(literal: Literal, workload: Workload) -> dict[int, StepCost]:
+    """All points of Fig. 2 with Algorithm 1 as printed, crossbars in closed form."""
     plain = on(DIRECT, workload, algorithm=Direct(literal.tau, update="literal"), fidelity="analytic")
-    return {units: ran(plain, workload, units) for units in COUNTS}
+    return {units: step_cost(plain, workload, units) for units in COUNTS}
 
 
 def literal_curve(literal: Literal, workload: Workload) -> dict[int, float]:
@@ -83,15 +83,15 @@ def literal_curve(literal: Literal, workload: Workload) -> dict[int, float]:
 
 
 def literal_share(literal: Literal, workload: Workload) -> dict[int, float]:
-    """Per cent of a step that rounds and waits for the token take: what is neither the own step nor the AGAU's reduction."""
-    found = literal_points(literal, workload)
-    return {units: 100 * max(0.0, 1 - point.local_s / point.time_s) for units, point in found.items()}
+    """Per cent of a step that rounds and waits for the token take: neither the own step nor the AGAU's reduction."""
+    points = literal_points(literal, workload)
+    return {units: 100 * max(0.0, 1 - point.local_s / point.time_s) for units, point in points.items()}
 
 
 def knee(curve: Mapping[int, float]) -> int:
-    """Where efficiency bends down most: the drop to twice as many units exceeds the drop from half as many by the most.
+    """The units at which efficiency bends down most: the drop to twice as many exceeds that from half as many by the most.
 
-    A curve whose drops only become smaller has its bend before the first point, which is then given.
+    A curve whose drops only become smaller bends before the first point, which is then returned.
 
     >>> knee({units: by_eq_1(units, half_units(0.31)) for units in COUNTS})
     256
@@ -124,13 +124,13 @@ def by_trees(workload: Workload) -> float:
 
 
 def other_batches(workload: Workload) -> str:
-    """What the GPU's batch is worth: 32 a board (torchvision's reference), and a DPU's 8."""
-    found = {
-        batch: ran(machine("A100", workload), replace(workload, gpu_batch=batch)).efficiency
+    """Efficiency with other batches of the GPU: 32 a board (torchvision's reference), and a DPU's 8."""
+    efficiencies = {
+        batch: step_cost(machine("A100", workload), replace(workload, gpu_batch=batch)).efficiency
         for batch in (32, 8)
         if batch != workload.gpu_batch
     }
-    return listed(found)
+    return listed(efficiencies)
 
 
 def _overall(workload: Workload) -> Measured:
@@ -139,37 +139,40 @@ def _overall(workload: Workload) -> Measured:
     serial = system("PIM-Opt, Eq. 1", workload).efficiency
     return Measured(
         at_full(workload),
-        note=f"a unit's own seconds over those of an optimizer step of {UNITS}, batch kept. PIM-Opt transfers rank-parallel; one "
-        f"DPU after the other, as Eq. 1 has it, {serial:.3f}. Of DIRECT's step: {listed(shares, 3)} %. A100: ring over 200 Gb/s "
-        f"each, batch {workload.gpu_batch}; of other batches {other_batches(workload)}"
-        + (f"; a double tree in place of the ring {by_trees(workload):.2f}" if workload is LINEAR else ""),
+        note=f"Seconds of a unit alone over those of an optimizer step of {UNITS}, each unit with its batch.",
+        details=f"PIM-Opt transfers rank-parallel; one DPU after the other, as in Eq. 1, {serial:.3f}. Of DIRECT's step: "
+        f"{listed(shares, 3)} %. A100: ring over 200 Gb/s each, batch {workload.gpu_batch}; other batches: "
+        f"{other_batches(workload)}"
+        + (f"; a double tree instead of the ring {by_trees(workload):.2f}." if workload is LINEAR else "."),
     )
 
 
 def _computation(workload: Workload) -> Measured:
     return Measured(
         at_full(workload, "computation"),
-        note="seconds of computing alone over those among 2048 (POP): 1 by definition, because a unit keeps its batch and "
-        "nothing slows its computing down. " + told_of_rows(),
+        note="Seconds of computing alone over those among 2048 (POP): 1, since a unit keeps its batch and nothing slows it down.",
+        details=overall_row(),
     )
 
 
 def _communication(workload: Workload) -> Measured:
     return Measured(
         at_full(workload, "communication"),
-        note="computing over all of the step (POP): overall over computation. " + told_of_rows(),
+        note="Computing over all of the step (POP): overall over computation.",
+        details=overall_row(),
     )
 
 
 def _at_32() -> Measured:
-    found = points("DIRECT", RESNET18)
-    first, last = found[32], found[UNITS]
+    curve_points = points("DIRECT", RESNET18)
+    first, last = curve_points[32], curve_points[UNITS]
     return Measured(
         first.efficiency,
-        note=f"one cluster: the AGAU's reduction alone, {1e3 * first.acts_s['reduce']:.0f} of {1e3 * first.time_s:.0f} ms, a loss "
-        f"of {100 * (1 - first.efficiency):.1f} % where the paper has {100 * (1 - said('efficiency.resnet18.at_32')[0]):.0f}. From "
-        f"32 to {UNITS} DPUs it falls by {100 * (first.efficiency - last.efficiency):.2f} points, of which tokens are "
-        f"{100 * last.acts_s['token'] / last.time_s:.5f}; linear model {system('DIRECT', LINEAR, 32).efficiency:.3f}",
+        note=f"One cluster, whose AGAU takes {1e3 * first.acts_s['reduce']:.0f} of {1e3 * first.time_s:.0f} ms.",
+        details=f"A loss of {100 * (1 - first.efficiency):.1f} % where the paper has "
+        f"{100 * (1 - stated('efficiency.resnet18.at_32')[0]):.0f}. From 32 to {UNITS} DPUs it falls by "
+        f"{100 * (first.efficiency - last.efficiency):.2f} points, of which tokens are "
+        f"{100 * last.acts_s['token'] / last.time_s:.5f}; linear model {system('DIRECT', LINEAR, 32).efficiency:.3f}.",
     )
 
 
@@ -178,10 +181,11 @@ def _figure_2() -> Measured:
         at_full(RESNET18),
         verdict="contradicted",
         proof=proof_of_figure_2(),
-        note=f"ours of 32 to {UNITS}: "
+        details=f"Ours from 32 to {UNITS} units: "
         + "; ".join(f"{name} {slashed([*curve(name, RESNET18).values()], 3)}" for name in DRAWN)
         + "; "
-        + "; ".join(f"{one.name} {slashed([*literal_curve(one, RESNET18).values()], 3)}" for one in LITERALS),
+        + "; ".join(f"{one.name} {slashed([*literal_curve(one, RESNET18).values()], 3)}" for one in LITERALS)
+        + ".",
     )
 
 
@@ -191,18 +195,19 @@ def _abstract() -> Measured:
         [system("DIRECT", RESNET18).efficiency, system("PIM-Opt", RESNET18).efficiency],
         verdict="contradicted",
         proof=proof_of_abstract(),
-        note=f"ours of ResNet-18; of the linear model {both[0]:.2f} against {both[1]:.2f}",
+        details=f"Ours is of ResNet-18; of the linear model it is {both[0]:.2f} against {both[1]:.2f}.",
     )
 
 
 def _knee() -> Measured:
-    half = half_units(said("efficiency.resnet18.fig2")[0])
+    half = half_units(stated("efficiency.resnet18.fig2")[0])
     predicted = {units: by_eq_1(units, half) for units in COUNTS}
     others = {f"{name}, {one.name}": knee(curve(name, one)) for one in WORKLOADS for name in DRAWN[:2]}
     return Measured(
         knee(curve("PIM-Opt", RESNET18)),
-        note=f"the strongest bend over doublings, ResNet-18; all: {listed(others, 0)}. Up to 512 DPUs ranks have a channel each. "
-        f"Calibrated on 0.31 at 2048, Eq. 1's shape 1 / (1 + N / {half:.0f}) bends most at {knee(predicted)}: {listed(predicted)}",
+        note="The strongest bend over doublings of ResNet-18; up to 512 DPUs every rank has a channel of its own.",
+        details=f"All bends: {listed(others, 0)}. Calibrated on 0.31 at 2048, Eq. 1's shape 1 / (1 + N / {half:.0f}) bends most at "
+        f"{knee(predicted)}: {listed(predicted)}.",
     )
 
 

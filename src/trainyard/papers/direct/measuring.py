@@ -1,7 +1,7 @@
-"""Runs of the two workloads on the three systems: time of an optimizer step, what its parts take, joules by component.
+"""Runs of the two workloads on the three systems: time of an optimizer step and of its parts, joules by component.
 
-`trainyard run linear --on direct --dpus 2048` gives the same time. Runs are kept: experiments share them. What the paper leaves
-open and every row rests on; what was known when it was chosen is told on the page, "Changed after results had been seen":
+`trainyard run linear --on direct --dpus 2048` gives the same time. Results are cached: experiments share them. Every row rests on
+these assumptions; docs/direct.md, "Changed after results had been seen", says what was known when they were chosen:
 
 - A DPU's batch is 8, PIM-Opt's. An epoch of the linear model is what PIM-Opt's largest machine holds, 3328 samples for each of 2048
   DPUs, 416 steps; one of ResNet-18 is ImageNet's.
@@ -47,7 +47,7 @@ SYSTEMS: tuple[System, ...] = ("PIM-Opt", "DIRECT", "A100")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A model, what of it is an epoch, and on what it runs."""
+    """A model, the samples of an epoch, and the DPU it runs on."""
 
     name: str
     dpu: Dpu
@@ -91,8 +91,8 @@ def machine(system: System, workload: Workload) -> Pim | Replicas:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """An optimizer step of so many units, steady state; `acts_s` is what nothing hides of reduce, exchange and token."""
+class StepCost:
+    """An optimizer step of so many units in steady state; `acts_s` is the exposed time of reduce, exchange and token."""
 
     units: int
     time_s: float
@@ -122,34 +122,34 @@ class Ran:
 
     @property
     def latency_s(self) -> float:
-        """From when all have asked for an exchange to when all have its result."""
+        """From the request of the last unit for an exchange to the arrival of its result at all."""
         return self.local_steps * (self.time_s - self.local_s)
 
     @property
     def age_s(self) -> float:
-        """Mean age of parameters when a gradient is there: of all gradients between two exchanges (`training.history`).
+        """Mean age of the parameters over all gradients between two exchanges (`training.history`).
 
         The j-th of k local steps of s seconds ends E + j s after all models went into an exchange that took E.
         """
         return self.latency_s + (self.local_steps + 1) / 2 * self.local_s
 
 
-class Asked(NamedTuple):
-    """A run that can be asked for."""
+class Job(NamedTuple):
+    """The arguments of one run."""
 
     machine: Any
     workload: Workload
     units: int
 
 
-def ran(machine: Pim | Replicas, workload: Workload, units: int = UNITS) -> Ran:
-    wanted = Asked(machine, workload, units)
-    found = _kept().get(wanted)
-    return found or _kept().setdefault(wanted, of(wanted))
+def step_cost(machine: Pim | Replicas, workload: Workload, units: int = UNITS) -> StepCost:
+    """One workload on one machine, run once."""
+    job = Job(machine, workload, units)
+    return _cache().get(job) or _cache().setdefault(job, run_job(job))
 
 
-def of(wanted: Asked) -> Ran:
-    plain, workload, units = wanted
+def run_job(job: Job) -> StepCost:
+    plain, workload, units = job
     sized = with_workers(plain, units)
     if isinstance(plain, Replicas):
         batch = workload.gpu_batch
@@ -161,38 +161,38 @@ def of(wanted: Asked) -> Ran:
         alone = sized.local_step(workload.step)[0]
         rates = sized.rates(workload.step)
         local, steps = max(rates.step_s) + rates.reduce_s, result.steps
-    spent = {key[0]: cost.time_s for key, cost in result.group("op").items()}
-    return Ran(
+    seconds = {key[0]: cost.time_s for key, cost in result.group("op").items()}
+    return StepCost(
         units=units,
         time_s=result.time_s,
         alone_s=alone,
         compute_s=result.by_class["compute"].time_s,
         local_steps=steps,
         local_s=local,
-        acts_s={name: spent[name] for name in ACTS if name in spent},
+        acts_s={name: seconds[name] for name in ACTS if name in seconds},
         joules=dict(result.energy_by_component),
         traffic_bytes=dict(result.traffic_bytes),
     )
 
 
-def system(name: System, workload: Workload, units: int = UNITS) -> Ran:
-    return ran(machine(name, workload), workload, units)
+def system(name: System, workload: Workload, units: int = UNITS) -> StepCost:
+    return step_cost(machine(name, workload), workload, units)
 
 
 @cache
-def _kept() -> dict[Asked, Ran]:
+def _cache() -> dict[Job, StepCost]:
     return {}
 
 
-def ahead(wanted: Iterable[Asked]) -> None:
-    """Runs on several cores at once, so that `ran` finds them. Without it they are run one by one."""
-    missing = [one for one in dict.fromkeys(wanted) if one not in _kept()]
+def prefetch(jobs: Iterable[Job]) -> None:
+    """Runs jobs on several cores at once and caches them for `step_cost`, which otherwise runs one by one."""
+    missing = [job for job in dict.fromkeys(jobs) if job not in _cache()]
     pool = workers() if len(missing) > 1 else None
     if pool is None:
         return
     try:
-        _kept().update(zip(missing, pool.map(of, missing), strict=True))
-    except BrokenProcessPool:  # one was killed: each run is then made where it is asked for
+        _cache().update(zip(missing, pool.map(run_job, missing), strict=True))
+    except BrokenProcessPool:  # a process was killed: each run is then made on demand
         return
 
 

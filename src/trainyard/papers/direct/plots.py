@@ -1,14 +1,13 @@
-"""Figs. 2 and 3, Table II's energy, and three of ours; what the paper prints as diamonds."""
+"""Figs. 2 and 3, Table II's energy, and two beyond the paper; the paper's values as diamonds."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import cycle
 from typing import TYPE_CHECKING
 
 from trainyard.papers.direct import accuracy, contributions, efficiency, studies, table
 from trainyard.papers.direct.measuring import COUNTS, RESNET18, SYSTEMS, WORKLOADS, Workload, listed, slashed, system
-from trainyard.papers.direct.printed import UNITS, by_eq_1, half_units, said
+from trainyard.papers.direct.printed import UNITS, by_eq_1, half_units, stated
 from trainyard.papers.figures import Series, chart, panels, paper
 from trainyard.report.colours import PHASES, SPARE
 
@@ -33,7 +32,7 @@ def _curves(workload: Workload) -> go.Figure:
         for literal, colour in zip(efficiency.LITERALS, (COLOURS[3], COLOURS[4]), strict=True)
     ]
     host = "fig2" if workload is RESNET18 else "linear"
-    printed = said("efficiency.resnet18.fig2" if workload is RESNET18 else "efficiency.linear")
+    printed = stated("efficiency.resnet18.fig2" if workload is RESNET18 else "efficiency.linear")
     half = half_units(printed[0])
     lines.append(
         Series(
@@ -43,19 +42,19 @@ def _curves(workload: Workload) -> go.Figure:
     )  # fmt: skip
     marks = {name: {UNITS: value} for name, value in zip(SYSTEMS, printed, strict=True)}
     if host == "fig2":
-        marks["DIRECT"][32] = said("efficiency.resnet18.at_32")[0]
-    lines += [replace(paper(values, f"paper, {name}"), colour=COLOUR_OF[name]) for name, values in marks.items()]
+        marks["DIRECT"][32] = stated("efficiency.resnet18.at_32")[0]
+    lines += [paper(values, f"paper, {name}", COLOUR_OF[name]) for name, values in marks.items()]
     figure = chart(lines, x="units", y="parallel efficiency", numbers=True)
     return figure.update_xaxes(**LOG_UNITS)
 
 
 def _tokens() -> go.Figure:
-    """What nothing hides of an optimizer step of DIRECT, in per cent of it; the token alone grows with the clusters."""
+    """Exposed parts of an optimizer step of DIRECT, in per cent of it; only the token grows with the clusters."""
     lines = []
     for number, workload in enumerate(WORKLOADS):
-        found = efficiency.points("DIRECT", workload)
+        points = efficiency.points("DIRECT", workload)
         for kind, name in (("line", "token"), ("faint", "exchange")):
-            values = {units: 100 * one.acts_s[name] / one.time_s for units, one in found.items() if one.acts_s.get(name)}
+            values = {units: 100 * one.acts_s[name] / one.time_s for units, one in points.items() if one.acts_s.get(name)}
             lines.append(Series(name=f"{name}, {workload.name}", values=values, colour=COLOURS[number], kind=kind))  # type: ignore[arg-type]
         for literal, kind in zip(efficiency.LITERALS, ("faint", "line"), strict=True):
             shares = {units: share for units, share in efficiency.literal_share(literal, workload).items() if share}
@@ -76,8 +75,8 @@ def figure_2() -> go.Figure:
         },
         "Fig. 2: parallel efficiency by number of units",
         f"Batch of a unit kept. At {UNITS} PIM-Opt, DIRECT, A100: ResNet-18 {slashed(efficiency.at_full(RESNET18))}, paper "
-        f"{slashed(said('efficiency.resnet18.fig2'))}; linear {slashed(efficiency.at_full(WORKLOADS[0]))}, paper "
-        f"{slashed(said('efficiency.linear'))}. Waiting for the token: {listed(shares)} millionths of DIRECT's step.",
+        f"{slashed(stated('efficiency.resnet18.fig2'))}; linear {slashed(efficiency.at_full(WORKLOADS[0]))}, paper "
+        f"{slashed(stated('efficiency.linear'))}. Waiting for the token: {listed(shares)} millionths of DIRECT's step.",
         columns=1, height=1250, below=80,
     )  # fmt: skip
 
@@ -93,7 +92,7 @@ def figure_3() -> go.Figure:
                 shares = of(seconds)
                 bars.append(Series(name=f"{name}: {kind}", values=dict(shares), colour=COLOURS[number]))
                 number += 1
-    bars.append(paper(dict(zip(contributions.PARTS, said("contribution"), strict=True))))
+    bars.append(paper(dict(zip(contributions.PARTS, stated("contribution"), strict=True))))
     figure = chart(
         bars, "Fig. 3: what AGAU, DSC and LAA contribute",
         "Shares of the logarithm of DIRECT's speedup over PIM-Opt, whose transfers are rank-parallel or as Eq. 1. Shapley: mean "
@@ -104,8 +103,8 @@ def figure_3() -> go.Figure:
 
 
 def table_2() -> go.Figure:
-    """Joules of an epoch by component, the paper's beside them."""
-    shown = {}
+    """Joules of an epoch by component."""
+    charts = {}
     joules_of = [table.epoch_joules(name, workload) for workload in WORKLOADS for name in table.PIM]
     names = dict.fromkeys(part for joules in joules_of for part, value in joules.items() if value > 0)
     colours = dict(zip(names, cycle((*COLOURS, DARK)), strict=False))
@@ -116,37 +115,38 @@ def table_2() -> go.Figure:
             for part, colour in colours.items()
             if any(joules.get(part, 0.0) > 0 for joules in parts.values())
         ]
-        stacks.append(paper(dict(zip(table.PIM, said(f"energy.{workload.name}"), strict=False))))
-        shown[workload.name] = chart(stacks, y="J an epoch", stacked=True, digits=1)
-    told = "; ".join(
-        f"{one.name} {slashed([table.epoch_j(name, one) for name in SYSTEMS], 0)} J, paper {slashed(said(f'energy.{one.name}'), 0)}"
+        stacks.append(paper(dict(zip(table.PIM, stated(f"energy.{workload.name}"), strict=False))))
+        charts[workload.name] = chart(stacks, y="J an epoch", stacked=True, digits=1)
+    joules_text = "; ".join(
+        f"{one.name} {slashed([table.epoch_j(name, one) for name in SYSTEMS], 0)} J, "
+        f"paper {slashed(stated(f'energy.{one.name}'), 0)}"
         for one in WORKLOADS
     )
     figure = panels(
-        shown, "Table II: energy of an epoch by component",
-        f"PIM-Opt, DIRECT, A100: {told}. The paper's joules over its seconds are 3.5 to 3.7 W.", columns=2, height=470,
+        charts, "Table II: energy of an epoch by component",
+        f"PIM-Opt, DIRECT, A100: {joules_text}. The paper's joules over its seconds are 3.5 to 3.7 W.", columns=2, height=470,
     )  # fmt: skip
     return figure.update_layout(barmode="stack")
 
 
 def tau_sweep() -> go.Figure:
-    found = studies.by_tau()
+    histories = studies.by_tau()
     # fmt: off
     columns = {
-        "accuracy [%]":              {tau: 100 * one.accuracy for tau, one in found.items()},
-        "global exchanges":          {tau: float(len(one.exchanges)) for tau, one in found.items()},
-        "simulated time [ms]": {tau: 1e3 * one.time_s for tau, one in found.items()},
-        "parameter age [ms]":   {tau: 1e3 * one.age_s.mean for tau, one in found.items()},
+        "accuracy [%]":              {tau: 100 * one.accuracy for tau, one in histories.items()},
+        "global exchanges":          {tau: float(len(one.exchanges)) for tau, one in histories.items()},
+        "simulated time [ms]": {tau: 1e3 * one.time_s for tau, one in histories.items()},
+        "parameter age [ms]":   {tau: 1e3 * one.age_s.mean for tau, one in histories.items()},
     }
     # fmt: on
-    shown = {}
+    charts = {}
     for number, (name, values) in enumerate(columns.items()):
         lines = [Series(name=name, values={str(tau): value for tau, value in values.items()}, colour=COLOURS[number], kind="line")]
-        shown[f"{name} by tau"] = chart(lines)
+        charts[f"{name} by tau"] = chart(lines)
     least, most = (choose(columns["accuracy [%]"].values()) for choose in (min, max))
-    shown["accuracy [%] by tau"].update_yaxes(rangemode="normal", range=[least - 1, most + 1])
+    charts["accuracy [%] by tau"].update_yaxes(rangemode="normal", range=[least - 1, most + 1])
     return panels(
-        shown, "Threshold tau",
+        charts, "Threshold tau",
         f"Linear model, {accuracy.WORKERS} DPUs in clusters of 64, {studies.STEPS} steps of batch 8, averaging. Not in the paper.",
         columns=2, height=620,
     )  # fmt: skip

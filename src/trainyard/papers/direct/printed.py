@@ -1,12 +1,13 @@
-"""What the paper prints, and where its own figures or physics exclude it: arithmetic over printed figures, no run of ours.
+"""Where the paper's printed figures exclude each other or physics: arithmetic over printed figures, nothing is simulated.
 
-A printed figure stands for all that round to it: half a unit of its last digit that is not 0 to either side, so that 1240 may be
-1235 to 1245. What is excluded is so for every value inside.
+A printed figure stands for all values that round to it: half a unit of its last digit that is not 0 to either side, so that 1240
+may be 1235 to 1245. A claim is excluded only if it is excluded for every value inside.
 
-Power. Joules over seconds of Table II are watts of a whole machine. A MAC takes what its circuits take, a DPU what is measured.
+Power. Joules over seconds of Table II are watts of a whole machine. They are compared with the energy of MAC circuits and with the
+measured power of a DPU.
 
-Speedup. 2.8 and 2.9 are the ratios of Table II's times. DIRECT and PIM-Opt have the same DPUs, which take the same time alone, and
-efficiency is what is left of a DPU among 2048, so that the times have to be in the inverse ratio of the efficiencies; they are not.
+Speedup. 2.8 and 2.9 are the ratios of Table II's times. DIRECT and PIM-Opt have the same DPUs, which take the same time alone, so
+that the times have to be in the inverse ratio of the efficiencies; they are not.
 
 Staleness. The paper does not say what its milliseconds are. Read as age: a parameter is as old as the last exchange of all. PIM-Opt
 exchanges after every batch: its parameters are one period old, a DPU's own step t over its efficiency, t / 0.31. DIRECT's are no
@@ -15,9 +16,9 @@ were free, and the printed cuts are excluded. Read as latency E of an exchange: 
 1 / (1 + E / (k t)), and the printed figures agree if DIRECT exchanges every 7 or 8 steps (`steps_per_exchange`). Which of the two
 is meant is not said, so that nothing is contradicted.
 
-Weights. The overall efficiency of Table II is to come of its computation and communication rows. No product does, and no arithmetic
-mean with one weight for all six columns; a harmonic mean does (`harmonic_weights`): an ideal step of w computation and 1 - w
-communication, each slowed down by its own efficiency. One unit alone has nothing to communicate, though.
+Weights. The overall efficiency of Table II should follow from its computation and communication rows. It is not their product, and
+not an arithmetic mean with one weight for all six columns; it is a harmonic mean (`harmonic_weights`): an ideal step of w
+computation and 1 - w communication, each slowed down by its own efficiency. One unit alone has nothing to communicate, though.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 from trainyard.devices.dpu.presets import UPMEM
 from trainyard.hardware.tables.energy import mac_joules
 from trainyard.ir import Role
 from trainyard.machines.presets.gpus import A100
-from trainyard.papers.ledger import claims
+from trainyard.papers import ledger
 from trainyard.workloads import zoo
 
 # fmt: off
@@ -72,7 +73,7 @@ class Range(NamedTuple):
         """1 minus it."""
         return Range(1 - self.high, 1 - self.low)
 
-    def told(self, digits: int = 2, times: float = 1.0) -> str:
+    def text(self, digits: int = 2, times: float = 1.0) -> str:
         return f"{times * self.low:.{digits}f} to {times * self.high:.{digits}f}"
 
 
@@ -86,23 +87,19 @@ def rounded(value: float) -> Range:
     return Range(float(exact - half), float(exact + half))
 
 
-@cache
-def said(claim: str) -> tuple[float, ...]:
-    """Figures that the paper prints."""
-    value = next(one for one in claims() if one.id == f"direct.{claim}").value
-    assert not isinstance(value, str)
-    return value if isinstance(value, tuple) else (value,)
+stated = partial(ledger.stated_values, "direct")
+"""The values that the paper prints for a claim."""
 
 
 def ranges(claim: str) -> tuple[Range, ...]:
-    return tuple(map(rounded, said(claim)))
+    return tuple(map(rounded, stated(claim)))
 
 
 # ---- energy
 def powers(workload: str) -> tuple[Range, ...]:
     """Watts of PIM-Opt, DIRECT and GPU.
 
-    >>> [one.told() for one in powers("linear")]
+    >>> [one.text() for one in powers("linear")]
     ['3.63 to 3.65', '3.56 to 3.57', '4.44 to 4.91']
     """
     pairs = zip(ranges(f"energy.{workload}"), ranges(f"time.{workload}"), strict=True)
@@ -124,7 +121,7 @@ def least_epoch_j() -> tuple[float, float]:
 
 
 def apart(one: Range, other: Range) -> float:
-    """By what share two figures may differ at most.
+    """The largest share by which two figures may differ.
 
     >>> apart(Range(2.0, 3.0), Range(2.0, 2.5))
     0.5
@@ -133,42 +130,57 @@ def apart(one: Range, other: Range) -> float:
 
 
 def proof_of_energy(workload: str) -> str:
+    host, direct, _ = powers(workload)
+    return (
+        f"Joules over seconds are {host.text()} W for PIM-Opt and {direct.text()} W for DIRECT, but 2048 DPUs draw "
+        f"{UNITS * DPU_W:.0f} W (PrIM)."
+    )
+
+
+def details_of_energy(workload: str) -> str:
     host, direct, gpu = powers(workload)
     text = (
-        f"joules over seconds are {host.told()} W for PIM-Opt, {direct.told()} W for DIRECT, {gpu.told()} W for the GPU. 2048 DPUs "
-        f"draw {UNITS * DPU_W:.0f} W ({1e3 * DPU_W:.0f} mW each, PrIM), {UNITS * DPU_W / host.high:.0f} times as much; one A100 "
-        f"board is made for {A100_BOARD_W:.0f} W. PIM-Opt and DIRECT draw the same within {100 * apart(host, direct):.1f} %"
+        f"A DPU draws {1e3 * DPU_W:.0f} mW (PrIM), 2048 of them {UNITS * DPU_W / host.high:.0f} times the printed power. The GPU's "
+        f"joules over seconds are {gpu.text()} W, while one A100 board is made for {A100_BOARD_W:.0f} W. PIM-Opt and DIRECT draw "
+        f"the same within {100 * apart(host, direct):.1f} %."
     )
     if workload == "resnet18":
-        pim, one = least_epoch_j()
+        pim, a100 = least_epoch_j()
         text += (
-            f"; {image_macs() * IMAGENET:.3g} MACs of an epoch take {pim / 1e3:.1f} kJ in bf16 multipliers and adders at "
-            f"{NODE_NM:g} nm alone, and {one / 1e3:.1f} kJ of an A100 at its peak rate; printed are "
-            f"{' / '.join(f'{value / 1e3:g}' for value in said('energy.resnet18'))} kJ"
+            f" The {image_macs() * IMAGENET:.3g} MACs of an epoch take {pim / 1e3:.1f} kJ in bf16 multipliers and adders at "
+            f"{NODE_NM:g} nm alone, and {a100 / 1e3:.1f} kJ of an A100 at its peak rate; printed are "
+            f"{' / '.join(f'{value / 1e3:g}' for value in stated('energy.resnet18'))} kJ."
         )
     return text
 
 
 # ---- time
 def needed_macs_per_s(column: int) -> Range:
-    """Of each DPU, if 2048 take the printed time for an epoch of ResNet-18 and are as efficient as printed."""
+    """MACs per second of each DPU if 2048 take the printed time for an epoch of ResNet-18 with the printed efficiency."""
     time, efficiency = ranges("time.resnet18")[column], ranges("efficiency.resnet18")[column]
-    whole = image_macs() * IMAGENET / UNITS
-    return Range(whole / time.high / efficiency.high, whole / time.low / efficiency.low)
+    macs = image_macs() * IMAGENET / UNITS
+    return Range(macs / time.high / efficiency.high, macs / time.low / efficiency.low)
 
 
 def proof_of_rate() -> str:
-    step = zoo.load("resnet18")
-    held = 2 * sum(one.bytes for one in step.tensors if one.role is Role.PARAMETER and one.view_of is None)
-    fixed, soft = (replace(UPMEM, number=number).macs_per_s for number in ("fixed32", "fp32"))
-    needed = [needed_macs_per_s(column) for column in range(2)]
+    needed, fixed = needed_macs_per_s(0), replace(UPMEM, number="fixed32").macs_per_s
     return (
-        f"PIM-Opt's machine is UPMEM's. {UNITS} DPUs that train ResNet-18 on {IMAGENET:,} pictures in "
-        f"{said('time.resnet18')[0]:g} s at an efficiency of {said('efficiency.resnet18')[0]:g} do {needed[0].told(times=1e-9)} "
-        f"GMAC/s each ({image_macs() / 1e9:.2f} GMAC a picture, forward and backward; DIRECT {needed[1].told(times=1e-9)}); a "
-        f"UPMEM DPU does {fixed / 1e6:.1f} M in 32-bit fixed point and {soft / 1e6:.1f} M in fp32, {needed[0].low / fixed:.0f} and "
-        f"{needed[0].low / soft:.0f} times less. Weights and gradients are {held / 1e6:.1f} MB, its MRAM "
-        f"{UPMEM.mram_bytes / 1e6:.1f}"
+        f"The printed time needs {needed.text(times=1e-9)} GMAC/s of each of PIM-Opt's DPUs, and a UPMEM DPU does "
+        f"{fixed / 1e6:.1f} M in 32-bit fixed point, {needed.low / fixed:.0f} times less."
+    )
+
+
+def details_of_rate() -> str:
+    step = zoo.load("resnet18")
+    model_bytes = 2 * sum(one.bytes for one in step.tensors if one.role is Role.PARAMETER and one.view_of is None)
+    soft = replace(UPMEM, number="fp32").macs_per_s
+    host, direct = (needed_macs_per_s(column) for column in range(2))
+    return (
+        f"PIM-Opt's machine is UPMEM's. {UNITS} DPUs train ResNet-18 on {IMAGENET:,} pictures ({image_macs() / 1e9:.2f} GMAC a "
+        f"picture, forward and backward) in {stated('time.resnet18')[0]:g} s at an efficiency of "
+        f"{stated('efficiency.resnet18')[0]:g}; DIRECT's do {direct.text(times=1e-9)} GMAC/s each. In fp32 a UPMEM DPU does "
+        f"{soft / 1e6:.1f} M, {host.low / soft:.0f} times less. Weights and gradients are {model_bytes / 1e6:.1f} MB, its MRAM "
+        f"{UPMEM.mram_bytes / 1e6:.1f}."
     )
 
 
@@ -180,9 +192,9 @@ def gpu_images_per_s() -> Range:
 
 # ---- speedup and efficiency
 def efficiency_ratios() -> tuple[Range, Range]:
-    """What the speedup over PIM-Opt has to be: linear, ResNet-18.
+    """The speedup over PIM-Opt that the efficiencies imply: linear, ResNet-18.
 
-    >>> [one.told() for one in efficiency_ratios()]
+    >>> [one.text() for one in efficiency_ratios()]
     ['2.94 to 3.07', '3.18 to 3.33']
     """
     linear, network = (ranges(f"efficiency.{workload}") for workload in WORKLOADS)
@@ -192,21 +204,21 @@ def efficiency_ratios() -> tuple[Range, Range]:
 def time_ratios() -> tuple[Range, ...]:
     """PIM-Opt's printed time over DIRECT's: linear, ResNet-18.
 
-    >>> [one.told() for one in time_ratios()]
+    >>> [one.text() for one in time_ratios()]
     ['2.79 to 2.81', '2.88 to 2.91']
     """
     return tuple(host.over(direct) for host, direct, _ in (ranges(f"time.{workload}") for workload in WORKLOADS))
 
 
-def told_of_speedup() -> str:
+def speedup_conflict() -> str:
     parts = []
     for number, workload in enumerate(WORKLOADS):
         must, is_ = efficiency_ratios()[number], time_ratios()[number]
         assert not must.meets(is_)
-        parts.append(f"{workload} {is_.told()} by times, {must.told()} by efficiencies")
+        parts.append(f"{workload} {is_.text()} by times, {must.text()} by efficiencies")
     return (
-        "the printed speedups are those of Table II's times; the same DPUs on the same samples would have the ratio of its overall "
-        "efficiencies too, and have not: " + "; ".join(parts)
+        "The printed speedups are the ratios of Table II's times. The same DPUs on the same samples would also have the ratio of "
+        f"its overall efficiencies, but have not: {'; '.join(parts)}."
     )
 
 
@@ -225,8 +237,8 @@ def columns() -> list[tuple[str, Range, Range, Range]]:
 
 
 def weights(mean: Callable[[float], float]) -> tuple[Range, ...]:
-    """What weight the computation row has in each column, if 'overall' is a mean of `mean`'s kind: w f(a) + (1 - w) f(b) = f(c)."""
-    found = []
+    """The weight of the computation row in each column, if 'overall' is a mean of `mean`'s kind: w f(a) + (1 - w) f(b) = f(c)."""
+    possible = []
     for _, a, b, c in columns():
         corners = [
             (mean(overall) - mean(moved)) / (mean(computed) - mean(moved))
@@ -235,17 +247,17 @@ def weights(mean: Callable[[float], float]) -> tuple[Range, ...]:
             for moved in b
             if computed > moved
         ]
-        found.append(Range(max(0.0, min(corners)), min(1.0, max(corners))))
-    return tuple(found)
+        possible.append(Range(max(0.0, min(corners)), min(1.0, max(corners))))
+    return tuple(possible)
 
 
-def common(found: Sequence[Range]) -> Range | None:
-    """What all of them may be.
+def common(ranges: Sequence[Range]) -> Range | None:
+    """The values inside all ranges.
 
     >>> common([Range(0.1, 0.4), Range(0.3, 0.6)]), common([Range(0.1, 0.2), Range(0.3, 0.6)])
     (Range(low=0.3, high=0.4), None)
     """
-    low, high = max(one.low for one in found), min(one.high for one in found)
+    low, high = max(one.low for one in ranges), min(one.high for one in ranges)
     return Range(low, high) if low <= high else None
 
 
@@ -259,23 +271,24 @@ def harmonic_weights() -> tuple[Range, ...]:
 
 def products() -> list[tuple[str, Range, Range]]:
     """Columns whose overall efficiency is not the product of its two rows."""
-    found = []
+    excluded = []
     for name, a, b, c in columns():
         product = Range(a.low * b.low, a.high * b.high)
         if not product.meets(c):
-            found.append((name, product, c))
-    return found
+            excluded.append((name, product, c))
+    return excluded
 
 
-def told_of_rows() -> str:
-    """How the overall row comes of the other two, for a note."""
+def overall_row() -> str:
+    """A sentence on how the overall row follows from the other two."""
     both = common(harmonic_weights())
     assert both is not None
     return (
-        f"Table II: overall is not the product of computation and communication in {len(products())} of 6 columns, and no "
-        f"arithmetic mean with one weight for all; a harmonic mean with {both.told(2)} on computation gives all six"
+        f"In Table II the overall efficiency is not the product of computation and communication in {len(products())} of 6 "
+        f"columns, and no arithmetic mean with one weight for all; a harmonic mean with {both.text(2)} on computation gives all "
+        "six."
         if common(arithmetic_weights()) is None
-        else "Table II: overall may be an arithmetic mean"
+        else "In Table II the overall efficiency may be an arithmetic mean."
     )
 
 
@@ -285,11 +298,10 @@ def proof_of_abstract() -> str:
         table = ranges(f"efficiency.{workload}")
         assert not host.meets(table[0])
         assert not direct.meets(table[1])
-    told = {one: said(f"efficiency.{one}") for one in WORKLOADS}
-    both = " and ".join(f"{own:g} against {other:g} ({one})" for one, (other, own, _) in told.items())
-    return (
-        f"Table II's overall efficiency is {both}; {said('efficiency.abstract')[1]:g} is its communication row of the linear model"
-    )
+    overall = {workload: stated(f"efficiency.{workload}") for workload in WORKLOADS}
+    both = " and ".join(f"{own:g} against {other:g} ({workload})" for workload, (other, own, _) in overall.items())
+    lowest = stated("efficiency.abstract")[1]
+    return f"Table II's overall efficiency is {both}; {lowest:g} is its communication row of the linear model."
 
 
 def proof_of_figure_2() -> str:
@@ -297,9 +309,9 @@ def proof_of_figure_2() -> str:
     assert not figure[0].meets(table[0])
     assert not figure[1].meets(table[1])
     return (
-        f"Fig. 2 is of ResNet-18 at {UNITS} units, of which Table II says "
-        f"{' / '.join(f'{one:g}' for one in said('efficiency.resnet18'))}; {said('efficiency.resnet18.fig2')[0]:g} is its figure "
-        "of the linear model"
+        f"Fig. 2 is of ResNet-18 at {UNITS} units, for which Table II has "
+        f"{' / '.join(f'{one:g}' for one in stated('efficiency.resnet18'))}; {stated('efficiency.resnet18.fig2')[0]:g} is its "
+        "figure of the linear model."
     )
 
 
@@ -311,9 +323,9 @@ def most_age_cut(workload: str) -> tuple[Range, Range]:
 
 
 def age_cut(workload: str, column: int) -> Range:
-    """What Table II's milliseconds say over PIM-Opt (0) or the GPU (2)."""
-    found = ranges(f"staleness.{workload}")
-    return found[1].over(found[column]).less
+    """The cut by Table II's milliseconds over PIM-Opt (0) or the GPU (2)."""
+    milliseconds = ranges(f"staleness.{workload}")
+    return milliseconds[1].over(milliseconds[column]).less
 
 
 def steps_per_exchange(workload: str) -> Range:
@@ -321,7 +333,7 @@ def steps_per_exchange(workload: str) -> Range:
 
     An exchange of E seconds in every k steps of t leaves an efficiency of 1 / (1 + E / (k t)).
 
-    >>> [steps_per_exchange(workload).told(1) for workload in WORKLOADS]
+    >>> [steps_per_exchange(workload).text(1) for workload in WORKLOADS]
     ['7.2 to 8.9', '6.2 to 7.4']
     """
     host, direct, _ = ranges(f"efficiency.{workload}")
@@ -330,42 +342,42 @@ def steps_per_exchange(workload: str) -> Range:
     return lost.over(before.over(after))
 
 
-def told_of_staleness() -> str:
-    """Both readings of Table II's milliseconds."""
+def staleness_readings() -> str:
+    """Sentences on both readings of Table II's milliseconds."""
     gpu = [age_cut(workload, 2) for workload in WORKLOADS]
     ages = []
     for workload in WORKLOADS:
         own, free = most_age_cut(workload)
         ages.append(
             f"{workload} at most {100 * own.high:.1f} % ({100 * free.high:.1f} if exchanges were free), where Table II has "
-            f"{age_cut(workload, 0).told(1, 100)}"
+            f"{age_cut(workload, 0).text(1, 100)}"
         )
-    steps = " and ".join(f"{steps_per_exchange(workload).told(1)} ({workload})" for workload in WORKLOADS)
+    steps = " and ".join(f"{steps_per_exchange(workload).text(1)} ({workload})" for workload in WORKLOADS)
     return (
-        "the paper does not say what its milliseconds are. As parameter age they contradict its efficiencies: PIM-Opt exchanges "
+        "The paper does not say what its milliseconds are. As parameter age they contradict its efficiencies: PIM-Opt exchanges "
         f"after every batch, so that age falls by {'; '.join(ages)}. As latency of an exchange they agree with them if DIRECT "
-        f"exchanges every {steps} steps. Over the GPU Table II gives {gpu[0].told(0, 100)} % (linear) and "
-        f"{gpu[1].told(0, 100)} % (ResNet-18); the text's {said('staleness_cut')[1]:g} names no workload"
+        f"exchanges every {steps} steps. Over the GPU Table II gives {gpu[0].text(0, 100)} % (linear) and "
+        f"{gpu[1].text(0, 100)} % (ResNet-18); the text's {stated('staleness_cut')[1]:g} names no workload."
     )
 
 
 # ---- accuracy, area
-def told_of_accuracy() -> str:
+def accuracy_conflict() -> str:
     printed = ranges("accuracy.resnet18")
     band = Range(min(one.low for one in printed), max(one.high for one in printed))
     inside = band.low <= RESNET50_TOP1 <= band.high
     return (
-        f"published ResNet-18 reaches {RESNET18_TOP1:g} % top-1 on ImageNet (torchvision; {RESNET18_TEN_CROPS:g} with ten crops, "
-        f"He et al.), {band.low - RESNET18_TOP1:.1f} points below what is printed, {band.told()}; ResNet-50's {RESNET50_TOP1:g} is "
-        f"{'inside' if inside else 'outside'}. PIM-Opt trains linear models alone"
+        f"Published ResNet-18 reaches {RESNET18_TOP1:g} % top-1 on ImageNet (torchvision; {RESNET18_TEN_CROPS:g} with ten crops, "
+        f"He et al.), {band.low - RESNET18_TOP1:.1f} points below the printed {band.text()}; ResNet-50's {RESNET50_TOP1:g} is "
+        f"{'inside' if inside else 'outside'}. PIM-Opt trains only linear models."
     )
 
 
-def told_of_overhead(what: str, unit: str) -> str:
-    host, direct = said(what)
+def overhead_conflict(what: str, unit: str) -> str:
+    host, direct = stated(what)
     return (
-        f"PIM-Opt is software on DPUs as they are sold and adds no hardware, yet Table II gives it {host:g} {unit}; Sec. VI-A "
-        f"calls {direct:g} {unit} what AGAUs and DSC add, Table II's difference is {direct - host:.2g}"
+        f"PIM-Opt is software on DPUs as they are sold and adds no hardware, yet Table II gives it {host:g} {unit}. By Sec. VI-A "
+        f"AGAUs and DSC add {direct:g} {unit}; Table II's difference is {direct - host:.2g}."
     )
 
 

@@ -1,7 +1,7 @@
-"""Ours: accuracy, exchanges and simulated time against tau; all algorithms by one clock; Algorithm 1 as printed on skewed shards.
+"""Beyond the paper: accuracy, exchanges and time against tau; all algorithms by one clock; Algorithm 1 as printed on skewed shards.
 
 On the linear model's stand-in of `accuracy` with 512 DPUs. DIRECT's algorithm has DIRECT's clock, all others PIM-Opt's. The study
-of shards has features in regions, which the stand-in has not (`training.data.linear_problem`), and fewer of them; there every
+of shards has features in regions, which the stand-in does not have (`training.data.linear_problem`), and fewer of them; there every
 algorithm gets the learning rate of three that does best on held-out samples.
 """
 

@@ -1,7 +1,7 @@
-"""Table II beside its efficiencies: time, energy and staleness of an epoch, and the speedups and cuts that the text makes of them.
+"""Table II without its efficiencies: time, energy and staleness of an epoch, and the speedups and cuts that the text derives.
 
-*Staleness* is compared as parameter age, one reading of it: how old the last exchange of all is when a gradient is there. What an
-exchange takes, its latency, is printed beside it; the paper does not say which of the two its milliseconds are.
+*Staleness* is compared as parameter age, one reading of it: the age of the last exchange of all when a gradient is computed. The
+details also have the latency of an exchange; the paper does not say which of the two its milliseconds are.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainyard.papers.direct.measuring import (
     RESNET18,
     SYSTEMS,
     WORKLOADS,
-    Ran,
+    StepCost,
     System,
     Workload,
     listed,
@@ -27,13 +27,15 @@ from trainyard.papers.direct.measuring import (
 from trainyard.papers.direct.printed import (
     UNITS,
     apart,
+    details_of_energy,
+    details_of_rate,
     gpu_images_per_s,
     powers,
     proof_of_energy,
     proof_of_rate,
-    said,
-    told_of_speedup,
-    told_of_staleness,
+    speedup_conflict,
+    staleness_readings,
+    stated,
 )
 from trainyard.papers.ledger import Experiments, Measured
 
@@ -66,23 +68,24 @@ def epoch_bytes(workload: Workload) -> int:
     return workload.samples * taken // step.batch
 
 
-def told_of_feeding() -> str:
+def feeding() -> str:
     return (
-        f"the epoch's {epoch_bytes(LINEAR) / 1e9:.1f} GB exceed the board's {A100.dram_capacity_bytes / 1e9:.0f}: fed over PCIe 4 "
-        f"x16 at {PCIE_BYTES_PER_S / 1e9:.0f} GB/s it takes {fed_s(LINEAR):.2f} s and DIRECT is "
-        f"{fed_s(LINEAR) / epoch_s('DIRECT', LINEAR):.2f} times as fast"
+        f"The epoch's {epoch_bytes(LINEAR) / 1e9:.1f} GB exceed the board's {A100.dram_capacity_bytes / 1e9:.0f}: fed over PCIe 4 "
+        f"x16 at {PCIE_BYTES_PER_S / 1e9:.0f} GB/s it takes {fed_s(LINEAR):.2f} s, and DIRECT is "
+        f"{fed_s(LINEAR) / epoch_s('DIRECT', LINEAR):.2f} times as fast."
     )
 
 
 def _time_linear() -> Measured:
-    found = [epoch_s(name, LINEAR) for name in SYSTEMS]
+    seconds = [epoch_s(name, LINEAR) for name in SYSTEMS]
     share = YFCC / LINEAR.samples
     return Measured(
-        found,
-        note=f"{LINEAR.samples:,} samples, {LINEAR.steps:.0f} steps, what PIM-Opt's 2048 DPUs hold; all {YFCC / 1e6:.0f} million "
-        f"of YFCC100M would not fit them and take {slashed([share * one for one in found], 1)} s. PIM-Opt as Eq. 1 transfers: "
-        f"{epoch_s('PIM-Opt, Eq. 1', LINEAR):.0f} s. One A100 with batches of {LINEAR.gpu_batch}; with 8 it starts kernels all "
-        f"the time: {one_gpu(LINEAR, 8)[0]:.0f} s. Samples are in its memory here; {told_of_feeding()}",
+        seconds,
+        note=f"An epoch of {LINEAR.samples:,} samples ({LINEAR.steps:.0f} steps), as many as PIM-Opt's 2048 DPUs can store.",
+        details=f"All {YFCC / 1e6:.0f} million samples of YFCC100M would not fit and take "
+        f"{slashed([share * s for s in seconds], 1)} s. PIM-Opt with the transfers of Eq. 1: "
+        f"{epoch_s('PIM-Opt, Eq. 1', LINEAR):.0f} s. One A100 with batches of {LINEAR.gpu_batch}; with 8 it is bound by kernel "
+        f"starts: {one_gpu(LINEAR, 8)[0]:.0f} s. Samples are in its memory here. {feeding()}",
     )
 
 
@@ -93,21 +96,22 @@ def _time_resnet18() -> Measured:
         [epoch_s(name, RESNET18) for name in SYSTEMS],
         verdict="contradicted",
         proof=proof_of_rate(),
-        note=f"ours on DPUs with 16 bf16 MACs at 1 GHz and 512 MiB. PIM-Opt as Eq. 1 transfers: "
-        f"{epoch_s('PIM-Opt, Eq. 1', RESNET18):,.0f} s. One A100, batch {RESNET18.gpu_batch}; {said('time.resnet18')[2]:g} s are "
-        f"{pictures.told(0)} pictures/s, one board's rate; {UNITS} boards take {cluster:.2f} s",
+        details=f"{details_of_rate()} Ours is on DPUs with 16 bf16 MACs at 1 GHz and 512 MiB. PIM-Opt with the transfers of Eq. 1: "
+        f"{epoch_s('PIM-Opt, Eq. 1', RESNET18):,.0f} s. One A100, batch {RESNET18.gpu_batch}; {stated('time.resnet18')[2]:g} s are "
+        f"{pictures.text(0)} pictures/s, one board's rate; {UNITS} boards take {cluster:.2f} s.",
     )
 
 
 def _energy(workload: Workload) -> Measured:
     parts = {name: epoch_joules(name, workload) for name in PIM}
-    told = "; ".join(f"{name}: {listed(joules, 1)}" for name, joules in parts.items())
+    by_component = "; ".join(f"{name}: {listed(joules, 1)}" for name, joules in parts.items())
     watts = [epoch_j(name, workload) / epoch_s(name, workload) for name in SYSTEMS]
     return Measured(
         [epoch_j(name, workload) for name in SYSTEMS],
         verdict="contradicted",
         proof=proof_of_energy(workload.name),
-        note=f"ours by component, J an epoch: {told}. Mean power {slashed(watts, 0)} W",
+        details=f"{details_of_energy(workload.name)} Ours by component, J an epoch: {by_component}. Mean power "
+        f"{slashed(watts, 0)} W.",
     )
 
 
@@ -116,28 +120,28 @@ def cut(before: float, after: float) -> float:
 
 
 def _energy_cut() -> Measured:
-    found = {
+    cuts = {
         f"{one.name} over {name}": cut(epoch_j(name, one), epoch_j("DIRECT", one))
         for one in WORKLOADS
         for name in ("PIM-Opt", "A100")
     }
-    host, gpu = (sum(value for name, value in found.items() if name.endswith(of)) / 2 for of in ("PIM-Opt", "A100"))
+    host, gpu = (sum(value for name, value in cuts.items() if name.endswith(other)) / 2 for other in ("PIM-Opt", "A100"))
     times = [cut(epoch_s("PIM-Opt", one), epoch_s("DIRECT", one)) for one in WORKLOADS]
     return Measured(
         [host, gpu],
-        note=f"means of the two workloads: {listed(found, 1)}. Time falls by {slashed(times, 1)} %: what is saved is the power of "
-        "DPUs that wait, and the host's. The paper's joules over its seconds are the same within "
-        f"{100 * max(apart(*powers(one.name)[:2]) for one in WORKLOADS):.1f} % for PIM-Opt and DIRECT",
+        note="Means of the two workloads; the saving is the power of waiting DPUs and of the host.",
+        details=f"{listed(cuts, 1)}. Time falls by {slashed(times, 1)} %. The paper's joules over its seconds are the same within "
+        f"{100 * max(apart(*powers(one.name)[:2]) for one in WORKLOADS):.1f} % for PIM-Opt and DIRECT.",
     )
 
 
 def _staleness(workload: Workload) -> Measured:
-    runs: list[Ran] = [system(name, workload) for name in SYSTEMS]
+    runs: list[StepCost] = [system(name, workload) for name in SYSTEMS]
     return Measured(
         [1e3 * one.age_s for one in runs],
-        note=f"mean parameter age; exchange latency {slashed([1e3 * one.latency_s for one in runs], 3)} ms. DIRECT exchanges every "
-        f"{runs[1].local_steps} steps and its parameters are the older for it; with an exchange in every step they were "
-        f"{1e3 * (runs[1].latency_s + runs[1].local_s):.1f} ms old. A100: {UNITS} boards",
+        note=f"Mean parameter age; DIRECT exchanges only every {runs[1].local_steps} steps, so that its parameters are older.",
+        details=f"Exchange latency {slashed([1e3 * one.latency_s for one in runs], 3)} ms. With an exchange in every step DIRECT's "
+        f"parameters would be {1e3 * (runs[1].latency_s + runs[1].local_s):.1f} ms old. A100: {UNITS} boards.",
     )
 
 
@@ -147,8 +151,8 @@ def _staleness_cut() -> Measured:
     host, gpu = (sum(cut(age[column], age[1]) for age in ages.values()) / 2 for column in (0, 2))
     return Measured(
         [host, gpu],
-        note=f"ours of ages, means of the two workloads: below 0, older. Exchange latency falls by {listed(waits, 1)} %. Two "
-        f"readings: {told_of_staleness()}",
+        note="Cut of the parameter age, mean of the two workloads; negative where it is older.",
+        details=f"Exchange latency falls by {listed(waits, 1)} %. {staleness_readings()}",
     )
 
 
@@ -157,17 +161,18 @@ def _speedup() -> Measured:
     serial = [epoch_s("PIM-Opt, Eq. 1", one) / epoch_s("DIRECT", one) for one in WORKLOADS]
     return Measured(
         ratios,
-        note=f"ours is the ratio of our efficiencies too; over PIM-Opt as Eq. 1 transfers {slashed(serial, 0)}. In the paper "
-        f"{told_of_speedup()}",
+        note=f"Ratios of epoch times; over PIM-Opt with the transfers of Eq. 1 they are {slashed(serial, 0)}.",
+        details=f"Ours are also the ratios of our efficiencies. {speedup_conflict()}",
     )
 
 
 def _speedup_gpu() -> Measured:
     return Measured(
         [epoch_s("A100", one) / epoch_s("DIRECT", one) for one in WORKLOADS],
-        note=f"{UNITS} DPUs against one A100 (batch {LINEAR.gpu_batch} and {RESNET18.gpu_batch}); with batches of 8 and 32 "
+        note=f"{UNITS} DPUs against one A100 (batch {LINEAR.gpu_batch} and {RESNET18.gpu_batch}).",
+        details="With batches of 8 and 32 "
         f"{slashed([one_gpu(one, batch)[0] / epoch_s('DIRECT', one) for one, batch in ((LINEAR, 8), (RESNET18, 32))])}. "
-        f"Linear: {told_of_feeding()}",
+        f"Linear: {feeding()}",
     )
 
 
