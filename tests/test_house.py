@@ -116,7 +116,12 @@ def test_modules_imported_by_name_keep_the_layer_order() -> None:
     assert seen > 50  # the registry alone names more
 
 
-def test_folders_stay_small() -> None:
+def test_folders_stay_small_and_say_what_is_in_them() -> None:
     for init in PACKAGE.rglob("__init__.py"):
         modules = sorted(path.stem for path in init.parent.glob("*.py") if not path.stem.startswith("_"))
+        folders = sorted(path.parent.name for path in init.parent.glob("*/__init__.py"))
         assert len(modules) <= 22, f"{init.parent} has {len(modules)} modules: it holds two ideas"
+        docstring = ast.get_docstring(ast.parse(init.read_text())) or ""
+        if init.parent != PACKAGE:
+            missing = [name for name in (*modules, *folders) if not re.search(rf"(?<!\w){name}(?!\w)", docstring)]
+            assert not missing, f"the docstring of {init.parent} does not name {', '.join(missing)}"

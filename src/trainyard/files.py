@@ -1,4 +1,4 @@
-"""Writing files whole or not at all, reading them with errors a user understands, and where kept results lie."""
+"""Atomic writes, reads with errors that a user understands, and the cache folder."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def read_text(path: str | os.PathLike[str], what: str = "file") -> str:
 
 
 def cache_folder() -> Path:
-    """Where what was computed before is kept: `$TRAINYARD_CACHE`, or `trainyard` in the user's cache folder.
+    """The folder of cached results: `$TRAINYARD_CACHE`, or `trainyard` in the user's cache folder.
 
     Nothing in it is needed; it may be deleted at any time.
     """

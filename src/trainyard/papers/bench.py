@@ -63,7 +63,7 @@ def description(paper: str) -> Paper | None:
 
 def citation(paper: str) -> str:
     described = description(paper)
-    return paper if described is None else " ".join(described.citation.split())
+    return paper if described is None else " ".join(described.citation.partition("\n\n")[0].split())
 
 
 def experiments(paper: str) -> Mapping[str, Experiment]:

@@ -120,7 +120,7 @@ def energy_by_machine(results: Sequence[Result]) -> go.Figure:
 
 
 def _named(results: Sequence[Result]) -> Iterator[tuple[str, Result]]:
-    """A bar's name for each result; a machine's second result is told by its number."""
+    """A bar's name for each result; a machine's second result has a number behind its name."""
     seen: dict[str, int] = {}
     for result in results:
         seen[result.machine] = seen.get(result.machine, 0) + 1

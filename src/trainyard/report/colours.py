@@ -64,7 +64,7 @@ def plain(text: str, width: int = 60) -> str:
 
 
 def styled(figure: go.Figure, title: str, description: str, *, x: str, y: str, height: int = 420) -> go.Figure:
-    """Title, axis names with units, room for labels; `description` is what a reader who cannot see the plot is told."""
+    """Title, axis names with units, room for labels; `description` is the text for readers who cannot see the plot."""
     figure.update_layout(
         template="none",
         title={"text": title, "font": {"size": 16}, "x": 0, "xanchor": "left", "y": 1, "yanchor": "top", "pad": {"l": 12, "t": 14}},

@@ -96,7 +96,7 @@ def bound_by(result: Result) -> str:
 
 
 def _bound(bounds: Sequence[tuple[str, Cost]]) -> str:
-    """`dram`, or `dram 72 %` where other bounds take a tenth of the time or more; hidden work is told by its busy time."""
+    """`dram`, or `dram 72 %` where other bounds take a tenth of the time or more; hidden work counts by its busy time."""
     times: dict[str, float] = {}
     hidden = not any(cost.time_s for _, cost in bounds)
     for name, cost in bounds:

@@ -126,7 +126,7 @@ def _bars(figure: go.Figure, spans: list[Span], row_of: dict[int, int], factor: 
 
 
 def memory_over_time(result: Result, most: int = MOST_TIMES) -> go.Figure:
-    """Bytes held in each pool; between two drawn times the largest is kept, so that a peak is never smoothed away."""
+    """Bytes held in each pool; between two drawn times the largest is drawn, so that no peak disappears."""
     import plotly.graph_objects as go
 
     title = "Memory over time"

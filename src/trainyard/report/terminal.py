@@ -47,7 +47,7 @@ def replace_unknown_signs() -> None:
 
 
 def close_stdout() -> None:
-    """Nobody reads any more, or nothing can be written: what is left in the buffer goes nowhere."""
+    """Discards what is left in the buffer after the reader has closed the pipe, or nothing can be written."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 

@@ -204,7 +204,7 @@ class Chunks:
         self._waiting.extendleft(reversed(points))
 
     def suspected(self, points: list[Point]) -> bool:
-        """Whether the one that kills is found; if not, each of them is run alone."""
+        """Whether one point alone is to blame; if not, each of them is run alone."""
         if len(points) == 1 and points[0].key in self._alone:
             return True
         self._suspects.extend(points)

@@ -99,7 +99,7 @@ def run_chunk(content: bytes, points: list[Point]) -> list[Record]:
 
 
 def _started(address: str) -> Any:
-    """Ray, joined to the cluster. It tells nobody outside of its use."""
+    """Ray, connected to the cluster, with its usage reports switched off."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
@@ -113,7 +113,7 @@ def _started(address: str) -> Any:
     }
     if ray.is_initialized():
         raise BadInput("Ray is in use in this process already: ray.shutdown() first")
-    logging.getLogger("ray").setLevel(logging.ERROR)  # its hints are for who starts a cluster by hand
+    logging.getLogger("ray").setLevel(logging.ERROR)  # its hints are for those who start a cluster by hand
     try:
         ray.init(address=address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:

@@ -17,7 +17,7 @@ Row = tuple[str, Mapping[str, float]]
 
 
 def front(rows: Iterable[Row | Record], objectives: Mapping[str, str]) -> list[str]:
-    """Keys on the front, in the order given. Equal points are kept all; failed ones and those without a number are left out."""
+    """Keys on the front, in the order of the records. Equal points are all on it, failed ones never."""
     if not objectives:
         raise BadInput("a front of what? give objectives such as {'time_s': 'min'}")
     named = [
@@ -67,7 +67,7 @@ def _front_of_two(costs: list[tuple[float, ...]]) -> set[tuple[float, ...]]:
 
 
 def _front_of_many(costs: list[tuple[float, ...]]) -> set[tuple[float, ...]]:
-    """Sorted, so that only kept points can beat a later one; those with a small second number are looked at first."""
+    """Costs are sorted, so that only points already on the front can dominate a later one."""
     on_front: set[tuple[float, ...]] = set()
     by_second: list[tuple[tuple[float, ...], tuple[float, ...]]] = []
     for cost in costs:

@@ -82,7 +82,7 @@ class Materials:
         return materials
 
     def step(self, workload: Workload) -> Any:
-        """The workload's step, with its masks at hand; a search may ask for a batch that nobody has loaded yet."""
+        """The workload's step, with its masks at hand; a search may ask for a batch that is not loaded yet."""
         if workload not in self.steps:
             from trainyard.ir import Phase
             from trainyard.masks.named import load as load_masks

@@ -1,4 +1,4 @@
-"""The loop of a sweep: which points are there already, which are run, when they are safe, who hears of it.
+"""The loop of a sweep: which points the store has, which are run, when they are written, and progress.
 
 Records are appended when `APPEND_S` have passed, so a kill costs at most what was run since. Ctrl-C and SIGTERM hand out no more
 points, keep what is done, compact, and say so in the summary; they are held back while a segment is being written.
@@ -157,7 +157,7 @@ class Run:
         self._expected = total or len(self._records) + len(fresh)
         self._report_progress(force=True)
         for record in self.executor.map(fresh.values(), self.materials):
-            with self.stop.deferred():  # counted, kept and shown, or none of it
+            with self.stop.deferred():  # counted, queued for the store and reported, or none of these
                 self._computed.add(record.key)
                 self._unsafe.append(record)
                 self._take(record)

@@ -200,7 +200,7 @@ class Store:
         write_csv(self.records(), path)
 
     def _read(self) -> Iterator[Record]:
-        """What is on disk: the compacted file, then segments in their order. A damaged segment is told of and not counted."""
+        """What is on disk: the compacted file, then segments in their order. A damaged segment is reported and not counted."""
         points = self.path / POINTS
         if points.exists():
             try:

@@ -73,7 +73,6 @@ def train(
     sharding = shard(shards)
     parts = sharding.deal(data.features, data.targets, workers=workers, cluster_size=cluster_size, seed=seed)
     groups = workers // cluster_size if clustered else workers
-    recorder = Recorder(groups)
     every = max(1, data.samples // (workers * batch)) if evaluate_every is None else evaluate_every
     require_positive("train", evaluate_every=every)
     workspace = Workspace(
@@ -81,7 +80,7 @@ def train(
         data=data,
         feed=Feed(parts, batch, seed),
         clock=Clock.of(rates or unit_rates(algorithm, model.parameters, workers, cluster_size), groups),
-        recorder=recorder,
+        recorder=Recorder(groups),
         workers=workers,
         cluster_size=cluster_size,
         learning_rate=learning_rate,
@@ -98,9 +97,8 @@ def train(
         elif type(algorithm) in lockstep.RULES:
             weights = lockstep.run(workspace, algorithm)
         else:
-            raise UnknownName(
-                "algorithm", type(algorithm).__name__, ["Direct", *(rule.__name__ for rule in lockstep.RULES)], "train"
-            )
+            known = ["Direct", *(rule.__name__ for rule in lockstep.RULES)]
+            raise UnknownName("algorithm", type(algorithm).__name__, known, "train")
     return _history(workspace, algorithm, weights, sharding.kind)
 
 

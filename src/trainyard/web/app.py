@@ -83,7 +83,7 @@ def _server(request: Request) -> Server:
 
 
 def _reply(request: Request, packed: bytes, status: int = 200) -> Response:
-    """JSON that is already compressed; unpacked for who cannot read it."""
+    """JSON that is already compressed; unpacked for clients that do not accept gzip."""
     headers = {"Vary": "Accept-Encoding"}
     if "gzip" not in request.headers.get("accept-encoding", ""):
         return Response(gzip.decompress(packed), status, headers, "application/json")
@@ -148,10 +148,10 @@ def _add_lists(app: FastAPI) -> None:
 
     @app.get("/api/papers")
     async def papers(request: Request) -> Response:
-        """The papers, with the verdicts on their claims where the ledger is kept."""
+        """The papers, with the verdicts on their claims where the ledger is cached."""
         server = _server(request)
         rows = json.loads(gzip.decompress(await server.query_worker.ask("papers")))
-        for row in rows:  # what was computed here counts even where it could not be kept
+        for row in rows:  # what this server computed counts even where it could not be cached on disk
             if not row["complete"] and (computed := server.jobs.cached_result("paper", {"paper": row["name"]})):
                 row |= {"complete": True, "verdicts": json.loads(gzip.decompress(computed))["counts"]}
         return _json(request, rows)
@@ -216,7 +216,7 @@ def _add_jobs(app: FastAPI) -> None:
 
     @app.get("/api/results/{key}")
     async def result(request: Request, key: str) -> Response:
-        """What a job found: the object of `trainyard run --json`, its title and its figures."""
+        """The result of a job: the object of `trainyard run --json`, its title and its figures."""
         content = _server(request).jobs.cache.get(key)
         if content is None:
             raise UnknownName("result", key[:64], ())
@@ -235,7 +235,7 @@ def _add_uploads(app: FastAPI) -> None:
 
     @app.get("/api/uploads")
     async def listed(request: Request) -> Response:
-        """All uploads that are kept."""
+        """All uploads of this server."""
         return _json(request, [upload.as_dict() for upload in _server(request).uploads])
 
     @app.delete("/api/uploads/{name}")

@@ -1,4 +1,4 @@
-"""Jobs: a bounded queue in front of worker processes, and a bounded cache of what they found, by content.
+"""Jobs: a bounded queue in front of worker processes, and a bounded cache of their results by content.
 
 A job's key is a hash of the step, the machine in every field, the zeros, the options and the version: what has been computed
 answers at once, and what is under way is not started twice.
@@ -76,7 +76,7 @@ class Cache:
         return self._entries.get(key)
 
     def put(self, key: str, content: bytes) -> None:
-        """The newest is kept even where it alone is over the limit: someone waits for it."""
+        """Stores a result; the newest stays even where it alone is over the limit, since a client waits for it."""
         self.bytes += len(content) - len(self._entries.pop(key, b""))
         self._entries[key] = content
         while len(self._entries) > 1 and (self.bytes > self.most_bytes or len(self._entries) > self.most_results):

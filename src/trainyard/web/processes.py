@@ -1,4 +1,4 @@
-"""The server's side of a worker process: ask, hear progress, kill at the deadline or when nobody wants the answer any more.
+"""The server's side of a worker process: ask, receive progress, kill at the deadline or when the request is cancelled.
 
 A worker that was killed, or died, is replaced by a new one at the next question. Each has a process group of its own, so that the
 processes a task started go with it.
@@ -115,7 +115,7 @@ class Worker:
 
 
 def _search_path() -> str:
-    """Where this package was found is where a worker finds it, from whatever folder."""
+    """The PYTHONPATH of a worker: ours, made absolute, and the folder of this package."""
     own = str(Path(__file__).parents[2])
     inherited = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     return os.pathsep.join([*map(os.path.abspath, inherited), own])

@@ -28,7 +28,7 @@ LENGTH_BYTES = 8
 
 
 def recognised(path: str, target: str, name: str, unpacked_bytes: int) -> dict[str, Any]:
-    """What the file at `path` is. It is kept, checked, as `target` with the ending that its loader knows, or not at all."""
+    """What the file at `path` is. Once checked, it is stored as `target` with the ending that its loader expects."""
     stored = Path(target)
     try:
         content = unpacked(Path(path).read_bytes(), unpacked_bytes)
@@ -142,7 +142,7 @@ def _about_step(path: str) -> str:
 
 
 def _about_onnx(path: str) -> str:
-    """A model whose dimensions are open is kept: its sizes are given with the workload, as `upload-...:sequence=128`."""
+    """A model with open dimensions is accepted: their sizes come with the workload, as `upload-...:sequence=128`."""
     try:
         return _about_step(path)
     except BadInput as error:

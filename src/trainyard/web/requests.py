@@ -58,7 +58,7 @@ class RunRequest(BaseModel):
 
 
 class PaperRequest(BaseModel):
-    """The ledger of a paper, experiments that are not kept run now; or `whatif`: what its assumptions are worth."""
+    """The ledger of a paper, whose uncached experiments run now; or `whatif`: the effect of its assumptions."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 

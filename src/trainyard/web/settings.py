@@ -17,8 +17,8 @@ class Settings:
     host: str               = "127.0.0.1"
     stores: Path | None     = None          # the folder of sweep stores; the working folder if None
     upload_bytes: int       = 64 * MB       # of one upload
-    uploads: int            = 32            # kept at a time
-    uploads_bytes: int      = 256 * MB      # of all that is kept, unpacked
+    uploads: int            = 32            # stored at a time
+    uploads_bytes: int      = 256 * MB      # of all uploads together, unpacked
     unpacked_bytes: int     = 256 * MB      # of one compressed upload
     receiving: int          = 4             # uploads under way at a time, others wait
     receiving_s: float      = 300.0         # of one of them

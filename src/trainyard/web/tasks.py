@@ -1,4 +1,4 @@
-"""What workers do: run a step, weigh assumptions, walk a ledger, look at machines and uploads. Each answers with plain values.
+"""The tasks of workers: runs, what-ifs, ledgers, machines, uploads. Each returns plain values.
 
 `on_progress` is called as parts of a task are done. Paths come from the server alone: text of a visitor has passed `guard.py`.
 """
@@ -233,7 +233,7 @@ def paper_whatif(on_progress: ProgressCallback, paper: str, only: str | None = N
 
 
 def paper(on_progress: ProgressCallback, paper: str) -> dict[str, Any]:
-    """The whole ledger of a paper, experiments and figures that are not kept run now."""
+    """All rows and figures of a paper's ledger; experiments and figures that are not cached run now."""
     from trainyard.papers import experiment_cache
 
     rows = experiment_cache.walk(paper, on_progress=on_progress)
@@ -261,7 +261,7 @@ def papers(on_progress: ProgressCallback) -> list[dict[str, Any]]:
 
 
 def ledger_of(on_progress: ProgressCallback, paper: str) -> dict[str, Any]:
-    """What is kept of a paper's ledger; what the paper prints alone where an experiment would have to run."""
+    """The cached ledger of a paper; only what the paper prints where an experiment would have to run."""
     from trainyard.papers import experiment_cache
 
     rows, complete = _rows(paper)

@@ -1,4 +1,4 @@
-"""Uploads: bodies counted while they stream, kept by a hash of their content in a private folder that ends with the server.
+"""Uploads: bodies counted while they stream, stored by content hash in a private folder that is deleted with the server.
 
 A name is for showing alone; no path is ever made of it.
 """
@@ -55,7 +55,7 @@ def shown_name(name: str) -> str:
 
 
 class Uploads:
-    """What is kept, within limits of size, number and sum."""
+    """The stored uploads, within limits of size, number and sum."""
 
     def __init__(self, settings: Settings, query_worker: QueryWorker, folder: Path) -> None:
         self.settings, self.query_worker, self.folder = settings, query_worker, folder

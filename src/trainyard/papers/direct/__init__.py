@@ -1,4 +1,9 @@
-"""DIRECT. P. P. Kulkarni: DIRECT: Enabling Scalable Processing-In-Memory via DPU-to-DPU Communication."""
+"""DIRECT. P. P. Kulkarni: DIRECT: Enabling Scalable Processing-In-Memory via DPU-to-DPU Communication.
+
+`measuring` runs the workloads on the three systems. The experiments: `table` (Table II), `efficiency` (Fig. 2), `contributions`
+(Fig. 3), `hardware` (area and power), `accuracy`; `context` has the paper's parameters, `printed` what its own figures exclude,
+`assumptions` the sensitivity study. Beyond the paper: `studies`. `plots` has the figures.
+"""
 
 from __future__ import annotations
 

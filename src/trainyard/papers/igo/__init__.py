@@ -1,5 +1,9 @@
 """IGO. J. Kim, S. Na, S. Lee, S. Lee, J. Huh: Improving Data Reuse in NPU On-chip Memory with Interleaved Gradient Order for
 DNN Training. MICRO 2023.
+
+`networks` and `baselines` are what is run, `measuring` runs it. The experiments: `performance` (Figs. 5, 6, 12), `partitioning`
+(Sec. 5), `sweeps` (Figs. 14 to 16), `longest` (Fig. 13), `gpu` (Fig. 17), `breakdown` (Fig. 3); `context` has the paper's
+parameters, `assumptions` the sensitivity study. Beyond the paper: `beyond`. `plots` has the figures.
 """
 
 from __future__ import annotations

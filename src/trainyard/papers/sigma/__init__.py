@@ -1,5 +1,9 @@
 """SIGMA. E. Qin, A. Samajdar, H. Kwon, V. Nadella, S. Srinivasan, D. Das, B. Kaul, T. Krishna: SIGMA: A Sparse and Irregular GEMM
 Accelerator with Flexible Interconnects for DNN Training. HPCA 2020.
+
+`suite` has the ten GEMMs with their masks. The experiments: `baseline` (the TPU), `performance` (Fig. 12), `features` (Fig. 11),
+`dataflows` (Fig. 10), `rivals` (Fig. 14), `formats` (Fig. 7), `networks` (Fig. 6b), `chip` (Figs. 8, 9, 13), `gpu` (Figs. 2, 3),
+`examples` (Fig. 4); `context` has the paper's parameters. Beyond the paper: `training`, `every_model`. `plots` has the figures.
 """
 
 from __future__ import annotations
