@@ -272,7 +272,7 @@ def check(device: str) -> None:
     from torch import nn
 
     import trainyard as ty
-    from trainyard.mapping.overlay.policy import priced
+    from trainyard.mapping.overlay.policy import with_cost
 
     torch.use_deterministic_algorithms(True, warn_only=True)
     place = torch.device(device)
@@ -295,7 +295,9 @@ def check(device: str) -> None:
 
     def policy(kind: str) -> Any:
         def choose(problem: Any, budget: int) -> Any:
-            return priced(problem, [kind if kind != "recompute" or one.again_s is not None else "send" for one in problem.saved])
+            return with_cost(
+                problem, [kind if kind != "recompute" or one.recompute_s is not None else "send" for one in problem.saved]
+            )
 
         return choose
 

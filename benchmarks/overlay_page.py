@@ -42,7 +42,7 @@ def peak(row: Row) -> float:
 def problem_of(data: Row) -> Problem:
     problem = data["problem"]
     saved = tuple(Saved(**{**row, "sources": tuple(row["sources"])}) for row in problem["saved"])
-    lists = {name: tuple(problem[name]) for name in ("durations_s", "held_bytes", "labels")}
+    lists = {name: tuple(problem[name]) for name in ("durations_s", "other_bytes", "labels")}
     return Problem(**{**problem, **lists, "saved": saved})
 
 

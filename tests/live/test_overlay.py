@@ -21,7 +21,7 @@ from torch.nn import functional as F
 import trainyard as ty
 from trainyard.errors import BadInput, UnknownName
 from trainyard.live.paging.measures import measure_link
-from trainyard.mapping.overlay.policy import Choice, Decision, Problem, priced
+from trainyard.mapping.overlay.policy import Choice, Decision, Problem, with_cost
 
 
 class Convolutional(nn.Module):
@@ -124,8 +124,8 @@ def always(decision: Decision) -> Callable[[Problem, int], Choice]:
     """A policy that decides alike for all, as far as it goes."""
 
     def policy(problem: Problem, budget: int) -> Choice:
-        decisions = [decision if decision != "recompute" or one.again_s is not None else "send" for one in problem.saved]
-        return priced(problem, decisions)
+        decisions = [decision if decision != "recompute" or one.recompute_s is not None else "send" for one in problem.saved]
+        return with_cost(problem, decisions)
 
     return policy
 
@@ -133,7 +133,7 @@ def always(decision: Decision) -> Callable[[Problem, int], Choice]:
 def in_turn(*decisions: Decision) -> Callable[[Problem, int], Choice]:
     def policy(problem: Problem, budget: int) -> Choice:
         turns = zip(problem.saved, cycle(decisions), strict=False)
-        return priced(problem, ["send" if what == "recompute" and one.again_s is None else what for one, what in turns])
+        return with_cost(problem, ["send" if what == "recompute" and one.recompute_s is None else what for one, what in turns])
 
     return policy
 

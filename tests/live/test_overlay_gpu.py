@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import trainyard as ty
-from trainyard.mapping.overlay.policy import Choice, Decision, Problem, priced
+from trainyard.mapping.overlay.policy import Choice, Decision, Problem, with_cost
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")]
 
@@ -47,8 +47,8 @@ def train(steps: int, **options: Any) -> tuple[list[Tensor], Any, int]:
 
 def always(decision: Decision) -> Any:
     def policy(problem: Problem, budget: int) -> Choice:
-        return priced(
-            problem, [decision if decision != "recompute" or one.again_s is not None else "send" for one in problem.saved]
+        return with_cost(
+            problem, [decision if decision != "recompute" or one.recompute_s is not None else "send" for one in problem.saved]
         )
 
     return policy

@@ -84,11 +84,11 @@ class Network:
             one = Saved(
                 name=f"value {value}",
                 bytes=self.bytes_of(value),
-                built=value - 1,
+                produced=value - 1,
                 last_forward=max([value - 1, *forward]),
                 first_backward=min(backward, default=NEVER),
                 last_backward=max(backward, default=NEVER),
-                again_s=seconds,
+                recompute_s=seconds,
                 sources=tuple(sorted({source - 1 for source in self.reads[value - 1] if source})),
             )
             saved.append(one)
@@ -99,7 +99,7 @@ class Network:
                 held[position] += self.bytes_of(value)
         return Problem(
             durations_s=(seconds,) * (last + 1),
-            held_bytes=tuple(held),
+            other_bytes=tuple(held),
             saved=tuple(saved),
             out_bytes_per_s=bytes_per_s,
             in_bytes_per_s=bytes_per_s,
@@ -125,7 +125,7 @@ class _Run:
         self.network, self.store, self.memory = network, store, memory
         self.problem = network.problem()
         self.choice = completed(self.problem, choice)
-        self.needed = needs(self.problem, self.choice.decisions, self.choice.again_at)
+        self.needed = needs(self.problem, self.choice.decisions, self.choice.recompute_at)
         self.copies, self.fetches, self.remade = orders(self.problem, self.choice)
         self.input, self.weights = network.tensors()
         self.found: dict[str, Matrix] = {}
@@ -150,7 +150,7 @@ class _Run:
             if self.choice.fetch_at[index] == position:
                 self.memory.take(_name(index + 1), self._fetched(index + 1))
         for index in self.remade:
-            if self.choice.again_at[index] == position:
+            if self.choice.recompute_at[index] == position:
                 self.memory.take(_name(index + 1), self._forward(index))
 
     def _end(self, position: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.mapping.overlay.policy import Choice, Decision, Problem, clean, completed, needs, orders, priced, used_bytes
+from trainyard.mapping.overlay.policy import Choice, Decision, Problem, clean, completed, needs, orders, used_bytes, with_cost
 from trainyard.units import PICOSECONDS_PER_SECOND
 
 
@@ -39,7 +39,9 @@ def placed(problem: Problem, decisions: Sequence[Decision], budget_bytes: int, *
         used[position] += sum(saved[other].bytes for _, other in under_way)
         gates.append(gate)
         remade = sum(
-            round((saved[index].again_s or 0.0) * PICOSECONDS_PER_SECOND) for index in again if least.again_at[index] == position
+            round((saved[index].recompute_s or 0.0) * PICOSECONDS_PER_SECOND)
+            for index in again
+            if least.recompute_at[index] == position
         )
         now = gate + remade + round(problem.durations_s[position] * PICOSECONDS_PER_SECOND)
         for index in (index for index in out if saved[index].last_forward == position):
@@ -65,6 +67,7 @@ def placed(problem: Problem, decisions: Sequence[Decision], budget_bytes: int, *
             used[leave] += saved[index].bytes
             leave += 1
         leave_by[index] = leave
-    return priced(
-        problem, Choice(decisions=least.decisions, leave_by=tuple(leave_by), fetch_at=tuple(fetch_at), again_at=least.again_at)
+    return with_cost(
+        problem,
+        Choice(decisions=least.decisions, leave_by=tuple(leave_by), fetch_at=tuple(fetch_at), recompute_at=least.recompute_at),
     )

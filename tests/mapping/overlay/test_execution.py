@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oracles.overlay_execution import Memory, Network, gradients
 from oracles.overlay_placement import placed
 from trainyard.errors import BadInput
-from trainyard.mapping.overlay.policy import completed, everything, priced, simulate
+from trainyard.mapping.overlay.policy import completed, offload_all, simulate, with_cost
 from trainyard.mapping.overlay.search import Ladder, as_needed
 
 
@@ -88,7 +88,7 @@ def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -
 def test_any_decisions_give_the_same_gradients(network: Network, data: st.DataObject) -> None:
     problem = network.problem()
     decisions = tuple(data.draw(st.sampled_from(["keep", "send", "recompute"])) for _ in problem.saved)
-    least = priced(problem, completed(problem, decisions))
+    least = with_cost(problem, completed(problem, decisions))
     room = data.draw(st.integers(0, 100))
     choice = placed(problem, decisions, least.peak_bytes + room, early=data.draw(st.booleans()))
     pool, memory = Pool(), Memory(least.peak_bytes + room)
@@ -111,7 +111,7 @@ def test_any_budget_gives_the_same_gradients(network: Network, part: int) -> Non
 @settings(max_examples=40, deadline=None)
 @given(network=networks(), window=st.sampled_from([1, 2, None]), recompute=st.sampled_from(["cheap", "none"]))
 def test_the_stress_mode_gives_the_same_gradients(network: Network, window, recompute) -> None:  # type: ignore[no-untyped-def]
-    choice = everything(network.problem(), window=window, recompute=recompute)
+    choice = offload_all(network.problem(), window=window, recompute=recompute)
     assert_same(gradients(network, choice, Pool(), Memory(choice.peak_bytes)), plainly(network))
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from trainyard import engine
 from trainyard.errors import BadInput
 from trainyard.ir.plan import Plan
-from trainyard.mapping.overlay.policy import NEVER, Choice, Problem, Saved, completed, everything, needs, orders, present, simulate
+from trainyard.mapping.overlay.policy import NEVER, Choice, Problem, Saved, completed, needs, offload_all, orders, present, simulate
 
 
 @st.composite
@@ -29,7 +29,7 @@ def problems(draw: st.DrawFn, most: int = 6) -> Problem:
         one = Saved(
             name=f"t{index}",
             bytes=draw(st.integers(0, 9)),
-            made=made,
+            produced=made,
             last_forward=last_forward,
             first_backward=first,
             last_backward=draw(st.integers(first, positions - 1)),
@@ -38,7 +38,7 @@ def problems(draw: st.DrawFn, most: int = 6) -> Problem:
         if kind in ("again", "never"):
             earlier = [other for other in range(index) if not saved[other].wraps]
             sources = draw(st.sets(st.sampled_from(earlier), max_size=2)) if earlier else set()
-            one = replace(one, again_s=draw(seconds), sources=tuple(sorted(sources)))
+            one = replace(one, recompute_s=draw(seconds), sources=tuple(sorted(sources)))
         if kind == "never":
             one = replace(one, first_backward=NEVER, last_backward=NEVER)
         if kind == "clean":
@@ -46,13 +46,13 @@ def problems(draw: st.DrawFn, most: int = 6) -> Problem:
         if kind == "wraps":  # from its first use to its last one it is among the rest
             use = draw(st.integers(0, last_forward))
             how = {"clean": draw(st.booleans()), "clean_after": draw(st.sampled_from([None, *range(index)]))}
-            one = replace(one, made=last_forward + 1, first_backward=use, last_backward=use, **how)
+            one = replace(one, produced=last_forward + 1, first_backward=use, last_backward=use, **how)
             for position in range(use + 1, last_forward + 1):
                 held[position] += one.bytes
         saved.append(one)
     return Problem(
         durations_s=tuple(draw(seconds) for _ in range(positions)),
-        held_bytes=tuple(held),
+        other_bytes=tuple(held),
         saved=tuple(saved),
         out_bytes_per_s=draw(st.sampled_from([1, 3, 40])),
         in_bytes_per_s=draw(st.sampled_from([1, 7, 40])),
@@ -64,7 +64,7 @@ def problems(draw: st.DrawFn, most: int = 6) -> Problem:
 @st.composite
 def choices(draw: st.DrawFn, problem: Problem) -> Choice:
     decisions = tuple(
-        draw(st.sampled_from(["keep", "send", "recompute"] if one.again_s is not None else ["keep", "send"]))
+        draw(st.sampled_from(["keep", "send", "recompute"] if one.recompute_s is not None else ["keep", "send"]))
         for one in problem.saved
     )
     start = completed(problem, decisions)
@@ -86,7 +86,7 @@ def as_plan(problem: Problem, choice: Choice) -> tuple[Plan, dict[tuple[str, int
     back = plan.stream("in") if problem.duplex else out
     away = plan.link("out", problem.out_bytes_per_s, problem.latency_s)
     home = plan.link("in", problem.in_bytes_per_s, problem.latency_s)
-    out_order, waiting, again_order = orders(problem, choice)
+    out_order, waiting, recompute_order = orders(problem, choice)
     first, task = needs(problem, choice.decisions).first, {}
     for position, duration in enumerate(problem.durations_s):
         due = [task["out", index] for index in out_order if choice.leave_by[index] == position]
@@ -95,9 +95,9 @@ def as_plan(problem: Problem, choice: Choice) -> tuple[Plan, dict[tuple[str, int
             index = waiting.pop(0)
             after = [task["gate", choice.fetch_at[index]]] + ([task["out", index]] if ("out", index) in task else [])
             task["in", index] = plan.transfer([([home], problem.saved[index].bytes)], after=after, stream=back)
-        for index in (index for index in again_order if choice.again_at[index] == position):
+        for index in (index for index in recompute_order if choice.recompute_at[index] == position):
             after = [task["in", source] for source in problem.saved[index].sources if ("in", source) in task]
-            task["again", index] = plan.task(compute, round(problem.saved[index].again_s * 10**12), after=after)
+            task["again", index] = plan.task(compute, round(problem.saved[index].recompute_s * 10**12), after=after)
         after = [
             task["in", i] for i, one in enumerate(problem.saved) if one.first_backward == first[i] == position and ("in", i) in task
         ]
@@ -118,9 +118,9 @@ def test_the_engine_gives_the_same_schedule(data: st.DataObject) -> None:
     ours, timeline = simulate(problem, choice), engine.run(plan)
     assert ours.time_ps == timeline.end_ps
     for (what, index), number in task.items():
-        span = {"gate": ours.gates_ps, "work": ours.starts_ps, "out": ours.out_ps, "in": ours.in_ps, "again": ours.again_ps}[what][
-            index
-        ]
+        span = {"gate": ours.gates_ps, "work": ours.starts_ps, "out": ours.out_ps, "in": ours.in_ps, "again": ours.recompute_ps}[
+            what
+        ][index]
         assert (span if isinstance(span, int) else span[0]) == timeline.starts_ps[number], (what, index)
         if what in ("out", "in", "again"):
             assert span[1] == timeline.ends_ps[number]
@@ -163,10 +163,10 @@ def test_memory_counts_where_users_are(data: st.DataObject) -> None:
         assert not stretches.get(index, set()) & set(range(first, last + 1)), "counted twice"
         stretches.setdefault(index, set()).update(range(first, last + 1))
     for index, one in enumerate(problem.saved):
-        assert set(range(one.made, one.last_forward + 1)) <= stretches[index]
+        assert set(range(one.produced, one.last_forward + 1)) <= stretches[index]
         if one.first_backward != NEVER:
             assert set(range(one.first_backward, one.last_backward + 1)) <= stretches[index]
-    for index, at in enumerate(choice.again_at):
+    for index, at in enumerate(choice.recompute_at):
         if at is not None:
             assert all(at in stretches[source] for source in problem.saved[index].sources)
 
@@ -175,10 +175,10 @@ def line(**kwargs: object) -> Problem:
     """Two tensors over six positions of a second each; the link moves a byte a second."""
     values = {
         "durations_s": (1.0,) * 6,
-        "held_bytes": (0,) * 6,
+        "other_bytes": (0,) * 6,
         "saved": (
-            Saved(name="a", bytes=2, made=0, last_forward=0, first_backward=5, last_backward=5),
-            Saved(name="b", bytes=2, made=1, last_forward=1, first_backward=4, last_backward=4),
+            Saved(name="a", bytes=2, produced=0, last_forward=0, first_backward=5, last_backward=5),
+            Saved(name="b", bytes=2, produced=1, last_forward=1, first_backward=4, last_backward=4),
         ),
         "out_bytes_per_s": 1,
         "in_bytes_per_s": 1,
@@ -191,7 +191,7 @@ def line(**kwargs: object) -> Problem:
 def test_a_position_waits_for_what_must_have_left_and_not_a_picosecond_more() -> None:
     problem = line()
     for leave, start in ((1, 3.0), (2, 3.0), (3, 3.0), (4, 4.0), (5, 5.0)):  # the copy of 2 s starts when f0 ends, at 1
-        choice = Choice(decisions=("send", "keep"), leave_by=(leave, None), fetch_at=(5, None), again_at=(None, None))
+        choice = Choice(decisions=("send", "keep"), leave_by=(leave, None), fetch_at=(5, None), recompute_at=(None, None))
         found = simulate(problem, choice)
         assert found.out_ps[0] == (10**12, 3 * 10**12)
         assert found.gates_ps[leave] == start * 10**12, leave
@@ -200,7 +200,7 @@ def test_a_position_waits_for_what_must_have_left_and_not_a_picosecond_more() ->
 @pytest.mark.probe
 def test_a_use_waits_for_its_fetch() -> None:
     problem = line(in_bytes_per_s=2, out_bytes_per_s=100)
-    late = Choice(decisions=("send", "keep"), leave_by=(1, None), fetch_at=(5, None), again_at=(None, None))
+    late = Choice(decisions=("send", "keep"), leave_by=(1, None), fetch_at=(5, None), recompute_at=(None, None))
     assert simulate(problem, late).time_s == pytest.approx(7.02)
     assert simulate(problem, replace(late, fetch_at=(4, None))).time_s == pytest.approx(6.02)  # 0.02: f1 waits for the copy out
     assert simulate(problem, replace(late, fetch_at=(4, None))).used_bytes == (2, 2, 2, 2, 4, 2)
@@ -209,14 +209,16 @@ def test_a_use_waits_for_its_fetch() -> None:
 def test_a_chain_is_made_again_from_its_first_source() -> None:
     """The inner one is never needed by itself: it comes and goes with the outer one."""
     saved = (
-        Saved(name="x", bytes=1, made=0, last_forward=0, first_backward=5, last_backward=5),
-        Saved(name="inner", bytes=4, made=1, last_forward=1, first_backward=-1, last_backward=-1, again_s=1.0, sources=(0,)),
-        Saved(name="outer", bytes=8, made=1, last_forward=2, first_backward=4, last_backward=4, again_s=2.0, sources=(1,)),
+        Saved(name="x", bytes=1, produced=0, last_forward=0, first_backward=5, last_backward=5),
+        Saved(
+            name="inner", bytes=4, produced=1, last_forward=1, first_backward=-1, last_backward=-1, recompute_s=1.0, sources=(0,)
+        ),
+        Saved(name="outer", bytes=8, produced=1, last_forward=2, first_backward=4, last_backward=4, recompute_s=2.0, sources=(1,)),
     )
     problem = line(saved=saved)
     found = simulate(problem, ("keep", "recompute", "recompute"))
-    assert found.again_order == (1, 2)
-    assert found.again_ps[1:] == ((4 * 10**12, 5 * 10**12), (5 * 10**12, 7 * 10**12))
+    assert found.recompute_order == (1, 2)
+    assert found.recompute_ps[1:] == ((4 * 10**12, 5 * 10**12), (5 * 10**12, 7 * 10**12))
     assert found.used_bytes == (1, 13, 9, 1, 13, 1)
     assert found.time_s == 9.0
     dropped = simulate(problem, ("keep", "recompute", "keep"))
@@ -225,39 +227,41 @@ def test_a_chain_is_made_again_from_its_first_source() -> None:
 
 
 def test_a_weight_over_the_end_of_the_step_comes_first_and_leaves_last() -> None:
-    state = Saved(name="momentum", bytes=3, made=6, last_forward=5, first_backward=2, last_backward=2)
+    state = Saved(name="momentum", bytes=3, produced=6, last_forward=5, first_backward=2, last_backward=2)
     found = simulate(line(saved=(state,)), ["send"])
     assert found.used_bytes == (0, 0, 3, 0, 0, 0)
-    assert simulate(line(saved=(state,)), ["keep"]).used_bytes == (3, 3, 3, 0, 0, 0)  # from 3 to 5 it is in held_bytes
+    assert simulate(line(saved=(state,)), ["keep"]).used_bytes == (3, 3, 3, 0, 0, 0)  # from 3 to 5 it is in other_bytes
     assert found.time_s == 12.0  # 3 s for the fetch, 6 s of work, 3 s to leave
-    early = Choice(decisions=("send",), leave_by=(6,), fetch_at=(0,), again_at=(None,))
+    early = Choice(decisions=("send",), leave_by=(6,), fetch_at=(0,), recompute_at=(None,))
     assert simulate(line(saved=(state,)), early).time_s == 10.0
 
 
 def test_the_stress_mode_sends_all_but_what_is_cheap() -> None:
-    cheap = Saved(name="relu", bytes=2, made=2, last_forward=2, first_backward=3, last_backward=3, again_s=0.1, sources=(1,))
+    cheap = Saved(
+        name="relu", bytes=2, produced=2, last_forward=2, first_backward=3, last_backward=3, recompute_s=0.1, sources=(1,)
+    )
     problem = line(saved=(*line().saved, cheap), in_bytes_per_s=2, out_bytes_per_s=2)
-    assert everything(problem).decisions == ("send", "send", "recompute")
-    assert everything(problem, recompute="none").decisions == ("send", "send", "send")
-    assert everything(problem, kept=[0]).decisions == ("keep", "send", "recompute")
-    assert everything(problem, window=1).fetch_at == (3, 2, None)  # b comes first: relu is made from it at 3; a when b is used
-    assert everything(problem).fetch_at == (1, 2, None)
-    one, all_at_once = everything(problem, window=1), everything(problem)
+    assert offload_all(problem).decisions == ("send", "send", "recompute")
+    assert offload_all(problem, recompute="none").decisions == ("send", "send", "send")
+    assert offload_all(problem, keep=[0]).decisions == ("keep", "send", "recompute")
+    assert offload_all(problem, window=1).fetch_at == (3, 2, None)  # b comes first: relu is made from it at 3; a when b is used
+    assert offload_all(problem).fetch_at == (1, 2, None)
+    one, all_at_once = offload_all(problem, window=1), offload_all(problem)
     assert all_at_once.time_s <= one.time_s
-    assert everything(problem, behind=1).leave_by == (1, 3, None)
+    assert offload_all(problem, behind=1).leave_by == (1, 3, None)
     with pytest.raises(BadInput, match="at least 1"):
-        everything(problem, window=0)
+        offload_all(problem, window=0)
 
 
 def test_along_a_path_every_other_map_is_made_again() -> None:
     """What is made again from what is made again would all come back at once; what only stands between does not count."""
     first, *_ = line().saved
-    path = [replace(first, bytes=1, again_s=0.1, sources=(index - 1,) if index else ()) for index in range(4)]
+    path = [replace(first, bytes=1, recompute_s=0.1, sources=(index - 1,) if index else ()) for index in range(4)]
     path[1] = replace(path[1], first_backward=NEVER, last_backward=NEVER)
     problem = line(saved=tuple(path))
-    assert everything(problem).decisions == ("recompute", "recompute", "send", "recompute")
-    assert everything(problem, depth=2).decisions == ("recompute", "recompute", "recompute", "send")
-    assert everything(problem, depth=None).decisions == ("recompute",) * 4
+    assert offload_all(problem).decisions == ("recompute", "recompute", "send", "recompute")
+    assert offload_all(problem, depth=2).decisions == ("recompute", "recompute", "recompute", "send")
+    assert offload_all(problem, depth=None).decisions == ("recompute",) * 4
 
 
 @settings(max_examples=60, deadline=None)
@@ -265,18 +269,18 @@ def test_along_a_path_every_other_map_is_made_again() -> None:
 def test_a_wider_window_never_costs_time(data: st.DataObject) -> None:
     problem = data.draw(problems())
     assume(problem.duplex)
-    times = [everything(problem, window=window).time_s for window in (1, 2, 4, None)]
+    times = [offload_all(problem, window=window).time_s for window in (1, 2, 4, None)]
     assert times == sorted(times, reverse=True)
-    assert everything(problem, behind=1).time_s >= everything(problem).time_s
+    assert offload_all(problem, behind=1).time_s >= offload_all(problem).time_s
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"made": 3}, "made at 3, last used forward at 0"),
+        ({"produced": 3}, "made at 3, last used forward at 0"),
         ({"first_backward": 9, "last_backward": 9}, "needed from 9 to 9"),
         ({"sources": (0,)}, "must come before it"),
-        ({"again_s": -1.0}, "again_s must be at least 0"),
+        ({"recompute_s": -1.0}, "recompute_s must be at least 0"),
         ({"first_backward": -1}, "last_backward must be -1 too"),
     ],
 )
@@ -290,7 +294,7 @@ def test_bad_choices_are_refused() -> None:
     with pytest.raises(BadInput, match="cannot be made again"):
         simulate(problem, ("keep", "recompute"))
     with pytest.raises(BadInput, match="leaves by 0"):
-        simulate(problem, Choice(decisions=("send", "keep"), leave_by=(0, None), fetch_at=nothing, again_at=nothing))
+        simulate(problem, Choice(decisions=("send", "keep"), leave_by=(0, None), fetch_at=nothing, recompute_at=nothing))
     with pytest.raises(BadInput, match="unknown decision 'drop'"):
         simulate(problem, ("keep", "drop"))  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="2 saved tensors, the choice 1"):

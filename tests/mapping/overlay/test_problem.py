@@ -11,18 +11,18 @@ from trainyard import engine
 from trainyard.errors import BadInput
 from trainyard.ir import ElementWise, MatMul, Op, Phase, Role, Step, TensorSpec, Update, Work
 from trainyard.machines.presets.gpus import V100
-from trainyard.mapping.overlay.policy import NEVER, completed, everything, simulate, used_bytes
-from trainyard.mapping.overlay.problem import Paged, paged
+from trainyard.mapping.overlay.policy import NEVER, completed, offload_all, simulate, used_bytes
+from trainyard.mapping.overlay.problem import PagedStep, page_step
 from trainyard.mapping.overlay.search import as_needed
 from trainyard.systems.single import Single
 
 LINK = {"out_bytes_per_s": 16e9, "in_bytes_per_s": 16e9}
 
 
-def seen(step: Step, **kwargs: object) -> Paged:
+def seen(step: Step, **kwargs: object) -> PagedStep:
     """Every op a position of its own, a millisecond each."""
     works = [Work(ops=(op,)) for op in range(len(step.ops))]
-    return paged(step, works, [1e-3] * len(works), lambda ops: 1e-3 * len(ops), **LINK, **kwargs)  # type: ignore[arg-type]
+    return page_step(step, works, [1e-3] * len(works), lambda ops: 1e-3 * len(ops), **LINK, **kwargs)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,11 @@ def resnet() -> Step:
     return ty.zoo.load("resnet18", batch=8)
 
 
-def entry(step: Step, found: Paged, layer: str, function: str, call: int | None = None) -> int:
+def entry(step: Step, found: PagedStep, layer: str, function: str, call: int | None = None) -> int:
     """The number of what an op of a layer made."""
     matches = [
         index
-        for index, bases in enumerate(found.together)
+        for index, bases in enumerate(found.tensor_groups)
         if any(
             op.layer == layer and op.name.startswith(function) and step.base(op.outputs[0]) in bases and call in (None, op.call)
             for op in step.ops
@@ -55,9 +55,9 @@ def test_everything_that_takes_memory_is_in_one_place(name: str) -> None:
     step = ty.zoo.load(name, batch=4)
     found = seen(step)
     sizes = Counter(size for _, size, _ in found.transients)
-    sizes.update(step.tensors[base].bytes for bases in found.together for base in bases)
+    sizes.update(step.tensors[base].bytes for bases in found.tensor_groups for base in bases)
     assert sizes == Counter(size for _, size in step.transients)
-    apart = [base for bases in found.together for base in bases] + [base for _, _, base in found.transients]
+    apart = [base for bases in found.tensor_groups for base in bases] + [base for _, _, base in found.transients]
     assert len(apart) == len(set(apart))
 
 
@@ -73,7 +73,7 @@ def test_with_all_kept_memory_is_that_of_the_step(name: str, moved: str) -> None
         for position in range(min(users), max(users) + 1):
             expected[position] += size
     used = list(used_bytes(found, completed(found, ["keep"] * len(found.saved))))
-    for bases in whole.together:
+    for bases in whole.tensor_groups:
         if len(bases) > 1:
             ends = [max(op for op, one in enumerate(step.ops) if base in map(step.base, one.inputs)) for base in bases]
             for base, end in zip(bases, ends, strict=True):
@@ -84,7 +84,7 @@ def test_with_all_kept_memory_is_that_of_the_step(name: str, moved: str) -> None
 
 def test_the_peak_is_the_engines(resnet: Step) -> None:
     works = V100.works(resnet)
-    found = paged(resnet, works, [1.0] * len(works), **LINK)
+    found = page_step(resnet, works, [1.0] * len(works), **LINK)
     timeline = engine.run(Single(device=V100).plan(resnet))
     assert found.peaks[0] == timeline.peak(0)
 
@@ -94,12 +94,12 @@ def test_a_normalised_map_is_made_again_from_the_convolution_before_it(resnet: S
     saved = found.problem.saved
     convolution, relu = entry(resnet, found, "layer1.0.conv1", "convolution"), entry(resnet, found, "layer1.0.relu", "relu", call=0)
     between = entry(resnet, found, "layer1.0.bn1", "native_batch_norm")
-    assert saved[convolution].again_s is None
+    assert saved[convolution].recompute_s is None
     assert saved[between].first_backward == NEVER
     assert saved[between].sources == (convolution,)
     assert saved[relu].sources == (between,)
     assert [resnet.ops[op].name for op in (*found.chains[between], *found.chains[relu])] == ["native_batch_norm", "relu"]
-    choice = everything(found.problem)
+    choice = offload_all(found.problem)
     assert choice.decisions[convolution] == "send"
     assert choice.decisions[relu] == "recompute"
     statistics = [size for _, size, base in found.transients if resnet.tensors[base].shape == (64,)]
@@ -110,20 +110,20 @@ def test_a_map_whose_source_is_gone_is_sent(alexnet: Step) -> None:
     found = seen(alexnet)
     saved = found.problem.saved
     relu, pool = entry(alexnet, found, "features.1", "relu"), entry(alexnet, found, "features.2", "max_pool2d")
-    assert saved[relu].again_s is None
+    assert saved[relu].recompute_s is None
     assert saved[pool].sources == (relu,)
-    assert [alexnet.tensors[base].dtype for base in found.together[pool]] == ["fp32", "int64"]  # the indices come along
-    assert everything(found.problem).decisions[relu] == "send"
+    assert [alexnet.tensors[base].dtype for base in found.tensor_groups[pool]] == ["fp32", "int64"]  # the indices come along
+    assert offload_all(found.problem).decisions[relu] == "send"
 
 
 def test_random_draws_are_not_repeated(alexnet: Step) -> None:
     found = seen(alexnet)
     saved = found.problem.saved
     mask, product = entry(alexnet, found, "classifier.3", "bernoulli"), entry(alexnet, found, "classifier.3", "mul")
-    assert saved[mask].again_s is None
+    assert saved[mask].recompute_s is None
     assert saved[product].sources == tuple(sorted((mask, entry(alexnet, found, "classifier.2", "relu"))))
     with_products = seen(alexnet, products=True)
-    again = [one.again_s is not None for one in with_products.problem.saved]
+    again = [one.recompute_s is not None for one in with_products.problem.saved]
     assert again.count(False) == 2  # the two masks
     assert len(again) > len(saved)
 
@@ -134,16 +134,16 @@ def test_sources_hold_what_the_ops_read(resnet: Step) -> None:
         found = seen(step)
         stays = {base for _, _, base in found.transients}
         for index, chain in enumerate(found.chains):
-            there = {base for source in found.problem.saved[index].sources for base in found.together[source]}
+            there = {base for source in found.problem.saved[index].sources for base in found.tensor_groups[source]}
             for op in chain:
                 assert not step.ops[op].is_product
                 for base in map(step.base, step.ops[op].inputs):
-                    known = base in there or base in found.together[index] or step.tensors[base].role.resident
+                    known = base in there or base in found.tensor_groups[index] or step.tensors[base].role.resident
                     small = base in stays and any(step.ops[user].phase.backward for user in _users(found, base))
                     assert known or small, (step.name, step.ops[op].name)
 
 
-def _users(found: Paged, base: int) -> tuple[int, ...]:
+def _users(found: PagedStep, base: int) -> tuple[int, ...]:
     return next(users for users, _, other in found.transients if other == base)
 
 
@@ -197,9 +197,9 @@ def test_what_was_overwritten_since_makes_nothing_again(overwritten: str) -> Non
     assert sorted(names) == ["R", "Y"]
     result = found.problem.saved[names.index("R")]
     if overwritten in ("never", "before"):
-        assert (result.again_s, result.sources) == (1e-3, (names.index("Y"),))
+        assert (result.recompute_s, result.sources) == (1e-3, (names.index("Y"),))
     else:
-        assert (result.again_s, result.sources) == (None, ())
+        assert (result.recompute_s, result.sources) == (None, ())
 
 
 def test_a_changed_weight_leaves_with_a_copy() -> None:
@@ -236,6 +236,6 @@ def test_budgets_hold_on_a_network(resnet: Step) -> None:
 
 def test_bad_requests_are_refused(alexnet: Step) -> None:
     with pytest.raises(BadInput, match="79 works, 1 durations"):
-        paged(alexnet, [Work(ops=(op,)) for op in range(79)], [1.0], **LINK)
+        page_step(alexnet, [Work(ops=(op,)) for op in range(79)], [1.0], **LINK)
     with pytest.raises(BadInput, match="maps, weights, state, all"):
         seen(alexnet, moved="none")

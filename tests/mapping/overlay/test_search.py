@@ -31,21 +31,21 @@ def random_problem(seed: int, *, most: int = 6, unit: int = 1, odd: bool = True)
         one = Saved(
             name=f"t{index}",
             bytes=rng.randint(1, 20) * unit + rng.randrange(unit),
-            made=made,
+            produced=made,
             last_forward=rng.randint(made, min(made + 2, forward - 1)),
             first_backward=first,
             last_backward=min(positions - 1, first + rng.randint(0, 1)),
         )
         again = rng.choice([None, None, 0.1, 0.3, 1.0, 2.0])
         if again is not None:
-            earlier = [other for other in range(index) if saved[other].made <= made and not saved[other].wraps]
-            one = replace(one, again_s=again, sources=tuple(sorted(rng.sample(earlier, min(len(earlier), rng.randint(0, 2))))))
+            earlier = [other for other in range(index) if saved[other].produced <= made and not saved[other].wraps]
+            one = replace(one, recompute_s=again, sources=tuple(sorted(rng.sample(earlier, min(len(earlier), rng.randint(0, 2))))))
             if rng.random() < 0.2:
                 one = replace(one, first_backward=NEVER, last_backward=NEVER)
         elif odd and rng.random() < 0.2:
             use = rng.randint(0, one.last_forward)
             how = rng.choice([None, None, *range(index)])
-            one = replace(one, made=one.last_forward + 1, first_backward=use, last_backward=use, clean_after=how)
+            one = replace(one, produced=one.last_forward + 1, first_backward=use, last_backward=use, clean_after=how)
         elif odd and rng.random() < 0.2:
             one = replace(one, sendable=False)
         elif odd and rng.random() < 0.2:
@@ -53,7 +53,7 @@ def random_problem(seed: int, *, most: int = 6, unit: int = 1, odd: bool = True)
         saved.append(one)
     return Problem(
         durations_s=tuple(rng.choice([0.0, 0.2, 0.5, 1, 2]) for _ in range(positions)),
-        held_bytes=tuple(rng.randint(0, 6) * unit for _ in range(positions)),
+        other_bytes=tuple(rng.randint(0, 6) * unit for _ in range(positions)),
         saved=tuple(saved),
         out_bytes_per_s=rng.choice([2, 5, 10, 30]) * unit,
         in_bytes_per_s=rng.choice([2, 5, 10, 30]) * unit,
@@ -150,17 +150,17 @@ def short_problem(seed: int) -> Problem:
         one = Saved(
             name=f"t{index}",
             bytes=rng.randint(1, 9),
-            made=index,
+            produced=index,
             last_forward=rng.randint(index, 2),
             first_backward=first,
             last_backward=max(first, 5 - index),
-            again_s=again,
+            recompute_s=again,
             sources=sources,
         )
         saved.append(one)
     return Problem(
         durations_s=tuple(rng.choice([0.5, 1, 2]) for _ in range(6)),
-        held_bytes=tuple(rng.randint(0, 6) for _ in range(6)),
+        other_bytes=tuple(rng.randint(0, 6) for _ in range(6)),
         saved=tuple(saved),
         out_bytes_per_s=rng.choice([2, 5, 10]),
         in_bytes_per_s=rng.choice([2, 5, 10]),
@@ -203,7 +203,7 @@ def test_with_room_for_all_everything_is_kept(seed: int) -> None:
     found = as_needed(problem, keep.peak_bytes)
     assert found.time_s == keep.time_s
     assert not any(found.fetch_at)
-    assert not any(found.again_at)
+    assert not any(found.recompute_at)
 
 
 @pytest.mark.probe
@@ -219,8 +219,8 @@ def test_one_byte_less_than_the_least_is_refused(seed: int) -> None:
 
 
 def test_a_problem_without_saved_tensors() -> None:
-    problem = Problem(durations_s=(1.0, 2.0), held_bytes=(5, 7), saved=(), out_bytes_per_s=1, in_bytes_per_s=1)
-    assert as_needed(problem, 7) == Choice(decisions=(), leave_by=(), fetch_at=(), again_at=(), time_s=3.0, peak_bytes=7)
+    problem = Problem(durations_s=(1.0, 2.0), other_bytes=(5, 7), saved=(), out_bytes_per_s=1, in_bytes_per_s=1)
+    assert as_needed(problem, 7) == Choice(decisions=(), leave_by=(), fetch_at=(), recompute_at=(), time_s=3.0, peak_bytes=7)
     with pytest.raises(BadInput, match="nothing fits 6 B: position 1"):
         as_needed(problem, 6)
 
@@ -233,10 +233,10 @@ def blocks(count: int, *, sendable: bool) -> Problem:
         first = end - 1 - 2 * index - 1
         sources = (index - 1,) if index % width else ()
         again = 1.0 if index % width else None
-        one = Saved(name=f"t{index}", bytes=10, made=index, last_forward=index, first_backward=first, last_backward=first + 1)
-        saved.append(replace(one, again_s=again, sources=sources, sendable=sendable))
+        one = Saved(name=f"t{index}", bytes=10, produced=index, last_forward=index, first_backward=first, last_backward=first + 1)
+        saved.append(replace(one, recompute_s=again, sources=sources, sendable=sendable))
     link = {"out_bytes_per_s": 1, "in_bytes_per_s": 1}
-    return Problem(durations_s=(1.0,) * end, held_bytes=(10,) * end, saved=tuple(saved), **link)
+    return Problem(durations_s=(1.0,) * end, other_bytes=(10,) * end, saved=tuple(saved), **link)
 
 
 def test_checkpointing_is_found_where_nothing_can_be_sent() -> None:

@@ -29,7 +29,7 @@ def faults(node: Node, step: Step) -> Iterator[str]:
     timeline = engine.run(planner.plan())
     position = {op: number for number, work in enumerate(planner.works) for op in work.ops}
     entries: dict[int, list[int]] = {}
-    for index, bases in enumerate(planner.paging.found.together):
+    for index, bases in enumerate(planner.paging.found.tensor_groups):
         for base in bases:
             entries.setdefault(base, []).append(index)
     for copy, tasks in enumerate(planner.tasks):

@@ -81,7 +81,7 @@ def stays(trace: Trace, number: int, smallest: int) -> bool:
     return block.freed_at is None or block.size < smallest
 
 
-def again_s(trace: Trace, closure: Closure, durations: Sequence[float]) -> float:
+def recompute_s(trace: Trace, closure: Closure, durations: Sequence[float]) -> float:
     return sum(durations[trace.ops[op].position] for op in closure.ops)
 
 
@@ -93,7 +93,7 @@ class PlannedOp:
     is_recomputed: bool
 
 
-NOTHING_CHOSEN = Choice(decisions=(), leave_by=(), fetch_at=(), again_at=())
+NOTHING_CHOSEN = Choice(decisions=(), leave_by=(), fetch_at=(), recompute_at=())
 
 
 def chosen(policy: Policy, problem: Problem, closures: Sequence[Closure | None], budget: int) -> Choice:
@@ -101,7 +101,7 @@ def chosen(policy: Policy, problem: Problem, closures: Sequence[Closure | None],
     while True:
         choice = policy(problem, budget)
         room = [budget - used for used in used_bytes(problem, choice)]
-        making = [(at, index) for index, at in enumerate(choice.again_at) if at is not None]
+        making = [(at, index) for index, at in enumerate(choice.recompute_at) if at is not None]
         for at, index in making:
             closure = closures[index]
             room[at] -= closure.extra_bytes if closure else 0
@@ -109,7 +109,7 @@ def chosen(policy: Policy, problem: Problem, closures: Sequence[Closure | None],
         if not without:
             return choice
         saved = (
-            replace(saved_tensor, again_s=None, sources=()) if index in without else saved_tensor
+            replace(saved_tensor, recompute_s=None, sources=()) if index in without else saved_tensor
             for index, saved_tensor in enumerate(problem.saved)
         )
         problem = replace(problem, saved=tuple(saved))
@@ -142,7 +142,7 @@ class Plan:
         durations = tuple(map(min, zip(*(laps.durations(self.trace.positions) for laps in self.timed), strict=True)))
         self.timed.clear()
         saved = tuple(
-            saved_tensor if closure is None else replace(saved_tensor, again_s=again_s(self.trace, closure, durations))
+            saved_tensor if closure is None else replace(saved_tensor, recompute_s=recompute_s(self.trace, closure, durations))
             for saved_tensor, closure in zip(self.problem.saved, self.closures, strict=True)
         )
         self.problem = replace(self.problem, durations_s=durations, saved=saved)
@@ -150,10 +150,10 @@ class Plan:
     def remeter(self, peaks: dict[int, int]) -> None:
         """Adds, at each position, the memory that a pass took beyond the prediction."""
         used = used_bytes(self.problem, self.choice)
-        held_bytes = (
-            size + max(peaks.get(position, 0) - used[position], 0) for position, size in enumerate(self.problem.held_bytes)
+        other_bytes = (
+            size + max(peaks.get(position, 0) - used[position], 0) for position, size in enumerate(self.problem.other_bytes)
         )
-        self.problem = replace(self.problem, held_bytes=tuple(held_bytes))
+        self.problem = replace(self.problem, other_bytes=tuple(other_bytes))
 
     def choose(self, policy: Policy, budget: int) -> None:
         try:
@@ -211,26 +211,26 @@ def problem_of(
         saved_tensor = Saved(
             name=block.layer or f"storage {number}",
             bytes=block.size,
-            made=block.created_at,
+            produced=block.created_at,
             last_forward=max(block.freed_at, block.created_at, *(trace.saves[save].position for save in block.saves)),
             first_backward=min(uses),
             last_backward=max(uses),
-            again_s=None if closure is None else again_s(trace, closure, durations),
+            recompute_s=None if closure is None else recompute_s(trace, closure, durations),
             sources=() if closure is None else tuple(index_of[source] for source in closure.sources),
         )
         saved.append(saved_tensor)
         for first, last in (
-            (saved_tensor.made, saved_tensor.last_forward),
+            (saved_tensor.produced, saved_tensor.last_forward),
             (saved_tensor.first_backward, saved_tensor.last_backward),
         ):
             change[first] += saved_tensor.bytes
             change[last + 1] -= saved_tensor.bytes
-    held_bytes, present = [], 0
+    other_bytes, present = [], 0
     for position in range(trace.positions):
         present += change[position]
-        held_bytes.append(max(peaks.get(position, 0) - present, 0))
+        other_bytes.append(max(peaks.get(position, 0) - present, 0))
     problem = Problem(
-        durations_s=tuple(durations), held_bytes=tuple(held_bytes), saved=tuple(saved), out_bytes_per_s=link.out_bytes_per_s,
+        durations_s=tuple(durations), other_bytes=tuple(other_bytes), saved=tuple(saved), out_bytes_per_s=link.out_bytes_per_s,
         in_bytes_per_s=link.in_bytes_per_s, latency_s=link.latency_s, labels=tuple(trace.labels()),
     )  # fmt: skip
     return problem, tuple(managed), tuple(closures)

@@ -1,4 +1,5 @@
-"""Memory overlay: what a backward pass needs again is kept, sent to a second memory and fetched back, or recomputed.
+"""Memory overlay: each tensor that the backward pass needs is kept, offloaded to a second memory and fetched back, or recomputed.
 
-`problem` is a step as an overlay problem, `policy` a decision and its price, `search` the least time within a memory budget.
+In reading order: `policy` is the problem, a choice for each tensor, and its time and memory; `search` finds the least time within a
+memory budget; `problem` makes an overlay problem of a training step.
 """

@@ -1,25 +1,26 @@
-"""Memory overlay: what a backward pass needs again is kept, sent to a second memory and fetched back, or made again.
+"""Memory overlay: each tensor that the backward pass needs is kept, offloaded to a second memory and fetched back, or recomputed.
 
-Y. Kwon, M. Rhu: Beyond the Memory Wall. MICRO 2018, Sec. II-B and IV (after vDNN, MICRO 2016, and, for what is made again, T. Chen
-et al.: Training Deep Nets with Sublinear Memory Cost, 2016). Positions are the works of one device in order, forward then backward.
+Y. Kwon, M. Rhu: Beyond the Memory Wall. MICRO 2018, Sec. II-B and IV (after vDNN, MICRO 2016, and, for recomputation, T. Chen et
+al.: Training Deep Nets with Sublinear Memory Cost, 2016). Positions are the works of one device in order, forward then backward.
+The decision to offload is written "send".
 
 The rules, which `simulate` and the engine share to the picosecond:
 
-- The compute stream does the positions in order; what is made again runs right before the position `again_at`, sources first.
-- A position may begin (its *gate*) when the one before it has ended and every copy out that had to leave by it has ended.
+- The compute stream does the positions in order; recomputation runs right before the position `recompute_at`, sources first.
+- A position may begin (its *gate*) when the one before it has ended and every copy out that must end by it has ended.
 - Copies out run first in, first out, by `last_forward`, each after the work `last_forward`.
 - Copies in run in the order of need, each after the gate of its `fetch_at` and its own copy out; its first user waits for it.
 - Without `duplex` both share one wire: at a position first the copies in that may start there, then those that leave after it.
 
-Memory is counted by position, so that a budget holds whatever the timing: a sent tensor counts until the position before
-`leave_by` and again from `fetch_at` on, one that is made again until `last_forward` and again from `again_at` on.
-`Schedule.peak_over_time_bytes` is what one timing really takes, never more.
+Memory is counted by position, so that a budget holds whatever the timing: an offloaded tensor counts until the position before
+`leave_by` and from `fetch_at` on, a recomputed one until `last_forward` and from `recompute_at` on. `Schedule.peak_over_time_bytes`
+is the peak of one timing, never more.
 
-A weight or an optimizer state, always there otherwise, needs no list of its own: the stretch between two of its uses is a `Saved`.
-Its `last_forward` is the use before, `made` the position after that (from there on it counts; the uses are the stretch before's, or
-in `held_bytes`), `first_backward` and `last_backward` the use after. `clean_after` names the stretch that, where it is sent, leaves
-the same version in the second memory, so that this one leaves without a copy. Where the use after comes first in the step, the
-stretch runs over the end of the step: it is fetched in the beginning and leaves in the end, as in every step.
+A weight or an optimizer state, resident otherwise, needs no list of its own: the stretch between two of its uses is a `Saved`. Its
+`last_forward` is the use before, `produced` the position after that (from there on it counts; the uses belong to the stretch
+before, or to `other_bytes`), `first_backward` and `last_backward` the use after. `clean_after` names the stretch that, if
+offloaded, leaves the same version in the second memory, so that this one needs no copy out. Where the use after comes first in the
+step, the stretch wraps around the end of the step: it is fetched at the beginning and leaves at the end, as in every step.
 """
 
 from __future__ import annotations
@@ -38,36 +39,36 @@ NEVER = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A tensor that backward needs again, or, with `first_backward` and `last_backward` -1, only others that are made again."""
+    """A tensor that backward needs, or, with `first_backward` and `last_backward` -1, that only recomputation needs."""
 
     name: str
     bytes: int
-    made: int
+    produced: int
     last_forward: int
     first_backward: int
     last_backward: int
-    again_s: float | None = None
-    """Seconds to make it again from `sources` and what is always there; None: it cannot be."""
+    recompute_s: float | None = None
+    """Seconds to recompute it from `sources` and resident tensors; None: it cannot be recomputed."""
     sources: tuple[int, ...] = ()
-    """Numbers in `Problem.saved`, all before this one, that must be present then."""
+    """Indices in `Problem.saved`, all before this one, that must be in memory then."""
     clean: bool = False
-    """The second memory holds it already: it leaves without a copy."""
+    """The second memory has a copy already: it leaves without one."""
     clean_after: int | None = None
-    """The same, where that one of `Problem.saved` is sent."""
+    """The same, if that one of `Problem.saved` is offloaded."""
     sendable: bool = True
 
     @property
     def wraps(self) -> bool:
-        """The stretch between its uses runs over the end of the step."""
-        return NEVER < self.first_backward < self.made
+        """Whether the stretch between its uses wraps around the end of the step."""
+        return NEVER < self.first_backward < self.produced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One device's step as the overlay sees it. `held_bytes` is the memory of all that is not in `saved`, by position."""
+    """One device's step as the overlay sees it. `other_bytes` is the memory of all that is not in `saved`, by position."""
 
     durations_s: tuple[float, ...]
-    held_bytes: tuple[int, ...]
+    other_bytes: tuple[int, ...]
     saved: tuple[Saved, ...]
     out_bytes_per_s: float
     in_bytes_per_s: float
@@ -77,67 +78,69 @@ class Problem:
 
     def __post_init__(self) -> None:
         count = len(self.durations_s)
-        if not count or len(self.held_bytes) != count or (self.labels and len(self.labels) != count):
+        if not count or len(self.other_bytes) != count or (self.labels and len(self.labels) != count):
             raise BadInput(
                 f"an overlay problem needs a duration and held bytes for each position (and a label, or none at all): "
-                f"got {count}, {len(self.held_bytes)} and {len(self.labels)}"
+                f"got {count}, {len(self.other_bytes)} and {len(self.labels)}"
             )
         if not (self.out_bytes_per_s > 0 and self.in_bytes_per_s > 0 and self.latency_s >= 0):
             raise BadInput(
                 f"an overlay needs a link with bandwidth both ways: out {self.out_bytes_per_s!r} B/s, "
                 f"in {self.in_bytes_per_s!r} B/s, latency {self.latency_s!r} s"
             )
-        if min(self.durations_s) < 0 or min(self.held_bytes) < 0:
+        if min(self.durations_s) < 0 or min(self.other_bytes) < 0:
             raise BadInput("an overlay problem has a negative duration or negative held bytes")
-        for index, one in enumerate(self.saved):
-            self._check(index, one, count)
+        for index, saved in enumerate(self.saved):
+            self._check(index, saved, count)
 
-    def _check(self, index: int, one: Saved, count: int) -> None:
-        where = f"saved tensor {index} ({one.name})"
-        if one.bytes < 0 or not 0 <= one.made <= one.last_forward + 1 <= count:
-            raise BadInput(f"{where}: {one.bytes} bytes, made at {one.made}, last used forward at {one.last_forward} of {count}")
-        if one.wraps:
-            if one.made != one.last_forward + 1 or not one.first_backward <= one.last_backward < one.made:
+    def _check(self, index: int, saved: Saved, count: int) -> None:
+        where = f"saved tensor {index} ({saved.name})"
+        if saved.bytes < 0 or not 0 <= saved.produced <= saved.last_forward + 1 <= count:
+            raise BadInput(
+                f"{where}: {saved.bytes} bytes, made at {saved.produced}, last used forward at {saved.last_forward} of {count}"
+            )
+        if saved.wraps:
+            if saved.produced != saved.last_forward + 1 or not saved.first_backward <= saved.last_backward < saved.produced:
                 raise BadInput(
                     f"{where}: a stretch over the end of the step is made right after its last use, its next use earlier"
                 )
-            if one.again_s is not None:
+            if saved.recompute_s is not None:
                 raise BadInput(f"{where}: what outlives the step cannot be made again")
-        elif one.first_backward == NEVER:
-            if one.last_backward != NEVER:
+        elif saved.first_backward == NEVER:
+            if saved.last_backward != NEVER:
                 raise BadInput(f"{where}: first_backward is -1 (never needed by itself), so last_backward must be -1 too")
-        elif not one.last_forward < one.first_backward <= one.last_backward < count:
+        elif not saved.last_forward < saved.first_backward <= saved.last_backward < count:
             raise BadInput(
-                f"{where}: needed from {one.first_backward} to {one.last_backward}; "
-                f"that must lie after {one.last_forward} and before {count}"
+                f"{where}: needed from {saved.first_backward} to {saved.last_backward}; "
+                f"that must lie after {saved.last_forward} and before {count}"
             )
-        if any(not 0 <= source < index or self.saved[source].wraps for source in one.sources):
-            raise BadInput(f"{where}: its sources {one.sources} must come before it in `saved` and stay within the step")
-        if one.clean_after is not None and not 0 <= one.clean_after < len(self.saved):
-            raise BadInput(f"{where}: clean_after {one.clean_after} is no number of a saved tensor")
-        if one.again_s is not None and one.again_s < 0:
-            raise BadInput(f"{where}: again_s must be at least 0, got {one.again_s!r}")
+        if any(not 0 <= source < index or self.saved[source].wraps for source in saved.sources):
+            raise BadInput(f"{where}: its sources {saved.sources} must come before it in `saved` and stay within the step")
+        if saved.clean_after is not None and not 0 <= saved.clean_after < len(self.saved):
+            raise BadInput(f"{where}: clean_after {saved.clean_after} is no number of a saved tensor")
+        if saved.recompute_s is not None and saved.recompute_s < 0:
+            raise BadInput(f"{where}: recompute_s must be at least 0, got {saved.recompute_s!r}")
 
     def label(self, position: int) -> str:
         return self.labels[position] if self.labels else f"position {position}"
 
     def copy_ps(self, size: int, bytes_per_s: float) -> int:
-        """One copy by itself, as the engine counts it: latency, then whole bytes at whole bytes per second, rounded up."""
+        """One copy alone, as the engine counts it: latency, then whole bytes at whole bytes per second, rounded up."""
         return round(self.latency_s * PICOSECONDS_PER_SECOND) - (-size * PICOSECONDS_PER_SECOND // max(round(bytes_per_s), 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What becomes of each saved tensor, with its price.
+    """A decision for each saved tensor, with its time and memory.
 
-    `leave_by` and `fetch_at` are numbers for what is sent (`len(durations_s)`: by the end of the step), `again_at` for what is made
-    again, None for all else, and for what nobody needs.
+    `leave_by` and `fetch_at` are positions for offloaded tensors (`len(durations_s)`: by the end of the step), `recompute_at` for
+    recomputed ones; None for all others, and for tensors that are never needed.
     """
 
     decisions: tuple[Decision, ...]
     leave_by: tuple[int | None, ...]
     fetch_at: tuple[int | None, ...]
-    again_at: tuple[int | None, ...]
+    recompute_at: tuple[int | None, ...]
     time_s: float = 0.0
     peak_bytes: int = 0
 
@@ -146,8 +149,8 @@ class Choice:
 class Schedule:
     """When everything happens, in whole picoseconds, and the memory it takes.
 
-    A copy or remaking is a pair (start, end) or None, by number in `Problem.saved`. `out_order`, `in_order` and `again_order` (the
-    last by position) name what the streams run, in order.
+    A copy or recomputation is a pair (start, end) or None, by index in `Problem.saved`. `out_order`, `in_order` and
+    `recompute_order` (the last by position) are the indices that the streams run, in order.
     """
 
     time_ps: int
@@ -156,10 +159,10 @@ class Schedule:
     ends_ps: tuple[int, ...]
     out_ps: tuple[tuple[int, int] | None, ...]
     in_ps: tuple[tuple[int, int] | None, ...]
-    again_ps: tuple[tuple[int, int] | None, ...]
+    recompute_ps: tuple[tuple[int, int] | None, ...]
     out_order: tuple[int, ...]
     in_order: tuple[int, ...]
-    again_order: tuple[int, ...]
+    recompute_order: tuple[int, ...]
     used_bytes: tuple[int, ...]
     """By position: what may be in memory at once from its gate to its end, whatever the timing."""
     peak_over_time_bytes: int
@@ -175,54 +178,57 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """First and last position at which each saved tensor must be back, by itself or as a source (-1: never); where made again."""
+    """First and last position at which each saved tensor is needed, by itself or as a source (-1: never); where recomputed."""
 
     first: tuple[int, ...]
     last: tuple[int, ...]
-    again_at: tuple[int | None, ...]
+    recompute_at: tuple[int | None, ...]
 
 
-def needs(problem: Problem, decisions: Sequence[Decision], again_at: Sequence[int | None] = ()) -> Needs:
-    """What is made again is made right before its first use, unless `again_at` says earlier; its sources must be back by then.
+def needs(problem: Problem, decisions: Sequence[Decision], recompute_at: Sequence[int | None] = ()) -> Needs:
+    """Positions at which tensors are needed. Recomputation runs right before the first use, or earlier if `recompute_at` says so.
 
-    >>> source = Saved(name="x", bytes=8, made=0, last_forward=1, first_backward=5, last_backward=5)
-    >>> result = Saved(name="y", bytes=8, made=1, last_forward=2, first_backward=3, last_backward=4, again_s=1.0, sources=(0,))
-    >>> one = Problem(durations_s=(1.0,) * 6, held_bytes=(0,) * 6, saved=(source, result), out_bytes_per_s=8, in_bytes_per_s=8)
-    >>> needs(one, ("send", "recompute"))
-    Needs(first=(3, 3), last=(5, 4), again_at=(None, 3))
+    >>> source = Saved(name="x", bytes=8, produced=0, last_forward=1, first_backward=5, last_backward=5)
+    >>> later = {"first_backward": 3, "last_backward": 4, "recompute_s": 1.0, "sources": (0,)}
+    >>> result = Saved(name="y", bytes=8, produced=1, last_forward=2, **later)
+    >>> saved = Problem(durations_s=(1.0,) * 6, other_bytes=(0,) * 6, saved=(source, result), out_bytes_per_s=8, in_bytes_per_s=8)
+    >>> needs(saved, ("send", "recompute"))
+    Needs(first=(3, 3), last=(5, 4), recompute_at=(None, 3))
     """
-    first = [one.first_backward for one in problem.saved]
-    last = [one.last_backward for one in problem.saved]
+    first = [saved.first_backward for saved in problem.saved]
+    last = [saved.last_backward for saved in problem.saved]
     again: list[int | None] = [None] * len(first)
     for index in reversed(range(len(first))):
-        one = problem.saved[index]
+        saved = problem.saved[index]
         if decisions[index] != "recompute" or first[index] == NEVER:
             continue
-        if one.again_s is None:
-            raise BadInput(f"saved tensor {index} ({one.name}) cannot be made again: keep or send it")
-        given = again_at[index] if again_at else None
-        at = first[index] if given is None else given
-        if not one.last_forward < at <= first[index]:
+        if saved.recompute_s is None:
+            raise BadInput(f"saved tensor {index} ({saved.name}) cannot be made again: keep or send it")
+        requested = recompute_at[index] if recompute_at else None
+        at = first[index] if requested is None else requested
+        if not saved.last_forward < at <= first[index]:
             raise BadInput(
-                f"saved tensor {index} ({one.name}) is made again at {at}: that must lie after {one.last_forward} "
+                f"saved tensor {index} ({saved.name}) is made again at {at}: that must lie after {saved.last_forward} "
                 f"and not behind its first use at {first[index]}"
             )
         again[index] = at
-        for source in one.sources:
+        for source in saved.sources:
             if at <= problem.saved[source].last_forward:
-                raise BadInput(f"saved tensor {index} ({one.name}) is made again at {at}, before its source {source} was last used")
+                raise BadInput(
+                    f"saved tensor {index} ({saved.name}) is made again at {at}, before its source {source} was last used"
+                )
             first[source] = at if first[source] == NEVER else min(first[source], at)
             last[source] = max(last[source], at)
-    return Needs(first=tuple(first), last=tuple(last), again_at=tuple(again))
+    return Needs(first=tuple(first), last=tuple(last), recompute_at=tuple(again))
 
 
 def simulate(problem: Problem, choice: Choice | Sequence[Decision]) -> Schedule:
-    """The schedule of a choice. Bare decisions (and None for a number) stand for the least memory: out at once, back when needed.
+    """The schedule of a choice. Bare decisions (and None for a position) mean the least memory: out at once, back when needed.
 
-    >>> one = Saved(name="x", bytes=8, made=0, last_forward=0, first_backward=3, last_backward=3)
-    >>> problem = Problem(durations_s=(1.0,) * 4, held_bytes=(2,) * 4, saved=(one,), out_bytes_per_s=4, in_bytes_per_s=8)
-    >>> kept, sent = simulate(problem, ["keep"]), simulate(problem, ["send"])
-    >>> (kept.time_s, kept.used_bytes), (sent.time_s, sent.used_bytes)
+    >>> one = Saved(name="x", bytes=8, produced=0, last_forward=0, first_backward=3, last_backward=3)
+    >>> problem = Problem(durations_s=(1.0,) * 4, other_bytes=(2,) * 4, saved=(one,), out_bytes_per_s=4, in_bytes_per_s=8)
+    >>> kept, decided_bytes = simulate(problem, ["keep"]), simulate(problem, ["send"])
+    >>> (kept.time_s, kept.used_bytes), (decided_bytes.time_s, decided_bytes.used_bytes)
     ((4.0, (10, 10, 10, 10)), (7.0, (10, 2, 2, 10)))
     """
     choice = completed(problem, choice)
@@ -237,10 +243,10 @@ def simulate(problem: Problem, choice: Choice | Sequence[Decision]) -> Schedule:
         ends_ps=tuple(clock.ends),
         out_ps=tuple(clock.out),
         in_ps=tuple(clock.back),
-        again_ps=tuple(clock.again),
+        recompute_ps=tuple(clock.again),
         out_order=tuple(clock.out_order),
         in_order=tuple(clock.in_order),
-        again_order=tuple(clock.again_order),
+        recompute_order=tuple(clock.recompute_order),
         used_bytes=used,
         peak_over_time_bytes=_peak_over_time(problem, choice, clock),
     )
@@ -252,9 +258,9 @@ class _Clock:
     def __init__(self, problem: Problem, choice: Choice) -> None:
         self.problem, self.choice = problem, choice
         count, saved = len(problem.saved), problem.saved
-        self.needed = needs(problem, choice.decisions, choice.again_at)
+        self.needed = needs(problem, choice.decisions, choice.recompute_at)
         self.durations = [round(duration * PICOSECONDS_PER_SECOND) for duration in problem.durations_s]
-        self.out_order, self.in_order, self.again_order = orders(problem, choice)
+        self.out_order, self.in_order, self.recompute_order = orders(problem, choice)
         self.gates: list[int] = []
         self.starts: list[int] = []
         self.ends: list[int] = []
@@ -270,8 +276,8 @@ class _Clock:
         for index in self.out_order:
             self.leaving.setdefault(saved[index].last_forward, []).append(index)
             self.due.setdefault(choice.leave_by[index] or 0, []).append(index)
-        for index in self.again_order:
-            self.remade.setdefault(choice.again_at[index] or 0, []).append(index)
+        for index in self.recompute_order:
+            self.remade.setdefault(choice.recompute_at[index] or 0, []).append(index)
         for index in self.in_order:
             if self.needed.first[index] == saved[index].first_backward:
                 self.users.setdefault(saved[index].first_backward, []).append(index)
@@ -283,7 +289,7 @@ class _Clock:
         now = gate
         for index in self.remade.get(position, ()):
             start = self._after(now, self.back, self.problem.saved[index].sources)
-            now = start + round((self.problem.saved[index].again_s or 0.0) * PICOSECONDS_PER_SECOND)
+            now = start + round((self.problem.saved[index].recompute_s or 0.0) * PICOSECONDS_PER_SECOND)
             self.again[index] = start, now
         self.starts.append(self._after(now, self.back, self.users.get(position, ())))
         self.compute_ps = self.starts[-1] + self.durations[position]
@@ -296,15 +302,15 @@ class _Clock:
                 self.in_free_ps = end
 
     def _fetch(self, position: int) -> None:
-        """Copies in that may start here, in the order of need; one that may not yet holds up those behind it."""
+        """Starts copies in, in the order of need; one that may not start yet blocks those behind it."""
         while self.arriving < len(self.in_order):
             index = self.in_order[self.arriving]
             fetch = self.choice.fetch_at[index] or 0
             if fetch > position:
                 return
-            one, left = self.problem.saved[index], self.out[index]
+            saved_tensor, left = self.problem.saved[index], self.out[index]
             start = max(self.gates[fetch], self.in_free_ps, left[1] if left else 0)
-            end = start + self.problem.copy_ps(one.bytes, self.problem.in_bytes_per_s)
+            end = start + self.problem.copy_ps(saved_tensor.bytes, self.problem.in_bytes_per_s)
             self.back[index], self.in_free_ps = (start, end), end
             if not self.problem.duplex:
                 self.out_free_ps = end
@@ -316,22 +322,23 @@ class _Clock:
 
 
 def clean(problem: Problem, decisions: Sequence[Decision], index: int) -> bool:
-    """Whether it leaves without a copy."""
-    one = problem.saved[index]
-    return one.clean or (one.clean_after is not None and decisions[one.clean_after] == "send")
+    """Whether a tensor leaves without a copy out."""
+    saved = problem.saved[index]
+    return saved.clean or (saved.clean_after is not None and decisions[saved.clean_after] == "send")
 
 
 def orders(problem: Problem, choice: Choice) -> tuple[list[int], list[int], list[int]]:
-    """What the streams run, by number: copies out, copies in, and what is made again (`choice` is complete)."""
-    saved, needed = problem.saved, needs(problem, choice.decisions, choice.again_at)
+    """Indices in the order of the streams: copies out, copies in, recomputations (`choice` is complete)."""
+    saved, needed = problem.saved, needs(problem, choice.decisions, choice.recompute_at)
     moved = [index for index, fetch in enumerate(choice.fetch_at) if fetch is not None]
     again = sorted(
-        (index for index, at in enumerate(choice.again_at) if at is not None), key=lambda index: (choice.again_at[index], index)
+        (index for index, at in enumerate(choice.recompute_at) if at is not None),
+        key=lambda index: (choice.recompute_at[index], index),
     )
-    user: dict[int, int] = {}  # the first remaking that reads it, at the position of its first need
+    user: dict[int, int] = {}  # the first recomputation that reads it, at the position of its first need
     for rank, index in enumerate(again):
         for source in saved[index].sources:
-            if choice.again_at[index] == needed.first[source]:
+            if choice.recompute_at[index] == needed.first[source]:
                 user.setdefault(source, rank)
     copied = (index for index in moved if not clean(problem, choice.decisions, index))
     out = sorted(copied, key=lambda index: (saved[index].last_forward, index))
@@ -340,38 +347,38 @@ def orders(problem: Problem, choice: Choice) -> tuple[list[int], list[int], list
 
 
 def present(problem: Problem, choice: Choice) -> list[tuple[int, int, int]]:
-    """(number, first, last position) of every stretch in which a saved tensor counts in memory (`choice` is complete)."""
-    needed, end = needs(problem, choice.decisions, choice.again_at), len(problem.durations_s)
-    found = []
-    for index, (one, decision) in enumerate(zip(problem.saved, choice.decisions, strict=True)):
-        back: int | None = 0 if one.wraps else one.last_forward + 1  # what is kept stays
-        leave = end if one.wraps else one.last_forward + 1
+    """(index, first, last position) of every stretch in which a saved tensor is in memory (`choice` is complete)."""
+    needed, end = needs(problem, choice.decisions, choice.recompute_at), len(problem.durations_s)
+    stretches = []
+    for index, (saved, decision) in enumerate(zip(problem.saved, choice.decisions, strict=True)):
+        back: int | None = 0 if saved.wraps else saved.last_forward + 1  # a kept tensor stays
+        leave = end if saved.wraps else saved.last_forward + 1
         if decision == "send":
-            back, leave = choice.fetch_at[index], choice.leave_by[index] or one.last_forward + 1
+            back, leave = choice.fetch_at[index], choice.leave_by[index] or saved.last_forward + 1
         elif decision == "recompute":
-            back = choice.again_at[index]
+            back = choice.recompute_at[index]
         if needed.first[index] == NEVER or back is None:
-            found.append((index, one.made, one.last_forward))
-        elif not one.wraps and back <= leave:
-            found.append((index, one.made, needed.last[index]))
+            stretches.append((index, saved.produced, saved.last_forward))
+        elif not saved.wraps and back <= leave:
+            stretches.append((index, saved.produced, needed.last[index]))
         else:
-            found += [(index, one.made, leave - 1), (index, back, needed.last[index])]
-    return found
+            stretches += [(index, saved.produced, leave - 1), (index, back, needed.last[index])]
+    return stretches
 
 
 def used_bytes(problem: Problem, choice: Choice) -> tuple[int, ...]:
-    """By position, all that may be in memory at once between its gate and its end."""
+    """By position, the bytes that may be in memory at once between its gate and its end."""
     change = [0] * (len(problem.durations_s) + 1)
     for index, first, last in present(problem, choice):
         change[first] += problem.saved[index].bytes
         change[last + 1] -= problem.saved[index].bytes
-    return tuple(map(sum, zip(problem.held_bytes, accumulate(change), strict=False)))
+    return tuple(map(sum, zip(problem.other_bytes, accumulate(change), strict=False)))
 
 
 def _peak_over_time(problem: Problem, choice: Choice, clock: _Clock) -> int:
-    """The most that one timing takes: copies free what they took when they end, and take when they start.
+    """The peak memory of one timing: a copy out frees memory when it ends, a copy in takes it when it starts.
 
-    Between two positions only what both hold is held.
+    Between two positions only what both have in memory counts.
     """
     events: list[tuple[int, int]] = []
 
@@ -379,22 +386,26 @@ def _peak_over_time(problem: Problem, choice: Choice, clock: _Clock) -> int:
         if start < end:
             events.extend(((start, size), (end, -size)))
 
-    held = problem.held_bytes
+    other_bytes = problem.other_bytes
     for position, (gate, end) in enumerate(zip(clock.gates, clock.ends, strict=True)):
-        hold(gate, end, held[position])
+        hold(gate, end, other_bytes[position])
         if position:
-            hold(clock.ends[position - 1], gate, min(held[position - 1], held[position]))
-    for index, (one, decision) in enumerate(zip(problem.saved, choice.decisions, strict=True)):
-        out, back, again = clock.out[index], clock.back[index], clock.again[index]
-        end, last = clock.ends[one.last_forward], clock.ends[clock.needed.last[index]]
-        start = clock.starts[one.made] if one.made <= one.last_forward else (*clock.gates, clock.compute_ps)[one.made]
+            hold(clock.ends[position - 1], gate, min(other_bytes[position - 1], other_bytes[position]))
+    for index, (saved, decision) in enumerate(zip(problem.saved, choice.decisions, strict=True)):
+        out, back, recomputed = clock.out[index], clock.back[index], clock.again[index]
+        end, last = clock.ends[saved.last_forward], clock.ends[clock.needed.last[index]]
+        start = (
+            clock.starts[saved.produced]
+            if saved.produced <= saved.last_forward
+            else (*clock.gates, clock.compute_ps)[saved.produced]
+        )
         if clock.needed.first[index] == NEVER:
-            hold(start, end, one.bytes)
-        elif decision == "keep" and not one.wraps:
-            hold(start, last, one.bytes)
+            hold(start, end, saved.bytes)
+        elif decision == "keep" and not saved.wraps:
+            hold(start, last, saved.bytes)
         else:
-            hold(start, clock.ends[-1] if decision == "keep" else out[1] if out else end, one.bytes)
-            hold(back[0] if back else again[0] if again else 0, last, one.bytes)
+            hold(start, clock.ends[-1] if decision == "keep" else out[1] if out else end, saved.bytes)
+            hold(back[0] if back else recomputed[0] if recomputed else 0, last, saved.bytes)
     events.sort()
     peak = now = 0
     for _, change in events:
@@ -404,90 +415,92 @@ def _peak_over_time(problem: Problem, choice: Choice, clock: _Clock) -> int:
 
 
 def completed(problem: Problem, choice: Choice | Sequence[Decision]) -> Choice:
-    """The choice with every number that it leaves open, checked."""
+    """The choice with every open position filled in, checked."""
     count, end = len(problem.saved), len(problem.durations_s)
     nothing: tuple[int | None, ...] = (None,) * count
-    given = choice if isinstance(choice, Choice) else Choice(
-        decisions=tuple(choice), leave_by=nothing, fetch_at=nothing, again_at=nothing
+    requested = choice if isinstance(choice, Choice) else Choice(
+        decisions=tuple(choice), leave_by=nothing, fetch_at=nothing, recompute_at=nothing
     )  # fmt: skip
-    if not len(given.decisions) == len(given.leave_by) == len(given.fetch_at) == len(given.again_at) == count:
-        raise BadInput(f"the overlay has {count} saved tensors, the choice {len(given.decisions)} decisions")
-    needed = needs(problem, given.decisions, given.again_at)
+    if not len(requested.decisions) == len(requested.leave_by) == len(requested.fetch_at) == len(requested.recompute_at) == count:
+        raise BadInput(f"the overlay has {count} saved tensors, the choice {len(requested.decisions)} decisions")
+    needed = needs(problem, requested.decisions, requested.recompute_at)
     leave_by, fetch_at = list(nothing), list(nothing)
-    for index, (one, decision) in enumerate(zip(problem.saved, given.decisions, strict=True)):
+    for index, (saved, decision) in enumerate(zip(problem.saved, requested.decisions, strict=True)):
         if decision not in ("keep", "send", "recompute"):
-            raise BadInput(f"saved tensor {index} ({one.name}): unknown decision {decision!r} (keep, send or recompute)")
+            raise BadInput(f"saved tensor {index} ({saved.name}): unknown decision {decision!r} (keep, send or recompute)")
         if decision != "send" or needed.first[index] == NEVER:
             continue
-        if not one.sendable:
-            raise BadInput(f"saved tensor {index} ({one.name}) cannot be sent: keep it or make it again")
-        leave, fetch, first = given.leave_by[index], given.fetch_at[index], needed.first[index]
-        leave = one.last_forward + 1 if leave is None or clean(problem, given.decisions, index) else leave
+        if not saved.sendable:
+            raise BadInput(f"saved tensor {index} ({saved.name}) cannot be sent: keep it or make it again")
+        leave, fetch, first = requested.leave_by[index], requested.fetch_at[index], needed.first[index]
+        leave = saved.last_forward + 1 if leave is None or clean(problem, requested.decisions, index) else leave
         fetch = first if fetch is None else fetch
-        latest, earliest = (end, 0) if one.wraps else (first, one.last_forward + 1)
-        if not (one.last_forward < leave <= latest and earliest <= fetch <= first):
+        latest, earliest = (end, 0) if saved.wraps else (first, saved.last_forward + 1)
+        if not (saved.last_forward < leave <= latest and earliest <= fetch <= first):
             raise BadInput(
-                f"saved tensor {index} ({one.name}) leaves by {leave} and is fetched at {fetch}: "
-                f"its last use before is at {one.last_forward}, its next at {first}"
+                f"saved tensor {index} ({saved.name}) leaves by {leave} and is fetched at {fetch}: "
+                f"its last use before is at {saved.last_forward}, its next at {first}"
             )
         leave_by[index], fetch_at[index] = leave, fetch
-    return Choice(decisions=given.decisions, leave_by=tuple(leave_by), fetch_at=tuple(fetch_at), again_at=needed.again_at)
+    return Choice(
+        decisions=requested.decisions, leave_by=tuple(leave_by), fetch_at=tuple(fetch_at), recompute_at=needed.recompute_at
+    )
 
 
-def priced(problem: Problem, choice: Choice | Sequence[Decision]) -> Choice:
-    """The same choice, completed, with the time and the guaranteed peak that `simulate` finds."""
-    done = completed(problem, choice)
-    found = simulate(problem, done)
-    return replace(done, time_s=found.time_s, peak_bytes=found.peak_bytes)
+def with_cost(problem: Problem, choice: Choice | Sequence[Decision]) -> Choice:
+    """The choice, completed, with the time and the guaranteed peak memory of `simulate`."""
+    complete = completed(problem, choice)
+    schedule = simulate(problem, complete)
+    return replace(complete, time_s=schedule.time_s, peak_bytes=schedule.peak_bytes)
 
 
-def sent(problem: Problem, choice: Choice, decision: Decision = "send") -> int:
-    """Bytes of what a choice sends (or keeps, or makes again)."""
-    return sum(one.bytes for one, what in zip(problem.saved, choice.decisions, strict=True) if what == decision)
+def decided_bytes(problem: Problem, choice: Choice, decision: Decision = "send") -> int:
+    """Bytes of the tensors that a choice offloads (or keeps, or recomputes)."""
+    return sum(saved.bytes for saved, decided in zip(problem.saved, choice.decisions, strict=True) if decided == decision)
 
 
-def everything(
+def offload_all(
     problem: Problem,
     *,
     recompute: Literal["cheap", "none"] = "cheap",
     window: int | None = None,
     behind: int | None = None,
     depth: int | None = 1,
-    kept: Iterable[int] = (),
+    keep: Iterable[int] = (),
 ) -> Choice:
-    """The paper's stress (Sec. IV): all is sent after its last use in forward, what is cheap is made again (footnote 4).
+    """The paper's stress test (Sec. IV): all is offloaded after its last use in forward, what is cheap is recomputed (footnote 4).
 
-    `window`: so many tensors may be back before their first use, those under way included: a fetch starts no earlier than the
-    first use of the one `window` places before it in the order of need. `behind`: so many copies out may be under way or waiting:
-    the work that makes the tensor `behind` places after it waits for a copy out (1 is vDNN's layer by layer). `depth`: so many are
-    made again one from another; along a residual or recurrent path without end they would all come back at once. None: no limit.
-    `kept` stay.
+    `window`: at most so many tensors may be back before their first use: a fetch starts no earlier than the first use of the tensor
+    `window` positions before it in the order of need. `behind`: at most so many copies out may be pending: the work that produces
+    the tensor `behind` positions after it waits for a copy out (1 is vDNN's layer by layer). `depth`: at most so many tensors are
+    recomputed one from another; along a residual or recurrent path without end all would come back at once. None: no limit.
+    `keep` are the indices of tensors that stay.
     """
     if any(limit is not None and limit < 1 for limit in (window, behind, depth)):
         raise BadInput(f"window, behind and depth count tensors: at least 1 or None, got {window!r}, {behind!r} and {depth!r}")
-    stay, saved = set(kept), problem.saved
+    kept, saved = set(keep), problem.saved
     decisions: list[Decision] = []
-    in_a_row: list[int] = []  # so many are made again one from another, this one included
-    for index, one in enumerate(saved):
-        longest = max((in_a_row[source] for source in one.sources), default=0)
-        between = one.first_backward == NEVER
-        again = one.again_s is not None and (
-            between or not one.sendable or (recompute == "cheap" and (depth is None or longest < depth))
+    chain_length: list[int] = []  # recomputations one from another, this one included
+    for index, tensor in enumerate(saved):
+        longest = max((chain_length[source] for source in tensor.sources), default=0)
+        between = tensor.first_backward == NEVER
+        recomputes = tensor.recompute_s is not None and (
+            between or not tensor.sendable or (recompute == "cheap" and (depth is None or longest < depth))
         )
-        decisions.append("keep" if index in stay else "recompute" if again else "send" if one.sendable else "keep")
-        in_a_row.append(longest + (not between) if decisions[-1] == "recompute" else 0)
-    done = completed(problem, decisions)
+        decisions.append("keep" if index in kept else "recompute" if recomputes else "send" if tensor.sendable else "keep")
+        chain_length.append(longest + (not between) if decisions[-1] == "recompute" else 0)
+    choice = completed(problem, decisions)
     first = needs(problem, decisions).first
-    out, back, _ = orders(problem, done)
-    leave_by, fetch_at = list(done.leave_by), list(done.fetch_at)
+    out, back, _ = orders(problem, choice)
+    leave_by, fetch_at = list(choice.leave_by), list(choice.fetch_at)
     for place, index in enumerate(out):
         latest = len(problem.durations_s) if saved[index].wraps else first[index]
         if behind is not None and place + behind < len(out):
-            latest = min(latest, saved[out[place + behind]].made)
+            latest = min(latest, saved[out[place + behind]].produced)
         leave_by[index] = max(latest, saved[index].last_forward + 1)
     for place, index in enumerate(back):
         earliest = 0 if saved[index].wraps else saved[index].last_forward + 1
         if window is not None and place >= window:
             earliest = max(earliest, first[back[place - window]])
         fetch_at[index] = earliest
-    return priced(problem, replace(done, leave_by=tuple(leave_by), fetch_at=tuple(fetch_at)))
+    return with_cost(problem, replace(choice, leave_by=tuple(leave_by), fetch_at=tuple(fetch_at)))

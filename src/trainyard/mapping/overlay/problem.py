@@ -1,12 +1,12 @@
-"""A step's feature maps as an overlay problem: what backward needs again, when, and from what it can be made again.
+"""A step's feature maps as an overlay problem: what backward needs, when, and from what it can be recomputed.
 
-A tensor is saved when forward makes it and backward reads it; views share the memory of their base. It can be made again cheaply
-when everything that wrote it is no product (element-wise, normalisation, pooling, copies; Kwon and Rhu, Sec. IV, footnote 4) and
-starts from what is saved or always there, directly or through tensors that are themselves cheap: those are in the list too, though
-nobody needs them by themselves. Random draws are not made again: a dropout mask is saved like any tensor, its product made from it.
+A tensor is saved when forward produces it and backward reads it; views share the memory of their base. It is cheap to recompute
+when no product wrote it (element-wise ops, normalisation, pooling, copies; Kwon and Rhu, Sec. IV, footnote 4) and its inputs are
+saved or resident, directly or through tensors that are themselves cheap: those are in the list too, though backward does not read
+them. Random draws are not recomputed: a dropout mask is saved like any tensor, and its product recomputed from it.
 
-What one op writes is made again together, so its larger results are one entry. Small side results (the statistics of a
-normalisation) stay where they are: they come along, or are not worth a copy.
+Results of one op are recomputed together, so its larger results are one entry. Small side results (the statistics of a
+normalisation) stay in memory: they come along, or are not worth a copy.
 """
 
 from __future__ import annotations
@@ -27,48 +27,48 @@ ROLES: Mapping[Moved, tuple[Role, ...]] = {
     "state": (Role.STATE,),
     "all": (Role.PARAMETER, Role.STATE),
 }
-Again = Callable[[tuple[int, ...]], float]
-"""Seconds that the device takes to do these ops again."""
+RecomputeTime = Callable[[tuple[int, ...]], float]
+"""Seconds in which the device recomputes these ops."""
 RANDOM = frozenset({"bernoulli", "rand", "randn", "randint", "normal", "uniform", "dropout", "native_dropout", "multinomial"})
 SMALLEST_MOVED = 65_536
 """Bytes of a weight or a state; assumed: below that a copy is mostly latency."""
 LONG = 32
-"""A weight leaves for at least this part of the step; assumed: in between, recurrent weights are used again and again."""
+"""A weight is offloaded for at least 1/LONG of the step; assumed: recurrent weights are used more often than that."""
 SIDE_RESULT = 64
 """A result smaller than its op's largest by this factor is a side result; assumed: mean and deviation of 64 or more elements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Paged:
-    """A problem, with what its saved tensors are to the step. All tuples but `transients` go by number in `problem.saved`."""
+class PagedStep:
+    """An overlay problem and the step's tensors behind it. All tuples but `transients` are indexed as `problem.saved`."""
 
     problem: Problem
     tensors: tuple[int, ...]
-    """The tensor, by number in the step; of several the largest."""
-    together: tuple[tuple[int, ...], ...]
+    """The tensor's number in the step; of several the largest."""
+    tensor_groups: tuple[tuple[int, ...], ...]
     """All tensors of the entry."""
     layers: tuple[str, ...]
     chains: tuple[tuple[int, ...], ...]
-    """The ops that make it again, in order; none where it cannot be."""
+    """The ops that recompute it, in order; none where it cannot be recomputed."""
     resident: tuple[bool, ...]
     """A stretch between two uses of a weight or a state."""
     transients: tuple[tuple[tuple[int, ...], int, int], ...]
-    """(users, bytes, tensor) of all else that the step makes."""
+    """(users, bytes, tensor) of all other tensors that the step produces."""
 
     @property
     def peaks(self) -> tuple[int, int]:
-        """Bytes at the fullest position with everything kept, and with all that can be away: before and after, at most."""
+        """Peak bytes with everything kept, and with all offloaded or recomputed that can be."""
         from trainyard.mapping.overlay.search import ladder
 
-        found = ladder(self.problem)
-        return found.most, found.least
+        budgets = ladder(self.problem)
+        return budgets.most, budgets.least
 
 
-def paged(
+def page_step(
     step: Step,
     works: Sequence[Work],
     durations_s: Sequence[float],
-    again_s: Again | None = None,
+    recompute_s: RecomputeTime | None = None,
     *,
     out_bytes_per_s: float,
     in_bytes_per_s: float,
@@ -76,45 +76,45 @@ def paged(
     duplex: bool = True,
     moved: Moved = "maps",
     products: bool = False,
-) -> Paged:
+) -> PagedStep:
     """The overlay's view of a step whose positions are `works`.
 
-    `again_s` prices what is made again (None: nothing is); with `products` matrix products are made again, too. `moved` says
-    whether weights and optimizer state leave between their uses as feature maps do.
+    `recompute_s` gives the time of recomputation (None: nothing is recomputed); with `products` matrix products are recomputed,
+    too. `moved` says whether weights and optimizer state are offloaded between their uses as feature maps are.
     """
     if moved not in ROLES:
         raise BadInput(f"moved must be one of {', '.join(ROLES)}, got {moved!r}")
     if len(works) != len(durations_s):
         raise BadInput(f"an overlay problem needs a duration for each work: {len(works)} works, {len(durations_s)} durations")
     reader = _Reader(step, works, moved)
-    entries = reader.entries(again_s, products)
-    held = [step.resident_bytes] * len(works)
+    entries = reader.entries(recompute_s, products)
+    other_bytes = [step.resident_bytes] * len(works)
     stretches: list[_Entry] = []
     for base in reader.moved:
-        stretches += reader.stretches(base, len(entries) + len(stretches), held)
+        stretches += reader.stretches(base, len(entries) + len(stretches), other_bytes)
     taken = {base for entry in entries for base in entry.bases}
     transients = tuple((users, step.tensors[base].bytes, base) for base, users in reader.users.items() if base not in taken)
     for users, size, _ in transients:
         at = [reader.position[op] for op in users]
         for position in range(min(at), max(at) + 1):
-            held[position] += size
-    everything = [*entries, *stretches]
-    return Paged(
+            other_bytes[position] += size
+    all_entries = [*entries, *stretches]
+    return PagedStep(
         problem=Problem(
             durations_s=tuple(durations_s),
-            held_bytes=tuple(held),
-            saved=tuple(entry.saved for entry in everything),
+            other_bytes=tuple(other_bytes),
+            saved=tuple(entry.saved for entry in all_entries),
             out_bytes_per_s=out_bytes_per_s,
             in_bytes_per_s=in_bytes_per_s,
             latency_s=latency_s,
             duplex=duplex,
             labels=tuple(_label(step.ops[work.ops[0]]) for work in works),
         ),
-        tensors=tuple(max(entry.bases, key=lambda base: step.tensors[base].bytes) for entry in everything),
-        together=tuple(entry.bases for entry in everything),
-        layers=tuple(entry.layer for entry in everything),
-        chains=tuple(entry.chain if entry.saved.again_s is not None else () for entry in everything),
-        resident=tuple(number >= len(entries) for number in range(len(everything))),
+        tensors=tuple(max(entry.bases, key=lambda base: step.tensors[base].bytes) for entry in all_entries),
+        tensor_groups=tuple(entry.bases for entry in all_entries),
+        layers=tuple(entry.layer for entry in all_entries),
+        chains=tuple(entry.chain if entry.saved.recompute_s is not None else () for entry in all_entries),
+        resident=tuple(number >= len(entries) for number in range(len(all_entries))),
         transients=transients,
     )
 
@@ -153,11 +153,11 @@ class _Reader:
         self.users = {base: users for base in self.writers if (users := self._users(base))}
         tensors = enumerate(step.tensors)
         self.moved = [
-            base for base, one in tensors if one.view_of is None and one.role in ROLES[moved] and one.bytes >= SMALLEST_MOVED
+            base for base, spec in tensors if spec.view_of is None and spec.role in ROLES[moved] and spec.bytes >= SMALLEST_MOVED
         ]
 
     def _users(self, base: int) -> tuple[int, ...]:
-        """As in `Step.transients`: who takes part in a tensor that the step makes, its producer first; none inside one kernel."""
+        """As in `Step.transients`: the ops that write or read a tensor, its producer first; none inside one kernel."""
         if self.step.tensors[base].role.resident:
             return ()
         first = self.writers[base][0]
@@ -166,29 +166,29 @@ class _Reader:
         return () if len(kernels) == 1 and None not in kernels and len(users) > 1 else users
 
     def _forward(self, base: int) -> tuple[int, ...]:
-        """The ops that wrote it before backward begins."""
+        """The ops that write a tensor before backward begins."""
         return tuple(op for op in self.writers[base] if self.position[op] < self.turn)
 
-    def entries(self, again_s: Again | None, products: bool) -> list[_Entry]:
-        """What is saved, and what stands between it and its sources, in the order in which they are complete."""
-        made = sorted((base for base in self.users if self.position[self.users[base][0]] < self.turn), key=self._complete)
-        saved = {base for base in made if self._needed(base) and not self._is_side_result(base) and base not in self.gathered}
-        stays = {base for base in made if self._needed(base)} - saved
-        sources: dict[int, list[int]] = {}  # of what can be made again
-        for base in made if again_s else ():
-            found = self._sources(base, products, saved, stays, sources)
-            if found is not None:
-                sources[base] = found
+    def entries(self, recompute_s: RecomputeTime | None, products: bool) -> list[_Entry]:
+        """Saved tensors and those between them and their sources, in the order in which they are complete."""
+        produced = sorted((base for base in self.users if self.position[self.users[base][0]] < self.turn), key=self._complete)
+        saved = {base for base in produced if self._needed(base) and not self._is_side_result(base) and base not in self.gathered}
+        stays = {base for base in produced if self._needed(base)} - saved
+        sources: dict[int, list[int]] = {}  # of tensors that can be recomputed
+        for base in produced if recompute_s else ():
+            inputs = self._sources(base, products, saved, stays, sources)
+            if inputs is not None:
+                sources[base] = inputs
         between: set[int] = set()
-        for base in reversed(made):
+        for base in reversed(produced):
             if base in sources and (base in saved or base in between):
                 between.update(source for source in sources[base] if source not in saved)
         groups: dict[tuple[tuple[int, ...], bool], list[int]] = {}
-        for base in made:
+        for base in produced:
             if base in saved or base in between:
                 groups.setdefault((self._forward(base), base in saved), []).append(base)
         number = {base: place for place, group in enumerate(groups.values()) for base in group}
-        return [self._entry(tuple(group), writers, sources, number, again_s) for (writers, _), group in groups.items()]
+        return [self._entry(tuple(group), writers, sources, number, recompute_s) for (writers, _), group in groups.items()]
 
     def _complete(self, base: int) -> tuple[int, int]:
         return self._forward(base)[-1], base
@@ -201,10 +201,10 @@ class _Reader:
         return self.step.tensors[base].bytes * SIDE_RESULT <= max(self.step.tensors[other].bytes for other in results)
 
     def _sources(
-        self, base: int, products: bool, saved: set[int], stays: set[int], known: dict[int, list[int]]
+        self, base: int, products: bool, saved: set[int], stays: set[int], recomputable: dict[int, list[int]]
     ) -> list[int] | None:
-        """What it is made again from, but for what is always there; None where it cannot be."""
-        found: dict[int, None] = {}
+        """The non-resident tensors from which a tensor is recomputed; None where it cannot be."""
+        needed: dict[int, None] = {}
         for index in self._forward(base):
             op = self.step.ops[index]
             if not _repeatable(op, products):
@@ -215,8 +215,8 @@ class _Reader:
                 if other not in self.users or self._forward(other)[-1:] >= (index,):  # unknown, or overwritten since
                     return None
                 if other not in stays:
-                    found[other] = None
-        return list(found) if all(other in saved or other in known for other in found) else None
+                    needed[other] = None
+        return list(needed) if all(other in saved or other in recomputable for other in needed) else None
 
     def _entry(
         self,
@@ -224,28 +224,28 @@ class _Reader:
         writers: tuple[int, ...],
         sources: dict[int, list[int]],
         number: dict[int, int],
-        again: Again | None,
+        recompute_s: RecomputeTime | None,
     ) -> _Entry:
         op = self.step.ops[writers[0]]
         at = sorted({self.position[user] for base in bases for user in self.users[base]})
         later = [position for position in at if position >= self.turn]
-        repeated = again is not None and all(base in sources for base in bases)
+        recomputable = recompute_s is not None and all(base in sources for base in bases)
         saved = Saved(
             name=self.step.tensors[bases[0]].name or op.layer or op.name,
             bytes=sum(self.step.tensors[base].bytes for base in bases),
-            made=at[0],
+            produced=at[0],
             last_forward=max(position for position in at if position < self.turn),
             first_backward=later[0] if later else NEVER,
             last_backward=later[-1] if later else NEVER,
-            again_s=again(writers) if repeated and again else None,
-            sources=tuple(sorted({number[source] for base in bases for source in sources[base]})) if repeated else (),
+            recompute_s=recompute_s(writers) if recomputable and recompute_s else None,
+            sources=tuple(sorted({number[source] for base in bases for source in sources[base]})) if recomputable else (),
         )
         return _Entry(bases, saved, op.layer, writers)
 
-    def stretches(self, base: int, number: int, held: list[int]) -> list[_Entry]:
-        """The long stretches between the uses of what outlives the step, that over its end first; `number` is that one's.
+    def stretches(self, base: int, number: int, other_bytes: list[int]) -> list[_Entry]:
+        """The long stretches between the uses of a resident tensor, the one that wraps around the end of the step first.
 
-        They are taken out of `held`.
+        `number` is the index of that one. They are taken out of `other_bytes`.
         """
         size, name = self.step.tensors[base].bytes, self.step.tensors[base].name
         uses = sorted({self.position[op] for op in (*self.readers.get(base, ()), *self.writers.get(base, ()))})
@@ -253,41 +253,41 @@ class _Reader:
             return []
         changed = min((self.position[op] for op in self.writers.get(base, ())), default=self.end)
         pairs = [(uses[-1], uses[0])] + [(before, after) for before, after in pairwise(uses) if (after - before) * LONG >= self.end]
-        found = []
+        entries = []
         for before, after in pairs:
-            over = before >= after
+            wraps = before >= after
             saved = Saved(
                 name=name,
                 bytes=size,
-                made=before + 1,
+                produced=before + 1,
                 last_forward=before,
                 first_backward=after,
                 last_backward=after,
                 clean=changed == self.end,
-                clean_after=None if over or changed <= before else number,
+                clean_after=None if wraps or changed <= before else number,
             )
-            found.append(_Entry((base,), saved, name.rpartition(".")[0]))
-            away = (*range(before + 1, self.end), *range(after + 1)) if over else range(before + 1, after + 1)
+            entries.append(_Entry((base,), saved, name.rpartition(".")[0]))
+            away = (*range(before + 1, self.end), *range(after + 1)) if wraps else range(before + 1, after + 1)
             for position in away:
-                held[position] -= size
-        return found
+                other_bytes[position] -= size
+        return entries
 
 
 def _gathered(step: Step) -> set[int]:
-    """Parameters from all devices' parts (ZeRO, FSDP2), and copies of them.
+    """Parameters gathered from all devices' parts (ZeRO, FSDP2), and copies of them.
 
-    What is gathered ahead for backward, or kept for it, is no feature map; nor does backward begin where it is gathered.
+    What is gathered ahead for backward, or kept for it, is no feature map, and backward does not begin where it is gathered.
     """
-    parts = {base for base, one in enumerate(step.tensors) if one.role is Role.PARAMETER}
-    found: set[int] = set()
+    parts = {base for base, spec in enumerate(step.tensors) if spec.role is Role.PARAMETER}
+    gathered: set[int] = set()
     for op in step.ops:
         read = {base for base in map(step.base, op.inputs) if step.tensors[base].elements}
         left = {base for base in map(step.base, op.outputs) if not step.tensors[base].role.resident}
-        if (isinstance(op.body, Collective) and read & parts) or (isinstance(op.body, Copy) and read & found):
-            found |= left
+        if (isinstance(op.body, Collective) and read & parts) or (isinstance(op.body, Copy) and read & gathered):
+            gathered |= left
         elif isinstance(op.body, Copy) and read and read <= parts:
             parts |= left
-    return found
+    return gathered
 
 
 def _repeatable(op: Op, products: bool) -> bool:

@@ -16,8 +16,18 @@ from trainyard.hardware.formats.zero_compression import compressed_bytes
 from trainyard.hardware.memory_node.address_space import split
 from trainyard.hardware.tables import energy
 from trainyard.ir import DTYPE_BYTES, Device, DeviceCost, Step, Work
-from trainyard.mapping.overlay.policy import NEVER, Choice, Problem, completed, everything, needs, orders, sent, used_bytes
-from trainyard.mapping.overlay.problem import Moved, Paged, paged
+from trainyard.mapping.overlay.policy import (
+    NEVER,
+    Choice,
+    Problem,
+    completed,
+    decided_bytes,
+    needs,
+    offload_all,
+    orders,
+    used_bytes,
+)
+from trainyard.mapping.overlay.problem import Moved, PagedStep, page_step
 from trainyard.mapping.overlay.search import as_needed
 from trainyard.masks.dma import densities
 from trainyard.systems.node.wires import LINK_JOULES_PER_BYTE
@@ -35,7 +45,7 @@ BACKING = {"memory": "remote memory", "socket": "host memory", "device": "remote
 class Paging:
     """The copies of one plan, position by position: call `before` and `after` each Work, and `close` at the end."""
 
-    def __init__(self, planner: Planner, paged_step: Paged, choice: Choice, crossing: Sequence[int]) -> None:
+    def __init__(self, planner: Planner, paged_step: PagedStep, choice: Choice, crossing: Sequence[int]) -> None:
         self.planner, self.paged_step, self.choice = planner, paged_step, choice
         self.problem: Problem = paged_step.problem
         plan = planner.built
@@ -43,14 +53,14 @@ class Paging:
         moving = any(decision == "send" for decision in choice.decisions)
         self.out_streams = [plan.stream(f"copy out {i}") for i in copies] if moving else []
         self.in_streams = [plan.stream(f"copy in {i}") for i in copies] if moving else []
-        self.needed = needs(self.problem, choice.decisions, choice.again_at)
-        out_order, self.in_order, again_order = orders(self.problem, choice)
+        self.needed = needs(self.problem, choice.decisions, choice.recompute_at)
+        out_order, self.in_order, recompute_order = orders(self.problem, choice)
         self.leaving, self.due, self.recomputed_at, self.users = (dict[int, list[int]]() for _ in range(4))
         for index in out_order:
             self.leaving.setdefault(self.problem.saved[index].last_forward, []).append(index)
             self.due.setdefault(choice.leave_by[index] or 0, []).append(index)
-        for index in again_order:
-            self.recomputed_at.setdefault(choice.again_at[index] or 0, []).append(index)
+        for index in recompute_order:
+            self.recomputed_at.setdefault(choice.recompute_at[index] or 0, []).append(index)
         for index in self.in_order:
             self.users.setdefault(self.needed.first[index], []).append(index)
         self.arriving = 0
@@ -180,10 +190,10 @@ class Paging:
                     plan.give(gone, pool, tensor.bytes)
                     plan.take(here, pool, tensor.bytes)
                     continue
-                stays.append((self._first(tensor.made, copy), gone, tensor.bytes))
+                stays.append((self._first(tensor.produced, copy), gone, tensor.bytes))
                 stays.append((here, self._task(self.needed.last[index], copy), tensor.bytes))
             elif not self.paged_step.resident[index]:
-                first, last = self._first(tensor.made, copy), self._task(tensor.last_forward, copy)
+                first, last = self._first(tensor.produced, copy), self._task(tensor.last_forward, copy)
                 if decision == "recompute" and index in self.recomputed[copy]:
                     stays.append((self.recomputed[copy][index][0], self._task(self.needed.last[index], copy), tensor.bytes))
                 elif self.needed.last[index] != NEVER:
@@ -226,7 +236,7 @@ def paging(planner: Planner, costs: Sequence[DeviceCost | None]) -> Paging:
     rate = (sum(rates) if node.placement == "bw_aware" else rates[0]) * ratio
     if node.overlay == "as_needed":
         again = planner.recompute_s if node.recompute == "cheap" else None
-        paged_step = paged(
+        paged_step = page_step(
             planner.held, planner.works, durations, again, out_bytes_per_s=rate, in_bytes_per_s=rate,
             latency_s=stores[0].latency_s, moved=node.moved,
         )  # fmt: skip
@@ -242,9 +252,9 @@ def paging(planner: Planner, costs: Sequence[DeviceCost | None]) -> Paging:
     return Paging(planner, paged_step, choice, _crossing(planner, paged_step))
 
 
-def _note(paged_step: Paged, choice: Choice, unpaged_bytes: int) -> str:
+def _note(paged_step: PagedStep, choice: Choice, unpaged_bytes: int) -> str:
     """Sizes in binary units, as the peaks of memory in a report."""
-    sizes = {decision: sent(paged_step.problem, choice, decision) for decision in ("keep", "send", "recompute")}
+    sizes = {decision: decided_bytes(paged_step.problem, choice, decision) for decision in ("keep", "send", "recompute")}
     away, again, kept = (show(sizes[decision], "B", binary=True) for decision in ("send", "recompute", "keep"))
     after, unpaged = (show(size, "B", binary=True) for size in (max(used_bytes(paged_step.problem, choice)), unpaged_bytes))
     return (
@@ -256,24 +266,24 @@ def _note(paged_step: Paged, choice: Choice, unpaged_bytes: int) -> str:
 @per_step
 def _fixed_choice(
     step: Step, device: Device, overlay: str, moved: Moved, depth: int, window: int | None
-) -> tuple[Paged, Choice, int]:
+) -> tuple[PagedStep, Choice, int]:
     """The choice with overlay `all` or `off`: it does not depend on times or links, so that designs share it."""
     works, held = device.works(step), as_held(step, device)
     off, nothing = overlay == "off", [0.0] * len(works)
     cheap = (lambda ops: 0.0) if depth and not off else None
-    paged_step = paged(held, works, nothing, cheap, out_bytes_per_s=1.0, in_bytes_per_s=1.0, moved="maps" if off else moved)
+    paged_step = page_step(held, works, nothing, cheap, out_bytes_per_s=1.0, in_bytes_per_s=1.0, moved="maps" if off else moved)
     if off:
         return paged_step, completed(paged_step.problem, ["keep"] * len(paged_step.problem.saved)), 0
     saved = paged_step.problem.saved  # a tensor that the very next Work needs would return before it had left
     stay = [index for index, tensor in enumerate(saved) if tensor.first_backward == tensor.last_forward + 1 and not tensor.wraps]
     return (
         paged_step,
-        everything(paged_step.problem, window=window, depth=depth or None, kept=stay),
+        offload_all(paged_step.problem, window=window, depth=depth or None, keep=stay),
         _unpaged_bytes(paged_step),
     )
 
 
-def _unpaged_bytes(paged_step: Paged) -> int:
+def _unpaged_bytes(paged_step: PagedStep) -> int:
     """The peak of device memory without paging."""
     return max(used_bytes(paged_step.problem, completed(paged_step.problem, ["keep"] * len(paged_step.problem.saved))))
 
@@ -299,7 +309,7 @@ def _within(problem: Problem, node: Node) -> Choice:
         raise BadInput(f"{error}: give a larger capacity, a smaller batch{more}") from None
 
 
-def _crossing(planner: Planner, paged_step: Paged) -> list[int]:
+def _crossing(planner: Planner, paged_step: PagedStep) -> list[int]:
     """Bytes of each saved tensor on the wires: uncompressed, by a stated ratio, or without the zeros that masks record."""
     ratio, saved = planner.node.compression, paged_step.problem.saved
     if ratio != "masks":
