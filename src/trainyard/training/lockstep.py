@@ -106,7 +106,7 @@ class OwnModels:
 
 
 class ConsensusModels(OwnModels):
-    """ADMM in scaled form: duals u add_penalty each model towards the consensus z."""
+    """ADMM in scaled form: duals u pull each model towards the consensus z."""
 
     def __init__(self, workspace: Workspace, algorithm: ADMM) -> None:
         super().__init__(workspace, algorithm)

@@ -149,11 +149,11 @@ def test_an_all_to_all_needs_no_switch() -> None:
 
 def test_groups_on_one_ring_of_links() -> None:
     """Replicas: every group passes every link; the longest three steps of 1, 1, 1, 5 links in a row are 7."""
-    sent, hops = captured.around(group("all_gather", 0, 1, 2, 3, elements=8), 8, devices=8)
+    sent, hops = captured.ring_exchange(group("all_gather", 0, 1, 2, 3, elements=8), 8, devices=8)
     assert (sent.elements, sent.links, hops) == (2 * exchange("all_gather", 8, 4).elements, 8, 7)
     node = Replicas(device=DEVICE, devices=8, link="1 GB/s", link_latency="1 us")
     assert sync(script(group("all_gather", 0, 1, 2, 3)), node) == pytest.approx(7e-6 + 2 * 3 * SIZE / 1e9, rel=1e-6)
-    whole, hops = captured.around(Collective("all_reduce", SIZE, 8), 4 * SIZE, devices=8)
+    whole, hops = captured.ring_exchange(Collective("all_reduce", SIZE, 8), 4 * SIZE, devices=8)
     assert (whole, hops) == (exchange("all_reduce", 4 * SIZE, 8), 14)
 
 

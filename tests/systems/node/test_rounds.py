@@ -128,14 +128,14 @@ def test_a_cluster_of_devices_reduces_in_every_step_and_all_exchange_at_the_end(
 def test_pairs_of_devices_exchange_over_links_and_not_through_the_host(name: str) -> None:
     """A PCIe switch, cut off its socket, is no switch of a cluster's; the slowest pairs have one wire each."""
     node = DESIGNS[name]
-    found, graph = node.among("all_reduce", 8_000_000, 2), node.topology
+    found, graph = node.cluster_collective("all_reduce", 8_000_000, 2), node.topology
     assert found.flows
     for path, _ in found.flows:
         for wire, _ in path:
             assert {graph.wires[wire].a, graph.wires[wire].b} <= set(graph.devices)
     assert found.time_s >= 8_000_000 / node.link_bytes_per_s
     with pytest.raises(BadInput, match="does not join through switches"):
-        replace(node, collectives="tree").among("all_reduce", 8_000_000, 2)
+        replace(node, collectives="tree").cluster_collective("all_reduce", 8_000_000, 2)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,8 @@ def test_on_larger_systems_a_cluster_is_a_node_and_stays_inside_it(node: Node) -
     assert inside.time_s < synchronous.time_s * 1.001
     assert rare.time_s < inside.time_s
     whole, part = (
-        one("all_reduce", 10**8).time_s for one in (node.collective, lambda k, s: node.among(k, s, direct.devices_per_cluster))
+        one("all_reduce", 10**8).time_s
+        for one in (node.collective, lambda k, s: node.cluster_collective(k, s, direct.devices_per_cluster))
     )
     assert 0 < part <= whole
 

@@ -60,7 +60,7 @@ def enter_samples(booking: Booking, step: Step) -> None:
     booking.notes.append(SPMD.format(step.world_size))
 
 
-def among(node: Node, body: Collective, size_bytes: int) -> Timing:
+def group_collective(node: Node, body: Collective, size_bytes: int) -> Timing:
     """The timing of an exchange of the step, in all groups of its kind at the same time."""
     if body.kind in ("send", "receive"):
         raise NotModelled(
@@ -73,10 +73,10 @@ def among(node: Node, body: Collective, size_bytes: int) -> Timing:
     if len(members) == node.devices and body.kind != "all_to_all":
         return node.collective(body.kind, size_bytes)
     key = ("members", body.kind, size_bytes, members)
-    return node._cache.get(key, lambda: _among(node, body.kind, size_bytes, members))
+    return node._cache.get(key, lambda: _group_collective(node, body.kind, size_bytes, members))
 
 
-def _among(node: Node, kind: str, size_bytes: int, members: tuple[int, ...]) -> Timing:
+def _group_collective(node: Node, kind: str, size_bytes: int, members: tuple[int, ...]) -> Timing:
     if isinstance(node, Plane):
         return node.switched_collectives.between(kind, size_bytes, siblings(members, node.devices))
     if isinstance(node, Cluster) and node.nodes > 1:
@@ -97,18 +97,18 @@ def _among(node: Node, kind: str, size_bytes: int, members: tuple[int, ...]) -> 
 
 def _across_nodes(cluster: Cluster, kind: str, size_bytes: int, members: tuple[int, ...]) -> Timing:
     """A group of the same devices of several nodes: inside each node, across, inside again; other groups share the cards."""
-    each = cluster.devices_per_node
-    nodes, local = sorted({rank // each for rank in members}), sorted({rank % each for rank in members})
-    if set(members) != {node * each + rank for node in nodes for rank in local}:
+    node_size = cluster.devices_per_node
+    nodes, local = sorted({rank // node_size for rank in members}), sorted({rank % node_size for rank in members})
+    if set(members) != {node * node_size + rank for node in nodes for rank in local}:
         raise NotModelled(
-            f"a group of ranks {','.join(map(str, members))} is not the same devices of each of its nodes (of {each} devices): "
+            f"a group of ranks {','.join(map(str, members))} is not the same devices of each of its nodes (of {node_size} devices): "
             "choose a mesh whose inner axis divides a node"
         )
     siblings(members, cluster.devices)
-    groups_per_node = each // len(local)
+    groups_per_node = node_size // len(local)
 
     def inside(part: str, size: int) -> Timing:
-        return among(cluster.inside, Collective(part, size, len(local), ",".join(map(str, local))), size)  # type: ignore[arg-type]
+        return group_collective(cluster.inside, Collective(part, size, len(local), ",".join(map(str, local))), size)  # type: ignore[arg-type]
 
     def across(part: str, size: int) -> Timing:
         return cluster.between(part, size, len(nodes), groups_per_node) if len(nodes) > 1 else NOTHING
@@ -116,12 +116,12 @@ def _across_nodes(cluster: Cluster, kind: str, size_bytes: int, members: tuple[i
     return cluster.combined(hierarchical(kind, size_bytes, devices=len(local), inside=inside, across=across), len(nodes))
 
 
-def around(body: Collective, size_bytes: int, devices: int) -> tuple[Exchange, int]:
-    """On one ring of links: the load of each link by an exchange in all groups, and the links that its rounds traverse in sequence.
+def ring_exchange(body: Collective, size_bytes: int, devices: int) -> tuple[Exchange, int]:
+    """On one ring of links: the load of each link by an exchange in all groups, and the links its rounds traverse in sequence.
 
     The devices of a group follow one another along the ring, so that each group uses every link once.
 
-    >>> around(Collective("all_gather", 8, ranks=4, group="0,1,2,3"), 8, devices=8)  # 3 rounds: of the steps 1, 1, 1 and 5
+    >>> ring_exchange(Collective("all_gather", 8, ranks=4, group="0,1,2,3"), 8, devices=8)  # 3 rounds: of the steps 1, 1, 1 and 5
     (Exchange(rounds=3, chunk=4, links=8, idle=0), 7)
     """
     members = body.members

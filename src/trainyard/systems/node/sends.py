@@ -29,16 +29,18 @@ Pair = tuple[str, str]
 @lru_cache(maxsize=1024)
 def lanes(topology: Topology, source: str, target: str) -> Lanes:
     """One lane per wire of the source that begins a shortest path; after it, the arcs that fewest lanes have used so far."""
-    ways = neighbours_of(topology)
-    host = ways.keys() - set(channels_of(topology)[0])  # sockets, switches below them, dead ends
+    adjacency = neighbours_of(topology)
+    host = adjacency.keys() - set(channels_of(topology)[0])  # sockets, switches below them, dead ends
     devices = set(topology.devices)
     closed = (host | devices, host, devices, set[str]())
-    hops = next(filter(None, (_hops(ways, target, source, excluded) for excluded in closed)), {})
+    hops = next(filter(None, (_hops(adjacency, target, source, excluded) for excluded in closed)), {})
     if not hops:
         raise BadInput(f"{topology.name or 'the topology'}: no wires lead from '{source}' to '{target}'")
 
     def onward(here: str) -> list[tuple[Arc, str]]:
-        return [(arc, there) for there, arcs in ways[here].items() if hops.get(there, len(hops)) == hops[here] - 1 for arc in arcs]
+        return [
+            (arc, there) for there, arcs in adjacency[here].items() if hops.get(there, len(hops)) == hops[here] - 1 for arc in arcs
+        ]
 
     taken: dict[Arc, int] = {}
     paths = []
@@ -61,11 +63,13 @@ def shares(topology: Topology, source: str, target: str) -> tuple[float, ...]:
     return tuple(rate / sum(rates) for rate in rates)
 
 
-def _hops(ways: dict[str, dict[str, list[Arc]]], start: str, goal: str, closed: set[str]) -> dict[str, int]:
+def _hops(adjacency: dict[str, dict[str, list[Arc]]], start: str, goal: str, closed: set[str]) -> dict[str, int]:
     """Hops to `start` from all places on a path to `goal` that avoids `closed` places; empty if there is no path."""
     hops, frontier = {start: 0}, [start]
     while frontier and goal not in hops:
-        reached = [there for here in frontier if here == start or here not in closed for there in ways[here] if there not in hops]
+        reached = [
+            there for here in frontier if here == start or here not in closed for there in adjacency[here] if there not in hops
+        ]
         hops.update(dict.fromkeys(reached, hops[frontier[0]] + 1))
         frontier = list(dict.fromkeys(reached))
     return {place: count for place, count in hops.items() if place in (start, goal) or place not in closed} if goal in hops else {}

@@ -148,13 +148,13 @@ class Node:
             )
         return size
 
-    def among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
+    def cluster_collective(self, kind: str, size_bytes: int, cluster: int) -> Timing:
         """An exchange inside every cluster of `cluster` neighbours, all clusters at the same time."""
         if cluster == self.devices:
             return self.collective(kind, size_bytes)
-        return self._cache.get(("among", kind, size_bytes, cluster), lambda: self._among(kind, size_bytes, cluster))
+        return self._cache.get(("cluster", kind, size_bytes, cluster), lambda: self._cluster_collective(kind, size_bytes, cluster))
 
-    def _among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
+    def _cluster_collective(self, kind: str, size_bytes: int, cluster: int) -> Timing:
         from trainyard.systems.node.neighbours import inside
 
         return inside(self, kind, size_bytes, cluster)

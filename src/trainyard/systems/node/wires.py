@@ -70,10 +70,10 @@ class Wires:
     def timing(self, body: Collective, size_bytes: int, *, captured: bool) -> Timing:
         """An exchange on these wires: inside the groups of a captured step, or inside every cluster of `body.ranks` devices."""
         if captured:
-            from trainyard.systems.node.captured import among
+            from trainyard.systems.node.captured import group_collective
 
-            return among(self.node, body, size_bytes)
-        return self.node.among(body.kind, size_bytes, body.ranks)
+            return group_collective(self.node, body, size_bytes)
+        return self.node.cluster_collective(body.kind, size_bytes, body.ranks)
 
     def exchange(self, sent: Timing, stream: int, after: Sequence[int], tag: int) -> tuple[int, int]:
         """Adds an exchange; returns its first and its last task."""

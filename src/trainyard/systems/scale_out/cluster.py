@@ -131,13 +131,13 @@ class Cluster(Node):
         inside = self.inside.collective
         return self.combined(hierarchical(kind, size_bytes, devices=self.devices_per_node, inside=inside, across=self.between))
 
-    def _among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
+    def _cluster_collective(self, kind: str, size_bytes: int, cluster: int) -> Timing:
         if self.devices_per_node % cluster:
             raise BadInput(
                 f"Cluster: a cluster of {cluster} devices does not lie within nodes of {self.devices_per_node}: give cluster_size="
                 f"{self.devices_per_node} or a part of it"
             )
-        return self.combined((Stage("inside", kind, self.inside.among(kind, size_bytes, cluster)),))
+        return self.combined((Stage("inside", kind, self.inside.cluster_collective(kind, size_bytes, cluster)),))
 
     def between(self, kind: str, size_bytes: int, nodes: int | None = None, groups: int = 1) -> Timing:
         """A collective between the cards of the same number in all nodes (or in `nodes` of them), each card with its part.
@@ -171,7 +171,8 @@ class Cluster(Node):
     def _everywhere(self, path: tuple[Arc, ...]) -> tuple[Arc, ...]:
         count = len(self.node_topology.wires)
         return self._cache.get(
-            ("everywhere", path), lambda: tuple((node * count + wire, way) for node in range(self.nodes) for wire, way in path)
+            ("everywhere", path),
+            lambda: tuple((node * count + wire, direction) for node in range(self.nodes) for wire, direction in path),
         )
 
     def _across(self, cards: Mapping[Arc, int], nodes: int) -> list[Flow]:
@@ -183,8 +184,8 @@ class Cluster(Node):
             for card in range(self.nics):
                 sums[sent].append((first + node * self.nics + card, 0))
                 sums[received].append((first + node * self.nics + card, 1))
-            for (wire, way), times in self.card_paths.items():
-                sums[round(times * max(sent, received))].append((node * count + wire, way))
+            for (wire, direction), times in self.card_paths.items():
+                sums[round(times * max(sent, received))].append((node * count + wire, direction))
         return [(tuple(arcs), size) for size, arcs in sums.items() if size]
 
     def plan(self, step: Step, masks: Masks | None = None) -> Plan:

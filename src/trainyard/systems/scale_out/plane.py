@@ -151,7 +151,7 @@ class Plane(Node):
     def collective(self, kind: str, size_bytes: int) -> Timing:
         return self._cache.get((kind, size_bytes), lambda: self.switched_collectives.timing(kind, size_bytes, self.recast))
 
-    def _among(self, kind: str, size_bytes: int, cluster: int) -> Timing:
+    def _cluster_collective(self, kind: str, size_bytes: int, cluster: int) -> Timing:
         return self.switched_collectives.inside(kind, size_bytes, cluster)
 
     @property

@@ -24,7 +24,7 @@ from trainyard.mapping.parallel.transform import share
 from trainyard.masks.shards import notes_of, shards
 from trainyard.results.result import Peaks
 from trainyard.systems.node import rounds as node_rounds
-from trainyard.systems.node.captured import around, enter_samples, is_captured, one_rank
+from trainyard.systems.node.captured import enter_samples, is_captured, one_rank, ring_exchange
 from trainyard.systems.node.plan import Planner
 from trainyard.systems.node.systems import Node, Wired, total_peaks
 from trainyard.systems.node.wires import Wires
@@ -154,7 +154,7 @@ class _RingWires(Wires):
 
     def timing(self, body: Collective, size_bytes: int, *, captured: bool) -> Timing:
         node = self.node
-        sent, hops = around(body, size_bytes, node.devices)
+        sent, hops = ring_exchange(body, size_bytes, node.devices)
         wire = self.topology.wires[0] if self.topology.wires else Wire(a="", b="", bytes_per_s=1.0)
         delay_s = hops * wire.latency_s + sent.idle * sent.chunk / wire.bytes_per_s
         flows: tuple[Flow, ...] = tuple((((number, 0),), sent.elements) for number in range(sent.links))

@@ -84,9 +84,9 @@ def segment(slow: tuple[float, ...], speeds: Speeds) -> Segment:
 
 # ---- one stage: the same collective in all groups
 class Stage:
-    """A collective inside every group, by one algorithm; `alike` if every send has one of the two message sizes."""
+    """A collective inside every group, by one algorithm; `equal_sends` if every send has one of the two message sizes."""
 
-    alike = True
+    equal_sends = True
 
     def __init__(self, tree: SwitchTree, speeds: Speeds, kind: str, groups: Groups) -> None:
         self.tree, self.speeds, self.kind, self.groups = tree, speeds, kind, groups
@@ -113,9 +113,9 @@ class Stage:
         return self.tree.links if where[0] < 0 else self.tree.planes * self.tree.wires_up(where[0])
 
     def carried(self, where: WireGroup, part: int) -> int:
-        """Bytes over each wire; a device divides every send of a ring or a tree divisor its wires, in whole bytes."""
+        """Bytes over each wire; a device divides every send of a ring or a tree among its wires, in whole bytes."""
         wires, counts = self.wires(where), self.load.get(where, (0, 0))
-        if where[0] < 0 and self.alike:
+        if where[0] < 0 and self.equal_sends:
             return sum(count * -(-size // wires) for count, size in zip(counts, self.sizes(part), strict=True))
         return -(-sum(count * size for count, size in zip(counts, self.sizes(part), strict=True)) // wires)
 
@@ -145,7 +145,7 @@ class RingStage(Stage):
 class StepStage(Stage):
     """Recursive halving and doubling; the number of parts of a send differs from step to step."""
 
-    alike = False
+    equal_sends = False
 
     def __init__(self, tree: SwitchTree, speeds: Speeds, kind: str, groups: Groups) -> None:
         super().__init__(tree, speeds, kind, groups)
@@ -220,8 +220,8 @@ class Collective:
                 loads[where].append((stage, divisor, where))
         groups: dict[object, list[WireGroup]] = defaultdict(list)
         for where, carried in loads.items():
-            alike = tuple((id(stage), divisor, *stage.load[at], stage.wires(at)) for stage, divisor, at in carried)
-            groups[alike].append(where)
+            loads_of_stages = tuple((id(stage), divisor, *stage.load[at], stage.wires(at)) for stage, divisor, at in carried)
+            groups[loads_of_stages].append(where)
         tree = self.stages[0][0].tree
         for wheres in groups.values():
             arcs = [
