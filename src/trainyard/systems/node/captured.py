@@ -101,8 +101,8 @@ def _across_nodes(cluster: Cluster, kind: str, size_bytes: int, members: tuple[i
     nodes, local = sorted({rank // node_size for rank in members}), sorted({rank % node_size for rank in members})
     if set(members) != {node * node_size + rank for node in nodes for rank in local}:
         raise NotModelled(
-            f"a group of ranks {','.join(map(str, members))} is not the same devices of each of its nodes (of {node_size} devices): "
-            "choose a mesh whose inner axis divides a node"
+            f"a group of ranks {','.join(map(str, members))} is not the same devices of each of its nodes "
+            f"(of {node_size} devices): choose a mesh whose inner axis divides a node"
         )
     siblings(members, cluster.devices)
     groups_per_node = node_size // len(local)
