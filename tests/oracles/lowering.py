@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.ir import Convolution, MatMul, ProductBody
-from trainyard.ir.windows import backward_table, forward_table
+from trainyard.ir.ops import backward_table, forward_table
 from trainyard.mapping.lowering import GradInput, lower
 
 Array = npt.NDArray[Any]

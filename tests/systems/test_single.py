@@ -8,7 +8,7 @@ import trainyard as ty
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput
 from trainyard.ir import Phase, Step
-from trainyard.systems.single import picoseconds
+from trainyard.ir.plan import picoseconds
 
 
 def test_the_step_is_the_sum_of_its_works(device: Accelerator, step: Step) -> None:

@@ -408,3 +408,13 @@ def _integers(values: npt.ArrayLike, name: str, where: str = "tasks") -> Integer
     if column.size and column.dtype.kind not in "iu":
         raise BadInput(f"{where}: {name} must hold whole numbers, got {column.dtype}")
     return column.astype(np.int64)
+
+
+def picoseconds(cycles: int, clock_hz: float) -> int:
+    """Cycles in the engine's unit of time, rounded up so that nothing ends early.
+
+    >>> picoseconds(3, 2e9), picoseconds(1, 3e9)
+    (1500, 334)
+    """
+    numerator, denominator = clock_hz.as_integer_ratio()
+    return -(-cycles * PICOSECONDS_PER_SECOND * denominator // numerator)

@@ -234,6 +234,16 @@ class Step:
             producer.update((base, index) for _, base in written)
         return tuple(waits)
 
+    def lifetimes(self, task_of_op: Mapping[int, int]) -> tuple[list[int], list[int], list[int]]:
+        """Of every tensor that is not resident: the task that produces it, the task of its last user, its bytes."""
+        first, last, sizes = [], [], []
+        for users, size in self.transients:
+            if size and users[0] in task_of_op:
+                first.append(task_of_op[users[0]])
+                last.append(max(task_of_op.get(user, 0) for user in users))
+                sizes.append(size)
+        return first, last, sizes
+
     @cached_property
     def transients(self) -> tuple[tuple[tuple[int, ...], int], ...]:
         """For each tensor that is allocated within the step: the ops that write or read it, the producer first, and its bytes."""

@@ -5,8 +5,7 @@
 as plain values. `scalesim` reads and writes SCALE-Sim's configurations. A new part or machine is a row in `registry`.
 """
 
-from trainyard.machines.build import from_table, machine, title, with_overrides
-from trainyard.machines.describe import describe
+from trainyard.machines.build import describe, from_table, machine, title, with_overrides
 from trainyard.machines.files import load_toml, save_toml, to_toml
 from trainyard.machines.grammar import split
 from trainyard.machines.registry import about_parts, names, part_types, preset

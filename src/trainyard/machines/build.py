@@ -1,4 +1,4 @@
-"""From text, tables and overrides to machines.
+"""From text, tables and overrides to machines, and back to tables (`describe`).
 
 A key is a field, or a field without its unit (`dram` for `dram_bytes_per_s`). A name in the place of a part is a machine, the
 part of that kind inside a machine, or a part type: `npu(array=tensordash)` keeps npu's clock, scratchpad and DRAM.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
+from enum import Enum
 from typing import Any, Literal, get_args, get_origin
 
 from trainyard.errors import BadInput, TrainyardError, UnknownName
@@ -30,6 +31,8 @@ def machine(what: Any) -> Any:
         what = str(what)
     if not isinstance(what, str):
         return _checked(what, repr(type(what).__name__))
+    if what in MACHINES:  # the usual case needs no grammar
+        return preset(what)
     call = parse(what)
     return _checked(_top(call), f"'{call.name}'")
 
@@ -304,3 +307,33 @@ def _lendable(owner: Any, field: str, kind: Kind) -> Iterator[Any]:
         yield value
     for part in inner:
         yield from _lendable(part, field, kind)
+
+
+_PLAIN = frozenset({int, float, str, bool, type(None)})
+
+
+def describe(machine: object) -> dict[str, Any]:
+    """Every field of every part, SI numbers, the part's type under `type`; `from_table` reads it back."""
+    part: type = type(machine)
+    table: dict[str, Any] = {"type": type_name(part)}
+    if hasattr(machine, "to_table"):  # a part with a table of its own, such as a graph
+        return {**table, **machine.to_table()}
+    for name in settable(part):
+        table[name] = _plain_value(getattr(machine, name))
+    return table
+
+
+def _plain_value(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
+    if isinstance(value, Enum):
+        return value.value
+    if is_dataclass(value) and not isinstance(value, type):
+        return describe(value)
+    if isinstance(value, Mapping):
+        return {_plain_value(key): _plain_value(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain_value(item) for item in value]
+    if isinstance(value, frozenset | set):
+        return sorted(_plain_value(item) for item in value)
+    return value

@@ -15,8 +15,7 @@ from typing import Any
 
 from trainyard.errors import BadInput
 from trainyard.files import read_text, write_text
-from trainyard.machines.build import from_table
-from trainyard.machines.describe import describe
+from trainyard.machines.build import describe, from_table
 
 WIDEST = 40
 """Where the remarks begin at the latest."""

@@ -14,8 +14,7 @@ from typing import Any
 
 from trainyard.errors import BadInput, UnknownName
 from trainyard.files import read_text, write_text
-from trainyard.machines.build import from_table
-from trainyard.machines.describe import describe
+from trainyard.machines.build import describe, from_table
 from trainyard.units import parse
 
 KILOBYTE = 1024

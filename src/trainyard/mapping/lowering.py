@@ -25,7 +25,7 @@ import numpy.typing as npt
 
 from trainyard.ir import MatMul, ProductBody
 from trainyard.ir.letters import operand_order as operand_order
-from trainyard.ir.windows import backward_table, forward_table
+from trainyard.ir.ops import backward_table, forward_table
 
 GradInput = Literal["col2im", "dilated"]
 Label = Literal["X", "W", "Y", "dX", "dW", "dY"]

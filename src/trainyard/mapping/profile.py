@@ -93,7 +93,7 @@ def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> De
     ops = [step.ops[index] for index in work.ops]
     if work.grouping == "concurrent" and step.ops[work.ops[0]].is_product:
         return TogetherDemand(products=_products(step, work, policy, zeros))
-    if is_chain(step, work):
+    if work.grouping == "gradient_pair" and is_chain(step, work):
         return _chain(step, work, policy, zeros)
     if work.grouping == "gradient_pair" and step.ops[work.ops[0]].is_product:
         dx, dw = _products(step, work, policy, zeros)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.ir import Convolution, MaskView
-from trainyard.ir.windows import backward_table, forward_table
+from trainyard.ir.ops import backward_table, forward_table
 from trainyard.masks.views import Bits, Range, geometry_letter, ranges, unpacked
 
 Counts = npt.NDArray[np.int64]

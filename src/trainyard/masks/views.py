@@ -18,8 +18,8 @@ import numpy.typing as npt
 from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.errors import MaskError
 from trainyard.ir import Convolution, MaskSource, MaskView, TensorKey
+from trainyard.ir.ops import backward_table, forward_table
 from trainyard.ir.protocols import KnowsShapes
-from trainyard.ir.windows import backward_table, forward_table
 
 Bits = npt.NDArray[np.bool_]
 Integers = npt.NDArray[np.int64]

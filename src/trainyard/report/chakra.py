@@ -21,7 +21,7 @@ from trainyard.ir import DTYPE_BYTES, Collective, Step
 from trainyard.ir.plan import TaskClass
 from trainyard.report.tasks import Tasks, tasks
 from trainyard.systems.node.systems import Node as NodeSystem
-from trainyard.systems.single import as_held
+from trainyard.systems.work_rows import in_device_precision
 from trainyard.workloads.formats.chakra import COLLECTIVES, Attribute, Node, NodeType, write_trace
 
 if TYPE_CHECKING:
@@ -167,6 +167,6 @@ def _of_node(node: NodeSystem, step: Step | None) -> list[int]:
     if step is None or node.parallel == "pipeline":
         return []
     mine = captured.one_rank(step, node) if captured.is_captured(step) else one_device(node, step)
-    typed = as_held(mine, node.device)
+    typed = in_device_precision(mine, node.device)
     firsts = (mine.ops[work.ops[0]] for work in node.device.works(mine))
     return [op.body.elements * DTYPE_BYTES[typed.tensors[op.inputs[0]].dtype] for op in firsts if isinstance(op.body, Collective)]

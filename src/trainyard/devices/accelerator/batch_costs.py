@@ -99,7 +99,7 @@ class BatchCosts:
     `energy` [demand] by component.
     """
 
-    terms: StepShape
+    shape: StepShape
     cycles: Whole
     compute_cycles: Whole
     bounds: list[str]
@@ -110,17 +110,17 @@ class BatchCosts:
     apart: Mapping[int, DeviceCost]
 
 
-def terms(step: Step, policy: Policy, costing: Costing) -> StepShape | None:
+def step_shape(step: Step, policy: Policy, costing: Costing) -> StepShape | None:
     """None where a step has more of something than is counted exactly here."""
     array = costing.array
     closed = isinstance(array, HasClosedForm) and bool(array.folds) and isinstance(array, HasTileEvents)
     if not closed or costing.schedule.reuse != "step":
-        return _terms(step, policy, "none")
-    return _terms(step, policy, "single" if isinstance(array, Divisible) else "all")
+        return _step_shape(step, policy, "none")
+    return _step_shape(step, policy, "single" if isinstance(array, Divisible) else "all")
 
 
 @per_step
-def _terms(step: Step, policy: Policy, which: Which) -> StepShape | None:
+def _step_shape(step: Step, policy: Policy, which: Which) -> StepShape | None:
     demands = profile(step, policy).demands
     plain = [_plain(demand, which) for demand in demands]
     wanted: dict[Key, int] = {}
@@ -245,7 +245,7 @@ def batch_costs(given: StepShape, costing: Costing, energy: Energy, known: Mappi
             parts.append(_streams_costed(given, costing, energy, moved))
         others = {row: known.get(given.demands[row]) for row in given.others}
         missing = [row for row, cost in others.items() if cost is None]
-        found = dict(zip(missing, costing.costs([given.demands[row] for row in missing]), strict=True))
+        found = dict(zip(missing, costing.costs([given.demands[row] for row in missing]), strict=True)) if missing else {}
     except TrainyardError:
         return None
     if max(float(moved.max(initial=0.0)), *(part.largest for part in parts), 0.0) >= EXACT:
@@ -267,7 +267,7 @@ def batch_costs(given: StepShape, costing: Costing, energy: Energy, known: Mappi
         bounds[row] = cost.bound
     several, parts_of = _several(given, next((part.shares for part in parts if len(part.shares)), NO_SHARES), apart)
     return BatchCosts(
-        terms=given, cycles=cycles, compute_cycles=compute, bounds=bounds, several=several, shares=parts_of, moved=moved,
+        shape=given, cycles=cycles, compute_cycles=compute, bounds=bounds, several=several, shares=parts_of, moved=moved,
         energy=joules, apart=apart,
     )  # fmt: skip
 

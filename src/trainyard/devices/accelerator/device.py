@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainyard.caches import BoundedCache, ByIdentity, per_step
 from trainyard.checks import require_positive
 from trainyard.construction import Positive, part
-from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs, terms
+from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs, step_shape
 from trainyard.devices.accelerator.chained import Across, chosen, stays_apart
 from trainyard.devices.accelerator.costs import Costing
 from trainyard.devices.accelerator.ordered import Division, Reuse, Schedule, require_order
@@ -129,18 +129,17 @@ class Accelerator:
             raise BadInput(
                 f"{OWNER}: {self.cores} cores share a scratchpad that keeps tiles: write reuse='lru' or 'farthest' as well"
             )
-        paired = self.order != "sequential" or self.reuse != "step"
-        if self.rates and paired:
+        if self.rates and self.paired:
             raise BadInput(
                 f"{OWNER}: rates={dict(self.rates)} with order={self.order!r}, reuse={self.reuse!r} is not modelled: "
                 "dX and dW reduce along different dimensions; write order='sequential' and reuse='step', or no rates"
             )
-        if self.together != "none" and paired:
+        if self.together != "none" and self.paired:
             raise BadInput(
                 f"{OWNER}: together='gradients' runs dX and dW on two parts of the array, order={self.order!r} with "
                 f"reuse={self.reuse!r} in turn on all of it: give one of them"
             )
-        if self.partition != "none" and not paired:
+        if self.partition != "none" and not self.paired:
             raise BadInput(
                 f"{OWNER}: partition={self.partition!r} cuts dX and dW that are done together: give an order such as "
                 "order='paper', or reuse='lru'"
@@ -202,9 +201,14 @@ class Accelerator:
             grad_input=self.grad_input,
             accumulator_bytes=self.accumulator_bytes,
             together=self.together,
-            paired=self.schedule.paired,
+            paired=self.paired,
             rates=MacRates(self.rates),
         )
+
+    @property
+    def paired(self) -> bool:
+        """Whether dX and dW of a layer are one Work: not where each has tiles and steps of its own."""
+        return self.order != "sequential" or self.reuse != "step"
 
     @property
     def schedule(self) -> Schedule:
@@ -285,7 +289,7 @@ class Accelerator:
         if masks is not None and (uses_operand_values(self.array) or self.dma != "raw"):
             return None
         policy, known = self._policy(step)
-        given = terms(step, policy, self._costing)
+        given = step_shape(step, policy, self._costing)
         return None if given is None else batch_costs(given, self._costing, self._components, known)
 
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:

@@ -38,7 +38,7 @@ from trainyard.papers.direct.printed import (
     stated,
 )
 from trainyard.papers.ledger import Experiments, Measured
-from trainyard.systems.single import as_held
+from trainyard.systems.work_rows import in_device_precision
 
 DRAWN: tuple[System, ...] = ("PIM-Opt", "PIM-Opt, Eq. 1", "DIRECT", "A100")
 
@@ -114,7 +114,7 @@ def by_trees(workload: Workload) -> float:
     from trainyard.hardware.collectives.on_graph import timing
     from trainyard.hardware.topology.builders import switched
 
-    plain, held = A100_CLUSTER, as_held(workload.step, A100_CLUSTER.device)
+    plain, held = A100_CLUSTER, in_device_precision(workload.step, A100_CLUSTER.device)
     size = sum(one.bytes for one in held.tensors if one.role is Role.PARAMETER and one.view_of is None)
     wires = switched(
         devices=UNITS, links=1, planes=1, link_bytes_per_s=plain.link_bytes_per_s, link_latency_s=plain.link_latency_s / 2

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.ir import Convolution, MaskView
-from trainyard.ir.windows import backward_table, forward_table
+from trainyard.ir.ops import backward_table, forward_table
 from trainyard.masks.generated import GeneratedMasks
 from trainyard.masks.views import geometry_letter, shape_of, unpacked
 from trainyard.papers.tensordash.models import Operation, Subject

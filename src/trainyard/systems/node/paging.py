@@ -31,7 +31,8 @@ from trainyard.mapping.overlay.problem import Moved, PagedStep, page_step
 from trainyard.mapping.overlay.search import as_needed
 from trainyard.masks.dma import densities
 from trainyard.systems.node.wires import LINK_JOULES_PER_BYTE
-from trainyard.systems.single import MEMORY, as_held, capacity_of, picoseconds
+from trainyard.systems.single import MEMORY
+from trainyard.systems.work_rows import capacity_of, in_device_precision
 from trainyard.units import show
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ class Paging:
                 work = Work(ops=(op,))
                 cost = planner.cost(work)
                 duration = picoseconds(cost.cycles, planner.node.device.clock_hz)
-                tasks.append(planner.built.task(stream, duration, after=waits, tag=planner.enter(work, cost, copy)))
+                tasks.append(planner.built.task(stream, duration, after=waits, tag=planner.book_work(work, cost, copy)))
             self.recomputed[copy][index] = tasks[0], tasks[-1]
 
     def close(self) -> None:
@@ -268,7 +269,7 @@ def _fixed_choice(
     step: Step, device: Device, overlay: str, moved: Moved, depth: int, window: int | None
 ) -> tuple[PagedStep, Choice, int]:
     """The choice with overlay `all` or `off`: it does not depend on times or links, so that designs share it."""
-    works, held = device.works(step), as_held(step, device)
+    works, held = device.works(step), in_device_precision(step, device)
     off, nothing = overlay == "off", [0.0] * len(works)
     cheap = (lambda ops: 0.0) if depth and not off else None
     paged_step = page_step(held, works, nothing, cheap, out_bytes_per_s=1.0, in_bytes_per_s=1.0, moved="maps" if off else moved)

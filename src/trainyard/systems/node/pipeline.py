@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from trainyard.caches import per_step
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DeviceCost, Masks, Role, Step
-from trainyard.ir.plan import Plan
+from trainyard.ir.plan import Plan, picoseconds
 from trainyard.mapping.algorithms import Synchronous
 from trainyard.mapping.pipeline.schedule import Turn, issued, turns
 from trainyard.mapping.pipeline.stages import Pass, Stages, stages_of, sums_apart
@@ -25,7 +25,7 @@ from trainyard.mapping.works import memory_accesses
 from trainyard.masks.shards import notes_of, shards
 from trainyard.systems.node.pipeline_memory import book_memory
 from trainyard.systems.node.sends import Pair, Sends
-from trainyard.systems.single import as_held, enter, off_chip, picoseconds
+from trainyard.systems.work_rows import book_work, in_device_precision, traffic_of
 
 if TYPE_CHECKING:
     from trainyard.systems.node.systems import Node
@@ -64,7 +64,7 @@ class PipelinePlanner:
 
     def __init__(self, node: Node, step: Step, masks: Masks | None, stages: int) -> None:
         self.node, self.step, self.masks, self.count = node, step, masks, stages
-        self.held = as_held(step, node.device)
+        self.held = in_device_precision(step, node.device)
         self.pipeline, self.replicas = node.pipeline, node.devices // stages
         self.works = sums_apart(step, node.device.works(step))
         self.costs = [node.device.cost(step, work, masks) for work in self.works]
@@ -131,9 +131,9 @@ class PipelinePlanner:
         once = self.stages.done[number] == "once"
         times = self.replicas * (1 if once else self.pipeline.microbatches)
         joules = {part: amount * times for part, amount in self.node.device.energy(cost.events).items()}
-        traffic = {key: amount * times for key, amount in off_chip(cost).items()}
+        traffic = {key: amount * times for key, amount in traffic_of(cost).items()}
         resource = f"device {self.device(self.stages.chunk[number])}"
-        return enter(self.built.booking, self.step, self.works[number], cost, joules, traffic, resource, times)
+        return book_work(self.built.booking, self.step, self.works[number], cost, joules, traffic, resource, times)
 
     def _task(self, microbatch: int, number: int, after: Iterable[int]) -> int:
         duration = picoseconds(self.costs[number].cycles, self.node.device.clock_hz)

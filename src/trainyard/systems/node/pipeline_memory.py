@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from trainyard.ir import Role
-from trainyard.systems.single import MEMORY, capacity_of
+from trainyard.systems.single import MEMORY
+from trainyard.systems.work_rows import capacity_of
 
 if TYPE_CHECKING:
     from trainyard.systems.node.pipeline import PipelinePlanner

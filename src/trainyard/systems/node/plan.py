@@ -16,7 +16,7 @@ from trainyard.errors import BadInput, NotModelled
 from trainyard.hardware.collectives.on_graph import Timing
 from trainyard.ir import DTYPE_BYTES, Collective, DeviceCost, Masks, Phase, Role, Step, Work
 from trainyard.ir.booking import Traffic
-from trainyard.ir.plan import Plan
+from trainyard.ir.plan import Plan, picoseconds
 from trainyard.mapping.algorithms import Synchronous
 from trainyard.mapping.parallel import transform as parallel
 from trainyard.mapping.parallel import zero
@@ -28,7 +28,7 @@ from trainyard.systems.node import rounds as node_rounds
 from trainyard.systems.node.paging import Paging, paging
 from trainyard.systems.node.pipeline import pipeline_plan
 from trainyard.systems.node.wires import Wires
-from trainyard.systems.single import as_held, enter, off_chip, picoseconds
+from trainyard.systems.work_rows import book_work, in_device_precision, traffic_of
 
 if TYPE_CHECKING:
     from trainyard.systems.node.systems import Node
@@ -93,7 +93,7 @@ class Planner:
 
     def __init__(self, node: Node, step: Step, masks: Masks | None) -> None:
         self.node, self.step, self.masks = node, step, masks
-        self.held = as_held(step, node.device)
+        self.held = in_device_precision(step, node.device)
         self.works = node.device.works(step)
         self.built = Plan()
         self.wires = self.wires_class(node, self.built)
@@ -153,22 +153,22 @@ class Planner:
         """Seconds of the device to compute ops again, each by itself."""
         return sum(self.cost(Work(ops=(op,))).cycles for op in ops) / self.node.device.clock_hz
 
-    def enter(self, work: Work, cost: DeviceCost, copy: int) -> int:
+    def book_work(self, work: Work, cost: DeviceCost, copy: int) -> int:
         joules, traffic = self._priced(cost)
-        return enter(self.built.booking, self.step, work, cost, joules, traffic, f"device {copy}", self.counted)
+        return book_work(self.built.booking, self.step, work, cost, joules, traffic, f"device {copy}", self.counted)
 
     def _priced(self, cost: DeviceCost) -> tuple[Mapping[str, float], Traffic]:
         """Joules and bytes of all devices that one simulated device counts for; equal Works share a cost."""
         if id(cost) not in self.spent:
             joules = {part: amount * self.counted for part, amount in self.node.device.energy(cost.events).items()}
-            traffic = {key: count * self.counted for key, count in off_chip(cost).items()}
+            traffic = {key: count * self.counted for key, count in traffic_of(cost).items()}
             self.spent[id(cost)] = cost, joules, traffic  # with the cost itself, so that its id stays unique
         return self.spent[id(cost)][1:]
 
     def _compute(self, position: int, work: Work, cost: DeviceCost) -> None:
         duration = picoseconds(cost.cycles, self.node.device.clock_hz)
         for copy, tasks in enumerate(self.tasks):
-            tag = self.enter(work, cost, copy)
+            tag = self.book_work(work, cost, copy)
             task = self.built.task(self.streams[copy], duration, after=sorted(self._waits(position, work, copy)), tag=tag)
             tasks.update(dict.fromkeys(work.ops, task))
 

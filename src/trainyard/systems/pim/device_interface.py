@@ -17,7 +17,7 @@ from trainyard.errors import BadInput
 from trainyard.hardware.dpu.instructions import LOAD, LOOP, STORE
 from trainyard.ir import Device, ElementWise, Op, Phase, Step, TensorSpec, Work
 from trainyard.ir.protocols import HasName, HasPrecision, HasStaticPower
-from trainyard.systems.single import capacity_of
+from trainyard.systems.work_rows import capacity_of
 from trainyard.units import show
 
 SUMMED = 2**20

@@ -17,13 +17,13 @@ from trainyard.devices.dpu.presets import UPMEM
 from trainyard.errors import BadInput, NotModelled
 from trainyard.hardware.dpu.host_link import HostExchange, HostLink
 from trainyard.ir import Collective, Device, Masks, Role, Step, assumed
-from trainyard.ir.plan import Plan, checked_integer
+from trainyard.ir.plan import Plan, checked_integer, picoseconds
 from trainyard.ir.protocols import ExplainsMasks
 from trainyard.mapping.algorithms import Algorithm, Direct, ModelAveraging, Rates
 from trainyard.results.result import Peaks
 from trainyard.systems.pim import device_interface
 from trainyard.systems.pim.rounds import Rounds, TimedEvent, WorkerGroup
-from trainyard.systems.single import as_held, capacity_of, picoseconds
+from trainyard.systems.work_rows import capacity_of, in_device_precision
 from trainyard.units import PICOSECONDS_PER_SECOND, show
 
 T = TypeVar("T")
@@ -214,7 +214,7 @@ class Pim:
 
     def message_bytes(self, step: Step) -> int:
         """Bytes of one model, or of its gradient, in the DPUs' precision."""
-        held = as_held(step, self.dpu)
+        held = in_device_precision(step, self.dpu)
         return sum(tensor.bytes for tensor in held.tensors if tensor.role is Role.PARAMETER and tensor.view_of is None)
 
     def unused_assumptions(self, step: Step) -> frozenset[str]:

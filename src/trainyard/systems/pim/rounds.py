@@ -27,7 +27,7 @@ from trainyard.ir import DeviceCost, Phase, Step, Work
 from trainyard.ir.booking import Traffic
 from trainyard.ir.plan import Plan, TaskClass
 from trainyard.mapping.algorithms import Algorithm, Direct
-from trainyard.systems.single import enter, off_chip
+from trainyard.systems.work_rows import book_work, traffic_of
 from trainyard.units import PICOSECONDS_PER_SECOND
 
 MOST_STEPS = 2_000_000
@@ -164,7 +164,7 @@ class Rounds:
         for group in self.groups:
             if group.template not in self.templates:
                 tags = [
-                    enter(booking, self.step, work, cost, energy, off_chip(cost), group.name)
+                    book_work(booking, self.step, work, cost, energy, traffic_of(cost), group.name)
                     for work, cost, energy in zip(group.works, group.costs, group.energies, strict=True)
                 ]
                 rows = [row for tag in tags for row in booking.entries[tag][0]]

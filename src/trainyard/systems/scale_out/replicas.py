@@ -28,7 +28,8 @@ from trainyard.systems.node.captured import enter_samples, is_captured, one_rank
 from trainyard.systems.node.plan import Planner
 from trainyard.systems.node.systems import Node, Wired, total_peaks
 from trainyard.systems.node.wires import Wires
-from trainyard.systems.single import MEMORY, book_memory, capacity_of
+from trainyard.systems.single import MEMORY
+from trainyard.systems.work_rows import book_memory, capacity_of
 from trainyard.units import PICOSECONDS_PER_SECOND, parse, require_likely
 
 OWNER = "Replicas"

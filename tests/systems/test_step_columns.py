@@ -246,7 +246,7 @@ def test_results_of_one_step_share_labels_and_nothing_that_changes() -> None:
     totals=st.lists(st.integers(0, 2**62), min_size=1, max_size=4),
     weights=st.lists(st.integers(0, 1000), min_size=1, max_size=5),
 )
-def test_a_ledger_splits_as_split_does(totals: list[int], weights: list[int]) -> None:
+def test_columns_divide_totals_as_split_does(totals: list[int], weights: list[int]) -> None:
     from itertools import accumulate
 
     from trainyard.devices.accelerator.counting import shares
@@ -255,14 +255,14 @@ def test_a_ledger_splits_as_split_does(totals: list[int], weights: list[int]) ->
     edges = [1.0] * (count - 1) if parts[0] == 1.0 else list(accumulate(parts[:-1]))
     rows, entries = len(totals) * count, len(totals)
     names = ("",) * (rows + 1)
-    ledger = BookingColumns(
+    columns = BookingColumns(
         op=names, layer=names, phase=names, resource=names, kind=names, bound=names, macs=np.zeros(rows + 1, np.int64), energy={},
         traffic={}, entries=tuple(tuple(range(e * count, (e + 1) * count)) for e in range(entries)),
         entry=np.repeat(np.arange(entries), count), row=None,
         begin=np.array([0.0, *edges] * entries), end=np.array([*edges, 1.0] * entries),
         last=np.array([*[False] * (count - 1), True] * entries),
     )  # fmt: skip
-    assert ledger.split(np.array(totals)).tolist() == [*(part for total in totals for part in split(total, parts)), 0]
+    assert columns.split(np.array(totals)).tolist() == [*(part for total in totals for part in split(total, parts)), 0]
 
 
 @pytest.mark.parametrize("array", ARRAYS[:-1])
