@@ -4,9 +4,8 @@
     python scripts/entered_files.py -v          # and the files and modules by name
     python scripts/entered_files.py npu direct  # these runs alone
 
-Each run has a process of its own. `loaded` counts the trainyard modules that one run has imported. `entered` counts the files
-of which a function is called: it is measured on a second run in the same process, with another parameter, so that neither
-imports nor what the first run has cached count.
+Each run has a process of its own, like a user's. `loaded` counts the trainyard modules that it imports. `entered` counts the files
+of which a function is called; what runs while a module is imported (tables, presets) and compiled loops (kernels/) do not count.
 """
 
 from __future__ import annotations
@@ -18,11 +17,10 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from inspect import CO_OPTIMIZED
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any
 
 LIMITS = {"npu": (28, 110)}
 """The most files entered and modules loaded, where a limit is set."""
@@ -30,23 +28,20 @@ LIMITS = {"npu": (28, 110)}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypicalRun:
-    """The arguments of `trainyard.run` for the run that loads the modules and, after it, for the one that is observed."""
+    """The arguments of `trainyard.run`."""
 
     workload: str
-    first: str
-    second: str
-    masks: tuple[str, str] | None = None
-    arguments: dict[str, Any] = field(default_factory=dict)
+    on: str
+    masks: str | None = None
 
 
 # fmt: off
 RUNS = {
-    "npu":        TypicalRun(workload="resnet50", first="npu",        second="npu(dram=75 GB/s)"),
-    "tensordash": TypicalRun(workload="resnet50", first="tensordash", second="tensordash(dram=25 GB/s)",
-                             masks=("sparsity(A=0.6,G=0.5)", "sparsity(A=0.5,G=0.6)")),
-    "mcdla-b":    TypicalRun(workload="resnet50", first="mcdla-b",    second="mcdla-b(link=20 GB/s)"),
-    "direct":     TypicalRun(workload="linear",   first="direct",     second="direct(dpus=1024)"),
-    "h200":       TypicalRun(workload="resnet50", first="h200",       second="h200(dram=4 TB/s)"),
+    "npu":        TypicalRun(workload="resnet50", on="npu"),
+    "tensordash": TypicalRun(workload="resnet50", on="tensordash", masks="sparsity(A=0.6,G=0.5)"),
+    "mcdla-b":    TypicalRun(workload="resnet50", on="mcdla-b"),
+    "direct":     TypicalRun(workload="linear",   on="direct"),
+    "h200":       TypicalRun(workload="resnet50", on="h200"),
 }
 # fmt: on
 
@@ -61,10 +56,10 @@ class Footprint:
 
 @contextmanager
 def called_functions(codes: set[CodeType]) -> Iterator[None]:
-    """Adds the code of every Python function that is called inside to `codes`."""
+    """Adds the code of every Python function that is called inside, but not by an import, to `codes`."""
 
     def profile(frame: FrameType, event: str, _argument: object) -> None:
-        if event == "call":
+        if event == "call" and frame.f_code not in codes and frame.f_code.co_flags & CO_OPTIMIZED and not importing(frame):
             codes.add(frame.f_code)
 
     threading.setprofile(profile)
@@ -76,21 +71,29 @@ def called_functions(codes: set[CodeType]) -> Iterator[None]:
         threading.setprofile(None)  # type: ignore[arg-type]
 
 
+def importing(frame: FrameType | None) -> bool:
+    """Whether the body of a module runs below this frame."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def footprint_here(run: TypicalRun) -> Footprint:
     """The footprint of a run in this process, which must not have imported trainyard before."""
     import trainyard as ty
 
-    masks = run.masks or (None, None)
-    ty.run(run.workload, on=run.first, masks=masks[0], **run.arguments)
-    loaded = tuple(sorted(name for name in sys.modules if name.partition(".")[0] == "trainyard"))
     codes: set[CodeType] = set()
     with called_functions(codes):
-        ty.run(run.workload, on=run.second, masks=masks[1], **run.arguments)
+        ty.run(run.workload, on=run.on, masks=run.masks)
     package = Path(ty.__file__).parent
-    functions = (code for code in codes if code.co_flags & CO_OPTIMIZED)  # neither a module's body nor a class's
-    paths = {Path(code.co_filename) for code in functions}
+    paths = {Path(code.co_filename) for code in codes}
     entered = sorted(str(path.relative_to(package)) for path in paths if path.is_relative_to(package))
-    return Footprint(entered=tuple(entered), loaded=loaded)
+    return Footprint(
+        entered=tuple(name for name in entered if not name.startswith("kernels/")),
+        loaded=tuple(sorted(name for name in sys.modules if name.partition(".")[0] == "trainyard")),
+    )
 
 
 def footprint(name: str) -> Footprint:

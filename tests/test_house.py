@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -45,6 +46,14 @@ def test_a_run_on_one_device_loads_few_modules_and_no_system_of_many(machine: st
     assert len(modules) <= most_modules
     systems_of_many = ("trainyard.systems.node", "trainyard.systems.scale_out", "trainyard.systems.pim")
     assert not [name for name in modules if name.startswith(systems_of_many)]
+
+
+def test_a_run_on_one_accelerator_enters_few_files() -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "entered_files.py"))
+    most_files, most_modules = script["LIMITS"]["npu"]
+    footprint = script["footprint"]("npu")
+    assert len(footprint.entered) <= most_files, "\n".join(footprint.entered)
+    assert len(footprint.loaded) <= most_modules
 
 
 def test_every_public_name_resolves_and_is_listed() -> None:

@@ -5,10 +5,10 @@ Names are resolved when first used (PEP 562), so that `import trainyard` costs n
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trainyard._version import VERSION as __version__
+from trainyard.lazy import exports
 
 if TYPE_CHECKING:
     from trainyard import arrays, devices, engine, ir, live, mapping, papers, systems, training, units
@@ -30,26 +30,6 @@ if TYPE_CHECKING:
     from trainyard.workloads.capture import capture
     from trainyard.workloads.recording import record_masks
 
-# fmt: off
-_HOME = {
-    "capture": "trainyard.workloads.capture", "record_masks": "trainyard.workloads.recording", "Masks": "trainyard.masks.recorded",
-    "generated_masks": "trainyard.masks.generated",
-    "run": "trainyard.runs", "compare": "trainyard.runs", "whatif": "trainyard.sensitivity",
-    "measure": "trainyard.live.measurement.measure", "machine": "trainyard.machines",
-    "Accelerator": "trainyard.devices", "Gpu": "trainyard.devices",
-    "Result": "trainyard.results.result", "TrainyardError": "trainyard.errors",
-    **dict.fromkeys(("DENSE", "Convolution", "Density", "MatMul", "Op", "Phase", "Step", "TensorSpec"), "trainyard.ir"),
-}
-_ROOMS = (
-    "arrays", "devices", "engine", "hardware", "ir", "live", "mapping", "masks", "papers", "results", "sweep",
-    "systems", "training", "units",
-)
-_FAR = {
-    "zoo": "trainyard.workloads.zoo", "algorithms": "trainyard.mapping.algorithms",
-    "parts": "trainyard.hardware",  # its name until 0.2
-}
-# fmt: on
-
 __all__ = [
     "DENSE", "Accelerator", "Convolution", "Density", "Gpu", "Masks", "MatMul", "Op", "Phase", "Result", "Step", "TensorSpec",
     "TrainyardError", "__version__", "algorithms", "arrays", "capture", "compare", "devices", "engine",
@@ -58,29 +38,22 @@ __all__ = [
     "training", "units", "whatif", "zoo",
 ]  # fmt: skip
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        value = getattr(_imported(_HOME[name], name), name)
-    elif name in _FAR:
-        value = import_module(_FAR[name])
-    elif name in _ROOMS:
-        value = _imported(f"trainyard.{name}", name)
-    else:
-        raise AttributeError(f"module 'trainyard' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def _imported(module: str, name: str) -> Any:
-    try:
-        return import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        from trainyard.errors import MissingExtra
-
-        raise MissingExtra("torch", "torch", f"trainyard.{name}") from None
+# fmt: off
+_HOMES = {
+    "capture": "workloads.capture", "record_masks": "workloads.recording", "Masks": "masks.recorded",
+    "generated_masks": "masks.generated",
+    "run": "runs", "compare": "runs", "whatif": "sensitivity",
+    "measure": "live.measurement.measure", "machine": "machines",
+    "Accelerator": "devices", "Gpu": "devices",
+    "Result": "results.result", "TrainyardError": "errors",
+    **dict.fromkeys(("DENSE", "Convolution", "Density", "MatMul", "Op", "Phase", "Step", "TensorSpec"), "ir"),
+}
+_MODULES = {
+    "zoo": "workloads.zoo", "algorithms": "mapping.algorithms",
+    "parts": "hardware",  # its name until 0.2
+}
+# fmt: on
+__getattr__ = exports(__name__, _HOMES, _MODULES)
 
 
 def __dir__() -> list[str]:

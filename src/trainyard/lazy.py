@@ -8,23 +8,33 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from trainyard.errors import MissingExtra
 
-def exports(package: str, homes: Mapping[str, str] | None = None) -> Callable[[str], Any]:
-    """The `__getattr__` of a package: `homes` gives the submodule of each public name; submodules are found by their own names.
+
+def exports(package: str, homes: Mapping[str, str] | None = None, modules: Mapping[str, str] | None = None) -> Callable[[str], Any]:
+    """The `__getattr__` of a package: `homes` gives the submodule of each public name, `modules` the one that a name stands for.
+
+    Other submodules are found by their own names. What needs PyTorch says so where it is not installed.
 
     >>> from trainyard import mapping
     >>> mapping.gradient_order.traffic.__name__
     'traffic'
     """
-    known = homes or {}
+    named, renamed = homes or {}, modules or {}
 
     def __getattr__(name: str) -> Any:
-        if name in known:
-            value = getattr(import_module(f"{package}.{known[name]}"), name)
-        elif name.startswith("_") or find_spec(f"{package}.{name}") is None:
+        if name.startswith("_"):
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        else:
-            value = import_module(f"{package}.{name}")
+        home = named.get(name) or renamed.get(name, name)
+        if name not in named and find_spec(f"{package}.{home}") is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        try:
+            module = import_module(f"{package}.{home}")
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise MissingExtra("torch", "torch", f"{package}.{name}") from None
+        value = getattr(module, name) if name in named else module
         setattr(sys.modules[package], name, value)
         return value
 

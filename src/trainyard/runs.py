@@ -15,7 +15,7 @@ from trainyard.engine.timeline import Timeline
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Device, Masks, Step, System, assumptions_of
 from trainyard.ir.protocols import ChecksStep, ExplainsMasks, HasDevice, HasNotes, HasPeaks, ListsMasks
-from trainyard.results.booking import book_timeline
+from trainyard.results.booking import book_timeline, entries_of
 from trainyard.results.result import Peaks, Result
 from trainyard.units import show
 
@@ -78,7 +78,7 @@ def run(
         steps=plan.booking.steps,
         rows=rows,
         columns=columns,
-        entries=plan.booking.rows_of_entries,
+        entries=entries_of(plan.booking),
         peaks=_peaks(machine_alone),
         clock_hz=getattr(machine_alone, "clock_hz", None),
         cycles=plan.booking.cycles,

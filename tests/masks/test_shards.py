@@ -23,7 +23,7 @@ from trainyard.devices import Accelerator
 from trainyard.devices.accelerator.masked_tiles import viewer
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import DENSE, Collective, Masks, MatMul, Op, Step, TensorKey, Work
-from trainyard.ir.letters import letter_of
+from trainyard.ir.step import letter_of
 from trainyard.mapping.parallel import transform as parallel
 from trainyard.masks.dma import densities
 from trainyard.masks.lookup import mask_of

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from oracles.lowering import matrices
 from trainyard.errors import BadInput, MaskError
 from trainyard.ir import Convolution, MaskView
-from trainyard.ir.letters import CONVOLUTION_LETTERS
+from trainyard.ir.step import CONVOLUTION_LETTERS
 from trainyard.mapping.lowering import lower
 from trainyard.masks.streams import dense_layout, layout, order, plain, streams
 from trainyard.masks.views import matrix

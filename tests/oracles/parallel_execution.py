@@ -20,7 +20,7 @@ import numpy.typing as npt
 from oracles.lowering import execute_product
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import Collective, Convolution, ElementWise, Op, Reduction, Step, Update
-from trainyard.ir.letters import operand_order
+from trainyard.ir.step import operand_order
 
 Array = npt.NDArray[Any]
 

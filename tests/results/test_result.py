@@ -15,7 +15,7 @@ from trainyard.errors import BadInput
 from trainyard.ir.assumptions import Assumption
 from trainyard.ir.booking import Booking
 from trainyard.ir.plan import Plan, TaskClass
-from trainyard.results.booking import book_timeline, columns_of, split
+from trainyard.results.booking import _divided, book_timeline, columns_of, split
 from trainyard.results.result import Peaks, Result
 
 
@@ -185,7 +185,7 @@ def test_a_row_of_several_entries_gets_its_part_of_each(totals: list[int], entri
         booking.entry(list(weights), shares)
         for row, part in zip(weights, split(total, shares), strict=True):
             expected[row] += part
-    assert columns_of(booking).split(np.array(totals[: len(entries)])).tolist() == expected
+    assert _divided(columns_of(booking), np.array(totals[: len(entries)])).tolist() == expected
 
 
 def test_shares_that_do_not_fit_the_rows_of_an_entry_are_refused() -> None:

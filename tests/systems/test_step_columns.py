@@ -20,7 +20,7 @@ from trainyard.errors import BadInput
 from trainyard.ir import Body, Convolution, Copy, ElementWise, MatMul, Op, Phase, Reduction, Role, Step, TensorSpec
 from trainyard.ir.booking import BookingColumns
 from trainyard.ir.plan import Plan
-from trainyard.results.booking import book_timeline, split
+from trainyard.results.booking import _divided, book_timeline, entries_of, split
 from trainyard.systems import Single
 
 MODELS = [("resnet18", 2), ("bert-tiny", 2), ("mobilenet", 1), ("dlrm", 8), ("gcn", None), ("lstm-1", 1)]
@@ -68,7 +68,8 @@ def agree(first: Plan, second: Plan) -> None:
     for mine, other in ((columns.energy, twin_columns.energy), (columns.traffic, twin_columns.traffic)):
         assert list(mine) == list(other)
         assert [column.dtype for column in mine.values()] == [column.dtype for column in other.values()]
-    for name in ("cycles", "array_cycles", "uncertainty_cycles", "rows_of_entries"):
+    assert entries_of(first.booking) == entries_of(second.booking)
+    for name in ("cycles", "array_cycles", "uncertainty_cycles"):
         assert getattr(first.booking, name) == getattr(second.booking, name)
 
 
@@ -262,7 +263,7 @@ def test_columns_divide_totals_as_split_does(totals: list[int], weights: list[in
         begin=np.array([0.0, *edges] * entries), end=np.array([*edges, 1.0] * entries),
         last=np.array([*[False] * (count - 1), True] * entries),
     )  # fmt: skip
-    assert columns.split(np.array(totals)).tolist() == [*(part for total in totals for part in split(total, parts)), 0]
+    assert _divided(columns, np.array(totals)).tolist() == [*(part for total in totals for part in split(total, parts)), 0]
 
 
 @pytest.mark.parametrize("array", ARRAYS[:-1])

@@ -44,19 +44,6 @@ class BookingColumns:
     end: Real
     last: npt.NDArray[np.bool_]
 
-    def split(self, totals: Whole) -> Whole:
-        """The total of each entry divided among its rows in integers, as `results.booking.split` does; 0 for the idle row."""
-        import numpy as np
-
-        own = totals[self.entry]
-        edges = np.where(self.last, own, np.rint(own * self.end).astype(np.int64))
-        parts = edges - np.rint(own * self.begin).astype(np.int64)
-        if self.row is None:
-            return np.append(parts, 0)
-        sums = np.zeros(len(self.op), np.int64)
-        np.add.at(sums, self.row, parts)
-        return sums
-
 
 @dataclass(slots=True)
 class Booking:
@@ -86,10 +73,6 @@ class Booking:
     """What a reader of the result must know of the plan."""
     columns: BookingColumns | None = None
     """All rows at once, where a plan was made so; the lists above are then empty."""
-
-    @property
-    def rows_of_entries(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(rows for rows, _ in self.entries) if self.columns is None else self.columns.entries
 
     def row(
         self,

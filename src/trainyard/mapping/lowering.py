@@ -24,8 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.ir import MatMul, ProductBody
-from trainyard.ir.letters import operand_order as operand_order
 from trainyard.ir.ops import backward_table, forward_table
+from trainyard.ir.step import operand_order as operand_order
 
 GradInput = Literal["col2im", "dilated"]
 Label = Literal["X", "W", "Y", "dX", "dW", "dY"]

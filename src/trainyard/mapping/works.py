@@ -18,7 +18,7 @@ from typing import Literal
 
 from trainyard.caches import per_step
 from trainyard.ir import Convolution, ElementWise, Grouping, MatMul, Op, Phase, Step, Work
-from trainyard.ir.letters import letter_of
+from trainyard.ir.step import letter_of
 from trainyard.mapping.lowering import GradInput, lower
 
 Fusion = Literal["epilogue", "none"]

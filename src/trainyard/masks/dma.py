@@ -26,8 +26,8 @@ from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.hardware.formats.matrices import Format, format_named
 from trainyard.hardware.formats.zero_compression import compressed_bytes
 from trainyard.ir import Convolution, Direction, Masks, MaskSource, Op, Step, TensorKey
-from trainyard.ir.letters import letter_of, operand_order
 from trainyard.ir.protocols import KnowsDensity
+from trainyard.ir.step import letter_of, operand_order
 from trainyard.masks.lookup import mask_of
 from trainyard.masks.views import shape_of, unpacked
 

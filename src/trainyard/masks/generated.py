@@ -23,7 +23,7 @@ from trainyard.caches import BoundedCache
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.hardware.formats.structured import drawn
 from trainyard.ir import MatMul, Phase, Step, Structured, TensorKey
-from trainyard.ir.letters import is_transposed, letter_of, matrix_extent, operand_shape, tensor_letter
+from trainyard.ir.step import is_transposed, letter_of, matrix_extent, operand_shape, tensor_letter
 from trainyard.masks.recorded import MaskSpec
 
 Cluster = Literal["none", "channel", "row"]

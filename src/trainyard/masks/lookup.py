@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from trainyard.errors import UnknownName
 from trainyard.ir import Masks, MaskSource, Op, Step, TensorKey
-from trainyard.ir.letters import letter_of, tensor_letter
 from trainyard.ir.protocols import KnowsDensity, ListsMasks
+from trainyard.ir.step import letter_of, tensor_letter
 from trainyard.masks import recurrent_masks
 from trainyard.masks.views import unpacked
 

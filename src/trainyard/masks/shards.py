@@ -25,8 +25,8 @@ import numpy.typing as npt
 
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Convolution, Masks, MaskSource, MatMul, Op, Phase, Step, Structured, TensorKey
-from trainyard.ir.letters import CONVOLUTION_LETTERS, letter_of, operand_order, operand_shape, tensor_letter
 from trainyard.ir.protocols import KnowsDensity, KnowsOperands, KnowsStructure
+from trainyard.ir.step import CONVOLUTION_LETTERS, letter_of, operand_order, operand_shape, tensor_letter
 from trainyard.masks.lookup import mask_of
 from trainyard.masks.views import shape_of, unpacked
 

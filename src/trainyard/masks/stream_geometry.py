@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.ir import Convolution, MaskView, TensorKey
-from trainyard.ir.letters import CONVOLUTION_LETTERS
+from trainyard.ir.step import CONVOLUTION_LETTERS
 from trainyard.masks.views import Bits, Range, geometry_letter, ranges, shape_of
 
 Side = Literal["a", "b"]

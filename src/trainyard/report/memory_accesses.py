@@ -19,7 +19,7 @@ from trainyard.devices import Accelerator
 from trainyard.devices.accelerator.ordered import Orderly, pair_of
 from trainyard.errors import NotModelled
 from trainyard.ir import Collective, MatMul, Step, Work
-from trainyard.ir.letters import operand_order
+from trainyard.ir.step import operand_order
 from trainyard.mapping.demand import Demand, FusedDemand, Move, NoDemand, PairDemand, ProductDemand, StreamDemand
 from trainyard.mapping.gradient_order.execution import AXES_OF, SUMMED_OVER, TOUCHED
 from trainyard.mapping.gradient_order.scratchpad import OrderCost, Pair

@@ -168,12 +168,29 @@ def book_timeline(timeline: Timeline, booking: Booking) -> tuple[Rows, Columns]:
     columns = columns_of(booking)
     entries = len(columns.entries)
     exposed, busy = timeline.exposed_ps, timeline.busy_ps
-    time = columns.split(_sum_by_tag(exposed, timeline.tags, entries))
+    time = _divided(columns, _sum_by_tag(exposed, timeline.tags, entries))
     never_waits = np.array_equal(exposed, busy)  # one stream without idle time
-    occupied = time.copy() if never_waits else columns.split(_sum_by_tag(busy, timeline.tags, entries))
+    occupied = time.copy() if never_waits else _divided(columns, _sum_by_tag(busy, timeline.tags, entries))
     time[-1] = timeline.end_ps - int(time.sum())
     rows = Rows(columns.op, columns.layer, columns.phase, columns.resource, columns.kind, columns.bound)
     return rows, Columns(time, occupied, columns.macs, columns.energy, columns.traffic)
+
+
+def _divided(columns: BookingColumns, totals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The total of each entry divided among its rows in integers, as `split` does; 0 for the idle row."""
+    own = totals[columns.entry]
+    edges = np.where(columns.last, own, np.rint(own * columns.end).astype(np.int64))
+    parts = edges - np.rint(own * columns.begin).astype(np.int64)
+    if columns.row is None:
+        return np.append(parts, 0)
+    sums = np.zeros(len(columns.op), np.int64)
+    np.add.at(sums, columns.row, parts)
+    return sums
+
+
+def entries_of(booking: Booking) -> tuple[tuple[int, ...], ...]:
+    """The rows of each entry."""
+    return tuple(rows for rows, _ in booking.entries) if booking.columns is None else booking.columns.entries
 
 
 def columns_of(booking: Booking) -> BookingColumns:
@@ -200,7 +217,7 @@ def columns_of(booking: Booking) -> BookingColumns:
         macs=np.array([*booking.macs, 0], np.int64 if sum(booking.macs) < 2**63 else object),
         energy=_column(booking.energy, count, np.float64),
         traffic=_column(booking.traffic, count, np.int64),
-        entries=booking.rows_of_entries,
+        entries=entries_of(booking),
         entry=np.array(entry_of, np.int64),
         row=np.array(row_of, np.int64),
         begin=np.array(begin, np.float64),

@@ -17,8 +17,8 @@ from trainyard.devices.accelerator.structured import stored, tile_cost
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Masks, MatMul, Step, Work
 from trainyard.ir.folds import Folds
-from trainyard.ir.letters import letter_of
 from trainyard.ir.protocols import Divisible, HasClosedForm
+from trainyard.ir.step import letter_of
 from trainyard.mapping.demand import (
     ChainDemand,
     Demand,

@@ -20,8 +20,8 @@ from trainyard.ir import (
     Step,
 )
 from trainyard.ir.folds import Pooled
-from trainyard.ir.letters import CONVOLUTION_LETTERS, is_transposed, letter_of, matrix_extent
 from trainyard.ir.protocols import HasDensityGuides, KnowsOperands
+from trainyard.ir.step import CONVOLUTION_LETTERS, is_transposed, letter_of, matrix_extent
 from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.walk import Tile
 from trainyard.masks.lookup import mask_of, share

@@ -11,8 +11,8 @@ from dataclasses import replace
 from trainyard.devices.accelerator.masked_tiles import TileCosts, Viewer, viewer
 from trainyard.hardware.formats.structured import stored_bytes
 from trainyard.ir import Array, Masks, Op, Step, Structured
-from trainyard.ir.letters import letter_of
 from trainyard.ir.protocols import KnowsStructure, SaysStructured
+from trainyard.ir.step import letter_of
 from trainyard.mapping.demand import ProductDemand
 from trainyard.mapping.lowering import GradInput
 from trainyard.masks.lookup import mask_of

@@ -16,8 +16,8 @@ from trainyard.devices.gpu.costs import kernel_of
 from trainyard.devices.gpu.traffic import Cache, Kernel
 from trainyard.hardware.formats.structured import stored_bytes
 from trainyard.ir import DTYPE_BYTES, Masks, MatMul, Step, TensorSpec
-from trainyard.ir.letters import operand_order
 from trainyard.ir.protocols import KnowsStructure
+from trainyard.ir.step import operand_order
 
 if TYPE_CHECKING:
     from trainyard.devices.gpu.device import Gpu

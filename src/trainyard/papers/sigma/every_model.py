@@ -12,7 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from trainyard.ir import DENSE, Dense, Density
-from trainyard.ir.letters import letter_of
+from trainyard.ir.step import letter_of
 from trainyard.papers.figures import Series, chart
 from trainyard.papers.sigma.training import NAMES, PRODUCTS, Summary
 from trainyard.report.colours import PHASES, SPARE

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 from trainyard.arrays.sigma.array import SigmaCost
 from trainyard.errors import UnknownName
 from trainyard.ir import DENSE, Dense, Density, MatMul, Op, Phase, Step
-from trainyard.ir.letters import letter_of
+from trainyard.ir.step import letter_of
 from trainyard.machines.presets.sigma import SIGMA
 from trainyard.mapping.lowering import lower
 from trainyard.papers.figures import Series, chart

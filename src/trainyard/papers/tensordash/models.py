@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import MaskError, UnknownName
 from trainyard.ir import Op, Phase, Step, TensorKey
-from trainyard.ir.letters import letter_of, operand_shape
+from trainyard.ir.step import letter_of, operand_shape
 from trainyard.masks.recorded import Masks, MaskSpec
 from trainyard.workloads import zoo
 
