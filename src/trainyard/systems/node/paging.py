@@ -16,6 +16,7 @@ from trainyard.hardware.formats.zero_compression import compressed_bytes
 from trainyard.hardware.memory_node.address_space import split
 from trainyard.hardware.tables import energy
 from trainyard.ir import DTYPE_BYTES, Device, DeviceCost, Step, Work
+from trainyard.ir.plan import picoseconds
 from trainyard.mapping.overlay.policy import (
     NEVER,
     Choice,
