@@ -83,7 +83,15 @@ def assumption_effects(paper: str) -> list[ChangeEffect]:
 
 def effects_table(effects: Iterable[ChangeEffect], digits: int | None = 2) -> str:
     rows = (
-        (one.name, one.meaning, one.value, one.alternative, one.before, one.error or one.after, f"{100 * one.change:+.1f} %")
+        (
+            one.name,
+            one.meaning,
+            str(one.value),
+            str(one.alternative),
+            one.before,
+            one.error or one.after,
+            f"{100 * one.change:+.1f} %",
+        )
         for one in effects
     )
     return table(("assumption", "meaning", "value", "alternative", "before", "after", "change"), rows, digits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from paper_pages import Section, table
+from paper_pages import Section, details_section, table
 from trainyard.arrays import TensorDash
 from trainyard.ir import MatMul
 from trainyard.ir.ops import ProductOf
@@ -18,7 +18,7 @@ from trainyard.papers.tensordash.potential import potential
 from trainyard.papers.tensordash.printed import printed
 from trainyard.papers.tensordash.sweeps import COLUMNS, DEPTHS, PAPER, ROWS, WIDE
 
-WORTHS = """<!-- output: trainyard whatif tensordash --only assumptions --pairs 0 -->
+ASSUMPTIONS = """<!-- output: trainyard whatif tensordash --only assumptions --pairs 0 -->
 <!-- end -->
 """
 """Filled by scripts/manual_pages.py."""
@@ -223,10 +223,11 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
     yield Section(
         "What is assumed, and what it is worth",
         "One model of the paper on its chip, with memory fast enough that the array is what counts.",
-        WORTHS,
+        ASSUMPTIONS,
     )
     yield Section(
         "Misses, stand-ins and their causes",
         f"{summary(rows)}. Every row is in [the ledger](reproduction.md#tensordash).",
         misses(rows),
     )
+    yield from details_section(rows)
