@@ -49,7 +49,7 @@ def test_dear_tokens_make_a_larger_tau_the_better_one() -> None:
     assert dear.tau > 0
 
 
-def test_what_cannot_be_chosen_is_said() -> None:
+def test_choose_refuses_wrong_arguments_and_unreached_targets() -> None:
     with pytest.raises(BadInput, match=r"none of 3 pairs reaches 0\.999"):
         choose(MODEL, DATA, machine=MACHINE, target=0.999, cluster_sizes=(8,), **OPTIONS)  # type: ignore[arg-type]
     with pytest.raises(BadInput, match="talk to each other"):

@@ -189,7 +189,7 @@ def test_evaluations_are_where_they_were_asked_for() -> None:
     assert history.row()["exchanges"] == 3
 
 
-def test_progress_is_told() -> None:
+def test_progress_is_reported_from_first_to_last_step() -> None:
     told: list[tuple[int, int]] = []
     run(Direct(3), evaluate_every=6, on_progress=lambda done, total: told.append((done, total)))
     assert told == [(6, 12), (12, 12)]
@@ -214,12 +214,12 @@ def test_progress_is_told() -> None:
         ({"workers": 2048, "rates": None}, "960 samples for 2048 workers"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(changes: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_of_train_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):
         run(Synchronous(), **changes)
 
 
-def test_other_refusals() -> None:
+def test_unknown_algorithms_and_wrong_rates_are_refused() -> None:
     class Mine(GradientAveraging):
         pass
 

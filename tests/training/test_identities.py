@@ -56,7 +56,7 @@ def test_an_exchange_after_every_step_is_synchronous_sgd(algorithm: Algorithm, s
 
 
 @pytest.mark.parametrize("algorithm", [GradientAveraging(1), ModelAveraging(1), Direct(0)], ids=repr)
-def test_that_holds_with_momentum_too(algorithm: Algorithm) -> None:
+def test_an_exchange_after_every_step_is_synchronous_sgd_with_momentum(algorithm: Algorithm) -> None:
     close(run(algorithm, momentum=0.9, learning_rate=0.1), run(Synchronous(), momentum=0.9, learning_rate=0.1))
 
 

@@ -91,7 +91,7 @@ def test_large_margins_do_not_overflow() -> None:
     assert model.loss(weights[1], samples[0], targets[0]) == pytest.approx(1e4)
 
 
-def test_what_cannot_be_trained_on_is_refused() -> None:
+def test_samples_of_wrong_shape_type_or_label_are_refused() -> None:
     model = LogisticRegression(4)
     with pytest.raises(BadInput, match=r"write LogisticRegression\(features=3\)"):
         model.check(np.zeros((2, 3), "f4"), np.zeros(2))

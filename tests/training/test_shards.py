@@ -41,7 +41,7 @@ def test_every_sample_belongs_to_exactly_one_worker(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_seed_decides(kind: str) -> None:
+def test_equal_seeds_give_equal_shards_and_other_seeds_others(kind: str) -> None:
     first, again, other = (deal(kind, seed=seed)[2] for seed in (3, 3, 4))
     assert all((a == b).all() for a, b in zip(first, again, strict=True))
     assert any(a.shape != b.shape or (a != b).any() for a, b in zip(first, other, strict=True))
@@ -71,7 +71,7 @@ def test_clusters_see_regions_of_their_own() -> None:
     assert np.ptp([features[part].mean(0) for part in of_clusters(mixed)]) < 0.3 < np.ptp(centres)
 
 
-def test_sizes_are_skewed() -> None:
+def test_kind_sizes_gives_clusters_of_unequal_size() -> None:
     _, _, parts = deal("sizes", samples=4000, workers=32)
     sizes = [len(part) for part in of_clusters(parts)]
     assert max(sizes) > 5 * np.median(sizes)
@@ -93,12 +93,12 @@ def test_a_worker_goes_through_its_samples_once_a_pass(sizes: list[int], batch: 
             assert (alone == seen[worker, number * batch : (number + 1) * batch]).all()
 
 
-def test_passes_differ() -> None:
+def test_every_pass_has_a_new_order_of_samples() -> None:
     feed = Feed([np.arange(50)], 50, 0)
     assert (feed.rows(0, slice(0, 1)) != feed.rows(1, slice(0, 1))).any()
 
 
-def test_what_cannot_be_dealt_is_refused() -> None:
+def test_too_few_samples_or_unequal_clusters_are_refused() -> None:
     with pytest.raises(BadInput, match="3 samples for 8 workers: give each at least one, or take fewer workers"):
         deal("iid", samples=3)
     with pytest.raises(BadInput, match="cluster_size=3 does not divide 8 workers"):

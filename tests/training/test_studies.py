@@ -61,7 +61,7 @@ def test_algorithm_1_as_printed_loses_what_averaging_keeps() -> None:
     assert points["feature", "literal"] < points["iid", "literal"]
 
 
-def test_generated_data_is_what_it_says() -> None:
+def test_generated_data_repeats_by_seed_and_noise_raises_the_loss() -> None:
     clean = linear_problem(samples=2000, features=4, test_samples=10, noise=0.0, margin=0.3)
     turned = linear_problem(samples=2000, features=4, test_samples=10, noise=0.2)
     again = linear_problem(samples=2000, features=4, test_samples=10, noise=0.2)

@@ -414,7 +414,7 @@ def test_an_adaptive_interval_equals_its_twin(case: dict[str, Any]) -> None:
     st.integers(0, 4),
     st.integers(0, 5),
 )
-def test_who_enters_a_round_when(order: Any, groups: list[tuple[int, int]], tau: int, token: int, turn: int) -> None:
+def test_grant_times_equal_a_step_by_step_queue(order: Any, groups: list[tuple[int, int]], tau: int, token: int, turn: int) -> None:
     """Sums of waits do not tell orders apart; the grants do."""
     tokens = Tokens(order, len(groups))
     tokens.turn = turn = turn % len(groups)

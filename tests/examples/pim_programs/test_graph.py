@@ -212,7 +212,7 @@ def test_a_file_that_is_not_there_or_not_text_is_named(tmp_path: Path) -> None:
         read_edge_list(broken)
 
 
-def test_edges_that_cannot_be_are_refused() -> None:
+def test_malformed_edges_are_refused() -> None:
     with pytest.raises(BadInput, match=r"edge 1 has targets\[1\]=3: vertices go from 0 to 2"):
         Graph.from_edges([(0, 1), (1, 3)], vertices=3)
     with pytest.raises(BadInput, match=r"edge 0 has sources\[0\]=-1"):

@@ -103,7 +103,7 @@ def test_messages_one_after_another_to_the_same_dpu_are_slower_than_staggered() 
         page_rank(graph, machine, sending="random")  # type: ignore[arg-type]
 
 
-def test_one_dpu_says_nothing_to_anybody() -> None:
+def test_one_dpu_sends_no_messages() -> None:
     run = page_rank(uniform(50, 300), DpuToDpu(dpus=1))
     assert (run.bytes, run.by_part["communication"], run.by_part["synchronisation"]) == (0, 0, 0)
 

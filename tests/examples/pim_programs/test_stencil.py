@@ -143,7 +143,7 @@ def test_computed_cells_count_what_is_done_twice() -> None:
     assert fixed.computed(2)[0] == 9 * 9  # rows 1 to 9
 
 
-def test_grids_that_cannot_be_are_refused() -> None:
+def test_malformed_grids_are_refused() -> None:
     grid = np.zeros((8, 8), np.float32)
 
     def check(grid: object = grid, points: int = 5, alpha: float = 0.25, borders: str = "fixed", steps: int = 1) -> None:

@@ -47,7 +47,7 @@ def group(kind: str, *members: int, elements: int = SIZE) -> Collective:
 
 
 # ---- who may run it
-def test_ranks_are_devices() -> None:
+def test_a_captured_step_needs_as_many_devices_as_ranks() -> None:
     step = script(Collective("all_reduce", SIZE, 8))
     with pytest.raises(
         BadInput, match=r"captured on 8 ranks, MemoryCentric has 4 devices: write devices=8, as in mcdla-b\(devices=8\)"
@@ -76,7 +76,7 @@ def test_samples_are_those_of_the_ranks_that_have_their_own() -> None:
 
 
 # ---- when it waits
-def test_an_exchange_holds_up_its_readers_and_nobody_else() -> None:
+def test_only_ops_that_read_an_exchange_wait_for_it() -> None:
     body = Collective("all_reduce", SIZE, 8)
     waits, free = (ty.run(script(body, reads=reads), NODE) for reads in (True, False))
     exchanged = NODE.collective("all_reduce", 4 * SIZE).time_s
@@ -85,7 +85,7 @@ def test_an_exchange_holds_up_its_readers_and_nobody_else() -> None:
     assert free.time_s == pytest.approx(max(compute, compute / 2 + exchanged), rel=1e-9)
 
 
-def test_exchanges_follow_one_another() -> None:
+def test_exchanges_run_one_after_another_in_the_order_of_issue() -> None:
     body = Collective("all_gather", SIZE, 8)
     one, two = (sync(script(*[body] * count, reads=False), NODE) for count in (1, 2))
     assert two == pytest.approx(2 * one)
@@ -93,7 +93,7 @@ def test_exchanges_follow_one_another() -> None:
 
 @pytest.mark.parametrize("node", [NODE, DeviceCentric(device=DEVICE), replace(NODE, overlay="all", contention=True)])
 @pytest.mark.parametrize("members", [(0, 1, 2, 3), (0, 4)])
-def test_one_device_stands_for_all(node: Node, members: tuple[int, ...]) -> None:
+def test_a_folded_plan_equals_the_plan_of_all_devices(node: Node, members: tuple[int, ...]) -> None:
     step = script(group("all_reduce", *members), group("all_gather", *range(8)))
     folded, unfolded = ty.run(step, node), ty.run(step, replace(node, fold=False))
     assert folded.time_s == pytest.approx(unfolded.time_s, rel=1e-6)
@@ -113,7 +113,7 @@ def test_one_device_stands_for_all(node: Node, members: tuple[int, ...]) -> None
     ],
     ids=lambda node: type(node).__name__,
 )
-def test_fewer_members_of_as_many_bytes(node: Any) -> None:
+def test_a_group_of_all_ranks_equals_the_plain_collective_and_parts_take_bounded_time(node: Any) -> None:
     """The law of the whole holds for a group that is named by its ranks; a part of it takes some time, and all parts the same."""
     whole = sync(script(Collective("all_reduce", SIZE, 8)), node)
     assert sync(script(group("all_reduce", *range(8))), node) == whole
@@ -125,7 +125,7 @@ def test_fewer_members_of_as_many_bytes(node: Any) -> None:
         sync(script(group("all_reduce", 0, 1, 2)), node)
 
 
-def test_a_switch_does_not_care_who_the_members_are() -> None:
+def test_a_group_on_switches_takes_the_same_time_whatever_its_members() -> None:
     node = Switched(device=DEVICE, devices=8, overlay="off")
     times = {sync(script(group("all_gather", *members)), node) for members in ((0, 1, 2, 3), (0, 2, 4, 6))}
     assert len(times) == 1

@@ -231,7 +231,7 @@ def test_a_skip_is_handed_on_and_shared_weights_are_summed_once():
     assert planner.built.booking.traffic[sent]["link", "sum shared gradients", "write"] == 16 * 16 * 4
 
 
-def test_what_does_not_divide_or_is_not_modelled_is_refused():
+def test_pipelines_that_do_not_divide_or_are_not_modelled_are_refused():
     with pytest.raises(BadInput, match="do not divide into pipelines of 3"):
         ty.run(EQUAL, node(4, stages=3))
     with pytest.raises(BadInput, match="choose a multiple of 7"):
@@ -331,7 +331,7 @@ def clipped(step):
     return replace(step, ops=(*step.ops[:first], *norms, all_of_them, *products, *updates), tensors=tuple(tensors))
 
 
-def test_clipped_gradients_stay_where_they_are():
+def test_stages_of_clipped_gradients_exchange_norms_alone():
     """Between stages go the norms and what they add up to, 4 bytes each; every stage updates its own parameters."""
     planner, _ = planned(node(4, microbatches=4), clipped(EQUAL))
     sent = Counter()

@@ -80,13 +80,13 @@ def _unready(planner: Planner, timeline: Timeline, copy: int) -> Iterator[str]:
 @pytest.mark.parametrize("model", ["resnet18", "alexnet", "bert-tiny", "lstm-1"])
 @pytest.mark.parametrize("parallel", ["data", "model", "mixed"])
 @pytest.mark.parametrize("name", ["dc", "b"])
-def test_everything_is_there_when_it_is_read(model: str, parallel: str, name: str) -> None:
+def test_every_tensor_is_in_memory_when_it_is_read(model: str, parallel: str, name: str) -> None:
     assert not list(faults(changed(DESIGNS[name], parallel=parallel), ty.zoo.load(model, batch=16)))
 
 
 @pytest.mark.parametrize("kind", ["weights", "state", "all"])
 @pytest.mark.parametrize("contention", [False, True])
-def test_so_are_weights_and_state_and_under_contention(kind: str, contention: bool) -> None:
+def test_weights_and_state_are_in_memory_when_read_under_contention_too(kind: str, contention: bool) -> None:
     assert not list(faults(changed(DESIGNS["b"], moved=kind, contention=contention), ty.zoo.load("bert-tiny", batch=16)))
 
 
@@ -134,7 +134,7 @@ def test_devices_that_differ_are_not_folded_into_one(node: Wired) -> None:
     assert folded.energy_j == pytest.approx(unfolded.energy_j)
 
 
-def test_uneven_lanes_carry_what_they_can() -> None:
+def test_lanes_of_unequal_rate_carry_bytes_in_proportion() -> None:
     """10 and 30 MB/s side by side are as fast as two of 20."""
     uneven = [Wire(a=f"D{i}", b=f"M{i}", bytes_per_s=rate) for i in (0, 1) for rate in (10e6, 30e6)]
     even = [Wire(a=f"D{i}", b=f"M{i}", bytes_per_s=20e6) for i in (0, 1) for _ in (0, 1)]
@@ -176,7 +176,7 @@ def test_tied_weights_are_reduced_once_and_every_time_step_of_a_recurrent_layer(
         assert (carried[1] > carried[0]) == more
 
 
-def test_what_the_next_work_needs_does_not_leave() -> None:
+def test_a_map_that_the_next_work_reads_is_not_paged_out() -> None:
     planner = Planner(DESIGNS["b"], one_device(DESIGNS["b"], CHAIN), None)
     planner.plan()
     near = [i for i, one in enumerate(planner.paging.problem.saved) if one.first_backward == one.last_forward + 1]

@@ -77,7 +77,7 @@ def test_a_round_is_local_steps_and_one_that_exchanges(name: str, kind: Any, per
 
 
 @pytest.mark.parametrize("algorithm", [ModelAveraging(500), GradientAveraging(500), Direct(499)])
-def test_without_end_it_is_a_step_without_exchange(algorithm: Any) -> None:
+def test_with_a_long_period_a_step_takes_the_time_of_a_local_step(algorithm: Any) -> None:
     rare = run(NODE, algorithm=algorithm)
     nothing = ty.run(CHAIN.rebatch(CHAIN.batch // 8), on=replace(NODE, devices=1))
     assert rare.time_s == pytest.approx(nothing.time_s, rel=0.02)
@@ -91,7 +91,7 @@ def test_rarer_exchanges_never_cost_time() -> None:
     assert times[0] > times[-1]
 
 
-def test_folded_or_not_a_round_is_the_same() -> None:
+def test_folded_and_unfolded_rounds_give_equal_results() -> None:
     for node in (NODE, replace(NODE, contention=True)):
         folded, all_of_them = (run(node, algorithm=ModelAveraging(3), fold=fold) for fold in (True, False))
         assert folded.time_s == pytest.approx(all_of_them.time_s, rel=1e-5)
@@ -161,7 +161,7 @@ def test_on_larger_systems_a_cluster_is_a_node_and_stays_inside_it(node: Node) -
     assert 0 < part <= whole
 
 
-def test_replicas_take_algorithms_too() -> None:
+def test_replicas_run_algorithms_with_local_steps() -> None:
     system = Replicas(device=SLOW["device"], devices=4, link="1 MB/s", bucket_bytes=1)
     synchronous, every = ty.run(CHAIN, on=system), ty.run(CHAIN, on=system, algorithm=GradientAveraging(1))
     assert every.time_s == pytest.approx(synchronous.time_s, rel=1e-6)
@@ -172,7 +172,7 @@ def test_replicas_take_algorithms_too() -> None:
         Replicas(device=SLOW["device"], devices=4, link="1 MB/s", algorithm="ring")  # type: ignore[arg-type]
 
 
-def test_what_a_node_cannot_do_is_refused_with_the_reason() -> None:
+def test_algorithms_not_modelled_on_links_are_refused_with_the_reason() -> None:
     for algorithm in (ElasticAveraging(4), DecentralizedSgd()):
         with pytest.raises(NotModelled, match=r"not modelled on links between devices.*direct, pim-opt"):
             run(NODE, algorithm=algorithm)

@@ -30,7 +30,7 @@ def times(step: Step, **changes: Any) -> dict[str, float]:
 
 @settings(max_examples=12, deadline=None)
 @given(widths_of_steps, st.sampled_from([8, 32, 64]), st.sampled_from(["data", "model"]), st.sampled_from([1, 2, None]))
-def test_the_designs_stand_in_their_order_whatever_the_step(
+def test_oracle_is_fastest_and_bw_aware_beats_local_for_any_step(
     widths: tuple[int, ...], batch: int, parallel: str, window: int | None
 ) -> None:
     """The facts that hold whatever is assumed: O <= B <= L, B <= S, and half the bandwidth everywhere at most doubles the time."""
@@ -46,7 +46,7 @@ def test_the_designs_stand_in_their_order_whatever_the_step(
 
 @pytest.mark.parametrize("name", list(DESIGNS))
 @pytest.mark.parametrize("parallel", ["data", "model"])
-def test_one_device_stands_for_all(name: str, parallel: str) -> None:
+def test_a_folded_plan_equals_the_plan_of_all_devices(name: str, parallel: str) -> None:
     """Folded with known durations, and all devices as flows over every wire."""
     design = changed(DESIGNS[name], parallel=parallel)
     folded, unfolded = ty.run(CHAIN, on=design), ty.run(CHAIN, on=changed(design, fold=False))
@@ -63,7 +63,7 @@ def test_one_device_stands_for_all(name: str, parallel: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["b", "l", "s", "hc", "dc"])
-def test_contention_folded_is_contention_of_all(name: str) -> None:
+def test_a_folded_plan_with_contention_equals_the_plan_of_all_devices(name: str) -> None:
     design = changed(DESIGNS[name], contention=True)
     folded, unfolded = ty.run(CHAIN, on=design), ty.run(CHAIN, on=changed(design, fold=False))
     assert folded.time_s == pytest.approx(unfolded.time_s, rel=1e-5)
@@ -83,7 +83,7 @@ def test_where_an_exchange_crosses_a_wire_of_several_copies_every_device_is_plan
     assert folded.time_s == pytest.approx(unfolded.time_s, rel=1e-5)
 
 
-def test_contention_bites_where_copies_and_exchanges_share_wires() -> None:
+def test_contention_costs_time_only_where_copies_and_exchanges_share_wires() -> None:
     step = chain((128,) * 8, 1024)  # gradients are exchanged while maps come back
     alone, shared = ty.run(step, on=DESIGNS["b"]), ty.run(step, on=changed(DESIGNS["b"], contention=True))
     assert shared.time_s > alone.time_s * 1.01
@@ -133,7 +133,7 @@ def test_a_device_of_any_kind_may_be_inside() -> None:
     assert combined.time_s > 0
 
 
-def test_graphs_of_ones_own() -> None:
+def test_a_user_defined_graph_runs_with_its_own_memory() -> None:
     places = (*(Place(name=f"D{i}", kind="device") for i in range(3)), Place(name="M", kind="memory", memory_bytes_per_s=1e9))
     wires = tuple(Wire(a=f"D{i}", b=f"D{(i + 1) % 3}", bytes_per_s=20e6) for i in range(3))
     pool = tuple(Wire(a=f"D{i}", b="M", bytes_per_s=10e6) for i in range(3))
@@ -142,7 +142,7 @@ def test_graphs_of_ones_own() -> None:
     assert moved(ty.run(chain((32, 64, 64, 32), 48), on=node))[0] > 0
 
 
-def test_errors_say_which() -> None:
+def test_an_unusable_graph_or_policy_is_refused_with_its_name() -> None:
     lonely = Topology(places=(Place(name="D0", kind="device"), Place(name="D1", kind="device")), wires=())
     with pytest.raises(BadInput, match="D0"):
         ty.run(CHAIN, on=Wired(graph=lonely, device=DEVICE, overlay="off"))
@@ -170,12 +170,12 @@ FOUR = "examples/four.toml"
         ("link_latency=1 us", r"link_latency=1 µs, but the graph has its own \(0 s\): change latency_s in graph\.wires"),
     ],
 )
-def test_a_graph_is_not_contradicted(changes: str, said: str) -> None:
+def test_a_field_that_contradicts_the_graph_is_refused(changes: str, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         machines.machine(f"{FOUR}({changes})")
 
 
-def test_what_agrees_with_a_graph_is_taken_and_another_graph_may_follow() -> None:
+def test_a_field_that_agrees_with_the_graph_is_accepted_and_the_graph_can_be_replaced() -> None:
     plain, same = machines.machine(FOUR), machines.machine(f"{FOUR}(devices=4,links=4,link=25 GB/s,link_latency=0 s)")
     assert plain == same
     assert machines.from_table(machines.describe(same)) == plain
@@ -207,7 +207,7 @@ KINDS: dict[str, tuple[type[Node], tuple[str, ...]]] = {
 
 
 @pytest.mark.parametrize(("kind", "word"), [(name, word) for name, (_, own) in KINDS.items() for word in (*WORDS, *own)])
-def test_words_that_are_not_known_are_refused_at_once(kind: str, word: str) -> None:
+def test_an_unknown_choice_of_a_field_is_refused_by_the_constructor(kind: str, word: str) -> None:
     given: dict[str, Any] = {"device": DEVICE, word: "nonsense"}
     with pytest.raises(UnknownName, match=f"unknown {word} 'nonsense' in {KINDS[kind][0].__name__}"):
         KINDS[kind][0](**given)
@@ -237,19 +237,19 @@ REFUSED: list[tuple[type[Node], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "name", "value"), [(kind, *item) for kind, fields in REFUSED for item in fields.items()])
-def test_what_a_field_cannot_hold_is_refused_by_its_name(kind: type[Node], name: str, value: Any) -> None:
+def test_a_value_of_the_wrong_type_is_refused_with_the_field_name(kind: type[Node], name: str, value: Any) -> None:
     given = {"device": DEVICE, name: value}
     with pytest.raises(BadInput, match=f"{kind.__name__}: {name} must be"):
         kind(**given)
 
 
-def test_units_are_read_where_a_field_has_one_and_nothing_may_be_zero_that_need_not() -> None:
+def test_quantities_accept_units_and_optional_counts_accept_zero() -> None:
     assert MemoryCentric(device=DEVICE, link_bytes_per_s="50 GB/s", capacity_bytes="1 GB").link_bytes_per_s == 50e9  # type: ignore[arg-type]
     assert Switched(device=DEVICE, memory_nodes=0, bucket_bytes=0).topology.devices
     assert Plane(device=DEVICE, memory_per_node=0, bucket_bytes=0).tree.memory_per_node == 0
 
 
-def test_a_stated_capacity_is_the_pools() -> None:
+def test_a_stated_capacity_is_the_capacity_of_the_memory_pool() -> None:
     peak = ty.run(DEEP, on=DESIGNS["b"]).peak_memory_bytes["device memory"]
     fits, over = (ty.run(DEEP, on=changed(DESIGNS["b"], capacity_bytes=size)).notes for size in (peak, peak - 1))
     assert not any("does not fit" in note for note in fits)
@@ -307,7 +307,7 @@ def test_the_engine_does_what_the_overlay_foresaw(share: float) -> None:
     assert result.peak_memory_bytes["device memory"] <= foreseen.peak_bytes
 
 
-def test_what_is_made_again_is_not_copied_but_costs_compute() -> None:
+def test_recomputed_maps_are_not_copied_but_cost_compute() -> None:
     step = ty.zoo.load("resnet18", batch=16)
     design = DESIGNS["b"]
     again, copied = ty.run(step, on=design), ty.run(step, on=changed(design, recompute="none"))
@@ -317,14 +317,14 @@ def test_what_is_made_again_is_not_copied_but_costs_compute() -> None:
 
 
 @pytest.mark.parametrize("kind", ["weights", "state", "all"])
-def test_weights_and_state_leave_too(kind: str) -> None:
+def test_moved_weights_or_state_are_paged_with_the_maps(kind: str) -> None:
     step = ty.zoo.load("bert-tiny", batch=8)
     maps, more = ty.run(step, on=DESIGNS["b"]), ty.run(step, on=changed(DESIGNS["b"], moved=kind))
     assert sum(moved(more)) > sum(moved(maps))
     assert more.peak_memory_bytes["device memory"] < maps.peak_memory_bytes["device memory"]
 
 
-def test_compression_shrinks_what_crosses() -> None:
+def test_compression_reduces_bytes_on_the_wires() -> None:
     step = ty.zoo.load("alexnet", batch=16)
     plain, half = ty.run(step, on=DESIGNS["dc"]), ty.run(step, on=changed(DESIGNS["dc"], compression=2.0))
     assert moved(half)[0] == pytest.approx(moved(plain)[0] / 2, rel=1e-3)
@@ -341,7 +341,7 @@ def test_a_window_of_one_takes_longer_and_less_memory_than_none() -> None:
     assert found[1].peak_memory_bytes["device memory"] <= found[None].peak_memory_bytes["device memory"]
 
 
-def test_a_memory_serves_both_ways_together() -> None:
+def test_copies_out_and_back_share_the_bandwidth_of_a_memory() -> None:
     """As wide as one way's wires: what leaves and what comes back at once share it, folded or not."""
     wide = changed(DESIGNS["hc"], moved="all", window=None)
     narrow = changed(wide, socket_bytes_per_s=4 * 3 * 20e6)

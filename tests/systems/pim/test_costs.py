@@ -43,7 +43,7 @@ ALWAYS = [
 
 
 @pytest.mark.parametrize("machine", ALWAYS, ids=range(len(ALWAYS)))
-def test_what_is_drawn_at_all_times_is_counted_once(machine: DpuToDpu | HostMediated) -> None:
+def test_static_power_is_counted_once_over_the_whole_time(machine: DpuToDpu | HostMediated) -> None:
     result = ty.run(LINEAR, on=machine)
     each = result.energy_by_component
     assert each["static"] + each.get("fabric static", 0.0) == pytest.approx(machine.idle_w * result.time_s, rel=1e-6)
@@ -184,7 +184,7 @@ def test_a_collective_draws_what_its_own_clusters_draw() -> None:
     assert DpuToDpu(dpus=256, other=MAC_DPU, other_clusters=3).collective("all_reduce", 4096, 2)[0] > 0
 
 
-def test_what_no_machine_can_be_is_refused() -> None:
+def test_impossible_pim_machines_are_refused() -> None:
     with pytest.raises(BadInput, match="too many to simulate"):
         ty.run(LINEAR, on="direct(dpus=128,algorithm=locality-aware(tau=1e9,unit=s))")
     with pytest.raises(UnknownName, match="update"):

@@ -102,7 +102,7 @@ def test_a_slow_group_makes_the_others_wait_and_its_token_comes_last() -> None:
     recheck=st.booleans(),
     unit=st.sampled_from(["steps", "s"]),
 )
-def test_the_plan_runs_as_the_agents_did(
+def test_running_the_plan_gives_the_start_times_of_the_simulation(
     steps: list[int], tau: int, take: int, give: int, update: str, recheck: bool, unit: str
 ) -> None:
     limit = tau if unit == "steps" else tau * 20e-12

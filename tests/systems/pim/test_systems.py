@@ -68,7 +68,7 @@ def test_direct_is_local_steps_reductions_tokens_in_turn_and_one_exchange() -> N
     assert sum(cost.time_s for cost in result.by_layer.values()) == pytest.approx(result.time_s)
 
 
-def test_what_is_taken_away_from_direct_costs_time() -> None:
+def test_direct_without_agau_or_dsc_or_with_tau_zero_takes_more_time() -> None:
     whole = DpuToDpu(dpus=512, algorithm=Synchronous())
     assert seconds(whole) < seconds(replace(whole, agau=None))
     assert seconds(whole) < seconds(replace(whole, dsc=None))

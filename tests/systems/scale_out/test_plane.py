@@ -137,7 +137,7 @@ def test_a_memory_node_is_one_switch_away_and_belongs_to_devices_of_its_system_n
     assert [store.place for store in host.stores("D13")] == ["S3"]
 
 
-def test_errors_say_which() -> None:
+def test_shapes_that_cannot_be_built_are_refused_with_the_field_to_change() -> None:
     with pytest.raises(BadInput, match="20 devices do not fill system nodes of 8"):
         plane(devices=20)
     with pytest.raises(BadInput, match=r"radix=16 is too small.*8 devices and 8 memory-nodes takes 16 ports.*8 downwards"):
@@ -299,7 +299,7 @@ def test_the_stages_make_the_right_sums_and_carry_what_is_counted(kind: str, alg
 
 # ---- monotone
 @pytest.mark.parametrize("size", [100, 1_000_000, 100_000_000])
-def test_auto_is_no_slower_than_any(size: int) -> None:
+def test_auto_is_at_least_as_fast_as_every_algorithm(size: int) -> None:
     one = plane(devices=48, radix=32, devices_per_node=8)
     for kind in KINDS:
         auto = one.switched_collectives.timing(kind, size, "auto").time_s
@@ -310,7 +310,7 @@ def test_auto_is_no_slower_than_any(size: int) -> None:
 
 @pytest.mark.parametrize("recast", ALGORITHMS)
 @pytest.mark.parametrize("size", [1000, 3_000_000])
-def test_more_of_anything_is_never_slower(recast: str, size: int) -> None:
+def test_more_links_planes_or_bandwidth_are_never_slower(recast: str, size: int) -> None:
     def seconds(**changed: Any) -> float:
         numbers = {"devices": 64, "radix": 64, "recast": recast, **changed}
         return plane(**numbers).collective("all_reduce", size).time_s
@@ -413,7 +413,7 @@ def seconds_of(system: Any, batch: int, model: str = "alexnet") -> float:
         Switched(device=DEVICE, memory_nodes=0, collectives="tree"),
     ],
 )
-def test_one_device_stands_for_all(system: Any, overlay: Any) -> None:
+def test_a_folded_plan_equals_the_plan_of_all_devices(system: Any, overlay: Any) -> None:
     folded = replace(system, overlay=overlay)
     batch = 4 * system.devices
     assert seconds_of(folded, batch) == pytest.approx(seconds_of(replace(folded, fold=False), batch), rel=3e-6)
@@ -436,7 +436,7 @@ def test_sharing_pcie_with_the_copies_is_never_faster() -> None:
 
 @pytest.mark.parametrize("nics", [1, 4])
 @pytest.mark.parametrize("staged", [False, True])
-def test_one_device_stands_for_all_only_where_it_can(nics: int, staged: bool) -> None:
+def test_plans_are_folded_only_where_devices_are_equal(nics: int, staged: bool) -> None:
     shared = Cluster(device=DEVICE, devices=16, design="device-centric", contention=True, nics=nics, staged=staged)
     assert seconds_of(shared, 64) == pytest.approx(seconds_of(replace(shared, fold=False), 64), rel=3e-6)
 

@@ -42,7 +42,7 @@ def test_reduce_scatter_and_all_gather_are_the_halves(ranks: int, chunk: int, se
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 4])
 @pytest.mark.parametrize("bucket_bytes", [1, 1500, 10**9])
-def test_folding_changes_nothing(device: Accelerator, step: Step, devices: int, bucket_bytes: int) -> None:
+def test_folded_and_unfolded_replicas_give_equal_results(device: Accelerator, step: Step, devices: int, bucket_bytes: int) -> None:
     system = Replicas(device=device, devices=devices, link="1 GB/s", link_latency="2 us", bucket_bytes=bucket_bytes)
     folded, unfolded = ty.run(step, on=system), ty.run(step, on=replace(system, fold=False))
     assert folded.time_ps == unfolded.time_ps
@@ -91,7 +91,7 @@ def test_no_update_starts_before_its_gradient_has_arrived(device: Accelerator, s
     assert max(updates) >= max(arrivals)
 
 
-def test_collectives_of_the_step_itself_are_kept(device: Accelerator, step: Step) -> None:
+def test_collectives_of_a_captured_step_are_planned_as_they_are(device: Accelerator, step: Step) -> None:
     reduce = Op(
         body=Collective("all_reduce", 16 * 16, 2), name="all_reduce", layer="b", phase=Phase.GRAD_WEIGHT, inputs=(7,), outputs=(7,)
     )
@@ -102,7 +102,7 @@ def test_collectives_of_the_step_itself_are_kept(device: Accelerator, step: Step
         ty.run(own, on=device)
 
 
-def test_what_cannot_be_is_refused(device: Accelerator, step: Step) -> None:
+def test_wrong_batches_counts_links_and_parallelism_are_refused(device: Accelerator, step: Step) -> None:
     system = Replicas(device=device, devices=5, link="1 GB/s")
     with pytest.raises(BadInput, match="batch of 24 does not divide over 5 devices"):
         ty.run(step, on=system)
