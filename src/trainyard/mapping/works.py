@@ -130,12 +130,12 @@ def _share_operand(step: Step, dx: Work, dw: Work) -> bool:
 
 def _common_slot(slots: list[Work | None], accesses: list[Accesses], earlier: int, later: int) -> int | None:
     """The slot in which two Works can be joined: the earlier one's, else the later one's; None if neither can be moved."""
-    between = [slot for slot in range(earlier + 1, later) if slots[slot] is not None]
+    between = [other for other in range(earlier + 1, later) if slots[other] is not None]
     if conflict(accesses[earlier], accesses[later]):
         return None
-    for kept, moved in ((earlier, later), (later, earlier)):
-        if not any(conflict(accesses[moved], accesses[slot]) for slot in between):
-            return kept
+    for slot, moved in ((earlier, later), (later, earlier)):
+        if not any(conflict(accesses[moved], accesses[other]) for other in between):
+            return slot
     return None
 
 

@@ -1,6 +1,6 @@
 """The rows of a simulated plan: their labels, their cost as columns, and sums of groups of rows.
 
-`book_timeline` has one path: bookings are columns (`BookingColumns`), or lists that are turned into columns first. Times, bytes and
+`book_timeline` has one path: bookings are columns (`BookingColumns`), or lists that become columns first. Times, bytes and
 MACs are integers, so that sums are exact in any order; energies are floats, added row by row from first to last.
 """
 

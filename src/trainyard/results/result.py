@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -45,13 +45,7 @@ class Cost(NamedTuple):
     macs: int
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "time_s": self.time_s,
-            "busy_s": self.busy_s,
-            "energy_j": self.energy_j,
-            "traffic_bytes": dict(self.traffic_bytes),
-            "macs": self.macs,
-        }
+        return {**self._asdict(), "traffic_bytes": dict(self.traffic_bytes)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,12 +261,7 @@ class Result:
             "by_class": {name: cost.as_dict() for name, cost in self.by_class.items()},
             "by_phase": {name: cost.as_dict() for name, cost in self.by_phase.items()},
             "by_layer": {name: cost.as_dict() for name, cost in self.by_layer.items()},
-            "peaks": {
-                "macs_per_s": self.peaks.macs_per_s,
-                "dram_bytes_per_s": self.peaks.dram_bytes_per_s,
-                "technology": self.peaks.technology,
-                "devices": self.peaks.devices,
-            },
+            "peaks": asdict(self.peaks),
             "assumptions": [
                 {"name": a.name, "value": a.value, "meaning": a.meaning, "alternatives": list(a.alternatives), "settles": a.settles}
                 for a in self.assumptions
