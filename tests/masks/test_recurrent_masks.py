@@ -64,22 +64,22 @@ def run(rnn, tmp_path, real=False, samples=None, state=None, shape=None):
     with torch.backends.mkldnn.flags(enabled=False), Multiplied() as seen:
         model(*inputs)
     names = {parameter.data_ptr(): name for name, parameter in model.named_parameters()}
-    met = {}
+    operands = {}
     for left, right in seen.pairs:
-        met.setdefault(names[right.data_ptr()], []).append((left != 0).numpy())
-    return step, masks, met
+        operands.setdefault(names[right.data_ptr()], []).append((left != 0).numpy())
+    return step, masks, operands
 
 
-def expected(met, name, number, op):
+def operand_of_use(operands, name, number, op):
     """The operand of the `number`th use of a weight; the CPU multiplies a whole input at once, in order of time."""
-    actual = met[name]
+    actual = operands[name]
     if len(actual) == 1 and len(actual[0]) > op.body.M:
         time = STEPS - 1 - number if name.endswith("_reverse") else number
         return actual[0].reshape(STEPS, BATCH, -1)[time]
     return actual[number]
 
 
-def check(step, masks, met):
+def check(step, masks, operands):
     """Every view equals what was multiplied; returns which weights' operands were known, and which were not."""
     uses, known, dense, tensors = {}, set(), set(), {}
     for op in step.ops:
@@ -99,7 +99,7 @@ def check(step, masks, met):
                 number = uses[name] = uses.get(name, -1) + 1
                 (dense if actual is DENSE else known).add((name[4:], number))
                 if actual is not DENSE:
-                    target = expected(met, name, number, op)
+                    target = operand_of_use(operands, name, number, op)
                     tensors[op.inputs[0]] = target
                     assert np.array_equal(matrix(actual), target), (name, number)
             elif op.inputs[1] in tensors:
@@ -109,7 +109,7 @@ def check(step, masks, met):
     return known, dense
 
 
-def of(names, first=0):
+def uses_of(names, first=0):
     return {(name, number) for name in names for number in range(first, STEPS)}
 
 
@@ -121,7 +121,7 @@ def test_masks_of_a_bidirectional_layer_are_exact(kind, batch_first, tmp_path):
     makers = {"relu": lambda: nn.RNN(4, 6, nonlinearity="relu", **options), "gru": lambda: nn.GRU(4, 6, **options)}
     rnn = makers.get(kind, lambda: nn.LSTM(4, 6, **options))()
     known, dense = check(*run(rnn, tmp_path))
-    assert known == of(["weight_ih_l0", "weight_hh_l0", "weight_ih_l0_reverse", "weight_hh_l0_reverse"])
+    assert known == uses_of(["weight_ih_l0", "weight_hh_l0", "weight_ih_l0_reverse", "weight_hh_l0_reverse"])
     assert not dense
 
 
@@ -129,29 +129,29 @@ def test_masks_of_stacked_layers_are_exact_at_input_and_output(tmp_path):
     torch.manual_seed(2)
     known, dense = check(*run(nn.LSTM(4, 6, num_layers=3, batch_first=True), tmp_path))
     first = {("weight_hh_l0", 0), ("weight_hh_l1", 0)}  # the zeros they begin with
-    assert known == of(["weight_ih_l0", "weight_hh_l2"]) | first
-    assert dense == of(["weight_ih_l1", "weight_ih_l2"]) | of(["weight_hh_l0", "weight_hh_l1"], first=1)
+    assert known == uses_of(["weight_ih_l0", "weight_hh_l2"]) | first
+    assert dense == uses_of(["weight_ih_l1", "weight_ih_l2"]) | uses_of(["weight_hh_l0", "weight_hh_l1"], first=1)
 
 
 def test_masks_of_projected_states_are_exact(tmp_path):
     torch.manual_seed(3)
     known, dense = check(*run(nn.LSTM(4, 6, proj_size=2, batch_first=True), tmp_path))
-    assert known == of(["weight_ih_l0", "weight_hh_l0"])
-    assert dense == of(["weight_hr_l0"])
+    assert known == uses_of(["weight_ih_l0", "weight_hh_l0"])
+    assert dense == uses_of(["weight_hr_l0"])
 
 
 def test_a_first_state_from_the_caller_has_no_mask(tmp_path):
     torch.manual_seed(4)
     known, dense = check(*run(nn.RNN(4, 6, nonlinearity="relu"), tmp_path, state=torch.randn(1, BATCH, 6).relu()))
     assert dense == {("weight_hh_l0", 0)}
-    assert known == of(["weight_ih_l0"]) | of(["weight_hh_l0"], first=1)
+    assert known == uses_of(["weight_ih_l0"]) | uses_of(["weight_hh_l0"], first=1)
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_an_input_multiplied_at_once_has_the_whole_sequence(batch_first, tmp_path):
     torch.manual_seed(5)
-    step, masks, met = run(nn.LSTM(4, 6, batch_first=batch_first, bidirectional=True), tmp_path, real=True)
-    known, dense = check(step, masks, met)
+    step, masks, operands = run(nn.LSTM(4, 6, batch_first=batch_first, bidirectional=True), tmp_path, real=True)
+    known, dense = check(step, masks, operands)
     assert ("weight_ih_l0", 0) in known
     assert ("weight_ih_l0", 1) not in known
     assert not dense

@@ -107,7 +107,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return of
 
 
-def divided(step: Step, mode: Mode, devices: int = DEVICES) -> Step:
+def step_of_one_device(step: Step, mode: Mode, devices: int = DEVICES) -> Step:
     if mode == "data":
         return parallel.data(step, devices)
     if mode == "model":
@@ -123,12 +123,12 @@ def pairs_of(whole: Step, part: Step) -> Iterator[tuple[Op, Op]]:
     return zip(*both, strict=True)
 
 
-def seen(step: Step, op: Op, side: int, masks: Masks) -> Bits | None:
+def operand_bits(step: Step, op: Op, side: int, masks: Masks) -> Bits | None:
     actual = mask_of(step, op, side, letter_of(step, op, side), masks)
     return None if actual is None else unpacked(*actual)
 
 
-def expected(op: Op, letter: str, bits: Bits, by_sample: bool, time_first: bool, device: int) -> Bits:
+def slice_by_hand(op: Op, letter: str, bits: Bits, by_sample: bool, time_first: bool, device: int) -> Bits:
     """A device's slice of a tensor, layer by layer, as one would write it by hand."""
     samples = slice(device * MINE, (device + 1) * MINE)
     if by_sample and letter != "W":
@@ -156,7 +156,7 @@ def test_a_shards_bits_are_slices_of_the_whole_mask(
 ) -> None:
     step = steps[name]
     masks = recorded(name) if kind == "recorded" else ty.generated_masks(step, {"A": 0.5, "G": 0.4, "W": 0.3})
-    part = divided(step, mode)
+    part = step_of_one_device(step, mode)
     compared = 0
     for device in range(DEVICES):
         mine = shards(masks, step, part, device=device)
@@ -164,12 +164,12 @@ def test_a_shards_bits_are_slices_of_the_whole_mask(
         for whole, op in pairs_of(step, part):
             by_sample = mode == "data" or (mode == "mixed" and op.layer not in ("last", "head"))
             for side in (0, 1):
-                letter, bits = letter_of(part, op, side), seen(step, whole, side, masks)
-                actual = seen(part, op, side, mine)
+                letter, bits = letter_of(part, op, side), operand_bits(step, whole, side, masks)
+                actual = operand_bits(part, op, side, mine)
                 assert (bits is None) == (actual is None)
                 if bits is not None and actual is not None:
                     flat = bits.reshape(-1, bits.shape[-1]) if bits.ndim == 3 else bits
-                    target = expected(op, letter, flat, by_sample, name == "time", device)
+                    target = slice_by_hand(op, letter, flat, by_sample, name == "time", device)
                     assert actual.size == target.size
                     assert np.array_equal(actual.reshape(target.shape), target), (op.layer, op.phase, letter, device)
                     compared += 1
@@ -180,12 +180,12 @@ def test_a_shards_bits_are_slices_of_the_whole_mask(
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["images", "time"])
 def test_effectual_macs_of_all_devices_sum_to_the_whole(steps: dict[str, Step], name: str, mode: Mode, array: Any) -> None:
-    step, part = steps[name], divided(steps[name], mode)
+    step, part = steps[name], step_of_one_device(steps[name], mode)
     masks = ty.generated_masks(step, {"A": 0.5, "G": 0.4, "W": 0.3})
     device = Accelerator(array=array, scratchpad="8 KiB", dram="1 TB/s", fusion="none")
 
-    def effectual(of: Step, seen: Masks) -> list[float]:
-        return [device.cost(of, Work(ops=(index,)), seen).events["mac"] for index, op in enumerate(of.ops) if op.is_product]
+    def effectual(of: Step, operand_bits: Masks) -> list[float]:
+        return [device.cost(of, Work(ops=(index,)), operand_bits).events["mac"] for index, op in enumerate(of.ops) if op.is_product]
 
     whole = effectual(step, masks)
     shares = np.sum([effectual(part, shards(masks, step, part, device=number)) for number in range(DEVICES)], axis=0)
@@ -244,7 +244,7 @@ def test_a_cut_equals_a_loop_over_all_elements(
 
 @pytest.mark.parametrize("mode", MODES)
 def test_shard_densities_equal_their_bits_and_average_to_the_whole(steps: dict[str, Step], mode: Mode) -> None:
-    step, part = steps["images"], divided(steps["images"], mode)
+    step, part = steps["images"], step_of_one_device(steps["images"], mode)
     masks = ty.generated_masks(step, {"A": 0.5, "G": 0.4, "W": 0.3})
     mine = [shards(masks, step, part, device=device) for device in range(DEVICES)]
     for whole, op in pairs_of(step, part):
@@ -260,7 +260,7 @@ def test_shard_densities_equal_their_bits_and_average_to_the_whole(steps: dict[s
 def test_a_shard_knows_its_shape_without_bits_and_has_its_own_digest(steps: dict[str, Step]) -> None:
     step = steps["images"]
     masks = ty.generated_masks(step, {"A": 0.5})
-    parts = [divided(step, mode) for mode in MODES]
+    parts = [step_of_one_device(step, mode) for mode in MODES]
     actual = [shards(masks, step, part, device=device) for part in parts for device in (0, 1)]
     assert len({one.digest for one in (masks, *actual)}) == 7
     again = Shards(masks, step, parts[0])  # content, not identity
@@ -291,7 +291,7 @@ class Odd:
 
 
 def test_masks_that_cannot_be_cut_are_dense_and_noted(steps: dict[str, Step]) -> None:
-    step, part = steps["images"], divided(steps["images"], "data")
+    step, part = steps["images"], step_of_one_device(steps["images"], "data")
     mine = shards(Odd(), step, part)
     assert notes_of(mine) == ()  # nobody has asked
     forward = [op for op in part.ops if op.is_product and op.phase == "forward"]

@@ -89,7 +89,7 @@ def execute(
     """
     fabric = fabric_of(topology, rings)
     check(fabric, kind, algorithm, split, root, message_bytes=message_bytes)
-    rows, length = laid_out(kind, values, len(fabric.devices))
+    rows, length = parts_of_devices(kind, values, len(fabric.devices))
     carrier = Carrier(message_bytes)
     if len(fabric.devices) > 1 and length:
         element = rows[0].itemsize
@@ -106,10 +106,10 @@ def execute(
             switched.require_modelled(kind, algorithm)
             move = _up_and_down if algorithm == "tree" else _in_steps
             move(fabric, kind, algorithm, rows, carrier, root)
-    return Executed(taken(kind, values, rows, root), dict(carrier.carried))
+    return Executed(results_of_devices(kind, values, rows, root), dict(carrier.carried))
 
 
-def laid_out(kind: str, values: Sequence[Array], count: int) -> tuple[list[Array], int]:
+def parts_of_devices(kind: str, values: Sequence[Array], count: int) -> tuple[list[Array], int]:
     """Each device's matrix of parts, padded with zeros, and the elements of the whole."""
     if len(values) != count or len({(value.shape, value.dtype) for value in values}) != 1:
         shapes = ", ".join(sorted({f"{value.dtype}{list(value.shape)}" for value in values}))
@@ -130,8 +130,8 @@ def laid_out(kind: str, values: Sequence[Array], count: int) -> tuple[list[Array
     return rows, values[0].size
 
 
-def taken(kind: str, values: Sequence[Array], rows: Sequence[Array], root: int) -> list[Array]:
-    """What the devices hold in the end, out of their matrices and without padding."""
+def results_of_devices(kind: str, values: Sequence[Array], rows: Sequence[Array], root: int) -> list[Array]:
+    """The results of all devices, from their matrices, without padding."""
     shape, size = values[0].shape, values[0].size
     if kind == "all_gather":
         return [held.reshape(-1) for held in rows]

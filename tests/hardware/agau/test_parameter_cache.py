@@ -52,7 +52,7 @@ def check(line, network, current):
 # --- every order of messages, caches free to do anything at any time ------------------------------------------------------------
 
 
-def renamed(line, network, stored):
+def canonical_values(line, network, stored):
     """Values as old (0) and current (1); a store, which writes 2, makes all others old. Enough to see any stale read."""
     if not stored:
         return line, network
@@ -66,29 +66,29 @@ def renamed(line, network, stored):
     return line, tuple(sorted(carried, key=repr))
 
 
-def turns(line, network, requested):
-    """All that can happen next: a cache is asked, evicts, or a message arrives. Additions are done at the home."""
+def next_outcomes(line, network, requested):
+    """All possible next events: a cache gets an operation, evicts, or receives a message. Additions are done at the home."""
     for cache, copy in enumerate(line.copies):
         if copy.state in ("I", "S", "M"):
             for operation in requested:
-                turn = ask(line, cache, operation, at_home=True)
-                yield turn, None, tuple(sorted([*network, *turn.messages], key=repr))
+                outcome = ask(line, cache, operation, at_home=True)
+                yield outcome, None, tuple(sorted([*network, *outcome.messages], key=repr))
         if copy.state in ("S", "M"):
-            turn = evict(line, cache)
-            yield turn, None, tuple(sorted([*network, *turn.messages], key=repr))
+            outcome = evict(line, cache)
+            yield outcome, None, tuple(sorted([*network, *outcome.messages], key=repr))
     for message in set(network):
         if receivable(line, message):
-            turn = receive(line, message)
-            yield turn, message, after(network, message, turn.messages)
+            outcome = receive(line, message)
+            yield outcome, message, after(network, message, outcome.messages)
 
 
-def wrote(turn, message):
-    """A store, or an addition where it is performed: 1 becomes 2, whatever else there is has become old."""
-    return turn.performed is not None and turn.performed[1].kind != "load" and (message is None or message.kind != "Result")
+def is_write(outcome, message):
+    """Whether an event writes: a store, or an addition where it is performed; all other values become old."""
+    return outcome.performed is not None and outcome.performed[1].kind != "load" and (message is None or message.kind != "Result")
 
 
-def explored(caches, requested=(LOAD, STORE)):
-    """Breadth first through all states that can be reached: each with those that follow it."""
+def reachable_states(caches, requested=(LOAD, STORE)):
+    """All reachable states, breadth first, each with its successors."""
     start = (fresh(caches, (1,)), ())
     follow, waiting = {}, deque([start])
     seen = {start}
@@ -96,10 +96,10 @@ def explored(caches, requested=(LOAD, STORE)):
         state = waiting.popleft()
         line, network = state
         follow[state] = []
-        for turn, message, messages in turns(line, network, requested):
-            if turn.performed is not None:
-                assert turn.performed[2] == 1, "an old value was returned"
-            then = renamed(turn.line, messages, wrote(turn, message))
+        for outcome, message, messages in next_outcomes(line, network, requested):
+            if outcome.performed is not None:
+                assert outcome.performed[2] == 1, "an old value was returned"
+            then = canonical_values(outcome.line, messages, is_write(outcome, message))
             check(*then, 1)
             follow[state].append(then)
             if then not in seen:
@@ -119,7 +119,7 @@ def explored(caches, requested=(LOAD, STORE)):
     ],
 )
 def test_no_order_of_messages_breaks_coherence_or_ends_in_deadlock(caches, requested):
-    follow = explored(caches, requested)
+    follow = reachable_states(caches, requested)
     print(f"{caches} caches, one line, {len(requested)} operations: {len(follow)} states, {sum(map(len, follow.values()))} turns")
     assert len(follow) > 3**caches
     # from every state messages alone lead to rest: nothing is left waiting for ever
@@ -130,8 +130,8 @@ def test_no_order_of_messages_breaks_coherence_or_ends_in_deadlock(caches, reque
     for state in follow:
         for message in set(state[1]):
             if receivable(state[0], message):
-                turn = receive(state[0], message)
-                then = renamed(turn.line, after(state[1], message, turn.messages), wrote(turn, message))
+                outcome = receive(state[0], message)
+                then = canonical_values(outcome.line, after(state[1], message, outcome.messages), is_write(outcome, message))
                 before.setdefault(then, []).append(state)
     reached, waiting = set(rest), deque(rest)
     while waiting:
@@ -153,14 +153,14 @@ def test_the_search_finds_a_protocol_that_is_wrong(fault, monkeypatch):
             line = line._replace(sharers=line.sharers & 1 << message.source)
         if fault == "stale_put" and message.kind == "PutM":
             return coherence.Outcome(line._replace(words=message.value, owner=HOME), (Message("PutAck", HOME, message.source),))
-        turn = right(line, message, wrap)
-        if fault == "no_done" and turn.line.busy is not None and turn.line.busy.filled:
-            return turn._replace(line=turn.line._replace(busy=None))
-        return turn
+        outcome = right(line, message, wrap)
+        if fault == "no_done" and outcome.line.busy is not None and outcome.line.busy.filled:
+            return outcome._replace(line=outcome.line._replace(busy=None))
+        return outcome
 
     monkeypatch.setattr(coherence, "_home", wrong)
     with pytest.raises(AssertionError):
-        explored(3)
+        reachable_states(3)
 
 
 # --- atomics: every interleaving of small programs ------------------------------------------------------------------------------
@@ -208,19 +208,19 @@ def outcomes(programs, at_home, lines):
             assert not network
             assert all(at == len(program) for (at, _), program in zip(done, programs, strict=True)), "deadlock"
             ends.add((tuple(results for _, results in done), words))
-        for number, turn, message in moves:
+        for number, outcome, message in moves:
             then_done, then_words = done, words
-            if turn.performed:
-                cache, operation, result = turn.performed
+            if outcome.performed:
+                cache, operation, result = outcome.performed
                 if message is None or message.kind != "Result":  # performed here and now: as the words kept aside say
                     then_words, expected = apply(operation._replace(word=number), words)
                     assert expected == result
                 if cache != HOME:
                     at, results = done[cache]
                     then_done = (*done[:cache], (at + 1, (*results, result)), *done[cache + 1 :])
-            messages = [item for item in network if item != (number, message)] + [(number, sent) for sent in turn.messages]
-            check(turn.line, [sent for at, sent in messages if at == number], then_words[number])
-            lines_then = (*held[:number], turn.line, *held[number + 1 :])
+            messages = [item for item in network if item != (number, message)] + [(number, sent) for sent in outcome.messages]
+            check(outcome.line, [sent for at, sent in messages if at == number], then_words[number])
+            lines_then = (*held[:number], outcome.line, *held[number + 1 :])
             then = (lines_then, tuple(sorted(messages, key=repr)), then_done, then_words)
             if then not in seen:
                 seen.add(then)

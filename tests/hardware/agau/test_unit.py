@@ -27,7 +27,7 @@ def clocked(agau, rows, average=False, cycles=None):
     return pipeline
 
 
-def numbers(seed, shape, number):
+def random_numbers(seed, shape, number):
     random = np.random.default_rng(seed)
     if number == "int32":
         return random.integers(-(2**31), 2**31, shape, np.int32)
@@ -50,7 +50,7 @@ agaus = st.builds(
 @settings(deadline=None, max_examples=100)
 @given(agaus, st.integers(1, 24), st.integers(1, 50), st.booleans(), st.integers(0, 2**32))
 def test_cycles_sums_and_events_equal_the_clocked_registers(agau, contributions, elements, average, seed):
-    rows = numbers(seed, (contributions, elements), agau.number)
+    rows = random_numbers(seed, (contributions, elements), agau.number)
     pipeline = clocked(agau, rows, average)
     assert pipeline.cycle == agau.cycles(contributions, elements, average=average)
     assert np.array_equal(pipeline.sums.view(np.int32), agau.reduce(rows, average=average).view(np.int32))  # bit for bit
@@ -62,7 +62,7 @@ def test_cycles_sums_and_events_equal_the_clocked_registers(agau, contributions,
 @settings(deadline=None, max_examples=60)
 @given(agaus, st.integers(1, 20), st.integers(1, 40), st.booleans())
 def test_one_cycle_early_the_last_sum_is_not_there(agau, contributions, elements, average):
-    rows = numbers(1, (contributions, elements), agau.number)
+    rows = random_numbers(1, (contributions, elements), agau.number)
     cycles = agau.cycles(contributions, elements, average=average)
     early, on_time = clocked(agau, rows, average, cycles - 1), clocked(agau, rows, average, cycles)
     assert on_time.done
@@ -73,12 +73,12 @@ def test_one_cycle_early_the_last_sum_is_not_there(agau, contributions, elements
 @given(st.integers(2, 70), st.integers(1, 300), st.sampled_from([2, 3, 8, 64]), st.integers(0, 2**32))
 @settings(deadline=None, max_examples=60)
 def test_sums_equal_numpys_within_rounding(contributions, elements, inputs, seed):
-    rows = numbers(seed, (contributions, elements), "fp32")
+    rows = random_numbers(seed, (contributions, elements), "fp32")
     exact, size = rows.astype(np.float64).sum(axis=0), np.abs(rows).astype(np.float64).sum(axis=0)
     agau = Agau(inputs=inputs)
     depth = agau.depth * agau.rounds(contributions)  # additions that an element goes through at most
     assert (np.abs(agau.reduce(rows) - exact) <= depth * 2.0**-24 * size * 1.01).all()
-    whole = numbers(seed, (contributions, elements), "int32")
+    whole = random_numbers(seed, (contributions, elements), "int32")
     assert np.array_equal(Agau(inputs=inputs, number="int32").reduce(whole), whole.sum(axis=0, dtype=np.int32))
 
 
@@ -90,7 +90,7 @@ def test_the_mean_is_within_a_unit_of_the_exact_one(contributions, total):
 
 
 def test_means_of_powers_of_two_are_exact():
-    rows = numbers(3, (64, 1000), "fp32")
+    rows = random_numbers(3, (64, 1000), "fp32")
     agau = Agau()
     assert np.array_equal(agau.reduce(rows, average=True), agau.reduce(rows) / np.float32(64))
 
@@ -133,7 +133,7 @@ def test_a_large_gradient_is_summed_at_the_speed_of_memory():
 
 
 def test_rows_may_be_slices_of_a_larger_array_and_are_left_alone():
-    rows = numbers(4, (40, 200), "fp32")
+    rows = random_numbers(4, (40, 200), "fp32")
     kept = rows.copy()
     assert np.array_equal(Agau().reduce(rows[::2, 1::2]), Agau().reduce(np.ascontiguousarray(rows[::2, 1::2])))
     assert np.array_equal(rows, kept)

@@ -15,7 +15,7 @@ from trainyard.hardware.benes.mesh import Mesh
 
 
 @st.composite
-def mapped(draw):
+def meshes_with_packets(draw):
     """A mesh, disjoint runs on it in any order, and packets for them in any order."""
     mesh = Mesh(rows=draw(st.integers(1, 5)), columns=draw(st.integers(1, 4)), bandwidth=draw(st.integers(1, 4)))
     marks = sorted(draw(st.sets(st.integers(0, mesh.switches), min_size=2, max_size=8)))
@@ -53,7 +53,7 @@ def test_numbers_run_through_the_mesh_without_a_jump(rows, columns):
     assert all(number + 1 in neighbours(mesh, number) for number in range(mesh.switches - 1))
 
 
-@given(mapped())
+@given(meshes_with_packets())
 def test_settings_use_links_of_the_mesh_and_lead_to_the_group_alone(case):
     mesh, groups, _ = case
     settings = configure(mesh, groups)
@@ -66,7 +66,7 @@ def test_settings_use_links_of_the_mesh_and_lead_to_the_group_alone(case):
             assert all(other in neighbours(mesh, number) and lanes[other].source == number for other in lane.feeds)
 
 
-@given(mapped())
+@given(meshes_with_packets())
 def test_each_flex_dpe_gets_the_elements_of_its_group_and_no_link_is_overloaded(case):
     mesh, groups, packets = case
     settings = configure(mesh, groups)
@@ -83,7 +83,7 @@ def test_each_flex_dpe_gets_the_elements_of_its_group_and_no_link_is_overloaded(
     assert actual.cycles == max(order)
 
 
-@given(mapped())
+@given(meshes_with_packets())
 def test_the_timetable_is_tight(case):
     """The SRAM pauses only where the next element would otherwise overtake the one before it."""
     mesh, groups, packets = case

@@ -17,7 +17,7 @@ from trainyard.hardware.benes.network import Benes, Settings, TextbookBenes
 from trainyard.kernels.networks.benes import _looped
 
 
-def every(ports, low=0):
+def all_maps(ports, low=0):
     return np.array(list(itertools.product(range(low, ports), repeat=ports)))
 
 
@@ -130,16 +130,16 @@ def test_sizes_are_those_of_the_paper(ports, levels):
 
 @pytest.mark.parametrize("ports", [2, 4])
 def test_every_map_of_few_ports_is_delivered_in_one_pass(ports):
-    assert (passes(Benes(ports=ports), every(ports, -1)) == 1).all()
+    assert (passes(Benes(ports=ports), all_maps(ports, -1)) == 1).all()
 
 
 @pytest.mark.oracle
 def test_textbook_of_four_ports_routes_just_what_some_setting_reaches():
     network = TextbookBenes(ports=4)
     reached = {tuple(plain_push(network, np.reshape(cells, (3, 2)), range(4))) for cells in itertools.product(range(4), repeat=6)}
-    maps = every(4)
+    maps = all_maps(4)
     np.testing.assert_array_equal(routable(network, maps), [tuple(row) in reached for row in maps.tolist()])
-    assert (passes(network, every(4, -1)) == 1).all()
+    assert (passes(network, all_maps(4, -1)) == 1).all()
 
 
 @pytest.mark.oracle
@@ -295,7 +295,7 @@ def test_one_wrong_control_bit_misdelivers():
 
 @pytest.mark.oracle
 def test_naive_routing_delivers_where_nothing_borrows_and_no_link_is_shared():
-    maps = every(4)
+    maps = all_maps(4)
     network = Benes(ports=4)
 
     def holds(row):

@@ -35,7 +35,7 @@ def nodes(draw, least=1):
     return Topology(places=tuple(Place(name=name, kind=kind) for name, kind in places.items()), wires=tuple(wires)), tuple(actual)
 
 
-def expected(kind, values, root):
+def numpy_result(kind, values, root):
     flat, count = [value.ravel() for value in values], len(values)
     total = np.sum(values, axis=0, dtype=values[0].dtype)
     part = -(-flat[0].size // count)
@@ -71,7 +71,7 @@ def test_results_equal_numpys_and_bytes_equal_the_timings(node, kind, dtype, sha
     actual = execute(kind, values, topology, loops, message_bytes=message, split=split, root=root)
     assert all((value == old).all() for value, old in zip(values, before, strict=True))
     exact = values[0].dtype.kind == "i" or kind in ("all_gather", "broadcast")
-    for held, target in zip(actual.values, expected(kind, values, root), strict=True):
+    for held, target in zip(actual.values, numpy_result(kind, values, root), strict=True):
         assert held.shape == target.shape
         assert held.dtype == target.dtype
         close = {} if exact else {"rtol": 20 * np.finfo(dtype).eps, "atol": 200 * np.finfo(dtype).eps}

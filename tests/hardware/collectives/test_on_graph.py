@@ -27,7 +27,7 @@ def ring_on(walk, arcs):
     return Ring(walk=tuple(walk), arcs=tuple(arcs), devices=tuple(name for name in walk if name.startswith("d")))
 
 
-def woven(count, loops, *, rate=lambda: 1.0, latency=lambda: 0.0):
+def node_with_rings(count, loops, *, rate=lambda: 1.0, latency=lambda: 0.0):
     """A node of `count` devices and a ring for each of `loops`: (order of devices, forwarding places behind each)."""
     places = {f"d{rank}": "device" for rank in range(count)}
     wires, rings = [], []
@@ -45,7 +45,7 @@ def woven(count, loops, *, rate=lambda: 1.0, latency=lambda: 0.0):
 
 def plain(devices, rate, latency, forwards=0):
     """One ring one way, with so many memory-nodes behind each device."""
-    return woven(devices, [(range(devices), [forwards] * devices)], rate=lambda: rate, latency=lambda: latency)
+    return node_with_rings(devices, [(range(devices), [forwards] * devices)], rate=lambda: rate, latency=lambda: latency)
 
 
 @st.composite
@@ -54,7 +54,7 @@ def nodes(draw, rates=(1.0, 0.5, 0.25), least=2, most=5):
     count = draw(st.integers(least, most))
     order = st.permutations(range(count))
     loops = draw(st.lists(st.tuples(order, st.lists(st.integers(0, 2), min_size=count, max_size=count)), min_size=1, max_size=3))
-    return woven(
+    return node_with_rings(
         count,
         loops,
         rate=lambda: draw(st.sampled_from(rates)),
@@ -97,7 +97,7 @@ def launch(kind, chunk, loop, clock, message, pipelined, root):
         run((number if kind in LAPS else start) % count, number, 0, sizes)
 
 
-def twin(clock, kind, chunks, rings, message, pipelined, root=0):
+def last_message_time(clock, kind, chunks, rings, message, pipelined, root=0):
     """Every message of every chunk over every wire: the end of the last."""
     for ring, chunk in zip(rings, chunks, strict=True):
         launch(kind, chunk, segments(clock.topology, ring), clock, message, pipelined, root)
@@ -119,7 +119,7 @@ def test_rounds_by_chunks_end_when_the_last_message_arrives(message_clock, node,
     chunks = chunks_of(actual, kind, rings, len(topology.devices))
     assert sum(chunks) == -(-size // len(topology.devices))
     clock = message_clock(topology)
-    assert actual.time_s == twin(clock, kind, chunks, rings, message, False, root)
+    assert actual.time_s == last_message_time(clock, kind, chunks, rings, message, False, root)
     assert {arc: size for path, size in actual.flows for arc in path} == clock.carried
 
 
@@ -130,7 +130,7 @@ def test_message_by_message_is_exact_or_less_than_one_message_late(message_clock
     root = data.draw(st.integers(0, len(topology.devices) - 1))
     actual = timing(kind, size, topology, rings, message_bytes=message, pipelined=True, root=root)
     chunks = chunks_of(actual, kind, rings, len(topology.devices))
-    end = twin(message_clock(topology), kind, chunks, rings, message, True, root)
+    end = last_message_time(message_clock(topology), kind, chunks, rings, message, True, root)
     slowest = max(1 / wire.bytes_per_s for wire in topology.wires)
     assert end <= actual.time_s < end + message * slowest
     alike = all(len({topology.wires[wire].bytes_per_s for wire, _ in ring.arcs}) == 1 for ring in rings)
@@ -142,7 +142,7 @@ def test_message_by_message_is_exact_or_less_than_one_message_late(message_clock
 @pytest.mark.parametrize("pipelined", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_time_is_the_delay_and_then_the_longest_flow(kind, pipelined):
-    topology, rings = woven(
+    topology, rings = node_with_rings(
         4, [([0, 1, 2, 3], [0, 1, 0, 2]), ([2, 0, 3, 1], [1, 1, 1, 1])], rate=lambda: 25e9, latency=lambda: 1e-7
     )
     actual = timing(kind, 1_000_003, topology, rings, pipelined=pipelined)
@@ -235,7 +235,7 @@ def test_balanced_shares_are_the_best_there_are(node, kind, size, message, pipel
 
 
 def test_equal_shares_wait_for_the_longest_ring():
-    topology, rings = woven(4, [([0, 1, 2, 3], [0] * 4), ([0, 1, 2, 3], [4] * 4)], latency=lambda: 1.0)
+    topology, rings = node_with_rings(4, [([0, 1, 2, 3], [0] * 4), ([0, 1, 2, 3], [4] * 4)], latency=lambda: 1.0)
     both = timing("all_reduce", 800, topology, rings, message_bytes=10)
     alone = timing("all_reduce", 400, topology, rings[1:], message_bytes=10)
     assert both.time_s == alone.time_s
@@ -284,7 +284,7 @@ def test_rings_must_fit_the_node():
 
 @pytest.mark.slow
 def test_timing_a_thousand_collectives_is_fast():
-    topology, rings = woven(8, [(range(8), [1] * 8)] * 6, rate=lambda: 25e9, latency=lambda: 1e-7)
+    topology, rings = node_with_rings(8, [(range(8), [1] * 8)] * 6, rate=lambda: 25e9, latency=lambda: 1e-7)
     timing("all_reduce", 1, topology, rings)
     start = time.perf_counter()
     for size in range(1000):

@@ -47,7 +47,7 @@ NODES = st.one_of(
 )
 
 
-def expected(kind, values, root):
+def numpy_result(kind, values, root):
     count, total = len(values), sum(values)
     part = -(-len(total) // count)
     match kind:
@@ -73,7 +73,7 @@ def test_results_equal_numpys_and_bytes_equal_the_timings(topology, way, size, m
     size = size * count if kind == "all_to_all" else size
     values = [np.random.default_rng(rank).integers(-99, 99, size).astype(dtype) for rank in range(count)]
     actual = execute(kind, values, topology, algorithm=algorithm, message_bytes=message, root=root)
-    for held, wanted in zip(actual.values, expected(kind, values, root), strict=True):
+    for held, wanted in zip(actual.values, numpy_result(kind, values, root), strict=True):
         np.testing.assert_array_equal(held, wanted)
     whole, item = values[0].nbytes * (count if kind == "all_gather" else 1), values[0].itemsize
     timed = timing(kind, whole, topology, algorithm=algorithm, message_bytes=message, element_bytes=item, root=root)
@@ -95,7 +95,7 @@ def cut(size, message):
     return [min(message, size - start) for start in range(0, size, message)]
 
 
-def step_twin(clock_of, kind, algorithm, part, topology, message, root):
+def time_of_steps(clock_of, kind, algorithm, part, topology, message, root):
     """The steps one after the other, all messages of a step at once."""
     fabric, total, shared = fabric_of(topology, ()), 0.0, False
     for step in steps_of(kind, len(fabric.devices), root):
@@ -118,14 +118,14 @@ def test_steps_end_when_their_last_message_arrives(message_clock, topology, way,
     count = len(topology.devices)
     root = data.draw(st.integers(0, count - 1))
     actual = timing(kind, part * count, topology, algorithm=algorithm, message_bytes=message, root=root)
-    end, shared = step_twin(message_clock, kind, algorithm, part, topology, message, root)
+    end, shared = time_of_steps(message_clock, kind, algorithm, part, topology, message, root)
     if shared:  # the busiest wire alone is counted; messages also wait for one another elsewhere, or need not
         assert actual.time_s == pytest.approx(end, rel=0.1)
     else:
         assert actual.time_s == pytest.approx(end, rel=1e-12)
 
 
-def plant(clock, edges, number, lane, sizes):
+def schedule_tree(clock, edges, number, lane, sizes):
     """One tree's messages on one lane: up as soon as all children's have come, down as soon as they are there."""
     tree, children, come = edges.trees[number], defaultdict(list), defaultdict(int)
     for child in tree.order:
@@ -173,7 +173,7 @@ def test_trees_end_within_their_fill_and_two_messages_a_level(message_clock, lin
     edges, clock = edges_of(fabric_of(topology, ()), kind, root), message_clock(topology)
     for number, half in enumerate(halves(part)):
         for lane in range(links):
-            plant(clock, edges, number, lane, cut(path_length(half * count, links, lane), message))
+            schedule_tree(clock, edges, number, lane, cut(path_length(half * count, links, lane), message))
     end = clock.run()
     ways = 2 if kind == "all_reduce" else 1
     slack = 2 * min(message, -(-part * count // links)) * ways * (1 + max(map(levels, edges.trees)))

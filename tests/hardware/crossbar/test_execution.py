@@ -32,7 +32,7 @@ def crossbars():
     )
 
 
-def options(summer):
+def summer_arguments(summer):
     return {"sum_bytes_per_s": 1e8} if summer is None else {"agau": summer}
 
 
@@ -44,7 +44,7 @@ def groups_of(units):
 def test_a_group_gets_numpys_sum_and_exactly_that_of_the_stated_order(data, crossbar, elements, summer):
     group = data.draw(groups_of(crossbar.units))
     arrays = np.random.default_rng(elements).standard_normal((crossbar.units, elements)).astype(np.float32)
-    done = execute_local(crossbar, arrays, group, **options(summer))
+    done = execute_local(crossbar, arrays, group, **summer_arguments(summer))
     plain = plain_sum(local(crossbar, group, summer is not None), dict(enumerate(arrays)), summer)
     for unit in range(crossbar.units):
         expected = arrays[unit // group * group :][:group].astype(np.float64).sum(0)
@@ -52,7 +52,7 @@ def test_a_group_gets_numpys_sum_and_exactly_that_of_the_stated_order(data, cros
         if group > 1:
             assert done.values[unit].tobytes() == plain[unit // group].tobytes()
     same_bytes(crossbar, local(crossbar, group, summer is not None), elements, summer, done)
-    assert done.exchanged == crossbar.simulate.local(elements * 4, group, fold=False, **options(summer))
+    assert done.exchanged == crossbar.simulate.local(elements * 4, group, fold=False, **summer_arguments(summer))
 
 
 @given(st.data(), crossbars(), st.integers(1, 50), st.sampled_from(SUMMERS), st.booleans())
@@ -60,7 +60,7 @@ def test_all_groups_get_numpys_sum_and_exactly_that_of_the_stated_order(data, cr
     group = data.draw(groups_of(crossbar.units))
     groups = crossbar.units // group
     arrays = np.random.default_rng(elements).standard_normal((groups, elements)).astype(np.float32)
-    done = execute_all_reduce(crossbar, arrays, group, members=members, **options(summer))
+    done = execute_all_reduce(crossbar, arrays, group, members=members, **summer_arguments(summer))
     ends = [number * group if summer is None else crossbar.units + number for number in range(groups)]
     pattern = all_reduce(crossbar, group, summer is not None, members)
     plain = plain_sum(pattern, dict(zip(ends, arrays, strict=True)), summer)
@@ -69,7 +69,7 @@ def test_all_groups_get_numpys_sum_and_exactly_that_of_the_stated_order(data, cr
         if plain:
             assert done.values[end].tobytes() == plain[len(plain) - 1].tobytes()
     same_bytes(crossbar, pattern, elements, summer, done)
-    assert done.exchanged == crossbar.simulate.all_reduce(elements * 4, group, members=members, **options(summer))
+    assert done.exchanged == crossbar.simulate.all_reduce(elements * 4, group, members=members, **summer_arguments(summer))
 
 
 def same_bytes(crossbar, pattern, elements, summer, done):

@@ -50,8 +50,8 @@ def test_depth_steps_up_one_participant_beyond_a_full_tree(fan_in, depth) -> Non
     assert tree_depth(full + 1, fan_in) == depth + 1 == len(Barrier(full + 1, fan_in).widths)
 
 
-def meeting(participants, arrive, waits, start):
-    """Workers that arrive, and go on when they get to see that all have; the state also has each one's barriers behind it."""
+def workers_at_barriers(participants, arrive, waits, start):
+    """Workers that arrive, and go on when they see that all have; the state includes the barriers that each has passed."""
 
     def moves(state):
         barrier, places, rounds = state
@@ -79,7 +79,7 @@ def change(values, place, value):
 @pytest.mark.parametrize("participants", [1, 2, 3, 4, 5])
 def test_consecutive_barriers_never_mix_in_any_order(participants) -> None:
     barrier = Barrier(participants, fan_in=2)
-    explored = meeting(participants, barrier.arrive, barrier.waits, barrier.start())
+    explored = workers_at_barriers(participants, barrier.arrive, barrier.waits, barrier.start())
     assert explored.finding is None
     for me in range(participants):
         assert explored.starvation(lambda state, me=me: state[1][me] == "waits") is None
@@ -89,7 +89,9 @@ def test_consecutive_barriers_never_mix_in_any_order(participants) -> None:
 @pytest.mark.parametrize("participants", [2, 3])
 def test_a_barrier_without_sense_reversal_is_detected(participants) -> None:
     """Waiting until the count is back at 0: a fast one counts again before a slow one looks, and nobody ever goes on."""
-    finding = meeting(participants, lambda count, me: (count + 1) % participants, lambda count, me: count != 0, 0).finding
+    finding = workers_at_barriers(
+        participants, lambda count, me: (count + 1) % participants, lambda count, me: count != 0, 0
+    ).finding
     assert finding is not None
     assert finding.what == "deadlock"
     assert [move[1] for move in finding.moves].count("goes on") == 1

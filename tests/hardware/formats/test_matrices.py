@@ -42,7 +42,7 @@ def matrices(draw: st.DrawFn) -> np.ndarray:
     return octets.reshape(-1).view(dtype).reshape(shape)
 
 
-def kept_of(matrix: np.ndarray) -> np.ndarray:
+def nonzero_by_bits(matrix: np.ndarray) -> np.ndarray:
     return np.array([any(element.tobytes()) for element in matrix.reshape(-1)], bool).reshape(matrix.shape)
 
 
@@ -53,7 +53,7 @@ def test_encoding_round_trips_and_has_the_predicted_size(form: Format, matrix: n
     encoded = form.encode(matrix)
     back = decode(encoded)
     assert (back.dtype, back.shape, back.tobytes()) == (matrix.dtype, matrix.shape, matrix.tobytes())
-    bitmap = Bitmap.of(kept_of(matrix))
+    bitmap = Bitmap.of(nonzero_by_bits(matrix))
     foretold = form.footprint_bits(bitmap, matrix.itemsize * 8)
     assert foretold.metadata == encoded.metadata_bits
     assert foretold.total == encoded.bits
@@ -89,7 +89,7 @@ def plain_bits(form: Format, kept: np.ndarray) -> int:
 @pytest.mark.oracle
 @given(matrix=matrices())
 def test_metadata_is_what_counting_entry_by_entry_gives(form: Format, matrix: np.ndarray) -> None:
-    kept = kept_of(matrix)
+    kept = nonzero_by_bits(matrix)
     assert form.footprint_bits(Bitmap.of(kept), 16).metadata == plain_bits(form, kept)
 
 
@@ -234,7 +234,7 @@ def lanes(form: Format, matrix: np.ndarray, width: int) -> tuple[np.ndarray, int
 @pytest.mark.oracle
 @given(data=st.data(), width=st.integers(1, 9))
 def test_a_front_end_takes_the_cycles_that_its_lanes_take(form: Format, data: st.DataObject, width: int) -> None:
-    matrix = kept_of(data.draw(matrices()))
+    matrix = nonzero_by_bits(data.draw(matrices()))
     bits, cycles = lanes(form, matrix.astype(np.uint8), width)
     assert np.array_equal(bits, matrix)
     assert form.front_end_cycles(Bitmap.of(matrix), width) == cycles

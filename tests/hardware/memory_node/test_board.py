@@ -50,8 +50,8 @@ def test_bandwidth_and_capacity_equal_the_ranges_in_the_text():
     assert MemoryNode(speed="PC4-19200").memory_bytes_per_s == pytest.approx(192e9)  # DDR4-2400, Table IV's, is not Table II's 256
 
 
-def one_by_one(node, size, rate):
-    """The plain twin, exact: a request goes out when one of the window is through, and its bytes follow those before."""
+def transfer_request_by_request(node, size, rate):
+    """Exact time by requests: one leaves when an earlier one of the window has ended, and its bytes follow those before."""
     requests = [node.dma_request_bytes] * (size // node.dma_request_bytes)
     requests += [size % node.dma_request_bytes] if size % node.dma_request_bytes else []
     passed = (node.protocol_latency_s, node.memory_latency_s, *(unit.latency_s for unit in node.units))
@@ -83,7 +83,7 @@ nodes = st.builds(
 def test_time_of_a_copy_is_that_of_its_requests(node, requests, rest):
     size = requests * node.dma_request_bytes + rest % node.dma_request_bytes
     assume(size)
-    assert node.transfer_s(size) == pytest.approx(float(one_by_one(node, size, node.group_bytes_per_s)), rel=1e-12)
+    assert node.transfer_s(size) == pytest.approx(float(transfer_request_by_request(node, size, node.group_bytes_per_s)), rel=1e-12)
 
 
 @given(node=nodes, size=st.integers(1, 10**7))

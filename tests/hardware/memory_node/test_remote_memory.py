@@ -529,8 +529,8 @@ def test_runs_end_where_a_half_ends():
     assert inside.by_node == {"M0": 0, "M1": 0}
 
 
-def refused(driver, here, there, gone):
-    """(what is asked, what is said) of everything that must not work."""
+def invalid_calls(driver, here, there, gone):
+    """(call, error message) of everything that must raise."""
     return [
         (lambda: driver.free_remote(gone), "free_remote: .* stale pointer: that memory was freed"),
         (lambda: driver.free_local(here + 1), f"lies inside an allocation: free {here:#x}, where it begins"),
@@ -561,7 +561,7 @@ def test_invalid_calls_raise_and_change_nothing(number):
     here, there, gone = driver.malloc_local(40), driver.malloc_remote(40), driver.malloc_remote(PAGE)
     driver.free_remote(gone)
     before = (driver.free_bytes, driver.allocations, driver.pending)
-    cases = refused(driver, here, there, gone)
+    cases = invalid_calls(driver, here, there, gone)
     assert len(cases) == 20
     ask, message = cases[number]
     with pytest.raises(BadInput, match=message):

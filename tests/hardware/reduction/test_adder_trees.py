@@ -182,7 +182,7 @@ def test_the_compiled_loop_is_the_clocked_network_bit_for_bit(network, vec_ids, 
         assert shown[finish :: actual.interval, group][:3].tobytes() == actual.sums[:, group].tobytes()
 
 
-def lanes_fed(tree, adder):
+def lanes_at_adder(tree, adder):
     """Lanes that end at an adder without a link in between; none above level 0 of a tree."""
     if isinstance(tree, LinearChain):
         return {adder}
@@ -206,7 +206,7 @@ def check_structure(tree, vec_ids):
         for slot in sources:
             _, ready = held[slot]
             if slot < tree.lanes:
-                assert slot in lanes_fed(tree, adder)
+                assert slot in lanes_at_adder(tree, adder)
                 continue
             origin = (slot - tree.lanes) // PORTS
             if origin == adder:

@@ -232,7 +232,7 @@ def test_one_place_with_serves_replaces_the_nearest_rule():
         lonely.stores("D1")
 
 
-def ways(node, here, goal, through, passed):
+def simple_paths(node, here, goal, through, passed):
     """Every simple path of arcs, plainly."""
     if here == goal:
         yield ()
@@ -242,7 +242,7 @@ def ways(node, here, goal, through, passed):
     for number, link in enumerate(node.wires):
         for direction, (a, b) in enumerate(((link.a, link.b), (link.b, link.a))):
             if a == here and b not in passed:
-                for rest in ways(node, b, goal, through, (*passed, b)):
+                for rest in simple_paths(node, b, goal, through, (*passed, b)):
                     yield ((number, direction), *rest)
 
 
@@ -256,14 +256,14 @@ def test_stores_are_the_nearest_of_all_paths(node):
             target[name] = [place.name for place in node.places if name in place.serves]
             continue
         for kind in ("memory", "socket"):
-            paths = {p.name: list(ways(node, name, p.name, ("switch",), (name,))) for p in node.places if p.kind == kind}
+            paths = {p.name: list(simple_paths(node, name, p.name, ("switch",), (name,))) for p in node.places if p.kind == kind}
             least = min((len(path) for actual in paths.values() for path in actual), default=0)
             target[name] = [place for place, actual in paths.items() if any(len(path) == least for path in actual)]
             if target[name]:
                 break
     for name, places in target.items():
-        paths = {place: list(ways(node, name, place, ("switch", "memory", "socket"), (name,))) for place in places}
-        if not all(all(any(ways(node, d, p, ("switch", "memory", "socket"), (d,))) for p in target[d]) for d in target):
+        paths = {place: list(simple_paths(node, name, place, ("switch", "memory", "socket"), (name,))) for place in places}
+        if not all(all(any(simple_paths(node, d, p, ("switch", "memory", "socket"), (d,))) for p in target[d]) for d in target):
             continue  # refused: a store that cannot be reached
         stores = node.stores(name)
         assert sorted(store.place for store in stores) == sorted(places)

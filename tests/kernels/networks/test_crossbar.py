@@ -47,7 +47,7 @@ def both(crossbar, tree, traffic):
     return crossbar_messages.run(*options), crossbar_agents.run(*options)
 
 
-def same(compiled, plain):
+def assert_equal_runs(compiled, plain):
     assert compiled.delivered_ps.tolist() == plain.delivered_ps.tolist()
     assert compiled.summed_ps.tolist() == plain.summed_ps.tolist()
     assert compiled.carried_bytes.tolist() == plain.carried_bytes.tolist()
@@ -63,7 +63,7 @@ def test_any_traffic_equals_the_agents_to_the_picosecond(data, crossbar):
     column = lambda values: np.array(data.draw(st.lists(values, min_size=count, max_size=count)), np.int64)  # noqa: E731
     traffic = cut(crossbar, column(unit), column(unit), column(size), column(st.integers(0, 3)) * 1e-7, column(st.integers(0, 2)))
     compiled, plain = both(crossbar, crossbar.tree(), traffic)
-    same(compiled, plain)
+    assert_equal_runs(compiled, plain)
 
 
 @pytest.mark.oracle
@@ -79,4 +79,4 @@ def test_collectives_equal_the_agents_to_the_picosecond(data, crossbar, size, ag
     ]
     pattern = data.draw(st.sampled_from(patterns))
     adder = Adder(bytes_per_s=data.draw(st.sampled_from([1e8, 8e9])), latency_s=data.draw(st.sampled_from([0.0, 5e-9])))
-    same(*both(crossbar, pattern.tree, pattern.traffic(crossbar.pieces(size), adder)))
+    assert_equal_runs(*both(crossbar, pattern.tree, pattern.traffic(crossbar.pieces(size), adder)))
