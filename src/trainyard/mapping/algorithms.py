@@ -21,11 +21,11 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal, get_args
 
-from trainyard.checks import require_flag, require_positive, require_quantity
-from trainyard.errors import BadInput, UnknownName
+from trainyard.checks import require_choice, require_flag, require_positive, require_quantity
+from trainyard.errors import BadInput
 from trainyard.ir import assumed
+from trainyard.units import PICOSECONDS_PER_SECOND
 
-PICOSECONDS_PER_SECOND = 10**12
 TokenOrder = Literal["round_robin", "priority", "first_come"]
 What = Literal["gradients", "models"]
 Between = Literal["all", "server", "centre", "neighbours", "clusters"]
@@ -161,13 +161,12 @@ class Direct(Algorithm):
 
     def __post_init__(self) -> None:
         require_quantity("Direct", zero=True, tau=self.tau)
-        for name, value, known in (
-            ("unit", self.unit, ("steps", "s")),
-            ("update", self.update, ("averaging", "literal")),
-            ("order", self.order, get_args(TokenOrder)),
-        ):
-            if value not in known:
-                raise UnknownName(name, str(value), known, where="Direct")
+        require_choice(
+            "Direct",
+            unit=(self.unit, ("steps", "s")),
+            update=(self.update, ("averaging", "literal")),
+            order=(self.order, get_args(TokenOrder)),
+        )
         require_flag("Direct", recheck=self.recheck, adaptive=self.adaptive)
         if self.unit == "steps" and self.tau != int(self.tau):
             raise BadInput(f"Direct: tau={self.tau!r} steps must be a whole number; unit='s' takes seconds")

@@ -29,7 +29,7 @@ def faults(node: Node, step: Step) -> Iterator[str]:
     timeline = engine.run(planner.plan())
     position = {op: number for number, work in enumerate(planner.works) for op in work.ops}
     entries: dict[int, list[int]] = {}
-    for index, bases in enumerate(planner.paging.found.tensor_groups):
+    for index, bases in enumerate(planner.paging.paged_step.tensor_groups):
         for base in bases:
             entries.setdefault(base, []).append(index)
     for copy, tasks in enumerate(planner.tasks):
@@ -37,7 +37,7 @@ def faults(node: Node, step: Step) -> Iterator[str]:
             start, end = timeline.starts_ps[planner.begun.get(op, task)], timeline.ends_ps[task]
             for base in map(planner.step.base, planner.step.ops[op].inputs):
                 for index in entries.get(base, ()):
-                    if not planner.paging.found.resident[index]:
+                    if not planner.paging.paged_step.resident[index]:
                         yield from _absent(planner, timeline, copy, index, position[op], int(start), int(end))
         yield from _unready(planner, timeline, copy)
     for number, pool in enumerate(timeline.pools):
@@ -58,7 +58,7 @@ def _absent(planner: Planner, timeline: Timeline, copy: int, index: int, at: int
         return
     if decision == "send" and ends[paging.back[copy][index]] > start:
         yield f"{one.name} is not back when position {at} starts"
-    if decision == "recompute" and ends[paging.again[copy][index][1]] > start:
+    if decision == "recompute" and ends[paging.recomputed[copy][index][1]] > start:
         yield f"{one.name} is not made again when position {at} starts"
     if ends[paging._task(paging.needed.last[index], copy)] < end:
         yield f"{one.name} is freed while position {at} reads it"
@@ -66,9 +66,9 @@ def _absent(planner: Planner, timeline: Timeline, copy: int, index: int, at: int
 
 def _unready(planner: Planner, timeline: Timeline, copy: int) -> Iterator[str]:
     paging, starts, ends = planner.paging, timeline.starts_ps, timeline.ends_ps
-    for index, (first, _) in paging.again[copy].items():
+    for index, (first, _) in paging.recomputed[copy].items():
         for source in paging.problem.saved[index].sources:
-            ready = paging.back[copy].get(source, paging.again[copy].get(source, (0, -1))[1])
+            ready = paging.back[copy].get(source, paging.recomputed[copy].get(source, (0, -1))[1])
             if ready >= 0 and ends[ready] > starts[first]:
                 yield f"{paging.problem.saved[index].name} is made again before its source is there"
     for index, back in paging.back[copy].items():

@@ -1,5 +1,7 @@
-"""Parallelism as a transform of a Step: what one of n equal devices does, with its exchanges.
+"""Parallelism as a transform of a Step: the step of one of n equal devices, with its exchanges as ops.
 
-`transform` is the entry; `data`, `model` and `zero` the kinds, `layer_choice` the best mix of the first two; `shards` and
-`relayout` say where tensors lie; `averaging` exchanges models; `captured` orders the exchanges of a captured script.
+In reading order: `transform` is the entry (`data`, `model`, `mixed`); `data` adds the all-reduces of gradients; `shards` is what a
+device has of a tensor and does of an op, `relayout` the exchanges between layouts, `model` the rules of model parallelism;
+`layer_choice` the cheapest mode of each layer; `zero` shards optimizer state, gradients and parameters (ZeRO); `averaging`
+exchanges models instead of gradients; `captured` orders the exchanges of a captured script.
 """

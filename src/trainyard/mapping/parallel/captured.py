@@ -40,20 +40,20 @@ def ahead(step: Step) -> Step:
 
 def _gather(step: Step, first: int) -> list[int]:
     """If an all-gather of parameters begins here: its casts, its copy-in and itself, one behind the other."""
-    found: list[int] = []
-    made: set[int] = set()
+    gather: list[int] = []
+    gathered_ops: set[int] = set()
     for index in range(first, len(step.ops)):
         op = step.ops[index]
-        if any(before not in made for before in step.dependencies[index]):
+        if any(before not in gathered_ops for before in step.dependencies[index]):
             return []
         if isinstance(op.body, Collective):
-            return [*found, index] if found and step.ops[found[-1]].name == COPY_IN else []
-        if found and step.ops[found[-1]].name == COPY_IN:
+            return [*gather, index] if gather and step.ops[gather[-1]].name == COPY_IN else []
+        if gather and step.ops[gather[-1]].name == COPY_IN:
             return []
         if op.name != COPY_IN and not all(step.tensors[step.base(tensor)].role.resident for tensor in op.inputs):
             return []
-        found.append(index)
-        made.add(index)
+        gather.append(index)
+        gathered_ops.add(index)
     return []
 
 

@@ -87,15 +87,15 @@ def _ready(step: Step, reduce: Reduce, only: Collection[int] | None) -> dict[int
                 last[base] = index
     if reduce == "every_call":
         return _parts(step, last, sources)
-    found: dict[int, list[int]] = {}
+    completed_by: dict[int, list[int]] = {}
     for base, index in last.items():
-        found.setdefault(index, []).append(base)
-    return found
+        completed_by.setdefault(index, []).append(base)
+    return completed_by
 
 
 def _parts(step: Step, last: dict[int, int], sources: dict[int, list[tuple[int, int]]]) -> dict[int, list[int]]:
     """The summands of each gradient: what its tree of additions began with."""
-    found: dict[int, dict[int, None]] = {}
+    summands: dict[int, dict[int, None]] = {}
     visited: set[tuple[int, int]] = set()
     stack = [(index, base) for base, index in last.items()]
     while stack:
@@ -108,5 +108,5 @@ def _parts(step: Step, last: dict[int, int], sources: dict[int, list[tuple[int, 
         if added and len({step.ops[before].layer for before, _ in added}) == 1:  # tied weights of two layers are summed first
             stack.extend(added)
         else:
-            found.setdefault(index, {})[base] = None
-    return {index: list(bases) for index, bases in found.items()}
+            summands.setdefault(index, {})[base] = None
+    return {index: list(bases) for index, bases in summands.items()}

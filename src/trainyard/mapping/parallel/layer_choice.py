@@ -26,13 +26,13 @@ def named(step: Step, choice: Mapping[str, Mode]) -> dict[str, Mode]:
             raise UnknownName(f"mode of layer {layer!r}", mode, MODES, "parallel.mixed")
         if not step.of(layer):
             raise UnknownName("layer", layer, step.layers, "parallel.mixed")
-    found: dict[str, Mode] = {}
+    modes: dict[str, Mode] = {}
     for layer in {op.layer for op in step.ops if weights_of(step, op) is not None}:
         above = layer
         while above and above not in choice:
             above = above.rpartition(".")[0]
-        found[layer] = choice.get(above, "data")
-    return found
+        modes[layer] = choice.get(above, "data")
+    return modes
 
 
 def weights_of(step: Step, op: Op) -> int | None:
@@ -55,13 +55,13 @@ def cheapest(step: Step, *, reduce: Reduce, exchange: Summed, stored: Stored) ->
     graph = _graph(step, reduce)
     starts: list[dict[str, Mode]] = [dict.fromkeys(graph.data, mode) for mode in MODES]
     starts.append({layer: "model" if layer in graph.connected else "data" for layer in graph.data})
-    found: list[dict[str, Mode]] = []
+    choices: list[dict[str, Mode]] = []
     for margin in (1, 2):
         pairs = _between(exchange, stored, margin)
         _, best = min((_settled(graph, pairs, dict(start)) for start in starts), key=lambda end: end[0])
-        modes = {layer: best[together] for layer, together in graph.one.items()}
-        found += [modes] if modes not in found else []
-    return found
+        modes = {layer: best[first_layer] for layer, first_layer in graph.one.items()}
+        choices += [modes] if modes not in choices else []
+    return choices
 
 
 Pairs = Mapping[tuple[Mode, Mode], int]
@@ -69,12 +69,12 @@ Pairs = Mapping[tuple[Mode, Mode], int]
 
 def _between(exchange: Summed, stored: Stored, margin: int) -> Pairs:
     """How often a link carries X and dX between a layer and the next: X is gathered unless both share the batch."""
-    again = 2 if stored == "shard" else 1
+    gathers = 2 if stored == "shard" else 1
     return {
         ("data", "data"): 0,
-        ("data", "model"): margin * (again + 1),  # dX reduce-scattered into samples
-        ("model", "data"): margin * (again + 1),  # dX gathered from samples
-        ("model", "model"): margin * (again + (2 if exchange == "all_reduce" else 1)),
+        ("data", "model"): margin * (gathers + 1),  # dX reduce-scattered into samples
+        ("model", "data"): margin * (gathers + 1),  # dX gathered from samples
+        ("model", "model"): margin * (gathers + (2 if exchange == "all_reduce" else 1)),
     }
 
 

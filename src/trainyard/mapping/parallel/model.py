@@ -130,14 +130,14 @@ class Rewriter(Relayout):
                 for tensor in op.outputs:
                     self.spread(self.base[tensor], below, op)
             return
-        body, mine = cut_product(op.body, op.phase, letters, self.devices)
+        body, own_piece = cut_product(op.body, op.phase, letters, self.devices)
         alone = own_groups(op.body, self.devices)
         inputs = tuple(
-            self.read(t, WHOLE if place < len(letters) and letters[place] == "A" and not alone else mine, op)
+            self.read(t, WHOLE if place < len(letters) and letters[place] == "A" and not alone else own_piece, op)
             for place, t in enumerate(op.inputs)
         )
         if op.phase is not Phase.GRAD_INPUT:
-            self._emit(op, body, inputs, tuple(self.write(t, mine) for t in op.outputs))
+            self._emit(op, body, inputs, tuple(self.write(t, own_piece) for t in op.outputs))
         elif alone:
             self._emit(op, body, inputs, tuple(self.write(t, below if below.cut else default) for t in op.outputs))
         else:
@@ -148,8 +148,8 @@ class Rewriter(Relayout):
 
     def _attention(self, op: Op) -> None:
         """A product of activations, `count` times over."""
-        layouts = [found for found in map(self.of, op.inputs[:2]) if found is not None]
-        if layouts and all(found.by_sample for found in layouts):
+        layouts = [layout for layout in map(self.of, op.inputs[:2]) if layout is not None]
+        if layouts and all(layout.by_sample for layout in layouts):
             self._apart(op, BATCH)
             return
         body = op.body
@@ -159,13 +159,13 @@ class Rewriter(Relayout):
             return
         assert isinstance(body, MatMul)
         heads = op.slope[3] if op.slope and op.slope[3] else body.count
-        mine = Layout("pairs" if heads % self.devices else "heads", piece(body.count, self.devices), body.count)
+        own_piece = Layout("pairs" if heads % self.devices else "heads", piece(body.count, self.devices), body.count)
         single = (body.M * body.K, body.K * body.N)
         inputs = tuple(
-            self.read(t, mine, op, carries=place > 1 or self.step.tensors[t].elements > single[place])
+            self.read(t, own_piece, op, carries=place > 1 or self.step.tensors[t].elements > single[place])
             for place, t in enumerate(op.inputs)
         )
-        self._emit(op, replace(body, count=mine.part), inputs, tuple(self.write(t, mine) for t in op.outputs))
+        self._emit(op, replace(body, count=own_piece.part), inputs, tuple(self.write(t, own_piece) for t in op.outputs))
 
     def _apart(self, op: Op, wanted: Layout) -> None:
         """All of an op for the device's samples, or for all samples on every device."""
@@ -224,16 +224,19 @@ class Rewriter(Relayout):
         if isinstance(body, Reduction) and wanted.kind == "features" and body.function in STATISTICS:
             inputs += (self._statistics(op, body, inputs[0], wanted),)
             body = replace(body, passes=max(1, body.passes - 1))
-        kept = [self._keeps(op, t, wanted) for t in op.outputs]
-        share = self._cut(op, body, wanted, kept[0] if kept else True)
+        keeps_features = [self._keeps(op, t, wanted) for t in op.outputs]
+        share = self._cut(op, body, wanted, keeps_features[0] if keeps_features else True)
         self._emit(
-            op, share, inputs, tuple(self.write(t, wanted if keep else WHOLE) for t, keep in zip(op.outputs, kept, strict=True))
+            op,
+            share,
+            inputs,
+            tuple(self.write(t, wanted if keeps else WHOLE) for t, keeps in zip(op.outputs, keeps_features, strict=True)),
         )
         if isinstance(body, Reduction) and body.function not in STATISTICS:
             # a loss's total weight, beside it, follows from targets alone
             summed = op.outputs[:1] if body.function.startswith("nll_loss") else op.outputs
-            for tensor, keep in zip(summed, kept, strict=False):
-                if not keep:
+            for tensor, keeps in zip(summed, keeps_features, strict=False):
+                if not keeps:
                     self.reduce(self.base[tensor], WHOLE, op)
 
     def _cut(self, op: Op, body: Body, layout: Layout, kept: bool) -> Body:
@@ -245,8 +248,8 @@ class Rewriter(Relayout):
         """The layout in which an op works: that of what it writes into, else of the largest cut tensor that it reads."""
         specs = self.step.tensors
         if isinstance(op.body, Update):
-            found = next(filter(None, map(self.of, op.inputs)), WHOLE)
-            return WHOLE if found.by_sample else found
+            layout_found = next(filter(None, map(self.of, op.inputs)), WHOLE)
+            return WHOLE if layout_found.by_sample else layout_found
         for tensor in op.outputs:
             layout = self.of(tensor)
             if layout is not None and not specs[self.base[tensor]].role.resident:
@@ -255,24 +258,24 @@ class Rewriter(Relayout):
         cut = [(size, layout) for size, layout in read if layout != WHOLE]
         if not cut:
             return None
-        found = max(cut, key=lambda pair: pair[0])[1]
+        layout_found = max(cut, key=lambda pair: pair[0])[1]
         alike = [(size, layout) for size, layout in cut if layout.cut]
-        if isinstance(op.body, Copy) and found.cut and len({layout for _, layout in alike}) > 1:
+        if isinstance(op.body, Copy) and layout_found.cut and len({layout for _, layout in alike}) > 1:
             sizes = sum(size for size, _ in alike)  # pieces of several layers side by side
             parts = sum(-(-size * layout.part // layout.of) for size, layout in alike)
             common = math.gcd(parts, sizes)
-            return Layout(found.kind, parts // common, sizes // common)
-        return found
+            return Layout(layout_found.kind, parts // common, sizes // common)
+        return layout_found
 
     def _settle(self, place: int) -> None:
         """An op that every device can do as it likes, done as its results turned out to be wanted; readers come before it."""
         self.place, op = place, self.ops[place]
-        known = [layout for t in op.outputs if (layout := self.of(t)) is not None]
+        decided = [layout for t in op.outputs if (layout := self.of(t)) is not None]
         wants = list(dict.fromkeys(layout for t in op.outputs for layout in self.wanted.get(self.base[t], ())))
         if self.batch and not any(map(self.by_sample, op.outputs)) and not any(layout.cut for layout in wants):
             wants = []  # one value for all its samples
-        wanted = known[0] if known else wants[0] if wants and all(wants[0].like(layout) for layout in wants) else WHOLE
-        if not known and not wants and self.batch:
+        wanted = decided[0] if decided else wants[0] if wants and all(wants[0].like(layout) for layout in wants) else WHOLE
+        if not decided and not wants and self.batch:
             wanted = BATCH
         body, read = op.body, wanted
         if wanted.by_sample:

@@ -80,25 +80,25 @@ class Relayout:
         `carries` says that the tensor has the axis that is cut: a mask for all heads alike does not.
         """
         sliced = (wanted.cut and carries) or (wanted.kind == "batch" and self.by_sample(tensor))
-        memory, there = self.base[tensor], self.of(tensor)
-        if there is None and (self.given(tensor) or memory in self.wanted):
+        memory, layout = self.base[tensor], self.of(tensor)
+        if layout is None and (self.given(tensor) or memory in self.wanted):
             self.wanted.setdefault(memory, {})[wanted if sliced else WHOLE] = None
             return self._seen(tensor, memory, wanted) if sliced else tensor
-        if there is None:
+        if layout is None:
             self.decide(tensor, wanted if sliced else WHOLE)
-            there = self.layout[memory]
-        if there.kind == "partial":
+            layout = self.layout[memory]
+        if layout.kind == "partial":
             if wanted.by_sample or self.step.tensors[memory].role is Role.PARAMETER_GRADIENT:
                 return tensor
             self.reduce(memory, WHOLE, op)
-            there = WHOLE
-        home, much = self.contents.get(memory, (memory, there))
-        if there == wanted or (there.cut and there.like(wanted)):
-            kept = self.gathered.get((memory, self.writes.get(memory, 0), False))
-            if kept is not None and self.stored == "whole" and late(op) and there.cut:
-                return self._seen(tensor, kept, there)  # nothing but the whole is kept for backward
-            return tensor if home == memory and much == there else self._seen(tensor, home, there)
-        if much != WHOLE:
+            layout = WHOLE
+        home, held_layout = self.contents.get(memory, (memory, layout))
+        if layout == wanted or (layout.cut and layout.like(wanted)):
+            gathered = self.gathered.get((memory, self.writes.get(memory, 0), False))
+            if gathered is not None and self.stored == "whole" and late(op) and layout.cut:
+                return self._seen(tensor, gathered, layout)  # nothing but the whole is kept for backward
+            return tensor if home == memory and held_layout == layout else self._seen(tensor, home, layout)
+        if held_layout != WHOLE:
             home = self._gather(tensor, op)
         if home == memory and not sliced:
             return tensor
@@ -184,7 +184,7 @@ class Relayout:
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         """All of them, as large as on one device."""
-        found = []
+        specs = []
         for number, spec in enumerate(self.step.tensors):
             memory = self.base[number]
             layout = self.before.get(memory) or self.layout.get(memory, WHOLE)
@@ -192,8 +192,8 @@ class Relayout:
                 layout = BATCH if self.batch and set(self.wanted.get(memory, ())) <= {BATCH} else WHOLE
             shape = self.shape(number, layout)
             same = shape == spec.shape and not spec.slope
-            found.append(spec if same else TensorSpec(shape, spec.dtype, spec.role, spec.name, spec.view_of))
-        return (*found, *self.added)
+            specs.append(spec if same else TensorSpec(shape, spec.dtype, spec.role, spec.name, spec.view_of))
+        return (*specs, *self.added)
 
 
 def late(op: Op) -> bool:

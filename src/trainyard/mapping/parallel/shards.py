@@ -146,14 +146,14 @@ def cut_product(body: Body, phase: Phase, letters: tuple[str, ...], devices: int
     (MatMul(M=8, N=125, K=4096, count=1), Layout(kind='features', part=125, of=1000))
     """
     axis = output_axis(body, phase, letters)
-    whole: int = getattr(body, axis)
+    extent: int = getattr(body, axis)
     if isinstance(body, Convolution) and own_groups(body, devices):
         groups = piece(body.groups, devices)
         each_in, each_out = body.in_channels // body.groups, body.out_channels // body.groups
         share = replace(body, groups=groups, in_channels=groups * each_in, out_channels=groups * each_out)
-        return share, Layout("features", groups * whole // body.groups, whole)
+        return share, Layout("features", groups * extent // body.groups, extent)
     if isinstance(body, Convolution):  # every group is cut, so that each stays whole in its inputs
-        part = body.groups * piece(whole // body.groups, devices)
-        return replace(body, **{axis: part}), Layout("features", part, whole)  # type: ignore[arg-type]  # one int field
-    part = piece(whole, devices)
-    return replace(body, **{axis: part}), Layout("features", part, whole)  # type: ignore[arg-type]  # one int field
+        part = body.groups * piece(extent // body.groups, devices)
+        return replace(body, **{axis: part}), Layout("features", part, extent)  # type: ignore[arg-type]  # one int field
+    part = piece(extent, devices)
+    return replace(body, **{axis: part}), Layout("features", part, extent)  # type: ignore[arg-type]  # one int field

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
+from trainyard.checks import require_choice
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import DTYPE_BYTES, Collective, Step
 from trainyard.mapping.parallel.data import Reduce, reduce_gradients
@@ -31,14 +32,14 @@ def data(step: Step, devices: int, *, bucket_bytes: int = 0, reduce: Reduce = "o
     >>> one.batch, exchanged(one)["all_reduce"] == one.parameters
     (64, True)
     """
-    _known(reduce=(reduce, ("once", "every_call")))
+    require_choice("parallel", reduce=(reduce, ("once", "every_call")))
     if bucket_bytes < 0:
         raise BadInput(f"parallel.data: bucket_bytes must be at least 0, got {bucket_bytes!r}")
     if _alone(step, devices):
         return step
-    mine = step.rebatch(share(step, devices))
-    ops, tensors = reduce_gradients(mine, devices, bucket_bytes=bucket_bytes, reduce=reduce)
-    return replace(mine, ops=tuple(ops), tensors=tuple(tensors))
+    own_step = step.rebatch(share(step, devices))
+    ops, tensors = reduce_gradients(own_step, devices, bucket_bytes=bucket_bytes, reduce=reduce)
+    return replace(own_step, ops=tuple(ops), tensors=tuple(tensors))
 
 
 def model(step: Step, devices: int, *, exchange: Summed = "all_reduce", stored: Stored = "shard") -> Step:
@@ -51,7 +52,7 @@ def model(step: Step, devices: int, *, exchange: Summed = "all_reduce", stored: 
     >>> exchanged(model(ty.zoo.load("alexnet", batch=512), devices=8, exchange="reduce_scatter"))  # 3 x 512 + 1 for the loss
     {'all_gather': 209584128, 'all_reduce': 1537, 'reduce_scatter': 104792064}
     """
-    _known(exchange=(exchange, ("all_reduce", "reduce_scatter")), stored=(stored, ("shard", "whole")))
+    require_choice("parallel", exchange=(exchange, ("all_reduce", "reduce_scatter")), stored=(stored, ("shard", "whole")))
     if _alone(step, devices):
         return step
     return Rewriter(
@@ -80,7 +81,8 @@ def mixed(
     >>> sorted(exchanged(trick))
     ['all_gather', 'all_reduce', 'reduce_scatter']
     """
-    _known(
+    require_choice(
+        "parallel",
         reduce=(reduce, ("once", "every_call")),
         exchange=(exchange, ("all_reduce", "reduce_scatter")),
         stored=(stored, ("shard", "whole")),
@@ -104,17 +106,17 @@ def mixed(
             summed=exchange,
             by_rows=shared,
         )
-        mine = rewriter.rewrite()
+        own_step = rewriter.rewrite()
         only = rewriter.partial_gradients()
-        ops, tensors = reduce_gradients(mine, devices, bucket_bytes=bucket_bytes, reduce=reduce, only=only)
-        return replace(mine, ops=tuple(ops), tensors=tuple(tensors))
+        ops, tensors = reduce_gradients(own_step, devices, bucket_bytes=bucket_bytes, reduce=reduce, only=only)
+        return replace(own_step, ops=tuple(ops), tensors=tuple(tensors))
 
     if not isinstance(choice, str):
         return chosen(named(step, choice))
-    likely = cheapest(step, reduce=reduce, exchange=exchange, stored=stored)
-    alike = [dict.fromkeys(likely[0], mode) for mode in MODES]
-    likely += [modes for modes in alike if modes not in likely]
-    return min(map(chosen, likely), key=carried_bytes)
+    candidates = cheapest(step, reduce=reduce, exchange=exchange, stored=stored)
+    uniform = [dict.fromkeys(candidates[0], mode) for mode in MODES]
+    candidates += [modes for modes in uniform if modes not in candidates]
+    return min(map(chosen, candidates), key=carried_bytes)
 
 
 def share(step: Step, devices: int) -> int:
@@ -126,11 +128,11 @@ def share(step: Step, devices: int) -> int:
 
 def exchanged(step: Step) -> dict[str, int]:
     """Elements of the whole tensors that a step exchanges, by kind."""
-    found: dict[str, int] = {}
+    elements: dict[str, int] = {}
     for op in step.ops:
         if isinstance(op.body, Collective):
-            found[op.body.kind] = found.get(op.body.kind, 0) + op.body.elements
-    return found
+            elements[op.body.kind] = elements.get(op.body.kind, 0) + op.body.elements
+    return elements
 
 
 def carried_bytes(step: Step) -> float:
@@ -156,15 +158,9 @@ def _alone(step: Step, devices: int) -> bool:
             raise BadInput(f"step {step.name!r}: op {index} ({op.name}) names no tensors, so that nothing says what to exchange")
     ranks = {op.body.ranks for op in step.ops if isinstance(op.body, Collective)}
     if ranks and ranks != {devices}:
-        found = " and ".join(map(str, sorted(ranks)))
+        captured_ranks = " and ".join(map(str, sorted(ranks)))
         raise BadInput(
-            f"step {step.name!r} was captured with exchanges between {found} ranks, not {devices}: "
+            f"step {step.name!r} was captured with exchanges between {captured_ranks} ranks, not {devices}: "
             f"give devices={max(ranks)} or capture the step without them"
         )
     return bool(ranks) or devices == 1
-
-
-def _known(**options: tuple[str, tuple[str, ...]]) -> None:
-    for name, (value, known) in options.items():
-        if value not in known:
-            raise UnknownName(name, value, known, "parallel")

@@ -78,8 +78,8 @@ def sharded(step: Step, devices: int, stage: int, *, bucket_bytes: int = 0, pref
         return parallel.data(step, devices, bucket_bytes=bucket_bytes)
     if any(isinstance(op.body, Collective) for op in step.ops):
         raise BadInput(f"step {step.name!r} was captured with exchanges of its own: write zero=0")
-    mine = step.rebatch(parallel.share(step, devices))
-    return _Sharding(mine, devices, stage, bucket_bytes, prefetch).rewrite()
+    own_step = step.rebatch(parallel.share(step, devices))
+    return _Sharding(own_step, devices, stage, bucket_bytes, prefetch).rewrite()
 
 
 class _Sharding:
@@ -160,7 +160,7 @@ class _Sharding:
         parameter = self.step.base(op.inputs[0])
         elements, part = self.step.tensors[parameter].elements, self._part(parameter)
 
-        def mine(tensor: int) -> int:
+        def own_part(tensor: int) -> int:
             base = self.step.base(tensor)
             spec = self.step.tensors[base]
             if base in self.shard:
@@ -176,7 +176,7 @@ class _Sharding:
 
         assert isinstance(op.body, Update)
         body = replace(op.body, elements=-(-op.body.elements // self.devices))
-        inputs, outputs = tuple(map(mine, op.inputs)), tuple(map(mine, op.outputs))
+        inputs, outputs = tuple(map(own_part, op.inputs)), tuple(map(own_part, op.outputs))
         self.ops.append(replace(op, body=body, inputs=inputs, outputs=outputs, slope=()))
         if self.stage < 3:
             renewed.append((parameter, self.ops[-1]))
@@ -184,8 +184,8 @@ class _Sharding:
     def _renew(self, renewed: list[tuple[int, Op]]) -> None:
         """Everyone's new parameters for everyone."""
         bucket: list[tuple[int, Op]] = []
-        for place, one in enumerate(renewed):
-            bucket.append(one)
+        for place, parameter_and_op in enumerate(renewed):
+            bucket.append(parameter_and_op)
             if self._bytes(bucket) >= self.bucket_bytes or place == len(renewed) - 1:
                 bases = [base for base, _ in bucket]
                 whole = [self._new(replace(self.step.tensors[base], view_of=base)) for base in bases]
@@ -221,13 +221,13 @@ class _Sharding:
                     last[1].append(base)
                 else:
                     units.append((back, [base], index))
-        found: dict[int, list[tuple[bool, list[int], int, Op]]] = {}
+        gathers: dict[int, list[tuple[bool, list[int], int, Op]]] = {}
         firsts = sorted({first for _, _, first in units})
         for back, bases, first in units:
             place = max(0, firsts.index(first) - self.prefetch)
             begin = firsts[place]
-            found.setdefault(begin, []).append((back, bases, begin - 1, self.step.ops[first]))
-        return found
+            gathers.setdefault(begin, []).append((back, bases, begin - 1, self.step.ops[first]))
+        return gathers
 
     def _gather(self, unit: tuple[bool, list[int], int, Op], clones: dict[tuple[bool, int], int]) -> None:
         back, bases, before, op = unit

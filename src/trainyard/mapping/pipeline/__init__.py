@@ -1,1 +1,1 @@
-"""Pipeline parallelism: `schedule` says who does which microbatch when, `stages` which Work is in which stage."""
+"""Pipeline parallelism: `schedule` is the order of microbatches on each device, `stages` assigns Works to stages."""

@@ -1,4 +1,4 @@
-"""Pipeline parallelism: stages of layers on devices in a row, and who does which microbatch when.
+"""Pipeline parallelism: stages of layers on devices in a row, and the order of microbatches on each device.
 
 A batch is cut into m microbatches that pass p stages forward and back; gradients of weights add up over them, and the weights
 change once, after the last. Three schedules:
@@ -105,11 +105,11 @@ def _turns(pipeline: Pipeline, stages: int, rank: int, total: int) -> Iterator[T
 
 
 def in_flight(order: Sequence[Turn]) -> int:
-    """The most passes forward that have not come back yet: whose activations a device holds at once."""
-    most = held = 0
+    """The most microbatches whose activations a device holds at once: forward passes without their backward pass."""
+    most = in_memory = 0
     for turn in order:
-        held += -1 if turn.backward else 1
-        most = max(most, held)
+        in_memory += -1 if turn.backward else 1
+        most = max(most, in_memory)
     return most
 
 
@@ -159,11 +159,11 @@ def balanced(costs: Sequence[float], parts: int) -> list[int]:
             begin = _meeting(best, sums, part, end)
             new[end], chosen[end] = max(best[begin], sums[end] - sums[begin]), begin
         best, begins = new, [*begins, chosen]
-    found, end = [0], len(costs)
+    firsts, end = [0], len(costs)
     for chosen in reversed(begins):
         end = chosen[end]
-        found.insert(1, end)
-    return found
+        firsts.insert(1, end)
+    return firsts
 
 
 def _meeting(best: Sequence[float], sums: Sequence[float], low: int, end: int) -> int:

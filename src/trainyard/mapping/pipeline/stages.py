@@ -51,17 +51,17 @@ def stages_of(step: Step, works: Sequence[Work], seconds: Sequence[float], chunk
 def sums_apart(step: Step, works: Sequence[Work]) -> tuple[Work, ...]:
     """The Works, but sums of what two layers add to a shared parameter's gradient stand alone: they may be in different chunks."""
     maker: dict[int, str] = {}
-    found: list[Work] = []
+    separated: list[Work] = []
     for work in works:
         ops = list(work.ops)
         last = step.ops[ops[-1]]
         added = {maker.get(base, last.layer) for base in map(step.base, last.inputs)} | {step.ops[ops[0]].layer}
         if len(ops) > 1 and last.phase is Phase.GRAD_WEIGHT and len(added) > 1 and _sums_gradients(step, last):
-            found += [replace(work, ops=tuple(ops[:-1]), grouping="chain" if len(ops) > 2 else "single"), Work(ops=(ops[-1],))]
+            separated += [replace(work, ops=tuple(ops[:-1]), grouping="chain" if len(ops) > 2 else "single"), Work(ops=(ops[-1],))]
         else:
-            found.append(work)
+            separated.append(work)
         maker.update({base: step.ops[op].layer for op in ops for base in map(step.base, step.ops[op].outputs)})
-    return tuple(found)
+    return tuple(separated)
 
 
 def _sums_gradients(step: Step, op: Op) -> bool:
@@ -142,8 +142,8 @@ class _Cutting:
 
     def _before(self, number: int, done: Pass) -> list[int]:
         """Chunks of the Works of a pass that a Work waits for."""
-        found = {self.maker[before] for op in self.works[number].ops for before in self.step.dependencies[op]} - {number}
-        return sorted(self.chunk[other] for other in found if self.done[other] == done)
+        makers = {self.maker[before] for op in self.works[number].ops for before in self.step.dependencies[op]} - {number}
+        return sorted(self.chunk[other] for other in makers if self.done[other] == done)
 
     def _backward(self, number: int, homes: Mapping[tuple[str, int], set[int]]) -> None:
         """Where its layer is; of a layer that was cut, where what it reads was made; never above a gradient that it reads."""
@@ -161,13 +161,15 @@ class _Cutting:
         """Where most of what it reads is: a gradient that is clipped stays, the norm of all comes to it."""
         step, ops = self.step, self.works[number].ops
         read = {base for op in ops for base in map(step.base, step.ops[op].inputs)}
-        held = Counter[int]()
+        chunk_bytes = Counter[int]()
         for before in {before for op in ops for before in step.dependencies[op]} - set(ops):
             if self.done[self.maker[before]] != "forward":
                 made = read.intersection(map(step.base, step.ops[before].outputs))
-                held[self.chunk[self.maker[before]]] += sum(step.tensors[base].bytes for base in made)
+                chunk_bytes[self.chunk[self.maker[before]]] += sum(step.tensors[base].bytes for base in made)
         head = step.ops[ops[0]]
-        self.chunk[number] = min(held or homes.get((head.layer, head.call), {0}), key=lambda chunk: (-held[chunk], chunk))
+        self.chunk[number] = min(
+            chunk_bytes or homes.get((head.layer, head.call), {0}), key=lambda chunk: (-chunk_bytes[chunk], chunk)
+        )
 
     def _crossings(self, accumulated: Iterable[int]) -> tuple[tuple[tuple[int, ...], ...], tuple[tuple[int, ...], ...]]:
         """Memories over each cut, in order of their making."""
