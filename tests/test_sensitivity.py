@@ -129,7 +129,7 @@ def test_what_cannot_change_the_metric_is_not_run(monkeypatch: pytest.MonkeyPatc
     assert set(asked) & skipped
 
 
-def test_what_a_machine_refuses_is_told_and_never_paired() -> None:
+def test_what_a_machine_refuses_is_reported_and_never_paired() -> None:
     result = ty.whatif(STEP, "npu", paired=50)
     refused = {effect.name for effect in result if effect.error}
     assert refused
@@ -148,7 +148,7 @@ def test_what_a_machine_refuses_is_told_and_never_paired() -> None:
         ({"factor": float("inf")}, BadInput, "above 1"),
     ],
 )
-def test_bad_input_is_told(options: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_bad_input_is_reported(options: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         ty.whatif(STEP, "npu", **options)
 

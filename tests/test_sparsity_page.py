@@ -57,7 +57,7 @@ def test_the_array_is_faster_with_the_zeros_of_the_page(read: tuple[Path, str, d
     assert sparse.array_cycles < dense.array_cycles < dense.cycles
 
 
-def test_whole_rows_and_anywhere_are_told_apart(read: tuple[Path, str, dict[str, Any]]) -> None:
+def test_whole_rows_and_anywhere_are_reported_apart(read: tuple[Path, str, dict[str, Any]]) -> None:
     _, printed, _ = read
     cycles = {name: int(count) for name, count in re.findall(r"^(none|channel|row) (\d+)$", printed, re.MULTILINE)}
     assert len(set(cycles.values())) == 3

@@ -109,7 +109,7 @@ def test_masks_given_wrongly(trainyard: Run, mine: str, words: tuple[str, ...], 
     assert said in err
 
 
-def test_a_papers_mechanism_is_told_and_drawn(trainyard: Run, tmp_path: Path) -> None:
+def test_a_papers_mechanism_is_reported_and_drawn(trainyard: Run, tmp_path: Path) -> None:
     code, out, _ = trainyard("explain", "tensordash", "--html", str(tmp_path / "walk.html"))
     assert code == 0
     assert "4 cycles dense, 2 scheduled, 2.00x" in out

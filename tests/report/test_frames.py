@@ -33,7 +33,7 @@ def test_a_frame_has_a_line_for_each_row_and_sums_to_the_result(result: Result) 
     assert frame["macs"].dtype.kind == "i"
 
 
-def test_several_steps_are_told_per_step(result: Result) -> None:
+def test_several_steps_are_reported_per_step(result: Result) -> None:
     frame = replace(result, steps=4).to_frame()
     assert frame["time_s"].sum() == pytest.approx(result.time_s / 4)
     assert frame["dram_read_bytes"].sum() == pytest.approx(result.to_frame()["dram_read_bytes"].sum() / 4)

@@ -43,7 +43,7 @@ def test_lines_and_rest_sum_to_the_total_and_the_result(result: Result, by: str,
     assert sum(line.groups for line in found.all) == found.total.groups
 
 
-def test_lines_come_by_time_and_idle_time_is_told_apart(make_result: Make) -> None:
+def test_lines_come_by_time_and_idle_time_is_reported_apart(make_result: Make) -> None:
     result = make_result(layers=3)
     waiting = replace(result.columns, time_ps=result.columns.time_ps.copy())
     waiting.time_ps[-1] = 10**9  # the closing row is idle time
@@ -188,7 +188,7 @@ def test_an_assumption_speaks_in_its_fields_unit() -> None:
         ("contention", True, "true"),
     ],
 )
-def test_values_are_told_with_their_units(name: str, value: object, text: str) -> None:
+def test_values_are_reported_with_their_units(name: str, value: object, text: str) -> None:
     assert lines.value_text(name, value) == text
 
 

@@ -159,7 +159,7 @@ def test_progress_reports_points_done_and_the_best_value(study: Study, tmp_path:
     assert float(reports[-1][2].partition("/s")[0]) > 0
 
 
-def test_a_metric_that_no_point_has_is_told_of(table: dict[str, Any], tmp_path: Path) -> None:
+def test_a_metric_that_no_point_has_is_reported(table: dict[str, Any], tmp_path: Path) -> None:
     table["metrics"] = ["traffic_bytes.drum"]
     (note,) = running.sweep(Study.from_table(table), tmp_path / "s", Inline()).notes
     assert "no point has the metric traffic_bytes.drum (there are traffic_bytes.dram" in note

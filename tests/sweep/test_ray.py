@@ -84,7 +84,7 @@ def test_a_point_that_kills_its_process_is_recorded_and_the_others_are_run(addre
     assert "its process ended" in failed.error
 
 
-def test_no_cluster_at_an_address_is_told() -> None:
+def test_no_cluster_at_an_address_is_reported() -> None:
     from trainyard.sweep.on_ray import Cluster
 
     with pytest.raises(BadInput, match="no Ray cluster at"):

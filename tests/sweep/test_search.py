@@ -114,7 +114,7 @@ def test_a_search_gets_closer_than_chance(tmp_path: Path) -> None:
     assert best["tpe"] < 1.1
 
 
-def test_failed_points_are_told_as_failed_and_the_search_goes_on(tmp_path: Path) -> None:
+def test_failed_points_are_recorded_as_failed_and_the_search_goes_on(tmp_path: Path) -> None:
     class Broken(Valley):
         def record(self, point: Point, materials: Materials) -> Record:
             if point.settings["order"] == "sequential":
@@ -156,7 +156,7 @@ def test_the_objective_is_the_geometric_mean(times: list[float]) -> None:
         ({"seed": -1}, "from 0 to"),
     ],
 )
-def test_bad_searches_are_told(search: dict[str, Any], said: str) -> None:
+def test_bad_searches_are_reported(search: dict[str, Any], said: str) -> None:
     with pytest.raises(TrainyardError, match=said):
         Study.from_table({**TABLE, "search": search})
 

@@ -234,7 +234,7 @@ def damaged(tmp_path: Path) -> Path:
     return segment
 
 
-def test_a_damaged_segment_is_told_of_and_not_counted(tmp_path: Path) -> None:
+def test_a_damaged_segment_is_reported_and_not_counted(tmp_path: Path) -> None:
     segment, expected = damaged(tmp_path), filled(tmp_path / "whole", [RECORDS])
     (segment.parent / "notes.txt").write_text("mine")
     store = Store.begin(tmp_path / "s", STUDY)

@@ -152,7 +152,7 @@ def test_whatif_weighs_as_the_library_does(client: Any) -> None:
     assert result["figures"]["tornado"]["data"]
 
 
-def test_papers_are_told_with_what_is_known(client: Any) -> None:
+def test_papers_are_reported_with_what_is_known(client: Any) -> None:
     papers = client.get("/api/papers").json()
     assert [row["name"] for row in papers] == list(ledger.papers())
     for row in papers:
