@@ -83,10 +83,12 @@ def _profile(step: Step, policy: Policy, zeros: Densities) -> Profile:
 def works(step: Step, policy: Policy) -> tuple[Work, ...]:
     """Where only products count, nothing is fused onto them."""
     fusion: Fusion = policy.fusion if policy.scope == "all" else "none"
-    found = group(step, fusion, policy.together, policy.grad_input if policy.paired else None)
+    grouped = group(step, fusion, policy.together, policy.grad_input if policy.paired else None)
     if not policy.across:
-        return found
-    return join_works(step, found, (members for link, members in joinable_links(step, found).items() if link.head in policy.across))
+        return grouped
+    return join_works(
+        step, grouped, (members for link, members in joinable_links(step, grouped).items() if link.head in policy.across)
+    )
 
 
 def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> Demand:
@@ -110,21 +112,21 @@ def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> De
         return NoDemand(ops=len(ops), why="alone")
     if policy.scope == "products" and not any(op.is_product for op in ops):
         return NoDemand(ops=len(ops), why="scope")
-    books = _Books(step, policy, zeros)
+    sizes_of = _TensorBytes(step, policy, zeros)
     if ops[0].fused is not None:
-        return _kernel(books, work, ops)
-    return _product(books, work, ops) if ops[0].is_product else _stream(books, work.ops[0])
+        return _kernel(sizes_of, work, ops)
+    return _product(sizes_of, work, ops) if ops[0].is_product else _stream(sizes_of, work.ops[0])
 
 
 def _products(step: Step, work: Work, policy: Policy, zeros: Densities) -> tuple[ProductDemand, ...]:
     """What each product of a Work would ask for alone: what two of them share (dY) is in both."""
-    found = [demand(step, part, policy, zeros) for part in separate_products(step, work)]
-    products = tuple(one for one in found if isinstance(one, ProductDemand))
+    demands = [demand(step, part, policy, zeros) for part in separate_products(step, work)]
+    products = tuple(demand_ for demand_ in demands if isinstance(demand_, ProductDemand))
     heads = [step.ops[part.ops[0]] for part in separate_products(step, work)]
     paired = work.grouping != "gradient_pair" or (
         len(heads) == 2 and same_output_gradient(step, heads[0], heads[1], policy.grad_input)
     )
-    if len(products) < len(found) or not paired:
+    if len(products) < len(demands) or not paired:
         names = ", ".join(step.ops[index].name for index in work.ops)
         raise NotModelled(f"{work.grouping} of {names}: only products are done together, and dX with its own dW")
     return products
@@ -132,7 +134,7 @@ def _products(step: Step, work: Work, policy: Policy, zeros: Densities) -> tuple
 
 def _chain(step: Step, work: Work, policy: Policy, zeros: Densities) -> ChainDemand:
     """What stays on chip: the upper dX as the lower layer reads it, and of the upper X what a mask on the way reads."""
-    members, books = split_layers(step, work), _Books(step, policy, zeros)
+    members, sizes_of = split_layers(step, work), _TensorBytes(step, policy, zeros)
     upper, lower, *beside = (demand(step, member, policy, zeros) for member in members)
     assert isinstance(upper, PairDemand)
     assert isinstance(lower, PairDemand | ProductDemand)
@@ -141,14 +143,14 @@ def _chain(step: Step, work: Work, policy: Policy, zeros: Densities) -> ChainDem
     weights = step.ops[dw.ops[0]]
     stays = {step.base(ops[-1].outputs[0])}
     mask = {step.base(weights.inputs[weights.letters.index("A")])} & {step.base(t) for op in ops[1:] for t in op.inputs}
-    result = books.move(dx.ops[0], ops[0].outputs[0], "write", books.bytes(ops[0].outputs[0]))._replace(label="dX")
+    result = sizes_of.move(dx.ops[0], ops[0].outputs[0], "write", sizes_of.bytes(ops[0].outputs[0]))._replace(label="dX")
     return ChainDemand(
         upper=upper,
         lower=lower,
         beside=tuple(one for one in beside if isinstance(one, StreamDemand | NoDemand)),
-        between=_drained(books, dx, ops, result, stays | mask),
+        between=_drained(sizes_of, dx, ops, result, stays | mask),
         left=tuple(
-            _stream(books, member.ops[0], stays) if isinstance(one, StreamDemand) else StreamDemand(moves=())
+            _stream(sizes_of, member.ops[0], stays) if isinstance(one, StreamDemand) else StreamDemand(moves=())
             for member, one in zip(members[2:], beside, strict=True)
         ),
         masked=bool(mask),
@@ -156,7 +158,7 @@ def _chain(step: Step, work: Work, policy: Policy, zeros: Densities) -> ChainDem
 
 
 @dataclass(frozen=True, slots=True)
-class _Books:
+class _TensorBytes:
     """Tensors of a step as bytes of a machine."""
 
     step: Step
@@ -187,29 +189,29 @@ class _Books:
 
     def moves(self, op: int, tensors: tuple[int, ...], direction: Direction) -> dict[int, Move]:
         """One move for each memory that is touched; several views of one never add up to more than all of it."""
-        found: dict[int, int] = {}
+        sizes: dict[int, int] = {}
         for tensor in dict.fromkeys(tensors):
             base = self.step.base(tensor)
             size = self.bytes(tensor)
-            found[base] = min(found[base] + size, self.bytes(base)) if base in found else size
-        return {base: self.move(op, base, direction, size) for base, size in found.items() if size}
+            sizes[base] = min(sizes[base] + size, self.bytes(base)) if base in sizes else size
+        return {base: self.move(op, base, direction, size) for base, size in sizes.items() if size}
 
 
-def _product(books: _Books, work: Work, ops: list[Op]) -> ProductDemand:
-    head, policy = ops[0], books.policy
+def _product(sizes_of: _TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
+    head, policy = ops[0], sizes_of.policy
     assert isinstance(head.body, MatMul | Convolution)
     lowered = lower(head.body, policy.grad_input)
-    first, second = _operands(books, head)
+    first, second = _operands(sizes_of, head)
     result = head.outputs[0] if head.outputs else None
-    sizes = tuple(DTYPE_BYTES[books.dtype(tensor)] for tensor in (first, second, result))
-    packed = policy.rates.of(books.dtype(first), books.dtype(second))
+    sizes = tuple(DTYPE_BYTES[sizes_of.dtype(tensor)] for tensor in (first, second, result))
+    packed = policy.rates.of(sizes_of.dtype(first), sizes_of.dtype(second))
     raw = policy.im2col == "raw"
     a, b, out = ((side.elements if raw else side.matrix) for side in (lowered.a, lowered.b, lowered.out))
-    labels = _labels(books, head, lowered, (first, second))
+    labels = _labels(sizes_of, head, lowered, (first, second))
     left, right, sums = a * sizes[0], b * sizes[1], out * sizes[2]
-    a_bytes, b_bytes = (books.moved(work.ops[0], t, "read", size) for t, size in ((first, left), (second, right)))
-    leaves = Move(labels[2], "write", books.moved(work.ops[0], result, "write", sums), sums)
-    drained = _drained(books, work, ops, leaves)
+    a_bytes, b_bytes = (sizes_of.moved(work.ops[0], t, "read", size) for t, size in ((first, left), (second, right)))
+    leaves = Move(labels[2], "write", sizes_of.moved(work.ops[0], result, "write", sums), sums)
+    drained = _drained(sizes_of, work, ops, leaves)
     return ProductDemand(
         problem=Problem(
             op=_packed(lowered.product, packed),
@@ -223,7 +225,7 @@ def _product(books: _Books, work: Work, ops: list[Op]) -> ProductDemand:
         labels=labels,
         element_bytes=(sizes[0] * packed, sizes[1] * packed, sizes[2]),
         drained=drained,
-        number=max(books.dtype(first), books.dtype(second), key=DTYPE_BYTES.__getitem__),
+        number=max(sizes_of.dtype(first), sizes_of.dtype(second), key=DTYPE_BYTES.__getitem__),
         packed=packed,
         grad_input=policy.grad_input,
         vector_operations=sum(_operations(op) for op in ops[1:]),
@@ -235,14 +237,14 @@ def _packed(product: MatMul, rate: int) -> MatMul:
     return product if rate == 1 else replace(product, K=-(-product.K // rate))
 
 
-def _operands(books: _Books, op: Op) -> tuple[int | None, int | None]:
+def _operands(sizes_of: _TensorBytes, op: Op) -> tuple[int | None, int | None]:
     """The tensors behind A and B of the lowered product."""
-    given = (*op.inputs[:2], None, None)
-    first, second = operand_order(books.step, op)
-    return given[first], given[second]
+    inputs = (*op.inputs[:2], None, None)
+    first, second = operand_order(sizes_of.step, op)
+    return inputs[first], inputs[second]
 
 
-def _labels(books: _Books, op: Op, lowered: Lowered, operands: tuple[int | None, int | None]) -> tuple[str, str, str]:
+def _labels(sizes_of: _TensorBytes, op: Op, lowered: Lowered, operands: tuple[int | None, int | None]) -> tuple[str, str, str]:
     """X, W, dY by the letters of a layer; by their roles where a product belongs to none (attention)."""
     if not op.inputs:
         return lowered.a.label, lowered.b.label, lowered.out.label
@@ -251,26 +253,28 @@ def _labels(books: _Books, op: Op, lowered: Lowered, operands: tuple[int | None,
     def label(tensor: int | None, other: str) -> str:
         if tensor is None:
             return other
-        return BY_LETTER.get(letters.get(tensor, "")) or BY_ROLE.get(books.role(tensor), "X")
+        return BY_LETTER.get(letters.get(tensor, "")) or BY_ROLE.get(sizes_of.role(tensor), "X")
 
     return label(operands[0], lowered.a.label), label(operands[1], lowered.b.label), RESULT.get(op.phase, "Y")
 
 
-def _drained(books: _Books, work: Work, ops: list[Op], result: Move, stays: Collection[int] = ()) -> tuple[tuple[Move, ...], ...]:
+def _drained(
+    sizes_of: _TensorBytes, work: Work, ops: list[Op], result: Move, stays: Collection[int] = ()
+) -> tuple[tuple[Move, ...], ...]:
     """What moves with the finished sums, for each op of the chain; what only the chain itself reads, and `stays`, is on chip."""
-    step, inside = books.step, set(work.ops)
+    step, inside = sizes_of.step, set(work.ops)
     per_op: list[tuple[Move, ...]] = []
     produced: set[int] = set()
     for position, (index, op) in enumerate(zip(work.ops, ops, strict=True)):
         reads = op.inputs if position else op.inputs[2:]  # a product's further inputs are added to it
-        moves = [move for base, move in books.moves(index, reads, "read").items() if base not in {*produced, *stays}]
+        moves = [move for base, move in sizes_of.moves(index, reads, "read").items() if base not in {*produced, *stays}]
         last = position == len(ops) - 1
         outputs = {step.base(t): t for t in op.outputs}
         for base, tensor in outputs.items():
             if base in stays:
                 continue
             if last or (position and base not in map(step.base, op.outputs[:1])) or _needed_outside(step, base, index, inside):
-                moves.append(result if position == 0 else books.move(index, base, "write", books.bytes(tensor)))
+                moves.append(result if position == 0 else sizes_of.move(index, base, "write", sizes_of.bytes(tensor)))
         if not op.outputs and position == 0:
             moves.append(result)
         produced.update(outputs)
@@ -281,8 +285,8 @@ def _drained(books: _Books, work: Work, ops: list[Op], result: Move, stays: Coll
 def _needed_outside(step: Step, base: int, index: int, inside: set[int]) -> bool:
     """Whether an op outside the chain reads this version of a tensor: before the chain writes over it, or ever."""
     until = min((other for other in inside if other > index and base in map(step.base, step.ops[other].outputs)), default=None)
-    found = readers(step).get(base, ())
-    return any(reader > index and reader not in inside and (until is None or reader < until) for reader in found)
+    users = readers(step).get(base, ())
+    return any(reader > index and reader not in inside and (until is None or reader < until) for reader in users)
 
 
 def _operations(op: Op) -> int:
@@ -298,69 +302,69 @@ def _operations(op: Op) -> int:
             return 0
 
 
-def _gathered(books: _Books, index: int, body: Gather) -> tuple[Move, ...]:
+def _gathered(sizes_of: _TensorBytes, index: int, body: Gather) -> tuple[Move, ...]:
     """Only the rows that are named cross, not the table, and as they are; a scatter reads them, adds, and writes them back."""
-    op = books.step.ops[index]
-    source = books.dtype(op.inputs[0]) if op.inputs else books.dtype(None)
+    op = sizes_of.step.ops[index]
+    source = sizes_of.dtype(op.inputs[0]) if op.inputs else sizes_of.dtype(None)
     rows = body.rows * body.width * DTYPE_BYTES[source]
-    table = books.role(op.outputs[0] if body.scatter else op.inputs[0]) if op.inputs and op.outputs else "activation"
-    picked = "gradient" if body.scatter and not op.inputs else (books.role(op.inputs[0]) if body.scatter else "activation")
-    others = tuple(books.moves(index, op.inputs[1:], "read").values())
+    table = sizes_of.role(op.outputs[0] if body.scatter else op.inputs[0]) if op.inputs and op.outputs else "activation"
+    picked = "gradient" if body.scatter and not op.inputs else (sizes_of.role(op.inputs[0]) if body.scatter else "activation")
+    others = tuple(sizes_of.moves(index, op.inputs[1:], "read").values())
     if body.scatter:
         return (Move(picked, "read", rows, rows), Move(table, "read", rows, rows), Move(table, "write", rows, rows), *others)
-    written = books.role(op.outputs[0]) if op.outputs else "activation"
+    written = sizes_of.role(op.outputs[0]) if op.outputs else "activation"
     return (Move(table, "read", rows, rows), Move(written, "write", rows, rows), *others)
 
 
-def _stream(books: _Books, index: int, stays: Collection[int] = ()) -> StreamDemand:
+def _stream(sizes_of: _TensorBytes, index: int, stays: Collection[int] = ()) -> StreamDemand:
     """`stays` is on chip already."""
-    op = books.step.ops[index]
+    op = sizes_of.step.ops[index]
     body = op.body
     operations = _operations(op)
     if isinstance(body, Gather):
-        return StreamDemand(moves=_gathered(books, index, body), vector_operations=operations)
-    reads = [move for base, move in books.moves(index, op.inputs, "read").items() if base not in stays]
-    writes = list(books.moves(index, op.outputs, "write").values())
+        return StreamDemand(moves=_gathered(sizes_of, index, body), vector_operations=operations)
+    reads = [move for base, move in sizes_of.moves(index, op.inputs, "read").items() if base not in stays]
+    writes = list(sizes_of.moves(index, op.outputs, "write").values())
     if not reads and not writes:  # a step without tensors: the body's own sizes
         assert isinstance(body, ElementWise | Reduction | Copy | Update)
-        size = DTYPE_BYTES[books.dtype(None)]
+        size = DTYPE_BYTES[sizes_of.dtype(None)]
         left = body.results if isinstance(body, Reduction) else body.elements
         reads = [Move("activation", "read", body.elements * size, body.elements * size)]
         writes = [Move("activation", "write", left * size, left * size)]
     again, row = None, 0
     if isinstance(body, Reduction) and body.passes > 1 and reads:
         largest, more = max(reads, key=lambda move: move.held), body.passes - 1
-        again, row = largest._replace(size=largest.size * more, held=largest.held * more), largest.held // _rows(books, op, body)
+        again, row = largest._replace(size=largest.size * more, held=largest.held * more), largest.held // _rows(sizes_of, op, body)
     return StreamDemand(moves=(*reads, *writes), vector_operations=operations, again=again, row_bytes=row)
 
 
-def _rows(books: _Books, op: Op, body: Reduction) -> int:
+def _rows(sizes_of: _TensorBytes, op: Op, body: Reduction) -> int:
     """How many parts of the data are reduced apart, so that each can stay on chip between passes; 1 where it is not known."""
-    shape = books.step.tensors[op.inputs[0]].shape if op.inputs else ()
+    shape = sizes_of.step.tensors[op.inputs[0]].shape if op.inputs else ()
     if len(shape) < 2:
         return 1
     if any(word in body.function for word in ("softmax", "layer_norm", "rms_norm")):
-        return max(1, books.step.tensors[op.inputs[0]].elements // max(1, shape[-1]))
+        return max(1, sizes_of.step.tensors[op.inputs[0]].elements // max(1, shape[-1]))
     return max(1, shape[1]) if "batch_norm" in body.function else 1
 
 
-def _kernel(books: _Books, work: Work, ops: list[Op]) -> FusedDemand:
+def _kernel(sizes_of: _TensorBytes, work: Work, ops: list[Op]) -> FusedDemand:
     """Outside tensors go through once; what products share between their rows (their second operand) may come again."""
-    step, inside = books.step, set(work.ops)
+    step, inside = sizes_of.step, set(work.ops)
     produced = {step.base(t) for op in ops for t in op.outputs}
     reads: dict[int, Move] = {}
     again: dict[int, Move] = {}
     moves: list[Move] = []
     for index, op in zip(work.ops, ops, strict=True):
         if isinstance(op.body, Gather):
-            moves.extend(move for move in _gathered(books, index, op.body) if move.direction == "read")
+            moves.extend(move for move in _gathered(sizes_of, index, op.body) if move.direction == "read")
             continue
         outside = tuple(t for t in op.inputs if step.base(t) not in produced)
-        reads.update(books.moves(index, outside, "read"))
+        reads.update(sizes_of.moves(index, outside, "read"))
         if op.is_product and op.inputs[1:2] and step.base(op.inputs[1]) not in produced:
-            again.update(books.moves(index, op.inputs[1:2], "read"))
+            again.update(sizes_of.moves(index, op.inputs[1:2], "read"))
     written = {
-        step.base(t): books.move(index, step.base(t), "write", books.bytes(t))
+        step.base(t): sizes_of.move(index, step.base(t), "write", sizes_of.bytes(t))
         for index, op in zip(work.ops, ops, strict=True)
         for t in op.outputs
         if _needed_outside(step, step.base(t), index, inside) or not readers(step).get(step.base(t))
@@ -369,14 +373,14 @@ def _kernel(books: _Books, work: Work, ops: list[Op]) -> FusedDemand:
     products = tuple(lower(op.body).product if isinstance(op.body, MatMul | Convolution) else None for op in ops)
     items = max((product.count for product in products if product is not None), default=1)
     scores = [op for op in ops if op.is_product]
-    number = books.dtype(scores[0].inputs[0] if scores and scores[0].inputs else None)
-    packed = books.policy.rates.of(number)
+    number = sizes_of.dtype(scores[0].inputs[0] if scores and scores[0].inputs else None)
+    packed = sizes_of.policy.rates.of(number)
     return FusedDemand(
         products=tuple(None if product is None else _packed(product, packed) for product in products),
         packed=packed,
         moves=tuple(moves),
         again=tuple(again.values()),
         item_bytes=sum(move.held for move in moves) // items,
-        vector_operations=tuple(_operations(op) if books.policy.scope == "all" else 0 for op in ops),
+        vector_operations=tuple(_operations(op) if sizes_of.policy.scope == "all" else 0 for op in ops),
         number=number,
     )

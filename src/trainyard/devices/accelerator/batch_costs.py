@@ -175,26 +175,26 @@ def _settled(demand: ProductDemand | StreamDemand) -> list[Move]:
 
 
 def _products(demands: Sequence[Demand], plain: Sequence[bool], keys: Mapping[Key, int], settled: Real) -> Products:
-    found = [(row, demand) for row, demand in enumerate(demands) if plain[row] and isinstance(demand, ProductDemand)]
-    problems = [demand.problem for _, demand in found]
+    products = [(row, demand) for row, demand in enumerate(demands) if plain[row] and isinstance(demand, ProductDemand)]
+    problems = [demand.problem for _, demand in products]
     chains = [
         (which, [sum(move.size for move in moves) for moves in demand.drained[1:]])
-        for which, (_, demand) in enumerate(found)
+        for which, (_, demand) in enumerate(products)
         if len(demand.drained) > 1
     ]
     most = max((len(sizes) for _, sizes in chains), default=0)
-    numbers = dict.fromkeys((demand.number, demand.packed) for _, demand in found)
-    named = [(("dram", d.labels[0], "read"), ("dram", d.labels[1], "read"), ("dram", d.labels[2], "spill")) for _, d in found]
+    numbers = dict.fromkeys((demand.number, demand.packed) for _, demand in products)
+    named = [(("dram", d.labels[0], "read"), ("dram", d.labels[1], "read"), ("dram", d.labels[2], "spill")) for _, d in products]
     return Products(
-        rows=np.array([row for row, _ in found], np.int64),
+        rows=np.array([row for row, _ in products], np.int64),
         shapes=ProblemTable.of(problems),
         sizes=np.array([(one.a_bytes, one.b_bytes, one.out_bytes, one.sum_bytes) for one in problems], np.float64).reshape(-1, 4),
-        settled=np.array([settled[row] for row, _ in found], np.float64).reshape(-1, 2),
-        operations=np.array([demand.vector_operations for _, demand in found], np.int64),
-        element_bytes=np.array([demand.element_bytes for _, demand in found], np.int64).reshape(-1, 3).T,
+        settled=np.array([settled[row] for row, _ in products], np.float64).reshape(-1, 2),
+        operations=np.array([demand.vector_operations for _, demand in products], np.int64),
+        element_bytes=np.array([demand.element_bytes for _, demand in products], np.int64).reshape(-1, 3).T,
         keys=np.array([[keys.get(key, 0) for key in three] for three in named], np.int64).reshape(-1, 3).T,
         numbers={
-            n: np.array([which for which, (_, d) in enumerate(found) if (d.number, d.packed) == n], np.int64) for n in numbers
+            n: np.array([which for which, (_, d) in enumerate(products) if (d.number, d.packed) == n], np.int64) for n in numbers
         },
         chains=np.array([which for which, _ in chains], np.int64),
         drained=np.array([[0, *sizes, *[0] * (most - len(sizes))] for _, sizes in chains], np.float64).reshape(-1, most + 1),
@@ -203,13 +203,13 @@ def _products(demands: Sequence[Demand], plain: Sequence[bool], keys: Mapping[Ke
 
 
 def _streams(demands: Sequence[Demand], plain: Sequence[bool], keys: Mapping[Key, int]) -> Streams:
-    found = [(row, demand) for row, demand in enumerate(demands) if plain[row] and isinstance(demand, StreamDemand)]
-    again = [demand.again or Move("", "read", 0, 0) for _, demand in found]
+    streams = [(row, demand) for row, demand in enumerate(demands) if plain[row] and isinstance(demand, StreamDemand)]
+    again = [demand.again or Move("", "read", 0, 0) for _, demand in streams]
     return Streams(
-        rows=np.array([row for row, _ in found], np.int64),
+        rows=np.array([row for row, _ in streams], np.int64),
         again=np.array([move.size for move in again], np.float64),
         again_key=np.array([keys.get(("dram", move.label, "read"), 0) for move in again], np.int64),
-        row_bytes=np.array([demand.row_bytes if demand.again else -1 for _, demand in found], np.float64),
+        row_bytes=np.array([demand.row_bytes if demand.again else -1 for _, demand in streams], np.float64),
     )
 
 
@@ -232,20 +232,20 @@ class _Part:
     energy: list[tuple[Whole, Mapping[str, Any]]]
 
 
-def batch_costs(given: StepShape, costing: Costing, energy: Energy, known: Mapping[Demand, DeviceCost]) -> BatchCosts | None:
-    """All demands on one machine, but for the costs that are `known`.
+def batch_costs(shape: StepShape, costing: Costing, energy: Energy, known_costs: Mapping[Demand, DeviceCost]) -> BatchCosts | None:
+    """All demands on one machine, but for the costs that are `known_costs`.
 
     None where something is too large to be counted exactly, or is refused: the twin says why.
     """
-    count, moved, parts = len(given.demands), given.moved.copy(), list[_Part]()
+    count, moved, parts = len(shape.demands), shape.moved.copy(), list[_Part]()
     try:
-        if len(given.products.rows):
-            parts.append(_products_costed(given, costing, energy, moved))
-        if len(given.streams.rows):
-            parts.append(_streams_costed(given, costing, energy, moved))
-        others = {row: known.get(given.demands[row]) for row in given.others}
+        if len(shape.products.rows):
+            parts.append(_products_costed(shape, costing, energy, moved))
+        if len(shape.streams.rows):
+            parts.append(_streams_costed(shape, costing, energy, moved))
+        others = {row: known_costs.get(shape.demands[row]) for row in shape.others}
         missing = [row for row, cost in others.items() if cost is None]
-        found = dict(zip(missing, costing.costs([given.demands[row] for row in missing]), strict=True)) if missing else {}
+        costed = dict(zip(missing, costing.costs([shape.demands[row] for row in missing]), strict=True)) if missing else {}
     except TrainyardError:
         return None
     if max(float(moved.max(initial=0.0)), *(part.largest for part in parts), 0.0) >= EXACT:
@@ -254,7 +254,7 @@ def batch_costs(given: StepShape, costing: Costing, energy: Energy, known: Mappi
     joules: dict[str, Real] = {}
     for part in parts:
         cycles[part.rows], compute[part.rows], bound[part.rows] = part.cycles, part.compute_cycles, part.bound
-    apart = {row: cost or found[row] for row, cost in others.items()}
+    apart = {row: cost or costed[row] for row, cost in others.items()}
     for row, cost in apart.items():
         cycles[row], compute[row] = cost.cycles, cost.compute_cycles
     spent = [one for part in parts for one in part.energy]
@@ -265,16 +265,16 @@ def batch_costs(given: StepShape, costing: Costing, energy: Energy, known: Mappi
     bounds = [BOUNDS[code] for code in bound.tolist()]
     for row, cost in apart.items():
         bounds[row] = cost.bound
-    several, parts_of = _several(given, next((part.shares for part in parts if len(part.shares)), NO_SHARES), apart)
+    several, parts_of = _several(shape, next((part.shares for part in parts if len(part.shares)), NO_SHARES), apart)
     return BatchCosts(
-        shape=given, cycles=cycles, compute_cycles=compute, bounds=bounds, several=several, shares=parts_of, moved=moved,
+        shape=shape, cycles=cycles, compute_cycles=compute, bounds=bounds, several=several, shares=parts_of, moved=moved,
         energy=joules, apart=apart,
     )  # fmt: skip
 
 
-def _several(given: StepShape, chained: Real, apart: Mapping[int, DeviceCost]) -> tuple[Whole, Real]:
+def _several(shape: StepShape, chained: Real, apart: Mapping[int, DeviceCost]) -> tuple[Whole, Real]:
     """Demands of several ops, and their shares."""
-    rows = given.products.rows[given.products.chains]
+    rows = shape.products.rows[shape.products.chains]
     others = {row: cost.share for row, cost in apart.items() if len(cost.share) > 1}
     if not others:
         return rows, chained
@@ -286,18 +286,18 @@ def _several(given: StepShape, chained: Real, apart: Mapping[int, DeviceCost]) -
     return np.concatenate([rows, np.array([*others], np.int64)]), shares
 
 
-def _products_costed(given: StepShape, costing: Costing, energy: Energy, moved: Real) -> _Part:
+def _products_costed(shape: StepShape, costing: Costing, energy: Energy, moved: Real) -> _Part:
     """`Costing._product` of all of them."""
     from trainyard.kernels.mapping import product_costs as kernel
 
-    own, array, supply = given.products, costing.array, costing.supply
-    found = search_tiles(own.shapes, array.folds, array, supply, costing.tile)  # type: ignore[attr-defined]  # only with a closed form
+    own, array, supply = shape.products, costing.array, costing.supply
+    tiles = search_tiles(own.shapes, array.folds, array, supply, costing.tile)  # type: ignore[attr-defined]  # only with a closed form
     cycles, bound, moves, waiting, largest = kernel.product_costs(
-        found, own.sizes, own.settled, own.operations, costing.vector_lanes, float(supply.bytes_per_cycle)
+        tiles, own.sizes, own.settled, own.operations, costing.vector_lanes, float(supply.bytes_per_cycle)
     )
     for key, size in zip(own.keys, moves[:3], strict=True):
         moved[own.rows, key] += size
-    counted = _tile_events(array, found, own.shapes.dims)
+    counted = _tile_events(array, tiles, own.shapes.dims)
     spent = []
     for (number, packed), which in own.numbers.items():
         comes, goes, rows = moves[3, which], moves[4, which], own.rows[which]
@@ -313,14 +313,14 @@ def _products_costed(given: StepShape, costing: Costing, energy: Energy, moved: 
         spent.append((rows, energy(events)))
     shares = kernel.chain_shares(cycles, waiting, own.chains, own.drained, own.lengths)
     largest = max(largest, float(np.concatenate([*counted.values()]).max()))
-    return _Part(own.rows, cycles, found[:, 5], bound, shares, largest, spent)
+    return _Part(own.rows, cycles, tiles[:, 5], bound, shares, largest, spent)
 
 
-def _tile_events(array: Array, found: Whole, dims: Whole) -> dict[str, Any]:
+def _tile_events(array: Array, chosen: Whole, dims: Whole) -> dict[str, Any]:
     """`Costing._tile_events` of all products: what the array does in all of their tiles, kind by kind."""
     from trainyard.kernels.mapping.product_costs import tile_kinds
 
-    product, (high, wide, deep), times, begun = tile_kinds(found, dims)
+    product, (high, wide, deep), times, begun = tile_kinds(chosen, dims)
     tiles = Tiles(high, wide, deep, dims[product, 3])
     events: dict[str, Any] = {}
     for name, values in array.tile_events(tiles).items():  # type: ignore[attr-defined]  # only with a closed form
@@ -331,12 +331,12 @@ def _tile_events(array: Array, found: Whole, dims: Whole) -> dict[str, Any]:
     return events
 
 
-def _streams_costed(given: StepShape, costing: Costing, energy: Energy, moved: Real) -> _Part:
+def _streams_costed(shape: StepShape, costing: Costing, energy: Energy, moved: Real) -> _Part:
     """`Costing._stream` of all of them."""
-    own, supply = given.streams, costing.supply
+    own, supply = shape.streams, costing.supply
     again = np.where(own.row_bytes > supply.resident_bytes, own.again, 0.0)
     moved[own.rows, own.again_key] += again
-    comes, goes, operations = given.read[own.rows] + again, given.write[own.rows], given.operations[own.rows]
+    comes, goes, operations = shape.read[own.rows] + again, shape.write[own.rows], shape.operations[own.rows]
     total, vector = comes + goes, -(-operations // costing.vector_lanes)
     dram = np.where(total > 0, supply.latency_cycles + np.ceil(total / supply.bytes_per_cycle), 0.0)
     largest = max(float(total.max()), float(dram.max()))

@@ -47,21 +47,21 @@ def chosen(
     step: Step, policy: Policy, costs: Callable[[Sequence[Demand]], Sequence[DeviceCost]], orderly: Orderly
 ) -> tuple[tuple[int, ...], Costs]:
     """The products dX that go on into the layer below, no layer twice, so that most cycles are saved; and what was costed."""
-    found = joinable_links(step, works(step, policy))
-    parts = {link: tuple(demand_of(step, member, policy) for member in members) for link, members in found.items()}
+    members_of_link = joinable_links(step, works(step, policy))
+    parts = {link: tuple(demand_of(step, member, policy) for member in members) for link, members in members_of_link.items()}
     distinct = tuple(dict.fromkeys(part for some in parts.values() for part in some))
-    known: Costs = dict(zip(distinct, costs(distinct), strict=True))
+    cost_of: Costs = dict(zip(distinct, costs(distinct), strict=True))
     saved = {}
-    for link, members in found.items():
-        apart, chain = in_turn([known[part] for part in parts[link]]), demand_of(step, joined_work(members), policy)
+    for link, members in members_of_link.items():
+        apart, chain = in_turn([cost_of[part] for part in parts[link]]), demand_of(step, joined_work(members), policy)
         assert isinstance(chain, ChainDemand)
-        cost = known.get(chain) or chained(orderly, chain, apart)
-        known[chain] = cost
+        cost = cost_of.get(chain) or chained(orderly, chain, apart)
+        cost_of[chain] = cost
         saving = (apart.cycles - cost.cycles) * MANY + sum(apart.bytes.values()) - sum(cost.bytes.values())
         if saving > 0:
             saved[link] = saving
     links = tuple(saved)
-    return tuple(links[place].head for place in best_disjoint_links(links, tuple(saved.values()))), known
+    return tuple(links[place].head for place in best_disjoint_links(links, tuple(saved.values()))), cost_of
 
 
 def chain_of(demand: ChainDemand) -> Chain:
@@ -103,19 +103,19 @@ def chained(orderly: Orderly, demand: ChainDemand, apart: DeviceCost) -> DeviceC
     chain, supply = chain_of(demand), orderly.supply
     last = sum(move.size for stream in demand.left for move in stream.moves)  # seen in full
     last_cycles = supply.latency_cycles + math.ceil(last / supply.bytes_per_cycle) if last else 0
-    found = fastest(
+    best = fastest(
         chain, orderly.array, supply, policy=orderly.schedule.policy, most_cycles=apart.cycles - last_cycles, tile=orderly.tile
     )
-    if found is None:
+    if best is None:
         return apart
-    cost = _assembled(orderly, demand, chain, found, last_cycles)
+    cost = _assembled(orderly, demand, chain, best, last_cycles)
     return min(apart, cost, key=lambda one: (one.cycles, sum(one.bytes.values())))
 
 
-def _assembled(orderly: Orderly, demand: ChainDemand, chain: Chain, found: ChainCost, last_cycles: int) -> DeviceCost:
+def _assembled(orderly: Orderly, demand: ChainDemand, chain: Chain, best: ChainCost, last_cycles: int) -> DeviceCost:
     upper, lower = _products(demand)
     traffic = Traffic()
-    for pair, layer, side in ((chain.upper, upper, found.traffic.upper), (chain.lower, lower, found.traffic.lower)):
+    for pair, layer, side in ((chain.upper, upper, best.traffic.upper), (chain.lower, lower, best.traffic.lower)):
         for (name, label), moved, held in zip(_operands(layer).items(), pair.moved, pair.resident, strict=False):
             size = side.bytes.get((name, "read"), 0)
             traffic.add(Move(label, "read", size, expanded(size, moved, held)))
@@ -130,24 +130,24 @@ def _assembled(orderly: Orderly, demand: ChainDemand, chain: Chain, found: Chain
     operations += sum(stream.vector_operations for stream in demand.left)
     events: dict[str, float] = {"vector_op": operations, **traffic.events}
     for pair, tile, layer, side in (
-        (chain.upper, found.tile_upper, upper, found.traffic.upper),
-        (chain.lower, found.tile_lower, lower, found.traffic.lower),
+        (chain.upper, best.tile_upper, upper, best.traffic.upper),
+        (chain.lower, best.tile_lower, lower, best.traffic.lower),
     ):
         ordered = OrderCost(
-            order="dx_major", tile=tile, partition=None, traffic=side, cycles=found.cycles, compute_cycles=found.compute_cycles
+            order="dx_major", tile=tile, partition=None, traffic=side, cycles=best.cycles, compute_cycles=best.compute_cycles
         )
         for gradient, product, _ in layer:
             count_array(events, grid_events(orderly.array, pair, gradient, ordered), product.element_bytes, product.number)
     vector = -(-operations // orderly.vector_lanes)
-    cycles = max(found.cycles + last_cycles, vector)
+    cycles = max(best.cycles + last_cycles, vector)
     dram = math.ceil(traffic.total / orderly.supply.bytes_per_cycle)
     return DeviceCost(
         cycles=cycles,
-        compute_cycles=found.compute_cycles,
+        compute_cycles=best.compute_cycles,
         bytes=traffic.bytes,
-        share=shares(_weights(upper, lower, demand.left, found, cycles, traffic.total)),
+        share=shares(_weights(upper, lower, demand.left, best, cycles, traffic.total)),
         events=events,
-        bound=bound_of(compute=found.compute_cycles, dram=dram, vector=vector),
+        bound=bound_of(compute=best.compute_cycles, dram=dram, vector=vector),
     )
 
 
@@ -161,25 +161,25 @@ def _products(demand: ChainDemand) -> tuple[list[Product], list[Product]]:
 
 def _operands(layer: Sequence[Product]) -> dict[str, str]:
     """Labels of a layer's operands by their names in the model; of the lower layer, dY comes from no DRAM."""
-    found = {"dY": "dY", "W": "W", "X": "X"}
+    labels = {"dY": "dY", "W": "W", "X": "X"}
     for gradient, product, _ in layer:
         if gradient == "dX":
-            found |= {"dY": product.labels[0], "W": product.labels[1]}
+            labels |= {"dY": product.labels[0], "W": product.labels[1]}
         else:
-            found["X"] = product.labels[1 if turned(product) else 0]
-    return found
+            labels["X"] = product.labels[1 if turned(product) else 0]
+    return labels
 
 
 def _weights(
-    upper: Sequence[Product], lower: Sequence[Product], left: Sequence[StreamDemand], found: ChainCost, cycles: int, moved: int
+    upper: Sequence[Product], lower: Sequence[Product], left: Sequence[StreamDemand], best: ChainCost, cycles: int, moved: int
 ) -> list[float]:
     """Of each op: its part of the array's time, and of the waiting as its bytes are of all bytes."""
-    waiting = max(0, cycles - found.compute_cycles) / max(1, moved)
+    waiting = max(0, cycles - best.compute_cycles) / max(1, moved)
     macs = sum(product.problem.op.macs for _, product, _ in (*upper, *lower))
     weights: list[float] = []
-    for layer, side in ((upper, found.traffic.upper), (lower, found.traffic.lower)):
+    for layer, side in ((upper, best.traffic.upper), (lower, best.traffic.lower)):
         for _, product, drained in layer:
             leaves = [sum(move.size for move in moves) * waiting for moves in drained]
             operands = (side.read_bytes + side.spill_bytes) / len(layer) * waiting
-            weights += [found.compute_cycles * product.problem.op.macs / macs + operands + leaves[0], *leaves[1:]]
+            weights += [best.compute_cycles * product.problem.op.macs / macs + operands + leaves[0], *leaves[1:]]
     return [*weights, *(sum(move.size for move in stream.moves) * waiting for stream in left)]

@@ -54,25 +54,27 @@ class Costing:
         orderly = self.schedule.reuse != "step"
         products = [demand for demand in demands if isinstance(demand, ProductDemand) and not orderly]
         tiled = iter(search([demand.problem for demand in products], self.array, self.supply, self.tile))
-        found: list[DeviceCost] = []
+        costs_of_demands: list[DeviceCost] = []
         for demand in demands:
             match demand:
                 case ProductDemand():
-                    found.append(self.orderly.product(demand) if orderly else self._whole(demand, next(tiled)))
+                    costs_of_demands.append(self.orderly.product(demand) if orderly else self._whole(demand, next(tiled)))
                 case PairDemand():
-                    found.append(self._pair(demand))
+                    costs_of_demands.append(self._pair(demand))
                 case ChainDemand():
                     each = self.costs((demand.upper, demand.lower, *demand.beside))
-                    found.append(chained(self.orderly, demand, in_turn(each)))
+                    costs_of_demands.append(chained(self.orderly, demand, in_turn(each)))
                 case TogetherDemand():
-                    found.append(self._together(demand.products))
+                    costs_of_demands.append(self._together(demand.products))
                 case StreamDemand():
-                    found.append(self._stream(demand))
+                    costs_of_demands.append(self._stream(demand))
                 case FusedDemand():
-                    found.append(self._fused(demand))
+                    costs_of_demands.append(self._fused(demand))
                 case NoDemand():
-                    found.append(DeviceCost(cycles=0, compute_cycles=0, bytes={}, share=shares([0] * demand.ops), bound=demand.why))
-        return found
+                    costs_of_demands.append(
+                        DeviceCost(cycles=0, compute_cycles=0, bytes={}, share=shares([0] * demand.ops), bound=demand.why)
+                    )
+        return costs_of_demands
 
     def masked(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
         """A product whose tiles the array looks at one by one; None for any other demand."""
@@ -115,13 +117,13 @@ class Costing:
     ) -> DeviceCost:
         """dX and dW in the order that the schedule says; `cost` may also leave them apart, each with tiles of its own."""
         looker: Looker | None = None if seen is None else lambda: (*seen(0), *seen(1))
-        found = self.orderly.pair(demand.dx, demand.dw, looker)
+        paired = self.orderly.pair(demand.dx, demand.dw, looker)
         if self.schedule.order != "cost" or self.schedule.reuse != "step":
-            return found
+            return paired
         products = (demand.dx, demand.dw)
         each = self.costs(products) if looked_at is None else [looked_at(self, which) for which in (0, 1)]
         alone = merged(each, beside=False)
-        return alone if alone.cycles < found.cycles else found
+        return alone if alone.cycles < paired.cycles else paired
 
     def _tiles_seen(self, step: Step, work: Work, demand: ProductDemand, masks: Masks) -> TileCosts:
         return (tile_cost(self.array, step, step.ops[work.ops[0]], demand.grad_input, masks, {}),)
@@ -148,10 +150,10 @@ class Costing:
         alone = merged(whole, beside=False)
         if not isinstance(self.array, Divisible) or len(products) != 2:
             return alone
-        found = fastest(self.array, lambda shares: self._divided(products, shares))
-        costs = found and found[1]
-        if found and looked_at is not None:
-            costs = adjusted(found[0], lambda shares: self._divided(products, shares, looked_at))
+        division = fastest(self.array, lambda shares: self._divided(products, shares))
+        costs = division and division[1]
+        if division and looked_at is not None:
+            costs = adjusted(division[0], lambda shares: self._divided(products, shares, looked_at))
         beside = costs and merged(costs, beside=True)
         return beside if beside and beside.cycles < alone.cycles else alone
 
@@ -188,8 +190,8 @@ class Costing:
         op, size = demand.problem.op, 1
         cut = self.tile is not None and any(t < d for t, d in zip(self.tile, (op.M, op.N, op.K), strict=True))
         if isinstance(self.array, Divisible) and op.count > 1 and not cut:
-            found = [(tiled, 1), *several(demand.problem, self.array, self.supply)]
-            tiled, size = min(found, key=lambda one: one[0].cycles)
+            candidates = [(tiled, 1), *several(demand.problem, self.array, self.supply)]
+            tiled, size = min(candidates, key=lambda candidate: candidate[0].cycles)
         return self._product(demand, tiled, self._tile_events(op, tiled.tiling, size))
 
     def _product(self, demand: ProductDemand, tiled: Tiled, events: Mapping[str, float]) -> DeviceCost:

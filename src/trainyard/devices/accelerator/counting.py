@@ -83,7 +83,7 @@ def bound_of(**cycles: int) -> str:
 def count_array(
     events: dict[str, float], counted: Mapping[str, float], sizes: tuple[int, int, int], number: str, packed: int = 1
 ) -> None:
-    """An array's own events: elements at the ports of scratchpads become bytes, MACs are kept by their format as well.
+    """An array's own events: elements at the ports of scratchpads become bytes, MACs are mac_event by their format as well.
 
     Where a multiplier makes `packed` products at once, each of its MACs counts as so many.
 
@@ -96,8 +96,8 @@ def count_array(
             target, operand = name, ""
         size = packed if name in ARITHMETIC else operands.get(operand, 1)
         events[target] = events.get(target, 0.0) + count * size
-    kept = f"mac_{number}"
-    events[kept] = events.get(kept, 0.0) + counted.get("mac", 0.0) * packed
+    mac_event = f"mac_{number}"
+    events[mac_event] = events.get(mac_event, 0.0) + counted.get("mac", 0.0) * packed
 
 
 def events_of(counted: Mapping[str, float], demand: ProductDemand, traffic: Traffic) -> dict[str, float]:

@@ -173,14 +173,14 @@ class Accelerator:
     def unused_assumptions(self, step: Step) -> frozenset[str]:
         """Assumptions that change nothing in a step: of convolutions where it has none, of sums as wide as their results."""
         unfolds, inputs, narrowest = _asked_of_sums(step, self.grad_input, self.policy.precision)
-        found = {
+        without_effect = {
             "im2col": not unfolds,
             "grad_input": not inputs,
             "accumulator_bytes": narrowest >= max(self.accumulator_bytes, ACCUMULATOR_BYTES),
             "fusion": self.scope == "products",
             "vector_lanes": self.scope == "products",
         }
-        return frozenset(name for name, nothing in found.items() if nothing)
+        return frozenset(name for name, nothing in without_effect.items() if nothing)
 
     @property
     def supply(self) -> Supply:
@@ -247,11 +247,11 @@ class Accelerator:
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
         zeros = self._zeros(step, masks)
         if masks is not None and uses_operand_values(self.array):
-            found = self._masked_cost(step, work, demand(step, work, self.policy, zeros), masks)
-            if found is not None:
-                return found
-        known, costs = self._step_costs(step, zeros)
-        number = known.number.get(work.ops)
+            masked_cost = self._masked_cost(step, work, demand(step, work, self.policy, zeros), masks)
+            if masked_cost is not None:
+                return masked_cost
+        demands, costs = self._step_costs(step, zeros)
+        number = demands.number.get(work.ops)
         if number is None:
             return self._costing.costs((demand(step, work, self.policy, zeros),))[0]
         return costs[number]
@@ -276,21 +276,21 @@ class Accelerator:
     def _cost_all(self, step: Step, zeros: Densities) -> tuple[Profile, list[DeviceCost]]:
         """Steps of one model at several batch sizes share the costs of demands that do not change."""
         policy, costed = self._policy(step)
-        known = profile(step, policy, zeros)
+        demands_of_step = profile(step, policy, zeros)
         costs: dict[Demand, DeviceCost] = self._steps.get("demands", dict)
         if len(costs) > CACHED_COSTS:
             costs = self._steps.put("demands", {})  # another thread may be reading the full one
-        missing = [demand for demand in known.demands if demand not in costed and demand not in costs]
+        missing = [demand for demand in demands_of_step.demands if demand not in costed and demand not in costs]
         costs.update(zip(missing, self._costing.costs(missing), strict=True))
-        return known, [costed[demand] if demand in costed else costs[demand] for demand in known.demands]
+        return demands_of_step, [costed[demand] if demand in costed else costs[demand] for demand in demands_of_step.demands]
 
     def batch_costs(self, step: Step, masks: Masks | None = None) -> BatchCosts | None:
         """All Works of a step costed at once; None where they have to be costed one by one."""
         if masks is not None and (uses_operand_values(self.array) or self.dma != "raw"):
             return None
-        policy, known = self._policy(step)
-        given = step_shape(step, policy, self._costing)
-        return None if given is None else batch_costs(given, self._costing, self._components, known)
+        policy, known_costs = self._policy(step)
+        shape = step_shape(step, policy, self._costing)
+        return None if shape is None else batch_costs(shape, self._costing, self._components, known_costs)
 
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
         """Joules by component: events times rows of `hardware.tables.energy` at this node, and of the array's own rows where it has
@@ -301,13 +301,15 @@ class Accelerator:
         """Of numbers, or of columns of them."""
         named = {event: count for event, count in events.items() if event in FORMATS}
         rates = self._joules(FORMATS[next(iter(named))] if len(named) == 1 else self.number)
-        found: dict[str, Any] = {component: 0.0 for rows in rates.values() for component, _ in rows}
+        joules_by_component: dict[str, Any] = {component: 0.0 for rows in rates.values() for component, _ in rows}
         for event, count in events.items():
             for component, joules in rates.get(event, ()):
-                found[component] = found[component] + (count - sum(named.values()) if event == "mac" else count) * joules
+                joules_by_component[component] = (
+                    joules_by_component[component] + (count - sum(named.values()) if event == "mac" else count) * joules
+                )
             if event in LOCAL and event not in rates:
                 raise BadInput(f"{type(self.array).__name__} counts {event}: give it local_bytes, the size of a local scratchpad")
-        return found
+        return joules_by_component
 
     def _joules(self, number: str) -> Rates:
         """Of each event; the array's own arithmetic is in the format `number`."""
@@ -351,11 +353,11 @@ class Accelerator:
         """
         nm = self.technology_nm
         own: Sequence[area.ComponentArea] = self.array.component_areas if isinstance(self.array, HasComponentAreas) else ()
-        found = {} if any(row.number for row in own) else {"mac": self.peak_macs_per_cycle * area.mac_m2(self.number, nm)}
-        found["scratchpad"] = area.sram_m2(self.scratchpad_bytes, nm)
+        areas = {} if any(row.number for row in own) else {"mac": self.peak_macs_per_cycle * area.mac_m2(self.number, nm)}
+        areas["scratchpad"] = area.sram_m2(self.scratchpad_bytes, nm)
         for row in own:
-            found[row.component] = found.get(row.component, 0.0) + self.cores * row.at(nm, self.number)
-        return found
+            areas[row.component] = areas.get(row.component, 0.0) + self.cores * row.at(nm, self.number)
+        return areas
 
 
 @per_step

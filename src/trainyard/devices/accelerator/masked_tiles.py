@@ -59,10 +59,10 @@ class TileCosts:
         """Tiles of one size that are known by shares alone cost the same."""
         if isinstance(a, MaskView) or isinstance(b, MaskView):
             return self.array.cost(op, a=a, b=b)
-        found = self._alike.get((op, a, b))
-        if found is None:
-            found = self._alike[op, a, b] = self.array.cost(op, a=a, b=b)
-        return found
+        cost = self._alike.get((op, a, b))
+        if cost is None:
+            cost = self._alike[op, a, b] = self.array.cost(op, a=a, b=b)
+        return cost
 
     @property
     def uncertainty(self) -> float:
@@ -82,10 +82,10 @@ def viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -
     """Operand a (side 0) or b (side 1) of a tile: which of the products, its rows, its columns. Dense where no mask is known."""
     body, letter = op.body, letter_of(step, op, side)
     assert isinstance(body, MatMul | Convolution)
-    found = mask_of(step, op, side, letter, masks) if letter else None
-    if found is None:
+    mask = mask_of(step, op, side, letter, masks) if letter else None
+    if mask is None:
         return lambda item, rows, columns: DENSE
-    source, key = found
+    source, key = mask
     if isinstance(source, KnowsOperands):  # shares alone: every tile has the same
         operand = source.operand(key, op.phase)
         return lambda item, rows, columns: operand

@@ -70,8 +70,8 @@ class Schedule:
         if self.partition == "none":
             return (Partition(axis="m", parts=parts, cores=True),) if cores else (None,)
         axes: tuple[Axis, ...] = AXES if self.partition == "cost" else (self.partition,)
-        found = tuple(Partition(axis=axis, parts=parts, cores=cores) for axis in axes)
-        return (None, *found) if self.partition == "cost" and not cores else found
+        candidates = tuple(Partition(axis=axis, parts=parts, cores=cores) for axis in axes)
+        return (None, *candidates) if self.partition == "cost" and not cores else candidates
 
     def orders(self, op: MatMul, partition: Partition | None) -> tuple[Order, ...]:
         """Algorithm 1 looks at one part of a partitioned product."""
@@ -175,24 +175,24 @@ class Orderly:
             supply = replace(supply, resident_bytes=share[0], bytes_per_cycle=share[1])
         ours = pair.with_count(each)
         if looked_at is None:
-            found = min(self._ways(ours, supply, partitions, tile), key=_speed)
+            fastest = min(self._candidates(ours, supply, partitions, tile), key=_speed)
             counted: Sequence[Mapping[str, float]] = [
-                grid_events(self.array, pair, gradient, found) for gradient in _gradients(pair)
+                grid_events(self.array, pair, gradient, fastest) for gradient in _gradients(pair)
             ]
-            return self._assembled(demands, pair, _dealt(found, count, each), counted)
-        seen = []
-        for way in self._ways(ours, supply, partitions, tile, apart=True):
+            return self._assembled(demands, pair, _dealt(fastest, count, each), counted)
+        measured = []
+        for candidate in self._candidates(ours, supply, partitions, tile, apart=True):
             costs = looked_at()
-            found = gradient_order.cost(
-                ours, tile=way.tile, order=way.order, array=self.array, supply=supply, policy=self.schedule.policy,
-                partition=way.partition, compute=_seen(pair, way, costs),
+            ordered = gradient_order.cost(
+                ours, tile=candidate.tile, order=candidate.order, array=self.array, supply=supply, policy=self.schedule.policy,
+                partition=candidate.partition, compute=_seen(pair, candidate, costs),
             )  # fmt: skip
-            seen.append((found, costs))
-        found, costs = min(seen, key=lambda one: _speed(one[0]))
-        cost = self._assembled(demands, pair, _dealt(found, count, each), [one.events for one in costs])
-        return replace(cost, uncertainty=math.hypot(*(one.uncertainty for one in costs)) * each / count)
+            measured.append((ordered, costs))
+        fastest, costs = min(measured, key=lambda pair_: _speed(pair_[0]))
+        cost = self._assembled(demands, pair, _dealt(fastest, count, each), [tile_costs.events for tile_costs in costs])
+        return replace(cost, uncertainty=math.hypot(*(tile_costs.uncertainty for tile_costs in costs)) * each / count)
 
-    def _ways(
+    def _candidates(
         self, pair: Pair, supply: Supply, partitions: Iterable[Partition | None], tile: Size | None, *, apart: bool = False
     ) -> list[OrderCost]:
         """The best of all partitions that have the same orders, searched together; `apart`: the best of each order."""
@@ -207,42 +207,42 @@ class Orderly:
         ]
 
     def _assembled(
-        self, demands: tuple[ProductDemand, ...], pair: Pair, found: OrderCost, counted: Sequence[Mapping[str, float]]
+        self, demands: tuple[ProductDemand, ...], pair: Pair, ordered: OrderCost, counted: Sequence[Mapping[str, float]]
     ) -> DeviceCost:
         traffic = Traffic()
         for name, label, moved, held in _operands(demands, pair):
-            size = found.traffic.bytes.get((name, "read"), 0)
+            size = ordered.traffic.bytes.get((name, "read"), 0)
             traffic.add(Move(label, "read", size, expanded(size, moved, held)))
         for name, demand in zip(("dX", "dW"), demands, strict=False):
             for move in itertools.chain.from_iterable(demand.drained):
                 traffic.add(move)
-            spilled = found.traffic.bytes.get((name, "spill"), 0)
+            spilled = ordered.traffic.bytes.get((name, "spill"), 0)
             traffic.add(Move(demand.labels[2], "spill", spilled, spilled))
-        operations = sum(demand.vector_operations for demand in demands) + found.additions
+        operations = sum(demand.vector_operations for demand in demands) + ordered.additions
         events: dict[str, float] = {"vector_op": operations, **traffic.events}
         for demand, one in zip(demands, counted, strict=True):
             count_array(events, one, demand.element_bytes, demand.number)
         vector = -(-operations // self.vector_lanes)
-        cycles = max(found.cycles, vector)
+        cycles = max(ordered.cycles, vector)
         dram = math.ceil(traffic.total / self.supply.bytes_per_cycle)
         return DeviceCost(
             cycles=cycles,
-            compute_cycles=found.compute_cycles,
+            compute_cycles=ordered.compute_cycles,
             bytes=traffic.bytes,
-            share=shares(_weights(demands, cycles, found, traffic.total)),
+            share=shares(_weights(demands, cycles, ordered, traffic.total)),
             events=events,
-            bound=bound_of(compute=found.compute_cycles, dram=dram, vector=vector),
+            bound=bound_of(compute=ordered.compute_cycles, dram=dram, vector=vector),
         )
 
 
-def _speed(found: OrderCost) -> tuple[int, int]:
-    return found.cycles, found.traffic.total_bytes
+def _speed(ordered: OrderCost) -> tuple[int, int]:
+    return ordered.cycles, ordered.traffic.total_bytes
 
 
-def _dealt(found: OrderCost, count: int, each: int) -> OrderCost:
-    """What all `count` products move, where `found` has `each` of them."""
+def _dealt(ordered: OrderCost, count: int, each: int) -> OrderCost:
+    """What all `count` products move, where `ordered` has `each` of them."""
     return replace(
-        found, traffic=gradient_order.Traffic(bytes={key: size * count // each for key, size in found.traffic.bytes.items()})
+        ordered, traffic=gradient_order.Traffic(bytes={key: size * count // each for key, size in ordered.traffic.bytes.items()})
     )
 
 
@@ -258,16 +258,16 @@ def _operands(demands: tuple[ProductDemand, ...], pair: Pair) -> Iterable[tuple[
     return zip(gradient_order.OPERANDS, labels, pair.moved, pair.resident, strict=False)
 
 
-def _weights(demands: tuple[ProductDemand, ...], cycles: int, found: OrderCost, moved: int) -> list[float]:
+def _weights(demands: tuple[ProductDemand, ...], cycles: int, ordered: OrderCost, moved: int) -> list[float]:
     """Of each op of each chain: its part of the array's time, and of the waiting as its bytes are of all; dY is of both."""
-    waiting = max(0, cycles - found.compute_cycles) / max(1, moved)
+    waiting = max(0, cycles - ordered.compute_cycles) / max(1, moved)
     macs = sum(demand.problem.op.macs for demand in demands)
-    size = found.traffic.bytes
+    size = ordered.traffic.bytes
     weights: list[float] = []
     for demand, operand, result in zip(demands, ("W", "X"), ("dX", "dW"), strict=False):
         own = size.get((operand, "read"), 0) + size.get((result, "spill"), 0) + size.get(("dY", "read"), 0) / len(demands)
         drained = [sum(move.size for move in moves) * waiting for moves in demand.drained]
-        head = found.compute_cycles * demand.problem.op.macs / macs + own * waiting
+        head = ordered.compute_cycles * demand.problem.op.macs / macs + own * waiting
         weights += [head + drained[0], *drained[1:]]
     return weights
 
@@ -278,11 +278,11 @@ def _firsts(cut: Grid, gradient: Gradient, partition: Partition | None) -> set[i
     return {part.start for part in cut.parts} if apart else {0}
 
 
-def grid_events(array: Array, pair: Pair, gradient: Gradient, found: OrderCost) -> dict[str, float]:
+def grid_events(array: Array, pair: Pair, gradient: Gradient, ordered: OrderCost) -> dict[str, float]:
     """What the array does in all tiles of one gradient; the tiles that begin a sum read none."""
     events: dict[str, float] = {}
-    partition = found.partition
-    cut = grid(pair.op, found.tile, partition)
+    partition = ordered.partition
+    cut = grid(pair.op, ordered.tile, partition)
     axis: Axis = "n" if gradient == "dX" else "m"
     firsts = _firsts(cut, gradient, partition)
     kinds = {
@@ -298,11 +298,11 @@ def grid_events(array: Array, pair: Pair, gradient: Gradient, found: OrderCost) 
     return events
 
 
-def _seen(pair: Pair, found: OrderCost, costs: Costs) -> gradient_order.Compute:
+def _seen(pair: Pair, ordered: OrderCost, costs: Costs) -> gradient_order.Compute:
     """Cycles of each tile with its zeros; ranges are along the axes of each product as the array computes it."""
-    cut, count = grid(pair.op, found.tile, found.partition), pair.op.count
+    cut, count = grid(pair.op, ordered.tile, ordered.partition), pair.op.count
     ends = {axis: [*itertools.accumulate(cut.sizes(axis))] for axis in AXES}
-    firsts = {gradient: _firsts(cut, gradient, found.partition) for gradient in _gradients(pair)}
+    firsts = {gradient: _firsts(cut, gradient, ordered.partition) for gradient in _gradients(pair)}
 
     def span(axis: Axis, number: int) -> tuple[int, int]:
         return ends[axis][number] - cut.sizes(axis)[number], ends[axis][number]

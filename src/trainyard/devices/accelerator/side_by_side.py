@@ -66,12 +66,12 @@ Costs = Sequence[DeviceCost]
 
 
 def fastest(array: Divisible, cost: Callable[[Shares], Costs | None]) -> tuple[Shares, Costs] | None:
-    """The best division found between two products, and their costs; `cost` says None where a product has no room."""
+    """The best division costs_by_size between two products, and their costs; `cost` says None where a product has no room."""
     whole = units(array)
-    found: dict[int, Costs] = {}
+    costs_by_size: dict[int, Costs] = {}
 
     def longest(size: int) -> float:
-        return max(one.cycles for one in found[size]) if size in found else math.inf
+        return max(one.cycles for one in costs_by_size[size]) if size in costs_by_size else math.inf
 
     step = max(1, whole // PARTS)
     sizes = range(step, whole, step)
@@ -79,29 +79,29 @@ def fastest(array: Divisible, cost: Callable[[Shares], Costs | None]) -> tuple[S
         for size in sizes:
             costs = cost((size, whole - size))
             if costs is not None:
-                found[size] = costs
-        if not found or step == 1 or step <= whole // FINEST:
+                costs_by_size[size] = costs
+        if not costs_by_size or step == 1 or step <= whole // FINEST:
             break
-        step, best = max(1, step // 2), min(found, key=longest)
+        step, best = max(1, step // 2), min(costs_by_size, key=longest)
         sizes = range(max(1, best - step), min(whole, best + step + 1), 2 * step)
-    best = min(found, key=longest, default=0)
-    return ((best, whole - best), found[best]) if found else None
+    best = min(costs_by_size, key=longest, default=0)
+    return ((best, whole - best), costs_by_size[best]) if costs_by_size else None
 
 
 def adjusted(shares: Shares, cost: Callable[[Shares], Costs | None]) -> Costs | None:
     """From a division that other costs suggest: units go to the product that takes longer for as long as that helps."""
-    whole, found = sum(shares), cost(shares)
+    whole, current = sum(shares), cost(shares)
     step = max(1, whole // PARTS)
-    while found is not None:
-        first = shares[0] + (step if found[0].cycles > found[1].cycles else -step)
+    while current is not None:
+        first = shares[0] + (step if current[0].cycles > current[1].cycles else -step)
         if not 0 < first < whole:
             break
         shares = (first, whole - first)
         better = cost(shares)
-        if better is None or max(one.cycles for one in better) >= max(one.cycles for one in found):
+        if better is None or max(one.cycles for one in better) >= max(one.cycles for one in current):
             break
-        found = better
-    return found
+        current = better
+    return current
 
 
 def merged(costs: Sequence[DeviceCost], *, beside: bool) -> DeviceCost:

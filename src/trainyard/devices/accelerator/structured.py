@@ -21,10 +21,10 @@ from trainyard.masks.lookup import mask_of
 def pattern_of(step: Step, op: Op, side: int, masks: Masks) -> Structured | None:
     """The structure of an operand along the reduction of its product, where its masks know of one."""
     letter = letter_of(step, op, side)
-    found = mask_of(step, op, side, letter, masks) if letter == "W" else None
-    if found is None:
+    mask = mask_of(step, op, side, letter, masks) if letter == "W" else None
+    if mask is None:
         return None
-    source, key = found
+    source, key = mask
     return source.structure(key, op.phase) if isinstance(source, KnowsStructure) else None
 
 
@@ -38,8 +38,8 @@ def patterns(array: Array, step: Step, op: Op, masks: Masks) -> tuple[Structured
 
 def tile_cost(array: Array, step: Step, op: Op, grad_input: GradInput, masks: Masks, events: dict[str, float]) -> TileCosts:
     """What the tiles of one op cost; their events are added up in `events`."""
-    found = patterns(array, step, op, masks)
-    left, right = (_shown(found[side]) or viewer(step, op, grad_input, masks, side) for side in (0, 1))
+    structures = patterns(array, step, op, masks)
+    left, right = (_shown(structures[side]) or viewer(step, op, grad_input, masks, side) for side in (0, 1))
     return TileCosts(array, left, right, events)
 
 
