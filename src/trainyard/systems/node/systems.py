@@ -137,11 +137,15 @@ class Node:
         )
 
     @property
+    def default_cluster_size(self) -> int:
+        return 1
+
+    @property
     def devices_per_cluster(self) -> int:
         """Devices that share a model under Direct: `cluster_size`, or by default the devices of a system node; 1 otherwise."""
         if not isinstance(self.algorithm, Direct):
             return 1
-        size: int = self.cluster_size or min(self.devices, getattr(self, "devices_per_node", 1))
+        size = self.cluster_size or self.default_cluster_size
         if self.devices % size:
             raise BadInput(
                 f"{type(self).__name__}: {self.devices} devices do not divide into clusters of {size}: give another cluster_size"

@@ -103,6 +103,10 @@ class Cluster(Node):
         return _joined(self.node_topology, self.nodes, self.nic_bytes_per_s, self.nic_latency_s)
 
     @property
+    def default_cluster_size(self) -> int:
+        return min(self.devices, self.devices_per_node)
+
+    @property
     def crossing_ratio(self) -> float:
         return self.inside.crossing_ratio
 

@@ -155,6 +155,10 @@ class Plane(Node):
         return self.switched_collectives.inside(kind, size_bytes, cluster)
 
     @property
+    def default_cluster_size(self) -> int:
+        return min(self.devices, self.devices_per_node)
+
+    @property
     def crossing_ratio(self) -> float:
         return self.memory_node.crossing_ratio if self.tree.memory_per_node else 1.0
 
