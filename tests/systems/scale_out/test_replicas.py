@@ -114,7 +114,7 @@ def test_wrong_batches_counts_links_and_parallelism_are_refused(device: Accelera
         ty.run(step, on=device, parallel="data")
     with pytest.raises(UnknownName, match="unknown value 'model' in parallel"):
         ty.run(step, on=Replicas(device=device, devices=2, link="1 GB/s"), parallel="model")
-    with pytest.raises(NotModelled, match="parallel='model'"):
+    with pytest.raises(UnknownName, match="unknown parallel 'model' in Replicas"):
         Replicas(device=device, devices=2, link="1 GB/s", parallel="model")
     with pytest.raises(NotModelled, match="all_to_all"):
         exchange("all_to_all", 4, 2)

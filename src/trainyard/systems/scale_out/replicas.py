@@ -7,13 +7,13 @@ captured with collectives of its own (DDP, FSDP) keeps those; it is the step of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from itertools import pairwise
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from trainyard.checks import require_positive, require_quantity
-from trainyard.errors import BadInput, NotModelled
+from trainyard.construction import part
+from trainyard.errors import BadInput
 from trainyard.hardware.collectives.fabric import Flow, Timing
 from trainyard.hardware.topology.graph import Place, Topology, Wire
 from trainyard.ir import Collective, Device, DeviceCost, Masks, Phase, Role, Step, Update, Work, assumed
@@ -30,12 +30,12 @@ from trainyard.systems.node.systems import Node, Wired, total_peaks
 from trainyard.systems.node.wires import Wires
 from trainyard.systems.single import MEMORY
 from trainyard.systems.work_rows import book_memory, capacity_of
-from trainyard.units import PICOSECONDS_PER_SECOND, parse, require_likely
+from trainyard.units import PICOSECONDS_PER_SECOND
 
 OWNER = "Replicas"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+@part
 class Replicas:
     """Plain data parallelism; the batch of a step is the batch of all copies together.
 
@@ -53,47 +53,15 @@ class Replicas:
     fold: bool = True
     bucket_bytes: int = assumed(25_000_000, "gradients are reduced in buckets of this size (DDP's default)", 1_000_000)
 
-    def __init__(
-        self,
-        *,
-        device: Device,
-        devices: int,
-        link: str | float | None = None,
-        link_latency: str | float | None = None,
-        link_bytes_per_s: float | None = None,
-        link_latency_s: float | None = None,
-        parallel: str = "data",
-        algorithm: Algorithm | None = None,
-        fold: bool = True,
-        bucket_bytes: int = 25_000_000,
-    ) -> None:
-        if isinstance(device, type) or not isinstance(device, Device):
-            raise BadInput(f"{OWNER}: device must be a device such as an Accelerator, got {device!r}")
-        if parallel != "data":
-            raise NotModelled(f"{OWNER}: parallel={parallel!r} is not modelled: replicas share the batch (parallel='data')")
-        if algorithm is not None and not isinstance(algorithm, Algorithm):
-            raise BadInput(f"{OWNER}: algorithm must be one of trainyard.mapping.algorithms, got {algorithm!r}")
-        bandwidth = link if link_bytes_per_s is None else link_bytes_per_s
-        latency = link_latency if link_latency_s is None else link_latency_s
-        if bandwidth is None:
-            raise BadInput(f"{OWNER} needs link (such as link='50 GB/s') or link_bytes_per_s")
-        if link_bytes_per_s is None and not isinstance(bandwidth, str):
-            require_likely(bandwidth, "B/s", "link", "link_bytes_per_s")
-        require_positive(OWNER, devices=devices, bucket_bytes=bucket_bytes)
-        values = {
-            "device": device,
-            "devices": devices,
-            "link_bytes_per_s": parse(bandwidth, "B/s", f"{OWNER}: link"),
-            "link_latency_s": 1e-6 if latency is None else parse(latency, "s", f"{OWNER}: link_latency"),
-            "parallel": parallel,
-            "algorithm": Synchronous() if algorithm is None else algorithm,
-            "fold": fold,
-            "bucket_bytes": bucket_bytes,
-        }
-        require_quantity(OWNER, link=values["link_bytes_per_s"])
-        require_quantity(OWNER, zero=True, link_latency=values["link_latency_s"])
-        for name, value in values.items():
-            object.__setattr__(self, name, value)
+    if TYPE_CHECKING:  # `part` makes it: every field, and quantities also under their names without units
+
+        def __init__(self, **fields: Any) -> None: ...
+
+    def __post_init__(self) -> None:
+        if isinstance(self.device, type) or not isinstance(self.device, Device):
+            raise BadInput(f"{OWNER}: device must be a device such as an Accelerator, got {self.device!r}")
+        if not isinstance(self.algorithm, Algorithm):
+            raise BadInput(f"{OWNER}: algorithm must be one of trainyard.mapping.algorithms, got {self.algorithm!r}")
 
     @property
     def peaks(self) -> Peaks:
