@@ -53,7 +53,7 @@ def test_the_tall_tile_is_the_tallest_that_a_fused_step_has_room_for(case: Case)
     def five(times: int) -> float:
         m, n, k = tall_tile(machine, times)
         pair = Pair.dense(MatMul(m, n, k), DTYPE_BYTES["fp32"])
-        return sum(pair.held)
+        return sum(pair.resident)
 
     assert five(high) <= room < five(2 * high)
     assert Pair.dense(big, 4).needed(tall_tile(machine, high)) <= room

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from oracles.overlay_execution import Memory, Network, gradients
 from oracles.overlay_placement import placed
 from trainyard.errors import BadInput
-from trainyard.mapping.overlay.policy import completed, offload_all, simulate, with_cost
+from trainyard.mapping.overlay.policy import completed, simulate, with_cost
 from trainyard.mapping.overlay.search import Ladder, as_needed
+from trainyard.mapping.overlay.stress import offload_all
 
 
 class Pool:

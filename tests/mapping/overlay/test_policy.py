@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from trainyard import engine
 from trainyard.errors import BadInput
 from trainyard.ir.plan import Plan
-from trainyard.mapping.overlay.policy import NEVER, Choice, Problem, Saved, completed, needs, offload_all, orders, present, simulate
+from trainyard.mapping.overlay.policy import NEVER, Choice, Problem, Saved, completed, needs, orders, present, simulate
+from trainyard.mapping.overlay.stress import offload_all
 
 
 @st.composite

@@ -11,9 +11,10 @@ from trainyard import engine
 from trainyard.errors import BadInput
 from trainyard.ir import ElementWise, MatMul, Op, Phase, Role, Step, TensorSpec, Update, Work
 from trainyard.machines.presets.gpus import V100
-from trainyard.mapping.overlay.policy import NEVER, completed, offload_all, simulate, used_bytes
+from trainyard.mapping.overlay.policy import NEVER, completed, simulate, used_bytes
 from trainyard.mapping.overlay.problem import PagedStep, page_step
 from trainyard.mapping.overlay.search import as_needed
+from trainyard.mapping.overlay.stress import offload_all
 from trainyard.systems.single import Single
 
 LINK = {"out_bytes_per_s": 16e9, "in_bytes_per_s": 16e9}

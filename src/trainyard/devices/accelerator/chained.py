@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Literal, get_args
 
 from trainyard.devices.accelerator.counting import Traffic, bound_of, count_array, expanded, shares
-from trainyard.devices.accelerator.ordered import Orderly, Schedule, grid_events, pair_of, turned
+from trainyard.devices.accelerator.ordered import Orderly, Schedule, dw_is_transposed, grid_events, pair_of
 from trainyard.devices.accelerator.side_by_side import merged
 from trainyard.ir import DeviceCost, MatMul, Step
 from trainyard.mapping.demand import ChainDemand, Demand, Move, PairDemand, Policy, ProductDemand, StreamDemand
@@ -80,13 +80,13 @@ def _weights_alone(dw: ProductDemand) -> Pair:
     problem, op = dw.problem, dw.problem.op
     moved = problem.a_bytes, problem.b_bytes
     held = problem.a_sram_bytes or moved[0], problem.b_sram_bytes or moved[1]
-    x, dy = (1, 0) if turned(dw) else (0, 1)
+    x, dy = (1, 0) if dw_is_transposed(dw) else (0, 1)
     return Pair(
-        op=MatMul(op.K, op.M, op.N, op.count) if turned(dw) else MatMul(op.K, op.N, op.M, op.count),
+        op=MatMul(op.K, op.M, op.N, op.count) if dw_is_transposed(dw) else MatMul(op.K, op.N, op.M, op.count),
         moved=(moved[dy], 0, moved[x], 0, problem.out_bytes),
         resident=(held[dy], 0, held[x], 0, problem.sum_bytes),
         sums=(0, problem.sum_bytes),
-        dw_transposed=turned(dw),
+        dw_transposed=dw_is_transposed(dw),
     )
 
 
@@ -166,7 +166,7 @@ def _operands(layer: Sequence[Product]) -> dict[str, str]:
         if gradient == "dX":
             labels |= {"dY": product.labels[0], "W": product.labels[1]}
         else:
-            labels["X"] = product.labels[1 if turned(product) else 0]
+            labels["X"] = product.labels[1 if dw_is_transposed(product) else 0]
     return labels
 
 

@@ -95,7 +95,7 @@ def part_of(op: MatMul, partition: Partition | None) -> MatMul:
     return MatMul(sides["m"], sides["n"], sides["k"], op.count)
 
 
-def turned(dw: ProductDemand) -> bool:
+def dw_is_transposed(dw: ProductDemand) -> bool:
     """Whether dW is computed transposed: dY stands on the left."""
     return dw.labels[0] == "dY"
 
@@ -105,7 +105,7 @@ def pair_of(dx: ProductDemand, dw: ProductDemand) -> Pair:
     first, second = dx.problem, dw.problem
     op = first.op
     # where no letters tell, shapes do
-    turn = turned(dw) if "dY" in dw.labels else (second.op.M, second.op.N) != (op.N, op.K)
+    turn = dw_is_transposed(dw) if "dY" in dw.labels else (second.op.M, second.op.N) != (op.N, op.K)
     x_moved, x_held = (second.b_bytes, second.b_sram_bytes) if turn else (second.a_bytes, second.a_sram_bytes)
     return Pair(
         op=MatMul(op.M, op.K, op.N, op.count),
@@ -156,7 +156,7 @@ class Orderly:
         if demand.labels[2] == "dX":
             return m, n, k
         if demand.labels[2] == "dW":
-            return (n, m, k) if turned(demand) else (k, m, n)
+            return (n, m, k) if dw_is_transposed(demand) else (k, m, n)
         return m, k, n
 
     def _cost(

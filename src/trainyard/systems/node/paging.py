@@ -24,12 +24,12 @@ from trainyard.mapping.overlay.policy import (
     completed,
     decided_bytes,
     needs,
-    offload_all,
     orders,
     used_bytes,
 )
 from trainyard.mapping.overlay.problem import Moved, PagedStep, page_step
 from trainyard.mapping.overlay.search import as_needed
+from trainyard.mapping.overlay.stress import offload_all
 from trainyard.masks.dma import densities
 from trainyard.systems.node.wires import LINK_JOULES_PER_BYTE
 from trainyard.systems.single import MEMORY
