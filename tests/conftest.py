@@ -26,22 +26,27 @@ gc.disable()  # until all tests are collected
 
 
 LONGEST = (
-    "live/test_direct_processes.py",
-    "live/test_direct_example.py",
+    "kernels/networks/test_crossbar.py",
+    "machines/test_combine.py",
+    "systems/node/test_systems.py",
+    "hardware/benes/test_network.py",
     "workloads/zoo/test_shipped.py",
     "workloads/zoo/test_vision.py",
+    "live/test_direct_processes.py",
+    "live/test_direct_example.py",
+    "workloads/zoo/test_language.py",
     "sweep/test_ray.py",
     "live/test_gradient_kernels.py",
-    "kernels/networks/test_crossbar.py",
     "live/test_gradient_function.py",
-    "workloads/zoo/test_language.py",
+    "test_machines_page.py",
+    "test_your_own.py",
     "live/test_interleave.py",
     "sweep/test_command.py",
     "cli/test_terminals.py",
-    "test_machines_page.py",
     "test_manual.py",
 )
-"""Files that begin first, so that the last file to end is a short one. (A file is one process's; the order is kept by
+"""Files that begin first: those that compile most kernels, so that processes started by later tests find them compiled, then the
+longest, so that the last file to end is a short one. (A file is one process's; the order is kept by
 `--no-loadscope-reorder`.)"""
 
 

@@ -8,6 +8,7 @@ What is written down is what torch's own profiler hooks and DDP's communication 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -108,3 +109,5 @@ if __name__ == "__main__":
     dist.init_process_group("gloo", rank=int(sys.argv[1]), world_size=RANKS, store=dist.FileStore(sys.argv[2], RANKS))
     print(json.dumps({name: exchanged(name) for name in SCRIPTS}))
     dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads may abort the interpreter's own teardown under load

@@ -80,7 +80,9 @@ def traced(recipe: Recipe, batch: int) -> Trace:
     return trace
 
 
-@pytest.mark.parametrize("entry", LANGUAGE, ids=lambda entry: entry.name)
+@pytest.mark.parametrize(
+    "entry", [pytest.param(entry, id=entry.name, marks=pytest.mark.slow if entry.name == "gnmt" else ()) for entry in LANGUAGE]
+)
 def test_size_and_step_on_meta(entry: Entry) -> None:
     recipe = build(entry)
     with torch.device("meta"):

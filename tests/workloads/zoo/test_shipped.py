@@ -27,7 +27,7 @@ def test_the_shipped_step_is_what_a_fresh_capture_gives(name: str) -> None:
     assert fresh.rebatchable
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name == "gnmt" else ()) for name in zoo.names()])
 def test_macs_equal_torchs_own_counter(name: str) -> None:
     batch = 2
     recipe = zoo.build(name)
