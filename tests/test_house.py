@@ -38,22 +38,15 @@ def test_light_imports_stay_light(statement: str) -> None:
     assert not heavy & loaded_by(statement)
 
 
-@pytest.mark.parametrize(("machine", "most_modules"), [("npu", 110), ("h200", 110)])
-def test_a_run_on_one_device_loads_few_modules_and_no_system_of_many(machine: str, most_modules: int) -> None:
-    modules = {
-        name for name in loaded_by(f"import trainyard\ntrainyard.run('resnet50', on='{machine}')") if name.startswith("trainyard")
-    }
-    assert len(modules) <= most_modules
-    systems_of_many = ("trainyard.systems.node", "trainyard.systems.scale_out", "trainyard.systems.pim")
-    assert not [name for name in modules if name.startswith(systems_of_many)]
-
-
-def test_a_run_on_one_accelerator_enters_few_files() -> None:
+@pytest.mark.parametrize("run", ["npu", "h200"])
+def test_a_run_on_one_device_enters_few_files_and_loads_no_system_of_many(run: str) -> None:
     script = runpy.run_path(str(ROOT / "scripts" / "entered_files.py"))
-    most_files, most_modules = script["LIMITS"]["npu"]
-    footprint = script["footprint"]("npu")
+    most_files, most_modules = script["LIMITS"][run]
+    footprint = script["footprint"](run)
     assert len(footprint.entered) <= most_files, "\n".join(footprint.entered)
     assert len(footprint.loaded) <= most_modules
+    systems_of_many = ("trainyard.systems.node", "trainyard.systems.scale_out", "trainyard.systems.pim")
+    assert not [name for name in footprint.loaded if name.startswith(systems_of_many)]
 
 
 def test_every_public_name_resolves_and_is_listed() -> None:
