@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
+from trainyard.caches import cache_members
 from trainyard.ir.assumptions import Assumption
 from trainyard.ir.operands import DENSE, MaskSource, Operand, Structured, TensorKey
 from trainyard.ir.ops import MatMul
@@ -376,3 +377,6 @@ class HasPeaks(Protocol):
 
     @property
     def peaks(self) -> Any: ...
+
+
+cache_members([value for value in globals().values() if getattr(value, "_is_protocol", False) and value is not Protocol])
