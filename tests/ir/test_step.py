@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import trainyard as ty
 from trainyard.errors import BadInput
 from trainyard.ir import ElementWise, MatMul, Op, Phase, Role, Step, TensorSpec
 
@@ -67,6 +68,12 @@ def test_a_step_read_from_json_is_equal_and_writes_equal_bytes() -> None:
     assert Step.from_json(text) == step
     assert Step.from_json(text).to_json() == text
     assert Step.from_json(text).digest == step.digest
+
+
+def test_notes_of_a_step_are_kept_in_json_and_repeated_by_its_results() -> None:
+    step = replace(mlp(), notes=("the routing is balanced",))
+    assert Step.from_json(step.to_json()) == step
+    assert "the routing is balanced" in ty.run(step, on="npu").notes
     assert mlp(batch=5).digest != step.digest
 
 

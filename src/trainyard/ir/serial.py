@@ -51,6 +51,7 @@ def to_json(step: Step) -> str:
         "source": step.source,
         "rebatchable": step.rebatchable,
         **({"ranks": [step.world, step.replicas]} if step.world > 1 else {}),
+        **({"notes": list(step.notes)} if step.notes else {}),
         "words": list(words),
         "bodies": [[type(body).__name__, *(getattr(body, f.name) for f in fields(body))] for body in bodies],  # type: ignore[arg-type]
         "tensors": tensors,
@@ -83,7 +84,8 @@ def from_json(text: str | bytes) -> Step:
 
 def _step(document: Mapping[str, Any]) -> Step:
     words: Sequence[str] = document["words"]
-    if not all(isinstance(word, str) for word in (*words, document["name"], document["source"])):
+    notes = document.get("notes", [])
+    if not all(isinstance(word, str) for word in (*words, document["name"], document["source"], *notes)):
         raise BadInput("a name is no text")
     bodies = [_body(row) for row in document["bodies"]]
     tensors = tuple(
@@ -99,9 +101,8 @@ def _step(document: Mapping[str, Any]) -> Step:
         for body, name, layer, call, phase, recompute, inputs, outputs, letters, fused, slope in document["ops"]
     )  # fmt: skip
     world, replicas = document.get("ranks", (1, 1))
-    return Step(
-        document["name"], document["batch"], ops, tensors, document["source"], bool(document["rebatchable"]), world, replicas
-    )
+    rebatchable = bool(document["rebatchable"])
+    return Step(document["name"], document["batch"], ops, tensors, document["source"], rebatchable, world, replicas, tuple(notes))
 
 
 def _optional_integer(value: Any) -> int | None:

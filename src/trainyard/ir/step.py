@@ -159,6 +159,8 @@ class Step:
 
     A step captured on a process group of `world` ranks is the step of rank 0, with the collectives of the script; `replicas` of
     these ranks train on different samples, `batch` each.
+
+    `notes` say what was assumed when the step was made; every result of the step repeats them.
     """
 
     name: str
@@ -169,6 +171,7 @@ class Step:
     rebatchable: bool = True
     world: int = 1
     replicas: int = 1
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if isinstance(self.batch, bool) or not isinstance(self.batch, int) or self.batch < 1:
