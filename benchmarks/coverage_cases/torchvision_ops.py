@@ -1,8 +1,8 @@
 """torchvision's ops in plain torch, for a torchvision whose compiled extension does not load (a CUDA wheel beside a CPU torch).
 
 `provide()` before `import torchvision` (or timm, or a vision model of transformers). Where the extension loads it does nothing.
-`nms`, `roi_align` and the gradient of `roi_align` compute values; the other ops have their signatures only, so that torchvision's own
-shape and gradient rules can be registered.
+`nms`, `roi_align` and the gradient of `roi_align` compute values; the other ops have their signatures only, so that the shape and
+gradient rules of torchvision can be registered.
 """
 
 from __future__ import annotations
