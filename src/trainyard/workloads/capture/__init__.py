@@ -4,7 +4,8 @@ A torch dispatch mode sees every op of forward, loss, backward and update while 
 values. In reading order:
 
 - session: one capture from beginning to end; programs: what is run (a model with its loss and optimizer, or a user's function)
-- swap: replaces the user's tensors by stand-ins and restores them; execution: runs ops on shapes; interface: devices and autocast
+- swap: replaces the user's tensors by stand-ins and restores them; execution: runs ops on shapes, with
+  shape_rules where torch has none; interface: devices and autocast
 - recorder: writes each dispatched op down; frames: which layer it belongs to; tensor_table: which tensor is which; updates: the
   optimizer's ops; phases: grad_input or grad_weight; distributed, world: process groups, DDP and FSDP2
 - registry: what a handler of a torch op is; handlers, products, collectives: the handlers; tables: op names

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from trainyard.workloads.capture.handlers import Rule
+from trainyard.workloads.capture.shape_rules import SHAPE_RULES
 
 META = torch.device("meta")
 SMALL = 1 << 20  # elements of a host constant that keeps its values: 8 MiB of indices
@@ -50,6 +51,8 @@ class Executor:
                 on_meta = True
             elif tensor.dim() or tensor.is_sparse:
                 on_host = True
+        if on_meta and rule.name in SHAPE_RULES:
+            return SHAPE_RULES[rule.name](args, kwargs)
         if on_host and (on_meta or (self._without_values and not all(map(self.has_values, tensors)))):
             return self._mixed(rule, func, args, kwargs, tensors)
         if not on_meta or rule.collective:

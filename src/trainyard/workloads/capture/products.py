@@ -187,6 +187,7 @@ PRODUCTS: dict[str, Handler] = {
     "_scaled_mm":            _matrix_product(0),
     "_grouped_mm":           _grouped,
     "_scaled_grouped_mm":    _grouped,
+    "_scaled_grouped_mm_v2": _grouped,
     "bmm":                   _matrix_product(0),
     "mv":                    _matrix_product(0),
     "addmm":                 _matrix_product(1),
