@@ -157,7 +157,8 @@ def _timm(model: str, batch: int, precision: str | None, **options: Any) -> Case
 
 
 def _language(title: str, batch: int, precision: str | None, length: int, *architecture: str, **config: Any) -> Case:
-    return Case(title, "transformers", batch, precision, partial(language_model, length=length, architecture=architecture, **config))
+    build = partial(language_model, length=length, architecture=architecture, **config)
+    return Case(title, "transformers", batch, precision, build)
 
 
 CASES: tuple[Case, ...] = (

@@ -1,7 +1,7 @@
 """Models of others held against a real GPU: measure there, predict anywhere.
 
 python benchmarks/silicon_models.py --measure FOLDER             on a machine with a CUDA GPU and the libraries: about eight minutes
-python benchmarks/silicon_models.py --pack FOLDER [FOLDER ...]   anywhere: runs, oldest first, into benchmarks/data/h200_models.json.gz
+python benchmarks/silicon_models.py --pack FOLDER [FOLDER ...]   anywhere: runs, oldest first, into data/h200_models.json.gz
 python benchmarks/silicon_models.py --predict [--only NAME]      anywhere, with the libraries: predicted, measured, ratio; the page
 """
 
