@@ -9,6 +9,7 @@ from typing import Any
 
 from trainyard.errors import BadInput, TrainyardError
 from trainyard.ir.ops import BODIES, Body
+from trainyard.ir.routing import Routing
 from trainyard.ir.step import Op, Phase, Role, Step, TensorSpec
 
 FORMAT = "trainyard.step"
@@ -39,7 +40,7 @@ def to_json(step: Step) -> str:
         [
             bodies.number(op.body), words.number(op.name), words.number(op.layer), op.call, words.number(str(op.phase)),
             int(op.recompute), list(op.inputs), list(op.outputs), words.number(",".join(op.letters) if op.letters else "-"),
-            op.fused, list(op.slope) or 0,
+            op.fused, list(op.slope) or 0, *_routing_row(op.routing),
         ]
         for op in step.ops
     ]  # fmt: skip
@@ -97,12 +98,24 @@ def _step(document: Mapping[str, Any]) -> Step:
             body=bodies[body], name=words[name], layer=words[layer], call=_integers([call])[0], phase=Phase(words[phase]),
             recompute=bool(recompute), inputs=_integers(inputs), outputs=_integers(outputs),
             letters=_letters(words[letters]), fused=_optional_integer(fused), slope=_integers(slope or ()),
+            routing=_routing(routing),
         )
-        for body, name, layer, call, phase, recompute, inputs, outputs, letters, fused, slope in document["ops"]
+        for body, name, layer, call, phase, recompute, inputs, outputs, letters, fused, slope, *routing in document["ops"]
     )  # fmt: skip
     world, replicas = document.get("ranks", (1, 1))
     rebatchable = bool(document["rebatchable"])
     return Step(document["name"], document["batch"], ops, tensors, document["source"], rebatchable, world, replicas, tuple(notes))
+
+
+def _routing_row(routing: Routing | None) -> list[list[Any]]:
+    return [] if routing is None else [[routing.axis, routing.rows, routing.groups, routing.slope]]
+
+
+def _routing(rows: list[Any]) -> Routing | None:
+    if not rows:
+        return None
+    ((axis, *numbers),) = rows
+    return Routing(axis, *_integers(numbers))
 
 
 def _optional_integer(value: Any) -> int | None:

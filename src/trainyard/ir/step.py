@@ -15,6 +15,7 @@ from functools import cached_property
 from trainyard.errors import BadInput
 from trainyard.ir.operands import Letter
 from trainyard.ir.ops import Body, Collective, Convolution, MatMul, dimensions, with_dimensions
+from trainyard.ir.routing import Routing, divided, joined
 
 # fmt: off
 DTYPE_BYTES: Mapping[str, int] = {
@@ -93,7 +94,7 @@ class Op:
 
     `inputs` and `outputs` are tensor numbers. The first two inputs of a product are its operands a (M,K) and b (K,N); `letters`
     are their roles in the layer (A, W, G). Ops of one kernel that keeps intermediate results on chip (flash attention) share a
-    number in `fused`.
+    number in `fused`. `routing` says that the op is a part of a grouped product: how its rows are divided over experts.
     """
 
     body: Body
@@ -107,6 +108,7 @@ class Op:
     letters: tuple[Letter, ...] = ()
     fused: int | None = None
     slope: tuple[int, ...] = ()
+    routing: Routing | None = None
 
     def __post_init__(self) -> None:
         if self.slope and len(self.slope) != len(dimensions(self.body)):
@@ -124,6 +126,11 @@ class Op:
 
     def rebatch(self, change: int) -> Op:
         if not self.slope:
+            if self.routing is not None and self.routing.slope and change:
+                raise BadInput(
+                    f"op {self.name!r} of layer {self.layer!r}: its {self.routing.rows} rows do not divide evenly over "
+                    f"{self.routing.groups} groups: rebatch the whole step"
+                )
             return self
         numbers = tuple(d + s * change for d, s in zip(dimensions(self.body), self.slope, strict=True))
         return replace(self, body=with_dimensions(self.body, numbers))
@@ -302,11 +309,13 @@ class Step:
                 f"capture it with batch={batch}"
             )
         change = batch - self.batch
+        ops, tensors = joined(self.ops, self.tensors)
         tensors = tuple(
             replace(t, shape=tuple(d + s * change for d, s in zip(t.shape, t.slope, strict=True))) if t.slope else t
-            for t in self.tensors
+            for t in tensors
         )
-        return replace(self, batch=batch, tensors=tensors, ops=tuple(op.rebatch(change) for op in self.ops))
+        ops, tensors = divided([op.rebatch(change) for op in ops], tensors)
+        return replace(self, batch=batch, tensors=tensors, ops=ops)
 
     def to_json(self) -> str:
         from trainyard.ir.serial import to_json

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from trainyard.ir import Body, Op, Phase, TensorSpec
 from trainyard.ir.ops import dimensions
+from trainyard.ir.routing import divided
 from trainyard.workloads.capture.recorder import RawOp
 from trainyard.workloads.capture.tensor_table import RawTensor
 
@@ -45,11 +46,11 @@ def merged(first: Recording, others: Sequence[Recording]) -> tuple[tuple[Op, ...
     ops = tuple(
         Op(
             body=op.body, name=op.name, layer=op.frame.path, call=op.frame.call, phase=op.phase, recompute=op.recompute,
-            inputs=op.inputs, outputs=op.outputs, letters=op.letters, fused=op.fused, slope=slope,
+            inputs=op.inputs, outputs=op.outputs, letters=op.letters, fused=op.fused, slope=slope, routing=op.routing,
         )
         for op, slope in zip(first.ops, op_slopes, strict=True)
     )  # fmt: skip
-    return ops, tensors
+    return divided(ops, tensors)
 
 
 def _check_lengths(first: Recording, other: Recording) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
-from trainyard.ir import Body, Convolution, ElementWise, MatMul, Phase, Reduction
+from trainyard.ir import Body, Convolution, ElementWise, MatMul, Phase, Reduction, Routing
+from trainyard.ir.routing import Axis
 from trainyard.workloads.capture.registry import Call, Handler, OnChip, Piece
 
 SOFTMAX_PASSES = 3  # maximum, sum of exponentials, division
@@ -40,11 +41,14 @@ def _summed_batches(call: Call) -> Piece:
 
 
 def _grouped(call: Call) -> Piece:
-    """Mixture of experts: each row is multiplied by the matrix of its own group, or each group reduces over its own rows."""
+    """Mixture of experts: rows, columns or sums of a 2-d operand belong to groups in turn (`ir.routing`: evenly)."""
     a, b = call.args[:2]
     if a.dim() == 3 and b.dim() == 3:
         return Piece(MatMul(a.shape[1], b.shape[2], a.shape[2], count=a.shape[0]), inputs=(a, b))
-    return Piece(MatMul(a.shape[-2], b.shape[-1], a.shape[-1]), inputs=(a, b))
+    axis: Axis = "N" if a.dim() == 3 else "M" if b.dim() == 3 else "K"
+    rows = a.shape[0] if axis == "M" else b.shape[1] if axis == "N" else a.shape[1]
+    groups = a.shape[0] if axis == "N" else b.shape[0] if axis == "M" else call.outputs[0].shape[0]
+    return Piece(MatMul(a.shape[-2], b.shape[-1], a.shape[-1]), inputs=(a, b), routing=Routing(axis, rows, groups))
 
 
 def _linear(call: Call) -> Piece:

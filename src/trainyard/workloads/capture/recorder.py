@@ -13,7 +13,7 @@ from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]  # mis
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.errors import BadInput, CaptureError
-from trainyard.ir import Body, Convolution, Letter, MatMul, Phase, Role, Update
+from trainyard.ir import Body, Convolution, Letter, MatMul, Phase, Role, Routing, Update
 from trainyard.workloads.capture.execution import Executor, tensors_in
 from trainyard.workloads.capture.frames import Frame, Frames
 from trainyard.workloads.capture.handlers import Rule, rule_of
@@ -39,6 +39,7 @@ class RawOp:
     outputs: tuple[int, ...]
     letters: tuple[Letter, ...]
     fused: int | None
+    routing: Routing | None = None
 
 
 @dataclass(slots=True)
@@ -299,7 +300,7 @@ class Recorder(TorchDispatchMode):
                 RawOp(
                     body=self._bodies.setdefault(piece.body, piece.body), name=piece.name or rule.name, frame=frame, phase=phase,
                     phase_is_final=phase_is_final, recompute=position.recompute, letters=letters,
-                    fused=number if piece.fused else None,
+                    fused=number if piece.fused else None, routing=piece.routing,
                     inputs=tuple([self.tensor_table.read(t) for t in inputs]),
                     outputs=tuple([self.tensor_table.write(t, role, kind, owner) for t in outputs]),
                 )

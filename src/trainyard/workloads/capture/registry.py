@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BadInput
-from trainyard.ir import Body, Phase
+from trainyard.ir import Body, Phase, Routing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,7 +41,8 @@ class Piece:
     """One of the ops that a dispatched op is recorded as. `inputs` and `outputs` default to those of the call.
 
     A product names its two operands first. `phase` is given where the handler knows it better than the operands do. Pieces with
-    `fused` are computed by one kernel without leaving the chip.
+    `fused` are computed by one kernel without leaving the chip. A grouped product has all its rows in `body`, and `routing` says
+    how they are divided over groups.
     """
 
     body: Body
@@ -50,6 +51,7 @@ class Piece:
     phase: Phase | None = None
     fused: bool = False
     name: str = ""
+    routing: Routing | None = None
 
 
 HandlerResult = Body | Piece | Iterable[Body | Piece]

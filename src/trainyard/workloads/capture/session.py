@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from trainyard.errors import BadInput, CaptureError
 from trainyard.ir import Collective, Role, Step
+from trainyard.ir.routing import BALANCED
 from trainyard.workloads.capture.distributed import fill_buckets, is_sharded, rebuild_reducers, replicas, settle_layers
 from trainyard.workloads.capture.execution import Executor
 from trainyard.workloads.capture.frames import Frames
@@ -83,7 +84,8 @@ class _Session:
             source += f"; not rebatchable: {why_fixed}"
         world = dist.get_world_size() if any(isinstance(op.body, Collective) for op in ops) else 1
         replica_count = replicas(list(self._modules), list(self._parameters.values()), ops) if world > 1 else 1
-        return Step(self._program.name, first.batch, ops, tensors, source, not why_fixed, world, replica_count)
+        notes = (BALANCED,) if any(op.routing for op in ops) else ()
+        return Step(self._program.name, first.batch, ops, tensors, source, not why_fixed, world, replica_count, notes)
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
