@@ -64,7 +64,7 @@ class Routing:
         >>> Routing("K", rows=5, groups=2).products(MatMul(8, 4, 5))
         (MatMul(M=8, N=4, K=3, count=1), MatMul(M=8, N=4, K=2, count=1))
         """
-        return tuple(replace(whole, **{self.axis: rows}, count=groups) for rows, groups in self.parts())  # type: ignore[arg-type]
+        return tuple(replace(whole, **{self.axis: rows}, count=groups) for rows, groups in self.parts())
 
     @property
     def even(self) -> bool:
@@ -119,7 +119,7 @@ def joined(ops: Sequence[Op], tensors: Sequence[TensorSpec]) -> tuple[tuple[Op, 
         parts_left = len(op.routing.parts()) - 1
         routing = op.routing
         assert isinstance(op.body, MatMul)
-        body = replace(op.body, **{routing.axis: routing.rows}, count=1)  # type: ignore[arg-type]  # one int field
+        body = replace(op.body, **{routing.axis: routing.rows}, count=1)
         slope = [0, 0, 0, 0]
         slope[PLACE[routing.axis]] = routing.slope
         numbers = [_whole(tensors, t, side, routing, body) for side, t in _operands(op)]
