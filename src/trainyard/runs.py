@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainyard.engine.timeline import Timeline
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Device, Masks, Step, System, assumptions_of
-from trainyard.ir.protocols import ChecksStep, ExplainsMasks, HasDevice, HasNotes, HasPeaks, ListsMasks
+from trainyard.ir.protocols import ChecksStep, ExplainsMasks, HasDevice, HasNotes, HasPeakOfStep, HasPeaks, ListsMasks
 from trainyard.results.booking import book_timeline, entries_of
 from trainyard.results.result import Peaks, Result
 from trainyard.units import show
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 Machine = str | Device | System
 Workload = Step | str | os.PathLike[str]
+UNREMARKABLE_BYTES = 16 * 2**30
+"""Device memory that needs no note where a machine states no capacity: what a training board of 2017 had."""
+DEVICE_MEMORIES = ("device memory", "memory at a DPU's place")  # pools of `systems`; those of hosts and memory-nodes are not named
 METRICS = ("time_s", "energy_j", "samples_per_s", "cycles", "array_cycles")
 
 
@@ -79,7 +82,7 @@ def run(
         rows=rows,
         columns=columns,
         entries=entries_of(plan.booking),
-        peaks=_peaks(machine_alone),
+        peaks=_peaks(machine_alone, step, masks),
         clock_hz=getattr(machine_alone, "clock_hz", None),
         cycles=plan.booking.cycles,
         array_cycles=plan.booking.array_cycles,
@@ -142,10 +145,15 @@ def _masks(masks: Masks | str | None, step: Step, seed: int | None) -> Masks | N
     return masks
 
 
-def _peaks(machine: Device | System) -> Peaks:
+def _peaks(machine: Device | System, step: Step, masks: Masks | None) -> Peaks:
+    """The machine's peaks, MACs at the precision of each op of the step where that decides the rate."""
     if not isinstance(machine, HasPeaks):
         raise BadInput(f"{type(machine).__name__} does not say its peaks: give it a `peaks` property that returns results.Peaks")
     peaks: Peaks = machine.peaks
+    device = machine.device if isinstance(machine, HasDevice) else machine
+    if isinstance(device, HasPeakOfStep) and isinstance(device, HasPeaks):
+        rate = device.peak_macs_per_s(step, masks)
+        return replace(peaks, macs_per_s=peaks.macs_per_s * rate / device.peaks.macs_per_s) if rate else peaks
     return peaks
 
 
@@ -154,9 +162,22 @@ def _notes(timeline: Timeline, machine: Device | System, masks: Masks | None) ->
     owner = machine.device if isinstance(machine, HasDevice) and not isinstance(machine, ExplainsMasks) else machine
     if masks is not None and isinstance(owner, ExplainsMasks) and owner.masks_note:
         yield owner.masks_note
-    for over in timeline.overflows:
-        peak, capacity = show(over.peak_bytes, "B"), show(over.capacity_bytes, "B")
-        yield f"{over.pool}: the step needs {peak} of {capacity} and does not fit this machine"
+    yield from _memory_notes(timeline)
+
+
+def _memory_notes(timeline: Timeline) -> Iterator[str]:
+    """Memories that the step does not fit, and large needs of devices that state no capacity; equal pools share a sentence."""
+    needs: dict[tuple[str, int, int | None], int] = {}
+    for number, pool in enumerate(timeline.pools):
+        name, _, rank = pool.name.rpartition(" ")
+        key = (name if name and rank.isdigit() else pool.name, timeline.peak(number), pool.capacity_bytes)
+        needs[key] = needs.get(key, 0) + 1
+    for (name, peak, capacity), count in needs.items():
+        pools = f"{name} (each of {count})" if count > 1 else name
+        if capacity is not None and peak > capacity:
+            yield f"{pools}: the step needs {show(peak, 'B')} of {show(capacity, 'B')} and does not fit this machine"
+        elif capacity is None and name in DEVICE_MEMORIES and peak > UNREMARKABLE_BYTES:
+            yield f"{pools}: the step needs {show(peak, 'B')}; the machine states no capacity (dram_capacity), it counts as enough"
 
 
 def _sampled(plan: Plan) -> Iterator[str]:

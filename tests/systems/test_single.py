@@ -7,7 +7,7 @@ import pytest
 import trainyard as ty
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput
-from trainyard.ir import Phase, Step
+from trainyard.ir import MatMul, Op, Phase, Role, Step, TensorSpec
 from trainyard.ir.plan import picoseconds
 
 
@@ -73,3 +73,26 @@ def test_no_row_moves_more_than_the_bandwidth_allows(model: str) -> None:
     for (layer, phase), cost in result.group("layer", "phase").items():
         allowed = cost.time_s * result.peaks.dram_bytes_per_s
         assert cost.traffic_bytes["dram"] <= allowed * (1 + 1e-6) + 64, f"{layer} {phase}"
+
+
+def large_step() -> Step:
+    """A product whose operands take 3 x 64 GiB in fp32."""
+    tensors = tuple(TensorSpec((2**17, 2**17), "fp32", Role.PARAMETER) for _ in range(3))
+    return Step("large", 1, (Op(body=MatMul(2**17, 2**17, 2**17), inputs=(0, 1), outputs=(2,)),), tensors)
+
+
+@pytest.mark.parametrize("machine", ["npu", "npu-small", "tpu", "sigma", "spatial", "eie"])
+def test_a_large_step_on_a_machine_without_a_stated_memory_has_a_note_of_its_need(machine: str) -> None:
+    notes = [note for note in ty.run(large_step(), on=machine).notes if note.startswith("device memory: the step needs 206 GB")]
+    assert len(notes) == 1
+    assert "states no capacity" in notes[0]
+
+
+@pytest.mark.parametrize("machine", ["h200", "a100", "tensordash", "tensorcore", "npu(dram_capacity=64 GB)"])
+def test_a_large_step_on_a_machine_with_a_stated_memory_does_not_fit(machine: str) -> None:
+    assert sum("does not fit this machine" in note for note in ty.run(large_step(), on=machine).notes) == 1
+
+
+def test_a_small_step_has_no_note_of_memory(step: Step) -> None:
+    for machine in ("npu", "tpu", "sigma", "h200", "tensordash"):
+        assert not any("memory" in note for note in ty.run(step, on=machine).notes)

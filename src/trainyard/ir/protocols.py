@@ -379,4 +379,13 @@ class HasPeaks(Protocol):
     def peaks(self) -> Any: ...
 
 
+@runtime_checkable
+class HasPeakOfStep(Protocol):
+    """A device whose peak depends on the precision of each op; `ty.run` sets a result's peak and utilisation by it."""
+
+    def peak_macs_per_s(self, step: Step, masks: Masks | None = None) -> float:
+        """MACs of the step over the time that they take at the peak of each op's own precision; 0 for a step without products."""
+        ...
+
+
 cache_members([value for value in globals().values() if getattr(value, "_is_protocol", False) and value is not Protocol])

@@ -155,7 +155,8 @@ def facts(result: Result) -> list[tuple[str, str]]:
     rows += [(f"{HOST} bandwidth used", text) for text in host_memory(result)]
     rows += classes(result)
     if used is not None:
-        rows.append(("utilisation", f"{percent(used)} of {show(result.peaks.macs_per_s, 'MAC/s')}"))
+        skipped = ", with the MACs of zeros that it skips" if used > 1 else ""
+        rows.append(("utilisation", f"{percent(used)} of {show(result.peaks.macs_per_s, 'MAC/s')}{skipped}"))
     if result.cycles is not None:
         at = f" at {show(result.clock_hz, 'Hz', digits=4)}" if result.clock_hz else ""
         rows.append(("cycles", f"{result.cycles:,}{at}"))

@@ -16,10 +16,10 @@ from trainyard.devices.gpu.calls import Call, calls_of, is_exchange
 from trainyard.devices.gpu.costs import kernel_of
 from trainyard.devices.gpu.host import waiting_times
 from trainyard.devices.gpu.products import Limits
-from trainyard.devices.gpu.structured import Sparse, sparse_products
+from trainyard.devices.gpu.structured import SPEEDUP, Sparse, sparse_products
 from trainyard.devices.gpu.traffic import Cache, Kernel
 from trainyard.errors import BadInput, NotModelled
-from trainyard.ir import DTYPE_BYTES, DeviceCost, Masks, Step, TensorSpec, Work, assumed
+from trainyard.ir import DTYPE_BYTES, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
 from trainyard.mapping.precision import FLOATING
 from trainyard.results.result import Peaks
 
@@ -111,9 +111,25 @@ class Gpu:
 
     @property
     def peaks(self) -> Peaks:
+        """Rates for products of `precision` (fp32 unless it is set); those of a step are `peak_macs_per_s`."""
         kinds = {self.kind(dtype, convolution) for dtype in [self.precision or "fp32"] for convolution in (False, True)}
         rate = max(self._macs(kind) for kind in kinds)
         return Peaks(macs_per_s=self.sms * rate * self.clock_hz, dram_bytes_per_s=self.dram_bytes_per_s, technology=self.technology)
+
+    def peak_macs_per_s(self, step: Step, masks: Masks | None = None) -> float:
+        """MACs of the step over the time that they take at the peak rate of each product's element type.
+
+        Products that a kernel leaves out cost nothing: half of the scores of a causal attention, the zeros of 2:4 weights.
+        """
+        sparse = sparse_products(self, step, masks)
+        seconds = 0.0
+        for call in calls_of(step, self.fusion):
+            done = 0.5 if call.causal else 1.0 / SPEEDUP if sparse is not None and sparse.applies_to(call.ops) else 1.0
+            for op in (step.ops[index] for index in call.ops if step.ops[index].macs):
+                dtype = self.dtype(step.tensors[op.inputs[0]]) if op.inputs else self.precision or "fp32"
+                kind = self.kind(dtype, isinstance(op.body, Convolution))
+                seconds += done * op.macs / (self.sms * self._macs(kind) * self.clock_hz)
+        return step.macs / seconds if seconds else 0.0
 
     @property
     def static_w(self) -> float:
