@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +12,7 @@ from torch import nn
 from trainyard.errors import BadInput, CaptureError
 from trainyard.ir import ElementWise, MatMul
 from trainyard.workloads.capture import Piece, capture, register
-from trainyard.workloads.capture.registry import USERS
+from trainyard.workloads.capture.ops.registry import USERS
 
 
 class Decides(nn.Module):
@@ -34,18 +37,41 @@ def test_control_flow_on_data_says_so_and_offers_values() -> None:
     assert "with values" in step.source
 
 
-def test_a_branch_on_a_logged_loss_is_refused() -> None:
+def test_a_branch_on_a_logged_loss_names_its_line_and_both_ways_out() -> None:
     model = nn.Linear(4, 1)
 
     def train_step(batch: int) -> None:
         loss = model(torch.randn(batch, 4)).mean()
         loss.backward()
-        if loss.item() > 10:
-            raise RuntimeError("diverged")
+        if loss.item() > 1e9:
+            model(torch.randn(batch, 4)).mean().backward()
 
-    with pytest.raises(CaptureError, match="decides by a value"):
+    with pytest.raises(CaptureError, match="decides by it") as caught:
         capture(train_step, model=model, batch=2)
+    line = re.search(r"test_errors\.py:\d+", str(caught.value))
+    assert line is not None
+    assert "`if loss.item() > 1e9:`" in str(caught.value)
+    assert "real=True" in str(caught.value)
     assert capture(train_step, model=model, batch=2, real=True).macs == 2 * 2 * 4
+    for answer, passes in ((False, 1), (True, 2)):
+        assert capture(train_step, model=model, batch=2, values={line.group(): answer}).macs == passes * 2 * 2 * 4
+
+
+def test_a_guard_against_a_diverging_loss_passes_with_a_note() -> None:
+    model = nn.Linear(4, 1)
+
+    def train_step(batch: int) -> None:
+        loss = model(torch.randn(batch, 4)).mean()
+        loss.backward()
+        if loss.item() > 10 or not math.isfinite(loss.item()):
+            raise RuntimeError("diverged")
+        assert loss < 5
+        if not torch.isfinite(loss).all():
+            raise RuntimeError("not finite")
+
+    step = capture(train_step, model=model, batch=2)
+    assert step.macs == 2 * 2 * 4
+    assert any("the check is taken as passed" in note for note in step.notes)
 
 
 @torch.library.custom_op("trainyard_tests::swirl", mutates_args=())

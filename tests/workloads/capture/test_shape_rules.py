@@ -9,7 +9,7 @@ from torch import nn
 
 import trainyard as ty
 from trainyard.errors import CaptureError
-from trainyard.workloads.capture.shape_rules import SHAPE_RULES
+from trainyard.workloads.capture.ops.shape_rules import SHAPE_RULES
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -4,11 +4,12 @@ A torch dispatch mode sees every op of forward, loss, backward and update while 
 values. In reading order:
 
 - session: one capture from beginning to end; programs: what is run (a model with its loss and optimizer, or a user's function)
-- swap: replaces the user's tensors by stand-ins and restores them; execution: runs ops on shapes, with
-  shape_rules where torch has none; interface: devices and autocast
+- swap: replaces the user's tensors by stand-ins and restores them; execution: runs ops on shapes; values: the values that are known
+  beside the shapes; questions: answers for a program that reads values; locations: lines of the user's code; interface: devices
+  and autocast
 - recorder: writes each dispatched op down; frames: which layer it belongs to; tensor_table: which tensor is which; updates: the
   optimizer's ops; phases: grad_input or grad_weight; distributed, world: process groups, DDP and FSDP2
-- registry: what a handler of a torch op is; handlers, products, collectives: the handlers; tables: op names
+- ops: what each torch op is, its handlers and shape rules
 - merge: two captures at different batch sizes become one Step whose dimensions depend on the batch
 - operands: the same recorder on a real training run, for `record_masks`
 
@@ -22,14 +23,15 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BadInput, MissingExtra
 from trainyard.ir import Step
-from trainyard.workloads.capture.registry import Call, Piece, register
+from trainyard.workloads.capture.ops.registry import Call, Piece, register
 from trainyard.workloads.capture.world import world
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
 
-    from trainyard.workloads.capture.programs import Values
+    from trainyard.workloads.capture.programs import Example
+    from trainyard.workloads.capture.values import Values
     from trainyard.workloads.zoo.recipe import Recipe
 
 __all__ = ["Call", "Piece", "capture", "capture_recipe", "register", "world"]
@@ -46,6 +48,7 @@ def capture(
     batch: int | None = None,
     name: str | None = None,
     real: bool = False,
+    values: Mapping[str, Any] | None = None,
     world_size: int | None = None,
 ) -> Step:
     """One training step of a model as a Step; the model and its optimizer are left as they were.
@@ -61,7 +64,9 @@ def capture(
     A step that exchanges tensors between ranks (`torch.distributed`) is captured on a process group: that of the caller, or one of
     `world_size` ranks that lasts as long as the capture. It is the step of the first rank, with that rank's batch.
 
-    Only shapes are computed. A model that decides by values needs `real=True`: the step then runs on the example inputs.
+    Only shapes are computed, and the values of constants, of small inputs and of what follows from them alone. A model that decides
+    by other values is an error that names the line: `values={"model.py:120": True}` states the answer for that line (or for a
+    layer, by its path), and `real=True` runs the step on the example inputs. What was assumed is in the Step's `notes`.
     """
     try:
         import torch
@@ -77,21 +82,21 @@ def capture(
     if world_size is not None:
         with world(world_size):
             return capture(
-                step, inputs, targets, model=model, loss=loss, optimizer=optimizer, batch=batch, name=name, real=real
+                step, inputs, targets, model=model, loss=loss, optimizer=optimizer, batch=batch, name=name, real=real, values=values
             )  # fmt: skip
     step = getattr(step, "_orig_mod", step)  # a compiled model runs as what it was compiled from
     if isinstance(step, torch.nn.Module) and inputs is not None:
         example, size = _example(inputs, targets, batch)
         chosen = name or type(step).__name__
         program = ModelStep(step, example, batch=size, name=chosen, loss=loss, optimizers=_as_list(optimizer))
-        return captured(program, real=real)
+        return captured(program, real=real, stated=values)
     if isinstance(step, torch.nn.Module) or not callable(step):
         raise BadInput("capture needs a model with inputs, or a training step with model=: capture(model, inputs, loss=...)")
     if model is None:
         raise BadInput("capture of a training step needs the model that it trains: capture(train_step, model=model)")
     roots = _roots(model)
     label = name or "+".join(type(root).__name__ for root in roots.values())
-    return captured(LoopStep(step, roots, batch=batch, name=label), real=real)
+    return captured(LoopStep(step, roots, batch=batch, name=label), real=real, stated=values)
 
 
 def capture_recipe(recipe: Recipe, name: str, batch: int) -> Step:
@@ -104,7 +109,7 @@ def capture_recipe(recipe: Recipe, name: str, batch: int) -> Step:
     with torch.device("meta"):
         model = recipe.model()
 
-    def example(size: int, values: Values) -> tuple[Any, Any]:
+    def example(size: int, values: Values | None) -> tuple[Any, Any]:
         with torch.device("meta"):
             return tuple(recipe.inputs(size)), tuple(recipe.targets(size))
 
@@ -115,7 +120,7 @@ def capture_recipe(recipe: Recipe, name: str, batch: int) -> Step:
     return captured(ModelStep(model, example, batch=batch, name=name, loss=loss, optimizers=[optimizer]), real=False)
 
 
-def _example(inputs: Any, targets: Any, batch: int | None) -> tuple[Callable[[int, Values], tuple[Any, Any]], int]:
+def _example(inputs: Any, targets: Any, batch: int | None) -> tuple[Example, int]:
     """A function that makes inputs and targets for a batch size, and the batch size of the first capture."""
     from trainyard.workloads.capture.programs import leaves, resized
 
@@ -126,7 +131,7 @@ def _example(inputs: Any, targets: Any, batch: int | None) -> tuple[Callable[[in
     if example_batch < 1:
         raise BadInput("the example inputs hold no sample (their first dimension is 0): give at least one")
 
-    def example(size: int, values: Values) -> tuple[Any, Any]:
+    def example(size: int, values: Values | None) -> tuple[Any, Any]:
         return resized(inputs, example_batch, size, values), resized(targets, example_batch, size, values)
 
     return example, example_batch if batch is None else batch

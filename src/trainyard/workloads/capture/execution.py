@@ -1,23 +1,20 @@
-"""Runs a dispatched op on shapes alone, and caches the result for the next layer of the same shape.
-
-Parameters and inputs live on the meta device. Small integer tensors of the host keep their values, so that a program may branch on
-them; a host tensor in one op with a meta tensor is replaced by its shape.
-"""
+"""Runs ops on shapes, or for real; what is known of values is computed beside the shapes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from trainyard.workloads.capture.handlers import Rule
-from trainyard.workloads.capture.shape_rules import SHAPE_RULES
+from trainyard.workloads.capture.ops.handlers import Rule
+from trainyard.workloads.capture.ops.shape_rules import SHAPE_RULES
+from trainyard.workloads.capture.values import HOST, META, MOST_INTEGERS, Evaluator, Values
 
-META = torch.device("meta")
-SMALL = 1 << 20  # elements of a host constant that keeps its values: 8 MiB of indices
+MOST_TRIAL = 1 << 26  # elements of the operands of an op that runs once on the host to learn the shape of its result
 
 
 class _NotCacheable(Exception):
@@ -34,15 +31,35 @@ class Executor:
 
     def __init__(self, *, real: bool) -> None:
         self.real = real
+        self.evaluator = Evaluator(Values())
+        self.selection: Callable[[Tensor], list[Tensor] | None] = lambda mask: None
+        self.on_trial: Callable[[str], None] = lambda name: None
         self._results_by_call: dict[tuple[Any, ...], tuple[Any, ...]] = {}
-        self._without_values: set[int] = set()
 
     def has_values(self, tensor: Tensor) -> bool:
-        return self.real or not (tensor.is_meta or tensor.untyped_storage()._cdata in self._without_values)
+        return self.real or self.evaluator.values.known(tensor)
+
+    def value(self, tensor: Tensor) -> Tensor | None:
+        """The value of a tensor as a host tensor, where it is known."""
+        return self.evaluator.values.get(tensor)
 
     def run(self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         if self.real:
             return func(*args, **kwargs)
+        if rule.selects and any(t.dtype in (torch.bool, torch.uint8) for t in tensors_in(args[1])):
+            args = (args[0], self._as_integers(args[1]), *args[2:])
+            tensors = [t for a in args for t in tensors_in(a)]
+        try:
+            result = self._shapes(rule, func, args, kwargs, tensors)
+        except (NotImplementedError, RuntimeError) as error:
+            result = self._trial(rule, func, args, kwargs, tensors, error)
+        if not rule.collective:
+            results = tensors_in(result)
+            if any(t.is_meta for t in (*results, *tensors)):  # an op of the host has run with its values already
+                self.evaluator.after(rule, func, args, kwargs, tensors, results)
+        return result
+
+    def _shapes(self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         if not tensors:
             return func(*args, **_on_meta(rule, args, kwargs))
         on_meta = on_host = False
@@ -53,16 +70,54 @@ class Executor:
                 on_host = True
         if on_meta and rule.name in SHAPE_RULES:
             return SHAPE_RULES[rule.name](args, kwargs)
-        if on_host and (on_meta or (self._without_values and not all(map(self.has_values, tensors)))):
+        if on_host and (on_meta or not all(map(self.has_values, tensors))):
             return self._mixed(rule, func, args, kwargs, tensors)
         if not on_meta or rule.collective:
             return func(*args, **kwargs)
         if "device" in kwargs:
-            kwargs = {**kwargs, "device": META}  # nothing leaves for the host: there are no values to take along
+            if rule.name == "_to_copy" and _is_host(kwargs["device"]):
+                value = self.evaluator.values.get(tensors[0])
+                if value is not None:
+                    return func(value, *args[1:], **kwargs)
+            kwargs = {**kwargs, "device": META}  # a tensor without values stays where it is
         return self._cached(func, args, kwargs, tensors)
 
+    def _as_integers(self, indices: Any) -> list[Any]:
+        """Indices with each mask of truth values replaced by the positions that it selects."""
+        converted: list[Any] = []
+        for index in indices:
+            if isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8):
+                converted += self.selection(index) or [index]
+            else:
+                converted.append(index)
+        return converted
+
+    def _trial(
+        self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], error: Exception
+    ) -> Any:
+        """The shapes of an op that has no rule for shapes: it runs once on the host, on zeros where values are not known."""
+        if rule.collective or not any(t.is_meta for t in tensors) or sum(t.numel() for t in tensors) > MOST_TRIAL:
+            raise error
+
+        def filled(value: Any) -> Any:
+            if isinstance(value, Tensor) and value.is_meta:
+                known = self.evaluator.values.get(value)
+                return torch.zeros(value.shape, dtype=value.dtype) if known is None else known.clone()
+            if isinstance(value, list | tuple):
+                return type(value)(filled(item) for item in value)
+            return HOST if isinstance(value, torch.device) else value
+
+        try:
+            outcome = func(*(filled(a) for a in args), **{key: filled(value) for key, value in kwargs.items()})
+        except Exception:
+            raise error from None
+        if rule.written:
+            return args[rule.written[0]] if isinstance(rule.written[0], int) else kwargs[rule.written[0]]
+        self.on_trial(rule.overload)
+        return _as_shapes(outcome)
+
     def _mixed(self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
-        """Host tensors become shapes; one that is written loses its values for good."""
+        """Host tensors become shapes."""
         stand_ins: dict[int, Tensor] = {}
         originals: dict[int, Tensor] = {}
 
@@ -78,10 +133,6 @@ class Executor:
             return META if isinstance(value, torch.device) else value
 
         result = func(*(convert(a) for a in args), **{k: convert(v) for k, v in kwargs.items()})
-        for key in rule.written:
-            target = kwargs.get(key) if isinstance(key, str) else args[key] if key < len(args) else None
-            for tensor in tensors_in(target):
-                self._without_values.add(tensor.untyped_storage()._cdata)
         if isinstance(result, Tensor):
             return originals.get(id(result), result)
         return result
@@ -109,18 +160,32 @@ def tensors_in(value: Any) -> list[Tensor]:
     return []
 
 
+def _is_host(device: Any) -> bool:
+    return device is not None and torch.device(device).type == "cpu"
+
+
+def _as_shapes(outcome: Any) -> Any:
+    if isinstance(outcome, Tensor):
+        return shape_of(outcome)
+    if isinstance(outcome, list | tuple):
+        return type(outcome)(_as_shapes(item) for item in outcome)
+    return outcome
+
+
 def _on_meta(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Keyword arguments of a factory (`zeros`, `arange`): floats are made on meta; small integer tensors keep their values."""
+    """Keyword arguments of a factory (`zeros`, `arange`): floats are made on meta; small integer tensors of the host stay there."""
+    if torch.device(kwargs.get("device") or "cpu").type == "meta":
+        return {key: value for key, value in kwargs.items() if key != "generator"}
     size = args[0] if rule.factory and args and isinstance(args[0], list | tuple) else ()
-    if not size or torch.device(kwargs.get("device") or "cpu").type == "meta":
+    if not size:
         return kwargs
     dtype = kwargs.get("dtype")
     if dtype is None:
         dtype = torch.int64 if rule.name == "full" and isinstance(args[1], int) else torch.get_default_dtype()
-    if not (dtype.is_floating_point or dtype.is_complex) and math.prod(size) <= SMALL:
+    if not (dtype.is_floating_point or dtype.is_complex) and math.prod(size) <= MOST_INTEGERS:
         return kwargs
-    pinned = {"pin_memory": False} if "pin_memory" in kwargs else {}
-    return {**kwargs, "device": META, **pinned}
+    changed = {"pin_memory": False} if "pin_memory" in kwargs else {}
+    return {**{key: value for key, value in kwargs.items() if key != "generator"}, "device": META, **changed}
 
 
 def _form(value: Any) -> Any:

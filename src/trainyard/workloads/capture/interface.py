@@ -6,6 +6,7 @@ from the same two lists: products go to the lower precision, losses and sums bac
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -15,10 +16,10 @@ from torch import Tensor
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 
-from trainyard.errors import CaptureError
-from trainyard.workloads.capture.execution import META
+from trainyard.workloads.capture.values import HOST, META, is_small, undispatched
 
 if TYPE_CHECKING:
+    from trainyard.workloads.capture.questions import Questions
     from trainyard.workloads.capture.recorder import Recorder
 
 # fmt: off
@@ -42,25 +43,51 @@ FULL_PRECISION: dict[str, frozenset[str]] = {
         cdist pdist renorm dist exp expm1 log log1p log2 log10 pow __pow__ reciprocal rsqrt softplus tan cosh sinh acos asin erfinv
     """.split()),
 }
+TENSOR_TYPES: dict[str, torch.dtype] = {
+    "FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16, "BFloat16Tensor": torch.bfloat16,
+    "LongTensor": torch.int64, "IntTensor": torch.int32, "ShortTensor": torch.int16, "CharTensor": torch.int8,
+    "ByteTensor": torch.uint8, "BoolTensor": torch.bool,
+}
 # fmt: on
 
 
 class Unread(float):
-    """What `.item()` of a tensor without values returns: it may be printed and added up, but a comparison with it is an error."""
+    """What `.item()` of a float without values returns: it prints as nan and may be added up; a comparison with it is a question.
+
+    To C it is a finite number, so that `math.isfinite` is content.
+    """
+
+    questions: Questions
+
+    def __format__(self, spec: str) -> str:
+        return format(math.nan, spec)
+
+    def __repr__(self) -> str:
+        return "nan"
+
+    __str__ = __repr__
+
+    def _compare(self, *_: Any) -> bool:
+        return self.questions.comparison()
 
     def _refuse(self, *_: Any) -> NoReturn:
-        raise CaptureError(
-            "the training step decides by a value it read with .item(), which shapes alone cannot answer: "
-            "capture(..., real=True) runs the step on the example inputs instead"
-        )
+        raise self.questions.needs("a value that it read with .item() and makes a whole number of it")
 
-    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = __int__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __bool__ = _compare
+    __int__ = __index__ = __round__ = __floor__ = __ceil__ = __trunc__ = _refuse
     __hash__ = float.__hash__
 
     def __add__(self, other: object) -> Unread:
         return self
 
     __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __add__
+    __neg__ = __abs__ = __pos__ = __pow__ = __rpow__ = __add__  # type: ignore[assignment]
+
+
+def _unread(questions: Questions) -> Unread:
+    number = Unread(1.0)
+    number.questions = questions
+    return number
 
 
 class Interface(TorchFunctionMode):
@@ -73,6 +100,9 @@ class Interface(TorchFunctionMode):
         self._cast_weights: dict[int, tuple[Tensor, Tensor]] = {}
         self._special: dict[str, Callable[..., Any]] = {
             "to": self._to, "cuda": self._cuda, "cpu": self._cpu, "pin_memory": self._pin_memory, "item": self._item,
+            "__float__": self._float, "numpy": self._numpy, "__array__": self._array, "tolist": self._tolist,
+            "tensor": self._constant, "as_tensor": self._constant, "asarray": self._constant, "new_tensor": self._new_constant,
+            "_pack_padded_sequence": self._pack_padded_sequence, "type": self._type,
         }  # fmt: skip
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -98,30 +128,87 @@ class Interface(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _to(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        moved = args[0]
-        if not (self._recorder.loop or moved.is_meta or moved.is_floating_point()):
-            # A mask that a model moves to its weights' device keeps its values: the model may read them later.
-            args = tuple(a.dtype if isinstance(a, Tensor) else a for a in args[1:] if not isinstance(a, str | torch.device))
-            kwargs = {key: value for key, value in kwargs.items() if key != "device"}
-            return func(moved, *args, **kwargs) if "dtype" in kwargs or args else moved
+        if not isinstance(args[0], Tensor):
+            return func(*args, **kwargs)
         kwargs = {key: _on_meta_device(value) if key == "device" else value for key, value in kwargs.items()}
-        return func(args[0], *[_on_meta_device(a) if isinstance(a, str | torch.device) else a for a in args[1:]], **kwargs)
+        return func(args[0], *[_on_meta_device(a) if isinstance(a, str | torch.device | int) else a for a in args[1:]], **kwargs)
 
     def _cuda(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return args[0].to(META)
 
     def _cpu(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return args[0] if args[0].is_meta else func(*args, **kwargs)
+        return args[0].to("cpu")
+
+    def _type(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`x.type(torch.cuda.FloatTensor)` names a device as well: the dtype alone counts."""
+        if len(args) < 2 or isinstance(args[1], torch.dtype):
+            return func(*args, **kwargs)
+        kind = args[1] if isinstance(args[1], str) else f"{args[1].__module__}.{args[1].__name__}"
+        dtype = TENSOR_TYPES.get(kind.rpartition(".")[2])
+        return func(*args, **kwargs) if dtype is None else func(args[0], dtype)
 
     def _pin_memory(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return args[0]
 
     def _item(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Outside the model and the optimizer, the value of a loss is assumed to be logged only."""
+        """The value of a float is assumed to be logged only, until the program compares it."""
         recorder = self._recorder
-        logged = not (recorder.frames.inside or (recorder.updates and (recorder.updates.active or recorder.updates.priming)))
-        if logged and not recorder.executor.has_values(args[0]):
-            return Unread("nan")
+        optimizing = recorder.updates is not None and (recorder.updates.active or recorder.updates.priming)
+        if optimizing or recorder.executor.has_values(args[0]) or args[0].numel() != 1 or not args[0].is_floating_point():
+            return func(*args, **kwargs)
+        return _unread(recorder.questions)
+
+    def _float(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Outside the model a float is logged."""
+        recorder = self._recorder
+        if recorder.frames.inside or recorder.executor.has_values(args[0]) or args[0].numel() != 1:
+            return func(*args, **kwargs)
+        recorder.questions.notes["the training step makes a number of a tensor without values: 1.0 stands for it"] = None
+        return 1.0
+
+    def _numpy(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with undispatched():
+            return self._recorder.questions.array(args[0].detach()).numpy()
+
+    def _array(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        array = self._numpy(func, args, kwargs)
+        dtype = kwargs.get("dtype", args[1] if len(args) > 1 else None)
+        return array if dtype is None else array.astype(dtype, copy=False)
+
+    def _tolist(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor = args[0].detach()
+        if self._recorder.executor.has_values(tensor) or not tensor.is_floating_point():
+            with undispatched():
+                return self._recorder.questions.array(tensor).tolist()
+        return _nested(tuple(tensor.shape), lambda: _unread(self._recorder.questions))
+
+    def _constant(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`torch.tensor(numbers, device=...)`: the numbers are kept, wherever the tensor is."""
+        device = _on_meta_device(kwargs.get("device"))
+        if isinstance(args[0] if args else kwargs.get("data"), Tensor) or device is None or torch.device(device).type != "meta":
+            return func(*args, **{**kwargs, **({"device": device} if "device" in kwargs else {})})
+        made = func(*args, **{**kwargs, "device": META})
+        with undispatched():
+            value = func(*args, **{**kwargs, "device": HOST, "requires_grad": False})
+        if is_small(value):
+            self._recorder.executor.evaluator.values.put(made, value)
+        return made
+
+    def _new_constant(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """`x.new_tensor(numbers)` is `torch.tensor` with the device and dtype of `x`."""
+        like, numbers = args[0], args[1] if len(args) > 1 else kwargs["data"]
+        if isinstance(numbers, Tensor) or not like.is_meta:
+            return func(*args, **kwargs)
+        device = _on_meta_device(kwargs.get("device") or like.device)
+        made = torch.tensor(numbers, dtype=kwargs.get("dtype") or like.dtype, device=device)
+        return made.requires_grad_(kwargs.get("requires_grad", False))
+
+    def _pack_padded_sequence(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The lengths steer the recurrence and are asked for on the host."""
+        lengths = args[1]
+        if isinstance(lengths, Tensor) and lengths.is_meta:
+            with undispatched():
+                args = (args[0], self._recorder.questions.array(lengths), *args[2:])
         return func(*args, **kwargs)
 
     def _autocast(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -159,6 +246,10 @@ def causal_masks_unread() -> Iterator[None]:
         yield
     finally:
         transformer._detect_is_causal_mask = detect
+
+
+def _nested(shape: tuple[int, ...], leaf: Callable[[], Any]) -> Any:
+    return [_nested(shape[1:], leaf) for _ in range(shape[0])] if shape else leaf()
 
 
 def _on_meta_device(device: Any) -> Any:

@@ -20,6 +20,7 @@ class Recording:
     ops: Sequence[RawOp]
     tensors: Sequence[RawTensor]
     complete: bool = True
+    notes: Sequence[str] = ()
 
 
 class NotAffine(Exception):

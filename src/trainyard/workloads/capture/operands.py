@@ -17,10 +17,10 @@ from trainyard.errors import CaptureError
 from trainyard.ir import Convolution, ElementWise, Letter, Phase, Role, TensorKey
 from trainyard.workloads.capture.execution import Executor, tensors_in
 from trainyard.workloads.capture.frames import Frame, Frames
-from trainyard.workloads.capture.handlers import Rule
 from trainyard.workloads.capture.interface import Interface
+from trainyard.workloads.capture.ops.handlers import Rule
+from trainyard.workloads.capture.ops.registry import Call, Piece
 from trainyard.workloads.capture.recorder import Position, Recorder
-from trainyard.workloads.capture.registry import Call, Piece
 from trainyard.workloads.capture.session import named_modules, named_tensors, without_compilation
 from trainyard.workloads.capture.tensor_table import Kind
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +13,11 @@ from torch.optim import Optimizer
 
 from trainyard.errors import BadInput, CaptureError
 from trainyard.ir import Role
-from trainyard.workloads.capture.execution import META
 from trainyard.workloads.capture.recorder import Recorder
+from trainyard.workloads.capture.values import META, Values, is_small
 
-Values = Literal["none", "integers", "all"]
-"""Which tensors of the example keep their values."""
+Example = Callable[[int, Values | None], tuple[Any, Any]]
+"""Makes inputs and targets for a batch size: real ones, or shapes whose values, where they are kept, go into the given Values."""
 
 BATCH_NAMES = ("batch", "batch_size", "n")
 
@@ -51,18 +51,14 @@ class Program(Protocol):
 
     def run(self, recorder: Recorder, batch: int, *, update: bool) -> None: ...
 
-    def keep_integers(self) -> bool:
-        """Lets masks, lengths and labels keep their values in later runs, for a program that reads them; False if it has none."""
-        ...
-
 
 class ModelStep:
-    """Forward, loss, backward and update of a model. `example(batch, values)` makes inputs and targets."""
+    """Forward, loss, backward and update of a model."""
 
     def __init__(
         self,
         model: nn.Module,
-        example: Callable[[int, Values], tuple[Any, Any]],
+        example: Example,
         *,
         batch: int,
         name: str,
@@ -72,18 +68,11 @@ class ModelStep:
         self.roots, self.name, self.batch, self.fixed, self.stateful_objects = {"": model}, name, batch, "", ()
         self._model, self._example, self._loss, self._optimizers = model, example, loss, optimizers
         self.other_modules = _other_modules(loss)
-        self._values: Values = "none"
         _check_optimizers(model, optimizers)
-
-    def keep_integers(self) -> bool:
-        if self._values == "none":
-            self._values = "integers"
-            return any(not tensor.is_meta for _, tensor in leaves(self._example(self.batch, self._values), ""))
-        return False
 
     def run(self, recorder: Recorder, batch: int, *, update: bool) -> None:
         with recorder.unrecorded():
-            inputs, targets = self._example(batch, "all" if recorder.executor.real else self._values)
+            inputs, targets = self._example(batch, None if recorder.executor.real else recorder.executor.evaluator.values)
         for role, label, tree in ((Role.INPUT, "input", inputs), (Role.TARGET, "target", targets)):
             for path, tensor in leaves(tree, label):
                 if not recorder.tensor_table.contains(tensor):
@@ -134,9 +123,6 @@ class LoopStep:
             self._train_step(**{self._keyword: batch})
         else:
             self._train_step(batch)
-
-    def keep_integers(self) -> bool:
-        return False
 
     def _adapt(self, recorder: Recorder, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Host tensors of floats that reach the model are replaced by their shapes; the first tensor gives the batch size."""
@@ -251,20 +237,25 @@ def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
     return tree
 
 
-def resized(tree: Any, old: int, new: int, values: Values) -> Any:
-    """Tensors whose first dimension is `old` get `new` samples: shapes alone, or, with values, the last sample repeated."""
+def resized(tree: Any, old: int, new: int, values: Values | None) -> Any:
+    """Tensors whose first dimension is `old` get `new` samples, the last one repeated: real ones, or shapes with their values.
+
+    Of large floats the shape alone is kept.
+    """
 
     def change(tensor: Tensor) -> Tensor:
-        size = tensor.shape
-        if size and size[0] == old and old != new:
-            size = torch.Size((new, *size[1:]))
-        if not tensor.is_meta and (values == "all" or (values == "integers" and not tensor.is_floating_point())):
-            twin = tensor.detach().clone()
-            if size != tensor.shape:
-                twin = twin[:new] if new <= old else torch.cat([twin, *[twin[-1:]] * (new - old)])
-        else:
-            twin = torch.empty_strided(size, _strides(tensor, size), dtype=tensor.dtype, device=META)
-        return twin.requires_grad_(tensor.requires_grad)
+        grows = tensor.dim() > 0 and tensor.shape[0] == old and old != new
+        size = torch.Size((new, *tensor.shape[1:])) if grows else tensor.shape
+        is_kept = not tensor.is_meta and (values is None or is_small(tensor) or not tensor.is_floating_point())
+        value = tensor.detach() if is_kept else None
+        if value is not None and grows:
+            value = value[:new] if new <= old else torch.cat([value, *[value[-1:]] * (new - old)])
+        if values is None and value is not None:
+            return (value if grows else value.clone()).requires_grad_(tensor.requires_grad)
+        shape = torch.empty_strided(size, _strides(tensor, size), dtype=tensor.dtype, device=META)
+        if values is not None and value is not None:
+            values.put(shape, value.cpu(), shared=True)
+        return shape.requires_grad_(tensor.requires_grad)
 
     return mapped(tree, change)
 

@@ -13,12 +13,14 @@ from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]  # mis
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.errors import BadInput, CaptureError
-from trainyard.ir import Body, Convolution, Letter, MatMul, Phase, Role, Routing, Update
+from trainyard.ir import Body, Convolution, ElementWise, Letter, MatMul, Phase, Role, Routing, Update
 from trainyard.workloads.capture.execution import Executor, tensors_in
 from trainyard.workloads.capture.frames import Frame, Frames
-from trainyard.workloads.capture.handlers import Rule, rule_of
-from trainyard.workloads.capture.products import PRODUCTS
-from trainyard.workloads.capture.registry import Call, HandlerResult, OnChip, Piece
+from trainyard.workloads.capture.locations import current_location
+from trainyard.workloads.capture.ops.handlers import Rule, rule_of
+from trainyard.workloads.capture.ops.products import PRODUCTS
+from trainyard.workloads.capture.ops.registry import Call, HandlerResult, OnChip, Piece
+from trainyard.workloads.capture.questions import Questions
 from trainyard.workloads.capture.tensor_table import NO_OWNER, Kind, TensorTable
 from trainyard.workloads.capture.updates import Updates
 
@@ -65,19 +67,22 @@ class WeightProduct:
     activation: int
 
 
-class NeedsValues(CaptureError):
-    """The program looked at a value that shapes alone do not have."""
-
-
 class Recorder(TorchDispatchMode):
     """Records one training step of a model whose parameters are `parameters`, by path.
 
     In a `loop`, tensors of the host are the batch, and moving them to the device is part of the step.
     """
 
-    def __init__(self, frames: Frames, parameters: Mapping[str, Tensor], executor: Executor, *, loop: bool) -> None:
+    def __init__(
+        self, frames: Frames, parameters: Mapping[str, Tensor], executor: Executor, *, loop: bool,
+        stated: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
         self.frames, self.executor = frames, executor
+        self.questions = Questions(executor, stated or {}, lambda: self._position().frame.path)
+        executor.evaluator.where = self._where
+        executor.selection = self.questions.selection
+        executor.on_trial = self._note_trial
         self.tensor_table = TensorTable(Role.INPUT if loop else Role.BUFFER)
         self.loop = loop
         self.ops: list[RawOp] = []
@@ -139,10 +144,11 @@ class Recorder(TorchDispatchMode):
             tensors = [t for a in args for t in tensors_in(a)]
             if kwargs:
                 tensors += [t for a in kwargs.values() for t in tensors_in(a)]
-            if rule.reads_values and not all(map(self.executor.has_values, tensors)):
-                return self._unknown_value(rule)
-            result = self.executor.run(rule, func, args, kwargs, tensors)
-            if not self.paused:
+            if rule.reads_values and not self.executor.real:
+                result = self._answer(rule, func, args, kwargs, tensors)
+            else:
+                result = self.executor.run(rule, func, args, kwargs, tensors)
+            if not self.paused and rule.name not in ("_local_scalar_dense", "equal"):
                 self._record_op(rule, args, kwargs, tensors, result)
         except CaptureError as error:
             self.error = self.error or error
@@ -152,13 +158,19 @@ class Recorder(TorchDispatchMode):
             raise
         return result
 
-    def _unknown_value(self, rule: Rule) -> float:
-        if self.updates is not None and (self.updates.active or self.updates.priming) and rule.name == "_local_scalar_dense":
-            return 1.0  # a step counter or a rate of the optimizer: any number gives the same shapes
-        raise NeedsValues(
-            f"{self._where()} reads a value of a tensor ({rule.overload}: .item(), bool() or a shape that depends on data), which "
-            "shapes alone cannot answer: capture(..., real=True) runs the step on the example inputs instead"
-        )
+    def _answer(self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+        """The result of an op that reads values while the step runs on shapes."""
+        if rule.name == "_local_scalar_dense":
+            if self.updates is not None and (self.updates.active or self.updates.priming) and not self.executor.has_values(args[0]):
+                return 1.0  # a step counter or a rate of the optimizer: any number gives the same shapes
+            return self.questions.scalar(args[0], rule.overload)
+        if rule.name == "equal":
+            return self.questions.is_equal(args[0], args[1])
+        return self.questions.sized(rule, func, args, kwargs, tensors)
+
+    def _note_trial(self, overload: str) -> None:
+        text = f"{self._where()} runs {overload}, which has no rule for shapes: its result has the shape that it has for zeros"
+        self.questions.notes[text] = None
 
     def _where(self) -> str:
         frame = self._position().frame
@@ -240,6 +252,9 @@ class Recorder(TorchDispatchMode):
             return
         if not rule.collective and not self._makes_an_op(rule, tensors, written, results):
             return
+        if rule.name == "_to_copy" and outputs and not self.executor.real and tensors[0].is_meta and not outputs[0].is_meta:
+            self.tensor_table.alias(outputs[0], tensors[0])  # values that the program reads on the host
+            return
         host_copy = self._is_host_copy(rule, tensors, outputs)
         moved = host_copy or (rule.name == "_to_copy" and kwargs.get("device") is not None and not self.executor.real)
         if moved and not self.loop and outputs[0].dtype == tensors[-1].dtype:
@@ -308,15 +323,28 @@ class Recorder(TorchDispatchMode):
 
     def _pieces(self, rule: Rule, call: Call) -> list[Piece]:
         if rule.handler is None:
-            shapes = ", ".join(str(tuple(t.shape)) for t in call.inputs)
-            raise CaptureError(
-                f"{self._where()} runs {rule.overload} on {shapes or 'no tensors'}, which capture does not know: teach it with "
-                f'trainyard.workloads.capture.register("{rule.overload}", handler), where handler(call) returns its body'
-            )
+            return [self._unknown_op(rule, call)]
         try:
             return _as_pieces(rule.handler(call))
         except BadInput as error:
             raise CaptureError(f"{self._where()}: {rule.overload}: {error}") from error
+
+    def _unknown_op(self, rule: Rule, call: Call) -> Piece:
+        """An op that capture does not know costs the bytes that it reads and writes; one that may be a product is an error."""
+        advice = (
+            f'teach it with trainyard.workloads.capture.register("{rule.overload}", handler), where handler(call) returns its body'
+        )
+        shapes = ", ".join(str(tuple(t.shape)) for t in call.inputs)
+        if not (self.executor.real or rule.overload.startswith("aten.") or _keeps_shape(call)):
+            location = current_location()
+            line = f" ({location})" if location is not None else ""
+            raise CaptureError(
+                f"{self._where()}{line} runs {rule.overload} on {shapes or 'no tensors'}, which capture does not know: {advice}; "
+                "with capture(..., real=True) it costs the bytes that it reads and writes"
+            )
+        note = f"{self._where()} runs {rule.overload}, which capture does not know: it costs the bytes that it reads and writes"
+        self.questions.notes[f"{note}; {advice}"] = None
+        return Piece(ElementWise(rule.name, max(1, *(t.numel() for t in call.outputs))))
 
     def _common_owner(self, tensors: Sequence[Any]) -> int:
         """The one parameter that all of these belong to, if there is one."""
@@ -387,6 +415,12 @@ class Recorder(TorchDispatchMode):
         is_weight = base == weight_product.weight or (base != weight_product.activation and kinds[other_position] == "weight")
         letter: Letter = "W" if is_weight else "A"
         return ("G", letter) if other_position == 1 else (letter, "G"), Phase.GRAD_INPUT if is_weight else Phase.GRAD_WEIGHT, True
+
+
+def _keeps_shape(call: Call) -> bool:
+    """Whether each result has the shape of an operand, or is one number: then the op is hardly a product."""
+    shapes = {t.shape for t in call.inputs}
+    return all(t.shape in shapes or t.numel() <= 1 for t in call.outputs)
 
 
 def _as_pieces(answer: HandlerResult) -> list[Piece]:

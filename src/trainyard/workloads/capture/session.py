@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from textwrap import shorten
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -19,23 +21,23 @@ from trainyard.workloads.capture.distributed import fill_buckets, is_sharded, re
 from trainyard.workloads.capture.execution import Executor
 from trainyard.workloads.capture.frames import Frames
 from trainyard.workloads.capture.interface import Interface, causal_masks_unread
+from trainyard.workloads.capture.locations import failed_location
 from trainyard.workloads.capture.merge import NotAffine, Recording, merged
 from trainyard.workloads.capture.phases import settle_phases
 from trainyard.workloads.capture.programs import LoopStep, Program
-from trainyard.workloads.capture.recorder import NeedsValues, Recorder
+from trainyard.workloads.capture.recorder import Recorder
 from trainyard.workloads.capture.swap import SavedOptimizers, StandIns, restored_objects, restored_stateful_objects, swapped_tensors
+from trainyard.workloads.capture.values import is_small
 
 
-def captured(program: Program, *, real: bool) -> Step:
-    """The program's training step; everything the program works on is as before when this returns or raises."""
-    session = _Session(program, real=real)
+def captured(program: Program, *, real: bool, stated: Mapping[str, Any] | None = None) -> Step:
+    """The program's training step; everything the program works on is as before when this returns or raises.
+
+    `stated` are the user's answers to what the program reads, by line or layer.
+    """
+    session = _Session(program, real=real, stated=stated or {})
     with session.prepared():
-        try:
-            first = session.recorded(program.batch or 0, update=True)
-        except NeedsValues:
-            if session.real or not program.keep_integers():
-                raise
-            first = session.recorded(program.batch or 0, update=True)
+        first = session.recorded(program.batch or 0, update=True)
         batch = first.batch = program.batch or 1
         if program.fixed:
             return session.step(first, (), program.fixed)
@@ -55,8 +57,9 @@ def captured(program: Program, *, real: bool) -> Step:
 
 
 class _Session:
-    def __init__(self, program: Program, *, real: bool) -> None:
-        self._program = program
+    def __init__(self, program: Program, *, real: bool, stated: Mapping[str, Any]) -> None:
+        self._program, self._stated = program, stated
+        self._swapped: list[tuple[Tensor, Tensor]] = []
         self._modules = named_modules(program.roots)
         self.real = real or is_sharded(self._modules)
         self._parameters = named_tensors(self._modules, "parameters")
@@ -84,19 +87,20 @@ class _Session:
             source += f"; not rebatchable: {why_fixed}"
         world = dist.get_world_size() if any(isinstance(op.body, Collective) for op in ops) else 1
         replica_count = replicas(list(self._modules), list(self._parameters.values()), ops) if world > 1 else 1
-        notes = (BALANCED,) if any(op.routing for op in ops) else ()
+        notes = (*first.notes, *([BALANCED] if any(op.routing for op in ops) else []))
         return Step(self._program.name, first.batch, ops, tensors, source, not why_fixed, world, replica_count, notes)
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(_restored_random_state())
+            self._reset_random_state = stack.enter_context(_restored_random_state())
             # The cache of autocast refers weakly to parameters, which must not change hands under it.
             torch.clear_autocast_cache()
             stack.enter_context(restored_objects([*self._modules, *self._other_modules]))
             stack.enter_context(restored_stateful_objects(self._program.stateful_objects))
             stack.callback(self._optimizers.restore)
-            stack.enter_context(swapped_tensors({**self._other_tensors(), **self._buffers, **self._parameters}, self._stand_ins))
+            tensors = {**self._other_tensors(), **self._buffers, **self._parameters}
+            self._swapped = stack.enter_context(swapped_tensors(tensors, self._stand_ins))
             stack.callback(torch.clear_autocast_cache)
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
@@ -122,10 +126,12 @@ class _Session:
         settle_phases(recorder.ops, tensors)
         if is_sharded(self._modules):
             settle_layers(recorder.ops, tensors)
-        return Recording(batch, recorder.ops, tensors, complete=update)
+        return Recording(batch, recorder.ops, tensors, complete=update, notes=list(recorder.questions.notes))
 
     def _run(self, batch: int, *, update: bool, rehearsal: bool = False) -> Recorder:
-        recorder = Recorder(Frames(self._modules), self._parameters, self._executor, loop=self.loops)
+        self._reset_random_state()
+        self._enter_values()
+        recorder = Recorder(Frames(self._modules), self._parameters, self._executor, loop=self.loops, stated=self._stated)
         for name, buffer in self._buffers.items():
             if not recorder.tensor_table.contains(buffer):
                 recorder.tensor_table.enter(buffer, Role.BUFFER, name, "buffer")
@@ -143,6 +149,17 @@ class _Session:
                 raise _capture_error(error, recorder) from error
         return recorder
 
+    def _enter_values(self) -> None:
+        """Buffers and single numbers start every pass with the values that they have."""
+        values = self._executor.evaluator.values
+        values.clear()
+        if self.real:
+            return
+        for tensor, original in self._swapped:
+            is_kept = original.numel() <= 1 if isinstance(original, nn.Parameter) else is_small(original)
+            if is_kept and not original.is_meta:
+                values.put(tensor, original.detach().cpu(), shared=True)
+
 
 def _capture_error(error: Exception, recorder: Recorder) -> CaptureError:
     if recorder.error is not None:
@@ -150,11 +167,13 @@ def _capture_error(error: Exception, recorder: Recorder) -> CaptureError:
     if isinstance(error, CaptureError):
         return error
     text = shorten((str(error).strip() or type(error).__name__).splitlines()[0], 200, placeholder=" ...")
+    location = failed_location(error)
     where = f" in {recorder.failed_in}" if recorder.failed_in else ""
+    line = f" ({location})" if location is not None else ""
     advice = ""
     if not recorder.executor.real and ("meta" in str(error) or isinstance(error, NotImplementedError)):
         advice = ": it needs values; capture(..., real=True) runs the step on the example inputs instead"
-    return CaptureError(f"the training step failed{where}: {type(error).__name__}: {text}{advice}")
+    return CaptureError(f"the training step failed{where}{line}: {type(error).__name__}: {text}{advice}")
 
 
 def named_modules(roots: Mapping[str, nn.Module]) -> dict[nn.Module, str]:
@@ -181,15 +200,23 @@ def named_tensors(modules: Mapping[nn.Module, str], kind: str) -> dict[str, Tens
 
 
 @contextmanager
-def _restored_random_state() -> Iterator[None]:
-    state = torch.get_rng_state()
+def _restored_random_state() -> Iterator[Callable[[], None]]:
+    """Yields a function that sets every generator of random numbers back to its state from before, as the end of the block does."""
+    state, of_python = torch.get_rng_state(), random.getstate()
+    of_numpy = np.random.get_state()  # noqa: NPY002  # the user's, not ours
     devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-    try:
-        yield
-    finally:
+
+    def reset() -> None:
         torch.set_rng_state(state)
+        np.random.set_state(of_numpy)  # noqa: NPY002
+        random.setstate(of_python)
         if devices:
             torch.cuda.set_rng_state_all(devices)
+
+    try:
+        yield reset
+    finally:
+        reset()
 
 
 def without_compilation() -> AbstractContextManager[Any]:

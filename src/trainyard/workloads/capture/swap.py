@@ -8,9 +8,10 @@ and giving the original back restores values, `.grad`, hooks and any autograd gr
 from __future__ import annotations
 
 import copy
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from trainyard.errors import CaptureError
-from trainyard.workloads.capture.execution import META
+from trainyard.workloads.capture.values import META
 
 
 class StandIns:
@@ -60,8 +61,11 @@ def _exchange(original: Tensor, stand_in: Tensor) -> None:
 
 
 @contextmanager
-def swapped_tensors(tensors: Mapping[str, Tensor], stand_ins: StandIns) -> Iterator[None]:
-    """Replaces each tensor by its stand-in while the block runs; tensor subclasses (sharded parameters) are copied and restored."""
+def swapped_tensors(tensors: Mapping[str, Tensor], stand_ins: StandIns) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Replaces each tensor by its stand-in while the block runs; tensor subclasses (sharded parameters) are copied and restored.
+
+    Yields pairs of a tensor as the program sees it and one that holds its values.
+    """
     swapped: list[tuple[Tensor, Tensor]] = []
     restored: list[tuple[Tensor, Tensor, Tensor | None]] = []
     try:
@@ -79,7 +83,7 @@ def swapped_tensors(tensors: Mapping[str, Tensor], stand_ins: StandIns) -> Itera
                 raise CaptureError(f"'{name}' cannot be set aside while the step is captured: {error}") from error
             swapped.append((tensor, stand_in))
             _carry_hooks(tensor)
-        yield
+        yield swapped
     finally:
         for tensor, stand_in in reversed(swapped):
             tensor.grad = None
@@ -101,32 +105,51 @@ def _carry_hooks(tensor: Tensor) -> None:
 
 @contextmanager
 def restored_objects(objects: Iterable[Any]) -> Iterator[None]:
-    """Attributes, and the contents of lists and dictionaries among them, are as before when the block ends."""
-    saved = [(instance, dict(instance.__dict__), _contents(instance)) for instance in objects]
+    """Attributes, the contents of lists, sets and dictionaries among them, and those of plain objects among them (configurations)
+    are as before when the block ends. Only what has changed is written.
+    """
+    saved: dict[int, tuple[Any, Any]] = {}
+    for instance in objects:
+        _save(instance.__dict__, saved)
+        for value in list(instance.__dict__.values()):
+            if isinstance(value, dict | list | set):
+                _save(value, saved)
+            elif _is_plain_object(value):
+                _save(value.__dict__, saved)
     try:
         yield
     finally:
-        for instance, attributes, contents in saved:
-            instance.__dict__.clear()
-            instance.__dict__.update(attributes)
-            for container, before in contents:
-                if isinstance(container, list):
-                    container[:] = before
-                else:
-                    container.clear()
-                    container.update(before)
+        for container, before in saved.values():
+            _restore(container, before)
 
 
-def _contents(instance: Any) -> list[tuple[Any, Any]]:
-    copies: list[tuple[Any, Any]] = []
-    for value in instance.__dict__.values():
-        if isinstance(value, dict):
-            copies.append((value, dict(value)))
-        elif isinstance(value, list):
-            copies.append((value, list(value)))
-        elif isinstance(value, set):
-            copies.append((value, set(value)))
-    return copies
+def _save(container: Any, saved: dict[int, tuple[Any, Any]]) -> None:
+    if id(container) not in saved:
+        saved[id(container)] = (container, dict(container.items()) if isinstance(container, dict) else list(container))
+
+
+def _is_plain_object(value: Any) -> bool:
+    if isinstance(value, Tensor | nn.Module | Optimizer | type | ModuleType) or callable(value):
+        return False
+    return type(getattr(value, "__dict__", None)) is dict
+
+
+def _restore(container: Any, before: Any) -> None:
+    """Writes the contents back with the methods of the builtin type: a subclass may refuse changes."""
+    if isinstance(container, dict):
+        now = list(container.items())
+        if len(now) == len(before) and all(a is c and b is d for (a, b), (c, d) in zip(now, before.items(), strict=True)):
+            return
+        kind: Any = OrderedDict if isinstance(container, OrderedDict) else dict
+        kind.clear(container)
+        for key, value in before.items():
+            kind.__setitem__(container, key, value)
+    elif isinstance(container, list):
+        if len(container) != len(before) or any(a is not b for a, b in zip(container, before, strict=True)):
+            list.__setitem__(container, slice(None), before)
+    elif len(container) != len(before) or any(item not in container for item in before):
+        set.clear(container)
+        set.update(container, before)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from trainyard.errors import CaptureError
 from trainyard.ir import Role
-from trainyard.workloads.capture.registry import OnChip
+from trainyard.workloads.capture.ops.registry import OnChip
 
 Kind = Literal["activation", "weight", "gradient", "buffer"]
 NO_OWNER = -1

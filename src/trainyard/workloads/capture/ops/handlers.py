@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from trainyard.ir import Copy, ElementWise, Gather, Phase, Reduction
-from trainyard.workloads.capture import tables
-from trainyard.workloads.capture.collectives import COLLECTIVES
-from trainyard.workloads.capture.products import PRODUCTS
-from trainyard.workloads.capture.registry import USERS, Call, Handler, HandlerResult, OnChip, Piece
+from trainyard.workloads.capture.ops import tables
+from trainyard.workloads.capture.ops.collectives import COLLECTIVES
+from trainyard.workloads.capture.ops.products import PRODUCTS
+from trainyard.workloads.capture.ops.registry import USERS, Call, Handler, HandlerResult, OnChip, Piece
+from trainyard.workloads.capture.ops.shape_rules import SHAPE_RULES
 
 COMPUTING = frozenset({"aten", "c10d", "_c10d_functional", "_c10d_functional_autograd", "fsdp", "prims", "inductor"})
 
@@ -23,7 +24,8 @@ class Rule:
     """How one torch op is recorded. `handler` is None for an unknown op.
 
     An op that `waits` passes on the result of a collective: its readers depend on the collective. An op that `renews` fills memory
-    that was freed since it was last used.
+    that was freed since it was last used. An op that `selects` is indexed by masks or positions. The results of an op that
+    `has_own_values` may be known though its operands are not (`zeros_like`, `topk`, `isnan`).
     """
 
     name: str
@@ -38,6 +40,10 @@ class Rule:
     collective: bool = False
     waits: bool = False
     renews: bool = False
+    pointwise: bool = False
+    selects: bool = False
+    has_own_values: bool = False
+    func: Any = None
 
 
 def rule_of(func: Any) -> Rule:
@@ -59,13 +65,29 @@ def rule_of(func: Any) -> Rule:
         not_recorded=user_handler is None and (space == "profiler" or name in tables.NOT_RECORDED or _is_view(func)),
         allocates=name in tables.ALLOCATING,
         factory=not any("Tensor" in str(argument.type) for argument in schema.arguments if argument.name != "out"),
-        reads_values=user_handler is None and (name in tables.READS_VALUES or torch.Tag.data_dependent_output in func.tags),
+        reads_values=user_handler is None and _reads_values(space, name, func),
         overwrites=name in tables.OVERWRITING or func._overloadname == "out" or func._overloadname.endswith("_out"),
         written=written,
         collective=overload.rpartition(".")[0] in COLLECTIVES,
         waits=name in tables.WAITING,
         renews=f"{space}.{name}" in tables.RENEWING,
+        pointwise=_is_point_wise(name, func),
+        selects=name in ("index", "_unsafe_index") and space == "aten",
+        has_own_values=name in tables.OWN_VALUES,
+        func=func,
     )
+
+
+def _reads_values(space: str, name: str, func: Any) -> bool:
+    """Whether the program, or the size of the result, depends on values."""
+    if name in ("index", "_unsafe_index") or (space == "aten" and name.startswith("_nested")):
+        return False
+    if space == "torchvision":
+        return name == "nms"
+    if name in SHAPE_RULES:
+        return False
+    tags = func.tags
+    return name in tables.READS_VALUES or torch.Tag.data_dependent_output in tags or torch.Tag.dynamic_output_shape in tags
 
 
 def _is_view(func: Any) -> bool:

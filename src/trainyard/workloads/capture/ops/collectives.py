@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from trainyard.ir import Collective, Copy
-from trainyard.workloads.capture.registry import Call, Handler, Piece
+from trainyard.workloads.capture.ops.registry import Call, Handler, Piece
 
 Kind = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "reduce", "send", "receive"]
 

@@ -131,6 +131,15 @@ READS_VALUES: frozenset[str] = frozenset("""
     _local_scalar_dense item is_nonzero equal nonzero masked_select unique _unique2 unique_dim _nested_view_from_jagged
 """.split())
 
+# The values of the results may be known though those of the operands are not.
+OWN_VALUES: frozenset[str] = frozenset("""
+    zeros_like ones_like full_like new_zeros new_ones new_full fill_ zero_ isnan isinf isfinite isposinf isneginf eq ne topk argmax
+    argmin sort argsort max min uniform_ normal_ random_ bernoulli_ rand_like randn_like randint_like exponential_
+""".split())
+
+# Writes that leave a value as it was in a healthy step: no gradient is infinite.
+KEEPS_VALUES: frozenset[str] = frozenset(("_amp_foreach_non_finite_check_and_unscale_",))
+
 # In place, without looking at what was there.
 OVERWRITING: frozenset[str] = frozenset("""
     copy_ fill_ zero_ normal_ uniform_ bernoulli_ exponential_ random_ cauchy_ geometric_ log_normal_ _foreach_copy_

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from trainyard.ir import Body, Convolution, ElementWise, MatMul, Phase, Reduction, Routing
 from trainyard.ir.routing import Axis
-from trainyard.workloads.capture.registry import Call, Handler, OnChip, Piece
+from trainyard.workloads.capture.ops.registry import Call, Handler, OnChip, Piece
 
 SOFTMAX_PASSES = 3  # maximum, sum of exponentials, division
 

@@ -1,0 +1,138 @@
+"""Lines of the user's code: where a question is asked, where a step fails, and which questions only guard against bad values."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from textwrap import shorten
+from types import FrameType, TracebackType
+from typing import TypeGuard
+
+import torch
+
+_INNER = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[2]}/", "<frozen", "<eval_with_key", "<string>")
+_LIBRARY = f"{sysconfig.get_paths()['stdlib']}/"
+_LOGGERS = frozenset("warn warning info debug error print log exception warn_once warning_once critical".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A line of a program that is neither torch nor Trainyard."""
+
+    file: str
+    line: int
+    positions: tuple[int, int, int, int] | None = None
+
+    @property
+    def key(self) -> str:
+        """How `values=` names the line: the file without its folder, and the number."""
+        return f"{Path(self.file).name}:{self.line}"
+
+    def __str__(self) -> str:
+        source = linecache.getline(self.file, self.line).strip()
+        return f"{self.key}: `{shorten(source, 100, placeholder=' ...')}`" if source else self.key
+
+
+def _is_inner(file: str) -> bool:
+    return file.startswith(_INNER) or (file.startswith(_LIBRARY) and "site-packages" not in file)
+
+
+def current_location() -> Location | None:
+    """The innermost running line of the user's code."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if not _is_inner(frame.f_code.co_filename):
+            return Location(frame.f_code.co_filename, frame.f_lineno, _positions(frame))
+        frame = frame.f_back
+    return None
+
+
+def failed_location(error: BaseException) -> Location | None:
+    """The innermost line of the user's code among those that an exception passed through."""
+    innermost = None
+    for traceback in _tracebacks(error.__traceback__):
+        if not _is_inner(traceback.tb_frame.f_code.co_filename):
+            innermost = Location(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
+    return innermost
+
+
+def _tracebacks(traceback: TracebackType | None) -> Iterator[TracebackType]:
+    while traceback is not None:
+        yield traceback
+        traceback = traceback.tb_next
+
+
+def _positions(frame: FrameType) -> tuple[int, int, int, int] | None:
+    for index, position in enumerate(frame.f_code.co_positions()):
+        if index == frame.f_lasti // 2:
+            line, end_line, column, end_column = position
+            if line is None or end_line is None or column is None or end_column is None:
+                return None
+            return line, end_line, column, end_column
+    return None
+
+
+def guard_answer(location: Location) -> bool | None:
+    """What lets a healthy step pass, where a truth value is asked for by an assertion or by an `if` that only raises or warns."""
+    if location.positions is None:
+        return None
+    tree = _syntax_tree(location.file)
+    if tree is None:
+        return None
+    statements = [node for node in ast.walk(tree) if _asks(node, location.positions)]
+    if not statements:
+        return None
+    statement = statements[-1]
+    if isinstance(statement, ast.If) and (statement.orelse or not _only_complains(statement.body)):
+        return None
+    wanted = isinstance(statement, ast.Assert)
+    node: ast.expr = statement.test
+    while True:
+        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+            wanted, node = not wanted, node.operand
+        elif isinstance(node, ast.BoolOp):
+            inner = [value for value in node.values if _contains(value, location.positions)]
+            if not inner:
+                return wanted
+            node = inner[0]
+        else:
+            return wanted
+
+
+def _asks(node: ast.AST, positions: tuple[int, int, int, int]) -> TypeGuard[ast.Assert | ast.If]:
+    """Whether a statement tests what stands at a position; test runners give all of a rewritten assertion its whole position."""
+    return (isinstance(node, ast.Assert) and _contains(node, positions)) or (
+        isinstance(node, ast.If) and _contains(node.test, positions)
+    )
+
+
+def _only_complains(body: list[ast.stmt]) -> bool:
+    if isinstance(body[-1], ast.Raise):
+        return True
+    return all(isinstance(statement, ast.Expr) and _called_name(statement.value) in _LOGGERS for statement in body)
+
+
+def _called_name(node: ast.expr) -> str:
+    if not isinstance(node, ast.Call):
+        return ""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def _contains(node: ast.expr | ast.stmt, positions: tuple[int, int, int, int]) -> bool:
+    line, end_line, column, end_column = positions
+    start, end = (node.lineno, node.col_offset), (node.end_lineno or node.lineno, node.end_col_offset or node.col_offset)
+    return start <= (line, column) and (end_line, end_column) <= end
+
+
+@lru_cache(maxsize=64)
+def _syntax_tree(file: str) -> ast.Module | None:
+    try:
+        return ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return None
