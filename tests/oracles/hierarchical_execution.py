@@ -27,6 +27,8 @@ def execute_hierarchical(
         raise BadInput(f"hierarchical: {len(values)} arrays do not make nodes of {devices} devices: give a multiple of {devices}")
     count, nodes = len(values), len(values) // devices
     size = values[0].size
+    if kind == "all_to_all":
+        return _all_to_all(values, nodes, devices, inside, across)
     held = [_arranged(kind, value, nodes, devices) for value in values]
     for where, part in stages(kind):
         if where == "inside":
@@ -41,6 +43,19 @@ def execute_hierarchical(
         part_size = -(-size // count)
         return [value[: max(0, size - rank * part_size)] for rank, value in enumerate(held)]
     return [value if kind == "reduce" and rank != root else value[:size] for rank, value in enumerate(held)]
+
+
+def _all_to_all(values: Sequence[Array], nodes: int, devices: int, inside: Mover, across: Mover) -> list[Array]:
+    """Blocks for all devices in their order; by number in the node first, then by node."""
+    if values[0].size % len(values):
+        raise BadInput(f"hierarchical: {values[0].size} elements do not divide among {len(values)} devices")
+    held = [value.reshape(nodes, devices, -1).swapaxes(0, 1).reshape(-1) for value in values]
+    for first in range(0, len(held), devices):
+        held[first : first + devices] = inside("all_to_all", held[first : first + devices], 0)
+    held = [value.reshape(devices, nodes, -1).swapaxes(0, 1).reshape(-1) for value in held]
+    for number in range(devices):
+        held[number::devices] = across("all_to_all", held[number::devices], 0)
+    return held
 
 
 def _arranged(kind: str, value: Array, nodes: int, devices: int) -> Array:

@@ -27,7 +27,7 @@ Workload = Annotated[str, typer.Argument(help="Zoo model, .json, .onnx, SCALE-Si
 Machine  = Annotated[str, typer.Option("--on", help="Machine: name, name(key=value,...), .toml or .cfg file.", show_default=False)]
 World    = Annotated[int | None, typer.Option("--world", min=2, help="Ranks of the (fake) process group of a file.py:function.")]
 Batch    = Annotated[int | None, typer.Option(min=1, help="Batch size; the workload's own by default.")]
-Parallel = Annotated[str | None, typer.Option(help="How a system divides the work: data, model, mixed or pipeline.")]
+Parallel = Annotated[str | None, typer.Option(help="How a system divides the work: data, model, mixed, pipeline or expert.")]
 Dpus     = Annotated[int | None, typer.Option(min=1, help="Number of DPUs of a PIM system.")]
 Training = Annotated[str | None, typer.Option("--algorithm", help="What workers exchange and when: model-averaging(period=8).")]
 Zeros    = Annotated[str | None, typer.Option("--masks", help="Zeros: a file of `record`, or sparsity(A=0.6,G=0.5,seed=1).")]

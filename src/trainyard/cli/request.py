@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from trainyard.ir import Step
     from trainyard.results.result import Result
 
-PARALLEL = ("data", "model", "mixed", "pipeline")
+PARALLEL = ("data", "model", "mixed", "pipeline", "expert")
 OWN_OPTIONS = ("batch", "parallel", "dpus", "algorithm", "masks")
 
 

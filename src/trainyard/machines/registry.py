@@ -70,6 +70,7 @@ PARTS: Mapping[str, Preset] = {
     "decentralized-sgd": Preset("mapping.algorithms:DecentralizedSgd", "algorithm: D-PSGD, neighbours in a ring"),
     "locality-aware": Preset("mapping.algorithms:Direct",    "algorithm: DIRECT's, with a staleness threshold tau"),
     "pipeline":    Preset("mapping.pipeline.schedule:Pipeline",       "plan: stages, microbatches and their schedule"),
+    "expert-parallel": Preset("mapping.parallel.experts:ExpertParallel", "plan: experts over devices, capacity and imbalance"),
 }
 
 MACHINES: Mapping[str, Preset] = {

@@ -154,7 +154,7 @@ def test_shapes_that_cannot_be_built_are_refused_with_the_field_to_change() -> N
     with pytest.raises(UnknownName, match="hierarchical"):
         plane(recast="hierarchic")
     with pytest.raises(UnknownName, match="all_reduce"):
-        plane().collective("all_to_all", 100)
+        plane().collective("all_to_one", 100)
     with pytest.raises(NotModelled, match="all_gather by recast='tree'"):
         plane(recast="tree").collective("all_gather", 100)
     with pytest.raises(BadInput, match="12 devices do not fill nodes of 8"):

@@ -6,40 +6,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from tests.mapping.parallel import mixtures
+from tests.mapping.parallel.mixtures import EXPERTS, HIDDEN, TOP, WIDTH, Sizes
 
 import trainyard as ty
 from trainyard.ir import MatMul, Phase, Step
 
-EXPERTS, WIDTH, HIDDEN, TOP = 8, 16, 24, 2
-
-
-class Experts(nn.Module):
-    """A router and gated experts: rows sorted by expert, two grouped products, rows back in order and summed."""
-
-    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
-        super().__init__()
-        self.first = nn.Linear(WIDTH, WIDTH, dtype=dtype)
-        self.router = nn.Linear(WIDTH, EXPERTS, bias=False, dtype=dtype)
-        self.up = nn.Parameter(torch.randn(EXPERTS, WIDTH, 2 * HIDDEN, dtype=dtype))
-        self.down = nn.Parameter(torch.randn(EXPERTS, HIDDEN, WIDTH, dtype=dtype))
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self.first(x).reshape(-1, WIDTH)
-        weights, experts = self.router(tokens).softmax(-1).topk(TOP, dim=-1)
-        order = experts.reshape(-1).argsort()
-        ends = torch.histc(experts.reshape(-1).float(), EXPERTS, 0, EXPERTS - 1).cumsum(0).to(torch.int32)
-        gate, up = F.grouped_mm(tokens[order // TOP], self.up, offs=ends).chunk(2, -1)
-        rows = F.grouped_mm(F.silu(gate) * up, self.down, offs=ends) * weights.reshape(-1)[order, None]
-        return torch.zeros_like(tokens).index_add(0, order // TOP, rows).reshape(x.shape)
-
 
 def captured(batch: int, length: int, dtype: torch.dtype = torch.float32) -> Step:
-    model = Experts(dtype)
-    return ty.capture(
-        model, torch.randn(batch, length, WIDTH, dtype=dtype), loss=torch.sum, optimizer=torch.optim.SGD(model.parameters())
-    )
+    return mixtures.captured(batch, Sizes(length=length), dtype=dtype)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -3,7 +3,9 @@
 An all-reduce reduce-scatters inside each node, so that each of its d devices holds the node's sum of one part in d; the devices of
 the same number in all nodes all-reduce their part; then each node gathers. Across nodes goes as much as one device of each node
 would have to send (`shared`: the d devices of a node share its one network card, as over Ethernet or InfiniBand), or one part in d
-of it on each of d cards. MC-DLA assumes message passing of this kind between nodes and studies what is inside one (Sec. VI).
+of it on each of d cards. An all-to-all first hands each device of a node what its node has for the devices of the same number in
+all nodes; then these exchange, and each device sends as much across nodes as it has, so that a shared card carries d times that.
+MC-DLA assumes message passing of this kind between nodes and studies what is inside one (Sec. VI).
 
 Devices are numbered through: node by node, d in each.
 """
@@ -35,6 +37,7 @@ STAGES: dict[str, tuple[tuple[Where, str], ...]] = {
     "all_gather":     (("across", "all_gather"),     ("inside", "all_gather")),
     "broadcast":      (("across", "broadcast"),      ("inside", "broadcast")),
     "reduce":         (("inside", "reduce"),         ("across", "reduce")),
+    "all_to_all":     (("inside", "all_to_all"),     ("across", "all_to_all")),
 }
 # fmt: on
 
@@ -61,6 +64,8 @@ def hierarchical(
     require_positive("hierarchical", devices=devices)
     rooted = kind in ("broadcast", "reduce")  # one device of a node talks to the others, over one card
     outside = size_bytes if shared or rooted else -(-size_bytes // devices)
+    if kind == "all_to_all":
+        outside = size_bytes * devices if shared else size_bytes
     result = []
     for where, part in stages(kind):
         result.append(Stage(where, part, inside(part, size_bytes) if where == "inside" else across(part, outside)))

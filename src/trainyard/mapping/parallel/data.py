@@ -17,9 +17,9 @@ Reduce = Literal["once", "every_call"]
 
 
 def reduce_gradients(
-    step: Step, devices: int, *, bucket_bytes: int, reduce: Reduce, only: Collection[int] | None = None
+    step: Step, devices: int, *, bucket_bytes: int, reduce: Reduce, only: Collection[int] | None = None, group: str = "world"
 ) -> tuple[list[Op], list[TensorSpec]]:
-    """The ops with an all-reduce of each gradient of a parameter put in (of those in `only`, where given).
+    """The ops with an all-reduce of each gradient of a parameter put in (of those in `only`, where given; between `group`).
 
     Each is summed in place: the sum is a new version of the same memory, under a number behind the step's own tensors.
     """
@@ -39,7 +39,7 @@ def reduce_gradients(
         elements = sum(tensors[tensor].elements for tensor in summed)
         ops.append(
             Op(
-                body=Collective("all_reduce", elements, devices),
+                body=Collective("all_reduce", elements, devices, group),
                 name="all_reduce",
                 layer=bucket[-1][1].layer,
                 call=bucket[-1][1].call,

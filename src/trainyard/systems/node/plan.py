@@ -9,17 +9,17 @@ duration is fixed; with `contention`, and where devices differ, transfers are fl
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trainyard.caches import per_step
 from trainyard.errors import BadInput, NotModelled
 from trainyard.hardware.collectives.on_graph import Timing
 from trainyard.ir import DTYPE_BYTES, Collective, DeviceCost, Masks, Phase, Role, Step, Work
-from trainyard.ir.booking import Traffic
+from trainyard.ir.booking import Booking, Traffic
 from trainyard.ir.plan import Plan, picoseconds
 from trainyard.mapping.algorithms import Synchronous
+from trainyard.mapping.parallel import experts, zero
 from trainyard.mapping.parallel import transform as parallel
-from trainyard.mapping.parallel import zero
 from trainyard.mapping.parallel.data import Reduce
 from trainyard.mapping.parallel.relayout import Stored, Summed
 from trainyard.masks.shards import notes_of, shards
@@ -49,7 +49,22 @@ def plan(node: Node, step: Step, masks: Masks | None) -> Plan:
         return node_rounds.plan(node, step, lambda local: planned(node, step, local, masks))
     built = planned(node, step, one_device(node, step), masks)
     built.booking.samples = step.batch
+    if node.parallel == "expert" and node.experts.load != 1:
+        _count_mean_rows(built.booking, node, step, masks)
     return built
+
+
+def _count_mean_rows(booking: Booking, node: Node, step: Step, masks: Masks | None) -> None:
+    """Counts MACs, energy and bytes of devices with the mean of rows; time and memory stay those of the busiest."""
+    mean_step = _expert(step, node.devices, node.experts, node.bucket_bytes, node.reduce, "mean")
+    mean = planned(node, step, mean_step, masks).booking
+    if (mean.op, mean.layer, mean.phase, mean.kind) == (booking.op, booking.layer, booking.phase, booking.kind):
+        booking.macs, booking.energy, booking.traffic = mean.macs, mean.energy, mean.traffic
+    else:
+        booking.notes.append("MACs, energy and bytes are counted as if every device had the rows of the busiest")
+    dropped = 1 - node.experts.mean_load(node.experts.ranks or node.devices)
+    if dropped > 0:
+        booking.notes.append(f"{dropped:.1%} of the experts' rows exceed the capacity_factor and are dropped")
 
 
 def planned(node: Node, step: Step, own_step: Step, masks: Masks | None) -> Plan:
@@ -66,6 +81,8 @@ def one_device(node: Node, step: Step) -> Step:
         return _zero(step, node.devices, node.zero, node.bucket_bytes, node.prefetch)
     if node.parallel == "data":
         return node_rounds.synchronous_step(step, node.devices, node.bucket_bytes, node.reduce)
+    if node.parallel == "expert":
+        return _expert(step, node.devices, node.experts, node.bucket_bytes, node.reduce, "busiest")
     if node.parallel == "model":
         return _model(step, node.devices, node.stored, node.exchange)
     return _mixed(step, node.devices, node.stored, node.exchange, node.bucket_bytes, node.reduce)
@@ -79,6 +96,13 @@ def _zero(step: Step, devices: int, stage: int, bucket_bytes: int, prefetch: int
 @per_step
 def _model(step: Step, devices: int, stored: Stored, exchange: Summed) -> Step:
     return parallel.model(step, devices, stored=stored, exchange=exchange)
+
+
+@per_step
+def _expert(
+    step: Step, devices: int, plan: experts.ExpertParallel, bucket_bytes: int, reduce: Reduce, device: Literal["busiest", "mean"]
+) -> Step:
+    return experts.spread(step, devices, plan, bucket_bytes=bucket_bytes, reduce=reduce, device=device)
 
 
 @per_step

@@ -27,6 +27,7 @@ from trainyard.ir import Device, Masks, Step, assumed
 from trainyard.ir.plan import Plan
 from trainyard.ir.protocols import ExplainsMasks
 from trainyard.mapping.algorithms import Algorithm, Direct, Synchronous
+from trainyard.mapping.parallel.experts import ExpertParallel
 from trainyard.mapping.pipeline.schedule import Pipeline
 from trainyard.results.result import Peaks
 from trainyard.units import show
@@ -52,8 +53,9 @@ class Node:
     devices: int = 8
     links: int = 6
     link_bytes_per_s: float = 25e9
-    parallel: Literal["data", "model", "mixed", "pipeline"] = "data"
+    parallel: Literal["data", "model", "mixed", "pipeline", "expert"] = "data"
     pipeline: Pipeline = field(default_factory=Pipeline)
+    experts: ExpertParallel = field(default_factory=ExpertParallel)
     zero: Literal[0, 1, 2, 3] = 0
     overlay: Literal["all", "as_needed", "off"] = "all"
     placement: Literal["bw_aware", "local"] = "bw_aware"
@@ -170,8 +172,10 @@ class Node:
     def unused_assumptions(self, step: Step) -> frozenset[str]:
         """Assumptions without effect here: those of another parallelism, and of the overlay if nothing is paged."""
         unused = {"parallel", "algorithm.order", "algorithm.recheck", "algorithm.adaptive"}
-        if self.parallel == "data":
+        if self.parallel in ("data", "expert"):
             unused |= {"stored", "exchange"}
+        if self.parallel != "expert" or (self.experts.ranks or self.devices) == 1:
+            unused |= {"experts"}
         if self.zero != 3:
             unused |= {"prefetch"}
         if self.parallel == "model":

@@ -68,8 +68,8 @@ class Wires:
         return len(shared) > 1
 
     def timing(self, body: Collective, size_bytes: int, *, captured: bool) -> Timing:
-        """An exchange on these wires: inside the groups of a captured step, or inside every cluster of `body.ranks` devices."""
-        if captured:
+        """An exchange on these wires: inside the groups that it names, or inside every cluster of `body.ranks` devices."""
+        if captured or body.group != "world":
             from trainyard.systems.node.captured import group_collective
 
             return group_collective(self.node, body, size_bytes)

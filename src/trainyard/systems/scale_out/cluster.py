@@ -152,7 +152,9 @@ class Cluster(Node):
         alone = kind in ("broadcast", "reduce")  # one device of each node sends, over its own card
         part = -(-groups // self.nics) * size_bytes if alone else -(-groups * size_bytes // self.nics)
         used_rings = network_rings if self.across in ("ring", "auto") else ()
-        algorithm = self.across if kind == "all_reduce" or self.across != "tree" else "auto"
+        algorithm: str = self.across if kind == "all_reduce" or self.across != "tree" else "auto"
+        if kind == "all_to_all":
+            algorithm = "pairwise"  # the network is a switch: any card sends to any other
         return timing(kind, part, graph, used_rings, algorithm=algorithm, message_bytes=self.message_bytes)
 
     def combined(self, all_stages: tuple[Stage, ...], nodes: int | None = None) -> Timing:

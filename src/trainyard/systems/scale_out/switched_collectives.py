@@ -264,6 +264,8 @@ class SwitchedCollectives:
             raise UnknownName("recast", algorithm, get_args(Algorithm), where="planes")
         if self.tree.devices == 1 or not size_bytes:
             return NOTHING
+        if kind == "all_to_all":
+            return self.between(kind, size_bytes, (tuple(range(self.tree.devices)),))
         return self.collective(kind, self.fastest(kind, size_bytes, algorithm), size_bytes).timing(size_bytes)
 
     def inside(self, kind: str, size_bytes: int, row: int) -> Timing:

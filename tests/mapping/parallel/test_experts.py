@@ -1,0 +1,142 @@
+"""Expert parallelism: what is exchanged and multiplied on a device, against tokens that are sent one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.mapping.parallel.mixtures import EXPERTS, HIDDEN, LENGTH, TOP, WIDTH, captured
+
+import trainyard as ty
+from oracles.expert_execution import balanced, dense, execute
+from trainyard.errors import BadInput
+from trainyard.ir import Collective, MatMul, Op, Phase, Role, Step
+from trainyard.mapping.parallel import transform as parallel
+from trainyard.mapping.parallel.experts import ExpertParallel, rows_at, spread
+
+STEP = captured()
+
+
+def exchanges(step: Step, kind: str = "all_to_all") -> list[Op]:
+    return [op for op in step.ops if isinstance(op.body, Collective) and op.body.kind == kind]
+
+
+@pytest.mark.oracle
+@given(ranks=st.sampled_from([1, 2, 4, 8]), tokens=st.sampled_from([4, 8, 12]), seed=st.integers(0, 99))
+@settings(max_examples=12, deadline=None)
+def test_ranks_that_send_rows_to_experts_compute_what_one_device_does(ranks: int, tokens: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    x, gradient = draw.standard_normal((2, ranks, tokens, 5))
+    up, down = draw.standard_normal((EXPERTS, 5, 6)), draw.standard_normal((EXPERTS, 6, 5))
+    choices = [draw.integers(0, EXPERTS, (tokens, TOP)) for _ in range(ranks)]
+    ours = execute(list(x), choices, up, down, list(gradient))
+    outputs, back, up_back, down_back = dense(x.reshape(-1, 5), np.concatenate(choices), up, down, gradient.reshape(-1, 5))
+    for actual, expected in (
+        (ours.outputs, outputs),
+        (ours.input_gradients, back),
+        (ours.up_gradients, up_back),
+        (ours.down_gradients, down_back),
+    ):
+        np.testing.assert_allclose(np.concatenate(actual), expected, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_an_exchange_carries_the_elements_of_the_rows_whose_experts_are_elsewhere(ranks: int) -> None:
+    """Dispatch and combine, forward and back: four times tokens x top-k x width x (n - 1)/n."""
+    tokens = STEP.batch // 8 * LENGTH
+    one = spread(STEP, 8, ExpertParallel(ranks=ranks))
+    choices = [balanced(tokens, EXPERTS, TOP)] * ranks
+    x = [np.ones((tokens, WIDTH))] * ranks
+    counted = execute(x, choices, np.ones((EXPERTS, WIDTH, 1)), np.ones((EXPERTS, 1, WIDTH)), x).left
+    assert len(exchanges(one)) == len(counted) == 4
+    for op, left in zip(exchanges(one), counted, strict=True):
+        assert isinstance(op.body, Collective)
+        assert {op.body.elements * (ranks - 1) // ranks} == set(left) == {tokens * TOP * WIDTH * (ranks - 1) // ranks}
+        assert op.body.members == tuple(range(ranks))
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_rows_travel_twice_forward_and_twice_back_and_nothing_else_does(biased: bool) -> None:
+    one = spread(captured(biased=biased), 8)
+    assert [op.phase.backward for op in exchanges(one)] == [False, False, True, True]
+    assert {one.tensors[op.inputs[0]].shape for op in exchanges(one)} == {(LENGTH * TOP, WIDTH)}
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_a_device_multiplies_as_much_as_under_data_parallelism_in_fewer_and_larger_products(ranks: int) -> None:
+    plain, one = parallel.data(STEP, 8), spread(STEP, 8, ExpertParallel(ranks=ranks))
+    assert one.macs == plain.macs
+    whole, own = (next(op.body for op in step.ops if op.routing is not None) for step in (plain, one))
+    assert isinstance(whole, MatMul)
+    assert own == MatMul(whole.M * ranks, whole.N, whole.K, EXPERTS // ranks)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_a_device_keeps_its_experts_and_their_state_and_all_of_the_rest(ranks: int, biased: bool) -> None:
+    step = captured(biased=biased)
+    one = spread(step, 8, ExpertParallel(ranks=ranks))
+    experts = EXPERTS * (3 * WIDTH * HIDDEN + biased * (2 * HIDDEN + WIDTH))
+    others = step.parameters - experts
+    assert one.parameters == others + experts // ranks
+    for role in (Role.STATE, Role.PARAMETER_GRADIENT):
+        kept = sum(spec.elements for spec in one.tensors if spec.view_of is None and spec.role is role)
+        whole = sum(spec.elements for spec in step.tensors if spec.view_of is None and spec.role is role)
+        assert whole - kept == (2 if role is Role.STATE else 1) * (experts - experts // ranks)
+    updates = sum(op.body.elements for op in one.ops if op.phase is Phase.UPDATE and hasattr(op.body, "elements"))
+    assert updates == others + experts // ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_gradients_of_experts_are_summed_over_their_replicas_alone(ranks: int) -> None:
+    one = spread(STEP, 8, ExpertParallel(ranks=ranks))
+    experts = EXPERTS * 3 * WIDTH * HIDDEN
+    bodies = [op.body for op in exchanges(one, "all_reduce") if isinstance(op.body, Collective)]
+    assert sum(body.elements for body in bodies if body.group == "world") == STEP.parameters - experts
+    others = [body for body in bodies if body.group != "world"]
+    assert sum(body.elements for body in others) == (experts // ranks if ranks < 8 else 0)
+    assert {body.members for body in others} == ({tuple(range(0, 8, ranks))} if ranks < 8 else set())
+
+
+def test_one_rank_is_data_parallelism_and_one_device_is_alone() -> None:
+    assert spread(STEP, 8, ExpertParallel(ranks=1)) == parallel.data(STEP, 8)
+    assert spread(STEP, 1) == STEP
+
+
+@given(imbalance=st.floats(1, 4), capacity=st.none() | st.floats(0.1, 4))
+@settings(max_examples=25, deadline=None)
+def test_the_busiest_device_has_its_load_of_rows_and_the_mean_conserves_what_is_not_dropped(imbalance, capacity) -> None:
+    plan = ExpertParallel(imbalance=imbalance, capacity_factor=capacity)
+    busiest, mean = spread(STEP, 8, plan), spread(STEP, 8, plan, device="mean")
+    routed = next(op.routing for op in spread(STEP, 8).ops if op.routing is not None)
+    rows = [next(op.routing.rows for op in step.ops if op.routing is not None) for step in (busiest, mean)]
+    assert plan.load * routed.rows <= rows[0] < plan.load * routed.rows + routed.groups or rows[0] == 1
+    if capacity is None:
+        assert mean == spread(STEP, 8)
+    assert rows[1] <= min(rows[0], routed.rows)
+    assert len(busiest.ops) == len(mean.ops)
+    for op in exchanges(busiest):
+        assert isinstance(op.body, Collective)
+        assert op.body.elements == rows[0] * WIDTH
+
+
+def test_rows_grow_with_the_load_in_whole_rows_for_each_expert() -> None:
+    assert [rows_at(load / 4, 24, 4) for load in range(4, 9)] == [24, 32, 36, 44, 48]
+
+
+def test_experts_that_do_not_divide_and_steps_without_experts_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"8 experts do not divide over 6 devices: give experts\.ranks=2"):
+        spread(STEP.rebatch(6), 6)
+    with pytest.raises(BadInput, match="3 ranks do not divide 8 devices"):
+        spread(STEP, 8, ExpertParallel(ranks=3))
+    with pytest.raises(BadInput, match="at most 2 times the mean"):
+        spread(STEP, 8, ExpertParallel(ranks=2, imbalance=2.5))
+    with pytest.raises(BadInput, match="no grouped products"):
+        spread(ty.zoo.load("bert-tiny", batch=8), 8)
+    with pytest.raises(BadInput, match="exchanges of its own"):
+        spread(parallel.data(STEP, 8), 8)
+    for wrong in ({"imbalance": 0.5}, {"capacity_factor": 0}, {"ranks": 0}, {"imbalance": float("nan")}):
+        with pytest.raises(BadInput):
+            ExpertParallel(**wrong)
