@@ -1,10 +1,10 @@
 """The values that all packages share, and the protocols of arrays, devices and systems.
 
-In reading order: `ops` (what an op computes), `routing` (grouped products), `step` (ops over tensors), `serial` (steps as JSON);
-`operands` (what is known of zeros), `letters` (the tensor of each operand), `windows` (geometry of a convolution), `folds` (closed
-forms of array cycles); `protocols` (Array, Device, System and their optional capabilities), `assumptions`; `plan` (tasks on streams
-and links), `booking` (the rows that a plan's time belongs to). Frozen values; imports only errors and units. A new kind of op is a
-body in `ops`.
+In reading order: `ops` (what an op computes), `routing` (grouped products), `step` (ops over tensors), `serial` (steps as JSON),
+`attention` (the form of each attention); `operands` (what is known of zeros), `letters` (the tensor of each operand), `windows`
+(geometry of a convolution), `folds` (closed forms of array cycles); `protocols` (Array, Device, System and their optional
+capabilities), `assumptions`; `plan` (tasks on streams and links), `booking` (the rows that a plan's time belongs to). Frozen
+values; imports only errors and units. A new kind of op is a body in `ops`.
 """
 
 from trainyard.ir.assumptions import Assumption, assumed, assumptions_of

@@ -244,6 +244,22 @@ class Step:
             producer.update((base, index) for _, base in written)
         return tuple(waits)
 
+    @cached_property
+    def dependents(self) -> tuple[tuple[int, ...], ...]:
+        """For each op, the later ops that wait for it."""
+        after: list[list[int]] = [[] for _ in self.ops]
+        for index, before in enumerate(self.dependencies):
+            for earlier in before:
+                after[earlier].append(index)
+        return tuple(map(tuple, after))
+
+    @cached_property
+    def attention(self) -> dict[str, str]:
+        """The form of each layer's attention: `flash`, `efficient`, `math`, `eager` (written out), as `ir.attention` says."""
+        from trainyard.ir.attention import attention_forms
+
+        return attention_forms(self)
+
     def lifetimes(self, task_of_op: Mapping[int, int]) -> tuple[list[int], list[int], list[int]]:
         """Of every tensor that is not resident: the task that produces it, the task of its last user, its bytes."""
         first, last, sizes = [], [], []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Literal
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainyard.ir import Convolution, Phase, Step
 from trainyard.workloads.capture import capture
+from trainyard.workloads.capture.attention.dispatch import AttentionDispatch
 
 pytestmark = pytest.mark.oracle
 
@@ -26,8 +28,8 @@ def on_meta(*shape: int) -> torch.Tensor:
     return torch.empty(*shape, device="meta")
 
 
-def counted(model: nn.Module, *inputs: torch.Tensor) -> int:
-    with FlopCounterMode(display=False) as counter:
+def counted(model: nn.Module, *inputs: torch.Tensor, attention: Literal["sdpa", "math"] = "sdpa") -> int:
+    with AttentionDispatch(attention, "cuda"), FlopCounterMode(display=False) as counter:
         output = model(*inputs)
         scalar(output[0] if isinstance(output, tuple) else output).backward()
     return counter.get_total_flops() // 2
@@ -184,13 +186,15 @@ def test_the_weight_gradient_of_a_depthwise_convolution_is_not_dense() -> None:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_fused_attention_counts_like_the_plain_one(causal: bool) -> None:
-    """On the CPU attention is one op; forward 2 products, backward 5 with the scores recomputed."""
+    """Forward 2 products, backward 5 with the scores recomputed."""
     model = nn.Sequential(Attention(16, 4, causal))
     x = torch.randn(3, 6, 16)
-    fused = capture(model, x, loss=scalar, real=True)
-    plain = capture(model, x, loss=scalar)
+    fused = capture(model, x, loss=scalar)
+    plain = capture(model, x, loss=scalar, attention="math")
+    assert plain.macs == counted(model.to("meta"), on_meta(3, 6, 16), attention="math")
     inside = [op for op in fused if op.fused is not None]
-    assert [op.name for op in inside if op.phase is Phase.FORWARD] == ["scores", "softmax", "mix"]
+    name = "causal_efficient_attention" if causal else "efficient_attention"
+    assert [op.name for op in inside if op.phase is Phase.FORWARD] == [f"{name}.{part}" for part in ("scores", "softmax", "mix")]
     assert len({op.fused for op in inside}) == 2
     score = 3 * 4 * 6 * 6 * 4
     assert sum(op.macs for op in inside if op.phase is Phase.FORWARD) == 2 * score
@@ -198,7 +202,7 @@ def test_fused_attention_counts_like_the_plain_one(causal: bool) -> None:
     assert all(op.letters == ("", "") for op in inside if op.is_product)
     assert fused.macs == plain.macs + score
     produced = {fused.base(t) for op in fused for t in op.outputs}
-    assert all(fused.base(t) in produced for op in inside for t in op.inputs[:2])
+    assert all(fused.base(t) in produced for op in inside for t in op.inputs)
 
 
 def test_recurrent_layers_unroll_with_and_without_values() -> None:

@@ -1,7 +1,8 @@
 """The calls of eager torch on a GPU: ops of a Step, captured on a CPU, that a GPU runs as one composite call.
 
-A *run* is a sequence of ops of one layer call in one direction. A run with the mark of a composite (the softmax that only
-`scaled_dot_product_attention` uses, the in-place gates of an LSTM) is one call on a GPU, with its own kernels.
+A *run* is a sequence of ops of one layer call in one direction. A run with the mark of a composite (the softmax of a
+`scaled_dot_product_attention` whose kernel the step leaves open, the in-place gates of an LSTM) is one call on a GPU, with its own
+kernels. A fused attention of the step is one call as well; one that the step has as separate products (`math`) is not.
 
 A collective between devices is a call of its own, whose cost is the system's. It keeps its position, or moves before or behind a
 call that surrounds it. A call that both produces the exchanged tensor and reads the result is split in two.
@@ -15,6 +16,7 @@ from typing import Literal, NamedTuple
 
 from trainyard.caches import per_step
 from trainyard.ir import Collective, Copy, ElementWise, Op, Phase, Step
+from trainyard.ir.attention import OPEN_SOFTMAX, kernel_of
 
 Kind = Literal["op", "fused", "epilogue", "attention", "dropout", "rms_norm", "recurrent", "cell"]
 
@@ -98,7 +100,7 @@ def _composites(step: Step, layer_call: LayerCall, run: Sequence[int], attention
         yield from _fused_ops(step, run)
     elif backward and (layer, call) in attentions and any(function(op) == "softmax_backward_data" for op in ops):
         yield from _attention(step, run, attentions[layer, call])
-    elif any(op.name == "_safe_softmax" for op in ops):
+    elif any(op.name == OPEN_SOFTMAX for op in ops):
         functions = {function(op) for op in ops}
         attentions[layer, call] = Call((), "attention", "tril" in functions, "bernoulli" in functions)
         yield from _attention(step, run, attentions[layer, call])
@@ -145,7 +147,11 @@ def _fused_ops(step: Step, run: Sequence[int]) -> Iterator[Call]:
     """A call for the ops of each number in `fused`, and for each other op."""
     for _, group in groupby(run, lambda index: (step.ops[index].fused, index if step.ops[index].fused is None else -1)):
         ops = tuple(group)
-        yield Call(ops, "fused" if len(ops) > 1 else "op")
+        kernel = kernel_of(step.ops[ops[0]])
+        if kernel is not None and len(ops) > 1:
+            yield Call(ops, "attention", kernel[1], any(function(step.ops[index]) == "dropout" for index in ops))
+        else:
+            yield Call(ops, "fused" if len(ops) > 1 else "op")
 
 
 def _attention(step: Step, run: Sequence[int], kind: Call) -> Iterator[Call]:

@@ -47,12 +47,17 @@ def attention(gpu: Gpu, step: Step, call: Call, ops: Sequence[Op], traffic: Traf
     scores = fraction * max(op.body.M * op.body.N * op.body.count for op in ops if isinstance(op.body, MatMul))
     tensor_bytes = min(body.M * body.N * body.count for body in products) * width  # about that of Q, K, V, O and their gradients
     serial_s = 0.0
-    if backward:  # reads Q, K, V, O, dO, writes dQ, dK, dV; separate kernels for output x gradient and for dQ from fp32
+    if ops[0].fused is not None:
+        tensor_bytes = gpu.bytes_of(step.tensors[next(op for op in ops if op.is_product).inputs[0]])
+        traffic.moves(sum(traffic.read.values()), sum(traffic.written.values()))
+        serial_s = 4.0 * tensor_bytes / (gpu.dram_bytes_per_s * gpu.copy_fraction) if backward else 0.0
+    elif backward:  # reads Q, K, V, O, dO, writes dQ, dK, dV; separate kernels for output x gradient and for dQ from fp32
         traffic.moves(5.0 * tensor_bytes, 3.0 * tensor_bytes)
         serial_s = 4.0 * tensor_bytes / (gpu.dram_bytes_per_s * gpu.copy_fraction)
     else:
         traffic.moves(3.0 * tensor_bytes, 1.0 * tensor_bytes)
-    recomputed = 1.25 if backward else 1.0  # scores are recomputed: five products for the four of the step
+    # scores are recomputed: five products for the four of the step, unless the step itself has five
+    recomputed = 1.25 if backward and ops[0].fused is None else 1.0
     macs = sum(body.macs for body in products)
     limits = gpu.limits("fp32" if width == 4 else gpu.kind(dtype, convolution=False))  # fp32: whatever `matmul_fp32` is
     compute_s = recomputed * fraction * macs / (gpu.sms * limits.macs_per_sm * gpu.attention_fraction)

@@ -9,6 +9,7 @@ values. In reading order:
   and autocast
 - recorder: writes each dispatched op down; frames: which layer it belongs to; tensor_table: which tensor is which; updates: the
   optimizer's ops; phases: grad_input or grad_weight; distributed, world: process groups, DDP and FSDP2
+- attention: the kernel of each scaled-dot-product attention, by torch's rules
 - ops: what each torch op is, its handlers and shape rules
 - merge: two captures at different batch sizes become one Step whose dimensions depend on the batch
 - operands: the same recorder on a real training run, for `record_masks`
@@ -19,7 +20,7 @@ torch is imported only when something is captured.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.errors import BadInput, MissingExtra
 from trainyard.ir import Step
@@ -50,6 +51,8 @@ def capture(
     real: bool = False,
     values: Mapping[str, Any] | None = None,
     world_size: int | None = None,
+    attention: Literal["sdpa", "math"] = "sdpa",
+    device: Literal["cuda", "cpu"] = "cuda",
 ) -> Step:
     """One training step of a model as a Step; the model and its optimizer are left as they were.
 
@@ -64,6 +67,10 @@ def capture(
     A step that exchanges tensors between ranks (`torch.distributed`) is captured on a process group: that of the caller, or one of
     `world_size` ranks that lasts as long as the capture. It is the step of the first rank, with that rank's batch.
 
+    `device` is the device on which the step is to be trained, on paper: `F.scaled_dot_product_attention` is recorded as the kernel
+    that torch would take there (flash, memory efficient, or separate products), or always as separate products with
+    `attention="math"`. `step.attention` says which.
+
     Only shapes are computed, and the values of constants, of small inputs and of what follows from them alone. A model that decides
     by other values is an error that names the line: `values={"model.py:120": True}` states the answer for that line (or for a
     layer, by its path), and `real=True` runs the step on the example inputs. What was assumed is in the Step's `notes`.
@@ -74,29 +81,32 @@ def capture(
         if error.name != "torch":
             raise
         raise MissingExtra("torch", "torch", "capturing a model") from None
+    from trainyard.workloads.capture.attention.dispatch import AttentionDispatch, checked_options
     from trainyard.workloads.capture.programs import LoopStep, ModelStep
     from trainyard.workloads.capture.session import captured
 
+    kernels = AttentionDispatch(*checked_options(attention, device))
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise BadInput(f"batch must be a positive whole number, got {batch!r}")
     if world_size is not None:
         with world(world_size):
             return capture(
-                step, inputs, targets, model=model, loss=loss, optimizer=optimizer, batch=batch, name=name, real=real, values=values
+                step, inputs, targets, model=model, loss=loss, optimizer=optimizer, batch=batch, name=name, real=real,
+                values=values, attention=attention, device=device,
             )  # fmt: skip
     step = getattr(step, "_orig_mod", step)  # a compiled model runs as what it was compiled from
     if isinstance(step, torch.nn.Module) and inputs is not None:
         example, size = _example(inputs, targets, batch)
         chosen = name or type(step).__name__
         program = ModelStep(step, example, batch=size, name=chosen, loss=loss, optimizers=_as_list(optimizer))
-        return captured(program, real=real, stated=values)
+        return captured(program, real=real, stated=values, attention=kernels)
     if isinstance(step, torch.nn.Module) or not callable(step):
         raise BadInput("capture needs a model with inputs, or a training step with model=: capture(model, inputs, loss=...)")
     if model is None:
         raise BadInput("capture of a training step needs the model that it trains: capture(train_step, model=model)")
     roots = _roots(model)
     label = name or "+".join(type(root).__name__ for root in roots.values())
-    return captured(LoopStep(step, roots, batch=batch, name=label), real=real, stated=values)
+    return captured(LoopStep(step, roots, batch=batch, name=label), real=real, stated=values, attention=kernels)
 
 
 def capture_recipe(recipe: Recipe, name: str, batch: int) -> Step:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from trainyard.workloads.capture.attention.values import on_cpu
 from trainyard.workloads.capture.ops.handlers import Rule
 from trainyard.workloads.capture.ops.shape_rules import SHAPE_RULES
 from trainyard.workloads.capture.values import HOST, META, MOST_INTEGERS, Evaluator, Values
@@ -45,7 +46,7 @@ class Executor:
 
     def run(self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         if self.real:
-            return func(*args, **kwargs)
+            return on_cpu(rule.name, func, args, kwargs)
         if rule.selects and any(t.dtype in (torch.bool, torch.uint8) for t in tensors_in(args[1])):
             args = (args[0], self._as_integers(args[1]), *args[2:])
             tensors = [t for a in args for t in tensors_in(a)]

@@ -7,8 +7,9 @@ from the same two lists: products go to the lower precision, losses and sums bac
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -231,6 +232,25 @@ class Interface(TorchFunctionMode):
         if id(value) not in self._cast_weights:  # autocast, too, casts a weight once for each region
             self._cast_weights[id(value)] = (value, value.to(dtype))
         return self._cast_weights[id(value)][1]
+
+
+@contextmanager
+def modes_inside_backward(*modes: TorchFunctionMode) -> Iterator[None]:
+    """Lets modes see what backward calls, where a checkpoint runs layers again: a mode is off inside the call that it handles."""
+    run, thread = torch.autograd._engine_run_backward, threading.get_ident()  # type: ignore[attr-defined]  # missing from the stubs
+
+    def run_with_modes(*args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            if threading.get_ident() == thread and not torch._C._len_torch_function_stack():
+                for mode in modes:
+                    stack.enter_context(mode)
+            return run(*args, **kwargs)
+
+    torch.autograd._engine_run_backward = run_with_modes  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.autograd._engine_run_backward = run  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from textwrap import shorten
 from typing import Any
 
@@ -17,10 +18,11 @@ from torch import Tensor, nn
 from trainyard.errors import BadInput, CaptureError
 from trainyard.ir import Collective, Role, Step
 from trainyard.ir.routing import BALANCED
+from trainyard.workloads.capture.attention.dispatch import AttentionDispatch
 from trainyard.workloads.capture.distributed import fill_buckets, is_sharded, rebuild_reducers, replicas, settle_layers
 from trainyard.workloads.capture.execution import Executor
 from trainyard.workloads.capture.frames import Frames
-from trainyard.workloads.capture.interface import Interface, causal_masks_unread
+from trainyard.workloads.capture.interface import Interface, causal_masks_unread, modes_inside_backward
 from trainyard.workloads.capture.locations import failed_location
 from trainyard.workloads.capture.merge import NotAffine, Recording, merged
 from trainyard.workloads.capture.phases import settle_phases
@@ -30,12 +32,15 @@ from trainyard.workloads.capture.swap import SavedOptimizers, StandIns, restored
 from trainyard.workloads.capture.values import is_small
 
 
-def captured(program: Program, *, real: bool, stated: Mapping[str, Any] | None = None) -> Step:
+def captured(
+    program: Program, *, real: bool, stated: Mapping[str, Any] | None = None, attention: AttentionDispatch | None = None
+) -> Step:
     """The program's training step; everything the program works on is as before when this returns or raises.
 
-    `stated` are the user's answers to what the program reads, by line or layer.
+    `stated` are the user's answers to what the program reads, by line or layer. Without `attention` the kernel of a
+    scaled-dot-product attention is left open.
     """
-    session = _Session(program, real=real, stated=stated or {})
+    session = _Session(program, real=real, stated=stated or {}, attention=attention)
     with session.prepared():
         first = session.recorded(program.batch or 0, update=True)
         batch = first.batch = program.batch or 1
@@ -57,8 +62,8 @@ def captured(program: Program, *, real: bool, stated: Mapping[str, Any] | None =
 
 
 class _Session:
-    def __init__(self, program: Program, *, real: bool, stated: Mapping[str, Any]) -> None:
-        self._program, self._stated = program, stated
+    def __init__(self, program: Program, *, real: bool, stated: Mapping[str, Any], attention: AttentionDispatch | None) -> None:
+        self._program, self._stated, self._attention = program, stated, attention
         self._swapped: list[tuple[Tensor, Tensor]] = []
         self._modules = named_modules(program.roots)
         self.real = real or is_sharded(self._modules)
@@ -88,7 +93,8 @@ class _Session:
         world = dist.get_world_size() if any(isinstance(op.body, Collective) for op in ops) else 1
         replica_count = replicas(list(self._modules), list(self._parameters.values()), ops) if world > 1 else 1
         notes = (*first.notes, *([BALANCED] if any(op.routing for op in ops) else []))
-        return Step(self._program.name, first.batch, ops, tensors, source, not why_fixed, world, replica_count, notes)
+        step = Step(self._program.name, first.batch, ops, tensors, source, not why_fixed, world, replica_count, notes)
+        return step if self._attention is None else replace(step, notes=(*step.notes, *self._attention.notes(step)))
 
     @contextmanager
     def prepared(self) -> Iterator[None]:
@@ -124,6 +130,8 @@ class _Session:
             raise CaptureError("the training step ran no op on the model's tensors: does it use the model that was given?")
         tensors = recorder.tensor_table.with_view_roles()
         settle_phases(recorder.ops, tensors)
+        if self._attention is not None:
+            self._attention.name_math(recorder.ops)
         if is_sharded(self._modules):
             settle_layers(recorder.ops, tensors)
         return Recording(batch, recorder.ops, tensors, complete=update, notes=list(recorder.questions.notes))
@@ -138,7 +146,12 @@ class _Session:
         for parameter in self._parameters.values():
             parameter.grad = None
         torch.clear_autocast_cache()
-        with Interface(recorder), recorder.recording(self._optimizers.prepare):
+        modes = [*([] if self._attention is None else [self._attention]), Interface(recorder)]
+        with ExitStack() as stack:
+            for mode in modes:
+                stack.enter_context(mode)
+            stack.enter_context(modes_inside_backward(*modes))
+            stack.enter_context(recorder.recording(self._optimizers.prepare))
             try:
                 self._program.run(recorder, batch, update=update)
                 recorder.mark_parameter_gradients()

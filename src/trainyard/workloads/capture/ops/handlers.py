@@ -97,6 +97,8 @@ def _is_view(func: Any) -> bool:
 def _handler(space: str, name: str, plain: str, func: Any) -> Handler | None:
     if f"{space}.{name}" in COLLECTIVES:
         return COLLECTIVES[f"{space}.{name}"]
+    if f"{space}.{name}" in PRODUCTS:
+        return PRODUCTS[f"{space}.{name}"]
     if space not in COMPUTING:
         return None
     if name in ("_fft_r2c", "_fft_c2r", "_fft_c2c"):

@@ -1,4 +1,4 @@
-"""Handlers of everything that multiplies: matrix products, convolutions, fused attention."""
+"""Handlers of everything that multiplies: matrix products, convolutions; fused attention is in `attention`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
-from trainyard.ir import Body, Convolution, ElementWise, MatMul, Phase, Reduction, Routing
+from trainyard.ir import Convolution, MatMul, Phase, Reduction, Routing
 from trainyard.ir.routing import Axis
+from trainyard.workloads.capture.attention.handlers import ATTENTION
 from trainyard.workloads.capture.ops.registry import Call, Handler, OnChip, Piece
-
-SOFTMAX_PASSES = 3  # maximum, sum of exponentials, division
 
 
 def _matrix_product(first: int) -> Handler:
@@ -113,45 +112,6 @@ def _convolution_backward(call: Call) -> list[Piece]:
     return pieces
 
 
-def _attention(call: Call) -> list[Piece]:
-    """softmax(Q K^T) V in one kernel; the scores stay on the chip."""
-    query, key, value = call.args[:3]
-    batch, heads, length, width = query.shape
-    keys = key.shape[2]
-    scores = OnChip((batch, heads, length, keys), query.dtype)
-    shares = OnChip((batch, heads, length, keys), query.dtype)
-    count, elements = batch * heads, batch * heads * length * keys
-    bias = tuple(t for t in call.inputs if t is not query and t is not key and t is not value)
-    return [
-        Piece(MatMul(length, keys, width, count), (query, key), (scores,), fused=True, name="scores"),
-        Piece(Reduction("softmax", elements, elements, SOFTMAX_PASSES), (scores, *bias), (shares,), fused=True, name="softmax"),
-        Piece(MatMul(length, value.shape[3], keys, count), (shares, value), tuple(call.outputs), fused=True, name="mix"),
-    ]
-
-
-def _attention_backward(call: Call) -> list[Piece]:
-    """Five products: the scores again, then the gradients of the shares, of V, Q and K."""
-    gradient, query, key, value = call.args[:4]
-    batch, heads, length, width = query.shape
-    keys, depth = key.shape[2], value.shape[3]
-    form = (batch, heads, length, keys)
-    scores, gradient_shares, gradient_scores = (OnChip(form, query.dtype) for _ in range(3))
-    count, elements = batch * heads, math.prod(form)
-    results = [t for t in call.outputs if t.dim() == 4]
-    d_query, d_key, d_value = results[:3]
-    rest = tuple(results[3:])
-    phase = Phase.GRAD_INPUT
-    products: list[tuple[str, Body, tuple[Any, ...], tuple[Any, ...]]] = [
-        ("scores", MatMul(length, keys, width, count), (query, key), (scores,)),
-        ("grad_shares", MatMul(length, keys, depth, count), (gradient, value), (gradient_shares,)),
-        ("grad_softmax", ElementWise("softmax_backward", elements, 4), (gradient_shares, scores), (gradient_scores, *rest)),
-        ("grad_value", MatMul(keys, depth, length, count), (scores, gradient), (d_value,)),
-        ("grad_query", MatMul(length, width, keys, count), (gradient_scores, key), (d_query,)),
-        ("grad_key", MatMul(keys, width, length, count), (gradient_scores, query), (d_key,)),
-    ]
-    return [Piece(body, inputs, outputs, phase=phase, fused=True, name=name) for name, body, inputs, outputs in products]
-
-
 def _trilinear(call: Call) -> list[Piece]:
     """nn.Bilinear and its gradients: the sum of a product of three tensors, two of them first, as torch's kernel does it.
 
@@ -211,15 +171,6 @@ PRODUCTS: dict[str, Handler] = {
     "convolution_overrideable": _convolution,
     "convolution_backward":  _convolution_backward,
     "convolution_backward_overrideable": _convolution_backward,
-    "_scaled_dot_product_flash_attention":                      _attention,
-    "_scaled_dot_product_flash_attention_for_cpu":              _attention,
-    "_scaled_dot_product_efficient_attention":                  _attention,
-    "_scaled_dot_product_cudnn_attention":                      _attention,
-    "_scaled_dot_product_fused_attention_overrideable":         _attention,
-    "_scaled_dot_product_flash_attention_backward":             _attention_backward,
-    "_scaled_dot_product_flash_attention_for_cpu_backward":     _attention_backward,
-    "_scaled_dot_product_efficient_attention_backward":         _attention_backward,
-    "_scaled_dot_product_cudnn_attention_backward":             _attention_backward,
-    "_scaled_dot_product_fused_attention_overrideable_backward": _attention_backward,
+    **ATTENTION,
 }
 # fmt: on
