@@ -81,8 +81,10 @@ def measure(side: str) -> dict[str, float]:
     else:
         from torch.utils.flop_counter import FlopCounterMode
 
+        from trainyard.workloads.capture.attention.outside import attention_of
+
         start = time.perf_counter()
-        with FlopCounterMode(display=False) as counter:
+        with attention_of("cuda"), FlopCounterMode(display=False) as counter:
             loss(model(tokens), tokens).backward()
             optimizer.step()
         seconds, macs, ops = time.perf_counter() - start, counter.get_total_flops() // 2, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 from typing import Literal
 
@@ -15,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from trainyard.ir import Convolution, Phase, Step
 from trainyard.workloads.capture import capture
-from trainyard.workloads.capture.attention.dispatch import AttentionDispatch
+from trainyard.workloads.capture.attention.outside import attention_of
 
 pytestmark = pytest.mark.oracle
 
@@ -29,7 +30,8 @@ def on_meta(*shape: int) -> torch.Tensor:
 
 
 def counted(model: nn.Module, *inputs: torch.Tensor, attention: Literal["sdpa", "math"] = "sdpa") -> int:
-    with AttentionDispatch(attention, "cuda"), FlopCounterMode(display=False) as counter:
+    kernels = attention_of("cuda") if attention == "sdpa" else nullcontext()
+    with kernels, FlopCounterMode(display=False) as counter:
         output = model(*inputs)
         scalar(output[0] if isinstance(output, tuple) else output).backward()
     return counter.get_total_flops() // 2
