@@ -1,0 +1,64 @@
+"""Which models of other people's libraries can be captured: about three hundred, each trained as its documentation does.
+
+    python benchmarks/coverage.py                                        # all families, about half an hour on two cores
+    python benchmarks/coverage.py --family timm --case resnet18          # one
+    python benchmarks/coverage.py --page docs/coverage.md --json out/coverage.json
+
+A case is examined in a worker process with limits of time and memory: captured by default and with `real=True`, its FLOPs beside
+torch's counter on the same step, its parameters beside the model's, run on five machines; model, optimizer, configuration, random
+numbers and environment compared before and after. The extra `coverage` has the libraries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+if __name__ == "coverage":  # numba asks for the package of this name, which measures the coverage of tests
+    raise ImportError("benchmarks/coverage.py is a script")
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from coverage_cases.case import FAMILIES, cases_of
+from coverage_cases.examination import Record
+from coverage_cases.report import line, page, summary
+from coverage_cases.workers import examine_all
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--family", action="append", choices=FAMILIES, help="this family only (may be repeated)")
+    parser.add_argument("--case", action="append", help="this case only (may be repeated)")
+    parser.add_argument("--no-real", action="store_true", help="leave captures with real=True out")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all records here")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="write the page of the manual here")
+    parser.add_argument("--from-json", type=Path, metavar="FILE", help="report records written before instead of examining")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    if options.from_json:
+        stored = json.loads(options.from_json.read_text(encoding="utf-8"))
+        records, seconds = [Record(**fields) for fields in stored["records"]], stored["seconds"]
+    else:
+        chosen = [case for family in options.family or FAMILIES for case in cases_of(family)]
+        chosen = [case for case in chosen if not options.case or case.name in options.case]
+        start = time.perf_counter()
+        records = examine_all(
+            chosen, jobs=options.jobs, real=not options.no_real, on_record=lambda record: print(line(record), flush=True)
+        )
+        seconds = time.perf_counter() - start
+    print(summary(records, seconds))
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        content = {"seconds": seconds, "records": [asdict(record) for record in records]}
+        options.json.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    if options.page:
+        options.page.write_text(page(records, seconds), encoding="utf-8")
+    return 0 if records and all(record.default or record.real for record in records) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
