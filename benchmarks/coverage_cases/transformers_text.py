@@ -212,8 +212,8 @@ ROWS: dict[str, Row] = {
     "layoutlmv3-tokens": Row("LayoutLMv3ForTokenClassification", {**SIZES, "max_2d_position_embeddings": 1024,
                              "coordinate_size": 6, "shape_size": 4, "has_relative_attention_bias": True,
                              "has_spatial_attention_bias": True, "visual_embed": False}, layout),
-    "bigbird-pegasus":   Row("BigBirdPegasusForConditionalGeneration", {**SEQ2SEQ, "attention_type": "original_full"},
-                             translation),
+    "lilt-tokens":       Row("LiltForTokenClassification", {**SIZES, "hidden_size": 48, "max_2d_position_embeddings": 1024},
+                             layout),
     "tapas-question":    Row("TapasForQuestionAnswering", {**SIZES, "type_vocab_sizes": [3, 16, 16, 2, 16, 16, 10],
                              "num_aggregation_labels": 0}, table_question),
     # encoder and decoder
