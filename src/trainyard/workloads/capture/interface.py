@@ -1,8 +1,4 @@
-"""Calls of torch's Python functions that must behave differently while a step runs on shapes: devices, autocast, `.item()`.
-
-Autocast does not act on the meta device, so the casts that torch would insert on a CPU or a GPU are inserted here, above autograd,
-from the same two lists: products go to the lower precision, losses and sums back to fp32.
-"""
+"""Calls of torch's Python functions that must behave differently while a step runs on shapes: devices, `.item()`."""
 
 from __future__ import annotations
 
@@ -24,26 +20,6 @@ if TYPE_CHECKING:
     from trainyard.workloads.capture.recorder import Recorder
 
 # fmt: off
-LOWER_PRECISION: frozenset[str] = frozenset("""
-    linear bilinear matmul __matmul__ __rmatmul__ mm bmm mv addmm addbmm baddbmm addmv einsum chain_matmul multi_dot
-    conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d conv_tbc prelu
-    scaled_dot_product_attention multi_head_attention_forward
-    lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
-""".split())
-
-FULL_PRECISION: dict[str, frozenset[str]] = {
-    "cpu": frozenset("""
-        mse_loss l1_loss smooth_l1_loss huber_loss kl_div nll_loss cross_entropy binary_cross_entropy cosine_embedding_loss ctc_loss
-        triplet_margin_loss margin_ranking_loss hinge_embedding_loss poisson_nll_loss soft_margin_loss multi_margin_loss
-        grid_sample prod cdist pdist renorm avg_pool3d
-    """.split()),
-    "cuda": frozenset("""
-        mse_loss l1_loss smooth_l1_loss huber_loss kl_div nll_loss cross_entropy binary_cross_entropy_with_logits
-        cosine_embedding_loss triplet_margin_loss margin_ranking_loss hinge_embedding_loss poisson_nll_loss soft_margin_loss
-        multi_margin_loss layer_norm group_norm norm softmax log_softmax sum prod cumsum cumprod logsumexp cosine_similarity
-        cdist pdist renorm dist exp expm1 log log1p log2 log10 pow __pow__ reciprocal rsqrt softplus tan cosh sinh acos asin erfinv
-    """.split()),
-}
 TENSOR_TYPES: dict[str, torch.dtype] = {
     "FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16, "BFloat16Tensor": torch.bfloat16,
     "LongTensor": torch.int64, "IntTensor": torch.int32, "ShortTensor": torch.int16, "CharTensor": torch.int8,
@@ -98,7 +74,6 @@ class Interface(TorchFunctionMode):
         super().__init__()
         self._recorder = recorder
         self._real = recorder.executor.real
-        self._cast_weights: dict[int, tuple[Tensor, Tensor]] = {}
         self._special: dict[str, Callable[..., Any]] = {
             "to": self._to, "cuda": self._cuda, "cpu": self._cpu, "pin_memory": self._pin_memory, "item": self._item,
             "__float__": self._float, "numpy": self._numpy, "__array__": self._array, "tolist": self._tolist,
@@ -122,10 +97,6 @@ class Interface(TorchFunctionMode):
             return special(func, args, kwargs)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": _on_meta_device(kwargs["device"])}
-        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
-            args, kwargs = self._autocast(name, args, kwargs)
-        elif self._cast_weights:
-            self._cast_weights.clear()
         return func(*args, **kwargs)
 
     def _to(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -211,27 +182,6 @@ class Interface(TorchFunctionMode):
             with undispatched():
                 args = (args[0], self._recorder.questions.array(lengths), *args[2:])
         return func(*args, **kwargs)
-
-    def _autocast(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        device = "cpu" if torch.is_autocast_enabled("cpu") else "cuda"
-        if name in LOWER_PRECISION:
-            dtype = torch.get_autocast_dtype(device)
-        elif name in FULL_PRECISION[device]:
-            dtype = torch.float32
-        else:
-            return args, kwargs
-        return tuple(self._cast(a, dtype) for a in args), {key: self._cast(value, dtype) for key, value in kwargs.items()}
-
-    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
-        if isinstance(value, list | tuple):
-            return type(value)([self._cast(v, dtype) for v in value])
-        if not isinstance(value, Tensor) or not value.is_floating_point() or value.dtype in (dtype, torch.float64):
-            return value
-        if not (value.is_leaf and value.requires_grad):
-            return value.to(dtype)
-        if id(value) not in self._cast_weights:  # autocast, too, casts a weight once for each region
-            self._cast_weights[id(value)] = (value, value.to(dtype))
-        return self._cast_weights[id(value)][1]
 
 
 @contextmanager

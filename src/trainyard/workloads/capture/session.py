@@ -19,6 +19,7 @@ from trainyard.errors import BadInput, CaptureError
 from trainyard.ir import Collective, Role, Step
 from trainyard.ir.routing import BALANCED
 from trainyard.workloads.capture.attention.dispatch import AttentionDispatch
+from trainyard.workloads.capture.autocast import emulated_cuda
 from trainyard.workloads.capture.distributed import fill_buckets, is_sharded, rebuild_reducers, replicas, settle_layers
 from trainyard.workloads.capture.execution import Executor
 from trainyard.workloads.capture.frames import Frames
@@ -75,6 +76,7 @@ class _Session:
         self._executor = Executor(real=self.real)
         self._stand_ins = StandIns(real=self.real)
         self._optimizers = SavedOptimizers(self._stand_ins)
+        self._autocast_notes: list[str] = []
         for name, tensor in self._parameters.items():
             if nn.parameter.is_lazy(tensor):
                 raise CaptureError(f"parameter '{name}' has no shape yet: run the model once before capturing it")
@@ -92,7 +94,7 @@ class _Session:
             source += f"; not rebatchable: {why_fixed}"
         world = dist.get_world_size() if any(isinstance(op.body, Collective) for op in ops) else 1
         replica_count = replicas(list(self._modules), list(self._parameters.values()), ops) if world > 1 else 1
-        notes = (*first.notes, *([BALANCED] if any(op.routing for op in ops) else []))
+        notes = (*first.notes, *self._autocast_notes, *([BALANCED] if any(op.routing for op in ops) else []))
         step = Step(self._program.name, first.batch, ops, tensors, source, not why_fixed, world, replica_count, notes)
         return step if self._attention is None else replace(step, notes=(*step.notes, *self._attention.notes(step)))
 
@@ -104,6 +106,7 @@ class _Session:
             torch.clear_autocast_cache()
             stack.enter_context(restored_objects([*self._modules, *self._other_modules]))
             stack.enter_context(restored_stateful_objects(self._program.stateful_objects))
+            self._autocast_notes = stack.enter_context(emulated_cuda()).notes
             stack.callback(self._optimizers.restore)
             tensors = {**self._other_tensors(), **self._buffers, **self._parameters}
             self._swapped = stack.enter_context(swapped_tensors(tensors, self._stand_ins))

@@ -103,6 +103,8 @@ def _handler(space: str, name: str, plain: str, func: Any) -> Handler | None:
         return None
     if name in ("_fft_r2c", "_fft_c2r", "_fft_c2c"):
         return _fourier
+    if name == "_amp_foreach_non_finite_check_and_unscale_":
+        return _unscale
     for table in (PRODUCTS, GATHERS):
         if name in table:
             return table[name]
@@ -185,6 +187,11 @@ def _fourier(call: Call) -> HandlerResult:
     length = math.prod(max(source.shape[axis], result.shape[axis]) for axis in axes)
     factor = 5 if result.is_complex() else 2.5
     return ElementWise("fft", result.numel(), max(1, math.ceil(factor * math.log2(length))))
+
+
+def _unscale(call: Call) -> HandlerResult:
+    """Each gradient is multiplied by the inverse scale and compared with infinity."""
+    return ElementWise("unscale", sum(t.numel() for t in call.args[0]), 2)
 
 
 def _embedding(call: Call) -> HandlerResult:

@@ -69,7 +69,7 @@ POINTWISE: frozenset[str] = frozenset("""
     affine_grid_generator_backward glu glu_backward outer ger complex polar real imag angle cross linalg_cross isin bucketize
     searchsorted fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask
     fake_quantize_per_tensor_affine_cachemask_backward _thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl
-    _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _amp_foreach_non_finite_check_and_unscale_ _amp_update_scale_ one_hot
+    _thnn_fused_gru_cell _thnn_fused_gru_cell_backward _amp_update_scale_ one_hot
     vander cov cosine_similarity nan_to_num hardswish floor_divide rsub addr threshold gelu mish _masked_scale _add_relu
     _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward
     _unsafe_masked_index _embedding_bag_per_sample_weights_backward rrelu_with_noise_functional
