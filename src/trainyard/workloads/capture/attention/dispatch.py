@@ -78,7 +78,7 @@ class AttentionDispatch(TorchFunctionMode):
         """`F.scaled_dot_product_attention` with the kernel of the device."""
         if isinstance(attn_mask, CausalBias):
             return self._causal_bias(query, key, value, attn_mask, dropout_p, scale, enable_gqa)
-        if torch.is_autocast_enabled(query.device.type):
+        if torch.amp.is_autocast_available(query.device.type) and torch.is_autocast_enabled(query.device.type):
             query, key, value, attn_mask = _autocast(query.device.type, query, key, value, attn_mask)
         arguments = AttentionCall(query, key, value, attn_mask, dropout_p, is_causal, enable_gqa)
         if self.attention == "sdpa" and _is_plain(arguments):
