@@ -131,7 +131,7 @@ def diffusion(batch: int, kind: str) -> Example:
         model = diffusers.DiTTransformer2DModel(num_attention_heads=12, attention_head_dim=64, num_layers=12, sample_size=32)
         sample = torch.randn(batch, 4, 32, 32)
         inputs = {"hidden_states": sample, "timestep": steps, "class_labels": torch.randint(0, 1000, (batch,))}
-        return Example(model, inputs, torch.randn(batch, 8, 32, 32), _sample_error, ADAMW)
+        return Example(model, inputs, torch.randn_like(sample), _sample_error, ADAMW)
     return Example(model, inputs, torch.randn_like(sample), _sample_error, ADAMW)
 
 
@@ -145,6 +145,7 @@ MIXTRAL: Mapping[str, Any] = {"hidden_size": 1024, "intermediate_size": 2048, "n
 EXPERTS: Mapping[str, Any] = {"hidden_size": 1024, "intermediate_size": 2048, "moe_intermediate_size": 512, "num_hidden_layers": 8,
                               "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64, "num_experts": 32,
                               "num_experts_per_tok": 4, "vocab_size": 32000}
+T5:      Mapping[str, Any] = {"decoder_start_token_id": 0}
 CAUSAL = "ForCausalLM"
 
 
@@ -187,7 +188,7 @@ CASES: tuple[Case, ...] = (
     _language("bert-base",        64, "bf16",       128, "Bert", "ForMaskedLM"),
     _language("qwen2-0.5b",        4, "bf16",       1024, "Qwen2", CAUSAL, **QWEN),
     _language("llama",             8, None,         512, "Llama", CAUSAL, **LLAMA),
-    _language("t5-small",         32, "bf16",       512, "T5", "ForConditionalGeneration"),
+    _language("t5-small",         32, "bf16",       512, "T5", "ForConditionalGeneration", **T5),
     Case("dit-b/2",             "diffusers", 32, "bf16-mixed", partial(diffusion, kind="transformer")),
     Case("unet, text to image", "diffusers", 8, "bf16-mixed", partial(diffusion, kind="text")),
     _timm("convnextv2_tiny",      64, "bf16", optimizer=ADAMW),  _timm("mixer_b16_224",     64, "bf16", optimizer=ADAMW),

@@ -33,6 +33,7 @@ def to_json(step: Step) -> str:
             words.number(t.name),
             t.view_of,
             list(t.slope) or 0,
+            *([1] if t.channels_last else []),
         ]
         for t in step.tensors
     ]
@@ -90,9 +91,12 @@ def _step(document: Mapping[str, Any]) -> Step:
         raise BadInput("a name is no text")
     bodies = [_body(row) for row in document["bodies"]]
     tensors = tuple(
-        TensorSpec(tuple(shape), words[dtype], Role(words[role]), words[name], _optional_integer(view_of), _integers(slope or ()))
-        for shape, dtype, role, name, view_of, slope in document["tensors"]
-    )
+        TensorSpec(
+            tuple(shape), words[dtype], Role(words[role]), words[name], _optional_integer(view_of), _integers(slope or ()),
+            channels_last=_integers(form) == (1,),
+        )
+        for shape, dtype, role, name, view_of, slope, *form in document["tensors"]
+    )  # fmt: skip
     ops = tuple(
         Op(
             body=bodies[body], name=words[name], layer=words[layer], call=_integers([call])[0], phase=Phase(words[phase]),

@@ -60,7 +60,10 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One version of a tensor. `view_of` is the tensor whose memory it shares: it is a slice, a transpose or a later version."""
+    """One version of a tensor. `view_of` is the tensor whose memory it shares: it is a slice, a transpose or a later version.
+
+    `channels_last`: a batch of maps (N, C, ...) whose channels are neighbours in memory, as torch's memory format of that name.
+    """
 
     shape: tuple[int, ...]
     dtype: str = "fp32"
@@ -68,6 +71,7 @@ class TensorSpec:
     name: str = ""
     view_of: int | None = None
     slope: tuple[int, ...] = ()
+    channels_last: bool = False
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPE_BYTES:

@@ -1,7 +1,8 @@
 """Convolutions of NCHW maps in cuDNN and torch: the fastest of the applicable algorithms.
 
 By image: a pointwise convolution is one product for each image, without copies. NHWC: maps are transposed to NHWC, multiplied, and
-transposed back. Vector lanes: without copies, which pays for images of three channels. Depthwise: window kernels of torch.
+transposed back; maps that are channels-last already (`TensorSpec.channels_last`) need no copies. Vector lanes: without copies,
+which pays for images of three channels. Depthwise convolutions: `depthwise`.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from trainyard.devices.gpu.depthwise import depthwise
 from trainyard.devices.gpu.products import PARTIAL_BYTES, WORD_BYTES, Matrices, best_tiling, elements_per_load, product_seconds
 from trainyard.devices.gpu.traffic import Kernel, Traffic, element_type, finish
 from trainyard.ir import Convolution, Op, Step
+from trainyard.ir.step import operand_order
 
 if TYPE_CHECKING:
     from trainyard.devices.gpu.device import Gpu, Kind
@@ -20,8 +23,6 @@ if TYPE_CHECKING:
 CHANNEL_BYTES = 16  # tensor cores read channels in vectors of 16 bytes: fewer are padded
 VECTOR_DEPTH = 32  # taps x channels of a filter up to which cuDNN was seen to choose the vector lanes
 TRANSPOSE_TILE = 32  # channels that a transposition processes at a time, padded if there are fewer
-# Taps of a 3 x 3 window in units of a pooling thread; a gradient's thread tests each for stride and edge before it multiplies.
-DEPTHWISE = {"forward": 1.15, "grad_input": 1.9, "grad_weight": 1.9}
 
 
 class Algorithm(NamedTuple):
@@ -38,10 +39,12 @@ def convolution(gpu: Gpu, step: Step, op: Op, traffic: Traffic) -> Kernel:
     body = op.body
     assert isinstance(body, Convolution)
     dtype, width = element_type(gpu, step, op)
+    native = gpu.layout == "native" or _channels_last(step, op)
     if body.groups > 1 and body.in_channels == body.groups:
-        return _depthwise(gpu, body, traffic)
+        kernel = depthwise(gpu, body, dtype, traffic, channels_last=native)
+        return _with_bias(gpu, op, body, width, kernel) if native else kernel
     kind = gpu.kind(dtype, convolution=True)
-    algorithm = min(_algorithms(gpu, body, kind, width), key=lambda candidate: _seconds(gpu, candidate, width))
+    algorithm = min(_algorithms(body, kind, width, native=native), key=lambda candidate: _seconds(gpu, candidate, width))
     tiled = best_tiling(algorithm.matrices, gpu.limits(algorithm.kind))
     traffic.reads()
     traffic.writes()
@@ -61,13 +64,39 @@ def convolution(gpu: Gpu, step: Step, op: Op, traffic: Traffic) -> Kernel:
     return kernel
 
 
-def _algorithms(gpu: Gpu, body: Convolution, kind: Kind, width: int) -> Iterator[Algorithm]:
+def _channels_last(step: Step, op: Op) -> bool:
+    """Whether a convolution runs in channels-last: by the format of its input map and its filter, as torch decides it.
+
+    The gradient of the input is returned in the format that the input has.
+    """
+    body = op.body
+    assert isinstance(body, Convolution)
+    deciding = op.outputs[:1] + op.inputs[1:2]
+    if body.product == "forward":
+        deciding = op.inputs[:2]
+    elif body.product == "grad_weight":
+        deciding = (
+            *(op.inputs[position] for position in operand_order(step, op)[:1] if position < len(op.inputs)),
+            *op.outputs[:1],
+        )
+    return any(step.tensors[tensor].channels_last for tensor in deciding)
+
+
+def _with_bias(gpu: Gpu, op: Op, body: Convolution, width: int, kernel: Kernel) -> Kernel:
+    """The kernel and the one behind it that adds a bias: cuDNN's forward convolutions have none."""
+    if body.product != "forward" or len(op.inputs) < 3:
+        return kernel
+    bias_s = _elementwise_s(gpu, body.output_elements, body.output_elements, width) + gpu.ramp_s + gpu.gap_s
+    return kernel._replace(seconds=kernel.seconds + bias_s, launches=kernel.launches + 1)
+
+
+def _algorithms(body: Convolution, kind: Kind, width: int, *, native: bool) -> Iterator[Algorithm]:
     if kind == "fp32" or kind == "fp64":
         yield Algorithm(matrices(body, width), kind)
         return
     strided = {"forward": (False, False), "grad_input": (False, True), "grad_weight": (True, True)}[body.product]
     nhwc = _with_strides(_padded(body, width), kind, *strided)
-    if gpu.layout == "native":
+    if native:
         yield Algorithm(nhwc, kind)
         return
     pointwise = math.prod(body.kernel) == 1 and body.groups == 1 and body.size == body.out_size
@@ -145,13 +174,3 @@ def _by_image(body: Convolution, width: int) -> Matrices:
     if body.product == "grad_input":
         return Matrices(deep, extent, wide, body.batch, w, y, x, width, row)
     return Matrices(wide, deep, extent, body.batch, y, x, 2 * PARTIAL_BYTES * body.batch * body.weight_elements, width, row)
-
-
-def _depthwise(gpu: Gpu, body: Convolution, traffic: Traffic) -> Kernel:
-    """A thread for each element computes its window on the vector lanes: for each input in grad_input, else for each output."""
-    threads = body.input_elements if body.product == "grad_input" else body.output_elements
-    taps = DEPTHWISE[body.product] * math.prod(body.kernel) / 9
-    traffic.reads()
-    traffic.writes()
-    compute_s = gpu.instructions_s(threads * taps * gpu.window_instructions)
-    return finish(gpu, traffic, compute_s=compute_s, launches=1.0, macs=body.macs)

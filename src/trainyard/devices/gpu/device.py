@@ -199,6 +199,11 @@ class Gpu:
         """Seconds for `count` instructions of one lane each on all lanes of the device."""
         return count / (self.sms * self.fp32_macs * self.clock_hz)
 
+    def product_macs_per_s(self, width: int) -> float:
+        """MACs per second that a large product on the tensor cores sustains, by bytes of an element; fp32 in TF32."""
+        rate = self.half_macs if width < 4 else self.tf32_macs or self.fp32_macs
+        return self.sms * rate * self.clock_hz * self.tensor_fraction
+
     def limits(self, kind: Kind) -> Limits:
         fraction = self.vector_fraction if kind == "fp32" else self.tensor_fraction
         return Limits(

@@ -271,6 +271,8 @@ def _macs(func: Any, args: Any, kwargs: Any, result: Any) -> int:
         return _recurrent_macs(args[0], args[1])
     if func is aten._cudnn_rnn_backward.default:
         return 2 * _recurrent_macs(args[0], args[1])
+    if func._schema.name.startswith("aten::_scaled_dot_product_"):  # own count: the registry of older torch takes equal heads only
+        return _attention_macs(args, backward=func._schema.name.endswith("_backward"))
     count = flop_registry.get(func.overloadpacket)
     if count is None:
         return 0
@@ -280,6 +282,14 @@ def _macs(func: Any, args: Any, kwargs: Any, result: Any) -> int:
 def _convolution_macs(spread: Tensor, weight: Tensor) -> int:
     """Elements of the side that the kernel is applied to, times the weights per element."""
     return int(spread.numel()) * math.prod(weight.shape[1:])
+
+
+def _attention_macs(args: Sequence[Any], *, backward: bool) -> int:
+    """Two products over all scores, with keys and values shared by groups of heads or not; five with gradients."""
+    query, key, value = args[1:4] if backward else args[:3]
+    scores: int = math.prod(query.shape[:-1]) * key.shape[-2]
+    widths: int = 3 * query.shape[-1] + 2 * value.shape[-1] if backward else query.shape[-1] + value.shape[-1]
+    return scores * widths
 
 
 def _recurrent_macs(sequence: Tensor, weights: Sequence[Tensor]) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from trainyard.workloads.capture.attention.values import on_cpu
 from trainyard.workloads.capture.ops.handlers import Rule
-from trainyard.workloads.capture.ops.shape_rules import SHAPE_RULES
+from trainyard.workloads.capture.ops.shape_rules import CONVOLUTIONS, SHAPE_RULES, in_memory_format
 from trainyard.workloads.capture.values import HOST, META, MOST_INTEGERS, Evaluator, Values
 
 MOST_TRIAL = 1 << 26  # elements of the operands of an op that runs once on the host to learn the shape of its result
@@ -81,7 +81,7 @@ class Executor:
                 if value is not None:
                     return func(value, *args[1:], **kwargs)
             kwargs = {**kwargs, "device": META}  # a tensor without values stays where it is
-        return self._cached(func, args, kwargs, tensors)
+        return self._cached(rule, func, args, kwargs, tensors)
 
     def _as_integers(self, indices: Any) -> list[Any]:
         """Indices with each mask of truth values replaced by the positions that it selects."""
@@ -138,7 +138,7 @@ class Executor:
             return originals.get(id(result), result)
         return result
 
-    def _cached(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+    def _cached(self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
         try:
             key = (func, *[_form(a) for a in args], *[(k, _form(v)) for k, v in kwargs.items()])
             answer = self._results_by_call.get(key)
@@ -147,6 +147,8 @@ class Executor:
         if answer is not None:
             return _rebuild(answer, tensors)
         result = func(*args, **kwargs)
+        if rule.name in CONVOLUTIONS:
+            result = in_memory_format(rule.name, args, result)
         with suppress(_NotCacheable):
             self._results_by_call[key] = _describe(result, tensors)
         return result

@@ -41,7 +41,7 @@ def merged(first: Recording, others: Sequence[Recording]) -> tuple[tuple[Op, ...
     if others:
         _check_products_of_batches(first, tensor_slopes)
     tensors = tuple(
-        TensorSpec(t.shape, t.dtype, t.role, t.name, t.view_of, slope)
+        TensorSpec(t.shape, t.dtype, t.role, t.name, t.view_of, slope, t.channels_last)
         for t, slope in zip(first.tensors, tensor_slopes, strict=True)
     )
     ops = tuple(

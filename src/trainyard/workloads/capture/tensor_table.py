@@ -16,6 +16,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from trainyard.errors import CaptureError
 from trainyard.ir import Role
 from trainyard.workloads.capture.ops.registry import OnChip
+from trainyard.workloads.capture.ops.shape_rules import is_channels_last
 
 Kind = Literal["activation", "weight", "gradient", "buffer"]
 NO_OWNER = -1
@@ -40,6 +41,7 @@ class RawTensor:
     role: Role
     name: str
     view_of: int | None
+    channels_last: bool = False
 
 
 @dataclass(slots=True)
@@ -149,7 +151,7 @@ class TensorTable:
         return self.tensors
 
     def _append(self, tensor: Tensor, role: Role, name: str, view_of: int | None) -> int:
-        self.tensors.append(RawTensor(tuple(tensor.shape), dtype_name(tensor.dtype), role, name, view_of))
+        self.tensors.append(RawTensor(tuple(tensor.shape), dtype_name(tensor.dtype), role, name, view_of, is_channels_last(tensor)))
         return len(self.tensors) - 1
 
     @staticmethod

@@ -81,3 +81,29 @@ SHAPE_RULES: dict[str, ShapeRule] = {
     "_ctc_loss_backward":    _ctc_loss_backward,
 }
 # fmt: on
+
+
+CONVOLUTIONS = ("convolution", "convolution_backward")
+
+
+def in_memory_format(name: str, args: Sequence[Any], result: Any) -> Any:
+    """The result of a convolution as cuDNN and oneDNN return it: maps are channels-last if the input or the filter is.
+
+    The shape rules of torch return contiguous tensors; all other ops follow the strides of their inputs by themselves.
+    """
+    maps, filters = args[:2] if name == "convolution" else args[1:3]
+    if maps.dim() != 4 or not (is_channels_last(maps) or is_channels_last(filters)):
+        return result
+    if name == "convolution":
+        return torch.empty_like(result, memory_format=torch.channels_last)
+    return tuple(
+        torch.empty_like(gradient, memory_format=torch.channels_last) if gradient is not None and gradient.dim() == 4 else gradient
+        for gradient in result
+    )
+
+
+def is_channels_last(tensor: Tensor) -> bool:
+    """Whether the channels of maps are neighbours in memory; not where both orders are the same (one channel, one position)."""
+    if tensor.dim() not in (4, 5) or tensor.is_contiguous():
+        return False
+    return tensor.is_contiguous(memory_format=torch.channels_last if tensor.dim() == 4 else torch.channels_last_3d)
