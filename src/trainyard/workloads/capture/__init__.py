@@ -3,7 +3,8 @@
 A torch dispatch mode sees every op of forward, loss, backward and update while the model runs on the meta device: shapes without
 values. In reading order:
 
-- session: one capture from beginning to end; programs: what is run (a model with its loss and optimizer, or a user's function)
+- session: one capture from beginning to end; programs: what is run (a model with its loss and optimizer, or a user's function);
+  frameworks: the loops of transformers and Lightning
 - swap: replaces the user's tensors by stand-ins and restores them; execution: runs ops on shapes; values: the values that are known
   beside the shapes; questions: answers for a program that reads values; locations: lines of the user's code; interface: devices;
   autocast: mixed precision
@@ -19,6 +20,7 @@ torch is imported only when something is captured.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -39,7 +41,7 @@ __all__ = ["Call", "Piece", "capture", "capture_recipe", "register", "world"]
 
 
 def capture(
-    step: nn.Module | Callable[..., Any],
+    step: Any,
     inputs: Any = None,
     targets: Any = None,
     *,
@@ -64,6 +66,9 @@ def capture(
     `capture(train_step, model=model)` runs a training step of your own. If it takes an argument, that is the batch size, and the
     Step can be rebatched. `model` may be several.
 
+    `capture(trainer)` takes the step of a Trainer of transformers or Lightning (`model=` its module), and `capture(module, batch)`
+    that of a LightningModule: their data, precision, gradient accumulation, clipping and optimizer.
+
     A step that exchanges tensors between ranks (`torch.distributed`) is captured on a process group: that of the caller, or one of
     `world_size` ranks that lasts as long as the capture. It is the step of the first rank, with that rank's batch.
 
@@ -82,6 +87,7 @@ def capture(
             raise
         raise MissingExtra("torch", "torch", "capturing a model") from None
     from trainyard.workloads.capture.attention.dispatch import AttentionDispatch, checked_options
+    from trainyard.workloads.capture.frameworks import framework_step, is_framework_object, optimizers_of
     from trainyard.workloads.capture.programs import LoopStep, ModelStep
     from trainyard.workloads.capture.session import captured
 
@@ -95,10 +101,15 @@ def capture(
                 values=values, attention=attention, device=device,
             )  # fmt: skip
     step = getattr(step, "_orig_mod", step)  # a compiled model runs as what it was compiled from
+    if is_framework_object(step, loss):
+        with framework_step(step, inputs, model, optimizer) as loop:
+            loop.name, loop.batch = name or loop.name, batch or loop.batch
+            captured_step = captured(loop, real=real, stated=values, attention=kernels)
+        return dataclasses.replace(captured_step, notes=(*captured_step.notes, *loop.notes))
     if isinstance(step, torch.nn.Module) and inputs is not None:
         example, size = _example(inputs, targets, batch)
         chosen = name or type(step).__name__
-        program = ModelStep(step, example, batch=size, name=chosen, loss=loss, optimizers=_as_list(optimizer))
+        program = ModelStep(step, example, batch=size, name=chosen, loss=loss, optimizers=optimizers_of(optimizer))
         return captured(program, real=real, stated=values, attention=kernels)
     if isinstance(step, torch.nn.Module) or not callable(step):
         raise BadInput("capture needs a model with inputs, or a training step with model=: capture(model, inputs, loss=...)")
@@ -145,12 +156,6 @@ def _example(inputs: Any, targets: Any, batch: int | None) -> tuple[Example, int
         return resized(inputs, example_batch, size, values), resized(targets, example_batch, size, values)
 
     return example, example_batch if batch is None else batch
-
-
-def _as_list(optimizer: Optimizer | Sequence[Optimizer] | None) -> list[Optimizer]:
-    if optimizer is None:
-        return []
-    return list(optimizer) if isinstance(optimizer, list | tuple) else [optimizer]  # type: ignore[list-item]  # one of the two
 
 
 def _roots(model: nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]) -> dict[str, nn.Module]:

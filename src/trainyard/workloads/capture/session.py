@@ -101,7 +101,7 @@ class _Session:
     @contextmanager
     def prepared(self) -> Iterator[None]:
         with ExitStack() as stack:
-            self._reset_random_state = stack.enter_context(_restored_random_state())
+            self._reset_random_state = stack.enter_context(restored_random_state())
             # The cache of autocast refers weakly to parameters, which must not change hands under it.
             torch.clear_autocast_cache()
             stack.enter_context(restored_objects([*self._modules, *self._other_modules]))
@@ -216,7 +216,7 @@ def named_tensors(modules: Mapping[nn.Module, str], kind: str) -> dict[str, Tens
 
 
 @contextmanager
-def _restored_random_state() -> Iterator[Callable[[], None]]:
+def restored_random_state() -> Iterator[Callable[[], None]]:
     """Yields a function that sets every generator of random numbers back to its state from before, as the end of the block does."""
     state, of_python = torch.get_rng_state(), random.getstate()
     of_numpy = np.random.get_state()  # noqa: NPY002  # the user's, not ours
