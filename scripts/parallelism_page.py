@@ -1,4 +1,4 @@
-"""Writes docs/parallelism_plans.md: pipelines, ZeRO, number formats and 2:4 weights; every number in it is measured here."""
+"""Writes docs/parallelism_plans.md: pipelines, ZeRO, experts, number formats, 2:4 weights; every number in it is measured here."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from trainyard.mapping.pipeline.schedule import Pipeline
 
 PAGE = Path(__file__).parents[1] / "docs" / "parallelism_plans.md"
 MODEL, BATCH, NODE = "gpt2-small", 64, "mcdla-b(overlay=off"
-HEAD = f"""# Pipelines, ZeRO, narrow numbers and 2:4 weights
+MIXTURE = "mixtral-8x7b"
+HEAD = f"""# Pipelines, ZeRO, experts, narrow numbers and 2:4 weights
 
 Written by `make pages`; every number below is measured by `scripts/parallelism_page.py` (tables of a node: {MODEL}, batch {BATCH},
 on the memory-centric node of MC-DLA with its feature maps kept on the devices).
@@ -50,6 +51,34 @@ of embeddings). Parts are flat, the last one padded. Bytes are those of the capt
 types, state as the optimizer reads it; there is no fp32 master copy unless the step has one. `tests/oracles/zero_execution.py` runs
 n devices with their parts on arrays, with SGD, momentum and Adam: the weights are those of one device. The peak comes when
 activations are many and gradients still few, so stage 2 lowers what stays, and hardly the peak.
+
+"""
+EXPERTS = f"""## Experts
+
+    trainyard run {MIXTURE} --on 'mcdla-b(overlay=off)' --parallel expert
+    trainyard run {MIXTURE} --on 'mcdla-b(overlay=off,parallel=expert,experts.ranks=4,experts.imbalance=1.5)'
+
+A mixture of experts is captured with its grouped products (torch's `grouped_mm`): each row of a token is multiplied by the matrix
+of its own expert. Which rows these are is known only at run time; a step divides them evenly, as far as whole numbers allow, and
+says so in a note; its MACs are exact. An array or a GPU then costs E smaller products, forward, dX and dW.
+
+`parallel=expert` spreads the experts over `experts.ranks` devices (as many as share them evenly, where none is given). `experts` is
+a part of every node.
+
+- Everything but the experts is data-parallel. A device has E / ranks experts, their gradients and their state; gradients of experts
+  are summed over their replicas (devices / ranks), all others over all devices.
+- Rows travel by all-to-all between the ranks: tokens to their experts and results back, and in backward the gradients of both. Each
+  of the four carries tokens x experts for each token x width, (n - 1)/n of which leaves a device. The numbers of the experts, which
+  travel with the rows, are not counted. What stands between two grouped products stays with the experts.
+- On a graph without switches all parts go at once on shortest routes; switches and planes exchange pairwise; a cluster exchanges
+  inside its nodes, then across. `tests/oracles/expert_execution.py` sends rows one by one: outputs, gradients and bytes are equal.
+- `experts.imbalance`: rows of the busiest device over the mean; the others share the rest and wait for it. Time and memory are
+  those of the busiest device, MACs, energy and bytes those of all. `experts.capacity_factor`: a device takes so many times the mean
+  and drops the other rows (none: nothing is dropped). Both are assumptions: `whatif` says what they are worth.
+- Not modelled: experts that are not grouped products (a loop over experts, or a matrix gathered for each row: refused), padding of
+  rows to a fixed capacity, exchanges cut into parts that overlap with compute, and ZeRO or a pipeline with them.
+
+{MIXTURE}, batch 8 (32,768 tokens), eight devices without paging:
 
 """
 NUMBERS = """## Narrow numbers
@@ -116,6 +145,29 @@ def stages_of_zero() -> Iterator[Sequence[object]]:
         yield stage, *(f"{size / 2**20:.0f}" for size in kept), milliseconds(found), largest(found), f"{paper:.1f}"
 
 
+def experts() -> Iterator[Sequence[object]]:
+    plans = (
+        ("mcdla-b", ""),
+        ("mcdla-b", "experts.ranks=2"),
+        ("mcdla-b", "experts.ranks=4"),
+        ("mcdla-b", "experts.ranks=8"),
+        ("mcdla-b", "experts.imbalance=1.25"),
+        ("mcdla-b", "experts.imbalance=1.5"),
+        ("mcdla-b", "experts.imbalance=2"),
+        ("mcdla-b", "experts.imbalance=2,experts.capacity_factor=1.25"),
+        ("dc-dla", "experts.ranks=8"),
+        ("hc-dla", "experts.ranks=8"),
+    )
+    for node, plan in plans:
+        machine = f"{node}(overlay=off,parallel=expert,{plan})" if plan else f"{node}(overlay=off)"
+        found = ty.run(MIXTURE, machine)
+        synchronisation = found.by_class["synchronisation"]
+        yield (
+            node, plan.replace("experts.", "") or "data parallel", milliseconds(found), f"{synchronisation.time_s * 1e3:.1f}",
+            f"{synchronisation.traffic_bytes['link'] / 8e9:.1f}", f"{found.macs / 1e12:.0f}", largest(found),
+        )  # fmt: skip
+
+
 def errors() -> Iterator[Sequence[object]]:
     draw = np.random.default_rng(0)
     a, b = draw.standard_normal((2, 256, 256))
@@ -162,6 +214,11 @@ def main() -> None:
                 "7.5 billion on 64, GB (Fig. 1)",
             ),
             stages_of_zero(),
+        )
+        + EXPERTS
+        + table(
+            ("node", "experts", "ms", "exposed exchange, ms", "GB over links, every hop, a device", "MACs, T", "memory, GiB"),
+            experts(),
         )
         + NUMBERS
         + table(("format", "bits", "largest", "smallest", "error"), errors())

@@ -100,6 +100,11 @@ def test_gradients_of_experts_are_summed_over_their_replicas_alone(ranks: int) -
     assert {body.members for body in others} == ({tuple(range(0, 8, ranks))} if ranks < 8 else set())
 
 
+def test_experts_are_shared_by_as_many_devices_as_divide_them_evenly() -> None:
+    assert spread(STEP.rebatch(12), 12) == spread(STEP.rebatch(12), 12, ExpertParallel(ranks=4))
+    assert spread(STEP.rebatch(16), 16) == spread(STEP.rebatch(16), 16, ExpertParallel(ranks=8))
+
+
 def test_one_rank_is_data_parallelism_and_one_device_is_alone() -> None:
     assert spread(STEP, 8, ExpertParallel(ranks=1)) == parallel.data(STEP, 8)
     assert spread(STEP, 1) == STEP
@@ -128,7 +133,9 @@ def test_rows_grow_with_the_load_in_whole_rows_for_each_expert() -> None:
 
 def test_experts_that_do_not_divide_and_steps_without_experts_are_refused() -> None:
     with pytest.raises(BadInput, match=r"8 experts do not divide over 6 devices: give experts\.ranks=2"):
-        spread(STEP.rebatch(6), 6)
+        spread(STEP.rebatch(6), 6, ExpertParallel(ranks=6))
+    with pytest.raises(BadInput, match="8 experts do not divide over 5 devices: give another number of devices"):
+        spread(STEP.rebatch(5), 5)
     with pytest.raises(BadInput, match="3 ranks do not divide 8 devices"):
         spread(STEP, 8, ExpertParallel(ranks=3))
     with pytest.raises(BadInput, match="at most 2 times the mean"):

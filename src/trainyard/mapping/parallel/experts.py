@@ -52,7 +52,10 @@ Rows = Literal["local", "expert"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertParallel:
-    """How a node spreads experts: over `ranks` devices (all, where none is given); the others hold replicas of them."""
+    """How a node spreads experts: over `ranks` devices (as many as share them evenly, where none is given).
+
+    The other devices hold replicas of them.
+    """
 
     ranks: int | None = None
     # fmt: off
@@ -118,24 +121,9 @@ def spread(
     trainyard.errors.BadInput: step 'alexnet' has no grouped products, so that nothing says what its experts are: write \
 parallel='data', or capture a mixture of experts that multiplies with grouped_mm (transformers: experts_implementation='grouped_mm')
     """
-    ranks = plan.ranks or devices
-    if devices % ranks:
-        raise BadInput(f"experts: {ranks} ranks do not divide {devices} devices: give a divisor of {devices}")
-    if devices == 1 or ranks == 1:
+    ranks = ranks_of(step, devices, plan)
+    if ranks == 1:
         return parallel.data(step, devices, bucket_bytes=bucket_bytes, reduce=reduce)
-    if any(isinstance(op.body, Collective) for op in step.ops):
-        raise BadInput(f"step {step.name!r} was captured with exchanges of its own: leave parallel='expert' out")
-    groups = {op.routing.groups for op in step.ops if op.routing is not None}
-    if not groups:
-        raise BadInput(
-            f"step {step.name!r} has no grouped products, so that nothing says what its experts are: write parallel='data', or "
-            "capture a mixture of experts that multiplies with grouped_mm (transformers: experts_implementation='grouped_mm')"
-        )
-    for count in groups:
-        if count % ranks:
-            raise BadInput(
-                f"experts: {count} experts do not divide over {ranks} devices: give experts.ranks={math.gcd(count, ranks)}"
-            )
     if plan.imbalance > ranks:
         raise BadInput(
             f"experts: imbalance={plan.imbalance:g}, but one of {ranks} devices has at most {ranks} times the mean of rows"
@@ -144,6 +132,31 @@ parallel='data', or capture a mixture of experts that multiplies with grouped_mm
     spreader = _Spreader(own_step, ranks, plan.load if device == "busiest" else plan.mean_load(ranks))
     own_step = spreader.rewrite()
     return _reduced(own_step, devices, ranks, spreader.expert_gradients(), bucket_bytes, reduce)
+
+
+def ranks_of(step: Step, devices: int, plan: ExpertParallel) -> int:
+    """The devices that share a step's experts."""
+    if devices == 1 or plan.ranks == 1:
+        return 1
+    if any(isinstance(op.body, Collective) for op in step.ops):
+        raise BadInput(f"step {step.name!r} was captured with exchanges of its own: leave parallel='expert' out")
+    counts = sorted({op.routing.groups for op in step.ops if op.routing is not None})
+    if not counts:
+        raise BadInput(
+            f"step {step.name!r} has no grouped products, so that nothing says what its experts are: write parallel='data', or "
+            "capture a mixture of experts that multiplies with grouped_mm (transformers: experts_implementation='grouped_mm')"
+        )
+    even, experts = math.gcd(devices, *counts), " and ".join(map(str, counts))
+    ranks = even if plan.ranks is None else plan.ranks
+    if devices % ranks:
+        raise BadInput(f"experts: {ranks} ranks do not divide {devices} devices: give a divisor of {devices}")
+    if any(count % ranks for count in counts):
+        raise BadInput(
+            f"experts: {experts} experts do not divide over {ranks} devices: give experts.ranks={math.gcd(ranks, *counts)}"
+        )
+    if ranks == 1:
+        raise BadInput(f"experts: {experts} experts do not divide over {devices} devices: give another number of devices")
+    return ranks
 
 
 def _reduced(step: Step, devices: int, ranks: int, of_experts: set[int], bucket_bytes: int, reduce: Reduce) -> Step:

@@ -49,20 +49,25 @@ def plan(node: Node, step: Step, masks: Masks | None) -> Plan:
         return node_rounds.plan(node, step, lambda local: planned(node, step, local, masks))
     built = planned(node, step, one_device(node, step), masks)
     built.booking.samples = step.batch
-    if node.parallel == "expert" and node.experts.load != 1:
-        _count_mean_rows(built.booking, node, step, masks)
+    if node.parallel == "expert":
+        _book_experts(built.booking, node, step, masks)
     return built
 
 
-def _count_mean_rows(booking: Booking, node: Node, step: Step, masks: Masks | None) -> None:
+def _book_experts(booking: Booking, node: Node, step: Step, masks: Masks | None) -> None:
     """Counts MACs, energy and bytes of devices with the mean of rows; time and memory stay those of the busiest."""
+    ranks = experts.ranks_of(step, node.devices, node.experts)
+    if 1 < ranks < node.devices:
+        booking.notes.append(f"{ranks} devices share the experts; {node.devices // ranks} such groups hold replicas of them")
+    if ranks == 1 or node.experts.load == 1:
+        return
     mean_step = _expert(step, node.devices, node.experts, node.bucket_bytes, node.reduce, "mean")
     mean = planned(node, step, mean_step, masks).booking
     if (mean.op, mean.layer, mean.phase, mean.kind) == (booking.op, booking.layer, booking.phase, booking.kind):
         booking.macs, booking.energy, booking.traffic = mean.macs, mean.energy, mean.traffic
     else:
         booking.notes.append("MACs, energy and bytes are counted as if every device had the rows of the busiest")
-    dropped = 1 - node.experts.mean_load(node.experts.ranks or node.devices)
+    dropped = 1 - node.experts.mean_load(ranks)
     if dropped > 0:
         booking.notes.append(f"{dropped:.1%} of the experts' rows exceed the capacity_factor and are dropped")
 
