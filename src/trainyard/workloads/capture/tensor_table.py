@@ -27,7 +27,12 @@ DTYPES: dict[torch.dtype, str] = {
     torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8", torch.float8_e4m3fnuz: "fp8", torch.float8_e5m2fnuz: "fp8",
     torch.int64: "int64",   torch.int32: "int32",   torch.int16: "int16",   torch.int8: "int8",
     torch.uint64: "int64",  torch.uint32: "int32",  torch.uint16: "int16",  torch.uint8: "uint8",
-    torch.bool: "bool",     torch.complex64: "complex64", torch.complex128: "complex128",
+    # Scales that are powers of two, and types of fewer bits, one byte for each number or for a pack of them.
+    **{getattr(torch, name): kind for name, kind in (
+        ("float8_e8m0fnu", "fp8"), ("float4_e2m1fn_x2", "uint8"), *[(f"int{n}", "int8") for n in range(1, 8)],
+        *[(f"uint{n}", "uint8") for n in range(1, 8)],
+    ) if hasattr(torch, name)},
+    torch.bool: "bool",     torch.complex32: "complex32", torch.complex64: "complex64", torch.complex128: "complex128",
 }
 # fmt: on
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from trainyard.ir import Copy, ElementWise, Gather, Phase, Reduction
 from trainyard.workloads.capture.ops import tables
 from trainyard.workloads.capture.ops.collectives import COLLECTIVES
+from trainyard.workloads.capture.ops.linalg import MATRIX_WORK
 from trainyard.workloads.capture.ops.products import PRODUCTS
 from trainyard.workloads.capture.ops.registry import USERS, Call, Handler, HandlerResult, OnChip, Piece
 from trainyard.workloads.capture.ops.shape_rules import SHAPE_RULES
@@ -98,14 +99,16 @@ def _handler(space: str, name: str, plain: str, func: Any) -> Handler | None:
     if f"{space}.{name}" in COLLECTIVES:
         return COLLECTIVES[f"{space}.{name}"]
     if f"{space}.{name}" in PRODUCTS:
-        return PRODUCTS[f"{space}.{name}"]
+        return _product(PRODUCTS[f"{space}.{name}"])
     if space not in COMPUTING:
         return None
     if name in ("_fft_r2c", "_fft_c2r", "_fft_c2c"):
         return _fourier
     if name == "_amp_foreach_non_finite_check_and_unscale_":
         return _unscale
-    for table in (PRODUCTS, GATHERS):
+    if name in PRODUCTS:
+        return _product(PRODUCTS[name])
+    for table in (GATHERS, MATRIX_WORK):
         if name in table:
             return table[name]
     if name in tables.WINDOWS:
@@ -129,15 +132,24 @@ def _handler(space: str, name: str, plain: str, func: Any) -> Handler | None:
 
 
 def _is_point_wise(name: str, func: Any) -> bool:
-    """By torch's tag, or by the tag of the op that this one is the in-place form of."""
+    """By torch's tag, or by the tag of the op that this one is the in-place form, or the primitive, of."""
     if torch.Tag.pointwise in func.tags or name in tables.POINTWISE:
         return True
-    if not name.endswith("_"):
+    plain = name.removesuffix("_")
+    packet = getattr(torch.ops.aten, plain, None)
+    if packet is None or (plain == name and func.namespace != "prims"):
         return False
-    packet = getattr(torch.ops.aten, name[:-1], None)
-    if packet is None:
-        return False
-    return name[:-1] in tables.POINTWISE or any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
+    return plain in tables.POINTWISE or any(torch.Tag.pointwise in getattr(packet, o).tags for o in packet.overloads())
+
+
+def _product(handler: Handler) -> Handler:
+    """A product of empty operands fills its result with zeros, or copies what is added to it."""
+
+    def handle(call: Call) -> HandlerResult:
+        empty = call.inputs and not all(t.numel() for t in call.inputs[:2])
+        return Copy("fill", sum(t.numel() for t in call.outputs)) if empty else handler(call)
+
+    return handle
 
 
 def _results(call: Call) -> int:
@@ -260,6 +272,17 @@ def _take(call: Call) -> HandlerResult:
     return Gather(max(1, call.args[1].numel()), 1, max(1, call.args[0].numel()))
 
 
+def _put(call: Call) -> HandlerResult:
+    return Gather(max(1, call.args[1].numel()), 1, max(1, call.args[0].numel()), scatter=True)
+
+
+def _masked_index_put(call: Call) -> HandlerResult:
+    table, _, indices, values = call.args[:4]
+    fixed = [size for size, index in zip(table.shape, (*indices, *[None] * table.dim()), strict=False) if index is None]
+    width = max(1, math.prod(fixed))
+    return Gather(max(1, values.numel() // width), width, max(1, table.numel() // width), scatter=True)
+
+
 def _select_backward(call: Call) -> HandlerResult:
     sizes, dim, index = call.args[1:4]
     extent = sizes[dim]
@@ -300,5 +323,8 @@ GATHERS: dict[str, Handler] = {
     "index_reduce":                  _rows_along(scatter=True),
     "index_reduce_":                 _rows_along(scatter=True),
     "take":                          _take,
+    "put":                           _put,
+    "put_":                          _put,
+    "_unsafe_masked_index_put_accumulate": _masked_index_put,
 }
 # fmt: on

@@ -29,6 +29,29 @@ def _matrix_product(first: int) -> Handler:
     return handler
 
 
+def _scaled(call: Call) -> Piece:
+    """A product of fp8 or fp4 operands with their scales; two fp4 numbers are one element."""
+    a, b = call.args[:2]
+    packed = 2 if "float4" in str(a.dtype) else 1
+    rest = tuple(t for t in call.inputs if t is not a and t is not b)
+    return Piece(MatMul(a.shape[0], b.shape[1], a.shape[1] * packed), inputs=(a, b, *rest))
+
+
+def _packed_weight(call: Call) -> Piece:
+    """A product with a weight of 8 or 4 bits, packed for the kernel, and its scales: the widths are those of input and output."""
+    a, weight = call.args[:2]
+    rest = tuple(t for t in call.inputs if t is not a and t is not weight)
+    rows = a.numel() // a.shape[-1]
+    return Piece(MatMul(rows, call.outputs[0].shape[-1], a.shape[-1]), inputs=(a, weight, *rest))
+
+
+def _time_batch_channels(call: Call) -> Piece:
+    """`conv_tbc`: a window of rows is multiplied by (kernel x channels, outputs)."""
+    x, weight, bias = call.args[:3]
+    kernel, channels, outputs = weight.shape
+    return Piece(MatMul(call.outputs[0].numel() // outputs, outputs, kernel * channels), inputs=(x, weight, bias))
+
+
 def _dot(call: Call) -> Piece:
     a, b = call.args[:2]
     return Piece(MatMul(1, 1, a.numel()), inputs=(a, b))
@@ -148,7 +171,15 @@ def _pair(a: dict[int, int], b: dict[int, int], summed: set[int]) -> tuple[MatMu
 PRODUCTS: dict[str, Handler] = {
     "mm":                    _matrix_product(0),
     "_int_mm":               _matrix_product(0),
-    "_scaled_mm":            _matrix_product(0),
+    "_scaled_mm":            _scaled,
+    "_scaled_mm_v2":         _scaled,
+    "_weight_int8pack_mm":   _packed_weight,
+    "_weight_int4pack_mm":   _packed_weight,
+    "_weight_int4pack_mm_for_cpu":               _packed_weight,
+    "_weight_int4pack_mm_with_scales_and_zeros": _packed_weight,
+    "_dyn_quant_matmul_4bit":                    _packed_weight,
+    "_mixed_dtypes_linear":  _packed_weight,
+    "conv_tbc":              _time_batch_channels,
     "_grouped_mm":           _grouped,
     "_scaled_grouped_mm":    _grouped,
     "_scaled_grouped_mm_v2": _grouped,
@@ -162,6 +193,7 @@ PRODUCTS: dict[str, Handler] = {
     "addmv":                 _matrix_product(1),
     "addmv_":                _matrix_product(1),
     "addbmm":                _summed_batches,
+    "addbmm_":               _summed_batches,
     "dot":                   _dot,
     "vdot":                  _dot,
     "linear":                _linear,

@@ -17,6 +17,8 @@ NOT_RECORDED: frozenset[str] = frozenset("""
     _functional_assert_async prim_device indices values _indices _values _coalesced_ coalesce is_coalesced sparse_dim dense_dim
     _nnz _pin_memory unsafe_split unsafe_split_with_sizes unsafe_chunk sym_constrain_range sym_constrain_range_for_size
     _functional_sym_constrain_range _functional_sym_constrain_range_for_size
+    _resize_output _resize_output_ resize resize_as set is_set_to _linalg_check_errors _has_same_storage_numel
+    _functional_assert_scalar _fused_sdp_choice _make_dep_token _use_cudnn_ctc_loss _use_miopen_ctc_loss _dimI _dimV
 """.split())
 
 WAITING: frozenset[str] = frozenset(("wait_tensor", "_wrap_tensor_autograd"))
@@ -32,12 +34,15 @@ ALLOCATING: frozenset[str] = frozenset("""
 FILLING: frozenset[str] = frozenset("""
     zeros ones full eye arange linspace logspace range scalar_tensor zeros_like ones_like full_like new_zeros new_ones new_full
     fill fill_ zero zero_ tril_indices triu_indices hann_window hamming_window blackman_window
+    bartlett_window kaiser_window fft_fftfreq fft_rfftfreq _new_zeros_with_same_feature_meta
 """.split())
 
 RANDOM: frozenset[str] = frozenset("""
     rand randn randint randperm rand_like randn_like randint_like normal normal_ uniform uniform_ bernoulli bernoulli_
     exponential exponential_ cauchy_ geometric_ log_normal_ random random_ normal_functional native_dropout dropout
     alpha_dropout poisson binomial rrelu_with_noise rrelu_with_noise_ _standard_gamma _sample_dirichlet
+    cauchy geometric log_normal _fused_dropout _philox_normal _philox_normal_ _philox_uniform _philox_uniform_
+    _philox_key_fold_in _philox_key_split
 """.split())
 
 COPYING: frozenset[str] = frozenset("""
@@ -52,6 +57,9 @@ COPYING: frozenset[str] = frozenset("""
     masked_scatter_ diag_embed alias_copy diagonal_copy squeeze_copy unsqueeze_copy unfold_copy lift_fresh_copy _reshape_copy
     masked_scatter_backward _upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d _foreach_copy
     _foreach_copy_ _foreach_zero_ upsample_nearest1d upsample_nearest2d upsample_nearest3d
+    _stack _lazy_clone detach_copy _conj_copy _neg_view_copy _reshape_alias_copy view_as_complex_copy view_as_real_copy
+    _copy_from_and_resize lu_unpack to_padded_tensor _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu
+    _dyn_quant_pack_4bit_weight _transform_bias_rescale_qkv
 """.split())
 
 # Point-wise, but without the tag in some release of torch.
@@ -73,6 +81,11 @@ POINTWISE: frozenset[str] = frozenset("""
     vander cov cosine_similarity nan_to_num hardswish floor_divide rsub addr threshold gelu mish _masked_scale _add_relu
     _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward _upsample_nearest_exact3d_backward
     _unsafe_masked_index _embedding_bag_per_sample_weights_backward rrelu_with_noise_functional
+    __irshift__ _amp_update_scale _dirichlet_grad _standard_gamma_grad glu_jvp glu_backward_jvp _upsample_lanczos2d_aa
+    _upsample_lanczos2d_aa_backward _fake_quantize_per_tensor_affine_cachemask_tensor_qparams
+    _fake_quantize_learnable_per_tensor_affine _fake_quantize_learnable_per_tensor_affine_backward
+    _fake_quantize_learnable_per_channel_affine _fake_quantize_learnable_per_channel_affine_backward
+    _grid_sampler_2d_cpu_fallback _grid_sampler_2d_cpu_fallback_backward quantize_per_tensor quantize_per_channel dequantize
 """.split())
 
 # Arithmetic operations for each result, counting a transcendental function as four.
@@ -100,6 +113,10 @@ REDUCTIONS: dict[str, int] = {
         _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward fractional_max_pool2d_backward segment_reduce
         _segment_reduce_backward _foreach_norm renorm bincount histc sum_to_size _ctc_loss _ctc_loss_backward embedding_renorm_
         nonzero_static max_unpool2d max_unpool3d
+        _is_all_true _is_any_true hash_tensor histogram _histogramdd_bin_edges _histogramdd_from_bin_cts
+        _histogramdd_from_bin_tensors linalg__powsum masked_select _cummax_helper _cummin_helper fractional_max_pool3d_backward
+        max_pool2d_backward adaptive_avg_pool3d_backward embedding_renorm batch_norm_gather_stats
+        batch_norm_gather_stats_with_counts
     """.split(), 1),
     **dict.fromkeys("""
         var std var_mean std_mean logsumexp median nanmedian mode kthvalue topk sort argsort msort unique_consecutive
@@ -108,18 +125,21 @@ REDUCTIONS: dict[str, int] = {
         _batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update batch_norm_stats batch_norm_elemt
         _fused_rms_norm _weight_norm_interface _softmax_backward_data _log_softmax_backward_data _cdist_forward _cdist_backward
         _pdist_forward _euclidean_dist _pdist_backward
+        nonzero _unique _unique2 unique_dim unique_dim_consecutive batch_norm_update_stats _masked_softmax_backward
+        _fused_moving_avg_obs_fq_helper _fused_moving_avg_obs_fq_helper_functional
     """.split(), 2),
     **dict.fromkeys("""
         _softmax _log_softmax _safe_softmax softmax log_softmax native_layer_norm_backward native_group_norm_backward
         native_batch_norm_backward cudnn_batch_norm_backward miopen_batch_norm_backward batch_norm_backward
         batch_norm_backward_reduce batch_norm_backward_elemt _fused_rms_norm_backward _weight_norm_interface_backward
+        _masked_softmax
     """.split(), 3),
 }
 
 # Each result looks at its whole window, so overlapping windows read elements more than once.
 WINDOWS: frozenset[str] = frozenset("""
     max_pool2d_with_indices max_pool3d_with_indices avg_pool2d avg_pool3d avg_pool1d max_pool1d max_pool2d max_pool3d
-    fractional_max_pool2d
+    fractional_max_pool2d fractional_max_pool3d
 """.split())
 
 ADAPTIVE_POOLS: frozenset[str] = frozenset("""
