@@ -143,9 +143,9 @@ def capture_recipe(recipe: Recipe, name: str, batch: int) -> Step:
 
 def _example(inputs: Any, targets: Any, batch: int | None) -> tuple[Example, int]:
     """A function that makes inputs and targets for a batch size, and the batch size of the first capture."""
-    from trainyard.workloads.capture.programs import leaves, resized
+    from trainyard.workloads.capture.programs import resized
 
-    firsts = [tensor.shape[0] for _, tensor in leaves((inputs, targets), "") if tensor.dim()]
+    firsts = _sample_counts((inputs, targets))
     if not firsts:
         raise BadInput("inputs holds no tensor with a batch dimension: give the tensors that the model is called with")
     example_batch = batch if batch in firsts else firsts[0]
@@ -156,6 +156,19 @@ def _example(inputs: Any, targets: Any, batch: int | None) -> tuple[Example, int
         return resized(inputs, example_batch, size, values), resized(targets, example_batch, size, values)
 
     return example, example_batch if batch is None else batch
+
+
+def _sample_counts(tree: Any) -> list[int]:
+    """The first dimension of every tensor, and the length of every list of samples."""
+    from trainyard.workloads.capture.programs import is_sample_list, leaves
+
+    if is_sample_list(tree):
+        return [len(tree)]
+    if isinstance(tree, Mapping):
+        return [count for value in tree.values() for count in _sample_counts(value)]
+    if type(tree) in (list, tuple):
+        return [count for value in tree for count in _sample_counts(value)]
+    return [tensor.shape[0] for _, tensor in leaves(tree, "") if tensor.dim()]
 
 
 def _roots(model: nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]) -> dict[str, nn.Module]:

@@ -161,7 +161,7 @@ class Interface(TorchFunctionMode):
             return func(*args, **{**kwargs, **({"device": device} if "device" in kwargs else {})})
         made = func(*args, **{**kwargs, "device": META})
         with undispatched():
-            value = func(*args, **{**kwargs, "device": HOST, "requires_grad": False})
+            value = func(*args, **{**kwargs, "device": HOST}).detach()
         if is_small(value):
             self._recorder.executor.evaluator.values.put(made, value)
         return made

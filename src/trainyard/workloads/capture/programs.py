@@ -240,7 +240,7 @@ def mapped(tree: Any, change: Callable[[Tensor], Tensor]) -> Any:
 def resized(tree: Any, old: int, new: int, values: Values | None) -> Any:
     """Tensors whose first dimension is `old` get `new` samples, the last one repeated: real ones, or shapes with their values.
 
-    Of large floats the shape alone is kept.
+    Of large floats the shape alone is kept. A list of `old` samples (images, or a dictionary for each) gets `new` of them.
     """
 
     def change(tensor: Tensor) -> Tensor:
@@ -257,7 +257,30 @@ def resized(tree: Any, old: int, new: int, values: Values | None) -> Any:
             values.put(shape, value.cpu(), shared=True)
         return shape.requires_grad_(tensor.requires_grad)
 
-    return mapped(tree, change)
+    def copied(tensor: Tensor) -> Tensor:
+        return resized(tensor, -1, -1, values)  # type: ignore[no-any-return]
+
+    def visit(branch: Any) -> Any:
+        if isinstance(branch, Mapping):
+            changed = {key: visit(value) for key, value in branch.items()}
+            return changed if type(branch) is dict else type(branch)(changed)  # type: ignore[call-arg]  # as in mapped
+        if is_sample_list(branch) and len(branch) == old:
+            samples = branch[:new] if new <= old else [*branch, *[branch[-1]] * (new - old)]
+            return [mapped(sample, copied) for sample in samples]
+        if type(branch) in (list, tuple):
+            return type(branch)(visit(item) for item in branch)
+        return mapped(branch, change)
+
+    return visit(tree)
+
+
+def is_sample_list(tree: Any) -> bool:
+    """Whether a list holds samples: dictionaries of tensors, or tensors that are not batches of the list's own length."""
+    if type(tree) is not list or not tree:
+        return False
+    if all(isinstance(item, Mapping) and any(True for _ in leaves(item, "")) for item in tree):
+        return True
+    return all(isinstance(item, Tensor) and item.dim() > 1 and item.shape[0] != len(tree) for item in tree)
 
 
 def _strides(tensor: Tensor, size: torch.Size) -> tuple[int, ...]:

@@ -25,11 +25,18 @@ class NeedsValues(CaptureError):
     """The program looked at a value that shapes alone do not have."""
 
 
-class Questions:
-    """Answers the questions of one pass; `stated` are the user's answers, by layer or by line (`model.py:120`)."""
+class NeedsExample(CaptureError):
+    """A size depends on values that the network computes; the message says where."""
 
-    def __init__(self, executor: Executor, stated: Mapping[str, Any], layer: Callable[[], str]) -> None:
-        self._executor, self._stated, self._layer = executor, stated, layer
+
+class Questions:
+    """Answers the questions of one pass; `stated` are the user's answers, by layer or by line (`model.py:120`).
+
+    With `sizes="all"`, a selection by values that are not known takes all there is.
+    """
+
+    def __init__(self, executor: Executor, stated: Mapping[str, Any], layer: Callable[[], str], sizes: str = "") -> None:
+        self._executor, self._stated, self._layer, self._sizes = executor, stated, layer, sizes
         self.notes: dict[str, None] = {}
 
     def where(self) -> str:
@@ -82,9 +89,7 @@ class Questions:
         outcome = _everything(rule, args, kwargs)
         if outcome is None:
             raise self.needs(f"the size of {rule.overload} on {shapes}, which depends on data")
-        text = f"{self.where()}{self._line()} selects by values that shapes do not have ({rule.overload}): all are taken"
-        self.notes[text] = None
-        return self._adopted(outcome, text)
+        return self._adopted(outcome, self._taken(f"selects by values that shapes do not have ({rule.overload})"))
 
     def selection(self, mask: Tensor) -> list[Tensor] | None:
         """The indices that a mask of truth values selects."""
@@ -95,11 +100,17 @@ class Questions:
         stated, known = self._stated_answer()
         if known:
             return list(torch.as_tensor(stated).to(torch.bool).expand(mask.shape).nonzero(as_tuple=True))
-        text = f"{self.where()}{self._line()} indexes with a mask that shapes do not have: all {mask.numel()} elements are taken"
-        self.notes[text] = None
+        self._taken(f"indexes with a {tuple(mask.shape)} mask that shapes do not have")
         if not is_small(mask):
             return [torch.empty(mask.numel(), dtype=torch.int64, device=META) for _ in mask.shape]
         return list(torch.ones(mask.shape, dtype=torch.bool).nonzero(as_tuple=True))
+
+    def _taken(self, text: str) -> str:
+        where = f"{self.where()}{self._line()} {text}"
+        if self._sizes != "all":
+            raise NeedsExample(where)
+        self.notes[f"{where}: all are taken"] = None
+        return f"{where}: all are taken"
 
     def array(self, tensor: Tensor) -> Tensor:
         """The values that a program takes out of torch (`numpy()`, `tolist()`); floats that are not known are taken as zeros."""

@@ -75,11 +75,11 @@ class Recorder(TorchDispatchMode):
 
     def __init__(
         self, frames: Frames, parameters: Mapping[str, Tensor], executor: Executor, *, loop: bool,
-        stated: Mapping[str, Any] | None = None,
+        stated: Mapping[str, Any] | None = None, sizes: str = "",
     ) -> None:  # fmt: skip
         super().__init__()  # type: ignore[no-untyped-call]  # untyped in torch
         self.frames, self.executor = frames, executor
-        self.questions = Questions(executor, stated or {}, lambda: self._position().frame.path)
+        self.questions = Questions(executor, stated or {}, lambda: self._position().frame.path, sizes)
         executor.evaluator.where = self._where
         executor.selection = self.questions.selection
         executor.on_trial = self._note_trial

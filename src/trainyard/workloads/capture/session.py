@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from textwrap import shorten
 from typing import Any
@@ -28,9 +28,12 @@ from trainyard.workloads.capture.locations import failed_location
 from trainyard.workloads.capture.merge import NotAffine, Recording, merged
 from trainyard.workloads.capture.phases import settle_phases
 from trainyard.workloads.capture.programs import LoopStep, Program
+from trainyard.workloads.capture.questions import NeedsExample
 from trainyard.workloads.capture.recorder import Recorder
 from trainyard.workloads.capture.swap import SavedOptimizers, StandIns, restored_objects, restored_stateful_objects, swapped_tensors
 from trainyard.workloads.capture.values import is_small
+
+MOST_REAL_BYTES = 2 << 30  # of parameters and buffers of a model that runs for real where its sizes depend on data
 
 
 def captured(
@@ -42,11 +45,22 @@ def captured(
     scaled-dot-product attention is left open.
     """
     session = _Session(program, real=real, stated=stated or {}, attention=attention)
+    try:
+        return _step_of(session, program)
+    except NeedsExample as error:
+        reason = f"{error}: the step ran on the example inputs"
+    if session.can_run_for_real():
+        with suppress(CaptureError):
+            return _step_of(_Session(program, real=True, stated=stated or {}, attention=attention, sizes=reason), program)
+    return _step_of(_Session(program, real=False, stated=stated or {}, attention=attention, sizes="all"), program)
+
+
+def _step_of(session: _Session, program: Program) -> Step:
     with session.prepared():
         first = session.recorded(program.batch or 0, update=True)
         batch = first.batch = program.batch or 1
-        if program.fixed:
-            return session.step(first, (), program.fixed)
+        if program.fixed or session.fixed:
+            return session.step(first, (), program.fixed or session.fixed)
         try:
             # From 1 to 2 samples even a square looks affine, so a third size is captured.
             other_batches = (2, 3) if batch == 1 else (batch + 1,)
@@ -63,7 +77,13 @@ def captured(
 
 
 class _Session:
-    def __init__(self, program: Program, *, real: bool, stated: Mapping[str, Any], attention: AttentionDispatch | None) -> None:
+    """`sizes` says where sizes that depend on data come from: "" asks for the example, "all" takes the largest, else a note."""
+
+    def __init__(
+        self, program: Program, *, real: bool, stated: Mapping[str, Any], attention: AttentionDispatch | None, sizes: str = ""
+    ) -> None:
+        self._sizes = sizes
+        self.fixed = "its sizes depend on the data" if real and sizes else ""
         self._program, self._stated, self._attention = program, stated, attention
         self._swapped: list[tuple[Tensor, Tensor]] = []
         self._modules = named_modules(program.roots)
@@ -94,7 +114,8 @@ class _Session:
             source += f"; not rebatchable: {why_fixed}"
         world = dist.get_world_size() if any(isinstance(op.body, Collective) for op in ops) else 1
         replica_count = replicas(list(self._modules), list(self._parameters.values()), ops) if world > 1 else 1
-        notes = (*first.notes, *self._autocast_notes, *([BALANCED] if any(op.routing for op in ops) else []))
+        routed = [BALANCED] if any(op.routing for op in ops) else []
+        notes = (*([self._sizes] if self.fixed else []), *first.notes, *self._autocast_notes, *routed)
         step = Step(self._program.name, first.batch, ops, tensors, source, not why_fixed, world, replica_count, notes)
         return step if self._attention is None else replace(step, notes=(*step.notes, *self._attention.notes(step)))
 
@@ -142,7 +163,9 @@ class _Session:
     def _run(self, batch: int, *, update: bool, rehearsal: bool = False) -> Recorder:
         self._reset_random_state()
         self._enter_values()
-        recorder = Recorder(Frames(self._modules), self._parameters, self._executor, loop=self.loops, stated=self._stated)
+        recorder = Recorder(
+            Frames(self._modules), self._parameters, self._executor, loop=self.loops, stated=self._stated, sizes=self._sizes
+        )
         for name, buffer in self._buffers.items():
             if not recorder.tensor_table.contains(buffer):
                 recorder.tensor_table.enter(buffer, Role.BUFFER, name, "buffer")
@@ -164,6 +187,11 @@ class _Session:
             except Exception as error:
                 raise _capture_error(error, recorder) from error
         return recorder
+
+    def can_run_for_real(self) -> bool:
+        """Whether the model has values, and few enough to run it on this computer."""
+        tensors = [*self._parameters.values(), *self._buffers.values()]
+        return all(t.device.type == "cpu" for t in tensors) and sum(t.numel() * t.itemsize for t in tensors) <= MOST_REAL_BYTES
 
     def _enter_values(self) -> None:
         """Buffers and single numbers start every pass with the values that they have."""

@@ -175,7 +175,7 @@ class Evaluator:
         sources = [t for t in tensors if not any(t is w for w in written)] if rule.overwrites else tensors
         with suppress(Exception):  # an op that the host cannot run has no value
             if (all(known) or all(map(self.values.known, sources))) and self._evaluated(
-                rule, func, args, kwargs, tensors, written, fresh
+                rule, func, args, kwargs, tensors, written, results, fresh
             ):
                 return
         if self._healthy(rule, args, fresh):
@@ -189,7 +189,7 @@ class Evaluator:
 
     def _evaluated(
         self, rule: Rule, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], written: list[Tensor],
-        fresh: list[Tensor],
+        results: list[Tensor], fresh: list[Tensor],
     ) -> bool:  # fmt: skip
         """The op once more, on values."""
         if rule.allocates:
@@ -215,8 +215,9 @@ class Evaluator:
         if "device" in keywords:
             keywords["device"] = HOST
         outcome = func(*(self.on_host(a) for a in args), **keywords)
-        for tensor, value in zip(fresh, [v for v in _flat(outcome) if not any(v is t for t in tensors)], strict=True):
-            self.values.put(tensor, value, assumption)
+        for tensor, value in zip(results, _flat(outcome), strict=True):
+            if any(tensor is made for made in fresh):
+                self.values.put(tensor, value, assumption)
         for tensor in written:
             entry = self.values.entry(tensor) if tensor.is_meta else None
             if entry is not None and assumption:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from trainyard.ir import Copy, ElementWise, Gather, Phase, Reduction
 from trainyard.workloads.capture.ops import tables
 from trainyard.workloads.capture.ops.collectives import COLLECTIVES
+from trainyard.workloads.capture.ops.detection import DETECTION
 from trainyard.workloads.capture.ops.linalg import MATRIX_WORK
 from trainyard.workloads.capture.ops.products import PRODUCTS
 from trainyard.workloads.capture.ops.registry import USERS, Call, Handler, HandlerResult, OnChip, Piece
@@ -100,6 +102,8 @@ def _handler(space: str, name: str, plain: str, func: Any) -> Handler | None:
         return COLLECTIVES[f"{space}.{name}"]
     if f"{space}.{name}" in PRODUCTS:
         return _product(PRODUCTS[f"{space}.{name}"])
+    if space == "torchvision":
+        return DETECTION.get(name)
     if space not in COMPUTING:
         return None
     if name in ("_fft_r2c", "_fft_c2r", "_fft_c2c"):
@@ -229,21 +233,31 @@ def _embedding_bag(call: Call) -> HandlerResult:
     )
 
 
+def _row_width(table: Tensor, indices: Sequence[Tensor | None]) -> int:
+    """Elements along the dimensions that no index names: they travel as one row. A mask names as many dimensions as it has."""
+    named: list[bool] = []
+    for index in indices:
+        named += [index is not None] * (index.dim() if index is not None and index.dtype in (torch.bool, torch.uint8) else 1)
+    named += [False] * (table.dim() - len(named))
+    return max(1, math.prod(size for size, is_named in zip(table.shape, named, strict=True) if not is_named))
+
+
 def _indexed(call: Call) -> HandlerResult:
-    """Advanced indexing: the dimensions that no index names travel as one row."""
+    """Advanced indexing."""
     table, indices = call.args[:2]
-    fixed = [size for size, index in zip(table.shape, (*indices, *[None] * table.dim()), strict=False) if index is None]
-    width = max(1, math.prod(fixed)) if len([i for i in indices if i is not None]) else 1
-    results = call.outputs[0].numel()
-    return Gather(max(1, results // width), width, max(1, table.numel() // width))
+    width = _row_width(table, indices) if any(index is not None for index in indices) else 1
+    return Gather(max(1, call.outputs[0].numel() // width), width, max(1, table.numel() // width))
 
 
 def _index_put(call: Call) -> HandlerResult:
-    table, indices = call.args[:2]
-    fixed = [size for size, index in zip(table.shape, (*indices, *[None] * table.dim()), strict=False) if index is None]
-    width = max(1, math.prod(fixed))
+    """Rows are written where indices point; how many a mask selects is known from the values that are written, if they are many."""
+    table, indices, values = call.args[:3]
+    width = _row_width(table, indices)
     picked = [i for i in indices if isinstance(i, Tensor)]
-    rows = math.prod(torch.broadcast_shapes(*(i.shape for i in picked))) if picked else 1
+    if any(i.dtype in (torch.bool, torch.uint8) for i in picked):
+        rows = values.numel() // width if values.numel() > width else max(i.numel() for i in picked)
+    else:
+        rows = math.prod(torch.broadcast_shapes(*(i.shape for i in picked))) if picked else 1
     return Gather(max(1, rows), width, max(1, table.numel() // width), scatter=True)
 
 
