@@ -14,7 +14,7 @@ from typing import Any
 from trainyard.errors import BadInput, TrainyardError, UnknownName
 from trainyard.ir import Step
 
-RETURNS = "a Step, a Recipe, or (model, inputs, targets, loss, optimizer)"
+RETURNS = "a Step, a Recipe, a Trainer, or (model, inputs, targets, loss, optimizer)"
 LARGEST_STEP = 2**28
 """Bytes of a step file, unpacked; the largest of the zoo has a hundredth of it."""
 RECIPE_BATCH = 8
@@ -140,6 +140,10 @@ def _from_python(file: Path, function: str, batch: int | None, world: int | None
         return _capture(dict(returned), name)
     if isinstance(returned, tuple | list) and 2 <= len(returned) <= len(PARTS):
         return _capture(dict(zip(PARTS, returned, strict=False)), name)
+    if "torch" in sys.modules and _is_framework_object(returned):
+        from trainyard.workloads.capture import capture
+
+        return capture(returned, name=name, batch=batch)
     if _is_module(returned):
         raise BadInput(f"{text} returned a model without inputs: return (model, inputs, targets, loss, optimizer)")
     raise BadInput(f"{text} returned {type(returned).__name__}; expected {RETURNS}")
@@ -149,6 +153,12 @@ def _is_recipe(value: Any) -> bool:
     from trainyard.workloads.zoo.recipe import Recipe
 
     return isinstance(value, Recipe)
+
+
+def _is_framework_object(value: Any) -> bool:
+    from trainyard.workloads.capture.frameworks import is_framework_object
+
+    return is_framework_object(value)
 
 
 def _is_module(value: Any) -> bool:

@@ -17,6 +17,7 @@ from trainyard.errors import BadInput, CaptureError
 from trainyard.ir import Phase, Role, Step, Update
 from trainyard.workloads.capture import capture
 from trainyard.workloads.capture.frameworks import unwrapped
+from trainyard.workloads.named import load
 
 LAYERS = 2
 
@@ -132,7 +133,7 @@ def test_bf16_of_a_trainer_is_in_the_products(trainer: Callable[..., Any]) -> No
     step = capture(trainer(bf16=True))
     types = {step.tensors[op.inputs[0]].dtype for op in step.only(Phase.FORWARD) if op.is_product and op.layer.endswith("proj")}
     assert types == {"bf16"}
-    assert any("autocast to bfloat16" in note for note in step.notes)
+    assert any("autocast to bfloat16 on cuda" in note for note in step.notes)
 
 
 def test_gradient_checkpointing_of_a_trainer_runs_the_layers_again(trainer: Callable[..., Any]) -> None:
@@ -324,3 +325,16 @@ def test_frozen_weights_of_a_low_rank_adaptation_make_no_weight_gradient(transfo
     forward = sum(op.macs for op in step.only(Phase.FORWARD)) - adapters
     assert forward == sum(op.macs for op in full.only(Phase.FORWARD))
     assert len(updated(step)) == 2 * LAYERS
+
+
+# ---- files
+
+
+def test_a_function_of_a_file_may_return_a_trainer(
+    trainer: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "trainer_of_this_test", trainer(), raising=False)
+    file = tmp_path / "finetune.py"
+    file.write_text("import torch\n\n\ndef build():\n    return torch.trainer_of_this_test\n")
+    step = load(f"{file}:build", batch=4)
+    assert (step.name, step.batch) == ("finetune", 4)

@@ -102,7 +102,7 @@ def capture(
             )  # fmt: skip
     step = getattr(step, "_orig_mod", step)  # a compiled model runs as what it was compiled from
     if is_framework_object(step, loss):
-        with framework_step(step, inputs, model, optimizer) as loop:
+        with framework_step(step, inputs, model, optimizer, device) as loop:
             loop.name, loop.batch = name or loop.name, batch or loop.batch
             captured_step = captured(loop, real=real, stated=values, attention=kernels)
         return dataclasses.replace(captured_step, notes=(*captured_step.notes, *loop.notes))

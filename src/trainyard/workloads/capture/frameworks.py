@@ -11,7 +11,6 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from trainyard.workloads.capture.recorder import Recorder
 from trainyard.workloads.capture.session import restored_random_state
 from trainyard.workloads.capture.swap import restored_objects
 
+PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16, "bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
 WRAPPERS = ("AcceleratedOptimizer", "LightningOptimizer", "_FabricOptimizer")
 
 
@@ -75,20 +75,20 @@ def is_framework_object(candidate: Any, loss: Any = None) -> bool:
 
 
 @contextmanager
-def framework_step(candidate: Any, inputs: Any, model: Any, optimizer: Any) -> Iterator[FrameworkStep]:
-    """The training step of a framework's object, which is as it was when the block ends."""
+def framework_step(candidate: Any, inputs: Any, model: Any, optimizer: Any, device: str) -> Iterator[FrameworkStep]:
+    """The training step of a framework's object, which is as it was when the block ends; `device` is where it is to be trained."""
     with restored_random_state():
         if _is_transformers_trainer(candidate):
-            with _trainer_step(candidate, inputs, optimizer) as program:
+            with _trainer_step(candidate, inputs, optimizer, device) as program:
                 yield program
         elif _is_lightning_trainer(candidate):
             module = model if model is not None else getattr(candidate, "lightning_module", None)
             if not _is_lightning_module(module):
                 raise BadInput("capture of a Lightning Trainer needs its module: capture(trainer, batch, model=module)")
-            with _lightning_step(module, candidate, inputs, optimizer) as program:
+            with _lightning_step(module, candidate, inputs, optimizer, device) as program:
                 yield program
         else:
-            with _lightning_step(candidate, None, inputs, optimizer) as program:
+            with _lightning_step(candidate, None, inputs, optimizer, device) as program:
                 yield program
 
 
@@ -112,7 +112,7 @@ def _is_lightning_module(candidate: Any) -> bool:
 
 
 @contextmanager
-def _trainer_step(trainer: Any, inputs: Any, optimizer: Any) -> Iterator[FrameworkStep]:
+def _trainer_step(trainer: Any, inputs: Any, optimizer: Any, device: str) -> Iterator[FrameworkStep]:
     """Micro batches through `training_step`, clipped gradients, the optimizer; as `Trainer.train` does between two updates."""
     arguments, accelerator, model = trainer.args, trainer.accelerator, trainer.model
     with restored_objects([trainer, accelerator]):
@@ -122,14 +122,14 @@ def _trainer_step(trainer: Any, inputs: Any, optimizer: Any) -> Iterator[Framewo
         if optimizer is None and trainer.optimizer is None:
             trainer.create_optimizer()
         chosen = unwrapped(optimizer if optimizer is not None else trainer.optimizer)
-        precision = _trainer_precision(trainer)
+        precision = PRECISIONS.get(str(accelerator.mixed_precision))
         contexts = trainer.compute_loss_context_manager
 
         def in_precision() -> ExitStack:
             stack = ExitStack()
             stack.enter_context(contexts())
             if precision is not None:
-                stack.enter_context(torch.autocast(*precision))
+                stack.enter_context(torch.autocast(device, precision))
             return stack
 
         trainer.compute_loss_context_manager = in_precision
@@ -145,8 +145,7 @@ def _trainer_step(trainer: Any, inputs: Any, optimizer: Any) -> Iterator[Framewo
                 nn.utils.clip_grad_norm_(model.parameters(), arguments.max_grad_norm)
             chosen.step()
 
-        dtype = "" if precision is None else str(precision[1]).removeprefix("torch.")
-        yield FrameworkStep(step, model, batches, (f"mixed precision of the Trainer: autocast to {dtype}",) if dtype else ())
+        yield FrameworkStep(step, model, batches, _precision_notes(precision, device))
 
 
 def _trainer_batches(trainer: Any, inputs: Any, count: int) -> tuple[list[Any], Any]:
@@ -165,20 +164,11 @@ def _trainer_batches(trainer: Any, inputs: Any, count: int) -> tuple[list[Any], 
     return batches, items
 
 
-def _trainer_precision(trainer: Any) -> tuple[str, torch.dtype] | None:
-    """Device and type of the Trainer's autocast. Without `use_cpu`, a computer that has no GPU stands for one that has."""
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(str(trainer.accelerator.mixed_precision))
-    if dtype is None:
-        return None
-    device = trainer.args.device.type
-    return ("cuda" if device == "cpu" and not trainer.args.use_cpu else device), dtype
-
-
 # ---- Lightning
 
 
 @contextmanager
-def _lightning_step(module: Any, trainer: Any, inputs: Any, optimizer: Any) -> Iterator[FrameworkStep]:
+def _lightning_step(module: Any, trainer: Any, inputs: Any, optimizer: Any, device: str) -> Iterator[FrameworkStep]:
     """`training_step`, backward, clipped gradients and the optimizers of a LightningModule, with the settings of its Trainer."""
     plugin: Any = getattr(trainer, "precision_plugin", None)
     if type(plugin).__name__ in ("HalfPrecision", "DoublePrecision"):
@@ -189,20 +179,33 @@ def _lightning_step(module: Any, trainer: Any, inputs: Any, optimizer: Any) -> I
         batch = inputs if inputs is not None else _lightning_batch(module)
         optimizers = _lightning_optimizers(module) if optimizer is None else _flat_optimizers(optimizer)
         _detach_from_trainer(module, optimizers)
+        dtype = PRECISIONS.get(str(getattr(plugin, "precision", "")))
+
+        def in_precision() -> AbstractContextManager[Any]:
+            if dtype is not None:
+                return torch.autocast(device, dtype)
+            return nullcontext() if plugin is None else plugin.train_step_context()
+
         if module.automatic_optimization:
             count = getattr(trainer, "accumulate_grad_batches", 1) or 1
-            yield FrameworkStep(_automatic_step(module, trainer, optimizers), module, [batch] * count)
+            step = _automatic_step(module, trainer, optimizers, in_precision)
         else:
-            yield FrameworkStep(partial(_manual_step, module, trainer), module, [batch])
+            count, step = 1, _manual_step(module, in_precision)
+        yield FrameworkStep(step, module, [batch] * count, _precision_notes(dtype, device))
 
 
-def _automatic_step(module: Any, trainer: Any, optimizers: Sequence[Optimizer]) -> Callable[[Sequence[Any]], None]:
+Context = Callable[[], AbstractContextManager[Any]]
+
+
+def _automatic_step(
+    module: Any, trainer: Any, optimizers: Sequence[Optimizer], in_precision: Context
+) -> Callable[[Sequence[Any]], None]:
     if len(optimizers) > 1:
         raise BadInput(f"{len(optimizers)} optimizers need manual optimization: set automatic_optimization = False in the module")
 
     def step(micro_batches: Sequence[Any]) -> None:
         for index, micro_batch in enumerate(micro_batches):
-            with _lightning_precision(trainer):
+            with in_precision():
                 loss = _lightning_loss(_called_with(module.training_step, micro_batch, index, 0))
             module.backward(loss / len(micro_batches) if len(micro_batches) > 1 else loss)
         for optimizer in optimizers:
@@ -213,16 +216,13 @@ def _automatic_step(module: Any, trainer: Any, optimizers: Sequence[Optimizer]) 
     return step
 
 
-def _manual_step(module: Any, trainer: Any, micro_batches: Sequence[Any]) -> None:
-    for index, micro_batch in enumerate(micro_batches):
-        with _lightning_precision(trainer):
-            _called_with(module.training_step, micro_batch, index, 0)
+def _manual_step(module: Any, in_precision: Context) -> Callable[[Sequence[Any]], None]:
+    def step(micro_batches: Sequence[Any]) -> None:
+        for index, micro_batch in enumerate(micro_batches):
+            with in_precision():
+                _called_with(module.training_step, micro_batch, index, 0)
 
-
-def _lightning_precision(trainer: Any) -> AbstractContextManager[Any]:
-    plugin: Any = getattr(trainer, "precision_plugin", None)
-    context: AbstractContextManager[Any] = plugin.train_step_context() if plugin is not None else nullcontext()
-    return context
+    return step
 
 
 def _lightning_batch(module: Any) -> Any:
@@ -315,6 +315,14 @@ def _called_with(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 # ---- shared
+
+
+def _precision_notes(dtype: torch.dtype | None, device: str) -> tuple[str, ...]:
+    return (
+        ()
+        if dtype is None
+        else (f"mixed precision of the training loop: autocast to {str(dtype).removeprefix('torch.')} on {device}",)
+    )
 
 
 def _samples(batch: Any) -> int:
