@@ -36,28 +36,40 @@ def main() -> int:
     parser.add_argument("--no-real", action="store_true", help="leave captures with real=True out")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all records here")
     parser.add_argument("--page", type=Path, metavar="FILE", help="write the page of the manual here")
-    parser.add_argument("--from-json", type=Path, metavar="FILE", help="report records written before instead of examining")
+    parser.add_argument(
+        "--from-json", type=Path, nargs="+", metavar="FILE", help="report records written before instead of examining"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     if options.from_json:
-        stored = json.loads(options.from_json.read_text(encoding="utf-8"))
-        records, seconds = [Record(**fields) for fields in stored["records"]], stored["seconds"]
+        stored = [json.loads(path.read_text(encoding="utf-8")) for path in options.from_json]
+        records = [Record(**fields) for content in stored for fields in content["records"]]
+        seconds = sum(content["seconds"] for content in stored)
     else:
         chosen = [case for family in options.family or FAMILIES for case in cases_of(family)]
         chosen = [case for case in chosen if not options.case or case.name in options.case]
-        start = time.perf_counter()
-        records = examine_all(
-            chosen, jobs=options.jobs, real=not options.no_real, on_record=lambda record: print(line(record), flush=True)
-        )
+        start, so_far = time.perf_counter(), []
+
+        def on_record(record: Record) -> None:
+            print(line(record), flush=True)
+            so_far.append(record)
+            if options.json:
+                _write(options.json, so_far, time.perf_counter() - start)
+
+        records = examine_all(chosen, jobs=options.jobs, real=not options.no_real, on_record=on_record)
         seconds = time.perf_counter() - start
     print(summary(records, seconds))
     if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        content = {"seconds": seconds, "records": [asdict(record) for record in records]}
-        options.json.write_text(json.dumps(content, indent=1), encoding="utf-8")
+        _write(options.json, records, seconds)
     if options.page:
         options.page.write_text(page(records, seconds), encoding="utf-8")
     return 0 if records and all(record.default or record.real for record in records) else 1
+
+
+def _write(path: Path, records: list[Record], seconds: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"seconds": seconds, "records": [asdict(record) for record in records]}
+    path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -38,6 +38,6 @@ class Case:
 
 
 def cases_of(family: str) -> list[Case]:
-    """The cases of one family, in the order of its file."""
-    listed: list[Case] = import_module(f"coverage_cases.{family}").cases()
+    """The cases of one family, in the order of its file: a module of this folder, or one by its whole name."""
+    listed: list[Case] = import_module(family if "." in family else f"coverage_cases.{family}").cases()
     return listed

@@ -38,7 +38,6 @@ class Record:
     ops: int = 0
     flops: int = 0  # twice the multiply-accumulates of the default capture, or of the real one
     flops_real: int = 0  # those of the capture with real=True
-    flops_math: int = 0  # those with attention as separate products, which is what the counter sees on a CPU
     counted: int | None = None  # by FlopCounterMode, the gradients of grouped weights corrected
     overcounted: int = 0  # what FlopCounterMode adds to them: it counts a grouped convolution's weight gradient as if ungrouped
     counter_error: str = ""
@@ -98,21 +97,14 @@ def _captures(record: Record, training: Training, clock: _Clock, *, real: bool) 
             record.flops_real = 2 * real_step.macs
         step = step or real_step
     record.changed = changed[:8]
-    if step is not None:
-        record.flops_math = 2 * step.macs
-        if not {*step.attention.values()} <= {"math", "eager"}:
-            _seed()
-            with clock("math"):
-                products, _, _ = _attempt(training, real=not record.default, attention="math")
-            record.flops_math = 2 * products.macs if products is not None else 0
     return step
 
 
-def _attempt(training: Training, *, real: bool, **options: Any) -> tuple[Any, str, str]:
+def _attempt(training: Training, *, real: bool) -> tuple[Any, str, str]:
     """The Step, or the error in one line and where it was raised."""
     import trainyard
 
-    keywords = {**training.keywords, "world_size": training.world_size, "real": real, **options}
+    keywords = {**training.keywords, "world_size": training.world_size, "real": real}
     try:
         if training.step is not None:
             return trainyard.capture(training.step, model=training.model, **keywords), "", ""
@@ -158,7 +150,6 @@ def _run(step: Any, machine: str) -> str:
 def _counted(record: Record, training: Training) -> None:
     """The FLOPs of the same step, run in torch."""
     import torch
-    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode, conv_backward_flop
 
     def backward_flop(*operands: Any, out_val: Any = None, **keywords: Any) -> int:
@@ -178,7 +169,7 @@ def _counted(record: Record, training: Training) -> None:
     try:
         counter = FlopCounterMode(display=False, custom_mapping=mapping)
         counter.mod_tracker = _WholeStep()  # type: ignore[assignment]  # no hooks, which some models do not bear
-        with _world(training), sdpa_kernel(SDPBackend.MATH), counter:
+        with _world(training), _attention(training), counter:
             run_in_torch(training)
         record.counted = counter.get_total_flops()
     except Exception as error:
@@ -201,6 +192,17 @@ class _WholeStep:
     def __enter__(self) -> None: ...
 
     def __exit__(self, *error: object) -> None: ...
+
+
+def _attention(training: Training) -> AbstractContextManager[Any]:
+    """Attention as the capture records it: by default the kernels that torch takes on a GPU."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    from trainyard.workloads.capture.attention.outside import attention_of
+
+    if training.keywords.get("attention") == "math":
+        return sdpa_kernel(SDPBackend.MATH)
+    return attention_of(training.keywords.get("device", "cuda"))
 
 
 def _world(training: Training) -> AbstractContextManager[Any]:

@@ -21,7 +21,7 @@ def line(record: Record) -> str:
         *([f"BROKEN {record.broken}"] if record.broken else []),
         *([shorten(record.default_error, 150, placeholder=" ...")] if record.default_error else []),
         *([f"REAL {shorten(record.real_error, 150, placeholder=' ...')}"] if record.real_error else []),
-        *([f"FLOPs {record.flops_math / record.counted:.4f} of torch's"] if differs(record) and record.counted else []),
+        *([f"FLOPs {record.flops / record.counted:.4f} of torch's"] if differs(record) and record.counted else []),
         *([f"counter: {record.counter_error}"] if record.counter_error else []),
         *([f"parameters {record.parameters} of {record.model_parameters}"] if parameters_differ(record) else []),
         *([f"changed {' '.join(record.changed)}"] if record.changed else []),
@@ -36,11 +36,11 @@ def captured(record: Record) -> bool:
 
 def differs(record: Record) -> bool:
     """Whether FLOPs were counted on both sides and are not equal."""
-    return captured(record) and record.counted is not None and record.counted != record.flops_math
+    return captured(record) and record.counted is not None and record.counted != record.flops
 
 
 def within_one_percent(record: Record) -> bool:
-    return record.counted is not None and abs(record.flops_math - record.counted) <= 0.01 * record.counted
+    return record.counted is not None and abs(record.flops - record.counted) <= 0.01 * record.counted
 
 
 def parameters_differ(record: Record) -> bool:
@@ -99,8 +99,8 @@ def page(records: Sequence[Record], seconds: float) -> str:
         "with values; **with real=True**: of all cases, also those that are captured by default.",
         "- **rebatchable**: the Step can be given another batch size; the others keep that of the example.",
         "- **FLOPs equal**: two for each multiply-accumulate of the Step, beside `torch.utils.flop_counter.FlopCounterMode` on the "
-        'same step run in torch on the CPU (both with `attention="math"`: a fused kernel\'s backward computes its scores again). '
-        "torch counts the weight gradient of a grouped convolution as if it had one group "
+        "same step run in torch on the CPU, with the attention kernels of a GPU. torch counts the weight gradient of a "
+        "grouped convolution as if it had one group "
         f"({sum(record.overcounted > 0 for record in records)} cases have one); here that term is divided by the groups.",
         "- **parameters equal**: elements of all parameters of the Step and of the model.",
         "- **unchanged**: parameters, buffers, gradients, attributes and configuration of every module, the optimizer's state, the "
@@ -140,9 +140,9 @@ def _flops(records: Sequence[Record]) -> list[str]:
     parts = ["## FLOPs that differ from torch's counter\n"]
     table = [("case", "captured", "torch's counter", "ratio", "why")]
     for record in different:
-        ratio = f"{record.flops_math / record.counted:.4f}" if record.counted else ""
+        ratio = f"{record.flops / record.counted:.4f}" if record.counted else ""
         why = REASONS.get((record.family, record.name), "not explained")
-        table.append((f"{record.family}: {record.name}", f"{record.flops_math:.4g}", f"{record.counted:.4g}", ratio, why))
+        table.append((f"{record.family}: {record.name}", f"{record.flops:.4g}", f"{record.counted:.4g}", ratio, why))
     parts += _markdown(table) if different else ["None.\n"]
     if uncounted:
         names = ", ".join(f"{record.name} ({_cell(record.counter_error, 120)})" for record in uncounted)

@@ -53,7 +53,8 @@ def serve(pipe: Connection) -> None:
 class Worker:
     """One process that examines cases, started when it is needed and again after a crash."""
 
-    def __init__(self) -> None:
+    def __init__(self, time_limit_s: float = TIME_LIMIT_S) -> None:
+        self._time_limit_s = time_limit_s
         self._context = multiprocessing.get_context("spawn")
         self._process: Any = None
         self._pipe: Any = None
@@ -67,10 +68,10 @@ class Worker:
             self._family, self._done = case.family, self._done + 1
             try:
                 self._pipe.send((case.family, case.name, real))
-                if self._pipe.poll(TIME_LIMIT_S):
+                if self._pipe.poll(self._time_limit_s):
                     record: Record = self._pipe.recv()
                     return record
-                failure = f"took longer than {TIME_LIMIT_S:.0f} s"
+                failure = f"took longer than {self._time_limit_s:.0f} s"
             except (EOFError, OSError):
                 self._process.join(5)
                 failure = f"the process ended with exit code {self._process.exitcode}"
