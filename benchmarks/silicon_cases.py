@@ -7,7 +7,7 @@ random, configurations small enough that forty of them are measured in minutes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ class Case:
     batch: int
     precision: str | None
     build: Callable[[int], Example]
+    held_out: bool = False  # measured when the model of the GPU was settled, and nothing was changed after it
 
     @property
     def title(self) -> str:
@@ -113,6 +114,11 @@ def diffusion(batch: int, kind: str) -> Example:
     import diffusers
 
     steps = torch.randint(0, 1000, (batch,))
+    if kind == "autoencoder":
+        blocks = {"down_block_types": ("DownEncoderBlock2D",) * 3, "up_block_types": ("UpDecoderBlock2D",) * 3}
+        model = diffusers.AutoencoderKL(block_out_channels=(128, 256, 512), layers_per_block=2, **blocks)
+        sample = torch.randn(batch, 3, 256, 256)
+        return Example(model, {"sample": sample}, torch.randn_like(sample), _sample_error, ADAMW)
     if kind == "text":
         model = diffusers.UNet2DConditionModel(
             sample_size=64, block_out_channels=(160, 320, 640, 640), cross_attention_dim=768, attention_head_dim=8
@@ -145,6 +151,12 @@ MIXTRAL: Mapping[str, Any] = {"hidden_size": 1024, "intermediate_size": 2048, "n
 EXPERTS: Mapping[str, Any] = {"hidden_size": 1024, "intermediate_size": 2048, "moe_intermediate_size": 512, "num_hidden_layers": 8,
                               "num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64, "num_experts": 32,
                               "num_experts_per_tok": 4, "vocab_size": 32000}
+LLAMA_2048: Mapping[str, Any] = {**LLAMA, "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 8}
+PYTHIA:  Mapping[str, Any] = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+GEMMA:   Mapping[str, Any] = {"hidden_size": 2048, "intermediate_size": 16384, "num_hidden_layers": 4, "num_attention_heads": 8,
+                              "num_key_value_heads": 1, "head_dim": 256, "vocab_size": 64000}
+OLMOE:   Mapping[str, Any] = {"hidden_size": 768, "intermediate_size": 384, "num_hidden_layers": 8, "num_attention_heads": 12,
+                              "num_key_value_heads": 12, "num_experts": 64, "num_experts_per_tok": 8, "vocab_size": 32000}
 T5:      Mapping[str, Any] = {"decoder_start_token_id": 0}
 CAUSAL = "ForCausalLM"
 
@@ -194,4 +206,17 @@ CASES: tuple[Case, ...] = (
     _timm("convnextv2_tiny",      64, "bf16", optimizer=ADAMW),  _timm("mixer_b16_224",     64, "bf16", optimizer=ADAMW),
     _timm("seresnet50",           64, "bf16-mixed"),             _timm("deit3_small_patch16_224", 128, "bf16", optimizer=ADAMW),
 )
+HELD_OUT: tuple[Case, ...] = tuple(replace(case, held_out=True) for case in (
+    _vision("wide_resnet50_2",    64, "bf16-mixed"),             _vision("efficientnet_v2_s", 64, "bf16-mixed", channels_last=True),
+    _vision("swin_v2_t",          64, "bf16-mixed", 256, optimizer=ADAMW),  _vision("mnasnet1_0", 128, None),
+    _vision("regnet_x_3_2gf",     64, "bf16"),                   _vision("vgg16_bn",        64, "bf16-mixed"),
+    _timm("convmixer_768_32",     32, "bf16", optimizer=ADAMW),  _timm("poolformer_s12",    64, "bf16", optimizer=ADAMW),
+    _timm("resnetv2_50",          64, "bf16-mixed"),             _timm("coatnet_0_rw_224",  64, "bf16-mixed", optimizer=ADAMW),
+    _language("roberta-base",     32, "bf16-mixed", 256, "Roberta", "ForMaskedLM"),
+    _language("opt-125m",          8, "bf16", 1024, "OPT", CAUSAL),
+    _language("pythia-160m",       8, "bf16-mixed", 1024, "GPTNeoX", CAUSAL, **PYTHIA),
+    _language("gemma-2b, 4 layers", 4, "bf16", 1024, "Gemma", CAUSAL, **GEMMA),
+    _language("olmoe, small",      8, "bf16", 1024, "Olmoe", CAUSAL, **OLMOE),
+    _language("llama, 8 layers of 2048", 4, "bf16", 2048, "Llama", CAUSAL, **LLAMA_2048),
+    Case("autoencoder of a diffusion model", "diffusers", 4, "bf16", partial(diffusion, kind="autoencoder"))))
 # fmt: on

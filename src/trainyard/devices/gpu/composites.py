@@ -10,12 +10,21 @@ from trainyard.devices.gpu.calls import Call
 from trainyard.devices.gpu.convolutions import matrices as convolution_matrices
 from trainyard.devices.gpu.products import Limits, Matrices, best_tiling, elements_per_load, product_seconds
 from trainyard.devices.gpu.traffic import Kernel, Traffic, element_type, finish
-from trainyard.ir import Convolution, Copy, ElementWise, MatMul, Op, Phase, Step
+from trainyard.ir import DTYPE_BYTES, Convolution, Copy, ElementWise, MatMul, Op, Phase, Step
 
 if TYPE_CHECKING:
     from trainyard.devices.gpu.device import Gpu, Kind
 
-DROPOUT_SCORES = 3  # a score with dropout costs as much as three: a random number takes longer than an exponential
+# Fused attention, 16-bit types and fp32: edge of a block of scores, steps in which a head is padded.
+FLASH_BLOCK = (128, 64)
+HEAD_STEP = (32, 64)
+HEAD_ALIGNMENT = 8  # cuDNN takes heads of a multiple of 8; others go to an older kernel, whose scores cost more
+UNALIGNED_SCORE = 1.75
+WIDE_ATTENTION = (0.92, 0.61)  # share of the vector lanes' peak, forward and backward: the kernel multiplies in three TF32 passes
+SCORE = ((1.0, 2.7), (11.7, 11.7))  # a score in units of `score_instructions`, forward and backward
+MASK_INSTRUCTIONS = (14.0, 30.0)  # more for a score with an additive mask, forward and backward
+DROPOUT_INSTRUCTIONS = 30.0  # more for a score with dropout: a random number takes longer than an exponential
+SIDE_TENSORS = 8.0  # tensors of the size of Q that the kernels beside the backward kernel move: output x gradient, dQ in fp32
 STEP_TILES = ((64, 64, 32),)  # cuDNN multiplies a time step in tiles of 64 x 64 without split-K (from its kernels' names)
 STEP_KERNELS = (2, 3)  # a time step's kernels, forward and backward: product, gates; a memset before a backward product
 RECURRENT_CALLS = (5.0, 9.0)  # host time of the cuDNN call, launches apart, in torch calls: measured on an LSTM of 25 steps
@@ -36,34 +45,63 @@ def matmul_matrices(body: MatMul, width: int, kind: Kind, phase: Phase) -> Matri
 
 
 def attention(gpu: Gpu, step: Step, call: Call, ops: Sequence[Op], traffic: Traffic) -> Kernel:
-    """A flash kernel: MACs of the products, then softmax and dropout of each score; scores stay on chip.
+    """A flash kernel: MACs of the products, then softmax, mask and dropout of each score; scores stay on chip.
 
-    A causal kernel computes the lower half. Backward, a first kernel sums output x gradient along each row; dQ is summed in fp32.
+    Blocks of queries and keys are padded, and so are heads. A causal kernel leaves out the blocks above the diagonal. Backward, a
+    first kernel sums output x gradient along each row, a last one converts dQ, which is summed in fp32.
     """
     products = [op.body for op in ops if isinstance(op.body, MatMul)]
     dtype, width = element_type(gpu, step, next(op for op in ops if op.is_product))
     backward = len(products) > 2
-    fraction = 0.5 if call.causal else 1.0
-    scores = fraction * max(op.body.M * op.body.N * op.body.count for op in ops if isinstance(op.body, MatMul))
     tensor_bytes = min(body.M * body.N * body.count for body in products) * width  # about that of Q, K, V, O and their gradients
-    serial_s = 0.0
     if ops[0].fused is not None:
         tensor_bytes = gpu.bytes_of(step.tensors[next(op for op in ops if op.is_product).inputs[0]])
         traffic.moves(sum(traffic.read.values()), sum(traffic.written.values()))
-        serial_s = 4.0 * tensor_bytes / (gpu.dram_bytes_per_s * gpu.copy_fraction) if backward else 0.0
-    elif backward:  # reads Q, K, V, O, dO, writes dQ, dK, dV; separate kernels for output x gradient and for dQ from fp32
-        traffic.moves(5.0 * tensor_bytes, 3.0 * tensor_bytes)
-        serial_s = 4.0 * tensor_bytes / (gpu.dram_bytes_per_s * gpu.copy_fraction)
-    else:
-        traffic.moves(3.0 * tensor_bytes, 1.0 * tensor_bytes)
-    # scores are recomputed: five products for the four of the step, unless the step itself has five
-    recomputed = 1.25 if backward and ops[0].fused is None else 1.0
+    else:  # reads Q, K, V (O, dO), writes O (dQ, dK, dV)
+        traffic.moves(*(tensors * tensor_bytes for tensors in ((5.0, 3.0) if backward else (3.0, 1.0))))
+    serial_s = SIDE_TENSORS * tensor_bytes / (gpu.dram_bytes_per_s * gpu.copy_fraction) if backward else 0.0
+    shape = max(products, key=lambda body: body.M * body.N * body.count)
+    masked = any(getattr(op.body, "function", "") == "add" for op in ops if not backward) or _has_mask(step, ops, shape)
+    head = min(min(body.K, body.N) for body in products)
+    if head % HEAD_ALIGNMENT and width < 4:  # Q, K, V and their gradients are copied to padded heads and back
+        serial_s += gpu.instructions_s((5 if backward else 3) * tensor_bytes / width * gpu.heavy_instructions)
+    compute_s = _flash_s(gpu, shape, head, dtype, call, backward=backward, masked=masked)
+    fraction = 0.5 if call.causal else 1.0
     macs = sum(body.macs for body in products)
-    limits = gpu.limits("fp32" if width == 4 else gpu.kind(dtype, convolution=False))  # fp32: whatever `matmul_fp32` is
-    compute_s = recomputed * fraction * macs / (gpu.sms * limits.macs_per_sm * gpu.attention_fraction)
-    compute_s += gpu.instructions_s(scores * gpu.score_instructions * (DROPOUT_SCORES if call.dropout else 1))
     launches = 4.0 if backward else 1.0 if width == 4 else 3.0
     return finish(gpu, traffic, compute_s=compute_s, launches=launches, macs=round(fraction * macs), serial_s=serial_s)
+
+
+def _has_mask(step: Step, ops: Sequence[Op], shape: MatMul) -> bool:
+    """Whether a fused kernel reads a tensor with an element for each score of at least one head: an additive mask."""
+    produced = {step.base(tensor) for op in ops for tensor in op.outputs}
+    outside = {step.base(tensor) for op in ops for tensor in op.inputs} - produced
+    return ops[0].fused is not None and any(step.tensors[base].shape[-2:] == (shape.M, shape.N) for base in outside)
+
+
+def _flash_s(gpu: Gpu, scores: MatMul, head: int, dtype: str, call: Call, *, backward: bool, masked: bool) -> float:
+    """Seconds of the main kernel for all heads; `scores` is the product of queries and keys, `head` the size of a head."""
+    width = DTYPE_BYTES[dtype]
+    block = FLASH_BLOCK[width == 4]
+    rows, columns = math.ceil(scores.M / block), math.ceil(scores.N / block)
+    blocks = scores.count * rows * columns
+    if call.causal:
+        blocks = scores.count * sum(min(columns, max(1, columns - rows + row + 1)) for row in range(rows))
+    padded = math.ceil(head / HEAD_STEP[width == 4]) * HEAD_STEP[width == 4]
+    along, across = math.ceil(head / 8) * 8 if width == 4 else padded, padded  # heads are reduced (Q K, dO V), or are the result
+    macs = 2 * along + 3 * across if backward else along + across
+    if width == 4:
+        rate = gpu.sms * gpu.fp32_macs * gpu.clock_hz * WIDE_ATTENTION[backward]
+    else:
+        rate = gpu.sms * gpu.limits(gpu.kind(dtype, convolution=False)).macs_per_sm * gpu.attention_fraction
+    instructions = gpu.score_instructions * SCORE[width == 4][backward]
+    if head % HEAD_ALIGNMENT and width < 4:
+        instructions *= UNALIGNED_SCORE
+    instructions += MASK_INSTRUCTIONS[backward] * masked + DROPOUT_INSTRUCTIONS * call.dropout
+    seconds = blocks * block**2 * (macs / rate + gpu.instructions_s(instructions))
+    tiles = scores.count * rows  # a tile of queries is one block of threads, two of which share a multiprocessor
+    fills = math.ceil(tiles / (2 * gpu.sms)) * (4 if backward else 1)
+    return seconds * max(1.0, gpu.sms / tiles) + fills * gpu.fill_s
 
 
 def recurrent(gpu: Gpu, step: Step, ops: Sequence[Op], traffic: Traffic) -> Kernel:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from trainyard.devices.gpu.depthwise import depthwise
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 CHANNEL_BYTES = 16  # tensor cores read channels in vectors of 16 bytes: fewer are padded
 VECTOR_DEPTH = 32  # taps x channels of a filter up to which cuDNN was seen to choose the vector lanes
+NARROW_GROUP, MERGED_CHANNELS = 32, 128  # groups of up to 32 channels are merged into products of 128 (ResNeXt's; fits their times)
 TRANSPOSE_TILE = 32  # channels that a transposition processes at a time, padded if there are fewer
 
 
@@ -149,8 +151,16 @@ def matrices(body: Convolution, width: int) -> Matrices:
     return Matrices(inputs, deep, max(1, round(wide * taps * positions / inputs)), body.groups, y, w, x, width)
 
 
+def _merged(body: Convolution) -> Convolution:
+    """Narrow groups side by side in one product, whose filters are zero outside of the blocks of its groups: cuDNN's way."""
+    deep, wide = body.in_channels // body.groups, body.out_channels // body.groups
+    merged = math.gcd(body.groups, MERGED_CHANNELS // deep) if deep == wide <= NARROW_GROUP and not deep & (deep - 1) else 1
+    return replace(body, groups=body.groups // merged)
+
+
 def _padded(body: Convolution, width: int) -> Matrices:
-    """The implicit product with the input channels of each group padded to a vector."""
+    """The implicit product with the input channels of each group padded to a vector; narrow groups are merged."""
+    body = _merged(body) if body.groups > 1 else body
     step = max(1, CHANNEL_BYTES // width)
     deep = body.in_channels // body.groups
     padded = math.ceil(deep / step) * step

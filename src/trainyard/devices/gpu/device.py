@@ -60,7 +60,9 @@ class Gpu:
 
     tensor_fraction: Share = assumed(0.75, "share of the tensor cores' peak that a large product sustains", 0.6, 0.9)
     vector_fraction: Share = assumed(0.75, "share of the vector lanes' peak that a large product sustains", 0.65, 0.9)
-    attention_fraction: Share = assumed(0.6, "share of a plain product's rate that the products of a fused attention reach", 0.8)
+    attention_fraction: Share = assumed(
+        1.0, "share of a plain product's rate that the products of a fused attention in 16 bits reach", 0.6
+    )
     copy_fraction: Share = assumed(0.89, "share of the DRAM bandwidth that a large copy reaches", 0.8, 0.95)
     l2_fraction: Share = assumed(0.65, "share of the L2 bandwidth that a copy inside it reaches", 0.9)
     l2_share: Share = assumed(0.5, "share of the L2 in which a tensor survives until its next reader", 0.25, 0.8)
@@ -71,9 +73,7 @@ class Gpu:
     )
     strided_instructions: NonNegative = assumed(110.0, "instructions to copy one element from a place of its own", 80.0)
     window_instructions: NonNegative = assumed(300.0, "instructions of a thread that walks a window, less its taps", 370.0)
-    score_instructions: NonNegative = assumed(
-        15.0, "instructions for a score of a fused attention; three times that with dropout", 25.0
-    )
+    score_instructions: NonNegative = assumed(10.0, "instructions for a score of a fused attention in 16 bits, forward", 15.0)
     ramp_s: float = assumed(1.2e-6, "time a kernel takes beyond its work: start, first loads, last stores", 2e-6)
     gap_s: float = assumed(0.6e-6, "pause of the device between two queued kernels", 0.3e-6, 1e-6)
     fill_s: float = assumed(1.5e-6, "time a block takes beyond its work: its first loads and last stores", 1.0e-6, 2.0e-6)

@@ -55,8 +55,8 @@ STREAMS: dict[str, Kernels] = {                                  # element-wise 
     "select_backward":                  Kernels(2, 1.0),
     "constant_pad_nd":                  Kernels(2, 1.0, 2.0),
     "upsample_nearest2d_backward":      Kernels(2, 1.0),
-    "native_group_norm":                Kernels(2, 2.0, heavy=1.0),
-    "native_group_norm_backward":       Kernels(3, 2.0, heavy=2.0),
+    "group_norm":                       Kernels(3, 2.0, heavy=3.0),   # moments, scale and shift of each channel, the map itself
+    "group_norm_backward":              Kernels(6, 2.0, heavy=5.5),   # sums of each channel, their products, the map, gain and bias
     "binary_cross_entropy_with_logits": Kernels(6, 3.0, 3.0),    # clamp, exp, log and so on, each a kernel
     "mse_loss":                         Kernels(3, 1.0),
     "smooth_l1_loss":                   Kernels(3, 1.0),
@@ -71,6 +71,9 @@ LONG_ROW = 1024            # a softmax of up to so many elements a row is done b
 NORM_ROWS_PER_SM = 12      # rows that a multiprocessor normalises at a time, one block each
 COLUMN_ROWS = 2304         # rows that the blocks of a column sum walk at a time, before they add up twice: in and across blocks
 GAIN_ROWS = 384            # the same for the gradients of a layer norm's gain and bias, whose kernel does not split its columns
+GAIN_SPLIT = (65536, 16)   # ... except above so many rows of at most so many columns for each multiprocessor: partial sums
+GAIN_SPLIT_TRIPS = 16      # block starts in a row of the two sums over the partial sums
+CHANNELS_LAST_NORM = (2.7, 2.5)  # heavy passes over a channels-last map of batch norm, forward and backward, spread over all lanes
 SORTED_ABOVE = 3072        # embedding_dense_backward sorts its indices above this count
 SORT = Kernels(22, 1.0, 2.0)   # fill, eight radix passes with their memsets, segments, additions
 SORT_TRIPS = 32            # block starts in a row, one after the other, of those radix passes

@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING
 
 from trainyard.devices.gpu.calls import function
 from trainyard.devices.gpu.kernels import (
+    CHANNELS_LAST_NORM,
     COLUMN_ROWS,
     ELEMENTS_PER_LAUNCH,
     GAIN_ROWS,
+    GAIN_SPLIT,
+    GAIN_SPLIT_TRIPS,
     LONG_ROW,
     NORM_ROWS_PER_SM,
     SORT,
@@ -121,7 +124,8 @@ def _batch_norm(gpu: Gpu, step: Step, op: Op, traffic: Traffic) -> Kernel:
     """One block makes one or two passes over each channel: kernels of cuDNN, or of torch for 16-bit maps.
 
     cuDNN makes one pass over a channel that fits in half of a multiprocessor's memory. torch computes statistics by Welford's
-    method (counted as two sums) and normalises in a second, element-wise kernel.
+    method (counted as two sums) and normalises in a second, element-wise kernel. In a channels-last map every block sums
+    some positions of many channels, and no lane idles.
     """
     backward = function(op) == "batch_norm_backward"
     _, width = element_type(gpu, step, op)
@@ -129,6 +133,11 @@ def _batch_norm(gpu: Gpu, step: Step, op: Op, traffic: Traffic) -> Kernel:
     elements, channels = math.prod(shape), max(1, shape[1] if len(shape) > 1 else 1)
     tensors = 2 if backward else 1  # the map, and its gradient
     by_torch = width < 4
+    if gpu.layout == "native" or any(step.tensors[tensor].channels_last for tensor in op.inputs):
+        traffic.reads(2.0)
+        traffic.writes()
+        seconds = gpu.instructions_s(elements * gpu.heavy_instructions * CHANNELS_LAST_NORM[backward])
+        return finish(gpu, traffic, compute_s=seconds, launches=3.0)
     one_pass = not by_torch and 2 * tensors * 4 * elements // channels <= gpu.on_chip_bytes
     passes = 1 if one_pass else 2
     traffic.reads(float(passes))
@@ -151,8 +160,13 @@ def row_norm(gpu: Gpu, traffic: Traffic, rows: int, width: int, *, backward: boo
     compute_s = gpu.instructions_s(rows * width * gpu.heavy_instructions)
     traffic.reads(2.0 if backward else 1.0)
     traffic.writes()
-    serial_s = rows / (NORM_ROWS_PER_SM * gpu.sms) * gpu.fill_s if not backward else rows / GAIN_ROWS * gpu.fill_s
-    return finish(gpu, traffic, compute_s=compute_s, launches=2.0 if backward else 1.0, serial_s=serial_s)
+    serial_s = rows / (NORM_ROWS_PER_SM * gpu.sms) * gpu.fill_s
+    if not backward:
+        return finish(gpu, traffic, compute_s=compute_s, launches=1.0, serial_s=serial_s)
+    many, narrow = GAIN_SPLIT
+    if rows > many and width < narrow * gpu.sms:
+        return finish(gpu, traffic, compute_s=2 * compute_s, launches=6.0, serial_s=serial_s / 2 + GAIN_SPLIT_TRIPS * gpu.fill_s)
+    return finish(gpu, traffic, compute_s=compute_s, launches=2.0, serial_s=rows / GAIN_ROWS * gpu.fill_s)
 
 
 def dropout(gpu: Gpu, step: Step, ops: Sequence[Op], traffic: Traffic) -> Kernel:

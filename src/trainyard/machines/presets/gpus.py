@@ -87,7 +87,7 @@ H200 = Gpu(
     # How much of it eager torch 2.11 reaches, with CUDA 13.0 and cuDNN 9.19, in three runs. docs/gpu.md holds it against training.
     tensor_fraction      = 0.75,             # measured: products of 2048 to 8192 in bf16 and TF32
     vector_fraction      = 0.75,             # measured: products of 256 to 8192 in fp32
-    attention_fraction   = 0.6,              # measured: fused attention of five shapes in fp32 and bf16
+    attention_fraction   = 1.0,              # measured: fused attention of fifteen shapes in bf16
     copy_fraction        = 0.89,             # measured: copies of 0.25 to 4 GiB
     l2_fraction          = 0.65,             # measured: copies of 4 and 16 MiB that stay in the L2, less a tiny kernel's time
     l2_share             = 0.5,              # assumed: half of it, as both halves of the chip keep what they read
@@ -96,7 +96,7 @@ H200 = Gpu(
     heavy_instructions   = 60.0,             # measured: norms, softmax, dropout, GELU, bias gradients of maps, NHWC copies
     strided_instructions = 110.0,            # measured: copies of permuted and transposed attention heads
     window_instructions  = 300.0,            # measured: max pooling, 2 x 2 and 3 x 3
-    score_instructions   = 15.0,             # measured: fused attention with and without dropout
+    score_instructions   = 10.0,             # measured: fused attention of fifteen shapes in bf16, fp32 and fp16
     ramp_s               = 1.2e-6,           # measured: the profiler's time of additions to a few elements
     gap_s                = 0.6e-6,           # measured: period of queued tiny kernels, less their own time
     fill_s               = 1.5e-6,           # measured: products of 256 to 1024; batch norm of 1024 and 2048 channels
