@@ -58,7 +58,8 @@ def attention(gpu: Gpu, step: Step, call: Call, ops: Sequence[Op], traffic: Traf
         tensor_bytes = gpu.bytes_of(step.tensors[next(op for op in ops if op.is_product).inputs[0]])
         traffic.moves(sum(traffic.read.values()), sum(traffic.written.values()))
     else:  # reads Q, K, V (O, dO), writes O (dQ, dK, dV)
-        traffic.moves(*(tensors * tensor_bytes for tensors in ((5.0, 3.0) if backward else (3.0, 1.0))))
+        read, written = (5.0, 3.0) if backward else (3.0, 1.0)
+        traffic.moves(read * tensor_bytes, written * tensor_bytes)
     serial_s = SIDE_TENSORS * tensor_bytes / (gpu.dram_bytes_per_s * gpu.copy_fraction) if backward else 0.0
     shape = max(products, key=lambda body: body.M * body.N * body.count)
     masked = any(getattr(op.body, "function", "") == "add" for op in ops if not backward) or _has_mask(step, ops, shape)
