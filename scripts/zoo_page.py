@@ -13,8 +13,13 @@ HEAD = """# The zoo
 Every model is written here from its publication and captured as a training step (forward, loss, backward, update) that ships in the
 package; `ty.zoo.load(name, batch=n)` needs no torch. Written by `make pages`.
 
-| name | parameters | published | batch | ops | MACs a step | source |
-|---|---|---|---|---|---|---|
+*attention* is the form of its attention. `sdpa`: separate products, as the papers of the accelerators describe it; the kernel is
+left open, and a GPU fuses them. `eager`: separate products that the model writes out. `efficient`: one fused kernel, which torch
+takes in fp32 on CUDA; its scores are never written to memory. Your own model is captured as torch would run it
+([`ty.capture`](api.md), `attention=`).
+
+| name | parameters | published | batch | ops | MACs a step | attention | source |
+|---|---|---|---|---|---|---|---|
 """
 
 
@@ -23,7 +28,8 @@ def row(name: str) -> str:
     published = show(entry.published, "") if entry.published else "-"
     note = f" ({entry.note})" if entry.note else ""
     size, work = show(entry.parameters, ""), show(step.macs, "")
-    cells = [name, size, published, str(entry.batch), str(len(step.ops)), work, entry.source + note]
+    forms = ", ".join(dict.fromkeys(step.attention.values())) or "-"
+    cells = [name, size, published, str(entry.batch), str(len(step.ops)), work, forms, entry.source + note]
     return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
 
 

@@ -352,24 +352,25 @@ def _kernel(sizes_of: _TensorBytes, work: Work, ops: list[Op]) -> FusedDemand:
     """Outside tensors go through once; what products share between their rows (their second operand) may come again."""
     step, inside = sizes_of.step, set(work.ops)
     produced = {step.base(t) for op in ops for t in op.outputs}
-    reads: dict[int, Move] = {}
-    again: dict[int, Move] = {}
+    outside: dict[int, int] = {}  # tensors and their first readers
+    repeated: dict[int, int] = {}
     moves: list[Move] = []
     for index, op in zip(work.ops, ops, strict=True):
         if isinstance(op.body, Gather):
             moves.extend(move for move in _gathered(sizes_of, index, op.body) if move.direction == "read")
             continue
-        outside = tuple(t for t in op.inputs if step.base(t) not in produced)
-        reads.update(sizes_of.moves(index, outside, "read"))
+        for tensor in op.inputs:
+            if step.base(tensor) not in produced:
+                outside.setdefault(tensor, index)
         if op.is_product and op.inputs[1:2] and step.base(op.inputs[1]) not in produced:
-            again.update(sizes_of.moves(index, op.inputs[1:2], "read"))
+            repeated.setdefault(op.inputs[1], index)
     written = {
         step.base(t): sizes_of.move(index, step.base(t), "write", sizes_of.bytes(t))
         for index, op in zip(work.ops, ops, strict=True)
         for t in op.outputs
         if _needed_outside(step, step.base(t), index, inside) or not readers(step).get(step.base(t))
     }
-    moves.extend((*reads.values(), *written.values()))
+    moves.extend((*_read_once(sizes_of, outside), *written.values()))
     products = tuple(lower(op.body).product if isinstance(op.body, MatMul | Convolution) else None for op in ops)
     items = max((product.count for product in products if product is not None), default=1)
     scores = [op for op in ops if op.is_product]
@@ -379,8 +380,18 @@ def _kernel(sizes_of: _TensorBytes, work: Work, ops: list[Op]) -> FusedDemand:
         products=tuple(None if product is None else _packed(product, packed) for product in products),
         packed=packed,
         moves=tuple(moves),
-        again=tuple(again.values()),
+        again=_read_once(sizes_of, repeated),
         item_bytes=sum(move.held for move in moves) // items,
         vector_operations=tuple(_operations(op) if sizes_of.policy.scope == "all" else 0 for op in ops),
         number=number,
+    )
+
+
+def _read_once(sizes_of: _TensorBytes, first_readers: Mapping[int, int]) -> tuple[Move, ...]:
+    """One move for each memory that a kernel reads: its views (Q, K and V of one projection) are different parts of it."""
+    views: dict[int, list[int]] = {}
+    for tensor in first_readers:
+        views.setdefault(sizes_of.step.base(tensor), []).append(tensor)
+    return tuple(
+        move for tensors in views.values() for move in sizes_of.moves(first_readers[tensors[0]], tuple(tensors), "read").values()
     )

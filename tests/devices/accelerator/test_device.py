@@ -291,6 +291,15 @@ def test_a_fused_kernel_moves_only_what_comes_from_outside():
     assert sum(small.bytes.values()) > sum(cost.bytes.values())
 
 
+def test_q_k_and_v_of_one_projection_are_three_parts_of_its_result():
+    step = attention(64)
+    part = TensorSpec((4, 64, 8), view_of=0)
+    ops = [replace(op, inputs=tuple(t + 1 for t in op.inputs), outputs=tuple(t + 1 for t in op.outputs)) for op in step.ops]
+    packed = made(ops, [TensorSpec((3, 4, 64, 8)), part, part, part, *step.tensors[3:]])
+    for device in (BIG, replace(BIG, scratchpad_bytes=4096)):
+        assert sum(costs(device, packed)[0].bytes.values()) == sum(costs(device, step)[0].bytes.values())
+
+
 # everything else
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from trainyard.devices.gpu.calls import Call, calls_of
 from trainyard.ir import ElementWise, MatMul, Op, Phase, Step, TensorSpec
+from trainyard.ir.attention import MATH_SOFTMAX, OPEN_SOFTMAX
 from trainyard.machines.presets.gpus import H200
 from trainyard.workloads import zoo
 
@@ -62,8 +63,15 @@ def test_fused_attention_moves_q_k_v_and_the_output_only() -> None:
     forward, *_ = attentions("gpt2-small")
     cost = QUEUED.cost(step, next(work for work in QUEUED.works(step) if work.ops == forward.ops))
     tensor_bytes = 8 * 12 * 1024 * 64 * 4  # bytes of Q, of K, of V, of the output
-    assert sum(cost.bytes.values()) == 4 * tensor_bytes
+    assert sum(cost.bytes.values()) == 4 * tensor_bytes + 8 * 12 * 1024 * 4  # and the logarithm of each row's sum
     assert cost.events["mac"] == 8 * 12 * 1024 * 1024 * 64  # two products, half of each
+
+
+def test_a_gpu_fuses_an_attention_whose_kernel_is_open_and_not_torchs_unfused_path() -> None:
+    step = zoo.load("bert-tiny", batch=8)
+    unfused = replace(step, ops=tuple(replace(op, name=MATH_SOFTMAX) if op.name == OPEN_SOFTMAX else op for op in step.ops))
+    assert kinds_of_calls(step)["attention"] == 4
+    assert kinds_of_calls(unfused)["attention"] == 0
 
 
 def test_attention_of_separate_ops_is_no_attention_call() -> None:

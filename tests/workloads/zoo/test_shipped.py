@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import resources
 from typing import Any
 
@@ -15,6 +16,7 @@ from trainyard.errors import UnknownName
 from trainyard.ir import Convolution, Phase
 from trainyard.workloads import zoo
 from trainyard.workloads.capture import capture_recipe
+from trainyard.workloads.capture.attention.outside import attention_of
 
 SHIPPED = resources.files("trainyard.workloads.zoo") / "steps"
 
@@ -41,7 +43,8 @@ def test_macs_equal_torchs_own_counter(name: str) -> None:
     with torch.device("meta"):
         model = recipe.model()
         inputs, targets = recipe.inputs(batch), recipe.targets(batch)
-        with FlopCounterMode(display=False, custom_mapping={torch.ops.aten._grouped_mm: grouped_flops}) as counter:
+        kernels = attention_of("cuda") if recipe.attention == "sdpa" else nullcontext()
+        with kernels, FlopCounterMode(display=False, custom_mapping={torch.ops.aten._grouped_mm: grouped_flops}) as counter:
             recipe.loss(model(*inputs), *targets).backward()
     step = zoo.load(name, batch=batch)
     # torch 2.13 counts the weight gradient of a grouped convolution as if it were dense; what it adds is known

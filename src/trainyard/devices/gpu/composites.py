@@ -56,7 +56,7 @@ def attention(gpu: Gpu, step: Step, call: Call, ops: Sequence[Op], traffic: Traf
     tensor_bytes = min(body.M * body.N * body.count for body in products) * width  # about that of Q, K, V, O and their gradients
     if ops[0].fused is not None:
         tensor_bytes = gpu.bytes_of(step.tensors[next(op for op in ops if op.is_product).inputs[0]])
-        traffic.moves(sum(traffic.read.values()), sum(traffic.written.values()))
+        traffic.moves(traffic.distinct_bytes(ops), sum(traffic.written.values()))
     else:  # reads Q, K, V (O, dO), writes O (dQ, dK, dV)
         read, written = (5.0, 3.0) if backward else (3.0, 1.0)
         traffic.moves(read * tensor_bytes, written * tensor_bytes)

@@ -74,6 +74,15 @@ class Traffic:
             sizes[base] = max(sizes.get(base, 0), size)
         return sizes
 
+    def distinct_bytes(self, ops: Sequence[Op]) -> int:
+        """Bytes that the ops read from outside; views of one tensor (Q, K and V of one projection) are different parts of it."""
+        sizes: dict[int, int] = {}
+        for tensor in dict.fromkeys(tensor for op in ops for tensor in op.inputs):
+            base = self.step.base(tensor)
+            if base in self.read:
+                sizes[base] = min(sizes.get(base, 0) + self._bytes(tensor, base), self._bytes(base, base))
+        return sum(sizes.values())
+
     def _bytes(self, tensor: int, base: int) -> int:
         spec = self.step.tensors[tensor]
         return spec.elements if base in self.cache.masks else self.gpu.bytes_of(spec)

@@ -124,9 +124,11 @@ def capture_recipe(recipe: Recipe, name: str, batch: int) -> Step:
     """The training step of a zoo recipe, built and run without a single value."""
     import torch
 
+    from trainyard.workloads.capture.attention.dispatch import AttentionDispatch
     from trainyard.workloads.capture.programs import ModelStep
     from trainyard.workloads.capture.session import captured
 
+    attention = AttentionDispatch("sdpa", "cuda") if recipe.attention == "sdpa" else None
     with torch.device("meta"):
         model = recipe.model()
 
@@ -138,7 +140,8 @@ def capture_recipe(recipe: Recipe, name: str, batch: int) -> Step:
         return recipe.loss(output, *targets)
 
     optimizer = recipe.optimizer(model.parameters())
-    return captured(ModelStep(model, example, batch=batch, name=name, loss=loss, optimizers=[optimizer]), real=False)
+    program = ModelStep(model, example, batch=batch, name=name, loss=loss, optimizers=[optimizer])
+    return captured(program, real=False, attention=attention)
 
 
 def _example(inputs: Any, targets: Any, batch: int | None) -> tuple[Example, int]:

@@ -9,7 +9,7 @@ Decided here:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -144,7 +144,8 @@ class Mixtral(nn.Module):
 
 
 def recipe(size: Size, *, vocabulary: int = VOCABULARY, sequence: int = SEQUENCE, dtype: torch.dtype = torch.bfloat16) -> Recipe:
-    return token_recipe(lambda: Mixtral(size, vocabulary, sequence).to(dtype), vocabulary, (sequence,), sequence, adamw)
+    built = token_recipe(lambda: Mixtral(size, vocabulary, sequence).to(dtype), vocabulary, (sequence,), sequence, adamw)
+    return replace(built, attention="sdpa")
 
 
 mixtral_8x7b = partial(recipe, EIGHT_BY_SEVEN)
