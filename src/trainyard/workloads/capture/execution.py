@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -161,6 +161,29 @@ def tensors_in(value: Any) -> list[Tensor]:
     if isinstance(value, list | tuple):
         return [t for item in value for t in tensors_in(item)]
     return []
+
+
+def dense_parts(tensors: Sequence[Any], rows_of: Sequence[Tensor] = ()) -> list[Any]:
+    """Sparse tensors as what they have in memory: the values in place of the tensor, the indices after all others.
+
+    Dense tensors of the shape of a sparse one in `rows_of` are as many rows as that has.
+    """
+    rows = {t.shape: t._nnz() for t in rows_of if t.layout is torch.sparse_coo and t.sparse_dim() == 1 and t._nnz() <= t.shape[0]}
+    parts: list[Any] = []
+    indices: list[Any] = []
+    for tensor in tensors:
+        layout = getattr(tensor, "layout", torch.strided)
+        if layout is torch.sparse_coo:
+            parts.append(tensor._values())
+            indices.append(tensor._indices())
+        elif layout is not torch.strided:
+            parts.append(tensor.values())
+            by_row = layout in (torch.sparse_csr, torch.sparse_bsr)
+            pointers = (tensor.crow_indices(), tensor.col_indices()) if by_row else (tensor.ccol_indices(), tensor.row_indices())
+            indices.extend(pointers)
+        else:
+            parts.append(tensor.narrow(0, 0, rows[tensor.shape]) if rows and tensor.shape in rows else tensor)
+    return [*parts, *indices]
 
 
 def _is_host(device: Any) -> bool:

@@ -14,10 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.errors import BadInput, CaptureError
 from trainyard.ir import Body, Convolution, ElementWise, Letter, MatMul, Phase, Role, Routing, Update
-from trainyard.workloads.capture.execution import Executor, tensors_in
+from trainyard.workloads.capture.execution import Executor, dense_parts, tensors_in
 from trainyard.workloads.capture.frames import Frame, Frames
 from trainyard.workloads.capture.locations import current_location
 from trainyard.workloads.capture.ops.handlers import Rule, rule_of
+from trainyard.workloads.capture.ops.linalg import MATRIX_WORK
 from trainyard.workloads.capture.ops.products import PRODUCTS
 from trainyard.workloads.capture.ops.registry import Call, HandlerResult, OnChip, Piece
 from trainyard.workloads.capture.questions import Questions
@@ -139,6 +140,9 @@ class Recorder(TorchDispatchMode):
             result = func(*args, **kwargs)
             if rule.waits and self.tensor_table.contains(args[0]):
                 self.tensor_table.alias(result, args[0])
+            if not self.executor.real and isinstance(result, Tensor) and result.layout is not torch.strided:
+                self.error = self.error or self._sparse_tensor(rule)
+                raise self.error
             return result
         try:
             tensors = [t for a in args for t in tensors_in(a)]
@@ -220,7 +224,7 @@ class Recorder(TorchDispatchMode):
             gradient = parameter.grad
             if gradient is None:
                 continue
-            gradient = getattr(gradient, "_local_tensor", gradient)
+            gradient = dense_parts([getattr(gradient, "_local_tensor", gradient)])[0]
             origin = self.tensor_table.origin(gradient)
             base = self.tensor_table.tensors[origin.base]
             if base.role is not Role.PARAMETER_GRADIENT:
@@ -232,10 +236,11 @@ class Recorder(TorchDispatchMode):
     def _record_op(self, rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any], tensors: list[Tensor], result: Any) -> None:
         outputs = tensors_in(result)
         position = self._position()
-        if any(t.is_sparse for t in outputs):
-            raise CaptureError(
-                f"{self._where()} makes a sparse gradient ({rule.overload}), which has no shape: build it with sparse=False"
-            )
+        if any(t.layout is not torch.strided for t in (*outputs, *tensors)):
+            if not self.executor.real:
+                raise self._sparse_tensor(rule)
+            rows_of = tensors if rule.name in ("add_", "sub_", "sparse_mask") else ()
+            outputs, tensors = dense_parts(outputs, rows_of), dense_parts(tensors, rows_of)
         if rule.allocates:
             for tensor in outputs:
                 self.tensor_table.allocate(tensor)
@@ -243,12 +248,12 @@ class Recorder(TorchDispatchMode):
         host = not self.executor.real and not any(t.is_meta for t in (*tensors, *outputs))
         if host and (not self.frames.inside or all(t.numel() <= 1 for t in outputs)):
             return
-        written = [t for key in rule.written for t in tensors_in(_argument(args, kwargs, key))]
+        written = dense_parts([t for key in rule.written for t in tensors_in(_argument(args, kwargs, key))])
         inputs = [t for t in tensors if not any(t is w for w in written)] if rule.overwrites else tensors
         results = outputs or written
         if not position.backward and self._graph == -1:
             self._last_outside = (rule.name, results[0]) if results else None
-        if self.updates is not None and self.updates.active and self._record_update(rule, inputs, results):
+        if self.updates is not None and self.updates.active and self._record_update(rule, args, inputs, results):
             return
         if not rule.collective and not self._makes_an_op(rule, tensors, written, results):
             return
@@ -262,15 +267,27 @@ class Recorder(TorchDispatchMode):
             return
         self._append(rule, Call(rule.name, args, kwargs, inputs, results), position, host_copy=host_copy and self.loop)
 
-    def _record_update(self, rule: Rule, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
-        """Drops the optimizer's scalars, leaves its products to be recorded, and adds the rest to the parameter's Update."""
+    def _sparse_tensor(self, rule: Rule) -> CaptureError:
+        return CaptureError(
+            f"{self._where()} makes a sparse gradient or another sparse tensor ({rule.overload}), whose size depends on values: "
+            "build it with sparse=False, or capture(..., real=True) runs the step on the example inputs instead"
+        )
+
+    def _record_update(self, rule: Rule, args: tuple[Any, ...], inputs: list[Tensor], outputs: list[Tensor]) -> bool:
+        """Drops the optimizer's scalars, leaves its matrix work to be recorded, and adds the rest to the parameter's Update."""
         assert self.updates is not None
         owned = [self.updates.owner(t) != NO_OWNER for t in (*inputs, *outputs)]
         if not any(owned) and all(t.numel() <= 1 for t in (*inputs, *outputs)):
             return True
-        if rule.collective or rule.name in PRODUCTS:
+        if rule.collective or rule.name in PRODUCTS or rule.name in MATRIX_WORK:
             self.updates.adopt(inputs)
             return False
+        lists: list[Sequence[Tensor]] = [
+            value for value in args if isinstance(value, list | tuple) and value and isinstance(value[0], Tensor)
+        ]
+        if lists and rule.name.startswith(("_foreach_", "_fused_")):
+            written = [args[key] for key in rule.written if isinstance(key, int) and key < len(args)]
+            return self.updates.record_lists(rule.name, lists, written or [outputs])
         return self.updates.record(inputs, outputs)
 
     def _makes_an_op(self, rule: Rule, tensors: list[Tensor], written: list[Tensor], results: list[Tensor]) -> bool:
@@ -297,8 +314,8 @@ class Recorder(TorchDispatchMode):
         if any(piece.fused for piece in pieces):
             number, self._fused = self._fused, self._fused + 1
         for piece in pieces:
-            inputs = call.inputs if piece.inputs is None else piece.inputs
-            outputs = call.outputs if piece.outputs is None else piece.outputs
+            inputs = call.inputs if piece.inputs is None else dense_parts(piece.inputs)
+            outputs = call.outputs if piece.outputs is None else dense_parts(piece.outputs)
             kinds: list[Kind] = ["activation" if isinstance(t, OnChip) else self.tensor_table.origin(t).kind for t in inputs]
             gradient = "gradient" in kinds or (piece.fused and position.backward)
             if position.backward and position.recompute:

@@ -178,11 +178,24 @@ class SavedOptimizers:
         groups = [dict(group) for group in optimizer.param_groups]
         self._saved[id(optimizer)] = (optimizer, dict(optimizer.__dict__), groups)
         optimizer.state = defaultdict(dict, {key: self._stand_ins.stand_ins(value) for key, value in optimizer.state.items()})
+        parameters = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for name, value in list(optimizer.__dict__.items()):
+            if name not in ("state", "param_groups", "defaults"):
+                optimizer.__dict__[name] = self._own_tensors(value, parameters)
         for group in optimizer.param_groups:
             for flag in ("foreach", "fused"):
                 if flag in group:
                     group[flag] = False
         return True
+
+    def _own_tensors(self, value: Any, parameters: set[int]) -> Any:
+        """Stand-ins for tensors that an optimizer keeps as attributes, as master weights are; everything else as it is."""
+        if isinstance(value, Tensor):
+            own = type(value) is Tensor and value.dim() and not value.is_meta and id(value) not in parameters
+            return self._stand_ins.stand_in(value) if own else value
+        if type(value) is dict:
+            return {key: self._own_tensors(item, parameters) for key, item in value.items()}
+        return type(value)(self._own_tensors(v, parameters) for v in value) if type(value) in (list, tuple) else value
 
     def restore(self) -> None:
         for optimizer, attributes, groups in self._saved.values():

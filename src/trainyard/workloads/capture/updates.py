@@ -6,7 +6,7 @@ optimizer is primed once, unrecorded: a training step is one of many, so its sta
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,10 @@ from trainyard.workloads.capture.tensor_table import NO_OWNER
 
 if TYPE_CHECKING:
     from trainyard.workloads.capture.recorder import Recorder
+
+
+# Operations on each element in one kernel for all parameters; as many as the same optimizer has ops without it.
+FUSED_OPERATIONS = {"_fused_adam_": 7, "_fused_adamw_": 8, "_fused_sgd_": 4, "_fused_adagrad_": 4}
 
 
 @dataclass(slots=True)
@@ -96,7 +100,17 @@ class Updates:
                         name = self._recorder.parameter_names[index] if index != NO_OWNER else ""
                         tensor_table.enter(state, Role.STATE, name, "buffer", index)
 
-    def record(self, inputs: list[Tensor], outputs: list[Tensor]) -> bool:
+    def record_lists(self, name: str, lists: list[Sequence[Tensor]], written: list[Sequence[Tensor]]) -> bool:
+        """Takes an op on lists (`_foreach_add_`, `_fused_adamw_`) that have one tensor for each parameter."""
+        length = max((len(tensors) for tensors in lists), default=0)
+        operations = FUSED_OPERATIONS.get(name, 1)
+        groups = [
+            [[tensors[index] for tensors in part if len(tensors) == length] for part in (lists, written)] for index in range(length)
+        ]
+        taken = [self.record(inputs, outputs, operations) for inputs, outputs in groups]
+        return bool(taken) and all(taken)
+
+    def record(self, inputs: list[Tensor], outputs: list[Tensor], operations: int = 1) -> bool:
         """Takes an op that works on one parameter; False if it does not."""
         owners = {self.owner(t) for t in (*inputs, *outputs)}
         owners.discard(NO_OWNER)
@@ -105,13 +119,16 @@ class Updates:
         (owner,) = owners
         tensor_table = self._recorder.tensor_table
         touched = self._touched.setdefault(owner, Touched())
-        touched.operations += 1
+        touched.operations += operations
         for tensor in inputs:
+            if tensor.dim() and not tensor_table.contains(tensor) and self.owner(tensor) == NO_OWNER:
+                # Nothing of this step has made it: a state that the optimizer keeps outside its `state`, as master weights are.
+                tensor_table.enter(tensor, Role.STATE, self._recorder.parameter_names[owner], "buffer", owner)
             if tensor_table.contains(tensor):
-                touched.read.setdefault(tensor_table.origin(tensor).base, tensor)
+                _keep_largest(touched.read, tensor_table.origin(tensor).base, tensor)
         for tensor in outputs:
             if tensor_table.contains(tensor):
-                touched.written.setdefault(tensor_table.origin(tensor).base, tensor)
+                _keep_largest(touched.written, tensor_table.origin(tensor).base, tensor)
             else:
                 storage = tensor.untyped_storage()
                 self._temporaries[storage._cdata] = (owner, StorageWeakRef(storage))
@@ -144,11 +161,18 @@ class Updates:
                 continue
             for tensors in (read, written):
                 tensors.sort(key=lambda t: order.get(tensor_table.tensors[tensor_table.origin(t).base].role, len(order)))
-            body = Update(type(optimizer).__name__, getattr(parameter, "_local_tensor", parameter).numel(), touched.operations)
+            elements = min(getattr(parameter, "_local_tensor", parameter).numel(), max(t.numel() for t in written))
+            body = Update(type(optimizer).__name__, elements, touched.operations)
             recorder.append_update(body, owner, read, written)
         self._touched.clear()
         self._temporaries.clear()
         self._optimizer = None
+
+
+def _keep_largest(touched: dict[int, Tensor], base: int, tensor: Tensor) -> None:
+    """An optimizer that works on blocks of a tensor also has an op on all of it, or on its largest block."""
+    if base not in touched or touched[base].numel() < tensor.numel():
+        touched[base] = tensor
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

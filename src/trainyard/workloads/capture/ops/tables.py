@@ -19,6 +19,8 @@ NOT_RECORDED: frozenset[str] = frozenset("""
     _functional_sym_constrain_range _functional_sym_constrain_range_for_size
     _resize_output _resize_output_ resize resize_as set is_set_to _linalg_check_errors _has_same_storage_numel
     _functional_assert_scalar _fused_sdp_choice _make_dep_token _use_cudnn_ctc_loss _use_miopen_ctc_loss _dimI _dimV
+    _sparse_coo_tensor_with_dims _sparse_coo_tensor_with_dims_and_tensors _sparse_compressed_tensor_with_dims sparse_coo_tensor
+    sparse_compressed_tensor _coalesced crow_indices col_indices ccol_indices row_indices
 """.split())
 
 WAITING: frozenset[str] = frozenset(("wait_tensor", "_wrap_tensor_autograd"))
@@ -59,7 +61,7 @@ COPYING: frozenset[str] = frozenset("""
     _foreach_copy_ _foreach_zero_ upsample_nearest1d upsample_nearest2d upsample_nearest3d
     _stack _lazy_clone detach_copy _conj_copy _neg_view_copy _reshape_alias_copy view_as_complex_copy view_as_real_copy
     _copy_from_and_resize lu_unpack to_padded_tensor _convert_weight_to_int4pack _convert_weight_to_int4pack_for_cpu
-    _dyn_quant_pack_4bit_weight _transform_bias_rescale_qkv
+    sparse_mask _sparse_mask_projection _dyn_quant_pack_4bit_weight _transform_bias_rescale_qkv
 """.split())
 
 # Point-wise, but without the tag in some release of torch.
@@ -125,7 +127,8 @@ REDUCTIONS: dict[str, int] = {
         _batch_norm_with_update _batch_norm_with_update_functional _batch_norm_no_update batch_norm_stats batch_norm_elemt
         _fused_rms_norm _weight_norm_interface _softmax_backward_data _log_softmax_backward_data _cdist_forward _cdist_backward
         _pdist_forward _euclidean_dist _pdist_backward
-        nonzero _unique _unique2 unique_dim unique_dim_consecutive batch_norm_update_stats _masked_softmax_backward
+        nonzero _to_sparse _to_sparse_csr _to_sparse_csc _to_sparse_bsr _to_sparse_bsc _coalesce
+        _unique _unique2 unique_dim unique_dim_consecutive batch_norm_update_stats _masked_softmax_backward
         _fused_moving_avg_obs_fq_helper _fused_moving_avg_obs_fq_helper_functional
     """.split(), 2),
     **dict.fromkeys("""
