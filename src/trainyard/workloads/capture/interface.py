@@ -180,7 +180,7 @@ class Interface(TorchFunctionMode):
         lengths = args[1]
         if isinstance(lengths, Tensor) and lengths.is_meta:
             with undispatched():
-                args = (args[0], self._recorder.questions.array(lengths), *args[2:])
+                args = (args[0], self._recorder.questions.array(lengths).clone(), *args[2:])
         return func(*args, **kwargs)
 
 

@@ -16,9 +16,18 @@ from typing import TypeGuard
 
 import torch
 
-_INNER = (f"{Path(torch.__file__).parent}/", f"{Path(__file__).parents[2]}/", "<frozen", "<eval_with_key", "<string>")
+_INNER = (f"{Path(__file__).parents[2]}/", "<frozen", "<eval_with_key", "<string>")
+_TORCH = f"{Path(torch.__file__).parent}/"
 _LIBRARY = f"{sysconfig.get_paths()['stdlib']}/"
-_LOGGERS = frozenset("warn warning info debug error print log exception warn_once warning_once critical".split())
+_CALLING = (
+    *_INNER, *(f"{_TORCH}{name}" for name in ("_", "utils/", "overrides.py", "autograd/", "library.py"))
+)  # fmt: skip
+_HARMLESS = frozenset(
+    """
+    warn warning info debug error print log exception warn_once warning_once critical item float int str bool format append round
+    zero_grad state_dict deepcopy save min max len time
+""".split()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +49,7 @@ class Location:
 
 
 def _is_inner(file: str) -> bool:
-    return file.startswith(_INNER) or (file.startswith(_LIBRARY) and "site-packages" not in file)
+    return file.startswith((*_INNER, _TORCH)) or (file.startswith(_LIBRARY) and "site-packages" not in file)
 
 
 def current_location() -> Location | None:
@@ -78,9 +87,23 @@ def _positions(frame: FrameType) -> tuple[int, int, int, int] | None:
     return None
 
 
-def guard_answer(location: Location) -> bool | None:
-    """What lets a healthy step pass, where a truth value is asked for by an assertion or by an `if` that only raises or warns."""
-    if location.positions is None:
+def asking_location() -> Location | None:
+    """The innermost running line that is neither Trainyard's nor part of how torch calls it: it may be a check inside of torch."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if not file.startswith(_CALLING) and not (file.startswith(_LIBRARY) and "site-packages" not in file):
+            return Location(file, frame.f_lineno, _positions(frame))
+        frame = frame.f_back
+    return None
+
+
+def guard_answer() -> bool | None:
+    """What lets a healthy step pass, where an assertion asks for a truth value, or an `if` that changes nothing of the step: it
+    raises, warns, or remembers a number.
+    """
+    location = asking_location()
+    if location is None or location.positions is None:
         return None
     tree = _syntax_tree(location.file)
     if tree is None:
@@ -89,7 +112,7 @@ def guard_answer(location: Location) -> bool | None:
     if not statements:
         return None
     statement = statements[-1]
-    if isinstance(statement, ast.If) and (statement.orelse or not _only_complains(statement.body)):
+    if isinstance(statement, ast.If) and not (_is_harmless(statement.body) and _is_harmless(statement.orelse)):
         return None
     wanted = isinstance(statement, ast.Assert)
     node: ast.expr = statement.test
@@ -106,16 +129,23 @@ def guard_answer(location: Location) -> bool | None:
 
 
 def _asks(node: ast.AST, positions: tuple[int, int, int, int]) -> TypeGuard[ast.Assert | ast.If]:
-    """Whether a statement tests what stands at a position; test runners give all of a rewritten assertion its whole position."""
-    return (isinstance(node, ast.Assert) and _contains(node, positions)) or (
-        isinstance(node, ast.If) and _contains(node.test, positions)
-    )
+    """Whether a statement tests what stands at a position; the jump of `if not x` has the position of the whole statement."""
+    if not isinstance(node, ast.Assert | ast.If):
+        return False
+    is_whole = (node.lineno, node.end_lineno, node.col_offset, node.end_col_offset) == positions
+    return is_whole or _contains(node if isinstance(node, ast.Assert) else node.test, positions)
 
 
-def _only_complains(body: list[ast.stmt]) -> bool:
-    if isinstance(body[-1], ast.Raise):
+def _is_harmless(body: list[ast.stmt]) -> bool:
+    """Whether statements only raise, skip a bad step, log, or note numbers: none of them computes with tensors."""
+    if body and isinstance(body[-1], ast.Raise):
         return True
-    return all(isinstance(statement, ast.Expr) and _called_name(statement.value) in _LOGGERS for statement in body)
+    for statement in body:
+        if not isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Pass | ast.Continue):
+            return False
+        if any(isinstance(node, ast.Call) and _called_name(node) not in _HARMLESS for node in ast.walk(statement)):
+            return False
+    return True
 
 
 def _called_name(node: ast.expr) -> str:

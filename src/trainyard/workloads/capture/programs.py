@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.utils.rnn import PackedSequence
 from torch.optim import Optimizer
 
@@ -135,11 +136,12 @@ class LoopStep:
         return adapted
 
     def _on_meta(self, recorder: Recorder, tensor: Tensor) -> Tensor:
-        if tensor.is_meta or not tensor.dim() or not tensor.is_floating_point() or tensor.requires_grad:
+        if tensor.is_meta or not tensor.dim() or not tensor.is_floating_point() or is_functorch_wrapped_tensor(tensor):
             return tensor
         key = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape)
         if key not in self._inputs:
-            self._inputs[key] = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
+            shape = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=META)
+            self._inputs[key] = shape.requires_grad_(tensor.requires_grad)
             recorder.tensor_table.enter(self._inputs[key], Role.INPUT, f"input.{self._count}")
             self._count += 1
         return self._inputs[key]

@@ -147,10 +147,9 @@ class Questions:
         )
 
     def _guard(self) -> bool | None:
-        location = current_location()
-        answer = None if location is None else guard_answer(location)
+        answer = guard_answer()
         if answer is not None:
-            self.notes[f"{self.where()}{_at(location)} checks values that shapes do not have: the check is taken as passed"] = None
+            self.notes[f"{self.where()}{self._line()} checks values that shapes do not have: the check is taken as passed"] = None
         return answer
 
     def _stated_answer(self) -> tuple[Any, bool]:

@@ -21,6 +21,18 @@ def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], position: int, nam
     return args[position] if len(args) > position else kwargs.get(name)
 
 
+def _packed(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """Padded sequences without their padding, and how many of them are as long as each step; lengths are values of the host."""
+    padded, lengths = args[:2]
+    if lengths.is_meta:
+        raise CaptureError("sequences are packed by lengths whose values are not known: give them with the example inputs")
+    counts = [int(length) for length in lengths]
+    if any(length < 1 for length in counts):
+        raise RuntimeError("Length of all samples has to be greater than 0")
+    steps = torch.tensor([sum(length > step for length in counts) for step in range(max(counts))])
+    return torch.empty((sum(counts), *padded.shape[2:]), dtype=padded.dtype, device="meta"), steps
+
+
 def grouped_shape(a: Sequence[int], b: Sequence[int], groups: int) -> tuple[int, ...]:
     """The result of a grouped product: rows, columns or the reduction of a 2-d operand belong to `groups` groups in turn.
 
@@ -79,6 +91,7 @@ SHAPE_RULES: dict[str, ShapeRule] = {
     "_scaled_grouped_mm_v2": _grouped(offsets=8, out_dtype=10, default=torch.bfloat16),
     "_ctc_loss":             _ctc_loss,
     "_ctc_loss_backward":    _ctc_loss_backward,
+    "_pack_padded_sequence": _packed,
 }
 # fmt: on
 
