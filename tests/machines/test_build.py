@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
@@ -312,6 +313,15 @@ def test_a_table_of_which_nothing_is_given_yet_takes_keys() -> None:
     assert with_overrides(built, {"precision.activation": "bf16"}).precision["activation"] == "bf16"
     with pytest.raises(UnknownName, match="unknown role 'activations'"):
         machine("npu(precision.activations=fp8)")
+
+
+def test_expert_parallelism_is_a_part_by_name_and_in_a_file(tmp_path: Path) -> None:
+    built = machine("mcdla-b(parallel=expert,experts=expert-parallel(ranks=4,imbalance=1.5))")
+    assert (built.experts.ranks, built.experts.imbalance, built.experts.capacity_factor) == (4, 1.5, None)
+    assert built == machine("mcdla-b(parallel=expert,experts.ranks=4,experts.imbalance=1.5)")
+    text = 'base = "mcdla-b"\nparallel = "expert"\n[experts]\nranks = 4\nimbalance = 1.5\n'
+    (tmp_path / "experts.toml").write_text(text, encoding="utf-8")
+    assert machine(str(tmp_path / "experts.toml")) == built
 
 
 def test_a_pipeline_is_a_part_by_name() -> None:

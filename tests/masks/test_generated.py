@@ -272,3 +272,21 @@ def test_a_run_draws_every_mask_once_on_all_machines(monkeypatch):
     for result in ty.compare(convolution(), on="sigma,tensordash,sigma(array.streaming=limited)", masks=masks):
         result.ranged()
     assert sorted(drawn) == sorted(masks.shapes)
+
+
+def test_every_weight_of_a_layer_with_several_has_two_of_four():
+    tensors = (
+        TensorSpec((8, 16)), TensorSpec((16, 12), role=Role.PARAMETER), TensorSpec((8, 12)),
+        TensorSpec((12, 16), role=Role.PARAMETER), TensorSpec((8, 16)),
+    )  # fmt: skip
+    ops = (
+        Op(body=MatMul(8, 12, 16), layer="two", inputs=(0, 1), outputs=(2,), letters=("A", "W")),
+        Op(body=MatMul(8, 16, 12), layer="two", inputs=(2, 3), outputs=(4,), letters=("A", "W")),
+    )
+    step = Step("two weights", 8, ops, tensors)
+    masks = parse("sparsity(W=2:4)", step)
+    for name, axis in (("W#1", 0), ("W#3", 0)):
+        bits = masks.bits(("two", 0, name))
+        groups = np.moveaxis(bits, axis, -1).reshape(-1, 4)
+        assert set(groups.sum(1)) == {2}
+    assert ty.run(step, "tensorcore", masks=masks).array_cycles < ty.run(step, "tensorcore").array_cycles

@@ -73,18 +73,21 @@ class Routing:
 
 
 def divided(ops: Sequence[Op], tensors: Sequence[TensorSpec]) -> tuple[tuple[Op, ...], tuple[TensorSpec, ...]]:
-    """Ops with the products of the groups instead of each grouped product, whose slices come behind the tensors."""
+    """Ops with the products of the groups instead of each grouped product, whose slices come behind the tensors.
+
+    Grouped products that are divided already stay as they are.
+    """
     if not any(op.routing for op in ops):
         return tuple(ops), tuple(tensors)
     parts: list[Op] = []
     specs = list(tensors)
     for op in ops:
-        if op.routing is None:
+        if op.routing is None or not _is_whole(op):
             parts.append(op)
             continue
         assert isinstance(op.body, MatMul)
         place = PLACE[op.routing.axis]
-        routing = replace(op.routing, rows=(op.body.M, op.body.N, op.body.K)[place], slope=op.slope[place] if op.slope else 0)
+        routing = replace(op.routing, slope=op.slope[place] if op.slope else 0)
         slope = [0, 0, 0, 0]
         if routing.even:
             slope[place] = routing.slope // routing.groups
@@ -116,7 +119,7 @@ def joined(ops: Sequence[Op], tensors: Sequence[TensorSpec]) -> tuple[tuple[Op, 
         if parts_left:
             parts_left -= 1
             continue
-        parts_left = len(op.routing.parts()) - 1
+        parts_left = 0 if _is_whole(op) else len(op.routing.parts()) - 1
         routing = op.routing
         assert isinstance(op.body, MatMul)
         body = replace(op.body, **{routing.axis: routing.rows}, count=1)
@@ -130,6 +133,14 @@ def joined(ops: Sequence[Op], tensors: Sequence[TensorSpec]) -> tuple[tuple[Op, 
     while count > used + 1 and tensors[count - 1].view_of is not None:
         count -= 1
     return tuple(whole), tuple(tensors[:count])
+
+
+def _is_whole(op: Op) -> bool:
+    """Whether a grouped product has all its rows."""
+    body, routing = op.body, op.routing
+    assert isinstance(body, MatMul)
+    assert routing is not None
+    return (body.M, body.N, body.K)[PLACE[routing.axis]] == routing.rows
 
 
 def _operands(op: Op) -> tuple[tuple[int, int], ...]:

@@ -137,7 +137,8 @@ class Op:
                 )
             return self
         numbers = tuple(d + s * change for d, s in zip(dimensions(self.body), self.slope, strict=True))
-        return replace(self, body=with_dimensions(self.body, numbers))
+        routing = self.routing and replace(self.routing, rows=self.routing.rows + self.routing.slope * change)
+        return replace(self, body=with_dimensions(self.body, numbers), routing=routing)
 
     def split(self, axis: str, parts: int) -> tuple[Op, ...]:
         """Model parallelism: the op cut along a dimension of its body into `parts` nearly equal pieces.

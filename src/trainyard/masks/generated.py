@@ -186,9 +186,10 @@ def generated_masks(
             raise UnknownName("layer", pattern, {op.layer for op in step.ops if op.is_product}, where=f"step {step.name!r}")
     if weights is not None and (sparsity.get("W") or any("W" in shares for shares in layers.values())):
         raise BadInput("generated masks: W has a structure, and a share of zeros besides: give one of them")
-    along = {} if weights is None else _reductions(step)
+    shapes, several = _shapes(step, samples)
+    along = {} if weights is None else _reductions(step, shapes)
     return GeneratedMasks(
-        step.name, step.batch, *_shapes(step, samples), sparsity, cluster, seed, layers, weights, transposable, along
+        step.name, step.batch, shapes, several, sparsity, cluster, seed, layers, weights, transposable, along
     )  # fmt: skip
 
 
@@ -239,7 +240,7 @@ def _flag(value: str) -> bool:
     return value == "true"
 
 
-def _reductions(step: Step) -> dict[TensorKey, int]:
+def _reductions(step: Step, shapes: Shapes) -> dict[TensorKey, int]:
     """For each weight the axis of its tensor that the forward product reduces over."""
     axes: dict[TensorKey, int] = {}
     for op in step.ops:
@@ -249,8 +250,9 @@ def _reductions(step: Step) -> dict[TensorKey, int]:
             axis = 1  # of a convolution: input channels
             if isinstance(op.body, MatMul):
                 axis = 1 - side if not is_transposed(step, op, side, "W", matrix_extent(op.body, side)) else side
-            axes[op.layer, op.call, "W"] = axis
-    return axes
+            for name in ("W", tensor_letter(step, op, side)):  # a layer with several weights names each by its tensor
+                axes[op.layer, op.call, name] = axis
+    return {key: axis for key, axis in axes.items() if key in shapes}
 
 
 def _check_shares(where: str, shares: Sparsity) -> None:

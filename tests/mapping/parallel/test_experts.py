@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.mapping.parallel.mixtures import EXPERTS, HIDDEN, LENGTH, TOP, WIDTH, captured
+from tests.mapping.parallel.mixtures import EXPERTS, HIDDEN, LENGTH, TOP, WIDTH, Mixture, Sizes, captured
+from torch.utils.checkpoint import checkpoint
 
 import trainyard as ty
 from oracles.expert_execution import balanced, dense, execute
@@ -100,9 +102,37 @@ def test_gradients_of_experts_are_summed_over_their_replicas_alone(ranks: int) -
     assert {body.members for body in others} == ({tuple(range(0, 8, ranks))} if ranks < 8 else set())
 
 
+def test_a_layer_that_is_computed_again_exchanges_its_rows_again() -> None:
+    model = Mixture(Sizes(), biased=False, dtype=torch.float32)
+    forward = model.forward
+    inputs = torch.empty(8, LENGTH, WIDTH)
+
+    def train(batch: int) -> None:
+        x = inputs[:1].expand(batch, LENGTH, WIDTH).clone()
+        for _ in range(2):  # gradients add up over two passes
+            checkpoint(forward, x, use_reentrant=False).sum().backward()  # type: ignore[no-untyped-call]
+
+    one = spread(ty.capture(train, batch=8, model=model), 8)
+    again = [op.recompute for op in exchanges(one)]
+    assert len(again) == 12
+    assert sum(again) == 4
+    assert sum(op.body.elements for op in exchanges(one, "all_reduce") if isinstance(op.body, Collective)) == (
+        STEP.parameters - EXPERTS * 3 * WIDTH * HIDDEN
+    )
+
+
 def test_experts_are_shared_by_as_many_devices_as_divide_them_evenly() -> None:
     assert spread(STEP.rebatch(12), 12) == spread(STEP.rebatch(12), 12, ExpertParallel(ranks=4))
     assert spread(STEP.rebatch(16), 16) == spread(STEP.rebatch(16), 16, ExpertParallel(ranks=8))
+
+
+@pytest.mark.parametrize("length", [12, 7])
+def test_layers_divided_by_features_divide_the_products_of_every_expert(length: int) -> None:
+    """Rows that do not divide evenly over experts too, under every layout."""
+    step = captured(sizes=Sizes(length=length))
+    model, mixed = parallel.model(step, 8), parallel.mixed(step, 8, choice={"first": "model"})
+    assert sum(op.macs for op in mixed.ops if op.routing) == sum(op.macs for op in step.rebatch(1).ops if op.routing)
+    assert sum(op.macs for op in model.ops if op.routing) == sum(op.macs for op in step.ops if op.routing) // 8
 
 
 def test_one_rank_is_data_parallelism_and_one_device_is_alone() -> None:

@@ -112,6 +112,7 @@ class Rewriter(Relayout):
                 outputs=outputs,
                 letters=op.letters,
                 fused=op.fused,
+                routing=op.routing and replace(op.routing, rows=getattr(body, op.routing.axis), slope=0),
             )
         )
 

@@ -15,6 +15,7 @@ from typing import Literal
 from trainyard.checks import require_choice
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import DTYPE_BYTES, Collective, Step
+from trainyard.ir.routing import divided, joined
 from trainyard.mapping.parallel.data import Reduce, reduce_gradients
 from trainyard.mapping.parallel.layer_choice import MODES, cheapest, named
 from trainyard.mapping.parallel.model import Mode, Rewriter, shared_tables
@@ -55,9 +56,11 @@ def model(step: Step, devices: int, *, exchange: Summed = "all_reduce", stored: 
     require_choice("parallel", exchange=(exchange, ("all_reduce", "reduce_scatter")), stored=(stored, ("shard", "whole")))
     if _alone(step, devices):
         return step
-    return Rewriter(
-        step=step, devices=devices, stored=stored, mode=lambda layer: "model", summed=exchange, by_rows=shared_tables(step)
-    ).rewrite()
+    whole = _undivided(step)
+    rewriter = Rewriter(
+        step=whole, devices=devices, stored=stored, mode=lambda layer: "model", summed=exchange, by_rows=shared_tables(whole)
+    )
+    return _divided(rewriter.rewrite())
 
 
 def mixed(
@@ -92,6 +95,7 @@ def mixed(
     if isinstance(choice, str) and choice != "auto":
         raise UnknownName("choice", choice, ("auto",), "parallel.mixed")
     batch = share(step, devices)
+    step = _undivided(step)
 
     def chosen(modes: Mapping[str, Mode]) -> Step:
         if "data" not in modes.values():
@@ -109,7 +113,7 @@ def mixed(
         own_step = rewriter.rewrite()
         only = rewriter.partial_gradients()
         ops, tensors = reduce_gradients(own_step, devices, bucket_bytes=bucket_bytes, reduce=reduce, only=only)
-        return replace(own_step, ops=tuple(ops), tensors=tuple(tensors))
+        return _divided(replace(own_step, ops=tuple(ops), tensors=tuple(tensors)))
 
     if not isinstance(choice, str):
         return chosen(named(step, choice))
@@ -117,6 +121,17 @@ def mixed(
     uniform = [dict.fromkeys(candidates[0], mode) for mode in MODES]
     candidates += [modes for modes in uniform if modes not in candidates]
     return min(map(chosen, candidates), key=carried_bytes)
+
+
+def _undivided(step: Step) -> Step:
+    """The step with one op for each grouped product, so that an op of the step is one of a device's."""
+    ops, tensors = joined(step.ops, step.tensors)
+    return replace(step, ops=ops, tensors=tensors) if any(op.routing for op in ops) else step
+
+
+def _divided(step: Step) -> Step:
+    ops, tensors = divided(step.ops, step.tensors)
+    return replace(step, ops=ops, tensors=tensors) if any(op.routing for op in ops) else step
 
 
 def share(step: Step, devices: int) -> int:
