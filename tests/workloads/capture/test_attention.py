@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+import torch.nn.attention.flex_attention as flex
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
@@ -379,3 +380,66 @@ def test_dropout_drops_the_same_scores_forward_and_backward() -> None:
     assert 0.5 < output.mean() < 1.5
     assert output[..., 0].std() > 0.05
     torch.testing.assert_close(grad_value[..., 0].sum(), output[..., 0].sum())
+
+
+# ---- flex attention, causal masks, gradients of gradients
+class Flex(nn.Module):
+    """Flex attention with a learned number for each head, and a causal block mask."""
+
+    def __init__(self, heads: int, run: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.heads, self.run = heads, run
+        self.qkv, self.slope = nn.Linear(32, 16 * (4 + 2 * heads)), nn.Parameter(torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.qkv(x).unflatten(-1, (-1, 16)).transpose(1, 2).split((4, self.heads, self.heads), 1)
+        slope = self.slope
+
+        def biased(score: Tensor, batch: Tensor, head: Tensor, token: Tensor, other: Tensor) -> Tensor:
+            return score + slope[head] * (token - other)
+
+        tokens = x.shape[1]
+        blocks = flex.create_block_mask(lambda b, h, token, other: token >= other, None, None, tokens, tokens, device=x.device)
+        return self.run(query, key, value, score_mod=biased, block_mask=blocks, enable_gqa=True)
+
+
+@pytest.mark.parametrize("heads", [4, 2])
+@pytest.mark.parametrize("compiled", [False, True])
+def test_flex_attention_is_one_kernel_in_each_direction(heads: int, compiled: bool) -> None:
+    before = flex.flex_attention_hop
+    run = torch.compile(flex.flex_attention) if compiled else flex.flex_attention
+    step = capture(Flex(heads, run), torch.randn(2, 256, 32), loss=loss)
+    assert form(step) == "flex"
+    inside = [op for op in step if op.fused is not None]
+    assert len({op.fused for op in inside}) == 2
+    assert sum(op.macs for op in inside) == 7 * 2 * 4 * 256 * 256 * 16
+    gradient = next(op for op in inside if op.name == "flex_attention.grad_softmax").outputs[1:]
+    assert [step.tensors[step.base(t)].name for t in gradient] == ["slope"]
+    assert flex.flex_attention_hop is before
+
+
+def test_a_mask_that_is_the_causal_one_needs_no_mask_in_the_kernel() -> None:
+    """nn.Transformer recognises it by its values."""
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(32, 4, 16, dropout=0.0, batch_first=True), 1).to(HALF)
+    causal, other = nn.Transformer.generate_square_subsequent_mask(TOKENS).to(HALF), torch.zeros(TOKENS, TOKENS, dtype=HALF)
+    x = torch.randn(2, TOKENS, 32, dtype=HALF)
+    steps = [capture(model, {"src": x, "mask": mask}, loss=loss) for mask in (causal, other)]
+    assert [form(step) for step in steps] == ["flash", "efficient"]
+    assert any(op.name == "causal_flash_attention.scores" for op in steps[0])
+
+
+def test_gradients_of_gradients_take_separate_products_with_a_note() -> None:
+    """No fused kernel has them."""
+
+    class Penalised(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Attention()
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x.detach().requires_grad_()
+            return torch.autograd.grad(self.inner(x).sum(), x, create_graph=True)[0]
+
+    step = step_of(Penalised())
+    assert form(step) == "math"
+    assert any("gradients of gradients" in note for note in step.notes)

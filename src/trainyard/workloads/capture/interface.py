@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from trainyard.workloads.capture.values import HOST, META, is_small, undispatched
 
@@ -204,12 +205,16 @@ def modes_inside_backward(*modes: TorchFunctionMode) -> Iterator[None]:
 
 
 @contextmanager
-def causal_masks_unread() -> Iterator[None]:
-    """Stops nn.Transformer from comparing a mask's values with the causal mask. The matrix products are the same either way."""
+def causal_masks_unread(value_of: Callable[[Tensor], Tensor | None]) -> Iterator[None]:
+    """nn.Transformer compares a mask with the causal mask: where its values are not known, it is taken for another one."""
     detect = transformer._detect_is_causal_mask
 
     def hinted(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
-        return is_causal is True
+        value = None if mask is None or is_causal is not None else value_of(mask) if mask.is_meta else mask
+        if value is None:
+            return is_causal is True
+        with _disable_current_modes():
+            return bool(detect(value, None, size))
 
     transformer._detect_is_causal_mask = hinted
     try:

@@ -19,6 +19,7 @@ from trainyard.errors import BadInput, CaptureError
 from trainyard.ir import Collective, Role, Step
 from trainyard.ir.routing import BALANCED
 from trainyard.workloads.capture.attention.dispatch import AttentionDispatch
+from trainyard.workloads.capture.attention.flex import flex_attention_on_shapes
 from trainyard.workloads.capture.autocast import emulated_cuda
 from trainyard.workloads.capture.distributed import fill_buckets, is_sharded, rebuild_reducers, replicas, settle_layers
 from trainyard.workloads.capture.execution import Executor
@@ -49,6 +50,11 @@ def captured(
         return _step_of(session, program)
     except NeedsExample as error:
         reason = f"{error}: the step ran on the example inputs"
+    except CaptureError as error:
+        unfused = None if attention is None else attention.unfused_after(error)
+        if unfused is None:
+            raise
+        return captured(program, real=real, stated=stated, attention=unfused)
     if session.can_run_for_real():
         with suppress(CaptureError):
             return _step_of(_Session(program, real=True, stated=stated or {}, attention=attention, sizes=reason), program)
@@ -134,7 +140,9 @@ class _Session:
             stack.callback(torch.clear_autocast_cache)
             stack.enter_context(torch.inference_mode(False))
             stack.enter_context(torch.enable_grad())
-            stack.enter_context(_without_onednn() if self.real else causal_masks_unread())
+            stack.enter_context(_without_onednn() if self.real else causal_masks_unread(self._executor.value))
+            if not self.real:
+                stack.enter_context(flex_attention_on_shapes())
             stack.enter_context(without_compilation())
             yield
 

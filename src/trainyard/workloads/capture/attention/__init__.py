@@ -7,6 +7,7 @@ the one that runs. In reading order:
 - dispatch: sends each call of a captured step to the torch op of that kernel, with shapes alone or with values
 - values: those ops of CUDA on the CPU, for `real=True`
 - handlers: fused attention as ops of a Step
+- flex: torch's flex_attention as one kernel
 - outside: the same kernels outside a capture, for torch's counter
 
 Attention that a model writes out (product, softmax, product) stays as written.

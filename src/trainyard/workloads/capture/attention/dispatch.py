@@ -30,6 +30,8 @@ Attention = Literal["sdpa", "math"]
 """How a call is recorded: as the kernel of torch's choice, or always as separate products."""
 
 SDPA = F.scaled_dot_product_attention
+NO_DERIVATIVE = ("is not implemented", "does not support it because it has not been implemented")
+"""Torch's words where an op has no second or no forward derivative."""
 MASK_ALIGNMENT = 16  # elements: the memory-efficient kernel reads rows of a mask that are padded to this
 
 
@@ -99,9 +101,18 @@ class AttentionDispatch(TorchFunctionMode):
     def notes(self, step: Step) -> tuple[str, ...]:
         """What a Step says of its attention."""
         sentence = attention_sentence(step.attention)
-        by_torch = self.attention == "sdpa" and set(step.attention.values()) != {"eager"}
+        by_torch = self.attention == "sdpa" and not set(step.attention.values()) <= {"eager", "flex"}
         chosen = f"{sentence} (torch's choice on {self.device})" if by_torch else sentence
         return (*([chosen] if sentence else []), *self.refusals)
+
+    def unfused_after(self, error: Exception) -> AttentionDispatch | None:
+        """Separate products for a step that failed because no fused kernel has derivatives of its derivatives; None for others."""
+        text = str(error.__cause__ or error)
+        if self.attention == "math" or "_attention" not in text or not any(words in text for words in NO_DERIVATIVE):
+            return None
+        unfused = AttentionDispatch("math", self.device)
+        unfused.refusals["gradients of gradients: no fused attention kernel has them, so that torch needs sdpa_kernel(MATH)"] = None
+        return unfused
 
     def _choice(self, call: AttentionCall) -> Choice:
         choice = choice_of(call, self.device)

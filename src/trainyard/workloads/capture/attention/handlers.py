@@ -60,7 +60,8 @@ class _Arguments:
 
     def tensors(self, *names: str) -> tuple[Tensor, ...]:
         given = (self._values.get(name) for name in names)
-        return tuple(tensor for tensor in given if isinstance(tensor, Tensor) and tensor.numel())
+        listed = (tensor for value in given for tensor in (value if isinstance(value, list | tuple) else (value,)))
+        return tuple(tensor for tensor in listed if isinstance(tensor, Tensor) and tensor.numel())
 
     @property
     def bias(self) -> tuple[Tensor, ...]:
@@ -139,7 +140,8 @@ def _backward(form: str, layout: Layout = "heads first") -> Handler:
             steps.append(("dropout", ElementWise("dropout", sizes.scores, DROPOUT_OPERATIONS), (shares,), (kept,)))
         softmax = ElementWise("softmax_backward", sizes.scores, SOFTMAX_BACKWARD_OPERATIONS)
         steps.append(("grad_shares", MatMul(tokens, keys, depth, count), (gradient, value), (grad_shares,)))
-        steps.append(("grad_softmax", softmax, (grad_shares, shares, rows), (grad_scores, *(t for t in d_bias if t.dim() > 1))))
+        written = (grad_scores, *(t for t in d_bias if t.dim() and t.numel()))
+        steps.append(("grad_softmax", softmax, (grad_shares, shares, rows), written))
         steps.append(("grad_value", MatMul(keys, depth, tokens, count), (kept, gradient), (d_value,)))
         steps.append(("grad_query", MatMul(tokens, width, keys, count), (grad_scores, key), (d_query,)))
         steps.append(("grad_key", MatMul(keys, width, tokens, count), (grad_scores, query), (d_key,)))
@@ -176,6 +178,8 @@ ATTENTION: dict[str, Handler] = {
     "_flash_attention_backward":                                 _backward("flash", "tokens first"),
     "_efficient_attention_forward":                              _forward("efficient", "tokens first"),
     "_efficient_attention_backward":                             _backward("efficient", "tokens first"),
+    "trainyard.flex_attention":                                  _forward("flex"),
+    "trainyard.flex_attention_backward":                         _backward("flex"),
     "torch_attn._varlen_attn":                                   _forward("flash", "tokens first"),
     "torch_attn._varlen_attn_backward":                          _backward("flash", "tokens first"),
 }
