@@ -23,7 +23,7 @@ from trainyard.ir import DTYPE_BYTES, Convolution, DeviceCost, Masks, Step, Tens
 from trainyard.mapping.precision import FLOATING
 from trainyard.results.result import Peaks
 
-Kind = Literal["fp64", "fp32", "tf32", "half", "fp8"]
+Kind = Literal["fp64", "fp32", "tf32", "half", "fp8", "int8"]
 # fmt: off
 TILES = ((256, 128, 32), (128, 128, 32), (128, 64, 32), (64, 64, 32), (64, 32, 32), (32, 32, 32))
 # fmt: on
@@ -55,6 +55,7 @@ class Gpu:
     technology: str = ""
     tiles: tuple[tuple[int, int, int], ...] = TILES
     fp8_macs: NonNegativeInt = 0
+    int8_macs: NonNegativeInt = 0
     structured: bool = False
     """Tensor cores that take weights of 2:4 structure at twice their rate."""
 
@@ -189,11 +190,13 @@ class Gpu:
             return "fp8"
         if dtype == "fp64":
             return "fp64"
+        if dtype == "int8" and self.int8_macs:
+            return "int8"
         raise NotModelled(f"products of {dtype} are not modelled on a GPU: write precision='bf16', 'fp16' or 'fp32'")
 
     def _macs(self, kind: Kind) -> int:
         rates = {"fp64": self.fp64_macs, "fp32": self.fp32_macs, "tf32": self.tf32_macs, "half": self.half_macs}
-        return {**rates, "fp8": self.fp8_macs}[kind]
+        return {**rates, "fp8": self.fp8_macs, "int8": self.int8_macs}[kind]
 
     def instructions_s(self, count: float) -> float:
         """Seconds for `count` instructions of one lane each on all lanes of the device."""

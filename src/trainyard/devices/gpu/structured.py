@@ -38,7 +38,7 @@ class Sparse:
         return len(ops) == 1 and ops[0] in self.ops
 
     def kernel(self, gpu: Gpu, call: Call, cache: Cache) -> Kernel:
-        rates = {name: SPEEDUP * getattr(gpu, name) for name in ("tf32_macs", "half_macs", "fp8_macs")}
+        rates = {name: SPEEDUP * getattr(gpu, name) for name in ("tf32_macs", "half_macs", "fp8_macs", "int8_macs")}
         kernel = kernel_of(replace(gpu, **rates), self.step, call, cache)
         return kernel._replace(macs=kernel.macs // SPEEDUP)
 

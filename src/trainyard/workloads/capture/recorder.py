@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -323,7 +324,7 @@ class Recorder(TorchDispatchMode):
             letters, phase, phase_is_final = self._letters_and_phase(piece, inputs, kinds, position)
             if host_copy:
                 phase, phase_is_final = Phase.COPY, True
-            kind, role = _kind_of_result(piece, kinds, gradient, phase)
+            kind, role = _kind_of_result(piece, inputs, kinds, gradient, phase)
             owner = self._common_owner(inputs) if phase is Phase.UPDATE else NO_OWNER
             for tensor in outputs if rule.renews else ():
                 self.tensor_table.renew(tensor)
@@ -448,12 +449,13 @@ def _as_pieces(answer: HandlerResult) -> list[Piece]:
     return [item if isinstance(item, Piece) else Piece(item) for item in answer]
 
 
-def _kind_of_result(piece: Piece, kinds: Sequence[Kind], gradient: bool, phase: Phase) -> tuple[Kind, Role]:
-    """A tensor made of weights (and constants) alone is a weight; one that descends from a gradient is a gradient."""
+def _kind_of_result(piece: Piece, inputs: Sequence[Any], kinds: Sequence[Kind], gradient: bool, phase: Phase) -> tuple[Kind, Role]:
+    """A tensor made of weights, constants and single numbers is a weight; one that descends from a gradient is a gradient."""
     if gradient and phase not in (Phase.FORWARD, Phase.LOSS):
         return "gradient", Role.GRADIENT
     product = isinstance(piece.body, MatMul | Convolution)
-    if "weight" in kinds and not product and all(kind in ("weight", "buffer") for kind in kinds):
+    constant = (kind in ("weight", "buffer") or math.prod(t.shape) == 1 for t, kind in zip(inputs, kinds, strict=True))
+    if "weight" in kinds and not product and all(constant):
         return "weight", Role.ACTIVATION
     return "activation", Role.ACTIVATION
 
