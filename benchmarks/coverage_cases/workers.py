@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from coverage_cases.case import Case, cases_of
-from coverage_cases.examination import Record, examine
+from coverage_cases.examination import MACHINES, Record, examine
 
 TIME_LIMIT_S = 180.0
 START_LIMIT_S = 120.0
@@ -44,9 +44,9 @@ def serve(pipe: Connection) -> None:
     provide()
     pipe.send("ready")
     while (request := pipe.recv()) is not None:
-        family, name, real = request
+        family, name, real, machines = request
         case = next(case for case in cases_of(family) if case.name == name)
-        pipe.send(examine(case, real=real))
+        pipe.send(examine(case, real=real, machines=machines))
         gc.collect()
 
 
@@ -60,14 +60,14 @@ class Worker:
         self._pipe: Any = None
         self._family, self._done = "", 0
 
-    def examine(self, case: Case, *, real: bool) -> Record:
+    def examine(self, case: Case, *, real: bool, machines: tuple[str, ...] = MACHINES) -> Record:
         if self._process is not None and (self._family != case.family or self._done >= CASES_PER_WORKER):
             self.stop()
         failure = "" if self._process is not None else self._start()
         if not failure:
             self._family, self._done = case.family, self._done + 1
             try:
-                self._pipe.send((case.family, case.name, real))
+                self._pipe.send((case.family, case.name, real, machines))
                 if self._pipe.poll(self._time_limit_s):
                     record: Record = self._pipe.recv()
                     return record
