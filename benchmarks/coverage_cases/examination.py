@@ -150,19 +150,9 @@ def _run(step: Any, machine: str) -> str:
 def _counted(record: Record, training: Training) -> None:
     """The FLOPs of the same step, run in torch."""
     import torch
-    from torch.utils.flop_counter import FlopCounterMode, conv_backward_flop
+    from torch.utils.flop_counter import FlopCounterMode
 
-    def backward_flop(*operands: Any, out_val: Any = None, **keywords: Any) -> int:
-        *arguments, groups, mask = operands
-        grad_input, grad_weight = (
-            int(conv_backward_flop(*arguments, groups, wanted, out_val=out_val, **keywords))
-            for wanted in ([mask[0], False, False], [False, mask[1], False])
-        )
-        record.overcounted += grad_weight - grad_weight // groups
-        return grad_input + grad_weight // groups
-
-    backward_flop._get_raw = True  # type: ignore[attr-defined]  # how the counter knows a formula of tensors from one of shapes
-    mapping = {torch.ops.aten.convolution_backward: backward_flop}
+    mapping = counting_rules(record)
     _seed()
     onednn = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # its recurrent layers are one op each, which the counter does not know
@@ -182,6 +172,33 @@ def _counted(record: Record, training: Training) -> None:
             _not_run(record, f"does not train in torch on a CPU: {_one_line(again)}")
     finally:
         torch._C._set_mkldnn_enabled(onednn)
+
+
+def counting_rules(record: Record) -> dict[Any, Any]:
+    """Two formulas for torch's counter: grouped convolutions, which it counts wrong, and grouped products, which it leaves out."""
+    import torch
+    from torch.utils.flop_counter import conv_backward_flop
+
+    def convolution_backward(*operands: Any, out_val: Any = None, **keywords: Any) -> int:
+        *arguments, groups, mask = operands
+        grad_input, grad_weight = (
+            int(conv_backward_flop(*arguments, groups, wanted, out_val=out_val, **keywords))
+            for wanted in ([mask[0], False, False], [False, mask[1], False])
+        )
+        record.overcounted += grad_weight - grad_weight // groups
+        return grad_input + grad_weight // groups
+
+    def grouped_product(left: Any, right: Any, *_: Any, **keywords: Any) -> int:
+        """Groups divide the rows, the columns or the sum over (rows, sum) x (sum, columns), or are a dimension of both."""
+        groups = left.shape[0] if left.dim() == right.dim() == 3 else 1
+        return 2 * int(groups * left.shape[-2] * left.shape[-1] * right.shape[-1])
+
+    rules = {torch.ops.aten.convolution_backward: convolution_backward}
+    if hasattr(torch.ops.aten, "_grouped_mm"):
+        rules[torch.ops.aten._grouped_mm] = grouped_product
+    for rule in rules.values():
+        rule._get_raw = True  # type: ignore[attr-defined]  # how the counter knows a formula of tensors from one of shapes
+    return rules
 
 
 def _not_run(record: Record, why: str) -> None:

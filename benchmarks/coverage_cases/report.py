@@ -101,7 +101,8 @@ def page(records: Sequence[Record], seconds: float) -> str:
         "- **FLOPs equal**: two for each multiply-accumulate of the Step, beside `torch.utils.flop_counter.FlopCounterMode` on the "
         "same step run in torch on the CPU, with the attention kernels of a GPU. torch counts the weight gradient of a "
         "grouped convolution as if it had one group "
-        f"({sum(record.overcounted > 0 for record in records)} cases have one); here that term is divided by the groups.",
+        f"({sum(record.overcounted > 0 for record in records)} cases have one); here that term is divided by the groups. Grouped "
+        "products of experts, which torch does not count, are counted by their shapes.",
         "- **parameters equal**: elements of all parameters of the Step and of the model.",
         "- **unchanged**: parameters, buffers, gradients, attributes and configuration of every module, the optimizer's state, the "
         "inputs, the random states of torch, numpy and Python, `os.environ` and torch's settings are the same after both captures.",

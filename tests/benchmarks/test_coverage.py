@@ -26,7 +26,7 @@ SAMPLE = {
     "timm": ("mobilenetv3_small_050", "vit_tiny_patch16_224"),
     "torchvision": ("squeezenet1_1", "fasterrcnn_mobilenet_v3_large_320_fpn"),
     "transformers": ("bert-mlm", "t5", "wav2vec2-ctc", "yolos", "clip"),
-    "decoders": ("llama: mask, no cache", "gpt2: ids, no cache", "mamba: ids"),
+    "decoders": ("llama: mask, no cache", "qwen2: ids, no cache", "mamba: ids"),
     "experts": ("mixtral: float32, grouped_mm", "deepseek_v3: bfloat16, eager"),
     "diffusers": ("conditional unet", "flux"),
     "geometric": ("gat, training mask",),

@@ -151,13 +151,22 @@ def test_a_change_is_seen(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def record(**fields: object) -> Record:
-    made = {"family": "timm", "name": "a", "default": True, "real": True, "flops": 200, "counted": 200, **fields}
+    made = {
+        "family": "timm",
+        "name": "a",
+        "default": True,
+        "real": True,
+        "flops": 200,
+        "counted": 200,
+        "seconds": {"default": 1.0},
+        **fields,
+    }
     return Record(**made)  # type: ignore[arg-type]
 
 
 def test_the_table_counts_by_family_and_over_all() -> None:
     records = [
-        record(seconds={"default": 1.0}),
+        record(),
         record(name="b", default=False, default_error="needs values", flops=201),
         record(family="training", default=False, real=False, counted=None, machines={}),
         record(family="training", name="b", machines={"npu": "", "tpu": "too small"}, changed=["/random/0"], flops=400),
