@@ -5,9 +5,9 @@ values. In reading order:
 
 - session: one capture from beginning to end; programs: what is run (a model with its loss and optimizer, or a user's function);
   frameworks: the loops of transformers and Lightning
-- swap: replaces the user's tensors by stand-ins and restores them; execution: runs ops on shapes; values: the values that are known
-  beside the shapes; questions: answers for a program that reads values; locations: lines of the user's code; interface: devices;
-  autocast: mixed precision
+- swap: replaces the user's tensors by stand-ins and restores them; closures: restores what the user's function holds; execution:
+  runs ops on shapes; values: the values that are known beside the shapes; questions: answers for a program that reads values;
+  locations: lines of the user's code; interface: devices; autocast: mixed precision
 - recorder: writes each dispatched op down; frames: which layer it belongs to; tensor_table: which tensor is which; updates: the
   optimizer's ops; phases: grad_input or grad_weight; distributed, world: process groups, DDP and FSDP2
 - attention: the kernel of each scaled-dot-product attention, by torch's rules

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from trainyard.errors import BadInput, CaptureError
 from trainyard.ir import Role
+from trainyard.workloads.capture.closures import held_values
 from trainyard.workloads.capture.recorder import Recorder
 from trainyard.workloads.capture.values import META, Values, is_small
 
@@ -50,6 +51,11 @@ class Program(Protocol):
         """Modules that the step uses in addition to the model: a criterion, a teacher, a running average of the weights."""
         ...
 
+    @property
+    def functions(self) -> Sequence[Callable[..., Any]]:
+        """The user's functions that the step runs."""
+        ...
+
     def run(self, recorder: Recorder, batch: int, *, update: bool) -> None: ...
 
 
@@ -68,7 +74,7 @@ class ModelStep:
     ) -> None:
         self.roots, self.name, self.batch, self.fixed, self.stateful_objects = {"": model}, name, batch, "", ()
         self._model, self._example, self._loss, self._optimizers = model, example, loss, optimizers
-        self.other_modules = _other_modules(loss)
+        self.other_modules, self.functions = _other_modules(loss), () if loss is None else (loss,)
         _check_optimizers(model, optimizers)
 
     def run(self, recorder: Recorder, batch: int, *, update: bool) -> None:
@@ -104,7 +110,7 @@ class LoopStep:
 
     def __init__(self, train_step: Callable[..., Any], roots: Mapping[str, nn.Module], *, batch: int | None, name: str) -> None:
         self.roots, self.name = roots, name
-        self._train_step = train_step
+        self._train_step, self.functions = train_step, (train_step,)
         self._keyword, default = _batch_parameter(train_step)
         self.batch = batch if batch is not None else default
         self.fixed = "" if self._keyword is not None else "the training step takes no batch size"
@@ -150,19 +156,12 @@ class LoopStep:
 def _stateful_objects(train_step: Callable[..., Any]) -> list[Any]:
     """Learning rate schedules and gradient scalers among the names that a training step uses."""
     kinds = (torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
-    return [value for value in _names_used(train_step) if isinstance(value, kinds)]
+    return [value for value in held_values(train_step) if isinstance(value, kinds)]
 
 
 def _other_modules(function: Any) -> list[nn.Module]:
     """The modules among the names that a function uses, or the module that it is."""
-    return [value for value in (function, *_names_used(function)) if isinstance(value, nn.Module)]
-
-
-def _names_used(function: Any) -> list[Any]:
-    if not inspect.isfunction(function):
-        return []
-    used = inspect.getclosurevars(function)
-    return [*used.nonlocals.values(), *used.globals.values()]
+    return [value for value in (function, *held_values(function)) if isinstance(value, nn.Module)]
 
 
 def _check_optimizers(model: nn.Module, optimizers: Sequence[Optimizer]) -> None:

@@ -21,6 +21,7 @@ from trainyard.ir.routing import BALANCED
 from trainyard.workloads.capture.attention.dispatch import AttentionDispatch
 from trainyard.workloads.capture.attention.flex import flex_attention_on_shapes
 from trainyard.workloads.capture.autocast import emulated_cuda
+from trainyard.workloads.capture.closures import restored_closures
 from trainyard.workloads.capture.distributed import fill_buckets, is_sharded, rebuild_reducers, replicas, settle_layers
 from trainyard.workloads.capture.execution import Executor
 from trainyard.workloads.capture.frames import Frames
@@ -131,6 +132,7 @@ class _Session:
             self._reset_random_state = stack.enter_context(restored_random_state())
             # The cache of autocast refers weakly to parameters, which must not change hands under it.
             torch.clear_autocast_cache()
+            stack.enter_context(restored_closures(self._program.functions))
             stack.enter_context(restored_objects([*self._modules, *self._other_modules]))
             stack.enter_context(restored_stateful_objects(self._program.stateful_objects))
             self._autocast_notes = stack.enter_context(emulated_cuda()).notes
@@ -154,7 +156,7 @@ class _Session:
 
     def recorded(self, batch: int, *, update: bool) -> Recording:
         """One pass of the program at a batch size."""
-        with restored_objects(self._modules):
+        with restored_closures(self._program.functions), restored_objects(self._modules):
             if rebuild_reducers(self._modules) or self._parted:
                 self._run(batch, update=False, rehearsal=True)
             recorder = self._run(batch, update=update)

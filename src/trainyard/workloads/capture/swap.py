@@ -108,14 +108,21 @@ def restored_objects(objects: Iterable[Any]) -> Iterator[None]:
     """Attributes, the contents of lists, sets and dictionaries among them, and those of plain objects among them (configurations)
     are as before when the block ends. Only what has changed is written.
     """
-    saved: dict[int, tuple[Any, Any]] = {}
+    containers: list[Any] = []
     for instance in objects:
-        _save(instance.__dict__, saved)
-        for value in list(instance.__dict__.values()):
-            if isinstance(value, dict | list | set):
-                _save(value, saved)
-            elif _is_plain_object(value):
-                _save(value.__dict__, saved)
+        values = list(instance.__dict__.values())
+        containers += [instance.__dict__, *(value for value in values if isinstance(value, dict | list | set))]
+        containers += [value.__dict__ for value in values if is_plain_object(value)]
+    with restored_containers(containers):
+        yield
+
+
+@contextmanager
+def restored_containers(containers: Iterable[Any]) -> Iterator[None]:
+    """Dictionaries, lists and sets hold what they held when the block ends. Only what has changed is written."""
+    saved: dict[int, tuple[Any, Any]] = {}
+    for container in containers:
+        _save(container, saved)
     try:
         yield
     finally:
@@ -128,7 +135,8 @@ def _save(container: Any, saved: dict[int, tuple[Any, Any]]) -> None:
         saved[id(container)] = (container, dict(container.items()) if isinstance(container, dict) else list(container))
 
 
-def _is_plain_object(value: Any) -> bool:
+def is_plain_object(value: Any) -> bool:
+    """Whether the value is an object with attributes of its own, and neither torch's nor code."""
     if isinstance(value, Tensor | nn.Module | Optimizer | type | ModuleType) or callable(value):
         return False
     return type(getattr(value, "__dict__", None)) is dict
