@@ -75,8 +75,9 @@ a part of every node.
 - `experts.imbalance`: rows of the busiest device over the mean; the others share the rest and wait for it. Time and memory are
   those of the busiest device, MACs, energy and bytes those of all. `experts.capacity_factor`: a device takes so many times the mean
   and drops the other rows (none: nothing is dropped). Both are assumptions: `whatif` says what they are worth.
-- Not modelled: experts that are not grouped products (a loop over experts, or a matrix gathered for each row: refused), padding of
-  rows to a fixed capacity, exchanges cut into parts that overlap with compute, and ZeRO or a pipeline with them.
+- A loop over modules `experts.0`, `experts.1`, ... is taken as the grouped products that it amounts to.
+- Not modelled: other forms of experts (slices of one parameter in a loop, a matrix gathered for each row: refused), padding of rows
+  to a fixed capacity, exchanges cut into parts that overlap with compute, and ZeRO or a pipeline with them.
 
 {MIXTURE}, batch 8 (32,768 tokens), eight devices without paging:
 

@@ -4,11 +4,11 @@ N. Shazeer et al.: Outrageously Large Neural Networks. ICLR 2017, Sec. 3.1; D. L
 
 Every device has its samples and, of everything but the experts, all weights, as under data parallelism. `ranks` neighbouring
 devices share the experts: each has E / ranks of them. A tensor of rows is `local`, on the device of its tokens, or `expert`, on the
-devices of the experts that its tokens chose. Grouped products (`ir.routing`) work on expert rows, and so does an op between them
-that reads nothing but expert rows, weights and constants; everything else works on local rows. Where an op reads rows in the other
-layout, an all-to-all between the ranks brings them, once for each contents: forward tokens are dispatched and results combined,
-backward gradients of results are dispatched and gradients of tokens combined. Rows that a device has received stay there for the
-weights' gradients.
+devices of the experts that its tokens chose. Grouped products (`ir.routing`, or those of a loop: `expert_loops`) work on expert
+rows, and so does an op between them that reads nothing but expert rows, weights and constants; everything else works on local rows.
+Where an op reads rows in the other layout, an all-to-all between the ranks brings them, once for each contents: forward tokens are
+dispatched and results combined, backward gradients of results are dispatched and gradients of tokens combined. Rows that a device
+has received stay there for the weights' gradients.
 
 A device of n gets n times the rows for E / n experts: its multiply-accumulates are those of data parallelism, with fewer and larger
 products. Gradients of experts are summed over their replicas (devices / ranks), all others over all devices.
@@ -46,6 +46,7 @@ from trainyard.ir import (
 from trainyard.ir.routing import CUT, divided, joined
 from trainyard.mapping.parallel import transform as parallel
 from trainyard.mapping.parallel.data import Reduce, reduce_gradients
+from trainyard.mapping.parallel.expert_loops import regrouped
 
 Rows = Literal["local", "expert"]
 
@@ -119,11 +120,13 @@ def spread(
     >>> spread(ty.zoo.load("alexnet", batch=512), devices=8)
     Traceback (most recent call last):
     trainyard.errors.BadInput: step 'alexnet' has no grouped products, so that nothing says what its experts are: write \
-parallel='data', or capture a mixture of experts that multiplies with grouped_mm (transformers: experts_implementation='grouped_mm')
+parallel='data', or capture a mixture with grouped_mm (transformers: experts_implementation='grouped_mm') or modules experts.0, \
+experts.1
     """
     ranks = ranks_of(step, devices, plan)
     if ranks == 1:
         return parallel.data(step, devices, bucket_bytes=bucket_bytes, reduce=reduce)
+    step = regrouped(step)
     if plan.imbalance > ranks:
         raise BadInput(
             f"experts: imbalance={plan.imbalance:g}, but one of {ranks} devices has at most {ranks} times the mean of rows"
@@ -140,11 +143,11 @@ def ranks_of(step: Step, devices: int, plan: ExpertParallel) -> int:
         return 1
     if any(isinstance(op.body, Collective) for op in step.ops):
         raise BadInput(f"step {step.name!r} was captured with exchanges of its own: leave parallel='expert' out")
-    counts = sorted({op.routing.groups for op in step.ops if op.routing is not None})
+    counts = sorted({op.routing.groups for op in regrouped(step).ops if op.routing is not None})
     if not counts:
         raise BadInput(
             f"step {step.name!r} has no grouped products, so that nothing says what its experts are: write parallel='data', or "
-            "capture a mixture of experts that multiplies with grouped_mm (transformers: experts_implementation='grouped_mm')"
+            "capture a mixture with grouped_mm (transformers: experts_implementation='grouped_mm') or modules experts.0, experts.1"
         )
     even, experts = math.gcd(devices, *counts), " and ".join(map(str, counts))
     ranks = even if plan.ranks is None else plan.ranks
@@ -197,7 +200,7 @@ class _Spreader:
         self.version: dict[int, int] = {}
         self.exchanged: dict[_Exchanged, int] = {}
         self.views: dict[tuple[int, int], int] = {}
-        self.allocated: dict[int, Rows] = {}
+        self.allocated: dict[int, Rows] = {}  # the layout that a memory was first written in
         self.experts = {op.routing.rows: op.routing.groups // ranks for op in ops if op.routing is not None}
         self.filled: dict[int, int] = {}  # memories of constants that nothing has read yet: the op that fills them
 
@@ -230,6 +233,9 @@ class _Spreader:
                 continue
             for side, tensor in ((0, op.inputs[0]), (1, op.inputs[1]), (2, op.outputs[0])):
                 if not CUT[op.routing.axis][side][1]:
+                    pieces[self.base[tensor]] = op.routing.groups
+            for tensor in op.inputs[2:]:  # biases
+                if self.whole.tensors[tensor].shape[:1] == (op.routing.groups,):
                     pieces[self.base[tensor]] = op.routing.groups
         layers = {op.layer: op.routing for op in self.whole.ops if op.routing is not None}
         for op in self.whole.ops:
@@ -315,6 +321,8 @@ class _Spreader:
             body = replace(body, rows=math.ceil(body.rows * busiest / rows), table_rows=max(1, body.table_rows // part))
         else:
             body = _scaled(body, busiest / rows)
+        if isinstance(body, Reduction) and all(self.base[t] in self.pieces for t in op.outputs):  # the gradient of a bias
+            body = replace(body, results=max(1, body.results // self.ranks))
         self.ops.append(replace(op, body=body, inputs=inputs, outputs=outputs, slope=()))
 
     def _has_rows(self, op: Op, tensor: int) -> bool:
@@ -370,8 +378,8 @@ class _Spreader:
             return self._within(tensor, self.home.get(base, base), rows)
         count = count or self.rows_of[base]
         self.rows_of.setdefault(base, count)
-        full = self.whole.tensors[tensor].elements >= self.whole.tensors[base].elements
-        what = base if full else tensor
+        own, memory = self.whole.tensors[tensor], self.whole.tensors[base]
+        what = base if own.elements >= memory.elements or own.shape[-1:] == memory.shape[-1:] else tensor  # rows come together
         key = _Exchanged(what, self.version.get(base, 0), rows)
         if key not in self.exchanged:
             other: Rows = "expert" if rows == "local" else "local"
