@@ -31,7 +31,12 @@ def kernel_of(op: Op) -> tuple[str, bool] | None:
     >>> kernel_of(Op(body=MatMul(8, 8, 4), name="causal_flash_attention.scores"))
     ('flash', True)
     """
-    named = _NAMED.fullmatch(op.name)
+    return kernel_named(op.name)
+
+
+def kernel_named(name: str) -> tuple[str, bool] | None:
+    """The form of an attention by the name of one of its ops, and whether it is causal."""
+    named = _NAMED.fullmatch(name)
     return None if named is None else (named[2], named[1] is not None)
 
 

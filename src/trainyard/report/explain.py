@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from trainyard.errors import UnknownName
+from trainyard.ir.attention import attention_sentence, kernel_named
 from trainyard.report import lines, tasks
 from trainyard.report.lines import percent
 from trainyard.report.marginal import MarginalGain, marginal_gains
@@ -23,6 +24,7 @@ def explain(result: Result, layer: str = "") -> str:
     sections = [
         [f"{lines.title(result)}{f': {layer}' if layer else ''}"],
         list(_times(result, chosen, layer)),
+        list(_attention(result, chosen)),
         list(_bounds(result, chosen)),
         list(_critical(result, chosen, layer)),
         list(_energy(result, chosen)),
@@ -56,6 +58,14 @@ def _times(result: Result, chosen: Sequence[int], layer: str) -> Iterator[str]:
     yield f"time {show(time_s, 's')}, {percent(share)} of the step's {show(result.time_s, 's')}; busy {show(busy_s, 's')}"
     if busy_s > time_s:
         yield f"{show(busy_s - time_s, 's')} of its busy time is hidden behind other work or counted on several resources"
+
+
+def _attention(result: Result, chosen: Sequence[int]) -> Iterator[str]:
+    """The kernels of attention among these rows, where the step names them."""
+    kernels = ((result.rows.layer[row], kernel_named(result.rows.op[row])) for row in chosen)
+    forms = {layer: kernel[0] for layer, kernel in kernels if kernel is not None}
+    if forms:
+        yield attention_sentence(forms)
 
 
 def _bounds(result: Result, chosen: Sequence[int]) -> Iterator[str]:
