@@ -62,6 +62,21 @@ def test_everything_that_takes_memory_is_in_one_place(name: str) -> None:
     assert len(apart) == len(set(apart))
 
 
+def test_scores_of_a_fused_attention_are_not_saved() -> None:
+    """Of 1024 tokens they would be the largest tensors of the step; its output and a number for each row are saved instead."""
+    step = ty.zoo.load("gpt2-small", batch=4)
+    found = seen(step)
+    scores = 4 * 12 * 1024 * 1024 * 4
+    logits = 4 * 1024 * 50_257 * 4
+    layers = [
+        entry.bytes for entry, layer in zip(found.problem.saved, found.layers, strict=True) if layer == "transformer.h.0.attn"
+    ]
+    assert layers
+    assert max(layers) < scores / 4
+    assert sum(entry.bytes for entry in found.problem.saved) < 12 * scores + 2 * logits
+    assert max(size for _, size, _ in found.transients) <= logits
+
+
 @pytest.mark.parametrize("moved", ["maps", "weights", "state", "all"])
 @pytest.mark.parametrize("name", ["alexnet", "resnet18", "lstm-1"])
 def test_with_all_kept_memory_is_that_of_the_step(name: str, moved: str) -> None:

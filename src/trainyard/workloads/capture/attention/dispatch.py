@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
@@ -87,7 +87,7 @@ class AttentionDispatch(TorchFunctionMode):
             choice = self._choice(arguments)
             if choice.form != "math":
                 return self._fused(choice, arguments, scale)
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH) if _is_plain(arguments) else nullcontext():
             return SDPA(
                 query, key, value, attn_mask=attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
             )  # fmt: skip
