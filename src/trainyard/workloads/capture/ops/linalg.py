@@ -27,10 +27,11 @@ def _batch(tensor: Tensor) -> int:
     return math.prod(tensor.shape[:-2])
 
 
-def _columns(call: Call, position: int, rows: int) -> int:
-    """Right-hand sides of one matrix: a vector is one."""
-    solved = call.args[position]
-    return max(1, solved.numel() // max(1, rows * _batch(call.outputs[0]))) if solved.dim() > 1 else 1
+def _columns(matrix: Tensor, solved: Tensor) -> int:
+    """Right-hand sides of one matrix, on its left or right; a vector for each matrix is one."""
+    if solved.dim() < 2 or solved.shape == matrix.shape[:-1]:
+        return 1
+    return max(1, math.prod(_sizes(solved)) // max(1, _sizes(matrix)[0]))
 
 
 def lu_operations(rows: int, columns: int) -> float:
@@ -88,7 +89,7 @@ def _solve(matrix: int, solved: int, per_column: float, factorisation: float = 0
 
     def count(call: Call) -> float:
         size = _sizes(call.args[matrix])[1]
-        return factorisation * size**3 + per_column * size**2 * _columns(call, solved, size)
+        return factorisation * size**3 + per_column * size**2 * _columns(call.args[matrix], call.args[solved])
 
     return _work(count)
 
@@ -116,7 +117,7 @@ def _pseudo_inverse(call: Call) -> float:
 
 def _least_squares(call: Call) -> float:
     rows, columns = _sizes(_matrix(call))
-    return qr_operations(rows, columns) + 4 * rows * columns * _columns(call, 1, rows)
+    return qr_operations(rows, columns) + 4 * rows * columns * _columns(call.args[0], call.args[1])
 
 
 def _exponential(call: Call) -> HandlerResult:
