@@ -75,6 +75,8 @@ class Executor:
             return self._mixed(rule, func, args, kwargs, tensors)
         if not on_meta or rule.collective:
             return func(*args, **kwargs)
+        if kwargs.get("generator") is not None:
+            kwargs = {**kwargs, "generator": None}  # random numbers of shapes need none
         if "device" in kwargs:
             if rule.name == "_to_copy" and _is_host(kwargs["device"]):
                 value = self.evaluator.values.get(tensors[0])
@@ -201,7 +203,7 @@ def _as_shapes(outcome: Any) -> Any:
 def _on_meta(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Keyword arguments of a factory (`zeros`, `arange`): floats are made on meta; small integer tensors of the host stay there."""
     if torch.device(kwargs.get("device") or "cpu").type == "meta":
-        return {key: value for key, value in kwargs.items() if key != "generator"}
+        return {key: None if key == "generator" else value for key, value in kwargs.items()}
     size = args[0] if rule.factory and args and isinstance(args[0], list | tuple) else ()
     if not size:
         return kwargs
@@ -211,7 +213,7 @@ def _on_meta(rule: Rule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[
     if not (dtype.is_floating_point or dtype.is_complex) and math.prod(size) <= MOST_INTEGERS:
         return kwargs
     changed = {"pin_memory": False} if "pin_memory" in kwargs else {}
-    return {**{key: value for key, value in kwargs.items() if key != "generator"}, "device": META, **changed}
+    return {**{key: None if key == "generator" else value for key, value in kwargs.items()}, "device": META, **changed}
 
 
 def _form(value: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import DisableTorchFunction
 from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]  # missing from the stubs
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -134,6 +135,10 @@ class Recorder(TorchDispatchMode):
                 return func(*args, **kwargs)
             if foreign:
                 return NotImplemented
+        with DisableTorchFunction():  # the questions that recording asks of tensors are not the program's
+            return self._dispatched(func, args, kwargs)
+
+    def _dispatched(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         rule = self._rules.get(func)
         if rule is None:
             rule = self._rules[func] = rule_of(func)
