@@ -1,4 +1,4 @@
-"""Values that a capture knows beside shapes: equal to torch's own, and every question of a program has an answer or a clear error."""
+"""Values that a capture knows beside shapes: equal to torch's own; every question of a program has an answer or a clear error."""
 
 from __future__ import annotations
 
@@ -43,6 +43,8 @@ OPS: list[Callable[[list[Tensor], int, torch.device], Tensor]] = [
     lambda made, k, device: made[-1].to("cpu").to(device),
     lambda made, k, device: made[-1].new_tensor([k, 1]),
     lambda made, k, device: made[-1].sort(descending=True).indices,
+    lambda made, k, device: made[-1][[-1, 0]],
+    lambda made, k, device: made[-1][None, [0, -1]].flatten(),
 ]
 
 
@@ -63,7 +65,7 @@ def chain(numbers: list[int], device: torch.device) -> list[Any]:
             made.append(OPS[op](made, k, device))
     answers: list[Any] = [tensor.tolist() for tensor in made]
     answers += [bool((tensor > 1).any()) for tensor in made] + [int(tensor.sum().item()) for tensor in made if tensor.numel()]
-    return answers + [made[-1].numpy().shape, len(made[-1])]
+    return [*answers, made[-1].numpy().shape, len(made[-1])]
 
 
 class Asks(nn.Module):

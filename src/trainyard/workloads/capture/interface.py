@@ -80,6 +80,7 @@ class Interface(TorchFunctionMode):
             "__float__": self._float, "numpy": self._numpy, "__array__": self._array, "tolist": self._tolist,
             "tensor": self._constant, "as_tensor": self._constant, "asarray": self._constant, "new_tensor": self._new_constant,
             "_pack_padded_sequence": self._pack_padded_sequence, "type": self._type,
+            "__getitem__": self._indexed, "__setitem__": self._indexed,
         }  # fmt: skip
 
     def __torch_function__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -175,6 +176,22 @@ class Interface(TorchFunctionMode):
         device = _on_meta_device(kwargs.get("device") or like.device)
         made = torch.tensor(numbers, dtype=kwargs.get("dtype") or like.dtype, device=device)
         return made.requires_grad_(kwargs.get("requires_grad", False))
+
+    def _indexed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Lists of numbers among the indices are constants: `x[:, [-1, 0]]`."""
+        tensor, index = args[:2]
+        parts = index if isinstance(index, tuple) else (index,)
+        if isinstance(tensor, Tensor) and tensor.is_meta and any(isinstance(part, list | range) for part in parts):
+            made = tuple(self._positions(part) if isinstance(part, list | range) else part for part in parts)
+            args = (tensor, made if isinstance(index, tuple) else made[0], *args[2:])
+        return func(*args, **kwargs)
+
+    def _positions(self, numbers: Any) -> Any:
+        """A list of whole numbers or truth values as a tensor with values; lists of tensors stay as they are."""
+        flat = list(numbers)
+        if not flat or any(isinstance(number, Tensor | slice) or number is None or number is ... for number in flat):
+            return numbers
+        return self._constant(torch.tensor, (flat,), {"device": META})
 
     def _pack_padded_sequence(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The lengths steer the recurrence and are asked for on the host."""
