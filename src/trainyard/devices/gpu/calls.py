@@ -47,9 +47,9 @@ def function(op: Op) -> str:
 def calls_of(step: Step, fusion: str) -> Sequence[Call]:
     """Calls that cover every op once, in an order that respects dependencies."""
     calls: list[Call] = []
-    attentions: dict[tuple[str, int], Call] = {}
+    forward: dict[tuple[str, int], Call] = {}
     for layer_call, run in _runs(step):
-        calls.extend(_with_exchanges(step, layer_call, run, attentions))
+        calls.extend(_with_exchanges(step, layer_call, run, forward))
     calls = _without_copies(step, calls)
     return tuple(_with_epilogues(step, calls) if fusion == "epilogue" else calls)
 
@@ -59,13 +59,13 @@ def is_exchange(op: Op) -> bool:
     return isinstance(op.body, Collective) and op.body.ranks > 1
 
 
-def _with_exchanges(step: Step, layer_call: LayerCall, run: Sequence[int], attentions: dict[tuple[str, int], Call]) -> list[Call]:
+def _with_exchanges(step: Step, layer_call: LayerCall, run: Sequence[int], forward: dict[tuple[str, int], Call]) -> list[Call]:
     """The calls that the run would have without collectives, with the collectives inserted between them."""
     exchanges = [index for index in run if is_exchange(step.ops[index])]
     if not exchanges:
-        return list(_composites(step, layer_call, run, attentions))
+        return list(_composites(step, layer_call, run, forward))
     others = [index for index in run if not is_exchange(step.ops[index])]
-    calls = list(_composites(step, layer_call, others, attentions))
+    calls = list(_composites(step, layer_call, others, forward))
     call_of = {index: number for number, call in enumerate(calls) for index in call.ops}
     earliest = dict.fromkeys(exchanges, 0)
     latest = dict.fromkeys(exchanges, len(calls))
@@ -78,7 +78,7 @@ def _with_exchanges(step: Step, layer_call: LayerCall, run: Sequence[int], atten
                 latest[before] = min(latest[before], call_of[index])
     splitting = [index for index in exchanges if earliest[index] > latest[index]]
     if splitting:
-        return [call for piece in _pieces(run, splitting) for call in _with_exchanges(step, layer_call, piece, attentions)]
+        return [call for piece in _pieces(run, splitting) for call in _with_exchanges(step, layer_call, piece, forward)]
     slots: list[list[Call]] = [[] for _ in range(len(calls) + 1)]
     for index in exchanges:
         original = sum(call.ops[0] < index for call in calls)
@@ -92,25 +92,37 @@ def _pieces(run: Sequence[int], at: Collection[int]) -> Iterator[Sequence[int]]:
         yield list(piece)
 
 
-def _composites(step: Step, layer_call: LayerCall, run: Sequence[int], attentions: dict[tuple[str, int], Call]) -> Iterator[Call]:
-    """The calls of a run without collectives; `attentions` has those of the forward pass, for the backward pass."""
+def _composites(step: Step, layer_call: LayerCall, run: Sequence[int], forward: dict[tuple[str, int], Call]) -> Iterator[Call]:
+    """The calls of a run without collectives.
+
+    `forward` has the composites of the forward pass. Gradients are one call where the forward pass was: a norm or a gate that a
+    model writes out itself looks the same backward.
+    """
     layer, call, backward = layer_call
     ops = [step.ops[index] for index in run]
+    before = forward.get((layer, call))
     if any(op.fused is not None for op in ops):
         yield from _fused_ops(step, run)
-    elif backward and (layer, call) in attentions and any(function(op) == "softmax_backward_data" for op in ops):
-        yield from _attention(step, run, attentions[layer, call])
+    elif backward and _of_kind(before, "attention") and any(function(op) == "softmax_backward_data" for op in ops):
+        assert before is not None
+        yield from _attention(step, run, before)
     elif any(op.name == OPEN_SOFTMAX for op in ops):
         functions = {function(op) for op in ops}
-        attentions[layer, call] = Call((), "attention", "tril" in functions, "bernoulli" in functions)
-        yield from _attention(step, run, attentions[layer, call])
-    elif _is_recurrent(ops):
+        forward[layer, call] = Call((), "attention", "tril" in functions, "bernoulli" in functions)
+        yield from _attention(step, run, forward[layer, call])
+    elif _is_recurrent(ops) and (not backward or _of_kind(before, "recurrent")):
+        forward[layer, call] = Call((), "recurrent")
         products = sum(op.is_product for op in ops)
         yield from [Call(tuple(run), "recurrent")] if products > STEPS_OF_A_CELL else _cells(step, run)
-    elif _is_rms_norm(ops, backward):
+    elif _is_rms_norm(ops, backward) and (not backward or _of_kind(before, "rms_norm")):
+        forward[layer, call] = Call((), "rms_norm")
         yield Call(tuple(run), "rms_norm")
     else:
         yield from _dropouts(step, run)
+
+
+def _of_kind(call: Call | None, kind: Kind) -> bool:
+    return call is not None and call.kind == kind
 
 
 def _without_copies(step: Step, calls: Sequence[Call]) -> list[Call]:

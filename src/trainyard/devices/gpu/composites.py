@@ -20,6 +20,8 @@ FLASH_BLOCK = (128, 64)
 HEAD_STEP = (32, 64)
 HEAD_ALIGNMENT = 8  # cuDNN takes heads of a multiple of 8; others go to an older kernel, whose scores cost more
 UNALIGNED_SCORE = 1.75
+LARGEST_HEAD = 256  # of flash kernels; the memory-efficient kernel takes larger ones
+SPILLED_SUMS = 5.0  # how much longer it then takes for a score, forward (one shape: a head of 512)
 WIDE_ATTENTION = (0.92, 0.61)  # share of the vector lanes' peak, forward and backward: the kernel multiplies in three TF32 passes
 SCORE = ((1.0, 2.7), (11.7, 11.7))  # a score in units of `score_instructions`, forward and backward
 MASK_INSTRUCTIONS = (14.0, 30.0)  # more for a score with an additive mask, forward and backward
@@ -101,6 +103,10 @@ def _flash_s(gpu: Gpu, scores: MatMul, head: int, dtype: str, call: Call, *, bac
     instructions += MASK_INSTRUCTIONS[backward] * masked + DROPOUT_INSTRUCTIONS * call.dropout
     seconds = blocks * block**2 * (macs / rate + gpu.instructions_s(instructions))
     tiles = scores.count * rows  # a tile of queries is one block of threads, two of which share a multiprocessor
+    if head > LARGEST_HEAD and backward:  # one block of threads walks over all scores of a head
+        tiles = scores.count
+    elif head > LARGEST_HEAD:  # the sums do not fit the registers
+        seconds *= SPILLED_SUMS
     fills = math.ceil(tiles / (2 * gpu.sms)) * (4 if backward else 1)
     return seconds * max(1.0, gpu.sms / tiles) + fills * gpu.fill_s
 
