@@ -168,7 +168,8 @@ LIMITS = """## What remains off
 - Convolutions of few channels or small batches (*googlenet*, *squeezenet*): cuDNN's choice is not the fastest of the ways modelled,
   and a short reduction does not fill the tensor cores. Their kernels come out at 0.6 to 0.85.
 - Batch norm of 16-bit maps (*mobilenet*, *resnet34*): torch's own kernel is slower than cuDNN's by more than its passes.
-- Autocast (`bf16-mixed`) is measured but not modelled: a Step has one type for each role.
+- Autocast (`bf16-mixed`) is not predicted here: the zoo's steps are stored in fp32. Steps captured under autocast, and models of
+  other libraries, are on [their own page](gpu_models.md).
 
 ## How to repeat
 

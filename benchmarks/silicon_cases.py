@@ -35,7 +35,7 @@ class Case:
     batch: int
     precision: str | None
     build: Callable[[int], Example]
-    held_out: bool = False  # measured when the model of the GPU was settled, and nothing was changed after it
+    held_out: bool = False  # measured after the model of the GPU had been fitted to the other cases
 
     @property
     def title(self) -> str:

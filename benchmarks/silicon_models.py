@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--measure", metavar="FOLDER", type=Path, help="where the measurements go")
     parser.add_argument("--pack", metavar="FOLDER", type=Path, nargs="+", help="folders of measurements, oldest first")
-    parser.add_argument("--predict", action="store_true", help="predict and compare; writes the section of docs/gpu.md")
+    parser.add_argument("--predict", action="store_true", help="predict and compare; of all cases, writes docs/gpu_models.md")
     parser.add_argument("--only", default="", help="beginnings of titles, separated by semicolons")
     parser.add_argument("--seconds", type=float, default=450.0, help="no model is begun after this time")
     parser.add_argument("--kernel-seconds", type=float, default=150.0, help="micro-benchmarks stop after this time")
@@ -43,7 +43,7 @@ def main() -> None:
     if chosen.predict:
         from silicon_predictions import predict
 
-        predict(list(selected(chosen.only)))
+        predict(list(selected(chosen.only)), target=None if chosen.only else Path("docs/gpu_models.md"))
 
 
 def selected(only: str) -> Iterator[Case]:

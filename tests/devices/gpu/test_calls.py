@@ -6,7 +6,10 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+import torch
+from torch import Tensor, nn
 
+import trainyard as ty
 from trainyard.devices.gpu.calls import Call, calls_of
 from trainyard.ir import ElementWise, MatMul, Op, Phase, Step, TensorSpec
 from trainyard.ir.attention import MATH_SOFTMAX, OPEN_SOFTMAX
@@ -118,3 +121,39 @@ def test_a_dropout_does_not_span_two_phases() -> None:
     )
     calls = calls_of(Step("two phases", 1, ops, specs), "none")
     assert [call.ops for call in calls] == [(0,), (1,), (2, 3, 4)]
+
+
+class WrittenOutNorm(nn.Module):
+    """An RMS norm as language models write it: in fp32, op by op."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * wide.to(x.dtype)
+
+
+class Gated(nn.Module):
+    """Products with a sigmoid among them that is no gate of a recurrent cell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias, self.mix = nn.Parameter(torch.randn(16, 16)), nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ (16 * torch.sigmoid(self.bias @ self.mix))
+
+
+@pytest.mark.parametrize("layer", [WrittenOutNorm, Gated])
+def test_a_norm_or_a_gate_that_a_model_writes_out_runs_op_by_op_in_both_directions(layer: type[nn.Module]) -> None:
+    step = ty.capture(nn.Sequential(nn.Linear(16, 16), layer(), nn.Linear(16, 16)), torch.randn(4, 16), loss=lambda y: y.sum())
+    assert {call.kind for call in calls_of(step, "none")} == {"op"}
+
+
+def test_the_norm_of_torch_is_one_call_in_each_direction() -> None:
+    step = ty.capture(nn.Sequential(nn.Linear(16, 16), nn.RMSNorm(16)), torch.randn(4, 16), loss=lambda y: y.sum())
+    norms = [call for call in calls_of(step, "none") if call.kind == "rms_norm"]
+    assert [step.ops[call.ops[0]].phase.backward for call in norms] == [False, True]
