@@ -12,7 +12,7 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
     "alexnet":            {"size": 64},
     "squeezenet1_1":      {"size": 64},
     "googlenet":          {"size": 64, "aux_logits": True, "init_weights": False},
-    "inception_v3":       {"size": 299, "aux_logits": True, "init_weights": False},
+    "inception_v3":       {"size": 139, "aux_logits": True, "init_weights": False},
     "mnasnet0_5":         {"size": 64},
     "mobilenet_v3_small": {"size": 64},
     "shufflenet_v2_x0_5": {"size": 64},
@@ -24,11 +24,13 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
     "resnext50_32x4d":    {"size": 64},
 }
 SEGMENTERS = {"fcn_resnet50": True, "deeplabv3_mobilenet_v3_large": True, "lraspp_mobilenet_v3_large": False}  # with aux loss
+REGIONS = {"rpn_pre_nms_top_n_train": 100, "rpn_post_nms_top_n_train": 50, "rpn_batch_size_per_image": 32,
+           "box_batch_size_per_image": 16}
 DETECTORS: dict[str, dict[str, Any]] = {
-    "fasterrcnn_mobilenet_v3_large_320_fpn": {},
-    "fasterrcnn_resnet50_fpn":               {},
-    "maskrcnn_resnet50_fpn":                 {"masks": True},
-    "keypointrcnn_resnet50_fpn":             {"keypoints": 4, "classes": 2},
+    "fasterrcnn_mobilenet_v3_large_320_fpn": {**REGIONS},
+    "fasterrcnn_resnet50_fpn":               {**REGIONS},
+    "maskrcnn_resnet50_fpn":                 {**REGIONS, "masks": True},
+    "keypointrcnn_resnet50_fpn":             {**REGIONS, "keypoints": 4, "classes": 2},
     "retinanet_resnet50_fpn":                {},
     "fcos_resnet50_fpn":                     {},
     "ssdlite320_mobilenet_v3_large":         {"size": 320},
@@ -90,12 +92,15 @@ def _segmenter(name: str, aux: bool) -> Training:
     return Training(model, images, labels, loss=loss, optimizer=optimizer)
 
 
-def _detector(name: str, *, size: int = 128, classes: int = CLASSES, masks: bool = False, keypoints: int = 0) -> Training:
+def _detector(
+    name: str, *, size: int = 96, classes: int = CLASSES, masks: bool = False, keypoints: int = 0, **options: Any
+) -> Training:
     """references/detection: a list of images, a list of dictionaries, and the sum of the losses that the model returns."""
     import torch
     import torchvision
 
-    options: dict[str, Any] = {} if size >= 300 else {"min_size": size, "max_size": size}
+    if size < 300:  # SSD's size is in its name
+        options |= {"min_size": size, "max_size": size}
     if keypoints:
         options["num_keypoints"] = keypoints
     model = torchvision.models.get_model(name, weights=None, weights_backbone=None, num_classes=classes, **options).train()

@@ -224,6 +224,24 @@ def test_default_and_real_capture_record_the_same_ops_of_the_same_form(case: str
     assert step.rebatchable
 
 
+class FrozenKeys(nn.Module):
+    """The keys need no gradient: their weights are frozen, and so is what they read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key = nn.Linear(32, 32), nn.Linear(32, 32).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key = (layer(x).unflatten(-1, (4, 8)).transpose(1, 2) for layer in (self.query, self.key))
+        return F.scaled_dot_product_attention(query, key, query)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, HALF])
+def test_a_layer_with_frozen_keys_is_recorded_alike_with_and_without_values(dtype: torch.dtype) -> None:
+    step, real = step_of(FrozenKeys(), dtype), step_of(FrozenKeys(), dtype, real=True)
+    assert described(step) == described(real)
+
+
 @pytest.mark.parametrize("case", sorted(CASES.keys() - {"lower right 32"}))  # torch's counter takes its tokens for heads
 def test_macs_are_those_that_torchs_counter_gives_the_kernels(case: str) -> None:
     build, dtype, _ = CASES[case]

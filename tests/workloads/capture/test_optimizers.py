@@ -267,6 +267,16 @@ def test_a_basis_by_qr_is_in_the_step_with_its_operations() -> None:
     assert qr.elements * qr.operations == pytest.approx(8 / 3 * ROWS**3, rel=0.02)  # 4/3 to factor, 4/3 to form Q
 
 
+def test_a_parameter_without_elements_has_no_update() -> None:
+    model = nn.Linear(4, 2)
+    model.empty = nn.Parameter(torch.empty(0, 3))
+    step = capture(
+        model, torch.randn(3, 4), loss=lambda y: y.sum() + model.empty.sum(), optimizer=torch.optim.AdamW(model.parameters())
+    )
+    assert sorted(op.body.elements for op in step if isinstance(op.body, Update)) == [2, 8]
+    assert step.parameters == 10
+
+
 def test_adafactor_keeps_two_vectors() -> None:
     model = nn.Linear(COLUMNS, ROWS, bias=False)
     step = step_of(model, torch.optim.Adafactor(model.parameters()))

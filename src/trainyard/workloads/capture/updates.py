@@ -162,8 +162,9 @@ class Updates:
             for tensors in (read, written):
                 tensors.sort(key=lambda t: order.get(tensor_table.tensors[tensor_table.origin(t).base].role, len(order)))
             elements = min(getattr(parameter, "_local_tensor", parameter).numel(), max(t.numel() for t in written))
-            body = Update(type(optimizer).__name__, elements, touched.operations)
-            recorder.append_update(body, owner, read, written)
+            if elements:  # a layer of width 0 has parameters without elements
+                body = Update(type(optimizer).__name__, elements, touched.operations)
+                recorder.append_update(body, owner, read, written)
         self._touched.clear()
         self._temporaries.clear()
         self._optimizer = None

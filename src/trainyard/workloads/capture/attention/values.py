@@ -151,9 +151,9 @@ def _efficient(arguments: Arguments) -> Any:
 
 def _efficient_backward(arguments: Arguments) -> Any:
     batch = _batch(arguments, int(arguments["philox_seed"]))
-    gradients = batch.backward(arguments["grad_out_"], arguments["out"], arguments["logsumexp"])
-    wanted = (*arguments["grad_input_mask"][:3], arguments["grad_input_mask"][3] and batch.bias is not None)
-    return tuple(gradient if needed else None for gradient, needed in zip(gradients, wanted, strict=True))
+    *gradients, grad_bias = batch.backward(arguments["grad_out_"], arguments["out"], arguments["logsumexp"])
+    # The kernel writes the gradients of Q, K and V whether they are wanted or not (K of a layer with frozen weights is not).
+    return *gradients, grad_bias if arguments["grad_input_mask"][3] and batch.bias is not None else None
 
 
 def _tokens_first(arguments: Arguments, seed: int) -> _Batch:
