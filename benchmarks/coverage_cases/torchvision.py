@@ -12,7 +12,7 @@ CLASSIFIERS: dict[str, dict[str, Any]] = {
     "alexnet":            {"size": 64},
     "squeezenet1_1":      {"size": 64},
     "googlenet":          {"size": 64, "aux_logits": True, "init_weights": False},
-    "inception_v3":       {"size": 139, "aux_logits": True, "init_weights": False},
+    "inception_v3":       {"size": 299, "aux_logits": True, "init_weights": False},
     "mnasnet0_5":         {"size": 64},
     "mobilenet_v3_small": {"size": 64},
     "shufflenet_v2_x0_5": {"size": 64},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import multiprocessing
 import os
 import resource
@@ -47,7 +46,6 @@ def serve(pipe: Connection) -> None:
         family, name, real, machines = request
         case = next(case for case in cases_of(family) if case.name == name)
         pipe.send(examine(case, real=real, machines=machines))
-        gc.collect()
 
 
 class Worker:
