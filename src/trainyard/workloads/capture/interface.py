@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import reduce
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn.modules import transformer
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from trainyard.workloads.capture.execution import tensors_in
 from trainyard.workloads.capture.values import HOST, META, is_small, undispatched
 
 if TYPE_CHECKING:
@@ -159,14 +161,26 @@ class Interface(TorchFunctionMode):
     def _constant(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`torch.tensor(numbers, device=...)`: the numbers are kept, wherever the tensor is."""
         device = _on_meta_device(kwargs.get("device"))
+        among = tensors_in(args[0]) if args and isinstance(args[0], list | tuple) else []
+        if any(t.is_meta for t in among):
+            dtype = kwargs.get("dtype") or reduce(torch.promote_types, (t.dtype for t in among))
+            args, kwargs, device = (self._numbers(args[0]), *args[1:]), {**kwargs, "dtype": dtype}, device or META
         if isinstance(args[0] if args else kwargs.get("data"), Tensor) or device is None or torch.device(device).type != "meta":
             return func(*args, **{**kwargs, **({"device": device} if "device" in kwargs else {})})
         made = func(*args, **{**kwargs, "device": META})
         with undispatched():
             value = func(*args, **{**kwargs, "device": HOST}).detach()
-        if is_small(value):
+        if is_small(value) and all(map(self._recorder.executor.has_values, among)):
             self._recorder.executor.evaluator.values.put(made, value)
         return made
+
+    def _numbers(self, data: Any) -> Any:
+        """Nested lists with the numbers of the tensors among them; 0 where they are not known."""
+        if isinstance(data, Tensor):
+            value = self._recorder.executor.value(data.detach())
+            with undispatched():
+                return (torch.zeros(data.shape, dtype=data.dtype) if value is None else value).tolist()
+        return [self._numbers(item) for item in data] if isinstance(data, list | tuple) else data
 
     def _new_constant(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`x.new_tensor(numbers)` is `torch.tensor` with the device and dtype of `x`."""
