@@ -45,6 +45,7 @@ class Updates:
         self._prepare = prepare  # moves its states to the device of the capture; True the first time
         self._touched: dict[int, Touched] = {}
         self._temporaries: dict[int, tuple[int, StorageWeakRef]] = {}
+        self._attributes: set[int] = set()
         self._optimizer: Optimizer | None = None
         self._graph = -1
         self.priming = False
@@ -90,7 +91,9 @@ class Updates:
             self.priming = False
 
     def _own(self, optimizer: Optimizer) -> None:
-        """States belong to their parameter."""
+        """States belong to their parameter; those that are attributes (master weights) to the one that they are used with."""
+        others = [value for name, value in vars(optimizer).items() if name not in ("state", "param_groups", "defaults")]
+        self._attributes = {tensor.untyped_storage()._cdata for tensor in _tensors(others) if tensor.dim()}
         tensor_table, indices = self._recorder.tensor_table, self._recorder.parameter_index
         for group in optimizer.param_groups:
             for parameter in group["params"]:
@@ -121,8 +124,7 @@ class Updates:
         touched = self._touched.setdefault(owner, Touched())
         touched.operations += operations
         for tensor in inputs:
-            if tensor.dim() and not tensor_table.contains(tensor) and self.owner(tensor) == NO_OWNER:
-                # Nothing of this step has made it: a state that the optimizer keeps outside its `state`, as master weights are.
+            if tensor.untyped_storage()._cdata in self._attributes and not tensor_table.contains(tensor):
                 tensor_table.enter(tensor, Role.STATE, self._recorder.parameter_names[owner], "buffer", owner)
             if tensor_table.contains(tensor):
                 _keep_largest(touched.read, tensor_table.origin(tensor).base, tensor)
@@ -178,7 +180,12 @@ def _keep_largest(touched: dict[int, Tensor], base: int, tensor: Tensor) -> None
 
 def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
-        yield getattr(value, "_local_tensor", value)
+        inner = getattr(value, "__tensor_flatten__", None)
+        if inner is None:
+            yield value
+            return
+        for name in inner()[0]:  # a sharded state, or one of few bits: its parts
+            yield from _tensors(getattr(value, name))
     elif isinstance(value, dict):
         for item in value.values():
             yield from _tensors(item)
