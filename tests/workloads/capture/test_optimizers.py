@@ -132,6 +132,52 @@ def test_fused_and_foreach_have_the_update_of_the_plain_optimizer(kind: type[Opt
     assert bodies[0] == bodies[1] == bodies[2] != []
 
 
+class EightBits(Tensor):
+    """A tensor in 8 bits with a scale for each row, as a subclass that computes in fp32."""
+
+    codes: Tensor
+    scale: Tensor
+
+    @staticmethod
+    def __new__(cls, codes: Tensor, scale: Tensor) -> EightBits:
+        return Tensor._make_wrapper_subclass(cls, codes.shape, dtype=torch.float32, device=codes.device)  # type: ignore[attr-defined, no-any-return]
+
+    def __init__(self, codes: Tensor, scale: Tensor) -> None:
+        self.codes, self.scale = codes, scale
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["codes", "scale"], None
+
+    def expanded(self) -> Tensor:
+        return self.codes.float() * self.scale
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.clone.default):
+            return cls(func(args[0].codes), func(args[0].scale))
+        if func is torch.ops.aten.copy_.default:
+            args[0].scale.copy_(args[1].abs().amax(1, keepdim=True) / 127)
+            args[0].codes.copy_((args[1] / args[0].scale).round().to(torch.int8))
+            return args[0]
+        return func(*[a.expanded() if isinstance(a, cls) else a for a in args], **(kwargs or {}))
+
+
+def test_a_state_that_is_a_subclass_is_its_parts() -> None:
+    def momentum(p: Tensor, g: Tensor, m: Tensor) -> None:
+        value = m.lerp(g, 0.1)
+        m.copy_(value)
+        p.sub_(value, alpha=0.1)
+
+    def state(p: Tensor) -> dict[str, Tensor]:
+        return {"m": EightBits(torch.zeros_like(p, dtype=torch.int8), torch.ones(len(p), 1, device=p.device))}
+
+    for real in (False, True):
+        model = nn.Linear(COLUMNS, ROWS, bias=False)
+        step = step_of(model, written_out(momentum, state)(model.parameters()), real=real)
+        assert moved(step) == (9 * N + 4 * ROWS, 5 * N + 4 * ROWS)
+        assert {t.dtype for t in step.tensors if t.role is Role.STATE and t.elements == N} == {"int8"}
+
+
 class Lists(Optimizer):
     """Sign descent on all parameters at once, with torch's ops on lists, or AdamW in its fused kernel."""
 

@@ -142,6 +142,9 @@ class Recorder(TorchDispatchMode):
         rule = self._rules.get(func)
         if rule is None:
             rule = self._rules[func] = rule_of(func)
+        if rule.may_copy:
+            with self:
+                return func.decompose(*args, **kwargs)
         if rule.not_recorded:
             result = func(*args, **kwargs)
             if rule.waits and self.tensor_table.contains(args[0]):

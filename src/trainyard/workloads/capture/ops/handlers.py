@@ -26,15 +26,17 @@ COMPUTING = frozenset({"aten", "c10d", "_c10d_functional", "_c10d_functional_aut
 class Rule:
     """How one torch op is recorded. `handler` is None for an unknown op.
 
-    An op that `waits` passes on the result of a collective: its readers depend on the collective. An op that `renews` fills memory
-    that was freed since it was last used. An op that `selects` is indexed by masks or positions. The results of an op that
-    `has_own_values` may be known though its operands are not (`zeros_like`, `topk`, `isnan`).
+    An op that `may_copy` is a view or a copy, and is taken apart to see which; it gets here inside of tensor subclasses. An op that
+    `waits` passes on the result of a collective: its readers depend on the collective. An op that `renews` fills memory that was
+    freed since it was last used. An op that `selects` is indexed by masks or positions. The results of an op that `has_own_values`
+    may be known though its operands are not (`zeros_like`, `topk`, `isnan`).
     """
 
     name: str
     overload: str
     handler: Handler | None
     not_recorded: bool = False
+    may_copy: bool = False
     allocates: bool = False
     factory: bool = False
     reads_values: bool = False
@@ -66,6 +68,7 @@ def rule_of(func: Any) -> Rule:
         overload=overload,
         handler=user_handler or _handler(space, name, plain, func),
         not_recorded=user_handler is None and (space == "profiler" or name in tables.NOT_RECORDED or _is_view(func)),
+        may_copy=name in tables.MAY_COPY and space == "aten",
         allocates=name in tables.ALLOCATING,
         factory=not any("Tensor" in str(argument.type) for argument in schema.arguments if argument.name != "out"),
         reads_values=user_handler is None and _reads_values(space, name, func),

@@ -23,6 +23,9 @@ NOT_RECORDED: frozenset[str] = frozenset("""
     sparse_compressed_tensor _coalesced crow_indices col_indices ccol_indices row_indices
 """.split())
 
+MAY_COPY: frozenset[str] = frozenset("to contiguous reshape reshape_as flatten type_as".split())
+"""Views where nothing has to be copied."""
+
 WAITING: frozenset[str] = frozenset(("wait_tensor", "_wrap_tensor_autograd"))
 """Ops of torch.distributed that pass on the result of a collective."""
 
