@@ -7,7 +7,7 @@ part of a sum is summed over devices. Tensors keep their numbers; those that exc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from trainyard.ir import Collective, Op, Role, Step, TensorSpec
@@ -130,7 +130,7 @@ class Relayout:
     def add(self, tensor: int, shape: tuple[int, ...], within: int | None = None) -> int:
         """A tensor of the kind of another."""
         spec = self.step.tensors[tensor]
-        self.added.append(TensorSpec(shape, spec.dtype, spec.role, spec.name, within))
+        self.added.append(TensorSpec(shape, spec.dtype, spec.role, spec.name, within, channels_last=spec.channels_last))
         return len(self.step.tensors) + len(self.added) - 1
 
     # -- exchanges --
@@ -192,7 +192,7 @@ class Relayout:
                 layout = BATCH if self.batch and set(self.wanted.get(memory, ())) <= {BATCH} else WHOLE
             shape = self.shape(number, layout)
             same = shape == spec.shape and not spec.slope
-            specs.append(spec if same else TensorSpec(shape, spec.dtype, spec.role, spec.name, spec.view_of))
+            specs.append(spec if same else replace(spec, shape=shape, slope=()))
         return (*specs, *self.added)
 
 
