@@ -68,14 +68,16 @@ def chain(numbers: list[int], device: torch.device) -> list[Any]:
     return [*answers, made[-1].numpy().shape, len(made[-1])]
 
 
+ANSWERS: list[Any] = []  # what belongs to a model or to its loss is as before after a capture
+
+
 class Asks(nn.Module):
     def __init__(self, numbers: list[int]) -> None:
         super().__init__()
-        self.numbers, self.answers = numbers, list[Any]()
-        self.layer = nn.Linear(3, 2)
+        self.numbers, self.layer = numbers, nn.Linear(3, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        self.answers.append(chain(self.numbers, x.device))
+        ANSWERS[:] = [chain(self.numbers, x.device)]
         return self.layer(x)
 
 
@@ -85,15 +87,8 @@ def test_constants_have_the_values_that_torch_gives_them(numbers: list[int]) -> 
         expected = chain(numbers, torch.device("cpu"))
     except (RuntimeError, IndexError) as error:
         pytest.skip(f"torch refuses this program: {error}")
-    seen: list[Any] = []
-
-    def loss(y: Tensor) -> Tensor:
-        seen.extend(model.answers)
-        return y.sum()
-
-    model = Asks(numbers)
-    capture(model, torch.randn(2, 3), loss=loss)
-    assert seen[0] == expected
+    capture(Asks(numbers), torch.randn(2, 3), loss=torch.sum)
+    assert ANSWERS[0] == expected
 
 
 class Reads(nn.Module):

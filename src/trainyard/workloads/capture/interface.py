@@ -188,8 +188,8 @@ class Interface(TorchFunctionMode):
         if isinstance(numbers, Tensor) or not like.is_meta:
             return func(*args, **kwargs)
         device = _on_meta_device(kwargs.get("device") or like.device)
-        made = torch.tensor(numbers, dtype=kwargs.get("dtype") or like.dtype, device=device)
-        return made.requires_grad_(kwargs.get("requires_grad", False))
+        made = self._constant(torch.tensor, (numbers,), {"dtype": kwargs.get("dtype") or like.dtype, "device": device})
+        return made.requires_grad_(bool(kwargs.get("requires_grad")))
 
     def _indexed(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Lists of numbers among the indices are constants: `x[:, [-1, 0]]`."""
