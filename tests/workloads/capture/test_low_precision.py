@@ -178,3 +178,43 @@ def test_an_int8_product_runs_at_the_rate_that_the_machine_states() -> None:
     gpu = ty.machine("h200")
     at_peak = step.ops[product].macs / (gpu.sms * gpu.int8_macs * gpu.clock_hz)
     assert at_peak < ty.run(step, "h200").time_s < 10 * at_peak + 1e-3
+
+
+class Rounded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.to(torch.bfloat16)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient.float()
+
+
+class RoundedProduct(torch.autograd.Function):
+    """A product whose forward pass calls other custom functions first, as recipes for fp8 do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return Rounded.apply(x) @ Rounded.apply(weight).t()  # type: ignore[no-any-return, no-untyped-call]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        x, weight = (tensor.to(torch.bfloat16) for tensor in ctx.saved_tensors)
+        return (gradient @ weight).float(), (gradient.t() @ x).float()
+
+
+@pytest.mark.parametrize("real", [False, True])
+def test_products_of_custom_functions_that_call_others_have_letters(real: bool) -> None:
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(IN, IN))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = RoundedProduct.apply(x, self.weight)  # type: ignore[no-untyped-call]
+            return y.float()
+
+    step = step_of(nn.Sequential(Layer(), Layer()), real=real, dtype=torch.float32)
+    backward = [(Phase.GRAD_INPUT, ("G", "W"), "bf16", "bf16"), (Phase.GRAD_WEIGHT, ("G", "A"), "bf16", "bf16")]
+    assert products(step) == [(Phase.FORWARD, ("A", "W"), "bf16", "bf16")] * 2 + backward * 2

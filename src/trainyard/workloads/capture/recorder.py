@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch._C import DisableTorchFunction
 from torch.autograd import _get_sequence_nr  # type: ignore[attr-defined]  # missing from the stubs
+from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from trainyard.errors import BadInput, CaptureError
@@ -428,11 +430,21 @@ class Recorder(TorchDispatchMode):
             return ("", "")
         return ("A", "W") if weight_position == 1 else ("W", "A")
 
+    def _product_of_node(self, sequence: int) -> WeightProduct | None:
+        """The forward product of a node. A custom function may have counted further before it multiplied, in the same layer."""
+        if sequence in self._weight_products or not isinstance(torch._C._current_autograd_node(), BackwardCFunction):
+            return self._weight_products.get(sequence)
+        numbers = list(self._weight_products)
+        later = bisect_left(numbers, sequence)
+        if later == len(numbers) or self.frames.of_node(numbers[later]) is not self.frames.of_node(sequence):
+            return None
+        return self._weight_products[numbers[later]]
+
     def _backward_product(
         self, inputs: Sequence[Tensor], kinds: Sequence[Kind], position: Position
     ) -> tuple[tuple[Letter, ...], Phase, bool]:
         """Gradient x weight is the input's gradient; gradient x the forward product's other operand is the weight's."""
-        weight_product = self._weight_products.get(position.sequence)
+        weight_product = self._product_of_node(position.sequence)
         gradients = [kind == "gradient" for kind in kinds[:2]]
         if weight_product is None or sum(gradients) != 1:
             return ("", ""), Phase.GRAD_INPUT, True
