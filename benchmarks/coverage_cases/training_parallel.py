@@ -1,4 +1,4 @@
-"""Models on a process group of four ranks: replicated, sharded, tensor parallel. The group is torch's fake one, made once."""
+"""Models on a process group of eight ranks: replicated, sharded, tensor parallel. The group is torch's fake one, made once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from coverage_cases.case import Training
 from coverage_cases.training_frameworks import language_model, tokens
 from coverage_cases.training_loops import classifier, samples
 
-RANKS = 4
+RANKS = 8
 
 
 def join() -> None:
-    """This process becomes rank 0 of four."""
+    """This process becomes rank 0 of eight."""
     import torch.distributed as dist
 
     if not dist.is_initialized():
