@@ -89,7 +89,7 @@ def test_a_step_is_taken_as_it_is(file: str) -> None:
     ("function", "says"),
     [
         ("alone", "returned a model without inputs"),
-        ("number", "returned int; expected a Step, a Recipe, or"),
+        ("number", "returned int; expected a Step, a Recipe, a Trainer, or"),
         ("needy", "needs size: give it a default"),
         ("failing", "raised OSError: no data"),
         ("odd", "returned a dict with keys modell"),

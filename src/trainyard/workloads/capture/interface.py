@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from trainyard.workloads.capture.recorder import Recorder
 
 # fmt: off
+ACCELERATED = torch.accelerator.is_available()
+
 TENSOR_TYPES: dict[str, torch.dtype] = {
     "FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16, "BFloat16Tensor": torch.bfloat16,
     "LongTensor": torch.int64, "IntTensor": torch.int32, "ShortTensor": torch.int16, "CharTensor": torch.int8,
@@ -93,7 +95,7 @@ class Interface(TorchFunctionMode):
             if isinstance(seed, Tensor):
                 self._recorder.mark_gradient(seed)
         if self._real:
-            return func(*args, **kwargs)
+            return func(*args, **kwargs) if ACCELERATED else _on_host(func, name, args, kwargs)
         if name == "__get__":
             return func(*args, **kwargs)
         special = self._special.get(name)
@@ -256,6 +258,18 @@ def causal_masks_unread(value_of: Callable[[Tensor], Tensor | None]) -> Iterator
 
 def _nested(shape: tuple[int, ...], leaf: Callable[[], Any]) -> Any:
     return [_nested(shape[1:], leaf) for _ in range(shape[0])] if shape else leaf()
+
+
+def _on_host(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call with values on a computer without the accelerator that it names: it runs on the host."""
+    if name in ("cuda", "pin_memory") and args and isinstance(args[0], Tensor):
+        return args[0]
+    if "device" in kwargs and _on_meta_device(kwargs["device"]) is META:
+        kwargs = {**kwargs, "device": HOST}
+    if name == "to" and args and isinstance(args[0], Tensor):
+        rest = (HOST if isinstance(a, str | torch.device | int) and _on_meta_device(a) is META else a for a in args[1:])
+        args = (args[0], *rest)
+    return func(*args, **kwargs)
 
 
 def _on_meta_device(device: Any) -> Any:

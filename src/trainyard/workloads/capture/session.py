@@ -74,6 +74,8 @@ def _step_of(session: _Session, program: Program) -> Step:
             return session.step(first, [session.recorded(size, update=session.loops) for size in other_batches])
         except (CaptureError, NotAffine) as error:
             reason = str(error)
+        if session.real and batch > 1:  # a pass with values is slow, and only a single sample takes short cuts often
+            return session.step(first, (), reason)
         # One batch size may take short cuts (a single sample has nothing to broadcast, a square matrix looks like its transpose):
         # then its step follows from those of the next two.
         try:
