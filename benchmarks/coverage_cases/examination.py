@@ -65,7 +65,8 @@ def examine(case: Case, *, real: bool = True, machines: tuple[str, ...] = MACHIN
         except Exception as error:
             record.broken = f"not built: {_one_line(error)}"
             return record
-        record.model_parameters = sum(parameter.numel() for parameter in training.model.parameters())
+        parameters = training.model.parameters()  # of a sharded model, those of this rank
+        record.model_parameters = sum(getattr(parameter, "_local_tensor", parameter).numel() for parameter in parameters)
         step = _captures(record, training, clock, real=real)
         if step is not None:
             _entered(record, step)
@@ -204,7 +205,9 @@ def counting_rules(record: Record) -> dict[Any, Any]:
 def _not_run(record: Record, why: str) -> None:
     """A step that is captured on shapes needs no CPU that can run it, and cannot be asked for values."""
     if record.default:
-        record.counter_error, record.real, record.real_error = why, None, ""
+        record.counter_error = why
+        if not record.real:
+            record.real, record.real_error = None, ""
     else:
         record.broken = why
 

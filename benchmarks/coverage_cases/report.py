@@ -107,7 +107,8 @@ def page(records: Sequence[Record], seconds: float) -> str:
         "- **unchanged**: parameters, buffers, gradients, attributes and configuration of every module, the optimizer's state, the "
         "inputs, the random states of torch, numpy and Python, `os.environ` and torch's settings are the same after both captures.",
         f"- **machine runs**: `ty.run` on {', '.join(f'`{machine}`' for machine in MACHINES)} (the node with eight times the "
-        "batch; a Step that is not rebatchable runs on one of its devices).\n",
+        "batch; a Step that is not rebatchable runs on one of its devices, a Step with exchanges between ranks on the node "
+        "alone).\n",
         *_failures(records),
         *_flops(records),
         *_others(records),
