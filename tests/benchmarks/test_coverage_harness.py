@@ -215,3 +215,17 @@ def test_the_script_does_not_stand_in_for_the_package_of_its_name() -> None:
     with pytest.raises(ImportError, match="script"):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
     assert sys.path == before
+
+
+def test_the_page_of_the_manual_has_every_family_and_its_rows_add_up() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "coverage.md").read_text(encoding="utf-8")
+    table = [[cell.strip() for cell in row.strip("|").split("|")] for row in text.splitlines() if row.startswith("|")]
+    families = {row[0]: [int(cell) for cell in row[1:5]] for row in table if row[0] in (*FAMILIES, "all") and row[1].isdigit()}
+    assert tuple(families) == (*FAMILIES, "all")
+    total = families.pop("all")
+    assert total == [sum(column) for column in zip(*families.values(), strict=True)]
+    cases, by_default, *others = total
+    assert cases == by_default + sum(others) >= 250
+    assert by_default >= 0.95 * cases
+    assert f"{by_default} of {cases} are captured by default" in text
+    assert "not explained" not in text
