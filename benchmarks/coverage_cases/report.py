@@ -82,20 +82,22 @@ def summary(records: Sequence[Record], seconds: float) -> str:
     return "\n".join([*lines, f"{len(records)} cases in {seconds / 60:.1f} minutes"])
 
 
-def page(records: Sequence[Record], seconds: float) -> str:
-    """The page of the manual."""
+def page(records: Sequence[Record], seconds: float, runs: int = 1) -> str:
+    """The page of the manual, from one run of the harness or from the parts of several."""
     table = list(rows(records))
     every = table[-1]
     parts = [
         "# Which models can be captured\n",
         f"{len(records)} models of other people's libraries, with tiny configurations and random weights, each trained as its own "
         f"documentation trains it. {every[2]} of {every[1]} are captured by default, {every[5]} with `real=True`.\n",
-        f"`python benchmarks/coverage.py --page docs/coverage.md` wrote this page in {seconds / 60:.0f} minutes on two cores "
+        f"`python benchmarks/coverage.py --page docs/coverage.md` writes this page; here {_took(seconds, runs)} "
         f"({_versions()}). The cases are in `benchmarks/coverage_cases`, one file for each family; the extra `coverage` has the "
         "libraries.\n",
         "## By family\n",
         *_markdown(table),
-        "- **by default**: `ty.capture(...)` without further arguments, on shapes alone; **only real=True**: not by default, but "
+        "- **by default**: `ty.capture(...)` without further arguments, on shapes; where sizes depend on data the step runs on the "
+        f"example, and a note of the Step says so ({sum(_on_example(record) for record in records)} cases); "
+        "**only real=True**: not by default, but "
         "with values; **with real=True**: of all cases, also those that are captured by default.",
         "- **rebatchable**: the Step can be given another batch size; the others keep that of the example.",
         "- **FLOPs equal**: two for each multiply-accumulate of the Step, beside `torch.utils.flop_counter.FlopCounterMode` on the "
@@ -114,6 +116,15 @@ def page(records: Sequence[Record], seconds: float) -> str:
         *_others(records),
     ]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _took(seconds: float, runs: int) -> str:
+    minutes = f"{seconds / 60:.0f} minutes of two worker processes"
+    return f"one run took {minutes}" if runs == 1 else f"it has parts of {runs} runs beside other work, together {minutes}"
+
+
+def _on_example(record: Record) -> bool:
+    return record.default and any("ran on the example inputs" in note for note in record.notes)
 
 
 def _markdown(table: Sequence[tuple[str, ...]]) -> list[str]:
