@@ -300,7 +300,7 @@ class Evaluator:
         rows = torch.arange(math.prod(others)).reshape(*others, 1)
         picked = (rows * count + torch.arange(count)) % size if count < size else torch.arange(count).expand(*others, count)
         picked = picked.movedim(-1, axis)
-        text = f"{rule.name} of {self.where()} picks its entries evenly (a balanced routing)"
+        text = f"{rule.name} of {self.where()} picks its entries evenly, as a balanced router does"
         self.values.put(indices, picked.reshape(indices.shape), text)
         return True
 
