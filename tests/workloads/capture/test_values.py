@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from trainyard.errors import CaptureError
+from trainyard.errors import BadInput, CaptureError
 from trainyard.ir import Gather
 from trainyard.workloads.capture import capture
 
@@ -278,5 +278,8 @@ def test_a_value_that_cannot_be_had_is_named_with_layer_line_and_ways_out() -> N
     message = str(caught.value)
     for part in ("layer '0'", "test_values.py:", "for _ in range(int((x > 0).sum())):", "real=True", "values={'test_values.py:"):
         assert part in message
-    step = capture(model, torch.randn(2, 4), loss=torch.sum, values={"0": 3})
+    step = capture(model, torch.randn(2, 4), loss=torch.sum, values={"0": 3, "modle.py:1": True})
     assert len([op for op in step if op.letters == ("A", "W")]) == 1 + 3
+    assert step.notes == ("values: 'modle.py:1' answers no question of this step",)
+    with pytest.raises(BadInput, match="values must map"):
+        capture(model, torch.randn(2, 4), loss=torch.sum, values=[3])  # type: ignore[arg-type]

@@ -18,6 +18,7 @@ from trainyard.workloads import zoo
 from trainyard.workloads.capture import capture_recipe
 from trainyard.workloads.capture.attention.outside import attention_of
 
+LARGE = ("gnmt", "t5-large", "mixtral-8x7b")  # others of their kind hold the line in every run
 SHIPPED = resources.files("trainyard.workloads.zoo") / "steps"
 
 
@@ -36,7 +37,7 @@ def test_the_shipped_step_is_what_a_fresh_capture_gives(name: str) -> None:
     assert fresh.rebatchable
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name == "gnmt" else ()) for name in zoo.names()])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in zoo.names()])
 def test_macs_equal_torchs_own_counter(name: str) -> None:
     batch = 2
     recipe = zoo.build(name)

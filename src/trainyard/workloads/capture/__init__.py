@@ -94,6 +94,8 @@ def capture(
     kernels = AttentionDispatch(*checked_options(attention, device))
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise BadInput(f"batch must be a positive whole number, got {batch!r}")
+    if values is not None and not isinstance(values, Mapping):
+        raise BadInput(f"values must map lines or layers to answers, as in values={{'model.py:120': True}}, got {values!r}")
     if world_size is not None:
         with world(world_size):
             return capture(

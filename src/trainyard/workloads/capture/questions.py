@@ -38,6 +38,7 @@ class Questions:
     def __init__(self, executor: Executor, stated: Mapping[str, Any], layer: Callable[[], str], sizes: str = "") -> None:
         self._executor, self._stated, self._layer, self._sizes = executor, stated, layer, sizes
         self.notes: dict[str, None] = {}
+        self.used: set[str] = set()
 
     def where(self) -> str:
         layer = self._layer()
@@ -158,6 +159,7 @@ class Questions:
         location = current_location()
         for key in (location.key if location is not None else None, self._layer()):
             if key is not None and key in self._stated:
+                self.used.add(key)
                 return self._stated[key], True
         return None, False
 

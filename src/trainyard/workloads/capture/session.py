@@ -170,7 +170,8 @@ class _Session:
             self._attention.name_math(recorder.ops)
         if is_sharded(self._modules):
             settle_layers(recorder.ops, tensors)
-        return Recording(batch, recorder.ops, tensors, complete=update, notes=list(recorder.questions.notes))
+        unused = [f"values: '{key}' answers no question of this step" for key in self._stated if key not in recorder.questions.used]
+        return Recording(batch, recorder.ops, tensors, complete=update, notes=[*recorder.questions.notes, *unused])
 
     def _run(self, batch: int, *, update: bool, rehearsal: bool = False) -> Recorder:
         self._reset_random_state()

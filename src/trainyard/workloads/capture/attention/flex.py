@@ -79,11 +79,20 @@ def flex_attention_on_shapes() -> Iterator[None]:
     before = {name: getattr(module, name) for name in changed if hasattr(module, name)}
     for name in before:
         setattr(module, name, changed[name])
+    mask = module.BlockMask
+    mask.kv_num_blocks = property(_blocks_on_shapes, lambda self, blocks: self.__dict__.update(kv_num_blocks=blocks))
     try:
         yield
     finally:
+        del mask.kv_num_blocks
         for name, value in before.items():
             setattr(module, name, value)
+
+
+def _blocks_on_shapes(mask: Any) -> Tensor:
+    """A mask of the host is taken along with shapes: torch compares its device with that of the queries."""
+    blocks: Tensor = mask.__dict__["kv_num_blocks"]
+    return blocks if blocks.is_meta else torch.empty_like(blocks, device="meta")
 
 
 def _no_check(query: Tensor, key: Tensor, value: Tensor) -> None:
