@@ -30,6 +30,7 @@ def failing() -> dict[str, Case]:
     return {case.name: case for case in cases_of(FAILING)}
 
 
+@pytest.mark.slow
 def test_a_crash_and_a_hang_fail_one_case_each(failing: dict[str, Case]) -> None:
     worker = Worker(time_limit_s=10)
     try:

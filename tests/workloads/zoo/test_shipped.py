@@ -27,7 +27,7 @@ def grouped_flops(a: Sequence[int], b: Sequence[int], *rest: Any, **options: Any
     return 2 * a[-2] * a[-1] * b[-1]
 
 
-@pytest.mark.parametrize("name", zoo.names())
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name == "t5-large" else ()) for name in zoo.names()])
 def test_the_shipped_step_is_what_a_fresh_capture_gives(name: str) -> None:
     row = zoo.entry(name)
     fresh = capture_recipe(zoo.build(name), name, row.batch)
