@@ -333,7 +333,7 @@ class Layers(nn.Module):
         return linear(x.flatten(2).mT, self.last.weight, self.last.bias)
 
 
-BACKENDS = ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
+BACKENDS = [pytest.param("eager", marks=pytest.mark.slow), "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -334,7 +334,7 @@ def test_tied_weights_gather_both_gradients() -> None:
     same(gradients_of(changed), expected)
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backend", ["aot_eager", *(pytest.param(b, marks=pytest.mark.slow) for b in ("eager", "inductor"))])
 @pytest.mark.parametrize("name", MODELS)
 def test_compiles_without_a_graph_break(name: str, backend: str) -> None:
     torch._dynamo.reset()
