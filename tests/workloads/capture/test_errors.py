@@ -74,6 +74,34 @@ def test_a_guard_against_a_diverging_loss_passes_with_a_note() -> None:
     assert any("the check is taken as passed" in note for note in step.notes)
 
 
+class Branches(nn.Module):
+    """Branches that change the step without calling anything, which no check may be mistaken for."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.layer, self.kind, self.kept = nn.Linear(4, 4), kind, list[torch.Tensor]()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = z = self.layer(x)
+        if self.kind == "computes" and y.mean() > 0:
+            z = y * 2
+        if self.kind == "in place" and y.mean().item() > 0:
+            z += 1
+        if self.kind == "selects" and y.mean() > 0:
+            z = x
+        if self.kind == "keeps" and y.mean() > 0:
+            self.kept.append(y)
+        if self.kind == "parameter" and y.mean() > 0:
+            z = self.layer.weight
+        return z
+
+
+@pytest.mark.parametrize("kind", ["computes", "in place", "selects", "keeps", "parameter"])
+def test_a_branch_that_changes_the_step_is_no_check(kind: str) -> None:
+    with pytest.raises(CaptureError, match=r"test_errors\.py:\d+: `if self\.kind"):
+        capture(Branches(kind), torch.randn(4, 4), loss=torch.sum)
+
+
 @torch.library.custom_op("trainyard_tests::swirl", mutates_args=())
 def swirl(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return x @ w

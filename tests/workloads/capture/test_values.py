@@ -283,3 +283,51 @@ def test_a_value_that_cannot_be_had_is_named_with_layer_line_and_ways_out() -> N
     assert step.notes == ("values: 'modle.py:1' answers no question of this step",)
     with pytest.raises(BadInput, match="values must map"):
         capture(model, torch.randn(2, 4), loss=torch.sum, values=[3])  # type: ignore[arg-type]
+
+
+class Checks(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer(x)
+        if torch.isnan(x).any() or not torch.isfinite(x).all():
+            x = self.layer(torch.nan_to_num(x))
+        return x
+
+
+@pytest.mark.parametrize("rows", [2, 1 << 19])
+def test_a_check_for_infinities_is_answered_with_a_note(rows: int) -> None:
+    step = capture(Checks(), torch.empty(rows, 4, device="meta"), loss=torch.sum)
+    assert len([op for op in step if op.letters == ("A", "W")]) == 1
+    assert step.notes == ("the model checks for infinities and NaN: all numbers are taken as finite",)
+
+
+def test_arrays_that_a_program_writes_are_not_the_users() -> None:
+    class Writes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+            mask.numpy()[:] = 7
+            return self.layer(x)
+
+    mask = torch.tensor([1, 2, 3])
+    capture(Writes(), (torch.randn(3, 4), mask), loss=torch.sum)
+    assert mask.tolist() == [1, 2, 3]
+
+
+def test_a_small_write_into_a_large_constant_takes_no_memory() -> None:
+    class Large(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            zeros = torch.zeros(1 << 40, device=x.device)
+            zeros[:4] = 1
+            return self.layer(x) * zeros[:4]
+
+    assert capture(Large(), torch.randn(3, 4), loss=torch.sum).macs == 2 * 3 * 4 * 4

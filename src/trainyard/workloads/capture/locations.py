@@ -12,9 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 from textwrap import shorten
 from types import FrameType, TracebackType
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
+from torch import Tensor
 
 _INNER = (f"{Path(__file__).parents[2]}/", "<frozen", "<eval_with_key", "<string>")
 _TORCH = f"{Path(torch.__file__).parent}/"
@@ -22,12 +23,13 @@ _LIBRARY = f"{sysconfig.get_paths()['stdlib']}/"
 _CALLING = (
     *_INNER, *(f"{_TORCH}{name}" for name in ("_", "utils/", "overrides.py", "autograd/", "library.py"))
 )  # fmt: skip
-_HARMLESS = frozenset(
-    """
-    warn warning info debug error print log exception warn_once warning_once critical item float int str bool format append round
-    zero_grad state_dict deepcopy save min max len time
-""".split()
-)
+_READING = frozenset("""
+    item tolist float int str bool format print warn warning info debug error log exception critical warn_once warning_once
+""".split())  # fmt: skip
+"""Calls that read tensors and compute with none."""
+
+_BOOKKEEPING = frozenset("append round min max len time zero_grad state_dict deepcopy save".split())
+"""Calls that leave a healthy step as it is, unless they are given tensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +89,13 @@ def _positions(frame: FrameType) -> tuple[int, int, int, int] | None:
     return None
 
 
-def asking_location() -> Location | None:
-    """The innermost running line that is neither Trainyard's nor part of how torch calls it: it may be a check inside of torch."""
+def _asking_frame() -> FrameType | None:
+    """The innermost running frame that is neither Trainyard's nor part of how torch calls it: it may be a check inside of torch."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_CALLING) and not (file.startswith(_LIBRARY) and "site-packages" not in file):
-            return Location(file, frame.f_lineno, _positions(frame))
+            return frame
         frame = frame.f_back
     return None
 
@@ -102,17 +104,16 @@ def guard_answer() -> bool | None:
     """What lets a healthy step pass, where an assertion asks for a truth value, or an `if` that changes nothing of the step: it
     raises, warns, or remembers a number.
     """
-    location = asking_location()
-    if location is None or location.positions is None:
+    frame = _asking_frame()
+    positions = None if frame is None else _positions(frame)
+    tree = None if frame is None or positions is None else _syntax_tree(frame.f_code.co_filename)
+    if frame is None or positions is None or tree is None:
         return None
-    tree = _syntax_tree(location.file)
-    if tree is None:
-        return None
-    statements = [node for node in ast.walk(tree) if _asks(node, location.positions)]
+    statements = [node for node in ast.walk(tree) if _asks(node, positions)]
     if not statements:
         return None
     statement = statements[-1]
-    if isinstance(statement, ast.If) and not (_is_harmless(statement.body) and _is_harmless(statement.orelse)):
+    if isinstance(statement, ast.If) and not (_is_harmless(statement.body, frame) and _is_harmless(statement.orelse, frame)):
         return None
     wanted = isinstance(statement, ast.Assert)
     node: ast.expr = statement.test
@@ -120,7 +121,7 @@ def guard_answer() -> bool | None:
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
             wanted, node = not wanted, node.operand
         elif isinstance(node, ast.BoolOp):
-            inner = [value for value in node.values if _contains(value, location.positions)]
+            inner = [value for value in node.values if _contains(value, positions)]
             if not inner:
                 return wanted
             node = inner[0]
@@ -136,21 +137,36 @@ def _asks(node: ast.AST, positions: tuple[int, int, int, int]) -> TypeGuard[ast.
     return is_whole or _contains(node if isinstance(node, ast.Assert) else node.test, positions)
 
 
-def _is_harmless(body: list[ast.stmt]) -> bool:
-    """Whether statements only raise, skip a bad step, log, or note numbers: none of them computes with tensors."""
+def _is_harmless(body: list[ast.stmt], frame: FrameType) -> bool:
+    """Whether statements only raise, skip a bad step, log, or note numbers: none of them computes with tensors or keeps one."""
     if body and isinstance(body[-1], ast.Raise):
         return True
-    for statement in body:
-        if not isinstance(statement, ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Pass | ast.Continue):
-            return False
-        if any(isinstance(node, ast.Call) and _called_name(node) not in _HARMLESS for node in ast.walk(statement)):
-            return False
-    return True
+    kinds = ast.Expr | ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Pass | ast.Continue
+    return all(isinstance(statement, kinds) and not _uses_tensors(statement, frame) for statement in body)
 
 
-def _called_name(node: ast.expr) -> str:
-    if not isinstance(node, ast.Call):
-        return ""
+def _uses_tensors(node: ast.AST, frame: FrameType) -> bool:
+    """Whether a statement names a tensor other than to read its value, or calls what may compute with one."""
+    if isinstance(node, ast.Call):
+        name = _called_name(node)
+        if name in _READING:
+            return False
+        if name not in _BOOKKEEPING:
+            return True
+        return any(_uses_tensors(argument, frame) for argument in (*node.args, *node.keywords))
+    if isinstance(node, ast.Name | ast.Attribute) and isinstance(_bound(node, frame), Tensor):
+        return True
+    return any(_uses_tensors(child, frame) for child in ast.iter_child_nodes(node))
+
+
+def _bound(node: ast.AST, frame: FrameType) -> Any:
+    """What a name, or an attribute of a name, stands for in a frame; None if that cannot be told."""
+    if isinstance(node, ast.Name):
+        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+    return getattr(_bound(node.value, frame), node.attr, None) if isinstance(node, ast.Attribute) else None
+
+
+def _called_name(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 

@@ -118,7 +118,7 @@ class Questions:
         value = self._executor.value(tensor)
         if value is not None:
             self._note_assumption([tensor])
-            return value.contiguous()
+            return value.clone(memory_format=torch.contiguous_format)  # the program may write into what it gets
         stated, known = self._stated_answer()
         if known:
             return torch.as_tensor(stated).to(tensor.dtype).expand(tensor.shape).contiguous()

@@ -114,11 +114,11 @@ class Values:
         if entry is None:
             return
         if entry.storage is None:
-            if tensor.numel() > MOST_INTEGERS:
+            elements = tensor.untyped_storage().nbytes() // tensor.itemsize
+            if elements > MOST_INTEGERS:  # of the whole storage, of which the tensor may be a small view
                 self.forget(tensor)
                 return
             entry.storage = torch.UntypedStorage(tensor.untyped_storage().nbytes())
-            elements = entry.storage.nbytes() // max(1, tensor.itemsize)
             torch.empty(0, dtype=tensor.dtype).set_(entry.storage, 0, (elements,), (1,)).fill_(entry.uniform)
         elif entry.shared:
             entry.storage, entry.shared = entry.storage.clone(), False
@@ -247,7 +247,7 @@ class Evaluator:
         if rule.pointwise:
             numbers = [self._uniform(a) if isinstance(a, Tensor) else a for a in args]
             outcome = rule.func(*numbers, **kwargs)
-            self.values.put_uniform(target, outcome.item())
+            self.values.put_uniform(target, outcome.item(), self.assumption(_flat(args)))
             return True
         return False
 
@@ -261,6 +261,8 @@ class Evaluator:
     def _healthy(self, rule: Rule, args: tuple[Any, ...], fresh: list[Tensor]) -> bool:
         """Questions whose answer in a healthy step is known: no number is infinite or not a number."""
         answer: Any = NOT_FINITE.get(rule.name)
+        text = f"{self.where()} checks for infinities and NaN: all numbers are taken as finite"
+        assumption = self.assumption(_flat(args)) or text
         if rule.name in ("eq", "ne") and len(args) > 1:
             other = args[1]
             infinite = isinstance(other, float) and math.isinf(other)
@@ -274,7 +276,7 @@ class Evaluator:
             answer = 0 if entry is not None and entry.storage is None and not entry.uniform else None
         if answer is None or not fresh:
             return False
-        self.values.put_uniform(fresh[0], answer)
+        self.values.put_uniform(fresh[0], answer, assumption)
         return True
 
     def _assumed(
