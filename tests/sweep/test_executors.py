@@ -47,9 +47,25 @@ def test_any_number_of_workers_leaves_the_same_bytes(study: Study, tmp_path: Pat
     for name in ("points.parquet", "manifest.json"):
         assert (one / name).read_bytes() == (other / name).read_bytes()
     assert summaries[0].front == summaries[1].front
+    assert summaries[0].best == summaries[1].best
     again = running.sweep(study, tmp_path / "two", LocalProcesses(2))
     assert (again.computed, again.reused) == (0, 12)
     assert (one / "points.parquet").read_bytes() == (other / "points.parquet").read_bytes()
+
+
+class Backwards(Inline):
+    """Finishes the last point first."""
+
+    def map(self, points: Iterable[Point], materials: Materials) -> Iterator[Record]:
+        return super().map(list(points)[::-1], materials)
+
+
+def test_records_best_and_front_are_in_the_order_of_the_study_however_points_finish(study: Study, tmp_path: Path) -> None:
+    one = running.sweep(study, tmp_path / "one", Inline())
+    other = running.sweep(study, tmp_path / "other", Backwards())
+    assert one.records == other.records
+    assert one.best == other.best
+    assert one.front == other.front
 
 
 def test_a_worker_that_dies_costs_only_the_point_that_kills_it(

@@ -135,6 +135,7 @@ class Run:
         self.study, self.materials, self.store, self.executor, self.on_progress = study, materials, store, executor, on_progress
         self.stop = stop or Stop()
         self._retry_failed = retry_failed
+        self._asked: dict[str, None] = {}
         self._records: dict[str, Record] = {}
         self._unsafe: list[Record] = []
         self._computed: set[str] = set()
@@ -146,6 +147,7 @@ class Run:
         """The records of points (with or without keys), in their order; `total` is how many there will be in all."""
         keyed = [point if point.key else next(self.materials.keyed([point])) for point in points]
         fresh: dict[str, Point] = {}
+        self._asked |= dict.fromkeys(point.key for point in keyed)
         for point in keyed:
             if point.key in self._records:
                 continue
@@ -198,14 +200,15 @@ class Run:
         return "; ".join([*phrases, *(f"best {name} {shown(name, record.metrics[name])}" for name, record in best)])
 
     def summary(self) -> Summary:
-        records = list(self._records.values())
+        records = [self._records[key] for key in self._asked if key in self._records]  # as asked for, however they were finished
+        best = pareto.best(records, self.study.objectives)
         return Summary(
             points=max(self._expected, len(records)),
             computed=len(self._computed),
             reused=len(records) - len(self._computed),
             failed=self._failed,
             store=self.store.path,
-            best=dict(self._best),
+            best={name: self._records[key] for name, key in best.items()},
             front=fronts(records, self.study.objectives),
             records=records,
             interrupted=self.stop.requested,
