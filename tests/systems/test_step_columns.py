@@ -32,6 +32,7 @@ ARRAYS = [
     TensorCore(tiles=30, rows=4, columns=2),
     TensorDash(tiles=16, multicast=False),
     Sigma(dpes=8, multipliers=16, bandwidth=32),
+    Sigma(dpes=6, multipliers=32, bandwidth=20, streaming="limited", drain="pass"),
 ]
 devices = st.builds(
     Accelerator,

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 from trainyard.checks import require_choice
 from trainyard.construction import part
 from trainyard.errors import BadInput
-from trainyard.ir import DENSE, ArrayCost, MatMul, Product, assumed, one_after_another
-from trainyard.ir.folds import Pooled
+from trainyard.ir import DENSE, ArrayCost, Dense, MatMul, Product, assumed, one_after_another
+from trainyard.ir.folds import Pooled, Tiles
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -167,8 +167,20 @@ class Sigma:
         side = math.isqrt(self.peak_macs_per_cycle)
         return side, side, side
 
+    @property
+    def stationary_sides(self) -> tuple[Side, ...]:
+        """The operands that may be stationary; none where there is no local reuse."""
+        sides: dict[str, tuple[Side, ...]] = {"a": ("a",), "b": ("b",), "best": ("a", "b")}
+        return sides.get(self.stationary, ())
+
     def tile_cycles(self, m: int, n: int, k: int) -> int:
-        return self.cost(MatMul(m, n, k)).cycles
+        return _dense_cost(self, MatMul(m, n, k), self.stationary).cycles
+
+    def tile_events(self, tiles: Tiles) -> dict[str, Any]:
+        """The events of many dense tiles at once, one product after the other; only where `folds` has closed forms."""
+        from trainyard.arrays.sigma.dense_tiles import dense_tile_events
+
+        return dense_tile_events(self, tiles)
 
     def divided(self, shares: Sequence[int]) -> tuple[Sigma, ...]:
         """Disjoint Flex-DPUs with these numbers of Flex-DPEs, the input bandwidth in proportion."""
@@ -220,12 +232,18 @@ class Sigma:
         Masks are views of recorded zeros, matrices of any type, or packed (`hardware.formats.bitmaps`). `stationary` overrides the
         array's own.
         """
-        from trainyard.masks.contraction import counts
-
         if not isinstance(op, MatMul):
             raise BadInput(f"Sigma.cost takes a product such as MatMul(128, 2048, 4096), got {op!r}")
         chosen = self.stationary if stationary is None else stationary
         require_choice("Sigma.cost", stationary=(chosen, get_args(Dataflow)))
+        if isinstance(a, Dense) and isinstance(b, Dense):
+            cost = _dense_cost(self, op, chosen)
+            return replace(cost, events=dict(cost.events))  # the caller may write into its own
+        return self._cost_of(op, a, b, chosen)
+
+    def _cost_of(self, op: MatMul, a: Mask, b: Mask, chosen: Dataflow) -> SigmaCost:
+        from trainyard.masks.contraction import counts
+
         contraction = counts(op, a, b)
         if chosen == "none":
             return self._without_reuse(op, contraction)
@@ -276,7 +294,6 @@ class Sigma:
         """One product for `schedule_concurrently`, with each operand that may be stationary."""
         from trainyard.arrays.sigma.flex_dpu import StationaryOperand
 
-        own: dict[str, tuple[Side, ...]] = {"a": ("a",), "b": ("b",)}
         chunked = self.streaming == "limited"
         return {
             side: StationaryOperand(
@@ -285,7 +302,7 @@ class Sigma:
                 depth=op.K,
                 chunks=tuple(contraction.stationary_by_chunk(side, self.bandwidth).tolist()) if chunked else (),
             )
-            for side in sides or own.get(self.stationary, ("a", "b"))
+            for side in sides or self.stationary_sides
         }
 
     def _flex_dpu(self, dpes: int) -> Sigma:
@@ -383,8 +400,8 @@ class Sigma:
         vectors, across = (op.N, op.M) if side == "a" else (op.M, op.N)
         spilled_sums = vectors * max(0, passes - 1) * (across if self.streaming == "limited" else 1)
         return {
-            f"scratchpad_read_{side}": float(stationary),
-            f"scratchpad_read_{'b' if side == 'a' else 'a'}": streamed,
+            "scratchpad_read_a": float(stationary) if side == "a" else streamed,
+            "scratchpad_read_b": streamed if side == "a" else float(stationary),
             "scratchpad_read_out": float(spilled_sums),
             "scratchpad_write_out": float(op.M * op.N + spilled_sums),
             "stationary_load": float(stationary),
@@ -417,6 +434,11 @@ class Sigma:
 @lru_cache(maxsize=4096)
 def _equal_products(array: Sigma, demand: tuple[tuple[Side, StationaryOperand], ...], count: int) -> ConcurrentSchedule:
     return array._concurrent_schedule((dict(demand),) * count)
+
+
+@lru_cache(maxsize=16384)
+def _dense_cost(array: Sigma, op: MatMul, stationary: Dataflow) -> SigmaCost:
+    return array._cost_of(op, DENSE, DENSE, stationary)
 
 
 @lru_cache(maxsize=256)

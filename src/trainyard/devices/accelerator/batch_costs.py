@@ -321,7 +321,10 @@ def _tile_events(array: Array, chosen: Whole, dims: Whole) -> dict[str, Any]:
     from trainyard.kernels.mapping.product_costs import tile_kinds
 
     product, (high, wide, deep), times, begun = tile_kinds(chosen, dims)
-    tiles = Tiles(high, wide, deep, dims[product, 3])
+    count = dims[product, 3]
+    if isinstance(array, Divisible):  # asked for one product at a time, as often as there are
+        count, times = np.ones_like(count), times * count
+    tiles = Tiles(high, wide, deep, count)
     events: dict[str, Any] = {}
     for name, values in array.tile_events(tiles).items():  # type: ignore[attr-defined]  # only with a closed form
         done = values * times

@@ -1,0 +1,41 @@
+"""Columns of dense tiles against `Sigma.cost` of each tile alone: the same names in the same order, the same bits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainyard.arrays import Sigma
+from trainyard.ir import MatMul
+from trainyard.ir.folds import Tiles
+
+arrays = st.builds(
+    Sigma,
+    dpes=st.integers(1, 9),
+    multipliers=st.sampled_from([1, 2, 8, 16]),
+    bandwidth=st.integers(1, 40),
+    stationary=st.sampled_from(["a", "b", "best"]),
+    streaming=st.sampled_from(["wide", "limited"]),
+    drain=st.sampled_from(["fold", "pass"]),
+)
+sides = st.integers(1, 90)
+
+
+@pytest.mark.oracle
+@given(arrays, st.lists(st.tuples(sides, sides, sides), min_size=1, max_size=8), st.integers(1, 3))
+def test_columns_are_the_events_of_each_tile(array: Sigma, sizes: list[tuple[int, int, int]], count: int) -> None:
+    high, wide, deep = np.array(sizes, dtype=np.float64).T
+    columns = array.tile_events(Tiles(high, wide, deep, np.full(len(sizes), count)))
+    for row, size in enumerate(sizes):
+        events = array.cost(MatMul(*size)).events
+        assert [*columns] == [*events]
+        assert {name: values[row] for name, values in columns.items()} == {name: done * count for name, done in events.items()}
+
+
+def test_a_caller_that_writes_into_its_events_changes_no_later_cost() -> None:
+    array, op = Sigma(dpes=2, multipliers=4, bandwidth=4), MatMul(8, 8, 8)
+    first = dict(array.cost(op).events)
+    array.cost(op).events["mac"] = 0.0  # type: ignore[index]  # a plain dict
+    assert array.cost(op).events == first
