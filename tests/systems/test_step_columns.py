@@ -267,7 +267,7 @@ def test_columns_divide_totals_as_split_does(totals: list[int], weights: list[in
     assert _divided(columns, np.array(totals)).tolist() == [*(part for total in totals for part in split(total, parts)), 0]
 
 
-@pytest.mark.parametrize("array", ARRAYS[:-1])
+@pytest.mark.parametrize("array", [array for array in ARRAYS if not isinstance(array, Sigma)])  # equal products may share SIGMA
 @given(sides=st.lists(st.tuples(*[st.integers(1, 3000)] * 3), min_size=1, max_size=6), count=st.integers(1, 5))
 def test_events_of_many_tiles_are_those_of_each(array: Systolic, sides: list[tuple[int, int, int]], count: int) -> None:
     from trainyard.ir.folds import Tiles
