@@ -56,4 +56,4 @@ def spread(size: int, row: Real) -> float:
             steps = finer
         again += row[at + 1] * (1.0 if steps >= step else min(1.0, cut))
     extra = min(again * positions / float(starts + 1), float(positions - step))
-    return float(size) + row[3] * extra / float(unit)
+    return float(float(size) + row[3] * extra / float(unit))
