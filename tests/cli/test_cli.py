@@ -205,15 +205,17 @@ def test_reproduce(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_whole_ledger_renews_its_own_page(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_ledger_writes_only_where_it_is_told(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert trainyard("reproduce", "--json", "-")[0] == 0
-    assert list(tmp_path.iterdir()) == []  # anywhere else nothing is written unasked
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "reproduction.md").write_text("old")
+    page = tmp_path / "docs" / "reproduction.md"
+    page.write_text("somebody else's")
     assert trainyard("reproduce", "--json", "-")[0] == 0
-    assert (tmp_path / "docs" / "reproduction.md").read_text().startswith("# Reproduction")
-    assert (tmp_path / "docs" / "reproduction.html").exists()
+    assert page.read_text() == "somebody else's"
+    assert list(tmp_path.rglob("*")) == [tmp_path / "docs", page]
+    assert trainyard("reproduce", "--json", "-", "--markdown", "docs/reproduction.md", "--html", "docs/reproduction.html")[0] == 0
+    assert page.read_text().startswith("# Reproduction")
+    assert {path.name for path in (tmp_path / "docs").iterdir()} == {"reproduction.md", "reproduction.html"}
 
 
 def test_a_failing_experiment_is_exit_code_1(trainyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
