@@ -14,13 +14,24 @@ from typing import TYPE_CHECKING, Any
 from trainyard.engine.timeline import Timeline
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Device, Masks, Step, System, assumptions_of
-from trainyard.ir.protocols import ChecksStep, ExplainsMasks, HasDevice, HasNotes, HasPeakOfStep, HasPeaks, ListsMasks
+from trainyard.ir.protocols import (
+    ChecksStep,
+    ExplainsMasks,
+    HasDevice,
+    HasDeviceStep,
+    HasNotes,
+    HasPeakOfStep,
+    HasPeaks,
+    ListsLoopNests,
+    ListsMasks,
+)
 from trainyard.results.booking import book_timeline, entries_of
 from trainyard.results.result import Peaks, Result
 from trainyard.units import show
 
 if TYPE_CHECKING:
     from trainyard.ir.plan import Plan
+    from trainyard.results.loop_nests import LoopNest
 
 Machine = str | Device | System
 Workload = Step | str | os.PathLike[str]
@@ -110,6 +121,15 @@ class Rerun:
     step: Step
     machine: Device | System
     masks: Masks | None
+
+    def loop_nests(self) -> tuple[LoopNest, ...]:
+        """How one device of the machine maps its part of the step; nothing where it has no tile search."""
+        step, masks, device = self.step, self.masks, self.machine
+        if isinstance(self.machine, HasDeviceStep):
+            step, masks = self.machine.device_step(step, masks)
+        if isinstance(self.machine, HasDevice):
+            device = self.machine.device
+        return tuple(device.loop_nests(step, masks)) if isinstance(device, ListsLoopNests) else ()
 
     def __call__(self, changes: Mapping[str, Any]) -> Result:
         from trainyard import machines

@@ -475,3 +475,29 @@ def test_a_node_is_compared_by_what_its_steps_wait_for(trainyard: Run) -> None:
     for row in ("exposed compute", "exposed synchronisation", "exposed copy", "host memory", "bound by"):
         assert row in out
     assert "warning" not in out
+
+
+def test_explain_shows_loop_nests_of_the_layers_that_a_pattern_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "bert-tiny", "*.query:forward", "--on", "npu", "--mapping"]) == 0
+    shown = capsys.readouterr().out
+    assert "parallel for n in 0..128, k in 0..128  # array Systolic ws 128 x 128" in shown
+    assert "x the lower bound" in shown
+    assert "grad_weight" not in shown
+    assert cli.main(["explain", "bert-tiny", "*.query", "--on", "npu", "--mapping", "--json", "-"]) == 0
+    nests = json.loads(capsys.readouterr().out)
+    assert {nest["phase"] for nest in nests} == {"forward", "grad_input", "grad_weight", "update"}
+    assert cli.main(["run", "bert-tiny", "--on", "npu", "--mapping", "--no-range"]) == 0
+    assert "streams without tiles" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["explain", "bert-tiny", "*.qury", "--on", "npu", "--mapping"], "near it are bert.encoder.layer.0.attention.self.query"),
+        (["explain", "bert-tiny", "--on", "h200", "--mapping"], "h200 has no loop nests"),
+        (["explain", "bert-tiny", "--on", "npu", "--json", "-"], "--json writes loop nests: add --mapping"),
+    ],
+)
+def test_what_has_no_loop_nests_says_why(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    assert message in capsys.readouterr().err

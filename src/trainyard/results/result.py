@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from trainyard.ir import Device, System
+    from trainyard.results.loop_nests import LoopNest
 
 __all__ = ["AXES", "IDLE", "PICOSECOND", "Axis", "Columns", "Cost", "Peaks", "Result", "Rows"]
 PICOSECOND = 1e-12
@@ -46,6 +47,13 @@ class Cost(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         return {**self._asdict(), "traffic_bytes": dict(self.traffic_bytes)}
+
+
+@runtime_checkable
+class KnowsMapping(Protocol):
+    """What a result is rerun by, where its machine can say how it maps the step."""
+
+    def loop_nests(self) -> tuple[LoopNest, ...]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +152,14 @@ class Result:
         """Compute, synchronisation, copy, idle."""
         return {key[0]: cost for key, cost in self.group("kind").items()}
 
+    @cached_property
+    def mapping(self) -> tuple[LoopNest, ...]:
+        """The loop nest of each Work of one device: tiles, order, what stays, what moves how often, and the least that could.
+
+        Empty for machines without a tile search, and for results that were added, scaled, measured or read from a file.
+        """
+        return self.rerun.loop_nests() if isinstance(self.rerun, KnowsMapping) else ()
+
     def group(self, *axes: Axis) -> dict[tuple[str, ...], Cost]:
         """Costs by one or several of layer, phase, resource, kind, op, bound, in order of first appearance."""
         if not axes:
@@ -238,8 +254,8 @@ class Result:
                 times.append(self.rerun({path: alternative}).time_s)
         return replace(self, range_s=(min(times), max(times)))
 
-    def as_dict(self) -> dict[str, Any]:
-        """The stable JSON object; every key is documented in docs/json.md."""
+    def as_dict(self, *, mapping: bool = True) -> dict[str, Any]:
+        """The stable JSON object; every key is documented in docs/json.md. The loop nests of `mapping` can be left out."""
         return {
             "workload": self.workload,
             "machine": self.machine,
@@ -271,6 +287,7 @@ class Result:
             "config_hash": self.config_hash,
             "seed": self.seed,
             "version": self.version,
+            **({"mapping": [nest.as_dict() for nest in self.mapping if nest.kind != "stream"]} if mapping else {}),
         }
 
     def to_json(self) -> str:

@@ -23,7 +23,7 @@ from trainyard.devices.accelerator.side_by_side import require_divisible
 from trainyard.errors import BadInput
 from trainyard.hardware.tables import area, energy
 from trainyard.hardware.tables.technology import require_node
-from trainyard.ir import DTYPE_BYTES, Array, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
+from trainyard.ir import DTYPE_BYTES, Array, Collective, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
 from trainyard.ir.protocols import HasComponentAreas, HasComponents, HasLocalBuffers, uses_operand_values
 from trainyard.mapping.demand import Demand, Im2col, Policy, Scope
 from trainyard.mapping.lowering import GradInput, lower
@@ -33,6 +33,9 @@ from trainyard.mapping.tiling import Supply
 from trainyard.mapping.works import Fusion, Together
 from trainyard.masks.dma import Densities, densities, stored_sizes
 from trainyard.results.result import Peaks
+
+if TYPE_CHECKING:
+    from trainyard.results.loop_nests import LoopNest
 
 Dma = Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"]
 DramKind = Literal["hbm2", "gddr6", "ddr4", "lpddr4"]
@@ -291,6 +294,17 @@ class Accelerator:
         policy, known_costs = self._policy(step)
         shape = step_shape(step, policy, self._costing)
         return None if shape is None else batch_costs(shape, self._costing, self._components, known_costs)
+
+    def loop_nests(self, step: Step, masks: Masks | None = None) -> tuple[LoopNest, ...]:
+        """The mapping of each Work of a step: tiles, loops at each memory, what moves how often."""
+        from trainyard.devices.accelerator.loop_nests import nests_of
+
+        return tuple(
+            nest
+            for work in self.works(step)
+            if not isinstance(step.ops[work.ops[0]].body, Collective)
+            for nest in nests_of(step, work, self.cost(step, work, masks))
+        )
 
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
         """Joules by component: events times rows of `hardware.tables.energy` at this node, and of the array's own rows where it has
