@@ -1,5 +1,4 @@
-"""The cost of a step. `result` is the value that a user gets; `booking` divides the time of tasks among the rows of ops;
-`loop_nests` are the mappings behind it."""
+"""The cost of a step. `result` is the value that a user gets; `booking` divides the time of tasks among the rows of ops."""
 
 from __future__ import annotations
 
