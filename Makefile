@@ -51,7 +51,7 @@ docs: $(STAMP)
 PAPERS := tensordash sigma igo mcdla direct
 PAGES := zoo stacking parallelism
 pages: $(STAMP)
-	$(BIN)/trainyard reproduce > /dev/null
+	$(BIN)/trainyard reproduce --markdown docs/reproduction.md --html docs/reproduction.html > /dev/null
 	$(foreach paper,$(PAPERS),$(BIN)/python scripts/paper_page.py $(paper) &&) true
 	$(foreach page,$(PAGES),$(BIN)/python scripts/$(page)_page.py &&) true
 	$(BIN)/python scripts/paper_figures.py

@@ -169,7 +169,7 @@ def ledger() -> str:
     text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
     counts = re.findall(r"^## (\w+)\n\n([^\n]*)\.$", text, re.MULTILINE)
     if not counts:
-        sys.exit("docs/reproduction.md has no counts: trainyard reproduce writes it")
+        sys.exit("docs/reproduction.md has no counts: trainyard reproduce --markdown docs/reproduction.md writes it")
     rows = ((f"[{paper}]({paper}.md)", told) for paper, told in counts)
     head = "## What the papers claim\n\nBy simulation or not at all; what the verdicts mean, every row and why it misses: "
     return f"{head}[the ledger](reproduction.md).\n\n{table(('paper', 'claims'), rows)}"

@@ -205,15 +205,17 @@ def test_reproduce(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("quick")
-def test_the_whole_ledger_renews_its_own_page(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_whole_ledger_writes_only_where_it_is_told(trainyard: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert trainyard("reproduce", "--json", "-")[0] == 0
-    assert list(tmp_path.iterdir()) == []  # anywhere else nothing is written unasked
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "reproduction.md").write_text("old")
+    page = tmp_path / "docs" / "reproduction.md"
+    page.write_text("somebody else's")
     assert trainyard("reproduce", "--json", "-")[0] == 0
-    assert (tmp_path / "docs" / "reproduction.md").read_text().startswith("# Reproduction")
-    assert (tmp_path / "docs" / "reproduction.html").exists()
+    assert page.read_text() == "somebody else's"
+    assert list(tmp_path.rglob("*")) == [tmp_path / "docs", page]
+    assert trainyard("reproduce", "--json", "-", "--markdown", "docs/reproduction.md", "--html", "docs/reproduction.html")[0] == 0
+    assert page.read_text().startswith("# Reproduction")
+    assert {path.name for path in (tmp_path / "docs").iterdir()} == {"reproduction.md", "reproduction.html"}
 
 
 def test_a_failing_experiment_is_exit_code_1(trainyard: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,3 +475,29 @@ def test_a_node_is_compared_by_what_its_steps_wait_for(trainyard: Run) -> None:
     for row in ("exposed compute", "exposed synchronisation", "exposed copy", "host memory", "bound by"):
         assert row in out
     assert "warning" not in out
+
+
+def test_explain_shows_loop_nests_of_the_layers_that_a_pattern_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["explain", "bert-tiny", "*.query:forward", "--on", "npu", "--mapping"]) == 0
+    shown = capsys.readouterr().out
+    assert "parallel for n in 0..128, k in 0..128  # array Systolic ws 128 x 128" in shown
+    assert "x the lower bound" in shown
+    assert "grad_weight" not in shown
+    assert cli.main(["explain", "bert-tiny", "*.query", "--on", "npu", "--mapping", "--json", "-"]) == 0
+    nests = json.loads(capsys.readouterr().out)
+    assert {nest["phase"] for nest in nests} == {"forward", "grad_input", "grad_weight", "update"}
+    assert cli.main(["run", "bert-tiny", "--on", "npu", "--mapping", "--no-range"]) == 0
+    assert "streams without tiles" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["explain", "bert-tiny", "*.qury", "--on", "npu", "--mapping"], "near it are bert.encoder.layer.0.attention.self.query"),
+        (["explain", "bert-tiny", "--on", "h200", "--mapping"], "h200 has no loop nests"),
+        (["explain", "bert-tiny", "--on", "npu", "--json", "-"], "--json writes loop nests: add --mapping"),
+    ],
+)
+def test_what_has_no_loop_nests_says_why(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(words) == 2
+    assert message in capsys.readouterr().err

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import trainyard as ty
 from trainyard.errors import BadInput
 from trainyard.report import page, plots
 from trainyard.results.result import Peaks, Result
@@ -164,3 +165,10 @@ def test_a_notebook_gets_a_small_table(result: Result) -> None:
     assert HOSTILE in reader.words()
     assert len(reader.of("table")) == 2
     assert re.search(r"total\s+115 µs\s+100 %", reader.words())
+
+
+def test_the_page_has_the_mapping_of_accelerators_alone() -> None:
+    html = page.page([ty.run("linear", "npu")])
+    assert "<h3>Mapping</h3>" in html
+    assert "array Systolic ws 128 x 128" in html
+    assert "<h3>Mapping</h3>" not in page.page([ty.run("linear", "h200")])

@@ -34,6 +34,7 @@ Zeros    = Annotated[str | None, typer.Option("--masks", help="Zeros: a file of 
 MasksAt  = Annotated[int | None, typer.Option("--at", min=0, help="Training step of a masks file; its first by default.")]
 Forward  = Annotated[bool, typer.Option("--inference", help="The forward pass alone.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field: array.rows=64, dram='75 GB/s'. May repeat.")]
+Mapping  = Annotated[bool, typer.Option("--mapping", help="Show the loop nest of each layer: tiles, order, what stays and moves.")]
 Json     = Annotated[str | None, typer.Option("--json", callback=writable, help="Write JSON: a file, or - for stdout alone.")]
 Html     = Annotated[str | None, typer.Option("--html", callback=writable, help="Write a self-contained HTML page.")]
 Axis     = Annotated[str, typer.Option("--by", help="Group by layer, phase, resource, kind, op or bound.")]

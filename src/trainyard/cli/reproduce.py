@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +12,6 @@ from trainyard.report.terminal import progress, say, write_json
 
 if TYPE_CHECKING:
     from trainyard.papers.ledger import Row
-
-PAPER_DOCUMENT = os.path.join("docs", "reproduction.md")
 
 
 def reproduce(
@@ -29,15 +26,12 @@ def reproduce(
     """Hold the papers' figures against ours.
 
     What a paper prints, what a simulation here gives, their ratio and a verdict. What the very same program has measured before
-    is cached and not run again.
-    Walked as a whole inside trainyard's own repository, it also renews docs/reproduction.md and .html.
+    is cached and not run again. Pages are written where --html and --markdown say, nowhere else.
     """
     from trainyard.papers import experiment_cache, pages, tables
 
     with progress("claims") as on_progress:
         rows = experiment_cache.walk(paper, figure, on_progress, anew=anew)
-    if paper is None and figure is None and markdown is None and os.path.isfile(PAPER_DOCUMENT):
-        markdown, html = PAPER_DOCUMENT, html or PAPER_DOCUMENT.replace(".md", ".html")
     for path, write in ((html, pages.write_html), (markdown, pages.write_markdown)):
         if path is not None:
             write(rows, path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from trainyard.cli.options import (
     Html,
     Json,
     Machine,
+    Mapping,
     MasksAt,
     Parallel,
     Settings,
@@ -28,6 +29,9 @@ from trainyard.cli.options import (
 from trainyard.cli.request import RunRequest
 from trainyard.errors import BadInput
 from trainyard.report.terminal import progress, say, write_json
+
+if TYPE_CHECKING:
+    from trainyard.results.result import Result
 
 
 def run(
@@ -52,6 +56,7 @@ def run(
     explain: Annotated[
         str | None, typer.Option(help="Explain one layer: what binds it, what more of each resource is worth.")
     ] = None,
+    mapping: Mapping = False,
     ranged: Annotated[bool, typer.Option("--range/--no-range", help="The headline's range over the open assumptions.")] = True,
 ) -> None:
     """Run a training step on a machine.
@@ -82,7 +87,9 @@ def run(
     if json_path is not None:
         write_json(result.as_dict(), json_path)
     if json_path != "-":
-        if explain is None:
+        if mapping:
+            print(_loop_nests(result, explain or ""))
+        elif explain is None:
             result.table(by=by, top=top, ranged=ranged)  # type: ignore[arg-type]  # checked above
         else:
             print(result.explain(explain))
@@ -135,7 +142,7 @@ def compare(
 
 def explain(
     workload: Workload,
-    layer: Annotated[str, typer.Argument(help="A layer of it; the whole step by default.")] = "",
+    layer: Annotated[str, typer.Argument(help="A layer of it, with --mapping also a pattern; the whole step by default.")] = "",
     on: Machine = "",
     batch: Batch = None,
     world: World = None,
@@ -146,6 +153,10 @@ def explain(
     at: MasksAt = None,
     inference: Forward = False,
     settings: Settings = None,
+    mapping: Mapping = False,
+    json_path: Annotated[
+        str | None, typer.Option("--json", callback=writable, help="With --mapping: write the loop nests as JSON, - for stdout.")
+    ] = None,
     html: Annotated[str | None, typer.Option(callback=writable, help="Write a paper's walk-through as a drawing.")] = None,
 ) -> None:
     """Say what a step or a layer waits for.
@@ -179,5 +190,18 @@ def explain(
         inference=inference,
         settings=settings,
     )
+    if json_path is not None and not mapping:
+        raise BadInput("--json writes loop nests: add --mapping; the costs of a step are in trainyard run ... --json")
     (result,) = run_request.results([request.one_machine(on)])
-    print(result.explain(layer))
+    if json_path is not None:
+        from trainyard.results.loop_nests import chosen
+
+        write_json([nest.as_dict() for nest in chosen(result.mapping, layer)], json_path)
+    if json_path != "-":
+        print(_loop_nests(result, layer) if mapping else result.explain(layer))
+
+
+def _loop_nests(result: Result, pattern: str) -> str:
+    from trainyard.report.loop_nests import text
+
+    return text(result, pattern)

@@ -254,7 +254,7 @@ class DeviceCost:
 
     `bytes` counts off-chip traffic by tensor and direction; `share` divides cycles among the Work's ops and sums to 1; `bound`
     names what it waits for (compute, dram, launch, ...); `events` count all that costs energy, DRAM bytes included (`dram_read`).
-    `uncertainty` is that of its array's cycles (`ArrayCost`).
+    `uncertainty` is that of its array's cycles (`ArrayCost`). `chosen` is the device's own record of the mapping that was costed.
     """
 
     cycles: int
@@ -265,6 +265,7 @@ class DeviceCost:
     bound: str = "compute"
     assumptions: tuple[Assumption, ...] = ()
     uncertainty: float = 0.0
+    chosen: tuple[Any, ...] = field(default=(), repr=False, compare=False)
 
 
 @runtime_checkable
@@ -295,6 +296,13 @@ class CostsWholeSteps(Protocol):
     """
 
     def batch_costs(self, step: Step, masks: Masks | None = None) -> Any: ...
+
+
+@runtime_checkable
+class ListsLoopNests(Protocol):
+    """The loop nest of each Work of a step (`results.loop_nests.LoopNest`); `Result.mapping` asks for it, and is empty without."""
+
+    def loop_nests(self, step: Step, masks: Masks | None = None) -> Sequence[Any]: ...
 
 
 @runtime_checkable
@@ -361,6 +369,13 @@ class HasDevice(Protocol):
 
     @property
     def device(self) -> Device: ...
+
+
+@runtime_checkable
+class HasDeviceStep(Protocol):
+    """The part of a step, and of its masks, that each device of a system computes; `Result.mapping` shows its loops."""
+
+    def device_step(self, step: Step, masks: Masks | None = None) -> tuple[Step, Masks | None]: ...
 
 
 @runtime_checkable

@@ -1,9 +1,10 @@
 """How work is laid onto machines.
 
 In reading order: `works` groups ops; `demand` and `profile` say what a Work asks for; `lowering` turns convolutions into products;
-`tiling` finds tiles, `walk` goes through them; `precision` gives element types. Then the policies, a folder each: `gradient_order`
-(IGO), `overlay` (MC-DLA), `parallel`, `pipeline`; and `algorithms`, what workers exchange and when. Sees arrays and devices
-through the protocols of `ir` alone. A new policy is one file or folder, named by a field of the part that it steers.
+`tiling` finds tiles, `walk` goes through them, `halo` is what tiles of a convolution share; `precision` gives element types. Then
+the policies, a folder each: `gradient_order` (IGO), `overlay` (MC-DLA), `parallel`, `pipeline`; and `algorithms`, what workers
+exchange and when. Sees arrays and devices through the protocols of `ir` alone. A new policy is one file or folder, named by a field
+of the part that it steers.
 """
 
 from __future__ import annotations

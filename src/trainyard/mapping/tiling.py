@@ -117,6 +117,8 @@ class Tiled:
     out_moved: int
     spill_write: int
     spill_read: int
+    proven: bool = True
+    """False where the search was ended before it was known that no mapping is better."""
 
     @property
     def dram_bytes(self) -> int:

@@ -1,4 +1,5 @@
-"""The cost of a step. `result` is the value that a user gets; `booking` divides the time of tasks among the rows of ops."""
+"""The cost of a step. `result` is the value that a user gets; `booking` divides the time of tasks among the rows of ops;
+`loop_nests` are the mappings behind it."""
 
 from __future__ import annotations
 

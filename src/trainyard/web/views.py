@@ -160,7 +160,7 @@ def result(run_result: Result, key: str) -> dict[str, Any]:
     return {
         "kind": "run",
         "key": key,
-        **run_result.as_dict(),
+        **run_result.as_dict(mapping=False),
         "title": lines.title(run_result),
         "headline": run_result.headline,
         "facts": [{"name": name, "text": text} for name, text in lines.facts(run_result)],

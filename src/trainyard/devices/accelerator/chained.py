@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
+from trainyard.devices.accelerator.choices import ChainChoice
 from trainyard.devices.accelerator.counting import Traffic, bound_of, count_array, expanded, shares
 from trainyard.devices.accelerator.ordered import Orderly, Schedule, dw_is_transposed, grid_events, pair_of
 from trainyard.devices.accelerator.side_by_side import merged
@@ -148,6 +149,7 @@ def _assembled(orderly: Orderly, demand: ChainDemand, chain: Chain, best: ChainC
         share=shares(_weights(upper, lower, demand.left, best, cycles, traffic.total)),
         events=events,
         bound=bound_of(compute=best.compute_cycles, dram=dram, vector=vector),
+        chosen=(ChainChoice(demand, chain, best, orderly.array, orderly.supply),),
     )
 
 

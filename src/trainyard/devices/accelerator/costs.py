@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trainyard.devices.accelerator.chained import chained, in_turn
+from trainyard.devices.accelerator.choices import TileChoice
 from trainyard.devices.accelerator.counting import Traffic, added, bound_of, count_array, events_of, expanded, shares, sizes
 from trainyard.devices.accelerator.masked_tiles import add_events, guides
 from trainyard.devices.accelerator.ordered import Costs as TileCosts
@@ -192,9 +193,9 @@ class Costing:
         if isinstance(self.array, Divisible) and op.count > 1 and not cut:
             candidates = [(tiled, 1), *several(demand.problem, self.array, self.supply)]
             tiled, size = min(candidates, key=lambda candidate: candidate[0].cycles)
-        return self._product(demand, tiled, self._tile_events(op, tiled.tiling, size))
+        return self._product(demand, tiled, self._tile_events(op, tiled.tiling, size), size)
 
-    def _product(self, demand: ProductDemand, tiled: Tiled, events: Mapping[str, float]) -> DeviceCost:
+    def _product(self, demand: ProductDemand, tiled: Tiled, events: Mapping[str, float], beside: int = 1) -> DeviceCost:
         traffic, problem, spilled = Traffic(), demand.problem, tiled.spill_write + tiled.spill_read
         traffic.add(Move(demand.labels[0], "read", tiled.a_read, expanded(tiled.a_read, problem.a_bytes, problem.a_sram_bytes)))
         traffic.add(Move(demand.labels[1], "read", tiled.b_read, expanded(tiled.b_read, problem.b_bytes, problem.b_sram_bytes)))
@@ -216,6 +217,7 @@ class Costing:
             share=shares(weights),
             events=events_of(events, demand, traffic),
             bound=bound,
+            chosen=(TileChoice(demand, tiled, self.array, self.supply, beside),),
         )
 
     def _tile_events(self, op: MatMul, tiling: Tiling, size: int = 1) -> dict[str, float]:

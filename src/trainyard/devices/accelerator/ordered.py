@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from trainyard.devices.accelerator.choices import PairChoice
 from trainyard.devices.accelerator.counting import Traffic, bound_of, count_array, expanded, shares
 from trainyard.devices.accelerator.masked_tiles import SUMS_READ, TileCosts, add_events
 from trainyard.errors import UnknownName
@@ -232,6 +233,7 @@ class Orderly:
             share=shares(_weights(demands, cycles, ordered, traffic.total)),
             events=events,
             bound=bound_of(compute=ordered.compute_cycles, dram=dram, vector=vector),
+            chosen=(PairChoice(demands, pair, ordered, self.array, self.supply),),
         )
 
 

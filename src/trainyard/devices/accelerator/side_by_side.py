@@ -127,6 +127,7 @@ def merged(costs: Sequence[DeviceCost], *, beside: bool) -> DeviceCost:
         share=(*share[:-1], max(0.0, 1.0 - sum(share[:-1]))),
         events=events,
         bound=longest.bound,
+        chosen=tuple(choice for cost in costs for choice in cost.chosen),
         uncertainty=max(c.uncertainty for c in costs) if beside else math.hypot(*(c.uncertainty for c in costs)),
     )
 

@@ -37,6 +37,18 @@ def pipeline_plan(node: Node, step: Step, masks: Masks | None) -> Plan:
     stages = node.pipeline.stages or node.devices
     if not isinstance(node.algorithm, Synchronous):
         raise NotModelled("a pipeline updates its weights once a batch: write algorithm=synchronous(), or parallel='data'")
+    micro = microbatch(node, step)
+    own_masks = shards(masks, step, micro)
+    planner = PipelinePlanner(node, micro, own_masks, stages)
+    built = planner.plan()
+    built.booking.samples = step.batch
+    built.booking.notes.extend((*notes_of(own_masks), *planner.notes()))
+    return built
+
+
+def microbatch(node: Node, step: Step) -> Step:
+    """The step of one microbatch."""
+    stages = node.pipeline.stages or node.devices
     if node.devices % stages:
         raise BadInput(f"pipeline: {node.devices} devices do not divide into pipelines of {stages} stages")
     pieces = node.devices // stages * node.pipeline.microbatches
@@ -45,13 +57,7 @@ def pipeline_plan(node: Node, step: Step, masks: Masks | None) -> Plan:
             f"pipeline: a batch of {step.batch} does not divide into {node.pipeline.microbatches} microbatches of "
             f"{node.devices // stages} pipelines: choose a multiple of {pieces}, or pipeline.microbatches"
         )
-    micro = _micro(step, step.batch // pieces)
-    own_masks = shards(masks, step, micro)
-    planner = PipelinePlanner(node, micro, own_masks, stages)
-    built = planner.plan()
-    built.booking.samples = step.batch
-    built.booking.notes.extend((*notes_of(own_masks), *planner.notes()))
-    return built
+    return _micro(step, step.batch // pieces)
 
 
 @per_step

@@ -26,7 +26,7 @@ from trainyard.masks.shards import notes_of, shards
 from trainyard.systems.node import captured
 from trainyard.systems.node import rounds as node_rounds
 from trainyard.systems.node.paging import Paging, paging
-from trainyard.systems.node.pipeline import pipeline_plan
+from trainyard.systems.node.pipeline import microbatch, pipeline_plan
 from trainyard.systems.node.wires import Wires
 from trainyard.systems.work_rows import book_work, in_device_precision, traffic_of
 
@@ -78,6 +78,17 @@ def planned(node: Node, step: Step, own_step: Step, masks: Masks | None) -> Plan
     built = Planner(node, own_step, own_masks).plan()
     built.booking.notes.extend(notes_of(own_masks))
     return built
+
+
+def device_step(node: Node, step: Step) -> Step:
+    """The step that each device computes: of a pipeline all stages of one microbatch, under an algorithm a local step."""
+    if captured.is_captured(step):
+        return captured.one_rank(step, node)
+    if node.parallel == "pipeline":
+        return microbatch(node, step)
+    if not isinstance(node.algorithm, Synchronous):
+        return step.rebatch(parallel.share(step, node.devices))
+    return one_device(node, step)
 
 
 def one_device(node: Node, step: Step) -> Step:

@@ -197,6 +197,13 @@ class Node:
 
         return plan(self, step, masks)
 
+    def device_step(self, step: Step, masks: Masks | None = None) -> tuple[Step, Masks | None]:
+        from trainyard.masks.shards import shards
+        from trainyard.systems.node.plan import device_step
+
+        own_step = device_step(self, step)
+        return own_step, shards(masks, step, own_step)
+
 
 @part
 class DeviceCentric(Node):

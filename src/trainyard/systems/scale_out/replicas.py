@@ -88,6 +88,10 @@ class Replicas:
         plan.booking.samples = step.batch
         return plan
 
+    def device_step(self, step: Step, masks: Masks | None = None) -> tuple[Step, Masks | None]:
+        own_step = one_rank(step, self) if is_captured(step) else step.rebatch(share(step, self.devices))
+        return own_step, shards(masks, step, own_step)
+
     def _planned(self, step: Step, own_step: Step, masks: Masks | None, *, reduces_gradients: bool) -> Plan:
         own_masks = shards(masks, step, own_step)
         plan = _RingPlanner(self, own_step, own_masks, reduces_gradients=reduces_gradients).plan()

@@ -1,0 +1,155 @@
+"""Loop nests of a device: walking their loops gives the bytes and cycles of the result."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import trainyard as ty
+from trainyard.arrays import Systolic
+from trainyard.devices import Accelerator
+from trainyard.ir import MatMul, Op, Step
+from trainyard.mapping.tiling import Problem, Tiling, evaluate
+from trainyard.mapping.walk import walk
+from trainyard.results.loop_nests import LoopNest
+
+side = st.integers(1, 60)
+
+
+def npu(**fields: Any) -> Accelerator:
+    given = {"array": Systolic(rows=8, columns=8), "scratchpad_bytes": 4096, "dram_bytes_per_s": 4e9, "clock_hz": 1e9}
+    return Accelerator(**{**given, **fields})
+
+
+def step_of(body: MatMul) -> Step:
+    return Step(name="test", batch=1, ops=(Op(body=body, name="product"),), tensors=())
+
+
+def outer(nest: LoopNest) -> dict[str, tuple[int, int]]:
+    return {loop.axis: (loop.extent, loop.tile) for loop in nest.loops if loop.level == "dram"}
+
+
+@pytest.mark.oracle
+@settings(max_examples=40)
+@given(side, side, side, st.integers(1, 3), st.sampled_from(["ws", "os", "is"]), st.sampled_from([512, 2048, 65536]))
+def test_walking_the_loops_of_a_nest_gives_the_bytes_and_cycles_of_the_device(
+    m: int, n: int, k: int, count: int, dataflow: Any, scratchpad: int
+) -> None:
+    device = npu(array=Systolic(rows=8, columns=4, dataflow=dataflow), scratchpad_bytes=scratchpad)
+    step = step_of(MatMul(m, n, k, count))
+    (nest,), (work,) = device.loop_nests(step), device.works(step)
+    cost, problem = device.cost(step, work), Problem.dense(MatMul(m, n, k, count), 4)
+    loops = outer(nest)
+    assert {axis: extent for axis, (extent, _) in loops.items()} == {
+        "m": m,
+        "n": n,
+        "k": k,
+        **({"batch": count} if count > 1 else {}),
+    }
+    tiling = Tiling(m=loops["m"][1], n=loops["n"][1], k=loops["k"][1], order="".join(axis for axis in loops if axis != "batch"))
+    assert (tiling.m, tiling.n, tiling.k) == nest.tile
+    assert tiling.order == nest.order
+    walked = walk(
+        problem, tiling, device.supply, lambda tile: device.array.tile_cycles(*(b - a for a, b in (tile.m, tile.n, tile.k)))
+    )
+    assert (walked.cycles, walked.compute_cycles) == (nest.cycles, nest.compute_cycles) == (cost.cycles, cost.compute_cycles)
+    sums = walked.out_moved + walked.spill_write + walked.spill_read
+    assert [moved.bytes for moved in nest.moved] == [walked.a_read, walked.b_read, sums]
+    assert nest.dram_bytes == sum(cost.bytes.values()) == walked.dram_bytes
+    assert nest.compulsory_bytes <= nest.least_bytes <= nest.dram_bytes
+    assert nest.room_bytes <= nest.room_limit_bytes == scratchpad / 2
+    kept = next((moved for moved in nest.moved if moved.tensor == nest.keeps), None)
+    assert kept is None or kept.bytes == kept.once_bytes
+
+
+@given(side, side, side, st.sampled_from(["ws", "os", "is"]))
+def test_the_loops_inside_a_tile_cover_it(m: int, n: int, k: int, dataflow: Any) -> None:
+    device = npu(array=Systolic(rows=8, columns=4, dataflow=dataflow), scratchpad_bytes=1 << 20)
+    (nest,) = device.loop_nests(step_of(MatMul(m, n, k)))
+    assert nest.tile is not None
+    inside = {loop.axis: loop for loop in nest.loops if loop.level == "scratchpad"}
+    assert tuple(inside[axis].extent for axis in "mnk") == nest.tile
+    parallel = {loop.axis: loop.extent for loop in nest.loops if loop.spatial}
+    assert math.prod(parallel.values()) <= device.array.peak_macs_per_cycle
+    for axis, loop in inside.items():
+        assert loop.tile == parallel.get(axis, 1)
+
+
+@pytest.mark.parametrize(
+    "machine", ["npu", "npu(scratchpad=256 KiB)", "sigma(together=gradients)", "npu(reuse=lru,cores=2)", "spatial"]
+)
+def test_the_nests_of_a_step_move_its_dram_traffic(machine: str) -> None:
+    result = ty.run("bert-tiny", machine)
+    assert sum(nest.dram_bytes for nest in result.mapping) == result.traffic_bytes["dram"]
+    assert {nest.kind for nest in result.mapping} - {"gradient pair"} == {"product", "stream"}
+    for nest in result.mapping:
+        assert nest.least_bytes <= nest.dram_bytes
+        assert nest.layer in set(result.rows.layer)
+    assert sum(nest.cycles for nest in result.mapping) >= result.cycles  # products side by side end together
+
+
+@pytest.mark.parametrize("order", ["interleaved", "dx_major", "dw_major", "cost", "paper"])
+def test_gradient_pairs_show_their_order_and_move_what_they_cost(order: str) -> None:
+    result = ty.run("bert-tiny", "npu(scratchpad=128 KiB)", order=order)
+    pairs = [nest for nest in result.mapping if nest.kind == "gradient pair"]
+    assert pairs
+    assert {nest.phase for nest in pairs} == {"grad_input + grad_weight"}
+    assert order in ("cost", "paper") or {nest.order for nest in pairs} == {order}
+    for nest in pairs:
+        assert sum(moved.bytes for moved in nest.moved) == nest.dram_bytes
+        assert nest.room_bytes <= nest.room_limit_bytes
+        assert nest.compulsory_bytes <= nest.least_bytes <= nest.dram_bytes
+    assert sum(nest.dram_bytes for nest in result.mapping) == result.traffic_bytes["dram"]
+
+
+def test_a_partition_and_cores_are_named() -> None:
+    result = ty.run("bert-tiny", "npu-small(order=paper,partition=m,parts=4)")
+    assert any("m is cut into 4 parts, one after the other" in nest.note for nest in result.mapping)
+    result = ty.run("bert-tiny", "npu(order=cost,reuse=lru,cores=2)")
+    assert any("parts, one for each core" in nest.note for nest in result.mapping)
+
+
+def test_a_chain_names_the_layer_below() -> None:
+    result = ty.run("dlrm", "npu(order=cost,across=relu)")
+    chains = [nest for nest in result.mapping if nest.kind == "gradient chain"]
+    assert any("dX goes on into bot_l.0 on chip" in nest.note for nest in chains)
+    assert sum(nest.dram_bytes for nest in result.mapping) == result.traffic_bytes["dram"]
+
+
+def test_masks_give_the_nests_of_the_masked_cost() -> None:
+    result = ty.run("bert-tiny", "npu(array=tensordash)", masks="sparsity(A=0.6,G=0.5)")
+    dense = ty.run("bert-tiny", "npu(array=tensordash)")
+    assert sum(nest.compute_cycles for nest in result.mapping if nest.loops) < sum(
+        nest.compute_cycles for nest in dense.mapping if nest.loops
+    )
+
+
+def test_nodes_show_the_part_of_one_device() -> None:
+    node = ty.run("bert-tiny", "replicas(device=npu,devices=4,link=25 GB/s)", batch=8)
+    alone = ty.run("bert-tiny", "npu", batch=2)
+    assert node.mapping == alone.mapping
+    centric = ty.run("bert-tiny", "mcdla-b", batch=8)
+    assert {nest.kind for nest in centric.mapping} == {"product", "stream"}
+    piped = ty.run("bert-tiny", "mcdla-b(devices=2)", batch=8, parallel="pipeline")
+    assert piped.mapping
+
+
+def test_machines_without_tiles_and_sums_of_results_have_no_mapping() -> None:
+    assert ty.run("linear", "h200").mapping == ()
+    result = ty.run("linear", "npu")
+    assert (result + result).mapping == ()
+    assert (result + result).as_dict()["mapping"] == []
+    assert "mapping" not in result.as_dict(mapping=False)
+    assert [nest["kind"] for nest in result.as_dict()["mapping"]] == ["product"] * len(result.as_dict()["mapping"])
+
+
+def test_evaluating_the_shown_tiling_gives_the_shown_cost() -> None:
+    device = npu(scratchpad_bytes=2048)
+    (nest,) = device.loop_nests(step_of(MatMul(50, 40, 30)))
+    assert nest.tile is not None
+    tiling = Tiling(m=nest.tile[0], n=nest.tile[1], k=nest.tile[2], order=nest.order)
+    assert evaluate(Problem.dense(MatMul(50, 40, 30), 4), tiling, device.array, device.supply).cycles == nest.cycles
