@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from functools import cache, wraps
+from functools import cache, lru_cache, wraps
 from inspect import get_annotations
 from sys import modules
 from types import UnionType
@@ -27,7 +27,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, dataclas
 
 import trainyard.ir
 from trainyard.checks import require_choice, require_count, require_flag, require_positive, require_quantity
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, TrainyardError
 from trainyard.units import FIELD_UNITS, parse, require_likely, unit_of_field
 
 T = TypeVar("T")
@@ -135,7 +135,50 @@ def stem(name: str) -> str:
 
 
 def arguments(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Constructor arguments by field name, converted and checked; unknown names are left for the dataclass to refuse."""
+    """Constructor arguments by field name, converted and checked; unknown names are left for the dataclass to refuse.
+
+    A copy with one field changed (`replace`) passes all fields: values that were accepted before are not checked again.
+    """
+    free = _unchecked(cls)
+    for name, value in values.items():
+        if name not in free and not (type(value) in _PLAIN_VALUES and _accepts(cls, name, value)):
+            return _converted_arguments(cls, values)
+    return dict(values) if _needed(cls) <= values.keys() else _converted_arguments(cls, values)
+
+
+_PLAIN_VALUES = frozenset({int, float, str, bool, type(None)})
+
+
+@cache
+def _unchecked(cls: type) -> frozenset[str]:
+    """Fields that take anything: parts, tables, and what the class itself checks."""
+    return frozenset(
+        name
+        for name, rule in rules(cls).items()
+        if rule.unit is None and rule.range is None and rule.hint not in (int, bool) and get_origin(rule.hint) is not Literal
+    )
+
+
+@cache
+def _needed(cls: type) -> frozenset[str]:
+    """Quantities without a default."""
+    return frozenset(name for name, rule in rules(cls).items() if rule.unit in EXAMPLES and not known_default(cls, name))
+
+
+@lru_cache(maxsize=4096, typed=True)  # 1, 1.0 and True are equal, but not all of them are accepted
+def _accepts(cls: type, name: str, value: Any) -> bool:
+    """Whether a field takes a value as it is."""
+    rule = rules(cls).get(name)
+    if rule is None or (value is None and not rule.optional):
+        return False
+    try:
+        converted = _converted(cls.__name__, name, name, rule, value)
+    except TrainyardError:
+        return False
+    return type(converted) is type(value) and bool(converted == value)
+
+
+def _converted_arguments(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
     owner, known = cls.__name__, rules(cls)
     converted: dict[str, Any] = {}
     for key, value in values.items():
@@ -149,10 +192,10 @@ def arguments(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
         if key != name and values.get(name) is not None:
             raise BadInput(f"{owner}: give {key} or {name}, not both")
         converted[name] = _converted(owner, key, name, rule, value)
-    for name, rule in known.items():
-        if name not in converted and rule.unit in EXAMPLES and not known_default(cls, name):
+    for name in known:
+        if name in _needed(cls) and name not in converted:
             short = stem(name)
-            raise BadInput(f"{owner} needs {short} (such as {short}={EXAMPLES[rule.unit]!r}) or {name}")
+            raise BadInput(f"{owner} needs {short} (such as {short}={EXAMPLES[known[name].unit or '']!r}) or {name}")
     return converted
 
 

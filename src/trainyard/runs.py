@@ -32,6 +32,7 @@ from trainyard.units import show
 if TYPE_CHECKING:
     from trainyard.ir.plan import Plan
     from trainyard.results.loop_nests import LoopNest
+    from trainyard.systems.single import ProgramSchedule
 
 Machine = str | Device | System
 Workload = Step | str | os.PathLike[str]
@@ -62,11 +63,10 @@ def run(
     from trainyard.systems import Single
 
     step = _step(workload, batch)
-    name = on if isinstance(on, str) else machines.title(on)
     machine = machines.machine(on)
     if parallel is not None:
         if not isinstance(machine, System):
-            raise BadInput(f"{name} is one device: parallel={parallel!r} needs a system of several")
+            raise BadInput(f"{_name(on)} is one device: parallel={parallel!r} needs a system of several")
         if step.world_size > 1:
             raise BadInput(
                 f"step {step.name!r} was captured with the exchanges of its own parallelism: leave parallel={parallel!r} out, or "
@@ -76,41 +76,152 @@ def run(
     machine = machines.with_overrides(machine, overrides)
     masks = _masks(masks, step, seed)
     system = machine if isinstance(machine, System) else Single(device=machine)
-    machine_alone = machine.device if isinstance(machine, Single) else machine
-    plan = system.plan(step, masks)
-    timeline = engine.run(plan)
-    if not timeline.end_ps:
-        raise BadInput(
-            f"step {step.name!r} takes no time on {name}: none of its {len(step)} ops is simulated (scope='all' takes all)"
-        )
-    rows, columns = book_timeline(timeline, plan.booking)
-    return Result(
+    request = RunRequest(step, on, machine, masks)
+    schedule = system.schedule(step, masks) if isinstance(system, Single) else None
+    if schedule is None:
+        plan = system.plan(step, masks)
+        return _result(request, plan, engine.run(plan))
+    if not schedule.end_ps:
+        raise _no_time(request)
+    return Result.deferred(
+        DeferredRun(request, schedule),
+        schedule.end_ps,
         workload=step.name,
-        machine=name,
         batch=step.batch,
-        samples=plan.booking.samples or step.batch,
-        steps=plan.booking.steps,
-        rows=rows,
-        columns=columns,
-        entries=entries_of(plan.booking),
-        peaks=_peaks(machine_alone, step, masks),
-        clock_hz=getattr(machine_alone, "clock_hz", None),
-        cycles=plan.booking.cycles,
-        array_cycles=plan.booking.array_cycles,
-        peak_memory_bytes={pool.name: timeline.peak(number) for number, pool in enumerate(timeline.pools)},
-        assumptions=assumptions_of(machine, step),
-        notes=(
-            *_notes(timeline, machine_alone, masks),
-            *_without_masks(masks, step),
-            *_sampled(plan),
-            *step.notes,
-            *plan.booking.notes,
-        ),
-        config=machines.describe(machine),
+        samples=step.batch,
+        clock_hz=schedule.system.device.clock_hz,
+        cycles=schedule.cycles,
+        array_cycles=schedule.array_cycles,
         seed=getattr(masks, "seed", None),
-        timeline=timeline,
         rerun=Rerun(step, machine, masks),
         on=machine,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What is to be run: the machine as it was asked for (`on`) and as it is, with all overrides."""
+
+    step: Step
+    on: Machine
+    machine: Device | System
+    masks: Masks | None
+
+    @property
+    def name(self) -> str:
+        return _name(self.on)
+
+    @property
+    def machine_alone(self) -> Device | System:
+        """The device itself where it is the only one of a system."""
+        from trainyard.systems import Single
+
+        return self.machine.device if isinstance(self.machine, Single) else self.machine
+
+
+def _name(on: Machine) -> str:
+    from trainyard import machines
+
+    return on if isinstance(on, str) else machines.title(on)
+
+
+def _no_time(request: RunRequest) -> BadInput:
+    step = request.step
+    return BadInput(
+        f"step {step.name!r} takes no time on {request.name}: none of its {len(step)} ops is simulated (scope='all' takes all)"
+    )
+
+
+def _result(request: RunRequest, plan: Plan, timeline: Timeline) -> Result:
+    """All fields of a result, from a plan and its timeline."""
+    if not timeline.end_ps:
+        raise _no_time(request)
+    step, masks, booking = request.step, request.masks, plan.booking
+    rows, columns = book_timeline(timeline, booking)
+    return Result(
+        workload=step.name,
+        machine=request.name,
+        batch=step.batch,
+        samples=booking.samples or step.batch,
+        steps=booking.steps,
+        rows=rows,
+        columns=columns,
+        entries=entries_of(booking),
+        peaks=_peaks(request.machine_alone, step, masks),
+        clock_hz=getattr(request.machine_alone, "clock_hz", None),
+        cycles=booking.cycles,
+        array_cycles=booking.array_cycles,
+        peak_memory_bytes=_peak_memory(timeline),
+        assumptions=assumptions_of(request.machine, step),
+        notes=_all_notes(request, plan, timeline),
+        config=_config(request.machine),
+        seed=getattr(masks, "seed", None),
+        timeline=timeline,
+        rerun=Rerun(step, request.machine, masks),
+        on=request.machine,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeferredRun:
+    """The fields of a result that are computed when they are read: of one device that runs a step in program order."""
+
+    request: RunRequest
+    schedule: ProgramSchedule
+
+    def energy_by_component(self) -> dict[str, float] | None:
+        return self.schedule.energy_by_component if self.schedule.costs.exact else None
+
+    def fields(self, name: str) -> Mapping[str, Any]:
+        request = self.request
+        match name:
+            case "machine":
+                return {name: request.name}
+            case "peaks":
+                return {name: _peaks(request.machine_alone, request.step, request.masks)}
+            case "assumptions":
+                return {name: assumptions_of(request.machine, request.step)}
+            case "config":
+                return {name: _config(request.machine)}
+            case _:
+                return self._booked()
+
+    def _booked(self) -> Mapping[str, Any]:
+        """Rows, their numbers and all that the timeline says."""
+        from trainyard import engine
+
+        request, schedule = self.request, self.schedule
+        plan = schedule.plan() if schedule.costs.exact else schedule.system.work_by_work(request.step, request.masks)
+        timeline = engine.run(plan)
+        rows, columns = book_timeline(timeline, plan.booking)
+        return {
+            "rows": rows,
+            "columns": columns,
+            "entries": entries_of(plan.booking),
+            "timeline": timeline,
+            "peak_memory_bytes": _peak_memory(timeline),
+            "notes": _all_notes(request, plan, timeline),
+        }
+
+
+def _config(machine: Device | System) -> dict[str, Any]:
+    from trainyard import machines
+
+    return machines.describe(machine)
+
+
+def _peak_memory(timeline: Timeline) -> dict[str, int]:
+    return {pool.name: timeline.peak(number) for number, pool in enumerate(timeline.pools)}
+
+
+def _all_notes(request: RunRequest, plan: Plan, timeline: Timeline) -> tuple[str, ...]:
+    step, masks = request.step, request.masks
+    return (
+        *_notes(timeline, request.machine_alone, masks),
+        *_without_masks(masks, step),
+        *_sampled(plan),
+        *step.notes,
+        *plan.booking.notes,
     )
 
 

@@ -86,6 +86,8 @@ UNIT_RATES = MacRates({})
 
 
 def checked_rates(rates: object) -> MacRates:
+    if isinstance(rates, MacRates):
+        return rates
     if not isinstance(rates, Mapping):
         raise BadInput(f"rates: expected products a cycle by element type, such as {{'fp8': 2}}, got {rates!r}")
     return MacRates(rates)
@@ -103,7 +105,7 @@ def checked_precision(precision: str | Mapping[str, str] | None) -> str | Precis
         _require_dtype(precision)
         return precision
     if isinstance(precision, Mapping):
-        return Precision(precision)
+        return precision if isinstance(precision, Precision) else Precision(precision)
     raise BadInput(f"precision: expected an element type such as 'bf16', a table of them by role, or none, got {precision!r}")
 
 

@@ -9,7 +9,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["AXES", "IDLE", "PICOSECOND", "Axis", "Columns", "Cost", "Peaks", "Result", "Rows"]
 PICOSECOND = 1e-12
+DEFERRED = frozenset(
+    {"machine", "rows", "columns", "peaks", "peak_memory_bytes", "assumptions", "notes", "config", "timeline", "entries"}
+)
+"""Fields of a result that may be computed when they are first read."""
 NO_SINGLE_RUN: Mapping[str, Any] = {"timeline": None, "entries": (), "rerun": None}  # fields of a sum or a multiple
 
 
@@ -66,11 +70,24 @@ class Peaks:
     devices: int = 1
 
 
+class DeferredFields(Protocol):
+    """Computes the DEFERRED fields of a result, and its energy without them."""
+
+    def fields(self, name: str) -> Mapping[str, Any]:
+        """The field `name`, perhaps with others that come with it."""
+        ...
+
+    def energy_by_component(self) -> dict[str, float] | None:
+        """Joules of all simulated steps; None where they have to be added up from the rows."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """The cost of a training step on a machine.
 
-    `steps` optimizer steps over `samples` samples were simulated; times, energies and bytes are of one step.
+    `steps` optimizer steps over `samples` samples were simulated; times, energies and bytes are of one step. The rows are booked
+    when they are first read (`deferred`): a sweep over many machines reads only sums.
     """
 
     workload: str
@@ -85,17 +102,36 @@ class Result:
     cycles: int | None = None
     array_cycles: int | None = None  # of `cycles`, those in which the array multiplies
     peak_memory_bytes: Mapping[str, int] = field(default_factory=dict)
-    assumptions: tuple[Assumption, ...] = ()
-    notes: tuple[str, ...] = ()
+    assumptions: tuple[Assumption, ...] = field(default_factory=tuple)
+    notes: tuple[str, ...] = field(default_factory=tuple)
     config: Mapping[str, Any] = field(default_factory=dict)
     range_s: tuple[float, float] | None = None
     seed: int | None = None
     version: str = VERSION
-    timeline: Timeline | None = field(default=None, repr=False, compare=False)
-    entries: tuple[tuple[int, ...], ...] = field(default=(), repr=False, compare=False)
+    timeline: Timeline | None = field(default_factory=type(None), repr=False, compare=False)
+    entries: tuple[tuple[int, ...], ...] = field(default_factory=tuple, repr=False, compare=False)
     """The rows of each task tag: `timeline` has the time of a task, `entries[tag]` the rows that it is booked to."""
     rerun: Callable[[Mapping[str, Any]], Result] | None = field(default=None, repr=False, compare=False)
     on: Device | System | None = field(default=None, repr=False, compare=False)  # the machine itself, for drawings
+
+    @classmethod
+    def deferred(cls, source: DeferredFields, time_ps: int, **known: Any) -> Result:
+        """A result whose DEFERRED fields come from `source` when they are first read; all others are known."""
+        result = cls.__new__(cls)
+        vars(result).update(known, time_ps=time_ps, _source=source)
+        return result
+
+    def __getattr__(self, name: str) -> Any:
+        """A field that was not read before."""
+        source: DeferredFields | None = vars(self).get("_source")
+        if source is None or name not in DEFERRED:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        vars(self).update(source.fields(name))
+        return vars(self)[name]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All fields: what they are computed from is not pickled, nor what was derived from them."""
+        return {known.name: getattr(self, known.name) for known in fields(self)}
 
     def __repr__(self) -> str:
         return f"Result({self.workload!r} on {self.machine!r}, batch={self.batch}: {self.headline}, {len(self.rows)} rows)"
@@ -115,6 +151,10 @@ class Result:
 
     @cached_property
     def energy_by_component(self) -> dict[str, float]:
+        source: DeferredFields | None = vars(self).get("_source")
+        total = source.energy_by_component() if source is not None and "columns" not in vars(self) else None
+        if total is not None:
+            return {name: joules / self.steps for name, joules in total.items()}
         return {name: float(joules.sum()) / self.steps for name, joules in self.columns.energy.items()}
 
     @property

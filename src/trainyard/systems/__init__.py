@@ -1,8 +1,9 @@
 """Systems: devices with links and memory pools, each making a Plan of a Step.
 
-In reading order: `single` is one device alone, `work_rows` books its Works; `node` is a node of several devices (MC-DLA and its
-baselines); `scale_out` has replicas, many nodes and switched planes; `pim` has DPUs that exchange through the host (PIM-Opt) or
-with each other (DIRECT). May import everything up to devices. A new system is one file with a class that has `plan(step, masks)`.
+In reading order: `single` is one device alone; `step_columns` books its Works at once, `work_rows` one by one; `node` is a node of
+several devices (MC-DLA and its baselines); `scale_out` has replicas, many nodes and switched planes; `pim` has DPUs that exchange
+through the host (PIM-Opt) or with each other (DIRECT). May import everything up to devices. A new system is one file with a class
+that has `plan(step, masks)`.
 """
 
 from __future__ import annotations

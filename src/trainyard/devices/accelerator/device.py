@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from trainyard.caches import BoundedCache, ByIdentity, per_step
 from trainyard.checks import require_positive
 from trainyard.construction import Positive, part
-from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs, step_shape
+from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs
 from trainyard.devices.accelerator.chained import Across, chosen, stays_apart
 from trainyard.devices.accelerator.costs import Costing
+from trainyard.devices.accelerator.energy import EnergyRates, energy_rates, format_of
 from trainyard.devices.accelerator.ordered import Division, Reuse, Schedule, require_order
 from trainyard.devices.accelerator.side_by_side import require_divisible
 from trainyard.errors import BadInput
-from trainyard.hardware.tables import area, energy
+from trainyard.hardware.tables import area
 from trainyard.hardware.tables.technology import require_node
 from trainyard.ir import DTYPE_BYTES, Array, Collective, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
 from trainyard.ir.protocols import HasComponentAreas, HasComponents, HasLocalBuffers, uses_operand_values
@@ -40,10 +41,6 @@ if TYPE_CHECKING:
 Dma = Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"]
 DramKind = Literal["hbm2", "gddr6", "ddr4", "lpddr4"]
 OWNER = "Accelerator"
-FORMATS = {f"mac_{row.name}": row.name for row in energy.MULTIPLY}
-LOCAL = ("local_read", "local_write")
-Rates = dict[str, list[tuple[str, float]]]
-"""Event -> what it costs in which components, in joules."""
 ACCUMULATOR_BYTES = 4
 """A sum in fp32; the alternative is narrower."""
 CACHED_COSTS, CACHED_STEPS = 4096, 8
@@ -292,8 +289,7 @@ class Accelerator:
         if masks is not None and (uses_operand_values(self.array) or self.dma != "raw"):
             return None
         policy, known_costs = self._policy(step)
-        shape = step_shape(step, policy, self._costing)
-        return None if shape is None else batch_costs(shape, self._costing, self._components, known_costs)
+        return batch_costs(step, policy, self._costing, self._joules, known_costs)
 
     def loop_nests(self, step: Step, masks: Masks | None = None) -> tuple[LoopNest, ...]:
         """The mapping of each Work of a step: tiles, loops at each memory, what moves how often."""
@@ -311,47 +307,20 @@ class Accelerator:
         some."""
         return self._costs.get(ByIdentity(events), lambda: self._components(events))  # identical layers share their events
 
-    def _components(self, events: Mapping[str, Any]) -> dict[str, Any]:
-        """Of numbers, or of columns of them."""
-        named = {event: count for event, count in events.items() if event in FORMATS}
-        rates = self._joules(FORMATS[next(iter(named))] if len(named) == 1 else self.number)
-        joules_by_component: dict[str, Any] = {component: 0.0 for rows in rates.values() for component, _ in rows}
-        for event, count in events.items():
-            for component, joules in rates.get(event, ()):
-                joules_by_component[component] = (
-                    joules_by_component[component] + (count - sum(named.values()) if event == "mac" else count) * joules
-                )
-            if event in LOCAL and event not in rates:
-                raise BadInput(f"{type(self.array).__name__} counts {event}: give it local_bytes, the size of a local scratchpad")
-        return joules_by_component
+    def _components(self, events: Mapping[str, float]) -> dict[str, float]:
+        return self._joules(format_of(events)).joules(events, self.array)
 
-    def _joules(self, number: str) -> Rates:
-        """Of each event; the array's own arithmetic is in the format `number`."""
-        return self._costs.get(("joules", number), lambda: self._table(number))
-
-    def _table(self, number: str) -> Rates:
-        nm = self.technology_nm
-        own: Sequence[energy.Component] = self.array.components if isinstance(self.array, HasComponents) else ()
-        local = self.array.local_bytes if isinstance(self.array, HasLocalBuffers) else None
-        sram = energy.sram_joules_per_byte(self.scratchpad_bytes / self.scratchpad_banks, nm)
-        dram = energy.dram_joules_per_byte(self.dram_kind)
-        twice = any(row.number for row in own)  # multiply-accumulates are in the array's own rows already
-        # fmt: off
-        table: Rates = {
-            "mac":              [("mac", 0.0 if twice else energy.mac_joules(self.number, nm))],
-            **{event: [("mac", 0.0 if twice else energy.mac_joules(name, nm))] for event, name in FORMATS.items()},
-            "scratchpad_read":  [("scratchpad", sram)],
-            "scratchpad_write": [("scratchpad", sram)],
-            "dram_read":        [("dram", dram)],
-            "dram_write":       [("dram", dram)],
-            "vector_op":        [("vector", energy.add_joules("fp32", nm))],
-        }
-        # fmt: on
-        for row in own:
-            table.setdefault(row.event, []).append((row.component, row.at(nm, number)))
-        if local is not None:
-            table |= {event: [("local", energy.sram_joules_per_byte(local, nm))] for event in LOCAL}
-        return table
+    def _joules(self, number: str | None) -> EnergyRates:
+        """Of each event; the array's own arithmetic is in the format `number`, by default that of the multipliers."""
+        return energy_rates(
+            tuple(self.array.components) if isinstance(self.array, HasComponents) else (),
+            self.array.local_bytes if isinstance(self.array, HasLocalBuffers) else None,
+            self.scratchpad_bytes / self.scratchpad_banks,
+            self.technology_nm,
+            self.dram_kind,
+            self.number,
+            number or self.number,
+        )
 
     @property
     def number(self) -> str:

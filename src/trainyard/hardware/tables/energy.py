@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 from trainyard.checks import require_quantity
 from trainyard.errors import UnknownName
 from trainyard.hardware.tables.technology import between, gate_energy, require_node
 
 PICO = 1e-12
+CACHED_NODES = 256
+"""Operations and nodes whose energy is kept: a sweep may come with any number of nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +106,17 @@ ACCUMULATE = {"int8": "int32", "int32": "int32", "fp64": "fp64"}
 
 def _at(row: Row, nm: float) -> float:
     """A published operation at any node, in joules."""
-    require_node(nm)
+    gates, exponent = _scaling(nm)
     if nm >= 45:
-        return row.pj_45nm * gate_energy(nm) * PICO
-    exponent = math.log(gate_energy(nm)) / math.log(gate_energy(7))
+        return row.pj_45nm * gates * PICO
     return row.pj_45nm * math.pow(row.pj_7nm / row.pj_45nm, exponent) * PICO
+
+
+@lru_cache(maxsize=CACHED_NODES)
+def _scaling(nm: float) -> tuple[float, float]:
+    """Gate energy relative to 45 nm, and its logarithm relative to that of 7 nm."""
+    gates = gate_energy(nm)
+    return gates, math.log(gates) / math.log(gate_energy(7))
 
 
 def _row(table: tuple[Row, ...], kind: str, name: str) -> Row:
@@ -118,12 +126,12 @@ def _row(table: tuple[Row, ...], kind: str, name: str) -> Row:
     raise UnknownName(kind, name, [row.name for row in table])
 
 
-@cache
+@lru_cache(maxsize=CACHED_NODES)
 def add_joules(number: str, nm: float) -> float:
     return _at(_row(ADD, "adder", number), nm)
 
 
-@cache
+@lru_cache(maxsize=CACHED_NODES)
 def multiply_joules(number: str, nm: float) -> float:
     return _at(_row(MULTIPLY, "multiplier", number), nm)
 
@@ -137,7 +145,7 @@ def mac_joules(number: str, nm: float) -> float:
     return multiply_joules(number, nm) + add_joules(ACCUMULATE.get(number, "fp32"), nm)
 
 
-@cache
+@lru_cache(maxsize=CACHED_NODES)
 def sram_joules_per_byte(capacity_bytes: float, nm: float) -> float:
     """A byte read from or written to an SRAM of that size: between the published sizes on logarithmic axes.
 
@@ -147,7 +155,7 @@ def sram_joules_per_byte(capacity_bytes: float, nm: float) -> float:
     return between([(size, _at(row, nm)) for size, row in SRAM_64_BITS], capacity_bytes) / 8
 
 
-@cache
+@lru_cache(maxsize=CACHED_NODES)
 def dram_joules_per_byte(kind: str) -> float:
     for row in DRAM:
         if row.name == kind:

@@ -1,4 +1,4 @@
-"""Costs of many products from their tiles, compiled. Plain Python: `devices.accelerator.costs.Costing._product` and `_tile_events`.
+"""Costs of a whole step from the tiles of its products, compiled. Plain Python: `devices.accelerator.costs.Costing`.
 
 Bytes are floats here: the caller checks that none exceeds what a float counts exactly.
 """
@@ -15,32 +15,108 @@ Ints = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
 MOVES = 5
 """Bytes of A, of B and of spilled sums, and all bytes read and written."""
+LONGEST_ESTIMATE = 2.0**62
+"""Picoseconds that the engine's clock does not reach (`ir.plan.LONGEST_PS`)."""
 
 
 @njit(cache=True, error_model="numpy")
-def product_costs(tiles: Ints, sizes: Real, epilogue: Real, operations: Ints, lanes: int, speed: float) -> Any:
-    """For each product: cycles, its bound (0 compute, 1 DRAM, 2 vector unit), its MOVES, and the wait per byte.
+def step_costs(
+    tiles: Ints, products: Real, product_rows: Ints, streams: Real, stream_rows: Ints, count: int, lanes: int, supply: Real
+) -> Any:
+    """All products and streams of a step: by demand (there are `count`) cycles, cycles of the array, and the bound (0 compute,
+    1 DRAM, 2 vector unit); by product its MOVES and the wait per byte; by stream the bytes read; the largest count of all.
 
-    `tiles` has the rows of the tile search, `sizes` the bytes of A, B, finished sums, all sums; `epilogue` the bytes that an
-    epilogue reads and writes. Last comes the largest count of all.
+    `tiles` has the rows of the tile search. A row of `products` has the bytes of A, B, finished sums and all sums, the bytes that
+    an epilogue reads and writes, and its vector operations; a row of `streams` bytes read and written, operations, bytes that come
+    `again`, and the bytes that must fit on chip if they are not to. `supply`: bytes per cycle, bytes on chip, cycles of latency.
     """
-    count, largest = tiles.shape[0], 0.0
-    cycles, bound = np.empty(count, np.int64), np.empty(count, np.int64)
-    moves, waiting = np.empty((MOVES, count)), np.empty(count)
-    for row in range(count):
-        compute = tiles[row, 5]
-        a_read, b_read = tiles[row, 7] * sizes[row, 0], tiles[row, 8] * sizes[row, 1]
-        spilled = (tiles[row, 9] - 1) * sizes[row, 3]
-        total = a_read + b_read + sizes[row, 2] + 2.0 * spilled
-        vector = (operations[row] + lanes - 1) // lanes
+    speed, resident, latency, largest = supply[0], supply[1], supply[2], 0.0
+    cycles, compute, bound = np.zeros(count, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
+    moves, waiting = np.empty((MOVES, tiles.shape[0])), np.empty(tiles.shape[0])
+    reads = np.empty(streams.shape[0])
+    for row in range(tiles.shape[0]):
+        own, array = product_rows[row], tiles[row, 5]
+        a_read, b_read = tiles[row, 7] * products[row, 0], tiles[row, 8] * products[row, 1]
+        spilled = (tiles[row, 9] - 1) * products[row, 3]
+        total = a_read + b_read + products[row, 2] + 2.0 * spilled
+        vector = (int(products[row, 6]) + lanes - 1) // lanes
         dram = np.ceil(total / speed)
-        cycles[row] = max(tiles[row, 4], vector)
-        bound[row] = 0 if compute >= dram and compute >= vector else (1 if dram >= vector else 2)
-        waiting[row] = max(0, cycles[row] - compute) / max(1.0, total)
+        cycles[own], compute[own] = max(tiles[row, 4], vector), array
+        bound[own] = 0 if array >= dram and array >= vector else (1 if dram >= vector else 2)
+        waiting[row] = max(0, cycles[own] - array) / max(1.0, total)
         moves[0, row], moves[1, row], moves[2, row] = a_read, b_read, 2.0 * spilled
-        moves[3, row], moves[4, row] = epilogue[row, 0] + a_read + b_read + spilled, epilogue[row, 1] + spilled
-        largest = max(largest, total, dram, float(cycles[row]))
-    return cycles, bound, moves, waiting, largest
+        moves[3, row], moves[4, row] = products[row, 4] + a_read + b_read + spilled, products[row, 5] + spilled
+        largest = max(largest, total, dram, float(cycles[own]))
+    for row in range(streams.shape[0]):
+        own = stream_rows[row]
+        reads[row] = streams[row, 0] + (streams[row, 3] if streams[row, 4] > resident else 0.0)
+        total = reads[row] + streams[row, 1]
+        vector = (int(streams[row, 2]) + lanes - 1) // lanes
+        dram = latency + np.ceil(total / speed) if total > 0.0 else 0.0
+        largest = max(largest, total, dram)
+        cycles[own], compute[own] = max(1, vector, int(min(dram, 2.0**53))), vector
+        bound[own] = 0 if dram <= 0.0 and vector == 0 else (1 if dram >= vector else 2)
+    return cycles, compute, bound, moves, waiting, reads, largest
+
+
+@njit(cache=True, error_model="numpy")
+def durations(cycles: Ints, demand: Ints, clock: float, numerator: int, denominator: int) -> Any:
+    """Picoseconds of so many cycles, rounded up (`ir.plan.picoseconds`), and their sum over the Works of a step, whose `demand` is
+    the number of a row; a sum of -1 where 64 bits do not hold what is needed. The clock is `numerator / denominator`.
+
+    The quotient is estimated in floats. The remainder of the estimate is small, so arithmetic modulo 2**64 has it exactly.
+    """
+    times, together = np.empty(cycles.shape[0], np.int64), 0.0
+    for row in range(cycles.shape[0]):
+        estimate = cycles[row] * 1e12 / clock
+        if not estimate < LONGEST_ESTIMATE or not (1.0 + estimate * 2.0**-50) * numerator < 2.0**62:
+            return times, -1
+        quotient = np.int64(estimate)
+        exact = np.uint64(cycles[row]) * np.uint64(10**12) * np.uint64(denominator)
+        left = np.int64(exact - np.uint64(quotient) * np.uint64(numerator))
+        times[row] = quotient - (-left) // numerator
+    total = np.int64(0)
+    for work in range(demand.shape[0]):
+        total += times[demand[work]]
+        together += float(times[demand[work]])
+    return times, (total if together < LONGEST_ESTIMATE else np.int64(-1))
+
+
+@njit(cache=True, error_model="numpy")
+def joules(counts: Real, event: Ints, component: Ints, each: Real, rows: Ints, energy: Real) -> None:
+    """Energy by [component, demand] of the events that the demands `rows` count ([event, row]): term by term `each` joules of an
+    event in a component, added in their order (`Accelerator.energy`)."""
+    for term in range(event.shape[0]):
+        for row in range(rows.shape[0]):
+            energy[component[term], rows[row]] += counts[event[term], row] * each[term]
+
+
+@njit(cache=True, error_model="numpy")
+def cell_edges(shares: Real, several: Ints, first_cell: Ints) -> Any:
+    """Where the part of each cell begins and ends in the time of its demand, and its share; `several` are the demands with more
+    than one cell, `shares` those of their cells. Plain Python: the edges of `results.booking.split`."""
+    cells = first_cell[-1]
+    begin, end, share = np.zeros(cells), np.ones(cells), np.ones(cells)
+    for row in range(several.shape[0]):
+        first, last, edge = first_cell[several[row]], first_cell[several[row] + 1] - 1, 0.0
+        whole = shares[row, 0] == 1.0
+        for cell in range(first, last + 1):
+            share[cell] = shares[row, cell - first]
+            edge += share[cell]
+            if cell < last:
+                begin[cell + 1] = end[cell] = 1.0 if whole else edge
+    return begin, end, share
+
+
+@njit(cache=True, error_model="numpy")
+def energy_rows(energy: Real, cell: Ints, cell_demand: Ints, share: Real) -> Any:
+    """Energy by [component, row]: a row is a copy of its cell, which has a `share` of its demand's; the last row is idle."""
+    components, rows = energy.shape[0], cell.shape[0]
+    spent = np.zeros((components, rows))
+    for component in range(components):
+        for row in range(rows - 1):
+            spent[component, row] = energy[component, cell_demand[cell[row]]] * share[cell[row]]
+    return spent
 
 
 @njit(cache=True, error_model="numpy")

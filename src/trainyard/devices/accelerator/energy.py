@@ -1,0 +1,101 @@
+"""Joules of the events that an accelerator counts, by component: rows of `hardware.tables.energy` at its node, and the rows that an
+array brings with it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.errors import BadInput
+from trainyard.hardware.tables import energy
+
+FORMATS = {f"mac_{row.name}": row.name for row in energy.MULTIPLY}
+LOCAL = ("local_read", "local_write")
+
+
+class Terms(NamedTuple):
+    """Rates as columns: the number of an event, that of a component, and the joules of one such event in that component."""
+
+    event: npt.NDArray[np.int64]
+    component: npt.NDArray[np.int64]
+    joules: npt.NDArray[np.float64]
+
+
+class EnergyRates:
+    """What each event costs in which components, in joules."""
+
+    __slots__ = ("_terms", "by_event", "components")
+
+    def __init__(self, by_event: Mapping[str, list[tuple[str, float]]]) -> None:
+        self.by_event = by_event
+        self.components = tuple(dict.fromkeys(component for rows in by_event.values() for component, _ in rows))
+        self._terms: dict[tuple[str, ...], Terms] = {}
+
+    def terms(self, events: tuple[str, ...]) -> Terms:
+        """The rates of these events, in their order."""
+        if events not in self._terms:
+            rows = [(e, c, j) for e, name in enumerate(events) for c, j in self.by_event.get(name, ())]
+            self._terms[events] = Terms(
+                np.array([event for event, _, _ in rows], np.int64),
+                np.array([self.components.index(component) for _, component, _ in rows], np.int64),
+                np.array([joules for _, _, joules in rows], np.float64),
+            )
+        return self._terms[events]
+
+    def require(self, events: Collection[str], array: object) -> None:
+        """Refuses local accesses of an array that does not say how large its local scratchpads are."""
+        for event in LOCAL:
+            if event in events and event not in self.by_event:
+                raise BadInput(f"{type(array).__name__} counts {event}: give it local_bytes, the size of a local scratchpad")
+
+    def joules(self, events: Mapping[str, float], array: object) -> dict[str, Any]:
+        """Joules by component, event by event."""
+        named = sum(count for event, count in events.items() if event in FORMATS)
+        joules_by_component: dict[str, Any] = dict.fromkeys(self.components, 0.0)
+        for event, count in events.items():
+            for component, joules in self.by_event.get(event, ()):
+                joules_by_component[component] += (count - named if event == "mac" else count) * joules
+        self.require(events, array)
+        return joules_by_component
+
+
+def format_of(events: Mapping[str, Any]) -> str | None:
+    """The format of the multiplications among these events; None where there are none, or several."""
+    formats = [FORMATS[event] for event in events if event in FORMATS]
+    return formats[0] if len(formats) == 1 else None
+
+
+@lru_cache(maxsize=256)
+def energy_rates(
+    own: tuple[energy.Component, ...],
+    local_bytes: float | None,
+    bank_bytes: float,
+    nm: float,
+    dram_kind: str,
+    multiplier: str,
+    number: str,
+) -> EnergyRates:
+    """Of a device with multipliers of the format `multiplier`, such banks and such DRAM; arithmetic of the array's `own` rows is in
+    the format `number`."""
+    sram, dram = energy.sram_joules_per_byte(bank_bytes, nm), energy.dram_joules_per_byte(dram_kind)
+    twice = any(row.number for row in own)  # multiply-accumulates are in the array's own rows already
+    # fmt: off
+    table: dict[str, list[tuple[str, float]]] = {
+        "mac":              [("mac", 0.0 if twice else energy.mac_joules(multiplier, nm))],
+        **{event: [("mac", 0.0 if twice else energy.mac_joules(name, nm))] for event, name in FORMATS.items()},
+        "scratchpad_read":  [("scratchpad", sram)],
+        "scratchpad_write": [("scratchpad", sram)],
+        "dram_read":        [("dram", dram)],
+        "dram_write":       [("dram", dram)],
+        "vector_op":        [("vector", energy.add_joules("fp32", nm))],
+    }
+    # fmt: on
+    for row in own:
+        table.setdefault(row.event, []).append((row.component, row.at(nm, number)))
+    if local_bytes is not None:
+        table |= {event: [("local", energy.sram_joules_per_byte(local_bytes, nm))] for event in LOCAL}
+    return EnergyRates(table)
