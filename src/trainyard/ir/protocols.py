@@ -322,6 +322,17 @@ class HasPrecision(Protocol):
 
 
 @runtime_checkable
+class KeepsTensors(Protocol):
+    """A device whose tensors may stay on chip from one Work to the next: its Works must run in order and without others in between.
+
+    A pipeline, which takes turns between microbatches, refuses such a device; memory traces leave it out.
+    """
+
+    @property
+    def between_layers(self) -> bool: ...
+
+
+@runtime_checkable
 class HasCapacity(Protocol):
     """Bytes of the device's own memory, None for no limit; plans give their pool this capacity, overlays page against it."""
 

@@ -2,9 +2,9 @@
 
 In reading order: `works` groups ops; `demand` and `profile` say what a Work asks for; `lowering` turns convolutions into products;
 `tiling` finds tiles, `walk` goes through them, `halo` is what tiles of a convolution share; `precision` gives element types. Then
-the policies, a folder each: `gradient_order` (IGO), `overlay` (MC-DLA), `parallel`, `pipeline`; and `algorithms`, what workers
-exchange and when. Sees arrays and devices through the protocols of `ir` alone. A new policy is one file or folder, named by a field
-of the part that it steers.
+the policies, a folder each: `between_layers` (what stays on chip from one Work to the next), `gradient_order` (IGO), `overlay`
+(MC-DLA), `parallel`, `pipeline`; and `algorithms`, what workers exchange and when. Sees arrays and devices through the protocols of
+`ir` alone. A new policy is one file or folder, named by a field of the part that it steers.
 """
 
 from __future__ import annotations

@@ -2,26 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from trainyard.ir import Direction, MatMul
+from trainyard.ir import DTYPE_BYTES, Direction, MatMul, Step, TensorSpec
 from trainyard.mapping.lowering import GradInput
-from trainyard.mapping.precision import UNIT_RATES, MacRates, Precision
+from trainyard.mapping.precision import UNIT_RATES, MacRates, Precision, dtype_of
 from trainyard.mapping.tiling import Problem
 from trainyard.mapping.works import Fusion, Together
+from trainyard.masks.dma import Densities, moved_bytes
 
 Im2col = Literal["raw", "materialised"]
 Scope = Literal["all", "products"]
 
 
 class Move(NamedTuple):
-    """Bytes over the DRAM's pins, and what they are in the scratchpad: more where a DMA engine expands them."""
+    """Bytes over the DRAM's pins, and what they are in the scratchpad: more where a DMA engine expands them.
+
+    `on_chip`: the tensor is kept in the scratchpad, which the vector unit reads or writes; nothing crosses the pins.
+    """
 
     label: str
     direction: Direction
     size: int
     held: int
+    on_chip: bool = False
+
+
+class OnChip(NamedTuple):
+    """Base tensors of a Work that the scratchpad keeps between Works (`mapping.between_layers`).
+
+    `read` are there before the Work, `loaded` come from DRAM once and stay; `results` are written by the Work and stay, `unwritten`
+    are results that DRAM does not get. `occupied_bytes` of the scratchpad are taken by all tensors that are kept while the Work
+    runs, its own and others.
+    """
+
+    read: frozenset[int] = frozenset()
+    loaded: frozenset[int] = frozenset()
+    results: frozenset[int] = frozenset()
+    unwritten: frozenset[int] = frozenset()
+    occupied_bytes: int = 0
+
+    def behind(self, bases: Collection[int]) -> OnChip:
+        """What a Work finds on chip once it has loaded some of its tensors."""
+        there = self.loaded.intersection(bases)
+        return self._replace(read=self.read | there, loaded=self.loaded - there) if there else self
+
+
+NOTHING_KEPT = OnChip()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Residency:
+    """What is kept on chip during the Works of one step, by the ops of each Work."""
+
+    by_work: Mapping[tuple[int, ...], OnChip]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +75,8 @@ class Policy:
     rates: MacRates = UNIT_RATES
     across: tuple[int, ...] = ()
     """Products dX, by number in the step, that go on into the layer below without leaving the chip."""
+    residency: Residency | None = None
+    """Tensors of the step that stay on chip between Works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +92,8 @@ class ProductDemand:
     vector_operations: int = 0
     packed: int = 1
     """Products that a multiplier makes in a cycle: K and the bytes of an element are those of so many side by side."""
+    loaded_bytes: tuple[int | None, int | None] = (None, None)
+    """Scratchpad bytes of operands that stay after this Work: read once, however often their tiles are used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +154,14 @@ class FusedDemand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeptDemand:
+    """A demand with `occupied_bytes` of the scratchpad taken by tensors that are kept between Works."""
+
+    inner: PlainDemand
+    occupied_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoDemand:
     """Outside the scope of the simulation, or an exchange with nobody."""
 
@@ -121,4 +169,88 @@ class NoDemand:
     why: str
 
 
-Demand = ProductDemand | TogetherDemand | PairDemand | ChainDemand | StreamDemand | FusedDemand | NoDemand
+PlainDemand = ProductDemand | TogetherDemand | PairDemand | ChainDemand | StreamDemand | FusedDemand | NoDemand
+Demand = PlainDemand | KeptDemand
+
+AccessLog = dict[tuple[int, Direction | Literal["elsewhere"]], int]
+"""Base tensor and direction -> the most scratchpad bytes of one op; `elsewhere`: as a matrix that was unfolded in DRAM."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorBytes:
+    """Tensors of a step as bytes of a machine."""
+
+    step: Step
+    policy: Policy
+    zeros: Densities
+    on_chip: OnChip = NOTHING_KEPT
+    log: AccessLog | None = field(default=None, compare=False)
+    logged: tuple[str, ...] = ("read", "write", "elsewhere")
+
+    def dtype(self, tensor: int | None) -> str:
+        spec = TensorSpec((1,)) if tensor is None else self.step.tensors[tensor]
+        return dtype_of(spec, self.policy.precision)
+
+    def elements(self, tensor: int) -> int:
+        """Of a view never more than the memory it looks into (a broadcast repeats nothing)."""
+        return min(self.step.tensors[tensor].elements, self.step.tensors[self.step.base(tensor)].elements)
+
+    def bytes(self, tensor: int) -> int:
+        return self.elements(tensor) * DTYPE_BYTES[self.dtype(tensor)]
+
+    def role(self, tensor: int) -> str:
+        return str(self.step.tensors[tensor].role)
+
+    def moved(self, op: int, tensor: int | None, direction: Direction, size: int) -> int:
+        """What crosses the pins where an op reads or writes so many bytes of a tensor."""
+        density = self.zeros.get((op, self.step.base(tensor), direction)) if self.zeros and tensor is not None else None
+        return size if density is None else moved_bytes(size, DTYPE_BYTES[self.dtype(tensor)], density)
+
+    def move(self, op: int, tensor: int, direction: Direction, size: int) -> Move:
+        base = self.step.base(tensor)
+        self.note(base, direction, size)
+        if base in (self.on_chip.read if direction == "read" else self.on_chip.unwritten):
+            return Move(self.role(tensor), direction, 0, size, on_chip=True)
+        return Move(self.role(tensor), direction, self.moved(op, tensor, direction, size), size)
+
+    def note(self, base: int | None, direction: Direction | Literal["elsewhere"], size: int) -> None:
+        if self.log is not None and base is not None and size and direction in self.logged:
+            self.log[base, direction] = max(size, self.log.get((base, direction), 0))
+
+    def behind(self, tensor: int | None) -> TensorBytes:
+        """The same, with a tensor on chip that was loaded."""
+        return self if tensor is None else replace(self, on_chip=self.on_chip.behind((self.step.base(tensor),)))
+
+    def reads_only(self) -> TensorBytes:
+        """The same, with a log that leaves writes out."""
+        return replace(self, logged=("read",))
+
+    def stays(self, tensor: int | None) -> bool:
+        """Whether all of a tensor that is read is on chip, before this Work or from its first use."""
+        return tensor is not None and self.step.base(tensor) in self.on_chip.read | self.on_chip.loaded
+
+    def rows(self, op: int, tensor: int | None, role: str, direction: Direction, size: int) -> Move:
+        """Rows of a table, as they are: not compressed."""
+        known = tensor is not None and self.move(op, tensor, direction, size).on_chip
+        return Move(role, direction, 0, size, on_chip=True) if known else Move(role, direction, size, size)
+
+    def operand(self, op: int, tensor: int | None, size: int, unfolded: bool) -> tuple[int, int | None, int | None]:
+        """Of an operand of a product: DRAM bytes, scratchpad bytes of its tiles where they differ, and all of it where it stays.
+
+        A kept tensor has its own place: its tiles take no room.
+        """
+        base = None if tensor is None else self.step.base(tensor)
+        self.note(base, "elsewhere" if unfolded else "read", size)
+        if base in self.on_chip.read:
+            return 0, 0, None
+        moved = self.moved(op, tensor, "read", size)
+        return (moved, 0, size) if base in self.on_chip.loaded else (moved, None if moved == size else size, None)
+
+    def moves(self, op: int, tensors: tuple[int, ...], direction: Direction) -> dict[int, Move]:
+        """One move for each memory that is touched; several views of one never add up to more than all of it."""
+        sizes: dict[int, int] = {}
+        for tensor in dict.fromkeys(tensors):
+            base = self.step.base(tensor)
+            size = self.bytes(tensor)
+            sizes[base] = min(sizes[base] + size, self.bytes(base)) if base in sizes else size
+        return {base: self.move(op, base, direction, size) for base, size in sizes.items() if size}

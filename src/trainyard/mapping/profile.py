@@ -15,7 +15,6 @@ from trainyard.ir import (
     Collective,
     Convolution,
     Copy,
-    Direction,
     ElementWise,
     Gather,
     MatMul,
@@ -23,28 +22,32 @@ from trainyard.ir import (
     Phase,
     Reduction,
     Step,
-    TensorSpec,
     Update,
     Work,
 )
 from trainyard.mapping.demand import (
+    NOTHING_KEPT,
+    AccessLog,
     ChainDemand,
     Demand,
     FusedDemand,
+    KeptDemand,
     Move,
     NoDemand,
+    OnChip,
     PairDemand,
+    PlainDemand,
     Policy,
     ProductDemand,
     StreamDemand,
+    TensorBytes,
     TogetherDemand,
 )
 from trainyard.mapping.gradient_order.works import is_chain, join_works, joinable_links, split_layers
 from trainyard.mapping.lowering import Lowered, lower, operand_order
-from trainyard.mapping.precision import dtype_of
 from trainyard.mapping.tiling import Problem
 from trainyard.mapping.works import Fusion, group, readers, same_output_gradient, separate_products
-from trainyard.masks.dma import Densities, moved_bytes
+from trainyard.masks.dma import Densities
 
 BY_LETTER = {"A": "X", "W": "W", "G": "dY"}
 RESULT = {Phase.GRAD_INPUT: "dX", Phase.GRAD_WEIGHT: "dW"}
@@ -92,13 +95,29 @@ def works(step: Step, policy: Policy) -> tuple[Work, ...]:
 
 
 def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> Demand:
+    """What a Work asks for, less what the policy's residency keeps on chip."""
+    on_chip = policy.residency and policy.residency.by_work.get(work.ops)
+    if not on_chip:
+        return plain_demand(step, work, policy, zeros)
+    return KeptDemand(inner=plain_demand(step, work, policy, zeros, on_chip), occupied_bytes=on_chip.occupied_bytes)
+
+
+def plain_demand(
+    step: Step,
+    work: Work,
+    policy: Policy,
+    zeros: Densities = RAW,
+    on_chip: OnChip = NOTHING_KEPT,
+    log: AccessLog | None = None,
+) -> PlainDemand:
+    """`log` is filled with the bytes of each tensor that crosses between DRAM and scratchpad once."""
     ops = [step.ops[index] for index in work.ops]
     if work.grouping == "concurrent" and step.ops[work.ops[0]].is_product:
-        return TogetherDemand(products=_products(step, work, policy, zeros))
+        return TogetherDemand(products=_products(step, work, policy, zeros, on_chip, log))
     if work.grouping == "gradient_pair" and is_chain(step, work):
         return _chain(step, work, policy, zeros)
     if work.grouping == "gradient_pair" and step.ops[work.ops[0]].is_product:
-        dx, dw = _products(step, work, policy, zeros)
+        dx, dw = _products(step, work, policy, zeros, on_chip, log)
         return PairDemand(dx=dx, dw=dw)
     if work.grouping not in ("single", "chain"):
         raise NotModelled(f"{work.grouping} of {', '.join(op.name for op in ops)}: this device does works one by one")
@@ -112,15 +131,20 @@ def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> De
         return NoDemand(ops=len(ops), why="alone")
     if policy.scope == "products" and not any(op.is_product for op in ops):
         return NoDemand(ops=len(ops), why="scope")
-    sizes_of = _TensorBytes(step, policy, zeros)
+    sizes_of = TensorBytes(step, policy, zeros, on_chip, log)
     if ops[0].fused is not None:
         return _kernel(sizes_of, work, ops)
     return _product(sizes_of, work, ops) if ops[0].is_product else _stream(sizes_of, work.ops[0])
 
 
-def _products(step: Step, work: Work, policy: Policy, zeros: Densities) -> tuple[ProductDemand, ...]:
-    """What each product of a Work would ask for alone: what two of them share (dY) is in both."""
-    demands = [demand(step, part, policy, zeros) for part in separate_products(step, work)]
+def _products(
+    step: Step, work: Work, policy: Policy, zeros: Densities, on_chip: OnChip, log: AccessLog | None
+) -> tuple[ProductDemand, ...]:
+    """What each product of a Work would ask for alone: what two of them share (dY) is in both, unless the first one keeps it."""
+    demands: list[PlainDemand] = []
+    for part in separate_products(step, work):
+        demands.append(plain_demand(step, part, policy, zeros, on_chip, log))
+        on_chip = on_chip.behind({step.base(t) for index in part.ops for t in step.ops[index].inputs})
     products = tuple(demand_ for demand_ in demands if isinstance(demand_, ProductDemand))
     heads = [step.ops[part.ops[0]] for part in separate_products(step, work)]
     paired = work.grouping != "gradient_pair" or (
@@ -134,8 +158,8 @@ def _products(step: Step, work: Work, policy: Policy, zeros: Densities) -> tuple
 
 def _chain(step: Step, work: Work, policy: Policy, zeros: Densities) -> ChainDemand:
     """What stays on chip: the upper dX as the lower layer reads it, and of the upper X what a mask on the way reads."""
-    members, sizes_of = split_layers(step, work), _TensorBytes(step, policy, zeros)
-    upper, lower, *beside = (demand(step, member, policy, zeros) for member in members)
+    members, sizes_of = split_layers(step, work), TensorBytes(step, policy, zeros)
+    upper, lower, *beside = (plain_demand(step, member, policy, zeros) for member in members)
     assert isinstance(upper, PairDemand)
     assert isinstance(lower, PairDemand | ProductDemand)
     dx, dw = separate_products(step, members[0])
@@ -157,47 +181,7 @@ def _chain(step: Step, work: Work, policy: Policy, zeros: Densities) -> ChainDem
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _TensorBytes:
-    """Tensors of a step as bytes of a machine."""
-
-    step: Step
-    policy: Policy
-    zeros: Densities
-
-    def dtype(self, tensor: int | None) -> str:
-        spec = TensorSpec((1,)) if tensor is None else self.step.tensors[tensor]
-        return dtype_of(spec, self.policy.precision)
-
-    def elements(self, tensor: int) -> int:
-        """Of a view never more than the memory it looks into (a broadcast repeats nothing)."""
-        return min(self.step.tensors[tensor].elements, self.step.tensors[self.step.base(tensor)].elements)
-
-    def bytes(self, tensor: int) -> int:
-        return self.elements(tensor) * DTYPE_BYTES[self.dtype(tensor)]
-
-    def role(self, tensor: int) -> str:
-        return str(self.step.tensors[tensor].role)
-
-    def moved(self, op: int, tensor: int | None, direction: Direction, size: int) -> int:
-        """What crosses the pins where an op reads or writes so many bytes of a tensor."""
-        density = self.zeros.get((op, self.step.base(tensor), direction)) if self.zeros and tensor is not None else None
-        return size if density is None else moved_bytes(size, DTYPE_BYTES[self.dtype(tensor)], density)
-
-    def move(self, op: int, tensor: int, direction: Direction, size: int) -> Move:
-        return Move(self.role(tensor), direction, self.moved(op, tensor, direction, size), size)
-
-    def moves(self, op: int, tensors: tuple[int, ...], direction: Direction) -> dict[int, Move]:
-        """One move for each memory that is touched; several views of one never add up to more than all of it."""
-        sizes: dict[int, int] = {}
-        for tensor in dict.fromkeys(tensors):
-            base = self.step.base(tensor)
-            size = self.bytes(tensor)
-            sizes[base] = min(sizes[base] + size, self.bytes(base)) if base in sizes else size
-        return {base: self.move(op, base, direction, size) for base, size in sizes.items() if size}
-
-
-def _product(sizes_of: _TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
+def _product(sizes_of: TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
     head, policy = ops[0], sizes_of.policy
     assert isinstance(head.body, MatMul | Convolution)
     lowered = lower(head.body, policy.grad_input)
@@ -208,19 +192,24 @@ def _product(sizes_of: _TensorBytes, work: Work, ops: list[Op]) -> ProductDemand
     raw = policy.im2col == "raw"
     a, b, out = ((side.elements if raw else side.matrix) for side in (lowered.a, lowered.b, lowered.out))
     labels = _labels(sizes_of, head, lowered, (first, second))
-    left, right, sums = a * sizes[0], b * sizes[1], out * sizes[2]
-    a_bytes, b_bytes = (sizes_of.moved(work.ops[0], t, "read", size) for t, size in ((first, left), (second, right)))
+    sums = out * sizes[2]
+    a_bytes, a_sram, a_stays = sizes_of.operand(work.ops[0], first, a * sizes[0], a != lowered.a.elements)
+    behind = sizes_of if a_stays is None else sizes_of.behind(first)
+    b_bytes, b_sram, b_stays = behind.operand(work.ops[0], second, b * sizes[1], b != lowered.b.elements)
     leaves = Move(labels[2], "write", sizes_of.moved(work.ops[0], result, "write", sums), sums)
+    if result is not None and out != lowered.out.elements:
+        sizes_of.note(sizes_of.step.base(result), "elsewhere", sums)
     drained = _drained(sizes_of, work, ops, leaves)
+    sum_bytes = min(out, lowered.out.matrix) * max(policy.accumulator_bytes, sizes[2])  # no sums where no window reaches
     return ProductDemand(
         problem=Problem(
             op=_packed(lowered.product, packed),
             a_bytes=a_bytes,
             b_bytes=b_bytes,
-            a_sram_bytes=None if a_bytes == left else left,
-            b_sram_bytes=None if b_bytes == right else right,
+            a_sram_bytes=a_sram,
+            b_sram_bytes=b_sram,
             out_bytes=sum(move.size for moves in drained for move in moves),
-            sum_bytes=min(out, lowered.out.matrix) * max(policy.accumulator_bytes, sizes[2]),  # no sums where no window reaches
+            sum_bytes=0 if _sums_stay(sizes_of, ops, sum_bytes) else sum_bytes,
         ),
         labels=labels,
         element_bytes=(sizes[0] * packed, sizes[1] * packed, sizes[2]),
@@ -229,7 +218,16 @@ def _product(sizes_of: _TensorBytes, work: Work, ops: list[Op]) -> ProductDemand
         packed=packed,
         grad_input=policy.grad_input,
         vector_operations=sum(_operations(op) for op in ops[1:]),
+        loaded_bytes=(a_stays, b_stays),
     )
+
+
+def _sums_stay(sizes_of: TensorBytes, ops: list[Op], sum_bytes: int) -> bool:
+    """Whether unfinished sums fit where the result is kept: then they need no room as tiles, and are never spilled."""
+    kept = sizes_of.on_chip.results
+    return bool(kept) and any(
+        sizes_of.step.base(t) in kept and sizes_of.bytes(t) >= sum_bytes for op in ops for t in op.outputs[:1]
+    )  # fmt: skip
 
 
 def _packed(product: MatMul, rate: int) -> MatMul:
@@ -237,14 +235,14 @@ def _packed(product: MatMul, rate: int) -> MatMul:
     return product if rate == 1 else replace(product, K=-(-product.K // rate))
 
 
-def _operands(sizes_of: _TensorBytes, op: Op) -> tuple[int | None, int | None]:
+def _operands(sizes_of: TensorBytes, op: Op) -> tuple[int | None, int | None]:
     """The tensors behind A and B of the lowered product."""
     inputs = (*op.inputs[:2], None, None)
     first, second = operand_order(sizes_of.step, op)
     return inputs[first], inputs[second]
 
 
-def _labels(sizes_of: _TensorBytes, op: Op, lowered: Lowered, operands: tuple[int | None, int | None]) -> tuple[str, str, str]:
+def _labels(sizes_of: TensorBytes, op: Op, lowered: Lowered, operands: tuple[int | None, int | None]) -> tuple[str, str, str]:
     """X, W, dY by the letters of a layer; by their roles where a product belongs to none (attention)."""
     if not op.inputs:
         return lowered.a.label, lowered.b.label, lowered.out.label
@@ -259,7 +257,7 @@ def _labels(sizes_of: _TensorBytes, op: Op, lowered: Lowered, operands: tuple[in
 
 
 def _drained(
-    sizes_of: _TensorBytes, work: Work, ops: list[Op], result: Move, stays: Collection[int] = ()
+    sizes_of: TensorBytes, work: Work, ops: list[Op], result: Move, stays: Collection[int] = ()
 ) -> tuple[tuple[Move, ...], ...]:
     """What moves with the finished sums, for each op of the chain; what only the chain itself reads, and `stays`, is on chip."""
     step, inside = sizes_of.step, set(work.ops)
@@ -267,14 +265,17 @@ def _drained(
     produced: set[int] = set()
     for position, (index, op) in enumerate(zip(work.ops, ops, strict=True)):
         reads = op.inputs if position else op.inputs[2:]  # a product's further inputs are added to it
-        moves = [move for base, move in sizes_of.moves(index, reads, "read").items() if base not in {*produced, *stays}]
+        outside = tuple(t for t in reads if step.base(t) not in produced and step.base(t) not in stays)
+        moves = list(sizes_of.moves(index, outside, "read").values())
         last = position == len(ops) - 1
         outputs = {step.base(t): t for t in op.outputs}
         for base, tensor in outputs.items():
             if base in stays:
                 continue
             if last or (position and base not in map(step.base, op.outputs[:1])) or _needed_outside(step, base, index, inside):
-                moves.append(result if position == 0 else sizes_of.move(index, base, "write", sizes_of.bytes(tensor)))
+                written = sizes_of.move(index, base, "write", sizes_of.bytes(tensor))
+                if position or not written.on_chip:  # the array itself puts sums into the scratchpad
+                    moves.append(written if position else result)
         if not op.outputs and position == 0:
             moves.append(result)
         produced.update(outputs)
@@ -302,7 +303,7 @@ def _operations(op: Op) -> int:
             return 0
 
 
-def _gathered(sizes_of: _TensorBytes, index: int, body: Gather) -> tuple[Move, ...]:
+def _gathered(sizes_of: TensorBytes, index: int, body: Gather) -> tuple[Move, ...]:
     """Only the rows that are named cross, not the table, and as they are; a scatter reads them, adds, and writes them back."""
     op = sizes_of.step.ops[index]
     source = sizes_of.dtype(op.inputs[0]) if op.inputs else sizes_of.dtype(None)
@@ -310,13 +311,19 @@ def _gathered(sizes_of: _TensorBytes, index: int, body: Gather) -> tuple[Move, .
     table = sizes_of.role(op.outputs[0] if body.scatter else op.inputs[0]) if op.inputs and op.outputs else "activation"
     picked = "gradient" if body.scatter and not op.inputs else (sizes_of.role(op.inputs[0]) if body.scatter else "activation")
     others = tuple(sizes_of.moves(index, op.inputs[1:], "read").values())
+    first, result = (tensors[0] if tensors else None for tensors in (op.inputs, op.outputs))
     if body.scatter:
-        return (Move(picked, "read", rows, rows), Move(table, "read", rows, rows), Move(table, "write", rows, rows), *others)
+        return (
+            sizes_of.rows(index, first, picked, "read", rows),
+            sizes_of.rows(index, result, table, "read", rows),
+            sizes_of.rows(index, result, table, "write", rows),
+            *others,
+        )
     written = sizes_of.role(op.outputs[0]) if op.outputs else "activation"
-    return (Move(table, "read", rows, rows), Move(written, "write", rows, rows), *others)
+    return (sizes_of.rows(index, first, table, "read", rows), sizes_of.rows(index, result, written, "write", rows), *others)
 
 
-def _stream(sizes_of: _TensorBytes, index: int, stays: Collection[int] = ()) -> StreamDemand:
+def _stream(sizes_of: TensorBytes, index: int, stays: Collection[int] = ()) -> StreamDemand:
     """`stays` is on chip already."""
     op = sizes_of.step.ops[index]
     body = op.body
@@ -332,13 +339,18 @@ def _stream(sizes_of: _TensorBytes, index: int, stays: Collection[int] = ()) -> 
         reads = [Move("activation", "read", body.elements * size, body.elements * size)]
         writes = [Move("activation", "write", left * size, left * size)]
     again, row = None, 0
-    if isinstance(body, Reduction) and body.passes > 1 and reads:
+    if isinstance(body, Reduction) and body.passes > 1 and reads and not _largest_stays(sizes_of, op):
         largest, more = max(reads, key=lambda move: move.held), body.passes - 1
         again, row = largest._replace(size=largest.size * more, held=largest.held * more), largest.held // _rows(sizes_of, op, body)
     return StreamDemand(moves=(*reads, *writes), vector_operations=operations, again=again, row_bytes=row)
 
 
-def _rows(sizes_of: _TensorBytes, op: Op, body: Reduction) -> int:
+def _largest_stays(sizes_of: TensorBytes, op: Op) -> bool:
+    """Whether what a reduction reads several times is kept on chip as a whole."""
+    return bool(op.inputs) and sizes_of.stays(max(op.inputs, key=sizes_of.bytes))
+
+
+def _rows(sizes_of: TensorBytes, op: Op, body: Reduction) -> int:
     """How many parts of the data are reduced apart, so that each can stay on chip between passes; 1 where it is not known."""
     shape = sizes_of.step.tensors[op.inputs[0]].shape if op.inputs else ()
     if len(shape) < 2:
@@ -348,7 +360,7 @@ def _rows(sizes_of: _TensorBytes, op: Op, body: Reduction) -> int:
     return max(1, shape[1]) if "batch_norm" in body.function else 1
 
 
-def _kernel(sizes_of: _TensorBytes, work: Work, ops: list[Op]) -> FusedDemand:
+def _kernel(sizes_of: TensorBytes, work: Work, ops: list[Op]) -> FusedDemand:
     """Outside tensors go through once; what products share between their rows (their second operand) may come again."""
     step, inside = sizes_of.step, set(work.ops)
     produced = {step.base(t) for op in ops for t in op.outputs}
@@ -357,12 +369,12 @@ def _kernel(sizes_of: _TensorBytes, work: Work, ops: list[Op]) -> FusedDemand:
     moves: list[Move] = []
     for index, op in zip(work.ops, ops, strict=True):
         if isinstance(op.body, Gather):
-            moves.extend(move for move in _gathered(sizes_of, index, op.body) if move.direction == "read")
+            moves.extend(move for move in _gathered(sizes_of.reads_only(), index, op.body) if move.direction == "read")
             continue
         for tensor in op.inputs:
             if step.base(tensor) not in produced:
                 outside.setdefault(tensor, index)
-        if op.is_product and op.inputs[1:2] and step.base(op.inputs[1]) not in produced:
+        if op.is_product and op.inputs[1:2] and step.base(op.inputs[1]) not in produced and not sizes_of.stays(op.inputs[1]):
             repeated.setdefault(op.inputs[1], index)
     written = {
         step.base(t): sizes_of.move(index, step.base(t), "write", sizes_of.bytes(t))
@@ -380,14 +392,14 @@ def _kernel(sizes_of: _TensorBytes, work: Work, ops: list[Op]) -> FusedDemand:
         products=tuple(None if product is None else _packed(product, packed) for product in products),
         packed=packed,
         moves=tuple(moves),
-        again=_read_once(sizes_of, repeated),
-        item_bytes=sum(move.held for move in moves) // items,
+        again=_read_once(replace(sizes_of, log=None), repeated),
+        item_bytes=sum(move.held for move in moves if not move.on_chip) // items,
         vector_operations=tuple(_operations(op) if sizes_of.policy.scope == "all" else 0 for op in ops),
         number=number,
     )
 
 
-def _read_once(sizes_of: _TensorBytes, first_readers: Mapping[int, int]) -> tuple[Move, ...]:
+def _read_once(sizes_of: TensorBytes, first_readers: Mapping[int, int]) -> tuple[Move, ...]:
     """One move for each memory that a kernel reads: its views (Q, K and V of one projection) are different parts of it."""
     views: dict[int, list[int]] = {}
     for tensor in first_readers:

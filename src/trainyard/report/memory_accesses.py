@@ -88,6 +88,8 @@ class Tracer:
 
     def __post_init__(self) -> None:
         """Every memory of the step has its place beforehand; others (spilled sums) get one when they are met."""
+        if self.device.between_layers:
+            raise NotModelled("traces of tensors that stay on chip between layers are not written: take reuse='step'")
         self.free = PAGE_BYTES
         roomy: dict[Region, int] = {}
         for base in range(len(self.step.tensors)):

@@ -24,6 +24,7 @@ from trainyard.mapping.demand import (
     ChainDemand,
     Demand,
     FusedDemand,
+    KeptDemand,
     Move,
     NoDemand,
     PairDemand,
@@ -56,6 +57,7 @@ class Costing:
         products = [demand for demand in demands if isinstance(demand, ProductDemand) and not orderly]
         tiled = iter(search([demand.problem for demand in products], self.array, self.supply, self.tile))
         costs_of_demands: list[DeviceCost] = []
+        kept = self._kept([demand for demand in demands if isinstance(demand, KeptDemand)])
         for demand in demands:
             match demand:
                 case ProductDemand():
@@ -71,14 +73,33 @@ class Costing:
                     costs_of_demands.append(self._stream(demand))
                 case FusedDemand():
                     costs_of_demands.append(self._fused(demand))
+                case KeptDemand():
+                    costs_of_demands.append(kept[demand])
                 case NoDemand():
                     costs_of_demands.append(
                         DeviceCost(cycles=0, compute_cycles=0, bytes={}, share=shares([0] * demand.ops), bound=demand.why)
                     )
         return costs_of_demands
 
+    def beside(self, occupied_bytes: int) -> Costing:
+        """With so much of the scratchpad taken by tensors that are kept between Works."""
+        return replace(self, supply=replace(self.supply, resident_bytes=self.supply.resident_bytes - occupied_bytes / 2))
+
+    def _kept(self, demands: Sequence[KeptDemand]) -> dict[KeptDemand, DeviceCost]:
+        """Demands with the same room left for tiles are costed in one go."""
+        by_room: dict[int, list[KeptDemand]] = {}
+        for demand in dict.fromkeys(demands):
+            by_room.setdefault(demand.occupied_bytes, []).append(demand)
+        return {
+            demand: cost
+            for occupied, group in by_room.items()
+            for demand, cost in zip(group, self.beside(occupied).costs([demand.inner for demand in group]), strict=True)
+        }
+
     def masked(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
         """A product whose tiles the array looks at one by one; None for any other demand."""
+        if isinstance(demand, KeptDemand):
+            return self.beside(demand.occupied_bytes).masked(step, work, demand.inner, masks)
         if isinstance(demand, ProductDemand | FusedDemand) and demand.packed > 1:
             raise NotModelled("rates put several numbers into one multiplier, masks tell them apart: give rates={} or no masks")
         if isinstance(demand, TogetherDemand):
@@ -196,9 +217,16 @@ class Costing:
         return self._product(demand, tiled, self._tile_events(op, tiled.tiling, size), size)
 
     def _product(self, demand: ProductDemand, tiled: Tiled, events: Mapping[str, float], beside: int = 1) -> DeviceCost:
-        traffic, problem, spilled = Traffic(), demand.problem, tiled.spill_write + tiled.spill_read
-        traffic.add(Move(demand.labels[0], "read", tiled.a_read, expanded(tiled.a_read, problem.a_bytes, problem.a_sram_bytes)))
-        traffic.add(Move(demand.labels[1], "read", tiled.b_read, expanded(tiled.b_read, problem.b_bytes, problem.b_sram_bytes)))
+        traffic, problem = Traffic(), demand.problem
+        a_stays, b_stays = demand.loaded_bytes
+        if demand.loaded_bytes != (None, None):  # what is kept is read once; the cycles are those of reading it with every tile
+            a_read = tiled.a_read if a_stays is None else problem.a_bytes
+            b_read = tiled.b_read if b_stays is None else problem.b_bytes
+            tiled = replace(tiled, a_read=a_read, b_read=b_read)
+        spilled = tiled.spill_write + tiled.spill_read
+        held = problem.a_sram_bytes if a_stays is None else a_stays, problem.b_sram_bytes if b_stays is None else b_stays
+        traffic.add(Move(demand.labels[0], "read", tiled.a_read, expanded(tiled.a_read, problem.a_bytes, held[0])))
+        traffic.add(Move(demand.labels[1], "read", tiled.b_read, expanded(tiled.b_read, problem.b_bytes, held[1])))
         for moves in demand.drained:
             for move in moves:
                 traffic.add(move)

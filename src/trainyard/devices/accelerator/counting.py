@@ -23,7 +23,12 @@ class Traffic:
     )
 
     def add(self, move: Move) -> None:
-        """Every DRAM byte also crosses the scratchpad's port once, expanded; a spill goes out and comes back."""
+        """Every DRAM byte also crosses the scratchpad's port once, expanded; a spill goes out and comes back.
+
+        What is kept on chip crosses that port alone.
+        """
+        if move.on_chip:
+            self.events["scratchpad_read" if move.direction == "read" else "scratchpad_write"] += move.held
         if not move.size:
             return
         key = move.label, move.direction

@@ -10,16 +10,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from trainyard.caches import BoundedCache, ByIdentity, per_step
-from trainyard.checks import require_positive
+from trainyard.checks import require_choice, require_positive
 from trainyard.construction import Positive, part
 from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs
 from trainyard.devices.accelerator.chained import Across, chosen, stays_apart
 from trainyard.devices.accelerator.costs import Costing
 from trainyard.devices.accelerator.energy import EnergyRates, energy_rates, format_of
-from trainyard.devices.accelerator.ordered import Division, Reuse, Schedule, require_order
+from trainyard.devices.accelerator.ordered import Division, Schedule, TileReuse, require_order
 from trainyard.devices.accelerator.side_by_side import require_divisible
 from trainyard.errors import BadInput
 from trainyard.hardware.tables import area
@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from trainyard.results.loop_nests import LoopNest
 
 Dma = Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"]
+Reuse = Literal["step", "lru", "farthest", "layers", "on", "off", "none"]
+"""Tiles that stay within a product (`step`, `lru`, `farthest`), or tensors between layers; `on` is `layers`, `off` is `step`."""
+REUSE_NAMES: Mapping[str | bool, str] = {"on": "layers", True: "layers", "off": "step", "none": "step", False: "step"}
+BETWEEN_LAYERS = ("layers",)
 DramKind = Literal["hbm2", "gddr6", "ddr4", "lpddr4"]
 OWNER = "Accelerator"
 ACCUMULATOR_BYTES = 4
@@ -85,7 +89,7 @@ class Accelerator:
     scratchpad_banks: int = 1
     dma: Dma = "raw"
     together: Together = "none"
-    reuse: Reuse = "step"
+    reuse: Reuse | bool = "step"
     cores: int = 1
     partition: Division = "none"
     parts: int = 2
@@ -116,6 +120,8 @@ class Accelerator:
             raise BadInput(f"{OWNER}: array must be an array such as Systolic(rows=128, columns=128), got {self.array!r}")
         object.__setattr__(self, "precision", checked_precision(self.precision))
         object.__setattr__(self, "rates", checked_rates(self.rates))
+        object.__setattr__(self, "reuse", REUSE_NAMES.get(self.reuse, self.reuse))
+        require_choice(OWNER, reuse=(self.reuse, get_args(Reuse)))
         object.__setattr__(self, "tiling", self.tiling if self.tiling == "search" else _tile(self.tiling))
         require_order(self.order)
         if self.together != "none":
@@ -125,7 +131,12 @@ class Accelerator:
 
     def _require_consistent(self) -> None:
         """Refuses fields that contradict each other."""
-        if self.cores > 1 and self.reuse == "step":
+        if self.across != "none" and self.between_layers:
+            raise BadInput(
+                f"{OWNER}: across={self.across!r} takes tiles from one layer into the next, reuse={self.reuse!r} whole tensors: "
+                "give one of them"
+            )
+        if self.cores > 1 and self.tile_reuse == "step":
             raise BadInput(
                 f"{OWNER}: {self.cores} cores share a scratchpad that keeps tiles: write reuse='lru' or 'farthest' as well"
             )
@@ -208,13 +219,23 @@ class Accelerator:
     @property
     def paired(self) -> bool:
         """Whether dX and dW of a layer are one Work: not where each has tiles and steps of its own."""
-        return self.order != "sequential" or self.reuse != "step"
+        return self.order != "sequential" or self.tile_reuse != "step"
+
+    @property
+    def between_layers(self) -> bool:
+        """Whether tensors stay on chip from one Work to the next."""
+        return self.reuse in BETWEEN_LAYERS
+
+    @property
+    def tile_reuse(self) -> TileReuse:
+        """Which tiles stay within a Work."""
+        return "step" if self.between_layers else self.reuse  # type: ignore[return-value]  # one of the three, by `REUSE_NAMES`
 
     @property
     def schedule(self) -> Schedule:
         return Schedule(
             order=self.order,
-            reuse=self.reuse,
+            reuse=self.tile_reuse,
             cores=self.cores,
             partition=self.partition,
             parts=self.parts,
@@ -235,7 +256,10 @@ class Accelerator:
         return works(step, self._policy(step)[0])
 
     def _policy(self, step: Step) -> tuple[Policy, Mapping[Demand, DeviceCost]]:
-        """With the layers of this step that go on into each other where that pays; and what was costed to find out."""
+        """With the layers of this step that go on into each other, and the tensors that stay between layers, where that pays; and
+        what was costed to find out."""
+        if self.between_layers:
+            return self._steps.get(("between", ByIdentity(step)), lambda: self._between(step))
         if self.across == "none" or stays_apart(self.schedule):
             return self.policy, {}
         return self._steps.get(("across", ByIdentity(step)), lambda: self._across(step))
@@ -244,10 +268,15 @@ class Accelerator:
         heads, costs = chosen(step, self.policy, self._costing.costs, self._costing.orderly)
         return replace(self.policy, across=heads), costs
 
+    def _between(self, step: Step) -> tuple[Policy, Mapping[Demand, DeviceCost]]:
+        from trainyard.devices.accelerator.between import chosen_between
+
+        return chosen_between(step, self.policy, self._costing, self.scratchpad_bytes)
+
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
         zeros = self._zeros(step, masks)
         if masks is not None and uses_operand_values(self.array):
-            masked_cost = self._masked_cost(step, work, demand(step, work, self.policy, zeros), masks)
+            masked_cost = self._masked_cost(step, work, demand(step, work, self._policy(step)[0], zeros), masks)
             if masked_cost is not None:
                 return masked_cost
         demands, costs = self._step_costs(step, zeros)

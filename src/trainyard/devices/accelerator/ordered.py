@@ -31,9 +31,10 @@ from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, ORDERS, 
 from trainyard.mapping.tiling import Supply
 from trainyard.mapping.walk import Tile
 
-Reuse = Literal["step", "lru", "farthest"]
+TileReuse = Literal["step", "lru", "farthest"]
+"""Which tiles of a product, or of a gradient pair, the scratchpad keeps."""
 Division = Literal["none", "m", "n", "k", "cost"]
-REUSES, DIVISIONS = get_args(Reuse), get_args(Division)
+DIVISIONS = get_args(Division)
 CHOICES = ("paper", "cost")
 """Orders that are chosen for each layer: by Algorithm 1, or the fastest."""
 ORDER_NAMES = (*ORDERS, *CHOICES)
@@ -49,7 +50,7 @@ class Schedule:
     """The fields of a device that decide when its tiles are computed and which of them stay."""
 
     order: str = "sequential"
-    reuse: Reuse = "step"
+    reuse: TileReuse = "step"
     cores: int = 1
     partition: Division = "none"
     parts: int = 2
@@ -213,6 +214,8 @@ class Orderly:
         traffic = Traffic()
         for name, label, moved, held in _operands(demands, pair):
             size = ordered.traffic.bytes.get((name, "read"), 0)
+            if (stays := _loaded(demands, pair, name)) is not None:
+                size, held = moved, stays
             traffic.add(Move(label, "read", size, expanded(size, moved, held)))
         for name, demand in zip(("dX", "dW"), demands, strict=False):
             for move in itertools.chain.from_iterable(demand.drained):
@@ -258,6 +261,13 @@ def _operands(demands: tuple[ProductDemand, ...], pair: Pair) -> Iterable[tuple[
     if not pair.alone:
         labels.append(demands[1].labels[1 if pair.dw_transposed else 0])
     return zip(gradient_order.OPERANDS, labels, pair.moved, pair.resident, strict=False)
+
+
+def _loaded(demands: tuple[ProductDemand, ...], pair: Pair, name: str) -> int | None:
+    """Scratchpad bytes of an operand that is read once and stays after the Work; None for any other."""
+    if name == "X":
+        return demands[1].loaded_bytes[1 if pair.dw_transposed else 0]
+    return demands[0].loaded_bytes[1 if name == "W" else 0]
 
 
 def _weights(demands: tuple[ProductDemand, ...], cycles: int, ordered: OrderCost, moved: int) -> list[float]:

@@ -18,6 +18,7 @@ from trainyard.caches import per_step
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DeviceCost, Masks, Role, Step
 from trainyard.ir.plan import Plan, picoseconds
+from trainyard.ir.protocols import KeepsTensors
 from trainyard.mapping.algorithms import Synchronous
 from trainyard.mapping.pipeline.schedule import Turn, issued, turns
 from trainyard.mapping.pipeline.stages import Pass, Stages, stages_of, sums_apart
@@ -69,6 +70,11 @@ class PipelinePlanner:
     """Builds the plan; `step` is that of one microbatch. `tasks` are indexed by (microbatch, Work)."""
 
     def __init__(self, node: Node, step: Step, masks: Masks | None, stages: int) -> None:
+        if isinstance(node.device, KeepsTensors) and node.device.between_layers:
+            raise NotModelled(
+                "reuse between layers keeps tensors on chip until they are used; a pipeline runs other microbatches in between: "
+                "write reuse='step' for the device"
+            )
         self.node, self.step, self.masks, self.count = node, step, masks, stages
         self.held = in_device_precision(step, node.device)
         self.pipeline, self.replicas = node.pipeline, node.devices // stages

@@ -1,0 +1,152 @@
+"""Tensors that stay on chip between Works: the search against all subsets, the residency against a replay."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.oracles.scratchpad_replay import Replay, compulsory_bytes
+
+import trainyard as ty
+from trainyard.devices.accelerator.between import WorkCosts, kept_between
+from trainyard.ir import ElementWise, MatMul, Op, Phase, Step, TensorSpec, Update
+from trainyard.ir.step import Role
+from trainyard.mapping.between_layers.accesses import gaps_of, tensors_of
+from trainyard.mapping.between_layers.residency import NONE, Ledger
+from trainyard.mapping.between_layers.search import choose, total
+
+ROWS, WIDTH = 24, 16
+MAP, SQUARE = ROWS * WIDTH * 4, WIDTH * WIDTH * 4
+
+
+def program(choices: list[tuple[int, int, int]]) -> Step:
+    """A step of products, sums, in-place ops and updates of parameters over maps (ROWS, WIDTH) and squares (WIDTH, WIDTH)."""
+    tensors = [TensorSpec((ROWS, WIDTH), role=Role.INPUT), TensorSpec((WIDTH, WIDTH), role=Role.PARAMETER)]
+    maps, squares, ops = [0], [1], list[Op]()
+
+    def new(shape: tuple[int, ...], **about: object) -> int:
+        tensors.append(TensorSpec(shape, **about))  # type: ignore[arg-type]
+        return len(tensors) - 1
+
+    for kind, first, second in choices:
+        x, y, w = maps[first % len(maps)], maps[second % len(maps)], squares[second % len(squares)]
+        if kind == 0:  # a layer, with a parameter of its own in every other case
+            w = new((WIDTH, WIDTH), role=Role.PARAMETER) if second % 2 else w
+            squares.append(w)
+            maps.append(new((ROWS, WIDTH)))
+            ops.append(Op(body=MatMul(ROWS, WIDTH, WIDTH), name="layer", inputs=(x, w), outputs=(maps[-1],)))
+        elif kind == 1:  # the gradient of a parameter
+            squares.append(new((WIDTH, WIDTH), role=Role.PARAMETER_GRADIENT))
+            body = MatMul(WIDTH, WIDTH, ROWS)
+            ops.append(Op(body=body, name="dW", phase=Phase.GRAD_WEIGHT, inputs=(x, y), outputs=(squares[-1],)))
+        elif kind == 2:
+            maps.append(new((ROWS, WIDTH)))
+            ops.append(Op(body=ElementWise("add", ROWS * WIDTH), name="add", inputs=(x, y), outputs=(maps[-1],)))
+        elif kind == 3:  # in place: a new version of the same memory
+            maps.append(new((ROWS, WIDTH), view_of=x))
+            ops.append(Op(body=ElementWise("relu_", ROWS * WIDTH), name="relu_", inputs=(x,), outputs=(maps[-1],)))
+        else:
+            squares.append(new((WIDTH, WIDTH), role=tensors[w].role, view_of=w))
+            body = Update("sgd", WIDTH * WIDTH)
+            ops.append(Op(body=body, name="sgd", phase=Phase.UPDATE, inputs=(w, squares[0]), outputs=(squares[-1],)))
+    return Step(name="random", batch=ROWS, ops=tuple(ops), tensors=tuple(tensors))
+
+
+PROGRAMS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=9).map(program)
+
+
+def accelerator(scratchpad_bytes: int, **fields: object) -> ty.Accelerator:
+    array = ty.arrays.Systolic(rows=8, columns=8)
+    return ty.Accelerator(array=array, scratchpad_bytes=scratchpad_bytes, dram_bytes_per_s=4e9, clock_hz=1e9, **fields)
+
+
+@settings(max_examples=30, deadline=None)
+@given(step=PROGRAMS, room=st.integers(3000, 40_000), order=st.sampled_from(["sequential", "interleaved"]))
+def test_a_replay_finds_every_tensor_where_the_residency_says(step: Step, room: int, order: str) -> None:
+    device = accelerator(room, order=order)
+    policy, choice = kept_between(step, device.policy, device._costing, room)
+    works, states = device.works(step), policy.residency.by_work if policy.residency else {}
+    replay = Replay(step, device.policy, room)
+    replay.run(works, states)
+    assert choice.bound <= choice.after <= choice.before
+    assert choice.after.bytes >= replay.reads + replay.writes
+
+
+@settings(max_examples=30, deadline=None)
+@given(step=PROGRAMS, room=st.integers(3000, 60_000), order=st.sampled_from(["sequential", "interleaved", "cost"]))
+def test_reuse_between_layers_is_never_slower_and_moves_the_compulsory_bytes_at_least(step: Step, room: int, order: str) -> None:
+    off, on = (ty.run(step, accelerator(room, order=order, reuse=reuse)) for reuse in ("step", "layers"))
+    device = accelerator(room, order=order)
+    least = compulsory_bytes(step, device.works(step), device.policy)
+    assert (on.cycles, on.traffic_bytes["dram"]) <= (off.cycles, off.traffic_bytes["dram"])
+    assert on.traffic_bytes["dram"] >= least
+    assert on.macs == off.macs
+
+
+@settings(max_examples=30, deadline=None)
+@given(step=PROGRAMS, order=st.sampled_from(["sequential", "interleaved", "cost"]))
+def test_a_scratchpad_without_end_moves_exactly_the_compulsory_bytes(step: Step, order: str) -> None:
+    device = accelerator(1 << 30, order=order, reuse="layers")
+    assert ty.run(step, device).traffic_bytes["dram"] == compulsory_bytes(step, device.works(step), device.policy)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    choices=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=3),
+    room=st.integers(3000, 12_000),
+)
+def test_the_search_finds_the_best_of_all_subsets(choices: list[tuple[int, int, int]], room: int) -> None:
+    step, device = program(choices), accelerator(room)
+    works = device.works(step)
+    tensors = tensors_of(step, works, device.policy)
+    gaps, costs = gaps_of(tensors), WorkCosts(step, works, device.policy, device._costing)
+    if len(gaps) > 9:
+        return
+    best = (math.inf, math.inf)
+    for kept in itertools.product((False, True), repeat=len(gaps)):
+        ledger = Ledger(tensors, len(works))
+        chosen: dict[int, frozenset[int]] = {}
+        for gap, keeps in zip(gaps, kept, strict=True):
+            if keeps:
+                chosen[gap.tensor] = chosen.get(gap.tensor, NONE) | {gap.number}
+        if not all(ledger.change(tensor, numbers) for tensor, numbers in chosen.items()) or ledger.occupied.max() > room:
+            continue
+        each = [costs.cost(work, ledger.state(work)) for work in range(len(works))]
+        if None not in each:
+            best = min(best, tuple(total(each)))  # type: ignore[arg-type]
+    choice = choose(tensors, len(works), costs, room)
+    assert tuple(choice.after) == best
+    assert choice.proved
+
+
+def test_a_chain_of_two_layers_keeps_the_map_between_them_and_writes_it_not() -> None:
+    step = program([(0, 0, 1), (0, 1, 3)])
+    off, on = (ty.run(step, accelerator(64 * 1024, reuse=reuse)) for reuse in ("off", "on"))
+    assert off.traffic_bytes["dram"] == 4 * MAP + 2 * SQUARE
+    assert on.traffic_bytes["dram"] == 2 * MAP + 2 * SQUARE
+    assert on.time_s < off.time_s
+
+
+def test_one_byte_too_little_and_the_map_goes_through_dram() -> None:
+    """Two streams need no tiles: the map between them needs its own bytes alone."""
+    step = program([(2, 0, 0), (2, 1, 1)])
+    least = compulsory_bytes(step, accelerator(MAP).works(step), accelerator(MAP).policy)
+    exact, short = (ty.run(step, accelerator(size, reuse="layers", fusion="none")) for size in (MAP, MAP - 1))
+    assert (exact.traffic_bytes["dram"], short.traffic_bytes["dram"]) == (least, least + 2 * MAP)
+
+
+@pytest.mark.parametrize(
+    ("word", "meaning"), [("on", "layers"), (True, "layers"), ("off", "step"), (False, "step"), ("none", "step")]
+)
+def test_words_for_reuse(word: str | bool, meaning: str) -> None:
+    assert accelerator(4096, reuse=word).reuse == meaning
+
+
+def test_two_ways_between_layers_are_refused_together() -> None:
+    with pytest.raises(ty.errors.BadInput, match="across='relu' takes tiles from one layer into the next"):
+        accelerator(4096, reuse="layers", across="relu", order="cost")
+    with pytest.raises(ty.errors.BadInput, match="reuse='lru' or 'farthest'"):
+        accelerator(4096, reuse="layers", cores=2)
