@@ -102,12 +102,11 @@ def halo_of(body: Convolution, grad_input: GradInput = "col2im", unit: int = 1) 
 
     `unit` positions stand in one place where they are the reduction (dW on multipliers of several narrow products).
     """
-    dilated = body.product == "grad_input" and grad_input == "dilated"
-    table, out_size = (backward_table, body.size) if dilated else (forward_table, body.out_size)
-    sums = body.product == "grad_input" and not dilated
-    visits = [_visits(table(body, axis)) for axis in reversed(range(len(out_size)))]
-    if all(visited == elements for visited, elements, _ in visits) or math.prod(elements for _, elements, _ in visits) == 0:
+    if not windows_overlap(body, grad_input):
         return None
+    dilated = body.product == "grad_input" and grad_input == "dilated"
+    out_size, visits = body.size if dilated else body.out_size, _visits_by_axis(body, dilated)
+    sums = body.product == "grad_input" and not dilated
     if len(visits) > MOST_AXES:
         raise NotModelled(
             f"halos of a convolution with {len(visits)} spatial dimensions, at most {MOST_AXES}: write line_buffer=True"
@@ -127,6 +126,19 @@ def halo_of(body: Convolution, grad_input: GradInput = "col2im", unit: int = 1) 
         axes=tuple(axes),
         unit=unit if along_k else 1,
     )
+
+
+@lru_cache(maxsize=4096)
+def windows_overlap(body: Convolution, grad_input: GradInput = "col2im") -> bool:
+    """Whether two windows share an element."""
+    visits = _visits_by_axis(body, body.product == "grad_input" and grad_input == "dilated")
+    return all(elements for _, elements, _ in visits) and any(visited > elements for visited, elements, _ in visits)
+
+
+def _visits_by_axis(body: Convolution, dilated: bool) -> list[tuple[int, int, int]]:
+    """From the innermost axis."""
+    table = backward_table if dilated else forward_table
+    return [_visits(table(body, axis)) for axis in reversed(range(len(body.size)))]
 
 
 def _visits(table: npt.NDArray[np.int64]) -> tuple[int, int, int]:

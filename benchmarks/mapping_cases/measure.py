@@ -1,0 +1,128 @@
+"""Maps cases with the trainyard that is imported here, and prints what it chose: the same program asks two versions.
+
+Reads one JSON object from the standard input, {"products": [...], "steps": [...], "pairs": [...], "arrays": [...]}, and answers
+with the same keys.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from typing import Any
+
+import trainyard as ty
+from trainyard.arrays import Systolic
+from trainyard.devices import Accelerator
+from trainyard.errors import BadInput
+from trainyard.ir import Convolution, MatMul, Op, Step
+from trainyard.mapping.lowering import lower
+from trainyard.mapping.profile import profile
+from trainyard.mapping.tiling import Problem, Supply, search
+
+Json = dict[str, Any]
+
+
+def problem_of(case: Json) -> Problem:
+    element = case["element_bytes"]
+    if "dims" in case:
+        return Problem.dense(MatMul(*case["dims"]), element)
+    body = Convolution(**{name: tuple(value) if isinstance(value, list) else value for name, value in case["convolution"].items()})
+    lowered = lower(body)
+    return Problem(
+        op=lowered.product,
+        a_bytes=lowered.a.elements * element,
+        b_bytes=lowered.b.elements * element,
+        out_bytes=lowered.out.elements * element,
+        sum_bytes=min(lowered.out.elements, lowered.out.matrix) * max(4, element),
+    )
+
+
+def answer(problem: Problem, array: Systolic, supply: Supply) -> Json:
+    op = problem.op
+    asked = {
+        "dims": [op.M, op.N, op.K], "count": op.count, "rates": list(problem.rates), "held": list(problem.sram_rates),
+        "array": {"rows": array.rows, "columns": array.columns, "dataflow": array.dataflow},
+        "room": supply.resident_bytes, "speed": supply.bytes_per_cycle, "latency": supply.latency_cycles,
+    }  # fmt: skip
+    try:
+        (tiled,) = search([problem], array, supply)
+    except BadInput:
+        return {**asked, "cycles": None}
+    tile = tiled.tiling
+    return {
+        **asked, "tile": [tile.m, tile.n, tile.k], "order": tile.order, "cycles": tiled.cycles, "compute": tiled.compute_cycles,
+        "bytes": tiled.dram_bytes,
+    }  # fmt: skip
+
+
+def of_product(case: Json) -> Json:
+    supply = Supply(resident_bytes=case["room"], bytes_per_cycle=case["speed"], latency_cycles=case["latency"])
+    return answer(problem_of(case), Systolic(**case["array"]), supply)
+
+
+def of_step(case: Json) -> list[Json]:
+    """Every distinct product of a training step, and how often it is there."""
+    device = ty.machine(case["on"])
+    demands = profile(ty.zoo.load(case["model"]), device.policy)  # type: ignore[union-attr]  # an accelerator
+    times = Counter(demands.number.values())
+    return [
+        {**answer(demand.problem, device.array, device.supply), "times": times[number]}  # type: ignore[union-attr]
+        for number, demand in enumerate(demands.demands)
+        if hasattr(demand, "problem")
+    ]
+
+
+def _time(op: MatMul, machine: Json) -> float:
+    device = Accelerator(
+        array=Systolic(**machine["array"]), scratchpad_bytes=machine["scratchpad"], dram_bytes_per_s=machine["dram"]
+    )
+    return ty.run(Step(name="product", batch=1, ops=(Op(body=op, name="product"),), tensors=()), on=device).time_s
+
+
+def of_pair(case: Json) -> list[float]:
+    return [_time(MatMul(*case["dims"]), machine) for machine in case["machines"]]
+
+
+def speeds(turns: int) -> Json:
+    """Steps of ResNet-50 a second of a core: one field of the machine changes each time."""
+    step, npu = ty.zoo.load("resnet50"), ty.machine("npu")
+    changes = {
+        "clock": lambda turn: f"npu(clock={1000 + turn} MHz)",
+        "scratchpad": lambda turn: f"npu(scratchpad={4096 + 8 * turn} KiB)",
+        "rows": lambda turn: f"npu(array=systolic(rows={64 + turn},columns=128))",
+        "order=interleaved": lambda turn: f"npu(order=interleaved,scratchpad={4096 + 8 * turn} KiB)",
+        "order=cost": lambda turn: f"npu(order=cost,scratchpad={4096 + 8 * turn} KiB)",
+        "sigma": lambda turn: f"sigma(dram={100 + turn} GB/s)",
+    }
+    assert npu is not None
+    rates = {}
+    for name, machine in changes.items():
+        seconds = []
+        for turn in range(3 if name.startswith("order") else turns):
+            begun = time.process_time()
+            assert ty.run(step, on=machine(turn)).time_s > 0
+            seconds.append(time.process_time() - begun)
+        rates[name] = 1 / sorted(seconds[1:])[(len(seconds) - 1) // 2]
+    begun, batches = time.process_time(), range(65, 65 + turns)
+    for batch in batches:
+        ty.run("resnet50", on="npu", batch=batch)
+    rates["batch"] = len(batches) / (time.process_time() - begun)
+    return rates
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    told: Json = {
+        "products": [of_product(case) for case in asked.get("products", ())],
+        "steps": [of_step(case) for case in asked.get("steps", ())],
+        "pairs": [of_pair(case) for case in asked.get("pairs", ())],
+    }
+    if turns := asked.get("speeds"):
+        told["speeds"] = speeds(turns)
+    json.dump(told, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()
