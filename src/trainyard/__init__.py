@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trainyard.live.measurement.measure import measure
     from trainyard.machines import machine
     from trainyard.mapping import algorithms
+    from trainyard.mapping.levels.level import Level
     from trainyard.masks.generated import generated_masks
     from trainyard.masks.recorded import Masks
     from trainyard.results import result as results
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
     from trainyard.workloads.recording import record_masks
 
 __all__ = [
-    "DENSE", "Accelerator", "Convolution", "Density", "Gpu", "Masks", "MatMul", "Op", "Phase", "Result", "Step", "TensorSpec",
-    "TrainyardError", "__version__", "algorithms", "arrays", "capture", "compare", "devices", "engine",
+    "DENSE", "Accelerator", "Convolution", "Density", "Gpu", "Level", "Masks", "MatMul", "Op", "Phase", "Result", "Step",
+    "TensorSpec", "TrainyardError", "__version__", "algorithms", "arrays", "capture", "compare", "devices", "engine",
     "generated_masks", "hardware", "ir",
     "live", "machine", "mapping", "masks", "measure", "papers", "parts", "record_masks", "results", "run", "sweep", "systems",
     "training", "units", "whatif", "zoo",
@@ -44,7 +45,7 @@ _HOMES = {
     "generated_masks": "masks.generated",
     "run": "runs", "compare": "runs", "whatif": "sensitivity",
     "measure": "live.measurement.measure", "machine": "machines",
-    "Accelerator": "devices", "Gpu": "devices",
+    "Accelerator": "devices", "Gpu": "devices", "Level": "mapping.levels.level",
     "Result": "results.result", "TrainyardError": "errors",
     **dict.fromkeys(("DENSE", "Convolution", "Density", "MatMul", "Op", "Phase", "Step", "TensorSpec"), "ir"),
 }

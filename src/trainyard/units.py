@@ -26,6 +26,7 @@ _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0
 # base unit -> spellings that may carry a prefix, with their size in the base unit
 _UNITS = {
     "B":     {"B": 1.0, "byte": 1.0, "bytes": 1.0, "b": 0.125, "bit": 0.125, "bits": 0.125},
+    "B/cycle": {"B/cycle": 1.0, "byte/cycle": 1.0, "bytes/cycle": 1.0, "b/cycle": 0.125, "bit/cycle": 0.125, "bits/cycle": 0.125},
     "B/s":   {"B/s": 1.0, "Bps": 1.0, "b/s": 0.125, "bit/s": 0.125, "bps": 0.125},
     "s":     {"s": 1.0, "sec": 1.0},
     "Hz":    {"Hz": 1.0, "hz": 1.0},
@@ -42,7 +43,8 @@ _UNPREFIXED = {
 
 # ending of a field's name -> its base unit: `scratchpad_bytes`, `dram_bytes_per_s`, `clock_hz`
 FIELD_UNITS = {
-    "_bytes_per_s": "B/s", "_bytes": "B", "_hz": "Hz", "_s": "s", "_w": "W", "_j": "J", "_m2": "m2", "_flop_per_s": "FLOP/s",
+    "_bytes_per_s": "B/s", "_bytes_per_cycle": "B/cycle", "_bytes": "B", "_hz": "Hz", "_s": "s", "_w": "W", "_j": "J", "_m2": "m2",
+    "_flop_per_s": "FLOP/s",
 }
 
 # base unit -> the least that a machine has of it, and the unit in which it is usually written
@@ -69,7 +71,8 @@ def parse(value: str | float, unit: str, name: str = "value") -> float:
         match = _QUANTITY.fullmatch(value)
         scale = _scale(match.group(2) or "", unit) if match else None
         if match is None or scale is None:
-            example = {"B": "8 MiB", "B/s": "150 GB/s", "Hz": "1.05 GHz", "s": "100 ns"}.get(unit, f"1 {unit}".strip())
+            examples = {"B": "8 MiB", "B/s": "150 GB/s", "B/cycle": "256 B/cycle", "Hz": "1.05 GHz", "s": "100 ns"}
+            example = examples.get(unit, f"1 {unit}".strip())
             raise BadInput(f"{name}: '{value}' is not a quantity in {unit or 'plain numbers'} (write it like '{example}')")
         number = float(Decimal(match.group(1)) * Decimal(repr(scale)))  # exact: '100 ns' is 1e-07, not its neighbour
     if not math.isfinite(number):
@@ -85,7 +88,7 @@ def _scale(text: str, unit: str) -> float | None:
     for spelling, size in _UNITS[unit].items():
         if text.endswith(spelling):
             prefix = text[: len(text) - len(spelling)] if spelling else text
-            if prefix in _BINARY and unit in ("B", "B/s"):
+            if prefix in _BINARY and unit in ("B", "B/s", "B/cycle"):
                 return _BINARY[prefix] * size
             if prefix in _DECIMAL:
                 return _DECIMAL[prefix] * size

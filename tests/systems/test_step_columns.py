@@ -6,6 +6,7 @@ import pickle
 import re
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,8 +91,11 @@ def test_at_once_is_work_by_work(model: tuple[str, int | None], device: Accelera
     agree(plan, twin)
 
 
-@pytest.mark.parametrize("change", [{"order": "interleaved"}, {"reuse": "lru"}, {"order": "cost", "across": "relu"}])
-def test_what_is_costed_apart_is_booked_with_the_rest(change: dict[str, str]) -> None:
+LEVELS = {"levels": (ty.Level(name="local", size="64 KiB"),), "scratchpad_width_bytes_per_cycle": 64.0, "tiling": (64, 64, 64)}
+
+
+@pytest.mark.parametrize("change", [{"order": "interleaved"}, {"reuse": "lru"}, {"order": "cost", "across": "relu"}, LEVELS])
+def test_what_is_costed_apart_is_booked_with_the_rest(change: dict[str, Any]) -> None:
     step, device = step_of("bert-tiny", 1), ty.machine("npu-small")
     system = Single(device=replace(device, **change))
     plan = system.plan(step)

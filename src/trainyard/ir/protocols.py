@@ -115,6 +115,20 @@ class HasTileCycles(Protocol):
 
 
 @runtime_checkable
+class HasLowerBounds(Protocol):
+    """Closed forms that never exceed the cycles of a tile, of an array whose own cycles are found by a search of their own.
+
+    The tile search takes candidates in the order of these bounds and asks `tile_cycles` only for those that could still win.
+    Without them it asks for every candidate.
+    """
+
+    @property
+    def lower_bounds(self) -> Sequence[Folds]: ...
+
+    def tile_cycles(self, m: int, n: int, k: int) -> int: ...
+
+
+@runtime_checkable
 class HasTileEvents(Protocol):
     """Events of many tiles at once, as columns: with `folds`, an accelerator costs all products of a step without a Python loop."""
 

@@ -124,11 +124,27 @@ def _changed(part: Any, changes: Mapping[str, Any], path: str) -> Any:
             new[name] = _value(owner, name, {**current, **below}, current, path)
         elif is_dataclass(current):
             new[name] = _changed(current, below, f"{path}{name}.")
+        elif isinstance(current, tuple) and current and all(hasattr(one, "name") for one in current):
+            new[name] = _changed_by_name(current, below, f"{path}{name}.")
         elif current is None and any(_is_mapping(option) for option in members(hints(owner)[name])):
             new[name] = _value(owner, name, below, None, path)  # a table of which nothing was given yet
         else:
             raise BadInput(f"{path}{name}: {current!r} has no fields inside (asked for {', '.join(below)})")
     return _with_path(lambda: replace(part, **new), path)
+
+
+def _changed_by_name(parts: tuple[Any, ...], changes: Mapping[str, Any], path: str) -> tuple[Any, ...]:
+    """Parts of a list changed by their names: `levels.local.size`."""
+    by_name: dict[str, dict[str, Any]] = {}
+    owner: type = type(parts[0])
+    for key, value in changes.items():
+        name, _, field = key.partition(".")
+        if name not in [part.name for part in parts]:
+            raise UnknownName("part", name, [part.name for part in parts], path.rstrip("."))
+        if not field:
+            raise BadInput(f"{path}{name}: give a field of it, such as {path}{name}.{next(iter(settable(owner)))}")
+        by_name.setdefault(name, {})[field] = value
+    return tuple(_changed(part, by_name.get(part.name, {}), f"{path}{part.name}.") for part in parts)
 
 
 def _is_mapping(hint: Any) -> bool:
@@ -196,6 +212,8 @@ def _value(part: type, name: str, value: Any, current: Any, path: str) -> Any:
     hint, here = hints(part)[name], f"{path}{name}"
     kind = _part_wanted(hint, current)
     if kind is None:
+        if isinstance(value, Call) and get_origin(hint) is tuple and is_dataclass(get_args(hint)[0]):
+            value = (value,)  # a list of one part
         if isinstance(value, Call):
             raise BadInput(f"{here}: '{value.name}(...)' is a part, but {_only(hint)} is expected")
         return fit(_plain(value), hint, unit_of_field(name), here)

@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from trainyard.construction import hints, settable, stem
 from trainyard.errors import BadInput, TrainyardError, UnknownName
-from trainyard.machines.grammar import parse_value
+from trainyard.machines.grammar import Call, parse_value
 from trainyard.units import parse, require_likely, unit_of_field
 
 __all__ = ["field_named", "fit", "hints", "members", "settable", "stem"]
@@ -96,8 +96,8 @@ def _fit_one(value: Any, hint: Any, unit: str | None, path: str) -> Any:
         return _mapping(value, get_args(hint), path)
     if isinstance(hint, type) and issubclass(hint, Mapping) and isinstance(value, Mapping):
         return hint(value)  # type: ignore[call-arg]  # a mapping type of a part's own, made from a plain one
-    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping):
-        return _part_of_list(value, hint, path)
+    if isinstance(hint, type) and is_dataclass(hint) and isinstance(value, Mapping | Call):
+        return _part_of_list(dict(value.arguments) if isinstance(value, Call) else value, hint, path)
     reader = _READERS.get(hint)
     if reader is not None:
         return reader(value, unit, path)

@@ -118,6 +118,8 @@ def _toml(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, list) and any(isinstance(item, Mapping) for item in value):  # a line each
+        return "[\n" + "".join(f"    {_toml(item)},\n" for item in value) + "]"
     if isinstance(value, list):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, Mapping):

@@ -56,6 +56,7 @@ PARTS: Mapping[str, Preset] = {
     "cluster":     Preset("systems.scale_out.cluster:Cluster",         "system: nodes that pass messages over network cards"),
     "host-mediated": Preset("systems.pim.systems:HostMediated",      "system: DPUs that exchange through the host"),
     "dpu-to-dpu":  Preset("systems.pim.systems:DpuToDpu",            "system: DPUs in clusters, joined by crossbars"),
+    "level":       Preset("mapping.levels.level:Level",              "part: a memory between a scratchpad and an array"),
     "topology":    Preset("hardware.topology.graph:Topology",         "part: places and wires of a node"),
     "memory-node": Preset("hardware.memory_node.board:MemoryNode",    "part: DIMMs behind links, in groups"),
     "crossbar":    Preset("hardware.crossbar.hierarchy:Crossbar",         "part: a hierarchy of crossbars between DPUs"),

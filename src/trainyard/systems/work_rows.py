@@ -9,6 +9,7 @@ from trainyard.ir import Device, DeviceCost, Step, Work
 from trainyard.ir.booking import Booking, Traffic
 from trainyard.ir.plan import Plan
 from trainyard.ir.protocols import HasCapacity, HasPrecision
+from trainyard.mapping.levels.level import LEVEL_EVENT
 from trainyard.mapping.precision import with_precision
 from trainyard.results.booking import split
 
@@ -66,10 +67,14 @@ def traffic_shares(traffic: Traffic, shares: Sequence[float]) -> list[Traffic]:
 
 
 def traffic_of(cost: DeviceCost) -> Traffic:
-    """Bytes of a cost by (level, tensor, direction): DRAM by tensor, scratchpad and local buffers in all."""
+    """Bytes of a cost by (level, tensor, direction): DRAM by tensor, memories on chip in all."""
     traffic = {("dram", tensor, str(direction)): count for (tensor, direction), count in cost.bytes.items() if count}
     for level, direction in product(("scratchpad", "local"), ("read", "write")):
         if moved := round(cost.events.get(f"{level}_{direction}", 0)):
+            traffic[level, "all", direction] = moved
+    for event, count in cost.events.items():
+        if event.startswith(LEVEL_EVENT) and (moved := round(count)):
+            level, _, direction = event.removeprefix(LEVEL_EVENT).rpartition("_")
             traffic[level, "all", direction] = moved
     return traffic
 

@@ -205,7 +205,7 @@ def batch_costs(
 def _which(costing: Costing) -> Which:
     array = costing.array
     closed = isinstance(array, HasClosedForm) and bool(array.folds) and isinstance(array, HasTileEvents)
-    if not closed or costing.schedule.reuse != "step":
+    if not closed or costing.schedule.reuse != "step" or costing.on_chip is not None:
         return "none"
     return "single" if isinstance(array, Divisible) else "all"
 

@@ -33,7 +33,9 @@ from trainyard.mapping.demand import (
     TogetherDemand,
 )
 from trainyard.mapping.gradient_order.works import split_layers
-from trainyard.mapping.tiling import Supply, Tiled, Tiling, search
+from trainyard.mapping.levels import search as level_search
+from trainyard.mapping.levels.array import LeveledArray, OnChip
+from trainyard.mapping.tiling import Problem, Supply, Tiled, Tiling, search
 from trainyard.mapping.walk import walk
 from trainyard.mapping.works import separate_products
 
@@ -50,12 +52,16 @@ class Costing:
     vector_lanes: int
     tile: tuple[int, int, int] | None = None
     schedule: Schedule = field(default_factory=Schedule)
+    on_chip: OnChip | None = None
+    """Memory levels inside the scratchpad, and the width of its port; None where the array reads the scratchpad without waiting."""
 
     def costs(self, demands: Sequence[Demand]) -> list[DeviceCost]:
         """Each demand's cost; the tiles of all products are searched in one go."""
+        if self.on_chip is not None:
+            return [self._behind_levels(self.on_chip, demand).costs((demand,))[0] for demand in demands]
         orderly = self.schedule.reuse != "step"
         products = [demand for demand in demands if isinstance(demand, ProductDemand) and not orderly]
-        tiled = iter(search([demand.problem for demand in products], self.array, self.supply, self.tile))
+        tiled = iter(self._searched([demand.problem for demand in products]))
         costs_of_demands: list[DeviceCost] = []
         kept = self._kept([demand for demand in demands if isinstance(demand, KeptDemand)])
         for demand in demands:
@@ -96,10 +102,28 @@ class Costing:
             for demand, cost in zip(group, self.beside(occupied).costs([demand.inner for demand in group]), strict=True)
         }
 
+    def _behind_levels(self, on_chip: OnChip, demand: Demand) -> Costing:
+        """The same device with its array behind levels, which hold elements of this demand's sizes."""
+        asked = demand.inner if isinstance(demand, KeptDemand) else demand
+        sizes = asked.element_bytes if isinstance(asked, ProductDemand) else (4, 4, 4)
+        if isinstance(asked, FusedDemand):
+            sizes = (DTYPE_BYTES[asked.number] * asked.packed,) * 3
+        return replace(self, array=on_chip.around(self.array, sizes), on_chip=None)
+
+    def _searched(self, problems: Sequence[Problem]) -> list[Tiled]:
+        if isinstance(self.array, LeveledArray):
+            return level_search.search(problems, self.array, self.supply, self.tile)
+        return search(problems, self.array, self.supply, self.tile)
+
     def masked(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
         """A product whose tiles the array looks at one by one; None for any other demand."""
         if isinstance(demand, KeptDemand):
             return self.beside(demand.occupied_bytes).masked(step, work, demand.inner, masks)
+        if self.on_chip is not None:
+            raise NotModelled(
+                f"{type(self.array).__name__} looks at the zeros of each tile, and levels cut tiles further: give no masks, or no "
+                "levels and no scratchpad_width"
+            )
         if isinstance(demand, ProductDemand | FusedDemand) and demand.packed > 1:
             raise NotModelled("rates put several numbers into one multiplier, masks tell them apart: give rates={} or no masks")
         if isinstance(demand, TogetherDemand):
@@ -235,6 +259,8 @@ class Costing:
         cycles = max(tiled.cycles, vector)
         dram = math.ceil(tiled.dram_bytes / self.supply.bytes_per_cycle)
         bound = bound_of(compute=tiled.compute_cycles, dram=dram, vector=vector)
+        if bound == "compute" and isinstance(self.array, LeveledArray):
+            bound = self.array.bound(MatMul(tiled.tiling.m, tiled.tiling.n, tiled.tiling.k))
         waiting = max(0, cycles - tiled.compute_cycles) / max(1, tiled.dram_bytes)  # an epilogue's bytes hide behind the array
         weights = [sum(move.size for move in moves) * waiting for moves in demand.drained]
         weights[0] = cycles - added(weights[1:])

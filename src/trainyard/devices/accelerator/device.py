@@ -27,6 +27,9 @@ from trainyard.hardware.tables.technology import require_node
 from trainyard.ir import DTYPE_BYTES, Array, Collective, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
 from trainyard.ir.protocols import HasComponentAreas, HasComponents, HasLocalBuffers, uses_operand_values
 from trainyard.mapping.demand import Demand, Im2col, Policy, Scope
+from trainyard.mapping.levels.array import OnChip
+from trainyard.mapping.levels.level import Level, checked_levels
+from trainyard.mapping.levels.stages import Wire
 from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.precision import UNIT_RATES, MacRates, Precision, checked_precision, checked_rates, dtype_of
 from trainyard.mapping.profile import RAW, Profile, demand, profile, works
@@ -68,7 +71,8 @@ class Accelerator:
     goes from one to the other stays on chip (`devices.accelerator.chained`). `rates` says how many products of a narrow type a
     multiplier makes in a cycle (`{"fp8": 2}`), 1 where it does not. With `together="gradients"` dX and dW of a layer share an array
     that can be divided, and with it scratchpad and DRAM, where that is faster than one after the other
-    (`devices.accelerator.side_by_side`).
+    (`devices.accelerator.side_by_side`). `levels` are memories inside the scratchpad, from outside to inside (`mapping.levels`);
+    `scratchpad_width` is the bytes per cycle of the port that feeds them, or the array; without it nothing waits there.
 
     >>> from trainyard.arrays import Systolic
     >>> npu = Accelerator(array=Systolic(rows=128, columns=128), scratchpad="8 MiB", dram="150 GB/s", clock="1.05 GHz")
@@ -95,6 +99,9 @@ class Accelerator:
     parts: int = 2
     square_below: Positive = 4.0
     across: Across = "none"
+    scratchpad_width_bytes_per_cycle: float | None = None
+    scratchpad_write_width_bytes_per_cycle: float | None = None
+    levels: tuple[Level, ...] = ()
     # fmt: off
     fusion: Fusion = assumed("epilogue", "element-wise ops go with the product in front of them", "none")
     scope: Scope = assumed("all", "which ops are simulated", "products", choice=True)
@@ -122,6 +129,7 @@ class Accelerator:
         object.__setattr__(self, "rates", checked_rates(self.rates))
         object.__setattr__(self, "reuse", REUSE_NAMES.get(self.reuse, self.reuse))
         require_choice(OWNER, reuse=(self.reuse, get_args(Reuse)))
+        object.__setattr__(self, "levels", checked_levels(self.levels, OWNER))
         object.__setattr__(self, "tiling", self.tiling if self.tiling == "search" else _tile(self.tiling))
         require_order(self.order)
         if self.together != "none":
@@ -140,6 +148,8 @@ class Accelerator:
             raise BadInput(
                 f"{OWNER}: {self.cores} cores share a scratchpad that keeps tiles: write reuse='lru' or 'farthest' as well"
             )
+        if self._on_chip is not None:
+            self._require_levels_alone()
         if self.rates and self.paired:
             raise BadInput(
                 f"{OWNER}: rates={dict(self.rates)} with order={self.order!r}, reuse={self.reuse!r} is not modelled: "
@@ -160,6 +170,29 @@ class Accelerator:
                 f"{OWNER}: across={self.across!r} takes dX into the layer below while dX and dW are done in turn: give an "
                 "order such as order='cost' as well"
             )
+
+    def _require_levels_alone(self) -> None:
+        """Refuses what is not modelled together with memory levels."""
+        given = "levels" if self.levels else "scratchpad_width"
+        for name, value, plain in (
+            ("order", self.order, "sequential"), ("reuse", self.tile_reuse, "step"), ("cores", self.cores, 1),
+            ("together", self.together, "none"),
+        ):  # fmt: skip
+            if value != plain:
+                raise BadInput(f"{OWNER}: {given} with {name}={value!r} is not modelled: write {name}={plain!r}, or no {given}")
+        if self.scratchpad_write_width_bytes_per_cycle is not None and self.scratchpad_width_bytes_per_cycle is None:
+            raise BadInput(f"{OWNER}: scratchpad_write_width is a second port: give scratchpad_width, that of the first, as well")
+        own_buffers = isinstance(self.array, HasLocalBuffers) and self.array.local_bytes is not None
+        if own_buffers and any(level.name == "local" for level in self.levels):
+            raise BadInput(f"{OWNER}: 'local' are buffers of {type(self.array).__name__} itself: give the level another name")
+
+    @property
+    def _on_chip(self) -> OnChip | None:
+        """Memory between scratchpad and array that may be waited for."""
+        wire = Wire(self.scratchpad_width_bytes_per_cycle, self.scratchpad_write_width_bytes_per_cycle)
+        if not self.levels and wire == Wire():
+            return None
+        return OnChip(levels=self.levels, outside=wire, accumulator_bytes=self.accumulator_bytes)
 
     @property
     def peak_macs_per_cycle(self) -> int:
@@ -250,6 +283,7 @@ class Accelerator:
             vector_lanes=self.vector_lanes,
             tile=None if self.tiling == "search" else (self.tiling[0], self.tiling[1], self.tiling[2]),
             schedule=self.schedule,
+            on_chip=self._on_chip,
         )
 
     def works(self, step: Step) -> tuple[Work, ...]:
@@ -349,6 +383,7 @@ class Accelerator:
             self.dram_kind,
             self.number,
             number or self.number,
+            tuple((level.name, level.joules_per_byte(self.technology_nm)) for level in self.levels),
         )
 
     @property
@@ -367,6 +402,7 @@ class Accelerator:
         own: Sequence[area.ComponentArea] = self.array.component_areas if isinstance(self.array, HasComponentAreas) else ()
         areas = {} if any(row.number for row in own) else {"mac": self.peak_macs_per_cycle * area.mac_m2(self.number, nm)}
         areas["scratchpad"] = area.sram_m2(self.scratchpad_bytes, nm)
+        areas |= {level.name: area.sram_m2(level.size_bytes, nm) for level in self.levels}
         for row in own:
             areas[row.component] = areas.get(row.component, 0.0) + self.cores * row.at(nm, self.number)
         return areas

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from trainyard.errors import BadInput
 from trainyard.hardware.tables import energy
+from trainyard.mapping.levels.level import LEVEL_EVENT
 
 FORMATS = {f"mac_{row.name}": row.name for row in energy.MULTIPLY}
 LOCAL = ("local_read", "local_write")
@@ -78,9 +79,10 @@ def energy_rates(
     dram_kind: str,
     multiplier: str,
     number: str,
+    levels: tuple[tuple[str, float], ...] = (),
 ) -> EnergyRates:
     """Of a device with multipliers of the format `multiplier`, such banks and such DRAM; arithmetic of the array's `own` rows is in
-    the format `number`."""
+    the format `number`. `levels` are memories inside the scratchpad with the joules of a byte."""
     sram, dram = energy.sram_joules_per_byte(bank_bytes, nm), energy.dram_joules_per_byte(dram_kind)
     twice = any(row.number for row in own)  # multiply-accumulates are in the array's own rows already
     # fmt: off
@@ -98,4 +100,6 @@ def energy_rates(
         table.setdefault(row.event, []).append((row.component, row.at(nm, number)))
     if local_bytes is not None:
         table |= {event: [("local", energy.sram_joules_per_byte(local_bytes, nm))] for event in LOCAL}
+    for name, joules in levels:
+        table |= {f"{LEVEL_EVENT}{name}_{way}": [(name, joules)] for way in ("read", "write")}
     return EnergyRates(table)
