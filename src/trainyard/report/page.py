@@ -16,7 +16,7 @@ from typing import Any
 from trainyard._version import VERSION
 from trainyard.errors import BadInput
 from trainyard.files import write_text
-from trainyard.report import lines, loop_nests, nodes, plots, tables
+from trainyard.report import lines, loop_nests, nodes, plots, savings, tables
 from trainyard.report.lines import Breakdown, Line
 from trainyard.results.result import Result
 
@@ -83,6 +83,7 @@ def _result(result: Result, name: str, figures: dict[str, Any]) -> str:
         _table(lines.breakdown(result, "phase"), bool(result.columns.energy)),
         "<h3>By layer</h3>",
         _table(lines.breakdown(result, "layer", MOST_LAYERS), bool(result.columns.energy)),
+        *savings.section(result, MOST_LAYERS),
         *loop_nests.table(result),
         "<h3>Plots</h3>",
         '<div class="plots">',

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput
 from trainyard.ir.plan import TaskClass
-from trainyard.report import lines
+from trainyard.report import lines, savings
 from trainyard.report.lines import Breakdown, Line
 from trainyard.units import show as quantity
 
@@ -42,6 +42,8 @@ def show(result: Result, by: Axis = "layer", top: int = 20, console: Console | N
     columns = min((fitting(breakdown, console.width, energy=energy) for breakdown in breakdowns), key=len)
     for breakdown in breakdowns:
         console.print(_table(breakdown, console.width, columns, energy=energy))
+    if result.without_reuse is not None:
+        console.print(savings.table(result, top, WIDEST_LABEL))
     footers = ["time is exposed time and sums to the step"]
     if "busy" in columns:
         footers.append("busy counts every resource and may exceed it")

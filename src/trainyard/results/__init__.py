@@ -1,5 +1,5 @@
 """The cost of a step. `result` is the value that a user gets; `booking` divides the time of tasks among the rows of ops;
-`loop_nests` are the mappings behind it."""
+`loop_nests` are the mappings behind it, `savings` what tensors that stay on chip between layers save."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from trainyard.ir import Device, System
     from trainyard.results.loop_nests import LoopNest
+    from trainyard.results.savings import Saving
 
 __all__ = ["AXES", "IDLE", "PICOSECOND", "Axis", "Columns", "Cost", "Peaks", "Result", "Rows"]
 PICOSECOND = 1e-12
@@ -200,6 +201,19 @@ class Result:
         """
         return self.rerun.loop_nests() if isinstance(self.rerun, KnowsMapping) else ()
 
+    @cached_property
+    def without_reuse(self) -> Result | None:
+        """The same run with nothing kept on chip between layers; None where that is what this run is."""
+        from trainyard.results.savings import without_reuse
+
+        return without_reuse(self)
+
+    def saved(self, by: Axis = "layer") -> dict[str, Saving]:
+        """What tensors that stay on chip between layers save, by layer or phase; empty where `reuse` keeps none."""
+        from trainyard.results.savings import savings
+
+        return {} if self.without_reuse is None else savings(self.without_reuse, self, by)
+
     def group(self, *axes: Axis) -> dict[tuple[str, ...], Cost]:
         """Costs by one or several of layer, phase, resource, kind, op, bound, in order of first appearance."""
         if not axes:
@@ -327,6 +341,7 @@ class Result:
             "config_hash": self.config_hash,
             "seed": self.seed,
             "version": self.version,
+            **({"saved_by_layer": {name: saved.as_dict() for name, saved in self.saved().items()}} if self.without_reuse else {}),
             **({"mapping": [nest.as_dict() for nest in self.mapping if nest.kind != "stream"]} if mapping else {}),
         }
 
