@@ -1,7 +1,8 @@
 """The one cache of the project: values by key, within a bound, never pickled with the part that owns it.
 
-`BoundedCache` holds values that belong to an object (a machine's costs, a mask source's bits); `per_step` is for functions of
-a step. Keys that must be compared by identity, because hashing them would cost more than the value, are wrapped in `ByIdentity`.
+`BoundedCache` holds values that belong to an object (a machine's costs, a mask source's bits); `per_step` is for functions of a
+step, `per_part` for functions of a part. Keys that must be compared by identity, because hashing them would cost more than the
+value, are wrapped in `ByIdentity`.
 """
 
 from __future__ import annotations
@@ -103,6 +104,18 @@ def per_step(function: Callable[[Step, *Rest], T]) -> Callable[[Step, *Rest], T]
         return function(step.value, *rest)
 
     return lambda step, *rest: cached(ByIdentity(step), *rest)
+
+
+def is_frozen(part: object) -> bool:
+    """Whether equal parts stay equal, so that what is known of one is known of the other."""
+    parameters = getattr(type(part), "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.frozen)
+
+
+def per_part(function: Callable[[Any], T]) -> Callable[[Any], T]:
+    """Caches a function of a part by the part's value, for the last 64; of parts that may change it is called each time."""
+    cached = lru_cache(maxsize=64)(function)
+    return lambda part: cached(part) if is_frozen(part) else function(part)
 
 
 class _CachedMembers(type(Protocol)):  # type: ignore[misc]  # the metaclass of protocols has no public name

@@ -135,12 +135,13 @@ def test_compiled_picoseconds_are_the_exact_quotient_rounded_up(cycles: list[int
     exact = [picoseconds(count, clock) for count in cycles]
     if max(numerator, denominator) >= LONGEST_PS:
         return
-    times, end = durations(np.array(cycles), np.arange(len(cycles)), float(clock), numerator, denominator)
+    counts, works = np.array(cycles), np.arange(len(cycles))
+    times, end, summed, multiplied = durations(counts, counts, works, works % 2 == 0, float(clock), numerator, denominator)
     if end < 0:
         assert sum(exact) >= LONGEST_PS // 4 or numerator >= 2**50  # near the end of what 64 bits hold
     else:
         assert times.tolist() == exact
-        assert end == sum(exact)
+        assert (end, summed, multiplied) == (sum(exact), sum(cycles), sum(cycles[::2]))
 
 
 @pytest.mark.probe
@@ -148,6 +149,7 @@ def test_compiled_picoseconds_are_the_exact_quotient_rounded_up(cycles: list[int
 def test_a_cycle_that_ends_just_after_a_picosecond_takes_the_next(late: int) -> None:
     """A clock of 1 GHz less `late` parts of 2**30: its cycle is 1000 ps, or ends within the picosecond before or behind it."""
     clock = 1e9 - late * 2.0**-20
-    times, end = durations(np.array([1]), np.zeros(1, np.int64), clock, *clock.as_integer_ratio())
+    once, first = np.ones(1, np.int64), np.zeros(1, np.int64)
+    times, end, *_ = durations(once, once, first, first == 0, clock, *clock.as_integer_ratio())
     assert times.tolist() == [picoseconds(1, clock)] == [1001 if late > 0 else 1000]
     assert end == times[0]

@@ -50,10 +50,21 @@ class Single:
         numerator, denominator = self.device.clock_hz.as_integer_ratio()
         if costs is None or columns is None or max(numerator, denominator) >= LONGEST_PS:
             return None
-        times, end_ps = durations(costs.cycles, columns.demand, float(self.device.clock_hz), numerator, denominator)
+        times, end_ps, cycles, array_cycles = durations(
+            costs.cycles,
+            costs.compute_cycles,
+            columns.demand,
+            columns.multiplies,
+            float(self.device.clock_hz),
+            numerator,
+            denominator,
+        )
         if end_ps < 0:
             return None
-        return ProgramSchedule(system=self, columns=columns, costs=costs, durations_ps=times, end_ps=end_ps)
+        return ProgramSchedule(
+            system=self, columns=columns, costs=costs, durations_ps=times, end_ps=end_ps, cycles=cycles,
+            array_cycles=array_cycles if isinstance(self.device, HasArray) else None,
+        )  # fmt: skip
 
     def work_by_work(self, step: Step, masks: Masks | None = None) -> Plan:
         """One task and its rows after the other; the oracle of the column form."""
@@ -95,16 +106,8 @@ class ProgramSchedule:
     durations_ps: Whole
     """By demand."""
     end_ps: int
-
-    @cached_property
-    def cycles(self) -> int:
-        return int(self.costs.cycles[self.columns.demand].sum())
-
-    @cached_property
-    def array_cycles(self) -> int | None:
-        if not isinstance(self.system.device, HasArray):
-            return None
-        return int(self.costs.compute_cycles[self.columns.demand][self.columns.multiplies].sum())
+    cycles: int
+    array_cycles: int | None
 
     @cached_property
     def energy_by_component(self) -> dict[str, float]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from trainyard.caches import BoundedCache, ByIdentity
+from trainyard.caches import BoundedCache, ByIdentity, is_frozen, per_part
 from trainyard.devices.accelerator.costs import Costing
 from trainyard.devices.accelerator.counting import count_array
 from trainyard.devices.accelerator.energy import FORMATS, EnergyRates, format_of
@@ -96,7 +96,7 @@ class BatchCosts:
     @cached_property
     def counts(self) -> EventCounts:
         """Events depend on the tiles, not on clock, bandwidth or technology: machines that share tiles share them."""
-        if not _is_frozen(self.array):
+        if not is_frozen(self.array):
             return self._event_counts()
         key = (ByIdentity(self.shape), self.array, *(values.tobytes() for values in self._tile_columns))
         return _counts.get(key, self._event_counts)
@@ -203,17 +203,15 @@ def batch_costs(
 
 
 def _which(costing: Costing) -> Which:
-    array = costing.array
-    closed = isinstance(array, HasClosedForm) and bool(array.folds) and isinstance(array, HasTileEvents)
-    if not closed or costing.schedule.reuse != "step" or costing.on_chip is not None:
+    searched = costing.schedule.reuse == "step" and costing.on_chip is None
+    return _with_closed_form(costing.array) if searched else "none"
+
+
+@per_part
+def _with_closed_form(array: Any) -> Which:
+    if not (isinstance(array, HasClosedForm) and bool(array.folds) and isinstance(array, HasTileEvents)):
         return "none"
     return "single" if isinstance(array, Divisible) else "all"
-
-
-def _is_frozen(part: object) -> bool:
-    """Whether equal parts stay equal, so that what is known of one is known of the other."""
-    parameters = getattr(type(part), "__dataclass_params__", None)
-    return parameters is not None and bool(parameters.frozen)
 
 
 def _rates(shape: StepShape, array: Array, apart: Iterable[DeviceCost], rates_of: RatesOf) -> Rates:
@@ -230,12 +228,8 @@ def _rates(shape: StepShape, array: Array, apart: Iterable[DeviceCost], rates_of
     return rates
 
 
+@per_part
 def _event_names(array: Any) -> tuple[str, ...]:
-    return _cached_event_names(array) if _is_frozen(array) else _cached_event_names.__wrapped__(array)
-
-
-@lru_cache(maxsize=64)
-def _cached_event_names(array: Any) -> tuple[str, ...]:
     """The events of an array, found on a tile of one element."""
     one, events = np.ones(1), dict[str, float]()
     count_array(events, array.tile_events(Tiles(one, one, one, one)), (1, 1, 1), "fp32")

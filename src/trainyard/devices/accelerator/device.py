@@ -7,12 +7,12 @@ between DRAM and a vector unit. A layer costs the sum of its tile steps.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from trainyard.caches import BoundedCache, ByIdentity, per_step
+from trainyard.caches import BoundedCache, ByIdentity, per_part, per_step
 from trainyard.checks import require_choice, require_positive
 from trainyard.construction import Positive, part
 from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs
@@ -39,6 +39,7 @@ from trainyard.masks.dma import Densities, densities, stored_sizes
 from trainyard.results.result import Peaks
 
 if TYPE_CHECKING:
+    from trainyard.hardware.tables.energy import Component
     from trainyard.results.loop_nests import LoopNest
 
 Dma = Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"]
@@ -237,8 +238,8 @@ class Accelerator:
 
     @property
     def policy(self) -> Policy:
-        return Policy(
-            precision=self.precision if isinstance(self.precision, str | None) else Precision(self.precision),
+        return _cached_policy(
+            precision=self.precision,
             fusion=self.fusion,
             scope=self.scope,
             im2col=self.im2col,
@@ -246,7 +247,7 @@ class Accelerator:
             accumulator_bytes=self.accumulator_bytes,
             together=self.together,
             paired=self.paired,
-            rates=MacRates(self.rates),
+            rates=self.rates,
         )
 
     @property
@@ -352,7 +353,7 @@ class Accelerator:
         if masks is not None and (uses_operand_values(self.array) or self.dma != "raw"):
             return None
         policy, known_costs = self._policy(step)
-        return batch_costs(step, policy, self._costing, self._joules, known_costs)
+        return batch_costs(step, policy, self._costing, self._energy_rates(), known_costs)
 
     def loop_nests(self, step: Step, masks: Masks | None = None) -> tuple[LoopNest, ...]:
         """The mapping of each Work of a step: tiles, loops at each memory, what moves how often."""
@@ -371,20 +372,14 @@ class Accelerator:
         return self._costs.get(ByIdentity(events), lambda: self._components(events))  # identical layers share their events
 
     def _components(self, events: Mapping[str, float]) -> dict[str, float]:
-        return self._joules(format_of(events)).joules(events, self.array)
+        return self._energy_rates()(format_of(events)).joules(events, self.array)
 
-    def _joules(self, number: str | None) -> EnergyRates:
-        """Of each event; the array's own arithmetic is in the format `number`, by default that of the multipliers."""
-        return energy_rates(
-            tuple(self.array.components) if isinstance(self.array, HasComponents) else (),
-            self.array.local_bytes if isinstance(self.array, HasLocalBuffers) else None,
-            self.scratchpad_bytes / self.scratchpad_banks,
-            self.technology_nm,
-            self.dram_kind,
-            self.number,
-            number or self.number,
-            tuple((level.name, level.joules_per_byte(self.technology_nm)) for level in self.levels),
-        )
+    def _energy_rates(self) -> Callable[[str | None], EnergyRates]:
+        """Joules of events by the format of the array's own arithmetic, None for that of the multipliers."""
+        own, local = _own_energy(self.array)
+        bank, multiplier, nm = self.scratchpad_bytes / self.scratchpad_banks, self.number, self.technology_nm
+        levels = tuple((level.name, level.joules_per_byte(nm)) for level in self.levels)
+        return lambda number: energy_rates(own, local, bank, nm, self.dram_kind, multiplier, number or multiplier, levels)
 
     @property
     def number(self) -> str:
@@ -406,6 +401,18 @@ class Accelerator:
         for row in own:
             areas[row.component] = areas.get(row.component, 0.0) + self.cores * row.at(nm, self.number)
         return areas
+
+
+@per_part
+def _own_energy(array: Array) -> tuple[tuple[Component, ...], float | None]:
+    """The rows of energy that an array brings with it, and the bytes of its local scratchpads."""
+    return (
+        tuple(array.components) if isinstance(array, HasComponents) else (),
+        array.local_bytes if isinstance(array, HasLocalBuffers) else None,
+    )
+
+
+_cached_policy = lru_cache(maxsize=64)(Policy)  # machines that differ in their numbers share the object, so that it compares fast
 
 
 @per_step

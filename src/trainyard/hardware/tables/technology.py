@@ -45,6 +45,9 @@ NODES: tuple[Node, ...] = (
 # fmt: on
 
 
+_GATES: list[tuple[float, float]] = [(node.nm, node.energy) for node in NODES]
+
+
 def between(points: list[tuple[float, float]], x: float) -> float:
     """Straight lines on logarithmic axes through `points`, the outer ones prolonged.
 
@@ -71,7 +74,7 @@ def gate_energy(nm: float) -> float:
     (1.0, True)
     """
     require_node(nm)
-    return between([(node.nm, node.energy) for node in NODES], nm) / next(n.energy for n in NODES if n.nm == 45)
+    return between(_GATES, nm) / next(energy for node, energy in _GATES if node == 45)
 
 
 def area_factor(nm: float) -> float:

@@ -13,6 +13,7 @@ from numba import njit
 
 Ints = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 MOVES = 5
 """Bytes of A, of B and of spilled sums, and all bytes read and written."""
 LONGEST_ESTIMATE = 2.0**62
@@ -60,9 +61,10 @@ def step_costs(
 
 
 @njit(cache=True, error_model="numpy")
-def durations(cycles: Ints, demand: Ints, clock: float, numerator: int, denominator: int) -> Any:
-    """Picoseconds of so many cycles, rounded up (`ir.plan.picoseconds`), and their sum over the Works of a step, whose `demand` is
-    the number of a row; a sum of -1 where 64 bits do not hold what is needed. The clock is `numerator / denominator`.
+def durations(cycles: Ints, compute: Ints, demand: Ints, multiplies: Flags, clock: float, numerator: int, denominator: int) -> Any:
+    """Picoseconds of so many cycles, rounded up (`ir.plan.picoseconds`), and sums over the Works of a step, whose `demand` is the
+    number of a row: of these times, of `cycles`, and of `compute` over the Works that multiply. The first sum is -1 where 64 bits
+    do not hold what is needed. The clock is `numerator / denominator`.
 
     The quotient is estimated in floats. The remainder of the estimate is small, so arithmetic modulo 2**64 has it exactly.
     """
@@ -70,16 +72,19 @@ def durations(cycles: Ints, demand: Ints, clock: float, numerator: int, denomina
     for row in range(cycles.shape[0]):
         estimate = cycles[row] * 1e12 / clock
         if not estimate < LONGEST_ESTIMATE or not (1.0 + estimate * 2.0**-50) * numerator < 2.0**62:
-            return times, -1
+            return times, -1, 0, 0
         quotient = np.int64(estimate)
         exact = np.uint64(cycles[row]) * np.uint64(10**12) * np.uint64(denominator)
         left = np.int64(exact - np.uint64(quotient) * np.uint64(numerator))
         times[row] = quotient - (-left) // numerator
-    total = np.int64(0)
+    total, all_cycles, array_cycles = np.int64(0), np.int64(0), np.int64(0)
     for work in range(demand.shape[0]):
-        total += times[demand[work]]
-        together += float(times[demand[work]])
-    return times, (total if together < LONGEST_ESTIMATE else np.int64(-1))
+        row = demand[work]
+        total += times[row]
+        together += float(times[row])
+        all_cycles += cycles[row]
+        array_cycles += compute[row] if multiplies[work] else 0
+    return times, (total if together < LONGEST_ESTIMATE else np.int64(-1)), all_cycles, array_cycles
 
 
 @njit(cache=True, error_model="numpy")
@@ -173,7 +178,7 @@ def tile_kinds(tiles: Ints, dims: Ints) -> Any:
 
 
 @njit(cache=True, error_model="numpy")
-def parts_of(moved: Real, demand: Ints, begin: Real, end: Real, last: npt.NDArray[np.bool_], first_row: Ints) -> Any:
+def parts_of(moved: Real, demand: Ints, begin: Real, end: Real, last: Flags, first_row: Ints) -> Any:
     """Ints bytes of each op of each demand by key, as `booking.split` has them; and of each key the first op in a row of a plan.
 
     The last column is unused.
