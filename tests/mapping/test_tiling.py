@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from trainyard.arrays import Sigma, Spatial, Systolic
 from trainyard.errors import BadInput
-from trainyard.ir import DENSE, ArrayCost, MatMul, one_after_another
+from trainyard.ir import MatMul
 from trainyard.mapping.tiling import ORDERS, Problem, Supply, Tiling, candidates, evaluate, search
 from trainyard.mapping.walk import steps, walk
 
@@ -23,23 +23,6 @@ ARRAYS = [
     Sigma(dpes=2, multipliers=4, bandwidth=3),
     Sigma(dpes=3, multipliers=2, bandwidth=2, streaming="limited", drain="pass"),
 ]
-
-
-@dataclass(frozen=True)
-class WithoutClosedForm:
-    """A systolic array without its closed form: the search calls `cost` tile by tile."""
-
-    inner: Systolic
-    peak_macs_per_cycle: int = 16
-
-    def granule(self):
-        return self.inner.granule()
-
-    def cost(self, op, *, a=DENSE, b=DENSE):
-        return ArrayCost(cycles=self.inner.tile_cycles(op.M, op.N, op.K) * op.count)
-
-    def concurrent(self, products):
-        return one_after_another(self, products)
 
 
 sizes = st.integers(1, 24)
@@ -129,15 +112,6 @@ def test_the_search_finds_the_fastest_of_all_candidates_and_orders(problem, supp
     assert best.cycles == min(other.cycles for other in alternatives)
     assert best.dram_bytes == min(other.dram_bytes for other in alternatives if other.cycles == best.cycles)
     assert best == evaluate(problem, best.tiling, array, supply)
-
-
-@given(problem=problems(), supply=supplies)
-def test_the_search_finds_the_same_tiles_without_a_closed_form(problem, supply):
-    try:
-        expected = search([problem], Systolic(rows=4, columns=4), supply)
-    except BadInput:
-        return
-    assert search([problem], WithoutClosedForm(Systolic(rows=4, columns=4)), supply) == expected
 
 
 @given(problem=problems(), array=arrays, latency=st.sampled_from([0, 20]))

@@ -151,6 +151,16 @@ class HasDensityGuides(Protocol):
 
 
 @runtime_checkable
+class EstimatesTiles(Protocol):
+    """Expected cycles of a tile whose operands are known by shares, where `cost` would take too long to choose tiles by.
+
+    The choice of tiles for zeros (`devices.accelerator.sparse_tiles`) asks for some hundred of them; without it, `cost` is called.
+    """
+
+    def estimated_cycles(self, op: MatMul, a: Operand, b: Operand) -> int: ...
+
+
+@runtime_checkable
 class SaysOperandAware(Protocol):
     """Whether cycles depend on the operands' zeros; decides whether an accelerator hands each tile its own mask.
 

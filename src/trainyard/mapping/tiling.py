@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ ORDERS = tuple("".join(AXES[axis] for axis in order) for order in itertools.perm
 """Loop orders, outer to inner: mnk, mkn, nmk, nkm, kmn, knm."""
 
 Size = tuple[int, int, int]
+SMALLEST = (1, 1, 1)
 NO_TILE = (0, 0, 0)
 """No fixed tile: the search tries all candidates."""
 Integers = npt.NDArray[np.int64]
@@ -272,11 +274,22 @@ def search(
         return []
     exact: Sequence[Folds | Pooled] = array.folds if isinstance(array, HasClosedForm) else ()
     forms = guides or exact or (array.guides if isinstance(array, HasTileGuides) else ())
+    if not forms and tile is None:
+        from trainyard.mapping.tile_descent import fastest_of
+
+        descents = [(problem, fastest_of(problem, array, supply)) for problem in problems]
+        return [found if found is not None else _refused(problem, array, supply) for problem, found in descents]
     rows = search_tiles(ProblemTable.of(problems), forms, array, supply, tile)
     tiled = [_tiled(problem, row) for problem, row in zip(problems, rows.tolist(), strict=True)]
     if forms and not guides and not exact:
         return [evaluate(problem, choice.tiling, array, supply) for problem, choice in zip(problems, tiled, strict=True)]
     return tiled
+
+
+def _refused(problem: Problem, array: Array, supply: Supply) -> NoReturn:
+    """Says why a product has no tile at all."""
+    search_tiles(ProblemTable.of([problem]), (), array, supply, SMALLEST)
+    raise _too_long(problem.op)
 
 
 def _too_long(op: MatMul) -> BadInput:

@@ -171,6 +171,10 @@ class Scnn:
         roles = role_assignments(op, a, b, self.weights)
         return min(self._scaled_cycles(product, 1.0, 0.0)[0] + self._loading(product) for product in roles)
 
+    def estimated_cycles(self, op: MatMul, a: Operand, b: Operand) -> int:
+        """Expected cycles without bank conflicts, which would be drawn anew for every size of a tile."""
+        return self.steps(op, a=a, b=b)
+
     def rounds(self, outputs: int, positions: int) -> Iterator[Round]:
         """Cuts positions so that an element's accumulators have room for at least `wide` output channels of its positions."""
         entries = self.banks * self.bank_entries

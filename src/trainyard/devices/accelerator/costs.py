@@ -15,6 +15,8 @@ from trainyard.devices.accelerator.ordered import Costs as TileCosts
 from trainyard.devices.accelerator.ordered import Looker, Orderly, Schedule
 from trainyard.devices.accelerator.side_by_side import Costs, Shares, adjusted, fastest, merged, parts, several
 from trainyard.devices.accelerator.structured import stored, tile_cost
+from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, known_share
+from trainyard.devices.accelerator.sparse_tiles import fastest as fastest_tiling
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Masks, MatMul, Step, Work
 from trainyard.ir.folds import Folds
@@ -36,7 +38,6 @@ from trainyard.mapping.gradient_order.works import split_layers
 from trainyard.mapping.levels import search as level_search
 from trainyard.mapping.levels.array import LeveledArray, OnChip
 from trainyard.mapping.tiling import Problem, Supply, Tiled, Tiling, search
-from trainyard.mapping.walk import walk
 from trainyard.mapping.works import separate_products
 
 CostOf = Callable[["Costing", int], DeviceCost]
@@ -180,12 +181,12 @@ class Costing:
             masked = any(letter_of(step, op, side) for side in (0, 1))
             return self.orderly.product(demand, (lambda: self._tiles_seen(step, work, demand, masks)) if masked else None)
         demand = stored(self.array, step, op, demand, masks)
-        likely = guides(self.array, step, op, masks)
-        (planned,) = search([demand.problem], self.array, self.supply, self.tile, likely)
-        events: dict[str, float] = {}
-        compute = tile_cost(self.array, step, op, demand.grad_input, masks, events)
-        tiled = walk(demand.problem, planned.tiling, self.supply, compute)
-        return replace(self._product(demand, tiled, events), uncertainty=compute.uncertainty)
+        seen = tile_cost(self.array, step, op, demand.grad_input, masks, {})
+        left, right = (known_share(view(0, (0, 1), (0, 1))) for view in (seen.left, seen.right))
+        choice = SparseTileSearch(array=self.array, supply=self.supply, tile=self.tile)
+        tilings = choice.candidates(demand.problem, guides(self.array, step, op, masks), left, right)
+        tiled, compute = fastest_tiling(demand.problem, tilings, self.supply, [seen.fresh() for _ in tilings])
+        return replace(self._product(demand, tiled, compute.events), uncertainty=compute.uncertainty)
 
     def _together(self, products: Sequence[ProductDemand], looked_at: CostOf | None = None) -> DeviceCost:
         """Side by side on parts of the array, or one after another where that is not slower (`devices.accelerator.side_by_side`).

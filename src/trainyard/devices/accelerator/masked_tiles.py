@@ -46,6 +46,10 @@ class TileCosts:
     _shared: tuple[dict[Any, float], dict[Any, float]] = field(default_factory=lambda: ({}, {}))
     _alike: dict[Any, ArrayCost] = field(default_factory=dict)
 
+    def fresh(self) -> TileCosts:
+        """The same views with nothing counted yet; tiles known by shares alone are not costed again."""
+        return TileCosts(self.array, self.left, self.right, {}, _alike=self._alike)
+
     def __call__(self, tile: Tile) -> int:
         a, b = self.left(tile.product, tile.m, tile.k), self.right(tile.product, tile.k, tile.n)
         cost = self._cost(tile.op, a, b)

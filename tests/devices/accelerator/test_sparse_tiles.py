@@ -1,0 +1,171 @@
+"""The tiles of products with zeros: never slower than those of the dense closed form, and close to the best of many tiles."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from trainyard.arrays import CambriconX, Eie, EyerissV2, OuterSpace, PackedSystolic, Scnn, Sigma, TensorCore, TensorDash
+from trainyard.devices import Accelerator
+from trainyard.devices.accelerator.structured import tile_cost
+from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, known_share
+from trainyard.ir import DENSE, Array, Density, MatMul, Op, Phase, Role, Step, TensorKey, TensorSpec
+from trainyard.mapping.profile import demand
+from trainyard.mapping.tile_descent import sizes_of
+from trainyard.mapping.tiling import ORDERS, Tiling, search
+from trainyard.mapping.walk import Tile, walk
+
+ARRAYS = {
+    "sigma": Sigma(dpes=16, multipliers=16, bandwidth=32),
+    "tensordash": TensorDash(tiles=16),
+    "eie": Eie(elements=64, bandwidth=32),
+    "scnn": Scnn(elements=16, bandwidth=32, sample=2),
+    "cambricon_x": CambriconX(elements=16, bandwidth=32),
+    "eyeriss_v2": EyerissV2(rows=8, columns=8, bandwidth=32),
+    "outerspace": OuterSpace(elements=256),
+    "packed_systolic": PackedSystolic(rows=16, columns=16),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Bits:
+    """Masks of one layer."""
+
+    name: str
+    tensors: dict[TensorKey, npt.NDArray[np.bool_]]
+
+    @property
+    def digest(self) -> str:
+        return self.name
+
+    @property
+    def specs(self) -> dict[TensorKey, npt.NDArray[np.bool_]]:
+        return self.tensors
+
+    def bits(self, key: TensorKey) -> npt.NDArray[np.bool_]:
+        return self.tensors[key]
+
+    def density(self, key: TensorKey) -> float:
+        return float(self.tensors[key].mean())
+
+
+def layer(m: int, n: int, k: int) -> Step:
+    """The forward product of one linear layer."""
+    tensors = (TensorSpec((m, k)), TensorSpec((n, k), role=Role.PARAMETER), TensorSpec((m, n)))
+    op = Op(body=MatMul(m, n, k), phase=Phase.FORWARD, inputs=(0, 1), outputs=(2,), letters=("A", "W"), name="fc", layer="fc")
+    return Step(name="layer", batch=1, ops=(op,), tensors=tensors)
+
+
+def random_bits(random: np.random.Generator, shape: tuple[int, int], nonzero: float, clustered: bool) -> npt.NDArray[np.bool_]:
+    """Zeros at random, or in rows and columns that have more or fewer of them."""
+    if not clustered:
+        return random.random(shape) < nonzero
+    rows, columns = (random.beta(2 * nonzero + 0.05, 2.05 - 2 * nonzero, side) for side in shape)
+    return random.random(shape) < (rows[:, None] + columns) / 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A layer with zeros on a device that has too little room or bandwidth for it, or not."""
+
+    device: Accelerator
+    step: Step
+    masks: Bits
+
+    @classmethod
+    def drawn(cls, array: Array, seed: int, longest: float = 7.0) -> Case:
+        random = np.random.default_rng(seed)
+        m, n, k = (int(side) for side in 2 ** random.uniform(4, longest, 3))
+        shares = random.uniform(0.05, 0.95, 2)
+        tensors = {
+            ("fc", 0, letter): random_bits(random, shape, share, bool(seed % 2))
+            for letter, shape, share in zip("AW", ((m, k), (n, k)), shares, strict=True)
+        }
+        room = 8.0 * (m * k + k * n + m * n) * 2 ** random.uniform(-5, 0.2)
+        device = Accelerator(
+            array=array, scratchpad_bytes=max(4096, int(room)), dram_bytes_per_s=2 ** random.uniform(1, 6) * 1e9,
+            dram_latency_s=20e-9, clock_hz=1e9,
+        )  # fmt: skip
+        return cls(device, layer(m, n, k), Bits(f"{seed}", tensors))
+
+    def cycles(self, **changes: object) -> int:
+        device = replace(self.device, **changes)
+        (work,) = device.works(self.step)
+        return device.cost(self.step, work, self.masks).cycles
+
+    def best_of(self, many: int, seed: int) -> float:
+        """Cycles of the best of so many tiles, drawn from a menu, each in its best loop order with the zeros themselves."""
+        (work,) = self.device.works(self.step)
+        asked, supply = demand(self.step, work, self.device.policy), self.device.supply
+        op, (a, b, sums) = asked.problem.op, asked.problem.sram_rates
+        menus = [sizes_of(extent, size) for extent, size in zip((op.M, op.N, op.K), self.device.array.granule(), strict=True)]
+        tiles = [
+            (m, n, k) for m, n, k in itertools.product(*menus) if m * k * a + k * n * b + m * n * sums <= supply.resident_bytes
+        ]
+        tiles.sort(key=lambda tile: -math.prod(tile))
+        random, best = np.random.default_rng(seed), math.inf
+        for index in random.choice(len(tiles[: 8 * many]), min(many, len(tiles)), replace=False):
+            costs, known = tile_cost(self.device.array, self.step, self.step.ops[0], asked.grad_input, self.masks, {}), {}
+
+            def compute(tile: Tile, costs=costs, known=known) -> int:
+                if tile not in known:
+                    known[tile] = costs(tile)
+                return known[tile]
+
+            m, n, k = tiles[index]
+            walks = [walk(asked.problem, Tiling(m=m, n=n, k=k, order=order), supply, compute) for order in ORDERS]
+            best = min(best, *(tiled.cycles for tiled in walks))
+        return best
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ARRAYS)
+def test_zeros_never_lead_to_slower_tiles_than_the_dense_search(name: str) -> None:
+    for seed in (1, 2):
+        case = Case.drawn(ARRAYS[name], seed, longest=6.0)
+        (work,) = case.device.works(case.step)
+        problem = demand(case.step, work, case.device.policy).problem
+        (dense,) = search([problem], case.device.array, case.device.supply)
+        assert case.cycles() <= case.cycles(tiling=(dense.tiling.m, dense.tiling.n, dense.tiling.k))
+
+
+@pytest.mark.slow
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ARRAYS)
+def test_the_chosen_tile_is_close_to_the_best_of_many(name: str) -> None:
+    ratios = [case.cycles() / case.best_of(24, seed) for seed, case in ((s, Case.drawn(ARRAYS[name], s)) for s in range(6))]
+    assert np.median(ratios) <= 1.01
+    assert max(ratios) <= 1.08
+
+
+def test_an_array_that_has_no_use_for_the_zeros_gets_the_tile_of_its_closed_form() -> None:
+    case = Case.drawn(TensorCore(tiles=16), 4)
+    (work,) = case.device.works(case.step)
+    problem = demand(case.step, work, case.device.policy).problem
+    choice = SparseTileSearch(array=case.device.array, supply=case.device.supply)
+    (dense,) = search([problem], case.device.array, case.device.supply)
+    assert choice.candidates(problem, (), Density(0.3), DENSE) == [dense.tiling]
+
+
+def test_a_share_is_that_of_the_view_and_other_operands_stay() -> None:
+    case = Case.drawn(ARRAYS["sigma"], 4)
+    costs = tile_cost(case.device.array, case.step, case.step.ops[0], "col2im", case.masks, {})
+    assert known_share(costs.left(0, (0, 1), (0, 1))) == Density(case.masks.density(("fc", 0, "A")))
+    assert known_share(DENSE) is DENSE
+    assert known_share(Density(0.5, "row")) == Density(0.5, "row")
+
+
+@pytest.mark.parametrize("name", ["sigma", "tensordash"])
+def test_more_zeros_never_take_longer(name: str) -> None:
+    """Within 1 %: the tiles of both are chosen apart."""
+    for seed in range(12):
+        case, random = Case.drawn(ARRAYS[name], seed, longest=6.5), np.random.default_rng(seed + 1000)
+        left = {key: bits & (random.random(bits.shape) < random.uniform(0.2, 1.0)) for key, bits in case.masks.tensors.items()}
+        dense = replace(case, masks=Bits(f"dense {seed}", {key: np.ones_like(bits) for key, bits in left.items()}))
+        sparser = replace(case, masks=Bits(f"sparser {seed}", left))
+        assert sparser.cycles() <= 1.01 * case.cycles() <= 1.01 * 1.01 * dense.cycles()
