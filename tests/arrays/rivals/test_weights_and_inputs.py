@@ -19,7 +19,7 @@ from trainyard.devices import Accelerator
 from trainyard.errors import UnknownName
 from trainyard.hardware.formats.bitmaps import Bitmap
 from trainyard.ir import DENSE, Density, MaskView, MatMul, Op, Phase, Role, Step, TensorSpec
-from trainyard.mapping.tiling import Problem, Supply, search
+from trainyard.mapping.tiling import Problem, Supply, evaluate, search
 
 
 @given(trials=st.integers(1, 60), share=st.floats(0.0, 1.0), width=st.integers(1, 7), among=st.integers(1, 5))
@@ -119,8 +119,8 @@ def test_with_loading_closed_forms_choose_tiles_like_the_array_itself(array, wei
     array, supply = replace(array, weights=weights), Supply(resident_bytes=2**19, bytes_per_cycle=1000.0)
     problem = Problem.dense(MatMul(*shape), 2)
     (chosen,), (best,) = (search([problem], one, supply) for one in (array, AskedTileByTile(array)))
-    assert best.cycles <= chosen.cycles <= 1.03 * best.cycles
-    (without,) = search([problem], replace(array, loading="left out"), supply)
+    assert 0.98 * best.cycles <= chosen.cycles <= 1.03 * best.cycles  # a descent that asks tile by tile is no complete search
+    without = evaluate(problem, chosen.tiling, replace(array, loading="left out"), supply)
     assert without.cycles < chosen.cycles
 
 

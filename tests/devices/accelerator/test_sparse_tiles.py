@@ -12,8 +12,8 @@ import pytest
 
 from trainyard.arrays import CambriconX, Eie, EyerissV2, OuterSpace, PackedSystolic, Scnn, Sigma, TensorCore, TensorDash
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.structured import tile_cost
 from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, known_share
+from trainyard.devices.accelerator.structured import tile_cost
 from trainyard.ir import DENSE, Array, Density, MatMul, Op, Phase, Role, Step, TensorKey, TensorSpec
 from trainyard.mapping.profile import demand
 from trainyard.mapping.tile_descent import sizes_of

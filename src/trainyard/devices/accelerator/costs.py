@@ -14,9 +14,9 @@ from trainyard.devices.accelerator.masked_tiles import add_events, guides
 from trainyard.devices.accelerator.ordered import Costs as TileCosts
 from trainyard.devices.accelerator.ordered import Looker, Orderly, Schedule
 from trainyard.devices.accelerator.side_by_side import Costs, Shares, adjusted, fastest, merged, parts, several
-from trainyard.devices.accelerator.structured import stored, tile_cost
 from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, known_share
 from trainyard.devices.accelerator.sparse_tiles import fastest as fastest_tiling
+from trainyard.devices.accelerator.structured import stored, tile_cost
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Masks, MatMul, Step, Work
 from trainyard.ir.folds import Folds

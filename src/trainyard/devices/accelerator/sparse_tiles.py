@@ -20,6 +20,8 @@ from trainyard.mapping.tiling import Problem, Size, Supply, Tiled, Tiling, evalu
 from trainyard.mapping.walk import walk
 from trainyard.masks.views import unpacked
 
+TOLERANCE = 1.01
+"""Cycles that a tiling may take over the fewest to move fewer bytes."""
 NEAR, SHORTLIST = 1.03, 2
 """Tiles that are expected to take at most this much longer than the fastest are counted as well, at most so many beside the dense
 closed form's."""
@@ -60,9 +62,15 @@ class SparseTileSearch:
 
 
 def fastest(problem: Problem, tilings: list[Tiling], supply: Supply, costs: list[TileCosts]) -> tuple[Tiled, TileCosts]:
-    """The tiling that takes the fewest cycles with its zeros, and what its tiles cost; `costs` has fresh counts for each."""
+    """The tiling that takes the fewest cycles with its zeros, and what its tiles cost; `costs` has fresh counts for each.
+
+    Within `TOLERANCE` of the fewest cycles, the one that moves the fewest bytes.
+    """
     counted = [(walk(problem, tiling, supply, cost), cost) for tiling, cost in zip(tilings, costs, strict=True)]
-    return min(counted, key=lambda pair: (pair[0].cycles, pair[0].dram_bytes))
+    most = TOLERANCE * min(tiled.cycles for tiled, _ in counted)
+    return min(
+        (pair for pair in counted if pair[0].cycles <= most), key=lambda pair: (pair[0].dram_bytes, pair[0].cycles)
+    )  # fmt: skip
 
 
 def known_share(operand: Operand) -> Operand:
