@@ -116,6 +116,20 @@ def test_tensors_kept_between_layers_go_with_levels() -> None:
     assert kept.traffic_bytes["local"] > 0
 
 
+def test_the_loop_nest_has_the_loops_of_every_level_and_what_it_holds() -> None:
+    level = replace(LOCAL, size_bytes=4096, bypass="never")
+    chip = replace(CHIP, scratchpad_width_bytes_per_cycle=32.0, levels=(level,))
+    nest = next(nest for nest in ty.run(STEP, on=chip).mapping if nest.loops)
+    memories = list(dict.fromkeys(loop.level for loop in nest.loops))
+    assert memories == ["dram", "scratchpad", "local", "array"]
+    for axis, extent in zip("mnk", (96, 80, 112), strict=True):
+        loops = [loop for loop in nest.loops if loop.axis == axis]
+        assert loops[0].extent == extent
+        assert [loop.extent for loop in loops[1:]] == [loop.tile for loop in loops[:-1]]
+    assert "local holds" in nest.note
+    assert "LeveledArray" not in str(nest)
+
+
 def test_machine_texts_files_and_overrides_name_levels(tmp_path: Any) -> None:
     text = "npu(scratchpad_width=512 B/cycle,levels=(level(name=shared,size=1 MiB),level(name=local,size=64 KiB,holds=(a,b))))"
     chip = ty.machine(text)

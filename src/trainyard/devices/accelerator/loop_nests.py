@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 
 from trainyard.devices.accelerator.choices import ChainChoice, Choice, PairChoice, TileChoice
 from trainyard.devices.accelerator.counting import bound_of
@@ -15,7 +15,8 @@ from trainyard.mapping.demand import ProductDemand
 from trainyard.mapping.gradient_order.bound import least_bytes
 from trainyard.mapping.gradient_order.scratchpad import Pair
 from trainyard.mapping.gradient_order.tile_streams import Partition
-from trainyard.mapping.tiling import Problem, Supply
+from trainyard.mapping.levels.array import LeveledArray
+from trainyard.mapping.tiling import ORDERS, Problem, Supply
 from trainyard.results.loop_nests import ARRAY, DRAM, SCRATCHPAD, Kind, Loop, LoopNest, Moved
 
 KEPT = {"n": 0, "m": 1, "k": 2}
@@ -60,6 +61,8 @@ def _nest(ops: Sequence[Op], choice: Choice, whole: DeviceCost | None) -> LoopNe
 
 def array_text(array: object) -> str:
     """An array in a few words: its type, and the sizes that it was given."""
+    if isinstance(array, LeveledArray):
+        return array_text(array.array)
     if not is_dataclass(array) or isinstance(array, type):
         return f"array {type(array).__name__}"
     plain = {f.name: getattr(array, f.name) for f in fields(array) if f.init}
@@ -70,7 +73,12 @@ def array_text(array: object) -> str:
 
 
 def inner_loops(array: Array, tile: tuple[int, int, int]) -> tuple[Loop, ...]:
-    """What an array with a closed form does with a tile: fold after fold, in parallel along two axes while the third streams."""
+    """What an array with a closed form does with a tile: fold after fold, in parallel along two axes while the third streams.
+
+    Memory levels in front of it cut the tile first.
+    """
+    if isinstance(array, LeveledArray):
+        return _level_loops(array, tile)
     forms: Sequence[Folds | Pooled] = array.folds if isinstance(array, HasClosedForm) else ()
     form = min(forms, key=lambda one: one.cycles(*tile), default=None)
     if not isinstance(form, Folds):
@@ -82,6 +90,34 @@ def inner_loops(array: Array, tile: tuple[int, int, int]) -> tuple[Loop, ...]:
         *(Loop(level=SCRATCHPAD, axis=axis, extent=sizes[axis], tile=across[axis]) for axis in (*mapped, form.stream)),
         *(Loop(level=ARRAY, axis=axis, extent=across[axis], tile=1, spatial=True) for axis in AXES if across[axis] > 1),
     )
+
+
+def _level_loops(array: LeveledArray, tile: tuple[int, int, int]) -> tuple[Loop, ...]:
+    """Loops over the tiles of each level, and those of the array inside of the last one."""
+    loops: list[Loop] = []
+    memory, size = SCRATCHPAD, tile
+    for level, choice in array.choices(*tile):
+        for axis in ORDERS[choice.order]:
+            place = AXES.index(axis)
+            loops.append(Loop(level=memory, axis=axis, extent=size[place], tile=choice.tile[place]))
+        memory, size = level.name, choice.tile
+    inside = inner_loops(array.array, size)
+    return (*loops, *(replace(loop, level=memory) if loop.level == SCRATCHPAD else loop for loop in inside))
+
+
+def _held(array: Array, tile: tuple[int, int, int], labels: Sequence[str]) -> str:
+    """Which tensors each level holds; empty without levels."""
+    if not isinstance(array, LeveledArray):
+        return ""
+    facts = []
+    for level, choice in array.choices(*tile):
+        names = [label for label, held in zip(labels, choice.held, strict=True) if held]
+        facts.append(
+            f"{level.name} holds {', '.join(names)} in tiles {' x '.join(map(str, choice.tile))}"
+            if names
+            else f"all goes past {level.name}"
+        )
+    return "; ".join(facts)
 
 
 def _outer(op: MatMul, tile: tuple[int, int, int], order: str, beside: int = 1) -> tuple[Loop, ...]:
@@ -147,7 +183,7 @@ def _product(op: Op, choice: TileChoice, whole: DeviceCost | None) -> LoopNest:
         compulsory_bytes=least.compulsory,
         least_bytes=least.total,
         proven=tiled.proven,
-        note=_packed(demand),
+        note="; ".join(note for note in (_held(choice.array, tile, demand.labels), _packed(demand)) if note),
     )
 
 

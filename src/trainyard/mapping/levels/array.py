@@ -12,7 +12,18 @@ from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.ir import DENSE, Array, ArrayCost, MatMul, Operand, Product, one_after_another
 from trainyard.ir.folds import Folds
 from trainyard.mapping.levels.level import Level
-from trainyard.mapping.levels.stages import ALL, PORTS, LevelStage, PortStage, Wire, exact_forms, least_forms, stages
+from trainyard.mapping.levels.stages import (
+    ALL,
+    PORTS,
+    Choice,
+    LevelStage,
+    PortStage,
+    Stage,
+    Wire,
+    exact_forms,
+    least_forms,
+    stages,
+)
 
 CACHED_ARRAYS = 64
 """Arrays behind levels whose tiles are kept: machines that differ in clock, DRAM or scratchpad share them."""
@@ -60,6 +71,17 @@ class LeveledArray:
         events |= {port: count * op.count for port, count in zip(PORTS, crossing[0].tolist(), strict=True)}
         total = int(cycles[0]) * op.count
         return ArrayCost(cycles=total, finish=(total,), events=events)
+
+    def choices(self, m: int, n: int, k: int) -> list[tuple[Level, Choice]]:
+        """The tiles of each level, from outside to inside, of a tile of the scratchpad; of several sizes the full one."""
+        chosen: list[tuple[Level, Choice]] = []
+        stage: Stage = self.stage
+        size, wired = (m, n, k), ALL
+        while isinstance(stage, LevelStage):
+            choice = stage.choice(size, wired)
+            chosen.append((stage.level, choice))
+            stage, size, wired = stage.inside, choice.tile, choice.held
+        return chosen
 
     def bound(self, op: MatMul) -> str:
         """What is busy longest with a product: the array (`compute`), or the port of the level of this name."""
