@@ -501,3 +501,18 @@ def test_explain_shows_loop_nests_of_the_layers_that_a_pattern_names(capsys: pyt
 def test_what_has_no_loop_nests_says_why(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_file_of_constraints_fixes_the_mapping(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "fixed.toml"
+    file.write_text('["*.query"]\ntile = [100, "free", 50]\n["*.key:forward"]\nkeep = "out"\norder = ["mnk", "nmk"]\n')
+    words = ["explain", "bert-tiny", "*.query:forward", "--mapping", "--mapping-file", str(file), "--json", "-", "--on"]
+    for machine in ("npu", "replicas(device=npu,devices=2,link=25 GB/s)"):
+        assert cli.main([*words, machine]) == 0
+        assert {tuple(nest["tile"])[::2] for nest in json.loads(capsys.readouterr().out)} == {(100, 50)}
+    assert cli.main([*words, "npu(scratchpad=1 KiB)"]) == 2
+    assert "tile 100x*x50 of bert.encoder.layer.0.attention.self.query forward needs at least" in capsys.readouterr().err
+    assert cli.main([*words, "h200"]) == 2
+    assert "h200 has no tile search" in capsys.readouterr().err
+    assert cli.main(["run", "bert-tiny", "--on", "npu", "--set", "mapping=*.query tile=64x64x* keep=out", "--no-range"]) == 0
+    assert "npu with mapping=*.query tile=64x64x* keep=out" in capsys.readouterr().out

@@ -35,6 +35,7 @@ MasksAt  = Annotated[int | None, typer.Option("--at", min=0, help="Training step
 Forward  = Annotated[bool, typer.Option("--inference", help="The forward pass alone.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="Override a field: array.rows=64, dram='75 GB/s'. May repeat.")]
 Mapping  = Annotated[bool, typer.Option("--mapping", help="Show the loop nest of each layer: tiles, order, what stays and moves.")]
+Fixed    = Annotated[str | None, typer.Option("--mapping-file", help="Fixed tiles and loop orders by layer (.toml).")]
 Json     = Annotated[str | None, typer.Option("--json", callback=writable, help="Write JSON: a file, or - for stdout alone.")]
 Html     = Annotated[str | None, typer.Option("--html", callback=writable, help="Write a self-contained HTML page.")]
 Axis     = Annotated[str, typer.Option("--by", help="Group by layer, phase, resource, kind, op or bound.")]
@@ -53,7 +54,8 @@ def require_fields(name: str, machine: object, dpus: int | None, algorithm: str 
         raise BadInput(f"{name} has no parallel: --parallel is of nodes such as mcdla-b{instead}")
 
 
-def changes(dpus: int | None, algorithm: str | None, settings: Sequence[str] | None) -> str:
+def changes(dpus: int | None, algorithm: str | None, settings: Sequence[str] | None, mapping_file: str | None = None) -> str:
     """What was asked for beside the machine's name."""
-    options = [f"{key}={value}" for key, value in (("dpus", dpus), ("algorithm", algorithm)) if value is not None]
+    given = (("dpus", dpus), ("algorithm", algorithm), ("mapping-file", mapping_file))
+    options = [f"{key}={value}" for key, value in given if value is not None]
     return ", ".join((*options, *(settings or ())))

@@ -33,6 +33,7 @@ class RunRequest:
     at: int | None = None
     inference: bool = False
     settings: Sequence[str] | None = None
+    mapping_file: str | None = None
 
     def results(self, machines: Sequence[str], *, ranged: bool = False) -> list[Result]:
         """The step on each machine; a fault of the last must not cost a run of the first."""
@@ -48,11 +49,28 @@ class RunRequest:
         with progress() as on_progress:
             for number, name in enumerate(machines):
                 on_progress(number, len(machines), f"machines: {name}")
-                result = runs.run(step, name, masks=zeros, parallel=self.parallel, **overrides)
+                fixed = self._constraints(name)
+                result = runs.run(step, name, masks=zeros, parallel=self.parallel, **overrides, **fixed)
                 result = with_range(result, on_progress) if ranged else result
-                changed = options.changes(self.dpus, self.algorithm, self.settings)
+                changed = options.changes(self.dpus, self.algorithm, self.settings, self.mapping_file)
                 results.append(replace(result, machine=f"{name} with {changed}") if changed else result)
         return results
+
+    def _constraints(self, name: str) -> dict[str, Any]:
+        """The field that the file of constraints is for: the machine's own, or its device's."""
+        if self.mapping_file is None:
+            return {}
+        from trainyard.machines import machine
+        from trainyard.machines.files import read_table
+
+        chosen = machine(name)
+        owner = chosen if hasattr(chosen, "mapping") else getattr(chosen, "device", None)
+        if not hasattr(owner, "mapping"):
+            raise BadInput(
+                f"{name} has no tile search: --mapping-file is of accelerators, an array behind a scratchpad such as npu"
+            )
+        table = read_table(self.mapping_file)
+        return {"mapping" if owner is chosen else "device.mapping": table.get("mapping", table)}
 
     def _overrides(self, machines: Sequence[str]) -> dict[str, Any]:
         from trainyard.machines import machine, with_overrides
@@ -64,8 +82,9 @@ class RunRequest:
         for name in machines:
             chosen = machine(name)
             options.require_fields(name, chosen, self.dpus, self.algorithm, self.parallel)
+            constraints = self._constraints(name)
             try:
-                with_overrides(chosen, overrides)
+                with_overrides(chosen, {**overrides, **constraints})
             except TrainyardError as error:
                 raise BadInput(f"{name}: {error}") from None
         return overrides

@@ -11,6 +11,7 @@ from trainyard.cli.options import (
     Axis,
     Batch,
     Dpus,
+    Fixed,
     Forward,
     Html,
     Json,
@@ -46,6 +47,7 @@ def run(
     at: MasksAt = None,
     inference: Forward = False,
     settings: Settings = None,
+    mapping_file: Fixed = None,
     json_path: Json = None,
     html: Html = None,
     perfetto: Annotated[str | None, typer.Option(callback=writable, help="Write a gzipped timeline for ui.perfetto.dev.")] = None,
@@ -75,6 +77,7 @@ def run(
         at=at,
         inference=inference,
         settings=settings,
+        mapping_file=mapping_file,
     )
     (result,) = run_request.results([request.one_machine(on)], ranged=ranged)
     if html is not None:
@@ -107,6 +110,7 @@ def compare(
     at: MasksAt = None,
     inference: Forward = False,
     settings: Settings = None,
+    mapping_file: Fixed = None,
     json_path: Json = None,
     html: Html = None,
 ) -> None:
@@ -125,6 +129,7 @@ def compare(
         at=at,
         inference=inference,
         settings=settings,
+        mapping_file=mapping_file,
     )
     results = Comparison(run_request.results(split(on)))
     if json_path is not None:
@@ -153,6 +158,7 @@ def explain(
     at: MasksAt = None,
     inference: Forward = False,
     settings: Settings = None,
+    mapping_file: Fixed = None,
     mapping: Mapping = False,
     json_path: Annotated[
         str | None, typer.Option("--json", callback=writable, help="With --mapping: write the loop nests as JSON, - for stdout.")
@@ -189,6 +195,7 @@ def explain(
         at=at,
         inference=inference,
         settings=settings,
+        mapping_file=mapping_file,
     )
     if json_path is not None and not mapping:
         raise BadInput("--json writes loop nests: add --mapping; the costs of a step are in trainyard run ... --json")

@@ -201,6 +201,8 @@ def _spoken(hint: Any, unit: str | None) -> str:
     plain = {bool: "true or false", int: "a whole number", float: "a number", str: "text", type(None): "none"}
     if hint in (int, float) and unit:
         return f"a quantity in {unit}"
+    if isinstance(get_origin(hint), type) and issubclass(get_origin(hint), Mapping):
+        return "a table"
     return plain.get(hint) or str(getattr(hint, "__name__", hint))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
 from trainyard.ir import DTYPE_BYTES, Direction, MatMul, Step, TensorSpec
+from trainyard.mapping.constraints import NO_CONSTRAINTS, MappingConstraints
 from trainyard.mapping.lowering import GradInput
 from trainyard.mapping.precision import UNIT_RATES, MacRates, Precision, dtype_of
 from trainyard.mapping.tiling import Problem
@@ -73,6 +74,7 @@ class Policy:
     together: Together = "none"
     paired: bool = False
     rates: MacRates = UNIT_RATES
+    mapping: MappingConstraints = NO_CONSTRAINTS
     across: tuple[int, ...] = ()
     """Products dX, by number in the step, that go on into the layer below without leaving the chip."""
     residency: Residency | None = None
@@ -90,6 +92,7 @@ class ProductDemand:
     number: str
     grad_input: GradInput = "col2im"
     vector_operations: int = 0
+    gradient_orders: tuple[str, ...] = ()
     packed: int = 1
     """Products that a multiplier makes in a cycle: K and the bytes of an element are those of so many side by side."""
     loaded_bytes: tuple[int | None, int | None] = (None, None)
@@ -109,6 +112,10 @@ class PairDemand:
 
     dx: ProductDemand
     dw: ProductDemand
+
+    @property
+    def is_constrained(self) -> bool:
+        return self.dx.problem.is_constrained or bool(self.dx.gradient_orders)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ FLOATING = frozenset({"fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp8_e4m3",
 Value = TypeVar("Value")
 
 
-class _FrozenMapping(Mapping[str, Value]):
+class FrozenMapping(Mapping[str, Value]):
     """An immutable, hashable mapping; equal to any mapping with the same pairs."""
 
     __slots__ = ("_pairs",)
@@ -40,7 +40,7 @@ class _FrozenMapping(Mapping[str, Value]):
         return f"{type(self).__name__}({dict(self._pairs)})"
 
 
-class Precision(_FrozenMapping[str]):
+class Precision(FrozenMapping[str]):
     """Role -> element type, hashable; tensors of other roles keep the type of the step.
 
     >>> Precision({"parameter": "bf16"})["parameter"]
@@ -57,7 +57,7 @@ class Precision(_FrozenMapping[str]):
         self._pairs = tuple(sorted((str(role), dtype) for role, dtype in roles.items()))
 
 
-class MacRates(_FrozenMapping[int]):
+class MacRates(FrozenMapping[int]):
     """Element type -> products per multiplier and cycle, 1 by default. Hashable.
 
     Narrow elements are packed along the reduction: a product takes the time of one with K / rate. Operands of two types have the

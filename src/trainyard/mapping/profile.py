@@ -25,6 +25,7 @@ from trainyard.ir import (
     Update,
     Work,
 )
+from trainyard.mapping.constraints import UNCONSTRAINED
 from trainyard.mapping.demand import (
     NOTHING_KEPT,
     AccessLog,
@@ -201,6 +202,7 @@ def _product(sizes_of: TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
         sizes_of.note(sizes_of.step.base(result), "elsewhere", sums)
     drained = _drained(sizes_of, work, ops, leaves)
     sum_bytes = min(out, lowered.out.matrix) * max(policy.accumulator_bytes, sizes[2])  # no sums where no window reaches
+    constraint = policy.mapping.of(head.layer or head.name, head.phase.value) if policy.mapping else UNCONSTRAINED
     return ProductDemand(
         problem=Problem(
             op=_packed(lowered.product, packed),
@@ -210,6 +212,8 @@ def _product(sizes_of: TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
             b_sram_bytes=b_sram,
             out_bytes=sum(move.size for moves in drained for move in moves),
             sum_bytes=0 if _sums_stay(sizes_of, ops, sum_bytes) else sum_bytes,
+            tile=constraint.tile,
+            orders=constraint.orders,
         ),
         labels=labels,
         element_bytes=(sizes[0] * packed, sizes[1] * packed, sizes[2]),
@@ -219,6 +223,7 @@ def _product(sizes_of: TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
         grad_input=policy.grad_input,
         vector_operations=sum(_operations(op) for op in ops[1:]),
         loaded_bytes=(a_stays, b_stays),
+        gradient_orders=constraint.gradient_orders,
     )
 
 

@@ -38,7 +38,8 @@ class Problem:
 
     `out_bytes` are those of finished sums, with the reads and writes of an epilogue; `sum_bytes` is the size of all sums as
     accumulators. A convolution that is read without im2col has fewer `a_bytes` than its matrix; a tile takes its share of them.
-    If a DMA engine decompresses what it reads, `a_sram_bytes` and `b_sram_bytes` are the sizes in the scratchpad.
+    If a DMA engine decompresses what it reads, `a_sram_bytes` and `b_sram_bytes` are the sizes in the scratchpad. `tile`
+    fixes sizes of the tile (0: free), `orders` are the loop orders that may be searched (none named: all).
     """
 
     op: MatMul
@@ -48,6 +49,8 @@ class Problem:
     sum_bytes: int
     a_sram_bytes: int | None = None
     b_sram_bytes: int | None = None
+    tile: Size = NO_TILE
+    orders: tuple[str, ...] = ()
 
     @classmethod
     def dense(cls, op: MatMul, element_bytes: int, accumulator_bytes: int = 4) -> Problem:
@@ -59,6 +62,10 @@ class Problem:
             out_bytes=out * element_bytes,
             sum_bytes=out * accumulator_bytes,
         )
+
+    @property
+    def is_constrained(self) -> bool:
+        return self.tile != NO_TILE or bool(self.orders)
 
     @property
     def rates(self) -> tuple[float, float, float, float]:
@@ -259,7 +266,34 @@ def search_tiles(
         raise _too_long(products.problems[int(too_long.argmax())].op)
     if too_large.any():
         raise _too_large(products.problems[int(too_large.argmax())], supply, tile)
+    for problem, row in zip(products.problems, rows, strict=True):
+        if problem.is_constrained:
+            chosen = _within_constraints(problem, array, supply, tile)
+            tiling = chosen.tiling
+            row[:6] = tiling.m, tiling.n, tiling.k, ORDERS.index(tiling.order), chosen.cycles, chosen.compute_cycles
+            row[7:10] = passes(problem.op, tiling)
     return rows
+
+
+def _within_constraints(problem: Problem, array: Array, supply: Supply, tile: Size | None) -> Tiled:
+    """The fastest tiling of a product that has fixed sizes or orders of its own: one after the other."""
+    extents, rates = (problem.op.M, problem.op.N, problem.op.K), problem.sram_rates
+    fixed = [min(own or given, extent) for own, given, extent in zip(problem.tile, tile or NO_TILE, extents, strict=True)]
+    halvings = [[extent >> power for power in range(extent.bit_length())] for extent in extents]
+    menus = [[size] if size else sizes for size, sizes in zip(fixed, halvings, strict=True)]
+    fitting = [
+        (m, n, k)
+        for m, n, k in itertools.product(*menus)
+        if m * k * rates[0] + k * n * rates[1] + m * n * rates[2] <= supply.resident_bytes
+    ]
+    if not fitting:
+        raise _too_large(problem, supply, (fixed[0] or 1, fixed[1] or 1, fixed[2] or 1))
+    evaluated = (
+        evaluate(problem, Tiling(m=m, n=n, k=k, order=order), array, supply)
+        for m, n, k in fitting
+        for order in problem.orders or ORDERS
+    )
+    return min(evaluated, key=lambda tiled: (tiled.cycles, tiled.dram_bytes))
 
 
 def search(

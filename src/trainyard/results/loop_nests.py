@@ -159,9 +159,9 @@ def chosen(nests: Iterable[LoopNest], pattern: str = "") -> tuple[LoopNest, ...]
     every = tuple(nests)
     if not pattern:
         return every
-    found = tuple(nest for nest in every if matching(pattern, nest.layer, nest.phase))
+    found = tuple(nest for nest in every if matching(pattern, nest.layer or nest.op, nest.phase))
     if not found:
-        raise no_match(pattern, ((nest.layer, nest.phase) for nest in every))
+        raise no_match(pattern, ((nest.layer or nest.op, nest.phase) for nest in every))
     return found
 
 
@@ -177,12 +177,12 @@ def no_match(pattern: str, works: Iterable[tuple[str, str]]) -> BadInput | Unkno
 
 
 def _near(pattern: str, layers: Sequence[str]) -> str:
-    """Names near a pattern: its plain text compared with whole names and with their endings of as many parts."""
+    """Names near a pattern: its plain text compared with whole names, and with as many parts of their beginnings and endings."""
     plain = pattern.replace("*", "").replace("?", "").strip(".")
     depth = plain.count(".") + 1
-    endings = {".".join(layer.split(".")[-depth:]): layer for layer in reversed(layers)}
-    near = [endings[one] for one in difflib.get_close_matches(plain, endings, n=3, cutoff=0.6)]
-    near = list(dict.fromkeys([*near, *difflib.get_close_matches(plain, layers, n=3, cutoff=0.6)]))[:3]
+    parts = {".".join(layer.split(".")[:depth]): layer for layer in reversed(layers)}
+    parts |= {".".join(layer.split(".")[-depth:]): layer for layer in reversed(layers)} | {layer: layer for layer in layers}
+    near = list(dict.fromkeys(parts[one] for one in difflib.get_close_matches(plain, parts, n=3, cutoff=0.6)))
     return f"near it are {', '.join(near)}" if near else f"the layers are {_listed(layers, 8)}"
 
 

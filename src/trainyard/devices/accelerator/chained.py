@@ -99,7 +99,8 @@ def in_turn(costs: Sequence[DeviceCost]) -> DeviceCost:
 
 def chained(orderly: Orderly, demand: ChainDemand, apart: DeviceCost) -> DeviceCost:
     """The chain, or `apart`, what the layers cost one after the other, where that is not slower."""
-    if stays_apart(orderly.schedule):
+    lower = demand.lower if isinstance(demand.lower, PairDemand) else demand.lower.problem
+    if stays_apart(orderly.schedule) or demand.upper.is_constrained or lower.is_constrained:
         return apart
     chain, supply = chain_of(demand), orderly.supply
     last = sum(move.size for stream in demand.left for move in stream.moves)  # seen in full

@@ -165,7 +165,7 @@ class Costing:
         """dX and dW in the order that the schedule says; `cost` may also leave them apart, each with tiles of its own."""
         looker: Looker | None = None if seen is None else lambda: (*seen(0), *seen(1))
         paired = self.orderly.pair(demand.dx, demand.dw, looker)
-        if self.schedule.order != "cost" or self.schedule.reuse != "step":
+        if self.schedule.order != "cost" or self.schedule.reuse != "step" or demand.is_constrained:
             return paired
         products = (demand.dx, demand.dw)
         each = self.costs(products) if looked_at is None else [looked_at(self, which) for which in (0, 1)]
@@ -236,7 +236,7 @@ class Costing:
         """Without a look at zeros: tile by tile, or, of many small products, several at once where that is faster."""
         op, size = demand.problem.op, 1
         cut = self.tile is not None and any(t < d for t, d in zip(self.tile, (op.M, op.N, op.K), strict=True))
-        if isinstance(self.array, Divisible) and op.count > 1 and not cut:
+        if isinstance(self.array, Divisible) and op.count > 1 and not cut and not demand.problem.is_constrained:
             candidates = [(tiled, 1), *several(demand.problem, self.array, self.supply)]
             tiled, size = min(candidates, key=lambda candidate: candidate[0].cycles)
         return self._product(demand, tiled, self._tile_events(op, tiled.tiling, size), size)

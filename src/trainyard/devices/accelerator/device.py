@@ -17,6 +17,7 @@ from trainyard.checks import require_choice, require_positive
 from trainyard.construction import Positive, part
 from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs
 from trainyard.devices.accelerator.chained import Across, chosen, stays_apart
+from trainyard.devices.accelerator.constrained import require_mapping
 from trainyard.devices.accelerator.costs import Costing
 from trainyard.devices.accelerator.energy import EnergyRates, energy_rates, format_of
 from trainyard.devices.accelerator.ordered import Division, Schedule, TileReuse, require_order
@@ -26,6 +27,7 @@ from trainyard.hardware.tables import area
 from trainyard.hardware.tables.technology import require_node
 from trainyard.ir import DTYPE_BYTES, Array, Collective, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
 from trainyard.ir.protocols import HasComponentAreas, HasComponents, HasLocalBuffers, uses_operand_values
+from trainyard.mapping.constraints import NO_CONSTRAINTS, checked_mapping
 from trainyard.mapping.demand import Demand, Im2col, Policy, Scope
 from trainyard.mapping.levels.array import OnChip
 from trainyard.mapping.levels.level import Level, checked_levels
@@ -73,7 +75,8 @@ class Accelerator:
     multiplier makes in a cycle (`{"fp8": 2}`), 1 where it does not. With `together="gradients"` dX and dW of a layer share an array
     that can be divided, and with it scratchpad and DRAM, where that is faster than one after the other
     (`devices.accelerator.side_by_side`). `levels` are memories inside the scratchpad, from outside to inside (`mapping.levels`);
-    `scratchpad_width` is the bytes per cycle of the port that feeds them, or the array; without it nothing waits there.
+    `scratchpad_width` is the bytes per cycle of the port that feeds them, or the array; without it nothing waits there. `mapping`
+    fixes tiles, loop orders and what stays, by layer (`mapping.constraints`).
 
     >>> from trainyard.arrays import Systolic
     >>> npu = Accelerator(array=Systolic(rows=128, columns=128), scratchpad="8 MiB", dram="150 GB/s", clock="1.05 GHz")
@@ -91,6 +94,7 @@ class Accelerator:
     rates: Mapping[str, int] = UNIT_RATES
     order: str = "sequential"
     tiling: Literal["search"] | tuple[int, int, int] = "search"
+    mapping: Mapping[str, object] | str = NO_CONSTRAINTS
     scratchpad_banks: int = 1
     dma: Dma = "raw"
     together: Together = "none"
@@ -132,6 +136,7 @@ class Accelerator:
         require_choice(OWNER, reuse=(self.reuse, get_args(Reuse)))
         object.__setattr__(self, "levels", checked_levels(self.levels, OWNER))
         object.__setattr__(self, "tiling", self.tiling if self.tiling == "search" else _tile(self.tiling))
+        object.__setattr__(self, "mapping", checked_mapping(self.mapping))
         require_order(self.order)
         if self.together != "none":
             require_divisible(self.array, f"{OWNER}: together={self.together!r}")
@@ -248,6 +253,7 @@ class Accelerator:
             together=self.together,
             paired=self.paired,
             rates=self.rates,
+            mapping=self.mapping,
         )
 
     @property
@@ -293,11 +299,16 @@ class Accelerator:
     def _policy(self, step: Step) -> tuple[Policy, Mapping[Demand, DeviceCost]]:
         """With the layers of this step that go on into each other, and the tensors that stay between layers, where that pays; and
         what was costed to find out."""
+        if self.mapping:
+            self._steps.get(("mapping", ByIdentity(step)), self._require_mapping(step))
         if self.between_layers:
             return self._steps.get(("between", ByIdentity(step)), lambda: self._between(step))
         if self.across == "none" or stays_apart(self.schedule):
             return self.policy, {}
         return self._steps.get(("across", ByIdentity(step)), lambda: self._across(step))
+
+    def _require_mapping(self, step: Step) -> Callable[[], None]:
+        return lambda: require_mapping(step, self.policy, self.supply, reuse=self.reuse)
 
     def _across(self, step: Step) -> tuple[Policy, Mapping[Demand, DeviceCost]]:
         heads, costs = chosen(step, self.policy, self._costing.costs, self._costing.orderly)

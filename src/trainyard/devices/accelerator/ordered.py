@@ -28,7 +28,7 @@ from trainyard.mapping.gradient_order import scratchpad as gradient_order
 from trainyard.mapping.gradient_order.scratchpad import SQUARE_BELOW, OrderCost, Pair, Policy, algorithm_1, tile_product
 from trainyard.mapping.gradient_order.search import best
 from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, ORDERS, Gradient, Grid, Order, Partition, Size, grid
-from trainyard.mapping.tiling import Supply
+from trainyard.mapping.tiling import NO_TILE, Supply
 from trainyard.mapping.walk import Tile
 
 TileReuse = Literal["step", "lru", "farthest"]
@@ -144,11 +144,14 @@ class Orderly:
         pair = Pair.single(demand.problem)
         axis: Axis = "n" if demand.labels[2] == "dW" else "m"  # of dW, the batch is what is summed over
         partitions = (Partition(axis=axis, parts=self.schedule.cores, cores=True),) if self.schedule.cores > 1 else (None,)
-        return self._cost((demand,), pair, partitions, self._own_tile(demand), looked_at)
+        m, n, k = demand.problem.tile
+        tile = self._own_tile(demand) if demand.problem.tile == NO_TILE else (m, k, n)
+        return self._cost((demand,), pair, partitions, tile, looked_at)
 
     def pair(self, dx: ProductDemand, dw: ProductDemand, looked_at: Looker | None = None) -> DeviceCost:
         """dX and dW of a layer."""
-        return self._cost((dx, dw), pair_of(dx, dw), self.schedule.partitions, self.tile, looked_at)
+        tile = self.tile if dx.problem.tile == NO_TILE else dx.problem.tile
+        return self._cost((dx, dw), pair_of(dx, dw), self.schedule.partitions, tile, looked_at)
 
     def _own_tile(self, demand: ProductDemand) -> Size | None:
         """The fixed tile in the m, n, k of `Pair.single`."""
@@ -175,15 +178,15 @@ class Orderly:
             each, partitions = -(-count // cores), (None,)
             share = supply.resident_bytes / cores, supply.bytes_per_cycle / cores
             supply = replace(supply, resident_bytes=share[0], bytes_per_cycle=share[1])
-        ours = pair.with_count(each)
+        ours, allowed = pair.with_count(each), demands[0].gradient_orders
         if looked_at is None:
-            fastest = min(self._candidates(ours, supply, partitions, tile), key=_speed)
+            fastest = min(self._candidates(ours, supply, partitions, tile, allowed), key=_speed)
             counted: Sequence[Mapping[str, float]] = [
                 grid_events(self.array, pair, gradient, fastest) for gradient in _gradients(pair)
             ]
             return self._assembled(demands, pair, _dealt(fastest, count, each), counted)
         measured = []
-        for candidate in self._candidates(ours, supply, partitions, tile, apart=True):
+        for candidate in self._candidates(ours, supply, partitions, tile, allowed, apart=True):
             costs = looked_at()
             ordered = gradient_order.cost(
                 ours, tile=candidate.tile, order=candidate.order, array=self.array, supply=supply, policy=self.schedule.policy,
@@ -195,12 +198,23 @@ class Orderly:
         return replace(cost, uncertainty=math.hypot(*(tile_costs.uncertainty for tile_costs in costs)) * each / count)
 
     def _candidates(
-        self, pair: Pair, supply: Supply, partitions: Iterable[Partition | None], tile: Size | None, *, apart: bool = False
+        self,
+        pair: Pair,
+        supply: Supply,
+        partitions: Iterable[Partition | None],
+        tile: Size | None,
+        allowed: Sequence[str] = (),
+        *,
+        apart: bool = False,
     ) -> list[OrderCost]:
-        """The best of all partitions that have the same orders, searched together; `apart`: the best of each order."""
+        """The best of all partitions that have the same orders, searched together; `apart`: the best of each order.
+
+        Orders are those of the schedule, or of dX and dW those that a constraint allows.
+        """
+        named = tuple(order for order in ORDERS if order in allowed)
         grouped: dict[tuple[Order, ...], list[Partition | None]] = {}
         for partition in partitions:
-            orders = self.schedule.orders(pair.op, partition)[: 1 if pair.alone else None]
+            orders = (named or self.schedule.orders(pair.op, partition))[: 1 if pair.alone else None]
             for group in zip(orders) if apart else (orders,):
                 grouped.setdefault(group, []).append(partition)
         return [

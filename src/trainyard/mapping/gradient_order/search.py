@@ -50,11 +50,17 @@ def best(
     policy: Policy = "lru",
     tile: Size | None = None,
 ) -> OrderCost:
-    """The fastest order, tile and partition; of equally fast ones the one with the least traffic. A given tile is fixed."""
+    """The fastest order, tile and partition; of equally fast ones the one with the least traffic.
+
+    A given tile is fixed, but for sizes of 0, which are searched.
+    """
     cached = CachedTileCycles(array)
     evaluations: list[tuple[float, Callable[[], OrderCost]]] = []
     for partition in partitions:
-        tiles = [tile] if tile is not None else candidates(pair, granule(pair, array), supply.resident_bytes, partition)
+        if tile is not None and all(tile):
+            tiles = [tile]
+        else:
+            tiles = candidates(pair, granule(pair, array), supply.resident_bytes, partition, tile)
         for size in tiles:
             compute = _compute(pair, size, cached, supply, partition)
             latency = _bursts(pair, size, partition) * supply.latency_cycles
@@ -106,16 +112,20 @@ def fastest_candidate(candidates: Sequence[tuple[float, Callable[[], C]]], most_
     return fastest
 
 
-def candidates(pair: Pair, smallest: Size, room: float, partition: Partition | None = None) -> list[Size]:
-    """Tiles that fit, fewest operations first; tiles below the granule only if no other fits."""
+def candidates(
+    pair: Pair, smallest: Size, room: float, partition: Partition | None = None, fixed: Size | None = None
+) -> list[Size]:
+    """Tiles that fit, fewest operations first; tiles below the granule only if no other fits. `fixed` sizes stay (0: free)."""
     cores = partition.parts if partition is not None and partition.cores else 1
     extents = (pair.op.M, pair.op.N, pair.op.K)
     resident = _bytes_per_element(pair, RESIDENT)
-    menus = [doublings(extent, size) for extent, size in zip(extents, smallest, strict=True)]
+    stay = [min(size, extent) for size, extent in zip(fixed or (0, 0, 0), extents, strict=True)]
+    menus = [(own,) if own else doublings(extent, size) for extent, size, own in zip(extents, smallest, stay, strict=True)]
     sizes = ((m, n, k) for m in menus[0] for n in menus[1] for k in menus[2])
     fitting = [size for size in sizes if _needed(resident, size) * cores <= room]
     if not fitting:
-        fitting = [size for size in _halvings(extents, smallest) if _needed(resident, size) * cores <= room][:1]
+        halved = ((stay[0] or m, stay[1] or n, stay[2] or k) for m, n, k in _halvings(extents, smallest))
+        fitting = [size for size in halved if _needed(resident, size) * cores <= room][:1]
     few = [size for size in fitting if _steps(extents, size) <= MOST_STEPS]
     return sorted(few or fitting, key=lambda size: (_steps(extents, size), size))
 

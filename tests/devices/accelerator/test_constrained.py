@@ -1,0 +1,133 @@
+"""Constraints on a device: the mapping keeps to them, and those that cannot hold are refused with the layer's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import trainyard as ty
+from trainyard.arrays import Systolic
+from trainyard.devices import Accelerator
+from trainyard.errors import TrainyardError
+from trainyard.ir import MatMul, Op, Step
+from trainyard.mapping.tiling import ORDERS, Problem, Tiling, evaluate
+from trainyard.results.loop_nests import chosen
+
+side = st.integers(1, 50)
+
+
+def step_of(body: MatMul) -> Step:
+    return Step(name="test", batch=1, ops=(Op(body=body, name="product"),), tensors=())
+
+
+def device(mapping: Any = None, **fields: Any) -> Accelerator:
+    given = {"array": Systolic(rows=8, columns=8), "scratchpad_bytes": 8192, "dram_bytes_per_s": 4e9, "clock_hz": 1e9}
+    return Accelerator(**{**given, **fields}, mapping=mapping or {})
+
+
+@pytest.mark.oracle
+@settings(max_examples=40)
+@given(
+    side,
+    side,
+    side,
+    st.tuples(*[st.sampled_from([None, 1, 5, 16])] * 3),
+    st.lists(st.sampled_from(ORDERS), max_size=3, unique=True),
+)
+def test_the_mapping_keeps_to_its_constraints(m: int, n: int, k: int, tile: Any, orders: list[str]) -> None:
+    step = step_of(MatMul(m, n, k))
+    keys = {**({"tile": tile} if any(tile) else {}), **({"order": orders} if orders else {})}
+    free = device()
+    fixed = device({"product": keys} if keys else {})
+    (nest,) = fixed.loop_nests(step)
+    assert nest.tile is not None
+    for size, wanted, extent in zip(nest.tile, tile, (m, n, k), strict=True):
+        assert wanted is None or size == min(wanted, extent)
+    assert not orders or nest.order in orders
+    problem = Problem.dense(MatMul(m, n, k), 4)
+    tiling = Tiling(m=nest.tile[0], n=nest.tile[1], k=nest.tile[2], order=nest.order)
+    assert evaluate(problem, tiling, fixed.array, fixed.supply).cycles == nest.cycles
+    (best,) = free.loop_nests(step)
+    assert nest.cycles >= best.cycles * 0.99 - 1
+
+
+@given(side, side, side, st.tuples(*[st.integers(1, 20)] * 3), st.sampled_from(ORDERS))
+def test_a_fixed_tile_and_order_cost_what_they_cost(m: int, n: int, k: int, tile: Any, order: str) -> None:
+    fixed = device({"product": {"tile": tile, "order": order}}, scratchpad_bytes=65536)
+    step = step_of(MatMul(m, n, k))
+    (work,) = fixed.works(step)
+    tiling = Tiling(m=min(tile[0], m), n=min(tile[1], n), k=min(tile[2], k), order=order)
+    expected = evaluate(Problem.dense(MatMul(m, n, k), 4), tiling, fixed.array, fixed.supply)
+    assert fixed.cost(step, work).cycles == expected.cycles
+    result = ty.run(step, fixed)
+    assert result.cycles == expected.cycles  # as columns
+
+
+@pytest.mark.parametrize("machine", ["npu", "sigma", "spatial", "npu(array=tensordash)"])
+def test_arrays_of_every_kind_keep_to_constraints(machine: str) -> None:
+    masks = "sparsity(A=0.6,W=0.5)" if machine not in ("npu", "spatial") else None
+    result = ty.run(
+        "bert-tiny", machine, masks=masks, mapping={"*.query": {"tile": (100, None, 50)}, "*.key:forward": {"keep": "a"}}
+    )
+    nests = [nest for nest in chosen(result.mapping, "*.query") if nest.loops]
+    assert {(nest.tile[0], nest.tile[2]) for nest in nests if nest.tile} == {(100, 50)}
+    assert all(nest.order[-1] == "n" for nest in chosen(result.mapping, "*.key:forward") if nest.loops)
+    free = ty.run("bert-tiny", machine, masks=masks)
+    assert result.time_s >= free.time_s * 0.999
+    others = [nest for nest in result.mapping if ".query" not in nest.layer and ".key" not in nest.layer]
+    assert others == [nest for nest in free.mapping if ".query" not in nest.layer and ".key" not in nest.layer]
+
+
+def test_equal_layers_with_different_constraints_are_searched_apart() -> None:
+    result = ty.run(
+        "bert-tiny", "npu", mapping={"*.0.*.query:forward": {"tile": (64, 64, 64)}, "*.1.*.query:forward": {"tile": (32, 32, 32)}}
+    )
+    tiles = {nest.layer: nest.tile for nest in chosen(result.mapping, "*.query:forward")}
+    assert tiles == {
+        "bert.encoder.layer.0.attention.self.query": (64, 64, 64),
+        "bert.encoder.layer.1.attention.self.query": (32, 32, 32),
+    }
+
+
+def test_gradients_done_together_keep_to_tile_and_order() -> None:
+    result = ty.run("bert-tiny", "npu", order="cost", mapping={"*.dense": {"tile": (50, None, None), "order": "dw_major"}})
+    pairs = [nest for nest in chosen(result.mapping, "*.dense") if nest.kind == "gradient pair"]
+    assert len(pairs) > 3
+    assert all(nest.tile and nest.tile[0] == min(50, nest.dims[0]) for nest in pairs if nest.dims)
+    assert {nest.order for nest in pairs} == {"dw_major"}
+    kept = ty.run("bert-tiny", "npu", reuse="lru", mapping={"*.query:forward": {"tile": (50, None, 40)}})
+    assert {(nest.tile or ())[::2] for nest in chosen(kept.mapping, "*.query:forward")} == {(50, 40)}
+
+
+def test_nodes_keep_to_the_constraints_of_their_device() -> None:
+    node = ty.run(
+        "bert-tiny",
+        "replicas(device=npu,devices=2,link=25 GB/s)",
+        **{"device.mapping": {"*.query:forward": {"tile": (16, 16, 16)}}},
+    )
+    assert {nest.tile for nest in chosen(node.mapping, "*.query:forward")} == {(16, 16, 16)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "mapping", "message"),
+    [
+        (
+            {"scratchpad": "64 KiB"},
+            {"*.query:forward": {"tile": (512, 128, 128)}},
+            "tile 512x128x128 of bert.encoder.layer.0.attention.self.query forward needs 590 kB, half of the scratchpad",
+        ),
+        ({}, {"*.qery": {"keep": "a"}}, "no layer matches '*.qery': near it are bert.encoder.layer.0.attention.self.query"),
+        ({}, {"*.query": {"order": "dx_major"}}, "this machine does them one after the other"),
+        ({"order": "cost"}, {"*.query:grad_weight": {"tile": (8, 8, 8)}}, "give both the same tile and order"),
+        ({"order": "cost"}, {"*.query": {"order": "mnk"}}, "is of one product, dX and dW are done together"),
+        ({"reuse": "lru"}, {"*.query:forward": {"order": "kmn"}}, "where tiles stay (reuse='lru') the loops of a product are mnk"),
+        ({"order": "interleaved", "scratchpad": "64 KiB"}, {"*.query": {"tile": (512, 128, 128)}}, "half of the scratchpad holds"),
+    ],
+)
+def test_a_constraint_that_cannot_hold_says_why(fields: Any, mapping: Any, message: str) -> None:
+    with pytest.raises(TrainyardError) as refused:
+        ty.run("bert-tiny", "npu", mapping=mapping, **fields)
+    assert message in str(refused.value)
