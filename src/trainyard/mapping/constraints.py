@@ -88,8 +88,7 @@ class MappingConstraints(FrozenMapping[Mapping[str, Any]]):
         """The order of patterns counts: later ones win."""
         return self.rules == other.rules if isinstance(other, MappingConstraints) else super().__eq__(other)
 
-    def __hash__(self) -> int:
-        return hash(self.rules)
+    __hash__ = FrozenMapping.__hash__
 
     def of(self, layer: str, phase: str) -> Constraint:
         """What is fixed for the product of a layer in a phase."""
