@@ -308,7 +308,7 @@ class Accelerator:
         return self._steps.get(("across", ByIdentity(step)), lambda: self._across(step))
 
     def _require_mapping(self, step: Step) -> Callable[[], None]:
-        return lambda: require_mapping(step, self.policy, self.supply, reuse=self.reuse)
+        return lambda: require_mapping(step, self.policy, self.supply, reuse=self.tile_reuse)
 
     def _across(self, step: Step) -> tuple[Policy, Mapping[Demand, DeviceCost]]:
         heads, costs = chosen(step, self.policy, self._costing.costs, self._costing.orderly)
