@@ -49,6 +49,15 @@ def test_rebatch_equals_building_it_at_that_batch(first: int, second: int) -> No
     assert mlp(first).rebatch(second) == mlp(second)
 
 
+def test_rebatching_again_finds_the_same_step_and_never_that_of_an_equal_one_changed() -> None:
+    step = mlp(4)
+    assert step.rebatch(9) is step.rebatch(9)
+    assert step.rebatch(4) is step
+    assert replace(step, name="other").rebatch(9).name == "other"
+    assert [step.rebatch(batch).batch for batch in range(1, 50)] == list(range(1, 50))  # more than are kept
+    assert step.rebatch(9) == mlp(9)
+
+
 def test_dependencies_pass_through_views() -> None:
     assert mlp().dependencies == ((), (0,), (1,), (1, 2))
 

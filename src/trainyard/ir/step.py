@@ -10,8 +10,9 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 
+from trainyard.caches import per_step
 from trainyard.errors import BadInput
 from trainyard.ir.operands import Letter
 from trainyard.ir.ops import Body, Collective, Convolution, MatMul, dimensions, with_dimensions
@@ -136,9 +137,8 @@ class Op:
                     f"{self.routing.groups} groups: rebatch the whole step"
                 )
             return self
-        numbers = tuple(d + s * change for d, s in zip(dimensions(self.body), self.slope, strict=True))
         routing = self.routing and replace(self.routing, rows=self.routing.rows + self.routing.slope * change)
-        return replace(self, body=with_dimensions(self.body, numbers), routing=routing)
+        return replace(self, body=_grown(self.body, self.slope, change), routing=routing)
 
     def split(self, axis: str, parts: int) -> tuple[Op, ...]:
         """Model parallelism: the op cut along a dimension of its body into `parts` nearly equal pieces.
@@ -155,6 +155,12 @@ class Op:
         if isinstance(self.body, Convolution):
             return tuple(replace(self, body=_split_convolution(self.body, axis, s), slope=()) for s in sizes)
         return tuple(replace(self, body=replace(self.body, **{axis: s}), slope=()) for s in sizes)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1024)
+def _grown(body: Body, slope: tuple[int, ...], change: int) -> Body:
+    """A body at another batch size; layers repeat, so that most are found once for a step."""
+    return with_dimensions(body, tuple(d + s * change for d, s in zip(dimensions(body), slope, strict=True)))
 
 
 def _split_convolution(body: Convolution, axis: str, size: int) -> Convolution:
@@ -329,14 +335,7 @@ class Step:
                 f"step {self.name!r} was captured at one batch size only ({self.batch}) and cannot be rebatched: "
                 f"capture it with batch={batch}"
             )
-        change = batch - self.batch
-        ops, tensors = joined(self.ops, self.tensors)
-        tensors = tuple(
-            replace(t, shape=tuple(d + s * change for d, s in zip(t.shape, t.slope, strict=True))) if t.slope else t
-            for t in tensors
-        )
-        ops, tensors = divided([op.rebatch(change) for op in ops], tensors)
-        return replace(self, batch=batch, tensors=tensors, ops=ops)
+        return _rebatched(self, batch)
 
     def to_json(self) -> str:
         from trainyard.ir.serial import to_json
@@ -348,6 +347,18 @@ class Step:
         from trainyard.ir.serial import from_json
 
         return from_json(text)
+
+
+@per_step
+def _rebatched(step: Step, batch: int) -> Step:
+    """The same object for the same step and batch, so that what is known of it is found again."""
+    change = batch - step.batch
+    ops, tensors = joined(step.ops, step.tensors)
+    tensors = tuple(
+        replace(t, shape=tuple(d + s * change for d, s in zip(t.shape, t.slope, strict=True))) if t.slope else t for t in tensors
+    )
+    ops, tensors = divided([op.rebatch(change) for op in ops], tensors)
+    return replace(step, batch=batch, tensors=tensors, ops=ops)
 
 
 # ---- which tensor stands where in a product
