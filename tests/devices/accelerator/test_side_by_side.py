@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 import trainyard as ty
 from trainyard.arrays import Sigma, Systolic
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.side_by_side import fastest, units
+from trainyard.devices.accelerator.side_by_side import Division, divisions, units
 from trainyard.devices.accelerator.side_by_side import parts as divided
 from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.ir import (
     DENSE,
     ArrayCost,
-    DeviceCost,
     ElementWise,
     MatMul,
     Op,
@@ -138,21 +137,28 @@ def test_parts_share_scratchpad_and_dram_as_they_share_the_array():
 def test_the_work_takes_as_long_as_the_slower_and_the_best_division_is_taken():
     asked = []
 
-    def cost(shares):
-        asked.append(shares)
-        if shares[0] < 20:
-            return None
-        return [DeviceCost(cycles=6400 // share, compute_cycles=1, bytes={}, share=(1.0,)) for share in shares]
+    def cycles(size, pairs):
+        """The first pair wants equal parts; of the second pair, one product is three times as fast; the third finds no room."""
+        asked.extend((size, pair) for pair in pairs)
+        if size < 20:
+            return [math.inf] * len(pairs)
+        return [
+            (max(6400 // size, 6400 // (128 - size)), max(6400 // size, 2133 // (128 - size)), math.inf)[pair] for pair in pairs
+        ]
 
-    shares, costs = fastest(Rows(rows=128), cost)
-    assert shares == (64, 64)
-    assert [one.cycles for one in costs] == [100, 100]
-    assert {first + second for first, second in asked} == {128}
-    assert len(asked) == len(set(asked)) <= 11
-    shares, _ = fastest(Rows(rows=128), lambda shares: cost((shares[0], 3 * shares[1])))  # the second is three times as fast
-    assert shares == (96, 32)
-    assert fastest(Rows(rows=128), lambda shares: None) is None
-    assert fastest(Rows(rows=1), cost) is None
+    assert divisions(128, 3, cycles) == [Division((64, 64), 100), Division((96, 32), 66), None]
+    assert len(asked) == len(set(asked)) <= 11 + 11 + 7
+    assert divisions(1, 1, cycles) == [None]
+
+
+@given(st.integers(2, 40), st.lists(st.tuples(st.integers(1, 5000), st.integers(1, 5000)), min_size=1, max_size=5))
+def test_pairs_searched_at_once_get_the_divisions_that_they_get_alone(whole, pairs):
+    def cycles(size, which):
+        return [max(-(-pairs[pair][0] // size), -(-pairs[pair][1] // (whole - size))) for pair in which]
+
+    at_once = divisions(whole, len(pairs), cycles)
+    alone = [divisions(whole, 1, lambda size, _, pair=pair: cycles(size, [pair]))[0] for pair in range(len(pairs))]
+    assert at_once == alone
 
 
 def test_units_are_those_of_the_array():

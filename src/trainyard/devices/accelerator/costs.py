@@ -13,7 +13,17 @@ from trainyard.devices.accelerator.counting import Traffic, added, bound_of, cou
 from trainyard.devices.accelerator.masked_tiles import add_events, guides
 from trainyard.devices.accelerator.ordered import Costs as TileCosts
 from trainyard.devices.accelerator.ordered import Looker, Orderly, Schedule
-from trainyard.devices.accelerator.side_by_side import Costs, Shares, adjusted, fastest, merged, parts, several
+from trainyard.devices.accelerator.side_by_side import (
+    Costs,
+    Division,
+    Shares,
+    adjusted,
+    divisions,
+    merged,
+    parts,
+    several,
+    units,
+)  # fmt: skip
 from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, known_share
 from trainyard.devices.accelerator.sparse_tiles import fastest as fastest_tiling
 from trainyard.devices.accelerator.structured import stored, tile_cost
@@ -64,6 +74,7 @@ class Costing:
         products = [demand for demand in demands if isinstance(demand, ProductDemand) and not orderly]
         tiled = iter(self._searched([demand.problem for demand in products]))
         costs_of_demands: list[DeviceCost] = []
+        divided = iter(self._divisions([demand.products for demand in demands if isinstance(demand, TogetherDemand)]))
         kept = self._kept([demand for demand in demands if isinstance(demand, KeptDemand)])
         for demand in demands:
             match demand:
@@ -75,7 +86,7 @@ class Costing:
                     each = self.costs((demand.upper, demand.lower, *demand.beside))
                     costs_of_demands.append(chained(self.orderly, demand, in_turn(each)))
                 case TogetherDemand():
-                    costs_of_demands.append(self._together(demand.products))
+                    costs_of_demands.append(self._together(demand.products, next(divided)))
                 case StreamDemand():
                     costs_of_demands.append(self._stream(demand))
                 case FusedDemand():
@@ -129,7 +140,7 @@ class Costing:
             raise NotModelled("rates put several numbers into one multiplier, masks tell them apart: give rates={} or no masks")
         if isinstance(demand, TogetherDemand):
             works = separate_products(step, work)
-            return self._together(
+            return self._masked_together(
                 demand.products, lambda costing, which: costing._looked_at(step, works[which], demand.products[which], masks)
             )
         if isinstance(demand, PairDemand):
@@ -188,21 +199,45 @@ class Costing:
         tiled, compute = fastest_tiling(demand.problem, tilings, self.supply, [seen.fresh() for _ in tilings])
         return replace(self._product(demand, tiled, compute.events), uncertainty=compute.uncertainty)
 
-    def _together(self, products: Sequence[ProductDemand], looked_at: CostOf | None = None) -> DeviceCost:
-        """Side by side on parts of the array, or one after another where that is not slower (`devices.accelerator.side_by_side`).
+    def _together(self, products: Sequence[ProductDemand], division: Division | None) -> DeviceCost:
+        """Side by side on parts of the array, or one after another where that is not slower (`side_by_side`)."""
+        costs = None
+        if division is not None and division.cycles < sum(self._product_cycles(products)):
+            costs = self._divided(products, division.shares)
+        return merged(self.costs(products), beside=False) if costs is None else merged(costs, beside=True)
 
-        The division is that of dense products; where `looked_at` costs them by their zeros, it is adjusted to these.
-        """
-        whole = self.costs(products) if looked_at is None else [looked_at(self, which) for which in range(len(products))]
-        alone = merged(whole, beside=False)
-        if not isinstance(self.array, Divisible) or len(products) != 2:
-            return alone
-        division = fastest(self.array, lambda shares: self._divided(products, shares))
-        costs = division and division[1]
-        if division and looked_at is not None:
-            costs = adjusted(division[0], lambda shares: self._divided(products, shares, looked_at))
+    def _masked_together(self, products: Sequence[ProductDemand], looked_at: CostOf) -> DeviceCost:
+        """The same where `looked_at` costs products by their zeros: the division is that of dense ones, adjusted to the zeros."""
+        alone = merged([looked_at(self, which) for which in range(len(products))], beside=False)
+        (division,) = self._divisions([products])
+        costs = division and adjusted(division.shares, lambda shares: self._divided(products, shares, looked_at))
         beside = costs and merged(costs, beside=True)
         return beside if beside and beside.cycles < alone.cycles else alone
+
+    def _divisions(self, works: Sequence[Sequence[ProductDemand]]) -> list[Division | None]:
+        """The best division of the array between two products, of each Work; None where it cannot be divided or has no room."""
+        pairs = [products for products in works if len(products) == 2]
+        if not pairs or not isinstance(self.array, Divisible):
+            return [None] * len(works)
+        array, whole = self.array, units(self.array)
+
+        def cycles(size: int, which: Sequence[int]) -> list[float]:
+            pieces = parts(array, self.supply, self.vector_lanes, (size, whole - size))
+            costings = [replace(self, array=p.array, supply=p.supply, vector_lanes=p.vector_lanes) for p in pieces]
+            each = [costing._product_cycles([pairs[one][place] for one in which]) for place, costing in enumerate(costings)]
+            return [max(first, second) for first, second in zip(*each, strict=True)]
+
+        found = iter(divisions(whole, len(pairs), cycles))
+        return [next(found) if len(products) == 2 else None for products in works]
+
+    def _product_cycles(self, demands: Sequence[ProductDemand]) -> list[float]:
+        """Cycles alone of several products, searched in one go; infinite where a tile has no room."""
+        try:
+            tiled = self._searched([demand.problem for demand in demands])
+        except BadInput:
+            return [math.inf] if len(demands) == 1 else [self._product_cycles([demand])[0] for demand in demands]
+        pairs = zip(demands, tiled, strict=True)
+        return [max(self._beside(d, t)[0].cycles, -(-d.vector_operations // self.vector_lanes)) for d, t in pairs]
 
     def _divided(self, products: Sequence[ProductDemand], shares: Shares, looked_at: CostOf | None = None) -> Costs | None:
         """Each product on its share of everything; None where a tile of one of them has no room."""
@@ -234,12 +269,17 @@ class Costing:
 
     def _whole(self, demand: ProductDemand, tiled: Tiled) -> DeviceCost:
         """Without a look at zeros: tile by tile, or, of many small products, several at once where that is faster."""
-        op, size = demand.problem.op, 1
+        tiled, size = self._beside(demand, tiled)
+        return self._product(demand, tiled, self._tile_events(demand.problem.op, tiled.tiling, size), size)
+
+    def _beside(self, demand: ProductDemand, tiled: Tiled) -> tuple[Tiled, int]:
+        """The faster of the searched tiles and of several whole products in each step, and how many those are."""
+        op = demand.problem.op
         cut = self.tile is not None and any(t < d for t, d in zip(self.tile, (op.M, op.N, op.K), strict=True))
-        if isinstance(self.array, Divisible) and op.count > 1 and not cut and not demand.problem.is_constrained:
-            candidates = [(tiled, 1), *several(demand.problem, self.array, self.supply)]
-            tiled, size = min(candidates, key=lambda candidate: candidate[0].cycles)
-        return self._product(demand, tiled, self._tile_events(op, tiled.tiling, size), size)
+        if not isinstance(self.array, Divisible) or op.count == 1 or cut or demand.problem.is_constrained:
+            return tiled, 1
+        candidates = [(tiled, 1), *several(demand.problem, self.array, self.supply)]
+        return min(candidates, key=lambda candidate: candidate[0].cycles)
 
     def _product(self, demand: ProductDemand, tiled: Tiled, events: Mapping[str, float], beside: int = 1) -> DeviceCost:
         traffic, problem = Traffic(), demand.problem

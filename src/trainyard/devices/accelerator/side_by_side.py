@@ -13,8 +13,9 @@ that costs (`Array.cost` of an op with that `count`); their bytes come and go to
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, Array, ArrayCost, DeviceCost, Direction, MatMul, Operand, Product
@@ -65,27 +66,58 @@ def parts(array: Divisible, supply: Supply, vector_lanes: int, shares: Sequence[
 Costs = Sequence[DeviceCost]
 
 
-def fastest(array: Divisible, cost: Callable[[Shares], Costs | None]) -> tuple[Shares, Costs] | None:
-    """The best division costs_by_size between two products, and their costs; `cost` says None where a product has no room."""
-    whole = units(array)
-    costs_by_size: dict[int, Costs] = {}
+class Division(NamedTuple):
+    """Units of the array for each of two products, and the cycles of the slower one."""
 
-    def longest(size: int) -> float:
-        return max(one.cycles for one in costs_by_size[size]) if size in costs_by_size else math.inf
+    shares: Shares
+    cycles: float
 
+
+def division(whole: int) -> Generator[Sequence[int], Sequence[float], Division | None]:
+    """Searches the division of `whole` units between two products: yields sizes of the first part, is sent the cycles of the slower
+    product for each (infinite where one has no room), and returns the best division, None where none has room."""
+    cycles_by_size: dict[int, float] = {}
     step = max(1, whole // PARTS)
     sizes = range(step, whole, step)
     while sizes:
-        for size in sizes:
-            costs = cost((size, whole - size))
-            if costs is not None:
-                costs_by_size[size] = costs
-        if not costs_by_size or step == 1 or step <= whole // FINEST:
+        cycles = yield sizes
+        cycles_by_size |= {size: count for size, count in zip(sizes, cycles, strict=True) if count < math.inf}
+        if not cycles_by_size or step == 1 or step <= whole // FINEST:
             break
-        step, best = max(1, step // 2), min(costs_by_size, key=longest)
+        step, best = max(1, step // 2), min(cycles_by_size, key=lambda size: cycles_by_size[size])
         sizes = range(max(1, best - step), min(whole, best + step + 1), 2 * step)
-    best = min(costs_by_size, key=longest, default=0)
-    return ((best, whole - best), costs_by_size[best]) if costs_by_size else None
+    if not cycles_by_size:
+        return None
+    best = min(cycles_by_size, key=lambda size: cycles_by_size[size])
+    return Division((best, whole - best), cycles_by_size[best])
+
+
+def divisions(whole: int, pairs: int, cycles: Callable[[int, Sequence[int]], Sequence[float]]) -> list[Division | None]:
+    """The best division of each of `pairs` pairs of products; `cycles(size, which)` are those of several pairs in one division.
+
+    All searches go on in step, so that pairs that ask for the same division are costed at once.
+    """
+    found: list[Division | None] = [None] * pairs
+    searches = {which: division(whole) for which in range(pairs)}
+    answers: dict[int, Sequence[float] | None] = dict.fromkeys(searches)
+    while searches:
+        asked: dict[int, Sequence[int]] = {}
+        for which, one in [*searches.items()]:
+            try:
+                answer = answers[which]
+                asked[which] = next(one) if answer is None else one.send(answer)
+            except StopIteration as ended:
+                found[which] = ended.value
+                del searches[which]
+        by_size: dict[int, list[int]] = {}
+        for which, sizes in asked.items():
+            for size in sizes:
+                by_size.setdefault(size, []).append(which)
+        known = {
+            (which, size): count for size, group in by_size.items() for which, count in zip(group, cycles(size, group), strict=True)
+        }
+        answers = {which: [known[which, size] for size in sizes] for which, sizes in asked.items()}
+    return found
 
 
 def adjusted(shares: Shares, cost: Callable[[Shares], Costs | None]) -> Costs | None:
