@@ -78,7 +78,8 @@ def descend(problem: Problem, counted: CountedTiles, supply: Supply, starts: Seq
     """The tiles that were evaluated, each in its best loop order, the fastest first; empty where no tile fits."""
     op, rates = problem.op, problem.sram_rates
     extents = (op.M, op.N, op.K)
-    menus = [sizes_of(extent, size) for extent, size in zip(extents, counted.granule(), strict=True)]
+    fixed = [min(size, extent) for size, extent in zip(problem.tile, extents, strict=True)]
+    menus = [[own] if own else sizes_of(*sides) for own, *sides in zip(fixed, extents, counted.granule(), strict=True)]
     evaluated: dict[Size, Tiled] = {}
 
     def fits(size: Size) -> bool:
@@ -92,7 +93,7 @@ def descend(problem: Problem, counted: CountedTiles, supply: Supply, starts: Seq
                     (evaluated[size],) = search([problem], counted, supply, size)
         return min((size for size in sizes if size in evaluated), key=lambda size: _speed(evaluated[size]), default=NO_TILE)
 
-    given = [(min(m, op.M), min(n, op.N), min(k, op.K)) for m, n, k in starts]
+    given = [(fixed[0] or min(m, op.M), fixed[1] or min(n, op.N), fixed[2] or min(k, op.K)) for m, n, k in starts]
     fastest([*given, *_filling(extents, menus, fits)])
     for start in sorted(evaluated, key=lambda size: _speed(evaluated[size]))[:DESCENTS]:
         current, better = NO_TILE, start

@@ -16,17 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.ordered import Orderly, pair_of
+from trainyard.devices.accelerator.choices import PairChoice, TileChoice
+from trainyard.devices.accelerator.ordered import pair_of
 from trainyard.errors import NotModelled
 from trainyard.ir import Collective, MatMul, Step, Work
 from trainyard.ir.step import operand_order
 from trainyard.mapping.demand import Demand, FusedDemand, Move, NoDemand, PairDemand, ProductDemand, StreamDemand
 from trainyard.mapping.gradient_order.execution import AXES_OF, SUMMED_OVER, TOUCHED
 from trainyard.mapping.gradient_order.scratchpad import OrderCost, Pair
-from trainyard.mapping.gradient_order.search import best
 from trainyard.mapping.gradient_order.tile_streams import grid, stream
 from trainyard.mapping.profile import demand
-from trainyard.mapping.tiling import search
 from trainyard.mapping.walk import Tile, steps
 from trainyard.mapping.works import separate_products
 
@@ -179,8 +178,7 @@ class Tracer:
     def _product(self, work: Work, demand: ProductDemand) -> Iterator[Access]:
         """Tile after tile: operands that are not in place, sums that were begun; what leaves makes room first."""
         a, b, sums, drained = self._matrices(work, demand)
-        tile = None if self.device.tiling == "search" else self.device.tiling
-        (tiled,) = search([demand.problem], self.device.array, self.device.supply, tile)
+        tiled = next(choice.tiled for choice in self.device.cost(self.step, work).chosen if isinstance(choice, TileChoice))
         resident: dict[str, object] = {}
         begun: set[object] = set()
         left: tuple[object, ...] | None = None
@@ -219,33 +217,25 @@ class Tracer:
         if schedule.cores > 1 or schedule.policy != "lru":
             raise NotModelled("traces of several cores, or of reuse='farthest', are not written: take one core and reuse='lru'")
         parts = (work,) if len(demands) == 1 else separate_products(self.step, work)
-        if schedule.order == "cost" and schedule.reuse == "step" and self._apart(work, parts):
+        if self._apart(work):
             for part, product in zip(parts, demands, strict=True):
                 yield from self._product(part, product)
             return
         pair = Pair.single(demands[0].problem) if len(demands) == 1 else pair_of(*demands)
-        chosen = self._way(pair, demands)
+        chosen = self._way(work)
         places, drained = _places(pair, [self._matrices(part, product) for part, product in zip(parts, demands, strict=True)])
         for repeat in range(pair.op.count):
             yield from replayed(pair, chosen, repeat, places, drained, self.device.supply.resident_bytes)
 
-    def _apart(self, work: Work, parts: Sequence[Work]) -> bool:
+    def _apart(self, work: Work) -> bool:
         """Whether the two gradients were costed one after the other, each with tiles of its own."""
-        fused, separate = self.device.cost(self.step, work), [self.device.cost(self.step, part) for part in parts]
-        return fused.cycles == sum(cost.cycles for cost in separate)
+        return all(isinstance(choice, TileChoice) for choice in self.device.cost(self.step, work).chosen)
 
-    def _way(self, pair: Pair, demands: tuple[ProductDemand, ...]) -> OrderCost:
+    def _way(self, work: Work) -> OrderCost:
         """Order and tile as the device chose them."""
-        device, schedule = self.device, self.device.schedule
-        if schedule.partition != "none":
+        if self.device.schedule.partition != "none":
             raise NotModelled("gradients in parts are not traced: write partition='none'")
-        tile = None if device.tiling == "search" else (device.tiling[0], device.tiling[1], device.tiling[2])
-        orderly = Orderly(
-            array=device.array, supply=device.supply, vector_lanes=device.vector_lanes, tile=tile, schedule=schedule
-        )  # fmt: skip
-        orders = schedule.orders(pair.op, None)[: 1 if pair.alone else None]
-        own = orderly._own_tile(demands[0]) if pair.alone else tile
-        return best(pair, device.array, device.supply, orders=orders, partitions=[None], policy=schedule.policy, tile=own)
+        return next(choice.ordered for choice in self.device.cost(self.step, work).chosen if isinstance(choice, PairChoice))
 
     def _streams(self, work: Work, demand: StreamDemand | FusedDemand) -> list[Matrix]:
         """What streams through, each once, or again where it does not fit on chip."""

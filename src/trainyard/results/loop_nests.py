@@ -120,7 +120,10 @@ def lines(nest: LoopNest) -> list[str]:
     if nest.keeps:
         facts.append(f"{nest.keeps} stays over the innermost loop")
     drawn.append("; ".join(facts))
-    passes = ", ".join(f"{one.tensor} {one.passes:.3g} x {show(one.once_bytes, 'B')}" for one in nest.moved)
+    passes = ", ".join(
+        f"{one.tensor} {one.passes:.3g} x {show(one.once_bytes, 'B')}" if one.once_bytes else f"{one.tensor} is on chip"
+        for one in nest.moved
+    )
     over = "" if nest.over_least is None else f", {nest.over_least:.3f} x the lower bound"
     drawn.append(f"  moves {passes and f'{passes}: '}{show(nest.dram_bytes, 'B')}{over}")
     drawn.append(f"  {nest.cycles:,} cycles, the array works {nest.compute_cycles:,} of them; bound by {nest.bound}")

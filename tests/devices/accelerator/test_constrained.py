@@ -13,6 +13,7 @@ from trainyard.arrays import Systolic
 from trainyard.devices import Accelerator
 from trainyard.errors import TrainyardError
 from trainyard.ir import MatMul, Op, Step
+from trainyard.mapping.levels.level import Level
 from trainyard.mapping.tiling import ORDERS, Problem, Tiling, evaluate
 from trainyard.results.loop_nests import chosen
 
@@ -131,3 +132,29 @@ def test_a_constraint_that_cannot_hold_says_why(fields: Any, mapping: Any, messa
     with pytest.raises(TrainyardError) as refused:
         ty.run("bert-tiny", "npu", mapping=mapping, **fields)
     assert message in str(refused.value)
+
+
+@pytest.mark.parametrize("machine", ["npu(scratchpad=512 KiB,reuse=layers)", "eyeriss-v2"])
+def test_tensors_that_stay_and_arrays_without_closed_forms_keep_to_constraints(machine: str) -> None:
+    result = ty.run("bert-tiny", machine, mapping={"*.query:forward": {"tile": (100, None, 50), "order": ["kmn", "mkn"]}})
+    nests = chosen(result.mapping, "*.query:forward")
+    assert {(nest.tile or ())[::2] for nest in nests} == {(100, 50)}
+    assert {nest.order for nest in nests} <= {"kmn", "mkn"}
+
+
+def test_memory_levels_keep_to_constraints() -> None:
+    fixed = device({"product": {"tile": (20, None, 10), "order": "kmn"}}, levels=(Level(name="local", size_bytes=512),))
+    (nest,) = fixed.loop_nests(step_of(MatMul(40, 30, 20)))
+    assert (nest.tile or ())[::2] == (20, 10)
+    assert nest.order == "kmn"
+
+
+def test_a_memory_trace_follows_the_constraints(tmp_path: Any) -> None:
+    from trainyard.machines import machine
+    from trainyard.report.memory_trace import write_memory_trace
+
+    step = ty.zoo.load("bert-tiny")
+    for order, mapping in (("sequential", "*.query tile=64x*x32 order=kmn"), ("cost", "*.query tile=64x*x32 order=dw_major")):
+        fixed = machine(f"npu(order={order},mapping='{mapping}')")
+        traced = write_memory_trace(step, fixed, tmp_path / "trace", layer="bert.encoder.layer.0.attention.self.query")
+        assert traced.total_bytes > 0  # refused where the bytes of the trace and of the cost differ

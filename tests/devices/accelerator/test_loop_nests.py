@@ -153,3 +153,11 @@ def test_evaluating_the_shown_tiling_gives_the_shown_cost() -> None:
     assert nest.tile is not None
     tiling = Tiling(m=nest.tile[0], n=nest.tile[1], k=nest.tile[2], order=nest.order)
     assert evaluate(Problem.dense(MatMul(50, 40, 30), 4), tiling, device.array, device.supply).cycles == nest.cycles
+
+
+def test_tensors_that_stay_between_layers_move_nothing() -> None:
+    result = ty.run("bert-tiny", "npu", reuse="layers")
+    assert sum(nest.dram_bytes for nest in result.mapping) == result.traffic_bytes["dram"]
+    assert any(moved.once_bytes == 0 for nest in result.mapping for moved in nest.moved)
+    assert all(nest.least_bytes <= nest.dram_bytes for nest in result.mapping)
+    assert any("is on chip" in str(nest) for nest in result.mapping)

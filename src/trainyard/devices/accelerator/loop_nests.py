@@ -12,7 +12,7 @@ from trainyard.ir import Array, Collective, DeviceCost, MatMul, Op, Step, Work
 from trainyard.ir.folds import AXES, Folds, Pooled
 from trainyard.ir.protocols import HasClosedForm
 from trainyard.mapping.demand import ProductDemand
-from trainyard.mapping.gradient_order.bound import least_bytes
+from trainyard.mapping.gradient_order.bound import Bound, least_bytes
 from trainyard.mapping.gradient_order.scratchpad import Pair
 from trainyard.mapping.gradient_order.tile_streams import Partition
 from trainyard.mapping.levels.array import LeveledArray
@@ -152,6 +152,14 @@ def _bound(compute_cycles: int, dram_bytes: int, supply: Supply) -> str:
     return bound_of(compute=compute_cycles, dram=math.ceil(dram_bytes / supply.bytes_per_cycle))
 
 
+def _least(demand: ProductDemand, room: float) -> Bound:
+    """The bound of a product; where tensors stay on chip beside the tiles, that everything else moves once."""
+    problem = demand.problem
+    once = problem.a_bytes + problem.b_bytes + problem.out_bytes
+    stays = demand.loaded_bytes != (None, None) or not (problem.a_bytes and problem.b_bytes and problem.sum_bytes)
+    return Bound(compulsory=once, capacity=0, segments=1) if stays or room <= 0 else least_bytes(Pair.single(problem), room)
+
+
 def _product(op: Op, choice: TileChoice, whole: DeviceCost | None) -> LoopNest:
     demand, tiled, problem = choice.demand, choice.tiled, choice.demand.problem
     tiling, product, (a, b, out) = tiled.tiling, problem.op, demand.labels
@@ -159,7 +167,7 @@ def _product(op: Op, choice: TileChoice, whole: DeviceCost | None) -> LoopNest:
     outer = _outer(product, tile, tiling.order, choice.beside)
     sums = tiled.out_moved + tiled.spill_write + tiled.spill_read
     moved = zip((a, b, out), (tiled.a_read, tiled.b_read, sums), (problem.a_bytes, problem.b_bytes, problem.out_bytes), strict=True)
-    least = least_bytes(Pair.single(problem), choice.supply.resident_bytes)
+    least = _least(demand, choice.supply.resident_bytes)
     stays = next((loop.axis for loop in reversed(outer) if loop.steps > 1 and loop.axis != "batch"), None)
     return LoopNest(
         layer=op.layer,

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from trainyard.ir.folds import AXES
 from trainyard.mapping.levels.array import LeveledArray
-from trainyard.mapping.tiling import ORDERS, Problem, Size, Supply, Tiled, Tiling, candidates, evaluate, passes
+from trainyard.mapping.tiling import NO_TILE, ORDERS, Problem, Size, Supply, Tiled, Tiling, candidates, evaluate, passes
 
 
 def search(problems: Sequence[Problem], array: LeveledArray, supply: Supply, tile: Size | None = None) -> list[Tiled]:
@@ -22,13 +22,14 @@ def search(problems: Sequence[Problem], array: LeveledArray, supply: Supply, til
 
 def _best(problem: Problem, array: LeveledArray, supply: Supply, tile: Size | None) -> Tiled:
     op, rates = problem.op, problem.sram_rates
-    sizes = candidates(op, array.granule()) if tile is None else [tile]
+    fixed = [own or given for own, given in zip(problem.tile, tile or NO_TILE, strict=True)]
+    sizes = dict.fromkeys((fixed[0] or m, fixed[1] or n, fixed[2] or k) for m, n, k in candidates(op, array.granule()))
     ranked: list[tuple[float, int, Tiling]] = []
     for m, n, k in sizes:
         if m * k * rates[0] + k * n * rates[1] + m * n * rates[2] > supply.resident_bytes:
             continue
         compute = _array_cycles(array, problem, (m, n, k))
-        for order in ORDERS:
+        for order in problem.orders or ORDERS:
             tiling = Tiling(m=m, n=n, k=k, order=order)
             over_n, over_m, over_k = passes(op, tiling)
             moved = over_n * problem.a_bytes + over_m * problem.b_bytes + problem.out_bytes + 2 * (over_k - 1) * problem.sum_bytes
