@@ -144,6 +144,15 @@ class HasTileGuides(Protocol):
 
 
 @runtime_checkable
+class HasLowerBounds(Protocol):
+    """Closed forms that the cycles of a tile never fall below: the search asks for `tile_cycles`, or `cost`, of the tiles that
+    could still win, in the order of these bounds. Without them the bound is what the multipliers can do."""
+
+    @property
+    def lower_bounds(self) -> Sequence[Folds | Pooled]: ...
+
+
+@runtime_checkable
 class HasDensityGuides(Protocol):
     """Guides for operands of which only these shares are not zero. Called once for each product that has masks."""
 

@@ -1,18 +1,20 @@
-"""Tiles of a product: bytes between DRAM and scratchpad, cycles, and the search for the fastest tile and loop order.
+"""Tiles of a product: bytes between DRAM and scratchpad, cycles, and the search for the best tile, loop order and resident tensors.
 
 Half of the scratchpad holds the tiles of the current step (one of A, one of B, one of sums), the other half is being filled with
 those of the next. While the array computes a step, the DRAM writes what the step before left behind and reads what the next one
 needs, so a step takes the longer of the two; the first fill and the last drain are seen in full. A tile that two steps in a row
-share is not moved. Unfinished sums (k is not the innermost loop, and more than one tile of sums lies inside it) spill: they are
-written and read again as accumulators. `walk` visits tile after tile; the closed form gives exactly the same cycles and bytes.
+share is not moved. A tensor may be kept: all of its tiles inside the loop that it lacks then stay in the scratchpad and are moved
+once. Unfinished sums (k is not the innermost loop, more than one tile of sums lies inside it, and they are not kept) spill: they
+are written and read again as accumulators. `walk` visits tile after tile; the closed form gives exactly the same cycles and bytes.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,15 +23,44 @@ from trainyard.errors import BadInput
 from trainyard.ir import Array, MatMul
 from trainyard.ir.folds import AXES, COLUMNS, Axis, Folds, Pooled
 from trainyard.ir.protocols import HasClosedForm, HasTileCycles, HasTileGuides
+from trainyard.mapping.halo import Halo
 
 ORDERS = tuple("".join(AXES[axis] for axis in order) for order in itertools.permutations(range(3)))
 """Loop orders, outer to inner: mnk, mkn, nmk, nkm, kmn, knm."""
+Tensor = Literal["a", "b", "out"]
+TENSORS: tuple[Tensor, ...] = get_args(Tensor)
+"""Of a product, in the order of the bits of the compiled search; each lacks one axis: n, m, k."""
+LACKS: dict[str, Axis] = {"a": "n", "b": "m", "out": "k"}
+Objective = Literal["time", "energy", "edp", "traffic"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 Size = tuple[int, int, int]
-SMALLEST = (1, 1, 1)
-NO_TILE = (0, 0, 0)
-"""No fixed tile: the search tries all candidates."""
+NO_TILE: Size = (0, 0, 0)
+"""No fixed tile: the search tries all sizes."""
 Integers = npt.NDArray[np.int64]
+EVALUATIONS = 256
+"""Tiles that are asked of an array of which nothing but its multipliers is known, unless `effort` says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What the search makes small: time, energy, their product or DRAM traffic; of all tilings within `tolerance` of the least, the
+    one with the least traffic (of `traffic`: the least time) is taken.
+
+    `effort` bounds the work for one product (cells of the branch and bound; 0: none), `energy` are the joules of a byte of DRAM
+    traffic, and a function for all other joules of a product, which hardly depend on tiles.
+    """
+
+    objective: Objective = "time"
+    tolerance: float = 0.01
+    effort: int = 0
+    energy: tuple[float, Callable[[MatMul], float]] | None = None
+
+    def joules(self, op: MatMul) -> tuple[float, float]:
+        return (0.0, 0.0) if self.energy is None else (self.energy[0], self.energy[1](op))
+
+
+FASTEST = Goal()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +69,9 @@ class Problem:
 
     `out_bytes` are those of finished sums, with the reads and writes of an epilogue; `sum_bytes` is the size of all sums as
     accumulators. A convolution that is read without im2col has fewer `a_bytes` than its matrix; a tile takes its share of them.
-    If a DMA engine decompresses what it reads, `a_sram_bytes` and `b_sram_bytes` are the sizes in the scratchpad. `tile`
-    fixes sizes of the tile (0: free), `orders` are the loop orders that may be searched (none named: all).
+    If a DMA engine decompresses what it reads, `a_sram_bytes` and `b_sram_bytes` are the sizes in the scratchpad. `halo` is what
+    neighbouring tiles of a convolution both read, where no line buffer keeps it. `tile` fixes sizes (0: free), `orders` the loop
+    orders that may be taken, `keep` the tensors that have to stay inside the loop that they lack.
     """
 
     op: MatMul
@@ -49,8 +81,10 @@ class Problem:
     sum_bytes: int
     a_sram_bytes: int | None = None
     b_sram_bytes: int | None = None
+    halo: Halo | None = None
     tile: Size = NO_TILE
     orders: tuple[str, ...] = ()
+    keep: tuple[Tensor, ...] = ()
 
     @classmethod
     def dense(cls, op: MatMul, element_bytes: int, accumulator_bytes: int = 4) -> Problem:
@@ -65,7 +99,7 @@ class Problem:
 
     @property
     def is_constrained(self) -> bool:
-        return self.tile != NO_TILE or bool(self.orders)
+        return self.tile != NO_TILE or bool(self.orders) or bool(self.keep)
 
     @property
     def rates(self) -> tuple[float, float, float, float]:
@@ -83,9 +117,19 @@ class Problem:
         return a_bytes / (op.count * op.M * op.K), b_bytes / (op.count * op.K * op.N), self.sum_bytes / (op.count * op.M * op.N)
 
     @property
+    def halo_row(self) -> tuple[float, ...]:
+        """The halo for the compiled search, and whose it is: A's along m or k, or the sums' (`tile_search.HALO`)."""
+        if self.halo is None:
+            return NO_HALO
+        return (*self.halo.row, 3.0 if self.halo.operand == "out" else (1.0 if self.halo.axis == "m" else 2.0))
+
+    @property
     def all_rates(self) -> tuple[float, ...]:
         """The arguments of the compiled loops: `rates`, then the scratchpad bytes of A and B."""
         return (*self.rates, *self.sram_rates[:2])
+
+
+NO_HALO = (0.0,) * 17
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,16 +143,27 @@ class Supply:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tiling:
-    """Tile sizes along m, n, k (edge tiles are clipped) and the order of the loops, outer to inner."""
+    """Tile sizes along m, n, k (edge tiles are clipped), the order of the loops, outer to inner, and the tensors that are kept.
+
+    The tensor without the innermost loop stays in any case; the one without the middle loop can be kept, or with it also the one
+    without the outer loop, which is all of it.
+    """
 
     m: int
     n: int
     k: int
     order: str = "mnk"
+    keep: tuple[Tensor, ...] = ()
 
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise BadInput(f"Tiling: order {self.order!r} is none of {', '.join(ORDERS)}")
+        if any(tensor not in TENSORS for tensor in self.keep):
+            raise BadInput(f"Tiling: keep={self.keep!r} names something else than {', '.join(TENSORS)}")
+
+    @property
+    def keep_bits(self) -> int:
+        return sum(1 << number for number, tensor in enumerate(TENSORS) if tensor in self.keep)
 
     def size(self, axis: Axis) -> int:
         return {"m": self.m, "n": self.n, "k": self.k}[axis]
@@ -141,83 +196,96 @@ def passes(op: MatMul, tiling: Tiling) -> Size:
     (2, 2, 1)
     >>> passes(MatMul(8, 8, 8), Tiling(m=4, n=4, k=8, order="mnk"))  # all of K in one tile: a row of A stays over n
     (1, 2, 1)
+    >>> passes(MatMul(8, 8, 8), Tiling(m=4, n=4, k=4, order="mnk", keep=("a",)))  # both tiles of a row of A stay
+    (1, 2, 1)
     """
     steps = {axis: -(-extent // tiling.size(axis)) for axis, extent in zip(AXES, (op.M, op.N, op.K), strict=True)}
 
-    def times(axis: str) -> int:
-        inside = tiling.order[tiling.order.index(axis) + 1 :]
-        return steps[axis] if any(steps[loop] > 1 for loop in inside) else 1  # type: ignore[index]  # loops are axes
+    def times(tensor: Tensor) -> int:
+        inside = tiling.order[tiling.order.index(LACKS[tensor]) + 1 :]
+        again = any(steps[loop] > 1 for loop in inside) and tensor not in tiling.keep  # type: ignore[index]  # loops are axes
+        return steps[LACKS[tensor]] if again else 1
 
-    return times("n"), times("m"), times("k")
+    return times("a"), times("b"), times("out")
+
+
+def needed_bytes(problem: Problem, tiling: Tiling) -> float:
+    """Bytes of the scratchpad that one step's tiles and the kept tensors take.
+
+    >>> problem = Problem.dense(MatMul(8, 8, 8), 4)
+    >>> needed_bytes(problem, Tiling(m=4, n=4, k=2)), needed_bytes(problem, Tiling(m=4, n=4, k=2, keep=("a",)))
+    (128.0, 224.0)
+    """
+    from trainyard.kernels.mapping import tile_search
+
+    dims = np.array([problem.op.M, problem.op.N, problem.op.K, problem.op.count], np.int64)
+    tile, spans = _cut(problem, tiling)
+    order = np.array([AXES.index(axis) for axis in tiling.order], dtype=np.int64)
+    return float(tile_search.needed_bytes(tile, spans, dims, order, tiling.keep_bits, np.array(problem.all_rates)))
 
 
 def _closed_form(problem: Problem, tiling: Tiling, cycles: int, compute_cycles: int, moves: Sequence[int]) -> Tiled:
     over_n, over_m, over_k = moves
     spilled = (over_k - 1) * problem.sum_bytes
+    a_more, out_more = _halo_factors(problem, tiling)
     return Tiled(
         tiling=tiling,
         cycles=cycles,
         compute_cycles=compute_cycles,
-        a_read=over_n * problem.a_bytes,
+        a_read=over_n * problem.a_bytes if a_more is None else round(over_n * problem.a_bytes * a_more),
         b_read=over_m * problem.b_bytes,
-        out_moved=problem.out_bytes,
+        out_moved=problem.out_bytes if out_more is None else round(problem.out_bytes * out_more),
         spill_write=spilled,
         spill_read=spilled,
     )
 
 
-def _candidate_sizes(extents: Size, granule: Size, tile: Size | None) -> tuple[Integers, Integers]:
-    """Candidate sizes of each axis for the compiled search: those that are combined freely, then the diagonal ones."""
-    from trainyard.kernels.mapping import tile_search
-
-    sizes, ends = np.ones((3, tile_search.LONGEST_MENU), dtype=np.int64), np.empty((3, 2), dtype=np.int64)
-    tile_search.menu(np.array(extents), np.array(granule), np.array(tile or NO_TILE), sizes, ends)
-    return sizes, ends
-
-
-def candidates(op: MatMul, granule: Size) -> list[Size]:
-    """The tiles of the search: all combinations of doublings of the granule up to the dimension; below it, halvings.
-
-    >>> candidates(MatMul(5, 4, 9), (2, 4, 4))
-    [(2, 4, 4), (2, 4, 8), (2, 4, 9), (4, 4, 4), (4, 4, 8), (4, 4, 9), (5, 4, 4), (5, 4, 8), (5, 4, 9), (1, 2, 2), (1, 1, 1)]
-    """
-    sizes, ends = _candidate_sizes((op.M, op.N, op.K), granule, None)
-    free = [sizes[axis, : ends[axis, 0]].tolist() for axis in range(3)]
-    small = zip(*(sizes[axis, ends[axis, 0] : ends[axis, 1]].tolist() for axis in range(3)), strict=True)
-    return [*itertools.product(*free), *small]
+def _halo_factors(problem: Problem, tiling: Tiling) -> tuple[float | None, float | None]:
+    """Bytes of A and of finished sums with their halo, over those without; None where there is none."""
+    halo = problem.halo
+    if halo is None:
+        return None, None
+    extent = problem.op.M if halo.axis == "m" else problem.op.K
+    size = min(tiling.size(halo.axis), extent)
+    more = 1.0 + -(-extent // size) * (halo.spread(size) - size) / extent
+    return (None, more) if halo.operand == "out" else (more, None)
 
 
-def _rows(forms: Sequence[Folds | Pooled]) -> Integers:
-    return np.array([form.row for form in forms], dtype=np.int64).reshape(len(forms), COLUMNS)
+def form_rows(forms: Sequence[Folds | Pooled], array: Array) -> Integers:
+    """Closed forms as rows of the compiled search; without any, all multipliers of the array are always busy."""
+    from trainyard.kernels.mapping.tile_cycles import IDEAL
+
+    rows = [form.row for form in forms] or [(1, 1, 1, 0, 0, 0, 1, IDEAL, array.peak_macs_per_cycle, 0)]
+    return np.array(rows, dtype=np.int64).reshape(len(rows), COLUMNS)
 
 
-def _tile_cycles(array: Array, problem: Problem, sizes: Integers, ends: Integers, supply: Supply) -> Integers:
-    """Tile cycles of an array without a closed form: `Array.cost` for each size and its edge that fit the scratchpad."""
-    extents, rates = (problem.op.M, problem.op.N, problem.op.K), problem.sram_rates
-    table = np.zeros(tuple(2 * int(ends[axis, 1]) for axis in range(3)), dtype=np.int64)
-    cycles: dict[Size, int] = {}
-    free = itertools.product(*(range(int(ends[axis, 0])) for axis in range(3)))
-    small = zip(*(range(int(ends[axis, 0]), int(ends[axis, 1])) for axis in range(3)), strict=True)
-    for where in itertools.chain(free, small):
-        m, n, k = (int(sizes[axis, index]) for axis, index in enumerate(where))
-        if m * k * rates[0] + k * n * rates[1] + m * n * rates[2] > supply.resident_bytes:
-            continue
-        pairs = [(size, extent - (-(-extent // size) - 1) * size) for size, extent in zip((m, n, k), extents, strict=True)]
-        for edges in itertools.product((0, 1), repeat=3):
-            size = (pairs[0][edges[0]], pairs[1][edges[1]], pairs[2][edges[2]])
-            if size not in cycles:
-                cycles[size] = array.cost(MatMul(*size)).cycles
-            table[tuple(2 * index + edge for index, edge in zip(where, edges, strict=True))] = cycles[size]
-    return table
+@lru_cache(maxsize=256)
+def _folds(forms: tuple[Folds | Pooled, ...], granule: Size) -> Integers:
+    """Sizes that an array takes at once along each axis: tiles are aligned to them."""
+    along: tuple[list[int], ...] = ([granule[0]], [granule[1]], [granule[2]])
+    for form in forms:
+        if isinstance(form, Folds):
+            for sizes, size in zip(along, (form.m, form.n, form.k), strict=True):
+                sizes.append(size)
+    chosen = [sorted(set(sizes), reverse=True)[:MOST_FOLDS] for sizes in along]
+    most = max(map(len, chosen))
+    return np.array([[*sizes, *[1] * (most - len(sizes))] for sizes in chosen], dtype=np.int64)
+
+
+MOST_FOLDS = 3
+"""Sizes along an axis that tiles are aligned to."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProblemTable:
-    """Many products as arrays for the compiled search: M, N, K and count, and bytes per element (`all_rates`)."""
+    """Many products as arrays for the compiled search: M, N, K and count, bytes per element (`all_rates`), halos, what is fixed."""
 
     problems: tuple[Problem, ...]
     dims: Integers
     rates: npt.NDArray[np.float64]
+    halos: npt.NDArray[np.float64]
+    tiles: Integers
+    allowed: Integers
     longest: int
     macs: int
 
@@ -232,17 +300,42 @@ class ProblemTable:
             tuple(problems),
             np.array(dims, dtype=np.int64).reshape(-1, 4),
             np.array([problem.all_rates for problem in problems]).reshape(-1, 6),
+            np.array([problem.halo_row for problem in problems]).reshape(-1, len(NO_HALO)),
+            np.array([problem.tile for problem in problems], dtype=np.int64).reshape(-1, 3),
+            np.array([_allowed(problem) for problem in problems], dtype=np.int64),
             longest,
             max((op.macs for op in ops), default=0),
         )
 
 
-def search_tiles(
-    products: ProblemTable, forms: Sequence[Folds | Pooled], array: Array, supply: Supply, tile: Size | None = None
-) -> Integers:
-    """The fastest tiling of each product as a row of the compiled search (`kernels.mapping.tile_search.CHOSEN`).
+def _allowed(problem: Problem) -> int:
+    """A bit for each order and each choice of what is kept (`tile_search.PLANS`) that a problem's constraints leave."""
+    from trainyard.kernels.mapping.tile_search import KEPT_MIDDLE
 
-    `forms` are closed forms of tile cycles; without any, the cycles come from `array` tile by tile.
+    orders = problem.orders or ORDERS
+    bits = 0
+    for number, order in enumerate(ORDERS):
+        if order not in orders:
+            continue
+        by_loop: dict[str, Tensor] = {LACKS[tensor]: tensor for tensor in TENSORS}
+        stays = [by_loop[order[2]]]
+        for kept, more in ((0, []), (1, [order[1]]), (2, [order[1], order[0]])):
+            if set(problem.keep) <= {*stays, *(by_loop[axis] for axis in more)}:
+                bits |= 1 << (number + KEPT_MIDDLE * kept)
+    return bits
+
+
+def search_tiles(
+    products: ProblemTable,
+    forms: Sequence[Folds | Pooled],
+    array: Array,
+    supply: Supply,
+    tile: Size | None = None,
+    goal: Goal = FASTEST,
+) -> Integers:
+    """The best tiling of each product as a row of the compiled search (`kernels.mapping.tile_search.CHOSEN`).
+
+    `forms` are closed forms of tile cycles; without any, every multiplier is taken to be always busy.
     """
     from trainyard.kernels.mapping import tile_search
 
@@ -250,119 +343,111 @@ def search_tiles(
     if max(products.longest, products.macs // array.peak_macs_per_cycle) >= most:
         ops = (problem.op for problem in products.problems)
         raise _too_long(next(op for op in ops if max(op.M, op.N, op.K, op.count, op.macs // array.peak_macs_per_cycle) >= most))
-    granule, speed = np.array(array.granule()), np.array([supply.bytes_per_cycle, supply.resident_bytes], dtype=np.float64)
-    if forms:
-        rows: Integers = tile_search.best_tiles(
-            products.dims, products.rates, granule, np.array(tile or NO_TILE), _rows(forms), speed, supply.latency_cycles
-        )
-    else:
-        rows = np.empty((len(products.problems), tile_search.CHOSEN), dtype=np.int64)
-        for problem, dims, rates, row in zip(products.problems, products.dims, products.rates, rows, strict=True):
-            sizes, ends = _candidate_sizes((problem.op.M, problem.op.N, problem.op.K), array.granule(), tile)
-            table = _tile_cycles(array, problem, sizes, ends, supply)
-            tile_search.best_tile(dims, rates, sizes, ends, _rows(()), table, speed, supply.latency_cycles, row)
+    table = form_rows(forms, array)
+    fixed = products.tiles if tile is None else np.where(products.tiles > 0, products.tiles, np.array(tile, dtype=np.int64))
+    joules = np.array([goal.joules(problem.op) for problem in products.problems]).reshape(-1, 2)
+    rows: Integers = tile_search.best_tiles(
+        products.dims, products.rates, products.halos, _folds(tuple(forms), array.granule()), fixed, products.allowed, table,
+        np.array([supply.bytes_per_cycle, supply.resident_bytes], dtype=np.float64), supply.latency_cycles,
+        OBJECTIVES.index(goal.objective), joules, goal.tolerance, goal.effort,
+    )  # fmt: skip
     too_long, too_large = rows[:, 4] == tile_search.TOO_LONG, rows[:, 4] == tile_search.NOTHING_FITS
     if too_long.any():
         raise _too_long(products.problems[int(too_long.argmax())].op)
     if too_large.any():
-        raise _too_large(products.problems[int(too_large.argmax())], supply, tile)
-    for problem, row in zip(products.problems, rows, strict=True):
-        if problem.is_constrained:
-            chosen = _within_constraints(problem, array, supply, tile)
-            tiling = chosen.tiling
-            row[:6] = tiling.m, tiling.n, tiling.k, ORDERS.index(tiling.order), chosen.cycles, chosen.compute_cycles
-            row[7:10] = passes(problem.op, tiling)
+        raise nothing_fits(products.problems[int(too_large.argmax())], supply, tile)
     return rows
 
 
-def _within_constraints(problem: Problem, array: Array, supply: Supply, tile: Size | None) -> Tiled:
-    """The fastest tiling of a product that has fixed sizes or orders of its own: one after the other."""
-    extents, rates = (problem.op.M, problem.op.N, problem.op.K), problem.sram_rates
-    fixed = [min(own or given, extent) for own, given, extent in zip(problem.tile, tile or NO_TILE, extents, strict=True)]
-    halvings = [[extent >> power for power in range(extent.bit_length())] for extent in extents]
-    menus = [[size] if size else sizes for size, sizes in zip(fixed, halvings, strict=True)]
-    fitting = [
-        (m, n, k)
-        for m, n, k in itertools.product(*menus)
-        if m * k * rates[0] + k * n * rates[1] + m * n * rates[2] <= supply.resident_bytes
-    ]
-    if not fitting:
-        raise _too_large(problem, supply, (fixed[0] or 1, fixed[1] or 1, fixed[2] or 1))
-    evaluated = (
-        evaluate(problem, Tiling(m=m, n=n, k=k, order=order), array, supply)
-        for m, n, k in fitting
-        for order in problem.orders or ORDERS
-    )
-    return min(evaluated, key=lambda tiled: (tiled.cycles, tiled.dram_bytes))
-
-
 def search(
-    problems: Sequence[Problem], array: Array, supply: Supply, tile: Size | None = None, guides: Sequence[Folds | Pooled] = ()
+    problems: Sequence[Problem],
+    array: Array,
+    supply: Supply,
+    tile: Size | None = None,
+    guides: Sequence[Folds | Pooled] = (),
+    goal: Goal = FASTEST,
 ) -> list[Tiled]:
-    """The fastest tile and loop order of each product, or the fastest order of a given tile.
+    """The best tile, loop order and resident tensors of each product, or the best order of a given tile.
 
     An array without a closed form may have `guides`, approximate closed forms: they choose the tile, whose cost then comes from the
-    array. With the argument `guides`, the costs are those of the guides, and the caller costs the chosen tiles.
+    array. With the argument `guides`, the costs are those of the guides, and the caller costs the chosen tiles. An array with
+    neither is asked for the cycles of the most promising tiles (`mapping.tile_costs`).
     """
     if not problems:
         return []
     exact: Sequence[Folds | Pooled] = array.folds if isinstance(array, HasClosedForm) else ()
     forms = guides or exact or (array.guides if isinstance(array, HasTileGuides) else ())
-    if not forms and tile is None:
-        from trainyard.mapping.tile_descent import fastest_of
+    if not forms:
+        from trainyard.mapping.tile_costs import search_by_cost
 
-        descents = [(problem, fastest_of(problem, array, supply)) for problem in problems]
-        return [found if found is not None else _refused(problem, array, supply) for problem, found in descents]
-    rows = search_tiles(ProblemTable.of(problems), forms, array, supply, tile)
+        return [search_by_cost(problem, array, supply, tile, goal) for problem in problems]
+    rows = search_tiles(ProblemTable.of(problems), forms, array, supply, tile, goal)
     tiled = [_tiled(problem, row) for problem, row in zip(problems, rows.tolist(), strict=True)]
-    if forms and not guides and not exact:
+    if not guides and not exact:
         return [evaluate(problem, choice.tiling, array, supply) for problem, choice in zip(problems, tiled, strict=True)]
     return tiled
-
-
-def _refused(problem: Problem, array: Array, supply: Supply) -> NoReturn:
-    """Says why a product has no tile at all."""
-    search_tiles(ProblemTable.of([problem]), (), array, supply, SMALLEST)
-    raise _too_long(problem.op)
 
 
 def _too_long(op: MatMul) -> BadInput:
     return BadInput(f"{op} takes more than 2**53 cycles here: give a smaller product or a larger array")
 
 
-def _too_large(problem: Problem, supply: Supply, tile: Size | None) -> BadInput:
-    op, rates = problem.op, problem.sram_rates
-    m, n, k = (1, 1, 1) if tile is None else (min(tile[0], op.M), min(tile[1], op.N), min(tile[2], op.K))
-    needed = m * k * rates[0] + k * n * rates[1] + m * n * rates[2]
+def nothing_fits(problem: Problem, supply: Supply, tile: Size | None) -> BadInput:
+    op = problem.op
+    given = tuple(size or (tile or NO_TILE)[axis] for axis, size in enumerate(problem.tile))
+    m, n, k = (min(size or 1, extent) for size, extent in zip(given, (op.M, op.N, op.K), strict=True))
+    needed = min(needed_bytes(problem, Tiling(m=m, n=n, k=k, order=order, keep=problem.keep)) for order in problem.orders or ORDERS)
+    fixed = any(given) or bool(problem.keep)
     return BadInput(
         f"tile {m} x {n} x {k} of {op} needs {needed:g} bytes, half of the scratchpad holds {supply.resident_bytes:g}: "
-        f"give a larger scratchpad{'' if tile is None else ' or a smaller tiling'}"
+        f"give a larger scratchpad ({2 * needed:g} bytes at least){' or a smaller tiling' if fixed else ''}"
     )
 
 
 def _tiled(problem: Problem, row: list[int]) -> Tiled:
-    m, n, k, order, cycles, compute, _, *moves = row
-    return _closed_form(problem, Tiling(m=m, n=n, k=k, order=ORDERS[order]), cycles, compute, moves)
+    m, n, k, order, cycles, compute, proven, *moves, keep, _ = row
+    kept = tuple(tensor for number, tensor in enumerate(TENSORS) if keep >> number & 1)
+    tiled = _closed_form(problem, Tiling(m=m, n=n, k=k, order=ORDERS[order], keep=kept), cycles, compute, moves)
+    return tiled if proven else unproven(tiled)
+
+
+def unproven(tiled: Tiled) -> Tiled:
+    return replace(tiled, proven=False)
+
+
+def _cut(problem: Problem, tiling: Tiling) -> tuple[Integers, npt.NDArray[np.float64]]:
+    """Sizes, counts and edges along each axis, and the sides that bytes are counted by, as the compiled loops have them."""
+    from trainyard.kernels.mapping import tile_search
+
+    extents = (problem.op.M, problem.op.N, problem.op.K)
+    sizes = [min(tiling.size(axis), extent) for axis, extent in zip(AXES, extents, strict=True)]
+    steps = [-(-extent // size) for size, extent in zip(sizes, extents, strict=True)]
+    edges = [extent - (count - 1) * size for size, count, extent in zip(sizes, steps, extents, strict=True)]
+    tile, spans = np.array(list(zip(sizes, steps, edges, strict=True)), dtype=np.int64), np.empty((3, 2))
+    tile_search.spans_of(tile, np.array(problem.halo_row), spans)
+    return tile, spans
 
 
 def evaluate(problem: Problem, tiling: Tiling, array: Array, supply: Supply) -> Tiled:
     """The cost of one tiling in closed form."""
     from trainyard.kernels.mapping import tiles
 
-    extents = (problem.op.M, problem.op.N, problem.op.K)
-    sizes = [min(tiling.size(axis), extent) for axis, extent in zip(AXES, extents, strict=True)]
-    steps = [-(-extent // size) for size, extent in zip(sizes, extents, strict=True)]
-    edges = [extent - (count - 1) * size for size, count, extent in zip(sizes, steps, extents, strict=True)]
-    pairs = list(zip(sizes, edges, strict=True))
-    kinds = np.empty((2, 2, 2), dtype=np.int64)
+    tile, spans = _cut(problem, tiling)
+    kinds = np.zeros((2, 2, 2), dtype=np.int64)
     compute = 0
     cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
     for em, en, ek in itertools.product((0, 1), repeat=3):
-        kinds[em, en, ek] = cycles_of(pairs[0][em], pairs[1][en], pairs[2][ek])
-        weights = [1 if edge else count - 1 for edge, count in zip((em, en, ek), steps, strict=True)]
-        compute += weights[0] * weights[1] * weights[2] * int(kinds[em, en, ek])
-    tile = np.array(list(zip(sizes, steps, edges, strict=True)), dtype=np.int64)
+        many = [1 if edge else int(count) - 1 for edge, count in zip((em, en, ek), tile[:, 1], strict=True)]
+        times = many[0] * many[1] * many[2]
+        if times:
+            cycles = cycles_of(int(tile[0, 2 * em]), int(tile[1, 2 * en]), int(tile[2, 2 * ek]))
+            kinds[em, en, ek] = cycles
+            compute += times * cycles
     order = np.array([AXES.index(axis) for axis in tiling.order], dtype=np.int64)
     count, rates, most = problem.op.count, np.array(problem.all_rates), np.iinfo(np.int64).max
-    cycles = int(tiles.tiled_cycles(tile, order, count, rates, float(supply.bytes_per_cycle), supply.latency_cycles, kinds, most))
+    cycles = int(
+        tiles.tiled_cycles(
+            tile, spans, order, tiling.keep_bits, count, rates, float(supply.bytes_per_cycle), supply.latency_cycles, kinds, most
+        )
+    )
     return _closed_form(problem, tiling, cycles, compute * count, passes(problem.op, tiling))

@@ -15,8 +15,8 @@ from trainyard.ir import MatMul
 from trainyard.ir.folds import AXES
 from trainyard.mapping.tiling import Problem, Supply, Tiled, Tiling
 
-Sums = tuple[tuple[object, ...], float, bool]
-"""A tile of sums: its position, its elements, whether they are finished."""
+Sums = tuple[tuple[object, ...], tuple[float, float], bool]
+"""A tile of sums: its position, its elements, as unfinished and as finished sums, and whether they are finished."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,16 +48,19 @@ def steps(op: MatMul, tiling: Tiling) -> Iterator[Tile]:
 
 @dataclass(slots=True)
 class _Resident:
-    """The scratchpad: one tile of each operand, the tiles of sums that were spilled, and the bytes moved so far."""
+    """The scratchpad: one tile of each operand, or all so far of a kept one, the sums that were spilled, and the bytes moved."""
 
+    kept: frozenset[str] = frozenset()
     tiles: dict[str, object] = field(default_factory=dict)
+    seen: set[tuple[str, object]] = field(default_factory=set)
     spilled: set[object] = field(default_factory=set)
     moved: dict[str, float] = field(default_factory=lambda: dict.fromkeys(("a", "b", "out", "spill_write", "spill_read"), 0.0))
 
     def load(self, name: str, tile: object, size: float) -> float:
         """Bytes that loading a tile moves: none if it is there already."""
-        if self.tiles.get(name) == tile:
+        if self.tiles.get(name) == tile or (name in self.kept and (name, tile) in self.seen):
             return 0.0
+        self.seen.add((name, tile))
         self.tiles[name] = tile
         self.moved[name] += size
         return size
@@ -66,12 +69,13 @@ class _Resident:
 def walk(problem: Problem, tiling: Tiling, supply: Supply, compute: Callable[[Tile], int]) -> Tiled:
     """Cycles and bytes of a product in the given tiles and loop order."""
     rates, depth = problem.rates, problem.op.K
-    resident = _Resident()
+    resident = _Resident(frozenset(tiling.keep))
+    spans = _spans(problem, tiling)
     loads, stores, busy = [], [], []
     current: Sums | None = None
     for tile in steps(problem.op, tiling):
         m, n, k = (end - start for start, end in (tile.m, tile.n, tile.k))
-        load = resident.load("a", (tile.product, tile.m, tile.k), m * k * rates[0])
+        load = resident.load("a", (tile.product, tile.m, tile.k), spans("a", m, k) * rates[0])
         load += resident.load("b", (tile.product, tile.k, tile.n), k * n * rates[1])
         sums, store = (tile.product, tile.m, tile.n), 0.0
         if current is None or current[0] != sums:
@@ -79,7 +83,7 @@ def walk(problem: Problem, tiling: Tiling, supply: Supply, compute: Callable[[Ti
             if sums in resident.spilled:
                 resident.moved["spill_read"] += m * n * rates[3]
                 load += m * n * rates[3]
-        current = (sums, m * n, tile.k[1] == depth)
+        current = (sums, (m * n, spans("out", m, n)), tile.k[1] == depth)
         loads.append(load)
         stores.append(store)
         busy.append(compute(tile))
@@ -112,8 +116,26 @@ def _evict(current: Sums | None, resident: _Resident, rates: tuple[float, float,
     sums, elements, finished = current
     if finished:
         resident.spilled.discard(sums)
-        resident.moved["out"] += elements * rates[2]
-        return elements * rates[2]
+        resident.moved["out"] += elements[1] * rates[2]
+        return elements[1] * rates[2]
+    if "out" in resident.kept:
+        return 0.0
     resident.spilled.add(sums)
-    resident.moved["spill_write"] += elements * rates[3]
-    return elements * rates[3]
+    resident.moved["spill_write"] += elements[0] * rates[3]
+    return elements[0] * rates[3]
+
+
+def _spans(problem: Problem, tiling: Tiling) -> Callable[[str, int, int], float]:
+    """Elements of a tile of A or of finished sums with the halo of a convolution."""
+    halo = problem.halo
+    if halo is None:
+        return lambda operand, first, second: first * second
+    size = min(tiling.size(halo.axis), problem.op.M if halo.axis == "m" else problem.op.K)
+    more = halo.spread(size) - size
+
+    def elements(operand: str, first: int, second: int) -> float:
+        if operand != halo.operand:
+            return first * second
+        return (first + more) * second if halo.axis == "m" else first * (second + more)
+
+    return elements

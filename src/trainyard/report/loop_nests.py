@@ -87,7 +87,7 @@ def _row(nest: LoopNest) -> str:
     cells = [
         (None, " x ".join(map(str, nest.tile or ()))),
         (None, nest.order),
-        (None, nest.keeps or "-"),
+        (None, ", ".join(dict.fromkeys(name for name in (nest.keeps, *nest.kept) if name)) or "-"),
         (None, passes or "-"),
         (nest.room_bytes, show(nest.room_bytes, "B")),
         (nest.dram_bytes, show(nest.dram_bytes, "B")),

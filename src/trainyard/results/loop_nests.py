@@ -60,7 +60,8 @@ class LoopNest:
     """One Work of a device.
 
     `product` names its tensors (`Y = X W`) and `dims` are M, N, K and the number of equal products; `tile` is the tile in the
-    scratchpad, `keeps` the tensor whose tile stays over the innermost loop. `least_bytes` is a lower bound on the DRAM traffic of
+    scratchpad, `keeps` the tensor whose tile stays over the innermost loop, `kept` those of which all tiles inside the loop that
+    they lack stay. `least_bytes` is a lower bound on the DRAM traffic of
     any mapping onto this scratchpad. `proven` is false where `effort` ended the search early.
     """
 
@@ -78,6 +79,7 @@ class LoopNest:
     loops: tuple[Loop, ...] = ()
     array: str = ""
     keeps: str = ""
+    kept: tuple[str, ...] = ()
     moved: tuple[Moved, ...] = ()
     compute_cycles: int = 0
     room_bytes: float = 0.0
@@ -119,6 +121,8 @@ def lines(nest: LoopNest) -> list[str]:
         )
     if nest.keeps:
         facts.append(f"{nest.keeps} stays over the innermost loop")
+    if nest.kept:
+        facts.append(f"all tiles of {' and '.join(nest.kept)} inside are kept")
     drawn.append("; ".join(facts))
     passes = ", ".join(
         f"{one.tensor} {one.passes:.3g} x {show(one.once_bytes, 'B')}" if one.once_bytes else f"{one.tensor} is on chip"

@@ -38,9 +38,9 @@ def device(array, **fields):
 
 
 def cycles(array, masks):
-    """Array cycles of forward, dX and dW."""
+    """Array cycles of forward, dX and dW, each in one tile."""
     step = layer()
-    machine = device(array)
+    machine = device(array, tiling=(256, 256, 256))
     zeros = None if masks is None else parse(masks, step)
     return [machine.cost(step, work, zeros).compute_cycles for work in machine.works(step)]
 

@@ -16,7 +16,7 @@ from trainyard.mapping.gradient_order.bound import Bound, least_bytes
 from trainyard.mapping.gradient_order.scratchpad import Pair
 from trainyard.mapping.gradient_order.tile_streams import Partition
 from trainyard.mapping.levels.array import LeveledArray
-from trainyard.mapping.tiling import ORDERS, Problem, Supply
+from trainyard.mapping.tiling import ORDERS, TENSORS, Supply, needed_bytes
 from trainyard.results.loop_nests import ARRAY, DRAM, SCRATCHPAD, Kind, Loop, LoopNest, Moved
 
 KEPT = {"n": 0, "m": 1, "k": 2}
@@ -142,12 +142,6 @@ def _packed(*demands: ProductDemand) -> str:
     return f"k counts groups of {packed} numbers that a multiplier takes at once" if packed > 1 else ""
 
 
-def tile_bytes(problem: Problem, tile: Sequence[int]) -> float:
-    """Scratchpad bytes of one tile of A, of B and of sums."""
-    (m, n, k), rates = _clipped(problem.op, tile), problem.sram_rates
-    return m * k * rates[0] + k * n * rates[1] + m * n * rates[2]
-
-
 def _bound(compute_cycles: int, dram_bytes: int, supply: Supply) -> str:
     return bound_of(compute=compute_cycles, dram=math.ceil(dram_bytes / supply.bytes_per_cycle))
 
@@ -184,9 +178,10 @@ def _product(op: Op, choice: TileChoice, whole: DeviceCost | None) -> LoopNest:
         loops=(*outer, *inner_loops(choice.array, tile)),
         array=array_text(choice.array),
         keeps=(a, b, out)[KEPT[stays]] if stays else "",
+        kept=tuple(label for name, label in zip(TENSORS, (a, b, out), strict=True) if name in tiling.keep),
         moved=tuple(Moved(tensor=label, bytes=size, once_bytes=once) for label, size, once in moved),
         compute_cycles=tiled.compute_cycles,
-        room_bytes=tile_bytes(problem, tile) * choice.beside,
+        room_bytes=needed_bytes(problem, tiling) * choice.beside,
         room_limit_bytes=choice.supply.resident_bytes,
         compulsory_bytes=least.compulsory,
         least_bytes=least.total,

@@ -1,0 +1,127 @@
+"""Compiled: compute cycles of tiles from closed forms (`ir.folds`): exact for a tile, and lower bounds for ranges of sizes.
+
+A form is a row of `ir.folds.Folds` or `Pooled`. A third kind stands for an array of which nothing is known but its multipliers
+(`IDEAL`): a tile takes ceil(m n k / multipliers) cycles, which is a bound for every array.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Ints = npt.NDArray[np.int64]
+Real = npt.NDArray[np.float64]
+
+IDEAL = -1
+"""In the column of `Pooled.pool`: an ideal array with as many multipliers as the column after it says."""
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _stored(across: float, k: float, share: int) -> float:
+    """Elements of the stationary operand that are stored; `share` is in units of 1 / 2**20 (`SHARE_ONE`)."""
+    return float((int(across) * int(k) * share + (1 << 20) - 1) >> 20)
+
+
+@njit(cache=True, error_model="numpy")
+def _pooled(m: int, n: int, k: int, form: Ints) -> int:
+    """`Pooled.cycles`."""
+    chunk, drain, pool, load, share = form[2], form[4], form[7], form[8], form[9]
+    across, vectors = (n, m) if form[3] == 0 else (m, n)
+    stationary = int(_stored(across, k, share))
+    folds = (stationary + pool - 1) // pool
+    passes = folds
+    if chunk > 0:
+        passes = k // chunk * ((int(_stored(across, chunk, share)) + pool - 1) // pool)
+        passes += (int(_stored(across, k % chunk, share)) + pool - 1) // pool
+    return int((stationary + load - 1) // load + passes * vectors + drain * (passes if form[5] == 1 else folds))
+
+
+@njit(cache=True, error_model="numpy")
+def cycles_of(m: int, n: int, k: int, forms: Ints) -> int:
+    """The least of all forms."""
+    best = -1
+    for index in range(forms.shape[0]):
+        form = forms[index]
+        if form[7] > 0:
+            cycles = _pooled(m, n, k, form)
+        elif form[7] == IDEAL:
+            cycles = int(np.ceil(float(m) * n * k / form[8]))
+        else:
+            along_m, along_n, along_k = (m + form[0] - 1) // form[0], (n + form[1] - 1) // form[1], (k + form[2] - 1) // form[2]
+            if form[3] == 0:
+                folds, steps = along_n * along_k, along_m
+            elif form[3] == 1:
+                folds, steps = along_m * along_k, along_n
+            else:
+                folds, steps = along_m * along_n, along_k
+            if form[6] > 1:
+                folds = (folds + form[6] - 1) // form[6]
+            interval = form[4] + steps if form[5] < 0 else max(steps, form[5])
+            cycles = (folds - 1) * interval + form[4] + steps
+        best = cycles if best < 0 or cycles < best else best
+    return int(best)
+
+
+@njit(cache=True, error_model="numpy")
+def kinds_of(tile: Ints, forms: Ints, kinds: Ints) -> float:
+    """Cycles of the (at most) 8 kinds of tile, and of one product in all, as a real number: it can leave 64 bits."""
+    total = 0.0
+    for em in range(2):
+        for en in range(2):
+            for ek in range(2):
+                weight = float(1 if em else tile[0, 1] - 1) * (1 if en else tile[1, 1] - 1) * (1 if ek else tile[2, 1] - 1)
+                if weight == 0.0:
+                    kinds[em, en, ek] = 0
+                    continue
+                kinds[em, en, ek] = cycles_of(tile[0, 2 * em], tile[1, 2 * en], tile[2, 2 * ek], forms)
+                total += weight * kinds[em, en, ek]
+    return total
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _over(extent: float, tiles: float, side: int) -> float:
+    """The fewest folds of a dimension in at least so many tiles."""
+    return float(max(np.ceil(extent / side), tiles))
+
+
+@njit(cache=True, error_model="numpy")
+def least_busy(dims: Ints, tiles_m: float, tiles_n: float, tiles_k: float, forms: Ints) -> float:
+    """A lower bound on the compute cycles of one product that is cut into at least so many tiles along each axis."""
+    best = np.inf
+    m, n, k = float(dims[0]), float(dims[1]), float(dims[2])
+    for index in range(forms.shape[0]):
+        form = forms[index]
+        if form[7] > 0:
+            across, vectors = (n, m) if form[3] == 0 else (m, n)
+            stationary, streamed = (tiles_n * tiles_k, tiles_m) if form[3] == 0 else (tiles_m * tiles_k, tiles_n)
+            stored = across * k * form[9] / 1048576.0
+            folds = max(stored / form[7], stationary)
+            cycles = streamed * max(stored / form[8], stationary) + folds * vectors + form[4] * folds * streamed
+        elif form[7] == IDEAL:
+            cycles = max(m * n * k / form[8], tiles_m * tiles_n * tiles_k)
+        else:
+            if form[3] == 0:
+                folds, streamed, length, side = (
+                    _over(n, tiles_n, form[1]) * _over(k, tiles_k, form[2]), tiles_m, m, form[0]
+                )  # fmt: skip
+                apart = tiles_n * tiles_k
+            elif form[3] == 1:
+                folds, streamed, length, side = (
+                    _over(m, tiles_m, form[0]) * _over(k, tiles_k, form[2]), tiles_n, n, form[1]
+                )  # fmt: skip
+                apart = tiles_m * tiles_k
+            else:
+                folds, streamed, length, side = (
+                    _over(m, tiles_m, form[0]) * _over(n, tiles_n, form[1]), tiles_k, k, form[2]
+                )  # fmt: skip
+                apart = tiles_m * tiles_n
+            folds = max(folds / form[6], apart)
+            steps = _over(length, streamed, side)
+            if form[5] < 0:
+                cycles = folds * (streamed * form[4] + steps)
+            else:
+                interval = max(steps, streamed * form[5])
+                cycles = (folds - apart) * interval + apart * (streamed * form[4] + steps)
+        best = min(best, cycles)
+    return best

@@ -1,0 +1,77 @@
+"""Compiled: the useful sizes of a tile along one axis.
+
+A dimension of D elements in c tiles needs tiles of ceil(D / c), its near-divisors: a larger tile of the same count moves the same
+bytes and takes more room. Beside each of them stand the next multiple of what the array takes at once (a fold), and the smallest
+size that leaves one fold less to the last tile. Short dimensions have all sizes. Near-divisors that differ by less than 2 % are
+thinned; the search fills the gaps around its best tiles (`tile_search`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+Ints = npt.NDArray[np.int64]
+
+ALL_BELOW = 20
+"""Dimensions up to this long have every size."""
+DENSE_BELOW = 48
+"""Near-divisors up to this size are not thinned."""
+CLOSEST = 1.02
+"""The least ratio of two larger near-divisors."""
+LONGEST = 8192
+"""Sizes of an axis at most: near-divisors of 2**53 at this ratio are 1,700, each with two neighbours for each fold."""
+
+
+@njit(cache=True, error_model="numpy")
+def useful_sizes(extent: int, folds: Ints, sizes: Ints) -> int:
+    """Writes the useful sizes of a dimension in ascending order; `folds` are multiples that sizes may be aligned to."""
+    count = 0
+    if extent <= ALL_BELOW:
+        for size in range(1, extent + 1):
+            sizes[count] = size
+            count += 1
+        return count
+    near, waiting = 1, np.empty(2 * folds.shape[0] + 1, np.int64)
+    while True:
+        tiles = (extent + near - 1) // near
+        near = (extent + tiles - 1) // tiles  # the smallest size with this count
+        waiting[0], many = near, 1
+        edge = extent - (tiles - 1) * near
+        for which in range(folds.shape[0]):
+            fold = folds[which]
+            if fold <= 1:
+                continue
+            aligned = (near + fold - 1) // fold * fold
+            if aligned < extent:
+                waiting[many] = aligned
+                many += 1
+            whole = edge // fold * fold
+            if tiles > 1 and 0 < whole < edge:
+                waiting[many] = (extent - whole + tiles - 2) // (tiles - 1)
+                many += 1
+        for index in range(many):  # each is larger than `near`, few of them: insertion keeps the order
+            size, place = waiting[index], count
+            while place > 0 and sizes[place - 1] > size:
+                place -= 1
+            if place > 0 and sizes[place - 1] == size:
+                continue
+            for later in range(count, place, -1):
+                sizes[later] = sizes[later - 1]
+            sizes[place] = size
+            count += 1
+        if near == extent:
+            return count
+        follow = (extent + tiles - 2) // (tiles - 1)
+        if near >= DENSE_BELOW:
+            follow = max(follow, int(near * CLOSEST))
+        near = min(extent, follow)
+
+
+def sizes_of(extent: int, folds: Any) -> list[int]:
+    """`useful_sizes` as a list."""
+    sizes = np.empty(LONGEST, np.int64)
+    return sizes[: useful_sizes(extent, np.asarray(folds, np.int64), sizes)].tolist()  # type: ignore[no-any-return]

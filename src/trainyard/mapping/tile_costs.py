@@ -1,0 +1,94 @@
+"""Tiles of a product on an array that has no closed form: it is asked for the cycles of the most promising tiles.
+
+Candidates are doublings of the array's granule, the first near-divisors of each dimension, and halvings below the granule. Each has
+a lower bound: from closed forms that the array's cycles never fall below (`HasLowerBounds`), or from its multipliers alone. The
+array is asked for the tiles whose bounds are below the best so far, as often as `effort` (or EVALUATIONS) allows: where there are
+more, the result says that it is not proven. First come those that promise most, with the cycles of a single multiplication as what
+every tile costs at least.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from trainyard.ir import Array, MatMul
+from trainyard.ir.folds import Folds, Pooled
+from trainyard.ir.protocols import HasLowerBounds, HasTileCycles
+from trainyard.mapping import tiling
+from trainyard.mapping.tiling import OBJECTIVES, ORDERS, TENSORS, Goal, Problem, ProblemTable, Size, Supply, Tiled, Tiling
+
+NEAR_DIVISORS = 6
+"""Counts of tiles along an axis, from 1, that are tried beside doublings."""
+
+
+def candidate_sizes(extent: int, granule: int) -> list[int]:
+    """
+    >>> candidate_sizes(100, 8)
+    [1, 2, 4, 8, 16, 17, 20, 25, 32, 34, 50, 64, 100]
+    """
+    doubled = itertools.takewhile(lambda size: size < extent, (granule << power for power in range(extent.bit_length() + 1)))
+    halved = (granule >> power for power in range(1, granule.bit_length()))
+    near = (-(-extent // count) for count in range(1, NEAR_DIVISORS + 1))
+    return sorted({size for size in (*doubled, *halved, *near) if 0 < size <= extent})
+
+
+def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | None, goal: Goal) -> Tiled:
+    """The best tiling of one product among the candidates."""
+    from trainyard.kernels.mapping import tile_search
+
+    forms: Sequence[Folds | Pooled] = array.lower_bounds if isinstance(array, HasLowerBounds) else ()
+    table = ProblemTable.of([problem])
+    tiling.search_tiles(table, forms, array, supply, tile, goal)  # refuses what has no tile
+    given = tuple(size or (tile or tiling.FREE)[axis] for axis, size in enumerate(problem.tile))
+    extents, granule = (problem.op.M, problem.op.N, problem.op.K), array.granule()
+    menus = [
+        [min(size, extent)] if size else candidate_sizes(extent, step)
+        for size, extent, step in zip(given, extents, granule, strict=True)
+    ]
+    tiles = np.array(list(itertools.product(*menus)), dtype=np.int64)
+    machine = np.array([supply.bytes_per_cycle, supply.resident_bytes]), supply.latency_cycles
+    objective, joules = OBJECTIVES.index(goal.objective), np.array(goal.joules(problem.op))
+    bounds = tile_search.tile_bounds(
+        table.dims[0], table.rates[0], tiles, table.allowed[0], tiling.form_rows(forms, array), *machine, objective, joules
+    )
+    cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
+    known: dict[Size, int] = {}
+    best: tuple[float, float, Tiling] | None = None
+    proven, asked, most = True, 0, goal.effort or tiling.EVALUATIONS
+    steps = problem.op.count * np.prod(-(-np.array(extents) // tiles), axis=1, dtype=np.float64)
+    promise = np.maximum(bounds, steps * cycles_of(1, 1, 1)) if goal.objective == "time" else bounds
+    for place in np.lexsort((bounds, promise)).tolist():
+        if bounds[place] == np.inf or (best is not None and bounds[place] >= best[0]):
+            continue
+        if asked >= most and best is not None:
+            proven = False
+            break
+        asked += 1
+        cut = _cut(tiles[place].tolist(), extents)
+        kinds = np.zeros((2, 2, 2), dtype=np.int64)
+        for edges in itertools.product((0, 1), repeat=3):
+            if all(edge or sides[1] > 1 for edge, sides in zip(edges, cut, strict=True)):
+                size = (cut[0][2 * edges[0]], cut[1][2 * edges[1]], cut[2][2 * edges[2]])
+                if size not in known:
+                    known[size] = cycles_of(*size)
+                kinds[edges] = known[size]
+        order, keep, _, value, moved = tile_search.best_plan(
+            table.dims[0], table.rates[0], table.halos[0], np.array(cut, dtype=np.int64), table.allowed[0], kinds, *machine,
+            objective, joules, 1.0 + goal.tolerance,
+        )  # fmt: skip
+        if order >= 0 and (best is None or (value, moved) < best[:2]):
+            kept = tuple(tensor for number, tensor in enumerate(TENSORS) if keep >> number & 1)
+            m, n, k = tiles[place].tolist()
+            best = value, moved, Tiling(m=m, n=n, k=k, order=ORDERS[order], keep=kept)
+    if best is None:
+        raise tiling.nothing_fits(problem, supply, tile)
+    cost = tiling.evaluate(problem, best[2], array, supply)
+    return cost if proven else tiling.unproven(cost)
+
+
+def _cut(sizes: Sequence[int], extents: Size) -> list[tuple[int, int, int]]:
+    counts = [-(-extent // size) for size, extent in zip(sizes, extents, strict=True)]
+    return [(size, count, extent - (count - 1) * size) for size, count, extent in zip(sizes, counts, extents, strict=True)]
