@@ -119,7 +119,7 @@ class HasLowerBounds(Protocol):
     """Closed forms that never exceed the cycles of a tile, of an array whose own cycles are found by a search of their own.
 
     The tile search takes candidates in the order of these bounds and asks `tile_cycles` only for those that could still win.
-    Without them it asks for every candidate.
+    Without them the bound is what the multipliers can do.
     """
 
     @property
@@ -141,15 +141,6 @@ class HasTileGuides(Protocol):
 
     @property
     def guides(self) -> Sequence[Folds | Pooled]: ...
-
-
-@runtime_checkable
-class HasLowerBounds(Protocol):
-    """Closed forms that the cycles of a tile never fall below: the search asks for `tile_cycles`, or `cost`, of the tiles that
-    could still win, in the order of these bounds. Without them the bound is what the multipliers can do."""
-
-    @property
-    def lower_bounds(self) -> Sequence[Folds | Pooled]: ...
 
 
 @runtime_checkable

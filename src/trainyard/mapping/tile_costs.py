@@ -1,10 +1,10 @@
 """Tiles of a product on an array that has no closed form: it is asked for the cycles of the most promising tiles.
 
-Candidates are doublings of the array's granule, the first near-divisors of each dimension, and halvings below the granule. Each has
-a lower bound: from closed forms that the array's cycles never fall below (`HasLowerBounds`), or from its multipliers alone. The
-array is asked for the tiles whose bounds are below the best so far, as often as `effort` (or EVALUATIONS) allows: where there are
-more, the result says that it is not proven. First come those that promise most, with the cycles of a single multiplication as what
-every tile costs at least.
+Candidates are doublings of the array's granule, the first near-divisors of each dimension, halvings below the granule, and the best
+tile of an array that is as fast as the bounds. Each has a lower bound: from closed forms that the array's cycles never fall below
+(`HasLowerBounds`), or from its multipliers alone. The array is asked for the tiles whose bounds are below the best so far, as often
+as `effort` (or EVALUATIONS) allows: where there are more, the result says that it is not proven. First come those that promise
+most, with the cycles of a single multiplication as what every tile costs at least.
 """
 
 from __future__ import annotations
@@ -41,14 +41,18 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
 
     forms: Sequence[Folds | Pooled] = array.lower_bounds if isinstance(array, HasLowerBounds) else ()
     table = ProblemTable.of([problem])
-    tiling.search_tiles(table, forms, array, supply, tile, goal)  # refuses what has no tile
+    likely = tiling.tiled(problem, tiling.search_tiles(table, forms, array, supply, tile, goal)[0].tolist())
+    cost = tiling.evaluate(problem, likely.tiling, array, supply)
+    if cost.cycles <= likely.cycles and likely.proven:
+        return cost  # as fast as its bound: nothing can be better
     given = tuple(size or (tile or tiling.FREE)[axis] for axis, size in enumerate(problem.tile))
     extents, granule = (problem.op.M, problem.op.N, problem.op.K), array.granule()
     menus = [
         [min(size, extent)] if size else candidate_sizes(extent, step)
         for size, extent, step in zip(given, extents, granule, strict=True)
     ]
-    tiles = np.array(list(itertools.product(*menus)), dtype=np.int64)
+    first = (likely.tiling.m, likely.tiling.n, likely.tiling.k)
+    tiles = np.array([first, *itertools.product(*menus)], dtype=np.int64)
     machine = np.array([supply.bytes_per_cycle, supply.resident_bytes]), supply.latency_cycles
     objective, joules = OBJECTIVES.index(goal.objective), np.array(goal.joules(problem.op))
     bounds = tile_search.tile_bounds(

@@ -382,10 +382,10 @@ def search(
 
         return [search_by_cost(problem, array, supply, tile, goal) for problem in problems]
     rows = search_tiles(ProblemTable.of(problems), forms, array, supply, tile, goal)
-    tiled = [_tiled(problem, row) for problem, row in zip(problems, rows.tolist(), strict=True)]
+    chosen = [tiled(problem, row) for problem, row in zip(problems, rows.tolist(), strict=True)]
     if not guides and not exact:
-        return [evaluate(problem, choice.tiling, array, supply) for problem, choice in zip(problems, tiled, strict=True)]
-    return tiled
+        return [evaluate(problem, choice.tiling, array, supply) for problem, choice in zip(problems, chosen, strict=True)]
+    return chosen
 
 
 def _too_long(op: MatMul) -> BadInput:
@@ -404,15 +404,16 @@ def nothing_fits(problem: Problem, supply: Supply, tile: Size | None) -> BadInpu
     )
 
 
-def _tiled(problem: Problem, row: list[int]) -> Tiled:
+def tiled(problem: Problem, row: Sequence[int]) -> Tiled:
+    """A row of the compiled search."""
     m, n, k, order, cycles, compute, proven, *moves, keep, _ = row
     kept = tuple(tensor for number, tensor in enumerate(TENSORS) if keep >> number & 1)
-    tiled = _closed_form(problem, Tiling(m=m, n=n, k=k, order=ORDERS[order], keep=kept), cycles, compute, moves)
-    return tiled if proven else unproven(tiled)
+    cost = _closed_form(problem, Tiling(m=m, n=n, k=k, order=ORDERS[order], keep=kept), cycles, compute, moves)
+    return cost if proven else unproven(cost)
 
 
-def unproven(tiled: Tiled) -> Tiled:
-    return replace(tiled, proven=False)
+def unproven(cost: Tiled) -> Tiled:
+    return replace(cost, proven=False)
 
 
 def _cut(problem: Problem, tiling: Tiling) -> tuple[Integers, npt.NDArray[np.float64]]:

@@ -45,7 +45,6 @@ from trainyard.mapping.demand import (
     TogetherDemand,
 )
 from trainyard.mapping.gradient_order.works import split_layers
-from trainyard.mapping.levels import search as level_search
 from trainyard.mapping.levels.array import LeveledArray, OnChip
 from trainyard.mapping.tiling import Problem, Supply, Tiled, Tiling, search
 from trainyard.mapping.works import separate_products
@@ -123,8 +122,6 @@ class Costing:
         return replace(self, array=on_chip.around(self.array, sizes), on_chip=None)
 
     def _searched(self, problems: Sequence[Problem]) -> list[Tiled]:
-        if isinstance(self.array, LeveledArray):
-            return level_search.search(problems, self.array, self.supply, self.tile)
         return search(problems, self.array, self.supply, self.tile)
 
     def masked(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
