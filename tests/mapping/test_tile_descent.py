@@ -74,10 +74,10 @@ def test_the_descent_is_near_the_best_of_all_sizes(array: Array) -> None:
 @pytest.mark.parametrize(
     "array", [OuterSpace(elements=16), EyerissV2(rows=2, columns=2), Sigma(dpes=2, multipliers=4, stationary="none")]
 )
-def test_an_array_without_closed_forms_is_searched_so(array: Array) -> None:
+def test_a_descent_comes_near_the_search_by_bounds(array: Array) -> None:
     problem, supply = random_problem(3, 40)
     (found,) = search([problem], array, supply)
-    assert found == descend(problem, asked_tile_by_tile(array), supply)[0]
+    assert found.cycles <= 1.01 * descend(problem, asked_tile_by_tile(array), supply)[0].cycles
 
 
 def test_a_scratchpad_without_room_for_one_element_of_each_tensor_is_refused() -> None:

@@ -45,7 +45,7 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
     cost = tiling.evaluate(problem, likely.tiling, array, supply)
     if cost.cycles <= likely.cycles and likely.proven:
         return cost  # as fast as its bound: nothing can be better
-    given = tuple(size or (tile or tiling.FREE)[axis] for axis, size in enumerate(problem.tile))
+    given = tuple(size or (tile or tiling.NO_TILE)[axis] for axis, size in enumerate(problem.tile))
     extents, granule = (problem.op.M, problem.op.N, problem.op.K), array.granule()
     menus = [
         [min(size, extent)] if size else candidate_sizes(extent, step)

@@ -1,7 +1,7 @@
 """Tiles for an array whose cycles are known one tile at a time: a descent over sizes that asks for few of them.
 
-Where cycles have a closed form, the compiled search (`mapping.tiling`) looks at every size. Expected cycles of sparse arrays, and
-arrays without any closed form, are asked for tile by tile, so that thousands of sizes would take too long. The descent starts from
+Where cycles have a closed form, the compiled search (`mapping.tiling`) looks at every size. Expected cycles of sparse arrays are
+asked for tile by tile, so that thousands of sizes would take too long. The descent starts from
 a few tiles that fill the scratchpad, each of which spares another axis, and from those that the caller knows of; it then moves to
 the fastest neighbour until none is faster, from each of the fastest starts. A neighbour has one axis longer or shorter; where it
 would not fit, another axis is shortened. The loop order of every tile is the best of all, and a tile has the same cycles wherever
@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, Array, ArrayCost, MatMul, Operand, Product, one_after_another
-from trainyard.ir.protocols import HasTileCycles
 from trainyard.mapping.tiling import NO_TILE, Problem, Size, Supply, Tiled, search
 
 MOST_TILES = 96
@@ -101,12 +100,6 @@ def descend(problem: Problem, counted: CountedTiles, supply: Supply, starts: Seq
             current = better
             better = fastest([current, *_neighbours(current, menus, fits)])
     return sorted(evaluated.values(), key=_speed)
-
-
-def fastest_of(problem: Problem, array: Array, supply: Supply) -> Tiled | None:
-    """The fastest tile that a descent finds for an array without closed forms; None where no tile fits."""
-    cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
-    return next(iter(descend(problem, CountedTiles(array, cycles_of), supply)), None)
 
 
 def _speed(tiled: Tiled) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from trainyard.devices.accelerator.loop_nests import tile_bytes
 from trainyard.devices.accelerator.ordered import pair_of
 from trainyard.errors import BadInput
 from trainyard.ir import Collective, Step, Work
@@ -10,7 +9,7 @@ from trainyard.mapping.constraints import require_room
 from trainyard.mapping.demand import ChainDemand, Demand, PairDemand, Policy, ProductDemand, TogetherDemand
 from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS
 from trainyard.mapping.profile import demand, works
-from trainyard.mapping.tiling import NO_TILE, ORDERS, Size, Supply
+from trainyard.mapping.tiling import NO_TILE, ORDERS, Problem, Size, Supply, Tiling, needed_bytes
 
 
 def require_mapping(step: Step, policy: Policy, supply: Supply, *, reuse: str) -> None:
@@ -65,7 +64,7 @@ def _require_product(name: str, asked: ProductDemand, supply: Supply, reuse: str
         )
     extents = problem.op.M, problem.op.N, problem.op.K
     if problem.tile != NO_TILE:
-        require_room(name, problem.tile, extents, lambda tile: tile_bytes(problem, tile), supply.resident_bytes)
+        require_room(name, problem.tile, extents, lambda tile: _tile_bytes(problem, tile), supply.resident_bytes)
 
 
 def _require_pair(name: str, asked: PairDemand, supply: Supply) -> None:
@@ -86,3 +85,8 @@ def pair_tile(name: str, asked: PairDemand) -> Size:
             f"give {', '.join(FUSED_ORDERS)} or sequential, or name the phase forward"
         )
     return dx.tile
+
+
+def _tile_bytes(problem: Problem, tile: Size) -> float:
+    """Scratchpad bytes of one tile of A, of B and of sums."""
+    return needed_bytes(problem, Tiling(m=tile[0], n=tile[1], k=tile[2]))
