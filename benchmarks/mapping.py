@@ -171,6 +171,14 @@ class Comparison:
             what = f"random products with room for {low} to {high} triples of array tiles"
             yield self.line(f"DRAM traffic over the least, {len(traffic[-1])} {what}", [_mean_and_most(one) for one in traffic])
             yield self.line("their cycles over the least", [_mean_and_most(one) for one in cycles], "1.01 each")
+        yield from self.for_traffic("by_room", "all of them")
+
+    def for_traffic(self, name: str, what: str) -> Iterator[Line]:
+        """DRAM traffic where that is the objective, of the version that has one."""
+        answers = [answers for answers in self.group(name) if answers[-1].get("bytes_for_traffic") is not None]
+        if answers:
+            told = _mean_and_most([each[-1]["bytes_for_traffic"] / self.least.of(each)[1] for each in answers])
+            yield self.line(f"DRAM traffic over the least with objective=traffic, {what}", [*[""] * (len(self.versions) - 1), told])
 
     def products(self) -> Iterator[Line]:
         for name, what in (
@@ -182,6 +190,7 @@ class Comparison:
             within = [f"{sum(ratio <= BAND for ratio in one)} of {len(one)}, worst {max(one):.3f}" for one in cycles]
             yield self.line(f"cycles within 1 % of the least: {what}", within, "all")
             yield self.line("their DRAM traffic over the least", [_mean_and_most(one) for one in traffic])
+        yield from self.for_traffic("products", "the random products")
         below = [
             sum(
                 answer["cycles"] is not None and answer["bytes"] < floor_bytes(answer) * (1 - 1e-9)
@@ -227,25 +236,34 @@ class Comparison:
         many = len(self.versions[0]["pairs"]) - len(cases.larger_arrays())
         told = [
             ", ".join(
-                f"{rows}: {1e6 * sum(times[at] for times in version['pairs'][many:]):.0f} us" for at, rows in enumerate(cases.ROWS)
+                f"{rows}: {1e6 * sum(pair['times'][at] for pair in version['pairs'][many:]):.0f} us"
+                for at, rows in enumerate(cases.ROWS)
             )
             for version in self.versions
         ]
-        yield self.line("Linear 2048 to 1000, batch 32, 64 KiB, a training step, by rows of the array", told, "never longer")
+        what = "Linear 2048 to 1000, batch 32, 64 KiB, a training step, by rows of the array"
+        yield self.line(what, told, "longer by fill and drain alone")
         drawn = cases.pairs(many)
         for grown in ("rows", "columns", "scratchpad", "dram"):
             told = []
             for version in self.versions:
-                changes = [
-                    (larger - smaller, larger / smaller, case)
-                    for case, (smaller, larger) in zip(drawn, version["pairs"][:many], strict=True)
-                    if case["grown"] == grown
-                ]
-                slower = [ratio for _, ratio, _ in changes if ratio > 1 + 1e-9]
-                beyond = sum(more > _fill_and_drain(case) for more, _, case in changes)
+                pairs = [(case, pair) for case, pair in zip(drawn, version["pairs"], strict=False) if case["grown"] == grown]
+                ratios = [pair["times"][1] / pair["times"][0] for _, pair in pairs]
+                slower = [ratio for ratio in ratios if ratio > 1 + 1e-9]
                 worst = f", worst {100 * (max(slower) - 1):+.1f} %" if slower else ""
-                told.append(f"{len(slower)} of {len(changes)} slower{worst}; {beyond} beyond fill and drain")
+                beyond = sum(pair["times"][1] > BAND * (pair["times"][0] + _more_filling(case, pair)) for case, pair in pairs)
+                told.append(f"{len(slower)} of {len(pairs)} slower{worst}; {beyond} beyond fill and drain")
             yield self.line(f"machines with more {grown}", told, "0 beyond fill and drain")
+
+    def halos(self) -> Iterator[Line]:
+        for number, worth in enumerate(self.versions[-1]["halos"]):
+            if not worth or not worth["with"]:
+                continue
+            model, machine = cases.STEPS[number]
+            told = f"{statistics.median(worth['with']):.2f}, chosen without one {statistics.median(worth['without']):.2f}"
+            what = f"{model} on {machine}: image bytes of convolutions without a line buffer, tiles chosen with one (median)"
+            yield self.line(what, [told] if len(self.versions) == 1 else ["1 (not counted)", told])
+            yield self.line("its step without a line buffer, time", [f"{100 * (worth['times'][1] / worth['times'][0] - 1):+.2f} %"])
 
     def speeds(self) -> Iterator[Line]:
         for name in self.versions[-1]["speeds"]:
@@ -255,10 +273,12 @@ class Comparison:
             yield self.line(f"ResNet-50 steps, changed {name}", [*told[:-1], told[-1] + ratio])
 
 
-def _fill_and_drain(case: Json) -> float:
-    """Seconds that the larger array takes to fill and to drain, at its clock of 1 GHz."""
-    array = case["machines"][1]["array"]
-    return float((2 * array["rows"] + array["columns"]) * 1e-9)
+def _more_filling(case: Json, pair: Json) -> float:
+    """Seconds that the larger array fills and drains longer in the folds of the smaller one's mapping, at 1 GHz."""
+    small, large = (machine["array"] for machine in case["machines"])
+    twice = 1 if small["dataflow"] == "os" else 2  # the stationary operand is shifted in first
+    longer = twice * (large["rows"] - small["rows"]) + large["columns"] - small["columns"]
+    return float(pair["folds"] * longer * 1e-9)
 
 
 def zigzag(python: str | None) -> tuple[list[Json], str]:
@@ -297,6 +317,7 @@ def lines(comparison: Comparison, python: str | None) -> Iterator[Line]:
     yield from comparison.products()
     yield from comparison.steps()
     yield from comparison.named()
+    yield from comparison.halos()
     yield from comparison.machines()
     yield from beside_zigzag(comparison, python)
     yield from comparison.speeds()

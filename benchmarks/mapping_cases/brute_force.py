@@ -241,7 +241,8 @@ def least(
 ) -> Reals:  # fmt: skip
     """The least traffic; the least cycles, not above those known of a tiling; and the least traffic within `band` of these.
 
-    Tilings whose bound (the array's cycles with the first fill and last drain, or the bytes) is no better are not walked.
+    Tilings whose bound (the array's cycles and the first fill, or the bytes with the latency of their bursts) is no better are not
+    walked.
     """
     best_moved, best_cycles, at_equal_time = known[1], known[0], known[1]
     compulsory = count * (dims[0] * dims[2] * rates[0] + dims[2] * dims[1] * rates[1] + dims[0] * dims[1] * rates[2])
@@ -259,13 +260,15 @@ def least(
                         continue
                     if turn == 1 and compulsory >= RESOLUTION * at_equal_time:
                         continue
+                    steps = float(-(-dims[0] // m)) * -(-dims[1] // n) * -(-dims[2] // k)
+                    bursts = supply[2] * count * steps if rates[0] > 0.0 and rates[1] > 0.0 else 0.0  # each step brings A or B
                     for number in range(6):
                         order = ORDERS[number]
                         for keep in range(8):
                             if keep and not fits(dims, size, order, keep, held, supply[0]):
                                 continue
                             moved = traffic(dims, size, order, keep, rates, count)
-                            bound = max(busy, moved / supply[1])
+                            bound = max(busy, moved / supply[1] + (0.0 if keep else bursts))
                             if turn == 0:
                                 best_moved = min(best_moved, moved)
                                 if bound >= RESOLUTION * best_cycles:

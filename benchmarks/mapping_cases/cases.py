@@ -43,7 +43,7 @@ def by_room(each: int, seed: int = 19) -> list[Case]:
             array, element_bytes = _array(source), source.choice((1, 2, 4))
             drawn.append({
                 "dims": [int(_log(source, 64, 2048)) for _ in range(3)], "element_bytes": element_bytes, "array": array,
-                "room": _room(array, element_bytes, _log(source, low, high)), "speed": 4.0, "latency": 100,
+                "room": _room(array, element_bytes, _log(source, low, high)), "speed": 4.0, "latency": 0,
                 "class": f"{low}-{high}",
             })  # fmt: skip
     return drawn

@@ -1,15 +1,17 @@
 """Maps cases with the trainyard that is imported here, and prints what it chose: the same program asks two versions.
 
 Reads one JSON object from the standard input, {"products": [...], "steps": [...], "pairs": [...], "arrays": [...]}, and answers
-with the same keys.
+with the same keys, and what halos are worth on the steps.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import trainyard as ty
@@ -20,6 +22,11 @@ from trainyard.ir import Convolution, MatMul, Op, Step
 from trainyard.mapping.lowering import lower
 from trainyard.mapping.profile import profile
 from trainyard.mapping.tiling import Problem, Supply, search
+
+try:
+    from trainyard.mapping.tiling import Goal
+except ImportError:  # an earlier version, which has no objectives
+    Goal = None  # type: ignore[assignment, misc]
 
 Json = dict[str, Any]
 
@@ -53,8 +60,14 @@ def answer(problem: Problem, array: Systolic, supply: Supply) -> Json:
     tile = tiled.tiling
     return {
         **asked, "tile": [tile.m, tile.n, tile.k], "order": tile.order, "cycles": tiled.cycles, "compute": tiled.compute_cycles,
-        "bytes": tiled.dram_bytes,
+        "bytes": tiled.dram_bytes, "bytes_for_traffic": None if Goal is None else _for_traffic(problem, array, supply),
     }  # fmt: skip
+
+
+def _for_traffic(problem: Problem, array: Systolic, supply: Supply) -> int:
+    """DRAM bytes where traffic, not time, is to be small."""
+    (tiled,) = search([problem], array, supply, goal=Goal(objective="traffic", tolerance=0.0))
+    return tiled.dram_bytes
 
 
 def of_product(case: Json) -> Json:
@@ -74,15 +87,49 @@ def of_step(case: Json) -> list[Json]:
     ]
 
 
+def of_halos(case: Json) -> Json | None:
+    """Image bytes without a line buffer over those with one, for tiles chosen with it and without; and the time of the step."""
+    device = ty.machine(case["on"])
+    if not hasattr(device, "line_buffer"):
+        return None
+    without = replace(device, line_buffer=False)  # type: ignore[type-var]  # an accelerator
+    step = ty.zoo.load(case["model"])
+    problems = [demand.problem for demand in profile(step, without.policy).demands if hasattr(demand, "problem")]
+    overlapping = [problem for problem in problems if problem.halo is not None]
+    with_buffer = search([replace(problem, halo=None) for problem in overlapping], device.array, device.supply)
+    chosen_without = search(overlapping, device.array, device.supply)
+
+    def more(problem: Problem, size: int) -> float:
+        extent = problem.op.M if problem.halo.axis == "m" else problem.op.K
+        return -(-extent // size) * (problem.halo.spread(size) - size) / extent + 1
+
+    return {
+        name: [more(problem, tiled.tiling.size(problem.halo.axis)) for problem, tiled in zip(overlapping, chosen, strict=True)]
+        for name, chosen in (("with", with_buffer), ("without", chosen_without))
+    } | {"times": [ty.run(step, on=machine).time_s for machine in (device, without)]}
+
+
+def _device(machine: Json) -> Accelerator:
+    return Accelerator(array=Systolic(**machine["array"]), scratchpad_bytes=machine["scratchpad"], dram_bytes_per_s=machine["dram"])
+
+
 def _time(op: MatMul, machine: Json) -> float:
-    device = Accelerator(
-        array=Systolic(**machine["array"]), scratchpad_bytes=machine["scratchpad"], dram_bytes_per_s=machine["dram"]
+    step = Step(name="product", batch=1, ops=(Op(body=op, name="product"),), tensors=())
+    return ty.run(step, on=_device(machine)).time_s
+
+
+def of_pair(case: Json) -> Json:
+    """Seconds on each machine, and how often the first one's array fills and drains."""
+    op, machine = MatMul(*case["dims"]), case["machines"][0]
+    array, device = Systolic(**machine["array"]), _device(machine)
+    (tiled,) = search([Problem.dense(op, 4)], array, device.supply)
+    sides = zip((op.M, op.N, op.K), (tiled.tiling.m, tiled.tiling.n, tiled.tiling.k), strict=True)
+    kinds = [Counter(min(size, extent - start) for start in range(0, extent, size)) for extent, size in sides]
+    folds = sum(
+        array.folds[0].count(m, n, k) * rows * columns * deep
+        for (m, rows), (n, columns), (k, deep) in itertools.product(*(kind.items() for kind in kinds))
     )
-    return ty.run(Step(name="product", batch=1, ops=(Op(body=op, name="product"),), tensors=()), on=device).time_s
-
-
-def of_pair(case: Json) -> list[float]:
-    return [_time(MatMul(*case["dims"]), machine) for machine in case["machines"]]
+    return {"times": [_time(op, machine) for machine in case["machines"]], "folds": folds}
 
 
 def speeds(turns: int) -> Json:
@@ -118,6 +165,7 @@ def main() -> None:
         "products": [of_product(case) for case in asked.get("products", ())],
         "steps": [of_step(case) for case in asked.get("steps", ())],
         "pairs": [of_pair(case) for case in asked.get("pairs", ())],
+        "halos": [of_halos(case) for case in asked.get("steps", ())],
     }
     if turns := asked.get("speeds"):
         told["speeds"] = speeds(turns)

@@ -118,7 +118,7 @@ def main() -> None:
                 yaml.safe_dump([layer(number, body)], file, sort_keys=False)
             _, _, evaluations = get_hardware_performance_zigzag(
                 "workload.yaml", "accelerator.yaml", "mapping.yaml", opt="energy", dump_folder=f"{folder}/out",
-                lpf_limit=asked.get("lpf_limit", 6), loma_show_progress_bar=False,
+                lpf_limit=asked.get("lpf_limit", 7), loma_show_progress_bar=False,
             )  # fmt: skip
             told.append({"name": body["name"], "bytes": dram_bytes(evaluations[0][1][0][0])})
     json.dump({"version": version("zigzag-dse"), "layers": told}, sys.stdout)
