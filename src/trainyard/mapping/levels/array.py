@@ -39,6 +39,7 @@ class LeveledArray:
     outside: Wire
     element_bytes: tuple[float, float, float]
     stage: PortStage | LevelStage = field(init=False, repr=False)
+    _cycles: dict[tuple[int, int, int], int] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stage", stages(self.array, self.levels, self.outside, self.element_bytes))
@@ -61,7 +62,10 @@ class LeveledArray:
 
     def tile_cycles(self, m: int, n: int, k: int) -> int:
         """Cycles of a tile of the scratchpad, from the first fill of the outermost level to its last drain."""
-        return int(self.stage.columns(np.array([[m, n, k]]), np.array([ALL]))[0][0])
+        cycles = self._cycles.get((m, n, k))
+        if cycles is None:
+            cycles = self._cycles[m, n, k] = int(self.stage.columns(np.array([[m, n, k]]), np.array([ALL]))[0][0])
+        return cycles
 
     def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost:
         """Cycles and events of `op.count` such products, one after the other; bytes of each level are among the events."""
