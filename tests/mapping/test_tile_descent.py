@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -78,6 +79,15 @@ def test_a_descent_comes_near_the_search_by_bounds(array: Array) -> None:
     problem, supply = random_problem(3, 40)
     (found,) = search([problem], array, supply)
     assert found.cycles <= 1.01 * descend(problem, asked_tile_by_tile(array), supply)[0].cycles
+
+
+@given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from([(), ("mnk",), ("kmn", "knm")]))
+def test_fixed_sizes_and_orders_stay(seed: int, depth: int, orders: tuple[str, ...]) -> None:
+    problem, supply = random_problem(seed, 24)
+    problem = replace(problem, tile=(0, 0, depth), orders=orders)
+    for tiled in descend(problem, asked_tile_by_tile(ARRAYS[1]), supply, [(8, 8, 8)]):
+        assert tiled.tiling.k == min(depth, problem.op.K)
+        assert not orders or tiled.tiling.order in orders
 
 
 def test_a_scratchpad_without_room_for_one_element_of_each_tensor_is_refused() -> None:

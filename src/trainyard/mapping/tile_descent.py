@@ -1,10 +1,10 @@
 """Tiles for an array whose cycles are known one tile at a time: a descent over sizes that asks for few of them.
 
 Where cycles have a closed form, the compiled search (`mapping.tiling`) looks at every size. Expected cycles of sparse arrays are
-asked for tile by tile, so that thousands of sizes would take too long. The descent starts from
-a few tiles that fill the scratchpad, each of which spares another axis, and from those that the caller knows of; it then moves to
-the fastest neighbour until none is faster, from each of the fastest starts. A neighbour has one axis longer or shorter; where it
-would not fit, another axis is shortened. The loop order of every tile is the best of all, and a tile has the same cycles wherever
+asked for tile by tile, so that thousands of sizes would take too long. The descent starts from a few tiles that fill the
+scratchpad, each of which spares another axis, and from those that the caller knows of; it then moves to the fastest neighbour until
+none is faster, from each of the fastest starts. A neighbour has one axis longer or shorter; where it would not fit, another axis is
+shortened. Fixed sizes of a product stay. The loop order of every tile is the best of all, and a tile has the same cycles wherever
 it lies.
 """
 

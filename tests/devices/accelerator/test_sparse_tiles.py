@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from trainyard.arrays import CambriconX, Eie, EyerissV2, OuterSpace, PackedSystolic, Scnn, Sigma, TensorCore, TensorDash
+from trainyard.caches import BoundedCache
 from trainyard.devices import Accelerator
 from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, known_share
 from trainyard.devices.accelerator.structured import tile_cost
@@ -149,7 +150,7 @@ def test_an_array_that_has_no_use_for_the_zeros_gets_the_tile_of_its_closed_form
     problem = demand(case.step, work, case.device.policy).problem
     choice = SparseTileSearch(array=case.device.array, supply=case.device.supply)
     (dense,) = search([problem], case.device.array, case.device.supply)
-    assert choice.candidates(problem, (), Density(0.3), DENSE) == [dense.tiling]
+    assert choice.candidates(problem, (), Density(0.3), DENSE, BoundedCache()) == [dense.tiling]
 
 
 def test_a_share_is_that_of_the_view_and_other_operands_stay() -> None:
@@ -169,3 +170,20 @@ def test_more_zeros_never_take_longer(name: str) -> None:
         dense = replace(case, masks=Bits(f"dense {seed}", {key: np.ones_like(bits) for key, bits in left.items()}))
         sparser = replace(case, masks=Bits(f"sparser {seed}", left))
         assert sparser.cycles() <= 1.01 * case.cycles() <= 1.01 * 1.01 * dense.cycles()
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_operands_of_zeros_alone_have_tiles_too(name: str) -> None:
+    case = Case.drawn(ARRAYS[name], 6, longest=5.5)
+    empty = replace(case, masks=Bits("empty", {key: np.zeros_like(bits) for key, bits in case.masks.tensors.items()}))
+    assert empty.cycles() <= case.cycles()
+
+
+@pytest.mark.parametrize("name", ["sigma", "tensordash", "cambricon_x"])
+def test_a_machine_after_others_gets_the_cost_that_it_gets_alone(name: str) -> None:
+    """Counted tiles and expected cycles are kept for machines that share them."""
+    case = Case.drawn(ARRAYS[name], 8, longest=6.0)
+    changes = [{"dram_bytes_per_s": speed} for speed in (1e9, 8e9, 64e9)]
+    after_others = [case.cycles(**change) for change in changes]
+    alone = [Case.drawn(ARRAYS[name], 8, longest=6.0).cycles(**change) for change in reversed(changes)]
+    assert after_others == alone[::-1]

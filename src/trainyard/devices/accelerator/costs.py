@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from trainyard.devices.accelerator.chained import chained, in_turn
 from trainyard.devices.accelerator.choices import TileChoice
 from trainyard.devices.accelerator.counting import Traffic, added, bound_of, count_array, events_of, expanded, shares, sizes
+from trainyard.devices.accelerator.masked_tiles import TileCosts as SeenTiles
 from trainyard.devices.accelerator.masked_tiles import add_events, guides
 from trainyard.devices.accelerator.ordered import Costs as TileCosts
 from trainyard.devices.accelerator.ordered import Looker, Orderly, Schedule
@@ -24,12 +25,12 @@ from trainyard.devices.accelerator.side_by_side import (
     several,
     units,
 )  # fmt: skip
-from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, known_share
+from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, TileCounts, known_share, tile_counts
 from trainyard.devices.accelerator.sparse_tiles import fastest as fastest_tiling
 from trainyard.devices.accelerator.structured import stored, tile_cost
 from trainyard.errors import BadInput, NotModelled
-from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Masks, MatMul, Step, Work
-from trainyard.ir.folds import Folds
+from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Masks, MatMul, Op, Step, Work
+from trainyard.ir.folds import Folds, Pooled
 from trainyard.ir.protocols import Divisible, HasClosedForm
 from trainyard.ir.step import letter_of
 from trainyard.mapping.demand import (
@@ -189,12 +190,21 @@ class Costing:
             masked = any(letter_of(step, op, side) for side in (0, 1))
             return self.orderly.product(demand, (lambda: self._tiles_seen(step, work, demand, masks)) if masked else None)
         demand = stored(self.array, step, op, demand, masks)
-        seen = tile_cost(self.array, step, op, demand.grad_input, masks, {})
-        left, right = (known_share(view(0, (0, 1), (0, 1))) for view in (seen.left, seen.right))
+        problem, key = demand.problem, (work.ops[0], demand.grad_input, self.array)
+        known = tile_counts(step, masks)
+        views, likely = known.get(key, lambda: self._views(step, op, demand, masks))
+        left, right = (known_share(view(0, (0, 1), (0, 1))) for view in (views.left, views.right))
         choice = SparseTileSearch(array=self.array, supply=self.supply, tile=self.tile)
-        tilings = choice.candidates(demand.problem, guides(self.array, step, op, masks), left, right)
-        tiled, compute = fastest_tiling(demand.problem, tilings, self.supply, [seen.fresh() for _ in tilings])
-        return replace(self._product(demand, tiled, compute.events), uncertainty=compute.uncertainty)
+
+        def count(tiling: Tiling) -> TileCounts:
+            return known.get((*key, problem.op, tiling), lambda: TileCounts.of(problem.op, tiling, views.fresh()))
+
+        tiled, counts = fastest_tiling(problem, choice.candidates(problem, likely, left, right, known), self.supply, count)
+        return replace(self._product(demand, tiled, counts.events), uncertainty=counts.uncertainty)
+
+    def _views(self, step: Step, op: Op, demand: ProductDemand, masks: Masks) -> tuple[SeenTiles, tuple[Pooled, ...]]:
+        """The zeros of both operands, and closed forms that know their shares."""
+        return tile_cost(self.array, step, op, demand.grad_input, masks, {}), guides(self.array, step, op, masks)
 
     def _together(self, products: Sequence[ProductDemand], division: Division | None) -> DeviceCost:
         """Side by side on parts of the array, or one after another where that is not slower (`side_by_side`)."""

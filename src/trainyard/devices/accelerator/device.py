@@ -322,14 +322,21 @@ class Accelerator:
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
         zeros = self._zeros(step, masks)
         if masks is not None and uses_operand_values(self.array):
-            masked_cost = self._masked_cost(step, work, demand(step, work, self._policy(step)[0], zeros), masks)
-            if masked_cost is not None:
-                return masked_cost
+            asked = self._demand(step, work, zeros)
+            masked_cost = self._masked_cost(step, work, asked, masks)
+            return masked_cost or self._costs.get(("demand", asked), lambda: self._costing.costs((asked,))[0])
         demands, costs = self._step_costs(step, zeros)
         number = demands.number.get(work.ops)
         if number is None:
             return self._costing.costs((demand(step, work, self.policy, zeros),))[0]
         return costs[number]
+
+    def _demand(self, step: Step, work: Work, zeros: Densities) -> Demand:
+        """What one of its Works asks for; that of all Works of a step is found once."""
+        policy = self._policy(step)[0]
+        demands = self._steps.get(("demands", ByIdentity(step), ByIdentity(zeros)), lambda: profile(step, policy, zeros))
+        number = demands.number.get(work.ops)
+        return demand(step, work, policy, zeros) if number is None else demands.demands[number]
 
     def _masked_cost(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
         """The same product of the same layer with the same masks is costed once, whatever else is in its step."""

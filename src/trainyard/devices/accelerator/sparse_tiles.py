@@ -1,25 +1,37 @@
 """Which tiles a product gets whose zeros the array looks at: guided by their shares, decided by the zeros themselves.
 
 A closed form that sees the shares (`HasDensityGuides`) chooses the tile at once. Otherwise the array is asked what tiles of these
-shares are expected to take (`mapping.tile_descent`), beginning with the tile of the dense closed form, and with the one that it
-would choose if all tiles were as much faster as the first is expected to be. A few of the fastest are then counted tile by tile
-with the zeros that lie in them, the dense one among them, and the fastest is taken: a look at zeros never slows a product down.
+shares are expected to take. If the tile of the dense closed form takes some share of its dense cycles, the closed form chooses
+again as if every tile took that share. Where the second tile does not, or an array has no closed form, a descent follows
+(`mapping.tile_descent`). A few of the fastest are then counted tile by tile with the zeros that lie in them, the dense one among
+them, and the fastest is taken: a look at zeros never slows a product down.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.devices.accelerator.masked_tiles import TileCosts
-from trainyard.ir import Array, Density, MaskView, MatMul, Operand
+from trainyard.ir import Array, Density, Masks, MaskView, MatMul, Operand, Step
 from trainyard.ir.folds import Pooled
 from trainyard.ir.protocols import EstimatesTiles, HasClosedForm, HasTileGuides, KnowsDensity
 from trainyard.mapping.tile_descent import CountedTiles, descend
 from trainyard.mapping.tiling import Problem, Size, Supply, Tiled, Tiling, evaluate, search
-from trainyard.mapping.walk import walk
+from trainyard.mapping.walk import Tile, steps, walk
 from trainyard.masks.views import unpacked
 
+CACHED_STEPS, CACHED_BYTES = 4, 64 * 1024 * 1024
+"""Steps with masks whose counted tiles are kept, and bytes of each."""
+LEAST_SHARE = 2.0**-10
+"""Tiles that take less of their dense cycles wait for DRAM all the time."""
+ALIKE = 0.05
+"""Shares of the dense cycles that differ by no more than this are taken for the same in all tiles."""
 TOLERANCE = 1.01
 """Cycles that a tiling may take over the fewest to move fewer bytes."""
 NEAR, SHORTLIST = 1.03, 2
@@ -35,42 +47,88 @@ class SparseTileSearch:
     supply: Supply
     tile: Size | None = None
 
-    def candidates(self, problem: Problem, guides: tuple[Pooled, ...], left: Operand, right: Operand) -> list[Tiling]:
-        """The tiles to count: one where a closed form sees the zeros, else a short list."""
+    def candidates(
+        self, problem: Problem, guides: tuple[Pooled, ...], left: Operand, right: Operand, known: BoundedCache
+    ) -> list[Tiling]:
+        """The tiles to count: one where a closed form sees the zeros, else a short list. `known` keeps what tiles are expected to
+        take."""
         (planned,) = search([problem], self.array, self.supply, self.tile, guides)
         if guides or self.tile is not None:
             return [planned.tiling]
-        counted = CountedTiles(self.array, lambda m, n, k: _expected_cycles(self.array, MatMul(m, n, k), left, right))
+        cycles_of: dict[Size, int] = known.get((self.array, left, right), dict)
+        counted = CountedTiles(self.array, lambda m, n, k: _expected_cycles(self.array, MatMul(m, n, k), left, right), cycles_of)
         expected = evaluate(problem, planned.tiling, counted, self.supply)
-        if expected.compute_cycles == planned.compute_cycles and isinstance(self.array, HasClosedForm | HasTileGuides):
+        if not isinstance(self.array, HasClosedForm | HasTileGuides):
+            likely = descend(problem, counted, self.supply, [_size(planned)])
+        elif expected.compute_cycles == planned.compute_cycles:
             return [planned.tiling]  # the closed form was right: this array makes no use of these zeros
-        starts = [_size(planned), *self._as_fast(problem, expected.compute_cycles / planned.compute_cycles)]
-        likely = descend(problem, counted, self.supply, starts)
+        else:
+            likely = self._faster(problem, counted, planned, expected)
         near = [tiled.tiling for tiled in likely if tiled.cycles <= NEAR * likely[0].cycles and tiled.cycles <= expected.cycles]
         return [*dict.fromkeys([planned.tiling, *near[:SHORTLIST]])]
 
-    def _as_fast(self, problem: Problem, share: float) -> list[Size]:
-        """The tile of a closed form if every tile took this share of its cycles: with DRAM that much slower in cycles of work."""
-        if not isinstance(self.array, HasClosedForm | HasTileGuides) or not 0.0 < share < 1.0:
-            return []
-        slower = replace(
+    def _faster(self, problem: Problem, counted: CountedTiles, planned: Tiled, expected: Tiled) -> list[Tiled]:
+        """Tiles that may be faster than the dense one, the fastest first: that of the closed form if every tile took the share of
+        its cycles that the first is expected to take; where that tile takes another share, what a descent finds."""
+        share = max(expected.compute_cycles / planned.compute_cycles, LEAST_SHARE)
+        slower = replace(  # DRAM in cycles of the dense array
             self.supply,
             bytes_per_cycle=self.supply.bytes_per_cycle * share,
             latency_cycles=math.ceil(self.supply.latency_cycles / share),
         )
-        return [_size(tiled) for tiled in search([problem], self.array, slower)]
+        (scaled,) = search([problem], self.array, slower)
+        (second,) = search([problem], counted, self.supply, _size(scaled))
+        if abs(second.compute_cycles / scaled.compute_cycles - share) <= ALIKE * share:
+            return [second]
+        return descend(problem, counted, self.supply, [_size(planned), _size(scaled)])
 
 
-def fastest(problem: Problem, tilings: list[Tiling], supply: Supply, costs: list[TileCosts]) -> tuple[Tiled, TileCosts]:
-    """The tiling that takes the fewest cycles with its zeros, and what its tiles cost; `costs` has fresh counts for each.
+@dataclass(frozen=True, slots=True, eq=False)
+class TileCounts:
+    """What the tiles of a product did in one tiling: the cycles of each in loop order, the events of all, their uncertainty."""
+
+    cycles: npt.NDArray[np.int64]
+    events: Mapping[str, float]
+    uncertainty: float
+
+    @property
+    def nbytes(self) -> int:
+        return self.cycles.nbytes
+
+    def in_turn(self) -> Callable[[Tile], int]:
+        """The cycles of one tile after the other."""
+        cycles = iter(self.cycles.tolist())
+        return lambda _: next(cycles)
+
+    @classmethod
+    def of(cls, op: MatMul, tiling: Tiling, costs: TileCosts) -> TileCounts:
+        """Counts every tile; `costs` has counted none yet."""
+        cycles = np.array([costs(tile) for tile in steps(op, tiling)], np.int64)
+        return cls(cycles, costs.events, costs.uncertainty)
+
+
+_steps = BoundedCache(entries=CACHED_STEPS)
+
+
+def tile_counts(step: Step, masks: Masks) -> BoundedCache:
+    """`TileCounts` of a step's products with these masks: machines that differ in memory or clock share them."""
+    return _steps.get((ByIdentity(step), ByIdentity(masks)), lambda: BoundedCache(max_bytes=CACHED_BYTES))
+
+
+def fastest(
+    problem: Problem, tilings: Sequence[Tiling], supply: Supply, count: Callable[[Tiling], TileCounts]
+) -> tuple[Tiled, TileCounts]:
+    """The tiling that takes the fewest cycles with its zeros, and what its tiles did.
 
     Within `TOLERANCE` of the fewest cycles, the one that moves the fewest bytes.
     """
-    counted = [(walk(problem, tiling, supply, cost), cost) for tiling, cost in zip(tilings, costs, strict=True)]
+    counted = []
+    for tiling in tilings:
+        counts = count(tiling)
+        counted.append((walk(problem, tiling, supply, counts.in_turn()), counts))
     most = TOLERANCE * min(tiled.cycles for tiled, _ in counted)
-    return min(
-        (pair for pair in counted if pair[0].cycles <= most), key=lambda pair: (pair[0].dram_bytes, pair[0].cycles)
-    )  # fmt: skip
+    fast_enough = (pair for pair in counted if pair[0].cycles <= most)
+    return min(fast_enough, key=lambda pair: (pair[0].dram_bytes, pair[0].cycles))
 
 
 def known_share(operand: Operand) -> Operand:
