@@ -100,13 +100,13 @@ ENERGY = {"technology_nm", "dram_kind"}
 @pytest.mark.parametrize(
     ("machine", "step", "names"),
     [
-        ("sigma", "fc", {"im2col", "grad_input", "accumulator_bytes", "array.drain", *ENERGY}),
-        ("sigma", "fc bf16", {"im2col", "grad_input", "array.drain", *ENERGY}),
+        ("sigma", "fc", {"im2col", "line_buffer", "grad_input", "accumulator_bytes", "array.drain", *ENERGY}),
+        ("sigma", "fc bf16", {"im2col", "line_buffer", "grad_input", "array.drain", *ENERGY}),
         ("sigma(array.streaming=limited)", "strided, forward", {"grad_input", "accumulator_bytes", *ENERGY}),
-        ("sigma", "pointwise", {"im2col", "accumulator_bytes", "array.drain", *ENERGY}),
+        ("sigma", "pointwise", {"im2col", "line_buffer", "accumulator_bytes", "array.drain", *ENERGY}),
         ("sigma", "strided", {"accumulator_bytes", "array.drain", *ENERGY}),
         ("tpu(precision=bf16)", "strided", ENERGY),
-        ("npu(scope=products)", "fc bf16", {"im2col", "grad_input", "fusion", "vector_lanes", *ENERGY}),
+        ("npu(scope=products)", "fc bf16", {"im2col", "line_buffer", "grad_input", "fusion", "vector_lanes", *ENERGY}),
         ("h200", "fc", set()),
     ],
 )

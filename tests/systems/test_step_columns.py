@@ -47,6 +47,7 @@ devices = st.builds(
     fusion=st.sampled_from(["epilogue", "none"]),
     scope=st.sampled_from(["all", "products"]),
     im2col=st.sampled_from(["raw", "materialised"]),
+    line_buffer=st.sampled_from([True, True, False]),
     grad_input=st.sampled_from(["col2im", "dilated"]),
     vector_lanes=st.sampled_from([1, 100, 4096]),
     accumulator_bytes=st.sampled_from([2, 4]),

@@ -69,6 +69,7 @@ class Policy:
     fusion: Fusion = "epilogue"
     scope: Scope = "all"
     im2col: Im2col = "raw"
+    line_buffer: bool = True
     grad_input: GradInput = "col2im"
     accumulator_bytes: int = 4
     together: Together = "none"

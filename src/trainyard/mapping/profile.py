@@ -20,6 +20,7 @@ from trainyard.ir import (
     MatMul,
     Op,
     Phase,
+    ProductBody,
     Reduction,
     Step,
     Update,
@@ -45,6 +46,7 @@ from trainyard.mapping.demand import (
     TogetherDemand,
 )
 from trainyard.mapping.gradient_order.works import is_chain, join_works, joinable_links, split_layers
+from trainyard.mapping.halo import Halo, halo_of
 from trainyard.mapping.lowering import Lowered, lower, operand_order
 from trainyard.mapping.tiling import Problem
 from trainyard.mapping.works import Fusion, group, readers, same_output_gradient, separate_products
@@ -201,8 +203,10 @@ def _product(sizes_of: TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
     if result is not None and out != lowered.out.elements:
         sizes_of.note(sizes_of.step.base(result), "elsewhere", sums)
     drained = _drained(sizes_of, work, ops, leaves)
+    out_bytes = sum(move.size for moves in drained for move in moves)
     sum_bytes = min(out, lowered.out.matrix) * max(policy.accumulator_bytes, sizes[2])  # no sums where no window reaches
     constraint = policy.mapping.of(head.layer or head.name, head.phase.value) if policy.mapping else UNCONSTRAINED
+    sum_bytes = 0 if _sums_stay(sizes_of, ops, sum_bytes) else sum_bytes
     return ProductDemand(
         problem=Problem(
             op=_packed(lowered.product, packed),
@@ -210,8 +214,9 @@ def _product(sizes_of: TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
             b_bytes=b_bytes,
             a_sram_bytes=a_sram,
             b_sram_bytes=b_sram,
-            out_bytes=sum(move.size for moves in drained for move in moves),
-            sum_bytes=0 if _sums_stay(sizes_of, ops, sum_bytes) else sum_bytes,
+            out_bytes=out_bytes,
+            sum_bytes=sum_bytes,
+            halo=_halo(head.body, policy, packed, a_stays is not None, 2 * sum_bytes / out_bytes if out_bytes else 0.0),
             tile=constraint.tile,
             orders=constraint.orders,
         ),
@@ -233,6 +238,17 @@ def _sums_stay(sizes_of: TensorBytes, ops: list[Op], sum_bytes: int) -> bool:
     return bool(kept) and any(
         sizes_of.step.base(t) in kept and sizes_of.bytes(t) >= sum_bytes for op in ops for t in op.outputs[:1]
     )  # fmt: skip
+
+
+def _halo(body: ProductBody, policy: Policy, packed: int, a_stays: bool, weight: float) -> Halo | None:
+    """What tiles of a convolution share where no line buffer keeps it. A sum to which two tiles add is written unfinished and read
+    again: `weight` is that in units of its finished bytes."""
+    if policy.line_buffer or policy.im2col != "raw" or not isinstance(body, Convolution):
+        return None
+    halo = halo_of(body, policy.grad_input, packed)
+    if halo is None or (a_stays and halo.operand == "a"):
+        return None
+    return replace(halo, weight=weight) if halo.operand == "out" else halo
 
 
 def _packed(product: MatMul, rate: int) -> MatMul:

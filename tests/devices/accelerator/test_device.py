@@ -152,7 +152,7 @@ def test_unknown_choices_offer_the_known_ones(name):
 
 def test_open_choices_are_assumptions():
     names = {assumption.name for assumption in assumptions_of(BIG)}
-    assert {"fusion", "scope", "im2col", "grad_input", "vector_lanes", "accumulator_bytes"} <= names
+    assert {"fusion", "scope", "im2col", "line_buffer", "grad_input", "vector_lanes", "accumulator_bytes"} <= names
 
 
 # products

@@ -296,6 +296,8 @@ class Costing:
             b_read = tiled.b_read if b_stays is None else problem.b_bytes
             tiled = replace(tiled, a_read=a_read, b_read=b_read)
         spilled = tiled.spill_write + tiled.spill_read
+        if problem.halo is not None:  # sums that two tiles add to
+            spilled += tiled.out_moved - problem.out_bytes
         held = problem.a_sram_bytes if a_stays is None else a_stays, problem.b_sram_bytes if b_stays is None else b_stays
         traffic.add(Move(demand.labels[0], "read", tiled.a_read, expanded(tiled.a_read, problem.a_bytes, held[0])))
         traffic.add(Move(demand.labels[1], "read", tiled.b_read, expanded(tiled.b_read, problem.b_bytes, held[1])))

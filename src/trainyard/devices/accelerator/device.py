@@ -29,6 +29,7 @@ from trainyard.ir import DTYPE_BYTES, Array, Collective, Convolution, DeviceCost
 from trainyard.ir.protocols import HasComponentAreas, HasComponents, HasLocalBuffers, uses_operand_values
 from trainyard.mapping.constraints import NO_CONSTRAINTS, checked_mapping
 from trainyard.mapping.demand import Demand, Im2col, Policy, Scope
+from trainyard.mapping.halo import windows_overlap
 from trainyard.mapping.levels.array import OnChip
 from trainyard.mapping.levels.level import Level, checked_levels
 from trainyard.mapping.levels.stages import Wire
@@ -112,6 +113,8 @@ class Accelerator:
     scope: Scope = assumed("all", "which ops are simulated", "products", choice=True)
     im2col: Im2col = assumed(
         "raw", "a convolution reads each element once and unfolds it on chip, or reads the unfolded matrix", "materialised")
+    line_buffer: bool = assumed(
+        True, "rows that the tiles of a convolution share stay in a line buffer (not counted for gradients in IGO's orders)", False)
     grad_input: GradInput = assumed(
         "col2im", "dX of a strided convolution adds up windows, or multiplies inserted zeros", "dilated")
     vector_lanes: int = assumed(1024, "element-wise operations per cycle (TPU v2: 128 lanes of 8)", 128)
@@ -222,9 +225,10 @@ class Accelerator:
 
     def unused_assumptions(self, step: Step) -> frozenset[str]:
         """Assumptions that change nothing in a step: of convolutions where it has none, of sums as wide as their results."""
-        unfolds, inputs, narrowest = _asked_of_sums(step, self.grad_input, self.policy.precision)
+        unfolds, overlaps, inputs, narrowest = _asked_of_sums(step, self.grad_input, self.policy.precision)
         without_effect = {
             "im2col": not unfolds,
+            "line_buffer": not overlaps or self.im2col == "materialised",
             "grad_input": not inputs,
             "accumulator_bytes": narrowest >= max(self.accumulator_bytes, ACCUMULATOR_BYTES),
             "fusion": self.scope == "products",
@@ -248,6 +252,7 @@ class Accelerator:
             fusion=self.fusion,
             scope=self.scope,
             im2col=self.im2col,
+            line_buffer=self.line_buffer,
             grad_input=self.grad_input,
             accumulator_bytes=self.accumulator_bytes,
             together=self.together,
@@ -434,13 +439,15 @@ _cached_policy = lru_cache(maxsize=64)(Policy)  # machines that differ in their 
 
 
 @per_step
-def _asked_of_sums(step: Step, grad_input: GradInput, precision: str | Precision | None) -> tuple[bool, bool, int]:
-    """Whether a step unfolds anything, whether it has a dX of a convolution, and the bytes of its narrowest result."""
+def _asked_of_sums(step: Step, grad_input: GradInput, precision: str | Precision | None) -> tuple[bool, bool, bool, int]:
+    """Whether a step unfolds anything, whether windows of it overlap, whether it has a dX of a convolution, and the bytes of its
+    narrowest result."""
     images = [op.body for op in step.ops if isinstance(op.body, Convolution)]
     lowered = [lower(body, grad_input) for body in images]
     results = [step.tensors[op.outputs[0]] if op.outputs else TensorSpec((1,)) for op in step.ops if op.is_product]
     return (
         any(side.elements != side.matrix for one in lowered for side in (one.a, one.b, one.out)),
+        any(windows_overlap(body, grad_input) for body in images),
         any(body.product == "grad_input" for body in images),
         min((DTYPE_BYTES[dtype_of(result, precision)] for result in results), default=ACCUMULATOR_BYTES),
     )

@@ -111,7 +111,8 @@ def step_shape(step: Step, policy: Policy, which: Which) -> StepShape | None:
 
 def _plain(demand: Demand, which: Which) -> bool:
     if isinstance(demand, ProductDemand):
-        return which == "all" or (which == "single" and demand.problem.op.count == 1)
+        counted = demand.problem.halo is None  # bytes of a halo depend on the tile, not on passes alone
+        return counted and (which == "all" or (which == "single" and demand.problem.op.count == 1))
     return isinstance(demand, StreamDemand)
 
 
