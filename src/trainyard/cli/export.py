@@ -14,23 +14,24 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.report.terminal import say, status
 
 if TYPE_CHECKING:
+    from trainyard.devices import Accelerator
     from trainyard.ir import Step
 
 FORMATS = {
     "step": "a Step as JSON (.json, .json.gz)",
     "scalesim": "a SCALE-Sim topology (.csv)",
-    "timeloop": "a folder of Timeloop problems, one for each product",
+    "timeloop": "a folder of Timeloop problems, one for each product; with --on the mappings that an accelerator chose",
     "chakra": "Chakra execution traces for ASTRA-sim, OUTPUT.0.et and so on; needs --on",
     "ramulator": "the DRAM accesses of one accelerator, packed if OUTPUT ends in .gz; needs --on",
 }
-RUN_ON = ("chakra", "ramulator")
+RUN_ON, MAY_RUN_ON = ("chakra", "ramulator"), ("timeloop",)
 
 
 def export(
     workload: Workload,
     to: Annotated[str, typer.Option("--to", help=f"Format: {', '.join(FORMATS)}.", show_default=False)],
     output: Annotated[str, typer.Option("--output", "-o", help="File, folder or beginning of names to write.", show_default=False)],
-    on: Annotated[str, typer.Option("--on", help="Machine, for chakra and ramulator.")] = "",
+    on: Annotated[str, typer.Option("--on", help="Machine, for chakra and ramulator; for the mappings of timeloop.")] = "",
     batch: Batch = None,
     parallel: Parallel = None,
     inference: Forward = False,
@@ -45,7 +46,9 @@ def export(
         raise UnknownName("value of --to", to, FORMATS)
     if to in RUN_ON and not on:
         raise BadInput(f"--to {to} is what a machine does: add --on, as in --on npu")
-    if to not in RUN_ON and (on or parallel or settings):
+    if to in MAY_RUN_ON and settings and not on:
+        raise BadInput("--set changes a machine: add --on, as in --on npu")
+    if (to not in (*RUN_ON, *MAY_RUN_ON) and (on or settings)) or (to not in RUN_ON and parallel):
         raise BadInput(f"--to {to} needs no machine: leave out --on, --parallel and --set")
     if to in ("step", "chakra") and (layer or phase):
         raise BadInput(f"--to {to} writes the whole step: leave out --layer and --phase")
@@ -55,6 +58,8 @@ def export(
     step = _step(workload, batch, inference)
     if to == "ramulator":
         _ramulator(step, on, output, parallel, settings, layer, phase, style, lines)
+    elif to == "timeloop" and on:
+        _mappings(step, on, output, settings, layer, phase)
     elif to == "timeloop":
         from trainyard.workloads.formats.timeloop import write_timeloop
 
@@ -101,15 +106,34 @@ def _ramulator(
     step: Step, on: str, output: str, parallel: str | None, settings: list[str] | None, layer: str | None, phase: str | None,
     style: str, lines: int,
 ) -> None:  # fmt: skip
-    from trainyard.devices import Accelerator
-    from trainyard.machines import machine, with_overrides
     from trainyard.report.memory_trace import write_memory_trace
 
-    selected = with_overrides(machine(request.one_machine(on)), request.overrides_of(settings))
-    device = getattr(selected, "device", selected)
-    if not isinstance(device, Accelerator) or getattr(selected, "devices", 1) > 1 or parallel:
-        raise BadInput(f"--to ramulator traces one accelerator, {on} is none: write --on npu, or another array behind a scratchpad")
+    if parallel:
+        raise BadInput("--to ramulator traces one accelerator: leave out --parallel")
+    device = _accelerator(on, settings, "--to ramulator traces one accelerator")
     with status("tracing"):
         traced = write_memory_trace(step, device, output, layer=layer, phase=phase, style=style, most_lines=lines)  # type: ignore[arg-type]
     lines_written = f"{traced.loads:,} loads and {traced.stores:,} stores of {traced.line_bytes} bytes"
     say(f"wrote {output}: {lines_written}, for {traced.total_bytes:,} bytes that the tiles move")
+
+
+def _accelerator(on: str, settings: list[str] | None, what: str) -> Accelerator:
+    from trainyard.devices import Accelerator
+    from trainyard.machines import machine, with_overrides
+
+    selected = with_overrides(machine(request.one_machine(on)), request.overrides_of(settings))
+    device = getattr(selected, "device", selected)
+    if not isinstance(device, Accelerator) or getattr(selected, "devices", 1) > 1:
+        raise BadInput(f"{what}, {on} is none: write --on npu, or another array behind a scratchpad")
+    return device
+
+
+def _mappings(step: Step, on: str, output: str, settings: list[str] | None, layer: str | None, phase: str | None) -> None:
+    from trainyard.report.timeloop import write_mappings
+
+    device = _accelerator(on, settings, "--to timeloop writes the mappings of one accelerator")
+    with status("mapping"):
+        files, left = write_mappings(step, device, output, layer=layer, phase=phase)
+    say(f"wrote {len(files)} mappings to {output}, for timeloop-model")
+    for sentence in left:
+        say(sentence)

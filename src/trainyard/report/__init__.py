@@ -4,6 +4,7 @@ Text: `lines` (facts and breakdowns), `tables`, `terminal`, `explain`, `marginal
 `loop_nests` (mappings), `savings` (what tensors that stay on chip save).
 Plots: `colours`, `bars`, `roofline`, `spans`, `tornado`, listed in `plots`. Pages: `page`. Nodes: `nodes`, drawn by `topology`.
 Timelines: `tasks`, and from them `perfetto` and `chakra` traces. DRAM: `memory_accesses`, `memory_trace`. Rows: `frames`.
+Mappings for another tool: `timeloop`.
 `walkthroughs` draws the papers' mechanisms on small examples. A new plot is a function that returns a figure, with a row in
 `plots.ALL`.
 """

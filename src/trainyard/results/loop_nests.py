@@ -59,9 +59,9 @@ class Moved:
 class LoopNest:
     """One Work of a device.
 
-    `product` names its tensors (`Y = X W`) and `dims` are M, N, K and the number of equal products; `tile` is the tile in the
-    scratchpad, `keeps` the tensor whose tile stays over the innermost loop, `kept` those of which all tiles inside the loop that
-    they lack stay. `least_bytes` is a lower bound on the DRAM traffic of
+    `product` names its tensors (`Y = X W`) and `dims` are M, N, K and the number of equal products, `element_bytes` those of an
+    element of A, B and the result; `tile` is the tile in the scratchpad, `keeps` the tensor whose tile stays over the innermost
+    loop, `kept` those of which all tiles inside the loop that they lack stay. `least_bytes` is a lower bound on the DRAM traffic of
     any mapping onto this scratchpad. `proven` is false where `effort` ended the search early.
     """
 
@@ -76,10 +76,13 @@ class LoopNest:
     dims: tuple[int, int, int, int] | None = None
     order: str = ""
     tile: tuple[int, int, int] | None = None
+    element_bytes: tuple[int, int, int] | None = None
     loops: tuple[Loop, ...] = ()
     array: str = ""
     keeps: str = ""
     kept: tuple[str, ...] = ()
+    bypassed: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Memories inside the scratchpad that do not hold all operands, and those (a, b, out) that go past them."""
     moved: tuple[Moved, ...] = ()
     compute_cycles: int = 0
     room_bytes: float = 0.0

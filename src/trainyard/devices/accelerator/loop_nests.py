@@ -120,6 +120,17 @@ def _held(array: Array, tile: tuple[int, int, int], labels: Sequence[str]) -> st
     return "; ".join(facts)
 
 
+def _bypassed(array: Array, tile: tuple[int, int, int]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Levels that operands go past."""
+    if not isinstance(array, LeveledArray):
+        return ()
+    past = {
+        level.name: tuple(name for name, held in zip(("a", "b", "out"), choice.held, strict=True) if not held)
+        for level, choice in array.choices(*tile)
+    }
+    return tuple((name, operands) for name, operands in past.items() if operands)
+
+
 def _outer(op: MatMul, tile: tuple[int, int, int], order: str, beside: int = 1) -> tuple[Loop, ...]:
     extents, sizes = dict(zip(AXES, (op.M, op.N, op.K), strict=True)), dict(zip(AXES, tile, strict=True))
     batch = (Loop(level=DRAM, axis="batch", extent=op.count, tile=beside),) if op.count > 1 else ()
@@ -173,12 +184,14 @@ def _product(op: Op, choice: TileChoice, whole: DeviceCost | None) -> LoopNest:
         dram_bytes=sum(whole.bytes.values()) if whole else tiled.dram_bytes,
         product=_named(demand),
         dims=(product.M, product.N, product.K, product.count),
+        element_bytes=demand.element_bytes,
         order=tiling.order,
         tile=tile,
         loops=(*outer, *inner_loops(choice.array, tile)),
         array=array_text(choice.array),
         keeps=(a, b, out)[KEPT[stays]] if stays else "",
         kept=tuple(label for name, label in zip(TENSORS, (a, b, out), strict=True) if name in tiling.keep),
+        bypassed=_bypassed(choice.array, tile),
         moved=tuple(Moved(tensor=label, bytes=size, once_bytes=once) for label, size, once in moved),
         compute_cycles=tiled.compute_cycles,
         room_bytes=needed_bytes(problem, tiling) * choice.beside,
@@ -224,6 +237,7 @@ def _pair(ops: Sequence[Op], choice: PairChoice, whole: DeviceCost | None) -> Lo
         dram_bytes=sum(whole.bytes.values()) if whole else ordered.traffic.total_bytes,
         product="; ".join(map(_named, choice.demands)),
         dims=(op.M, op.N, op.K, op.count),
+        element_bytes=choice.demands[0].element_bytes,
         order=order if alone else ordered.order,
         tile=(m, n, k),
         loops=(*_outer(op, (m, n, k), order), *(inner_loops(choice.array, (m, n, k)) if alone else ())),
