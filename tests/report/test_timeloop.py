@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from trainyard.devices import Accelerator
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import MatMul, Op, Step
 from trainyard.machines import machine
-from trainyard.report.timeloop import specification, write_mappings
+from trainyard.report.mapping.timeloop import specification, write_mappings
 
 yaml = pytest.importorskip("yaml")
 FACTOR = re.compile(r"([A-Za-z]+)\s*=*\s*([0-9]+)(?:,([0-9]+))?")
@@ -49,14 +50,21 @@ def read(text: str) -> tuple[dict[str, int], list[dict[str, Any]], dict[str, Any
     return instance, loops, document["architecture"]
 
 
-def passes(loops: list[dict[str, Any]]) -> dict[str, int]:
-    """How often each operand is read from DRAM: for each turn of a loop that it lacks, if there are others inside."""
-    factors, order = factors_of(loops[0]), loops[0]["permutation"]
+def passes(text: str) -> dict[str, int]:
+    """How often each operand comes from DRAM: loops above the first memory that holds it, without inner ones that it lacks."""
+    document = yaml.safe_load(text)
+    bypassed = {directive["target"]: directive["bypass"] for directive in document["mapping"] if directive["type"] == "bypass"}
+    loops = [directive for directive in document["mapping"] if directive["type"] == "temporal"]
     times = {}
-    for operand, lacks in (("A", "N"), ("B", "M"), ("Z", "K")):
-        inside = order[: order.index(lacks)]
-        again = any(factors[name][0] > 1 for name in inside if name != "B" or "B" not in factors)
-        times[operand] = factors[lacks][0] if again else 1
+    for space in document["problem"]["shape"]["data_spaces"]:
+        touches = {axis[0][0] for axis in space["projection"]}
+        above: list[tuple[str, int]] = []
+        for directive, inner in pairwise(loops):
+            above += [(name, factors_of(directive)[name][0]) for name in reversed(directive["permutation"])]
+            if space["name"] not in bypassed.get(inner["target"], ()):
+                break
+        last = max((place for place, (name, factor) in enumerate(above) if name in touches and factor > 1), default=-1)
+        times[space["name"]] = math.prod(factor for name, factor in above[: last + 1] if name not in touches)
     return times
 
 
@@ -77,21 +85,22 @@ def test_a_written_mapping_reads_back_with_the_tiles_and_passes_of_the_device(
 ) -> None:
     chip = device(dataflow, scratchpad_bytes=scratchpad)
     (nest,) = chip.loop_nests(step_of(MatMul(m, n, k, count)))
-    sizes, loops, architecture = read(specification(nest, chip))
+    text = specification(nest, chip)
+    sizes, loops, architecture = read(text)
     assert sizes == {**({"B": count} if count > 1 else {}), "M": m, "N": n, "K": k}
-    assert [directive["target"] for directive in loops] == ["DRAM", "scratchpad", "scratchpad", "register"]
-    tile = [math.prod(factors_of(directive)[name][0] for directive in loops[1:]) for name in "MNK"]
+    targets = [directive["target"] for directive in loops]
+    assert [target for target in targets if "_" not in target] == ["DRAM", "scratchpad", "scratchpad", "register"]
+    tile = [math.prod(factors_of(directive)[name][0] for directive in loops[targets.index("scratchpad") :]) for name in "MNK"]
     assert tuple(tile) == nest.tile
-    expected = [round(moved.passes) if moved.tensor != "Y" else None for moved in nest.moved]
-    times = passes(loops)
-    assert [times["A"], times["B"]] == expected[:2]
-    sums = nest.moved[2]
+    times = passes(text)
+    a, b, sums = nest.moved
+    assert [times[name] for name in ("A", "W" if count > 1 else "B")] == [a.passes, b.passes]
     assert sums.bytes == sums.once_bytes * (1 + 2 * (times["Z"] - 1))
     parts = architecture["subtree"][0]["local"]
     instances = {part["name"].partition("[")[0]: part for part in parts}
     mesh = instances["register"]["attributes"]
-    at_once = factors_of(loops[2])
-    order, split = loops[2]["permutation"], loops[2]["split"]
+    (spatial,) = (directive for directive in loops if directive["type"] == "spatial")
+    at_once, order, split = factors_of(spatial), spatial["permutation"], spatial["split"]
     assert math.prod(at_once[name][0] for name in order[:split]) <= mesh["meshX"]
     assert math.prod(at_once[name][0] for name in order[split:]) <= mesh["meshY"]
     assert mesh["meshX"] * mesh["meshY"] <= 32
@@ -100,7 +109,7 @@ def test_a_written_mapping_reads_back_with_the_tiles_and_passes_of_the_device(
 
 
 def test_a_tile_that_does_not_divide_its_dimension_has_a_remainder() -> None:
-    chip = device(scratchpad_bytes=65536, mapping={"product": {"tile": (23, 8, 8), "order": "nkm"}})
+    chip = device(scratchpad_bytes=3600, mapping={"product": {"tile": (23, 8, 8), "order": "nkm"}})
     (nest,) = chip.loop_nests(step_of(MatMul(56, 20, 8)))
     _, loops, _ = read(specification(nest, chip))
     assert loops[0]["factors"] == "M=3 N=3 K=1"

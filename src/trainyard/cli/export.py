@@ -129,7 +129,7 @@ def _accelerator(on: str, settings: list[str] | None, what: str) -> Accelerator:
 
 
 def _mappings(step: Step, on: str, output: str, settings: list[str] | None, layer: str | None, phase: str | None) -> None:
-    from trainyard.report.timeloop import write_mappings
+    from trainyard.report.mapping.timeloop import write_mappings
 
     device = _accelerator(on, settings, "--to timeloop writes the mappings of one accelerator")
     with status("mapping"):

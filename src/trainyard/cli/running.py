@@ -209,6 +209,6 @@ def explain(
 
 
 def _loop_nests(result: Result, pattern: str) -> str:
-    from trainyard.report.loop_nests import text
+    from trainyard.report.mapping.loop_nests import text
 
     return text(result, pattern)

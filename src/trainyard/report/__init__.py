@@ -1,10 +1,10 @@
 """Results for people and for other tools. rich, plotly, pandas and pyarrow are imported where they are used.
 
 Text: `lines` (facts and breakdowns), `tables`, `terminal`, `explain`, `marginal` (what 10 % more of a resource is worth),
-`loop_nests` (mappings), `savings` (what tensors that stay on chip save).
+`savings` (what tensors that stay on chip save).
 Plots: `colours`, `bars`, `roofline`, `spans`, `tornado`, listed in `plots`. Pages: `page`. Nodes: `nodes`, drawn by `topology`.
 Timelines: `tasks`, and from them `perfetto` and `chakra` traces. DRAM: `memory_accesses`, `memory_trace`. Rows: `frames`.
-Mappings for another tool: `timeloop`.
+`mapping` shows loop nests and writes them for Timeloop.
 `walkthroughs` draws the papers' mechanisms on small examples. A new plot is a function that returns a figure, with a row in
 `plots.ALL`.
 """

@@ -180,34 +180,38 @@ class Tracer:
         a, b, sums, drained = self._matrices(work, demand)
         tiled = next(choice.tiled for choice in self.device.cost(self.step, work).chosen if isinstance(choice, TileChoice))
         resident: dict[str, object] = {}
+        loaded: set[object] = set()
         begun: set[object] = set()
+        kept = tiled.tiling.keep
         left: tuple[object, ...] | None = None
         before = None
         for at in steps(demand.problem.op, tiled.tiling):
             output_tile = (at.product, at.m, at.n)
             if left is not None and left != output_tile:
                 assert before is not None
-                yield from self._left(before, begun, sums, drained, demand.problem.op)
+                yield from self._left(before, begun, sums, drained, demand.problem.op, keep="out" in kept)
             for name, matrix, rows, columns in (("a", a, at.m, at.k), ("b", b, at.k, at.n)):
-                if resident.get(name) != (at.product, rows, columns):
-                    resident[name] = (at.product, rows, columns)
+                tile = (at.product, rows, columns)
+                if resident.get(name) != tile and not (name in kept and (name, tile) in loaded):
+                    loaded.add((name, tile))
+                    resident[name] = tile
                     yield matrix.tile(at.product, rows, columns, store=False)
             if left != output_tile and output_tile in begun:
                 yield sums.tile(at.product, at.m, at.n, store=False)
             left, before = output_tile, at
         assert before is not None
-        yield from self._left(before, begun, sums, drained, demand.problem.op)
+        yield from self._left(before, begun, sums, drained, demand.problem.op, keep="out" in kept)
 
     def _left(
-        self, at: Tile, begun: set[object], sums: Matrix, drained: Sequence[tuple[Matrix, bool]], op: MatMul
+        self, at: Tile, begun: set[object], sums: Matrix, drained: Sequence[tuple[Matrix, bool]], op: MatMul, *, keep: bool
     ) -> Iterator[Access]:
-        """A tile of sums makes room: finished ones go their way once, others spill."""
+        """A tile of sums makes room: finished ones go their way once, others spill, unless all of them are kept."""
         product, m, n, k = at.product, at.m, at.n, at.k
         if k[1] == op.K:
             begun.discard((product, m, n))
             for matrix, store in drained:
                 yield matrix.tile(product, m, n, store=store)
-        else:
+        elif not keep:
             begun.add((product, m, n))
             yield sums.tile(product, m, n, store=True)
 

@@ -16,8 +16,9 @@ from typing import Any
 from trainyard._version import VERSION
 from trainyard.errors import BadInput
 from trainyard.files import write_text
-from trainyard.report import lines, loop_nests, nodes, plots, savings, tables
+from trainyard.report import lines, nodes, plots, savings, tables
 from trainyard.report.lines import Breakdown, Line
+from trainyard.report.mapping import loop_nests
 from trainyard.results.result import Result
 
 MOST_LAYERS = 500

@@ -61,7 +61,8 @@ class LoopNest:
 
     `product` names its tensors (`Y = X W`) and `dims` are M, N, K and the number of equal products, `element_bytes` those of an
     element of A, B and the result; `tile` is the tile in the scratchpad, `keeps` the tensor whose tile stays over the innermost
-    loop, `kept` those of which all tiles inside the loop that they lack stay. `least_bytes` is a lower bound on the DRAM traffic of
+    loop, `kept` the operands (a, b, out) of which all tiles inside the loop that they lack stay. `least_bytes` is a lower bound on
+    the DRAM traffic of
     any mapping onto this scratchpad. `proven` is false where `effort` ended the search early.
     """
 
@@ -125,7 +126,8 @@ def lines(nest: LoopNest) -> list[str]:
     if nest.keeps:
         facts.append(f"{nest.keeps} stays over the innermost loop")
     if nest.kept:
-        facts.append(f"all tiles of {' and '.join(nest.kept)} inside are kept")
+        names = dict(zip(("a", "b", "out"), (moved.tensor for moved in nest.moved), strict=False))
+        facts.append(f"all tiles of {' and '.join(names.get(one, one) for one in nest.kept)} inside are kept")
     drawn.append("; ".join(facts))
     passes = ", ".join(
         f"{one.tensor} {one.passes:.3g} x {show(one.once_bytes, 'B')}" if one.once_bytes else f"{one.tensor} is on chip"

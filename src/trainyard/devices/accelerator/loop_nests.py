@@ -16,7 +16,7 @@ from trainyard.mapping.gradient_order.bound import Bound, least_bytes
 from trainyard.mapping.gradient_order.scratchpad import Pair
 from trainyard.mapping.gradient_order.tile_streams import Partition
 from trainyard.mapping.levels.array import LeveledArray
-from trainyard.mapping.tiling import ORDERS, TENSORS, Supply, needed_bytes
+from trainyard.mapping.tiling import ORDERS, Supply, needed_bytes
 from trainyard.results.loop_nests import ARRAY, DRAM, SCRATCHPAD, Kind, Loop, LoopNest, Moved
 
 KEPT = {"n": 0, "m": 1, "k": 2}
@@ -190,7 +190,7 @@ def _product(op: Op, choice: TileChoice, whole: DeviceCost | None) -> LoopNest:
         loops=(*outer, *inner_loops(choice.array, tile)),
         array=array_text(choice.array),
         keeps=(a, b, out)[KEPT[stays]] if stays else "",
-        kept=tuple(label for name, label in zip(TENSORS, (a, b, out), strict=True) if name in tiling.keep),
+        kept=tiling.keep,
         bypassed=_bypassed(choice.array, tile),
         moved=tuple(Moved(tensor=label, bytes=size, once_bytes=once) for label, size, once in moved),
         compute_cycles=tiled.compute_cycles,

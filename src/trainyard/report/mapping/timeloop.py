@@ -5,7 +5,8 @@ matrix, so that a scratchpad of convolutions read without unfolding is drawn as 
 the dimension; where a tile does not divide it, a factor has the remainder of its last turn behind a comma (`M=3,2`), Timeloop's
 form for imperfect factors: the last index of a dimension is written in the mixed radix of its factors, and each remainder is its
 digit plus one. Only the last tile may be smaller: inside a tile, where the array takes parts that do not divide it, the largest
-divisor of the tile stands in. Permutations run from the innermost loop to the outermost.
+divisor of the tile stands in. Permutations run from the innermost loop to the outermost. An operand of which the scratchpad keeps
+all tiles inside some loop has a memory of its own here, around that loop, and goes past the one of the tiles.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from trainyard.devices import Accelerator
 from trainyard.errors import BadInput, NotModelled
 from trainyard.files import write_text
 from trainyard.ir import MatMul, Op, Step
-from trainyard.results.loop_nests import ARRAY, DRAM, SCRATCHPAD, LoopNest, chosen
+from trainyard.results.loop_nests import DRAM, SCRATCHPAD, Loop, LoopNest, chosen
 from trainyard.workloads.formats.timeloop import problem
 
 REGISTER, MAC = "register", "mac"
 TARGETS = {DRAM: "DRAM"}
 AXIS = {"m": "M", "n": "N", "k": "K", "batch": "B"}
+OPERANDS = ("a", "b", "out")
 LACKS = {"m": 1, "n": 0, "k": 2}
-"""The streamed axis -> the data space (A, B, sums) that stays in the registers of the array meanwhile."""
+"""An axis -> the data space (A, B, sums) without it: the one that stays in the registers while that axis is streamed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,11 @@ def specification(nest: LoopNest, device: Accelerator) -> str:
             lines.append(f"  split: {_split(directive)}")
     spaces = data_spaces(nest)
     stays = [spaces[LACKS[_streamed(nest)]]]
-    held = {memory: [spaces[("a", "b", "out").index(name)] for name in past] for memory, past in nest.bypassed}
+    held = {memory: [spaces[OPERANDS.index(name)] for name in past] for memory, past in nest.bypassed}
+    for memory in levels_of(nest):
+        if memory.startswith(f"{SCRATCHPAD}_"):
+            own = memory.removeprefix(f"{SCRATCHPAD}_")
+            held |= {memory: [space for space in spaces if space != own], SCRATCHPAD: [*held.get(SCRATCHPAD, ()), own]}
     for memory, past in {**held, REGISTER: [space for space in spaces if space not in stays]}.items():
         kept = ", ".join(space for space in spaces if space not in past)
         lines += [f"- target: {memory}", "  type: bypass", f"  keep: [{kept}]", f"  bypass: [{', '.join(past)}]"]
@@ -117,42 +123,49 @@ def _streamed(nest: LoopNest) -> str:
     return next(loop.axis for loop in reversed(nest.loops) if not loop.spatial)
 
 
-def _memories(nest: LoopNest) -> list[str]:
-    """The memories whose data is cut, from outside to inside."""
-    return list(dict.fromkeys(loop.level for loop in nest.loops if not loop.spatial))
+def levels_of(nest: LoopNest) -> dict[str, list[Loop]]:
+    """The loops in time of each memory, from outside to inside; those of DRAM are divided where a kept operand comes on chip."""
+    levels: dict[str, list[Loop]] = {TARGETS[DRAM]: []}
+    around = {axis: f"{SCRATCHPAD}_{data_spaces(nest)[LACKS[axis]]}" for axis in LACKS if OPERANDS[LACKS[axis]] in nest.kept}
+    place, outer = TARGETS[DRAM], [loop for loop in nest.loops if loop.level == DRAM]
+    for number, loop in enumerate(nest.loops):
+        if loop.spatial:
+            continue
+        if loop.level != DRAM:
+            place = loop.level
+        elif loop.axis in around and loop.steps > 1 and any(inside.steps > 1 for inside in outer[number + 1 :]):
+            place = around[loop.axis]
+        levels.setdefault(place, []).append(loop)
+    return levels
 
 
 def directives_of(nest: LoopNest) -> list[Directive]:
     """The loops of each memory, from outside to inside, then what the array does at once, then its registers (nothing in turn)."""
-    if not any(loop.level != DRAM for loop in nest.loops):
-        raise NotModelled(
-            f"{nest.array} has no loops of its own (only arrays with a closed form have): leave --on out for problems alone"
-        )
-    dims = _dimensions(nest)
+    if all(loop.level == DRAM for loop in nest.loops):
+        raise NotModelled(f"{nest.array} has no loops of its own (only closed forms have): leave --on out for problems alone")
+    dims, levels = _dimensions(nest), levels_of(nest)
     pieces: dict[str, list[int]] = {name: [size] for name, size in dims.items()}
-    order: dict[str, list[str]] = {}
-    memories = _memories(nest)
-    for memory in memories:
-        loops = [loop for loop in nest.loops if loop.level == memory and not loop.spatial]
-        order[memory] = [AXIS[loop.axis] for loop in reversed(loops)]
+    for loops in levels.values():
+        tiles = {AXIS[loop.axis]: loop for loop in loops}
         for name, sizes in pieces.items():
-            loop = next((loop for loop in loops if AXIS[loop.axis] == name), None)
-            sizes.append(sizes[-1] if loop is None else loop.tile if memory == DRAM else _divisor(sizes[-1], loop.tile))
+            loop = tiles.get(name)
+            exact = loop is None or loop.level == DRAM
+            sizes.append(sizes[-1] if loop is None else loop.tile if exact else _divisor(sizes[-1], loop.tile))
     for sizes in pieces.values():  # what is left of a tile is computed at once: the array's own part of it
         sizes.append(1)
-    levels = [*memories, ARRAY]
     digits = {name: _digits(sizes) for name, sizes in pieces.items()}
     directives = []
-    for place, memory in enumerate(levels):
-        factors = {name: digits[name][place] for name in dims}
-        names = order.get(memory, [])
-        inner_first = "".join([*names, *(name for name in dims if name not in names)])
-        target = memories[-1] if memory == ARRAY else memory
+    for place, (memory, loops) in enumerate([*levels.items(), (next(reversed(levels)), [])]):
+        names = [AXIS[loop.axis] for loop in reversed(loops)]
         directives.append(
-            Directive(target=TARGETS.get(target, target), factors=factors, order=inner_first, spatial=memory == ARRAY)
+            Directive(
+                target=memory,
+                factors={name: digits[name][place] for name in dims},
+                order="".join([*names, *(name for name in dims if name not in names)]),
+                spatial=place == len(levels),
+            )
         )
-    once = dict.fromkeys(dims, (1, 1))
-    return [*directives, Directive(target=REGISTER, factors=once, order="".join(dims))]
+    return [*directives, Directive(target=REGISTER, factors=dict.fromkeys(dims, (1, 1)), order="".join(dims))]
 
 
 def _dimensions(nest: LoopNest) -> dict[str, int]:
@@ -216,11 +229,10 @@ def _architecture(nest: LoopNest, device: Accelerator, directives: Sequence[Dire
     ]
     bandwidth = f"{device.supply.bytes_per_cycle / word:.6g}"
     lines += _memory(TARGETS[DRAM], "DRAM", {"width": bits, "datawidth": bits, "shared_bandwidth": bandwidth})
-    for memory in _memories(nest)[1:]:
-        depth = 2 * max(holds, needed)
-        if memory != SCRATCHPAD:
-            depth = next(level for level in device.levels if level.name == memory).size_bytes // word
-        elif needed > holds:
+    inner = {level.name: level.size_bytes // word for level in device.levels}
+    for memory in [name for name in levels_of(nest) if name != TARGETS[DRAM]]:
+        depth = inner.get(memory, 2 * max(holds, needed))
+        if memory == SCRATCHPAD and needed > holds:
             lines.append(f"    # the machine has {2 * holds} words: unfolded tiles take more than the images that they are made of")
         lines += _memory(memory, "SRAM", {"depth": depth, "width": bits, "datawidth": bits, "multiple_buffering": 2})
     mesh = {"meshX": columns, "meshY": rows}
