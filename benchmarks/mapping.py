@@ -298,18 +298,21 @@ def zigzag(python: str | None) -> tuple[list[Json], str]:
 
 
 def beside_zigzag(comparison: Comparison, python: str | None) -> Iterator[Line]:
+    """Which counts the halo of a tile; with and without a line buffer on our side."""
     layers, source = zigzag(python)
     theirs = [sum(layer["bytes"].values()) for layer in layers]
-    ours = [[answer["bytes"] for answer in version["products"][comparison.where["zigzag"]]] for version in comparison.versions]
+    answers = [version["products"][comparison.where["zigzag"]] for version in comparison.versions]
     room = f"{cases.ZIGZAG_ROOM // 1024} KiB for both"
-    yield comparison.line(
-        f"ResNet-18, DRAM bytes over those of {source}, {room}", [f"{sum(one) / sum(theirs):.3f}" for one in ours]
-    )
-    told = []
-    for one in ours:
-        ratios = [mine / other for mine, other in zip(one, theirs, strict=True)]
-        told.append(f"{sum(ratio <= 1.1 for ratio in ratios)} of {len(ratios)}, worst {max(ratios):.2f}, best {min(ratios):.2f}")
-    yield comparison.line("its layers within 10 % or below", told)
+    for key, what in (("bytes", "with a line buffer"), ("bytes_without_line_buffer", "without one")):
+        ours = [[answer.get(key) for answer in version] for version in answers]
+        ratios = [[] if None in one else [mine / other for mine, other in zip(one, theirs, strict=True)] for one in ours]
+        told = [f"{sum(one) / sum(theirs):.3f}" if ratios[version] else "" for version, one in enumerate(ours)]
+        yield comparison.line(f"ResNet-18, DRAM bytes over those of {source}, {room}, {what}", told)
+        told = [
+            f"{sum(r <= 1.1 for r in one)} of {len(one)}, worst {max(one):.2f}, best {min(one):.2f}" if one else ""
+            for one in ratios
+        ]
+        yield comparison.line("its layers within 10 % or below", told)
 
 
 def lines(comparison: Comparison, python: str | None) -> Iterator[Line]:

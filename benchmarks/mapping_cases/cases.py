@@ -164,7 +164,8 @@ def beside_zigzag() -> list[Case]:
     """Forward products in int8, sums of 4 bytes, on a DRAM so slow that traffic is time."""
     array = {"rows": ZIGZAG_SIDE, "columns": ZIGZAG_SIDE, "dataflow": "ws"}
     return [
-        {"convolution": {key: value for key, value in body.items() if key != "name"}, "element_bytes": 1, "array": array,
+        {"convolution": {**{key: value for key, value in body.items() if key != "name"}, "product": "forward"},
+         "element_bytes": 1, "array": array,
          "room": float(ZIGZAG_ROOM), "speed": 1.0, "latency": 0}
         for body in RESNET18
     ]  # fmt: skip
