@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache
+WARM   := $(VENV)/.compiled
 export PYTHONDONTWRITEBYTECODE =  # the tests start many processes: what one has compiled, all read
 PYTEST := $(BIN)/python -m pytest --doctest-modules src/trainyard examples/pim_programs tests -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-all static quick-static types unit docs pages clean help
+.PHONY: install demo test test-all static quick-static types unit docs pages clean help
 
 help:
+	@echo "make install   install into .venv, and compile the loops of all machines"
 	@echo "make demo      install, then run two models on three machines (out/*.html)"
 	@echo "make test      install, static checks, doctests, all tests but slow and gpu"
 	@echo "make test-all  the same with the slow tiers and long fuzzing"
@@ -22,7 +23,13 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(STAMP)
+$(WARM): $(STAMP)
+	$(BIN)/trainyard warm-up
+	@touch $@
+
+install: $(WARM)
+
+demo: $(WARM)
 	$(BIN)/python examples/demo.py
 
 static: quick-static types
@@ -34,6 +41,8 @@ quick-static: $(STAMP)
 
 types: $(STAMP)
 	$(BIN)/mypy
+
+unit test-all: export NUMBA_CACHE_DIR ?= $(CURDIR)/.numba_cache
 
 unit: $(STAMP)
 	$(PYTEST) -m "not slow and not gpu"

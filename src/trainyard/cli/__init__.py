@@ -1,8 +1,9 @@
 """The command line. Every error of a user is one line on stderr and exit code 2; `--json -` prints nothing but JSON on stdout.
 
 `options` has what several commands share, `request` turns it into steps, masks, machines and results. The commands: `running` (run,
-compare, explain), `whatif`, `sweep`, `serve`, `reproduce`, `record`, `export`, `names` (list, show). Heavy imports stay inside the
-commands, so that `trainyard --help` answers at once. A new command is a function here, registered at the end of this file.
+compare, explain), `whatif`, `sweep`, `serve`, `reproduce`, `record`, `export`, `names` (list, show), `warming` (warm-up). Heavy
+imports stay inside the commands, so that `trainyard --help` answers at once. A new command is a function here, registered at the
+end of this file.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Annotated
 import typer
 
 from trainyard._version import VERSION
-from trainyard.cli import export, names, record, reproduce, running, serve, sweep, whatif
+from trainyard.cli import export, names, record, reproduce, running, serve, sweep, warming, whatif
 from trainyard.errors import TrainyardError
 from trainyard.report import terminal
 
@@ -96,3 +97,4 @@ for _command in (
 ):  # fmt: skip
     app.command()(_command)
 app.command(name="list")(names.list_names)
+app.command(name="warm-up")(warming.warm_up)

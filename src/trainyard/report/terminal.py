@@ -67,8 +67,11 @@ def say(message: str) -> None:
 
 
 @contextmanager
-def progress(what: str = "") -> Iterator[ProgressCallback]:
-    """A bar with an estimate on a terminal's stderr, of what takes longer than a moment; silence elsewhere."""
+def progress(what: str = "", *, at_once: bool = False) -> Iterator[ProgressCallback]:
+    """A bar with an estimate on a terminal's stderr, of what takes longer than a moment; silence elsewhere.
+
+    It names the loops that are being compiled, which takes most of the time of a first run (`trainyard warm-up`).
+    """
     if not sys.stderr.isatty():
         yield no_progress
         return
@@ -78,13 +81,24 @@ def progress(what: str = "") -> Iterator[ProgressCallback]:
     columns = (TextColumn("{task.completed:.0f}/{task.total:.0f} {task.description}"), BarColumn(), TimeElapsedColumn())
     bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
     task = bar.add_task(what, total=1)
-    starter = Timer(MOMENT_S, bar.start)
+    starter = Timer(0.0 if at_once else MOMENT_S, bar.start)
     starter.daemon = True
     starter.start()
+    described = what
+
+    def show(done: int, total: int, message: str = "", /) -> None:
+        nonlocal described
+        described = f"{what} {message}".strip()
+        bar.update(task, completed=done, total=total, description=described)
+
+    def compiling(loop: str) -> None:
+        bar.update(task, description=f"{described} (compiling {loop}, once)".strip())
+
+    from trainyard.kernels.compilation import observed
+
     try:
-        yield lambda done, total, message="", /: bar.update(
-            task, completed=done, total=total, description=f"{what} {message}".strip()
-        )
+        with observed(compiling):
+            yield show
     finally:
         starter.cancel()
         starter.join()

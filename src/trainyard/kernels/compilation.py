@@ -1,0 +1,35 @@
+"""Who hears of a loop that is being compiled. numba compiles a function when it first sees its types, unless its cache on disk has
+it: once on a computer, and again where the source has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from numba.core import event
+
+PREFIX = f"{__package__}."
+
+
+class _Listener(event.Listener):
+    def __init__(self, on_compile: Callable[[str], None]) -> None:
+        self.on_compile = on_compile
+
+    def on_start(self, event: event.Event) -> None:
+        function = event.data["dispatcher"].py_func
+        if function.__module__.startswith(PREFIX):  # numba compiles parts of its own as well
+            self.on_compile(f"{function.__module__.removeprefix(PREFIX)}.{function.__qualname__}")
+
+    def on_end(self, event: event.Event) -> None:
+        pass
+
+
+@contextmanager
+def observed(on_compile: Callable[[str], None]) -> Iterator[None]:
+    """Calls `on_compile` with the name of each loop that is compiled here; what is read from the cache is not named."""
+    listener = _Listener(on_compile)
+    event.register("numba:compile", listener)  # type: ignore[no-untyped-call]  # numba has no types
+    try:
+        yield
+    finally:
+        event.unregister("numba:compile", listener)  # type: ignore[no-untyped-call]
