@@ -356,7 +356,10 @@ Written by `python benchmarks/mapping.py --page docs/mapping_benchmark.md`. Ever
 force: all useful tile sizes along each axis, six loop orders, every choice of what stays in the scratchpad, on the same machine
 model, written apart from it. "The least" is the best of these; equal time is within 1 % of the least cycles.
 """
-    said = f"\nBefore is commit `{before}`, measured in the same run.\n" if before else ""
+    now = subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    said = f"\nNow is commit `{now}`" + (f", before is `{before}`, both measured in one run.\n" if before else ".\n")
     table = ["", "| measured | before | now | bound |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows), ""]
     return head + said + "\n".join(table)
 
