@@ -129,6 +129,16 @@ class HasLowerBounds(Protocol):
 
 
 @runtime_checkable
+class HasLeastCycles(Protocol):
+    """Cycles that tiles take at least, of many sizes [tile, axis] at once, where more than closed forms is known of them.
+
+    The tile search adds them to the bounds of `HasLowerBounds`: fewer tiles are asked for their cycles.
+    """
+
+    def least_cycles(self, sizes: Any) -> Any: ...
+
+
+@runtime_checkable
 class HasTileEvents(Protocol):
     """Events of many tiles at once, as columns: with `folds`, an accelerator costs all products of a step without a Python loop."""
 

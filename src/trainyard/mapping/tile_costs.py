@@ -13,10 +13,11 @@ import itertools
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from trainyard.ir import Array, MatMul
 from trainyard.ir.folds import Folds, Pooled
-from trainyard.ir.protocols import HasLowerBounds, HasTileCycles
+from trainyard.ir.protocols import HasLeastCycles, HasLowerBounds, HasTileCycles
 from trainyard.mapping import tiling
 from trainyard.mapping.tiling import OBJECTIVES, ORDERS, TENSORS, Goal, Problem, ProblemTable, Size, Supply, Tiled, Tiling
 
@@ -58,14 +59,17 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
     bounds = tile_search.tile_bounds(
         table.dims[0], table.rates[0], tiles, table.allowed[0], tiling.form_rows(forms, array), *machine, objective, joules
     )
+    if isinstance(array, HasLeastCycles) and goal.objective == "time":
+        bounds = np.maximum(bounds, _least_totals(problem, array, tiles))
     cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
     known: dict[Size, int] = {}
     best: tuple[float, float, Tiling] | None = None
     proven, asked, most = True, 0, goal.effort or tiling.EVALUATIONS
+    enough = 1.0 + goal.tolerance if goal.objective == "time" else 1.0  # what may still be gained is within the tolerance
     steps = problem.op.count * np.prod(-(-np.array(extents) // tiles), axis=1, dtype=np.float64)
     promise = np.maximum(bounds, steps * cycles_of(1, 1, 1)) if goal.objective == "time" else bounds
     for place in np.lexsort((bounds, promise)).tolist():
-        if bounds[place] == np.inf or (best is not None and bounds[place] >= best[0]):
+        if bounds[place] == np.inf or (best is not None and bounds[place] * enough >= best[0]):
             continue
         if asked >= most and best is not None:
             proven = False
@@ -91,6 +95,19 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
         raise tiling.nothing_fits(problem, supply, tile)
     cost = tiling.evaluate(problem, best[2], array, supply)
     return cost if proven else tiling.unproven(cost)
+
+
+def _least_totals(problem: Problem, array: HasLeastCycles, tiles: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Lower bounds of the cycles of all tiles of a product, by what each kind of tile takes at least."""
+    extents = np.array((problem.op.M, problem.op.N, problem.op.K))
+    counts = -(-extents // tiles)
+    sides = np.stack([tiles, extents - (counts - 1) * tiles]), np.stack([counts - 1, np.ones_like(counts)])
+    total = np.zeros(len(tiles))
+    for edges in itertools.product((0, 1), repeat=3):
+        sizes = np.stack([sides[0][edge, :, axis] for axis, edge in enumerate(edges)], axis=1)
+        weight = np.prod([sides[1][edge, :, axis] for axis, edge in enumerate(edges)], axis=0, dtype=np.float64)
+        total += weight * array.least_cycles(sizes)
+    return total * problem.op.count
 
 
 def _cut(sizes: Sequence[int], extents: Size) -> list[tuple[int, int, int]]:

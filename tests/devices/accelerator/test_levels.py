@@ -58,7 +58,8 @@ def test_a_level_that_holds_nothing_leaves_time_and_bytes_as_they_are() -> None:
 
 
 def test_traffic_energy_and_area_have_a_row_for_each_level() -> None:
-    levels = (replace(LOCAL, name="shared", size_bytes=32 * 1024), replace(LOCAL, energy_per_byte_j=1e-12, banks=4))
+    shared = replace(LOCAL, name="shared", size_bytes=32 * 1024, bypass="never")
+    levels = (shared, replace(LOCAL, energy_per_byte_j=1e-12, banks=4, bypass="never"))
     chip = replace(CHIP, scratchpad_width_bytes_per_cycle=32.0, levels=levels)
     result = ty.run(STEP, on=chip)
     assert {"dram", "scratchpad", "shared", "local"} <= set(result.traffic_bytes)

@@ -13,12 +13,14 @@ from tests.oracles.level_walk import ORDERS, Mask, Moved, Size, level_walk
 
 from trainyard.arrays import Spatial, Systolic, TensorCore
 from trainyard.errors import BadInput
-from trainyard.ir import Array
+from trainyard.ir import Array, MatMul
 from trainyard.ir.protocols import HasTileCycles
 from trainyard.kernels.mapping import level_tiles
 from trainyard.mapping.levels.array import LeveledArray
 from trainyard.mapping.levels.level import OPERANDS, Level
 from trainyard.mapping.levels.stages import PORTS, TOLERANCE, LevelStage, PortStage, Wire, menu
+from trainyard.mapping.tile_descent import CountedTiles
+from trainyard.mapping.tiling import TENSORS, Problem, Supply, Tiling, evaluate, needed_bytes, search
 
 ARRAYS = [
     Systolic(rows=4, columns=4),
@@ -73,8 +75,6 @@ def walked(leveled: LeveledArray, size: Size) -> tuple[int, Moved]:
 def test_cycles_and_bytes_of_every_level_equal_the_walk(
     array: Array, levels: tuple[Level, ...], width: float | None, size: Size, element_bytes: tuple[float, float, float]
 ) -> None:
-    from trainyard.ir import MatMul
-
     leveled = LeveledArray(array, levels, Wire(width), element_bytes)
     cycles, moved = walked(leveled, size)
     assert leveled.tile_cycles(*size) == cycles
@@ -148,6 +148,29 @@ def test_the_search_is_within_its_tolerance_of_brute_force(seed: int) -> None:
     assert best <= found <= best * (1 + TOLERANCE)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_tiles_of_scratchpad_and_level_are_within_a_percent_of_brute_force_over_both(seed: int) -> None:
+    random = np.random.default_rng(100 + seed)
+    size = tuple(int(side) for side in random.integers(2, 5, 3))
+    level = Level(name="local", size_bytes=int(random.choice([24, 40])), width_bytes_per_cycle=8.0, bypass="never")
+    leveled = LeveledArray(ARRAYS[seed % len(ARRAYS)], (level,), Wire(float(random.choice([2.0, 6.0]))), (2, 2, 4))
+    problem = Problem.dense(MatMul(*size), element_bytes=2)
+    supply = Supply(
+        resident_bytes=int(random.choice([40, 80, 200])), bytes_per_cycle=1.0, latency_cycles=int(random.integers(0, 5))
+    )
+    counted = CountedTiles(leveled, lambda m, n, k: brute_force(leveled, (m, n, k)))
+    best = None
+    for tile in itertools.product(*(range(1, extent + 1) for extent in size)):
+        for order, keep in itertools.product(ORDERS, itertools.chain(*(itertools.combinations(TENSORS, r) for r in range(3)))):
+            tiling = Tiling(m=tile[0], n=tile[1], k=tile[2], order=order, keep=keep)
+            if needed_bytes(problem, tiling) <= supply.resident_bytes:
+                cycles = evaluate(problem, tiling, counted, supply).cycles
+                best = cycles if best is None else min(best, cycles)
+    (found,) = search([problem], leveled, supply)
+    assert best is not None
+    assert best <= found.cycles <= best * 1.01 * (1 + TOLERANCE)
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.sampled_from(ARRAYS), st.tuples(*[st.integers(1, 40)] * 3), st.sampled_from([16, 100, 4096]), st.booleans())
 def test_a_level_of_any_size_behind_an_endless_port_changes_no_cycles(array: Array, size: Size, room: int, double: bool) -> None:
@@ -173,8 +196,6 @@ def test_a_wider_or_larger_level_is_never_slower(array: Array, size: Size, room:
 
 
 def test_levels_that_hold_nothing_leave_cycles_and_events_as_they_are() -> None:
-    from trainyard.ir import MatMul
-
     for array in ARRAYS:
         leveled = LeveledArray(array, (Level(name="none", size_bytes=64, holds=()),), Wire(), (2, 2, 4))
         op = MatMul(7, 5, 11, 3)

@@ -16,8 +16,10 @@ from trainyard.mapping.levels.stages import (
     ALL,
     PORTS,
     Choice,
+    Integers,
     LevelStage,
     PortStage,
+    Real,
     Stage,
     Wire,
     exact_forms,
@@ -56,6 +58,13 @@ class LeveledArray:
     def lower_bounds(self) -> Sequence[Folds]:
         """Closed forms that never exceed the cycles of a tile: no level makes the array faster."""
         return least_forms(self.array) if self.levels else exact_forms(self.array)
+
+    def least_cycles(self, sizes: Integers) -> Real:
+        """Cycles that tiles [tile, axis] take at least: of the array, and of each operand once over the scratchpad's port."""
+        once = np.stack([sizes[:, 0] * sizes[:, 2], sizes[:, 2] * sizes[:, 1], sizes[:, 0] * sizes[:, 1]], axis=1)
+        port = self.outside.cycles(once.astype(np.float64), self.element_bytes, np.array(ALL))
+        forms = [form.cycles(sizes[:, 0], sizes[:, 1], sizes[:, 2]) for form in self.lower_bounds]
+        return np.maximum(port, np.min(forms, axis=0) if forms else 0.0)
 
     def granule(self) -> tuple[int, int, int]:
         return self.array.granule()

@@ -7,7 +7,8 @@ level is double-buffered; else both come before the step), and carries what goes
 to those of the level outside: they are never read back. The first fill and the last drain of a product are seen in full.
 
 The search looks at every tile of its menus with a lower bound, least bound first, until no other can be faster by more than
-TOLERANCE; among those within it, the tile that moves fewest bytes over the level's outer edge is taken.
+TOLERANCE; among those within it, the tile that moves fewest bytes over the level's outer edge is taken. Around another level, whose
+own tiles are searched for each of them, it stops after MOST_OF_LEVELS.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ ALL: Mask = (1, 1, 1)
 TOLERANCE = 0.0025
 """The share of the least cycles that a tile may take longer to move fewer bytes."""
 CHUNK = 32
-"""Tiles that are evaluated at once."""
+"""Tiles that are evaluated at once; behind another level, whose tiles have to be searched as well, a few."""
+CHUNK_OF_LEVELS, MOST_OF_LEVELS = 4, 32
+"""Tiles that are evaluated at once, and at most, where the inside is a level."""
 FEW, PARTS, DEEPEST = 16, 3, 4
 """Dimensions up to FEW have every size in the menu; of larger ones, the largest DEEPEST sizes of k that fit are looked at."""
 PORTS = ("scratchpad_read_a", "scratchpad_read_b", "scratchpad_write_out", "scratchpad_read_out")
@@ -144,6 +147,9 @@ class Choice:
     crossing: tuple[float, ...]
 
 
+NO_CHOICE = Choice((0, 0, 0), 0, (0, 0, 0), np.inf, ())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class LevelStage:
     """A memory level around the stage `inside`; `wire` is the port of the level outside of it."""
@@ -183,27 +189,35 @@ class LevelStage:
 
     def _search(self, size: Size, wired: Mask) -> Choice:
         tiles, held, bound, moved = self._candidates(size, wired)
+        chunk, most = (CHUNK, len(tiles)) if isinstance(self.inside, PortStage) else (CHUNK_OF_LEVELS, MOST_OF_LEVELS)
         by_bound = np.argsort(bound, kind="stable")
-        best, done = np.inf, 0
-        while done < len(by_bound) and best > (1 + TOLERANCE) * bound[by_bound[done]]:
-            part = by_bound[done : done + CHUNK]
-            best = min(best, *(choice.cycles for choice in self._evaluated(size, wired, tiles[part], held[part], 0.0)))
-            done += CHUNK
-        limit = best if done >= len(by_bound) else min(best, bound[by_bound[done]])
-        limit *= 1 + TOLERANCE
+        fastest, done = NO_CHOICE, 0
+        while done < min(most, len(tiles)) and fastest.cycles > (1 + TOLERANCE) * bound[by_bound[done]]:
+            part = by_bound[done : done + chunk]
+            evaluated = self._evaluated(size, wired, tiles[part], held[part], 0.0)
+            fastest = min(fastest, *evaluated, key=lambda choice: choice.cycles)
+            done += chunk
+        least = bound[by_bound[done]] if done < min(most, len(tiles)) else fastest.cycles  # no other can be faster
+        return self._fewest_bytes(size, wired, (tiles, held, bound, moved), fastest, (1 + TOLERANCE) * min(least, fastest.cycles))
+
+    def _fewest_bytes(
+        self, size: Size, wired: Mask, candidates: tuple[Integers, Integers, Real, Real], fastest: Choice, limit: float
+    ) -> Choice:
+        """Of the tiles that take at most `limit` cycles, the one that moves fewest bytes."""
+        tiles, held, bound, moved = candidates
+        chunk, most = (CHUNK, len(tiles)) if isinstance(self.inside, PortStage) else (CHUNK_OF_LEVELS, MOST_OF_LEVELS)
         near = np.flatnonzero(bound <= limit)
-        by_bytes = near[np.argsort(moved[near], kind="stable")]
-        chosen: tuple[float, float, int, Choice] | None = None
-        for start in range(0, len(by_bytes), CHUNK):
-            part = by_bytes[start : start + CHUNK]
-            if chosen is not None and chosen[0] <= moved[part[0]]:
+        by_bytes = near[np.argsort(moved[near], kind="stable")][:most]
+        chosen = self._bytes(fastest), fastest.cycles, fastest
+        for start in range(0, len(by_bytes), chunk):
+            part = by_bytes[start : start + chunk]
+            if chosen[0] <= moved[part[0]]:
                 break
-            for place, choice in zip(part.tolist(), self._evaluated(size, wired, tiles[part], held[part], limit), strict=True):
-                if choice.cycles <= limit:
-                    rank = (self._bytes(choice), choice.cycles, place, choice)
-                    chosen = rank if chosen is None or rank[:3] < chosen[:3] else chosen
-        assert chosen is not None  # the fastest one is within its own limit
-        return chosen[3]
+            for choice in self._evaluated(size, wired, tiles[part], held[part], limit):
+                rank = self._bytes(choice), choice.cycles, choice
+                if choice.cycles <= limit and rank[:2] < chosen[:2]:
+                    chosen = rank
+        return chosen[2]
 
     def _bytes(self, choice: Choice) -> float:
         return sum(elements * size for elements, size in zip(choice.crossing[:3], self.element_bytes, strict=True))
