@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trainyard.ir import Step, Work
-from trainyard.mapping.demand import NOTHING_KEPT, AccessLog, NoDemand, OnChip, Policy, TensorBytes
+from trainyard.mapping.demand import NOTHING_KEPT, AccessLog, NoDemand, OnChip, Policy, Slices, TensorBytes
 from trainyard.mapping.profile import plain_demand
 
 
@@ -30,12 +30,20 @@ class Replay:
     def size(self, base: int) -> int:
         return TensorBytes(self.step, self.policy, {}).bytes(base)
 
-    def run(self, works: Sequence[Work], states: Mapping[tuple[int, ...], OnChip]) -> None:
+    def run(self, works: Sequence[Work], states: Mapping[tuple[int, ...], OnChip | Slices], blocks: Sequence[range] = ()) -> None:
+        """`blocks` are the Works that run slice by slice, each with a `Slices` among the states."""
         logs = [self._log(work) for work in works]
         self.in_dram = {self.step.base(t) for t in range(len(self.step.tensors))}  # inputs, and nothing yet of all others
         fresh = {base for base in self.in_dram if not self.step.tensors[base].role.resident}
+        inside = {position: block for block in blocks for position in block}
         for position, (work, log) in enumerate(zip(works, logs, strict=True)):
+            if position in inside:
+                if position == inside[position][0]:
+                    self._block([works[other] for other in inside[position]], [logs[other] for other in inside[position]], states)
+                    fresh -= {base for other in inside[position] for base, direction in logs[other] if direction == "write"}
+                continue
             state = states.get(work.ops, NOTHING_KEPT)
+            assert not isinstance(state, Slices)
             stays = self._stays(position, logs, works, states)
             held = self.on_chip | stays | {base for base in state.loaded | state.results if self._whole(base, log)}
             assert sum(map(self.size, held)) == state.occupied_bytes <= self.scratchpad_bytes, (position, held, state)
@@ -68,6 +76,51 @@ class Replay:
             self.on_chip = stays
         self._end(logs)
 
+    def _block(self, works: Sequence[Work], logs: Sequence[AccessLog], states: Mapping[tuple[int, ...], OnChip | Slices]) -> None:
+        """Slice after slice. A tensor of samples has a copy for each slice; nothing of the block is on chip before or after it."""
+        own = {base for log in logs for base, _ in log}
+        assert not own & self.on_chip
+        outer = sum(map(self.size, self.on_chip))
+        cuts = [states[work.ops] for work in works]
+        assert all(isinstance(cut, Slices) for cut in cuts)
+        turns = [[state for times, state in cut.parts for _ in range(times)] for cut in cuts]  # type: ignore[union-attr]
+        count = len(turns[0])
+        small: Step = cuts[0].step  # type: ignore[union-attr]
+        assert {len(turn) for turn in turns} == {count}
+        assert small.batch * count == self.step.batch
+        slices = Replay(small, self.policy, self.scratchpad_bytes)
+        cut = {base for base in own if small.tensors[base].shape != self.step.tensors[base].shape}
+        in_dram = {(base, turn if base in cut else 0) for base in own & self.in_dram for turn in range(count)}
+        on_chip: set[tuple[int, int]] = set()
+        for turn in range(count):
+            for work, states_of_work in zip(works, turns, strict=True):
+                state, log = states_of_work[turn], slices._log(work)
+                for base, direction in log:
+                    key = base, turn if base in cut else 0
+                    if direction == "read" and base in state.read:
+                        assert key in on_chip, f"slice {turn} of tensor {base} is not on chip"
+                    elif direction == "read":
+                        assert key in in_dram, f"slice {turn} of tensor {base} is not in DRAM"
+                        self.reads += log[base, direction]
+                        on_chip |= {key} if base in state.loaded else set()
+                for base, direction in log:
+                    key = base, turn if base in cut else 0
+                    if direction != "write":
+                        continue
+                    if base in state.added:
+                        assert key in in_dram
+                        self.reads += log[base, direction]
+                    elif base not in cut and turn:
+                        assert key in on_chip, f"the sum {base} of earlier slices is neither on chip nor read"
+                    (on_chip.add if base in state.results else on_chip.discard)(key)
+                    (in_dram.discard if base in state.unwritten else in_dram.add)(key)
+                    self.writes += 0 if base in state.unwritten else log[base, direction]
+                mine = {key for key in on_chip if key[0] not in cut or any(key[0] == base for base, _ in log)}
+                assert outer + sum(slices.size(base) for base, _ in mine) <= state.occupied_bytes <= self.scratchpad_bytes
+            on_chip -= {(base, turn) for base in cut}
+        self.in_dram -= own
+        self.in_dram |= {base for base in own if all((base, turn if base in cut else 0) in in_dram for turn in range(count))}
+
     def _log(self, work: Work) -> AccessLog:
         log: AccessLog = {}
         demand = plain_demand(self.step, work, self.policy, log=log)
@@ -75,10 +128,11 @@ class Replay:
         return log
 
     def _stays(
-        self, position: int, logs: Sequence[AccessLog], works: Sequence[Work], states: Mapping[tuple[int, ...], OnChip]
+        self, position: int, logs: Sequence[AccessLog], works: Sequence[Work], states: Mapping[tuple[int, ...], OnChip | Slices]
     ) -> set[int]:
         """Tensors on chip behind a Work: those that the next Work at them finds there."""
         now = states.get(works[position].ops, NOTHING_KEPT)
+        assert not isinstance(now, Slices)
         touched = {base for base, _ in logs[position]}
         stays = self.on_chip - touched
         for base in touched:
@@ -86,6 +140,8 @@ class Replay:
                 if not any(other == base for other, _ in logs[later]):
                     continue
                 then = states.get(works[later].ops, NOTHING_KEPT)
+                if isinstance(then, Slices):
+                    break
                 adds_a_part = (base, "read") not in logs[later] and logs[later][base, "write"] < self.size(base)
                 if base in then.read or (adds_a_part and base in now.results and base in then.results):
                     stays.add(base)

@@ -35,8 +35,8 @@ class OnChip(NamedTuple):
     """Base tensors of a Work that the scratchpad keeps between Works (`mapping.between_layers`).
 
     `read` are there before the Work, `loaded` come from DRAM once and stay; `results` are written by the Work and stay, `unwritten`
-    are results that DRAM does not get. `occupied_bytes` of the scratchpad are taken by all tensors that are kept while the Work
-    runs, its own and others.
+    are results that DRAM does not get; `added` are sums of earlier slices of the batch that come from DRAM and are added to.
+    `occupied_bytes` of the scratchpad are taken by all tensors that are kept while the Work runs, its own and others.
     """
 
     read: frozenset[int] = frozenset()
@@ -44,6 +44,7 @@ class OnChip(NamedTuple):
     results: frozenset[int] = frozenset()
     unwritten: frozenset[int] = frozenset()
     occupied_bytes: int = 0
+    added: frozenset[int] = frozenset()
 
     def behind(self, bases: Collection[int]) -> OnChip:
         """What a Work finds on chip once it has loaded some of its tensors."""
@@ -54,11 +55,19 @@ class OnChip(NamedTuple):
 NOTHING_KEPT = OnChip()
 
 
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """A Work that runs for a slice of the batch at a time: the step of one slice, and what so many of them find on chip."""
+
+    step: Step
+    parts: tuple[tuple[int, OnChip], ...]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Residency:
     """What is kept on chip during the Works of one step, by the ops of each Work."""
 
-    by_work: Mapping[tuple[int, ...], OnChip]
+    by_work: Mapping[tuple[int, ...], OnChip | Slices]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +179,13 @@ class KeptDemand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlicedDemand:
+    """The demands of a Work for slices of the batch, and how often each comes."""
+
+    parts: tuple[tuple[int, KeptDemand], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NoDemand:
     """Outside the scope of the simulation, or an exchange with nobody."""
 
@@ -178,7 +194,7 @@ class NoDemand:
 
 
 PlainDemand = ProductDemand | TogetherDemand | PairDemand | ChainDemand | StreamDemand | FusedDemand | NoDemand
-Demand = PlainDemand | KeptDemand
+Demand = PlainDemand | KeptDemand | SlicedDemand
 
 AccessLog = dict[tuple[int, Direction | Literal["elsewhere"]], int]
 """Base tensor and direction -> the most scratchpad bytes of one op; `elsewhere`: as a matrix that was unfolded in DRAM."""
@@ -225,9 +241,11 @@ class TensorBytes:
         if self.log is not None and base is not None and size and direction in self.logged:
             self.log[base, direction] = max(size, self.log.get((base, direction), 0))
 
-    def behind(self, tensor: int | None) -> TensorBytes:
-        """The same, with a tensor on chip that was loaded."""
-        return self if tensor is None else replace(self, on_chip=self.on_chip.behind((self.step.base(tensor),)))
+    def behind(self, *tensors: int | None) -> TensorBytes:
+        """The same, with tensors on chip that were loaded."""
+        if not self.on_chip.loaded:
+            return self
+        return replace(self, on_chip=self.on_chip.behind([self.step.base(t) for t in tensors if t is not None]))
 
     def reads_only(self) -> TensorBytes:
         """The same, with a log that leaves writes out."""

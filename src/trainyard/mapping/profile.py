@@ -41,6 +41,8 @@ from trainyard.mapping.demand import (
     PlainDemand,
     Policy,
     ProductDemand,
+    SlicedDemand,
+    Slices,
     StreamDemand,
     TensorBytes,
     TogetherDemand,
@@ -102,6 +104,12 @@ def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> De
     on_chip = policy.residency and policy.residency.by_work.get(work.ops)
     if not on_chip:
         return plain_demand(step, work, policy, zeros)
+    if isinstance(on_chip, Slices):
+        return SlicedDemand(parts=tuple((times, _kept(on_chip.step, work, policy, zeros, part)) for times, part in on_chip.parts))
+    return _kept(step, work, policy, zeros, on_chip)
+
+
+def _kept(step: Step, work: Work, policy: Policy, zeros: Densities, on_chip: OnChip) -> KeptDemand:
     return KeptDemand(inner=plain_demand(step, work, policy, zeros, on_chip), occupied_bytes=on_chip.occupied_bytes)
 
 
@@ -197,8 +205,9 @@ def _product(sizes_of: TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
     labels = _labels(sizes_of, head, lowered, (first, second))
     sums = out * sizes[2]
     a_bytes, a_sram, a_stays = sizes_of.operand(work.ops[0], first, a * sizes[0], a != lowered.a.elements)
-    behind = sizes_of if a_stays is None else sizes_of.behind(first)
-    b_bytes, b_sram, b_stays = behind.operand(work.ops[0], second, b * sizes[1], b != lowered.b.elements)
+    sizes_of = sizes_of.behind(first)
+    b_bytes, b_sram, b_stays = sizes_of.operand(work.ops[0], second, b * sizes[1], b != lowered.b.elements)
+    sizes_of = sizes_of.behind(second)
     leaves = Move(labels[2], "write", sizes_of.moved(work.ops[0], result, "write", sums), sums)
     if result is not None and out != lowered.out.elements:
         sizes_of.note(sizes_of.step.base(result), "elsewhere", sums)
@@ -288,6 +297,7 @@ def _drained(
         reads = op.inputs if position else op.inputs[2:]  # a product's further inputs are added to it
         outside = tuple(t for t in reads if step.base(t) not in produced and step.base(t) not in stays)
         moves = list(sizes_of.moves(index, outside, "read").values())
+        sizes_of = sizes_of.behind(*outside)
         last = position == len(ops) - 1
         outputs = {step.base(t): t for t in op.outputs}
         for base, tensor in outputs.items():
@@ -297,6 +307,8 @@ def _drained(
                 written = sizes_of.move(index, base, "write", sizes_of.bytes(tensor))
                 if position or not written.on_chip:  # the array itself puts sums into the scratchpad
                     moves.append(written if position else result)
+                if base in sizes_of.on_chip.added:
+                    moves.append(written._replace(direction="read"))
         if not op.outputs and position == 0:
             moves.append(result)
         produced.update(outputs)
@@ -352,6 +364,8 @@ def _stream(sizes_of: TensorBytes, index: int, stays: Collection[int] = ()) -> S
     if isinstance(body, Gather):
         return StreamDemand(moves=_gathered(sizes_of, index, body), vector_operations=operations)
     reads = [move for base, move in sizes_of.moves(index, op.inputs, "read").items() if base not in stays]
+    sums = tuple(t for t in op.outputs if sizes_of.step.base(t) in sizes_of.on_chip.added)
+    reads += sizes_of.moves(index, sums, "read").values()
     writes = list(sizes_of.moves(index, op.outputs, "write").values())
     if not reads and not writes:  # a step without tensors: the body's own sizes
         assert isinstance(body, ElementWise | Reduction | Copy | Update)

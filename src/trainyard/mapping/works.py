@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Literal
 
 from trainyard.caches import per_step
-from trainyard.ir import Convolution, ElementWise, Grouping, MatMul, Op, Phase, Step, Work
+from trainyard.ir import Collective, Convolution, ElementWise, Grouping, MatMul, Op, Phase, Step, Work
 from trainyard.ir.step import letter_of
 from trainyard.mapping.lowering import GradInput, lower
 
@@ -137,6 +137,11 @@ def _common_slot(slots: list[Work | None], accesses: list[Accesses], earlier: in
         if not any(conflict(accesses[moved], accesses[other]) for other in between):
             return slot
     return None
+
+
+def is_exchange(step: Step, work: Work) -> bool:
+    """Whether a Work is an exchange with other devices, which read and write the DRAM."""
+    return isinstance(step.ops[work.ops[0]].body, Collective)
 
 
 def memory_accesses(step: Step, work: Work) -> Accesses:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,11 +13,13 @@ from tests.oracles.scratchpad_replay import Replay, compulsory_bytes
 
 import trainyard as ty
 from trainyard.devices.accelerator.between import WorkCosts, kept_between
-from trainyard.ir import ElementWise, MatMul, Op, Phase, Step, TensorSpec, Update
+from trainyard.devices.accelerator.sliced import sliced_between
+from trainyard.ir import ElementWise, MatMul, Op, Phase, Reduction, Step, TensorSpec, Update
 from trainyard.ir.step import Role
 from trainyard.mapping.between_layers.accesses import gaps_of, tensors_of
 from trainyard.mapping.between_layers.residency import NONE, Ledger
 from trainyard.mapping.between_layers.search import choose, total
+from trainyard.mapping.between_layers.slices import Blocks, Cuttable
 
 ROWS, WIDTH = 24, 16
 MAP, SQUARE = ROWS * WIDTH * 4, WIDTH * WIDTH * 4
@@ -55,6 +58,13 @@ def program(choices: list[tuple[int, int, int]]) -> Step:
     return Step(name="random", batch=ROWS, ops=tuple(ops), tensors=tuple(tensors))
 
 
+def batched(step: Step) -> Step:
+    """The same with slopes: maps have one row for each sample."""
+    tensors = tuple(replace(spec, slope=(1, 0) if spec.shape[0] == ROWS else ()) for spec in step.tensors)
+    slopes = {"layer": (1, 0, 0, 0), "dW": (0, 0, 1, 0), "add": (WIDTH, 0), "relu_": (WIDTH, 0), "sgd": ()}
+    return replace(step, tensors=tensors, ops=tuple(replace(op, slope=slopes[op.name]) for op in step.ops))
+
+
 PROGRAMS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.integers(0, 9)), min_size=2, max_size=9).map(program)
 
 
@@ -63,7 +73,7 @@ def accelerator(scratchpad_bytes: int, **fields: object) -> ty.Accelerator:
     return ty.Accelerator(array=array, scratchpad_bytes=scratchpad_bytes, dram_bytes_per_s=4e9, clock_hz=1e9, **fields)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(step=PROGRAMS, room=st.integers(3000, 40_000), order=st.sampled_from(["sequential", "interleaved"]))
 def test_a_replay_finds_every_tensor_where_the_residency_says(step: Step, room: int, order: str) -> None:
     device = accelerator(room, order=order)
@@ -75,7 +85,7 @@ def test_a_replay_finds_every_tensor_where_the_residency_says(step: Step, room: 
     assert choice.after.bytes >= replay.reads + replay.writes
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(step=PROGRAMS, room=st.integers(3000, 60_000), order=st.sampled_from(["sequential", "interleaved", "cost"]))
 def test_reuse_between_layers_is_never_slower_and_moves_the_compulsory_bytes_at_least(step: Step, room: int, order: str) -> None:
     off, on = (ty.run(step, accelerator(room, order=order, reuse=reuse)) for reuse in ("step", "layers"))
@@ -86,7 +96,7 @@ def test_reuse_between_layers_is_never_slower_and_moves_the_compulsory_bytes_at_
     assert on.macs == off.macs
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(step=PROGRAMS, order=st.sampled_from(["sequential", "interleaved", "cost"]))
 def test_a_scratchpad_without_end_moves_exactly_the_compulsory_bytes(step: Step, order: str) -> None:
     device = accelerator(1 << 30, order=order, reuse="layers")
@@ -120,6 +130,57 @@ def test_the_search_finds_the_best_of_all_subsets(choices: list[tuple[int, int, 
     choice = choose(tensors, len(works), costs, room)
     assert tuple(choice.after) == best
     assert choice.proved
+
+
+@settings(max_examples=20, deadline=None)
+@given(step=PROGRAMS.map(batched), room=st.integers(1500, 8000))
+def test_a_replay_of_slices_finds_every_tensor_and_slices_are_never_slower_than_layers(step: Step, room: int) -> None:
+    device = accelerator(room)
+    works = device.works(step)
+    _, choice = kept_between(step, device.policy, device._costing, room)
+    sliced = sliced_between(step, device.policy, device._costing, room, choice)
+    if sliced is not None:
+        policy, blocks = sliced
+        replay = Replay(step, device.policy, room)
+        replay.run(works, policy.residency.by_work, [range(block.first, block.last + 1) for block in blocks])  # type: ignore[union-attr]
+        assert replay.reads + replay.writes >= compulsory_bytes(step, works, device.policy)
+    layers, slices = (ty.run(step, accelerator(room, reuse=reuse)) for reuse in ("layers", "slices"))
+    assert (slices.cycles, slices.traffic_bytes["dram"]) <= (layers.cycles, layers.traffic_bytes["dram"])
+    assert slices.macs == layers.macs
+
+
+def test_slices_of_a_batch_keep_on_chip_what_does_not_fit_as_a_whole() -> None:
+    """Two layers whose map between them is three times the scratchpad: slice by slice it is neither written nor read."""
+    tensors = (
+        TensorSpec((96, 16), slope=(1, 0), role=Role.INPUT), TensorSpec((16, 64), role=Role.PARAMETER),
+        TensorSpec((96, 64), slope=(1, 0)), TensorSpec((64, 16), role=Role.PARAMETER), TensorSpec((96, 16), slope=(1, 0)),
+    )  # fmt: skip
+    ops = (
+        Op(body=MatMul(96, 64, 16), name="up", inputs=(0, 1), outputs=(2,), slope=(1, 0, 0, 0)),
+        Op(body=MatMul(96, 16, 64), name="down", inputs=(2, 3), outputs=(4,), slope=(1, 0, 0, 0)),
+    )
+    step, room = Step(name="bottleneck", batch=96, ops=ops, tensors=tensors), 16 * 1024
+    off, layers, slices = (ty.run(step, accelerator(room, reuse=reuse)) for reuse in ("off", "layers", "slices"))
+    between, others = 96 * 64 * 4, (2 * 96 * 16 + 2 * 16 * 64) * 4
+    assert off.traffic_bytes["dram"] >= layers.traffic_bytes["dram"] >= 2 * between + others
+    assert slices.traffic_bytes["dram"] == others
+    assert slices.cycles < layers.cycles
+
+
+def test_a_sum_over_the_batch_is_read_behind_the_last_slice_only() -> None:
+    step = batched(program([(0, 0, 1), (1, 1, 1), (4, 0, 1)]))
+    works = accelerator(4096).works(step)
+    blocks = Blocks(step, works, tensors_of(step, works, accelerator(4096).policy))
+    assert blocks.can == [True, True, False]  # an update needs the whole gradient
+    assert blocks.uses(0, 1) is not None
+
+
+def test_batch_normalisation_ends_a_block() -> None:
+    step = ty.zoo.load("resnet50", batch=2)
+    cuttable = Cuttable(step)
+    norms = [op for op in step.ops if isinstance(op.body, Reduction) and "batch_norm" in op.body.function]
+    assert norms
+    assert not any(cuttable._op(op) for op in norms)
 
 
 def test_a_chain_of_two_layers_keeps_the_map_between_them_and_writes_it_not() -> None:

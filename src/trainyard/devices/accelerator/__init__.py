@@ -5,5 +5,6 @@ In reading order: `device` is the part and its fields; `costs` what a demand cos
 `constrained` refuses mappings that cannot hold. `batch_costs` has the costs of all demands of a step at once, as columns, which a
 step and a policy decide (`step_shape`) before any machine does. Variants: `masked_tiles` (zeros, tile by tile), `sparse_tiles`
 (which tiles they get), `structured` (n:m weights), `side_by_side` (products on parts of an array), `ordered` (IGO's orders),
-`chained` (two layers in one go), `between` (tensors that stay on chip between Works).
+`chained` (two layers in one go), `between` (tensors that stay on chip between Works), `sliced` (blocks of Works,
+slice by slice).
 """

@@ -17,11 +17,13 @@ from trainyard.devices.accelerator.costs import Costing
 from trainyard.errors import BadInput
 from trainyard.ir import DeviceCost, Step, Work
 from trainyard.ir.protocols import Divisible
-from trainyard.mapping.between_layers.accesses import is_exchange, tensors_of
+from trainyard.mapping.between_layers.accesses import tensors_of
 from trainyard.mapping.between_layers.search import Choice, Cost, choose, total
 from trainyard.mapping.demand import Demand, NoDemand, OnChip, PlainDemand, Policy, ProductDemand, Residency, StreamDemand
-from trainyard.mapping.profile import plain_demand, profile, works
+from trainyard.mapping.profile import RAW, plain_demand, profile, works
 from trainyard.mapping.tiling import search
+from trainyard.mapping.works import is_exchange
+from trainyard.masks.dma import Densities
 
 Sets = tuple[int, OnChip]
 """A Work and what it finds on chip, whatever room that takes."""
@@ -80,6 +82,9 @@ class WorkCosts:
             place, _ = rooms.find(state.occupied_bytes)
         return rooms.costs[place]
 
+    def demand(self, work: int, state: OnChip) -> PlainDemand:
+        return self._known(work, state)[0]
+
     def same(self, work: int, state: OnChip) -> tuple[int, int]:
         return self._known(work, state)[1].same(state.occupied_bytes)
 
@@ -131,18 +136,29 @@ def _product(costing: Costing, demand: ProductDemand) -> tuple[Cost, float]:
 
 
 def chosen_between(
-    step: Step, policy: Policy, costing: Costing, scratchpad_bytes: int
+    step: Step, policy: Policy, costing: Costing, scratchpad_bytes: int, *, slices: bool = False
 ) -> tuple[Policy, Mapping[Demand, DeviceCost]]:
     """The policy for a step, with tensors that stay between its Works if that takes less time; and what was costed."""
-    kept, _ = kept_between(step, policy, costing, scratchpad_bytes)
-    candidates = [(one, _costed(step, one, costing)) for one in dict.fromkeys((policy, kept))]
+    kept, choice = kept_between(step, policy, costing, scratchpad_bytes)
+    policies = [policy, kept]
+    if slices:
+        from trainyard.devices.accelerator.sliced import sliced_between
+
+        sliced = sliced_between(step, policy, costing, scratchpad_bytes, choice)
+        policies += [sliced[0]] if sliced else []
+    candidates = [(one, _costed(step, one, costing, RAW)) for one in dict.fromkeys(policies)]
     chosen, (costs, _) = min(candidates, key=lambda candidate: candidate[1][1])
     return chosen, costs
 
 
-def _costed(step: Step, policy: Policy, costing: Costing) -> tuple[dict[Demand, DeviceCost], Cost]:
+def better(step: Step, policies: Sequence[Policy], costing: Costing, zeros: Densities) -> Policy:
+    """The policy under which a step takes least time with tensors that a DMA engine compresses."""
+    return min(policies, key=lambda policy: _costed(step, policy, costing, zeros)[1])
+
+
+def _costed(step: Step, policy: Policy, costing: Costing, zeros: Densities) -> tuple[dict[Demand, DeviceCost], Cost]:
     """The costs of a step's demands, and those of all Works together."""
-    demands = profile(step, policy)
+    demands = profile(step, policy, zeros)
     costs = costing.costs(demands.demands)
     each = [Cost(costs[number].cycles, sum(costs[number].bytes.values())) for number in demands.number.values()]
     return dict(zip(demands.demands, costs, strict=True)), total(each)

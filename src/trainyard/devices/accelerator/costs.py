@@ -22,6 +22,7 @@ from trainyard.devices.accelerator.side_by_side import (
     divisions,
     merged,
     parts,
+    repeated,
     several,
     units,
 )  # fmt: skip
@@ -42,6 +43,7 @@ from trainyard.mapping.demand import (
     NoDemand,
     PairDemand,
     ProductDemand,
+    SlicedDemand,
     StreamDemand,
     TogetherDemand,
 )
@@ -75,7 +77,8 @@ class Costing:
         tiled = iter(self._searched([demand.problem for demand in products]))
         costs_of_demands: list[DeviceCost] = []
         divided = iter(self._divisions([demand.products for demand in demands if isinstance(demand, TogetherDemand)]))
-        kept = self._kept([demand for demand in demands if isinstance(demand, KeptDemand)])
+        sliced = [part for demand in demands if isinstance(demand, SlicedDemand) for _, part in demand.parts]
+        kept = self._kept([*(demand for demand in demands if isinstance(demand, KeptDemand)), *sliced])
         for demand in demands:
             match demand:
                 case ProductDemand():
@@ -93,6 +96,8 @@ class Costing:
                     costs_of_demands.append(self._fused(demand))
                 case KeptDemand():
                     costs_of_demands.append(kept[demand])
+                case SlicedDemand():
+                    costs_of_demands.append(repeated([(times, kept[part]) for times, part in demand.parts]))
                 case NoDemand():
                     costs_of_demands.append(
                         DeviceCost(cycles=0, compute_cycles=0, bytes={}, share=shares([0] * demand.ops), bound=demand.why)

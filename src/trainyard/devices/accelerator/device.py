@@ -37,7 +37,7 @@ from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.precision import UNIT_RATES, MacRates, Precision, checked_precision, checked_rates, dtype_of
 from trainyard.mapping.profile import RAW, Profile, demand, profile, works
 from trainyard.mapping.tiling import Supply
-from trainyard.mapping.works import Fusion, Together
+from trainyard.mapping.works import Fusion, Together, is_exchange
 from trainyard.masks.dma import Densities, densities, stored_sizes
 from trainyard.results.result import Peaks
 
@@ -46,10 +46,10 @@ if TYPE_CHECKING:
     from trainyard.results.loop_nests import LoopNest
 
 Dma = Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"]
-Reuse = Literal["step", "lru", "farthest", "layers", "on", "off", "none"]
+Reuse = Literal["step", "lru", "farthest", "layers", "slices", "on", "off", "none"]
 """Tiles that stay within a product (`step`, `lru`, `farthest`), or tensors between layers; `on` is `layers`, `off` is `step`."""
 REUSE_NAMES: Mapping[str | bool, str] = {"on": "layers", True: "layers", "off": "step", "none": "step", False: "step"}
-BETWEEN_LAYERS = ("layers",)
+BETWEEN_LAYERS = ("layers", "slices")
 DramKind = Literal["hbm2", "gddr6", "ddr4", "lpddr4"]
 OWNER = "Accelerator"
 ACCUMULATOR_BYTES = 4
@@ -322,12 +322,14 @@ class Accelerator:
     def _between(self, step: Step) -> tuple[Policy, Mapping[Demand, DeviceCost]]:
         from trainyard.devices.accelerator.between import chosen_between
 
-        return chosen_between(step, self.policy, self._costing, self.scratchpad_bytes)
+        return chosen_between(step, self.policy, self._costing, self.scratchpad_bytes, slices=self.reuse == "slices")
 
     def cost(self, step: Step, work: Work, masks: Masks | None = None) -> DeviceCost:
         zeros = self._zeros(step, masks)
         if masks is not None and uses_operand_values(self.array):
-            asked = self._demand(step, work, zeros)
+            if self.reuse == "slices":  # zeros are known of whole tensors
+                return self._with_whole_tensors.cost(step, work, masks)
+            asked = self._demand(step, work, self._masked_policy(step, masks, zeros), zeros)
             masked_cost = self._masked_cost(step, work, asked, masks)
             return masked_cost or self._costs.get(("demand", asked), lambda: self._costing.costs((asked,))[0])
         demands, costs = self._step_costs(step, zeros)
@@ -336,12 +338,29 @@ class Accelerator:
             return self._costing.costs((demand(step, work, self.policy, zeros),))[0]
         return costs[number]
 
-    def _demand(self, step: Step, work: Work, zeros: Densities) -> Demand:
+    def _demand(self, step: Step, work: Work, policy: Policy, zeros: Densities) -> Demand:
         """What one of its Works asks for; that of all Works of a step is found once."""
-        policy = self._policy(step)[0]
-        demands = self._steps.get(("demands", ByIdentity(step), ByIdentity(zeros)), lambda: profile(step, policy, zeros))
+        demands = self._steps.get(("demands", ByIdentity(step), ByIdentity(zeros), policy), lambda: profile(step, policy, zeros))
         number = demands.number.get(work.ops)
         return demand(step, work, policy, zeros) if number is None else demands.demands[number]
+
+    @property
+    def _with_whole_tensors(self) -> Accelerator:
+        return self._steps.get("layers", lambda: replace(self, reuse="layers"))
+
+    def _masked_policy(self, step: Step, masks: Masks, zeros: Densities) -> Policy:
+        """Tensors to keep are chosen for dense operands; none are kept where zeros make that slower."""
+        kept = self._policy(step)[0]
+        if kept.residency is None:
+            return kept
+
+        def total(policy: Policy) -> tuple[int, int]:
+            demands = [(work, demand(step, work, policy, zeros)) for work in works(step, policy) if not is_exchange(step, work)]
+            costs = [self._masked_cost(step, *one, masks) or self._costing.costs((one[1],))[0] for one in demands]
+            return sum(cost.cycles for cost in costs), sum(sum(cost.bytes.values()) for cost in costs)
+
+        key = ("kept", ByIdentity(step), ByIdentity(masks))
+        return self._steps.get(key, lambda: min((self.policy, kept), key=total))
 
     def _masked_cost(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
         """The same product of the same layer with the same masks is costed once, whatever else is in its step."""
@@ -363,6 +382,10 @@ class Accelerator:
     def _cost_all(self, step: Step, zeros: Densities) -> tuple[Profile, list[DeviceCost]]:
         """Steps of one model at several batch sizes share the costs of demands that do not change."""
         policy, costed = self._policy(step)
+        if zeros and policy.residency is not None:  # tensors to keep are chosen for what is not compressed
+            from trainyard.devices.accelerator.between import better
+
+            policy = better(step, (self.policy, policy), self._costing, zeros)
         demands_of_step = profile(step, policy, zeros)
         costs: dict[Demand, DeviceCost] = self._steps.get("demands", dict)
         if len(costs) > CACHED_COSTS:

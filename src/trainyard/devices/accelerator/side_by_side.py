@@ -164,6 +164,30 @@ def merged(costs: Sequence[DeviceCost], *, beside: bool) -> DeviceCost:
     )
 
 
+def repeated(parts: Sequence[tuple[int, DeviceCost]]) -> DeviceCost:
+    """One cost of a Work that comes so many times at each of these costs, one after the other."""
+    moved: dict[tuple[str, Direction], int] = {}
+    events: dict[str, float] = {}
+    for times, cost in parts:
+        for key, size in cost.bytes.items():
+            moved[key] = moved.get(key, 0) + times * size
+        for name, count in cost.events.items():
+            events[name] = events.get(name, 0.0) + times * count
+    total = sum(times * cost.cycles for times, cost in parts) or 1
+    places = range(len(parts[0][1].share))
+    share = [sum(times * cost.cycles * cost.share[place] for times, cost in parts) / total for place in places]
+    longest = max(parts, key=lambda part: part[0] * part[1].cycles)[1]
+    return DeviceCost(
+        cycles=sum(times * cost.cycles for times, cost in parts),
+        compute_cycles=sum(times * cost.compute_cycles for times, cost in parts),
+        bytes=moved,
+        share=(*share[:-1], max(0.0, 1.0 - sum(share[:-1]))),
+        events=events,
+        bound=longest.bound,
+        chosen=longest.chosen,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SideBySideArray:
     """An array that takes `count` equal products at once, seen as one that takes one product."""

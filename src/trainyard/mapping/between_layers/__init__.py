@@ -1,8 +1,9 @@
 """What stays on chip between Works: tensors that go from their producer to their consumers without a way through DRAM.
 
 In reading order: `accesses` says which Work reads and writes which tensor, and what may be kept between two of its accesses (a
-gap); `residency` says what the gaps that are kept save each Work, and what room they take; `search` chooses the gaps. Devices
-provide costs; nothing here knows a machine.
+gap); `residency` says what the gaps that are kept save each Work, and what room they take; `search` chooses the gaps. `slices` are
+blocks of Works that run for a part of the batch at a time, `block_search` chooses them. Devices provide costs; nothing here knows a
+machine.
 """
 
 from __future__ import annotations

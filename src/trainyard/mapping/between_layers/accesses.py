@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trainyard.ir import Collective, Step, Work
+from trainyard.ir import Step, Work
 from trainyard.mapping.demand import AccessLog, NoDemand, Policy, StreamDemand, TensorBytes
 from trainyard.mapping.profile import plain_demand
-from trainyard.mapping.works import memory_accesses
+from trainyard.mapping.works import is_exchange, memory_accesses
 
 ALONE = 1 << 40
 """Added to the number of an access for which a tensor stays alone; no tensor has so many."""
@@ -58,11 +58,6 @@ class Gap:
     number: int
     first: int
     last: int
-
-
-def is_exchange(step: Step, work: Work) -> bool:
-    """Whether a Work is an exchange with other devices, which read and write the DRAM."""
-    return isinstance(step.ops[work.ops[0]].body, Collective)
 
 
 def tensors_of(step: Step, works: Sequence[Work], policy: Policy) -> tuple[Tensor, ...]:

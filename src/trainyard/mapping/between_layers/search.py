@@ -52,6 +52,7 @@ class Choice:
 
     kept: tuple[Gap, ...]
     states: dict[int, OnChip]
+    costs: tuple[Cost, ...]
     before: Cost
     after: Cost
     bound: Cost
@@ -69,7 +70,7 @@ def choose(tensors: Sequence[Tensor], works: int, cost_of: CostOf, capacity_byte
     kept = tuple(gap for gap in gaps if gap.number in search.ledger.kept.get(gap.tensor, NONE))
     after = total(search.costs)
     states = dict(search.ledger.states()) if kept else {}
-    return Choice(kept=kept, states=states, before=before, after=after, bound=bound, proved=proved)
+    return Choice(kept=kept, states=states, costs=tuple(search.costs), before=before, after=after, bound=bound, proved=proved)
 
 
 def total(costs: Iterable[Cost]) -> Cost:
@@ -118,7 +119,7 @@ class _Search:
         ledger, before = self.ledger, self.ledger.kept.get(tensor, NONE)
         if gaps == before or not ledger.change(tensor, gaps):
             return False
-        changed = self._recosted(tensor)
+        changed = self._recosted(tensor, before ^ gaps)
         if changed is not None:
             cycles = sum(cost.cycles - self.costs[work].cycles for work, (_, cost) in changed.items())
             moved = sum(cost.bytes - self.costs[work].bytes for work, (_, cost) in changed.items())
@@ -129,16 +130,19 @@ class _Search:
         ledger.change(tensor, before)
         return False
 
-    def _recosted(self, tensor: int) -> dict[int, tuple[OnChip, Cost]] | None:
-        """New costs of the Works at a tensor, and of those with other room for their tiles; None where one has too little."""
+    def _recosted(self, tensor: int, gaps: frozenset[int]) -> dict[int, tuple[OnChip, Cost]] | None:
+        """New costs of the Works around gaps that changed, of those that write the tensor, and of those with other room for their
+        tiles; None where one has too little."""
         ledger, accesses = self.ledger, self.ledger.tensors[tensor].accesses
-        first, last = accesses[0].work, accesses[-1].work + 1
+        ends = {end for gap in gaps for end in ((gap, gap + 1) if gap < ALONE else (gap - ALONE,))}
+        first, last = accesses[min(ends)].work, accesses[max(ends)].work + 1
         occupied = ledger.occupied[first:last]
         if occupied.max() > self.capacity:
             return None
         changed: dict[int, tuple[OnChip, Cost]] = {}
         other_room = (occupied < self.low[first:last]) | (occupied > self.high[first:last])
-        own = [access.work for access in accesses]
+        own = [accesses[end].work for end in sorted(ends)]
+        own += [access.work for access in accesses[: max(ends)] if access.write_bytes]
         for work in dict.fromkeys([*own, *(np.flatnonzero(other_room) + first).tolist()]):
             state = ledger.state(work)
             cost = self.cost_of.cost(work, state)

@@ -1,0 +1,214 @@
+"""Blocks of Works that run for a slice of the batch at a time (fused-layer tiling).
+
+Tensors of samples are cut into equal slices, so what goes from one Work of a block to the next is small enough to stay on chip.
+What all samples share is either kept on chip during the block (`weights`) or read again for every slice; sums over the batch
+(dW, bias gradients) are kept (`sums`), or written after every slice and read again for the next.
+
+A Work can be cut if its results of a sample need no other sample. Batch normalisation needs all of them and ends a block, in both
+directions; so do exchanges, updates, and readers of a sum over the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from trainyard.ir import Convolution, Copy, ElementWise, Gather, MatMul, Op, Reduction, Step, Work
+from trainyard.ir.ops import dimensions
+from trainyard.mapping.between_layers.accesses import Tensor
+from trainyard.mapping.demand import OnChip
+
+Kind = Literal["samples", "shared", "other"]
+PER_SAMPLE = ("softmax", "layer_norm", "rms_norm", "group_norm", "instance_norm", "pool", "mean", "sum", "max", "min", "nll_loss")
+"""Reductions of each sample alone, or sums over samples."""
+ACROSS_SAMPLES = ("batch_norm", "cum")
+LONGEST = 12
+"""Most Works of a block."""
+
+
+def _proportional(numbers: Sequence[int], slope: Sequence[int], batch: int) -> Kind:
+    """`samples`: one number grows with the batch, and is 0 without it; `shared`: none grows."""
+    growing = [(number, by) for number, by in zip(numbers, slope, strict=False) if by]
+    if not growing:
+        return "shared"
+    return "samples" if len(growing) == 1 and growing[0][0] == growing[0][1] * batch else "other"
+
+
+@dataclass(frozen=True)
+class Cuttable:
+    """Which tensors and Works of a step can be cut into slices of the batch."""
+
+    step: Step
+
+    @cached_property
+    def kinds(self) -> tuple[Kind, ...]:
+        return tuple(_proportional(spec.shape, spec.slope, self.step.batch) for spec in self.step.tensors)
+
+    def kind(self, tensor: int) -> Kind:
+        """Of a view: as its memory, or it cannot be cut."""
+        own, base = self.kinds[tensor], self.kinds[self.step.base(tensor)]
+        return own if own == base else "other"
+
+    def work(self, work: Work) -> bool:
+        return work.grouping in ("single", "chain") and all(self._op(self.step.ops[index]) for index in work.ops)
+
+    def _op(self, op: Op) -> bool:
+        inputs, outputs = [self.kind(t) for t in op.inputs], [self.kind(t) for t in op.outputs]
+        if "other" in (*inputs, *outputs) or "samples" not in (*inputs, *outputs) or not outputs or op.routing is not None:
+            return False
+        grows = _proportional(dimensions(op.body), op.slope, self.step.batch) == "samples"
+        match op.body:
+            case MatMul() | Convolution():
+                return grows
+            case ElementWise() | Copy():
+                return grows and "shared" not in outputs
+            case Reduction():
+                function = op.body.function
+                return not any(word in function for word in ACROSS_SAMPLES) and any(word in function for word in PER_SAMPLE)
+            case Gather():
+                return not op.body.scatter and "shared" not in outputs
+            case _:
+                return False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """So many slices of a block in which a Work finds the same on chip."""
+
+    times: int
+    on_chip: OnChip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Works `first` to `last`, slice after slice."""
+
+    first: int
+    last: int
+    slices: int
+    weights: bool
+    sums: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A tensor inside a block: where it is used first and last, and whether it is used after the block."""
+
+    tensor: Tensor
+    kind: Kind
+    works: tuple[int, ...]
+    needed_after: bool
+    whole: bool
+
+    @property
+    def written(self) -> bool:
+        return any(access.write_bytes for access in self.tensor.accesses if access.work in self.works)
+
+
+class Blocks:
+    """The tensors of a step as blocks of its Works use them."""
+
+    def __init__(self, step: Step, works: Sequence[Work], tensors: Sequence[Tensor]) -> None:
+        self.cuttable, self.tensors = Cuttable(step), tensors
+        self.can = [self.cuttable.work(work) for work in works]
+        self.at: list[list[int]] = [[] for _ in works]
+        for number, tensor in enumerate(tensors):
+            for access in tensor.accesses:
+                self.at[access.work].append(number)
+                if access.in_dram:
+                    self.can[access.work] = False
+
+    def uses(self, first: int, last: int) -> list[_Use] | None:
+        """The tensors of Works `first` to `last`; None where these cannot run slice by slice."""
+        if not all(self.can[first : last + 1]):
+            return None
+        found: list[_Use] = []
+        for number in dict.fromkeys(number for work in range(first, last + 1) for number in self.at[work]):
+            tensor = self.tensors[number]
+            inside = [access for access in tensor.accesses if first <= access.work <= last]
+            kind = self.cuttable.kinds[tensor.base]
+            begin = inside[0]
+            new = begin is tensor.accesses[0] and not tensor.lasts and not begin.read_bytes
+            whole = begin.whole_read or begin.whole_write or new
+            after = tensor.lasts or any(access.work > last for access in tensor.accesses) or not any(a.read_bytes for a in inside)
+            use = _Use(tensor, kind, tuple(access.work for access in inside), after, whole)
+            if kind == "other" or (kind == "shared" and use.written and any(access.read_bytes for access in inside)):
+                return None  # a sum over the batch is complete after the last slice only
+            if kind == "shared" and use.written and len(inside) > 1:
+                return None
+            found.append(use)
+        return found
+
+    def linked(self, first: int, last: int) -> bool:
+        """Whether the last Work reads a tensor of samples that an earlier one of the block wrote."""
+        for number in self.at[last]:
+            tensor = self.tensors[number]
+            reads = any(access.work == last and access.read_bytes for access in tensor.accesses)
+            written = any(first <= access.work < last and access.write_bytes for access in tensor.accesses)
+            if reads and written and self.cuttable.kinds[tensor.base] == "samples":
+                return True
+        return False
+
+    def parts(self, block: Block, uses: Sequence[_Use]) -> dict[int, tuple[Part, ...]]:
+        """What each Work of a block finds on chip, slice by slice."""
+        found: dict[int, tuple[Part, ...]] = {}
+        turns = [("first", 1), ("middle", block.slices - 2), ("last", 1)]
+        for work in range(block.first, block.last + 1):
+            occupied = sum(self._held(block, use, work) for use in uses)
+            merged: dict[OnChip, int] = {}
+            for turn, times in turns:
+                key = self._state(block, uses, work, turn, occupied)
+                merged[key] = merged.get(key, 0) + times
+            found[work] = tuple(Part(times, key) for key, times in merged.items() if times)
+        return found
+
+    def _held(self, block: Block, use: _Use, work: int) -> int:
+        """Scratchpad bytes of a tensor while a Work of the block runs."""
+        if use.kind == "samples":
+            stays = use.whole and len(use.works) > 1 and use.works[0] <= work <= use.works[-1]
+            return -(-use.tensor.bytes // block.slices) if stays else 0
+        return use.tensor.bytes if (block.sums if use.written else block.weights and use.whole) else 0
+
+    def _state(self, block: Block, uses: Sequence[_Use], work: int, turn: str, occupied: int) -> OnChip:
+        read, loaded, results, unwritten, added = set[int](), set[int](), set[int](), set[int](), set[int]()
+        for use in uses:
+            if work not in use.works:
+                continue
+            base, place = use.tensor.base, use.works.index(work)
+            access = next(access for access in use.tensor.accesses if access.work == work)
+            if use.kind == "samples":
+                if not use.whole or len(use.works) == 1:
+                    continue
+                goes_on = place + 1 < len(use.works)
+                if access.read_bytes:
+                    (read if place else loaded).add(base)
+                if access.write_bytes and goes_on:
+                    results.add(base)
+                    if not use.needed_after or self._written_over(use, place):
+                        unwritten.add(base)
+            elif use.written:
+                if block.sums:
+                    results.add(base)
+                    unwritten |= {base} if turn != "last" else set()
+                elif turn != "first":
+                    added.add(base)
+            elif block.weights and use.whole:
+                (loaded if turn == "first" and not place else read).add(base)
+        return OnChip(
+            frozenset(read), frozenset(loaded), frozenset(results), frozenset(unwritten), occupied, frozenset(added)
+        )  # fmt: skip
+
+    def _written_over(self, use: _Use, place: int) -> bool:
+        """Whether a later Work of the block writes all of the tensor."""
+        return any(access.whole_write for access in use.tensor.accesses if access.work in use.works[place + 1 :])
+
+
+def divisors(number: int) -> list[int]:
+    """Slices of a batch that are equal, fewest first.
+
+    >>> divisors(12)
+    [2, 3, 4, 6, 12]
+    """
+    return [parts for parts in range(2, number + 1) if number % parts == 0]
