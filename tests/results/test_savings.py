@@ -10,7 +10,7 @@ from trainyard.results.savings import sum_of
 
 
 def test_savings_by_layer_are_the_difference_to_the_run_without_reuse() -> None:
-    off, on = (ty.run("alexnet", f"npu(reuse={word})", batch=2) for word in ("off", "on"))
+    off, on = (ty.run("ncf", f"npu(reuse={word})", batch=2) for word in ("off", "on"))
     total = sum_of(on.saved())
     assert total.time_s == pytest.approx(off.time_s - on.time_s)
     assert total.dram_bytes == off.traffic_bytes["dram"] - on.traffic_bytes["dram"] > 0
@@ -20,7 +20,7 @@ def test_savings_by_layer_are_the_difference_to_the_run_without_reuse() -> None:
 
 
 def test_the_table_the_page_and_json_name_the_layers_that_save(capsys: pytest.CaptureFixture[str]) -> None:
-    result = ty.run("alexnet", "npu(reuse=layers)", batch=2)
+    result = ty.run("ncf", "npu(reuse=layers)", batch=2)
     result.table(top=3, ranged=False)
     printed = capsys.readouterr().out
     listed = shown.rows(result, 3)
@@ -33,11 +33,11 @@ def test_the_table_the_page_and_json_name_the_layers_that_save(capsys: pytest.Ca
 
 
 def test_savings_of_a_system_come_from_its_device() -> None:
-    step = ty.zoo.load("alexnet", batch=4)
+    step = ty.zoo.load("ncf", batch=4)
     off, on = (ty.run(step, f"replicas(device=npu(reuse={word}),devices=2,link=25 GB/s)") for word in ("step", "layers"))
     assert sum_of(on.saved()).dram_bytes == off.traffic_bytes["dram"] - on.traffic_bytes["dram"] > 0
 
 
 def test_a_pipeline_refuses_a_device_that_keeps_tensors_between_layers() -> None:
     with pytest.raises(ty.errors.NotModelled, match="a pipeline runs other microbatches in between"):
-        ty.run("alexnet", "dc-dla(device=npu(reuse=layers))", parallel="pipeline", batch=16)
+        ty.run("ncf", "dc-dla(device=npu(reuse=layers))", parallel="pipeline", batch=16)

@@ -21,7 +21,6 @@ from trainyard.mapping.between_layers.accesses import tensors_of
 from trainyard.mapping.between_layers.search import Choice, Cost, choose, total
 from trainyard.mapping.demand import Demand, NoDemand, OnChip, PlainDemand, Policy, ProductDemand, Residency, StreamDemand
 from trainyard.mapping.profile import RAW, plain_demand, profile, works
-from trainyard.mapping.tiling import search
 from trainyard.mapping.works import is_exchange
 from trainyard.masks.dma import Densities
 
@@ -117,12 +116,13 @@ class WorkCosts:
 
     @property
     def _by_tiles(self) -> bool:
-        return self.costing.schedule.reuse == "step" and not isinstance(self.costing.array, Divisible)
+        plain = self.costing.schedule.reuse == "step" and self.costing.on_chip is None
+        return plain and not isinstance(self.costing.array, Divisible)
 
 
 def _product(costing: Costing, demand: ProductDemand) -> tuple[Cost, float]:
     """`Costing.costs` of a product, without its events, and the scratchpad bytes of a step's tiles."""
-    (tiled,) = search([demand.problem], costing.array, costing.supply, costing.tile)
+    (tiled,) = costing.searched([demand.problem])
     op, rates = demand.problem.op, demand.problem.sram_rates
     m, n, k = min(tiled.tiling.m, op.M), min(tiled.tiling.n, op.N), min(tiled.tiling.k, op.K)
     tiles_bytes = m * k * rates[0] + k * n * rates[1] + m * n * rates[2]

@@ -74,7 +74,7 @@ class Costing:
             return [self._behind_levels(self.on_chip, demand).costs((demand,))[0] for demand in demands]
         orderly = self.schedule.reuse != "step"
         products = [demand for demand in demands if isinstance(demand, ProductDemand) and not orderly]
-        tiled = iter(self._searched([demand.problem for demand in products]))
+        tiled = iter(self.searched([demand.problem for demand in products]))
         costs_of_demands: list[DeviceCost] = []
         divided = iter(self._divisions([demand.products for demand in demands if isinstance(demand, TogetherDemand)]))
         sliced = [part for demand in demands if isinstance(demand, SlicedDemand) for _, part in demand.parts]
@@ -121,13 +121,15 @@ class Costing:
 
     def _behind_levels(self, on_chip: OnChip, demand: Demand) -> Costing:
         """The same device with its array behind levels, which hold elements of this demand's sizes."""
-        asked = demand.inner if isinstance(demand, KeptDemand) else demand
+        asked = demand.parts[0][1] if isinstance(demand, SlicedDemand) else demand
+        asked = asked.inner if isinstance(asked, KeptDemand) else asked
         sizes = asked.element_bytes if isinstance(asked, ProductDemand) else (4, 4, 4)
         if isinstance(asked, FusedDemand):
             sizes = (DTYPE_BYTES[asked.number] * asked.packed,) * 3
         return replace(self, array=on_chip.around(self.array, sizes), on_chip=None)
 
-    def _searched(self, problems: Sequence[Problem]) -> list[Tiled]:
+    def searched(self, problems: Sequence[Problem]) -> list[Tiled]:
+        """The best tiles of products on this array."""
         return search(problems, self.array, self.supply, self.tile)
 
     def masked(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
@@ -245,7 +247,7 @@ class Costing:
     def _product_cycles(self, demands: Sequence[ProductDemand]) -> list[float]:
         """Cycles alone of several products, searched in one go; infinite where a tile has no room."""
         try:
-            tiled = self._searched([demand.problem for demand in demands])
+            tiled = self.searched([demand.problem for demand in demands])
         except BadInput:
             return [math.inf] if len(demands) == 1 else [self._product_cycles([demand])[0] for demand in demands]
         pairs = zip(demands, tiled, strict=True)

@@ -3,7 +3,7 @@
 Gaps are added one by one, the shortest first, each with the exact cost of every Work that it touches, and taken back where that is
 better: first those that save cycles, then those that save bytes alone. Keeping nothing is where it begins, so the result is never
 worse. Of few gaps, all subsets are tried after that, branches cut off by a lower bound. `bound` is what the Works would cost if all
-gaps were kept and took no room; no choice is better.
+gaps were kept and took no room; no choice is better, within the tolerance of the tile search.
 """
 
 from __future__ import annotations
