@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from dataclasses import replace
 
@@ -11,11 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oracles.halos import elements_of_tiles, mean_spread
+from trainyard.arrays import Systolic
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import Convolution
 from trainyard.kernels.mapping.halos import spread
 from trainyard.mapping.halo import COLUMNS, halo_of
 from trainyard.mapping.lowering import lower
+from trainyard.mapping.tiling import ORDERS, Problem, Supply, Tiling, evaluate, needed_bytes, search
+from trainyard.mapping.walk import walk
+
+ARRAY = Systolic(rows=2, columns=2)
 
 
 @st.composite
@@ -96,7 +102,7 @@ def _random_convolution(seed):
 
 def test_bytes_of_all_tiles_are_those_under_their_windows_within_a_few_percent():
     ratios = []
-    for seed in range(16):
+    for seed in range(10):
         body = _random_convolution(seed)
         halo, dilated = halo_of(body, "dilated"), body.product == "grad_input"
         if halo is None:
@@ -110,7 +116,7 @@ def test_bytes_of_all_tiles_are_those_under_their_windows_within_a_few_percent()
             counted = (tiles - 1) * halo.spread(size) + halo.spread(halo.positions - (tiles - 1) * size)
             needed = sum(elements_of_tiles(body, size, dilated)) * halo.positions / everything
             ratios.append(counted / needed)
-    assert len(ratios) > 50
+    assert len(ratios) > 30
     assert min(ratios) > 0.85
     assert max(ratios) < 1.2
     assert np.quantile(np.abs(np.array(ratios) - 1), 0.9) < 0.05
@@ -156,3 +162,48 @@ def test_more_than_three_spatial_axes_are_refused_by_name():
     body = Convolution(batch=1, in_channels=1, out_channels=1, size=(4,) * 4, kernel=(3,) * 4)
     with pytest.raises((NotModelled, BadInput), match="line_buffer"):
         halo_of(body)
+
+
+def _problem(body, grad_input="col2im"):
+    """Without a line buffer, elements of one byte and sums of four."""
+    lowered, halo = lower(body, grad_input), halo_of(body, grad_input)
+    sums = 4 * min(lowered.out.elements, lowered.out.matrix)
+    if halo is not None and halo.operand == "out":
+        halo = replace(halo, weight=2 * sums / lowered.out.elements)
+    return Problem(
+        op=lowered.product,
+        a_bytes=lowered.a.elements,
+        b_bytes=lowered.b.elements,
+        out_bytes=lowered.out.elements,
+        sum_bytes=sums,
+        halo=halo,
+    )
+
+
+@given(convolutions(), st.sampled_from(["col2im", "dilated"]), st.sampled_from(ORDERS), st.data())
+def test_a_product_with_halos_costs_the_same_in_closed_form_and_tile_by_tile(body, grad_input, order, data):
+    problem, supply = _problem(body, grad_input), Supply(resident_bytes=1e9, bytes_per_cycle=1.5, latency_cycles=3)
+    sizes = [data.draw(st.integers(max(1, extent // 6), extent)) for extent in (problem.op.M, problem.op.N, problem.op.K)]
+    tiling = Tiling(m=sizes[0], n=sizes[1], k=sizes[2], order=order)
+    closed = evaluate(problem, tiling, ARRAY, supply)
+    walked = walk(problem, tiling, supply, lambda tile: ARRAY.tile_cycles(tile.op.M, tile.op.N, tile.op.K))
+    assert closed.cycles == pytest.approx(walked.cycles, abs=2)  # whole cycles of bytes that are not whole
+    for name in ("a_read", "b_read", "out_moved", "spill_write", "spill_read"):
+        assert getattr(closed, name) == pytest.approx(getattr(walked, name), abs=2), name
+
+
+@pytest.mark.parametrize("product", ["forward", "grad_weight", "grad_input"])
+def test_the_search_knows_of_halos(product):
+    """No tile of any size and order, with one step's tiles resident, is more than 1 % faster."""
+    body = Convolution(batch=2, in_channels=1, out_channels=2, size=(5, 5), kernel=(3, 3), padding=(1, 1), product=product)
+    problem = _problem(body)
+    supply = Supply(resident_bytes=60, bytes_per_cycle=0.5)
+    best = min(
+        evaluate(problem, tiling, ARRAY, supply).cycles
+        for m, n, k in itertools.product(*(range(1, extent + 1) for extent in (problem.op.M, problem.op.N, problem.op.K)))
+        if needed_bytes(problem, Tiling(m=m, n=n, k=k)) <= supply.resident_bytes
+        for tiling in (Tiling(m=m, n=n, k=k, order=order) for order in ("mnk", "nkm", "kmn"))
+    )
+    (chosen,) = search([problem], ARRAY, supply)
+    assert needed_bytes(problem, chosen.tiling) <= supply.resident_bytes
+    assert chosen.cycles <= 1.01 * best
