@@ -21,6 +21,8 @@ from trainyard.ir.protocols import HasLeastCycles, HasLowerBounds, HasTileCycles
 from trainyard.mapping import tiling
 from trainyard.mapping.tiling import OBJECTIVES, ORDERS, TENSORS, Goal, Problem, ProblemTable, Size, Supply, Tiled, Tiling
 
+FEW = 12
+"""Dimensions up to here have every size."""
 NEAR_DIVISORS = 6
 """Counts of tiles along an axis, from 1, that are tried beside doublings."""
 
@@ -30,6 +32,8 @@ def candidate_sizes(extent: int, granule: int) -> list[int]:
     >>> candidate_sizes(100, 8)
     [1, 2, 4, 8, 16, 17, 20, 25, 32, 34, 50, 64, 100]
     """
+    if extent <= FEW:
+        return list(range(1, extent + 1))
     doubled = itertools.takewhile(lambda size: size < extent, (granule << power for power in range(extent.bit_length() + 1)))
     halved = (granule >> power for power in range(1, granule.bit_length()))
     near = (-(-extent // count) for count in range(1, NEAR_DIVISORS + 1))
