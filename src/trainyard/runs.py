@@ -22,6 +22,7 @@ from trainyard.ir.protocols import (
     HasNotes,
     HasPeakOfStep,
     HasPeaks,
+    HasStepNotes,
     ListsLoopNests,
     ListsMasks,
 )
@@ -218,11 +219,27 @@ def _all_notes(request: RunRequest, plan: Plan, timeline: Timeline) -> tuple[str
     step, masks = request.step, request.masks
     return (
         *_notes(timeline, request.machine_alone, masks),
+        *_step_notes(request),
         *_without_masks(masks, step),
         *_sampled(plan),
         *step.notes,
         *plan.booking.notes,
     )
+
+
+def _step_notes(request: RunRequest) -> tuple[str, ...]:
+    owner = request.machine.device if isinstance(request.machine, HasDevice) else request.machine
+    if not isinstance(owner, HasStepNotes):
+        return ()
+    device, step, masks = _on_one_device(request.machine, request.step, request.masks)
+    return tuple(device.step_notes(step, masks)) if isinstance(device, HasStepNotes) else ()
+
+
+def _on_one_device(machine: Device | System, step: Step, masks: Masks | None) -> tuple[object, Step, Masks | None]:
+    """A device of a machine, with its part of the step and of the masks."""
+    if isinstance(machine, HasDeviceStep):
+        step, masks = machine.device_step(step, masks)
+    return machine.device if isinstance(machine, HasDevice) else machine, step, masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,11 +252,7 @@ class Rerun:
 
     def loop_nests(self) -> tuple[LoopNest, ...]:
         """How one device of the machine maps its part of the step; nothing where it has no tile search."""
-        step, masks, device = self.step, self.masks, self.machine
-        if isinstance(self.machine, HasDeviceStep):
-            step, masks = self.machine.device_step(step, masks)
-        if isinstance(self.machine, HasDevice):
-            device = self.machine.device
+        device, step, masks = _on_one_device(self.machine, self.step, self.masks)
         return tuple(device.loop_nests(step, masks)) if isinstance(device, ListsLoopNests) else ()
 
     def __call__(self, changes: Mapping[str, Any]) -> Result:

@@ -340,6 +340,13 @@ class ListsLoopNests(Protocol):
 
 
 @runtime_checkable
+class HasStepNotes(Protocol):
+    """Sentences on one step that its result carries, such as a search that was bounded; asked for when notes are read."""
+
+    def step_notes(self, step: Step, masks: Masks | None = None) -> Sequence[str]: ...
+
+
+@runtime_checkable
 class HasArray(Protocol):
     """A device around an array: results then have `array_cycles`, and the machine grammar reaches the array's fields."""
 

@@ -1,10 +1,12 @@
-"""Constraints on the mapping of products, by layer: fixed tile sizes, loop orders, the operand that stays.
+"""Constraints on the mapping of products, by layer: fixed tile sizes, loop orders, operands that are moved once.
 
     {"layer4.*": {"tile": (64, 64, None), "order": "mnk"}, "*.conv1:grad_weight": {"keep": "out"}}
 
 A pattern names layers as a shell names files (`*`, `?`, `[12]`), or a part of the model with all layers in it (`layer4`); behind a
-colon it may name a phase. Where several patterns name a product, each key is taken from the last of them that has it. The search
-then looks among what is left. As text, for the command line: `layer4.* tile=64x64x* order=mnk; *.conv1:grad_weight keep=out`.
+colon it may name a phase. `keep` names operands (a, b, out) that cross the DRAM's pins once: the order of the loops, or room for
+all of their tiles inside the loop that they lack, must see to it. Where several patterns name a product, each key is taken from the
+last of them that has it. The search then looks among what is left. As text, for the command line:
+`layer4.* tile=64x64x* order=mnk; *.conv1:grad_weight keep=out`.
 """
 
 from __future__ import annotations
@@ -18,22 +20,21 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import Phase, Step
 from trainyard.mapping.gradient_order.tile_streams import ORDERS as GRADIENT_ORDERS
 from trainyard.mapping.precision import FrozenMapping
-from trainyard.mapping.tiling import NO_TILE, ORDERS, Size
+from trainyard.mapping.tiling import NO_TILE, ORDERS, TENSORS, Size, Tensor
 from trainyard.results.loop_nests import matching, no_match
 from trainyard.units import show
 
 KEYS = ("tile", "order", "keep")
-KEEPS = {"a": "n", "b": "m", "out": "k"}
-"""The operand that stays over the innermost loop -> that loop, the one whose axis the operand lacks."""
 FREE = (None, 0, "none", "free", "*")
 EXAMPLE = "{'layer4.*': {'tile': (64, 64, None), 'order': 'mnk'}}"
 
 
 class Constraint(NamedTuple):
-    """What is fixed for a product: tile sizes (0: free), loop orders, and orders of dX with dW (none named: all)."""
+    """What is fixed for a product: tile sizes (0: free), loop orders (none named: all), operands to keep, orders of dX with dW."""
 
     tile: Size = NO_TILE
     orders: tuple[str, ...] = ()
+    keep: tuple[Tensor, ...] = ()
     gradient_orders: tuple[str, ...] = ()
 
 
@@ -47,7 +48,7 @@ class Rule:
     pattern: str
     tile: Size | None = None
     orders: tuple[str, ...] | None = None
-    keep: str | None = None
+    keep: tuple[Tensor, ...] | None = None
 
 
 class MappingConstraints(FrozenMapping[Mapping[str, Any]]):
@@ -55,7 +56,7 @@ class MappingConstraints(FrozenMapping[Mapping[str, Any]]):
 
     >>> rules = MappingConstraints({"layer4.*": {"tile": (64, 64, None)}, "*.conv1:forward": {"keep": "a"}})
     >>> rules.of("layer4.0.conv1", "forward")
-    Constraint(tile=(64, 64, 0), orders=('mkn', 'kmn'), gradient_orders=())
+    Constraint(tile=(64, 64, 0), orders=(), keep=('a',), gradient_orders=())
     >>> rules.of("layer1.0.conv2", "forward") is UNCONSTRAINED
     True
     """
@@ -117,7 +118,8 @@ class FrozenKeys(FrozenMapping[Any]):
     def __init__(self, rule: Rule) -> None:
         tile = None if rule.tile is None else tuple(size or None for size in rule.tile)
         order = rule.orders[0] if rule.orders and len(rule.orders) == 1 else rule.orders
-        self._pairs = tuple((key, value) for key, value in zip(KEYS, (tile, order, rule.keep), strict=True) if value is not None)
+        keep = rule.keep[0] if rule.keep and len(rule.keep) == 1 else rule.keep
+        self._pairs = tuple((key, value) for key, value in zip(KEYS, (tile, order, keep), strict=True) if value is not None)
 
     def __repr__(self) -> str:
         return repr(dict(self._pairs))
@@ -149,18 +151,7 @@ def _constraint(constraints: MappingConstraints, layer: str, phase: str) -> Cons
         return UNCONSTRAINED
     named = orders.orders or ()
     allowed, together = (tuple(name for name in named if (name in ORDERS) is loops) for loops in (True, False))
-    if keep.keep is not None:
-        allowed = tuple(order for order in allowed or ORDERS if order[-1] == KEEPS[keep.keep])
-        if not allowed:
-            raise BadInput(
-                f"mapping of {layer}: order {_spoken(orders.orders)} ({orders.pattern!r}) does not keep {keep.keep} "
-                f"({keep.pattern!r}): {_spoken(_keeping(keep.keep))} would"
-            )
-    return Constraint(tile.tile or NO_TILE, allowed, together)
-
-
-def _keeping(operand: str) -> tuple[str, ...]:
-    return tuple(order for order in ORDERS if order[-1] == KEEPS[operand])
+    return Constraint(tile.tile or NO_TILE, allowed, keep.keep or (), together)
 
 
 def _spoken(names: Iterable[str] | None) -> str:
@@ -173,7 +164,7 @@ def _word(pattern: str, word: str) -> tuple[str, Any]:
         raise BadInput(f"mapping of {pattern!r}: {word!r}: write key=value, as in tile=64x64x*")
     if key == "tile":
         return key, tuple(value.split("x"))
-    return key, tuple(value.split(",")) if key == "order" else value
+    return key, tuple(value.split(","))
 
 
 def _rule(pattern: object, keys: object) -> Rule:
@@ -188,14 +179,7 @@ def _rule(pattern: object, keys: object) -> Rule:
     for key in keys:
         if key not in KEYS:
             raise UnknownName("key", str(key), KEYS, where=where)
-    keep = keys.get("keep")
-    if keep is not None and keep not in KEEPS:
-        raise UnknownName("operand to keep", str(keep), KEEPS, where=where)
-    orders = _orders(keys.get("order"), where)
-    if keep is not None and orders is not None and orders[0] in ORDERS and not any(order[-1] == KEEPS[keep] for order in orders):
-        raise BadInput(
-            f"{where}: order {_spoken(orders)} does not keep {keep}: {_spoken(_keeping(keep))} would, or leave out one of them"
-        )
+    orders, keep = _orders(keys.get("order"), where), _keep(keys.get("keep"), where)
     return Rule(pattern, _tile(keys.get("tile"), where), orders, keep)
 
 
@@ -213,6 +197,18 @@ def _size(size: object, where: str) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or not 0 < number < 2**53:
         raise BadInput(f"{where}: a tile size is a positive whole number, or None where the search is free, got {size!r}")
     return number
+
+
+def _keep(keep: object, where: str) -> tuple[Tensor, ...] | None:
+    if keep is None:
+        return None
+    names = (keep,) if isinstance(keep, str) else keep
+    if not isinstance(names, list | tuple) or not names:
+        raise BadInput(f"{where}: keep is an operand ({', '.join(TENSORS)}), or several of them, got {keep!r}")
+    for name in names:
+        if name not in TENSORS:
+            raise UnknownName("operand to keep", str(name), TENSORS, where=where)
+    return tuple(tensor for tensor in TENSORS if tensor in names)
 
 
 def _orders(order: object, where: str) -> tuple[str, ...] | None:
@@ -241,7 +237,9 @@ def require_room(what: str, tile: Size, extents: Size, needed: Callable[[Size], 
     would = _fitting((fixed[0] or 1, fixed[1] or 1, fixed[2] or 1), tile, needed, room)
     text = "x".join(str(size or "*") for size in tile)
     at_least = "at least " if not all(tile) else ""
-    offer = f"{'x'.join(map(str, would))} would fit" if would else f"one element of each takes {needed((1, 1, 1)):g} B"
+    offer = (
+        f"{'x'.join(map(str, would))} would fit" if would else f"a scratchpad of {show(2 * needed((1, 1, 1)), 'B')} is the least"
+    )
     size = f"{at_least}{show(least, 'B')}"
     raise BadInput(f"mapping: tile {text} of {what} needs {size}, half of the scratchpad holds {show(room, 'B')}: {offer}")
 

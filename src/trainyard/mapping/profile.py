@@ -228,6 +228,7 @@ def _product(sizes_of: TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
             halo=_halo(head.body, policy, packed, a_stays is not None, 2 * sum_bytes / out_bytes if out_bytes else 0.0),
             tile=constraint.tile,
             orders=constraint.orders,
+            keep=constraint.keep,
         ),
         labels=labels,
         element_bytes=(sizes[0] * packed, sizes[1] * packed, sizes[2]),

@@ -15,7 +15,7 @@ from trainyard.devices import Accelerator
 from trainyard.errors import TrainyardError
 from trainyard.ir import MatMul, Op, Step
 from trainyard.mapping.levels.level import Level
-from trainyard.mapping.tiling import ORDERS, TENSORS, Problem, Tiling, evaluate
+from trainyard.mapping.tiling import OBJECTIVES, ORDERS, TENSORS, Problem, Tiling, evaluate
 from trainyard.results.loop_nests import chosen
 
 side = st.integers(1, 50)
@@ -81,7 +81,7 @@ def test_arrays_of_every_kind_keep_to_constraints(machine: str) -> None:
     )
     nests = [nest for nest in chosen(result.mapping, "*.query") if nest.loops]
     assert {(nest.tile[0], nest.tile[2]) for nest in nests if nest.tile} == {(100, 50)}
-    assert all(nest.order[-1] == "n" for nest in chosen(result.mapping, "*.key:forward") if nest.loops)
+    assert all(nest.moved[0].passes == 1 for nest in chosen(result.mapping, "*.key:forward") if nest.loops)
     free = ty.run("bert-tiny", machine, masks=masks)
     assert result.time_s >= free.time_s * 0.999
     others = [nest for nest in result.mapping if ".query" not in nest.layer and ".key" not in nest.layer]
@@ -126,6 +126,9 @@ def test_nodes_keep_to_the_constraints_of_their_device() -> None:
             {"*.query:forward": {"tile": (512, 128, 128)}},
             "tile 512x128x128 of bert.encoder.layer.0.attention.self.query forward needs 590 kB, half of the scratchpad",
         ),
+        ({"scratchpad": "4 KiB"}, {"*.query:forward": {"keep": ["a", "b", "out"]}}, "with a and b and out kept needs at least"),
+        ({"order": "cost"}, {"*.query": {"keep": "a"}}, "dX and dW are done together, their order decides what stays"),
+        ({"reuse": "lru"}, {"*.query:forward": {"keep": "a"}}, "reuse='lru' keeps the tiles that were used last"),
         ({}, {"*.qery": {"keep": "a"}}, "no layer matches '*.qery': near it are bert.encoder.layer.0.attention.self.query"),
         ({}, {"*.query": {"order": "dx_major"}}, "this machine does them one after the other"),
         ({"order": "cost"}, {"*.query:grad_weight": {"tile": (8, 8, 8)}}, "give both the same tile and order"),
@@ -164,3 +167,52 @@ def test_a_memory_trace_follows_the_constraints(tmp_path: Any) -> None:
         fixed = machine(f"npu(order={order},mapping='{mapping}')")
         traced = write_memory_trace(step, fixed, tmp_path / "trace", layer="bert.encoder.layer.0.attention.self.query")
         assert traced.total_bytes > 0  # refused where the bytes of the trace and of the cost differ
+
+
+@given(
+    side, side, side, st.sampled_from([("a",), ("b",), ("out",), ("a", "b"), ("a", "b", "out")]), st.sampled_from([None, *ORDERS])
+)
+def test_operands_that_are_kept_cross_the_pins_once(m: int, n: int, k: int, keep: Any, order: Any) -> None:
+    fixed = device({"product": {"keep": keep, **({"order": order} if order else {})}}, scratchpad_bytes=65536)
+    (nest,) = fixed.loop_nests(step_of(MatMul(m, n, k)))
+    for operand, moved in zip(("a", "b", "out"), nest.moved, strict=True):
+        assert operand not in keep or moved.bytes == moved.once_bytes
+    assert order in (None, nest.order)
+    assert nest.room_bytes <= nest.room_limit_bytes
+
+
+def test_each_objective_is_least_under_itself() -> None:
+    results = {name: ty.run("bert-tiny", "npu(scratchpad=96 KiB)", objective=name, tolerance=0.0) for name in OBJECTIVES}
+    for least, value in (
+        ("time", lambda one: sum(nest.cycles for nest in one.mapping if nest.loops)),
+        ("energy", lambda one: one.energy_j),
+        ("traffic", lambda one: one.traffic_bytes["dram"]),
+    ):
+        assert all(value(results[least]) <= value(one) * (1 + 1e-12) for one in results.values()), least
+    assert results["traffic"].traffic_bytes["dram"] < results["time"].traffic_bytes["dram"]
+    assert results["energy"].energy_j < results["time"].energy_j
+
+
+def test_a_bounded_search_says_so() -> None:
+    bounded = ty.run("bert-tiny", "npu(scratchpad=96 KiB)", effort=1)
+    (note,) = [note for note in bounded.notes if "effort=1" in note]
+    unproven = sum(not nest.proven for nest in bounded.mapping if nest.loops)
+    assert note.startswith(f"the search of {unproven} of ")
+    assert "effort ended the search" in "".join(map(str, bounded.mapping))
+    assert not [note for note in ty.run("bert-tiny", "npu").notes if "search" in note]
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"objective": "speed"}, "unknown value 'speed' in objective"),
+        ({"tolerance": 1.0}, "tolerance is a share of the least"),
+        ({"effort": -1}, "effort must be a whole number of at least 0"),
+        ({"objective": "traffic", "order": "cost"}, "objective='traffic' with order='cost', which chooses by time"),
+        ({"objective": "energy", "reuse": "lru"}, "objective='energy' with reuse='lru'"),
+    ],
+)
+def test_goals_that_cannot_be_met_are_refused(fields: Any, message: str) -> None:
+    with pytest.raises(TrainyardError) as refused:
+        ty.run("bert-tiny", "npu", **fields)
+    assert message in str(refused.value)

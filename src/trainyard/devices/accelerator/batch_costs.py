@@ -180,7 +180,8 @@ def batch_costs(
     products, streams, tiles = shape.products, shape.streams, NO_TILES
     try:
         if len(products.rows):
-            tiles = search_tiles(products.shapes, array.folds, array, supply, costing.tile)  # type: ignore[attr-defined]  # has a closed form
+            forms = array.folds  # type: ignore[attr-defined]  # has a closed form
+            tiles = search_tiles(products.shapes, forms, array, supply, costing.tile, costing.goal)
         apart = {row: known_costs.get(shape.demands[row]) for row in shape.others}
         missing = [row for row, cost in apart.items() if cost is None]
         costed = dict(zip(missing, costing.costs([shape.demands[row] for row in missing]), strict=True)) if missing else {}
@@ -203,7 +204,7 @@ def batch_costs(
 
 
 def _which(costing: Costing) -> Which:
-    searched = costing.schedule.reuse == "step" and costing.on_chip is None
+    searched = costing.schedule.reuse == "step" and costing.on_chip is None and costing.value is None
     return _with_closed_form(costing.array) if searched else "none"
 
 

@@ -9,7 +9,7 @@ from trainyard.mapping.constraints import require_room
 from trainyard.mapping.demand import ChainDemand, Demand, PairDemand, Policy, ProductDemand, TogetherDemand
 from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS
 from trainyard.mapping.profile import demand, works
-from trainyard.mapping.tiling import NO_TILE, ORDERS, Problem, Size, Supply, Tiling, needed_bytes
+from trainyard.mapping.tiling import LACKS, NO_TILE, ORDERS, TENSORS, Problem, Size, Supply, Tensor, Tiling, needed_bytes
 
 
 def require_mapping(step: Step, policy: Policy, supply: Supply, *, reuse: str) -> None:
@@ -62,9 +62,15 @@ def _require_product(name: str, asked: ProductDemand, supply: Supply, reuse: str
             f"mapping: order {' or '.join(problem.orders)} of {name}: where tiles stay (reuse={reuse!r}) the loops of a "
             "product are mnk: leave the order out, or write reuse='step'"
         )
+    if reuse != "step" and problem.keep:
+        raise BadInput(
+            f"mapping: keep {' and '.join(problem.keep)} of {name}: reuse={reuse!r} keeps the tiles that were used last, or are "
+            "used next, whatever they are of: leave it out, or write reuse='step'"
+        )
     extents = problem.op.M, problem.op.N, problem.op.K
-    if problem.tile != NO_TILE:
-        require_room(name, problem.tile, extents, lambda tile: _tile_bytes(problem, tile), supply.resident_bytes)
+    if problem.tile != NO_TILE or problem.keep:
+        what = f"{name} with {' and '.join(problem.keep)} kept" if problem.keep else name
+        require_room(what, problem.tile, extents, lambda tile: _tile_bytes(problem, tile), supply.resident_bytes)
 
 
 def _require_pair(name: str, asked: PairDemand, supply: Supply) -> None:
@@ -79,6 +85,10 @@ def pair_tile(name: str, asked: PairDemand) -> Size:
     dx, dw, layer = asked.dx.problem, asked.dw.problem, name.partition(" ")[0]
     if (dx.tile, dx.orders, asked.dx.gradient_orders) != (dw.tile, dw.orders, asked.dw.gradient_orders):
         raise BadInput(f"mapping: dX and dW of {layer} are done together: give both the same tile and order, without a phase")
+    if dx.keep or dw.keep:
+        raise BadInput(
+            f"mapping: keep of {layer}: dX and dW are done together, their order decides what stays: name the phase forward"
+        )
     if dx.orders:
         raise BadInput(
             f"mapping: order {' or '.join(dx.orders)} of {layer} is of one product, dX and dW are done together: "
@@ -88,5 +98,17 @@ def pair_tile(name: str, asked: PairDemand) -> Size:
 
 
 def _tile_bytes(problem: Problem, tile: Size) -> float:
-    """Scratchpad bytes of one tile of A, of B and of sums."""
-    return needed_bytes(problem, Tiling(m=tile[0], n=tile[1], k=tile[2]))
+    """Scratchpad bytes of one tile of A, of B and of sums, and of what is kept, in the order that takes least."""
+    return min(
+        needed_bytes(problem, Tiling(m=tile[0], n=tile[1], k=tile[2], order=order, keep=_kept(problem, order)))
+        for order in problem.orders or ORDERS
+    )
+
+
+def _kept(problem: Problem, order: str) -> tuple[Tensor, ...]:
+    """What has to be kept in an order: the tensor without the innermost loop stays by itself, the one without the outer loop only
+    with that without the middle one."""
+    lacking = [next(tensor for tensor in TENSORS if LACKS[tensor] == axis) for axis in order]
+    if lacking[0] in problem.keep:
+        return lacking[0], lacking[1]
+    return (lacking[1],) if lacking[1] in problem.keep else ()

@@ -49,9 +49,20 @@ from trainyard.mapping.demand import (
 )
 from trainyard.mapping.gradient_order.works import split_layers
 from trainyard.mapping.levels.array import LeveledArray, OnChip
-from trainyard.mapping.tiling import Problem, Supply, Tiled, Tiling, search
+from trainyard.mapping.tiling import FASTEST, Goal, Problem, Supply, Tiled, Tiling, search
 from trainyard.mapping.works import separate_products
 
+FRONT = (
+    ("time", 0.0),
+    ("time", 0.01),
+    ("time", 0.03),
+    ("time", 0.1),
+    ("time", 0.3),
+    ("time", 0.99),
+    ("traffic", 0.1),
+    ("traffic", 0.0),
+)
+"""Goals between the least time and the least traffic: what is to be least, and how much more of it may be taken for the other."""
 CostOf = Callable[["Costing", int], DeviceCost]
 """What one of several products costs on a device of these sizes."""
 
@@ -65,11 +76,17 @@ class Costing:
     vector_lanes: int
     tile: tuple[int, int, int] | None = None
     schedule: Schedule = field(default_factory=Schedule)
+    goal: Goal = FASTEST
+    value: Callable[[DeviceCost], float] | None = None
+    """What is to be least where only the events of a cost tell it (energy): of a front of goals, the best cost is taken."""
     on_chip: OnChip | None = None
     """Memory levels inside the scratchpad, and the width of its port; None where the array reads the scratchpad without waiting."""
 
     def costs(self, demands: Sequence[Demand]) -> list[DeviceCost]:
         """Each demand's cost; the tiles of all products are searched in one go."""
+        if self.value is not None:
+            fronts = zip(*(costing.costs(demands) for costing in self._front), strict=True)
+            return [min(front, key=self.value) for front in fronts]
         if self.on_chip is not None:
             return [self._behind_levels(self.on_chip, demand).costs((demand,))[0] for demand in demands]
         orderly = self.schedule.reuse != "step"
@@ -104,6 +121,12 @@ class Costing:
                     )
         return costs_of_demands
 
+    @property
+    def _front(self) -> list[Costing]:
+        """The same device with goals from the least time to the least traffic."""
+        goals = [replace(self.goal, objective=name, tolerance=most) for name, most in FRONT]  # type: ignore[arg-type]  # objectives
+        return [replace(self, value=None, goal=goal) for goal in goals]
+
     def beside(self, occupied_bytes: int) -> Costing:
         """With so much of the scratchpad taken by tensors that are kept between Works."""
         return replace(self, supply=replace(self.supply, resident_bytes=self.supply.resident_bytes - occupied_bytes / 2))
@@ -130,10 +153,13 @@ class Costing:
 
     def searched(self, problems: Sequence[Problem]) -> list[Tiled]:
         """The best tiles of products on this array."""
-        return search(problems, self.array, self.supply, self.tile)
+        return search(problems, self.array, self.supply, self.tile, goal=self.goal)
 
     def masked(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
         """A product whose tiles the array looks at one by one; None for any other demand."""
+        if self.value is not None:
+            costs = [costing.masked(step, work, demand, masks) for costing in self._front]
+            return min((cost for cost in costs if cost is not None), key=self.value, default=None)
         if isinstance(demand, KeptDemand):
             return self.beside(demand.occupied_bytes).masked(step, work, demand.inner, masks)
         if self.on_chip is not None:
@@ -201,7 +227,7 @@ class Costing:
         known = tile_counts(step, masks)
         views, likely = known.get(key, lambda: self._views(step, op, demand, masks))
         left, right = (known_share(view(0, (0, 1), (0, 1))) for view in (views.left, views.right))
-        choice = SparseTileSearch(array=self.array, supply=self.supply, tile=self.tile)
+        choice = SparseTileSearch(array=self.array, supply=self.supply, tile=self.tile, goal=self.goal)
 
         def count(tiling: Tiling) -> TileCounts:
             return known.get((*key, problem.op, tiling), lambda: TileCounts.of(problem.op, tiling, views.fresh()))
@@ -290,7 +316,8 @@ class Costing:
         """The faster of the searched tiles and of several whole products in each step, and how many those are."""
         op = demand.problem.op
         cut = self.tile is not None and any(t < d for t, d in zip(self.tile, (op.M, op.N, op.K), strict=True))
-        if not isinstance(self.array, Divisible) or op.count == 1 or cut or demand.problem.is_constrained:
+        fixed = demand.problem.is_constrained or self.goal.objective != "time"
+        if not isinstance(self.array, Divisible) or op.count == 1 or cut or fixed:
             return tiled, 1
         candidates = [(tiled, 1), *several(demand.problem, self.array, self.supply)]
         return min(candidates, key=lambda candidate: candidate[0].cycles)

@@ -12,31 +12,30 @@ from dataclasses import field, replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from trainyard.caches import BoundedCache, ByIdentity, per_part, per_step
+from trainyard.caches import BoundedCache, ByIdentity, per_part
 from trainyard.checks import require_choice, require_positive
-from trainyard.construction import Positive, part
+from trainyard.construction import NonNegative, NonNegativeInt, Positive, part
 from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs
 from trainyard.devices.accelerator.chained import Across, chosen, stays_apart
-from trainyard.devices.accelerator.constrained import require_mapping
 from trainyard.devices.accelerator.costs import Costing
 from trainyard.devices.accelerator.energy import EnergyRates, energy_rates, format_of
 from trainyard.devices.accelerator.ordered import Division, Schedule, TileReuse, require_order
 from trainyard.devices.accelerator.side_by_side import require_divisible
+from trainyard.devices.accelerator.step_shape import ACCUMULATOR_BYTES, asked_of_sums
 from trainyard.errors import BadInput
 from trainyard.hardware.tables import area
 from trainyard.hardware.tables.technology import require_node
-from trainyard.ir import DTYPE_BYTES, Array, Collective, Convolution, DeviceCost, Masks, Step, TensorSpec, Work, assumed
+from trainyard.ir import Array, Collective, DeviceCost, Masks, Step, Work, assumed
 from trainyard.ir.protocols import HasComponentAreas, HasComponents, HasLocalBuffers, uses_operand_values
 from trainyard.mapping.constraints import NO_CONSTRAINTS, checked_mapping
 from trainyard.mapping.demand import Demand, Im2col, Policy, Scope
-from trainyard.mapping.halo import windows_overlap
 from trainyard.mapping.levels.array import OnChip
 from trainyard.mapping.levels.level import Level, checked_levels
 from trainyard.mapping.levels.stages import Wire
-from trainyard.mapping.lowering import GradInput, lower
-from trainyard.mapping.precision import UNIT_RATES, MacRates, Precision, checked_precision, checked_rates, dtype_of
+from trainyard.mapping.lowering import GradInput
+from trainyard.mapping.precision import UNIT_RATES, MacRates, checked_precision, checked_rates
 from trainyard.mapping.profile import RAW, Profile, demand, profile, works
-from trainyard.mapping.tiling import Supply
+from trainyard.mapping.tiling import Objective, Supply
 from trainyard.mapping.works import Fusion, Together, is_exchange
 from trainyard.masks.dma import Densities, densities, stored_sizes
 from trainyard.results.result import Peaks
@@ -52,8 +51,6 @@ REUSE_NAMES: Mapping[str | bool, str] = {"on": "layers", True: "layers", "off": 
 BETWEEN_LAYERS = ("layers", "slices")
 DramKind = Literal["hbm2", "gddr6", "ddr4", "lpddr4"]
 OWNER = "Accelerator"
-ACCUMULATOR_BYTES = 4
-"""A sum in fp32; the alternative is narrower."""
 CACHED_COSTS, CACHED_STEPS = 4096, 8
 """Distinct costs, and things known of whole steps, that a device keeps."""
 
@@ -77,7 +74,8 @@ class Accelerator:
     that can be divided, and with it scratchpad and DRAM, where that is faster than one after the other
     (`devices.accelerator.side_by_side`). `levels` are memories inside the scratchpad, from outside to inside (`mapping.levels`);
     `scratchpad_width` is the bytes per cycle of the port that feeds them, or the array; without it nothing waits there. `mapping`
-    fixes tiles, loop orders and what stays, by layer (`mapping.constraints`).
+    fixes tiles, loop orders and what stays, by layer (`mapping.constraints`). The search makes `objective` least; among tilings
+    within `tolerance` of the least it takes the one with the least traffic; `effort` bounds its work, and the result says so.
 
     >>> from trainyard.arrays import Systolic
     >>> npu = Accelerator(array=Systolic(rows=128, columns=128), scratchpad="8 MiB", dram="150 GB/s", clock="1.05 GHz")
@@ -96,6 +94,9 @@ class Accelerator:
     order: str = "sequential"
     tiling: Literal["search"] | tuple[int, int, int] = "search"
     mapping: Mapping[str, object] | str = NO_CONSTRAINTS
+    objective: Objective = "time"
+    tolerance: NonNegative = 0.01
+    effort: NonNegativeInt = 0
     scratchpad_banks: int = 1
     dma: Dma = "raw"
     together: Together = "none"
@@ -145,6 +146,10 @@ class Accelerator:
             require_divisible(self.array, f"{OWNER}: together={self.together!r}")
         self._require_consistent()
         require_node(self.technology_nm)
+        if (self.objective, self.tolerance) != ("time", 0.01):
+            from trainyard.devices.accelerator.goals import require_goal
+
+            require_goal(self)
 
     def _require_consistent(self) -> None:
         """Refuses fields that contradict each other."""
@@ -225,7 +230,7 @@ class Accelerator:
 
     def unused_assumptions(self, step: Step) -> frozenset[str]:
         """Assumptions that change nothing in a step: of convolutions where it has none, of sums as wide as their results."""
-        unfolds, overlaps, inputs, narrowest = _asked_of_sums(step, self.grad_input, self.policy.precision)
+        unfolds, overlaps, inputs, narrowest = asked_of_sums(step, self.grad_input, self.policy.precision)
         without_effect = {
             "im2col": not unfolds,
             "line_buffer": not overlaps or self.im2col == "materialised",
@@ -289,7 +294,7 @@ class Accelerator:
 
     @property
     def _costing(self) -> Costing:
-        return Costing(
+        costing = Costing(
             array=self.array,
             supply=self.supply,
             vector_lanes=self.vector_lanes,
@@ -297,6 +302,11 @@ class Accelerator:
             schedule=self.schedule,
             on_chip=self._on_chip,
         )
+        if (self.objective, self.tolerance, self.effort) == ("time", 0.01, 0):
+            return costing
+        from trainyard.devices.accelerator.goals import goal_of, value_of
+
+        return replace(costing, goal=goal_of(self), value=value_of(self))
 
     def works(self, step: Step) -> tuple[Work, ...]:
         return works(step, self._policy(step)[0])
@@ -313,6 +323,8 @@ class Accelerator:
         return self._steps.get(("across", ByIdentity(step)), lambda: self._across(step))
 
     def _require_mapping(self, step: Step) -> Callable[[], None]:
+        from trainyard.devices.accelerator.constrained import require_mapping
+
         return lambda: require_mapping(step, self.policy, self.supply, reuse=self.tile_reuse)
 
     def _across(self, step: Step) -> tuple[Policy, Mapping[Demand, DeviceCost]]:
@@ -412,6 +424,14 @@ class Accelerator:
             for nest in nests_of(step, work, self.cost(step, work, masks))
         )
 
+    def step_notes(self, step: Step, masks: Masks | None = None) -> tuple[str, ...]:
+        """What a result says of the search."""
+        if not self.effort:
+            return ()
+        from trainyard.devices.accelerator.goals import search_notes
+
+        return search_notes(self, step, masks)
+
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
         """Joules by component: events times rows of `hardware.tables.energy` at this node, and of the array's own rows where it has
         some."""
@@ -459,21 +479,6 @@ def _own_energy(array: Array) -> tuple[tuple[Component, ...], float | None]:
 
 
 _cached_policy = lru_cache(maxsize=64)(Policy)  # machines that differ in their numbers share the object, so that it compares fast
-
-
-@per_step
-def _asked_of_sums(step: Step, grad_input: GradInput, precision: str | Precision | None) -> tuple[bool, bool, bool, int]:
-    """Whether a step unfolds anything, whether windows of it overlap, whether it has a dX of a convolution, and the bytes of its
-    narrowest result."""
-    images = [op.body for op in step.ops if isinstance(op.body, Convolution)]
-    lowered = [lower(body, grad_input) for body in images]
-    results = [step.tensors[op.outputs[0]] if op.outputs else TensorSpec((1,)) for op in step.ops if op.is_product]
-    return (
-        any(side.elements != side.matrix for one in lowered for side in (one.a, one.b, one.out)),
-        any(windows_overlap(body, grad_input) for body in images),
-        any(body.product == "grad_input" for body in images),
-        min((DTYPE_BYTES[dtype_of(result, precision)] for result in results), default=ACCUMULATOR_BYTES),
-    )
 
 
 def _tile(tiling: Any) -> tuple[int, int, int]:

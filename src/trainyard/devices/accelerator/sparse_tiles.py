@@ -22,7 +22,7 @@ from trainyard.ir import Array, Density, Masks, MaskView, MatMul, Operand, Step
 from trainyard.ir.folds import Pooled
 from trainyard.ir.protocols import EstimatesTiles, HasClosedForm, HasTileGuides, KnowsDensity
 from trainyard.mapping.tile_descent import CountedTiles, descend
-from trainyard.mapping.tiling import Problem, Size, Supply, Tiled, Tiling, evaluate, search
+from trainyard.mapping.tiling import FASTEST, Goal, Problem, Size, Supply, Tiled, Tiling, evaluate, search
 from trainyard.mapping.walk import Tile, steps, walk
 from trainyard.masks.views import unpacked
 
@@ -46,14 +46,15 @@ class SparseTileSearch:
     array: Array
     supply: Supply
     tile: Size | None = None
+    goal: Goal = FASTEST
 
     def candidates(
         self, problem: Problem, guides: tuple[Pooled, ...], left: Operand, right: Operand, known: BoundedCache
     ) -> list[Tiling]:
         """The tiles to count: one where a closed form sees the zeros, else a short list. `known` keeps what tiles are expected to
         take."""
-        (planned,) = search([problem], self.array, self.supply, self.tile, guides)
-        if guides or self.tile is not None:
+        (planned,) = search([problem], self.array, self.supply, self.tile, guides, self.goal)
+        if guides or self.tile is not None or self.goal.objective != "time":
             return [planned.tiling]
         cycles_of: dict[Size, int] = known.get((self.array, left, right), dict)
         counted = CountedTiles(self.array, lambda m, n, k: _expected_cycles(self.array, MatMul(m, n, k), left, right), cycles_of)

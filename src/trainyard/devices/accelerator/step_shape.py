@@ -13,8 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.caches import per_step
-from trainyard.ir import Step
+from trainyard.ir import DTYPE_BYTES, Convolution, Step, TensorSpec
 from trainyard.mapping.demand import Demand, Move, Policy, ProductDemand, StreamDemand
+from trainyard.mapping.halo import windows_overlap
+from trainyard.mapping.lowering import GradInput, lower
+from trainyard.mapping.precision import Precision, dtype_of
 from trainyard.mapping.profile import profile
 from trainyard.mapping.tiling import ProblemTable
 
@@ -27,6 +30,8 @@ EXACT = 2.0**53
 ON_CHIP: tuple[Key, ...] = tuple((level, "all", way) for level in ("scratchpad", "local") for way in ("read", "write"))
 LAST = 1 << 20
 """Rank of what no move of a demand names."""
+ACCUMULATOR_BYTES = 4
+"""A sum in fp32; the alternative is narrower."""
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -178,4 +183,19 @@ def _streams(demands: Sequence[Demand], plain: Sequence[bool], keys: Mapping[Key
             np.float64,
         ).reshape(-1, 5),
         again_key=np.array([keys.get(("dram", move.label, "read"), 0) for move in again], np.int64),
+    )
+
+
+@per_step
+def asked_of_sums(step: Step, grad_input: GradInput, precision: str | Precision | None) -> tuple[bool, bool, bool, int]:
+    """Whether a step unfolds anything, whether windows of it overlap, whether it has a dX of a convolution, and the bytes of its
+    narrowest result."""
+    images = [op.body for op in step.ops if isinstance(op.body, Convolution)]
+    lowered = [lower(body, grad_input) for body in images]
+    results = [step.tensors[op.outputs[0]] if op.outputs else TensorSpec((1,)) for op in step.ops if op.is_product]
+    return (
+        any(side.elements != side.matrix for one in lowered for side in (one.a, one.b, one.out)),
+        any(windows_overlap(body, grad_input) for body in images),
+        any(body.product == "grad_input" for body in images),
+        min((DTYPE_BYTES[dtype_of(result, precision)] for result in results), default=ACCUMULATOR_BYTES),
     )

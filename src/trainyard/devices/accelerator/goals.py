@@ -1,0 +1,66 @@
+"""What the tile search of an accelerator makes small (`objective`), how exactly (`tolerance`) and with how much work (`effort`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from trainyard.errors import BadInput
+from trainyard.ir import DeviceCost
+from trainyard.mapping.tiling import Goal, Objective
+
+if TYPE_CHECKING:
+    from trainyard.devices.accelerator.device import Accelerator
+    from trainyard.ir import Masks, Step
+
+
+def goal_of(device: Accelerator) -> Goal:
+    """What the compiled search makes least; for energy, it finds candidates between the least time and the least traffic."""
+    objective: Objective = "time" if device.objective in ("energy", "edp") else device.objective
+    return Goal(objective, float(device.tolerance), device.effort)
+
+
+def value_of(device: Accelerator) -> Callable[[DeviceCost], float] | None:
+    """Joules of a cost, or joules times cycles; None where cycles and bytes alone decide.
+
+    The energy of a tile is that of all its events, at the ports of the scratchpad too, and these depend on its shape.
+    """
+    if device.objective == "energy":
+        return lambda cost: sum(device.energy(cost.events).values())
+    if device.objective == "edp":
+        return lambda cost: sum(device.energy(cost.events).values()) * cost.cycles
+    return None
+
+
+def require_goal(device: Accelerator) -> None:
+    """Refuses an objective where something else than the tile search chooses, by time."""
+    if not 0 <= device.tolerance < 1:
+        raise BadInput(f"Accelerator: tolerance is a share of the least, from 0 to less than 1, got {device.tolerance!r}")
+    if device.objective == "time":
+        return
+    chooses = next(
+        (
+            f"{name}={value!r}"
+            for name, value, plain in (
+                ("order", device.order, "sequential"),
+                ("reuse", device.tile_reuse, "step"),
+                ("together", device.together, "none"),
+            )
+            if value != plain
+        ),
+        None,
+    )
+    if chooses:
+        raise BadInput(
+            f"Accelerator: objective={device.objective!r} with {chooses}, which chooses by time, is not modelled: leave one out"
+        )
+
+
+def search_notes(device: Accelerator, step: Step, masks: Masks | None) -> tuple[str, ...]:
+    """A sentence where the search ended before it proved its choice."""
+    nests = [nest for nest in device.loop_nests(step, masks) if nest.loops]
+    unproven = sum(not nest.proven for nest in nests)
+    if not unproven:
+        return ()
+    bound = f"effort={device.effort}"
+    return (f"the search of {unproven} of {len(nests)} mappings was ended by {bound} before they were proven to be the best",)
