@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import trainyard as ty
-from trainyard.arrays import Sigma, Spatial, Systolic
+from trainyard.arrays import Sigma, Spatial, Systolic, TensorDash
 from trainyard.devices.accelerator.device import Accelerator
 from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.hardware.tables import area, energy
@@ -60,7 +60,7 @@ def test_a_level_that_holds_nothing_leaves_time_and_bytes_as_they_are() -> None:
 def test_traffic_energy_and_area_have_a_row_for_each_level() -> None:
     shared = replace(LOCAL, name="shared", size_bytes=32 * 1024, bypass="never")
     levels = (shared, replace(LOCAL, energy_per_byte_j=1e-12, banks=4, bypass="never"))
-    chip = replace(CHIP, scratchpad_width_bytes_per_cycle=32.0, levels=levels)
+    chip = replace(CHIP, scratchpad_width_bytes_per_cycle=32.0, levels=levels, tiling=(64, 64, 64))
     result = ty.run(STEP, on=chip)
     assert {"dram", "scratchpad", "shared", "local"} <= set(result.traffic_bytes)
     read = energy.sram_joules_per_byte(32 * 1024, chip.technology_nm)
@@ -108,6 +108,18 @@ def test_an_array_of_the_users_own_goes_behind_levels() -> None:
     cost = chip.cost(STEP, work)
     assert cost.events["level:local_read"] > 0
     assert cost.compute_cycles >= replace(chip, levels=(), scratchpad_width_bytes_per_cycle=None).cost(STEP, work).compute_cycles
+
+
+@pytest.mark.parametrize("array", [Sigma(dpes=4, multipliers=16), TensorDash(tiles=4), Systolic(rows=8, columns=8, dataflow="os")])
+def test_dense_products_go_through_levels_on_any_array(array: Any) -> None:
+    chip = replace(CHIP, array=array, tiling=(64, 64, 64))
+    behind = replace(chip, scratchpad_width_bytes_per_cycle=16.0, levels=(replace(LOCAL, name="shared"),))
+    (work,) = chip.works(STEP)
+    alone, cost = chip.cost(STEP, work), behind.cost(STEP, work)
+    assert cost.compute_cycles >= alone.compute_cycles * 0.99
+    assert sum(count for name, count in cost.events.items() if name.startswith("mac")) == pytest.approx(
+        sum(count for name, count in alone.events.items() if name.startswith("mac"))
+    )
 
 
 def test_tensors_kept_between_layers_go_with_levels() -> None:

@@ -367,8 +367,9 @@ def menu(extent: int, granule: int) -> tuple[int, ...]:
 
 
 def exact_forms(array: Array) -> tuple[Folds, ...]:
-    """Closed forms of one tile; none where an array has none."""
-    return tuple(array.folds) if isinstance(array, HasClosedForm) else ()
+    """Closed forms of one tile, where an array has some of a fixed shape; none otherwise."""
+    forms = tuple(array.folds) if isinstance(array, HasClosedForm) else ()
+    return forms if all(isinstance(form, Folds) for form in forms) else ()
 
 
 def least_forms(array: Array) -> tuple[Folds, ...]:
