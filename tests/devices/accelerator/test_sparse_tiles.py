@@ -19,7 +19,7 @@ from trainyard.ir import DENSE, Array, Density, MatMul, Op, Phase, Role, Step, T
 from trainyard.mapping.profile import demand
 from trainyard.mapping.tile_descent import sizes_of
 from trainyard.mapping.tiling import ORDERS, Tiling, search
-from trainyard.mapping.walk import Tile, walk
+from trainyard.mapping.walk import Tile, steps, walk
 
 ARRAYS = {
     "sigma": Sigma(dpes=16, multipliers=16, bandwidth=32),
@@ -98,6 +98,16 @@ class Case:
         device = replace(self.device, **changes)
         (work,) = device.works(self.step)
         return device.cost(self.step, work, self.masks).cycles
+
+    def folds(self) -> int:
+        """Folds of all tiles of the chosen mapping on SIGMA."""
+        (work,) = self.device.works(self.step)
+        (chosen,) = self.device.cost(self.step, work, self.masks).chosen
+        views = tile_cost(self.device.array, self.step, self.step.ops[0], "col2im", self.masks, {})
+        return sum(
+            self.device.array.cost(tile.op, a=views.left(0, tile.m, tile.k), b=views.right(0, tile.k, tile.n)).folds
+            for tile in steps(self.step.ops[0].body, chosen.tiled.tiling)
+        )
 
     def best_of(self, many: int, seed: int) -> float:
         """Cycles of the best of so many tiles, drawn from a menu, each in its best loop order with the zeros themselves."""
@@ -187,3 +197,23 @@ def test_a_machine_after_others_gets_the_cost_that_it_gets_alone(name: str) -> N
     after_others = [case.cycles(**change) for change in changes]
     alone = [Case.drawn(ARRAYS[name], 8, longest=6.0).cycles(**change) for change in reversed(changes)]
     assert after_others == alone[::-1]
+
+
+LARGER = [
+    (ARRAYS["sigma"], {"dpes": 32}),
+    (ARRAYS["sigma"], {"dpes": 24}),
+    (ARRAYS["sigma"], {"multipliers": 32}),
+    (ARRAYS["sigma"], {"bandwidth": 64}),
+    (ARRAYS["tensordash"], {"tiles": 32}),
+    (ARRAYS["tensordash"], {"rows": 8}),
+]
+
+
+@pytest.mark.parametrize(("array", "change"), LARGER)
+def test_an_array_that_contains_another_is_never_slower(array: Array, change: dict[str, int]) -> None:
+    """Within 1 %, and but for SIGMA's add latency: its adder tree has more levels over more multipliers, once for each fold."""
+    larger = replace(array, **change)
+    for seed in range(5):
+        case = Case.drawn(array, seed, longest=6.0)
+        levels = larger.add_cycles - array.add_cycles if isinstance(array, Sigma) else 0
+        assert case.cycles(array=larger) <= 1.01 * case.cycles() + levels * (case.folds() if levels else 0)
