@@ -44,7 +44,8 @@ def summary(nests: Sequence[LoopNest]) -> str:
     worst = max(bounded, key=lambda nest: nest.dram_bytes / nest.least_bytes)
     unproven = sum(not nest.proven for nest in bounded)
     sentences = [
-        f"{len(bounded)} mappings move {show(moved, 'B')}, {moved / least:.3f} x the lower bound of {show(least, 'B')}",
+        f"{len(bounded)} mapping{'s move' if len(bounded) > 1 else ' moves'} {show(moved, 'B')}, {moved / least:.3f} x the lower bound "
+        f"of {show(least, 'B')}",
         f"the farthest from it is {worst.layer or worst.op} {worst.phase} with {worst.dram_bytes / worst.least_bytes:.3f} x",
     ]
     if unproven:
