@@ -43,9 +43,9 @@ def summary(nests: Sequence[LoopNest]) -> str:
     moved, least = (sum(sizes) for sizes in zip(*((nest.dram_bytes, nest.least_bytes) for nest in bounded), strict=True))
     worst = max(bounded, key=lambda nest: nest.dram_bytes / nest.least_bytes)
     unproven = sum(not nest.proven for nest in bounded)
+    number = f"{len(bounded)} mappings move" if len(bounded) > 1 else "1 mapping moves"
     sentences = [
-        f"{len(bounded)} mapping{'s move' if len(bounded) > 1 else ' moves'} {show(moved, 'B')}, {moved / least:.3f} x the lower bound "
-        f"of {show(least, 'B')}",
+        f"{number} {show(moved, 'B')}, {moved / least:.3f} x the lower bound of {show(least, 'B')}",
         f"the farthest from it is {worst.layer or worst.op} {worst.phase} with {worst.dram_bytes / worst.least_bytes:.3f} x",
     ]
     if unproven:
