@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from trainyard.report.lines import percent
+from trainyard.report.lines import NOBODY, percent
 from trainyard.results.result import Result
 from trainyard.results.savings import Saving, sum_of
 from trainyard.units import show
@@ -36,7 +36,7 @@ def rows(result: Result, top: int | None = None) -> list[tuple[str, Saving]]:
     )
     listed, rest = moving[:top], dict(moving[top:] if top is not None else ())
     others = [(f"{len(rest)} more", sum_of(rest))] if rest else []
-    return [*((name or "(no layer)", one) for name, one in listed), *others, ("step", sum_of(saved))]
+    return [*((name or NOBODY["layer"], one) for name, one in listed), *others, ("step", sum_of(saved))]
 
 
 def cells(saved: Saving) -> list[str]:

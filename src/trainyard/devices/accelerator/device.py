@@ -66,16 +66,18 @@ class Accelerator:
     IGO has them (`interleaved`, `dx_major`, `dw_major`), so that dY is read once where it stays; `paper` chooses by Algorithm 1,
     `cost` takes the fastest; `no_second_dy` is the bound of its Sec. 3.3. With `reuse` the scratchpad keeps the tiles of two steps
     (`step`), or as many as fit, the least recent leaving first, or those needed last (`lru`, `farthest`; a fused order keeps at
-    least `lru`). `partition` cuts the gradients of a layer along m, n or k into `parts`, or, with several `cores` of this array
-    that share scratchpad and DRAM, into one for each; `cost` takes the fastest (`devices.accelerator.ordered`). With
-    `across="relu"` two layers that only a ReLU, or other element-wise ops, keep apart are done in one go where that is faster: what
-    goes from one to the other stays on chip (`devices.accelerator.chained`). `rates` says how many products of a narrow type a
-    multiplier makes in a cycle (`{"fp8": 2}`), 1 where it does not. With `together="gradients"` dX and dW of a layer share an array
-    that can be divided, and with it scratchpad and DRAM, where that is faster than one after the other
-    (`devices.accelerator.side_by_side`). `levels` are memories inside the scratchpad, from outside to inside (`mapping.levels`);
-    `scratchpad_width` is the bytes per cycle of the port that feeds them, or the array; without it nothing waits there. `mapping`
-    fixes tiles, loop orders and what stays, by layer (`mapping.constraints`). The search makes `objective` least; among tilings
-    within `tolerance` of the least it takes the one with the least traffic; `effort` bounds its work, and the result says so.
+    least `lru`); `layers` keeps whole tensors between layers where they fit (`devices.accelerator.between`), `slices` also those of
+    blocks of layers that run for a part of the batch at a time (`sliced`). `partition` cuts the gradients of a layer along m, n or
+    k into `parts`, or, with several `cores` of this array that share scratchpad and DRAM, into one for each; `cost` takes the
+    fastest (`devices.accelerator.ordered`). With `across="relu"` two layers that only a ReLU, or other element-wise ops, keep apart
+    are done in one go where that is faster: what goes from one to the other stays on chip (`devices.accelerator.chained`). `rates`
+    says how many products of a narrow type a multiplier makes in a cycle (`{"fp8": 2}`), 1 where it does not. With
+    `together="gradients"` dX and dW of a layer share an array that can be divided, and with it scratchpad and DRAM, where that is
+    faster than one after the other (`devices.accelerator.side_by_side`). `levels` are memories inside the scratchpad, from outside
+    to inside (`mapping.levels`); `scratchpad_width` is the bytes per cycle of the port that feeds them, or the array; without it
+    nothing waits there. `mapping` fixes tiles, loop orders and what stays, by layer (`mapping.constraints`). The search makes
+    `objective` least; among tilings within `tolerance` of the least it takes the one with the least traffic; `effort` bounds its
+    work, and the result says so.
 
     >>> from trainyard.arrays import Systolic
     >>> npu = Accelerator(array=Systolic(rows=128, columns=128), scratchpad="8 MiB", dram="150 GB/s", clock="1.05 GHz")
