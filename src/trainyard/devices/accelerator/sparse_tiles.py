@@ -2,9 +2,9 @@
 
 A closed form that sees the shares (`HasDensityGuides`) chooses the tile at once. Otherwise the array is asked what tiles of these
 shares are expected to take. If the tile of the dense closed form takes some share of its dense cycles, the closed form chooses
-again as if every tile took that share. Where the second tile does not, or an array has no closed form, a descent follows
-(`mapping.tile_descent`). A few of the fastest are then counted tile by tile with the zeros that lie in them, the dense one among
-them, and the fastest is taken: a look at zeros never slows a product down.
+again as if every tile took that share. Where that tile, or one of half its length along an axis, takes another share, or an array
+has no closed form, a descent follows (`mapping.tile_descent`). A few of the fastest are then counted tile by tile with the zeros
+that lie in them, the dense one among them, and the fastest is taken: a look at zeros never slows a product down.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.devices.accelerator.masked_tiles import TileCosts
 from trainyard.ir import Array, Density, Masks, MaskView, MatMul, Operand, Step
 from trainyard.ir.folds import Pooled
-from trainyard.ir.protocols import EstimatesTiles, HasClosedForm, HasTileGuides, KnowsDensity
+from trainyard.ir.protocols import EstimatesTiles, HasClosedForm, HasTileCycles, HasTileGuides, KnowsDensity
 from trainyard.mapping.tile_descent import CountedTiles, descend
 from trainyard.mapping.tiling import FASTEST, Goal, Problem, Size, Supply, Tiled, Tiling, evaluate, search
 from trainyard.mapping.walk import Tile, steps, walk
@@ -61,8 +61,8 @@ class SparseTileSearch:
         expected = evaluate(problem, planned.tiling, counted, self.supply)
         if not isinstance(self.array, HasClosedForm | HasTileGuides):
             likely = descend(problem, counted, self.supply, [_size(planned)])
-        elif expected.compute_cycles == planned.compute_cycles:
-            return [planned.tiling]  # the closed form was right: this array makes no use of these zeros
+        elif all(self._share(counted, size) == 1.0 for size in (_size(planned), (problem.op.M, problem.op.N, problem.op.K))):
+            return [planned.tiling]  # the closed form is right: this array makes no use of these zeros
         else:
             likely = self._faster(problem, counted, planned, expected)
         near = [tiled.tiling for tiled in likely if tiled.cycles <= NEAR * likely[0].cycles and tiled.cycles <= expected.cycles]
@@ -70,8 +70,9 @@ class SparseTileSearch:
 
     def _faster(self, problem: Problem, counted: CountedTiles, planned: Tiled, expected: Tiled) -> list[Tiled]:
         """Tiles that may be faster than the dense one, the fastest first: that of the closed form if every tile took the share of
-        its cycles that the first is expected to take; where that tile takes another share, what a descent finds."""
+        its cycles that the first is expected to take; where shares differ, what a descent finds."""
         share = max(expected.compute_cycles / planned.compute_cycles, LEAST_SHARE)
+        whole = (problem.op.M, problem.op.N, problem.op.K)
         slower = replace(  # DRAM in cycles of the dense array
             self.supply,
             bytes_per_cycle=self.supply.bytes_per_cycle * share,
@@ -79,9 +80,21 @@ class SparseTileSearch:
         )
         (scaled,) = search([problem], self.array, slower)
         (second,) = search([problem], counted, self.supply, _size(scaled))
-        if abs(second.compute_cycles / scaled.compute_cycles - share) <= ALIKE * share:
+        if all(abs(self._share(counted, size) - share) <= ALIKE * share for size in (*_halved(_size(scaled)), whole)):
             return [second]
         return descend(problem, counted, self.supply, [_size(planned), _size(scaled)])
+
+    def _share(self, counted: CountedTiles, size: Size) -> float:
+        """The share of its dense cycles that a tile is expected to take."""
+        array = self.array
+        dense = array.tile_cycles(*size) if isinstance(array, HasTileCycles) else array.cost(MatMul(*size)).cycles
+        return counted.tile_cycles(*size) / max(1, dense)
+
+
+def _halved(size: Size) -> list[Size]:
+    """The tile itself, and with each axis half as long."""
+    m, n, k = size
+    return [size, (-(-m // 2), n, k), (m, -(-n // 2), k), (m, n, -(-k // 2))]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
