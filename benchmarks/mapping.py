@@ -268,7 +268,7 @@ class Comparison:
     def speeds(self) -> Iterator[Line]:
         for name in self.versions[-1]["speeds"]:
             rates = [version["speeds"][name] for version in self.versions]
-            ratio = f" ({rates[-1] / rates[0]:.1f}x)" if len(rates) > 1 else ""
+            ratio = f" ({rates[-1] / rates[0]:.2g}x)" if len(rates) > 1 else ""
             told = [f"{rate:,.0f}/s" for rate in rates]
             yield self.line(f"ResNet-50 steps, changed {name}", [*told[:-1], told[-1] + ratio])
 
