@@ -20,6 +20,7 @@ from trainyard.ir import Convolution, ElementWise, MaskView, MatMul, Op, Phase, 
 from trainyard.mapping.demand import PairDemand
 from trainyard.mapping.gradient_order import scratchpad as gradient_order
 from trainyard.mapping.gradient_order.scratchpad import Pair, algorithm_1
+from trainyard.mapping.gradient_order.search import TOLERANCE
 from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, ORDERS, Partition, grid, stream
 from trainyard.mapping.profile import demand
 from trainyard.mapping.tiling import Supply
@@ -215,9 +216,11 @@ def test_the_fastest_order_is_no_slower_than_any(step, room, speed, reuse):
     device = replace(DEVICE, scratchpad_bytes=room, dram_bytes_per_s=speed, reuse=reuse)
     cycles = {order: sum(cost.cycles for _, cost in costed(replace(device, order=order), step)) for order in ALL_ORDERS}
     for order in (*FUSED_ORDERS, "sequential", "paper"):
-        assert cycles["cost"] <= cycles[order]
+        assert cycles["cost"] <= (1 + TOLERANCE) * cycles[order]
+    if reuse == "step":  # apart with tiles of their own is one of the choices
+        assert cycles["cost"] <= cycles["sequential"]
     halves = sum(cost.cycles for _, cost in costed(replace(device, order="cost", partition="cost"), step))
-    assert halves <= cycles["cost"]
+    assert halves <= (1 + TOLERANCE) * cycles["cost"]
 
 
 @settings(max_examples=25)
@@ -230,7 +233,7 @@ def test_more_bandwidth_and_lanes_never_cost_time(step, room, speed, more, reuse
         replace(device, vector_lanes=8),
     ):
         for (_, new), (_, old) in zip(costed(better, step), costed(device, step), strict=True):
-            assert new.cycles <= old.cycles
+            assert new.cycles <= (1 + TOLERANCE) * old.cycles
 
 
 @settings(max_examples=25)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -12,12 +13,13 @@ from hypothesis import strategies as st
 from trainyard.arrays import Spatial, Systolic
 from trainyard.errors import BadInput
 from trainyard.ir import MatMul
-from trainyard.mapping.gradient_order.scratchpad import POLICIES, Pair, cost
+from trainyard.mapping.gradient_order.scratchpad import POLICIES, Pair, cost, kernel_traffic
 from trainyard.mapping.gradient_order.search import (
     CachedTileCycles,
     _bursts,
     _compute,
     _least_bytes,
+    _prepared,
     best,
     candidates,
     doublings,
@@ -59,15 +61,89 @@ def everything(pair, room, partition, array=ARRAY):
 
 @settings(max_examples=40)
 @given(layers(), st.sampled_from(POLICIES))
-def test_the_best_of_all_candidates_is_found(layer, policy):
+def test_the_best_of_all_coarse_candidates_is_found(layer, policy):
     pair, supply, partition = layer
     tiles = everything(pair, supply.resident_bytes, partition)
     assert sorted(candidates(pair, granule(pair, ARRAY), supply.resident_bytes, partition)) == sorted(tiles)
-    found = best(pair, ARRAY, supply, orders=REAL, partitions=(partition,), policy=policy)
+    found = best(pair, ARRAY, supply, orders=REAL, partitions=(partition,), policy=policy, tolerance=0, effort=0)
     given = {"array": ARRAY, "supply": supply, "policy": policy, "partition": partition}
-    least = min(cost(pair, tile=tile, order=order, **given).cycles for tile in tiles for order in REAL)
-    assert found.cycles == least
+    assert found.cycles == min(cost(pair, tile=tile, order=order, **given).cycles for tile in tiles for order in REAL)
     assert found == cost(pair, tile=found.tile, order=found.order, **given)
+
+
+short = st.integers(1, 5)
+one_core = st.none() | st.builds(Partition, axis=st.sampled_from("mnk"), parts=st.integers(2, 3))
+
+
+@st.composite
+def small_layers(draw):
+    """A pair of short sides, with room for some of its elements: every size of tile can be tried."""
+    op = MatMul(draw(short), draw(short), draw(short), draw(st.sampled_from([1, 1, 3])))
+    pair, partition = replace(Pair.dense(op, 4), dw_transposed=draw(st.booleans())), draw(one_core)
+    supply = Supply(
+        resident_bytes=pair.needed((1, 1, 1)) * draw(st.floats(1.0, 20.0)),
+        bytes_per_cycle=draw(st.sampled_from([0.5, 2.0, 8.0])),
+        latency_cycles=draw(st.sampled_from([0, 5, 50])),
+    )
+    return pair, supply, partition
+
+
+@pytest.mark.oracle
+@settings(max_examples=25, deadline=None)
+@given(small_layers())
+def test_the_best_of_all_integer_sizes_is_found(layer):
+    """Brute force over every tile and order; the tolerance trades time for bytes, and is kept."""
+    pair, supply, partition = layer
+    sides = itertools.product(*(range(1, side + 1) for side in (pair.op.M, pair.op.N, pair.op.K)))
+    tried = [
+        cost(pair, tile=tile, order=order, array=ARRAY, supply=supply, partition=partition)
+        for tile in sides
+        if pair.needed(tile) <= supply.resident_bytes
+        for order in REAL
+    ]
+    least = min(one.cycles for one in tried)
+    exact = best(pair, ARRAY, supply, orders=REAL, partitions=(partition,), tolerance=0)
+    assert exact.proven
+    assert exact.cycles == least
+    for tolerance in (0.01, 0.2):
+        lean = best(pair, ARRAY, supply, orders=REAL, partitions=(partition,), tolerance=tolerance)
+        assert lean.proven
+        assert lean.cycles <= least * (1 + tolerance)
+        slower = least * (1 + tolerance) / (1 + tolerance / 2)
+        assert 0.99 * lean.traffic.total_bytes <= min(one.traffic.total_bytes for one in tried if one.cycles <= slower) + 1
+
+
+@st.composite
+def tiled_layers(draw):
+    """A pair with a tile of any size, and room for it."""
+    pair, supply, _ = draw(layers())
+    tile = tuple(draw(st.integers(1, side)) for side in (pair.op.M, pair.op.N, pair.op.K))
+    return pair, replace(supply, resident_bytes=pair.needed(tile) * draw(st.floats(1.0, 10.0))), draw(one_core), tile
+
+
+@settings(max_examples=150, deadline=None)
+@given(tiled_layers(), st.sampled_from(ORDERS))
+def test_compiled_bounds_are_the_plain_ones_and_lie_below_what_is_counted(layer, order):
+    from trainyard.kernels.mapping import gradient_menus, gradient_search
+
+    pair, supply, partition, tile = layer
+    number = ORDERS.index(order)
+    prepared = _prepared(pair, tuple(form.row for form in ARRAY.folds), granule(pair, ARRAY), (order,), (partition,), tile)
+    task, menus = prepared.task(supply)
+    table, rows, moved = np.zeros((2, 3, 3, 3), np.int64), menus.rows[0, :, 0].copy(), np.zeros((5, 4))
+    compute = gradient_menus.compute_table(task, *rows, table)
+    least = gradient_menus.least_bytes(task, menus, 0, *tile, number)
+    plain = _least_bytes(pair, tile, order, supply.resident_bytes, "lru", partition)
+    assert least * pair.op.count == pytest.approx(plain, rel=1e-9)
+    counted = cost(pair, tile=tile, order=order, array=ARRAY, supply=supply, partition=partition)
+    assert gradient_menus.least_cycles(task, *rows, number, compute, least, table) <= counted.cycles
+    assert np.prod([menus.folds[0, axis, 0] for axis in range(3)], axis=0).sum() <= compute
+    assert compute * pair.op.count == counted.compute_cycles
+    given = (task, 0, number, rows, table, compute, least)
+    assert gradient_search.simulated(*given, np.inf, moved) == counted.cycles
+    assert kernel_traffic(moved * pair.op.count) == counted.traffic
+    assert gradient_search.simulated(*given, float(counted.cycles), moved) == counted.cycles
+    assert gradient_search.simulated(*given, counted.cycles - 1.0, moved) == gradient_search.EXCEEDED
 
 
 @settings(max_examples=200)
@@ -115,7 +191,7 @@ def test_sums_that_end_make_room_in_the_last_turn(order, sizes):
 @given(layers(), st.floats(1.0, 8.0))
 def test_more_bandwidth_less_latency_and_more_ways_never_cost_time(layer, more):
     pair, supply, partition = layer
-    given = {"orders": REAL, "partitions": (partition,)}
+    given = {"orders": REAL, "partitions": (partition,), "tolerance": 0, "effort": 0}
     before = best(pair, ARRAY, supply, **given).cycles
     assert best(pair, ARRAY, replace(supply, bytes_per_cycle=supply.bytes_per_cycle * more), **given).cycles <= before
     assert best(pair, ARRAY, replace(supply, latency_cycles=0), **given).cycles <= before
@@ -150,7 +226,7 @@ def test_one_product_is_searched_in_one_order(M, N, K, room, speed):
     (plain,) = search([problem], ARRAY, supply)
     assume(plain.tiling.order == "mnk")
     m, k, n = found.tile
-    same = evaluate(problem, replace(plain.tiling, m=m, n=n, k=k), ARRAY, supply)
+    same = evaluate(problem, replace(plain.tiling, m=m, n=n, k=k, keep=()), ARRAY, supply)
     assert found.traffic.total_bytes <= same.dram_bytes
 
 

@@ -13,7 +13,7 @@ from trainyard.devices.accelerator.counting import Traffic, added, bound_of, cou
 from trainyard.devices.accelerator.masked_tiles import TileCosts as SeenTiles
 from trainyard.devices.accelerator.masked_tiles import add_events, guides
 from trainyard.devices.accelerator.ordered import Costs as TileCosts
-from trainyard.devices.accelerator.ordered import Looker, Orderly, Schedule
+from trainyard.devices.accelerator.ordered import Orderly, Schedule
 from trainyard.devices.accelerator.side_by_side import (
     Costs,
     Division,
@@ -83,14 +83,19 @@ class Costing:
     """Memory levels inside the scratchpad, and the width of its port; None where the array reads the scratchpad without waiting."""
 
     def costs(self, demands: Sequence[Demand]) -> list[DeviceCost]:
-        """Each demand's cost; the tiles of all products are searched in one go."""
+        """Each demand's cost; the tiles of all products are searched in one go, also of those that a pair may leave apart."""
         if self.value is not None:
             fronts = zip(*(costing.costs(demands) for costing in self._front), strict=True)
             return [min(front, key=self.value) for front in fronts]
         if self.on_chip is not None:
             return [self._behind_levels(self.on_chip, demand).costs((demand,))[0] for demand in demands]
         orderly = self.schedule.reuse != "step"
-        products = [demand for demand in demands if isinstance(demand, ProductDemand) and not orderly]
+        products: list[ProductDemand] = []
+        for demand in demands:
+            if isinstance(demand, ProductDemand) and not orderly:
+                products.append(demand)
+            elif isinstance(demand, PairDemand) and self._may_stay_apart(demand):
+                products += [demand.dx, demand.dw]
         tiled = iter(self.searched([demand.problem for demand in products]))
         costs_of_demands: list[DeviceCost] = []
         divided = iter(self._divisions([demand.products for demand in demands if isinstance(demand, TogetherDemand)]))
@@ -101,7 +106,11 @@ class Costing:
                 case ProductDemand():
                     costs_of_demands.append(self.orderly.product(demand) if orderly else self._whole(demand, next(tiled)))
                 case PairDemand():
-                    costs_of_demands.append(self._pair(demand))
+                    costs_of_demands.append(
+                        self._pair_or_apart(demand, next(tiled), next(tiled))
+                        if self._may_stay_apart(demand)
+                        else self.orderly.pair(demand.dx, demand.dw)
+                    )
                 case ChainDemand():
                     each = self.costs((demand.upper, demand.lower, *demand.beside))
                     costs_of_demands.append(chained(self.orderly, demand, in_turn(each)))
@@ -176,7 +185,7 @@ class Costing:
             )
         if isinstance(demand, PairDemand):
             works = separate_products(step, work)
-            return self._pair(
+            return self._pair_seen(
                 demand,
                 lambda which: self._tiles_seen(step, works[which], (demand.dx, demand.dw)[which], masks),
                 lambda costing, which: costing._looked_at(step, works[which], (demand.dx, demand.dw)[which], masks),
@@ -201,17 +210,28 @@ class Costing:
             array=self.array, supply=self.supply, vector_lanes=self.vector_lanes, tile=self.tile, schedule=self.schedule
         )  # fmt: skip
 
-    def _pair(
-        self, demand: PairDemand, seen: Callable[[int], TileCosts] | None = None, looked_at: CostOf | None = None
-    ) -> DeviceCost:
-        """dX and dW in the order that the schedule says; `cost` may also leave them apart, each with tiles of its own."""
-        looker: Looker | None = None if seen is None else lambda: (*seen(0), *seen(1))
-        paired = self.orderly.pair(demand.dx, demand.dw, looker)
-        if self.schedule.order != "cost" or self.schedule.reuse != "step" or demand.is_constrained:
+    def _may_stay_apart(self, demand: PairDemand) -> bool:
+        """Whether dX and dW of a pair may also follow each other, each with tiles of its own."""
+        return self.schedule.order == "cost" and self.schedule.reuse == "step" and not demand.is_constrained
+
+    def _pair_or_apart(self, demand: PairDemand, dx: Tiled, dw: Tiled) -> DeviceCost:
+        """dX and dW in the best order, or, where that is faster, one after the other with tiles of their own."""
+        alone: DeviceCost | None = None
+        if isinstance(self.array, Divisible):
+            alone = merged([self._whole(demand.dx, dx), self._whole(demand.dw, dw)], beside=False)
+        vectors = (-(-product.vector_operations // self.vector_lanes) for product in (demand.dx, demand.dw))
+        cycles = alone.cycles if alone else sum(map(max, vectors, (dx.cycles, dw.cycles)))
+        paired = self.orderly.pair_within(demand.dx, demand.dw, cycles)
+        if paired is not None and paired.cycles <= cycles:
             return paired
-        products = (demand.dx, demand.dw)
-        each = self.costs(products) if looked_at is None else [looked_at(self, which) for which in (0, 1)]
-        alone = merged(each, beside=False)
+        return alone or merged([self._whole(demand.dx, dx), self._whole(demand.dw, dw)], beside=False)
+
+    def _pair_seen(self, demand: PairDemand, seen: Callable[[int], TileCosts], looked_at: CostOf) -> DeviceCost:
+        """dX and dW with the zeros in their tiles, in the order that the schedule says; `cost` may also leave them apart."""
+        paired = self.orderly.pair(demand.dx, demand.dw, lambda: (*seen(0), *seen(1)))
+        if not self._may_stay_apart(demand):
+            return paired
+        alone = merged([looked_at(self, which) for which in (0, 1)], beside=False)
         return alone if alone.cycles < paired.cycles else paired
 
     def _tiles_seen(self, step: Step, work: Work, demand: ProductDemand, masks: Masks) -> TileCosts:

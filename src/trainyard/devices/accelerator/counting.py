@@ -11,6 +11,8 @@ from trainyard.mapping.demand import Move, ProductDemand
 PORTS = ("scratchpad_read", "scratchpad_write", "local_read", "local_write")
 """What an array counts in elements by operand: `scratchpad_read_a`, `local_write_out`."""
 ARITHMETIC = ("mac", "core_slot")
+COMING: Mapping[Direction, float] = {"read": 1.0, "write": 0.0, "spill": 0.5}
+"""Which part of what moves comes in."""
 
 
 @dataclass(slots=True)
@@ -33,7 +35,7 @@ class Traffic:
             return
         key = move.label, move.direction
         self.bytes[key] = self.bytes.get(key, 0) + move.size
-        comes = {"read": 1.0, "write": 0.0, "spill": 0.5}[move.direction]
+        comes = COMING[move.direction]
         self.events["dram_read"] += move.size * comes
         self.events["dram_write"] += move.size * (1.0 - comes)
         self.events["scratchpad_write"] += move.held * comes

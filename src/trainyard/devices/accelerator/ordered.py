@@ -13,8 +13,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal, get_args
 
 from trainyard.devices.accelerator.choices import PairChoice
@@ -23,10 +24,11 @@ from trainyard.devices.accelerator.masked_tiles import SUMS_READ, TileCosts, add
 from trainyard.errors import UnknownName
 from trainyard.ir import Array, DeviceCost, MatMul
 from trainyard.ir.folds import AXES, Axis
+from trainyard.ir.protocols import HasClosedForm
 from trainyard.mapping.demand import Move, ProductDemand
 from trainyard.mapping.gradient_order import scratchpad as gradient_order
 from trainyard.mapping.gradient_order.scratchpad import SQUARE_BELOW, OrderCost, Pair, Policy, algorithm_1, tile_product
-from trainyard.mapping.gradient_order.search import best
+from trainyard.mapping.gradient_order.search import best, fastest
 from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, ORDERS, Gradient, Grid, Order, Partition, Size, grid
 from trainyard.mapping.tiling import NO_TILE, Supply
 from trainyard.mapping.walk import Tile
@@ -38,6 +40,7 @@ DIVISIONS = get_args(Division)
 CHOICES = ("paper", "cost")
 """Orders that are chosen for each layer: by Algorithm 1, or the fastest."""
 ORDER_NAMES = (*ORDERS, *CHOICES)
+CACHED_EVENTS = 4096
 
 
 def require_order(order: str) -> None:
@@ -153,6 +156,16 @@ class Orderly:
         tile = self.tile if dx.problem.tile == NO_TILE else dx.problem.tile
         return self._cost((dx, dw), pair_of(dx, dw), self.schedule.partitions, tile, looked_at)
 
+    def pair_within(self, dx: ProductDemand, dw: ProductDemand, most_cycles: int) -> DeviceCost | None:
+        """dX and dW of a layer where the two of them take at most so many cycles, on one core."""
+        pair = pair_of(dx, dw)
+        found = self._candidates(pair, self.supply, self.schedule.partitions, self.tile, most_cycles=most_cycles)
+        if not found:
+            return None
+        ordered = min(found, key=_speed)
+        counted = [grid_events(self.array, pair, gradient, ordered) for gradient in _gradients(pair)]
+        return self._assembled((dx, dw), pair, ordered, counted)
+
     def _own_tile(self, demand: ProductDemand) -> Size | None:
         """The fixed tile in the m, n, k of `Pair.single`."""
         if self.tile is None:
@@ -178,13 +191,13 @@ class Orderly:
             each, partitions = -(-count // cores), (None,)
             share = supply.resident_bytes / cores, supply.bytes_per_cycle / cores
             supply = replace(supply, resident_bytes=share[0], bytes_per_cycle=share[1])
-        ours, allowed = pair.with_count(each), demands[0].gradient_orders
+        ours, allowed = pair if each == count else pair.with_count(each), demands[0].gradient_orders
         if looked_at is None:
-            fastest = min(self._candidates(ours, supply, partitions, tile, allowed), key=_speed)
+            quickest = min(self._candidates(ours, supply, partitions, tile, allowed), key=_speed)
             counted: Sequence[Mapping[str, float]] = [
-                grid_events(self.array, pair, gradient, fastest) for gradient in _gradients(pair)
+                grid_events(self.array, pair, gradient, quickest) for gradient in _gradients(pair)
             ]
-            return self._assembled(demands, pair, _dealt(fastest, count, each), counted)
+            return self._assembled(demands, pair, _dealt(quickest, count, each), counted)
         measured = []
         for candidate in self._candidates(ours, supply, partitions, tile, allowed, apart=True):
             costs = looked_at()
@@ -193,8 +206,8 @@ class Orderly:
                 partition=candidate.partition, compute=_seen(pair, candidate, costs),
             )  # fmt: skip
             measured.append((ordered, costs))
-        fastest, costs = min(measured, key=lambda pair_: _speed(pair_[0]))
-        cost = self._assembled(demands, pair, _dealt(fastest, count, each), [tile_costs.events for tile_costs in costs])
+        quickest, costs = min(measured, key=lambda pair_: _speed(pair_[0]))
+        cost = self._assembled(demands, pair, _dealt(quickest, count, each), [tile_costs.events for tile_costs in costs])
         return replace(cost, uncertainty=math.hypot(*(tile_costs.uncertainty for tile_costs in costs)) * each / count)
 
     def _candidates(
@@ -206,10 +219,11 @@ class Orderly:
         allowed: Sequence[str] = (),
         *,
         apart: bool = False,
+        most_cycles: float = math.inf,
     ) -> list[OrderCost]:
         """The best of all partitions that have the same orders, searched together; `apart`: the best of each order.
 
-        Orders are those of the schedule, or of dX and dW those that a constraint allows.
+        Orders are those of the schedule, or of dX and dW those that a constraint allows. With `most_cycles` there may be none.
         """
         named = tuple(order for order in ORDERS if order in allowed)
         grouped: dict[tuple[Order, ...], list[Partition | None]] = {}
@@ -217,10 +231,17 @@ class Orderly:
             orders = (named or self.schedule.orders(pair.op, partition))[: 1 if pair.alone else None]
             for group in zip(orders) if apart else (orders,):
                 grouped.setdefault(group, []).append(partition)
-        return [
-            best(pair, self.array, supply, orders=orders, partitions=group, policy=self.schedule.policy, tile=tile)
+        policy = self.schedule.policy
+        if math.isinf(most_cycles):
+            return [
+                best(pair, self.array, supply, orders=orders, partitions=group, policy=policy, tile=tile)
+                for orders, group in grouped.items()
+            ]
+        found = (
+            fastest(pair, self.array, supply, orders=orders, partitions=group, policy=policy, tile=tile, most_cycles=most_cycles)
             for orders, group in grouped.items()
-        ]
+        )
+        return [ordered for ordered in found if ordered is not None]
 
     def _assembled(
         self, demands: tuple[ProductDemand, ...], pair: Pair, ordered: OrderCost, counted: Sequence[Mapping[str, float]]
@@ -260,6 +281,8 @@ def _speed(ordered: OrderCost) -> tuple[int, int]:
 
 def _dealt(ordered: OrderCost, count: int, each: int) -> OrderCost:
     """What all `count` products move, where `ordered` has `each` of them."""
+    if each == count:
+        return ordered
     return replace(
         ordered, traffic=gradient_order.Traffic(bytes={key: size * count // each for key, size in ordered.traffic.bytes.items()})
     )
@@ -304,11 +327,19 @@ def _firsts(cut: Grid, gradient: Gradient, partition: Partition | None) -> set[i
     return {part.start for part in cut.parts} if apart else {0}
 
 
-def grid_events(array: Array, pair: Pair, gradient: Gradient, ordered: OrderCost) -> dict[str, float]:
+def grid_events(array: Array, pair: Pair, gradient: Gradient, ordered: OrderCost) -> Mapping[str, float]:
     """What the array does in all tiles of one gradient; the tiles that begin a sum read none."""
+    transposed = pair.dw_transposed and gradient == "dW"
+    if isinstance(array, HasClosedForm) and isinstance(array, Hashable):
+        return _cached_events(array, pair.op, gradient, transposed, ordered.tile, ordered.partition)
+    return _grid_events(array, pair.op, gradient, transposed, ordered.tile, ordered.partition)
+
+
+def _grid_events(
+    array: Array, op: MatMul, gradient: Gradient, transposed: bool, tile: Size, partition: Partition | None
+) -> Mapping[str, float]:
     events: dict[str, float] = {}
-    partition = ordered.partition
-    cut = grid(pair.op, ordered.tile, partition)
+    cut = grid(op, tile, partition)
     axis: Axis = "n" if gradient == "dX" else "m"
     firsts = _firsts(cut, gradient, partition)
     kinds = {
@@ -318,10 +349,13 @@ def grid_events(array: Array, pair: Pair, gradient: Gradient, ordered: OrderCost
         (sizes, math.prod(kinds[name][size] for name, size in zip(AXES, sizes, strict=True)))
         for sizes in itertools.product(*(kinds[name] for name in AXES))
     ):
-        product = tile_product(pair, gradient, m[0], n[0], k[0])
+        product = tile_product(transposed, gradient, m[0], n[0], k[0])
         begun = not (n if axis == "n" else m)[1]
-        add_events(events, array.cost(product).events, product, begun=begun, times=times * pair.op.count)
+        add_events(events, array.cost(product).events, product, begun=begun, times=times * op.count)
     return events
+
+
+_cached_events = lru_cache(maxsize=CACHED_EVENTS)(_grid_events)
 
 
 def _seen(pair: Pair, ordered: OrderCost, costs: Costs) -> gradient_order.Compute:

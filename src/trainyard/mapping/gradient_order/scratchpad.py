@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, get_args
 
@@ -186,6 +186,8 @@ class OrderCost:
     cycles: int
     compute_cycles: int
     additions: int = 0
+    proven: bool = field(default=False, compare=False)
+    """Whether a complete search found it: nothing in its menu is faster by more than the tolerance."""
 
 
 def traffic(
@@ -242,24 +244,25 @@ def cost(
         traffic=moved,
         cycles=cycles,
         compute_cycles=compute_cycles,
-        additions=_additions(pair, cut, partition),
+        additions=additions(pair, partition),
     )
 
 
-def _additions(pair: Pair, cut: Grid, partition: Partition | None) -> int:
+def additions(pair: Pair, partition: Partition | None) -> int:
     """Elements of partial sums that one core adds to another's."""
     if partition is None or not partition.cores:
         return 0
     op = pair.op
     summed = {"m": 0 if pair.alone else op.K * op.N, "n": op.M * op.K, "k": 0}[partition.axis]
-    return op.count * summed * (len(cut.parts) - 1)
+    extent = {"m": op.M, "n": op.N, "k": op.K}[partition.axis]
+    return op.count * summed * (min(partition.parts, extent) - 1)
 
 
-def tile_product(pair: Pair, gradient: Gradient, m: int, n: int, k: int) -> MatMul:
+def tile_product(dw_transposed: bool, gradient: Gradient, m: int, n: int, k: int) -> MatMul:
     """The product of one tile operation as the array sees it."""
     if gradient == "dX":
         return MatMul(m, k, n)
-    return MatMul(n, k, m) if pair.dw_transposed else MatMul(k, n, m)
+    return MatMul(n, k, m) if dw_transposed else MatMul(k, n, m)
 
 
 def tile_cycles(array: Array, product: MatMul) -> int:
@@ -273,7 +276,7 @@ def _by_size(pair: Pair, cut: Grid, array: Array) -> Compute:
     cache: dict[MatMul, int] = {}
 
     def cycles(gradient: Gradient, m: int, n: int, k: int) -> int:
-        product = tile_product(pair, gradient, cut.m[m], cut.n[n], cut.k[k])
+        product = tile_product(pair.dw_transposed, gradient, cut.m[m], cut.n[n], cut.k[k])
         if product not in cache:
             cache[product] = tile_cycles(array, product)
         return cache[product]
@@ -307,16 +310,20 @@ def _table(cut: Grid, gradients: Sequence[Gradient], compute: Compute, by_size: 
     return table, numbers
 
 
+def too_many_tiles(tiles: str) -> BadInput:
+    return BadInput(
+        f"{tiles} are more than are walked one by one ({MOST_TILES:,}): "
+        "give larger tiles (tiling=...), or an order and a reuse that are not walked (order='sequential', reuse='step')"
+    )
+
+
 def _operation_stream(
     counts: Size, order: int, axis: int, bounds: tuple[tuple[int, int], ...], cores: bool
 ) -> tuple[Integers, Integers]:
     """The operations of a stream in order, and where each step begins; short streams are cached."""
     tiles = math.prod(counts)
     if tiles > MOST_TILES:
-        raise BadInput(
-            f"{' x '.join(map(str, counts))} tiles (m, n, k) of one product are more than are walked one by one ({MOST_TILES:,}): "
-            "give larger tiles (tiling=...), or an order and a reuse that are not walked (order='sequential', reuse='step')"
-        )
+        raise too_many_tiles(f"{' x '.join(map(str, counts))} tiles (m, n, k) of one product")
     return (_cached_stream if tiles <= CACHED_TILES else _new_stream)(counts, order, axis, bounds, cores)
 
 

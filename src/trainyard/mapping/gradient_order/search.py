@@ -1,10 +1,14 @@
 """Order, tiles and partition of a pair of gradients, searched together.
 
-Tile sizes are doublings of the array's granule along each axis, up to its extent; all of them that fit are candidates. Each has a
-lower bound on its cycles: what the array needs for all its tiles, or the bytes that must move, each tensor once and what loops must
-reload (`_reloaded_bytes`). Candidates are simulated exactly (`scratchpad.cost`) in the order of their bounds, until no bound is
-below the fastest one: that is the best of all candidates. So more bandwidth never costs time; more room may, where the same bytes
-arrive at a worse moment (0.2 % in one of 600 random layers).
+The search is compiled (`kernels.mapping.gradient_search`) where an array has closed forms, on one core whose least recent tiles
+leave first: for each number of tiles along an axis the least size that gives it, whole granules, and all sizes of short axes. Each
+candidate has a lower bound on its cycles: what the array needs for all its tiles, or the bytes that must move, each tensor once and
+what loops must reload (`_reloaded_bytes`). Coarse candidates (doublings of the granule) are simulated in the order of their bounds,
+finer ones around the best, then all that bounds do not rule out, as far as the effort goes; `proven` says whether it sufficed.
+The least cycles win; within the tolerance of them the least traffic.
+
+In all other cases coarse candidates are simulated (`scratchpad.cost`) in the order of their bounds, until no bound is below the
+fastest one. More bandwidth never costs time beyond the tolerance; more room may, where the same bytes arrive at a worse moment.
 """
 
 from __future__ import annotations
@@ -16,17 +20,46 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from operator import itemgetter
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from trainyard.errors import BadInput
 from trainyard.ir import DENSE, Array, ArrayCost, MatMul, Operand, Product
 from trainyard.ir.folds import AXES
-from trainyard.mapping.gradient_order.scratchpad import SLACK, OrderCost, Pair, Policy, cost, tile_cycles, tile_product
-from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, Gradient, Grid, Order, Partition, Size, grid
-from trainyard.mapping.tiling import Supply
+from trainyard.ir.protocols import HasClosedForm
+from trainyard.mapping.gradient_order.scratchpad import (
+    MOST_TILES,
+    SLACK,
+    OrderCost,
+    Pair,
+    Policy,
+    cost,
+    kernel_traffic,
+    tile_cycles,
+    tile_product,
+    too_many_tiles,
+)
+from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, ORDERS, Gradient, Grid, Order, Partition, Size, grid
+from trainyard.mapping.tiling import NO_TILE, Supply
+
+if TYPE_CHECKING:
+    from trainyard.kernels.mapping.gradient_menus import Menus, PairTask
 
 MOST_STEPS = 1 << 18
 """Tiles with more operations than this are tried only if all have more."""
+TOLERANCE = 0.01
+"""How much longer than the fastest a tile may take that moves fewer bytes."""
+GAP_OF_TOLERANCE = 0.5
+"""Part of the tolerance that the search may use up itself: what could be faster by less is not looked for."""
+EFFORT = 1024.0
+"""Tile operations that are simulated after the coarse search: a few tenths of a millisecond."""
+CACHED_SEARCHES, CACHED_MENUS = 4096, 256
+Integers = npt.NDArray[np.int64]
+Real = npt.NDArray[np.float64]
+Forms = tuple[tuple[int, ...], ...]
+"""Rows of an array's closed forms."""
 DY, W, X, DX, DW = range(5)
 RESIDENT, MOVED = range(2)
 
@@ -49,11 +82,158 @@ def best(
     partitions: Sequence[Partition | None] = (None,),
     policy: Policy = "lru",
     tile: Size | None = None,
+    tolerance: float = TOLERANCE,
+    effort: float = EFFORT,
 ) -> OrderCost:
-    """The fastest order, tile and partition; of equally fast ones the one with the least traffic.
+    """The best order, tile and partition (`fastest`)."""
+    given = {"orders": orders, "partitions": partitions, "policy": policy, "tile": tile, "tolerance": tolerance, "effort": effort}
+    found = fastest(pair, array, supply, **given)  # type: ignore[arg-type]
+    if found is None and tile is not None and all(tile):
+        cost(pair, tile=tile, order=orders[0], array=array, supply=supply, policy=policy, partition=partitions[0])  # says why
+    if found is None and pair.needed((1, 1, 1)) <= supply.resident_bytes:
+        raise too_many_tiles(f"tiles of {pair.op} that fit {supply.resident_bytes:g} bytes")
+    if found is None:
+        raise BadInput(
+            f"no tile of {pair.op} finds room: one element of each tensor needs {pair.needed((1, 1, 1)):g} bytes, half of the "
+            f"scratchpad holds {supply.resident_bytes:g}: give a larger scratchpad"
+        )
+    return found
 
-    A given tile is fixed, but for sizes of 0, which are searched.
+
+def fastest(
+    pair: Pair,
+    array: Array,
+    supply: Supply,
+    *,
+    orders: Sequence[Order] = FUSED_ORDERS,
+    partitions: Sequence[Partition | None] = (None,),
+    policy: Policy = "lru",
+    tile: Size | None = None,
+    tolerance: float = TOLERANCE,
+    effort: float = EFFORT,
+    most_cycles: float = math.inf,
+) -> OrderCost | None:
+    """The order, tile and partition with the fewest cycles, within `tolerance` of these the one with the least traffic.
+
+    A given tile is fixed, but for sizes of 0, which are searched. None where no tile fits, or all take more than `most_cycles`.
+    `effort` is the number of tile operations that are simulated at most after the coarse search; `proven` of the result says
+    whether the search was complete.
     """
+    forms = tuple(form.row for form in array.folds) if isinstance(array, HasClosedForm) else ()
+    if not forms or policy != "lru" or any(partition is not None and partition.cores for partition in partitions):
+        return _by_table(pair, array, supply, orders, partitions, policy, tile, most_cycles)
+    names = ORDERS[:1] if pair.alone else tuple(orders)
+    return _searched(
+        pair, forms, granule(pair, array), supply, names, tuple(partitions), tile, tolerance, effort, most_cycles
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=CACHED_SEARCHES)
+def _searched(
+    pair: Pair,
+    forms: Forms,
+    smallest: Size,
+    supply: Supply,
+    orders: tuple[Order, ...],
+    partitions: tuple[Partition | None, ...],
+    tile: Size | None,
+    tolerance: float,
+    effort: float,
+    most_cycles: float,
+) -> OrderCost | None:
+    """The compiled search; `forms` are the array's closed forms."""
+    from trainyard.kernels.mapping import gradient_search as kernel
+
+    found = _prepared(pair, forms, smallest, orders, partitions, tile).task(supply)
+    if found is None:
+        return None
+    task, menus = found
+    chosen, moved, cycles, compute, proven = kernel.search_pair(
+        task, menus, tolerance, tolerance * GAP_OF_TOLERANCE, float(effort), float(most_cycles)
+    )  # fmt: skip
+    which, order, m, n, k = chosen.tolist()
+    if which < 0:
+        return None
+    return OrderCost(
+        order=orders[0] if pair.alone else ORDERS[order],
+        tile=(m, n, k),
+        partition=partitions[which],
+        traffic=kernel_traffic(moved * pair.op.count),
+        cycles=int(cycles),
+        compute_cycles=int(compute) * pair.op.count,
+        proven=proven,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Prepared:
+    """What the compiled search takes of a pair, whatever the memory system is."""
+
+    pair: Pair
+    smallest: Size
+    tile: Size
+    fields: tuple[Integers, Real, Integers, bool, Integers, Integers]
+    whole: bool
+    menus: dict[int, Menus] = field(default_factory=dict)
+
+    def task(self, supply: Supply) -> tuple[PairTask, Menus] | None:
+        """The arguments of a search, sizes halved below the granule where it has no room; None where nothing fits."""
+        from trainyard.kernels.mapping.gradient_menus import PairTask, make_menus
+
+        op, room, halvings, fixed = self.pair.op, float(supply.resident_bytes), 0, self.tile
+        free = (min(self.smallest[0], op.M), min(self.smallest[1], op.N), min(self.smallest[2], op.K))
+        while self.pair.needed((fixed[0] or free[0], fixed[1] or free[1], fixed[2] or free[2])) > room:
+            if all(fixed) or max(free) == 1:
+                return None
+            free, halvings = (-(-free[0] // 2), -(-free[1] // 2), -(-free[2] // 2)), halvings + 1
+        limits = np.array([room, supply.bytes_per_cycle, room if self.whole else room * SLACK])
+        task = PairTask(*self.fields, limits, supply.latency_cycles, float(MOST_STEPS), float(MOST_TILES))
+        if halvings not in self.menus:
+            self.menus[halvings] = make_menus(task, np.array(self.smallest), np.array(fixed), halvings)
+        return task, self.menus[halvings]
+
+
+@lru_cache(maxsize=CACHED_MENUS)
+def _prepared(
+    pair: Pair,
+    forms: Forms,
+    smallest: Size,
+    orders: tuple[Order, ...],
+    partitions: tuple[Partition | None, ...],
+    tile: Size | None,
+) -> _Prepared:
+    from trainyard.kernels.mapping.gradient_order import ALONE
+
+    op = pair.op
+    parts = [_parts(partition, (op.M, op.N, op.K)) for partition in partitions]
+    numbers = [ALONE] if pair.alone else [ORDERS.index(order) for order in orders]
+    fields = (
+        np.array([op.M, op.N, op.K, op.count]), pair.rates, np.array(forms, dtype=np.int64), pair.dw_transposed, np.array(numbers),
+        np.array(parts),
+    )  # fmt: skip
+    whole = all(rate.is_integer() for rate in pair.rates[:, 0].tolist())
+    return _Prepared(pair, smallest, tile or NO_TILE, fields, whole)
+
+
+def _parts(partition: Partition | None, extents: Size) -> tuple[int, int]:
+    """Axis and number of parts."""
+    if partition is None:
+        return -1, 1
+    axis = AXES.index(partition.axis)
+    return axis, min(partition.parts, extents[axis])
+
+
+def _by_table(
+    pair: Pair,
+    array: Array,
+    supply: Supply,
+    orders: Sequence[Order],
+    partitions: Sequence[Partition | None],
+    policy: Policy,
+    tile: Size | None,
+    most_cycles: float,
+) -> OrderCost | None:
+    """The fastest of coarse sizes: for several cores, for `farthest`, and an array that is asked for the cycles of each tile."""
     cached = CachedTileCycles(array)
     evaluations: list[tuple[float, Callable[[], OrderCost]]] = []
     for partition in partitions:
@@ -70,13 +250,7 @@ def best(
                     cost, pair, tile=size, order=order, array=cached, supply=supply, policy=policy, partition=partition
                 )
                 evaluations.append((max(compute, moved + latency), evaluate))
-    fastest = fastest_candidate(evaluations)
-    if fastest is None:
-        raise BadInput(
-            f"no tile of {pair.op} finds room: one element of each tensor needs {pair.needed((1, 1, 1)):g} bytes, half of the "
-            f"scratchpad holds {supply.resident_bytes:g}: give a larger scratchpad"
-        )
-    return fastest
+    return fastest_candidate(evaluations, most_cycles)
 
 
 class _Traffic(Protocol):
@@ -179,7 +353,7 @@ def all_tiles(pair: Pair, cut: Grid, gradients: Sequence[Gradient], array: Cache
     """Cycles of the array for every tile of some gradients, one after the other."""
     total = 0
     for (m, rows), (n, columns), (k, deep) in itertools.product(*(Counter(cut.sizes(axis)).items() for axis in AXES)):
-        products = (tile_product(pair, gradient, m, n, k) for gradient in gradients)
+        products = (tile_product(pair.dw_transposed, gradient, m, n, k) for gradient in gradients)
         total += rows * columns * deep * sum(array.tile_cycles(product.M, product.N, product.K) for product in products)
     return total
 
