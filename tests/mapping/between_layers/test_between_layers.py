@@ -74,7 +74,7 @@ def accelerator(scratchpad_bytes: int, **fields: object) -> ty.Accelerator:
     return ty.Accelerator(array=array, scratchpad_bytes=scratchpad_bytes, dram_bytes_per_s=4e9, clock_hz=1e9, **fields)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(step=PROGRAMS, room=st.integers(3000, 40_000), order=st.sampled_from(["sequential", "interleaved"]))
 def test_a_replay_finds_every_tensor_where_the_residency_says(step: Step, room: int, order: str) -> None:
     device = accelerator(room, order=order)
@@ -87,7 +87,7 @@ def test_a_replay_finds_every_tensor_where_the_residency_says(step: Step, room: 
     assert choice.after.bytes >= replay.reads + replay.writes
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(step=PROGRAMS, room=st.integers(3000, 60_000), order=st.sampled_from(["sequential", "interleaved", "cost"]))
 def test_reuse_between_layers_is_never_slower_and_moves_the_compulsory_bytes_at_least(step: Step, room: int, order: str) -> None:
     off, on = (ty.run(step, accelerator(room, order=order, reuse=reuse)) for reuse in ("step", "layers"))
@@ -98,14 +98,14 @@ def test_reuse_between_layers_is_never_slower_and_moves_the_compulsory_bytes_at_
     assert on.macs == off.macs
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(step=PROGRAMS, order=st.sampled_from(["sequential", "interleaved", "cost"]))
 def test_a_scratchpad_without_end_moves_exactly_the_compulsory_bytes(step: Step, order: str) -> None:
     device = accelerator(1 << 30, order=order, reuse="layers")
     assert ty.run(step, device).traffic_bytes["dram"] == compulsory_bytes(step, device.works(step), device.policy)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     choices=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=3),
     room=st.integers(3000, 12_000),
