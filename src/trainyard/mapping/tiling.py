@@ -10,6 +10,7 @@ are written and read again as accumulators. `walk` visits tile after tile; the c
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.caches import BoundedCache
 from trainyard.errors import BadInput
 from trainyard.ir import Array, MatMul
 from trainyard.ir.folds import AXES, COLUMNS, Axis, Folds, Pooled
@@ -118,7 +120,7 @@ class Problem:
 
     @property
     def halo_row(self) -> tuple[float, ...]:
-        """The halo for the compiled search, and whose it is: A's along m or k, or the sums' (`tile_search.HALO`)."""
+        """The halo for the compiled search, and whose it is: A's along m or k, or the sums' (`tile_bounds.HALO`)."""
         if self.halo is None:
             return NO_HALO
         return (*self.halo.row, 3.0 if self.halo.operand == "out" else (1.0 if self.halo.axis == "m" else 2.0))
@@ -216,12 +218,12 @@ def needed_bytes(problem: Problem, tiling: Tiling) -> float:
     >>> needed_bytes(problem, Tiling(m=4, n=4, k=2)), needed_bytes(problem, Tiling(m=4, n=4, k=2, keep=("a",)))
     (128.0, 224.0)
     """
-    from trainyard.kernels.mapping import tile_search
+    from trainyard.kernels.mapping import tile_bounds
 
     dims = np.array([problem.op.M, problem.op.N, problem.op.K, problem.op.count], np.int64)
     tile, spans = _cut(problem, tiling)
     order = np.array([AXES.index(axis) for axis in tiling.order], dtype=np.int64)
-    return float(tile_search.needed_bytes(tile, spans, dims, order, tiling.keep_bits, np.array(problem.all_rates)))
+    return float(tile_bounds.needed_bytes(tile, spans, dims, order, tiling.keep_bits, np.array(problem.all_rates)))
 
 
 def _closed_form(problem: Problem, tiling: Tiling, cycles: int, compute_cycles: int, moves: Sequence[int]) -> Tiled:
@@ -272,6 +274,8 @@ def _folds(forms: tuple[Folds | Pooled, ...], granule: Size) -> Integers:
     return np.array([[*sizes, *[1] * (most - len(sizes))] for sizes in chosen], dtype=np.int64)
 
 
+_SEARCHED = BoundedCache(entries=4096)
+"""Tilings by all that they depend on: machines that differ in energy alone search once."""
 MOST_FOLDS = 3
 """Sizes along an axis that tiles are aligned to."""
 
@@ -288,6 +292,8 @@ class ProblemTable:
     allowed: Integers
     longest: int
     macs: int
+    digest: bytes
+    """Of all that the search looks at."""
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> ProblemTable:
@@ -296,21 +302,20 @@ class ProblemTable:
         ops = [problem.op for problem in problems]
         longest = max((max(op.M, op.N, op.K, op.count) for op in ops), default=0)
         dims = [(op.M, op.N, op.K, op.count) for op in ops] if longest < MOST_CYCLES else []
-        return cls(
-            tuple(problems),
+        columns = (
             np.array(dims, dtype=np.int64).reshape(-1, 4),
             np.array([problem.all_rates for problem in problems]).reshape(-1, 6),
             np.array([problem.halo_row for problem in problems]).reshape(-1, len(NO_HALO)),
             np.array([problem.tile for problem in problems], dtype=np.int64).reshape(-1, 3),
             np.array([_allowed(problem) for problem in problems], dtype=np.int64),
-            longest,
-            max((op.macs for op in ops), default=0),
         )
+        digest = hashlib.blake2b(b"".join(column.tobytes() for column in columns)).digest()
+        return cls(tuple(problems), *columns, longest, max((op.macs for op in ops), default=0), digest)
 
 
 def _allowed(problem: Problem) -> int:
-    """A bit for each order and each choice of what is kept (`tile_search.PLANS`) that a problem's constraints leave."""
-    from trainyard.kernels.mapping.tile_search import KEPT_MIDDLE
+    """A bit for each order and each choice of what is kept (`tile_bounds.KEPT_MIDDLE`) that a problem's constraints leave."""
+    from trainyard.kernels.mapping.tile_bounds import KEPT_MIDDLE
 
     orders = problem.orders or ORDERS
     bits = 0
@@ -343,14 +348,22 @@ def search_tiles(
     if max(products.longest, products.macs // array.peak_macs_per_cycle) >= most:
         ops = (problem.op for problem in products.problems)
         raise _too_long(next(op for op in ops if max(op.M, op.N, op.K, op.count, op.macs // array.peak_macs_per_cycle) >= most))
-    table = form_rows(forms, array)
-    fixed = products.tiles if tile is None else np.where(products.tiles > 0, products.tiles, np.array(tile, dtype=np.int64))
     joules = np.array([goal.joules(problem.op) for problem in products.problems]).reshape(-1, 2)
-    rows: Integers = tile_search.best_tiles(
-        products.dims, products.rates, products.halos, _folds(tuple(forms), array.granule()), fixed, products.allowed, table,
-        np.array([supply.bytes_per_cycle, supply.resident_bytes], dtype=np.float64), supply.latency_cycles,
-        OBJECTIVES.index(goal.objective), joules, goal.tolerance, goal.effort,
-    )  # fmt: skip
+    speed = (float(supply.bytes_per_cycle), float(supply.resident_bytes), supply.latency_cycles)
+    wanted = (OBJECTIVES.index(goal.objective), goal.tolerance, goal.effort)
+    table, granule = form_rows(forms, array), array.granule()
+
+    def searched() -> Integers:
+        fixed = products.tiles if tile is None else np.where(products.tiles > 0, products.tiles, np.array(tile, dtype=np.int64))
+        found: Integers = tile_search.best_tiles(
+            products.dims, products.rates, products.halos, _folds(tuple(forms), granule), fixed, products.allowed, table,
+            np.array(speed[:2]), speed[2], wanted[0], joules, *wanted[1:],
+        )  # fmt: skip
+        found.flags.writeable = False
+        return found
+
+    key = (products.digest, table.tobytes(), granule, tile, speed, wanted, joules.tobytes() if goal.energy else b"")
+    rows: Integers = _SEARCHED.get(key, searched)
     too_long, too_large = rows[:, 4] == tile_search.TOO_LONG, rows[:, 4] == tile_search.NOTHING_FITS
     if too_long.any():
         raise _too_long(products.problems[int(too_long.argmax())].op)
@@ -418,14 +431,14 @@ def unproven(cost: Tiled) -> Tiled:
 
 def _cut(problem: Problem, tiling: Tiling) -> tuple[Integers, npt.NDArray[np.float64]]:
     """Sizes, counts and edges along each axis, and the sides that bytes are counted by, as the compiled loops have them."""
-    from trainyard.kernels.mapping import tile_search
+    from trainyard.kernels.mapping import tile_bounds
 
     extents = (problem.op.M, problem.op.N, problem.op.K)
     sizes = [min(tiling.size(axis), extent) for axis, extent in zip(AXES, extents, strict=True)]
     steps = [-(-extent // size) for size, extent in zip(sizes, extents, strict=True)]
     edges = [extent - (count - 1) * size for size, count, extent in zip(sizes, steps, extents, strict=True)]
     tile, spans = np.array(list(zip(sizes, steps, edges, strict=True)), dtype=np.int64), np.empty((3, 2))
-    tile_search.spans_of(tile, np.array(problem.halo_row), spans)
+    tile_bounds.spans_of(tile, np.array(problem.halo_row), spans)
     return tile, spans
 
 

@@ -2,7 +2,7 @@
 
 A dimension of D elements in c tiles needs tiles of ceil(D / c), its near-divisors: a larger tile of the same count moves the same
 bytes and takes more room. Beside each of them stand the next multiple of what the array takes at once (a fold), and the smallest
-size that leaves one fold less to the last tile. Short dimensions have all sizes. Near-divisors that differ by less than 2 % are
+size that leaves one fold less to the last tile. Short dimensions have all sizes. Near-divisors that differ by less than 5 % are
 thinned; the search fills the gaps around its best tiles (`tile_search`).
 """
 
@@ -18,12 +18,17 @@ Ints = npt.NDArray[np.int64]
 
 ALL_BELOW = 20
 """Dimensions up to this long have every size."""
-DENSE_BELOW = 48
+DENSE_BELOW = 16
 """Near-divisors up to this size are not thinned."""
-CLOSEST = 1.02
+CLOSEST = 1.05
 """The least ratio of two larger near-divisors."""
-LONGEST = 8192
-"""Sizes of an axis at most: near-divisors of 2**53 at this ratio are 1,700, each with two neighbours for each fold."""
+
+
+@njit(cache=True, error_model="numpy")
+def most_sizes(extent: int, folds: int) -> int:
+    """Space that the sizes of a dimension need: all, or near-divisors with two neighbours for each fold."""
+    near = DENSE_BELOW + 2.0 + np.log(max(1.0, extent / DENSE_BELOW)) / np.log(CLOSEST)
+    return int(min(extent, near * (1 + 2 * folds))) + ALL_BELOW
 
 
 @njit(cache=True, error_model="numpy")
@@ -72,6 +77,11 @@ def useful_sizes(extent: int, folds: Ints, sizes: Ints) -> int:
 
 
 def sizes_of(extent: int, folds: Any) -> list[int]:
-    """`useful_sizes` as a list."""
-    sizes = np.empty(LONGEST, np.int64)
-    return sizes[: useful_sizes(extent, np.asarray(folds, np.int64), sizes)].tolist()  # type: ignore[no-any-return]
+    """`useful_sizes` as a list.
+
+    >>> sizes_of(100, [32])
+    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 17, 20, 25, 32, 34, 36, 50, 64, 68, 96, 100]
+    """
+    aligned = np.asarray(folds, np.int64)
+    sizes = np.empty(most_sizes(extent, len(aligned)), np.int64)
+    return sizes[: useful_sizes(extent, aligned, sizes)].tolist()  # type: ignore[no-any-return]
