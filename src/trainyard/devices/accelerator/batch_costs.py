@@ -27,13 +27,13 @@ from trainyard.ir import Array, DeviceCost, Step
 from trainyard.ir.folds import Tiles
 from trainyard.ir.protocols import Divisible, HasClosedForm, HasTileEvents
 from trainyard.mapping.demand import Demand, Policy
-from trainyard.mapping.tiling import search_tiles
+from trainyard.mapping.tiling import ProblemTable, search_tiles
 
 BOUNDS = ("compute", "dram", "vector")
 NO_SHARES: Real = np.zeros((0, 1))
 NO_TILES: Whole = np.zeros((0, 10), np.int64)
 CACHED_COUNTS = 128
-"""Tilings of steps whose events are kept."""
+"""Tilings of steps that are kept, and their events."""
 RatesOf = Callable[[str | None], EnergyRates]
 Rates = dict[str | None, EnergyRates]
 """Joules of events, by the format of the multiplications; None where there are none."""
@@ -161,7 +161,7 @@ class BatchCosts:
         return moved
 
 
-_counts = BoundedCache(entries=CACHED_COUNTS)
+_counts, _searched = BoundedCache(entries=CACHED_COUNTS), BoundedCache(entries=CACHED_COUNTS)
 
 
 def batch_costs(
@@ -180,8 +180,7 @@ def batch_costs(
     products, streams, tiles = shape.products, shape.streams, NO_TILES
     try:
         if len(products.rows):
-            forms = array.folds  # type: ignore[attr-defined]  # has a closed form
-            tiles = search_tiles(products.shapes, forms, array, supply, costing.tile, costing.goal)
+            tiles = _tiles(products.shapes, costing)
         apart = {row: known_costs.get(shape.demands[row]) for row in shape.others}
         missing = [row for row, cost in apart.items() if cost is None]
         costed = dict(zip(missing, costing.costs([shape.demands[row] for row in missing]), strict=True)) if missing else {}
@@ -201,6 +200,18 @@ def batch_costs(
         shape=shape, array=array, rates=rates, tiles=tiles, cycles=cycles, compute_cycles=compute, bound=bound,
         product_bytes=moves, waiting=waiting, stream_reads=reads, apart=costs,
     )  # fmt: skip
+
+
+def _tiles(products: ProblemTable, costing: Costing) -> Whole:
+    """The tiles of all products; machines with the same array and supply, whatever their technology, share them."""
+    array, supply, tile, goal = costing.array, costing.supply, costing.tile, costing.goal
+
+    def searched() -> Whole:
+        return search_tiles(products, array.folds, array, supply, tile, goal)  # type: ignore[attr-defined]  # has a closed form
+
+    if goal.energy is not None or not is_frozen(array):  # joules are those of one machine
+        return searched()
+    return _searched.get((ByIdentity(products), array, supply, tile, goal), searched)
 
 
 def _which(costing: Costing) -> Which:

@@ -29,23 +29,18 @@ class Terms(NamedTuple):
 class EnergyRates:
     """What each event costs in which components, in joules."""
 
-    __slots__ = ("_terms", "by_event", "components")
+    __slots__ = ("_joules", "_rows", "by_event", "components")
 
     def __init__(self, by_event: Mapping[str, list[tuple[str, float]]]) -> None:
         self.by_event = by_event
-        self.components = tuple(dict.fromkeys(component for rows in by_event.values() for component, _ in rows))
-        self._terms: dict[tuple[str, ...], Terms] = {}
+        self._rows = tuple((event, component) for event, rows in by_event.items() for component, _ in rows)
+        self._joules = np.array([joules for rows in by_event.values() for _, joules in rows], np.float64)
+        self.components = tuple(dict.fromkeys(component for _, component in self._rows))
 
     def terms(self, events: tuple[str, ...]) -> Terms:
         """The rates of these events, in their order."""
-        if events not in self._terms:
-            rows = [(e, c, j) for e, name in enumerate(events) for c, j in self.by_event.get(name, ())]
-            self._terms[events] = Terms(
-                np.array([event for event, _, _ in rows], np.int64),
-                np.array([self.components.index(component) for _, component, _ in rows], np.int64),
-                np.array([joules for _, _, joules in rows], np.float64),
-            )
-        return self._terms[events]
+        event, component, row = _places(events, self._rows, self.components)
+        return Terms(event, component, self._joules[row])
 
     def require(self, events: Collection[str], array: object) -> None:
         """Refuses local accesses of an array that does not say how large its local scratchpads are."""
@@ -62,6 +57,20 @@ class EnergyRates:
                 joules_by_component[component] += (count - named if event == "mac" else count) * joules
         self.require(events, array)
         return joules_by_component
+
+
+@lru_cache(maxsize=64)
+def _places(
+    events: tuple[str, ...], rows: tuple[tuple[str, str], ...], components: tuple[str, ...]
+) -> tuple[npt.NDArray[np.int64], ...]:
+    """Numbers of the event, the component and the row of each term: the same at every node."""
+    terms = [
+        (number, components.index(component), row)
+        for number, name in enumerate(events)
+        for row, (event, component) in enumerate(rows)
+        if event == name
+    ]
+    return tuple(np.array(terms, np.int64).reshape(-1, 3).T.copy())
 
 
 def format_of(events: Mapping[str, Any]) -> str | None:

@@ -11,6 +11,7 @@ Measurements of a paper's own parts are rows of `Component`: joules of one event
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -119,21 +120,23 @@ def _scaling(nm: float) -> tuple[float, float]:
     return gates, math.log(gates) / math.log(gate_energy(7))
 
 
-def _row(table: tuple[Row, ...], kind: str, name: str) -> Row:
-    for row in table:
-        if row.name == name:
-            return row
-    raise UnknownName(kind, name, [row.name for row in table])
+ADDERS, MULTIPLIERS = ({row.name: row for row in table} for table in (ADD, MULTIPLY))
+
+
+def _row(table: Mapping[str, Row], kind: str, name: str) -> Row:
+    if name not in table:
+        raise UnknownName(kind, name, table)
+    return table[name]
 
 
 @lru_cache(maxsize=CACHED_NODES)
 def add_joules(number: str, nm: float) -> float:
-    return _at(_row(ADD, "adder", number), nm)
+    return _at(_row(ADDERS, "adder", number), nm)
 
 
 @lru_cache(maxsize=CACHED_NODES)
 def multiply_joules(number: str, nm: float) -> float:
-    return _at(_row(MULTIPLY, "multiplier", number), nm)
+    return _at(_row(MULTIPLIERS, "multiplier", number), nm)
 
 
 def mac_joules(number: str, nm: float) -> float:
