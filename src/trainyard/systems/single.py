@@ -18,9 +18,8 @@ import numpy.typing as npt
 from trainyard.ir import Device, DeviceCost, Masks, Step
 from trainyard.ir.booking import Traffic
 from trainyard.ir.plan import LONGEST_PS, Plan, picoseconds
-from trainyard.ir.protocols import CostsWholeSteps, HasArray
+from trainyard.ir.protocols import CostsWholeSteps, HasArray, HasCapacity
 from trainyard.systems.step_columns import StepColumns, booking_columns, edges_of, energy_columns, step_columns
-from trainyard.systems.work_rows import book_memory, book_work, capacity_of, in_device_precision, traffic_of
 
 if TYPE_CHECKING:
     from trainyard.devices.accelerator.batch_costs import BatchCosts
@@ -68,6 +67,8 @@ class Single:
 
     def work_by_work(self, step: Step, masks: Masks | None = None) -> Plan:
         """One task and its rows after the other; the oracle of the column form."""
+        from trainyard.systems.work_rows import book_memory, book_work, capacity_of, in_device_precision, traffic_of
+
         plan = Plan()
         booking = plan.booking
         stream = plan.stream(self.name)
@@ -117,14 +118,15 @@ class ProgramSchedule:
 
     def plan(self) -> Plan:
         """The same tasks for the engine's clock."""
-        plan, columns = Plan(), self.columns
+        plan, columns, device = Plan(), self.columns, self.system.device
         plan.tasks(
             plan.stream(self.system.name),
             self.durations_ps[columns.demand],
             after=columns.waits,
             tags=np.arange(len(columns.demand)),
         )
-        pool = plan.pool(MEMORY, capacity_of(self.system.device), resident_bytes=columns.resident_bytes)
+        capacity = device.dram_capacity_bytes if isinstance(device, HasCapacity) else None
+        pool = plan.pool(MEMORY, capacity, resident_bytes=columns.resident_bytes)
         plan.allocate(columns.first_task, columns.last_task, pool, columns.sizes)
         plan.booking.columns = booking_columns(columns, self.costs)
         plan.booking.cycles, plan.booking.array_cycles = self.cycles, self.array_cycles
