@@ -347,3 +347,11 @@ def test_a_figure_without_a_claim_is_found_on_the_whole_page() -> None:
         ledger.select("igo", "7")
     with pytest.raises(BadInput, match="`trainyard reproduce igo` shows all"):
         ledger.select("igo", "99")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("npu", CASES)
+def test_the_joint_search_never_loses_beats_the_papers_rules_and_lies_below_the_bound(npu):
+    for outcome in beyond.outcomes(npu).values():
+        assert 0 <= outcome.joint <= outcome.bound
+        assert outcome.rules < outcome.joint

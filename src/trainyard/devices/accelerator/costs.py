@@ -47,6 +47,7 @@ from trainyard.mapping.demand import (
     StreamDemand,
     TogetherDemand,
 )
+from trainyard.mapping.gradient_order.search import EFFORT
 from trainyard.mapping.gradient_order.works import split_layers
 from trainyard.mapping.levels.array import LeveledArray, OnChip
 from trainyard.mapping.tiling import FASTEST, Goal, Problem, Supply, Tiled, Tiling, search
@@ -207,7 +208,8 @@ class Costing:
     @property
     def orderly(self) -> Orderly:
         return Orderly(
-            array=self.array, supply=self.supply, vector_lanes=self.vector_lanes, tile=self.tile, schedule=self.schedule
+            array=self.array, supply=self.supply, vector_lanes=self.vector_lanes, tile=self.tile, schedule=self.schedule,
+            tolerance=self.goal.tolerance, effort=self.goal.effort or EFFORT,
         )  # fmt: skip
 
     def _may_stay_apart(self, demand: PairDemand) -> bool:

@@ -249,6 +249,7 @@ def _pair(ops: Sequence[Op], choice: PairChoice, whole: DeviceCost | None) -> Lo
         compulsory_bytes=least.compulsory,
         least_bytes=least.total,
         note="; ".join(note for note in notes if note),
+        proven=ordered.proven,
     )
 
 

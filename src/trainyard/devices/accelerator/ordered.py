@@ -15,7 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Literal, get_args
 
 from trainyard.devices.accelerator.choices import PairChoice
@@ -28,7 +28,7 @@ from trainyard.ir.protocols import HasClosedForm
 from trainyard.mapping.demand import Move, ProductDemand
 from trainyard.mapping.gradient_order import scratchpad as gradient_order
 from trainyard.mapping.gradient_order.scratchpad import SQUARE_BELOW, OrderCost, Pair, Policy, algorithm_1, tile_product
-from trainyard.mapping.gradient_order.search import best, fastest
+from trainyard.mapping.gradient_order.search import EFFORT, TOLERANCE, best, fastest
 from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, ORDERS, Gradient, Grid, Order, Partition, Size, grid
 from trainyard.mapping.tiling import NO_TILE, Supply
 from trainyard.mapping.walk import Tile
@@ -141,6 +141,8 @@ class Orderly:
     vector_lanes: int
     tile: Size | None
     schedule: Schedule
+    tolerance: float = TOLERANCE
+    effort: float = EFFORT
 
     def product(self, demand: ProductDemand, looked_at: Looker | None = None) -> DeviceCost:
         """One product alone."""
@@ -231,16 +233,14 @@ class Orderly:
             orders = (named or self.schedule.orders(pair.op, partition))[: 1 if pair.alone else None]
             for group in zip(orders) if apart else (orders,):
                 grouped.setdefault(group, []).append(partition)
-        policy = self.schedule.policy
-        if math.isinf(most_cycles):
-            return [
-                best(pair, self.array, supply, orders=orders, partitions=group, policy=policy, tile=tile)
-                for orders, group in grouped.items()
-            ]
+        search = best if math.isinf(most_cycles) else partial(fastest, most_cycles=most_cycles)
         found = (
-            fastest(pair, self.array, supply, orders=orders, partitions=group, policy=policy, tile=tile, most_cycles=most_cycles)
+            search(
+                pair, self.array, supply, orders=orders, partitions=group, policy=self.schedule.policy, tile=tile,
+                tolerance=self.tolerance, effort=self.effort,
+            )
             for orders, group in grouped.items()
-        )
+        )  # fmt: skip
         return [ordered for ordered in found if ordered is not None]
 
     def _assembled(

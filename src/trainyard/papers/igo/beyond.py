@@ -21,14 +21,17 @@ from trainyard.mapping.gradient_order.links import gradient_links
 from trainyard.mapping.gradient_order.scratchpad import Pair
 from trainyard.papers.figures import chart, series_of, with_mean
 from trainyard.papers.igo.baselines import CASES, ELEMENT_BYTES, Case
-from trainyard.papers.igo.measuring import by_network, layers, listed, mean, reductions, step_cost
+from trainyard.papers.igo.measuring import by_network, layers, least_cycles, listed, mean, reduction, reductions, step_cost
 from trainyard.papers.igo.networks import ABBREVIATIONS, Layer, Npu, step
+from trainyard.papers.igo.partitioning import by_knn
 from trainyard.papers.igo.performance import JOINT
 from trainyard.report.colours import PHASES, SPARE
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+CHAINED: Mapping[str, str] = {"order": "cost", "across": "relu"}
+"""Chains are of whole layers: the machine has them without a partition."""
 BASELINE, FUSED, LEAST = "searched, sequential", "searched together", "least possible"
 
 
@@ -81,6 +84,37 @@ def regimes(npu: Npu, network: str) -> Mapping[Regime, int]:
     for row in distances(npu, network):
         counts[row.regime] += row.layer.repeats
     return dict(counts.most_common())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """A step of a network against the searched sequential baseline of `milliseconds`, in per cent by which it is shorter.
+
+    `rules` are IGO's own, Algorithm 1 and nearest neighbours, on searched tiles; `joint` the search of order, tile, partition and
+    chain; `bound` what no order, tile or partition can pass (`measuring.least_cycles`).
+    """
+
+    milliseconds: float
+    rules: float
+    joint: float
+    bound: float
+
+
+@cache
+def outcomes(npu: Npu) -> Mapping[str, Outcome]:
+    """By network."""
+    case = CASES[npu]
+    rules, joint, chained = by_knn(case, "searched"), reductions(case, "searched", **JOINT), reductions(case, "searched", **CHAINED)
+    rows = {}
+    for network in ABBREVIATIONS:
+        baseline = step_cost(case, network, "searched")
+        rows[network] = Outcome(
+            milliseconds=1e3 * baseline.seconds,
+            rules=rules[network],
+            joint=max(joint[network], chained[network]),
+            bound=reduction(baseline.cycles, least_cycles(case, network)),
+        )
+    return rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

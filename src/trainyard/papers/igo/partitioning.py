@@ -14,7 +14,7 @@ from functools import cache
 
 from trainyard.mapping.gradient_order.partition import SCHEMES, Evaluation, KnnSelector, LayerCosts, Scheme, evaluate
 from trainyard.papers.igo import measuring
-from trainyard.papers.igo.baselines import SMALL, Case
+from trainyard.papers.igo.baselines import SMALL, Case, Tile
 from trainyard.papers.igo.measuring import Networks, StepCost, by_network, layers, limits, mean, prefetch, reduction, step_cost
 from trainyard.papers.igo.networks import ABBREVIATIONS, Layer, layers_of
 from trainyard.papers.ledger import Experiments, Measured
@@ -34,17 +34,17 @@ class Chosen:
     """For each scheme, the share of layers of which it is the cheapest."""
 
 
-def schemes(case: Case, network: str) -> Mapping[Scheme, StepCost]:
+def schemes(case: Case, network: str, tile: Tile = "tall") -> Mapping[Scheme, StepCost]:
     """Algorithm 1 chooses the order of a part."""
-    return {scheme: step_cost(case, network, order="paper", partition=scheme) for scheme in SCHEMES}
+    return {scheme: step_cost(case, network, tile, order="paper", partition=scheme) for scheme in SCHEMES}
 
 
-def table(case: Case) -> tuple[tuple[Layer, LayerCosts], ...]:
+def table(case: Case, tile: Tile = "tall") -> tuple[tuple[Layer, LayerCosts], ...]:
     """Distinct layers with both gradients, and the cost of their gradients with each scheme."""
-    prefetch(case, "tall", {}, *({"order": "paper", "partition": scheme} for scheme in SCHEMES))
+    prefetch(case, tile, {}, *({"order": "paper", "partition": scheme} for scheme in SCHEMES))
     rows = []
     for network in ABBREVIATIONS:
-        runs = schemes(case, network)
+        runs = schemes(case, network, tile)
         for layer in layers(case, network):
             if layer.paired:
                 cycles = {scheme: float(run.layers[layer.path, layer.call].backward) for scheme, run in runs.items()}
@@ -53,18 +53,18 @@ def table(case: Case) -> tuple[tuple[Layer, LayerCosts], ...]:
 
 
 @cache
-def evaluation(case: Case, selector: KnnSelector | None = None, unit: str = "layers") -> Evaluation:
-    rows = [costs for _, costs in table(case)]
+def evaluation(case: Case, selector: KnnSelector | None = None, unit: str = "layers", tile: Tile = "tall") -> Evaluation:
+    rows = [costs for _, costs in table(case, tile)]
     return evaluate(rows, selector, repetitions=REPETITIONS, split=SPLIT, unit=unit)  # type: ignore[arg-type]  # one of two
 
 
 @cache
-def chosen(case: Case) -> Chosen:
-    rows = table(case)
-    expected = evaluation(case).expected_cycles
+def chosen(case: Case, tile: Tile = "tall") -> Chosen:
+    rows = table(case, tile)
+    expected = evaluation(case, tile=tile).expected_cycles
     ideal, knn = {}, {}
     for network in ABBREVIATIONS:
-        first = schemes(case, network)["m"]
+        first = schemes(case, network, tile)["m"]
         mine = [(costs, likely) for (layer, costs), likely in zip(rows, expected, strict=True) if layer.network == network]
         rest = first.cycles - sum(costs.repeats * costs.cycles["m"] for costs, _ in mine)
         ideal[network] = rest + sum(costs.repeats * min(costs.cycles.values()) for costs, _ in mine)
@@ -77,14 +77,14 @@ def chosen(case: Case) -> Chosen:
     )
 
 
-def reductions(case: Case, select: Callable[[Chosen], Networks]) -> Networks:
-    """Against the sequential order with fixed tiles, where each of several cores has a part of the batch."""
-    cycles = select(chosen(case))
-    return by_network(lambda network: reduction(step_cost(case, network).cycles, cycles[network]))
+def reductions(case: Case, select: Callable[[Chosen], Networks], tile: Tile = "tall") -> Networks:
+    """Against the sequential order with the same kind of tile, where each of several cores has a part of the batch."""
+    cycles = select(chosen(case, tile))
+    return by_network(lambda network: reduction(step_cost(case, network, tile).cycles, cycles[network]))
 
 
-def by_knn(case: Case) -> Networks:
-    return reductions(case, lambda steps: steps.knn)
+def by_knn(case: Case, tile: Tile = "tall") -> Networks:
+    return reductions(case, lambda steps: steps.knn, tile)
 
 
 def by_ideal(case: Case) -> Networks:
