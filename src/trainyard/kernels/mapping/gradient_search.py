@@ -29,7 +29,7 @@ from trainyard.kernels.mapping.gradient_menus import (
 from trainyard.kernels.mapping.gradient_order import ALONE, DW_MAJOR, Ints, Real
 from trainyard.kernels.mapping.gradient_simulation import EXCEEDED, simulate
 
-RESULTS = 1024
+RESULTS = 256
 """Most candidates of one search that are compared in the end."""
 STARTS, WORTH_REFINING, FARTHEST = 3, 1.05, 4
 """Most candidates around which finer sizes are tried, how much slower than the fastest they may be, and how far apart sizes are."""
