@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,8 @@ from trainyard.mapping.tiling import OBJECTIVES, ORDERS, TENSORS, Goal, Problem,
 
 FEW = 12
 """Dimensions up to here have every size."""
+FIRST_CELLS = 64
+"""Cells of the search for a first tile where nothing is known but the multipliers."""
 NEAR_DIVISORS = 6
 """Counts of tiles along an axis, from 1, that are tried beside doublings."""
 
@@ -46,7 +49,8 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
 
     forms: Sequence[Folds | Pooled] = array.lower_bounds if isinstance(array, HasLowerBounds) else ()
     table = ProblemTable.of([problem])
-    likely = tiling.tiled(problem, tiling.search_tiles(table, forms, array, supply, tile, goal)[0].tolist())
+    first = goal if forms else replace(goal, effort=FIRST_CELLS)
+    likely = tiling.tiled(problem, tiling.search_tiles(table, forms, array, supply, tile, first)[0].tolist())
     cost = tiling.evaluate(problem, likely.tiling, array, supply)
     if cost.cycles <= likely.cycles and likely.proven:
         return cost  # as fast as its bound: nothing can be better
@@ -56,8 +60,7 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
         [min(size, extent)] if size else candidate_sizes(extent, step)
         for size, extent, step in zip(given, extents, granule, strict=True)
     ]
-    first = (likely.tiling.m, likely.tiling.n, likely.tiling.k)
-    tiles = np.array([first, *itertools.product(*menus)], dtype=np.int64)
+    tiles = np.array([(likely.tiling.m, likely.tiling.n, likely.tiling.k), *itertools.product(*menus)], dtype=np.int64)
     machine = np.array([supply.bytes_per_cycle, supply.resident_bytes]), supply.latency_cycles
     objective, joules = OBJECTIVES.index(goal.objective), np.array(goal.joules(problem.op))
     bounds = tile_search.tile_bounds(

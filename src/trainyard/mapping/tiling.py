@@ -40,7 +40,7 @@ Size = tuple[int, int, int]
 NO_TILE: Size = (0, 0, 0)
 """No fixed tile: the search tries all sizes."""
 Integers = npt.NDArray[np.int64]
-EVALUATIONS = 256
+EVALUATIONS = 128
 """Tiles that are asked of an array of which nothing but its multipliers is known, unless `effort` says otherwise."""
 
 
@@ -274,7 +274,7 @@ def _folds(forms: tuple[Folds | Pooled, ...], granule: Size) -> Integers:
     return np.array([[*sizes, *[1] * (most - len(sizes))] for sizes in chosen], dtype=np.int64)
 
 
-_SEARCHED = BoundedCache(entries=4096)
+_SEARCHED = BoundedCache(entries=1024)
 """Tilings by all that they depend on: machines that differ in energy alone search once."""
 MOST_FOLDS = 3
 """Sizes along an axis that tiles are aligned to."""
@@ -349,9 +349,9 @@ def search_tiles(
         ops = (problem.op for problem in products.problems)
         raise _too_long(next(op for op in ops if max(op.M, op.N, op.K, op.count, op.macs // array.peak_macs_per_cycle) >= most))
     joules = np.array([goal.joules(problem.op) for problem in products.problems]).reshape(-1, 2)
-    speed = (float(supply.bytes_per_cycle), float(supply.resident_bytes), supply.latency_cycles)
     wanted = (OBJECTIVES.index(goal.objective), goal.tolerance, goal.effort)
     table, granule = form_rows(forms, array), array.granule()
+    speed = (float(supply.bytes_per_cycle), float(supply.resident_bytes), supply.latency_cycles)
 
     def searched() -> Integers:
         fixed = products.tiles if tile is None else np.where(products.tiles > 0, products.tiles, np.array(tile, dtype=np.int64))

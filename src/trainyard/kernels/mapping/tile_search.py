@@ -33,7 +33,7 @@ from trainyard.kernels.mapping.tile_bounds import (
     value_of,
     without,
 )
-from trainyard.kernels.mapping.tile_cycles import kinds_of
+from trainyard.kernels.mapping.tile_cycles import kinds_of, least_busy
 from trainyard.kernels.mapping.tile_sizes import ALL_BELOW, CLOSEST, most_sizes, useful_sizes
 from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real, tiled_cycles, transfer
 
@@ -46,10 +46,16 @@ NOTHING_FITS, TOO_LONG = -1, -2
 MOST_INTEGER = 2**63 - 1
 SLACK = 1.005
 """A cell that cannot beat the best by this factor is not split further: half of the default tolerance."""
-FRONT = 24
+FRONT = 12
 """Tilings kept while searching: of those within the tolerance, none with both less traffic and less time."""
 CELLS = 2048
 """Cells that wait at most: a split adds one, and ranges are halved."""
+ARRAY_SHARE, NEARLY = 0.01, 1.002
+"""What a twice as busy array counts in compulsory bytes; bytes within this factor are equal."""
+MOST_CELLS = 4000
+"""Cells that are split at most unless `effort` says otherwise; few products need a tenth of them."""
+RETURN = 16
+"""After so many splits the search returns to the cell with the least bound."""
 KNOWN = 32
 """Dimensions of an axis whose useful sizes are kept while many products are searched."""
 
@@ -68,6 +74,12 @@ def _keep_bits(order: Ints, kept: int) -> int:
 def _cut(tile: Ints, axis: int, extent: int, size: int) -> None:
     count = (extent + size - 1) // size
     tile[axis, 0], tile[axis, 1], tile[axis, 2] = size, count, extent - (count - 1) * size
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _rank(moved: float, compute: float, busy: float, totals: Real) -> float:
+    """DRAM bytes, and a little for a busier array, which reads its operands more often: of equal traffic, least energy."""
+    return float(moved + ARRAY_SHARE * (totals[0] + totals[1] + totals[2]) * (compute / busy - 1.0))
 
 
 @njit(cache=True, error_model="numpy")
@@ -146,8 +158,8 @@ def _roots(lengths: Ints, whole: Ints, cells: Ints) -> int:
 @njit(cache=True, error_model="numpy")
 def _leaf(
     m: int, n: int, k: int, dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, supply: Real, latency: int,
-    objective: int, joules: Real, band: float, allowed: int, front: Real, entries: int, best: float, traffic: float, room: Ints,
-    spans: Real, kinds: Ints,
+    objective: int, joules: Real, band: float, allowed: int, front: Real, entries: int, best: float, traffic: float, busy: float,
+    room: Ints, spans: Real, kinds: Ints,
 ) -> int:  # fmt: skip
     """Evaluates one tile in all orders, with all choices of what is kept."""
     tile, passes = room[0:3], room[3]
@@ -177,6 +189,7 @@ def _leaf(
                 continue
             passes_of(tile[:, 1], ORDERS[order], keep, passes)
             moved = moved_bytes(tile, spans, passes, totals, halo)
+            rank = _rank(moved, compute, busy, totals)
             if entries:
                 likely, loads = compute + ends, float(outer * middle * inner)
                 if kept == 0:
@@ -187,14 +200,14 @@ def _leaf(
                     loads -= float((inner - 1) * middle)
                 transfers = moved / supply[0] * BELOW + burst * loads * dims[3] + late
                 least = value_of(objective, max(likely, transfers), moved, joules)
-                if least > best * band or (least * SLACK >= best and moved >= traffic):
+                if least > best * band or (least * SLACK >= best and rank >= traffic):
                     continue
                 if objective == 0:
                     most = int(best * band)
             cycles = tiled_cycles(tile, spans, ORDERS[order], keep, dims[3], rates, supply[0], latency, kinds, most)
             if cycles < MOST_CYCLES and cycles <= most:
                 value = value_of(objective, float(cycles), moved, joules)
-                entries = _offer(front, entries, value, moved, cycles, tile, order, keep, band)
+                entries = _offer(front, entries, value, rank, cycles, tile, order, keep, band)
                 best, traffic = _standing(front, entries, band)
     return entries
 
@@ -219,7 +232,7 @@ def _stalls(tile: Ints, inner: int, count: int, rates: Real, speed: float, laten
 @njit(cache=True, error_model="numpy")
 def _polish(
     dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, fixed: Ints, supply: Real, latency: int, objective: int,
-    joules: Real, band: float, front: Real, entries: int, room: Ints, spans: Real, kinds: Ints,
+    joules: Real, band: float, front: Real, entries: int, busy: float, room: Ints, spans: Real, kinds: Ints,
 ) -> int:  # fmt: skip
     """Moves the sizes of the best tilings along each axis, in steps that shrink, as long as one gets better.
 
@@ -251,9 +264,9 @@ def _polish(
                         continue
                     passes_of(tile[:, 1], ORDERS[order], keep, passes)
                     moved = moved_bytes(tile, spans, passes, totals, halo)
-                    if goal == 1 and moved >= traffic:
-                        continue
-                    if kinds_of(tile, forms, kinds) * dims[3] >= MOST_CYCLES:
+                    compute = kinds_of(tile, forms, kinds) * dims[3]
+                    rank = _rank(moved, compute, busy, totals)
+                    if compute >= MOST_CYCLES or (goal == 1 and rank >= traffic):
                         continue
                     cycles = tiled_cycles(
                         tile, spans, ORDERS[order], keep, dims[3], rates, supply[0], latency, kinds, MOST_INTEGER
@@ -261,8 +274,8 @@ def _polish(
                     now = value_of(objective, float(cycles), moved, joules)
                     better = now < value if goal == 0 else now <= value
                     if better:
-                        sizes[axis], value, traffic = size, now, moved
-                        entries = _offer(front, entries, now, moved, cycles, tile, order, keep, band)
+                        sizes[axis], value, traffic = size, now, rank
+                        entries = _offer(front, entries, now, rank, cycles, tile, order, keep, band)
                         break
                 if not better:
                     stride //= 2
@@ -304,11 +317,12 @@ def _halve(cells: Ints, sizes: Ints, last: int, into: int) -> bool:
 @njit(cache=True, error_model="numpy")
 def best_tile(
     dims: Ints, rates: Real, halo: Real, fixed: Ints, allowed: int, forms: Ints, supply: Real, latency: int, objective: int,
-    joules: Real, tolerance: float, effort: int, sizes: Ints, lengths: Ints, cells: Ints, bounds: Real, chosen: Ints,
+    joules: Real, tolerance: float, effort: int, sizes: Ints, lengths: Ints, cells: Ints, bounds: Real, front: Real,
+    chosen: Ints,
 ) -> None:  # fmt: skip
     """The best tiling of one product. `dims` is M, N, K, count; `fixed` are sizes that are given (0: free); `allowed` has a bit for
     each order and what is kept in it (KEPT_MIDDLE); `supply` is bytes per cycle and resident bytes; `effort` the most cells that
-    are split (0: no limit). `sizes` are the `lengths` useful sizes of the axes; `cells` and `bounds` are space for CELLS cells.
+    are split (0: MOST_CELLS). `sizes` are the `lengths` useful sizes of the axes; `cells` and `bounds` are space for CELLS cells.
 
     `chosen` gets the columns of CHOSEN; cycles are NOTHING_FITS or TOO_LONG where there is no answer.
     """
@@ -317,7 +331,8 @@ def best_tile(
         whole[axis] = int(sizes[axis, lengths[axis] - 1] == dims[axis])
     totals_of(dims, rates, totals)
     band = max(1.0, (1.0 + tolerance) / SLACK)
-    front, entries = np.empty((FRONT, 8)), 0
+    busy = least_busy(dims, 1.0, 1.0, 1.0, forms) * dims[3]
+    entries = 0
     room, spans, kinds = np.empty((5, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
     cycle, space = BELOW / supply[0], supply[1]
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
@@ -337,27 +352,32 @@ def best_tile(
         while waiting > 0:  # cells that hold nothing better are dropped
             least = bounds[waiting - 1, 0]
             fits = fits or least < np.inf
-            if least < best * band and (least * SLACK < best or bounds[waiting - 1, 1] < traffic) and least < np.inf:
+            if least < best * band and (least * SLACK < best or bounds[waiting - 1, 1] * NEARLY < traffic) and least < np.inf:
                 break
             waiting -= 1
-        if waiting == 0 or waiting > CELLS - 2 or (effort > 0 and split >= effort and entries > 0):
+        if waiting == 0 or waiting > CELLS - 2 or (split >= (effort if effort > 0 else MOST_CELLS) and entries > 0):
             proven = int(waiting == 0)
             break
         split, last = split + 1, waiting - 1
+        if split % RETURN == 0:  # go on with the most promising of all
+            likely = last
+            for cell in range(last):
+                likely = cell if bounds[cell, 0] < bounds[likely, 0] else likely
+            _swap(cells, bounds, likely, last)
         if _halve(cells, sizes, last, waiting):
             fresh, waiting = last, waiting + 1
             continue
         waiting, fresh = last, last
         entries = _leaf(
             sizes[0, cells[last, 0]], sizes[1, cells[last, 2]], sizes[2, cells[last, 4]], dims, rates, totals, halo, forms, supply,
-            latency, objective, joules, band, allowed, front, entries, best, traffic, room, spans, kinds,
+            latency, objective, joules, band, allowed, front, entries, best, traffic, busy, room, spans, kinds,
         )  # fmt: skip
         best, traffic = _standing(front, entries, band)
     chosen[4] = TOO_LONG if fits else NOTHING_FITS
     if entries == 0:
         return
     entries = _polish(
-        dims, rates, totals, halo, forms, fixed, supply, latency, objective, joules, band, front, entries, room, spans, kinds
+        dims, rates, totals, halo, forms, fixed, supply, latency, objective, joules, band, front, entries, busy, room, spans, kinds
     )  # fmt: skip
     pick = _pick(front, entries, band)
     for axis in range(3):
@@ -376,7 +396,7 @@ def best_tiles(
     objective: int, joules: Real, tolerance: float, effort: int,
 ) -> Any:  # fmt: skip
     """`best_tile` of many products at once; they share the useful sizes of equal dimensions."""
-    chosen = np.empty((dims.shape[0], CHOSEN), np.int64)
+    chosen, front = np.zeros((dims.shape[0], CHOSEN), np.int64), np.empty((FRONT, 8))
     cells, bounds = np.empty((CELLS, 6), np.int64), np.empty((CELLS, 2))
     longest = 0
     for product in range(dims.shape[0]):
@@ -402,7 +422,8 @@ def best_tiles(
                 sizes[axis, index] = menus[axis, slot, index]
         best_tile(
             dims[product], rates[product], halos[product], fixed[product], allowed[product], forms, supply, latency,
-            objective, joules[product], tolerance, effort, sizes, lengths, cells, bounds, chosen[product],
+            objective, joules[product], tolerance, effort, sizes, lengths, cells, bounds, front,
+            chosen[product],
         )  # fmt: skip
     return chosen
 

@@ -2,7 +2,8 @@
 
 A dimension of D elements in c tiles needs tiles of ceil(D / c), its near-divisors: a larger tile of the same count moves the same
 bytes and takes more room. Beside each of them stand the next multiple of what the array takes at once (a fold), and the smallest
-size that leaves one fold less to the last tile. Short dimensions have all sizes. Near-divisors that differ by less than 5 % are
+size that leaves one fold less to the last tile. Where there are few tiles, a large first and a small last one may overlap better
+with the DRAM: sizes in between are tried, too. Short dimensions have all sizes. Near-divisors that differ by less than 5 % are
 thinned; the search fills the gaps around its best tiles (`tile_search`).
 """
 
@@ -16,6 +17,8 @@ from numba import njit
 
 Ints = npt.NDArray[np.int64]
 
+FEW, UNEVEN = 3, 2
+"""Up to so many tiles, so many larger sizes of the same count are tried: the last tile is then smaller."""
 ALL_BELOW = 20
 """Dimensions up to this long have every size."""
 DENSE_BELOW = 16
@@ -28,7 +31,7 @@ CLOSEST = 1.05
 def most_sizes(extent: int, folds: int) -> int:
     """Space that the sizes of a dimension need: all, or near-divisors with two neighbours for each fold."""
     near = DENSE_BELOW + 2.0 + np.log(max(1.0, extent / DENSE_BELOW)) / np.log(CLOSEST)
-    return int(min(extent, near * (1 + 2 * folds))) + ALL_BELOW
+    return int(min(extent, near * (1 + 2 * folds))) + ALL_BELOW + FEW * UNEVEN
 
 
 @njit(cache=True, error_model="numpy")
@@ -40,12 +43,13 @@ def useful_sizes(extent: int, folds: Ints, sizes: Ints) -> int:
             sizes[count] = size
             count += 1
         return count
-    near, waiting = 1, np.empty(2 * folds.shape[0] + 1, np.int64)
+    near, waiting = 1, np.empty((2 + UNEVEN) * (folds.shape[0] + 1), np.int64)
     while True:
         tiles = (extent + near - 1) // near
         near = (extent + tiles - 1) // tiles  # the smallest size with this count
         waiting[0], many = near, 1
         edge = extent - (tiles - 1) * near
+        follow = (extent + tiles - 2) // (tiles - 1) if tiles > 1 else near
         for which in range(folds.shape[0]):
             fold = folds[which]
             if fold <= 1:
@@ -58,6 +62,12 @@ def useful_sizes(extent: int, folds: Ints, sizes: Ints) -> int:
             if tiles > 1 and 0 < whole < edge:
                 waiting[many] = (extent - whole + tiles - 2) // (tiles - 1)
                 many += 1
+        if 1 < tiles <= FEW:
+            for part in range(1, UNEVEN + 1):
+                size = near + (follow - near) * part // (UNEVEN + 1)
+                fold = folds[0] if size > folds[0] else 1
+                waiting[many] = size // fold * fold
+                many += int(near < waiting[many] < follow)
         for index in range(many):  # each is larger than `near`, few of them: insertion keeps the order
             size, place = waiting[index], count
             while place > 0 and sizes[place - 1] > size:
@@ -70,7 +80,6 @@ def useful_sizes(extent: int, folds: Ints, sizes: Ints) -> int:
             count += 1
         if near == extent:
             return count
-        follow = (extent + tiles - 2) // (tiles - 1)
         if near >= DENSE_BELOW:
             follow = max(follow, int(near * CLOSEST))
         near = min(extent, follow)
