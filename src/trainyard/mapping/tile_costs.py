@@ -101,7 +101,14 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
     if best is None:
         raise tiling.nothing_fits(problem, supply, tile)
     cost = tiling.evaluate(problem, best[2], array, supply)
-    return cost if proven else tiling.unproven(cost)
+    if proven:
+        return cost
+    if not forms and tile is None and not problem.is_constrained and goal.objective == "time":
+        from trainyard.mapping.tile_descent import CountedTiles, descend
+
+        start = (cost.tiling.m, cost.tiling.n, cost.tiling.k)
+        cost = min(cost, *descend(problem, CountedTiles(array, cycles_of, known), supply, [start]), key=lambda one: one.cycles)
+    return tiling.unproven(cost)
 
 
 def _least_totals(problem: Problem, array: HasLeastCycles, tiles: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
