@@ -40,6 +40,8 @@ MOVES = np.array(
 """Along one axis, or up one and down another."""
 FEW_COMBINATIONS, SMALL_EFFORT = 65536.0, 262144.0
 """A search of so few combinations may take this effort at least."""
+BRANCH_EFFORT = 1.0
+"""Of a branch in tile operations: all combinations are looked at only where the effort suffices for all branches."""
 LEANER = 0.99
 """Bytes of a candidate that is looked for only because it moves fewer, over those of the leanest so far."""
 WHICH, ORDER, AT_M, AT_N, AT_K = range(5)
@@ -342,7 +344,8 @@ def _enter_phase(task: PairTask, menus: Menus, results: Results, progress: Progr
     else:
         floor = max(menus.compulsory * task.dims[3] / task.limits[1], least_compute(task, menus))
         counters[PROVEN] = int(menus.lengths.max() == 1 or _hopeless(floor, menus.compulsory, results.goals))
-        if may_go_on and counters[PROVEN] == 0:
+        branches = float(len(task.parts) * len(task.orders)) * menus.lengths[2] * max(menus.lengths[0], menus.lengths[1])
+        if counters[PROVEN] == 0 and numbers[SPENT] + BRANCH_EFFORT * branches < numbers[EFFORT]:
             counters[PHASE] = COMPLETE
             progress.cursor[:] = 0
             return
