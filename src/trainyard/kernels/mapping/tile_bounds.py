@@ -180,9 +180,10 @@ def bound_of(
         else:
             moved, kept = _least_moved(k, n, m, lk, ln, lm, hk, hn, ck, cn, cm, b, a, c, totals[3], totals[5], room)
         more = min(more, moved)
-        if kept == 2:  # every tile of A and of B once
-            loads = min(loads, max(cm, cn) * ck)
-        elif order >= 4:  # unfinished sums come back in all steps of the outer loop but the first
+        if kept == 2:  # every tile of A and of B once, and no order moves fewer bytes
+            loads = min(loads, max(cm, cn) * ck, (ck - 1.0) * cm * cn + min(cm, cn))
+            break
+        if order >= 4:  # unfinished sums come back in all steps of the outer loop but the first
             loads = min(loads, (ck - 1.0) * cm * cn + min(cm, cn))
         else:
             loads = min(loads, steps)

@@ -44,6 +44,8 @@ MOST_CYCLES = 2**53
 NOTHING_FITS, TOO_LONG = -1, -2
 """Cycles of a product that has no tile, and of one that no tile brings below MOST_CYCLES."""
 MOST_INTEGER = 2**63 - 1
+ABOVE = 1.0 + 1e-9
+"""Factor that keeps an estimate from refusing in spite of rounding."""
 SLACK = 1.005
 """A cell that cannot beat the best by this factor is not split further: half of the default tolerance."""
 FRONT = 12
@@ -162,7 +164,7 @@ def _leaf(
     room: Ints, spans: Real, kinds: Ints,
 ) -> int:  # fmt: skip
     """Evaluates one tile in all orders, with all choices of what is kept."""
-    tile, passes = room[0:3], room[3]
+    tile, passes, held = room[0:3], room[3], np.empty(3)
     _cut(tile, 0, dims[0], m)
     _cut(tile, 1, dims[1], n)
     _cut(tile, 2, dims[2], k)
@@ -175,25 +177,40 @@ def _leaf(
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
     out = max(spans[2, 0] * rates[2], m * rates[3]) * n  # while the last tile is computed, only sums of the one before leave
     late = max(0.0, float(kinds[1, 1, 1] - transfer(out, supply[0], latency)))
+    held[0], held[1], held[2] = spans[0, 0] * spans[1, 0] * rates[4], float(k * n) * rates[5], float(m * n) * rates[3]
+    passes[0], passes[1], passes[2] = 1, 1, 1
+    once = moved_bytes(tile, spans, passes, totals, halo)
+    passes[0] = 2
+    again_a = moved_bytes(tile, spans, passes, totals, halo) - once  # with its halo
     for kept in range(2, -1, -1):
         for order in range(6):
             if not allowed >> (order + KEPT_MIDDLE * kept) & 1:
                 continue
-            outer, middle, inner = tile[ORDERS[order, 0], 1], tile[ORDERS[order, 1], 1], tile[ORDERS[order, 2], 1]
+            x, y, z = ORDERS[order, 0], ORDERS[order, 1], ORDERS[order, 2]
+            outer, middle, inner = tile[x, 1], tile[y, 1], tile[z, 1]
             if kept and allowed == EVERYTHING and (inner == 1 or (outer == 1 and kept == 2)):
                 continue  # the same as with less kept
             if allowed == EVERYTHING and ((outer == 1 and middle > 1) or (middle == 1 and inner > 1)) and kept == 0:
                 continue  # a loop of one step may stand anywhere: it stands inside
-            keep = _keep_bits(ORDERS[order], kept)
-            if (kept or halo[HALO] > 0.0) and needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > supply[1]:
+            again, last = without(y), without(x)
+            needed = held[0] + held[1] + held[2]
+            if kept:
+                needed += held[again] * (float(dims[z]) / float(tile[z, 0]) - 1.0)
+            if kept == 2:
+                whole = float(dims[y]) * dims[z] * (rates[4] if last == 0 else (rates[5] if last == 1 else rates[3]))
+                needed += whole - held[last]
+            if needed > supply[1] * ABOVE:
                 continue
-            passes_of(tile[:, 1], ORDERS[order], keep, passes)
-            moved = moved_bytes(tile, spans, passes, totals, halo)
+            moved = once
+            if kept == 0 and inner > 1:
+                moved += (middle - 1) * (again_a if again == 0 else totals[3 + again])
+            if kept < 2 and (inner > 1 or middle > 1):
+                moved += (outer - 1) * (again_a if last == 0 else totals[3 + last])
             rank = _rank(moved, compute, busy, totals)
             if entries:
                 likely, loads = compute + ends, float(outer * middle * inner)
                 if kept == 0:
-                    likely += _stalls(tile, ORDERS[order, 2], dims[3], rates, supply[0], latency, kinds)
+                    likely += _stalls(tile, z, dims[3], rates, supply[0], latency, kinds)
                 elif kept == 2:
                     loads = float(max(tile[0, 1], tile[1, 1]) * tile[2, 1])
                 elif order >= 4:
@@ -204,6 +221,12 @@ def _leaf(
                     continue
                 if objective == 0:
                     most = int(best * band)
+            keep = _keep_bits(ORDERS[order], kept)
+            if (kept or halo[HALO] > 0.0) and needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > supply[1]:
+                continue
+            passes_of(tile[:, 1], ORDERS[order], keep, passes)
+            moved = moved_bytes(tile, spans, passes, totals, halo)
+            rank = _rank(moved, compute, busy, totals)
             cycles = tiled_cycles(tile, spans, ORDERS[order], keep, dims[3], rates, supply[0], latency, kinds, most)
             if cycles < MOST_CYCLES and cycles <= most:
                 value = value_of(objective, float(cycles), moved, joules)
