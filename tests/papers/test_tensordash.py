@@ -242,14 +242,16 @@ def test_groups_of_a_convolution_are_added_up() -> None:
 
 
 def test_energy_by_the_array_and_by_the_chip_agree() -> None:
-    """The core's energy is counted on whole products, the memories' on the chip's tiles: so is all of it on the chip itself."""
+    """The core's energy is counted on whole products, the memories' on the tiles of the dense chip: on the chip itself tiles are
+    chosen with the zeros in sight, and move a little more or less."""
     subject = energies.at_once(recorded("NCF"))
     for array in (PAPER, PAPER.baseline):
         chip = energies.total(on_chip(subject, array), energies.chip(array))
         ours = energies.joules(recorded("NCF"), array)
         assert ours["core"] == pytest.approx(chip["core"], rel=0.1)
-        assert ours["DRAM"] == pytest.approx(chip["DRAM"], rel=1e-6)
-        assert ours["SRAM"] == pytest.approx(chip["SRAM"], rel=1e-6)
+        near = 0.05 if array is PAPER else 1e-6
+        assert ours["DRAM"] == pytest.approx(chip["DRAM"], rel=near)
+        assert ours["SRAM"] == pytest.approx(chip["SRAM"], rel=near)
 
 
 def test_core_energy_follows_from_cycles_and_the_rows() -> None:

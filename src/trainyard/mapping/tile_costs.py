@@ -24,6 +24,8 @@ from trainyard.mapping.tiling import OBJECTIVES, ORDERS, TENSORS, Goal, Problem,
 
 FEW = 12
 """Dimensions up to here have every size."""
+GUIDED = 0.002
+"""Share of the cycles by which guides may be wrong."""
 FIRST_CELLS = 64
 """Cells of the search for a first tile where nothing is known but the multipliers."""
 NEAR_DIVISORS = 6
@@ -109,6 +111,21 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
         start = (cost.tiling.m, cost.tiling.n, cost.tiling.k)
         cost = min(cost, *descend(problem, CountedTiles(array, cycles_of, known), supply, [start]), key=lambda one: one.cycles)
     return tiling.unproven(cost)
+
+
+def beyond_guides(problem: Problem, guided: Tiled, array: Array, supply: Supply, tile: Size | None) -> Tiled:
+    """The cost of a tiling that approximate closed forms have chosen; where they were wrong by more than GUIDED, the best tile that
+    a descent from there finds."""
+    cost = tiling.evaluate(problem, guided.tiling, array, supply)
+    if abs(cost.cycles - guided.cycles) <= GUIDED * cost.cycles or tile is not None or problem.is_constrained:
+        return cost
+    from trainyard.mapping.tile_descent import CountedTiles, descend
+
+    cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
+    start = (cost.tiling.m, cost.tiling.n, cost.tiling.k)
+    return tiling.unproven(
+        min(cost, *descend(problem, CountedTiles(array, cycles_of), supply, [start]), key=lambda one: one.cycles)
+    )
 
 
 def _least_totals(problem: Problem, array: HasLeastCycles, tiles: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

@@ -397,7 +397,9 @@ def search(
     rows = search_tiles(ProblemTable.of(problems), forms, array, supply, tile, goal)
     chosen = [tiled(problem, row) for problem, row in zip(problems, rows.tolist(), strict=True)]
     if not guides and not exact:
-        return [evaluate(problem, choice.tiling, array, supply) for problem, choice in zip(problems, chosen, strict=True)]
+        from trainyard.mapping.tile_costs import beyond_guides
+
+        return [beyond_guides(problem, choice, array, supply, tile) for problem, choice in zip(problems, chosen, strict=True)]
     return chosen
 
 

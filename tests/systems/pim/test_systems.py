@@ -125,9 +125,9 @@ def test_unequal_dpus_wait_for_the_slowest_unless_tau_is_time() -> None:
     equal = DpuToDpu(dpus=256, algorithm=Direct(7))
     mixed = replace(equal, speeds=(1.0, 0.5))
     assert seconds(mixed) == pytest.approx(2 * seconds(equal), rel=0.1)
-    by_time = replace(mixed, algorithm=Direct(0.06, unit="s"))
+    by_time = replace(mixed, algorithm=Direct(0.6, unit="s"))
     steps = by_time.rates(LINEAR).local_steps(by_time.algorithm)
-    assert steps[0] == pytest.approx(2 * steps[1], abs=1)
+    assert steps[0] == pytest.approx(2 * steps[1], abs=2)  # each begins its last step before the time is up
     assert ty.run(LINEAR, on=by_time).samples_per_s > ty.run(LINEAR, on=mixed).samples_per_s
     other = replace(equal, other=MAC_DPU, other_clusters=1)
     assert other.devices == (UPMEM, UPMEM, UPMEM, MAC_DPU)
