@@ -24,8 +24,6 @@ from trainyard.mapping.tiling import OBJECTIVES, ORDERS, TENSORS, Goal, Problem,
 
 FEW = 12
 """Dimensions up to here have every size."""
-GUIDED = 0.002
-"""Share of the cycles by which guides may be wrong."""
 FIRST_CELLS = 64
 """Cells of the search for a first tile where nothing is known but the multipliers."""
 NEAR_DIVISORS = 6
@@ -114,10 +112,9 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
 
 
 def beyond_guides(problem: Problem, guided: Tiled, array: Array, supply: Supply, tile: Size | None) -> Tiled:
-    """The cost of a tiling that approximate closed forms have chosen; where they were wrong by more than GUIDED, the best tile that
-    a descent from there finds."""
+    """The best tile that a descent finds from the one that approximate closed forms have chosen: they may be wrong elsewhere."""
     cost = tiling.evaluate(problem, guided.tiling, array, supply)
-    if abs(cost.cycles - guided.cycles) <= GUIDED * cost.cycles or tile is not None or problem.is_constrained:
+    if tile is not None or problem.is_constrained:
         return cost
     from trainyard.mapping.tile_descent import CountedTiles, descend
 
