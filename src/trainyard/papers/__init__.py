@@ -1,6 +1,7 @@
 """The papers: their claims, the experiments that measure them, and the verdicts.
 
-In reading order: `ledger` (claims, measurements, verdicts), `bench` (what a paper offers, and its claims held against its
+In reading order: `evidence` (what must stand behind an open or undefined claim), `ledger` (claims, measurements, verdicts),
+`changes` (what was changed after results had been seen), `bench` (what a paper offers, and its claims held against its
 experiments), one package for each paper (`sigma`, `tensordash`, `igo`, `mcdla`, `direct`), `figures` (charts with the paper's
 values), `experiment_cache` (results on disk), `pages`, `illustrated` and `tables` (the ledger as Markdown, HTML and on a
 terminal), `provenance` (the source of each number of a preset), `processes` (a pool for experiments).

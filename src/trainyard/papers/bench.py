@@ -12,6 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput, UnknownName
+from trainyard.papers.changes import Change
+from trainyard.papers.changes import check as check_changes
 from trainyard.papers.ledger import Claim, Measured, Row, Verdict, claims, judge, names_figure, select
 from trainyard.progress import ProgressCallback, no_progress
 
@@ -41,8 +43,9 @@ class Paper:
 
     Every module of `experiments` has a table EXPERIMENTS from claims to functions, `plots` a table FIGURES from the names that
     claims give in `where` to functions. `whatif PAPER` runs `case` (workload, machine and masks, if any) unless `sensitivity`
-    names a module whose `sensitivity_study(kinds)` varies the assumptions by a measure of the paper's own. `walkthrough` takes the
-    example that was asked for in `explain PAPER EXAMPLE`, or "".
+    names a module whose `sensitivity_study(kinds)` varies the assumptions by a measure of the paper's own. `changes` names a module
+    whose CHANGES lists what was changed after results had been seen. `walkthrough` takes the example that was asked for in
+    `explain PAPER EXAMPLE`, or "".
     """
 
     citation: str
@@ -50,6 +53,7 @@ class Paper:
     case: tuple[str, str] | tuple[str, str, str]
     plots: str = "plots"
     sensitivity: str = ""
+    changes: str = ""
     walkthrough: Callable[[str], Walkthrough] | None = None
 
 
@@ -102,6 +106,16 @@ def figures_of(rows: Sequence[Row]) -> dict[str, Draw]:
     named = {name: [names_figure(row.claim, name) for row in rows] for name in drawn}
     test = all if any(map(all, named.values())) else any  # a figure that all rows share is the one that was asked for
     return {name: drawn[name] for name, is_named in named.items() if test(is_named)}
+
+
+def changes(paper: str) -> tuple[Change, ...]:
+    """What was changed for a paper after results had been seen, every claim that it names checked."""
+    described = description(paper)
+    if described is None or not described.changes:
+        return ()
+    listed: tuple[Change, ...] = import_module(f"{PAPERS[paper]}.{described.changes}").CHANGES
+    check_changes(listed, claims())
+    return listed
 
 
 def case(paper: str, masks: str | None = None) -> tuple[str, str, str | None]:

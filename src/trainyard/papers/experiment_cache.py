@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainyard.errors import BadInput
 from trainyard.files import cache_folder, source_digest, write_text
-from trainyard.papers import bench
+from trainyard.papers import bench, evidence
 from trainyard.papers.ledger import Measured, Row
 from trainyard.progress import ProgressCallback, no_progress
 
@@ -43,13 +43,15 @@ class ExperimentCache:
     def measured(self, claim: str) -> Measured | None:
         stored = self._content["measured"].get(claim)
         try:
-            return None if stored is None else Measured(**stored)
+            return None if stored is None else _measured(stored)
         except (TypeError, BadInput):  # not written by this program
             return None
 
     def store(self, claim: str, measured: Measured) -> None:
-        fields = {name: getattr(measured, name) for name in Measured.__slots__}
+        fields = {name: getattr(measured, name) for name in Measured.__slots__ if name != "evidence"}
         self._content["measured"][claim] = {name: _plain(value) for name, value in fields.items() if value not in (None, "")}
+        if measured.evidence is not None:
+            self._content["measured"][claim]["evidence"] = evidence.as_dict(measured.evidence)
         self._changed = True
 
     def figure(self, paper: str, name: str) -> dict[str, Any] | None:
@@ -81,6 +83,13 @@ class ExperimentCache:
 def _digest(content: Mapping[str, Any]) -> str:
     """A file whose content does not match its digest was damaged or altered, and counts as empty."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _measured(stored: Mapping[str, Any]) -> Measured:
+    content = dict(stored)
+    if "evidence" in content:
+        content["evidence"] = evidence.from_dict(content["evidence"])
+    return Measured(**content)
 
 
 def _plain(value: Any) -> Any:

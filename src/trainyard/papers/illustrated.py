@@ -18,11 +18,12 @@ from trainyard.report.page import framed
 if TYPE_CHECKING:
     from trainyard.papers.figures import Figures
 
-EXPLAINED = ("near", "off", "contradicted", "substitute")
+EXPLAINED = ("near", "off", "open", "undefined", "contradicted", "substitute")
 COLOURS = """<style>
 .figures { columns: 2 540px; column-gap: 1rem } .figures figure { break-inside: avoid; margin-bottom: 1rem }
 .miss { margin: .35rem 0; padding: .1rem .7rem; border-left: 4px solid var(--line); overflow-wrap: anywhere; font-size: .9rem }
 .miss.near { border-color: #c98a00 } .miss.off { border-color: #c8323c }
+.miss.open, .miss.undefined { border-color: #2f7fb5 }
 .miss.contradicted, .miss.substitute { border-color: #8360c3 }
 .ledger .scroll { max-height: none } .ledger th, .ledger td { text-align: left; vertical-align: top; white-space: normal }
 .ledger td { font-size: .88rem } .ledger .claim, .ledger .paper { overflow-wrap: anywhere }

@@ -1,7 +1,8 @@
 """The ledger: the papers' claims (`claims.toml`), what an experiment measured, and the verdict. Experiments run in `bench`.
 
 A claim that the paper's own figures or physics exclude is `contradicted` and carries its proof; where other data stand in for data
-that are not available, the verdict is `substitute` and the note names them.
+that are not available, the verdict is `substitute` and the note names them. A miss for which readings of the paper were searched
+jointly is `open`, a quantity that the paper does not define is `undefined`; both carry their evidence (`evidence`).
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 from trainyard.errors import BadInput, UnknownName
+from trainyard.papers.evidence import Evidence, Search, Undefined, figure_of
+from trainyard.papers.evidence import as_dict as evidence_as_dict
 
 Use = Literal["headline", "table", "derived", "context"]
 Bound = Literal["upper", "lower", "range"]
-Verdict = Literal["met", "near", "off", "contradicted", "substitute", "derived", "context", "not yet"]
+Verdict = Literal["met", "near", "off", "open", "undefined", "contradicted", "substitute", "derived", "context", "not yet"]
 Value = float | tuple[float, ...] | str
 
-VERDICTS: tuple[Verdict, ...] = ("met", "near", "off", "contradicted", "substitute", "derived", "context", "not yet")
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 MET, NEAR = 0.05, 0.15
 ROUNDING = 1e-9  # of the division: 2.1 is within 5 % of 2
 
@@ -57,22 +60,29 @@ class Measured:
     """The result of an experiment.
 
     `note` is one sentence for the table; `details` are further sentences for the paper's own page. `verdict` is set only where
-    comparison is not the point: with a `proof`, or with the stand-in named in `note`. `printed` is the result of the same
-    experiment with the inputs that the paper prints.
+    comparison is not the point: with a `proof`, with the stand-in named in `note`, or with `evidence` (a `Search` for `open`, an
+    `Undefined` for `undefined`). `printed` is the result of the same experiment with the inputs that the paper prints.
     """
 
     value: float | Sequence[float]
     note: str = ""
-    verdict: Literal["contradicted", "substitute"] | None = None
+    verdict: Literal["contradicted", "substitute", "open", "undefined"] | None = None
     proof: str = ""
     printed: float | Sequence[float] | None = None
     details: str = ""
+    evidence: Evidence | None = None
 
     def __post_init__(self) -> None:
         if self.verdict == "contradicted" and not self.proof:
             raise BadInput("a contradicted claim needs its proof")
         if self.verdict == "substitute" and not self.note:
             raise BadInput("a substitute needs a note that names what stands in")
+        if self.verdict == "open" and not isinstance(self.evidence, Search):
+            raise BadInput("an open claim needs its evidence: a Search with the readings that were tried and the nearest one")
+        if self.verdict == "undefined" and not isinstance(self.evidence, Undefined):
+            raise BadInput("an undefined claim needs its evidence: an Undefined with what is missing and readings that disagree")
+        if self.evidence is not None and self.verdict not in ("open", "undefined"):
+            raise BadInput(f"a {type(self.evidence).__name__} is evidence of open or undefined, not of {self.verdict}")
 
 
 Experiments = Mapping[str, Callable[[], Measured]]
@@ -96,6 +106,7 @@ class Row:
     failed: bool = False
     printed: float | tuple[float, ...] | None = None
     details: str = ""
+    evidence: Evidence | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -110,6 +121,7 @@ class Row:
             "use": self.claim.use,
             "bound": self.claim.bound,
             "where": self.claim.where,
+            "evidence": None if self.evidence is None else evidence_as_dict(self.evidence),
         }
 
 
@@ -193,31 +205,69 @@ def _figure_pattern(figure: str) -> re.Pattern[str]:
 
 
 def judge(claim: Claim, measured: Measured) -> Row:
-    """The verdict on one measured claim."""
-    ours = _plain(measured.value)
+    """The verdict on one measured claim.
+
+    `open` stands in place of `off` alone: a result within 15 % is judged by its distance. An `undefined` claim has no ratio.
+    """
+    ours = figure_of(measured.value)
     if isinstance(claim.value, str):
         raise BadInput(f"claim {claim.id} is text and cannot be measured")
-    ratio = worst(_ratios(claim, ours))
-    verdict: Verdict = measured.verdict or ("context" if claim.use == "context" else _verdict(claim, ours, ratio))
+    ratio: float | None = worst(_ratios(claim, ours))
+    compared = compare(claim, ours)
+    verdict: Verdict = measured.verdict or ("context" if claim.use == "context" else compared)
+    if verdict == "open" and compared != "off":
+        verdict = compared
+    if verdict == "undefined":
+        ratio = None
     if claim.use == "derived" and verdict == "met":
         verdict = "derived"
     conflict = claim.conflict and f"The paper contradicts itself here: {claim.conflict}."
-    note, *further = [text for text in (measured.proof, measured.note, conflict) if text] or [""]
-    printed = None if measured.printed is None else _plain(measured.printed)
+    reason = "" if measured.evidence is None or verdict not in ("open", "undefined") else _reason(claim, measured.evidence)
+    note, *further = [text for text in (measured.proof, reason, measured.note, conflict) if text] or [""]
+    printed = None if measured.printed is None else figure_of(measured.printed)
     if printed is not None:
         _ratios(claim, printed)  # as many figures as the claim has, none of them nan
     return Row(
         id=claim.id, paper=claim.value, ours=ours, ratio=ratio, verdict=verdict, note=note, claim=claim, printed=printed,
-        details=" ".join(text for text in (*further, measured.details) if text),
+        details=" ".join(text for text in (*further, measured.details) if text), evidence=measured.evidence,
     )  # fmt: skip
 
 
-def _plain(value: float | Sequence[float]) -> float | tuple[float, ...]:
-    return tuple(map(float, value)) if isinstance(value, Sequence) else float(value)
+def _reason(claim: Claim, evidence: Evidence) -> str:
+    """The evidence in a sentence or two; a search must have been held against this claim, and against claims that exist."""
+    if isinstance(evidence, Undefined):
+        readings = ", ".join(f"{name} {_text(value)}" for name, value in evidence.readings.items())
+        where = ", ".join(evidence.looked_in)
+        return f"The paper does not define the quantity: {evidence.missing} is not in {where}. Readings: {readings}."
+    if claim.id not in evidence.numbers:
+        raise BadInput(f"claim {claim.id} is open by a search that was not held against it")
+    count, total = within(evidence), len(evidence.numbers)
+    if count > evidence.best:
+        raise BadInput(f"claim {claim.id}: the nearest reading has {count} claims within 15 %, the best of all {evidence.best}")
+    best = f" ({evidence.best_reading})" if evidence.best_reading else ""
+    return (
+        f"{evidence.readings:,} readings ({evidence.varied}) searched against {total} claim{'s' * (total > 1)}: the best has "
+        f"{evidence.best} within 15 %{best}, the nearest defensible one {count} ({evidence.nearest}); that one gives "
+        f"{_text(evidence.numbers[claim.id])} here."
+    )
 
 
-def _verdict(claim: Claim, ours: float | tuple[float, ...], ratio: float) -> Verdict:
-    excess = _excess(claim, ours, ratio)
+def within(search: Search) -> int:
+    """How many of the claims of a search its nearest defensible reading has within 15 %, bounds included."""
+    known = {claim.id: claim for claim in claims()}
+    for name in search.numbers:
+        if name not in known:
+            raise UnknownName("claim", name, known, "the evidence of an open claim")
+    return sum(compare(known[name], value) != "off" for name, value in search.numbers.items())
+
+
+def _text(value: float | tuple[float, ...]) -> str:
+    return " / ".join(f"{number:.4g}" for number in _numbers(value))
+
+
+def compare(claim: Claim, ours: float | tuple[float, ...]) -> Literal["met", "near", "off"]:
+    """The verdict by distance alone: within 5 % (or a bound that holds), within 15 %, farther."""
+    excess = _excess(claim, ours, worst(_ratios(claim, ours)))
     if not math.isfinite(excess):
         return "off"
     if excess <= (0.0 if claim.bound else MET) + ROUNDING:
@@ -268,6 +318,15 @@ def worst(ratios: Iterable[float]) -> float:
     0.8
     """
     return max(ratios, key=lambda ratio: abs(math.log(ratio)) if ratio > 0 else math.inf)
+
+
+def with_verdicts(rows: Sequence[Row], verdicts: str) -> list[Row]:
+    """The rows whose verdict is one of those listed, as in "off, open"."""
+    wanted = [name.strip() for name in verdicts.split(",") if name.strip()]
+    for name in wanted:
+        if name not in VERDICTS:
+            raise UnknownName("verdict", name, VERDICTS)
+    return [row for row in rows if row.verdict in wanted]
 
 
 def counts(rows: Iterable[Row]) -> dict[Verdict, int]:

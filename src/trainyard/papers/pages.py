@@ -12,7 +12,9 @@ from trainyard.papers.bench import figures_of
 from trainyard.papers.ledger import Row, Value, by_paper, counts
 
 LEGEND = (
-    "met: within 5 %, or the bound holds. near: within 15 %. off: farther. contradicted: the paper's own figures or physics "
+    "met: within 5 %, or the bound holds. near: within 15 %. off: farther. open: farther, and readings of the paper were searched "
+    "jointly without one that fits; the note has their number, the best count and the nearest defensible reading. undefined: the "
+    "paper does not define the quantity; the note has readings that disagree. contradicted: the paper's own figures or physics "
     "exclude it, the proof is in the note. substitute: stands in for data that cannot be had. derived: not judged: "
     "arithmetic on the paper's rows, or calibrated on them. context: a parameter, used and not met. not yet: no experiment. "
     "From printed inputs: the same experiment fed with what the paper prints of its own inputs, where it prints enough."
@@ -84,7 +86,7 @@ td:nth-child(-n+5) { font-variant-numeric: tabular-nums }
 td:first-child { overflow-wrap: anywhere; min-width: 16em }
 td:nth-child(7) { max-width: 9em } td:nth-child(9) { min-width: 20em }
 td.verdict { font-weight: 600; white-space: nowrap }
-.met, .derived { color: #0b6b3a } .near { color: #8a5a00 } .off { color: #a3161f }
+.met, .derived { color: #0b6b3a } .near { color: #8a5a00 } .off { color: #a3161f } .open, .undefined { color: #1f5f8b }
 .contradicted, .substitute { color: #5a2ca0 } .context, .not-yet, small { color: #616b7a }
 """
 

@@ -13,7 +13,7 @@ SHORT = 6  # signs of a unit that fits beside its number
 # fmt: off
 COLOURS = {
     "met": "green", "derived": "green", "near": "yellow", "off": "red", "contradicted": "magenta", "substitute": "magenta",
-    "context": "dim", "not yet": "dim",
+    "open": "cyan", "undefined": "cyan", "context": "dim", "not yet": "dim",
 }
 # fmt: on
 

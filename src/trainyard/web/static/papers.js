@@ -13,6 +13,8 @@ const VERDICTS = {
   met: "within 5 %, or the bound holds",
   near: "within 15 %",
   off: "farther than 15 %",
+  open: "farther than 15 %; readings of the paper were searched jointly and none fits",
+  undefined: "the paper does not define the quantity; readings of it disagree",
   contradicted: "the paper's own figures or physics exclude it; the proof is in the note",
   substitute: "stands in for data that cannot be had",
   derived: "arithmetic on the paper's rows, or calibrated on them",
