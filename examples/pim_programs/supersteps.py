@@ -155,7 +155,8 @@ def dpu_cycles(superstep: Superstep, dpu: Dpu, which: npt.NDArray[np.bool_]) -> 
     import numpy as np
 
     busy = superstep.instructions[which].astype(np.float64)
-    engine, events = np.zeros(busy.size), {"mram_read_byte": 0.0, "mram_write_byte": 0.0, "wram_byte": 0.0}
+    engine = np.zeros(busy.size)
+    events = dict.fromkeys(("mram_read_byte", "mram_write_byte", "wram_read_byte", "wram_write_byte"), 0.0)
     for stream in superstep.streams:
         sizes, where = np.unique(stream.size_bytes[which], return_inverse=True)
         found = np.array([dpu.transfers(int(size), stream.run_bytes, stream.direction) for size in sizes])
@@ -163,7 +164,7 @@ def dpu_cycles(superstep: Superstep, dpu: Dpu, which: npt.NDArray[np.bool_]) -> 
         busy += found[where, 1] * ADDRESS
         moved = float(sizes[where].sum())
         events[f"mram_{stream.direction}_byte"] += moved
-        events["wram_byte"] += moved
+        events["wram_write_byte" if stream.direction == "read" else "wram_read_byte"] += moved
     items = np.maximum(superstep.items[which], 1)
     active = np.minimum(items, dpu.tasklets)
     busiest = busy / items * -(-items // active)

@@ -15,7 +15,7 @@ from trainyard.devices import Accelerator
 from trainyard.errors import BadInput
 from trainyard.hardware.tables import area, energy
 from trainyard.hardware.tables.area import ComponentArea
-from trainyard.hardware.tables.energy import Component
+from trainyard.hardware.tables.energy import Component, ram_joules_per_byte
 from trainyard.ir import DENSE, ArrayCost, MatMul, Op, Step, one_after_another
 from trainyard.report.plots import energy_by_component
 
@@ -109,7 +109,9 @@ def test_local_scratchpads_cost_the_energy_of_one_of_them():
     assert cost.events["local_read"] == 3 * 64 * 2 + 2 * 4  # elements of 2 bytes, sums of 4
     assert cost.events["local_write"] == 5 * 64 * 2 + 11 * 4
     joules = CHIP.energy(cost.events)["local"]
-    assert joules == pytest.approx((cost.events["local_read"] + cost.events["local_write"]) * energy.sram_joules_per_byte(1024, 65))
+    assert joules == pytest.approx(
+        sum(cost.events[f"local_{way}"] * ram_joules_per_byte(way, 1024, 65) for way in ("read", "write"))
+    )
     assert not {event for event in cost.events if event.endswith(("_a", "_b", "_out"))}
 
 
@@ -122,7 +124,8 @@ def test_an_array_that_hides_the_size_of_its_scratchpads_is_refused():
 @given(banks=st.sampled_from([1, 2, 64, 192]))
 def test_an_access_costs_the_energy_of_one_bank(banks):
     chip = replace(CHIP, scratchpad_bytes=24 * MIB, scratchpad_banks=banks)
-    assert chip.energy({"scratchpad_read": 8.0})["scratchpad"] == 8 * energy.sram_joules_per_byte(24 * MIB / banks, 65)
+    for way in ("read", "write"):
+        assert chip.energy({f"scratchpad_{way}": 8.0})["scratchpad"] == 8 * ram_joules_per_byte(way, 24 * MIB / banks, 65)
     assert chip.supply == replace(chip, scratchpad_banks=1).supply
     assert chip.area()["scratchpad"] == area.sram_m2(24 * MIB, 65)
 

@@ -14,6 +14,7 @@ from trainyard.arrays import Spatial, Systolic
 from trainyard.devices import Accelerator
 from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.hardware.tables import energy
+from trainyard.hardware.tables.energy import ram_joules_per_byte
 from trainyard.ir import (
     Collective,
     Convolution,
@@ -390,8 +391,8 @@ def test_energy_is_events_times_the_table():
     joules = BIG.energy(cost.events)
     assert joules["mac"] == pytest.approx(32**3 * energy.mac_joules("fp32", 16))
     assert joules["dram"] == pytest.approx(3 * 32 * 32 * 4 * energy.dram_joules_per_byte("hbm2"))
-    ports = cost.events["scratchpad_read"] + cost.events["scratchpad_write"]
-    assert joules["scratchpad"] == pytest.approx(ports * energy.sram_joules_per_byte(2**30, 16))
+    ports = [cost.events[f"scratchpad_{way}"] * ram_joules_per_byte(way, 2**30, 16) for way in ("read", "write")]
+    assert joules["scratchpad"] == pytest.approx(sum(ports))
     assert BIG.energy({"mac": 10.0})["mac"] == pytest.approx(10 * energy.mac_joules("fp32", 16))
     assert BIG.energy({"vector_op": 2.0})["vector"] == pytest.approx(2 * energy.add_joules("fp32", 16))
 

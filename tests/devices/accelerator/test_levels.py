@@ -11,7 +11,8 @@ import trainyard as ty
 from trainyard.arrays import Sigma, Spatial, Systolic, TensorDash
 from trainyard.devices.accelerator.device import Accelerator
 from trainyard.errors import BadInput, NotModelled, UnknownName
-from trainyard.hardware.tables import area, energy
+from trainyard.hardware.tables import area
+from trainyard.hardware.tables.energy import ram_joules_per_byte
 from trainyard.ir import DENSE, ArrayCost, ElementWise, MatMul, Op, Operand, Product, Role, Step, TensorSpec, one_after_another
 from trainyard.machines.build import describe, from_table, with_overrides
 from trainyard.machines.files import load_toml, save_toml
@@ -63,8 +64,12 @@ def test_traffic_energy_and_area_have_a_row_for_each_level() -> None:
     chip = replace(CHIP, scratchpad_width_bytes_per_cycle=32.0, levels=levels, tiling=(64, 64, 64))
     result = ty.run(STEP, on=chip)
     assert {"dram", "scratchpad", "shared", "local"} <= set(result.traffic_bytes)
-    read = energy.sram_joules_per_byte(32 * 1024, chip.technology_nm)
-    assert result.energy_by_component["shared"] == pytest.approx(result.traffic_bytes["shared"] * read)
+    read, written = (ram_joules_per_byte(access, 32 * 1024, chip.technology_nm) for access in ("read", "write"))
+    counts = [
+        sum(chip.cost(STEP, work).events.get(f"level:shared_{way}", 0) for work in chip.works(STEP)) for way in ("read", "write")
+    ]
+    assert sum(counts) == pytest.approx(result.traffic_bytes["shared"])
+    assert result.energy_by_component["shared"] == pytest.approx(counts[0] * read + counts[1] * written)
     assert result.energy_by_component["local"] == pytest.approx(result.traffic_bytes["local"] * 1e-12)
     assert chip.area()["shared"] == area.sram_m2(32 * 1024, chip.technology_nm)
     assert "local" in chip.area()

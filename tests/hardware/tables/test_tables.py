@@ -16,13 +16,14 @@ TABLES = [
     nodes.NODES,
     energy.ADD,
     energy.MULTIPLY,
-    [row for _, row in energy.SRAM_64_BITS],
+    [row for _, row in energy.CACHE_64_BITS],
+    energy.RAM_64_BITS,
     energy.DRAM,
     area.ADDER,
     area.MULTIPLIER,
     area.SRAM_CELL,
 ]
-PUBLIC = ("ISSCC", "ISCA", "IEDM", "ICCAD", "Stillmaker", "NIPS", "Micron")
+PUBLIC = ("ISSCC", "ISCA", "IEDM", "ICCAD", "Stillmaker", "NIPS", "Micron", "CACTI")
 
 
 @pytest.mark.parametrize("row", [row for table in TABLES for row in table], ids=str)
@@ -38,8 +39,11 @@ PUBLISHED = [
     (energy.add_joules("fp16", 45),               0.4),    # Horowitz 2014
     (energy.multiply_joules("bf16", 7),           0.21),   # Jouppi 2021
     (energy.add_joules("fp32", 7),                0.38),   # Jouppi 2021
-    (energy.sram_joules_per_byte(2**20, 45) * 8,  100.0),  # Horowitz 2014
-    (energy.sram_joules_per_byte(2**13, 7) * 8,   7.5),    # Jouppi 2021
+    (energy.cache_joules_per_byte(2**20, 45) * 8,           100.0),  # Horowitz 2014
+    (energy.cache_joules_per_byte(2**13, 7) * 8,            7.5),    # Jouppi 2021
+    (energy.ram_joules_per_byte("read", 2**17, 65) * 8,     30.0),   # CACTI 7
+    (energy.ram_joules_per_byte("write", 2**17, 65) * 8,    21.7),   # CACTI 7
+    (energy.ram_joules_per_byte("read", 512, 45) * 8,       0.64),   # CACTI 7
     (energy.dram_joules_per_byte("ddr4") * 8,     1300.0), # Jouppi 2021
 ]
 # fmt: on
@@ -63,13 +67,34 @@ def test_a_larger_node_never_costs_less(nm, larger):
         for number in ("int8", "bf16", "fp32"):
             assert energy.mac_joules(number, nm) <= energy.mac_joules(number, nm * larger)
             assert area.mac_m2(number, nm) <= area.mac_m2(number, nm * larger)
-        assert energy.sram_joules_per_byte(2**20, nm) <= energy.sram_joules_per_byte(2**20, nm * larger)
+        for size in (256, 2**13, 2**20, 2**25):
+            assert energy.cache_joules_per_byte(size, nm) <= energy.cache_joules_per_byte(size, nm * larger) or size < 2**13
+            for access in ("read", "write"):
+                assert energy.ram_joules_per_byte(access, size, nm) <= energy.ram_joules_per_byte(access, size, nm * larger)
         assert area.sram_m2(2**20, nm) <= area.sram_m2(2**20, nm * larger)
 
 
-@given(size=st.integers(2**10, 2**27), nm=st.sampled_from([7, 16, 45]))
+@given(size=st.integers(2**8, 2**27), nm=st.sampled_from([7, 16, 45, 65, 90]))
 def test_a_larger_memory_costs_more_per_byte(size, nm):
-    assert energy.sram_joules_per_byte(size, nm) < energy.sram_joules_per_byte(size * 2, nm)
+    assert energy.cache_joules_per_byte(size, nm) < energy.cache_joules_per_byte(size * 2, nm)
+    for access in ("read", "write"):
+        assert energy.ram_joules_per_byte(access, size, nm) < energy.ram_joules_per_byte(access, size * 2, nm)
+
+
+@given(size=st.integers(512, 2**27), nm=st.floats(7, 90))
+def test_a_ram_never_costs_more_than_a_cache_of_its_size(size, nm):
+    for access in ("read", "write"):
+        assert energy.ram_joules_per_byte(access, size, nm) <= energy.cache_joules_per_byte(size, nm)
+
+
+@pytest.mark.parametrize("nm", [65, 90])
+def test_memories_above_45_nm_do_not_scale_as_gates_do(nm):
+    """65 nm: RAMs grow by 1.8 to 2.1, gates by 2.4."""
+    for size in (2**13, 2**17, 2**20):
+        for access in ("read", "write"):
+            grown = energy.ram_joules_per_byte(access, size, nm) / energy.ram_joules_per_byte(access, size, 45)
+            assert 1 < grown < nodes.gate_energy(nm)
+        assert 1 < energy.cache_joules_per_byte(size, nm) / energy.cache_joules_per_byte(size, 45) < nodes.gate_energy(nm)
 
 
 def test_wider_numbers_cost_more():

@@ -446,7 +446,7 @@ class Accelerator:
         """Joules of events by the format of the array's own arithmetic, None for that of the multipliers."""
         own, local = _own_energy(self.array)
         bank, multiplier, nm = self.scratchpad_bytes / self.scratchpad_banks, self.number, self.technology_nm
-        levels = tuple((level.name, level.joules_per_byte(nm)) for level in self.levels)
+        levels = tuple((level.name, level.joules_per_byte("read", nm), level.joules_per_byte("write", nm)) for level in self.levels)
         return lambda number: energy_rates(own, local, bank, nm, self.dram_kind, multiplier, number or multiplier, levels)
 
     @property

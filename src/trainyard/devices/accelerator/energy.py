@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from trainyard.errors import BadInput
 from trainyard.hardware.tables import energy
+from trainyard.hardware.tables.energy import ram_joules_per_byte
 from trainyard.mapping.levels.level import LEVEL_EVENT
 
 FORMATS = {f"mac_{row.name}": row.name for row in energy.MULTIPLY}
@@ -88,18 +89,18 @@ def energy_rates(
     dram_kind: str,
     multiplier: str,
     number: str,
-    levels: tuple[tuple[str, float], ...] = (),
+    levels: tuple[tuple[str, float, float], ...] = (),
 ) -> EnergyRates:
     """Of a device with multipliers of the format `multiplier`, such banks and such DRAM; arithmetic of the array's `own` rows is in
-    the format `number`. `levels` are memories inside the scratchpad with the joules of a byte."""
-    sram, dram = energy.sram_joules_per_byte(bank_bytes, nm), energy.dram_joules_per_byte(dram_kind)
+    the format `number`. `levels` are memories inside the scratchpad with the joules of a byte read and written."""
+    dram = energy.dram_joules_per_byte(dram_kind)
     twice = any(row.number for row in own)  # multiply-accumulates are in the array's own rows already
     # fmt: off
     table: dict[str, list[tuple[str, float]]] = {
         "mac":              [("mac", 0.0 if twice else energy.mac_joules(multiplier, nm))],
         **{event: [("mac", 0.0 if twice else energy.mac_joules(name, nm))] for event, name in FORMATS.items()},
-        "scratchpad_read":  [("scratchpad", sram)],
-        "scratchpad_write": [("scratchpad", sram)],
+        "scratchpad_read":  [("scratchpad", ram_joules_per_byte("read", bank_bytes, nm))],
+        "scratchpad_write": [("scratchpad", ram_joules_per_byte("write", bank_bytes, nm))],
         "dram_read":        [("dram", dram)],
         "dram_write":       [("dram", dram)],
         "vector_op":        [("vector", energy.add_joules("fp32", nm))],
@@ -108,7 +109,9 @@ def energy_rates(
     for row in own:
         table.setdefault(row.event, []).append((row.component, row.at(nm, number)))
     if local_bytes is not None:
-        table |= {event: [("local", energy.sram_joules_per_byte(local_bytes, nm))] for event in LOCAL}
-    for name, joules in levels:
-        table |= {f"{LEVEL_EVENT}{name}_{way}": [(name, joules)] for way in ("read", "write")}
+        table["local_read"] = [("local", ram_joules_per_byte("read", local_bytes, nm))]
+        table["local_write"] = [("local", ram_joules_per_byte("write", local_bytes, nm))]
+    for name, read, written in levels:
+        table[f"{LEVEL_EVENT}{name}_read"] = [(name, read)]
+        table[f"{LEVEL_EVENT}{name}_write"] = [(name, written)]
     return EnergyRates(table)

@@ -66,7 +66,8 @@ class WorkCost:
     busiest: float = 0.0
     active: int = 1
     lanes: float = 0.0
-    port_bytes: float = 0.0
+    loaded_bytes: float = 0.0
+    stored_bytes: float = 0.0
     dma: float = 0.0
     first_fill: float = 0.0
 
@@ -93,7 +94,7 @@ class WorkCost:
 
     def cost(self, weights: Sequence[float]) -> DeviceCost:
         dpu = self.dpu
-        port = (self.port_bytes + self.traffic.total) / dpu.wram_bytes_per_cycle if dpu.mac_lanes else 0.0
+        port = (self.loaded_bytes + self.stored_bytes + self.traffic.total) / dpu.wram_bytes_per_cycle if dpu.mac_lanes else 0.0
         waited = queueing_cycles(self.busiest * dpu.interval * self.active, max(0.0, self.dma - self.first_fill), self.active)
         parallel = max(self.pipeline, self.lanes, port, waited)
         barrier = dpu.barrier_instructions * max(dpu.interval, dpu.tasklets)
@@ -110,7 +111,8 @@ class WorkCost:
                 "mac": self.macs,
                 "mram_read_byte": self.traffic.events["dram_read"],
                 "mram_write_byte": self.traffic.events["dram_write"],
-                "wram_byte": self.port_bytes + self.traffic.total,
+                "wram_read_byte": self.loaded_bytes + self.traffic.events["dram_write"],
+                "wram_write_byte": self.stored_bytes + self.traffic.events["dram_read"],
                 "second": cycles / dpu.clock_hz,
             },
         )
@@ -183,7 +185,7 @@ def _product(dpu: Dpu, demand: ProductDemand, tiled: Tiled, bodies: tuple[Body, 
     sums.moves([out._replace(direction="spill", size=spilled, held=spilled)], max(m, n) * rates[3])
     for (rows, high), (columns, wide), (depth, deep) in itertools.product(sizes(op.M, m), sizes(op.N, n), sizes(op.K, k)):
         _tile(sums, rows, columns, depth, high * wide * deep * op.count)
-    sums.port_bytes += 2 * op.macs * dpu.element_bytes
+    sums.loaded_bytes += 2 * op.macs * dpu.element_bytes
     weights = [sums.pipeline + sums.lanes]
     for body in bodies[1:]:
         before = sums.pipeline + sums.lanes
@@ -214,17 +216,18 @@ def _tile(sums: WorkCost, m: int, n: int, k: int, times: int) -> None:
         sums.issue(instructions, times * whole_sums, by_result)
 
 
-def _arithmetic(sums: WorkCost, body: Body, words: float = 0.0) -> None:
-    """Adds an op without a product, on lanes or in software; `words` are its loads and stores."""
+def _arithmetic(sums: WorkCost, body: Body, loaded: float = 0.0, stored: float = 0.0) -> None:
+    """Adds an op without a product, on lanes or in software, with the bytes that it loads and stores."""
     dpu, elements = sums.dpu, max(1, getattr(body, "elements", 0))
     if dpu.mac_lanes:
         count = operations(body)
         sums.lanes += -(-count // dpu.mac_lanes)
         sums.macs += count
-        sums.port_bytes += words * WORD_BYTES
     else:
+        words = (loaded + stored) / WORD_BYTES
         sums.run(software(body, dpu.arithmetic) + words * LOAD + elements * LOOP, elements)
-        sums.port_bytes += words * WORD_BYTES
+    sums.loaded_bytes += loaded
+    sums.stored_bytes += stored
 
 
 def _stream(dpu: Dpu, demand: StreamDemand, body: Body) -> DeviceCost:
@@ -234,7 +237,8 @@ def _stream(dpu: Dpu, demand: StreamDemand, body: Body) -> DeviceCost:
     total = sum(move.size for move in moves)
     block = dpu.block_bytes(len(moves))
     sums.moves(moves, min(block, max(LEAST_TRANSFER_BYTES, total / max(1, len(moves)))), min(1.0, block / max(1, total)))
-    _arithmetic(sums, body, sum(move.held for move in moves) / WORD_BYTES)
+    loaded, stored = (sum(move.held for move in moves if move.direction == way) for way in ("read", "write"))
+    _arithmetic(sums, body, loaded, stored)
     return sums.cost([1.0])
 
 
@@ -251,6 +255,6 @@ def _fused(dpu: Dpu, demand: FusedDemand, bodies: tuple[Body, ...]) -> DeviceCos
             _arithmetic(sums, body)
         else:
             _tile(sums, op.M, op.N, op.K, op.count)
-            sums.port_bytes += 2 * op.macs * dpu.element_bytes
+            sums.loaded_bytes += 2 * op.macs * dpu.element_bytes
         weights.append(sums.pipeline + sums.lanes - before)
     return sums.cost(weights)

@@ -21,6 +21,7 @@ from trainyard.errors import BadInput
 from trainyard.hardware.dpu.instructions import ARITHMETIC, Arithmetic, arithmetic
 from trainyard.hardware.dpu.pipeline import Pipeline
 from trainyard.hardware.tables import energy
+from trainyard.hardware.tables.energy import ram_joules_per_byte
 from trainyard.hardware.tables.technology import require_node
 from trainyard.ir import Body, Collective, DeviceCost, Masks, Step, Work, assumed
 from trainyard.mapping.demand import Demand, Policy
@@ -193,7 +194,8 @@ class Dpu:
             "mac":             energy.mac_joules(ELEMENT[self.number][1], nm),
             "mram_read_byte":  self.mram_j_per_byte,
             "mram_write_byte": self.mram_j_per_byte,
-            "wram_byte":       energy.sram_joules_per_byte(self.wram_bytes, nm),
+            "wram_read_byte":  ram_joules_per_byte("read", self.wram_bytes, nm),
+            "wram_write_byte": ram_joules_per_byte("write", self.wram_bytes, nm),
             "second":          self.static_w,
         }
         # fmt: on
@@ -204,7 +206,7 @@ class Dpu:
         joules, bandwidth = self.joules, self.peaks.dram_bytes_per_s
         issued = self.clock_hz * joules["instruction"] * (self.occupancy if not self.mac_lanes else 0.0)
         port = self.clock_hz * (self.wram_bytes_per_cycle if self.mac_lanes else 4 / 3)
-        moved = (port + bandwidth) * joules["wram_byte"] + bandwidth * joules["mram_read_byte"]
+        moved = port * joules["wram_read_byte"] + bandwidth * (joules["wram_write_byte"] + joules["mram_read_byte"])
         return issued + self.mac_lanes * self.clock_hz * joules["mac"] + moved + self.static_w
 
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
@@ -214,7 +216,7 @@ class Dpu:
             "instruction": energies["instruction"],
             "mac": energies["mac"],
             "dram": energies["mram_read_byte"] + energies["mram_write_byte"],
-            "scratchpad": energies["wram_byte"],
+            "scratchpad": energies["wram_read_byte"] + energies["wram_write_byte"],
             "static": energies["second"],
         }
 

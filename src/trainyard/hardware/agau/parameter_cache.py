@@ -28,7 +28,7 @@ from trainyard.errors import BadInput
 from trainyard.hardware.agau import coherence
 from trainyard.hardware.agau.coherence import HOME, WITH_LINE, Line, Message, Operation
 from trainyard.hardware.tables.area import sram_m2
-from trainyard.hardware.tables.energy import sram_joules_per_byte
+from trainyard.hardware.tables.energy import cache_joules_per_byte
 from trainyard.ir import assumed
 
 WORD_BYTES = 4  # fp32 and int32
@@ -105,8 +105,8 @@ class ParameterCache:
         """Joules of a byte read or written in the cache, and of a directory access, which reads and writes an entry."""
         entry_bytes = self.directory_bytes / self.lines / self.directory_cover
         return {
-            "agau_cache_byte": sram_joules_per_byte(self.cache_bytes, self.technology_nm),
-            "agau_directory_access": 2 * entry_bytes * sram_joules_per_byte(self.directory_bytes, self.technology_nm),
+            "agau_cache_byte": cache_joules_per_byte(self.cache_bytes, self.technology_nm),
+            "agau_directory_access": 2 * entry_bytes * cache_joules_per_byte(self.directory_bytes, self.technology_nm),
         }
 
     @property

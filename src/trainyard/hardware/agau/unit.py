@@ -33,7 +33,7 @@ from trainyard.errors import BadInput
 from trainyard.hardware.agau.parameter_cache import ParameterCache
 from trainyard.hardware.tables.area import ADDER, MULTIPLIER, Unit, sram_m2
 from trainyard.hardware.tables.cells import FLIP_FLOP_UM2, LEAKAGE_W_PER_M2, MUX_UM2, cells_joules, cells_m2
-from trainyard.hardware.tables.energy import add_joules, multiply_joules, sram_joules_per_byte
+from trainyard.hardware.tables.energy import add_joules, multiply_joules, ram_joules_per_byte
 from trainyard.ir import assumed
 
 Number = Literal["fp32", "int32"]
@@ -213,12 +213,12 @@ class Agau:
 
     @property
     def joules(self) -> dict[str, float]:
-        """Joules of one event of this unit or of its parameter cache."""
+        """Joules of one event of this unit or of its parameter cache; of the buffer as much is read as written."""
         nm = self.technology_nm
         own = {
             "agau_add": add_joules(self.number, nm),
             "agau_register": cells_joules(BITS * FLIP_FLOP_UM2, nm),
-            "agau_buffer_byte": sram_joules_per_byte(self.buffer_bytes, nm),
+            "agau_buffer_byte": sum(ram_joules_per_byte(access, self.buffer_bytes, nm) for access in ("read", "write")) / 2,
             "agau_multiply": multiply_joules(self.number, nm),
         }
         return own | self.parameter_cache.joules

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trainyard.hardware.tables.area import sram_m2
 from trainyard.hardware.tables.cells import FLIP_FLOP_UM2, LEAKAGE_W_PER_M2, MUX_UM2, TOGGLED, cells_joules, cells_m2, line_joules
-from trainyard.hardware.tables.energy import dram_joules_per_byte, sram_joules_per_byte
+from trainyard.hardware.tables.energy import dram_joules_per_byte, ram_joules_per_byte
 
 if TYPE_CHECKING:
     from trainyard.hardware.crossbar.hierarchy import Crossbar, Level
@@ -45,7 +45,8 @@ def joules(crossbar: Crossbar) -> dict[str, float]:
     joules_by_event = {}
     for number, level in enumerate(crossbar.levels):
         cells = 8 * (math.ceil(math.log2(ports(level))) * MUX_UM2 + 2 * FLIP_FLOP_UM2)
-        buffer = 2 * sram_joules_per_byte(_buffer_bytes(crossbar, level), nm)
+        held = _buffer_bytes(crossbar, level)
+        buffer = ram_joules_per_byte("write", held, nm) + ram_joules_per_byte("read", held, nm)
         line = dram_joules_per_byte("ddr4") if level.pins else _line_joules_per_byte(level.line_m)
         joules_by_event[f"crossbar_level{number}_byte"] = cells_joules(cells, nm) + buffer + line
     joules_by_event["crossbar_agau_byte"] = cells_joules(8 * 2 * FLIP_FLOP_UM2, nm) + _line_joules_per_byte(AGAU_LINE_M)

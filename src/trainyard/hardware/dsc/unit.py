@@ -37,7 +37,7 @@ from trainyard.hardware.tables.cells import (
     cells_m2,
     line_joules,
 )
-from trainyard.hardware.tables.energy import dram_joules_per_byte, sram_joules_per_byte
+from trainyard.hardware.tables.energy import dram_joules_per_byte, ram_joules_per_byte
 from trainyard.hardware.tables.technology import require_node
 from trainyard.ir import assumed
 
@@ -180,7 +180,8 @@ class Dsc:
         nm, registers = self.technology_nm, 2 * self.levels * self.message_bits
         line = line_joules(LINE_M)
         pins = (self.levels - 1) * dram_joules_per_byte("ddr4") / 8
-        entry = 2 * self.entry_bits / 8 * sram_joules_per_byte(self.table_bytes, nm)  # read and written back
+        byte = ram_joules_per_byte("read", self.table_bytes, nm) + ram_joules_per_byte("write", self.table_bytes, nm)
+        entry = self.entry_bits / 8 * byte  # read and written back
         nodes = tree_depth(self.entries, self.barrier_fan_in)
         return {
             "dsc_message": cells_joules(registers * FLIP_FLOP_UM2, nm) + self.message_bits * (TOGGLED * line + pins),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from trainyard.construction import part
 from trainyard.errors import BadInput, UnknownName
-from trainyard.hardware.tables.energy import sram_joules_per_byte
+from trainyard.hardware.tables.energy import Access, ram_joules_per_byte
 
 Held = Literal["a", "b", "out"]
 OPERANDS: tuple[Held, ...] = ("a", "b", "out")
@@ -29,7 +29,7 @@ class Level:
     of `holds`; all others go past it, from the level outside to the next one inside. With `bypass="search"` an operand that it
     could hold goes past as well where that is faster. A `double_buffered` level fills one half while the other is in use, and
     tiles have half of it; otherwise tiles have all of it and nothing is computed while it is filled. `banks` equal banks make an
-    access cost the energy of one of them; `energy_per_byte_j` replaces the table's SRAM of that size.
+    access cost the energy of one of them; `energy_per_byte_j` replaces the table's RAM of that size.
 
     >>> Level(name="local", size="64 KiB", width="256 B/cycle", holds=("a", "b")).room_bytes
     32768.0
@@ -70,9 +70,11 @@ class Level:
         """Bytes for the tiles of one step."""
         return self.size_bytes / 2 if self.double_buffered else float(self.size_bytes)
 
-    def joules_per_byte(self, nm: float) -> float:
-        """Energy of a byte read or written at a technology node: the given one, or that of an SRAM of one bank's size."""
-        return sram_joules_per_byte(self.size_bytes / self.banks, nm) if self.energy_per_byte_j is None else self.energy_per_byte_j
+    def joules_per_byte(self, access: Access, nm: float) -> float:
+        """Energy of a byte read or written at a technology node: the given one, or that of a RAM of one bank's size."""
+        if self.energy_per_byte_j is not None:
+            return self.energy_per_byte_j
+        return ram_joules_per_byte(access, self.size_bytes / self.banks, nm)
 
 
 def checked_levels(levels: Any, owner: str) -> tuple[Level, ...]:

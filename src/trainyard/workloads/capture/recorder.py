@@ -262,9 +262,10 @@ class Recorder(TorchDispatchMode):
         written = dense_parts([t for key in rule.written for t in tensors_in(_argument(args, kwargs, key))])
         inputs = [t for t in tensors if not any(t is w for w in written)] if rule.overwrites else tensors
         results = outputs or written
+        call = Call(rule.name, args, kwargs, inputs, results, dense_parts(tensors_in(args[:1])) if rule.shaped_like else [])
         if not position.backward and self._graph == -1:
             self._last_outside = (rule.name, results[0]) if results else None
-        if self.updates is not None and self.updates.active and self._record_update(rule, args, inputs, results):
+        if self.updates is not None and self.updates.active and self._record_update(rule, call):
             return
         if not rule.collective and not self._makes_an_op(rule, tensors, written, results):
             return
@@ -276,7 +277,7 @@ class Recorder(TorchDispatchMode):
         if moved and not self.loop and outputs[0].dtype == tensors[-1].dtype:
             self.tensor_table.alias(outputs[0], tensors[-1])
             return
-        self._append(rule, Call(rule.name, args, kwargs, inputs, results), position, host_copy=host_copy and self.loop)
+        self._append(rule, call, position, host_copy=host_copy and self.loop)
 
     def _sparse_tensor(self, rule: Rule) -> CaptureError:
         return CaptureError(
@@ -284,9 +285,10 @@ class Recorder(TorchDispatchMode):
             "build it with sparse=False, or capture(..., real=True) runs the step on the example inputs instead"
         )
 
-    def _record_update(self, rule: Rule, args: tuple[Any, ...], inputs: list[Tensor], outputs: list[Tensor]) -> bool:
+    def _record_update(self, rule: Rule, call: Call) -> bool:
         """Drops the optimizer's scalars, leaves its matrix work to be recorded, and adds the rest to the parameter's Update."""
         assert self.updates is not None
+        args, inputs, outputs = call.args, call.inputs, call.outputs
         owned = [self.updates.owner(t) != NO_OWNER for t in (*inputs, *outputs)]
         if not any(owned) and all(t.numel() <= 1 for t in (*inputs, *outputs)):
             return True
@@ -299,7 +301,7 @@ class Recorder(TorchDispatchMode):
         if lists and rule.name.startswith(("_foreach_", "_fused_")):
             written = [args[key] for key in rule.written if isinstance(key, int) and key < len(args)]
             return self.updates.record_lists(rule.name, lists, written or [outputs])
-        return self.updates.record(inputs, outputs)
+        return self.updates.record(inputs, outputs, unread=call.unread)
 
     def _makes_an_op(self, rule: Rule, tensors: list[Tensor], written: list[Tensor], results: list[Tensor]) -> bool:
         """False where nothing is computed: empty results, single constants, results that are their own input."""
@@ -344,7 +346,7 @@ class Recorder(TorchDispatchMode):
                     body=self._bodies.setdefault(piece.body, piece.body), name=piece.name or rule.name, frame=frame, phase=phase,
                     phase_is_final=phase_is_final, recompute=position.recompute, letters=letters,
                     fused=number if piece.fused else None, routing=piece.routing,
-                    inputs=tuple([self.tensor_table.read(t) for t in inputs]),
+                    inputs=tuple([self.tensor_table.read(t) for t in inputs if call.reads(t)]),
                     outputs=tuple([self.tensor_table.write(t, role, kind, owner) for t in outputs]),
                 )
             )  # fmt: skip

@@ -113,8 +113,8 @@ class Updates:
         taken = [self.record(inputs, outputs, operations) for inputs, outputs in groups]
         return bool(taken) and all(taken)
 
-    def record(self, inputs: list[Tensor], outputs: list[Tensor], operations: int = 1) -> bool:
-        """Takes an op that works on one parameter; False if it does not."""
+    def record(self, inputs: list[Tensor], outputs: list[Tensor], operations: int = 1, *, unread: Sequence[Tensor] = ()) -> bool:
+        """Takes an op that works on one parameter; False if it does not. Inputs that are `unread` say which, and no more."""
         owners = {self.owner(t) for t in (*inputs, *outputs)}
         owners.discard(NO_OWNER)
         if len(owners) != 1:
@@ -124,6 +124,8 @@ class Updates:
         touched = self._touched.setdefault(owner, Touched())
         touched.operations += operations
         for tensor in inputs:
+            if any(tensor is other for other in unread):
+                continue
             if tensor.untyped_storage()._cdata in self._attributes and not tensor_table.contains(tensor):
                 tensor_table.enter(tensor, Role.STATE, self._recorder.parameter_names[owner], "buffer", owner)
             if tensor_table.contains(tensor):

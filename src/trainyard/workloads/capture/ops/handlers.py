@@ -29,7 +29,8 @@ class Rule:
     An op that `may_copy` is a view or a copy, and is taken apart to see which; it gets here inside of tensor subclasses. An op that
     `waits` passes on the result of a collective: its readers depend on the collective. An op that `renews` fills memory that was
     freed since it was last used. An op that `selects` is indexed by masks or positions. The results of an op that `has_own_values`
-    may be known though its operands are not (`zeros_like`, `topk`, `isnan`).
+    may be known though its operands are not (`zeros_like`, `topk`, `isnan`). An op that is `shaped_like` its first operand does not
+    read it (`zeros_like`, `new_zeros`, `rand_like`).
     """
 
     name: str
@@ -41,6 +42,7 @@ class Rule:
     factory: bool = False
     reads_values: bool = False
     overwrites: bool = False
+    shaped_like: bool = False
     written: tuple[int | str, ...] = ()
     collective: bool = False
     waits: bool = False
@@ -73,6 +75,7 @@ def rule_of(func: Any) -> Rule:
         factory=not any("Tensor" in str(argument.type) for argument in schema.arguments if argument.name != "out"),
         reads_values=user_handler is None and _reads_values(space, name, func),
         overwrites=name in tables.OVERWRITING or func._overloadname == "out" or func._overloadname.endswith("_out"),
+        shaped_like=name in tables.SHAPED_LIKE or f"{name}.{func._overloadname}" in tables.SHAPED_LIKE,
         written=written,
         collective=overload.rpartition(".")[0] in COLLECTIVES,
         waits=name in tables.WAITING,

@@ -15,13 +15,20 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Call:
-    """One dispatched op after it ran: its arguments, and the tensors among them and among its results."""
+    """One dispatched op after it ran: its arguments, and the tensors among them and among its results.
+
+    Of `unread` inputs it takes the shape alone, as `zeros_like` does.
+    """
 
     name: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     inputs: list[Tensor]
     outputs: list[Tensor]
+    unread: list[Tensor] = field(default_factory=list)
+
+    def reads(self, tensor: Any) -> bool:
+        return not any(tensor is other for other in self.unread)
 
     def argument(self, position: int, name: str = "", default: Any = None) -> Any:
         """An argument by position or by keyword, as the schema allows both."""

@@ -166,9 +166,16 @@ OWN_VALUES: frozenset[str] = frozenset("""
 # Writes that leave a value as it was in a healthy step: no gradient is infinite.
 KEEPS_VALUES: frozenset[str] = frozenset(("_amp_foreach_non_finite_check_and_unscale_",))
 
+# Of the first operand they take shape, type and device, and read nothing.
+SHAPED_LIKE: frozenset[str] = frozenset("""
+    zeros_like ones_like full_like new_zeros new_ones new_full fill zero _new_zeros_with_same_feature_meta
+    rand_like randn_like randint_like uniform random exponential cauchy geometric log_normal normal_functional bernoulli.p
+    _philox_normal _philox_uniform
+""".split())
+
 # In place, without looking at what was there.
 OVERWRITING: frozenset[str] = frozenset("""
     copy_ fill_ zero_ normal_ uniform_ bernoulli_ exponential_ random_ cauchy_ geometric_ log_normal_ _foreach_copy_
-    _foreach_zero_ set_ split_with_sizes_copy chunk_cat
+    _foreach_zero_ set_ split_with_sizes_copy chunk_cat _philox_normal_ _philox_uniform_
 """.split())
 # fmt: on
