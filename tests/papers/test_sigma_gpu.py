@@ -31,7 +31,7 @@ def test_every_experiment_answers_its_claim(name: str) -> None:
 
 @pytest.mark.paper
 def test_the_model_that_is_farther_from_the_paper_is_judged() -> None:
-    shares = [gpu.share(gpu.breakdown(model, batch, gpu.board())) for model, batch in gpu.SMALL]
+    shares = [gpu.share(gpu.breakdown(model, batch, gpu.board("fp16"))) for model, batch in gpu.LARGE]
     found = gpu._matmul_share()
     assert found.value == max(shares, key=lambda value: abs(value - 70))
     for value in shares:
@@ -50,8 +50,10 @@ def test_no_claim_of_these_figures_is_left_out() -> None:
 def test_experiments_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """A board of faster products gives other figures and other verdicts."""
     before = gpu._regular_efficiency().value
-    monkeypatch.setattr(gpu, "V100", replace(V100, fp32_macs=512, tensor_fraction=1.0))
-    shares, regular = gpu._matmul_share(), gpu._regular_efficiency()
+    monkeypatch.setattr(gpu, "V100", replace(V100, tensor_fraction=1.0))
+    regular = gpu._regular_efficiency()
+    monkeypatch.setattr(gpu, "V100", replace(V100, half_macs=4 * V100.half_macs))
+    shares = gpu._matmul_share()
     assert ledger.judge(CLAIMS["sigma.gpu.matmul_share"], shares).verdict == "off"
     assert shares.value < 70  # type: ignore[operator]
     assert before < 76 < regular.value  # type: ignore[operator]

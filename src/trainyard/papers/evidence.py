@@ -56,6 +56,8 @@ class Search:
 class Undefined:
     """A quantity that a paper names and does not define: what is missing, where it was looked for, and readings that disagree.
 
+    `missing` continues the sentence "The paper does not define ...".
+
     >>> Undefined(missing="the reference", looked_in=("Sec. VI-B",), readings={"against one unit": 0.9, "against 32": 0.3}).missing
     'the reference'
     """

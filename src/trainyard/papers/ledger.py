@@ -238,7 +238,7 @@ def _reason(claim: Claim, evidence: Evidence) -> str:
     if isinstance(evidence, Undefined):
         readings = ", ".join(f"{name} {_text(value)}" for name, value in evidence.readings.items())
         where = ", ".join(evidence.looked_in)
-        return f"The paper does not define the quantity: {evidence.missing} is not in {where}. Readings: {readings}."
+        return f"The paper does not define {evidence.missing} (looked for in {where}). Readings: {readings}."
     if claim.id not in evidence.numbers:
         raise BadInput(f"claim {claim.id} is open by a search that was not held against it")
     count, total = within(evidence), len(evidence.numbers)

@@ -1,18 +1,18 @@
-"""Figs. 8, 9, 13 and Sec. V: area, power, energy and the size of a Flex-DPE, from the bills of `arrays.sigma.components`.
+"""Figs. 8, 13 and Sec. V: area, power and energy, from the bills of `arrays.sigma.components`.
 
 Energy is power times time with every unit busy, as the paper computes it (Sec. VI-C: twice the power, about six times as fast, a
-third of the energy). Times are those of the arrays on the suite with independent zeros, by expected counts. Where the paper names
-no mean, the geometric one is judged.
+third of the energy). Times are those of both designs on the suite by Table II with independent zeros, by expected counts and
+without step ii (`suite`). Where the paper names no mean, the geometric one is judged.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from statistics import fmean, geometric_mean
 from typing import TYPE_CHECKING
 
-from trainyard.arrays import Sigma, Systolic
+from trainyard.arrays import Sigma
 from trainyard.arrays.sigma.array import SigmaCost
 from trainyard.arrays.sigma.components import (
     CLOCK_HZ,
@@ -30,9 +30,10 @@ from trainyard.arrays.sigma.components import (
 from trainyard.hardware.tables.cells import FLIP_FLOP_UM2, MUX_UM2
 from trainyard.hardware.tables.technology import area_factor, gate_energy
 from trainyard.ir import Density, MatMul
+from trainyard.papers.evidence import Undefined
 from trainyard.papers.figures import PAPER_DARK, Series, chart, paper, series_of, with_mean
 from trainyard.papers.ledger import Experiments, Measured
-from trainyard.papers.sigma.suite import SPARSITIES, SUITE, means, stated
+from trainyard.papers.sigma.suite import SPARSITIES, SUITE, means, stated, tpu_cycles
 from trainyard.report.colours import PHASES, SPARE
 
 if TYPE_CHECKING:
@@ -44,11 +45,9 @@ Case = tuple[MatMul, float, float]
 """A product and the sparsity of MK and of KN."""
 
 PES = 16384  # Sec. VI-A
-SIZES = (16, 32, 64, 128, 256, 512)  # Fig. 9
 SPARSE: tuple[Case, ...] = tuple((op, *pair) for op in SUITE for pair in SPARSITIES)
 DENSE: tuple[Case, ...] = tuple((op, 0.0, 0.0) for op in SUITE)
 SIGMA_ARRAY = Sigma(dpes=128, multipliers=128, bandwidth=128)  # Sec. V
-TPU_ARRAYS = tuple(Systolic(rows=128, columns=128, dataflow=flow) for flow in ("ws", "is"))  # Fig. 12b, 13: 128 x 128
 TPU_PARTS = systolic_parts(PES)
 PEAK_TFLOPS = 2 * PES * CLOCK_HZ / 1e12
 
@@ -67,20 +66,18 @@ def power_w(parts: tuple[Part, ...]) -> float:
 
 
 @cache
-def cost(array: Sigma, case: Case) -> SigmaCost:
-    """The better stationary operand."""
+def cost(array: Sigma, case: Case, *, step_ii: bool = False) -> SigmaCost:
+    """The better stationary operand; without step ii all its non-zeros are held, as in `suite`."""
     op, left, right = case
-    return array.cost(op, a=Density(1 - left), b=Density(1 - right))
+    mechanism = array.cost(op, a=Density(1 - left), b=Density(1 - right))
+    if step_ii:
+        return mechanism
+    held = array.cost(op, a=Density(1 - left), stationary="a"), array.cost(op, b=Density(1 - right), stationary="b")
+    return replace(min(held, key=lambda one: one.cycles), useful=mechanism.useful)
 
 
-@cache
-def tpu_cycles(op: MatMul) -> int:
-    """The better stationary operand; zeros are multiplied like everything else."""
-    return min(array.cost(op).cycles for array in TPU_ARRAYS)
-
-
-def speedup(case: Case, array: Sigma = SIGMA_ARRAY) -> float:
-    return tpu_cycles(case[0]) / cost(array, case).cycles
+def speedup(case: Case, array: Sigma = SIGMA_ARRAY, *, step_ii: bool = False) -> float:
+    return tpu_cycles(case[0]) / cost(array, case, step_ii=step_ii).cycles
 
 
 def energy_ratio(case: Case) -> float:
@@ -138,28 +135,50 @@ def _power_over_tpu() -> Measured:
     )
 
 
-def controller_mm2() -> float:
-    """From Sec. V's list: gates, counters of 7 bits, and tables of 128 entries (source, destination, row) in enabled flip-flops."""
+def controller_mm2(entry_bits: int = 21, copies: int = 1) -> float:
+    """From Sec. V's list: gates, counters of 7 bits, and 128 tables of 128 entries in enabled flip-flops.
+
+    An entry has 21 bits if source, destination and row are lanes of a Flex-DPE, 7 bits each; `copies` is 2 where the next table is
+    written while one is in use.
+    """
     gate_um2, half_adder_um2 = 1.064, 2.66  # Nangate 45 nm Open Cell Library: AND2_X1 and OR2_X1, HA_X1
-    bits = 7  # of 128 lanes
-    counters = 1024 * bits * (FLIP_FLOP_UM2 + half_adder_um2)
-    tables = 128 * 128 * 3 * bits * (FLIP_FLOP_UM2 + MUX_UM2)
+    counters = 1024 * LANE_BITS * (FLIP_FLOP_UM2 + half_adder_um2)
+    tables = copies * 128 * 128 * entry_bits * (FLIP_FLOP_UM2 + MUX_UM2)
     return (2 * 1024 * gate_um2 + counters + tables) * area_factor(NM) * LAYOUT * 1e-6
 
 
+LANE_BITS = 7  # of 128 lanes
+WIDE_BITS = LANE_BITS + (500_000 - 1).bit_length() + (31_999 - 1).bit_length()
+"""An entry whose source counts to the suite's longest column (K of 500,000, Sec. IV-E step v) and whose row to its largest M."""
+
+
 def _controller() -> Measured:
+    """The list of Sec. V names the tables and gives no size of them."""
+    entries = {f"entries of {bits} bits": bits for bits in (3 * LANE_BITS, WIDE_BITS)}
+    readings = {
+        f"{name}{', double-buffered' * (copies == 2)}": controller_mm2(bits, copies)
+        for name, bits in entries.items()
+        for copies in (1, 2)
+    }
     return Measured(
         controller_mm2(),
-        note="Counted in cells; tables of 128 entries of 21 bits, which the paper does not describe, are nearly all of it.",
-        details=f"The printed 1.4 mm2 would be tables {CONTROLLER_M2 * 1e6 / controller_mm2():.1f} times as large. The array of "
-        "the preset has the printed 1.4 mm2.",
+        verdict="undefined",
+        evidence=Undefined(
+            missing="how wide the entries of a SRC-DEST table are and whether tables are double-buffered",
+            looked_in=("Sec. IV-C", "Sec. IV-E", "Sec. V"),
+            readings=readings,
+        ),
+        note=f"Counted in cells; tables are nearly all of it, and the readings span {min(readings.values()):.2f} to "
+        f"{max(readings.values()):.2f} mm2.",
+        details=f"The printed 1.4 mm2 would be tables {CONTROLLER_M2 * 1e6 / controller_mm2():.1f} times as large as the smallest. "
+        "The array of the preset has the printed 1.4 mm2.",
     )
 
 
 def _energy() -> Measured:
     ratios = [energy_ratio(case) for case in SPARSE]
     tpu_slot = components(TPU_PARTS)[0].joules * PES
-    moved = [tpu_cycles(case[0]) * tpu_slot / moved_joules(cost(SIGMA_ARRAY, case)) for case in SPARSE]
+    moved = [tpu_cycles(case[0]) * tpu_slot / moved_joules(cost(SIGMA_ARRAY, case, step_ii=True)) for case in SPARSE]
     printed = stated("sparse.speedup_over_tpu.fig12b") * power_w(TPU_PARTS) / power_w(parts_of(SIGMA_ARRAY))
     return Measured(
         geometric_mean(ratios),
@@ -225,74 +244,29 @@ def _tflops_per_watt() -> Measured:
     )
 
 
-def _scaling() -> Measured:
-    """FP32 multiply-accumulates and the rest of the rows at 12 nm, each by its own law of `hardware.tables.energy`."""
+# Data sheets: FP32 TFLOPS and watts.
+K20X, T4 = (3.93, 235.0), (8.1, 70.0)  # NVIDIA Tesla K20X (28 nm, 2012), Tesla T4 (12 nm, 2018)
+
+
+def node_gain() -> float:
+    """Operations per joule of SIGMA's own parts at 12 nm over 28 nm, each by its law of `hardware.tables.energy`."""
     parts = parts_of(SIGMA_ARRAY)
     busy = {part.component: part.busy for part in parts}
     before, after = (sum(row.at(nm, NUMBER) * busy[row.component] for row in components(parts)) for nm in (NM, 12))
+    return before / after
+
+
+def _scaling() -> Measured:
+    """As the paper says that it is derived: FP32 performance per watt of two GPUs."""
+    (old, old_w), (new, new_w) = K20X, T4
     return Measured(
-        before / after,
+        new / new_w / (old / old_w),
         printed=2 * 3.5,
-        note="Operations per joule of the same design at 12 nm, by the tables of whole units.",
-        details=f"Bare gates gain {gate_energy(NM) / gate_energy(12):.1f}x, area shrinks to "
-        f"{area_factor(12) / area_factor(NM):.2f}. The paper's 2 * 3.5 compares two GPUs (K20X, T4): six years of design, clocks "
-        "and binning are in it besides the node.",
-    )
-
-
-def sized(multipliers: int, bus: str) -> Sigma:
-    """16384 PEs in Flex-DPEs of that size; a bus `as wide as one of them`, or always `128` words."""
-    return Sigma(dpes=PES // multipliers, multipliers=multipliers, bandwidth=multipliers if bus == "wide" else 128)
-
-
-@cache
-def sizes_energy(bus: str, mean: str = "sum") -> Mapping[int, float]:
-    """Joules of all dense and sparse cases, added up; or their geometric mean."""
-    energies = {}
-    for size in SIZES:
-        array = sized(size, bus)
-        joules = [power_w(parts_of(array)) * cost(array, case).cycles / CLOCK_HZ for case in (*DENSE, *SPARSE)]
-        energies[size] = sum(joules) if mean == "sum" else geometric_mean(joules)
-    return energies
-
-
-@cache
-def sizes_performance(bus: str) -> Mapping[int, float]:
-    """Speedup over the TPU (geometric mean of all dense and sparse cases) for each square millimetre."""
-    return {
-        size: geometric_mean(speedup(case, sized(size, bus)) for case in (*DENSE, *SPARSE)) / area_mm2(parts_of(sized(size, bus)))
-        for size in SIZES
-    }
-
-
-def _listed(values: Mapping[int, float]) -> str:
-    """Relative to a Flex-DPE of 128."""
-    return ", ".join(f"{size}: {value / values[128]:.2f}" for size, value in values.items())
-
-
-BUS = "bus as wide as a Flex-DPE (Sec. IV-E, step iv; Sec. V: 128 was chosen to match the TPU's words per cycle)"
-
-
-def _smallest_energy() -> Measured:
-    added, mean, narrow = sizes_energy("wide"), sizes_energy("wide", "geometric"), sizes_energy("128")
-    best = [min(values, key=values.__getitem__) for values in (added, mean, narrow)]
-    return Measured(
-        best[0],
-        note=f"By the energy of all cases added up; by their geometric mean {best[1]} is best.",
-        details=f"With a {BUS} the sum is, relative to 128: {_listed(added)}. Large Flex-DPEs shorten loading, small ones have "
-        f"shorter networks; the sum is mostly the largest GEMM, which hardly loads. The geometric mean is {_listed(mean)}. With "
-        f"128 words for every size {best[2]} is best ({_listed(narrow)}).",
-    )
-
-
-def _best_performance() -> Measured:
-    wide, narrow = sizes_performance("wide"), sizes_performance("128")
-    best = [max(values, key=values.__getitem__) for values in (wide, narrow)]
-    return Measured(
-        best[0],
-        note="With a bus as wide as a Flex-DPE, loading falls faster than the Benes network grows.",
-        details=f"With a {BUS}, relative to 128: {_listed(wide)}. With 128 words for every size {best[1]} is best "
-        f"({_listed(narrow)}).",
+        note=f"From the data sheets of the two GPUs that the paper names: {new / old:.2f}x the TFLOPS at {old_w / new_w:.2f}x less "
+        "power (K20X to T4).",
+        details=f"Six years of design, clocks and binning are in it besides the node: by our tables of whole units the same design "
+        f"gains {node_gain():.2f}x at 12 nm, bare gates {gate_energy(NM) / gate_energy(12):.1f}x, and area shrinks to "
+        f"{area_factor(12) / area_factor(NM):.2f}.",
     )
 
 
@@ -322,32 +296,6 @@ def figure_8() -> go.Figure:
         f"({power_w(ours) / power_w(tpu):.2f}x, paper about 2x) are not.",
         y="mm2, W", stacked=True,
     )  # fmt: skip
-
-
-def figure_9() -> go.Figure:
-    lines = {
-        "energy, bus as wide as a Flex-DPE": (sizes_energy("wide"), PHASES["forward"]),
-        "energy, geometric mean": (sizes_energy("wide", "geometric"), PHASES["update"]),
-        "energy, bus of 128 words": (sizes_energy("128"), SPARE[4]),
-        "performance/area, bus as wide as a Flex-DPE": (sizes_performance("wide"), PHASES["grad_input"]),
-        "performance/area, bus of 128 words": (sizes_performance("128"), SPARE[1]),
-    }
-    lines_drawn = [
-        Series(name=name, colour=colour, kind="line", values={_place(size): values[size] / values[128] for size in SIZES})
-        for name, (values, colour) in lines.items()
-    ]
-    energy, area = (_place(round(stated(f"dpe.most_{what}_efficient"))) for what in ("energy", "area"))
-    theirs = {energy: lines_drawn[0].values[energy], area: lines_drawn[3].values[area]}
-    return chart(
-        [*lines_drawn, paper(theirs, "the paper's best sizes, on our lines")],
-        "Fig. 9: Flex-DPEs of which size",
-        "16384 PEs; energy of all workloads and performance per area, relative to 128 Flex-DPEs of 128.",
-        x="Flex-DPEs x multipliers", y="relative to 128 x 128", unity=True,
-    )  # fmt: skip
-
-
-def _place(size: int) -> str:
-    return f"{PES // size} x {size}"
 
 
 def figure_13() -> go.Figure:
@@ -382,9 +330,7 @@ EXPERIMENTS: Experiments = {
     "sigma.perf_per_area.over_tpu":     _perf_per_area,
     "sigma.effective_tflops":           _effective_tflops,
     "sigma.tflops_per_watt_over_tpu":   _tflops_per_watt,
-    "sigma.dpe.most_energy_efficient":  _smallest_energy,
-    "sigma.dpe.most_area_efficient":    _best_performance,
     "sigma.scaling_12nm":               _scaling,
 }
-FIGURES: Figures = {"Fig. 8": figure_8, "Fig. 9": figure_9, "Fig. 13": figure_13}
+FIGURES: Figures = {"Fig. 8": figure_8, "Fig. 13": figure_13}
 # fmt: on

@@ -5,7 +5,7 @@
     Fl+Sc      any shape; loading and sums over SIGMA's networks; zeros are held like other values
     Fl+Sc+Sp   SIGMA: only non-zeros are held
 
-A systolic fold loads R rows, streams S vectors and ends R + C - 2 cycles after the last one entered (`arrays/dense/systolic.py`).
+A systolic fold takes 128 cycles to load, streams S vectors and takes 128 to add (Table II, as in `suite`).
 Which operand stays is given with the product, as in the figure.
 """
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import isqrt
 from statistics import fmean
 from typing import Literal
 
@@ -92,14 +93,13 @@ def _systolic(case: Workload, shapes: Shapes, useful: int) -> Metrics:
     by_shape = []
     for rows, columns in shapes:
         array = Systolic(rows=rows, columns=columns, dataflow=flow)  # type: ignore[arg-type]  # one of the two above
-        cost = array.cost(op)
-        folds = int(cost.events["array_pass"])
+        folds = int(array.cost(op).events["array_pass"])
         nonzero = 1 - case.sparsity["ab".index(case.stationary)]
         by_shape.append(
             Metrics(
-                loading=folds * rows,
+                loading=folds * isqrt(rows * columns),
                 streaming=folds * vectors,
-                add=cost.cycles - folds * (rows + vectors),
+                add=folds * isqrt(rows * columns),
                 utilisation=nonzero * stationary / (folds * PES),
                 useful=useful,
             )

@@ -83,13 +83,15 @@ def _others() -> str:
 
 
 def _bitmap_wins() -> Measured:
+    """Sec. IV-C says where RLC is worse, not where it begins to be: the bitmap must have less metadata everywhere below."""
     crossings = [100 * crossing(code) for code in (RLC2, RLC4)]
     return Measured(
         min(crossings),
-        note=f"The bitmap crosses RLC-2 at {crossings[0]:.1f} % zeros and RLC-4 at {crossings[1]:.1f} %.",
-        details="Fields of 2 bits are more than one bit for each element wherever less than half is zero, so no crossing can be "
-        f"at 30 %: there RLC-2 has {overhead('rlc2', 0.3):.2f} and RLC-4 {overhead('rlc4', 0.3):.2f} times the bitmap's metadata, "
-        f"which the text may still call comparable. {_others()}",
+        note=f"A bound: below it both codes have more metadata than the bitmap, which crosses RLC-2 at {crossings[0]:.1f} % zeros "
+        f"and RLC-4 at {crossings[1]:.1f} %.",
+        details="Fields of 2 bits for 70 % of the elements are 1.4 bits for each one, so that no crossing can be at 30 %: there "
+        f"RLC-2 has {overhead('rlc2', 0.3):.2f} and RLC-4 {overhead('rlc4', 0.3):.2f} times the bitmap's metadata, which the text "
+        f"may still call comparable. {_others()}",
     )
 
 
@@ -97,7 +99,7 @@ def _code_wins() -> Measured:
     crossings = [100 * crossing(code) for code in (RLC2, RLC4)]
     return Measured(
         max(crossings),
-        note=f"Above this both codes have less metadata than the bitmap; RLC-2 has less from {crossings[0]:.1f} % zeros.",
+        note=f"A bound: above it both codes have less metadata than the bitmap; RLC-2 has less from {crossings[0]:.1f} % zeros.",
         details=f"At 70 % zeros RLC-2 has {overhead('rlc2', 0.7):.2f} and RLC-4 {overhead('rlc4', 0.7):.2f} times the bitmap's.",
     )
 

@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING
 
 from trainyard.hardware.formats.matrices import RLC2, RLC4
 from trainyard.papers.figures import MEAN, PAPER_DARK, Series, chart, panels, paper, series_of, with_mean
-from trainyard.papers.sigma import chip, dataflows, every_model, examples, features, formats, gpu, networks, rivals, training
+from trainyard.papers.sigma import (
+    chip,
+    dataflows,
+    every_model,
+    examples,
+    features,
+    formats,
+    gpu,
+    networks,
+    rivals,
+    sizing,
+    training,
+)
 from trainyard.papers.sigma.suite import (
     ALL_SHAPES,
     K_ALONG_COLUMNS,
@@ -321,5 +333,14 @@ def _order(name: str) -> tuple[int, str]:
     return int(digits or BEYOND), name
 
 
-_ALL = {**_OWN, **examples.FIGURES, **networks.FIGURES, **chip.FIGURES, **gpu.FIGURES, **training.FIGURES, **every_model.FIGURES}
+_ALL = {
+    **_OWN,
+    **examples.FIGURES,
+    **networks.FIGURES,
+    **chip.FIGURES,
+    **sizing.FIGURES,
+    **gpu.FIGURES,
+    **training.FIGURES,
+    **every_model.FIGURES,
+}
 FIGURES: Figures = {name: _ALL[name] for name in sorted(_ALL, key=_order)}

@@ -22,6 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from trainyard.arrays import Systolic
 from trainyard.arrays.sigma.array import SigmaCost
 from trainyard.errors import UnknownName
 from trainyard.ir import DENSE, Dense, Density, MatMul, Op, Phase, Step
@@ -29,9 +30,12 @@ from trainyard.ir.step import letter_of
 from trainyard.machines.presets.sigma import SIGMA
 from trainyard.mapping.lowering import lower
 from trainyard.papers.figures import Series, chart
-from trainyard.papers.sigma.chip import SIGMA_ARRAY, tpu_cycles
+from trainyard.papers.sigma.chip import SIGMA_ARRAY
 from trainyard.report.colours import PHASES, SPARE
 from trainyard.workloads import zoo
+
+TPU_ARRAYS = tuple(Systolic(rows=128, columns=128, dataflow=flow) for flow in ("ws", "is"))
+"""By the array's own cycles, since this is no figure of the paper: the better stationary operand counts."""
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
@@ -190,7 +194,7 @@ def product_of(step: Step, op: Op, a: Zeros, b: Zeros) -> Product:
         stays=letter_of(step, op, 0 if cost.stationary == "a" else 1) or "-",
         sigma=cost,
         dense_cycles=sigma_cost(matmul, DENSE, DENSE).cycles,
-        tpu_cycles=tpu_cycles(matmul),
+        tpu_cycles=min(array.cost(matmul).cycles for array in TPU_ARRAYS),
     )
 
 
