@@ -83,7 +83,7 @@ class Replay:
         outer = sum(map(self.size, self.on_chip))
         cuts = [states[work.ops] for work in works]
         assert all(isinstance(cut, Slices) for cut in cuts)
-        turns = [[state for times, state in cut.parts for _ in range(times)] for cut in cuts]  # type: ignore[union-attr]
+        turns = [[state for times, state, _ in cut.parts for _ in range(times)] for cut in cuts]  # type: ignore[union-attr]
         count = len(turns[0])
         small: Step = cuts[0].step  # type: ignore[union-attr]
         assert {len(turn) for turn in turns} == {count}

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from trainyard.ir import DTYPE_BYTES, Direction, MatMul, Step, TensorSpec
+from trainyard.ir import DTYPE_BYTES, Direction, MatMul, Op, Step, TensorSpec
 from trainyard.mapping.constraints import NO_CONSTRAINTS, MappingConstraints
 from trainyard.mapping.lowering import GradInput
 from trainyard.mapping.precision import UNIT_RATES, MacRates, Precision, dtype_of
 from trainyard.mapping.tiling import Problem
 from trainyard.mapping.works import Fusion, Together
 from trainyard.masks.dma import Densities, moved_bytes
+
+if TYPE_CHECKING:
+    from trainyard.mapping.bands import Band
 
 Im2col = Literal["raw", "materialised"]
 Scope = Literal["all", "products"]
@@ -57,10 +60,13 @@ NOTHING_KEPT = OnChip()
 
 @dataclass(frozen=True, slots=True)
 class Slices:
-    """A Work that runs for a slice of the batch at a time: the step of one slice, and what so many of them find on chip."""
+    """A Work that runs for a slice of the batch, or for a band of rows, at a time: the step of these samples, and what so many
+    slices find on chip. `cut` says which slices, `layers` which layers take turns, in words."""
 
     step: Step
-    parts: tuple[tuple[int, OnChip], ...]
+    parts: tuple[tuple[int, OnChip, Band | None], ...]
+    cut: str = ""
+    layers: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,7 +186,7 @@ class KeptDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlicedDemand:
-    """The demands of a Work for slices of the batch, and how often each comes."""
+    """The demands of a Work for slices of the batch or bands of rows, and how often each comes."""
 
     parts: tuple[tuple[int, KeptDemand], ...]
 
@@ -210,6 +216,8 @@ class TensorBytes:
     on_chip: OnChip = NOTHING_KEPT
     log: AccessLog | None = field(default=None, compare=False)
     logged: tuple[str, ...] = ("read", "write", "elsewhere")
+    band: Band | None = None
+    """The rows of its images that the Work takes, None for all."""
 
     def dtype(self, tensor: int | None) -> str:
         spec = TensorSpec((1,)) if tensor is None else self.step.tensors[tensor]
@@ -217,7 +225,18 @@ class TensorBytes:
 
     def elements(self, tensor: int) -> int:
         """Of a view never more than the memory it looks into (a broadcast repeats nothing)."""
-        return min(self.step.tensors[tensor].elements, self.step.tensors[self.step.base(tensor)].elements)
+        base = self.step.base(tensor)
+        elements = min(self.step.tensors[tensor].elements, self.step.tensors[base].elements)
+        return elements if self.band is None else self.band.elements(base, elements)
+
+    def within(self, tensor: int | None, elements: int) -> int:
+        """Elements of a convolution's operand or result: of a band never more than its rows, which its windows reach beyond."""
+        return elements if self.band is None or tensor is None else min(elements, self.elements(tensor))
+
+    def op(self, number: int) -> Op:
+        """An op of the step, or what it does in this band."""
+        op = self.step.ops[number]
+        return op if self.band is None else self.band.op(op, self.policy.grad_input)
 
     def bytes(self, tensor: int) -> int:
         return self.elements(tensor) * DTYPE_BYTES[self.dtype(tensor)]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from trainyard.caches import per_step
 from trainyard.errors import NotModelled
@@ -53,6 +54,9 @@ from trainyard.mapping.lowering import Lowered, lower, operand_order
 from trainyard.mapping.tiling import Problem
 from trainyard.mapping.works import Fusion, group, readers, same_output_gradient, separate_products
 from trainyard.masks.dma import Densities
+
+if TYPE_CHECKING:
+    from trainyard.mapping.bands import Band
 
 BY_LETTER = {"A": "X", "W": "W", "G": "dY"}
 RESULT = {Phase.GRAD_INPUT: "dX", Phase.GRAD_WEIGHT: "dW"}
@@ -105,12 +109,14 @@ def demand(step: Step, work: Work, policy: Policy, zeros: Densities = RAW) -> De
     if not on_chip:
         return plain_demand(step, work, policy, zeros)
     if isinstance(on_chip, Slices):
-        return SlicedDemand(parts=tuple((times, _kept(on_chip.step, work, policy, zeros, part)) for times, part in on_chip.parts))
+        parts = ((times, _kept(on_chip.step, work, policy, zeros, part, band)) for times, part, band in on_chip.parts)
+        return SlicedDemand(parts=tuple(parts))
     return _kept(step, work, policy, zeros, on_chip)
 
 
-def _kept(step: Step, work: Work, policy: Policy, zeros: Densities, on_chip: OnChip) -> KeptDemand:
-    return KeptDemand(inner=plain_demand(step, work, policy, zeros, on_chip), occupied_bytes=on_chip.occupied_bytes)
+def _kept(step: Step, work: Work, policy: Policy, zeros: Densities, on_chip: OnChip, band: Band | None = None) -> KeptDemand:
+    inner = plain_demand(step, work, policy, zeros, on_chip, band=band)
+    return KeptDemand(inner=inner, occupied_bytes=on_chip.occupied_bytes)
 
 
 def plain_demand(
@@ -120,8 +126,10 @@ def plain_demand(
     zeros: Densities = RAW,
     on_chip: OnChip = NOTHING_KEPT,
     log: AccessLog | None = None,
+    band: Band | None = None,
 ) -> PlainDemand:
-    """`log` is filled with the bytes of each tensor that crosses between DRAM and scratchpad once."""
+    """`log` is filled with the bytes of each tensor that crosses between DRAM and scratchpad once; `band` are the rows of images
+    that a Work of convolutions takes, all without one."""
     ops = [step.ops[index] for index in work.ops]
     if work.grouping == "concurrent" and step.ops[work.ops[0]].is_product:
         return TogetherDemand(products=_products(step, work, policy, zeros, on_chip, log))
@@ -142,7 +150,7 @@ def plain_demand(
         return NoDemand(ops=len(ops), why="alone")
     if policy.scope == "products" and not any(op.is_product for op in ops):
         return NoDemand(ops=len(ops), why="scope")
-    sizes_of = TensorBytes(step, policy, zeros, on_chip, log)
+    sizes_of = TensorBytes(step, policy, zeros, on_chip, log, band=band)
     if ops[0].fused is not None:
         return _kernel(sizes_of, work, ops)
     return _product(sizes_of, work, ops) if ops[0].is_product else _stream(sizes_of, work.ops[0])
@@ -194,22 +202,24 @@ def _chain(step: Step, work: Work, policy: Policy, zeros: Densities) -> ChainDem
 
 def _product(sizes_of: TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
     head, policy = ops[0], sizes_of.policy
-    assert isinstance(head.body, MatMul | Convolution)
-    lowered = lower(head.body, policy.grad_input)
+    body = sizes_of.op(work.ops[0]).body
+    assert isinstance(body, MatMul | Convolution)
+    lowered = lower(body, policy.grad_input)
     first, second = _operands(sizes_of, head)
     result = head.outputs[0] if head.outputs else None
     sizes = tuple(DTYPE_BYTES[sizes_of.dtype(tensor)] for tensor in (first, second, result))
     packed = policy.rates.of(sizes_of.dtype(first), sizes_of.dtype(second))
     raw = policy.im2col == "raw"
-    a, b, out = ((side.elements if raw else side.matrix) for side in (lowered.a, lowered.b, lowered.out))
+    tensors = ((lowered.a, first), (lowered.b, second), (lowered.out, result))
+    a, b, out = ((sizes_of.within(tensor, side.elements) if raw else side.matrix) for side, tensor in tensors)
     labels = _labels(sizes_of, head, lowered, (first, second))
     sums = out * sizes[2]
-    a_bytes, a_sram, a_stays = sizes_of.operand(work.ops[0], first, a * sizes[0], a != lowered.a.elements)
+    a_bytes, a_sram, a_stays = sizes_of.operand(work.ops[0], first, a * sizes[0], not raw and a != lowered.a.elements)
     sizes_of = sizes_of.behind(first)
-    b_bytes, b_sram, b_stays = sizes_of.operand(work.ops[0], second, b * sizes[1], b != lowered.b.elements)
+    b_bytes, b_sram, b_stays = sizes_of.operand(work.ops[0], second, b * sizes[1], not raw and b != lowered.b.elements)
     sizes_of = sizes_of.behind(second)
     leaves = Move(labels[2], "write", sizes_of.moved(work.ops[0], result, "write", sums), sums)
-    if result is not None and out != lowered.out.elements:
+    if result is not None and not raw and out != lowered.out.elements:
         sizes_of.note(sizes_of.step.base(result), "elsewhere", sums)
     drained = _drained(sizes_of, work, ops, leaves)
     out_bytes = sum(move.size for moves in drained for move in moves)
@@ -225,7 +235,7 @@ def _product(sizes_of: TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
             b_sram_bytes=b_sram,
             out_bytes=out_bytes,
             sum_bytes=sum_bytes,
-            halo=_halo(head.body, policy, packed, a_stays is not None, 2 * sum_bytes / out_bytes if out_bytes else 0.0),
+            halo=_halo(body, policy, packed, a_stays is not None, 2 * sum_bytes / out_bytes if out_bytes else 0.0),
             tile=constraint.tile,
             orders=constraint.orders,
             keep=constraint.keep,
@@ -236,7 +246,7 @@ def _product(sizes_of: TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
         number=max(sizes_of.dtype(first), sizes_of.dtype(second), key=DTYPE_BYTES.__getitem__),
         packed=packed,
         grad_input=policy.grad_input,
-        vector_operations=sum(_operations(op) for op in ops[1:]),
+        vector_operations=sum(_operations(sizes_of.op(index)) for index in work.ops[1:]),
         loaded_bytes=(a_stays, b_stays),
         gradient_orders=constraint.gradient_orders,
     )
@@ -359,7 +369,7 @@ def _gathered(sizes_of: TensorBytes, index: int, body: Gather) -> tuple[Move, ..
 
 def _stream(sizes_of: TensorBytes, index: int, stays: Collection[int] = ()) -> StreamDemand:
     """`stays` is on chip already."""
-    op = sizes_of.step.ops[index]
+    op = sizes_of.op(index)
     body = op.body
     operations = _operations(op)
     if isinstance(body, Gather):

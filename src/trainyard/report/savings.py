@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from trainyard.report.lines import NOBODY, percent
 from trainyard.results.result import Result
-from trainyard.results.savings import Saving, sum_of
+from trainyard.results.savings import Saving, slices_by_layer, sum_of
 from trainyard.units import show
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 HEADS = ("time saved", "of its time", "DRAM saved", "of its DRAM", "energy saved")
+SLICED = "slices of"
 
 
 def summary(result: Result) -> str:
@@ -21,10 +22,22 @@ def summary(result: Result) -> str:
     if result.without_reuse is None:
         return ""
     total = sum_of(result.saved())
+    cuts = [cut for phases in slices_by_layer(result).values() for cut in phases.values()]
+    rows = sum("rows" in cut for cut in cuts)
+    sliced = f"; {len(cuts)} works run in slices, {rows} of them in bands of rows" if cuts else ""
     return (
         f"kept on chip between layers: {show(total.time_s, 's')} ({percent(total.time_share)}) and "
-        f"{show(total.dram_bytes, 'B')} of DRAM traffic ({percent(total.dram_share)}) less than with reuse=step"
+        f"{show(total.dram_bytes, 'B')} of DRAM traffic ({percent(total.dram_share)}) less than with reuse=step{sliced}"
     )
+
+
+def cuts_of(result: Result) -> dict[str, str]:
+    """What the slices of each layer are cut along, in short."""
+    found = {}
+    for layer, phases in slices_by_layer(result).items():
+        kinds = {"rows" if "rows" in cut else "batch": cut for cut in phases.values()}
+        found[layer or NOBODY["layer"]] = ", ".join(sorted(kinds))
+    return found
 
 
 def rows(result: Result, top: int | None = None) -> list[tuple[str, Saving]]:
@@ -58,11 +71,14 @@ def table(result: Result, top: int, label_width: int) -> Table:
 
     *listed, (label, total) = rows(result, top)
     drawn = Table(box=None, padding=(0, 1), header_style="bold", show_footer=True, footer_style="bold")
+    cuts = cuts_of(result)
     drawn.add_column("saved by layer", label, no_wrap=True)
     for head, cell in zip(HEADS, cells(total), strict=True):
         drawn.add_column(head, cell, justify="right", no_wrap=True)
+    if cuts:
+        drawn.add_column(SLICED, no_wrap=True)
     for name, saved in listed:
-        drawn.add_row(Text(tail(name, label_width)), *map(Text, cells(saved)))
+        drawn.add_row(Text(tail(name, label_width)), *map(Text, (*cells(saved), *([cuts.get(name, "")] if cuts else []))))
     return drawn
 
 
@@ -72,22 +88,25 @@ def section(result: Result, most: int) -> list[str]:
         return []
     heads = "".join(f'<th scope="col" data-kind="number"><button type="button">{head}</button></th>' for head in HEADS)
     *listed, total = rows(result, most)
+    cuts = cuts_of(result)
+    sliced = f'<th scope="col" class="text"><button type="button">{SLICED}</button></th>' if cuts else ""
     return [
         "<h3>Kept on chip between layers</h3>",
         f"<p>{escape(summary(result))}.</p>",
         '<div class="scroll" tabindex="0" role="region" aria-label="Table of savings"><table class="sortable">',
         "<caption>What each layer needs less than with all tensors read from and written to DRAM; below zero: it needs more, "
         "because its tiles have less room.</caption>",
-        f'<thead><tr><th scope="col" class="text"><button type="button">layer</button></th>{heads}</tr></thead>',
+        f'<thead><tr><th scope="col" class="text"><button type="button">layer</button></th>{heads}{sliced}</tr></thead>',
         "<tbody>",
-        *(_row(name, saved) for name, saved in listed),
+        *(_row(name, saved, cuts.get(name, "") if cuts else None) for name, saved in listed),
         "</tbody><tfoot>",
-        _row(*total),
+        _row(*total, "" if cuts else None),
         "</tfoot></table></div>",
     ]
 
 
-def _row(name: str, saved: Saving) -> str:
+def _row(name: str, saved: Saving, cut: str | None) -> str:
     values = (saved.time_s, saved.time_share, saved.dram_bytes, saved.dram_share, saved.energy_j)
     middle = "".join(f'<td data-value="{value!r}">{escape(text)}</td>' for value, text in zip(values, cells(saved), strict=True))
-    return f'<tr><th scope="row">{escape(name)}</th>{middle}</tr>'
+    last = "" if cut is None else f'<td class="text">{escape(cut)}</td>'
+    return f'<tr><th scope="row">{escape(name)}</th>{middle}{last}</tr>'

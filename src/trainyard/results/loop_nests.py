@@ -93,6 +93,10 @@ class LoopNest:
     least_bytes: int = 0
     proven: bool = True
     note: str = ""
+    slices: str = ""
+    """How the Work is cut where a block of layers runs slice by slice, for which the tile is."""
+    block: str = ""
+    """The first and the last layer of that block."""
 
     @property
     def over_least(self) -> float | None:
@@ -116,6 +120,7 @@ def lines(nest: LoopNest) -> list[str]:
     title = " ".join(word for word in (nest.layer or nest.op, nest.phase) if word)
     if not nest.loops:
         facts = [f"{show(nest.dram_bytes, 'B')} of DRAM traffic", f"{nest.cycles:,} cycles, bound by {nest.bound}"]
+        facts += [f"with {nest.block} in {nest.slices}"] if nest.slices else []
         return [f"{title}: {nest.kind}{f' ({nest.note})' if nest.note else ''}, {', '.join(facts)}"]
     drawn = [f"{title}: {nest.product}", *_loops(nest)]
     facts = [f"  order {nest.order}"]
@@ -138,6 +143,8 @@ def lines(nest: LoopNest) -> list[str]:
     drawn.append(f"  {nest.cycles:,} cycles, the array works {nest.compute_cycles:,} of them; bound by {nest.bound}")
     if nest.note:
         drawn.append(f"  {nest.note}")
+    if nest.slices:
+        drawn.append(f"  runs with {nest.block} in {nest.slices}: loops of the longest slice, bytes and cycles of all")
     if not nest.proven:
         drawn.append("  effort ended the search before this mapping was proven to be the best")
     return drawn

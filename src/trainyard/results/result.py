@@ -214,6 +214,14 @@ class Result:
 
         return {} if self.without_reuse is None else savings(self.without_reuse, self, by)
 
+    def _saved_by_layer(self) -> dict[str, Any]:
+        from trainyard.results.savings import slices_by_layer
+
+        cuts = slices_by_layer(self)
+        return {
+            name: saved.as_dict() | ({"slices": cuts[name]} if name in cuts else {}) for name, saved in self.saved().items()
+        }  # fmt: skip
+
     def group(self, *axes: Axis) -> dict[tuple[str, ...], Cost]:
         """Costs by one or several of layer, phase, resource, kind, op, bound, in order of first appearance."""
         if not axes:
@@ -341,7 +349,7 @@ class Result:
             "config_hash": self.config_hash,
             "seed": self.seed,
             "version": self.version,
-            **({"saved_by_layer": {name: saved.as_dict() for name, saved in self.saved().items()}} if self.without_reuse else {}),
+            **({"saved_by_layer": self._saved_by_layer()} if self.without_reuse else {}),
             **({"mapping": [nest.as_dict() for nest in self.mapping if nest.kind != "stream"]} if mapping else {}),
         }
 

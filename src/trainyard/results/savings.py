@@ -49,6 +49,15 @@ def savings(before: Result, after: Result, axis: Axis) -> dict[str, Saving]:
     return {key[0]: saving(cost, own.get(key)) for key, cost in before.group(axis).items()}
 
 
+def slices_by_layer(result: Result) -> dict[str, dict[str, str]]:
+    """How layers are cut that run slice by slice, by layer and phase."""
+    found: dict[str, dict[str, str]] = {}
+    for nest in result.mapping:
+        if nest.slices:
+            found.setdefault(nest.layer, {})[nest.phase] = nest.slices
+    return found
+
+
 def saving(before: Cost, after: Cost | None) -> Saving:
     moved = before.traffic_bytes.get("dram", 0)
     if after is None:

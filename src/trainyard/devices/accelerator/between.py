@@ -17,6 +17,7 @@ from trainyard.devices.accelerator.costs import Costing
 from trainyard.errors import BadInput
 from trainyard.ir import DeviceCost, Step, Work
 from trainyard.ir.protocols import Divisible
+from trainyard.mapping.bands import Band
 from trainyard.mapping.between_layers.accesses import tensors_of
 from trainyard.mapping.between_layers.search import Choice, Cost, choose, total
 from trainyard.mapping.demand import Demand, NoDemand, OnChip, PlainDemand, Policy, ProductDemand, Residency, StreamDemand
@@ -68,9 +69,17 @@ class _Rooms:
 class WorkCosts:
     """Costs of the Works of a step by what they find on chip; equal demands share them."""
 
-    def __init__(self, step: Step, ordered: Sequence[Work], policy: Policy, costing: Costing) -> None:
-        self.step, self.works, self.policy, self.costing = step, ordered, policy, costing
-        self.rooms: dict[PlainDemand, _Rooms] = {}
+    def __init__(
+        self,
+        step: Step,
+        ordered: Sequence[Work],
+        policy: Policy,
+        costing: Costing,
+        band: Band | None = None,
+        rooms: dict[PlainDemand, _Rooms] | None = None,
+    ) -> None:
+        self.step, self.works, self.policy, self.costing, self.band = step, ordered, policy, costing, band
+        self.rooms: dict[PlainDemand, _Rooms] = {} if rooms is None else rooms
         self.demands: dict[Sets, tuple[PlainDemand, _Rooms]] = {}
 
     def cost(self, work: int, state: OnChip) -> Cost | None:
@@ -92,7 +101,7 @@ class WorkCosts:
         known = self.demands.get(sets)
         if known is None:
             exchange = is_exchange(self.step, self.works[work])
-            demand = EXCHANGE if exchange else plain_demand(self.step, self.works[work], self.policy, on_chip=state)
+            demand = EXCHANGE if exchange else plain_demand(self.step, self.works[work], self.policy, on_chip=state, band=self.band)
             known = self.demands[sets] = demand, self.rooms.setdefault(demand, _Rooms())
         return known
 

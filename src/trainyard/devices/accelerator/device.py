@@ -67,7 +67,7 @@ class Accelerator:
     `cost` takes the fastest; `no_second_dy` is the bound of its Sec. 3.3. With `reuse` the scratchpad keeps the tiles of two steps
     (`step`), or as many as fit, the least recent leaving first, or those needed last (`lru`, `farthest`; a fused order keeps at
     least `lru`); `layers` keeps whole tensors between layers where they fit (`devices.accelerator.between`), `slices` also those of
-    blocks of layers that run for a part of the batch at a time (`sliced`). `partition` cuts the gradients of a layer along m, n or
+    blocks of layers that run for some samples or rows at a time (`sliced`). `partition` cuts gradients of a layer along m, n or
     k into `parts`, or, with several `cores` of this array that share scratchpad and DRAM, into one for each; `cost` takes the
     fastest (`devices.accelerator.ordered`). With `across="relu"` two layers that only a ReLU, or other element-wise ops, keep apart
     are done in one go where that is faster: what goes from one to the other stays on chip (`devices.accelerator.chained`). `rates`
@@ -117,7 +117,7 @@ class Accelerator:
     im2col: Im2col = assumed(
         "raw", "a convolution reads each element once and unfolds it on chip, or reads the unfolded matrix", "materialised")
     line_buffer: bool = assumed(
-        True, "rows that the tiles of a convolution share stay in a line buffer (not counted for gradients in IGO's orders)", False)
+        True, "rows that tiles or bands of a convolution share stay in a line buffer (not counted for IGO's orders)", False)
     grad_input: GradInput = assumed(
         "col2im", "dX of a strided convolution adds up windows, or multiplies inserted zeros", "dilated")
     vector_lanes: int = assumed(1024, "element-wise operations per cycle (TPU v2: 128 lanes of 8)", 128)
@@ -235,7 +235,7 @@ class Accelerator:
         unfolds, overlaps, inputs, narrowest = asked_of_sums(step, self.grad_input, self.policy.precision)
         without_effect = {
             "im2col": not unfolds,
-            "line_buffer": not overlaps or self.im2col == "materialised",
+            "line_buffer": not (overlaps or self.reuse == "slices") or self.im2col == "materialised",
             "grad_input": not inputs,
             "accumulator_bytes": narrowest >= max(self.accumulator_bytes, ACCUMULATOR_BYTES),
             "fusion": self.scope == "products",
@@ -419,11 +419,15 @@ class Accelerator:
         """The mapping of each Work of a step: tiles, loops at each memory, what moves how often."""
         from trainyard.devices.accelerator.loop_nests import nests_of
 
+        if masks is not None and uses_operand_values(self.array) and self.reuse == "slices":
+            return self._with_whole_tensors.loop_nests(step, masks)
+        residency = self._policy(step)[0].residency
+        on_chip = residency.by_work if residency else {}
         return tuple(
             nest
             for work in self.works(step)
             if not isinstance(step.ops[work.ops[0]].body, Collective)
-            for nest in nests_of(step, work, self.cost(step, work, masks))
+            for nest in nests_of(step, work, self.cost(step, work, masks), on_chip.get(work.ops))
         )
 
     def step_notes(self, step: Step, masks: Masks | None = None) -> tuple[str, ...]:

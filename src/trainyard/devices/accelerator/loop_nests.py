@@ -11,7 +11,7 @@ from trainyard.devices.accelerator.counting import bound_of
 from trainyard.ir import Array, Collective, DeviceCost, MatMul, Op, Step, Work
 from trainyard.ir.folds import AXES, Folds, Pooled
 from trainyard.ir.protocols import HasClosedForm
-from trainyard.mapping.demand import ProductDemand
+from trainyard.mapping.demand import OnChip, ProductDemand, Slices
 from trainyard.mapping.gradient_order.bound import Bound, least_bytes
 from trainyard.mapping.gradient_order.scratchpad import Pair
 from trainyard.mapping.gradient_order.tile_streams import Partition
@@ -27,8 +27,13 @@ STREAMS = {"interleaved": "mkn", "sequential": "mkn", "no_second_dy": "mkn", "dx
 """Loops of a gradient order over the tiles of the forward product, outer to inner; of two streams those of dX."""
 
 
-def nests_of(step: Step, work: Work, cost: DeviceCost) -> Iterator[LoopNest]:
+def nests_of(step: Step, work: Work, cost: DeviceCost, on_chip: OnChip | Slices | None = None) -> Iterator[LoopNest]:
     """The nests of one Work: one for each product, one for products that are done together, or one without loops."""
+    for nest in _nests(step, work, cost):
+        yield replace(nest, slices=on_chip.cut, block=on_chip.layers) if isinstance(on_chip, Slices) else nest
+
+
+def _nests(step: Step, work: Work, cost: DeviceCost) -> Iterator[LoopNest]:
     ops = [step.ops[index] for index in work.ops]
     if all(isinstance(op.body, Collective) for op in ops):
         return

@@ -15,10 +15,12 @@ from trainyard.errors import BadInput
 from trainyard.ir import Step, Work
 from trainyard.mapping.between_layers.accesses import Tensor, tensors_of
 from trainyard.mapping.between_layers.block_search import BlockSearch
+from trainyard.mapping.between_layers.row_blocks import RowBlocks
 from trainyard.mapping.between_layers.search import Choice, Cost, choose, total
-from trainyard.mapping.between_layers.slices import Block, Blocks, Part
+from trainyard.mapping.between_layers.slices import Block, Blocks, Cutter, Part
 from trainyard.mapping.demand import OnChip, Policy, Residency, Slices
 from trainyard.mapping.profile import works
+from trainyard.progress import ProgressCallback, no_progress
 
 NOTHING = OnChip()
 
@@ -29,17 +31,19 @@ class SlicedCosts:
     def __init__(self, step: Step, ordered: Sequence[Work], policy: Policy, costing: Costing) -> None:
         self.whole = WorkCosts(step, ordered, policy, costing)
         self.step, self.works, self.policy, self.costing = step, ordered, policy, costing
-        self.by_slices: dict[int, WorkCosts] = {}
-        self.parts: dict[int, tuple[int, tuple[Part, ...]]] = {}
+        self.by_slice: dict[Hashable, WorkCosts] = {}
+        self.parts: dict[int, tuple[Part, ...]] = {}
 
-    def of(self, slices: int) -> WorkCosts:
-        if slices not in self.by_slices:
-            step = self.step.rebatch(self.step.batch // slices)
-            self.by_slices[slices] = WorkCosts(step, self.works, self.policy, self.costing)
-        return self.by_slices[slices]
+    def of(self, part: Part) -> WorkCosts:
+        """The costs of a part's samples and rows; equal demands share them."""
+        key = part.samples, part.band
+        if key not in self.by_slice:
+            step = self.step.rebatch(part.samples)
+            self.by_slice[key] = WorkCosts(step, self.works, self.policy, self.costing, part.band, self.whole.rooms)
+        return self.by_slice[key]
 
-    def slice_cost(self, slices: int, work: int, on_chip: OnChip) -> Cost | None:
-        return self.of(slices).cost(work, on_chip)
+    def part_cost(self, work: int, part: Part) -> Cost | None:
+        return self.of(part).cost(work, part.on_chip)
 
     def name(self, work: int) -> Hashable:
         return self.whole.demand(work, NOTHING)
@@ -47,18 +51,18 @@ class SlicedCosts:
     def cost(self, work: int, state: OnChip) -> Cost | None:
         if work not in self.parts:
             return self.whole.cost(work, state)
-        slices, parts = self.parts[work]
-        costs = [self.of(slices).cost(work, _beside(part, state)) for part in parts]
-        feasible = [cost for cost in costs if cost is not None]
-        if len(feasible) < len(costs):
-            return None
-        return total(Cost(part.times * cost.cycles, part.times * cost.bytes) for part, cost in zip(parts, feasible, strict=True))
+        costs = []
+        for part in self.parts[work]:
+            cost = self.of(part).cost(work, _beside(part, state))
+            if cost is None:
+                return None
+            costs.append(Cost(part.times * cost.cycles, part.times * cost.bytes))
+        return total(costs)
 
     def same(self, work: int, state: OnChip) -> tuple[int, int]:
         if work not in self.parts:
             return self.whole.same(work, state)
-        slices, parts = self.parts[work]
-        ranges = [(*self.of(slices).same(work, _beside(part, state)), part.on_chip.occupied_bytes) for part in parts]
+        ranges = [(*self.of(part).same(work, _beside(part, state)), part.on_chip.occupied_bytes) for part in self.parts[work]]
         return max(0, *(low - own for low, _, own in ranges)), min(high - own for _, high, own in ranges)
 
 
@@ -68,29 +72,57 @@ def _beside(part: Part, state: OnChip) -> OnChip:
 
 
 def sliced_between(
-    step: Step, policy: Policy, costing: Costing, scratchpad_bytes: int, whole: Choice
+    step: Step,
+    policy: Policy,
+    costing: Costing,
+    scratchpad_bytes: int,
+    whole: Choice,
+    on_progress: ProgressCallback = no_progress,
 ) -> tuple[Policy, Sequence[Block]] | None:
     """The policy with blocks of layers that run slice by slice, and these; None where whole tensors (`whole`) are not slower."""
     ordered = works(step, policy)
-    if not step.rebatchable or step.batch < 2 or not _keeps_numbers(step):
-        return None
     tensors, costs = tensors_of(step, ordered, policy), SlicedCosts(step, ordered, policy, costing)
-    blocks = Blocks(step, ordered, tensors)
-    search = BlockSearch(blocks, costs, step.batch, whole.costs, scratchpad_bytes)
-    chosen = search.best()
-    for block in chosen:
-        for work, parts in blocks.parts(block, blocks.uses(block.first, block.last) or []).items():
-            costs.parts[work] = block.slices, parts
+    sample = step.rebatch(1) if step.rebatchable and _keeps_numbers(step) else step
+    cutters: list[Cutter] = [RowBlocks(step, ordered, tensors, policy, sample)]
+    if sample.batch < step.batch:
+        cutters.insert(0, Blocks(step, ordered, tensors))
+    chosen = BlockSearch(cutters, costs, whole.costs, scratchpad_bytes).best(on_progress)
+    texts: dict[int, tuple[str, str]] = {}
+    for block, cutter in chosen:
+        text = cut_text(step.batch, block), layers_text(step, ordered, block)
+        for work, parts in cutter.parts(block, cutter.uses(block.first, block.last) or []).items():
+            costs.parts[work], texts[work] = parts, text
     if not chosen:
         return None
     choice = choose([_outside(tensor, costs.parts) for tensor in tensors], len(ordered), costs, scratchpad_bytes)
     if not choice.after < whole.after:
         return None
     by_work: dict[tuple[int, ...], OnChip | Slices] = {ordered[work].ops: state for work, state in choice.states.items()}
-    for work, (slices, parts) in costs.parts.items():
+    for work, parts in costs.parts.items():
         state = choice.states.get(work, NOTHING)
-        by_work[ordered[work].ops] = Slices(costs.of(slices).step, tuple((part.times, _beside(part, state)) for part in parts))
-    return replace(policy, residency=Residency(by_work)), chosen
+        beside = tuple((part.times, _beside(part, state), part.band) for part in parts)
+        by_work[ordered[work].ops] = Slices(costs.of(parts[0]).step, beside, *texts[work])
+    return replace(policy, residency=Residency(by_work)), [block for block, _ in chosen]
+
+
+def cut_text(batch: int, block: Block) -> str:
+    """The slices of a block in words.
+
+    >>> cut_text(8, Block(first=0, last=1, slices=4, weights=True, sums=False))
+    '4 slices of 2 samples'
+    >>> cut_text(8, Block(first=0, last=1, slices=56, weights=True, sums=False, bands=7))
+    '7 bands of rows of each sample'
+    """
+    if block.bands:
+        return f"{block.bands} bands of rows" + (" of each sample" if block.slices > block.bands else "")
+    samples = batch // block.slices
+    return f"{block.slices} slices of {samples} sample{'s' if samples > 1 else ''}"
+
+
+def layers_text(step: Step, ordered: Sequence[Work], block: Block) -> str:
+    """The first and the last layer of a block."""
+    ends = (step.ops[ordered[work].ops[0]] for work in (block.first, block.last))
+    return " to ".join(dict.fromkeys(op.layer or op.name for op in ends))
 
 
 def _keeps_numbers(step: Step) -> bool:

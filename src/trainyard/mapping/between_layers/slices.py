@@ -1,4 +1,4 @@
-"""Blocks of Works that run for a slice of the batch at a time (fused-layer tiling).
+"""Blocks of Works that run for a slice of the batch at a time (fused-layer tiling); `row_blocks` has those of bands of rows.
 
 Tensors of samples are cut into equal slices, so what goes from one Work of a block to the next is small enough to stay on chip.
 What all samples share is either kept on chip during the block (`weights`) or read again for every slice; sums over the batch
@@ -10,13 +10,15 @@ directions; so do exchanges, updates, and readers of a sum over the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from itertools import product
+from typing import Literal, Protocol
 
 from trainyard.ir import Convolution, Copy, ElementWise, Gather, MatMul, Op, Reduction, Step, Work
 from trainyard.ir.ops import dimensions
+from trainyard.mapping.bands import Band
 from trainyard.mapping.between_layers.accesses import Tensor
 from trainyard.mapping.demand import OnChip
 
@@ -75,25 +77,28 @@ class Cuttable:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """So many slices of a block in which a Work finds the same on chip."""
+    """So many slices of a block in which a Work finds the same on chip, and takes as many samples, or rows of each."""
 
     times: int
     on_chip: OnChip
+    samples: int
+    band: Band | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Works `first` to `last`, slice after slice."""
+    """Works `first` to `last`, slice after slice: equal parts of the batch, or of each sample so many `bands` of rows."""
 
     first: int
     last: int
     slices: int
     weights: bool
     sums: bool
+    bands: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class Use:
     """A tensor inside a block: where it is used first and last, and whether it is used after the block."""
 
     tensor: Tensor
@@ -108,32 +113,36 @@ class _Use:
 
 
 class Blocks:
-    """The tensors of a step as blocks of its Works use them."""
+    """The tensors of a step as blocks of its Works use them, in slices of the batch."""
 
     def __init__(self, step: Step, works: Sequence[Work], tensors: Sequence[Tensor]) -> None:
-        self.cuttable, self.tensors = Cuttable(step), tensors
-        self.can = [self.cuttable.work(work) for work in works]
-        self.at: list[list[int]] = [[] for _ in works]
-        for number, tensor in enumerate(tensors):
+        cuttable = Cuttable(step)
+        self.step, self.tensors = step, tensors
+        self._prepare(cuttable.kinds, [cuttable.work(work) for work in works])
+
+    def _prepare(self, kinds: Sequence[Kind], can: list[bool]) -> None:
+        self.kinds, self.can = kinds, can
+        self.at: list[list[int]] = [[] for _ in can]
+        for number, tensor in enumerate(self.tensors):
             for access in tensor.accesses:
                 self.at[access.work].append(number)
                 if access.in_dram:
                     self.can[access.work] = False
 
-    def uses(self, first: int, last: int) -> list[_Use] | None:
+    def uses(self, first: int, last: int) -> list[Use] | None:
         """The tensors of Works `first` to `last`; None where these cannot run slice by slice."""
         if not all(self.can[first : last + 1]):
             return None
-        found: list[_Use] = []
+        found: list[Use] = []
         for number in dict.fromkeys(number for work in range(first, last + 1) for number in self.at[work]):
             tensor = self.tensors[number]
             inside = [access for access in tensor.accesses if first <= access.work <= last]
-            kind = self.cuttable.kinds[tensor.base]
+            kind = self.kinds[tensor.base]
             begin = inside[0]
             new = begin is tensor.accesses[0] and not tensor.lasts and not begin.read_bytes
             whole = begin.whole_read or begin.whole_write or new
             after = tensor.lasts or any(access.work > last for access in tensor.accesses) or not any(a.read_bytes for a in inside)
-            use = _Use(tensor, kind, tuple(access.work for access in inside), after, whole)
+            use = Use(tensor, kind, tuple(access.work for access in inside), after, whole)
             if kind == "other" or (kind == "shared" and use.written and any(access.read_bytes for access in inside)):
                 return None  # a sum over the batch is complete after the last slice only
             if kind == "shared" and use.written and len(inside) > 1:
@@ -147,31 +156,53 @@ class Blocks:
             tensor = self.tensors[number]
             reads = any(access.work == last and access.read_bytes for access in tensor.accesses)
             written = any(first <= access.work < last and access.write_bytes for access in tensor.accesses)
-            if reads and written and self.cuttable.kinds[tensor.base] == "samples":
+            if reads and written and self.kinds[tensor.base] == "samples":
                 return True
         return False
 
-    def parts(self, block: Block, uses: Sequence[_Use]) -> dict[int, tuple[Part, ...]]:
+    def key(self, first: int, last: int) -> Hashable:
+        """Equal for blocks that are cut alike, as far as the demands of their Works do not tell."""
+        return "batch"
+
+    def cuts(self, first: int, last: int, uses: Sequence[Use], capacity_bytes: int) -> Iterator[Block]:
+        """The ways to cut a block that leave room for what they keep, fewest slices first."""
+        if self.step.batch < 2:
+            return
+        for slices, (weights, sums) in product(divisors(self.step.batch), what_stays(uses)):
+            block = Block(first=first, last=last, slices=slices, weights=weights, sums=sums)
+            if self.most_occupied(block, uses) <= capacity_bytes:
+                yield block
+
+    def most_occupied(self, block: Block, uses: Sequence[Use]) -> int:
+        """Most scratchpad bytes that a block keeps during one of its Works."""
+        return max(self.occupied(block, uses, work) for work in range(block.first, block.last + 1))
+
+    def occupied(self, block: Block, uses: Sequence[Use], work: int) -> int:
+        """Scratchpad bytes that a block keeps while one of its Works runs."""
+        return sum(self._held(block, use, work) for use in uses)
+
+    def parts(self, block: Block, uses: Sequence[Use]) -> dict[int, tuple[Part, ...]]:
         """What each Work of a block finds on chip, slice by slice."""
         found: dict[int, tuple[Part, ...]] = {}
         turns = [("first", 1), ("middle", block.slices - 2), ("last", 1)]
         for work in range(block.first, block.last + 1):
-            occupied = sum(self._held(block, use, work) for use in uses)
+            occupied = self.occupied(block, uses, work)
             merged: dict[OnChip, int] = {}
             for turn, times in turns:
                 key = self._state(block, uses, work, turn, occupied)
                 merged[key] = merged.get(key, 0) + times
-            found[work] = tuple(Part(times, key) for key, times in merged.items() if times)
+            samples = self.step.batch // block.slices
+            found[work] = tuple(Part(times, key, samples) for key, times in merged.items() if times)
         return found
 
-    def _held(self, block: Block, use: _Use, work: int) -> int:
+    def _held(self, block: Block, use: Use, work: int) -> int:
         """Scratchpad bytes of a tensor while a Work of the block runs."""
         if use.kind == "samples":
             stays = use.whole and len(use.works) > 1 and use.works[0] <= work <= use.works[-1]
             return -(-use.tensor.bytes // block.slices) if stays else 0
         return use.tensor.bytes if (block.sums if use.written else block.weights and use.whole) else 0
 
-    def _state(self, block: Block, uses: Sequence[_Use], work: int, turn: str, occupied: int) -> OnChip:
+    def _state(self, block: Block, uses: Sequence[Use], work: int, turn: str, occupied: int) -> OnChip:
         read, loaded, results, unwritten, added = set[int](), set[int](), set[int](), set[int](), set[int]()
         for use in uses:
             if work not in use.works:
@@ -200,9 +231,33 @@ class Blocks:
             frozenset(read), frozenset(loaded), frozenset(results), frozenset(unwritten), occupied, frozenset(added)
         )  # fmt: skip
 
-    def _written_over(self, use: _Use, place: int) -> bool:
+    def _written_over(self, use: Use, place: int) -> bool:
         """Whether a later Work of the block writes all of the tensor."""
         return any(access.whole_write for access in use.tensor.accesses if access.work in use.works[place + 1 :])
+
+
+class Cutter(Protocol):
+    """A way to cut blocks of Works into slices: by samples (`Blocks`), or by rows (`RowBlocks`)."""
+
+    can: list[bool]
+
+    def linked(self, first: int, last: int) -> bool: ...
+
+    def uses(self, first: int, last: int) -> list[Use] | None: ...
+
+    def key(self, first: int, last: int) -> Hashable: ...
+
+    def cuts(self, first: int, last: int, uses: Sequence[Use], capacity_bytes: int) -> Iterator[Block]: ...
+
+    def parts(self, block: Block, uses: Sequence[Use]) -> dict[int, tuple[Part, ...]]: ...
+
+
+def what_stays(uses: Sequence[Use]) -> list[tuple[bool, bool]]:
+    """Whether what all slices share stays on chip (weights, sums over slices): all combinations that differ."""
+    shared = [use for use in uses if use.kind == "shared"]
+    weights = (True, False) if any(not use.written for use in shared) else (False,)
+    sums = (True, False) if any(use.written for use in shared) else (False,)
+    return [*product(weights, sums)]
 
 
 def divisors(number: int) -> list[int]:
