@@ -77,6 +77,28 @@ def test_a_changed_program_runs_the_experiment_again(experiment: Counted, monkey
     assert experiment.runs == 2
 
 
+def test_a_ledger_kept_from_an_older_version_says_so(experiment: Counted, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert experiment_cache.outdated("igo") == ""  # none is kept
+    with monkeypatch.context() as older:
+        older.setattr(experiment_cache, "source_digest", lambda: "0" * 64)
+        older.setattr(experiment_cache, "VERSION", "0.0.9")
+        experiment_cache.walk("igo")
+        assert experiment_cache.outdated("igo") == ""  # it is of that version
+        path = ExperimentCache().path
+    said = experiment_cache.outdated("igo")
+    assert "kept from version 0.0.9 has 1 of these 1 measurements" in said
+    assert "is not used" in said
+    assert "version 0.0.9" in experiment_cache.outdated("igo.small.all")
+    assert experiment_cache.outdated("sigma") == ""
+    content = json.loads(path.read_text())
+    del content["version"]  # as they were written before files had one
+    path.write_text(json.dumps(content))
+    assert "kept from an earlier version" in experiment_cache.outdated()
+    experiment_cache.walk("igo")
+    assert experiment.runs == 2
+    assert experiment_cache.outdated("igo") == ""
+
+
 def test_a_failed_experiment_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = []
 

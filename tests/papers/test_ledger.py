@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,29 @@ def test_figure_1_is_not_figure_12() -> None:
     assert all("Fig. 1," in c.where or c.where == "Fig. 1" for c in ledger.select("tensordash", "1"))
     with pytest.raises(BadInput, match="no claim of sigma names '1'"):
         ledger.select("sigma", "1")
+
+
+@pytest.mark.parametrize(
+    ("figure", "neighbour"),
+    [("12c", "Fig. 12b"), ("fig 99", "Fig. 9"), ("Sec. VI-Z", "Sec. VI-C"), ("Sec VI-C", "Sec. VI-C")],
+)
+def test_a_misspelt_figure_names_its_neighbour(figure: str, neighbour: str) -> None:
+    with pytest.raises(BadInput, match=f"did you mean '{re.escape(neighbour)}'"):
+        ledger.select("sigma", figure)
+    with pytest.raises(BadInput, match="did you mean 'Table IV'"):
+        ledger.select(None, "Tabel IV")
+    with pytest.raises(BadInput, match=r"no claim of any paper names 'xyzzy'; `trainyard reproduce` shows all"):
+        ledger.select(None, "xyzzy")
+
+
+def test_one_claim_or_those_below_it_can_be_asked_for() -> None:
+    assert [claim.id for claim in ledger.select("igo.small.all")] == ["igo.small.all"]
+    below = [claim.id for claim in ledger.select("sigma.sparse")]
+    assert below
+    assert all(name.startswith("sigma.sparse.") for name in below)  # and not sigma.sparse_accelerators
+    for misspelt, neighbour in (("igo.smal.all", "igo.small.all"), ("sgma.area", "sigma.area")):
+        with pytest.raises(UnknownName, match=f"unknown claim '{misspelt}': did you mean '{neighbour}'"):
+            ledger.select(misspelt)
 
 
 def test_unknown_paper() -> None:

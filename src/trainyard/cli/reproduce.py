@@ -11,7 +11,9 @@ from trainyard.report.terminal import progress, say, write_json
 
 
 def reproduce(
-    paper: Annotated[str | None, typer.Argument(help="One paper; all by default.", show_default=False)] = None,
+    paper: Annotated[
+        str | None, typer.Argument(help="One paper, or one claim: igo, igo.small.all; all by default.", show_default=False)
+    ] = None,
     figure: Annotated[str | None, typer.Option(help="One figure or table of it: 12, 12a, 'Table II'.")] = None,
     anew: Annotated[bool, typer.Option("--anew", help="Run every experiment, also those whose result is cached.")] = False,
     verdict: Annotated[str | None, typer.Option(help="Show these verdicts alone: off, or open,undefined.")] = None,
@@ -27,8 +29,10 @@ def reproduce(
     """
     from trainyard.papers import experiment_cache, ledger, pages, tables
 
-    if verdict is not None:
-        ledger.with_verdicts((), verdict)  # a misspelt verdict is refused before any experiment runs
+    ledger.select(paper, figure)
+    ledger.with_verdicts((), verdict or "")  # a misspelt name is refused before any experiment runs
+    if not anew and (outdated := experiment_cache.outdated(paper)):
+        say(outdated)
     with progress("claims") as on_progress:
         rows = experiment_cache.walk(paper, figure, on_progress, anew=anew)
     failed = [row.id for row in rows if row.failed]

@@ -13,25 +13,28 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from trainyard._version import VERSION
 from trainyard.errors import BadInput
 from trainyard.files import cache_folder, source_digest, write_text
 from trainyard.papers import bench, evidence
-from trainyard.papers.ledger import Measured, Row
+from trainyard.papers.ledger import Measured, Row, select
 from trainyard.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
     import plotly.graph_objects as go
 
+EARLIER = "an earlier version"
 MOST_FILES = 4
 """States of the package whose cache files are left on disk."""
 
 
 class ExperimentCache:
-    """Measurements by claim and figures by name, in one file."""
+    """Measurements by claim and figures by name, in one file; `version` is that of the program which wrote it."""
 
     def __init__(self, path: Path | None = None) -> None:
         self.path = path or cache_folder() / "ledger" / f"{source_digest()[:32]}.json"
         self._changed = False
+        self.version = EARLIER  # that wrote the file
         self._content: dict[str, dict[str, Any]] = {"measured": {}, "figures": {}}
         with suppress(OSError, ValueError):
             read = json.loads(self.path.read_text(encoding="utf-8"))
@@ -39,6 +42,7 @@ class ExperimentCache:
                 content = {part: read[part] for part in self._content}
                 if read.get("digest") == _digest(content):
                     self._content = content
+                    self.version = f"version {read['version']}" if "version" in read else EARLIER
 
     def measured(self, claim: str) -> Measured | None:
         stored = self._content["measured"].get(claim)
@@ -73,11 +77,40 @@ class ExperimentCache:
             return
         with suppress(OSError, BadInput):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            write_text(self.path, json.dumps({**self._content, "digest": _digest(self._content)}, separators=(",", ":")))
-            newest_first = sorted(self.path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-            for path in newest_first[MOST_FILES:]:
+            kept = {**self._content, "digest": _digest(self._content), "version": VERSION}
+            write_text(self.path, json.dumps(kept, separators=(",", ":")))
+            for path in _newest_first(self.path.parent)[MOST_FILES:]:
                 path.unlink()
         self._changed = False
+
+
+def outdated(paper: str | None = None) -> str:
+    """One sentence where a ledger of another state of the program is kept and the one of this state is not complete; else "".
+
+    Its numbers are not used: a change of any source file or library may change them.
+    """
+    cache = ExperimentCache()
+    wanted = {claim.id for claim in select(paper)}
+    papers = {claim.partition(".")[0] for claim in wanted}
+    measurable = [claim for name in papers for claim in bench.experiments(name) if claim in wanted]
+    if all(cache.measured(claim) is not None for claim in measurable):
+        return ""
+    for path in _newest_first(cache.path.parent):
+        if path == cache.path:
+            continue
+        other = ExperimentCache(path)
+        if count := sum(other.measured(claim) is not None for claim in measurable):
+            return (
+                f"a ledger kept from {other.version} has {count} of these {len(measurable)} measurements; it was written by "
+                f"another state of the program than this one ({VERSION}) and is not used"
+            )
+    return ""
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    with suppress(OSError):
+        return sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    return []
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ jointly is `open`, a quantity that the paper does not define is `undefined`; bot
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import tomllib
@@ -168,24 +169,46 @@ def papers() -> tuple[str, ...]:
 
 
 def select(paper: str | None = None, figure: str | None = None) -> tuple[Claim, ...]:
-    """The claims of one paper, or of one of its figures (`12`, `12a`, `Table II`)."""
-    if paper is not None and paper not in papers():
-        raise UnknownName("paper", paper, papers())
-    of_paper = tuple(claim for claim in claims() if paper in (None, claim.paper))
+    """The claims of one paper, one claim or those below it (`igo.small`), or those of a figure (`12`, `12a`, `Table II`)."""
+    of_paper = _named(paper)
     if figure is None:
         return of_paper
     pattern = _figure_pattern(figure)
     chosen = tuple(claim for claim in of_paper if pattern.search(claim.where))
-    if not chosen:
-        from trainyard.papers.bench import figures
+    if chosen:
+        return chosen
+    from trainyard.papers.bench import figures
 
-        is_drawn = any(map(pattern.search, figures(paper))) if paper else False
-        where = f"it is drawn with all: trainyard reproduce {paper} --html page.html" if is_drawn else ""
-        raise BadInput(
-            f"no claim of {paper or 'any paper'} names {figure!r}; "
-            + (where or f"`trainyard reproduce {paper or ''}`".rstrip() + " shows all")
-        )
+    command = " ".join(filter(None, ("trainyard reproduce", paper)))
+    missing = f"no claim of {paper or 'any paper'} names {figure!r}"
+    if paper in papers() and any(map(pattern.search, figures(str(paper)))):
+        raise BadInput(f"{missing}; it is drawn with all: {command} --html page.html")
+    named = dict.fromkeys(name for claim in of_paper for name in _PLACES.findall(claim.where))
+    raise BadInput(f"{missing}{_neighbour(figure, named)}; `{command}` shows all")
+
+
+_PLACES = re.compile(r"Fig\. \d+\w*|Table [IVX\d]+|Sec\. [IVX\d]+(?:[-.]\w+)*")
+
+
+def _named(name: str | None) -> tuple[Claim, ...]:
+    """The claims of a paper, or those whose id is the name or begins with it; all of them for None."""
+    if name is None or name in papers():
+        return tuple(claim for claim in claims() if name in (None, claim.paper))
+    if "." not in name:
+        raise UnknownName("paper", name, papers())
+    chosen = tuple(claim for claim in claims() if claim.id == name or claim.id.startswith(f"{name}."))
+    if not chosen:
+        of_paper = [claim.id for claim in claims() if claim.paper == name.partition(".")[0]]
+        raise UnknownName("claim", name, of_paper or [claim.id for claim in claims()])
     return chosen
+
+
+def _neighbour(figure: str, named: Iterable[str]) -> str:
+    """The figure, table or section that is written most like the one asked for: `12c` like Fig. 12a, `Tabel II` like Table II."""
+    short = {re.sub(r"^Fig\. ", "", name).lower(): name for name in named}
+    asked = re.sub(r"(?i)^fig[a-z]*\.?\s*", "", figure.strip()).lower()
+    near = difflib.get_close_matches(asked, short, n=1, cutoff=0.5)
+    return f": did you mean '{short[near[0]]}'?" if near else ""
 
 
 def names_figure(claim: Claim, figure: str) -> bool:

@@ -271,6 +271,7 @@ def ledger_of(on_progress: ProgressCallback, paper: str) -> dict[str, Any]:
         "name": paper,
         "title": views.paper_title(paper),
         "complete": complete,
+        "outdated": "" if complete else experiment_cache.outdated(paper),
         "key": _paper_key(paper),
         **views.ledger_of(rows, drawn),
     }

@@ -97,7 +97,7 @@ export default class Papers {
     forget(this.ledger);
     this.ledger.replaceChildren(
       make("h2", {}, body.title ?? this.papers.find(({name}) => name === this.name)?.title ?? this.name),
-      body.kept ? "" : make("div", {class: "warning row"}, "This ledger has not been computed on this computer yet.", make("button", {type: "button", class: "main", on: {click: () => this.compute()}}, "Compute it")),
+      body.kept ? "" : make("div", {class: "warning row"}, this.body.outdated ? `This ledger has not been computed by this version: ${this.body.outdated}.` : "This ledger has not been computed on this computer yet.", make("button", {type: "button", class: "main", on: {click: () => this.compute()}}, "Compute it")),
       make("p", {}, make("a", {href: address.linkTo("whatif", [["paper", this.name], ["run", "1"]]), on: {click: event => {
         if (event.ctrlKey || event.metaKey || event.shiftKey) return;
         event.preventDefault();
