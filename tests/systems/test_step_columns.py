@@ -175,13 +175,56 @@ def test_a_device_without_a_sheet_is_booked_work_by_work() -> None:
     assert Single(device=ty.machine("h200")).plan(step_of("bert-tiny", 1)).booking.columns is None
 
 
-def test_masks_that_an_array_looks_at_are_costed_work_by_work() -> None:
-    step = step_of("bert-tiny", 1)
+MASKED = [
+    ty.machine("sigma"),
+    replace(ty.machine("sigma"), dma="zero_compressed", together="gradients"),
+    ty.machine("tensordash"),
+    Accelerator(array=TensorDash(tiles=4), scratchpad="1 MiB", dram="10 GB/s", dma="zero_compressed"),
+]
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("device", MASKED)
+@pytest.mark.parametrize("shares_alone", [True, False])
+def test_products_with_their_zeros_are_booked_with_the_rest(device: Accelerator, shares_alone: bool) -> None:
+    from trainyard.masks.densities import Densities
     from trainyard.masks.named import load
 
-    masks = load("sparsity(A=0.5)", step)
-    assert Single(device=ty.machine("tensordash")).plan(step, masks).booking.columns is None
-    assert Single(device=ty.machine("npu")).plan(step, masks).booking.columns is not None  # a systolic array does not look
+    step = step_of("bert-tiny", 1)
+    masks = load("sparsity(A=0.5,G=0.7,W=0.2)", step)
+    assert masks is not None
+    if shares_alone:
+        masks = Densities("shares", {key: masks.density(key) for key in masks.specs})  # type: ignore[union-attr]
+    plan = Single(device=device).plan(step, masks)
+    assert plan.booking.columns is not None
+    agree(plan, Single(device=replace(device)).work_by_work(step, masks))
+
+
+def test_layers_with_equal_demands_have_zeros_of_their_own() -> None:
+    from trainyard.masks.densities import Densities
+
+    ops = [
+        Op(body=MatMul(64, 64, 64), name=f"mm{n}", layer=f"l{n}", phase=Phase.FORWARD, inputs=(0, 1), letters=("A", "W"))
+        for n in (0, 1)
+    ]
+    step = Step("twice", 1, tuple(ops), (TensorSpec((64, 64)), TensorSpec((64, 64), role=Role.PARAMETER)))
+    device, masks = replace(ty.machine("sigma"), dram_bytes_per_s=1e15), Densities("half", {("l1", 0, "W"): 0.5})
+    device = replace(device, array=Sigma(dpes=2, multipliers=4, bandwidth=4, stationary="b"))
+    plan = Single(device=device).plan(step, masks)
+    agree(plan, Single(device=device).work_by_work(step, masks))
+    first, second = ty.run(step, on=device, masks=masks).columns.time_ps.tolist()[:2]
+    assert second < first
+
+
+def test_outputs_that_are_sampled_leave_the_same_uncertainty() -> None:
+    from trainyard.masks.named import load
+
+    step = step_of("bert-tiny", 2)
+    device = replace(ty.machine("tensordash"), array=replace(ty.machine("tensordash").array, sample=4))
+    masks = load("sparsity(A=0.5,G=0.5)", step)
+    plan = Single(device=device).plan(step, masks)
+    assert plan.booking.uncertainty_cycles > 0.0
+    agree(plan, Single(device=device).work_by_work(step, masks))
 
 
 def test_zeros_that_a_dma_engine_packs_are_not_forgotten() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trainyard.caches import per_step
+from trainyard.caches import ByIdentity, per_step
 from trainyard.errors import NotModelled
 from trainyard.ir import (
     DTYPE_BYTES,
@@ -73,23 +73,28 @@ class Profile:
     number: Mapping[tuple[int, ...], int]
 
 
-def profile(step: Step, policy: Policy, zeros: Densities = RAW) -> Profile:
-    """Every Work's demand; collectives are left to a system and have none. `zeros` is what a compressing DMA engine knows of."""
-    return _profile(step, policy, zeros) if zeros else _raw(step, policy)
+def profile(step: Step, policy: Policy, zeros: Densities = RAW, by_work: bool = False) -> Profile:
+    """Every Work's demand; collectives are left to a system and have none. `zeros` is what a compressing DMA engine knows of.
+
+    With `by_work` every Work with a product has a demand of its own, even where it equals another's: their zeros may differ.
+    """
+    return _profile(step, policy, ByIdentity(zeros or RAW), by_work)
 
 
 @per_step
-def _raw(step: Step, policy: Policy) -> Profile:
-    return _profile(step, policy, RAW)
-
-
-def _profile(step: Step, policy: Policy, zeros: Densities) -> Profile:
+def _profile(step: Step, policy: Policy, zeros: ByIdentity[Densities], by_work: bool) -> Profile:
     distinct: dict[Demand, int] = {}
+    demands: list[Demand] = []
     number: dict[tuple[int, ...], int] = {}
     for work in works(step, policy):
-        if not isinstance(step.ops[work.ops[0]].body, Collective):
-            number[work.ops] = distinct.setdefault(demand(step, work, policy, zeros), len(distinct))
-    return Profile(tuple(distinct), number)
+        if isinstance(step.ops[work.ops[0]].body, Collective):
+            continue
+        asked = demand(step, work, policy, zeros.value)
+        own = by_work and any(step.ops[index].is_product for index in work.ops)
+        number[work.ops] = len(demands) if own else distinct.setdefault(asked, len(demands))
+        if number[work.ops] == len(demands):
+            demands.append(asked)
+    return Profile(tuple(demands), number)
 
 
 def works(step: Step, policy: Policy) -> tuple[Work, ...]:

@@ -20,7 +20,9 @@ from trainyard.ir import Array, MatMul
 from trainyard.ir.folds import Folds, Pooled
 from trainyard.ir.protocols import HasLeastCycles, HasLowerBounds, HasTileCycles
 from trainyard.mapping import tiling
-from trainyard.mapping.tiling import OBJECTIVES, ORDERS, TENSORS, Goal, Problem, ProblemTable, Size, Supply, Tiled, Tiling
+from trainyard.mapping.loop_orders import LoopOrders, OrderedTile
+from trainyard.mapping.tile_descent import CountedTiles, descend
+from trainyard.mapping.tiling import Goal, Problem, Size, Supply, Tiled
 
 FEW = 12
 """Dimensions up to here have every size."""
@@ -47,67 +49,56 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
     """The best tiling of one product among the candidates."""
     from trainyard.kernels.mapping import tile_search
 
+    given = tuple(size or (tile or tiling.NO_TILE)[axis] for axis, size in enumerate(problem.tile))
+    extents, granule = (problem.op.M, problem.op.N, problem.op.K), array.granule()
+    cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
+    known: dict[Size, int] = {}
+    counted, orders = CountedTiles(array, cycles_of, known), LoopOrders.of(problem, supply, goal)
+    table = orders.table
+    if all(given):
+        only = orders.best(_clipped(given, extents), counted.tile_cycles)
+        if only is not None:
+            return orders.tiled(only)
     forms: Sequence[Folds | Pooled] = array.lower_bounds if isinstance(array, HasLowerBounds) else ()
-    table = ProblemTable.of([problem])
     first = goal if forms else replace(goal, effort=FIRST_CELLS)
     likely = tiling.tiled(problem, tiling.search_tiles(table, forms, array, supply, tile, first)[0].tolist())
     cost = tiling.evaluate(problem, likely.tiling, array, supply)
     if cost.cycles <= likely.cycles and likely.proven:
         return cost  # as fast as its bound: nothing can be better
-    given = tuple(size or (tile or tiling.NO_TILE)[axis] for axis, size in enumerate(problem.tile))
-    extents, granule = (problem.op.M, problem.op.N, problem.op.K), array.granule()
     menus = [
         [min(size, extent)] if size else candidate_sizes(extent, step)
         for size, extent, step in zip(given, extents, granule, strict=True)
     ]
     tiles = np.array([(likely.tiling.m, likely.tiling.n, likely.tiling.k), *itertools.product(*menus)], dtype=np.int64)
-    machine = np.array([supply.bytes_per_cycle, supply.resident_bytes]), supply.latency_cycles
-    objective, joules = OBJECTIVES.index(goal.objective), np.array(goal.joules(problem.op))
     bounds = tile_search.tile_bounds(
-        table.dims[0], table.rates[0], tiles, table.allowed[0], tiling.form_rows(forms, array), *machine, objective, joules
+        table.dims[0], table.rates[0], tiles, table.allowed[0], tiling.form_rows(forms, array), *orders.machine, *orders.goal[:2]
     )
     if isinstance(array, HasLeastCycles) and goal.objective == "time":
         bounds = np.maximum(bounds, _least_totals(problem, array, tiles))
-    cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
-    known: dict[Size, int] = {}
-    best: tuple[float, float, Tiling] | None = None
+    best: OrderedTile | None = None
     proven, asked, most = True, 0, goal.effort or tiling.EVALUATIONS
     enough = 1.0 + goal.tolerance if goal.objective == "time" else 1.0  # what may still be gained is within the tolerance
     steps = problem.op.count * np.prod(-(-np.array(extents) // tiles), axis=1, dtype=np.float64)
     promise = np.maximum(bounds, steps * cycles_of(1, 1, 1)) if goal.objective == "time" else bounds
     for place in np.lexsort((bounds, promise)).tolist():
-        if bounds[place] == np.inf or (best is not None and bounds[place] * enough >= best[0]):
+        if bounds[place] == np.inf or (best is not None and bounds[place] * enough >= best.value):
             continue
         if asked >= most and best is not None:
             proven = False
             break
         asked += 1
-        cut = _cut(tiles[place].tolist(), extents)
-        kinds = np.zeros((2, 2, 2), dtype=np.int64)
-        for edges in itertools.product((0, 1), repeat=3):
-            if all(edge or sides[1] > 1 for edge, sides in zip(edges, cut, strict=True)):
-                size = (cut[0][2 * edges[0]], cut[1][2 * edges[1]], cut[2][2 * edges[2]])
-                if size not in known:
-                    known[size] = cycles_of(*size)
-                kinds[edges] = known[size]
-        order, keep, _, value, moved = tile_search.best_plan(
-            table.dims[0], table.rates[0], table.halos[0], np.array(cut, dtype=np.int64), table.allowed[0], kinds, *machine,
-            objective, joules, 1.0 + goal.tolerance,
-        )  # fmt: skip
-        if order >= 0 and (best is None or (value, moved) < best[:2]):
-            kept = tuple(tensor for number, tensor in enumerate(TENSORS) if keep >> number & 1)
-            m, n, k = tiles[place].tolist()
-            best = value, moved, Tiling(m=m, n=n, k=k, order=ORDERS[order], keep=kept)
+        m, n, k = tiles[place].tolist()
+        candidate = orders.best((m, n, k), counted.tile_cycles)
+        if candidate and (best is None or (candidate.value, candidate.dram_bytes) < (best.value, best.dram_bytes)):
+            best = candidate
     if best is None:
         raise tiling.nothing_fits(problem, supply, tile)
-    cost = tiling.evaluate(problem, best[2], array, supply)
+    cost = orders.tiled(best)
     if proven:
         return cost
     if not forms and tile is None and not problem.is_constrained and goal.objective == "time":
-        from trainyard.mapping.tile_descent import CountedTiles, descend
-
         start = (cost.tiling.m, cost.tiling.n, cost.tiling.k)
-        cost = min(cost, *descend(problem, CountedTiles(array, cycles_of, known), supply, [start]), key=lambda one: one.cycles)
+        cost = min(cost, *descend(problem, counted, supply, [start], most=1), key=lambda one: one.cycles)
     return tiling.unproven(cost)
 
 
@@ -116,12 +107,10 @@ def beyond_guides(problem: Problem, guided: Tiled, array: Array, supply: Supply,
     cost = tiling.evaluate(problem, guided.tiling, array, supply)
     if tile is not None or problem.is_constrained:
         return cost
-    from trainyard.mapping.tile_descent import CountedTiles, descend
-
     cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
     start = (cost.tiling.m, cost.tiling.n, cost.tiling.k)
     return tiling.unproven(
-        min(cost, *descend(problem, CountedTiles(array, cycles_of), supply, [start]), key=lambda one: one.cycles)
+        min(cost, *descend(problem, CountedTiles(array, cycles_of), supply, [start], most=1), key=lambda one: one.cycles)
     )
 
 
@@ -138,6 +127,5 @@ def _least_totals(problem: Problem, array: HasLeastCycles, tiles: npt.NDArray[np
     return total * problem.op.count
 
 
-def _cut(sizes: Sequence[int], extents: Size) -> list[tuple[int, int, int]]:
-    counts = [-(-extent // size) for size, extent in zip(sizes, extents, strict=True)]
-    return [(size, count, extent - (count - 1) * size) for size, count, extent in zip(sizes, counts, extents, strict=True)]
+def _clipped(sizes: Sequence[int], extents: Size) -> Size:
+    return min(sizes[0], extents[0]), min(sizes[1], extents[1]), min(sizes[2], extents[2])

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 
-from trainyard.errors import BadInput
 from trainyard.ir import DENSE, Array, ArrayCost, MatMul, Operand, Product, one_after_another
-from trainyard.mapping.tiling import NO_TILE, Problem, Size, Supply, Tiled, search
+from trainyard.mapping.loop_orders import LoopOrders, OrderedTile
+from trainyard.mapping.tiling import NO_TILE, Problem, Size, Supply, Tiled
 
 MOST_TILES = 96
 """Tiles that one descent evaluates at most."""
@@ -45,9 +44,10 @@ class CountedTiles:
         return self.array.granule()
 
     def tile_cycles(self, m: int, n: int, k: int) -> int:
-        if (m, n, k) not in self.known:
-            self.known[m, n, k] = self.cycles_of(m, n, k)
-        return self.known[m, n, k]
+        cycles = self.known.get((m, n, k))
+        if cycles is None:
+            cycles = self.known[m, n, k] = self.cycles_of(m, n, k)
+        return cycles
 
     def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost:
         return ArrayCost(cycles=self.tile_cycles(op.M, op.N, op.K) * op.count)
@@ -73,13 +73,16 @@ def sizes_of(extent: int, granule: int) -> list[int]:
     return sorted(sizes)
 
 
-def descend(problem: Problem, counted: CountedTiles, supply: Supply, starts: Sequence[Size] = ()) -> list[Tiled]:
-    """The tiles that were evaluated, each in its best loop order, the fastest first; empty where no tile fits."""
+def descend(
+    problem: Problem, counted: CountedTiles, supply: Supply, starts: Sequence[Size] = (), most: int = MOST_TILES
+) -> list[Tiled]:
+    """The `most` fastest tiles of those that were evaluated, each in its best loop order; empty where no tile fits."""
     op, rates = problem.op, problem.sram_rates
     extents = (op.M, op.N, op.K)
     fixed = [min(size, extent) for size, extent in zip(problem.tile, extents, strict=True)]
     menus = [[own] if own else sizes_of(*sides) for own, *sides in zip(fixed, extents, counted.granule(), strict=True)]
-    evaluated: dict[Size, Tiled] = {}
+    evaluated: dict[Size, OrderedTile] = {}
+    orders = LoopOrders.of(problem, supply)
 
     def fits(size: Size) -> bool:
         m, n, k = size
@@ -88,8 +91,9 @@ def descend(problem: Problem, counted: CountedTiles, supply: Supply, starts: Seq
     def fastest(sizes: Sequence[Size]) -> Size:
         for size in dict.fromkeys(sizes):
             if size not in evaluated and len(evaluated) < MOST_TILES and fits(size):
-                with suppress(BadInput):  # too many cycles to count
-                    (evaluated[size],) = search([problem], counted, supply, size)
+                tile = orders.best(size, counted.tile_cycles)
+                if tile is not None:
+                    evaluated[size] = tile
         return min((size for size in sizes if size in evaluated), key=lambda size: _speed(evaluated[size]), default=NO_TILE)
 
     given = [(fixed[0] or min(m, op.M), fixed[1] or min(n, op.N), fixed[2] or min(k, op.K)) for m, n, k in starts]
@@ -99,11 +103,11 @@ def descend(problem: Problem, counted: CountedTiles, supply: Supply, starts: Seq
         while better != current:
             current = better
             better = fastest([current, *_neighbours(current, menus, fits)])
-    return sorted(evaluated.values(), key=_speed)
+    return [orders.tiled(tile) for tile in sorted(evaluated.values(), key=_speed)[:most]]
 
 
-def _speed(tiled: Tiled) -> tuple[int, int]:
-    return tiled.cycles, tiled.dram_bytes
+def _speed(tile: OrderedTile) -> tuple[int, float]:
+    return tile.cycles, tile.dram_bytes
 
 
 def _filling(extents: Size, menus: Sequence[list[int]], fits: Callable[[Size], bool]) -> Iterator[Size]:

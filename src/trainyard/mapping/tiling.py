@@ -221,12 +221,13 @@ def needed_bytes(problem: Problem, tiling: Tiling) -> float:
     from trainyard.kernels.mapping import tile_bounds
 
     dims = np.array([problem.op.M, problem.op.N, problem.op.K, problem.op.count], np.int64)
-    tile, spans = _cut(problem, tiling)
+    tile, spans = cut(problem, tiling)
     order = np.array([AXES.index(axis) for axis in tiling.order], dtype=np.int64)
     return float(tile_bounds.needed_bytes(tile, spans, dims, order, tiling.keep_bits, np.array(problem.all_rates)))
 
 
-def _closed_form(problem: Problem, tiling: Tiling, cycles: int, compute_cycles: int, moves: Sequence[int]) -> Tiled:
+def closed_form(problem: Problem, tiling: Tiling, cycles: int, compute_cycles: int, moves: Sequence[int]) -> Tiled:
+    """A tiling's DRAM bytes by tensor; `moves` says how often A, B and the sums are moved."""
     over_n, over_m, over_k = moves
     spilled = (over_k - 1) * problem.sum_bytes
     a_more, out_more = _halo_factors(problem, tiling)
@@ -255,9 +256,14 @@ def _halo_factors(problem: Problem, tiling: Tiling) -> tuple[float | None, float
 
 def form_rows(forms: Sequence[Folds | Pooled], array: Array) -> Integers:
     """Closed forms as rows of the compiled search; without any, all multipliers of the array are always busy."""
+    return _form_rows(tuple(forms), 0 if forms else array.peak_macs_per_cycle)
+
+
+@lru_cache(maxsize=1024)
+def _form_rows(forms: tuple[Folds | Pooled, ...], multipliers: int) -> Integers:
     from trainyard.kernels.mapping.tile_cycles import IDEAL
 
-    rows = [form.row for form in forms] or [(1, 1, 1, 0, 0, 0, 1, IDEAL, array.peak_macs_per_cycle, 0)]
+    rows = [form.row for form in forms] or [(1, 1, 1, 0, 0, 0, 1, IDEAL, multipliers, 0)]
     return np.array(rows, dtype=np.int64).reshape(len(rows), COLUMNS)
 
 
@@ -307,17 +313,24 @@ class ProblemTable:
             np.array([problem.all_rates for problem in problems]).reshape(-1, 6),
             np.array([problem.halo_row for problem in problems]).reshape(-1, len(NO_HALO)),
             np.array([problem.tile for problem in problems], dtype=np.int64).reshape(-1, 3),
-            np.array([_allowed(problem) for problem in problems], dtype=np.int64),
+            np.array([_allowed(problem.orders, problem.keep) for problem in problems], dtype=np.int64),
         )
         digest = hashlib.blake2b(b"".join(column.tobytes() for column in columns)).digest()
         return cls(tuple(problems), *columns, longest, max((op.macs for op in ops), default=0), digest)
 
 
-def _allowed(problem: Problem) -> int:
+@lru_cache(maxsize=2048)
+def single_table(problem: Problem) -> ProblemTable:
+    """One product: a sweep over machines asks for the same again and again."""
+    return ProblemTable.of([problem])
+
+
+@lru_cache(maxsize=256)
+def _allowed(orders: tuple[str, ...], keep: tuple[Tensor, ...]) -> int:
     """A bit for each order and each choice of what is kept (`tile_bounds.KEPT_MIDDLE`) that a problem's constraints leave."""
     from trainyard.kernels.mapping.tile_bounds import KEPT_MIDDLE
 
-    orders = problem.orders or ORDERS
+    orders = orders or ORDERS
     bits = 0
     for number, order in enumerate(ORDERS):
         if order not in orders:
@@ -325,7 +338,7 @@ def _allowed(problem: Problem) -> int:
         by_loop: dict[str, Tensor] = {LACKS[tensor]: tensor for tensor in TENSORS}
         stays = [by_loop[order[2]]]
         for kept, more in ((0, []), (1, [order[1]]), (2, [order[1], order[0]])):
-            if set(problem.keep) <= {*stays, *(by_loop[axis] for axis in more)}:
+            if set(keep) <= {*stays, *(by_loop[axis] for axis in more)}:
                 bits |= 1 << (number + KEPT_MIDDLE * kept)
     return bits
 
@@ -394,7 +407,8 @@ def search(
         from trainyard.mapping.tile_costs import search_by_cost
 
         return [search_by_cost(problem, array, supply, tile, goal) for problem in problems]
-    rows = search_tiles(ProblemTable.of(problems), forms, array, supply, tile, goal)
+    table = ProblemTable.of(problems) if len(problems) > 1 else single_table(problems[0])
+    rows = search_tiles(table, forms, array, supply, tile, goal)
     chosen = [tiled(problem, row) for problem, row in zip(problems, rows.tolist(), strict=True)]
     if not guides and not exact:
         from trainyard.mapping.tile_costs import beyond_guides
@@ -423,7 +437,7 @@ def tiled(problem: Problem, row: Sequence[int]) -> Tiled:
     """A row of the compiled search."""
     m, n, k, order, cycles, compute, proven, *moves, keep, _ = row
     kept = tuple(tensor for number, tensor in enumerate(TENSORS) if keep >> number & 1)
-    cost = _closed_form(problem, Tiling(m=m, n=n, k=k, order=ORDERS[order], keep=kept), cycles, compute, moves)
+    cost = closed_form(problem, Tiling(m=m, n=n, k=k, order=ORDERS[order], keep=kept), cycles, compute, moves)
     return cost if proven else unproven(cost)
 
 
@@ -431,7 +445,7 @@ def unproven(cost: Tiled) -> Tiled:
     return replace(cost, proven=False)
 
 
-def _cut(problem: Problem, tiling: Tiling) -> tuple[Integers, npt.NDArray[np.float64]]:
+def cut(problem: Problem, tiling: Tiling) -> tuple[Integers, npt.NDArray[np.float64]]:
     """Sizes, counts and edges along each axis, and the sides that bytes are counted by, as the compiled loops have them."""
     from trainyard.kernels.mapping import tile_bounds
 
@@ -448,7 +462,7 @@ def evaluate(problem: Problem, tiling: Tiling, array: Array, supply: Supply) -> 
     """The cost of one tiling in closed form."""
     from trainyard.kernels.mapping import tiles
 
-    tile, spans = _cut(problem, tiling)
+    tile, spans = cut(problem, tiling)
     kinds = np.zeros((2, 2, 2), dtype=np.int64)
     compute = 0
     cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
@@ -466,4 +480,4 @@ def evaluate(problem: Problem, tiling: Tiling, array: Array, supply: Supply) -> 
             tile, spans, order, tiling.keep_bits, count, rates, float(supply.bytes_per_cycle), supply.latency_cycles, kinds, most
         )
     )
-    return _closed_form(problem, tiling, cycles, compute * count, passes(problem.op, tiling))
+    return closed_form(problem, tiling, cycles, compute * count, passes(problem.op, tiling))

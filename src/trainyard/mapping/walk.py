@@ -1,6 +1,7 @@
 """A product simulated tile by tile: the reference of the closed form, and the path for arrays that use operand values.
 
-On such arrays every tile has different cycles; `compute` returns those of one tile.
+On such arrays every tile has different cycles. `walk` asks `compute` for those of one tile after the other; `walk_counted` is its
+compiled twin for cycles that are known already.
 """
 
 from __future__ import annotations
@@ -11,9 +12,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from trainyard.ir import MatMul
 from trainyard.ir.folds import AXES
-from trainyard.mapping.tiling import Problem, Supply, Tiled, Tiling
+from trainyard.mapping.tiling import Integers, Problem, Supply, Tiled, Tiling, cut
 
 Sums = tuple[tuple[object, ...], tuple[float, float], bool]
 """A tile of sums: its position, its elements, as unfinished and as finished sums, and whether they are finished."""
@@ -107,6 +111,38 @@ def walk(problem: Problem, tiling: Tiling, supply: Supply, compute: Callable[[Ti
         spill_write=moved["spill_write"],
         spill_read=moved["spill_read"],
     )
+
+
+def walk_counted(problem: Problem, tiling: Tiling, supply: Supply, cycles: Integers) -> Tiled:
+    """`walk` where the cycles of every tile are known, in loop order."""
+    from trainyard.kernels.mapping.fixed_tiles import walked
+
+    tile, _ = cut(problem, tiling)
+    order = np.array([AXES.index(axis) for axis in tiling.order], dtype=np.int64)
+    total, moved = walked(
+        tile, _halo_sides(problem, tiling), order, tiling.keep_bits, problem.op.count, np.array(problem.rates),
+        float(supply.bytes_per_cycle), supply.latency_cycles, cycles,
+    )  # fmt: skip
+    a_read, b_read, out_moved, spill_write, spill_read = (round(size) for size in moved.tolist())
+    return Tiled(
+        tiling=tiling,
+        cycles=int(total),
+        compute_cycles=int(cycles.sum()),
+        a_read=a_read,
+        b_read=b_read,
+        out_moved=out_moved,
+        spill_write=spill_write,
+        spill_read=spill_read,
+    )
+
+
+def _halo_sides(problem: Problem, tiling: Tiling) -> npt.NDArray[np.float64]:
+    """What a halo adds to the sides of a tile: of A along m and k, of finished sums along m."""
+    more, halo = np.zeros(3), problem.halo
+    if halo is not None:
+        size = min(tiling.size(halo.axis), problem.op.M if halo.axis == "m" else problem.op.K)
+        more[2 if halo.operand == "out" else 0 if halo.axis == "m" else 1] = halo.spread(size) - size
+    return more
 
 
 def _evict(current: Sums | None, resident: _Resident, rates: tuple[float, float, float, float]) -> float:

@@ -1,7 +1,7 @@
 """One device: its Works in program order on one stream, its memory a pool.
 
 A device that costs all Works of a step at once (`batch_costs`) is booked as columns (`systems.step_columns`). Work by Work is the
-exception: devices without that capability, steps with masks on an array that looks at them, and counts beyond 64 bits.
+exception: devices without that capability, and counts beyond 64 bits.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Single:
         from trainyard.kernels.mapping.product_costs import durations
 
         costs: BatchCosts | None = self.device.batch_costs(step, masks) if isinstance(self.device, CostsWholeSteps) else None
-        columns = None if costs is None else step_columns(step, costs.shape.policy, self.name)
+        columns = None if costs is None else step_columns(step, costs.shape, self.name)
         numerator, denominator = self.device.clock_hz.as_integer_ratio()
         if costs is None or columns is None or max(numerator, denominator) >= LONGEST_PS:
             return None
@@ -130,4 +130,5 @@ class ProgramSchedule:
         plan.allocate(columns.first_task, columns.last_task, pool, columns.sizes)
         plan.booking.columns = booking_columns(columns, self.costs)
         plan.booking.cycles, plan.booking.array_cycles = self.cycles, self.array_cycles
+        plan.booking.uncertainty_cycles = self.costs.uncertainty_cycles
         return plan

@@ -15,18 +15,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.caches import per_step
+from trainyard.caches import ByIdentity, per_step
 from trainyard.ir import Step, Work
 from trainyard.ir.booking import BookingColumns, Traffic
 from trainyard.ir.plan import Dependencies
 from trainyard.mapping.precision import with_precision
-from trainyard.mapping.profile import profile, works
+from trainyard.mapping.profile import works
 from trainyard.results.booking import IDLE
 
 if TYPE_CHECKING:
     from trainyard.devices.accelerator.batch_costs import BatchCosts
-    from trainyard.devices.accelerator.step_shape import Key
-    from trainyard.mapping.demand import Policy
+    from trainyard.devices.accelerator.step_shape import Key, StepShape
 
 Real = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
@@ -61,10 +60,15 @@ class StepColumns:
     resident_bytes: int
 
 
-@per_step
-def step_columns(step: Step, policy: Policy, resource: str) -> StepColumns | None:
+def step_columns(step: Step, shape: StepShape, resource: str) -> StepColumns | None:
     """None where a Work has no demand of its own, or a sum exceeds 64 bits."""
-    number, ordered = profile(step, policy).number, works(step, policy)
+    return _step_columns(step, ByIdentity(shape), resource)
+
+
+@per_step
+def _step_columns(step: Step, shape: ByIdentity[StepShape], resource: str) -> StepColumns | None:
+    number, policy = shape.value.number, shape.value.policy
+    ordered = works(step, policy)
     stored = with_precision(step, policy.precision)
     if any(work.ops not in number for work in ordered) or max(step.macs, *(size for _, size in stored.transients), 0) >= 2**62:
         return None

@@ -14,6 +14,7 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.hardware.reduction.adder_trees import Fan
 from trainyard.ir import MatMul
 from trainyard.kernels.arrays.flex_dpe import sum_each
+from trainyard.kernels.arrays.partial_sums import add_cycles as compiled_add
 
 sizes = st.integers(1, 20)
 densities = st.sampled_from([0.0, 0.1, 0.4, 0.8, 1.0])
@@ -120,6 +121,24 @@ def test_a_chunk_waits_for_the_next_cycle_only_where_the_input_is_narrow():
 
 
 @pytest.mark.probe
+@pytest.mark.oracle
+@given(
+    counts=st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=4),
+    multipliers=st.sampled_from([1, 2, 4, 8]),
+    dpes=st.integers(1, 5),
+    bandwidth=st.integers(1, 6),
+    vectors=st.integers(1, 9),
+    across=st.sampled_from(["chain", "buffer"]),
+    drain=st.sampled_from(["fold", "pass"]),
+)
+def test_the_compiled_add_latency_is_that_of_the_crossings(counts, multipliers, dpes, bandwidth, vectors, across, drain):
+    values = np.array(counts, np.int64)
+    where = {"multipliers": multipliers, "dpes": dpes, "bandwidth": bandwidth, "vectors": vectors}
+    expected = add_cycles(across, crossings(values, multipliers, dpes), **where, drain=drain)
+    inside = (multipliers - 1).bit_length()
+    assert compiled_add(values, multipliers, dpes, bandwidth, vectors, inside, across == "chain", drain == "pass") == expected
+
+
 @pytest.mark.parametrize(("across", "add"), [("tree", 2 + 2), ("chain", 2 + 3), ("buffer", 2 + 2)])
 def test_a_row_over_four_flex_dpes_takes_its_way(across, add):
     """Three partial sums beyond the first: three hops, or two cycles of a buffer that takes two, or two levels of a tree."""

@@ -280,14 +280,16 @@ class Sigma:
 
     def _add(self, op: MatMul, a: Mask, b: Mask, side: Side, dpes: int) -> int:
         """Add latency of one product on `dpes` Flex-DPEs whose partial sums are added in a chain or in the buffer."""
-        from trainyard.arrays.sigma.partial_sums import add_cycles, crossings
+        from trainyard.kernels.arrays.partial_sums import add_cycles
         from trainyard.masks.contraction import stationary_rows
 
-        rows = stationary_rows(op, a, b, side, self.bandwidth if self.streaming == "limited" else op.K)
-        return add_cycles(
-            self.across, crossings(rows, self.multipliers, dpes), multipliers=self.multipliers, dpes=dpes,
-            bandwidth=self.bandwidth, vectors=op.N if side == "a" else op.M,
-            drain=self.drain if self.streaming == "limited" else "fold",
+        is_limited = self.streaming == "limited"
+        rows = stationary_rows(op, a, b, side, self.bandwidth if is_limited else op.K)
+        return int(
+            add_cycles(
+                rows, self.multipliers, dpes, self.bandwidth, op.N if side == "a" else op.M, (self.multipliers - 1).bit_length(),
+                self.across == "chain", is_limited and self.drain == "pass",
+            )
         )  # fmt: skip
 
     def _demand(self, op: MatMul, contraction: Contraction, sides: tuple[Side, ...] | None = None) -> Demand:

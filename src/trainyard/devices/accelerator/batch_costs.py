@@ -9,6 +9,7 @@ left to the twin.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,18 +24,24 @@ from trainyard.devices.accelerator.energy import FORMATS, EnergyRates, format_of
 from trainyard.devices.accelerator.masked_tiles import SUMS_READ
 from trainyard.devices.accelerator.step_shape import EXACT, ON_CHIP, Real, StepShape, Which, Whole, step_shape
 from trainyard.errors import TrainyardError
-from trainyard.ir import Array, DeviceCost, Step
+from trainyard.ir import Array, DeviceCost, Step, Work
 from trainyard.ir.folds import Tiles
 from trainyard.ir.protocols import Divisible, HasClosedForm, HasTileEvents
 from trainyard.mapping.demand import Demand, Policy
+from trainyard.mapping.profile import works
 from trainyard.mapping.tiling import ProblemTable, search_tiles
+from trainyard.masks.dma import Densities
 
 BOUNDS = ("compute", "dram", "vector")
 NO_SHARES: Real = np.zeros((0, 1))
 NO_TILES: Whole = np.zeros((0, 10), np.int64)
+NO_TILES.flags.writeable = False  # as found ones are: loops are compiled for one of both
 CACHED_COUNTS = 128
 """Tilings of steps that are kept, and their events."""
 RatesOf = Callable[[str | None], EnergyRates]
+KnownCosts = Mapping[Demand, DeviceCost]
+CostsByRow = dict[int, DeviceCost]
+"""Costs of demands, by their row in a `StepShape`."""
 Rates = dict[str | None, EnergyRates]
 """Joules of events, by the format of the multiplications; None where there are none."""
 
@@ -87,6 +94,11 @@ class BatchCosts:
         for row, cost in self.apart.items():
             bounds[row] = cost.bound
         return bounds
+
+    @property
+    def uncertainty_cycles(self) -> float:
+        """Half-width of the 95 % interval of all cycles: each sampled product has a row of its own."""
+        return math.sqrt(sum(cost.uncertainty**2 for cost in self.apart.values()))
 
     @property
     def exact(self) -> bool:
@@ -164,27 +176,43 @@ class BatchCosts:
 _counts, _searched = BoundedCache(entries=CACHED_COUNTS), BoundedCache(entries=CACHED_COUNTS)
 
 
-def batch_costs(
-    step: Step, policy: Policy, costing: Costing, rates_of: RatesOf, known_costs: Mapping[Demand, DeviceCost]
-) -> BatchCosts | None:
-    """All demands on one machine, but for the costs that are `known_costs`.
+def batch_costs(step: Step, policy: Policy, costing: Costing, rates_of: RatesOf, known_costs: KnownCosts) -> BatchCosts | None:
+    """All demands of dense operands on one machine, but for the costs that are `known_costs`.
 
     None where something is too large to be counted exactly, or is refused: the twin says why.
     """
+
+    def others(shape: StepShape) -> CostsByRow:
+        apart = {row: known_costs.get(shape.demands[row]) for row in shape.others}
+        missing = [row for row, cost in apart.items() if cost is None]
+        costed = dict(zip(missing, costing.costs([shape.demands[row] for row in missing]), strict=True)) if missing else {}
+        return {row: cost or costed[row] for row, cost in apart.items()}
+
+    shape = step_shape(step, policy, _which(costing))
+    return None if shape is None else costs_of(shape, costing, rates_of, others)
+
+
+def masked_costs(
+    step: Step, policy: Policy, zeros: Densities, costing: Costing, rates_of: RatesOf, cost_of: Callable[[Work], DeviceCost]
+) -> BatchCosts | None:
+    """Streams at once, and products with their zeros one by one: `cost_of` looks at them."""
+    shape = step_shape(step, policy, "masked", zeros)
+    if shape is None:
+        return None
+    work_of = {shape.number[work.ops]: work for work in works(step, policy) if work.ops in shape.number}
+    return costs_of(shape, costing, rates_of, lambda own: {row: cost_of(work_of[row]) for row in own.others})
+
+
+def costs_of(shape: StepShape, costing: Costing, rates_of: RatesOf, others: Callable[[StepShape], CostsByRow]) -> BatchCosts | None:
+    """The costs of a shape's demands; `others` finds those that are not costed at once."""
     from trainyard.kernels.mapping.product_costs import step_costs
 
     array, supply = costing.array, costing.supply
-    shape = step_shape(step, policy, _which(costing))
-    if shape is None:
-        return None
     products, streams, tiles = shape.products, shape.streams, NO_TILES
     try:
         if len(products.rows):
             tiles = _tiles(products.shapes, costing)
-        apart = {row: known_costs.get(shape.demands[row]) for row in shape.others}
-        missing = [row for row, cost in apart.items() if cost is None]
-        costed = dict(zip(missing, costing.costs([shape.demands[row] for row in missing]), strict=True)) if missing else {}
-        costs = {row: cost or costed[row] for row, cost in apart.items()}
+        costs = others(shape)
         rates = _rates(shape, array, costs.values(), rates_of)
     except TrainyardError:
         return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from trainyard.caches import BoundedCache, ByIdentity, per_part
 from trainyard.checks import require_choice, require_positive
 from trainyard.construction import NonNegative, NonNegativeInt, Positive, part
-from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs
+from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs, masked_costs
 from trainyard.devices.accelerator.chained import Across, chosen, stays_apart
 from trainyard.devices.accelerator.costs import Costing
 from trainyard.devices.accelerator.energy import EnergyRates, energy_rates, format_of
@@ -354,7 +354,7 @@ class Accelerator:
 
     def _demand(self, step: Step, work: Work, policy: Policy, zeros: Densities) -> Demand:
         """What one of its Works asks for; that of all Works of a step is found once."""
-        demands = self._steps.get(("demands", ByIdentity(step), ByIdentity(zeros), policy), lambda: profile(step, policy, zeros))
+        demands = profile(step, policy, zeros)
         number = demands.number.get(work.ops)
         return demand(step, work, policy, zeros) if number is None else demands.demands[number]
 
@@ -387,7 +387,7 @@ class Accelerator:
         if masks is None or self.dma == "raw":
             return RAW
         stored = partial(densities, step, masks) if self.dma == "zero_compressed" else partial(stored_sizes, step, masks, self.dma)
-        return self._steps.get(("zeros", ByIdentity(step), ByIdentity(masks)), stored)
+        return _stored_zeros.get((ByIdentity(step), ByIdentity(masks), self.dma), stored)
 
     def _step_costs(self, step: Step, zeros: Densities) -> tuple[Profile, list[DeviceCost]]:
         """All distinct demands of a step, costed together the first time one is asked for."""
@@ -410,7 +410,11 @@ class Accelerator:
 
     def batch_costs(self, step: Step, masks: Masks | None = None) -> BatchCosts | None:
         """All Works of a step costed at once; None where they have to be costed one by one."""
-        if masks is not None and (uses_operand_values(self.array) or self.dma != "raw"):
+        if masks is not None and uses_operand_values(self.array):
+            zeros = self._zeros(step, masks)
+            policy = self._masked_policy(step, masks, zeros)
+            return masked_costs(step, policy, zeros, self._costing, self._energy_rates(), lambda work: self.cost(step, work, masks))
+        if masks is not None and self.dma != "raw":
             return None
         policy, known_costs = self._policy(step)
         return batch_costs(step, policy, self._costing, self._energy_rates(), known_costs)
@@ -484,6 +488,8 @@ def _own_energy(array: Array) -> tuple[tuple[Component, ...], float | None]:
     )
 
 
+_stored_zeros = BoundedCache(entries=8)
+"""What a DMA engine knows of the zeros of a step, for all machines that compress alike."""
 _cached_policy = lru_cache(maxsize=64)(Policy)  # machines that differ in their numbers share the object, so that it compares fast
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +22,12 @@ from trainyard.devices.accelerator.masked_tiles import TileCosts
 from trainyard.ir import Array, Density, Masks, MaskView, MatMul, Operand, Step
 from trainyard.ir.folds import Pooled
 from trainyard.ir.protocols import EstimatesTiles, HasClosedForm, HasTileCycles, HasTileGuides, KnowsDensity
-from trainyard.mapping.tile_descent import CountedTiles, descend
 from trainyard.mapping.tiling import FASTEST, Goal, Problem, Size, Supply, Tiled, Tiling, evaluate, search
-from trainyard.mapping.walk import Tile, steps, walk
+from trainyard.mapping.walk import steps, walk_counted
 from trainyard.masks.views import unpacked
+
+if TYPE_CHECKING:
+    from trainyard.mapping.tile_descent import CountedTiles
 
 CACHED_STEPS, CACHED_BYTES = 4, 64 * 1024 * 1024
 """Steps with masks whose counted tiles are kept, and bytes of each."""
@@ -56,11 +59,13 @@ class SparseTileSearch:
         (planned,) = search([problem], self.array, self.supply, self.tile, guides, self.goal)
         if guides or self.tile is not None or self.goal.objective != "time":
             return [planned.tiling]
+        from trainyard.mapping.tile_descent import CountedTiles, descend
+
         cycles_of: dict[Size, int] = known.get((self.array, left, right), dict)
         counted = CountedTiles(self.array, lambda m, n, k: _expected_cycles(self.array, MatMul(m, n, k), left, right), cycles_of)
         expected = evaluate(problem, planned.tiling, counted, self.supply)
         if not isinstance(self.array, HasClosedForm | HasTileGuides):
-            likely = descend(problem, counted, self.supply, [_size(planned)])
+            likely = descend(problem, counted, self.supply, [_size(planned)], most=SHORTLIST)
         elif all(self._share(counted, size) == 1.0 for size in (_size(planned), (problem.op.M, problem.op.N, problem.op.K))):
             return [planned.tiling]  # the closed form is right: this array makes no use of these zeros
         else:
@@ -71,6 +76,8 @@ class SparseTileSearch:
     def _faster(self, problem: Problem, counted: CountedTiles, planned: Tiled, expected: Tiled) -> list[Tiled]:
         """Tiles that may be faster than the dense one, the fastest first: that of the closed form if every tile took the share of
         its cycles that the first is expected to take; where shares differ, what a descent finds."""
+        from trainyard.mapping.tile_descent import descend
+
         share = max(expected.compute_cycles / planned.compute_cycles, LEAST_SHARE)
         whole = (problem.op.M, problem.op.N, problem.op.K)
         slower = replace(  # DRAM in cycles of the dense array
@@ -82,7 +89,7 @@ class SparseTileSearch:
         (second,) = search([problem], counted, self.supply, _size(scaled))
         if all(abs(self._share(counted, size) - share) <= ALIKE * share for size in (*_halved(_size(scaled)), whole)):
             return [second]
-        return descend(problem, counted, self.supply, [_size(planned), _size(scaled)])
+        return descend(problem, counted, self.supply, [_size(planned), _size(scaled)], most=SHORTLIST)
 
     def _share(self, counted: CountedTiles, size: Size) -> float:
         """The share of its dense cycles that a tile is expected to take."""
@@ -109,11 +116,6 @@ class TileCounts:
     def nbytes(self) -> int:
         return self.cycles.nbytes
 
-    def in_turn(self) -> Callable[[Tile], int]:
-        """The cycles of one tile after the other."""
-        cycles = iter(self.cycles.tolist())
-        return lambda _: next(cycles)
-
     @classmethod
     def of(cls, op: MatMul, tiling: Tiling, costs: TileCosts) -> TileCounts:
         """Counts every tile; `costs` has counted none yet."""
@@ -139,7 +141,7 @@ def fastest(
     counted = []
     for tiling in tilings:
         counts = count(tiling)
-        counted.append((walk(problem, tiling, supply, counts.in_turn()), counts))
+        counted.append((walk_counted(problem, tiling, supply, counts.cycles), counts))
     most = TOLERANCE * min(tiled.cycles for tiled, _ in counted)
     fast_enough = (pair for pair in counted if pair[0].cycles <= most)
     return min(fast_enough, key=lambda pair: (pair[0].dram_bytes, pair[0].cycles))

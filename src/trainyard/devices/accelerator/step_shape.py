@@ -12,20 +12,22 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.caches import per_step
+from trainyard.caches import ByIdentity, per_step
 from trainyard.ir import DTYPE_BYTES, Convolution, Step, TensorSpec
 from trainyard.mapping.demand import Demand, Move, Policy, ProductDemand, StreamDemand
 from trainyard.mapping.halo import windows_overlap
 from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.precision import Precision, dtype_of
-from trainyard.mapping.profile import profile
+from trainyard.mapping.profile import RAW, profile
 from trainyard.mapping.tiling import ProblemTable
+from trainyard.masks.dma import Densities
 
 Real = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 Key = tuple[str, str, str]
-Which = Literal["all", "single", "none"]
-"""Products that are costed at once: those with a closed form; of an array that can be divided, not the many of a batched op."""
+Which = Literal["all", "single", "none", "masked"]
+"""Products that are costed at once: those with a closed form; of an array that can be divided, not the many of a batched op. Where
+an array looks at zeros (`masked`) none are, and each product has a row of its own."""
 EXACT = 2.0**53
 ON_CHIP: tuple[Key, ...] = tuple((level, "all", way) for level in ("scratchpad", "local") for way in ("read", "write"))
 LAST = 1 << 20
@@ -72,6 +74,8 @@ class StepShape:
 
     policy: Policy
     demands: tuple[Demand, ...]
+    number: Mapping[tuple[int, ...], int]
+    """The demand of each Work, by its ops."""
     keys: tuple[Key, ...]
     moved: Real
     """[demand, key] Bytes that move whatever the tiles are."""
@@ -82,10 +86,15 @@ class StepShape:
     others: tuple[int, ...]
 
 
+def step_shape(step: Step, policy: Policy, which: Which, zeros: Densities = RAW) -> StepShape | None:
+    """None where a step has more of something than is counted exactly here. `zeros` is what a compressing DMA engine knows of."""
+    return _step_shape(step, policy, which, ByIdentity(zeros or RAW))
+
+
 @per_step
-def step_shape(step: Step, policy: Policy, which: Which) -> StepShape | None:
-    """None where a step has more of something than is counted exactly here."""
-    demands = profile(step, policy).demands
+def _step_shape(step: Step, policy: Policy, which: Which, zeros: ByIdentity[Densities]) -> StepShape | None:
+    asked = profile(step, policy, zeros.value, which == "masked")
+    demands = asked.demands
     plain = [_plain(demand, which) for demand in demands]
     wanted: dict[Key, int] = {}
     for demand, own in zip(demands, plain, strict=True):
@@ -109,7 +118,8 @@ def step_shape(step: Step, policy: Policy, which: Which) -> StepShape | None:
     if max(float(moved.sum()), float(sum(operations))) >= EXACT:
         return None
     return StepShape(
-        policy=policy, demands=demands, keys=keys, moved=moved, rank=rank, products=_products(demands, plain, wanted, settled),
+        policy=policy, demands=demands, number=asked.number, keys=keys, moved=moved, rank=rank,
+        products=_products(demands, plain, wanted, settled),
         streams=_streams(demands, plain, wanted, settled), others=tuple(row for row, own in enumerate(plain) if not own),
     )  # fmt: skip
 
@@ -118,7 +128,7 @@ def _plain(demand: Demand, which: Which) -> bool:
     if isinstance(demand, ProductDemand):
         counted = demand.problem.halo is None  # bytes of a halo depend on the tile, not on passes alone
         return counted and (which == "all" or (which == "single" and demand.problem.op.count == 1))
-    return isinstance(demand, StreamDemand)
+    return isinstance(demand, StreamDemand) and all(move.size == move.held for move in demand.moves)  # nothing is compressed
 
 
 def _moves(demand: Demand) -> list[Move]:

@@ -465,31 +465,3 @@ def tile_bounds(
             m, n, k, m, n, k, dims, rates, totals, allowed, forms, supply[1], BELOW / supply[0], burst, objective, joules
         )  # fmt: skip
     return least
-
-
-@njit(cache=True, error_model="numpy")
-def best_plan(
-    dims: Ints, rates: Real, halo: Real, tile: Ints, allowed: int, kinds: Ints, supply: Real, latency: int, objective: int,
-    joules: Real, band: float,
-) -> tuple[int, int, int, float, float]:  # fmt: skip
-    """Order, keep, cycles, value and bytes of one tile whose kinds have given cycles; the order is -1 where it does not fit."""
-    totals = np.empty(6)
-    totals_of(dims, rates, totals)
-    front, entries, passes, spans = np.empty((FRONT, 8)), 0, np.empty(3, np.int64), np.empty((3, 2))
-    spans_of(tile, halo, spans)
-    for kept in range(3):
-        for order in range(6):
-            keep = _keep_bits(ORDERS[order], kept)
-            if not allowed >> (order + KEPT_MIDDLE * kept) & 1:
-                continue
-            if needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > supply[1]:
-                continue
-            passes_of(tile[:, 1], ORDERS[order], keep, passes)
-            moved = moved_bytes(tile, spans, passes, totals, halo)
-            cycles = tiled_cycles(tile, spans, ORDERS[order], keep, dims[3], rates, supply[0], latency, kinds, MOST_INTEGER)
-            value = value_of(objective, float(cycles), moved, joules)
-            entries = _offer(front, entries, value, moved, cycles, tile, order, keep, band)
-    if entries == 0:
-        return -1, 0, 0, np.inf, np.inf
-    pick = _pick(front, entries, band)
-    return int(front[pick, 6]), int(front[pick, 7]), int(front[pick, 2]), front[pick, 0], front[pick, 1]
