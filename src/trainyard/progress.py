@@ -1,8 +1,17 @@
-"""How a long call reports its progress."""
+"""How a long call reports its progress.
+
+A search deep inside of a run counts what it looks through (`counted`); who shows progress of the run listens to it
+(`listening`), and nobody does otherwise.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class ProgressCallback(Protocol):
@@ -18,3 +27,30 @@ def no_progress(done: int, total: int, message: str = "", /) -> None:
 def with_message(on_progress: ProgressCallback, message: str) -> ProgressCallback:
     """A callback that adds a fixed message to what a callee counts."""
     return lambda done, total, _="", /: on_progress(done, total, message)
+
+
+_LISTENER: ContextVar[ProgressCallback] = ContextVar("search progress", default=no_progress)
+
+
+@contextmanager
+def listening(on_progress: ProgressCallback) -> Iterator[None]:
+    """Searches inside report to `on_progress`."""
+    token = _LISTENER.set(on_progress)
+    try:
+        yield
+    finally:
+        _LISTENER.reset(token)
+
+
+def counted(items: Sequence[T], what: str) -> Iterator[T]:
+    """The items that a search looks through, each reported before it is looked at.
+
+    >>> with listening(lambda done, total, message="", /: print(done, total, message)):
+    ...     sizes = [len(name) for name in counted(["conv1", "fc"], "products")]
+    0 2 products
+    1 2 products
+    """
+    on_progress = _LISTENER.get()
+    for number, item in enumerate(items):
+        on_progress(number, len(items), what)
+        yield item

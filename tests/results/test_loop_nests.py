@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from trainyard.errors import BadInput, UnknownName
-from trainyard.results.loop_nests import Loop, LoopNest, Moved, chosen, drawing, matching
+from trainyard.results.loop_nests import Loop, LoopNest, Moved, chosen, drawing, matching, unproven_text
 
 NEST = LoopNest(
     layer="layer4.0.conv1",
@@ -58,7 +58,19 @@ def test_equal_nests_are_drawn_once_and_streams_counted() -> None:
 
 
 def test_a_nest_that_was_not_proven_says_so() -> None:
-    assert "effort ended the search" in str(replace(NEST, proven=False))
+    text = str(replace(NEST, proven=False, why_unproven="effort=1 ended the search"))
+    assert text.endswith("not proven to be the best: effort=1 ended the search")
+
+
+def test_reasons_of_several_unproven_nests_are_counted() -> None:
+    ended, asked = (
+        replace(NEST, proven=False, why_unproven=why) for why in ("effort=1 ended the search", "the array tells little")
+    )
+    assert unproven_text([NEST, NEST]) == ""
+    assert unproven_text([ended, NEST]) == "1 of them is not proven to be the best: effort=1 ended the search"
+    assert unproven_text([ended, ended, asked]) == (
+        "3 of them are not proven to be the best: 2 because effort=1 ended the search, 1 because the array tells little"
+    )
     assert "effort" not in str(NEST)
 
 

@@ -74,6 +74,8 @@ class Residency:
     """What is kept on chip during the Works of one step, by the ops of each Work."""
 
     by_work: Mapping[tuple[int, ...], OnChip | Slices]
+    ended: bool = False
+    """Whether the search for it was ended by its effort."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from trainyard.ir import Array, MatMul
 from trainyard.ir.folds import AXES, COLUMNS, Axis, Folds, Pooled
 from trainyard.ir.protocols import HasClosedForm, HasTileCycles, HasTileGuides
 from trainyard.mapping.halo import Halo
+from trainyard.progress import counted
 
 ORDERS = tuple("".join(AXES[axis] for axis in order) for order in itertools.permutations(range(3)))
 """Loop orders, outer to inner: mnk, mkn, nmk, nkm, kmn, knm."""
@@ -406,14 +407,15 @@ def search(
     if not forms:
         from trainyard.mapping.tile_costs import search_by_cost
 
-        return [search_by_cost(problem, array, supply, tile, goal) for problem in problems]
+        return [search_by_cost(problem, array, supply, tile, goal) for problem in counted(problems, "tiles")]
     table = ProblemTable.of(problems) if len(problems) > 1 else single_table(problems[0])
     rows = search_tiles(table, forms, array, supply, tile, goal)
     chosen = [tiled(problem, row) for problem, row in zip(problems, rows.tolist(), strict=True)]
     if not guides and not exact:
         from trainyard.mapping.tile_costs import beyond_guides
 
-        return [beyond_guides(problem, choice, array, supply, tile) for problem, choice in zip(problems, chosen, strict=True)]
+        guided = [*zip(problems, chosen, strict=True)]
+        return [beyond_guides(problem, choice, array, supply, tile) for problem, choice in counted(guided, "tiles")]
     return chosen
 
 

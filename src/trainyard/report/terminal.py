@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from threading import Timer
 from typing import TYPE_CHECKING, Any
 
-from trainyard.progress import ProgressCallback, no_progress
+from trainyard.progress import ProgressCallback, listening, no_progress
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -70,7 +70,8 @@ def say(message: str) -> None:
 def progress(what: str = "", *, at_once: bool = False) -> Iterator[ProgressCallback]:
     """A bar with an estimate on a terminal's stderr, of what takes longer than a moment; silence elsewhere.
 
-    It names the loops that are being compiled, which takes most of the time of a first run (`trainyard warm-up`).
+    It names the loops that are being compiled, which takes most of the time of a first run (`trainyard warm-up`), and how far a
+    search of mappings has come.
     """
     if not sys.stderr.isatty():
         yield no_progress
@@ -94,10 +95,13 @@ def progress(what: str = "", *, at_once: bool = False) -> Iterator[ProgressCallb
     def compiling(loop: str) -> None:
         bar.update(task, description=f"{described} (compiling {loop}, once)".strip())
 
+    def searching(done: int, total: int, message: str = "", /) -> None:
+        bar.update(task, description=f"{described} (search of {message}: {done} of {total})".strip())
+
     from trainyard.kernels.compilation import observed
 
     try:
-        with observed(compiling):
+        with observed(compiling), listening(searching):
             yield show
     finally:
         starter.cancel()

@@ -8,6 +8,7 @@ and what the array does in parallel. A machine with more memories has a group of
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -63,7 +64,8 @@ class LoopNest:
     element of A, B and the result; `tile` is the tile in the scratchpad, `keeps` the tensor whose tile stays over the innermost
     loop, `kept` the operands (a, b, out) of which all tiles inside the loop that they lack stay. `least_bytes` is a lower bound on
     the DRAM traffic of
-    any mapping onto this scratchpad. `proven` is false where `effort` ended the search early.
+    any mapping onto this scratchpad. `proven` is false where the search ended before it could rule out all others, and
+    `why_unproven` says what ended it.
     """
 
     layer: str
@@ -92,6 +94,7 @@ class LoopNest:
     compulsory_bytes: int = 0
     least_bytes: int = 0
     proven: bool = True
+    why_unproven: str = ""
     note: str = ""
     slices: str = ""
     """How the Work is cut where a block of layers runs slice by slice, for which the tile is."""
@@ -146,8 +149,21 @@ def lines(nest: LoopNest) -> list[str]:
     if nest.slices:
         drawn.append(f"  runs with {nest.block} in {nest.slices}: loops of the longest slice, bytes and cycles of all")
     if not nest.proven:
-        drawn.append("  effort ended the search before this mapping was proven to be the best")
+        drawn.append(f"  not proven to be the best{f': {nest.why_unproven}' if nest.why_unproven else ''}")
     return drawn
+
+
+def unproven_text(nests: Sequence[LoopNest]) -> str:
+    """How many of some nests are not proven to be the best, and why; empty where all are."""
+    reasons = Counter(nest.why_unproven for nest in nests if not nest.proven)
+    if not reasons:
+        return ""
+    number = reasons.total()
+    if len(reasons) == 1:
+        (why,) = reasons
+        return f"{number} of them {'are' if number > 1 else 'is'} not proven to be the best{f': {why}' if why else ''}"
+    listed = ", ".join(f"{count} because {why or 'the search ended early'}" for why, count in reasons.items())
+    return f"{number} of them are not proven to be the best: {listed}"
 
 
 def _loops(nest: LoopNest) -> list[str]:

@@ -198,7 +198,7 @@ def test_a_bounded_search_says_so() -> None:
     (note,) = [note for note in bounded.notes if "effort=1" in note]
     unproven = sum(not nest.proven for nest in bounded.mapping if nest.loops)
     assert note.startswith(f"the search of {unproven} of ")
-    assert "effort ended the search" in "".join(map(str, bounded.mapping))
+    assert "not proven to be the best: effort=1 ended the search" in "".join(map(str, bounded.mapping))
     assert not [note for note in ty.run("bert-tiny", "npu").notes if "search" in note]
 
 

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 import trainyard as ty
 from trainyard.arrays import Systolic
 from trainyard.devices import Accelerator
+from trainyard.devices.accelerator.choices import PairChoice, TileChoice
+from trainyard.devices.accelerator.loop_nests import why_unproven
 from trainyard.ir import MatMul, Op, Step
 from trainyard.mapping.tiling import Problem, Tiling, evaluate
 from trainyard.mapping.walk import walk
@@ -162,3 +164,44 @@ def test_tensors_that_stay_between_layers_move_nothing() -> None:
     assert any(moved.once_bytes == 0 for nest in result.mapping for moved in nest.moved)
     assert all(nest.least_bytes <= nest.dram_bytes for nest in result.mapping)
     assert any("is on chip" in str(nest) for nest in result.mapping)
+
+
+class _Bounded:
+    """An array that is asked tile by tile, with a lower bound."""
+
+    peak_macs_per_cycle, lower_bounds = 4, ()
+
+    def granule(self) -> tuple[int, int, int]:
+        return 2, 2, 1
+
+    def tile_cycles(self, m: int, n: int, k: int) -> int:
+        return m * n * k
+
+
+class _Unknown:
+    """An array of which nothing is known but its multipliers."""
+
+    peak_macs_per_cycle = 4
+
+
+@pytest.mark.parametrize(
+    ("array", "effort", "why"),
+    [
+        (Systolic(rows=4, columns=4), 0, "the search ended at its built-in limit of 4,000 cells (see effort)"),
+        (Systolic(rows=4, columns=4), 7, "effort=7 ended the search"),
+        (_Bounded(), 0, "_Bounded is asked for its cycles tile by tile, and the built-in limit of 128 tiles were too few"),
+        (_Unknown(), 0, "nothing bounds the cycles of _Unknown but its multipliers: the built-in limit of 128 tiles"),
+        (_Unknown(), 9, "nothing bounds the cycles of _Unknown but its multipliers: effort=9 tiles were asked for"),
+    ],
+)
+def test_a_mapping_that_is_not_proven_says_what_ended_its_search(array: Any, effort: int, why: str) -> None:
+    choice = TileChoice(None, None, array, None, 1)  # type: ignore[arg-type]  # the array alone decides
+    assert why_unproven(choice, effort).startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("effort", "why"), [(0, "the search ended at its built-in limit of 1,024 tile operations"), (3, "effort=3")]
+)
+def test_a_gradient_pair_that_is_not_proven_says_what_ended_its_search(effort: int, why: str) -> None:
+    pair = PairChoice(*(None for _ in PairChoice._fields))  # type: ignore[arg-type]
+    assert why_unproven(pair, effort).startswith(why)

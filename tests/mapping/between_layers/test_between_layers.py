@@ -20,6 +20,7 @@ from trainyard.mapping.between_layers.accesses import gaps_of, tensors_of
 from trainyard.mapping.between_layers.residency import NONE, Ledger
 from trainyard.mapping.between_layers.search import choose, total
 from trainyard.mapping.between_layers.slices import Blocks, Cuttable
+from trainyard.progress import listening
 
 ROWS, WIDTH = 24, 16
 TOLERANCE = 1.01  # of the tile search, in which it takes the least traffic
@@ -213,3 +214,19 @@ def test_two_ways_between_layers_are_refused_together() -> None:
         accelerator(4096, reuse="layers", across="relu", order="cost")
     with pytest.raises(ty.errors.BadInput, match="reuse='lru' or 'farthest'"):
         accelerator(4096, reuse="layers", cores=2)
+
+
+def test_effort_bounds_what_is_tried_between_layers_and_the_result_says_so() -> None:
+    step = batched(program([(0, 0, 1), (0, 1, 3), (2, 1, 2), (0, 2, 1)]))
+    free, bounded = (ty.run(step, accelerator(6000, reuse="slices", effort=effort)) for effort in (100_000, 1))
+    assert [note for note in bounded.notes if "what stays on chip between layers" in note]
+    assert not [note for note in free.notes if "effort" in note]
+    assert free.cycles <= bounded.cycles <= ty.run(step, accelerator(6000, effort=1)).cycles
+
+
+def test_a_search_counts_what_it_looks_through() -> None:
+    step, heard = program([(0, 0, 1), (0, 1, 3)]), list[tuple[int, int, str]]()
+    with listening(lambda done, total, message="", /: heard.append((done, total, message))):
+        ty.run(step, accelerator(6000, reuse="slices"))
+    assert {message for _, _, message in heard} == {"tensors that stay on chip", "blocks of layers"}
+    assert all(0 <= done < total for done, total, _ in heard)

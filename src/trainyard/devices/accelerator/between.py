@@ -154,9 +154,11 @@ def chosen_between(
         from trainyard.devices.accelerator.sliced import sliced_between
 
         sliced = sliced_between(step, policy, costing, scratchpad_bytes, choice)
-        policies += [sliced[0]] if sliced else []
+        policies[1:1] = [sliced[0]] if sliced else []
     candidates = [(one, _costed(step, one, costing, RAW)) for one in dict.fromkeys(policies)]
     chosen, (costs, _) = min(candidates, key=lambda candidate: candidate[1][1])
+    if choice.ended and chosen.residency is None:
+        chosen = replace(policy, residency=Residency({}, ended=True))
     return chosen, costs
 
 
@@ -176,8 +178,9 @@ def _costed(step: Step, policy: Policy, costing: Costing, zeros: Densities) -> t
 def kept_between(step: Step, policy: Policy, costing: Costing, scratchpad_bytes: int) -> tuple[Policy, Choice]:
     """The policy with the tensors of a step that are worth keeping between its Works."""
     ordered = works(step, policy)
-    choice = choose(tensors_of(step, ordered, policy), len(ordered), WorkCosts(step, ordered, policy, costing), scratchpad_bytes)
+    costs, effort = WorkCosts(step, ordered, policy, costing), costing.goal.effort
+    choice = choose(tensors_of(step, ordered, policy), len(ordered), costs, scratchpad_bytes, effort)
     if not choice.states:
         return policy, choice
-    residency = Residency({ordered[work].ops: state for work, state in choice.states.items()})
+    residency = Residency({ordered[work].ops: state for work, state in choice.states.items()}, choice.ended)
     return replace(policy, residency=residency), choice

@@ -52,6 +52,7 @@ from trainyard.mapping.gradient_order.works import split_layers
 from trainyard.mapping.levels.array import LeveledArray, OnChip
 from trainyard.mapping.tiling import FASTEST, Goal, Problem, Supply, Tiled, Tiling, search
 from trainyard.mapping.works import separate_products
+from trainyard.progress import counted
 
 FRONT = (
     ("time", 0.0),
@@ -92,7 +93,8 @@ class Costing:
             return [self._behind_levels(self.on_chip, demand).costs((demand,))[0] for demand in demands]
         orderly = self.schedule.reuse != "step"
         products: list[ProductDemand] = []
-        pairs = {demand: self.orderly.pair(demand.dx, demand.dw) for demand in demands if isinstance(demand, PairDemand)}
+        pairs_of = [demand for demand in demands if isinstance(demand, PairDemand)]
+        pairs = {demand: self.orderly.pair(demand.dx, demand.dw) for demand in counted(pairs_of, "gradient pairs")}
         for demand in demands:
             if isinstance(demand, ProductDemand) and not orderly:
                 products.append(demand)

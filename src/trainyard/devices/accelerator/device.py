@@ -431,7 +431,7 @@ class Accelerator:
             nest
             for work in self.works(step)
             if not isinstance(step.ops[work.ops[0]].body, Collective)
-            for nest in nests_of(step, work, self.cost(step, work, masks), on_chip.get(work.ops))
+            for nest in nests_of(step, work, self.cost(step, work, masks), on_chip.get(work.ops), self.effort)
         )
 
     def step_notes(self, step: Step, masks: Masks | None = None) -> tuple[str, ...]:

@@ -59,8 +59,11 @@ def require_goal(device: Accelerator) -> None:
 def search_notes(device: Accelerator, step: Step, masks: Masks | None) -> tuple[str, ...]:
     """A sentence where the search ended before it proved its choice."""
     nests = [nest for nest in device.loop_nests(step, masks) if nest.loops]
-    unproven = sum(not nest.proven for nest in nests)
-    if not unproven:
-        return ()
     bound = f"effort={device.effort}"
-    return (f"the search of {unproven} of {len(nests)} mappings was ended by {bound} before they were proven to be the best",)
+    ended = sum(not nest.proven and bound in nest.why_unproven for nest in nests)
+    notes = [f"the search of {ended} of {len(nests)} mappings was ended by {bound} before they were proven to be the best"]
+    residency = device._policy(step)[0].residency
+    if residency is not None and residency.ended:
+        between = f"{bound} ended the search for what stays on chip between layers before all changes were tried"
+        return (*notes[: bool(ended)], between)
+    return tuple(notes[: bool(ended)])

@@ -10,13 +10,15 @@ from trainyard.devices.accelerator.choices import ChainChoice, Choice, PairChoic
 from trainyard.devices.accelerator.counting import bound_of
 from trainyard.ir import Array, Collective, DeviceCost, MatMul, Op, Step, Work
 from trainyard.ir.folds import AXES, Folds, Pooled
-from trainyard.ir.protocols import HasClosedForm
+from trainyard.ir.protocols import HasClosedForm, HasLowerBounds, HasTileGuides
+from trainyard.kernels.mapping.tile_search import MOST_CELLS
 from trainyard.mapping.demand import OnChip, ProductDemand, Slices
 from trainyard.mapping.gradient_order.bound import Bound, least_bytes
 from trainyard.mapping.gradient_order.scratchpad import Pair
+from trainyard.mapping.gradient_order.search import EFFORT
 from trainyard.mapping.gradient_order.tile_streams import Partition
 from trainyard.mapping.levels.array import LeveledArray
-from trainyard.mapping.tiling import ORDERS, Supply, needed_bytes
+from trainyard.mapping.tiling import EVALUATIONS, ORDERS, Supply, needed_bytes
 from trainyard.results.loop_nests import ARRAY, DRAM, SCRATCHPAD, Kind, Loop, LoopNest, Moved
 
 KEPT = {"n": 0, "m": 1, "k": 2}
@@ -27,13 +29,18 @@ STREAMS = {"interleaved": "mkn", "sequential": "mkn", "no_second_dy": "mkn", "dx
 """Loops of a gradient order over the tiles of the forward product, outer to inner; of two streams those of dX."""
 
 
-def nests_of(step: Step, work: Work, cost: DeviceCost, on_chip: OnChip | Slices | None = None) -> Iterator[LoopNest]:
-    """The nests of one Work: one for each product, one for products that are done together, or one without loops."""
-    for nest in _nests(step, work, cost):
+def nests_of(
+    step: Step, work: Work, cost: DeviceCost, on_chip: OnChip | Slices | None = None, effort: int = 0
+) -> Iterator[LoopNest]:
+    """The nests of one Work: one for each product, one for products that are done together, or one without loops.
+
+    `effort` is the limit that the search was given, 0 for none.
+    """
+    for nest in _nests(step, work, cost, effort):
         yield replace(nest, slices=on_chip.cut, block=on_chip.layers) if isinstance(on_chip, Slices) else nest
 
 
-def _nests(step: Step, work: Work, cost: DeviceCost) -> Iterator[LoopNest]:
+def _nests(step: Step, work: Work, cost: DeviceCost, effort: int) -> Iterator[LoopNest]:
     ops = [step.ops[index] for index in work.ops]
     if all(isinstance(op.body, Collective) for op in ops):
         return
@@ -51,7 +58,8 @@ def _nests(step: Step, work: Work, cost: DeviceCost) -> Iterator[LoopNest]:
     for choice in choices:
         number = 1 if isinstance(choice, TileChoice) else len(choice.demands) if isinstance(choice, PairChoice) else len(products)
         mine, products = products[:number], products[number:]
-        yield _nest(mine, choice, whole)
+        nest = _nest(mine, choice, whole)
+        yield nest if nest.proven else replace(nest, why_unproven=why_unproven(choice, effort))
 
 
 def _nest(ops: Sequence[Op], choice: Choice, whole: DeviceCost | None) -> LoopNest:
@@ -62,6 +70,25 @@ def _nest(ops: Sequence[Op], choice: Choice, whole: DeviceCost | None) -> LoopNe
             return _pair(ops, choice, whole)
         case ChainChoice():
             return _chain(ops, choice, whole)
+
+
+def why_unproven(choice: Choice, effort: int) -> str:
+    """What kept a search from ruling out all other mappings: a limit on its work, or an array that tells too little."""
+    limit = f"effort={effort} ended the search"
+    if not isinstance(choice, TileChoice):
+        return limit if effort else f"the search ended at its built-in limit of {int(EFFORT):,} tile operations (see effort)"
+    array = choice.array
+    name = type(array.array if isinstance(array, LeveledArray) else array).__name__
+    if isinstance(array, HasClosedForm) and array.folds:
+        return limit if effort else f"the search ended at its built-in limit of {MOST_CELLS:,} cells (see effort)"
+    if isinstance(array, HasTileGuides) and array.guides:
+        return (
+            f"{name} has approximate closed forms only, from which a descent looks for better tiles: it cannot rule out the others"
+        )
+    asked = f"effort={effort}" if effort else f"the built-in limit of {EVALUATIONS}"
+    if isinstance(array, HasLowerBounds):
+        return f"{name} is asked for its cycles tile by tile, and {asked} tiles were too few to rule out the others"
+    return f"nothing bounds the cycles of {name} but its multipliers: {asked} tiles were asked for, and others may be faster"
 
 
 def array_text(array: object) -> str:

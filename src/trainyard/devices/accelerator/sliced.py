@@ -20,7 +20,6 @@ from trainyard.mapping.between_layers.search import Choice, Cost, choose, total
 from trainyard.mapping.between_layers.slices import Block, Blocks, Cutter, Part
 from trainyard.mapping.demand import OnChip, Policy, Residency, Slices
 from trainyard.mapping.profile import works
-from trainyard.progress import ProgressCallback, no_progress
 
 NOTHING = OnChip()
 
@@ -77,7 +76,6 @@ def sliced_between(
     costing: Costing,
     scratchpad_bytes: int,
     whole: Choice,
-    on_progress: ProgressCallback = no_progress,
 ) -> tuple[Policy, Sequence[Block]] | None:
     """The policy with blocks of layers that run slice by slice, and these; None where whole tensors (`whole`) are not slower."""
     ordered = works(step, policy)
@@ -86,23 +84,32 @@ def sliced_between(
     cutters: list[Cutter] = [RowBlocks(step, ordered, tensors, policy, sample)]
     if sample.batch < step.batch:
         cutters.insert(0, Blocks(step, ordered, tensors))
-    chosen = BlockSearch(cutters, costs, whole.costs, scratchpad_bytes).best(on_progress)
+    search = BlockSearch(cutters, costs, whole.costs, scratchpad_bytes, costing.goal.effort)
+    chosen = search.best()
     texts: dict[int, tuple[str, str]] = {}
     for block, cutter in chosen:
         text = cut_text(step.batch, block), layers_text(step, ordered, block)
         for work, parts in cutter.parts(block, cutter.uses(block.first, block.last) or []).items():
             costs.parts[work], texts[work] = parts, text
+    ended = _whole_tensors(policy, ordered, whole) if search.ended else None
     if not chosen:
-        return None
-    choice = choose([_outside(tensor, costs.parts) for tensor in tensors], len(ordered), costs, scratchpad_bytes)
+        return ended
+    outside = [_outside(tensor, costs.parts) for tensor in tensors]
+    choice = choose(outside, len(ordered), costs, scratchpad_bytes, costing.goal.effort)
     if not choice.after < whole.after:
-        return None
+        return ended
     by_work: dict[tuple[int, ...], OnChip | Slices] = {ordered[work].ops: state for work, state in choice.states.items()}
     for work, parts in costs.parts.items():
         state = choice.states.get(work, NOTHING)
         beside = tuple((part.times, _beside(part, state), part.band) for part in parts)
         by_work[ordered[work].ops] = Slices(costs.of(parts[0]).step, beside, *texts[work])
-    return replace(policy, residency=Residency(by_work)), [block for block, _ in chosen]
+    return replace(policy, residency=Residency(by_work, search.ended or choice.ended)), [block for block, _ in chosen]
+
+
+def _whole_tensors(policy: Policy, ordered: Sequence[Work], whole: Choice) -> tuple[Policy, Sequence[Block]]:
+    """Whole tensors alone, where a search that was ended by its effort found nothing better."""
+    by_work = {ordered[work].ops: state for work, state in whole.states.items()}
+    return replace(policy, residency=Residency(by_work, ended=True)), []
 
 
 def cut_text(batch: int, block: Block) -> str:

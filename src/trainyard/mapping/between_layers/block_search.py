@@ -13,7 +13,7 @@ from typing import Protocol
 
 from trainyard.mapping.between_layers.search import Cost, total
 from trainyard.mapping.between_layers.slices import LONGEST, Block, Cutter, Part
-from trainyard.progress import ProgressCallback, no_progress
+from trainyard.progress import counted
 
 
 class PartCosts(Protocol):
@@ -29,17 +29,20 @@ class PartCosts(Protocol):
 class BlockSearch:
     """Blocks of one step; `alone` are the costs of its Works outside blocks."""
 
-    def __init__(self, cutters: Sequence[Cutter], costs: PartCosts, alone: Sequence[Cost], capacity_bytes: int) -> None:
-        self.cutters, self.costs, self.alone, self.capacity = cutters, costs, alone, capacity_bytes
+    def __init__(
+        self, cutters: Sequence[Cutter], costs: PartCosts, alone: Sequence[Cost], capacity_bytes: int, effort: int = 0
+    ) -> None:
+        self.cutters, self.costs, self.alone, self.capacity, self.effort = cutters, costs, alone, capacity_bytes, effort
+        self.ended = False
+        """Whether `effort`, the most blocks that are costed (0: no limit), left some out."""
         self.cache: dict[Hashable, tuple[Cost, Block] | None] = {}
 
-    def best(self, on_progress: ProgressCallback = no_progress) -> list[tuple[Block, Cutter]]:
+    def best(self) -> list[tuple[Block, Cutter]]:
         """The blocks that take least time together with the Works outside them, and what cuts them."""
         count = len(self.alone)
         ends: list[tuple[Cost, tuple[tuple[Block, Cutter], ...]]] = [(Cost(0, 0), ())]
         candidates: dict[int, list[tuple[Cost, Block, Cutter]]] = {}
-        for first in range(count):
-            on_progress(first, count, "blocks of layers")
+        for first in counted(range(count), "blocks of layers"):
             for cutter in self.cutters:
                 for cost, block in self._starting_at(first, cutter):
                     candidates.setdefault(block.last, []).append((cost, block, cutter))
@@ -78,6 +81,9 @@ class BlockSearch:
                 (use.kind, use.needed_after, use.whole, use.tensor.bytes, tuple(work - first for work in use.works)) for use in uses
             ),
         )
+        if key not in self.cache and self.effort and len(self.cache) >= self.effort:
+            self.ended = True
+            return None
         if key not in self.cache:
             best: tuple[Cost, Block] | None = None
             for block in cutter.cuts(first, last, uses, self.capacity):

@@ -17,6 +17,7 @@ import numpy as np
 from trainyard.mapping.between_layers.accesses import ALONE, Gap, Tensor, gaps_of
 from trainyard.mapping.between_layers.residency import NONE, Ledger, by_tensor
 from trainyard.mapping.demand import OnChip
+from trainyard.progress import counted
 
 FEW, MOST_BRANCHES = 24, 2000
 """Gaps of which all subsets are tried, and branches that are looked at before that is given up."""
@@ -47,7 +48,7 @@ class CostOf(Protocol):
 class Choice:
     """The gaps that are kept, what the Works find on chip, and costs: before, after, and what no choice can beat.
 
-    `proved`: no subset of the gaps is better.
+    `proved`: no subset of the gaps is better. `ended`: the effort was spent before all changes were tried.
     """
 
     kept: tuple[Gap, ...]
@@ -57,20 +58,24 @@ class Choice:
     after: Cost
     bound: Cost
     proved: bool
+    ended: bool = False
 
 
-def choose(tensors: Sequence[Tensor], works: int, cost_of: CostOf, capacity_bytes: int) -> Choice:
-    """The gaps to keep in a scratchpad of so many bytes."""
+def choose(tensors: Sequence[Tensor], works: int, cost_of: CostOf, capacity_bytes: int, effort: int = 0) -> Choice:
+    """The gaps to keep in a scratchpad of so many bytes; `effort` is the most changes that are tried, 0 for no limit."""
     gaps = [gap for gap in gaps_of(tensors) if tensors[gap.tensor].bytes <= capacity_bytes]
-    search = _Search(tensors, works, cost_of, capacity_bytes)
+    search = _Search(tensors, works, cost_of, capacity_bytes, effort)
     before, bound = total(search.costs), search.bound(gaps)
     if bound < before:
         search.improve(gaps)
-    proved = total(search.costs) == bound or (len(gaps) <= FEW and search.exhaust(gaps))
+    proved = total(search.costs) == bound or (not search.ended and len(gaps) <= FEW and search.exhaust(gaps))
     kept = tuple(gap for gap in gaps if gap.number in search.ledger.kept.get(gap.tensor, NONE))
     after = total(search.costs)
     states = dict(search.ledger.states()) if kept else {}
-    return Choice(kept=kept, states=states, costs=tuple(search.costs), before=before, after=after, bound=bound, proved=proved)
+    costs = tuple(search.costs)
+    return Choice(
+        kept=kept, states=states, costs=costs, before=before, after=after, bound=bound, proved=proved, ended=search.ended
+    )  # fmt: skip
 
 
 def total(costs: Iterable[Cost]) -> Cost:
@@ -92,7 +97,9 @@ class _Incumbent:
 class _Search:
     """The gaps that are kept now, and what each Work costs with them."""
 
-    def __init__(self, tensors: Sequence[Tensor], works: int, cost_of: CostOf, capacity_bytes: int) -> None:
+    def __init__(self, tensors: Sequence[Tensor], works: int, cost_of: CostOf, capacity_bytes: int, effort: int = 0) -> None:
+        self.effort, self.tried, self.ended = effort, 0, False
+        self.most_branches = min(MOST_BRANCHES, effort or MOST_BRANCHES)
         self.ledger, self.cost_of, self.capacity = Ledger(tensors, works), cost_of, capacity_bytes
         self.states, self.costs = [OnChip()] * works, [Cost(0, 0)] * works
         self.low, self.high = np.zeros(works, np.int64), np.zeros(works, np.int64)
@@ -117,8 +124,10 @@ class _Search:
     def attempt(self, tensor: int, gaps: frozenset[int], least_cycles: int = 0) -> bool:
         """Keeps exactly these gaps of a tensor if that is better, by so many cycles at least."""
         ledger, before = self.ledger, self.ledger.kept.get(tensor, NONE)
-        if gaps == before or not ledger.change(tensor, gaps):
+        self.ended = self.ended or (self.effort > 0 and self.tried >= self.effort and gaps != before)
+        if self.ended or gaps == before or not ledger.change(tensor, gaps):
             return False
+        self.tried += 1
         changed = self._recosted(tensor, before ^ gaps)
         if changed is not None:
             cycles = sum(cost.cycles - self.costs[work].cycles for work, (_, cost) in changed.items())
@@ -160,7 +169,10 @@ class _Search:
         together = sorted(between.items(), key=lambda item: _life(tensors[item[0]], item[1]))
         for attempt in range(ROUNDS):
             least = 1 if attempt == 0 else 0
-            better = [self.attempt(gap.tensor, self._kept(gap) | {gap.number}, least) for gap in ordered]
+            better = [
+                self.attempt(gap.tensor, self._kept(gap) | {gap.number}, least)
+                for gap in counted(ordered, "tensors that stay on chip")
+            ]
             better += [
                 self.attempt(tensor, self.ledger.kept.get(tensor, NONE).union(numbers), least)
                 for tensor, numbers in together
@@ -177,20 +189,21 @@ class _Search:
         """The best of all subsets, by branch and bound; whether all branches could be looked at."""
         incumbent = _Incumbent(total(self.costs))
         self._branch(gaps, 0, (), incumbent)
+        self.ended = 0 < self.effort < incumbent.branches
         if incumbent.kept is None:
-            return incumbent.branches <= MOST_BRANCHES
+            return incumbent.branches <= self.most_branches
         for tensor in by_tensor(gaps):
             self.ledger.change(tensor, NONE)
         _keep(self.ledger, incumbent.kept)
         for work in range(self.ledger.works):
             state = self.ledger.state(work)
             self._take(work, state, self._feasible(work, state))
-        return incumbent.branches <= MOST_BRANCHES
+        return incumbent.branches <= self.most_branches
 
     def _branch(self, gaps: Sequence[Gap], depth: int, kept: tuple[Gap, ...], incumbent: _Incumbent) -> None:
         """`depth` gaps are decided; the others count as kept, without room, in the bound of a branch."""
         incumbent.branches += 1
-        if incumbent.branches > MOST_BRANCHES:
+        if incumbent.branches > self.most_branches:
             return
         undecided = Ledger(self.ledger.tensors, self.ledger.works)
         decided = Ledger(self.ledger.tensors, self.ledger.works)

@@ -7,7 +7,7 @@ from html import escape
 
 from trainyard.errors import NotModelled
 from trainyard.report import lines
-from trainyard.results.loop_nests import LoopNest, chosen, drawing
+from trainyard.results.loop_nests import LoopNest, chosen, drawing, unproven_text
 from trainyard.results.result import Result
 from trainyard.units import show
 
@@ -42,15 +42,12 @@ def summary(nests: Sequence[LoopNest]) -> str:
         return "no products among these layers"
     moved, least = (sum(sizes) for sizes in zip(*((nest.dram_bytes, nest.least_bytes) for nest in bounded), strict=True))
     worst = max(bounded, key=lambda nest: nest.dram_bytes / nest.least_bytes)
-    unproven = sum(not nest.proven for nest in bounded)
     number = f"{len(bounded)} mappings move" if len(bounded) > 1 else "1 mapping moves"
     sentences = [
         f"{number} {show(moved, 'B')}, {moved / least:.3f} x the lower bound of {show(least, 'B')}",
         f"the farthest from it is {worst.layer or worst.op} {worst.phase} with {worst.dram_bytes / worst.least_bytes:.3f} x",
     ]
-    if unproven:
-        sentences.append(f"effort ended the search of {unproven} of them before they were proven to be the best")
-    return "; ".join(sentences)
+    return "; ".join([*sentences, *filter(None, [unproven_text(bounded)])])
 
 
 def table(result: Result) -> list[str]:
