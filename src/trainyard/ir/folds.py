@@ -27,8 +27,8 @@ Axis = Literal["m", "n", "k"]
 Integer = TypeVar("Integer", int, npt.NDArray[np.int64])
 AXES: tuple[Axis, ...] = ("m", "n", "k")
 SEQUENTIAL = -1
-COLUMNS = 10
-"""Integers of a closed form in `row`; the last three are 0 except for `Pooled`."""
+COLUMNS = 14
+"""Integers of a closed form in `row`: extents and cycles, three of `Pooled`, four of what crosses the scratchpad's ports."""
 SHARE_ONE = 1 << 20
 """A share of 1 in the fixed-point units of the compiled loops."""
 
@@ -61,6 +61,11 @@ def elementwise_max(first: Any, second: Any) -> Any:
 class Folds:
     """Extents of the array along m, n and k; one of the three is streamed, its extent is the width of the stream.
 
+    The tile search takes the least energy among tiles that are equal otherwise, so it asks how often operands cross the
+    scratchpad's ports. What is stationary is read once, a streamed operand once for each fold across it, and sums are written for
+    each fold along k. An array with buffers says more: `columns_per_read` elements along n are served by one read of A,
+    `rows_per_read` along m by one of B, and with `shared_by` units these form a grid that shares reads.
+
     >>> Folds(m=1, n=4, k=4, stream="m", fixed=10).cycles(8, 4, 5)  # weight-stationary 4 x 4: 2 folds of 2R + C - 2 + M
     36
     >>> Folds(m=4, n=4, k=4, stream="k", units=256).cycles(64, 68, 16)  # 16 x 17 blocks on 256 tiles: two rounds of 4 steps
@@ -74,11 +79,17 @@ class Folds:
     fixed: int = 0
     floor: int = SEQUENTIAL
     units: int = 1
+    columns_per_read: int | None = None
+    rows_per_read: int | None = None
+    shared_by: int = 0
 
     @property
     def row(self) -> tuple[int, ...]:
-        """Integers for compiled loops: extents, axis of the stream, fixed, floor, units."""
-        return (self.m, self.n, self.k, AXES.index(self.stream), self.fixed, self.floor, self.units, 0, 0, 0)
+        """Integers for compiled loops: extents, axis of the stream, fixed, floor, units, what one read or write serves (0: all)."""
+        columns = (0 if self.stream == "n" else self.n) if self.columns_per_read is None else self.columns_per_read
+        rows = (0 if self.stream == "m" else self.m) if self.rows_per_read is None else self.rows_per_read
+        ports = (columns, rows, 0 if self.stream == "k" else self.k, self.shared_by)
+        return (self.m, self.n, self.k, AXES.index(self.stream), self.fixed, self.floor, self.units, 0, 0, 0, *ports)
 
     def count(self, m: Integer, n: Integer, k: Integer) -> Integer:
         """Folds of an (m,k) x (k,n) product on the busiest unit."""
@@ -126,7 +137,8 @@ class Pooled:
     def row(self) -> tuple[int, ...]:
         """In the columns of `Folds`: k has the chunk (0 for none), the floor the flag for passes."""
         flag = int(self.drained == "pass")
-        return (1, 1, self.chunk or 0, AXES.index(self.stream), self.drain, flag, 1, self.pool, self.load, self._fixed_point_share)
+        share = self._fixed_point_share
+        return (1, 1, self.chunk or 0, AXES.index(self.stream), self.drain, flag, 1, self.pool, self.load, share, 0, 0, 0, 0)
 
     def _stored(self, across: Integer, k: Integer) -> Integer:
         return -(-across * k * self._fixed_point_share // SHARE_ONE)

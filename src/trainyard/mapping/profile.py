@@ -244,6 +244,7 @@ def _product(sizes_of: TensorBytes, work: Work, ops: list[Op]) -> ProductDemand:
             tile=constraint.tile,
             orders=constraint.orders,
             keep=constraint.keep,
+            element_bytes=(sizes[0] * packed, sizes[1] * packed),
         ),
         labels=labels,
         element_bytes=(sizes[0] * packed, sizes[1] * packed, sizes[2]),

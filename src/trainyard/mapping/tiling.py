@@ -15,13 +15,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from trainyard.caches import BoundedCache
 from trainyard.errors import BadInput
+from trainyard.hardware.tables.energy import dram_joules_per_byte, ram_joules_per_byte
 from trainyard.ir import Array, MatMul
 from trainyard.ir.folds import AXES, COLUMNS, Axis, Folds, Pooled
 from trainyard.ir.protocols import HasClosedForm, HasTileCycles, HasTileGuides
@@ -45,10 +46,32 @@ EVALUATIONS = 128
 """Tiles that are asked of an array of which nothing but its multipliers is known, unless `effort` says otherwise."""
 
 
+class Prices(NamedTuple):
+    """Joules by which tilings of equal time and traffic are compared: of a byte of DRAM traffic, of a byte read from the scratchpad
+    and written to it, of a byte through a local scratchpad, and of a busy cycle of the array beyond its multiplications."""
+
+    dram: float
+    read: float
+    write: float
+    local: float = 0.0
+    cycle: float = 0.0
+
+    @property
+    def row(self) -> tuple[float, ...]:
+        """For compiled loops: what moves between DRAM and scratchpad is written there, or read."""
+        return (self.dram + (self.read + self.write) / 2, self.read, self.write, self.local, self.cycle)
+
+
+REFERENCE = Prices(
+    dram=dram_joules_per_byte("hbm2"), read=ram_joules_per_byte("read", 2**20, 16), write=ram_joules_per_byte("write", 2**20, 16)
+)
+"""HBM2 beside a scratchpad of 1 MiB at 16 nm."""
+
+
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What the search makes small: time, energy, their product or DRAM traffic; of all tilings within `tolerance` of the least, the
-    one with the least traffic (of `traffic`: the least time) is taken.
+    """What the search makes small: time, energy, their product or DRAM traffic; of all tilings within `tolerance` of the least,
+    those within `tolerance` of the least traffic of these, and of these the one with the least energy at these `prices`.
 
     `effort` bounds the work for one product (cells of the branch and bound; 0: none), `energy` are the joules of a byte of DRAM
     traffic, and a function for all other joules of a product, which hardly depend on tiles.
@@ -58,6 +81,7 @@ class Goal:
     tolerance: float = 0.01
     effort: int = 0
     energy: tuple[float, Callable[[MatMul], float]] | None = None
+    prices: Prices = REFERENCE
 
     def joules(self, op: MatMul) -> tuple[float, float]:
         return (0.0, 0.0) if self.energy is None else (self.energy[0], self.energy[1](op))
@@ -74,7 +98,8 @@ class Problem:
     accumulators. A convolution that is read without im2col has fewer `a_bytes` than its matrix; a tile takes its share of them.
     If a DMA engine decompresses what it reads, `a_sram_bytes` and `b_sram_bytes` are the sizes in the scratchpad. `halo` is what
     neighbouring tiles of a convolution both read, where no line buffer keeps it. `tile` fixes sizes (0: free), `orders` the loop
-    orders that may be taken, `keep` the tensors that have to stay inside the loop that they lack.
+    orders that may be taken, `keep` the tensors that have to stay inside the loop that they lack. `element_bytes` are those of A
+    and B at the array; None: as in the scratchpad.
     """
 
     op: MatMul
@@ -88,6 +113,7 @@ class Problem:
     tile: Size = NO_TILE
     orders: tuple[str, ...] = ()
     keep: tuple[Tensor, ...] = ()
+    element_bytes: tuple[float, float] | None = None
 
     @classmethod
     def dense(cls, op: MatMul, element_bytes: int, accumulator_bytes: int = 4) -> Problem:
@@ -98,6 +124,7 @@ class Problem:
             b_bytes=right * element_bytes,
             out_bytes=out * element_bytes,
             sum_bytes=out * accumulator_bytes,
+            element_bytes=(element_bytes, element_bytes),
         )
 
     @property
@@ -128,8 +155,9 @@ class Problem:
 
     @property
     def all_rates(self) -> tuple[float, ...]:
-        """The arguments of the compiled loops: `rates`, then the scratchpad bytes of A and B."""
-        return (*self.rates, *self.sram_rates[:2])
+        """The arguments of the compiled loops: `rates`, then the bytes of A and B in the scratchpad, and at the array."""
+        held = self.sram_rates[:2]
+        return (*self.rates, *held, *(self.element_bytes or held))
 
 
 NO_HALO = (0.0,) * 17
@@ -264,7 +292,7 @@ def form_rows(forms: Sequence[Folds | Pooled], array: Array) -> Integers:
 def _form_rows(forms: tuple[Folds | Pooled, ...], multipliers: int) -> Integers:
     from trainyard.kernels.mapping.tile_cycles import IDEAL
 
-    rows = [form.row for form in forms] or [(1, 1, 1, 0, 0, 0, 1, IDEAL, multipliers, 0)]
+    rows = [form.row for form in forms] or [(1, 1, 1, 0, 0, 0, 1, IDEAL, multipliers, 0, 0, 0, 0, 0)]
     return np.array(rows, dtype=np.int64).reshape(len(rows), COLUMNS)
 
 
@@ -311,7 +339,7 @@ class ProblemTable:
         dims = [(op.M, op.N, op.K, op.count) for op in ops] if longest < MOST_CYCLES else []
         columns = (
             np.array(dims, dtype=np.int64).reshape(-1, 4),
-            np.array([problem.all_rates for problem in problems]).reshape(-1, 6),
+            np.array([problem.all_rates for problem in problems]).reshape(-1, 8),
             np.array([problem.halo_row for problem in problems]).reshape(-1, len(NO_HALO)),
             np.array([problem.tile for problem in problems], dtype=np.int64).reshape(-1, 3),
             np.array([_allowed(problem.orders, problem.keep) for problem in problems], dtype=np.int64),
@@ -371,12 +399,12 @@ def search_tiles(
         fixed = products.tiles if tile is None else np.where(products.tiles > 0, products.tiles, np.array(tile, dtype=np.int64))
         found: Integers = tile_search.best_tiles(
             products.dims, products.rates, products.halos, _folds(tuple(forms), granule), fixed, products.allowed, table,
-            np.array(speed[:2]), speed[2], wanted[0], joules, *wanted[1:],
+            np.array(speed[:2]), speed[2], wanted[0], joules, np.array(goal.prices.row), *wanted[1:],
         )  # fmt: skip
         found.flags.writeable = False
         return found
 
-    key = (products.digest, table.tobytes(), granule, tile, speed, wanted, joules.tobytes() if goal.energy else b"")
+    key = (products.digest, table.tobytes(), granule, tile, speed, wanted, goal.prices, joules.tobytes() if goal.energy else b"")
     rows: Integers = _SEARCHED.get(key, searched)
     too_long, too_large = rows[:, 4] == tile_search.TOO_LONG, rows[:, 4] == tile_search.NOTHING_FITS
     if too_long.any():

@@ -56,12 +56,11 @@ class Spatial:
 
     @property
     def folds(self) -> tuple[Folds, ...]:
-        """One closed form for each shape of the grid; a product takes the fastest."""
-        return _forms(self.elements, self.macs_per_element)
+        """One closed form for each shape of the grid, the squarest first; a product takes the fastest."""
+        return _forms(self.elements, self.macs_per_element, self.block)
 
     def _best(self, m: int, n: int) -> Folds:
-        square = (self.elements**0.5, self.elements**0.5)
-        return min(self.folds, key=lambda form: (form.count(m, n, 1), abs(form.m - square[0])))
+        return min(self.folds, key=lambda form: form.count(m, n, 1))
 
     def grid(self, m: int, n: int) -> tuple[int, int]:
         """Shape (p, q) of the grid for an m x n output; of equally fast ones the squarest."""
@@ -71,10 +70,7 @@ class Spatial:
     @property
     def block(self) -> int:
         """Side of the largest square of outputs that half a buffer holds together with one K-chunk of its operands."""
-        room, side = self.buffer_bytes // 2 // self.element_bytes, 1
-        while (side + 1) ** 2 + 2 * (side + 1) * self.macs_per_element <= room:
-            side += 1
-        return side
+        return _block(self.buffer_bytes // 2 // self.element_bytes, self.macs_per_element)
 
     def granule(self) -> tuple[int, int, int]:
         height, width = self.grid(self.elements, self.elements)
@@ -113,8 +109,7 @@ class Spatial:
         """`events` of many tiles at once, each on its own grid."""
         import numpy as np
 
-        square = self.elements**0.5
-        forms = sorted(self.folds, key=lambda form: abs(form.m - square))
+        forms = self.folds
         best = np.argmin([form.count(tiles.M, tiles.N, 1) for form in forms], axis=0)
         high, wide = (np.array([getattr(form, side) for form in forms], np.float64)[best] for side in ("m", "n"))
         return {
@@ -134,6 +129,24 @@ class Spatial:
 
 
 @cache
-def _forms(elements: int, width: int) -> tuple[Folds, ...]:
-    heights = [height for height in range(1, elements + 1) if elements % height == 0]
-    return tuple(Folds(m=height, n=elements // height, k=width, stream="k") for height in heights)
+def _block(room: int, width: int) -> int:
+    side = 1
+    while (side + 1) ** 2 + 2 * (side + 1) * width <= room:
+        side += 1
+    return side
+
+
+@cache
+def _forms(elements: int, width: int, block: int) -> tuple[Folds, ...]:
+    heights = sorted((height for height in range(1, elements + 1) if elements % height == 0), key=lambda h: abs(h - elements**0.5))
+    return tuple(
+        Folds(
+            m=height,
+            n=elements // height,
+            k=width,
+            stream="k",
+            columns_per_read=elements // height * block,
+            rows_per_read=height * block,
+        )
+        for height in heights
+    )

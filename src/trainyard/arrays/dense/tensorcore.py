@@ -67,7 +67,8 @@ class TensorCore:
     def folds(self) -> tuple[Folds, ...]:
         """The closed forms with operand a on the rows of a tile, and with operand b."""
         shapes = dict.fromkeys(((self.rows, self.columns), (self.columns, self.rows)))
-        return tuple(Folds(m=m, n=n, k=self.lanes, stream="k", units=self.tiles) for m, n in shapes)
+        reads = {"columns_per_read": self.columns, "rows_per_read": self.rows, "shared_by": self.tiles if self.multicast else 0}
+        return tuple(Folds(m=m, n=n, k=self.lanes, stream="k", units=self.tiles, **reads) for m, n in shapes)
 
     @property
     def local_bytes(self) -> int:

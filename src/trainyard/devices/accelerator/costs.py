@@ -28,7 +28,6 @@ from trainyard.devices.accelerator.side_by_side import (
 )  # fmt: skip
 from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, TileCounts, known_share, tile_counts
 from trainyard.devices.accelerator.sparse_tiles import fastest as fastest_tiling
-from trainyard.devices.accelerator.structured import stored, tile_cost
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Masks, MatMul, Op, Step, Work
 from trainyard.ir.folds import Folds, Pooled
@@ -253,6 +252,8 @@ class Costing:
         return alone if alone.cycles < paired.cycles else paired
 
     def _tiles_seen(self, step: Step, work: Work, demand: ProductDemand, masks: Masks) -> TileCosts:
+        from trainyard.devices.accelerator.structured import tile_cost
+
         return (tile_cost(self.array, step, step.ops[work.ops[0]], demand.grad_input, masks, {}),)
 
     def _looked_at(self, step: Step, work: Work, demand: ProductDemand, masks: Masks) -> DeviceCost:
@@ -260,6 +261,8 @@ class Costing:
         if self.schedule.reuse != "step":
             masked = any(letter_of(step, op, side) for side in (0, 1))
             return self.orderly.product(demand, (lambda: self._tiles_seen(step, work, demand, masks)) if masked else None)
+        from trainyard.devices.accelerator.structured import stored
+
         demand = stored(self.array, step, op, demand, masks)
         problem, key = demand.problem, (work.ops[0], demand.grad_input, self.array)
         known = tile_counts(step, masks)
@@ -275,6 +278,8 @@ class Costing:
 
     def _views(self, step: Step, op: Op, demand: ProductDemand, masks: Masks) -> tuple[SeenTiles, tuple[Pooled, ...]]:
         """The zeros of both operands, and closed forms that know their shares."""
+        from trainyard.devices.accelerator.structured import tile_cost
+
         return tile_cost(self.array, step, op, demand.grad_input, masks, {}), guides(self.array, step, op, masks)
 
     def _together(self, products: Sequence[ProductDemand], division: Division | None) -> DeviceCost:

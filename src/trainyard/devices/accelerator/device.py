@@ -18,7 +18,7 @@ from trainyard.construction import NonNegative, NonNegativeInt, Positive, part
 from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs, masked_costs
 from trainyard.devices.accelerator.chained import Across, chosen, stays_apart
 from trainyard.devices.accelerator.costs import Costing
-from trainyard.devices.accelerator.energy import EnergyRates, energy_rates, format_of
+from trainyard.devices.accelerator.energy import EnergyRates, energy_rates, events_per_cycle, format_of, tile_prices
 from trainyard.devices.accelerator.ordered import Division, Schedule, TileReuse, require_order
 from trainyard.devices.accelerator.side_by_side import require_divisible
 from trainyard.devices.accelerator.step_shape import ACCUMULATOR_BYTES, asked_of_sums
@@ -35,7 +35,7 @@ from trainyard.mapping.levels.stages import Wire
 from trainyard.mapping.lowering import GradInput
 from trainyard.mapping.precision import UNIT_RATES, MacRates, checked_precision, checked_rates
 from trainyard.mapping.profile import RAW, Profile, demand, profile, works
-from trainyard.mapping.tiling import Objective, Supply
+from trainyard.mapping.tiling import Goal, Objective, Supply
 from trainyard.mapping.works import Fusion, Together, is_exchange
 from trainyard.masks.dma import Densities, densities, stored_sizes
 from trainyard.results.result import Peaks
@@ -76,8 +76,8 @@ class Accelerator:
     faster than one after the other (`devices.accelerator.side_by_side`). `levels` are memories inside the scratchpad, from outside
     to inside (`mapping.levels`); `scratchpad_width` is the bytes per cycle of the port that feeds them, or the array; without it
     nothing waits there. `mapping` fixes tiles, loop orders and what stays, by layer (`mapping.constraints`). The search makes
-    `objective` least; among tilings within `tolerance` of the least it takes the one with the least traffic; `effort` bounds its
-    work, and the result says so.
+    `objective` least; among tilings within `tolerance` of the least it looks at those within `tolerance` of the least traffic, and
+    takes the one of them with the least energy; `effort` bounds its work, and the result says so.
 
     >>> from trainyard.arrays import Systolic
     >>> npu = Accelerator(array=Systolic(rows=128, columns=128), scratchpad="8 MiB", dram="150 GB/s", clock="1.05 GHz")
@@ -296,19 +296,22 @@ class Accelerator:
 
     @property
     def _costing(self) -> Costing:
+        own, bank = _own_energy(self.array), self.scratchpad_bytes / self.scratchpad_banks
+        prices = tile_prices(*own, bank, self.number, events_per_cycle(self.array))
         costing = Costing(
             array=self.array,
             supply=self.supply,
             vector_lanes=self.vector_lanes,
             tile=None if self.tiling == "search" else (self.tiling[0], self.tiling[1], self.tiling[2]),
             schedule=self.schedule,
+            goal=Goal(prices=prices),
             on_chip=self._on_chip,
         )
         if (self.objective, self.tolerance, self.effort) == ("time", 0.01, 0):
             return costing
         from trainyard.devices.accelerator.goals import goal_of, value_of
 
-        return replace(costing, goal=goal_of(self), value=value_of(self))
+        return replace(costing, goal=goal_of(self, prices), value=value_of(self))
 
     def works(self, step: Step) -> tuple[Work, ...]:
         return works(step, self._policy(step)[0])

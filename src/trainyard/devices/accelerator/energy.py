@@ -3,6 +3,7 @@ array brings with it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -10,13 +11,21 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.caches import per_part
 from trainyard.errors import BadInput
 from trainyard.hardware.tables import energy
 from trainyard.hardware.tables.energy import ram_joules_per_byte
+from trainyard.ir import Array
+from trainyard.ir.folds import Tiles
+from trainyard.ir.protocols import HasTileCycles, HasTileEvents
 from trainyard.mapping.levels.level import LEVEL_EVENT
+from trainyard.mapping.tiling import Prices
 
 FORMATS = {f"mac_{row.name}": row.name for row in energy.MULTIPLY}
 LOCAL = ("local_read", "local_write")
+PRICES_NM, PRICES_DRAM = 16, "hbm2"
+"""Where the prices of the tile search are read off the tables. They are the same for all nodes and types of DRAM: a choice of
+technology changes energies, but no tiles and no time."""
 
 
 class Terms(NamedTuple):
@@ -115,3 +124,40 @@ def energy_rates(
         table[f"{LEVEL_EVENT}{name}_read"] = [(name, read)]
         table[f"{LEVEL_EVENT}{name}_write"] = [(name, written)]
     return EnergyRates(table)
+
+
+@lru_cache(maxsize=256)
+def tile_prices(
+    own: tuple[energy.Component, ...],
+    local_bytes: float | None,
+    bank_bytes: float,
+    number: str,
+    per_cycle: tuple[tuple[str, float], ...],
+) -> Prices:
+    """By what the tile search compares tilings of equal time and traffic; `per_cycle` are events of each busy cycle of an array."""
+    rates = energy_rates(own, local_bytes, bank_bytes, PRICES_NM, PRICES_DRAM, number, number).by_event
+
+    def joules(event: str) -> float:
+        return sum(each for _, each in rates.get(event, ()))
+
+    return Prices(
+        dram=joules("dram_read"),
+        read=joules("scratchpad_read"),
+        write=joules("scratchpad_write"),
+        local=joules("local_read") + joules("local_write"),
+        cycle=sum(count * joules(event) for event, count in per_cycle),
+    )
+
+
+@per_part
+def events_per_cycle(array: Any) -> tuple[tuple[str, float], ...]:
+    """Events that an array counts equally often in every busy cycle, in a full tile as in one of a single element."""
+    if not (isinstance(array, Array) and isinstance(array, HasTileEvents) and isinstance(array, HasTileCycles)):
+        return ()
+    counted = []
+    for size in (array.granule(), (1, 1, 1)):
+        columns = (np.array([float(side)]) for side in (*size, 1))
+        cycles = array.tile_cycles(*size)
+        events = array.tile_events(Tiles(*columns))
+        counted.append({name: float(np.ravel(count)[0]) / cycles for name, count in events.items()})
+    return tuple((name, count) for name, count in counted[0].items() if count > 0 and math.isclose(count, counted[1][name]))

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput
 from trainyard.ir import DeviceCost
-from trainyard.mapping.tiling import Goal, Objective
+from trainyard.mapping.tiling import Goal, Objective, Prices
 
 if TYPE_CHECKING:
     from trainyard.devices.accelerator.device import Accelerator
     from trainyard.ir import Masks, Step
 
 
-def goal_of(device: Accelerator) -> Goal:
+def goal_of(device: Accelerator, prices: Prices) -> Goal:
     """What the compiled search makes least; for energy, it finds candidates between the least time and the least traffic."""
     objective: Objective = "time" if device.objective in ("energy", "edp") else device.objective
-    return Goal(objective, float(device.tolerance), device.effort)
+    return Goal(objective, float(device.tolerance), device.effort, prices=prices)
 
 
 def value_of(device: Accelerator) -> Callable[[DeviceCost], float] | None:

@@ -18,7 +18,7 @@ IDEAL = -1
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _stored(across: float, k: float, share: int) -> float:
+def stored_elements(across: float, k: float, share: int) -> float:
     """Elements of the stationary operand that are stored; `share` is in units of 1 / 2**20 (`SHARE_ONE`)."""
     return float((int(across) * int(k) * share + (1 << 20) - 1) >> 20)
 
@@ -28,13 +28,33 @@ def _pooled(m: int, n: int, k: int, form: Ints) -> int:
     """`Pooled.cycles`."""
     chunk, drain, pool, load, share = form[2], form[4], form[7], form[8], form[9]
     across, vectors = (n, m) if form[3] == 0 else (m, n)
-    stationary = int(_stored(across, k, share))
+    stationary = int(stored_elements(across, k, share))
     folds = (stationary + pool - 1) // pool
     passes = folds
     if chunk > 0:
-        passes = k // chunk * ((int(_stored(across, chunk, share)) + pool - 1) // pool)
-        passes += (int(_stored(across, k % chunk, share)) + pool - 1) // pool
+        passes = k // chunk * ((int(stored_elements(across, chunk, share)) + pool - 1) // pool)
+        passes += (int(stored_elements(across, k % chunk, share)) + pool - 1) // pool
     return int((stationary + load - 1) // load + passes * vectors + drain * (passes if form[5] == 1 else folds))
+
+
+@njit(cache=True, error_model="numpy")
+def form_cycles(m: int, n: int, k: int, form: Ints) -> int:
+    """Cycles of a tile by one form."""
+    if form[7] > 0:
+        return int(_pooled(m, n, k, form))
+    if form[7] == IDEAL:
+        return int(np.ceil(float(m) * n * k / form[8]))
+    along_m, along_n, along_k = (m + form[0] - 1) // form[0], (n + form[1] - 1) // form[1], (k + form[2] - 1) // form[2]
+    if form[3] == 0:
+        folds, steps = along_n * along_k, along_m
+    elif form[3] == 1:
+        folds, steps = along_m * along_k, along_n
+    else:
+        folds, steps = along_m * along_n, along_k
+    if form[6] > 1:
+        folds = (folds + form[6] - 1) // form[6]
+    interval = form[4] + steps if form[5] < 0 else max(steps, form[5])
+    return int((folds - 1) * interval + form[4] + steps)
 
 
 @njit(cache=True, error_model="numpy")
@@ -42,23 +62,7 @@ def cycles_of(m: int, n: int, k: int, forms: Ints) -> int:
     """The least of all forms."""
     best = -1
     for index in range(forms.shape[0]):
-        form = forms[index]
-        if form[7] > 0:
-            cycles = _pooled(m, n, k, form)
-        elif form[7] == IDEAL:
-            cycles = int(np.ceil(float(m) * n * k / form[8]))
-        else:
-            along_m, along_n, along_k = (m + form[0] - 1) // form[0], (n + form[1] - 1) // form[1], (k + form[2] - 1) // form[2]
-            if form[3] == 0:
-                folds, steps = along_n * along_k, along_m
-            elif form[3] == 1:
-                folds, steps = along_m * along_k, along_n
-            else:
-                folds, steps = along_m * along_n, along_k
-            if form[6] > 1:
-                folds = (folds + form[6] - 1) // form[6]
-            interval = form[4] + steps if form[5] < 0 else max(steps, form[5])
-            cycles = (folds - 1) * interval + form[4] + steps
+        cycles = form_cycles(m, n, k, forms[index])
         best = cycles if best < 0 or cycles < best else best
     return int(best)
 

@@ -5,8 +5,9 @@ The space: the useful sizes of each axis (`tile_sizes`), six loop orders, and wh
 A *cell* is a range of sizes along each axis. Its lower bound takes the fewest tiles that the largest sizes and the room allow, in
 the best order: cycles of the array, bytes over the DRAM, the first fill. Cells are split until they are single tiles, which are
 evaluated exactly in all orders (`tiles.tiled_cycles`); a cell is dropped when its bound shows that it holds nothing better by more
-than SLACK, and no tiling with less traffic among those within the tolerance. So what is chosen is proven to be within the tolerance
-of the best of the space, and the search says if it had to stop before (`effort`).
+than SLACK, and no tiling with less traffic among those within the tolerance, and, of those within the tolerance of the least
+traffic, none with less energy (`tile_energy`). So what is chosen is proven to be within the tolerance of the best of the space, and
+the search says if it had to stop before (`effort`).
 
 Between two useful sizes lie others of the same count of tiles: the last step moves the best tile's sizes along each axis as long as
 that helps.
@@ -34,6 +35,8 @@ from trainyard.kernels.mapping.tile_bounds import (
     without,
 )
 from trainyard.kernels.mapping.tile_cycles import kinds_of, least_busy
+from trainyard.kernels.mapping.tile_energy import MOVED, array_joules, least_joules
+from trainyard.kernels.mapping.tile_front import ENTRY, FRONT, offer, pick, standing
 from trainyard.kernels.mapping.tile_sizes import ALL_BELOW, CLOSEST, most_sizes, useful_sizes
 from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real, tiled_cycles, transfer
 
@@ -48,12 +51,10 @@ ABOVE = 1.0 + 1e-9
 """Factor that keeps an estimate from refusing in spite of rounding."""
 SLACK = 1.005
 """A cell that cannot beat the best by this factor is not split further: half of the default tolerance."""
-FRONT = 12
-"""Tilings kept while searching: of those within the tolerance, none with both less traffic and less time."""
 CELLS = 2048
 """Cells that wait at most: a split adds one, and ranges are halved."""
-ARRAY_SHARE, NEARLY = 0.01, 1.002
-"""What a twice as busy array counts in compulsory bytes; bytes within this factor are equal."""
+NEARLY, SAVING = 1.002, 1.01
+"""Bytes, and joules, within these factors are not worth a search."""
 MOST_CELLS = 4000
 """Cells that are split at most unless `effort` says otherwise; few products need a tenth of them."""
 RETURN = 16
@@ -78,70 +79,6 @@ def _cut(tile: Ints, axis: int, extent: int, size: int) -> None:
     tile[axis, 0], tile[axis, 1], tile[axis, 2] = size, count, extent - (count - 1) * size
 
 
-@njit(cache=True, error_model="numpy", inline="always")
-def _rank(moved: float, compute: float, busy: float, totals: Real) -> float:
-    """DRAM bytes, and a little for a busier array, which reads its operands more often: of equal traffic, least energy."""
-    return float(moved + ARRAY_SHARE * (totals[0] + totals[1] + totals[2]) * (compute / busy - 1.0))
-
-
-@njit(cache=True, error_model="numpy")
-def _offer(
-    front: Real, entries: int, value: float, moved: float, cycles: int, tile: Ints, order: int, keep: int, band: float
-) -> int:
-    """Adds a tiling to those kept; drops what is beaten in both, and what has left the tolerance. Returns how many there are."""
-    best = value
-    for entry in range(entries):
-        best = min(best, front[entry, 0])
-        if front[entry, 0] <= value and front[entry, 1] <= moved:
-            return entries
-    if value > best * band:
-        return entries
-    kept = 0
-    for entry in range(entries):
-        beaten = front[entry, 0] >= value and front[entry, 1] >= moved
-        if not beaten and front[entry, 0] <= best * band:
-            if kept != entry:
-                front[kept] = front[entry]
-            kept += 1
-    if kept == FRONT:  # full of trade-offs: the slowest goes
-        worst = 0
-        for entry in range(1, kept):
-            worst = entry if front[entry, 0] > front[worst, 0] else worst
-        kept -= 1
-        front[worst] = front[kept]
-    front[kept, 0], front[kept, 1], front[kept, 2] = value, moved, cycles
-    for axis in range(3):
-        front[kept, 3 + axis] = tile[axis, 0]
-    front[kept, 6], front[kept, 7] = order, keep
-    return kept + 1
-
-
-@njit(cache=True, error_model="numpy")
-def _pick(front: Real, entries: int, band: float) -> int:
-    """Of the tilings within the tolerance of the best the one with the least traffic, then the least value, then the first."""
-    best = np.inf
-    for entry in range(entries):
-        best = min(best, front[entry, 0])
-    pick = -1
-    for entry in range(entries):
-        if front[entry, 0] > best * band:
-            continue
-        if pick < 0 or front[entry, 1] < front[pick, 1]:
-            pick = entry
-    return pick
-
-
-@njit(cache=True, error_model="numpy")
-def _standing(front: Real, entries: int, band: float) -> tuple[float, float]:
-    """The best value so far, and the traffic of what would be picked."""
-    if entries == 0:
-        return np.inf, np.inf
-    best = np.inf
-    for entry in range(entries):
-        best = min(best, front[entry, 0])
-    return best, front[_pick(front, entries, band), 1]
-
-
 @njit(cache=True, error_model="numpy")
 def _roots(lengths: Ints, whole: Ints, cells: Ints) -> int:
     """Cells that cover the space: along each axis the whole dimension in one tile, or several tiles."""
@@ -160,8 +97,8 @@ def _roots(lengths: Ints, whole: Ints, cells: Ints) -> int:
 @njit(cache=True, error_model="numpy")
 def _leaf(
     m: int, n: int, k: int, dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, supply: Real, latency: int,
-    objective: int, joules: Real, band: float, allowed: int, front: Real, entries: int, best: float, traffic: float, busy: float,
-    room: Ints, spans: Real, kinds: Ints,
+    objective: int, joules: Real, prices: Real, band: float, tolerance: float, allowed: int, front: Real, entries: int, best: float,
+    traffic: float, energy: float, room: Ints, spans: Real, kinds: Ints,
 ) -> int:  # fmt: skip
     """Evaluates one tile in all orders, with all choices of what is kept."""
     tile, passes, held = room[0:3], room[3], np.empty(3)
@@ -182,6 +119,7 @@ def _leaf(
     once = moved_bytes(tile, spans, passes, totals, halo)
     passes[0] = 2
     again_a = moved_bytes(tile, spans, passes, totals, halo) - once  # with its halo
+    on_chip = array_joules(tile, dims, rates, forms, prices, compute)
     for kept in range(2, -1, -1):
         for order in range(6):
             if not allowed >> (order + KEPT_MIDDLE * kept) & 1:
@@ -206,7 +144,6 @@ def _leaf(
                 moved += (middle - 1) * (again_a if again == 0 else totals[3 + again])
             if kept < 2 and (inner > 1 or middle > 1):
                 moved += (outer - 1) * (again_a if last == 0 else totals[3 + last])
-            rank = _rank(moved, compute, busy, totals)
             if entries:
                 likely, loads = compute + ends, float(outer * middle * inner)
                 if kept == 0:
@@ -217,7 +154,8 @@ def _leaf(
                     loads -= float((inner - 1) * middle)
                 transfers = moved / supply[0] * BELOW + burst * loads * dims[3] + late
                 least = value_of(objective, max(likely, transfers), moved, joules)
-                if least > best * band or (least * SLACK >= best and rank >= traffic):
+                spares = moved <= traffic * (1.0 + tolerance) and on_chip + prices[MOVED] * moved < energy
+                if least > best * band or (least * SLACK >= best and moved >= traffic and not spares):
                     continue
                 if objective == 0:
                     most = int(best * band)
@@ -226,12 +164,12 @@ def _leaf(
                 continue
             passes_of(tile[:, 1], ORDERS[order], keep, passes)
             moved = moved_bytes(tile, spans, passes, totals, halo)
-            rank = _rank(moved, compute, busy, totals)
             cycles = tiled_cycles(tile, spans, ORDERS[order], keep, dims[3], rates, supply[0], latency, kinds, most)
             if cycles < MOST_CYCLES and cycles <= most:
                 value = value_of(objective, float(cycles), moved, joules)
-                entries = _offer(front, entries, value, rank, cycles, tile, order, keep, band)
-                best, traffic = _standing(front, entries, band)
+                spent = on_chip + prices[MOVED] * moved
+                entries = offer(front, entries, value, moved, spent, cycles, tile, order, keep, band, tolerance)
+                best, traffic, energy = standing(front, entries, band, tolerance)
     return entries
 
 
@@ -255,19 +193,17 @@ def _stalls(tile: Ints, inner: int, count: int, rates: Real, speed: float, laten
 @njit(cache=True, error_model="numpy")
 def _polish(
     dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, fixed: Ints, supply: Real, latency: int, objective: int,
-    joules: Real, band: float, front: Real, entries: int, busy: float, room: Ints, spans: Real, kinds: Ints,
+    joules: Real, prices: Real, band: float, tolerance: float, front: Real, entries: int, room: Ints, spans: Real, kinds: Ints,
 ) -> int:  # fmt: skip
     """Moves the sizes of the best tilings along each axis, in steps that shrink, as long as one gets better.
 
-    First the one of least value; then the one with the least traffic within the tolerance, if it is another one.
+    First the one of least value; then the one with the least traffic within the tolerance, if it is another one; then the choice.
     """
     tile, passes, sizes = room[0:3], room[3], room[4]
-    first = _pick(front, entries, 1.0)
-    for goal in range(2):
-        start = first if goal == 0 else _pick(front, entries, band)
-        if goal == 1 and start == first:
-            break
+    for goal in range(3):
+        start = pick(front, entries, band if goal else 1.0, tolerance if goal == 2 else 0.0)
         order, keep, value, traffic = int(front[start, 6]), int(front[start, 7]), front[start, 0], front[start, 1]
+        energy = front[start, 8]
         for axis in range(3):
             sizes[axis] = int(front[start, 3 + axis])
         for axis in range(3):
@@ -288,17 +224,17 @@ def _polish(
                     passes_of(tile[:, 1], ORDERS[order], keep, passes)
                     moved = moved_bytes(tile, spans, passes, totals, halo)
                     compute = kinds_of(tile, forms, kinds) * dims[3]
-                    rank = _rank(moved, compute, busy, totals)
-                    if compute >= MOST_CYCLES or (goal == 1 and rank >= traffic):
+                    spent = array_joules(tile, dims, rates, forms, prices, compute) + prices[MOVED] * moved
+                    if compute >= MOST_CYCLES or (goal == 1 and moved >= traffic) or (goal == 2 and spent >= energy):
                         continue
                     cycles = tiled_cycles(
                         tile, spans, ORDERS[order], keep, dims[3], rates, supply[0], latency, kinds, MOST_INTEGER
                     )  # fmt: skip
                     now = value_of(objective, float(cycles), moved, joules)
-                    better = now < value if goal == 0 else now <= value
+                    better = now < value if goal == 0 else now <= value and (goal == 1 or moved <= traffic)
                     if better:
-                        sizes[axis], value, traffic = size, now, rank
-                        entries = _offer(front, entries, now, rank, cycles, tile, order, keep, band)
+                        sizes[axis], value, traffic, energy = size, now, moved, spent
+                        entries = offer(front, entries, now, moved, spent, cycles, tile, order, keep, band, tolerance)
                         break
                 if not better:
                     stride //= 2
@@ -338,9 +274,24 @@ def _halve(cells: Ints, sizes: Ints, last: int, into: int) -> bool:
 
 
 @njit(cache=True, error_model="numpy")
+def _spares(
+    sizes: Ints, cell: Ints, moved: float, dims: Ints, rates: Real, forms: Ints, prices: Real, busy: float, energy: float
+) -> bool:  # fmt: skip
+    """Whether a cell may hold a tiling with notably less energy."""
+    counts = np.empty(3)
+    for axis in range(3):
+        counts[axis] = np.ceil(dims[axis] / sizes[axis, cell[2 * axis + 1]])
+    least = least_joules(
+        float(sizes[0, cell[0]]), float(sizes[1, cell[2]]), float(sizes[2, cell[4]]), counts[0], counts[1], counts[2], dims, rates,
+        forms, prices, busy,
+    )  # fmt: skip
+    return bool((least + prices[MOVED] * moved) * SAVING < energy)
+
+
+@njit(cache=True, error_model="numpy")
 def best_tile(
     dims: Ints, rates: Real, halo: Real, fixed: Ints, allowed: int, forms: Ints, supply: Real, latency: int, objective: int,
-    joules: Real, tolerance: float, effort: int, sizes: Ints, lengths: Ints, cells: Ints, bounds: Real, front: Real,
+    joules: Real, prices: Real, tolerance: float, effort: int, sizes: Ints, lengths: Ints, cells: Ints, bounds: Real, front: Real,
     chosen: Ints,
 ) -> None:  # fmt: skip
     """The best tiling of one product. `dims` is M, N, K, count; `fixed` are sizes that are given (0: free); `allowed` has a bit for
@@ -359,7 +310,9 @@ def best_tile(
     room, spans, kinds = np.empty((5, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
     cycle, space = BELOW / supply[0], supply[1]
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
-    waiting, split, proven, fits, best, traffic = _roots(lengths, whole, cells), 0, 1, False, np.inf, np.inf
+    waiting, split, proven, fits = _roots(lengths, whole, cells), 0, 1, False
+    best, traffic, energy = np.inf, np.inf, np.inf
+    floor = least_joules(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, dims, rates, forms, prices, busy) + prices[MOVED] * totals[:3].sum()
     fresh = 0  # cells from here on have no bound yet
     while True:
         for cell in range(fresh, waiting):
@@ -375,7 +328,11 @@ def best_tile(
         while waiting > 0:  # cells that hold nothing better are dropped
             least = bounds[waiting - 1, 0]
             fits = fits or least < np.inf
-            if least < best * band and (least * SLACK < best or bounds[waiting - 1, 1] * NEARLY < traffic) and least < np.inf:
+            moved = bounds[waiting - 1, 1]
+            if least < best * band and least < np.inf and (least * SLACK < best or moved * NEARLY < traffic):
+                break
+            looks = least < best * band and floor * SAVING < energy and moved <= traffic * (1.0 + tolerance)
+            if looks and _spares(sizes, cells[waiting - 1], moved, dims, rates, forms, prices, busy, energy):
                 break
             waiting -= 1
         if waiting == 0 or waiting > CELLS - 2 or (split >= (effort if effort > 0 else MOST_CELLS) and entries > 0):
@@ -393,33 +350,34 @@ def best_tile(
         waiting, fresh = last, last
         entries = _leaf(
             sizes[0, cells[last, 0]], sizes[1, cells[last, 2]], sizes[2, cells[last, 4]], dims, rates, totals, halo, forms, supply,
-            latency, objective, joules, band, allowed, front, entries, best, traffic, busy, room, spans, kinds,
+            latency, objective, joules, prices, band, tolerance, allowed, front, entries, best, traffic, energy, room, spans, kinds,
         )  # fmt: skip
-        best, traffic = _standing(front, entries, band)
+        best, traffic, energy = standing(front, entries, band, tolerance)
     chosen[4] = TOO_LONG if fits else NOTHING_FITS
     if entries == 0:
         return
     entries = _polish(
-        dims, rates, totals, halo, forms, fixed, supply, latency, objective, joules, band, front, entries, busy, room, spans, kinds
+        dims, rates, totals, halo, forms, fixed, supply, latency, objective, joules, prices, band, tolerance, front, entries, room,
+        spans, kinds,
     )  # fmt: skip
-    pick = _pick(front, entries, band)
+    choice = pick(front, entries, band, tolerance)
     for axis in range(3):
-        chosen[axis] = int(front[pick, 3 + axis])
+        chosen[axis] = int(front[choice, 3 + axis])
         _cut(room[0:3], axis, dims[axis], chosen[axis])
-    chosen[3], chosen[4] = int(front[pick, 6]), int(front[pick, 2])
+    chosen[3], chosen[4] = int(front[choice, 6]), int(front[choice, 2])
     chosen[5] = int(kinds_of(room[0:3], forms, kinds) * dims[3])
     chosen[6] = proven
-    passes_of(room[0:3, 1], ORDERS[chosen[3]], int(front[pick, 7]), chosen[7:10])
-    chosen[10], chosen[11] = int(front[pick, 7]), split
+    passes_of(room[0:3, 1], ORDERS[chosen[3]], int(front[choice, 7]), chosen[7:10])
+    chosen[10], chosen[11] = int(front[choice, 7]), split
 
 
 @njit(cache=True, error_model="numpy")
 def best_tiles(
     dims: Ints, rates: Real, halos: Real, folds: Ints, fixed: Ints, allowed: Ints, forms: Ints, supply: Real, latency: int,
-    objective: int, joules: Real, tolerance: float, effort: int,
+    objective: int, joules: Real, prices: Real, tolerance: float, effort: int,
 ) -> Any:  # fmt: skip
     """`best_tile` of many products at once; they share the useful sizes of equal dimensions."""
-    chosen, front = np.zeros((dims.shape[0], CHOSEN), np.int64), np.empty((FRONT, 8))
+    chosen, front = np.zeros((dims.shape[0], CHOSEN), np.int64), np.empty((FRONT, ENTRY))
     cells, bounds = np.empty((CELLS, 6), np.int64), np.empty((CELLS, 2))
     longest = 0
     for product in range(dims.shape[0]):
@@ -445,7 +403,7 @@ def best_tiles(
                 sizes[axis, index] = menus[axis, slot, index]
         best_tile(
             dims[product], rates[product], halos[product], fixed[product], allowed[product], forms, supply, latency,
-            objective, joules[product], tolerance, effort, sizes, lengths, cells, bounds, front,
+            objective, joules[product], prices, tolerance, effort, sizes, lengths, cells, bounds, front,
             chosen[product],
         )  # fmt: skip
     return chosen
