@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from trainyard.arrays import Sigma, Spatial, Systolic, TensorCore, TensorDash
 from trainyard.devices.accelerator.energy import events_per_cycle, tile_prices
+from trainyard.hardware.tables.energy import Prices
 from trainyard.ir import MatMul
 from trainyard.ir.folds import Tiles
 from trainyard.kernels.mapping import tile_energy, tile_search
@@ -20,7 +21,6 @@ from trainyard.mapping.tiling import (
     FASTEST,
     ORDERS,
     Goal,
-    Prices,
     Problem,
     Supply,
     Tiling,
@@ -115,7 +115,7 @@ def kept_choices(order):
 
 
 @pytest.mark.oracle
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     op=st.builds(MatMul, st.integers(1, 9), small, small), array=st.sampled_from(ARRAYS), room=st.integers(16, 400),
     speed=st.sampled_from([0.5, 4.0, 64.0]), latency=st.sampled_from([0, 20]),

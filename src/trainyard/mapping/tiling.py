@@ -15,14 +15,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from trainyard.caches import BoundedCache
 from trainyard.errors import BadInput
-from trainyard.hardware.tables.energy import dram_joules_per_byte, ram_joules_per_byte
+from trainyard.hardware.tables.energy import REFERENCE, Prices
 from trainyard.ir import Array, MatMul
 from trainyard.ir.folds import AXES, COLUMNS, Axis, Folds, Pooled
 from trainyard.ir.protocols import HasClosedForm, HasTileCycles, HasTileGuides
@@ -44,28 +44,6 @@ NO_TILE: Size = (0, 0, 0)
 Integers = npt.NDArray[np.int64]
 EVALUATIONS = 128
 """Tiles that are asked of an array of which nothing but its multipliers is known, unless `effort` says otherwise."""
-
-
-class Prices(NamedTuple):
-    """Joules by which tilings of equal time and traffic are compared: of a byte of DRAM traffic, of a byte read from the scratchpad
-    and written to it, of a byte through a local scratchpad, and of a busy cycle of the array beyond its multiplications."""
-
-    dram: float
-    read: float
-    write: float
-    local: float = 0.0
-    cycle: float = 0.0
-
-    @property
-    def row(self) -> tuple[float, ...]:
-        """For compiled loops: what moves between DRAM and scratchpad is written there, or read."""
-        return (self.dram + (self.read + self.write) / 2, self.read, self.write, self.local, self.cycle)
-
-
-REFERENCE = Prices(
-    dram=dram_joules_per_byte("hbm2"), read=ram_joules_per_byte("read", 2**20, 16), write=ram_joules_per_byte("write", 2**20, 16)
-)
-"""HBM2 beside a scratchpad of 1 MiB at 16 nm."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,12 +14,11 @@ import numpy.typing as npt
 from trainyard.caches import per_part
 from trainyard.errors import BadInput
 from trainyard.hardware.tables import energy
-from trainyard.hardware.tables.energy import ram_joules_per_byte
+from trainyard.hardware.tables.energy import Prices, ram_joules_per_byte
 from trainyard.ir import Array
 from trainyard.ir.folds import Tiles
 from trainyard.ir.protocols import HasTileCycles, HasTileEvents
 from trainyard.mapping.levels.level import LEVEL_EVENT
-from trainyard.mapping.tiling import Prices
 
 FORMATS = {f"mac_{row.name}": row.name for row in energy.MULTIPLY}
 LOCAL = ("local_read", "local_write")

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput
+from trainyard.hardware.tables.energy import Prices
 from trainyard.ir import DeviceCost
-from trainyard.mapping.tiling import Goal, Objective, Prices
+from trainyard.mapping.tiling import Goal, Objective
 
 if TYPE_CHECKING:
     from trainyard.devices.accelerator.device import Accelerator

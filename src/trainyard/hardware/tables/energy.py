@@ -22,7 +22,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from trainyard.checks import require_quantity
 from trainyard.errors import UnknownName
@@ -265,3 +265,25 @@ class Component:
             return self.joules
         reference = self.number or "fp16"
         return self.joules * mac_joules(number if self.number else reference, nm) / mac_joules(reference, self.nm)
+
+
+class Prices(NamedTuple):
+    """Joules by which tilings of equal time and traffic are compared: of a byte of DRAM traffic, of a byte read from the scratchpad
+    and written to it, of a byte through a local scratchpad, and of a busy cycle of the array beyond its multiplications."""
+
+    dram: float
+    read: float
+    write: float
+    local: float = 0.0
+    cycle: float = 0.0
+
+    @property
+    def row(self) -> tuple[float, ...]:
+        """For compiled loops: what moves between DRAM and scratchpad is written there, or read."""
+        return (self.dram + (self.read + self.write) / 2, self.read, self.write, self.local, self.cycle)
+
+
+REFERENCE = Prices(
+    dram=dram_joules_per_byte("hbm2"), read=ram_joules_per_byte("read", 2**20, 16), write=ram_joules_per_byte("write", 2**20, 16)
+)
+"""HBM2 beside a scratchpad of 1 MiB at 16 nm."""
