@@ -131,12 +131,12 @@ def test_compiled_bounds_are_the_plain_ones_and_lie_below_what_is_counted(layer,
     prepared = _prepared(pair, tuple(form.row for form in ARRAY.folds), granule(pair, ARRAY), (order,), (partition,), tile)
     task, menus = prepared.task(supply)
     table, rows, moved = np.zeros((2, 3, 3, 3), np.int64), menus.rows[0, :, 0].copy(), np.zeros((5, 4))
-    compute = gradient_menus.compute_table(task, *rows, table)
+    compute = gradient_menus.compute_table(task, rows, table)
     least = gradient_menus.least_bytes(task, menus, 0, *tile, number)
     plain = _least_bytes(pair, tile, order, supply.resident_bytes, "lru", partition)
     assert least * pair.op.count == pytest.approx(plain, rel=1e-9)
     counted = cost(pair, tile=tile, order=order, array=ARRAY, supply=supply, partition=partition)
-    assert gradient_menus.least_cycles(task, *rows, number, compute, least, table) <= counted.cycles
+    assert gradient_menus.least_cycles(task, rows, number, compute, least, table) <= counted.cycles
     assert np.prod([menus.folds[0, axis, 0] for axis in range(3)], axis=0).sum() <= compute
     assert compute * pair.op.count == counted.compute_cycles
     given = (task, 0, number, rows, table, compute, least)

@@ -91,15 +91,14 @@ class Costing:
         if self.on_chip is not None:
             return [self._behind_levels(self.on_chip, demand).costs((demand,))[0] for demand in demands]
         orderly = self.schedule.reuse != "step"
-        products: list[ProductDemand] = []
         pairs_of = [demand for demand in demands if isinstance(demand, PairDemand)]
-        pairs = {demand: self.orderly.pair(demand.dx, demand.dw) for demand in counted(pairs_of, "gradient pairs")}
-        for demand in demands:
-            if isinstance(demand, ProductDemand) and not orderly:
-                products.append(demand)
-            elif isinstance(demand, PairDemand) and self._may_be_faster_apart(demand, pairs[demand]):
-                products += [demand.dx, demand.dw]
+        products = [product for demand in pairs_of if self._may_stay_apart(demand) for product in (demand.dx, demand.dw)]
+        products += [demand for demand in demands if isinstance(demand, ProductDemand) and not orderly]
         tiled = iter(self.searched([demand.problem for demand in products]))
+        pairs = {
+            demand: self._pair(demand, (next(tiled), next(tiled)) if self._may_stay_apart(demand) else None)
+            for demand in counted(pairs_of, "gradient pairs")
+        }
         costs_of_demands: list[DeviceCost] = []
         divided = iter(self._divisions([demand.products for demand in demands if isinstance(demand, TogetherDemand)]))
         sliced = [part for demand in demands if isinstance(demand, SlicedDemand) for _, part in demand.parts]
@@ -109,10 +108,7 @@ class Costing:
                 case ProductDemand():
                     costs_of_demands.append(self.orderly.product(demand) if orderly else self._whole(demand, next(tiled)))
                 case PairDemand():
-                    paired = pairs[demand]
-                    if self._may_be_faster_apart(demand, paired):
-                        paired = self._pair_or_apart(demand, paired, next(tiled), next(tiled))
-                    costs_of_demands.append(paired)
+                    costs_of_demands.append(pairs[demand])
                 case ChainDemand():
                     each = self.costs((demand.upper, demand.lower, *demand.beside))
                     costs_of_demands.append(chained(self.orderly, demand, in_turn(each)))
@@ -217,31 +213,22 @@ class Costing:
         """Whether dX and dW of a pair may also follow each other, each with tiles of its own."""
         return self.schedule.order == "cost" and self.schedule.reuse == "step" and not demand.is_constrained
 
-    def _may_be_faster_apart(self, demand: PairDemand, paired: DeviceCost) -> bool:
-        """Whether dX and dW apart could take fewer cycles: each at least those of the whole product, or of its bytes moved once."""
-        if not self._may_stay_apart(demand):
-            return False
-        least, forms = 0.0, self.array.folds if isinstance(self.array, HasClosedForm) else ()
-        for problem in (demand.dx.problem, demand.dw.problem):
-            op, moved = problem.op, problem.a_bytes + problem.b_bytes + problem.out_bytes
-            # tiles only add folds and fills to one closed form; of several, each tile could take another
-            exact = len(forms) == 1 and not isinstance(self.array, Divisible)
-            busy = op.count * forms[0].cycles(op.M, op.N, op.K) if exact else op.macs / self.array.peak_macs_per_cycle
-            least += max(busy, moved / self.supply.bytes_per_cycle)
-        return paired.cycles > least
+    def _pair(self, demand: PairDemand, apart: tuple[Tiled, Tiled] | None) -> DeviceCost:
+        """dX and dW in the best order, or, where that is faster, one after the other with tiles of their own (`apart`).
 
-    def _pair_or_apart(self, demand: PairDemand, paired: DeviceCost, dx: Tiled, dw: Tiled) -> DeviceCost:
-        """dX and dW in the best order, or, where that is faster, one after the other with tiles of their own."""
-        alone: DeviceCost | None = None
+        The cycles apart are known first: a search that cannot end below them is short.
+        """
+        if apart is None:
+            return self.orderly.pair(demand.dx, demand.dw)
+        products, alone = tuple(zip((demand.dx, demand.dw), apart, strict=True)), None
         if isinstance(self.array, Divisible):
-            alone = merged([self._whole(demand.dx, dx), self._whole(demand.dw, dw)], beside=False)
-        vectors = (-(-product.vector_operations // self.vector_lanes) for product in (demand.dx, demand.dw))
-        cycles = alone.cycles if alone else sum(map(max, vectors, (dx.cycles, dw.cycles)))
-        if cycles < paired.cycles <= cycles * (1 + self.goal.tolerance):  # of fewer bytes, but slower than apart
-            paired = self.orderly.pair_within(demand.dx, demand.dw, cycles) or paired
-        if paired.cycles <= cycles:
+            alone = merged([self._whole(product, tiled) for product, tiled in products], beside=False)
+        vectors = (-(-product.vector_operations // self.vector_lanes) for product, _ in products)
+        cycles = alone.cycles if alone else sum(map(max, vectors, (tiled.cycles for _, tiled in products)))
+        paired = self.orderly.pair_within(demand.dx, demand.dw, cycles)
+        if paired is not None and paired.cycles <= cycles:
             return paired
-        return alone or merged([self._whole(demand.dx, dx), self._whole(demand.dw, dw)], beside=False)
+        return alone or merged([self._whole(product, tiled) for product, tiled in products], beside=False)
 
     def _pair_seen(self, demand: PairDemand, seen: Callable[[int], TileCosts], looked_at: CostOf) -> DeviceCost:
         """dX and dW with the zeros in their tiles, in the order that the schedule says; `cost` may also leave them apart."""

@@ -159,14 +159,8 @@ class Orderly:
         return self._cost((dx, dw), pair_of(dx, dw), self.schedule.partitions, tile, looked_at)
 
     def pair_within(self, dx: ProductDemand, dw: ProductDemand, most_cycles: int) -> DeviceCost | None:
-        """dX and dW of a layer where the two of them take at most so many cycles, on one core."""
-        pair = pair_of(dx, dw)
-        found = self._candidates(pair, self.supply, self.schedule.partitions, self.tile, most_cycles=most_cycles)
-        if not found:
-            return None
-        ordered = min(found, key=_speed)
-        counted = [grid_events(self.array, pair, gradient, ordered) for gradient in _gradients(pair)]
-        return self._assembled((dx, dw), pair, ordered, counted)
+        """dX and dW of a layer where the array and the DRAM take at most so many cycles for both."""
+        return self._cost_within((dx, dw), pair_of(dx, dw), self.schedule.partitions, self.tile, most_cycles)
 
     def _own_tile(self, demand: ProductDemand) -> Size | None:
         """The fixed tile in the m, n, k of `Pair.single`."""
@@ -179,6 +173,14 @@ class Orderly:
             return (n, m, k) if dw_is_transposed(demand) else (k, m, n)
         return m, k, n
 
+    def _share(self, pair: Pair, partitions: Sequence[Partition | None]) -> tuple[Pair, Supply, Sequence[Partition | None]]:
+        """Of many equal products, each core does whole ones, with its share of scratchpad and DRAM."""
+        cores, count, supply = self.schedule.cores, pair.op.count, self.supply
+        if not 1 < cores <= count:
+            return pair, supply, partitions
+        room, speed = supply.resident_bytes / cores, supply.bytes_per_cycle / cores
+        return pair.with_count(-(-count // cores)), replace(supply, resident_bytes=room, bytes_per_cycle=speed), (None,)
+
     def _cost(
         self,
         demands: tuple[ProductDemand, ...],
@@ -187,21 +189,13 @@ class Orderly:
         tile: Size | None,
         looked_at: Looker | None,
     ) -> DeviceCost:
-        """Of many equal products, each core does whole ones, with its share of scratchpad and DRAM."""
-        cores, count, each, supply = self.schedule.cores, pair.op.count, pair.op.count, self.supply
-        if 1 < cores <= count:
-            each, partitions = -(-count // cores), (None,)
-            share = supply.resident_bytes / cores, supply.bytes_per_cycle / cores
-            supply = replace(supply, resident_bytes=share[0], bytes_per_cycle=share[1])
-        ours, allowed = pair if each == count else pair.with_count(each), demands[0].gradient_orders
         if looked_at is None:
-            quickest = min(self._candidates(ours, supply, partitions, tile, allowed), key=_speed)
-            counted: Sequence[Mapping[str, float]] = [
-                grid_events(self.array, pair, gradient, quickest) for gradient in _gradients(pair)
-            ]
-            return self._assembled(demands, pair, _dealt(quickest, count, each), counted)
+            cost = self._cost_within(demands, pair, partitions, tile)
+            assert cost is not None  # nothing is too slow
+            return cost
+        ours, supply, partitions = self._share(pair, partitions)
         measured = []
-        for candidate in self._candidates(ours, supply, partitions, tile, allowed, apart=True):
+        for candidate in self._candidates(ours, supply, partitions, tile, demands[0].gradient_orders, apart=True):
             costs = looked_at()
             ordered = gradient_order.cost(
                 ours, tile=candidate.tile, order=candidate.order, array=self.array, supply=supply, policy=self.schedule.policy,
@@ -209,8 +203,26 @@ class Orderly:
             )  # fmt: skip
             measured.append((ordered, costs))
         quickest, costs = min(measured, key=lambda pair_: _speed(pair_[0]))
-        cost = self._assembled(demands, pair, _dealt(quickest, count, each), [tile_costs.events for tile_costs in costs])
-        return replace(cost, uncertainty=math.hypot(*(tile_costs.uncertainty for tile_costs in costs)) * each / count)
+        cost = self._assembled(demands, pair, _dealt(quickest, pair, ours), [tile_costs.events for tile_costs in costs])
+        uncertainty = math.hypot(*(tile_costs.uncertainty for tile_costs in costs)) * ours.op.count / pair.op.count
+        return replace(cost, uncertainty=uncertainty)
+
+    def _cost_within(
+        self,
+        demands: tuple[ProductDemand, ...],
+        pair: Pair,
+        partitions: Sequence[Partition | None],
+        tile: Size | None,
+        most_cycles: float = math.inf,
+    ) -> DeviceCost | None:
+        """Without a look at zeros; None where every candidate takes more cycles."""
+        ours, supply, partitions = self._share(pair, partitions)
+        found = self._candidates(ours, supply, partitions, tile, demands[0].gradient_orders, most_cycles=most_cycles)
+        if not found:
+            return None
+        quickest = min(found, key=_speed)
+        counted = [grid_events(self.array, pair, gradient, quickest) for gradient in _gradients(pair)]
+        return self._assembled(demands, pair, _dealt(quickest, pair, ours), counted)
 
     def _candidates(
         self,
@@ -279,8 +291,9 @@ def _speed(ordered: OrderCost) -> tuple[int, int]:
     return ordered.cycles, ordered.traffic.total_bytes
 
 
-def _dealt(ordered: OrderCost, count: int, each: int) -> OrderCost:
-    """What all `count` products move, where `ordered` has `each` of them."""
+def _dealt(ordered: OrderCost, pair: Pair, ours: Pair) -> OrderCost:
+    """What all products of a pair move, where `ordered` is one core's share of them."""
+    count, each = pair.op.count, ours.op.count
     if each == count:
         return ordered
     return replace(

@@ -123,18 +123,18 @@ def _measured(extent: int, size: int, parts: int, row: Ints) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def cut(extent: int, parts: int, row: Ints, lengths: Ints, kinds: Ints, bounds: Ints) -> None:
+def cut(extent: int, parts: int, rows: Ints, axis: int, lengths: Ints, kinds: Ints, bounds: Ints) -> None:
     """Tiles along an axis, part after part: sizes, and which of the row's distinct sizes each has."""
     count = 0
     for part in range(parts):
         bounds[part, 0] = count
         rest = extent * (part + 1) // parts - extent * part // parts
         while rest > 0:
-            length = min(row[SIZE], rest)
+            length = min(rows[axis, SIZE], rest)
             kind = 0
-            while row[KINDS + 2 * kind] != length:
+            while rows[axis, KINDS + 2 * kind] != length:
                 kind += 1
-            lengths[count], kinds[count] = length, kind
+            lengths[axis, count], kinds[axis, count] = length, kind
             rest -= length
             count += 1
         bounds[part, 1] = count
@@ -226,76 +226,70 @@ def fits(task: PairTask, m: int, n: int, k: int) -> bool:
 
 
 @njit(cache=True, error_model="numpy")
-def compute_table(task: PairTask, rows: Ints, columns: Ints, deep: Ints, table: Ints) -> float:
-    """The array's cycles for each kind of tile of dX and dW, and for all tiles of one product."""
+def compute_table(task: PairTask, rows: Ints, table: Ints) -> float:
+    """The array's cycles for each kind of tile of dX and dW, and for all tiles of one product; `rows` are the three sizes'."""
     total, alone = 0.0, task.orders[0] == ALONE
     for i in range(3):
-        m, many_m = rows[KINDS + 2 * i], rows[KINDS + 2 * i + 1]
-        if many_m == 0:
-            break
-        for j in range(3):
-            n, many_n = columns[KINDS + 2 * j], columns[KINDS + 2 * j + 1]
-            if many_n == 0:
-                break
-            for h in range(3):
-                k, many_k = deep[KINDS + 2 * h], deep[KINDS + 2 * h + 1]
+        m, many_m = rows[0, KINDS + 2 * i], rows[0, KINDS + 2 * i + 1]
+        for j in range(3 if many_m else 0):
+            n, many_n = rows[1, KINDS + 2 * j], rows[1, KINDS + 2 * j + 1]
+            for h in range(3 if many_n else 0):
+                k, many_k = rows[2, KINDS + 2 * h], rows[2, KINDS + 2 * h + 1]
                 if many_k == 0:
                     break
                 cycles = cycles_of(m, k, n, task.forms)
                 table[0, i, j, h] = cycles
                 if not alone:
-                    table[1, i, j, h] = cycles_of(n, k, m, task.forms) if task.transposed else cycles_of(k, n, m, task.forms)
+                    left, right = (n, k) if task.transposed else (k, n)
+                    table[1, i, j, h] = cycles_of(left, right, m, task.forms)
                     cycles += table[1, i, j, h]
                 total += float(many_m * many_n) * many_k * cycles
     return total
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@njit(cache=True, error_model="numpy")
 def _reloads(needed: float, reloaded: float, least_rate: float, slices: float, turns: float, seeing: float, room: float) -> float:
     """Bytes that a loop of `turns` more turns loads again, at least, of tensors of `needed` bytes that move `reloaded` bytes.
 
     In `seeing` turns only what does not fit is sure to be reloaded.
     """
+    if needed <= room * SLACK:
+        return 0.0
     sure = min(turns, seeing)
-    again = slices * (sure * (needed - room) * least_rate + (turns - sure) * reloaded)
-    return 0.0 if needed <= room * SLACK else again
+    return slices * (sure * (needed - room) * least_rate + (turns - sure) * reloaded)
 
 
 @njit(cache=True, error_model="numpy")
-def reloaded_bytes(sides: Ints, tensors: Real, m: int, n: int, k: int, order: int, room: float) -> float:
+def _reloaded_bytes(sides: Ints, tensors: Real, which: int, m: int, n: int, k: int, order: int, room: float) -> float:
     """A lower bound on the bytes that one part loads more than once, where the least recent tiles leave first."""
-    m, n, k, resident, rate = min(m, sides[0]), min(n, sides[1]), min(k, sides[2]), tensors[:, 0], tensors[:, 1]
-    turns_m, turns_n = float((sides[0] + m - 1) // m - 1), float((sides[1] + n - 1) // n - 1)
-    turns_k, deep = float((sides[2] + k - 1) // k - 1), float(sides[2])
+    high, wide, deep = sides[which, 0], sides[which, 1], sides[which, 2]
+    m, n, k = min(m, high), min(n, wide), min(k, deep)
+    turns_m, turns_n, turns_k = float((high + m - 1) // m - 1), float((wide + n - 1) // n - 1), float((deep + k - 1) // k - 1)
+    dy, rate = tensors[which, DY, 0], tensors[which, DY, 1]
     if order in (DX_MAJOR, DW_MAJOR):
         first, second, turns = (W, DW, turns_m) if order == DX_MAJOR else (X, DX, turns_n)
-        slices, share = (sides[0] // m, m / sides[0]) if order == DX_MAJOR else (sides[1] // n, n / sides[1])
-        both, moved = resident[first] + resident[second], resident[first] * rate[first] + resident[second] * rate[second]
-        total = _reloads(both, moved, min(rate[first], rate[second]), 1.0, turns, 1.0, room)
-        needed = share * resident[DY]
-        return float(total + _reloads(needed, needed * rate[DY], rate[DY], float(slices), turns_k, 0.0, room))
-    slices_m, slices_k = float(sides[0] // m), float(sides[2] // k)
-    w = _reloads(resident[W], resident[W] * rate[W], rate[W], 1.0, turns_m, 0.0, room)
-    needed = m / sides[0] * resident[DY]
-    dy = _reloads(needed, needed * rate[DY], rate[DY], slices_m, turns_k, 0.0, room)
-    if order == ALONE:
-        return float(w + dy)
-    part = k / sides[2] * resident[X]
-    x = _reloads(part, part * rate[X], rate[X], slices_k, turns_n, 0.0, room)
-    if order == INTERLEAVED:  # both touch dY
-        rows = _reloads(needed, needed * rate[DY], rate[DY], slices_m, turns_k, deep, room)
-        whole = _reloads(resident[DY], resident[DY] * rate[DY], rate[DY], 1.0, turns_k, deep, room)
-        return float(w + x + max(rows, whole))
-    if order == NO_SECOND_DY:
-        return float(w + x + dy)
-    again = _reloads(resident[DY], resident[DY] * rate[DY], rate[DY], 1.0, turns_k, 0.0, room)
-    return float(w + x + dy + again + max(0.0, resident[DY] - room) * rate[DY])
+        slices, share = (high // m, m / high) if order == DX_MAJOR else (wide // n, n / wide)
+        one, one_rate, other, other_rate = tensors[which, first, 0], tensors[which, first, 1], tensors[which, second, 0], 0.0
+        other_rate = tensors[which, second, 1]
+        total = _reloads(one + other, one * one_rate + other * other_rate, min(one_rate, other_rate), 1.0, turns, 1.0, room)
+        return float(total + _reloads(share * dy, share * dy * rate, rate, float(slices), turns_k, 0.0, room))
+    slices_m, needed, w, w_rate = float(high // m), m / high * dy, tensors[which, W, 0], tensors[which, W, 1]
+    total = _reloads(w, w * w_rate, w_rate, 1.0, turns_m, 0.0, room)
+    if order != ALONE:
+        part, x_rate = k / deep * tensors[which, X, 0], tensors[which, X, 1]
+        total += _reloads(part, part * x_rate, x_rate, float(deep // k), turns_n, 0.0, room)
+    seeing = float(deep) if order == INTERLEAVED else 0.0  # both touch dY
+    rows = _reloads(needed, needed * rate, rate, slices_m, turns_k, seeing, room)
+    if order in (ALONE, NO_SECOND_DY):
+        return float(total + rows)
+    whole = _reloads(dy, dy * rate, rate, 1.0, turns_k, seeing, room)
+    return float(total + (max(rows, whole) if order == INTERLEAVED else rows + whole + max(0.0, dy - room) * rate))
 
 
 @njit(cache=True, error_model="numpy")
 def least_bytes(task: PairTask, menus: Menus, which: int, m: int, n: int, k: int, order: int) -> float:
     """A lower bound on the bytes of one product: every tensor once, and what each part reloads."""
-    again = reloaded_bytes(menus.sides[which], menus.tensors[which], m, n, k, order, task.limits[0])
+    again = _reloaded_bytes(menus.sides, menus.tensors, which, m, n, k, order, task.limits[0])
     return float(menus.compulsory + task.parts[which, 1] * again)
 
 
@@ -312,30 +306,28 @@ def least_compute(task: PairTask, menus: Menus) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def least_cycles(
-    task: PairTask, rows: Ints, columns: Ints, deep: Ints, order: int, compute: float, least: float, table: Ints
-) -> float:
+def least_cycles(task: PairTask, rows: Ints, order: int, compute: float, least: float, table: Ints) -> float:
     """A lower bound on the cycles: all tiles with the first loads and the last write, or all bytes and what nothing hides.
 
     Beside the last operation only the result of the one before it can move.
     """
     alone, rates, count, speed, latency = order == ALONE, task.rates, float(task.dims[3]), task.limits[1], float(task.latency)
-    seen = rows[FIRST] * columns[FIRST] * rates[DY, MOVED] + deep[FIRST] * columns[FIRST] * rates[W, MOVED]
-    seen += rows[LAST] * deep[LAST] * rates[DX, MOVED] if alone else deep[LAST] * columns[LAST] * rates[DW, MOVED]
+    seen = rows[0, FIRST] * rows[1, FIRST] * rates[DY, MOVED] + rows[2, FIRST] * rows[1, FIRST] * rates[W, MOVED]
+    seen += rows[0, LAST] * rows[2, LAST] * rates[DX, MOVED] if alone else rows[2, LAST] * rows[1, LAST] * rates[DW, MOVED]
     busy = compute * count + seen / speed * BELOW + 2.0 * latency
-    many_m, many_n, many_k = float(rows[TILES]), float(columns[TILES]), float(deep[TILES])
+    many_m, many_n, many_k = float(rows[0, TILES]), float(rows[1, TILES]), float(rows[2, TILES])
     operands = many_m * many_n + many_k * many_n + (0.0 if alone else many_m * many_k)
     bursts = count * np.ceil(operands / 2.0) + 1.0  # a step loads no more than two operands; the last result goes by itself
-    closing = table[0 if alone else 1, _last_kind(rows), _last_kind(columns), _last_kind(deep)]
-    beside = deep[SIZE] * max(rows[SIZE] * rates[DX, MOVED], columns[SIZE] * rates[DW, MOVED])
+    closing = table[0 if alone else 1, _last_kind(rows, 0), _last_kind(rows, 1), _last_kind(rows, 2)]
+    beside = rows[2, SIZE] * max(rows[0, SIZE] * rates[DX, MOVED], rows[1, SIZE] * rates[DW, MOVED])
     alone_at_end = max(0.0, closing - beside / speed - latency - 1.0)
     return float(max(busy, (count * least / speed + alone_at_end) * BELOW + bursts * latency))
 
 
 @njit(cache=True, error_model="numpy")
-def _last_kind(row: Ints) -> int:
-    """Which of the distinct sizes the last tile has."""
+def _last_kind(rows: Ints, axis: int) -> int:
+    """Which of the distinct sizes of an axis its last tile has."""
     kind = 0
-    while row[KINDS + 2 * kind] != row[LAST]:
+    while rows[axis, KINDS + 2 * kind] != rows[axis, LAST]:
         kind += 1
     return kind

@@ -29,8 +29,8 @@ from trainyard.kernels.mapping.gradient_menus import (
 from trainyard.kernels.mapping.gradient_order import ALONE, DW_MAJOR, Ints, Real
 from trainyard.kernels.mapping.gradient_simulation import EXCEEDED, simulate
 
-RESULTS = 256
-"""Most candidates of one search that are compared in the end."""
+FRONT = 64
+"""Most candidates that are compared in the end: each is faster than all that move fewer bytes."""
 STARTS, WORTH_REFINING, FARTHEST = 3, 1.05, 4
 """Most candidates around which finer sizes are tried, how much slower than the fastest they may be, and how far apart sizes are."""
 MOVES = np.array(
@@ -40,69 +40,70 @@ MOVES = np.array(
 """Along one axis, or up one and down another."""
 FEW_COMBINATIONS, SMALL_EFFORT = 65536.0, 262144.0
 """A search of so few combinations may take this effort at least."""
-BRANCH_EFFORT = 1.0
-"""Of a branch in tile operations: all combinations are looked at only where the effort suffices for all branches."""
 LEANER = 0.99
 """Bytes of a candidate that is looked for only because it moves fewer, over those of the leanest so far."""
 WHICH, ORDER, AT_M, AT_N, AT_K = range(5)
-CYCLES, BYTES = range(2)
-COARSE, REFINED, COMPLETE, ENDED = range(4)
-PHASE, STARTED, FOUND_COARSE, PROVEN = range(4)
-"""Counters: the phase, candidates refined, results of the coarse phase, whether the search was complete."""
-FASTEST, OWN, SPENT, EFFORT, MOST = range(5)
-"""Numbers: cycles of the fastest, of the one that is refined, tile operations simulated, and how many may be; the most cycles."""
+CYCLES, BYTES, COMPUTE, PLACE = range(4)
+"""Columns of the front: cycles of all products, bytes and the array's cycles of one, and from `PLACE` on the candidate."""
+FASTEST, SPENT, WANTED, SLOWEST, LEAST, TOLERANCE, GAP = range(7)
+"""Numbers: cycles of the fastest; tile operations simulated; the goals: cycles below which a candidate is wanted, the most cycles
+of one that moves fewer bytes, and these bytes; the tolerance and the gap."""
 
 
-class Results(NamedTuple):
-    """Simulated candidates: cycles of all products and bytes of one; partition, order, and places of the sizes in the menu.
-
-    `moved` are the bytes by tensor and kind, `array` the cycles of the array; `number` is how many there are; `goals` are cycles
-    below which a candidate is wanted, the most cycles of one that moves fewer bytes, and these bytes.
+class Search(NamedTuple):
+    """Where a search is: the candidate at hand (partition, order, and places of the sizes in the menus), its rows of the menus, the
+    array's cycles by kind of tile, bytes by tensor and kind; the numbers named above; the front, its length in `entries`; for each
+    partition and order the fastest coarse candidate (`starts`, cycles first).
     """
-
-    costs: Real
-    places: Ints
-    moved: Real
-    array: Real
-    number: Ints
-    goals: Real
-
-
-class Progress(NamedTuple):
-    """Where a search is: the counters and numbers named above, the positions of its loops, and coarse candidates already refined.
-
-    `here` is the candidate that is being refined.
-    """
-
-    counters: Ints
-    numbers: Real
-    cursor: Ints
-    here: Ints
-    done: Ints
-
-
-class Candidate(NamedTuple):
-    """The candidate at hand: its place, the array's cycles by kind of tile, and all of them with a lower bound on its bytes."""
 
     place: Ints
+    rows: Ints
     table: Ints
+    moved: Real
     numbers: Real
+    front: Real
+    entries: Ints
+    starts: Real
 
 
 @njit(cache=True, error_model="numpy")
-def _set_goals(results: Results, fastest: float, tolerance: float, gap: float) -> None:
+def _set_goals(numbers: Real, front: Real, entries: int) -> None:
+    fastest, tolerance, gap = numbers[FASTEST], numbers[TOLERANCE], numbers[GAP]
     most, leanest = fastest * max(1.0, (1.0 + tolerance) / (1.0 + gap)), np.inf
-    for index in range(results.number[0]):
-        if results.costs[index, CYCLES] <= most:
-            leanest = min(leanest, results.costs[index, BYTES])
-    results.goals[0], results.goals[1] = fastest / (1.0 + gap), most
-    results.goals[2] = leanest * LEANER if tolerance > 0.0 else 0.0
+    for index in range(entries):
+        if front[index, CYCLES] <= most:
+            leanest = min(leanest, front[index, BYTES])
+    numbers[WANTED], numbers[SLOWEST] = fastest / (1.0 + gap), most
+    numbers[LEAST] = leanest * LEANER if tolerance > 0.0 else 0.0
 
 
-@njit(cache=True, error_model="numpy", inline="always")
-def _hopeless(cycles: float, least: float, goals: Real) -> bool:
+@njit(cache=True, error_model="numpy")
+def _hopeless(cycles: float, least: float, numbers: Real) -> bool:
     """Whether lower bounds on cycles and bytes rule a candidate out."""
-    return bool(cycles > goals[1] or (cycles >= goals[0] and least >= goals[2]))
+    return bool(cycles > numbers[SLOWEST] or (cycles >= numbers[WANTED] and least >= numbers[LEAST]))
+
+
+@njit(cache=True, error_model="numpy")
+def _offer(front: Real, entries: Ints, cycles: float, moved: float, compute: float, place: Ints) -> None:
+    """Adds a candidate to the front unless another is as fast and moves as few bytes; those that it beats leave."""
+    kept = 0
+    for index in range(entries[0]):
+        if front[index, CYCLES] <= cycles and front[index, BYTES] <= moved:
+            return
+    for index in range(entries[0]):
+        if front[index, CYCLES] < cycles or front[index, BYTES] < moved:
+            for column in range(PLACE + 5):
+                front[kept, column] = front[index, column]
+            kept += 1
+    at = kept
+    if kept == FRONT:  # in place of the slowest
+        for index in range(FRONT):
+            at = index if at == FRONT or front[index, CYCLES] > front[at, CYCLES] else at
+        kept -= 1
+    front[at, CYCLES], front[at, BYTES], front[at, COMPUTE] = cycles, moved, compute
+    for column in range(5):
+        front[at, PLACE + column] = place[column]
+    entries[0] = kept + 1
 
 
 @njit(cache=True, error_model="numpy")
@@ -114,166 +115,38 @@ def _operations(menus: Menus, place: Ints) -> float:
 
 
 @njit(cache=True, error_model="numpy")
-def _coarse_list(task: PairTask, menus: Menus) -> tuple[Real, Ints, float]:
-    """Coarse candidates that fit, least bounds on their cycles first: bound, bytes; place; the fewest tiles of any."""
-    total = menus.coarse[0].sum() * menus.coarse[1].sum() * menus.coarse[2].sum() * len(task.orders) * len(task.parts)
-    bounds, places = np.empty((total, 2)), np.empty((total, 5), np.int64)
-    table, many, fewest = np.zeros((2, 3, 3, 3), np.int64), 0, np.inf
-    for which in range(len(task.parts)):
-        for i in range(menus.lengths[0]):
-            for j in range(menus.lengths[1]):
-                for h in range(menus.lengths[2]):
-                    if not (menus.coarse[0, i] and menus.coarse[1, j] and menus.coarse[2, h]):
-                        continue
-                    rows, columns, deep = menus.rows[which, 0, i], menus.rows[which, 1, j], menus.rows[which, 2, h]
-                    if not fits(task, rows[SIZE], columns[SIZE], deep[SIZE]):
-                        continue
-                    compute = compute_table(task, rows, columns, deep, table)
-                    for order in task.orders:
-                        least = least_bytes(task, menus, which, rows[SIZE], columns[SIZE], deep[SIZE], order)
-                        bounds[many, 0] = least_cycles(task, rows, columns, deep, order, compute, least, table)
-                        bounds[many, 1], place = least, places[many]
-                        place[WHICH], place[ORDER], place[AT_M], place[AT_N], place[AT_K] = which, order, i, j, h
-                        fewest = min(fewest, _operations(menus, place))
-                        many += 1
-    ascending = np.argsort(bounds[:many, 0], kind="mergesort")
-    return bounds[ascending], places[ascending], fewest
-
-
-@njit(cache=True, error_model="numpy")
-def _next_coarse(
-    task: PairTask, menus: Menus, results: Results, candidate: Candidate, bounds: Real, places: Ints, fewest: float, cursor: Ints
-) -> bool:
-    """The next coarse candidate that its bounds do not rule out."""
-    while cursor[0] < len(bounds) and bounds[cursor[0], 0] <= results.goals[1]:
-        at = cursor[0]
-        cursor[0] += 1
-        candidate.place[:] = places[at]
-        many = _operations(menus, candidate.place)
-        if not _hopeless(bounds[at, 0], bounds[at, 1], results.goals) and many <= min(
-            max(fewest, task.most_steps), task.most_tiles
-        ):
-            rows = menus.rows[candidate.place[WHICH]]
-            candidate.numbers[0] = compute_table(
-                task, rows[0, places[at, AT_M]], rows[1, places[at, AT_N]], rows[2, places[at, AT_K]], candidate.table
-            )  # fmt: skip
-            candidate.numbers[1] = bounds[at, 1]
-            return True
-    return False
-
-
-@njit(cache=True, error_model="numpy")
-def _wanted(task: PairTask, menus: Menus, candidate: Candidate, goals: Real) -> bool:
-    """Whether the candidate fits and its bounds do not rule it out; its table and numbers are made."""
-    place, count = candidate.place, float(task.dims[3])
+def _bounds(task: PairTask, menus: Menus, search: Search, most: float) -> tuple[float, float, float]:
+    """Lower bounds on cycles and bytes of the candidate at hand, and the array's cycles; infinite if more cycles than `most`."""
+    place, rows, count, cycles = search.place, search.rows, float(task.dims[3]), 0.0
     which, order = place[WHICH], place[ORDER]
-    rows, columns, deep = menus.rows[which, 0, place[AT_M]], menus.rows[which, 1, place[AT_N]], menus.rows[which, 2, place[AT_K]]
-    if not fits(task, rows[SIZE], columns[SIZE], deep[SIZE]) or _operations(menus, place) > task.most_steps:
-        return False
-    cycles = 0.0
     for product in range(2):
         folds = menus.folds[which, 0, place[AT_M], product] * menus.folds[which, 1, place[AT_N], product]
         cycles += folds * menus.folds[which, 2, place[AT_K], product] * count
-    if cycles > goals[1]:
-        return False
-    least = least_bytes(task, menus, which, rows[SIZE], columns[SIZE], deep[SIZE], order)
-    if _hopeless(max(cycles, least * count / task.limits[1]), least, goals):
-        return False
-    candidate.numbers[0] = compute_table(task, rows, columns, deep, candidate.table)
-    candidate.numbers[1] = least
-    return not _hopeless(
-        least_cycles(task, rows, columns, deep, order, candidate.numbers[0], least, candidate.table), least, goals
-    )  # fmt: skip
-
-
-@njit(cache=True, error_model="numpy")
-def _next_start(results: Results, coarse: int, done: Ints, fastest: float) -> int:
-    """The best coarse candidate of an order and partition that is not refined yet and not much slower than the fastest, or -1."""
-    start = -1
-    for index in range(coarse):
-        if done[index] == 0 and (start < 0 or results.costs[index, CYCLES] < results.costs[start, CYCLES]):
-            start = index
-    if start < 0 or results.costs[start, CYCLES] > fastest * WORTH_REFINING:
-        return -1
-    for index in range(coarse):
-        same = results.places[index, WHICH] == results.places[start, WHICH]
-        if same and results.places[index, ORDER] == results.places[start, ORDER]:
-            done[index] = 1
-    return start
-
-
-@njit(cache=True, error_model="numpy")
-def _next_move(task: PairTask, menus: Menus, candidate: Candidate, here: Ints, cursor: Ints, goals: Real) -> bool:
-    """The next neighbour of `here` that could be faster; `cursor` is how far sizes are apart, the next move, whether one helped."""
-    while cursor[0] > 0:
-        while cursor[1] < len(MOVES):
-            move = cursor[1]
-            cursor[1] += 1
-            inside = True
-            candidate.place[:] = here
-            for axis in range(3):
-                candidate.place[AT_M + axis] += MOVES[move, axis] * cursor[0]
-                inside = inside and 0 <= candidate.place[AT_M + axis] < menus.lengths[axis]
-            if inside and _wanted(task, menus, candidate, goals):
-                return True
-        if cursor[2] == 0:
-            cursor[0] //= 2
-        cursor[1], cursor[2] = 0, 0
-    return False
-
-
-@njit(cache=True, error_model="numpy")
-def _next_combination(task: PairTask, menus: Menus, candidate: Candidate, cursor: Ints, goals: Real, numbers: Real) -> bool:
-    """The next of all combinations that no bound rules out; False at the end, or where the effort is spent.
-
-    `cursor` are partition, order, the sizes of an outer axis, of k, and of an inner axis: an order's bytes depend on the outer two.
-    """
-    place, count = candidate.place, float(task.dims[3])
-    while cursor[0] < len(task.parts):
-        which, order = cursor[0], task.orders[cursor[1]]
-        outer, inner = (1, 0) if order == DW_MAJOR else (0, 1)
-        i, h, fewest = cursor[2], cursor[3], menus.fewest[which]
-        folds, deep, left_out = menus.folds[which, outer, i], menus.folds[which, 2, h], False
-        if cursor[4] == 0:  # a new branch
-            cycles = (folds[0] * deep[0] * fewest[inner, 0] + folds[1] * deep[1] * fewest[inner, 1]) * count
-            left_out = cycles > goals[1]
-            if not left_out:
-                m = menus.rows[which, 0, i, SIZE] if outer == 0 else task.dims[0]
-                n = menus.rows[which, 1, i, SIZE] if outer == 1 else task.dims[1]
-                least = least_bytes(task, menus, which, m, n, menus.rows[which, 2, h, SIZE], order)
-                left_out = _hopeless(max(cycles, least * count / task.limits[1]), least, goals)
-        place[WHICH], place[ORDER], place[AT_M + outer], place[AT_M + inner], place[AT_K] = which, order, i, cursor[4], h
-        cursor[4] = menus.lengths[inner] if left_out else cursor[4] + 1
-        if cursor[4] >= menus.lengths[inner]:
-            cursor[4], cursor[3] = 0, h + 1
-            if cursor[3] == menus.lengths[2]:
-                cursor[3], cursor[2] = 0, i + 1
-                if cursor[2] == menus.lengths[outer]:
-                    cursor[2], cursor[1] = 0, cursor[1] + 1
-                    if cursor[1] == len(task.orders):
-                        cursor[1], cursor[0] = 0, which + 1
-        if left_out:
-            continue
-        numbers[SPENT] += 1.0
-        if numbers[SPENT] > numbers[EFFORT]:
-            return False
-        if _wanted(task, menus, candidate, goals):
-            return True
-    return False
+    if cycles > most:
+        return np.inf, np.inf, 0.0
+    for axis in range(3):
+        for column in range(ROW):
+            rows[axis, column] = menus.rows[which, axis, place[AT_M + axis], column]
+    least = least_bytes(task, menus, which, rows[0, SIZE], rows[1, SIZE], rows[2, SIZE], order)
+    if least * count / task.limits[1] > most:
+        return np.inf, np.inf, 0.0
+    compute = compute_table(task, rows, search.table)
+    return least_cycles(task, rows, order, compute, least, search.table), least, compute
 
 
 @njit(cache=True, error_model="numpy")
 def _cut_axes(task: PairTask, which: int, rows: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Tiles of a candidate by axis: how many, their sizes, their kinds; and the tiles of each part."""
-    axis, pieces = task.parts[which, 0], task.parts[which, 1]
-    counts = rows[:, TILES].copy()
-    lengths, kinds = np.zeros((3, counts.max()), np.int64), np.zeros((3, counts.max()), np.int64)
-    bounds, whole = np.zeros((pieces, 2), np.int64), np.zeros((1, 2), np.int64)
-    for one in range(3):
-        if one == axis:
-            cut(task.dims[one], pieces, rows[one], lengths[one], kinds[one], bounds)
-        else:
-            cut(task.dims[one], 1, rows[one], lengths[one], kinds[one], whole)
+    counts, pieces, longest = np.empty(3, np.int64), np.ones(3, np.int64), 1
+    for axis in range(3):
+        counts[axis] = rows[axis, TILES]
+        longest = max(longest, counts[axis])
+        if task.parts[which, 0] == axis:
+            pieces[axis] = task.parts[which, 1]
+    lengths, kinds = np.empty((3, longest), np.int64), np.empty((3, longest), np.int64)
+    bounds, whole = np.zeros((task.parts[which, 1], 2), np.int64), np.empty((1, 2), np.int64)
+    for axis in range(3):
+        cut(task.dims[axis], pieces[axis], rows, axis, lengths, kinds, bounds if task.parts[which, 0] == axis else whole)
     return counts, lengths, kinds, bounds
 
 
@@ -285,7 +158,8 @@ def simulated(
     counts, lengths, kinds, bounds = _cut_axes(task, which, rows)
     count, single = task.dims[3], order == ALONE and counts[0] * counts[1] * counts[2] == 1
     passes = min(count, 3 if single else 2)  # from there on each takes as long as the last of them
-    limits = np.array([task.limits[2], task.limits[1], least])
+    limits = np.empty(3)
+    limits[0], limits[1], limits[2] = task.limits[2], task.limits[1], least
     end, before = simulate(
         order, counts, lengths, kinds, table, task.parts[which, 0], bounds, task.rates, limits, task.latency, passes, int(compute),
         most - (count - passes) * compute, moved,
@@ -295,61 +169,190 @@ def simulated(
 
 
 @njit(cache=True, error_model="numpy")
-def _stored(results: Results, candidate: Candidate, cycles: float, moved: Real) -> None:
-    found = results.number[0]
-    if found == RESULTS:  # in place of the slowest
-        found = int(np.argmax(results.costs[:, CYCLES]))
-    else:
-        results.number[0] += 1
-    results.costs[found, CYCLES], results.costs[found, BYTES] = cycles, moved.sum()
-    results.array[found], results.moved[found], results.places[found] = candidate.numbers[0], moved, candidate.place
+def _evaluate(task: PairTask, search: Search, least: float, compute: float, most: float) -> float:
+    """Simulates the candidate at hand; its cycles, or infinity where they are more than `most`."""
+    place, numbers = search.place, search.numbers
+    cycles = simulated(task, place[WHICH], place[ORDER], search.rows, search.table, compute, least, most, search.moved)
+    if cycles == EXCEEDED:
+        return np.inf
+    _offer(search.front, search.entries, cycles, search.moved.sum(), compute, place)
+    numbers[FASTEST] = min(numbers[FASTEST], cycles)
+    _set_goals(numbers, search.front, search.entries[0])
+    return cycles
 
 
 @njit(cache=True, error_model="numpy")
-def _best(results: Results, most: float) -> int:
-    """The result of the least bytes within the goals; of equal ones the fastest; -1 if there is none."""
-    best = -1
-    for index in range(results.number[0]):
-        cycles, moved = results.costs[index, CYCLES], results.costs[index, BYTES]
-        if cycles > most or cycles > results.goals[1]:
-            continue
-        if (
-            best < 0
-            or moved < results.costs[best, BYTES]
-            or (moved == results.costs[best, BYTES] and cycles < results.costs[best, CYCLES])
-        ):
-            best = index
-    return best
+def _attempt(task: PairTask, menus: Menus, search: Search, most: float) -> float:
+    """Simulates the candidate at hand unless it does not fit or bounds rule it out; infinity where it takes more than `most`."""
+    rows, place, numbers, which = menus.rows, search.place, search.numbers, search.place[WHICH]
+    if not fits(
+        task, rows[which, 0, place[AT_M], SIZE], rows[which, 1, place[AT_N], SIZE], rows[which, 2, place[AT_K], SIZE]
+    ):  # fmt: skip
+        return np.inf
+    tiles = _operations(menus, place)
+    if tiles > task.most_steps:
+        return np.inf
+    cycles, least, compute = _bounds(task, menus, search, most)
+    if cycles > most or (most == numbers[SLOWEST] and _hopeless(cycles, least, numbers)):
+        return np.inf
+    numbers[SPENT] += 2.0 * tiles
+    return _evaluate(task, search, least, compute, most)
 
 
 @njit(cache=True, error_model="numpy")
-def _enter_phase(task: PairTask, menus: Menus, results: Results, progress: Progress) -> None:
-    """What comes after a coarse search, after refining one candidate, or after all combinations."""
-    counters, numbers = progress.counters, progress.numbers
-    if counters[PHASE] == COARSE:
-        counters[FOUND_COARSE], numbers[FASTEST] = results.number[0], min(numbers[FASTEST], numbers[MOST])
-        combinations = float(len(task.parts) * len(task.orders)) * menus.lengths[0] * menus.lengths[1] * menus.lengths[2]
-        if numbers[EFFORT] > 0.0 and combinations <= FEW_COMBINATIONS:
-            numbers[EFFORT] = max(numbers[EFFORT], SMALL_EFFORT)
-    may_go_on = numbers[SPENT] < numbers[EFFORT]
-    if counters[PHASE] <= REFINED and counters[STARTED] < STARTS and may_go_on:
-        start = _next_start(results, counters[FOUND_COARSE], progress.done, numbers[FASTEST])
-        if start >= 0:
-            counters[PHASE], counters[STARTED], numbers[OWN] = REFINED, counters[STARTED] + 1, results.costs[start, CYCLES]
-            progress.here[:] = results.places[start]
-            progress.cursor[0], progress.cursor[1], progress.cursor[2] = FARTHEST, 0, 0
+def _list_coarse(task: PairTask, menus: Menus, search: Search, bounds: Real, places: Ints) -> int:
+    """Coarse candidates that fit and that no bound rules out: bounds and places; returns how many.
+
+    Those of more tiles than are simulated are left out, unless all have more.
+    """
+    listed, place, fewest, most = 0, search.place, np.inf, search.numbers[SLOWEST]
+    for allowed in (min(task.most_steps, task.most_tiles), task.most_tiles):
+        for which in range(len(task.parts)):
+            for i in range(menus.lengths[0]):
+                for j in range(menus.lengths[1] if menus.coarse[0, i] else 0):
+                    for h in range(menus.lengths[2] if menus.coarse[1, j] else 0):
+                        rows = menus.rows
+                        if not menus.coarse[2, h] or not fits(
+                            task, rows[which, 0, i, SIZE], rows[which, 1, j, SIZE], rows[which, 2, h, SIZE]
+                        ):
+                            continue
+                        place[WHICH], place[AT_M], place[AT_N], place[AT_K] = which, i, j, h
+                        tiles = _operations(menus, place)
+                        too_many = tiles > allowed or (allowed > task.most_steps and tiles > fewest)
+                        fewest = min(fewest, tiles)
+                        if too_many:
+                            continue
+                        for order in task.orders:
+                            place[ORDER] = order
+                            cycles, least, _ = _bounds(task, menus, search, most)
+                            if cycles > most:
+                                continue
+                            bounds[listed, 0], bounds[listed, 1] = cycles, least
+                            for column in range(5):
+                                places[listed, column] = place[column]
+                            listed += 1
+        if fewest <= task.most_steps:
+            break
+    return listed
+
+
+@njit(cache=True, error_model="numpy")
+def _search_coarse(task: PairTask, menus: Menus, search: Search) -> None:
+    """Simulates coarse candidates in the order of their bounds, as long as these leave hope."""
+    total, numbers, starts = len(task.orders) * len(task.parts), search.numbers, search.starts
+    for axis in range(3):
+        total *= menus.coarse[axis].sum()
+    bounds, places = np.empty((total, 2)), np.empty((total, 5), np.int64)
+    listed = _list_coarse(task, menus, search, bounds, places)
+    while True:
+        first, left = -1, 0
+        for index in range(listed):  # what has become hopeless leaves the list
+            if _hopeless(bounds[index, 0], bounds[index, 1], numbers):
+                continue
+            bounds[left, 0], bounds[left, 1] = bounds[index, 0], bounds[index, 1]
+            for column in range(5):
+                places[left, column] = places[index, column]
+            if first < 0 or bounds[left, 0] < bounds[first, 0]:
+                first = left
+            left += 1
+        listed = left
+        if first < 0:
             return
-    if counters[PHASE] == COMPLETE:
-        counters[PROVEN] = int(progress.cursor[0] == len(task.parts))
-    else:
-        floor = max(menus.compulsory * task.dims[3] / task.limits[1], least_compute(task, menus))
-        counters[PROVEN] = int(menus.lengths.max() == 1 or _hopeless(floor, menus.compulsory, results.goals))
-        branches = float(len(task.parts) * len(task.orders)) * menus.lengths[2] * max(menus.lengths[0], menus.lengths[1])
-        if counters[PROVEN] == 0 and numbers[SPENT] + BRANCH_EFFORT * branches < numbers[EFFORT]:
-            counters[PHASE] = COMPLETE
-            progress.cursor[:] = 0
-            return
-    counters[PHASE] = ENDED
+        for column in range(5):
+            search.place[column] = places[first, column]
+        bounds[first, 0] = np.inf
+        _, least, compute = _bounds(task, menus, search, np.inf)
+        cycles = _evaluate(task, search, least, compute, numbers[SLOWEST])
+        start, order = 0, search.place[ORDER]
+        while task.orders[start] != order:
+            start += 1
+        start += len(task.orders) * search.place[WHICH]
+        if cycles < starts[start, 0]:
+            starts[start, 0] = cycles
+            for column in range(5):
+                starts[start, 1 + column] = search.place[column]
+
+
+@njit(cache=True, error_model="numpy")
+def _refine(task: PairTask, menus: Menus, search: Search, start: int, effort: float) -> None:
+    """Moves from one candidate to the first neighbour that is faster, at ever smaller distances."""
+    place, numbers, here, own = search.place, search.numbers, np.empty(5, np.int64), search.starts[start, 0]
+    for column in range(5):
+        here[column] = int(search.starts[start, 1 + column])
+    far = FARTHEST
+    while far > 0:
+        helped = False
+        for move in range(len(MOVES)):
+            if numbers[SPENT] >= effort:
+                return
+            inside, place[WHICH], place[ORDER] = True, here[WHICH], here[ORDER]
+            for axis in range(3):
+                place[AT_M + axis] = here[AT_M + axis] + MOVES[move, axis] * far
+                inside = inside and 0 <= place[AT_M + axis] < menus.lengths[axis]
+            if not inside:
+                continue
+            cycles = _attempt(task, menus, search, own)
+            if cycles < own:
+                own, helped = cycles, True
+                for column in range(5):
+                    here[column] = place[column]
+        if not helped:
+            far //= 2
+
+
+@njit(cache=True, error_model="numpy")
+def _search_all(task: PairTask, menus: Menus, search: Search, effort: float) -> bool:
+    """All combinations that no bound rules out; False where the effort does not suffice.
+
+    An order's bytes depend on k and on the axis of its outer loop: branches are these two sizes.
+    """
+    place, numbers, count, fewest = search.place, search.numbers, float(task.dims[3]), menus.fewest
+    for which in range(len(task.parts)):
+        for order in task.orders:
+            outer, inner = (1, 0) if order == DW_MAJOR else (0, 1)
+            for i in range(menus.lengths[outer]):
+                for h in range(menus.lengths[2]):
+                    cycles = 0.0
+                    for product in range(2):
+                        folds = menus.folds[which, outer, i, product] * menus.folds[which, 2, h, product]
+                        cycles += folds * fewest[which, inner, product] * count
+                    if cycles > numbers[SLOWEST]:
+                        continue
+                    m = menus.rows[which, 0, i, SIZE] if outer == 0 else task.dims[0]
+                    n = menus.rows[which, 1, i, SIZE] if outer == 1 else task.dims[1]
+                    least = least_bytes(task, menus, which, m, n, menus.rows[which, 2, h, SIZE], order)
+                    if _hopeless(max(cycles, least * count / task.limits[1]), least, numbers):
+                        continue
+                    for j in range(menus.lengths[inner]):
+                        numbers[SPENT] += 1.0
+                        if numbers[SPENT] > effort:
+                            return False
+                        place[WHICH], place[ORDER], place[AT_K] = which, order, h
+                        place[AT_M + outer], place[AT_M + inner] = i, j
+                        _attempt(task, menus, search, numbers[SLOWEST])
+    return True
+
+
+@njit(cache=True, error_model="numpy")
+def _search_fine(task: PairTask, menus: Menus, search: Search, effort: float) -> bool:
+    """Refines the best coarse candidates of different orders, then looks at all; whether nothing was left out."""
+    numbers, starts = search.numbers, search.starts
+    groups = float(len(task.parts) * len(task.orders))
+    if effort > 0.0 and groups * menus.lengths[0] * menus.lengths[1] * menus.lengths[2] <= FEW_COMBINATIONS:
+        effort = max(effort, SMALL_EFFORT)
+    for _ in range(STARTS):
+        start = 0
+        for index in range(len(starts)):
+            start = index if starts[index, 0] < starts[start, 0] else start
+        if starts[start, 0] > numbers[FASTEST] * WORTH_REFINING or numbers[SPENT] >= effort:
+            break
+        _refine(task, menus, search, start, effort)
+        starts[start, 0] = np.inf
+    floor = max(menus.compulsory * task.dims[3] / task.limits[1], least_compute(task, menus))
+    if max(menus.lengths[0], menus.lengths[1], menus.lengths[2]) == 1 or _hopeless(floor, menus.compulsory, numbers):
+        return True
+    branches = groups * menus.lengths[2] * max(menus.lengths[0], menus.lengths[1])
+    return bool(numbers[SPENT] + branches < effort and _search_all(task, menus, search, effort))
 
 
 @njit(cache=True, error_model="numpy")
@@ -362,48 +365,27 @@ def search_pair(
     `effort` is the number of tile operations to simulate after the coarse search; with an effort of 0 there is no more than that.
     A complete search has left out nothing that is faster by more than the gap.
     """
-    results = Results(
-        np.empty((RESULTS, 2)), np.empty((RESULTS, 5), np.int64), np.empty((RESULTS, 5, 4)), np.empty(RESULTS),
-        np.zeros(1, np.int64), np.zeros(3),
+    search = Search(
+        np.zeros(5, np.int64), np.zeros((3, ROW), np.int64), np.zeros((2, 3, 3, 3), np.int64), np.zeros((5, 4)), np.zeros(7),
+        np.empty((FRONT + 1, PLACE + 5)), np.zeros(1, np.int64), np.full((len(task.parts) * len(task.orders), 6), np.inf),
     )  # fmt: skip
-    candidate = Candidate(np.zeros(5, np.int64), np.zeros((2, 3, 3, 3), np.int64), np.zeros(2))
-    counters, numbers, cursor, here = np.zeros(4, np.int64), np.zeros(5), np.zeros(5, np.int64), np.zeros(5, np.int64)
-    progress = Progress(counters, numbers, cursor, here, np.zeros(RESULTS, np.int64))
-    numbers[FASTEST], numbers[EFFORT], numbers[MOST] = most * WORTH_REFINING, effort, most
-    bounds, places, fewest = _coarse_list(task, menus)
-    rows, moved, own_goals, goals, found = np.empty((3, ROW), np.int64), np.zeros((5, 4)), np.zeros(3), results.goals, False
-    _set_goals(results, numbers[FASTEST], tolerance, gap)
-    while counters[PHASE] != ENDED:
-        if counters[PHASE] == COARSE:
-            found = _next_coarse(task, menus, results, candidate, bounds, places, fewest, cursor)
-        elif counters[PHASE] == REFINED:
-            own_goals[0], own_goals[1] = numbers[OWN], numbers[OWN]  # only what is faster
-            found = numbers[SPENT] < numbers[EFFORT] and _next_move(task, menus, candidate, here, cursor, own_goals)
-        else:
-            found = _next_combination(task, menus, candidate, cursor, goals, numbers)
-        if not found:
-            _enter_phase(task, menus, results, progress)
-            _set_goals(results, numbers[FASTEST], tolerance, gap)
-            continue
-        for axis in range(3):
-            rows[axis] = menus.rows[candidate.place[WHICH], axis, candidate.place[AT_M + axis]]
-        numbers[SPENT] += 0.0 if counters[PHASE] == COARSE else 2.0 * _operations(menus, candidate.place)
-        cycles = simulated(
-            task, candidate.place[WHICH], candidate.place[ORDER], rows, candidate.table, candidate.numbers[0], candidate.numbers[1],
-            numbers[OWN] if counters[PHASE] == REFINED else goals[1], moved,
-        )  # fmt: skip
-        if cycles == EXCEEDED:
-            continue
-        _stored(results, candidate, cycles, moved)
-        numbers[FASTEST] = min(numbers[FASTEST], cycles)
-        _set_goals(results, numbers[FASTEST], tolerance, gap)
-        if counters[PHASE] == REFINED and cycles < numbers[OWN]:
-            numbers[OWN], cursor[2], here[:] = cycles, 1, candidate.place
-    best = _best(results, most)
-    chosen = np.full(5, -1)
+    numbers, front, chosen = search.numbers, search.front, np.full(5, -1)
+    numbers[FASTEST], numbers[TOLERANCE], numbers[GAP] = most * WORTH_REFINING, tolerance, gap
+    _set_goals(numbers, front, 0)
+    _search_coarse(task, menus, search)
+    numbers[FASTEST] = min(numbers[FASTEST], most)
+    _set_goals(numbers, front, search.entries[0])
+    proven, best = _search_fine(task, menus, search, effort), -1
+    for index in range(search.entries[0]):
+        if front[index, CYCLES] <= min(most, numbers[SLOWEST]) and (best < 0 or front[index, BYTES] < front[best, BYTES]):
+            best = index
     if best < 0:
-        return chosen, moved, 0.0, 0.0, False
-    chosen[WHICH], chosen[ORDER] = results.places[best, WHICH], results.places[best, ORDER]
+        return chosen, search.moved, 0.0, 0.0, False
+    for column in range(5):
+        search.place[column] = int(front[best, PLACE + column])
+    cycles, least, compute = _bounds(task, menus, search, np.inf)
+    cycles = _evaluate(task, search, least, compute, np.inf)
+    chosen[WHICH], chosen[ORDER] = search.place[WHICH], search.place[ORDER]
     for axis in range(3):
-        chosen[AT_M + axis] = menus.rows[chosen[WHICH], axis, results.places[best, AT_M + axis], SIZE]
-    return chosen, results.moved[best], results.costs[best, CYCLES], results.array[best], counters[PROVEN] == 1
+        chosen[AT_M + axis] = search.rows[axis, SIZE]
+    return chosen, search.moved, cycles, compute, proven
