@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from trainyard import machines, runs
 from trainyard.errors import BadInput
 from trainyard.ir import DTYPE_BYTES, MatMul
-from trainyard.mapping.gradient_order.partition import SCHEMES
+from trainyard.mapping.gradient_order.partition import ONE_CORE_SCHEMES, SCHEMES
 from trainyard.mapping.gradient_order.scratchpad import Pair, traffic
 from trainyard.papers import bench, ledger, processes
 from trainyard.papers.igo import (
@@ -134,17 +134,39 @@ def test_the_classifiers_time_is_that_of_its_choices(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(partitioning, "ABBREVIATIONS", QUICK)
     found, rows = partitioning.chosen.__wrapped__(case), partitioning.table(case)
     expected = partitioning.evaluation(case).expected_cycles
-    assert len(rows) == len(expected) == 11
+    assert len(rows) == len(expected) == sum(layer.paired for network in QUICK for layer in layers_of(network, "small"))
+    assert len(partitioning.table(case, once=True)) == 11
     for network in QUICK:
-        whole = {scheme: step_cost(case, network, order="paper", partition=scheme) for scheme in SCHEMES}
+        whole = {scheme: step_cost(case, network, order="paper", partition=scheme) for scheme in ONE_CORE_SCHEMES}
         rest = whole["m"].cycles - sum(spent.backward for spent in whole["m"].layers.values())
         cheapest = sum(min(one.layers[key].backward for one in whole.values()) for key in whole["m"].layers)
         assert found.ideal[network] == rest + cheapest  # layer by layer, equal ones too
         likely = {layer.name: cycles for (layer, _), cycles in zip(rows, expected, strict=True)}
-        more = sum(layer.repeats * (likely[layer.name] - min(c.cycles.values())) for layer, c in rows if layer.network == network)
+        more = sum(likely[layer.name] - min(c.cycles.values()) for layer, c in rows if layer.network == network)
         assert found.knn[network] == pytest.approx(found.ideal[network] + more)
         assert found.ideal[network] <= found.knn[network] <= max(one.cycles for one in whole.values())
     assert sum(found.shares.values()) == pytest.approx(1.0)
+    assert {network: partitioning.possible(replace(LARGE, cores=cores)) for network, cores in (("one", 1), ("two", 2))} == {
+        "one": ONE_CORE_SCHEMES, "two": SCHEMES,
+    }  # fmt: skip
+
+
+def test_a_layer_that_a_cut_makes_slower_stays_whole_on_one_core() -> None:
+    """Depthwise convolutions of mobilenet gain nothing from a cut: the cheapest choice is never slower than no partition."""
+    uncut = step_cost(LARGE, "mob", order="paper").cycles
+    cheapest = sum(
+        min(step_cost(LARGE, "mob", order="paper", partition=scheme).layers[layer.path, layer.call].backward
+            for scheme in partitioning.possible(LARGE))
+        for layer in layers_of("mob") if layer.paired
+    )  # fmt: skip
+    forced = sum(
+        min(step_cost(LARGE, "mob", order="paper", partition=scheme).layers[layer.path, layer.call].backward for scheme in SCHEMES)
+        for layer in layers_of("mob") if layer.paired
+    )  # fmt: skip
+    run = step_cost(LARGE, "mob", order="paper")
+    whole = sum(run.layers[layer.path, layer.call].backward for layer in layers_of("mob") if layer.paired)
+    assert cheapest <= whole < forced
+    assert uncut == run.cycles
 
 
 @pytest.mark.parametrize("network", QUICK)

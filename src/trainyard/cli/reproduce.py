@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trainyard.cli.options import Html, Json, writable
+from trainyard.errors import BadInput
 from trainyard.report.terminal import progress, say, write_json
+
+INTERRUPTED = 130
 
 
 def reproduce(
@@ -17,6 +21,8 @@ def reproduce(
     figure: Annotated[str | None, typer.Option(help="One figure or table of it: 12, 12a, 'Table II'.")] = None,
     anew: Annotated[bool, typer.Option("--anew", help="Run every experiment, also those whose result is cached.")] = False,
     verdict: Annotated[str | None, typer.Option(help="Show these verdicts alone: off, or open,undefined.")] = None,
+    search: Annotated[bool, typer.Option("--search", help="Search readings of what a paper leaves open, instead.")] = False,
+    store: Annotated[str | None, typer.Option(help="Folder of that search; PAPER-search by default.")] = None,
     context: Annotated[bool, typer.Option("--context", help="Show the papers' parameters in the table too.")] = False,
     json_path: Json = None,
     html: Html = None,
@@ -25,11 +31,15 @@ def reproduce(
     """Hold the papers' figures against ours.
 
     What a paper prints, what a simulation here gives, their ratio and a verdict. What the very same program has measured before
-    is cached and not run again. Pages are written where --html and --markdown say, nowhere else.
+    is cached and not run again. Pages are written where --html and --markdown say, nowhere else. With --search, readings of what a
+    paper leaves open are tried jointly; its folder has the result and a page, and a search that was interrupted goes on.
     """
     from trainyard.papers import experiment_cache, ledger, pages, tables
 
     ledger.select(paper, figure)
+    if search:
+        _search(paper, store)
+        return
     ledger.with_verdicts((), verdict or "")  # a misspelt name is refused before any experiment runs
     if not anew and (outdated := experiment_cache.outdated(paper)):
         say(outdated)
@@ -49,3 +59,19 @@ def reproduce(
     if failed:
         say(f"{len(failed)} experiments failed: {', '.join(failed)}")
         raise typer.Exit(1)
+
+
+def _search(paper: str | None, store: str | None) -> None:
+    from trainyard.papers import bench
+
+    if paper is None or paper not in bench.PAPERS:
+        raise BadInput("--search is of one paper: trainyard reproduce igo --search")
+    folder = Path(store or f"{paper}-search")
+    try:
+        with progress("walks", at_once=True) as on_progress:
+            found = bench.search(paper, folder, on_progress)
+    except KeyboardInterrupt:
+        say(f"interrupted; what was measured is in {folder}: the same command goes on")
+        raise typer.Exit(INTERRUPTED) from None
+    say(found)
+    say(f"wrote {folder}")

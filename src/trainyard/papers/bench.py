@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput, UnknownName
@@ -44,8 +45,9 @@ class Paper:
     Every module of `experiments` has a table EXPERIMENTS from claims to functions, `plots` a table FIGURES from the names that
     claims give in `where` to functions. `whatif PAPER` runs `case` (workload, machine and masks, if any) unless `sensitivity`
     names a module whose `sensitivity_study(kinds)` varies the assumptions by a measure of the paper's own. `changes` names a module
-    whose CHANGES lists what was changed after results had been seen. `walkthrough` takes the example that was asked for in
-    `explain PAPER EXAMPLE`, or "".
+    whose CHANGES lists what was changed after results had been seen, `search` one whose `run(folder, on_progress)` tries readings
+    of the paper, writes what it finds into a folder and returns a sentence on it. `walkthrough` takes the example that was asked
+    for in `explain PAPER EXAMPLE`, or "".
     """
 
     citation: str
@@ -54,6 +56,7 @@ class Paper:
     plots: str = "plots"
     sensitivity: str = ""
     changes: str = ""
+    search: str = ""
     walkthrough: Callable[[str], Walkthrough] | None = None
 
 
@@ -116,6 +119,16 @@ def changes(paper: str) -> tuple[Change, ...]:
     listed: tuple[Change, ...] = import_module(f"{PAPERS[paper]}.{described.changes}").CHANGES
     check_changes(listed, claims())
     return listed
+
+
+def search(paper: str, folder: Path, on_progress: ProgressCallback = no_progress) -> str:
+    """Searches readings of a paper, or goes on with an interrupted search."""
+    described = description(paper)
+    if described is None or not described.search:
+        having = [name for name in PAPERS if (other := description(name)) is not None and other.search]
+        raise BadInput(f"{paper} has no search over readings; {' and '.join(having)} has: trainyard reproduce {having[0]} --search")
+    found: str = import_module(f"{PAPERS[paper]}.{described.search}").run(folder, on_progress)
+    return found
 
 
 def case(paper: str, masks: str | None = None) -> tuple[str, str, str | None]:

@@ -219,7 +219,9 @@ class Tracer:
         """The tiles of one or two gradients out of a scratchpad that keeps the most recent ones."""
         schedule = self.device.schedule
         if schedule.cores > 1 or schedule.policy != "lru":
-            raise NotModelled("traces of several cores, or of reuse='farthest', are not written: take one core and reuse='lru'")
+            raise NotModelled(
+                f"traces of several cores, or of reuse={schedule.policy!r}, are not written: take one core and reuse='lru'"
+            )
         parts = (work,) if len(demands) == 1 else separate_products(self.step, work)
         if self._apart(work):
             for part, product in zip(parts, demands, strict=True):

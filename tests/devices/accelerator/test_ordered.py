@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import trainyard as ty
 from trainyard import arrays, machines
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.ordered import CHOICES, Schedule, grid_events, part_of
+from trainyard.devices.accelerator.ordered import ORDER_NAMES, Schedule, grid_events, part_of
 from trainyard.errors import BadInput, NotModelled, UnknownName
 from trainyard.ir import Convolution, ElementWise, MaskView, MatMul, Op, Phase, Role, Step, TensorSpec, Work
 from trainyard.mapping.demand import PairDemand
 from trainyard.mapping.gradient_order import scratchpad as gradient_order
-from trainyard.mapping.gradient_order.scratchpad import Pair, algorithm_1
+from trainyard.mapping.gradient_order.scratchpad import POLICIES, Pair, algorithm_1
 from trainyard.mapping.gradient_order.search import TOLERANCE
 from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, ORDERS, Partition, grid, stream
 from trainyard.mapping.profile import demand
@@ -28,7 +28,7 @@ from trainyard.mapping.tiling import Supply
 ARRAY = arrays.Systolic(rows=4, columns=4)
 DEVICE = Accelerator(array=ARRAY, scratchpad_bytes=2000, dram="4 GB/s", clock="1 GHz", dram_latency="3 ns", order="interleaved")
 CORES = replace(DEVICE, reuse="lru")
-ALL_ORDERS = (*ORDERS, *CHOICES)
+ALL_ORDERS = ORDER_NAMES
 TILE = (8, 4, 8)
 
 
@@ -88,7 +88,7 @@ sizes = st.integers(1, 24)
 # what the device counts is what the order counts
 
 
-@given(sizes, sizes, sizes, st.sampled_from(ORDERS), st.sampled_from(["lru", "farthest"]), st.booleans(), st.integers(0, 3000))
+@given(sizes, sizes, sizes, st.sampled_from(ORDERS), st.sampled_from(POLICIES), st.booleans(), st.integers(0, 3000))
 def test_a_linear_layer_moves_and_takes_what_its_order_does(M, N, K, order, reuse, turned, more):
     op, room = MatMul(M, N, K), 4 * 3 * 64 + more
     device = replace(DEVICE, scratchpad_bytes=2 * room, order=order, reuse=reuse, tiling=TILE)
@@ -131,7 +131,7 @@ def test_a_convolution_read_raw_moves_in_proportion():
     order=st.sampled_from(ALL_ORDERS),
     partition=st.sampled_from(["none", "m", "n", "k", "cost"]),
     cores=st.sampled_from([1, 2, 3]),
-    reuse=st.sampled_from(["step", "lru", "farthest"]),
+    reuse=st.sampled_from(["step", *POLICIES]),
     scope=st.sampled_from(["all", "products"]),
     scratchpad=st.sampled_from([1500, 6000, 10**6]),
 )

@@ -18,9 +18,18 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import ArrayCost, MatMul
 from trainyard.mapping.gradient_order import chain as gradient_chain
 from trainyard.mapping.gradient_order.bound import least_bytes
-from trainyard.mapping.gradient_order.chain import JOINS, Chain, ChainTraffic, chain_cost, chain_traffic, edges, search_chain
+from trainyard.mapping.gradient_order.chain import (
+    CHAIN_POLICIES,
+    JOINS,
+    Chain,
+    ChainTraffic,
+    chain_cost,
+    chain_traffic,
+    edges,
+    search_chain,
+)
 from trainyard.mapping.gradient_order.links import Link
-from trainyard.mapping.gradient_order.scratchpad import POLICIES, Pair, traffic
+from trainyard.mapping.gradient_order.scratchpad import Pair, traffic
 from trainyard.mapping.gradient_order.tile_streams import Size
 from trainyard.mapping.tiling import Supply
 
@@ -229,7 +238,7 @@ extent, edge = st.integers(1, 7), st.integers(1, 4)
     extents=st.tuples(extent, extent, extent, extent),
     tile=st.tuples(edge, edge, edge, edge),
     spare=st.integers(0, 70),
-    policy=st.sampled_from(POLICIES),
+    policy=st.sampled_from(CHAIN_POLICIES),
     join=st.sampled_from(JOINS),
     mask=st.sampled_from(["relu", "none"]),
     lower_dx=st.booleans(),
@@ -325,7 +334,7 @@ summed = st.builds(Rate, *[st.integers(2, 4)] * 3)
         | {(layer, name): summed for layer in ("upper", "lower") for name in ("dX", "dW")}
     ),
     passing=st.integers(0, 2),
-    ways=st.tuples(st.sampled_from(POLICIES), st.sampled_from(JOINS), st.booleans(), st.booleans()),
+    ways=st.tuples(st.sampled_from(CHAIN_POLICIES), st.sampled_from(JOINS), st.booleans(), st.booleans()),
     turned=st.tuples(st.booleans(), st.booleans()),
     supply=st.builds(
         Supply, resident_bytes=st.just(0), bytes_per_cycle=st.sampled_from([0.5, 3, 64]), latency_cycles=st.integers(0, 9)
@@ -402,7 +411,7 @@ def test_a_tile_between_the_layers_that_does_not_stay_is_written_and_read() -> N
         chain_traffic(one, one, tile_upper=(1, 1, 1), tile_lower=(1, 1, 1), capacity_bytes=3, element_bytes=1)
 
 
-@given(extents=st.tuples(extent, extent, extent, extent), join=st.sampled_from(JOINS), policy=st.sampled_from(POLICIES))
+@given(extents=st.tuples(extent, extent, extent, extent), join=st.sampled_from(JOINS), policy=st.sampled_from(CHAIN_POLICIES))
 def test_with_room_for_all_everything_moves_once(extents, join, policy) -> None:  # type: ignore[no-untyped-def]
     m, n, k, j = extents
     upper, lower = MatMul(m, n, k), MatMul(m, k, j)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from trainyard.arrays import Systolic
 from trainyard.ir import MatMul
-from trainyard.mapping.gradient_order.chain import JOINS, Chain, ChainCost, chain_cost
+from trainyard.mapping.gradient_order.chain import CHAIN_POLICIES, JOINS, Chain, ChainCost, chain_cost
 from trainyard.mapping.gradient_order.chain_search import fastest
-from trainyard.mapping.gradient_order.scratchpad import POLICIES, Pair
+from trainyard.mapping.gradient_order.scratchpad import Pair
 from trainyard.mapping.gradient_order.search import doublings
 from trainyard.mapping.tiling import Supply
 
@@ -39,7 +39,7 @@ extent = st.integers(1, 24)
     extents=st.tuples(extent, extent, extent, extent),
     room=st.integers(150, 5000),
     speed=st.sampled_from([0.5, 2, 16, 1000]),
-    policy=st.sampled_from(POLICIES),
+    policy=st.sampled_from(CHAIN_POLICIES),
     flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
     count=st.sampled_from([1, 3]),
 )

@@ -26,6 +26,7 @@ from trainyard.mapping.gradient_order.partition import (
     features,
     ideal,
     lost_performance,
+    splits,
 )
 
 sklearn = pytest.importorskip("sklearn.neighbors")
@@ -282,3 +283,31 @@ def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     with pytest.raises(MissingExtra, match=r"trainyard\[knn\]"):
         KnnSelector().fit(table(3))
     assert evaluate(table(20), repetitions=3).accuracies.shape == (3,), "an evaluation needs numpy alone"
+
+
+def test_one_core_may_leave_a_layer_whole() -> None:
+    cut, whole = {"m": 7.0, "n": 6.0, "k": 9.0}, {"none": 5.0, "m": 7.0, "n": 6.0, "k": 9.0}
+    rows = [LayerCosts(op=MatMul(8 + number, 8, 8), cycles=whole) for number in range(6)]
+    assert ideal(whole) == "none"
+    assert ideal(cut) == "n"
+    assert rows[0].schemes == ("none", "m", "n", "k")
+    found = evaluate(rows, repetitions=3)
+    assert found.accuracy == 1.0
+    assert set(found.expected_cycles) == {5.0}
+    assert "whole 100 %" in str(found)
+    assert KnnSelector().fit(rows).choose(MatMul(8, 8, 8)) == "none"
+    with pytest.raises(BadInput, match="for all or for no layer"):
+        evaluate([*rows, LayerCosts(op=MatMul(9, 9, 9), cycles=cut)], repetitions=3)
+
+
+@given(st.lists(st.tuples(*[st.integers(1, 4)] * 3), min_size=3, max_size=30), st.integers(1, 5))
+def test_the_nearest_known_layers_are_those_of_a_plain_search(dims: list[tuple[int, int, int]], neighbours: int) -> None:
+    """All known layers by distance, then by place; rows are looked at only as far as it takes."""
+    ops = tuple(MatMul(*sides) for sides in dims)
+    for held_out, nearest in splits(ops, ("",) * len(ops), KnnSelector(neighbours=neighbours), repetitions=5):
+        known = [place for place in range(len(ops)) if place not in held_out]
+        for place, chosen in zip(held_out, nearest, strict=True):
+            here = features(ops[place])
+            far = {other: sum((a - b) ** 2 for a, b in zip(here, features(ops[other]), strict=True)) for other in known}
+            expected = sorted(known, key=lambda other: (far[other], other))[:neighbours]
+            assert [one for one in chosen.tolist() if one >= 0] == expected

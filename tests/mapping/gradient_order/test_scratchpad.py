@@ -21,6 +21,7 @@ from trainyard.mapping.tiling import Problem, Supply
 
 ORDERS = ("sequential", "interleaved", "dx_major", "dw_major", "no_second_dy")
 FUSED = ORDERS[1:4]
+K_INNER = ("dx_major_mnk", "dw_major_nmk")
 POLICIES = ("lru", "farthest")
 TENSORS = ("dY", "W", "X", "dX", "dW")
 SHAPES = {"dY": "MN", "W": "KN", "X": "MK", "dX": "MK", "dW": "KN"}
@@ -49,8 +50,12 @@ def operations(op, tile, order, partition):
                 found += [a, b]
         elif order == "dx_major":
             found += [(gradient, m, n, k) for m in M for k in K for n in N for gradient in ("dX", "dW")]
-        else:
+        elif order == "dw_major":
             found += [(gradient, m, n, k) for n in N for k in K for m in M for gradient in ("dX", "dW")]
+        elif order == "dx_major_mnk":
+            found += [(gradient, m, n, k) for m in M for n in N for k in K for gradient in ("dX", "dW")]
+        else:
+            found += [(gradient, m, n, k) for n in N for m in M for k in K for gradient in ("dX", "dW")]
     return found
 
 
@@ -145,7 +150,7 @@ def cases(draw, held=None):
     return op, tile, capacity, held["dY"]
 
 
-orders, policies = st.sampled_from(ORDERS), st.sampled_from(POLICIES)
+orders, policies = st.sampled_from(ORDERS + K_INNER), st.sampled_from(POLICIES)
 over_time = st.none() | st.builds(Partition, axis=st.sampled_from("mnk"), parts=st.integers(1, 12))
 
 
@@ -481,3 +486,39 @@ def test_room_may_be_any_real_number():
     assert len({traffic(op, capacity_bytes=kind(64), **kwargs).total_bytes for kind in (int, float, np.int64, np.float32)}) == 1
     with pytest.raises(BadInput, match="three sizes"):
         traffic(op, capacity_bytes=64, **kwargs | {"tile": 4})
+
+
+@pytest.mark.probe
+def test_a_window_reuses_only_what_its_half_holds_counted_by_hand():
+    """dX of 1 x 4 x 1 tiles: room for dY, W of two products and their sum is a window of two; the sum passes through DRAM."""
+    op = MatMul(1, 4, 1)
+    given_all = {"tile": (1, 1, 1), "element_bytes": 1, "order": "sequential", "policy": "window"}
+    two, all_of_it = (traffic(op, capacity_bytes=room, **given_all) for room in (5, 14))
+    # windows of two products each: dX 0-1, dX 2-3, dW 0-1 (X, two dY, two dW), dW 2-3
+    assert two.bytes == {
+        ("dY", "read"): 8, ("W", "read"): 4, ("X", "read"): 2, ("dX", "spill"): 2, ("dX", "write"): 1, ("dW", "write"): 4,
+    }  # fmt: skip
+    assert all_of_it.bytes == {  # 4 of dY, W and dW, X and dX
+        ("dY", "read"): 4, ("W", "read"): 4, ("X", "read"): 1, ("dX", "write"): 1, ("dW", "write"): 4,
+    }  # fmt: skip
+    assert traffic(op, capacity_bytes=13, **given_all).total_bytes > all_of_it.total_bytes
+
+
+@pytest.mark.probe
+def test_operands_alone_stay_and_sums_pass_through_dram_counted_by_hand():
+    """Four products are added to one sum of dX: written three times unfinished, read back three times, and written once."""
+    moved = traffic(MatMul(1, 4, 1), tile=(1, 1, 1), capacity_bytes=14, element_bytes=1, order="sequential", policy="operands")
+    assert moved.bytes == {
+        ("dY", "read"): 4, ("W", "read"): 4, ("X", "read"): 1, ("dX", "spill"): 6, ("dX", "write"): 1, ("dW", "write"): 4,
+    }  # fmt: skip
+
+
+@given(cases(), orders, over_time)
+def test_a_window_never_moves_less_than_a_scratchpad_of_least_recent_tiles_loads_once(case, order, partition):
+    op, tile, capacity, size = case
+    given_all = {"tile": tile, "element_bytes": size, "order": order, "partition": partition}
+    for policy in ("window", "operands"):
+        found = traffic(op, capacity_bytes=capacity, policy=policy, **given_all)
+        ample = traffic(op, capacity_bytes=whole(op, the_same(size)), policy="window", **given_all)
+        assert found.total_bytes >= ample.total_bytes == traffic(op, capacity_bytes=10**6, **given_all).total_bytes
+        assert found.spill_bytes % 2 == 0

@@ -21,7 +21,7 @@ from trainyard.devices.accelerator.ordered import Orderly, Schedule, dw_is_trans
 from trainyard.devices.accelerator.side_by_side import merged
 from trainyard.ir import DeviceCost, MatMul, Step
 from trainyard.mapping.demand import ChainDemand, Demand, Move, PairDemand, Policy, ProductDemand, StreamDemand
-from trainyard.mapping.gradient_order.chain import Chain, ChainCost
+from trainyard.mapping.gradient_order.chain import CHAIN_POLICIES, Chain, ChainCost
 from trainyard.mapping.gradient_order.chain_search import fastest
 from trainyard.mapping.gradient_order.links import best_disjoint_links
 from trainyard.mapping.gradient_order.scratchpad import OrderCost, Pair
@@ -41,7 +41,7 @@ MANY = 1 << 80
 
 
 def stays_apart(schedule: Schedule) -> bool:
-    return schedule.cores > 1 or schedule.partition != "none"
+    return schedule.cores > 1 or schedule.partition != "none" or schedule.policy not in CHAIN_POLICIES
 
 
 def chosen(

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from trainyard.results.loop_nests import LoopNest
 
 Dma = Literal["raw", "zero_compressed", "bitmap", "csr", "csc", "coo", "rlc4", "rlc2"]
-Reuse = Literal["step", "lru", "farthest", "layers", "slices", "on", "off", "none"]
-"""Tiles that stay within a product (`step`, `lru`, `farthest`), or tensors between layers; `on` is `layers`, `off` is `step`."""
+Reuse = Literal["step", "lru", "farthest", "window", "operands", "layers", "slices", "on", "off", "none"]
+"""Tiles that stay within a product (`step` to `operands`), or tensors between layers; `on` is `layers`, `off` is `step`."""
 REUSE_NAMES: Mapping[str | bool, str] = {"on": "layers", True: "layers", "off": "step", "none": "step", False: "step"}
 BETWEEN_LAYERS = ("layers", "slices")
 DramKind = Literal["hbm2", "gddr6", "ddr4", "lpddr4"]
@@ -63,11 +63,12 @@ class Accelerator:
     `dma="zero_compressed"` zeros that masks tell of do not cross the DRAM's pins (`hardware.formats.zero_compression`); with the
     name of a format tensors lie in DRAM in that format (`hardware.formats.matrices`) where it makes them smaller. On chip
     everything has its full size. `order` says how dX and dW of a layer follow each other: `sequential`, or their tiles in turn as
-    IGO has them (`interleaved`, `dx_major`, `dw_major`), so that dY is read once where it stays; `paper` chooses by Algorithm 1,
-    `cost` takes the fastest; `no_second_dy` is the bound of its Sec. 3.3. With `reuse` the scratchpad keeps the tiles of two steps
-    (`step`), or as many as fit, the least recent leaving first, or those needed last (`lru`, `farthest`; a fused order keeps at
-    least `lru`); `layers` keeps whole tensors between layers where they fit (`devices.accelerator.between`), `slices` also those of
-    blocks of layers that run for some samples or rows at a time (`sliced`). `partition` cuts gradients of a layer along m, n or
+    IGO has them (`interleaved`, `dx_major`, `dw_major`), so that dY is read once where it stays; `paper` chooses by Algorithm 1
+    (`paper_mnk`: with k innermost), `cost` takes the fastest; `no_second_dy` is the bound of its Sec. 3.3. With `reuse` the
+    scratchpad keeps the tiles of two steps (`step`), or as many as fit, the least recent leaving first, or those needed last
+    (`lru`, `farthest`; a fused order keeps at least `lru`), or those of one half alone (`window`), or operands but no sums
+    (`operands`); `layers` keeps whole tensors between layers where they fit (`devices.accelerator.between`), `slices` also those
+    of blocks of layers that run for some samples or rows at a time (`sliced`). `partition` cuts gradients of a layer along m, n or
     k into `parts`, or, with several `cores` of this array that share scratchpad and DRAM, into one for each; `cost` takes the
     fastest (`devices.accelerator.ordered`). With `across="relu"` two layers that only a ReLU, or other element-wise ops, keep apart
     are done in one go where that is faster: what goes from one to the other stays on chip (`devices.accelerator.chained`). `rates`

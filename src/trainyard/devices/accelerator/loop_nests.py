@@ -16,7 +16,7 @@ from trainyard.mapping.demand import OnChip, ProductDemand, Slices
 from trainyard.mapping.gradient_order.bound import Bound, least_bytes
 from trainyard.mapping.gradient_order.scratchpad import Pair
 from trainyard.mapping.gradient_order.search import EFFORT
-from trainyard.mapping.gradient_order.tile_streams import Partition
+from trainyard.mapping.gradient_order.tile_streams import FUSED_LOOPS, Partition
 from trainyard.mapping.levels.array import LeveledArray
 from trainyard.mapping.tiling import EVALUATIONS, ORDERS, Supply, needed_bytes
 from trainyard.results.loop_nests import ARRAY, DRAM, SCRATCHPAD, Kind, Loop, LoopNest, Moved
@@ -25,7 +25,7 @@ KEPT = {"n": 0, "m": 1, "k": 2}
 """The innermost loop -> the operand (A, B, sums) whose tile stays over it: the one without that axis."""
 TURNED = {"m": "m", "n": "k", "k": "n"}
 NO_SIZES = ("seed", "sample")
-STREAMS = {"interleaved": "mkn", "sequential": "mkn", "no_second_dy": "mkn", "dx_major": "mkn", "dw_major": "nkm"}
+STREAMS = {"sequential": "mkn", "no_second_dy": "mkn", **{order: dx for order, (dx, _) in FUSED_LOOPS.items()}}
 """Loops of a gradient order over the tiles of the forward product, outer to inner; of two streams those of dX."""
 
 

@@ -29,17 +29,27 @@ from trainyard.mapping.demand import Move, ProductDemand
 from trainyard.mapping.gradient_order import scratchpad as gradient_order
 from trainyard.mapping.gradient_order.scratchpad import SQUARE_BELOW, OrderCost, Pair, Policy, algorithm_1, tile_product
 from trainyard.mapping.gradient_order.search import EFFORT, TOLERANCE, best, fastest
-from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, ORDERS, Gradient, Grid, Order, Partition, Size, grid
+from trainyard.mapping.gradient_order.tile_streams import (
+    ALL_ORDERS,
+    FUSED_ORDERS,
+    ORDERS,
+    Gradient,
+    Grid,
+    Order,
+    Partition,
+    Size,
+    grid,
+)
 from trainyard.mapping.tiling import NO_TILE, Supply
 from trainyard.mapping.walk import Tile
 
-TileReuse = Literal["step", "lru", "farthest"]
+TileReuse = Literal["step", "lru", "farthest", "window", "operands"]
 """Which tiles of a product, or of a gradient pair, the scratchpad keeps."""
 Division = Literal["none", "m", "n", "k", "cost"]
 DIVISIONS = get_args(Division)
-CHOICES = ("paper", "cost")
-"""Orders that are chosen for each layer: by Algorithm 1, or the fastest."""
-ORDER_NAMES = (*ORDERS, *CHOICES)
+CHOICES = ("paper", "paper_mnk", "cost")
+"""Orders that are chosen for each layer: by Algorithm 1 (with k innermost: `paper_mnk`), or the fastest."""
+ORDER_NAMES = (*ALL_ORDERS, *CHOICES)
 CACHED_EVENTS = 4096
 
 
@@ -82,9 +92,9 @@ class Schedule:
         """Algorithm 1 looks at one part of a partitioned product."""
         if self.order == "cost":
             return (*FUSED_ORDERS, "sequential")
-        if self.order == "paper":
-            return (algorithm_1(part_of(op, partition), self.square_below),)
-        return (next(order for order in ORDERS if order == self.order),)
+        if self.order in ("paper", "paper_mnk"):
+            return (algorithm_1(part_of(op, partition), self.square_below, k_inner=self.order == "paper_mnk"),)
+        return (next(order for order in ALL_ORDERS if order == self.order),)
 
 
 def part_of(op: MatMul, partition: Partition | None) -> MatMul:

@@ -20,11 +20,13 @@ Flags = npt.NDArray[np.bool_]
 
 SEQUENTIAL, INTERLEAVED, DX_MAJOR, DW_MAJOR, NO_SECOND_DY, ALONE = range(6)
 """Orders as numbers; ALONE is the stream of dX without dW."""
-LRU, FARTHEST = range(2)
+DX_MAJOR_MNK, DW_MAJOR_NMK = 6, 7
+"""dXmajor and dWmajor with k innermost; the compiled search does not have them."""
+LRU, FARTHEST, WINDOW, OPERANDS = range(4)
 DY, W, X, DX, DW = range(5)
 READ, WRITE, LEFT, BACK = range(4)
 LOADS, SPILLS, FINISHED = range(3)
-"""Bytes that a step moves: loads before it, spills to make room, finished results after it."""
+"""Bytes that a stage moves: loads before it, spills to make room while it computes, finished results after it."""
 NEVER = 1 << 60
 
 
@@ -48,6 +50,7 @@ def _nest(ops: Ints, at: int, stride: int, gradient: int, first: Ints, last: Int
 def stream(counts: Ints, order: int, axis: int, bounds: Ints) -> tuple[Ints, Ints]:
     """Tile operations part after part (axis m, n, k = 0, 1, 2; -1: one part), and where each part begins."""
     MKN, KNM, NKM = np.array([0, 2, 1]), np.array([2, 1, 0]), np.array([1, 2, 0])
+    MNK, NMK = np.array([0, 1, 2]), np.array([1, 0, 2])
     gradients = 1 if order == ALONE else 2
     ops = np.zeros((gradients * counts[0] * counts[1] * counts[2], 5), dtype=np.int64)
     begins = np.zeros(len(bounds) + 1, dtype=np.int64)
@@ -62,7 +65,7 @@ def stream(counts: Ints, order: int, axis: int, bounds: Ints) -> tuple[Ints, Int
             at = _nest(ops, at, 1, 0, first, last, MKN)
             at = _nest(ops, at, 1, 1, first, last, KNM)
         else:
-            axes = NKM if order == DW_MAJOR else MKN
+            axes = NKM if order == DW_MAJOR else MNK if order == DX_MAJOR_MNK else NMK if order == DW_MAJOR_NMK else MKN
             _nest(ops, at + 1, 2, 1, first, last, KNM if order == INTERLEAVED else axes)
             at = _nest(ops, at, 2, 0, first, last, axes)
         begins[part + 1] = at
@@ -216,13 +219,20 @@ def measure(lengths_m: Ints, lengths_n: Ints, lengths_k: Ints, copies: Ints, rat
 @njit(cache=True)
 def _summed(
     tile: int, first: int, many: int, policy: int, links: Ints, ahead: Ints, stamp: Ints, now: int, room: Real, sizes: Real,
-    spilled: Flags, moved: Real, tensor: Ints, step: Real,
+    spilled: Flags, moved: Real, tensor: Ints, step: Real, done: Flags,
 ) -> None:  # fmt: skip
-    """Adds the partial sums of the other cores to this tile, the last one; the traffic counts after the step."""
+    """Adds the partial sums of the other cores to this tile, the last one; the traffic counts after the step.
+
+    A window, and a scratchpad that keeps operands alone, add a spilled one as it is read, without room for it.
+    """
     after = np.zeros(3)
     stamp[tile] = now
     for other in range(first, first + many):
         if other == tile:
+            continue
+        done[other] = True
+        if policy >= WINDOW:
+            _read_back(other, spilled, moved, tensor, sizes, after)
             continue
         if links[other, 0] < 0:
             _bring(other, policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, after, False)
@@ -231,81 +241,157 @@ def _summed(
 
 
 @njit(cache=True)
-def run(
-    ops: Ints, steps: Ints, counts: Ints, copies: Ints, left: Ints, starts: Ints, sizes: Real, tensor: Ints,
-    settings: Ints, room_bytes: float, uses: Ints, compute: Ints, kinds: Ints, speed: Real,
-) -> tuple[Real, Ints]:  # fmt: skip
-    """Bytes by tensor and kind of one product; cycles of one, two, ... in a row, and those of the array alone.
+def _read_back(tile: int, spilled: Flags, moved: Real, tensor: Ints, sizes: Real, step: Real) -> None:
+    """Reads a spilled sum while the stage computes that adds to it."""
+    if spilled[tile]:
+        spilled[tile] = False
+        moved[tensor[tile], BACK] += sizes[tile, 2]
+        step[SPILLS] += sizes[tile, 2]
 
-    `left` says how many operations a tile of dX and one of dW on each core take; `settings` are policy, free dY, latency, passes.
-    While the array computes a step, the DRAM brings what the next one needs and writes what this one pushed out and the one before
-    finished.
+
+@njit(cache=True)
+def _spill_after(tile: int, spilled: Flags, moved: Real, tensor: Ints, sizes: Real, step: Real) -> None:
+    """Writes an unfinished sum after its stage."""
+    spilled[tile] = True
+    moved[tensor[tile], LEFT] += sizes[tile, 2]
+    step[FINISHED] += sizes[tile, 2]
+
+
+@njit(cache=True)
+def _clear(
+    links: Ints, room: Real, sizes: Real, spilled: Flags, done: Flags, moved: Real, tensor: Ints, step: Real, sums_alone: bool
+) -> None:
+    """Empties the scratchpad, or its sums alone: a window has ended, or a step of a scratchpad that keeps operands."""
+    end = len(links) - 1
+    tile = links[end, 1]
+    while tile != end:
+        after = links[tile, 1]
+        if tensor[tile] >= DX or not sums_alone:
+            _leave(tile, links, room, sizes)
+            if tensor[tile] >= DX and not done[tile]:
+                _spill_after(tile, spilled, moved, tensor, sizes, step)
+        tile = after
+
+
+@njit(cache=True)
+def _fits(
+    ops: Ints, counts: Ints, copies: Ints, starts: Ints, sizes: Real, links: Ints, stamp: Ints, now: int, room: float
+) -> bool:
+    """Whether the missing tiles of a step fit beside those of the window so far."""
+    touched = np.empty(3, dtype=np.int64)
+    for op in ops:
+        tiles_of(op, counts, copies, starts, touched)
+        for tile in touched:
+            if links[tile, 0] < 0 and stamp[tile] != now:
+                stamp[tile] = now
+                room -= sizes[tile, 0]
+    return room >= 0.0
+
+
+@njit(cache=True)
+def walk(
+    ops: Ints, steps: Ints, counts: Ints, copies: Ints, left: Ints, starts: Ints, sizes: Real, tensor: Ints,
+    policy: int, free_dy: bool, room_bytes: float, uses: Ints,
+) -> tuple[Real, Real, Ints]:  # fmt: skip
+    """Bytes by tensor and kind of one product; bytes that each stage loads, spills and finishes; the step each stage begins with.
+
+    A stage is one step, or under WINDOW as many as half of the scratchpad holds. `left` says how many operations a tile of dX and
+    one of dW on each core take.
     """
-    policy, passes, latency = settings[0], settings[3], settings[2]
-    total = starts[5]
-    moved, cycles = np.zeros((5, 4)), np.zeros(passes + 1, dtype=np.int64)
-    spilled, stamp = np.zeros(total, dtype=np.bool_), np.full(total, -1, dtype=np.int64)
+    total, many = starts[5], len(steps) - 1
+    moved, transfers, begins = np.zeros((5, 4)), np.zeros((many, 3)), np.full(many + 1, many, dtype=np.int64)
+    spilled, done, stamp = np.zeros(total, dtype=np.bool_), np.zeros(total, dtype=np.bool_), np.full(total, -1, dtype=np.int64)
     ahead, remaining = np.zeros(total, dtype=np.int64), np.zeros(total, dtype=np.int64)
-    room, touched, step = np.zeros(1), np.empty(3, dtype=np.int64), np.zeros(3)
-    done = np.empty(np.max(steps[1:] - steps[:-1]), dtype=np.int64)
-    busy, stores, before, clock, now = 0, 0.0, 0.0, 0, 0
+    room, touched = np.full(1, room_bytes), np.empty(3, dtype=np.int64)
+    ended_sums = np.empty(np.max(steps[1:] - steps[:-1]), dtype=np.int64)
     links = np.full((total + 1, 2), -1, dtype=np.int64)
-    for repetition in range(passes):
-        moved[:] = 0.0
-        links[:] = -1
-        links[total] = total
-        room[0] = room_bytes
-        for tile in range(starts[DX], total):
-            which = tensor[tile] - DX
-            remaining[tile] = left[(tile - starts[DX + which]) % copies[which], which]
-        for number in range(len(steps) - 1):
-            step[:] = 0.0
-            longest, ended = 0, 0
+    links[total] = total
+    for tile in range(starts[DX], total):
+        which = tensor[tile] - DX
+        remaining[tile] = left[(tile - starts[DX + which]) % copies[which], which]
+    stage, now = -1, 0
+    for number in range(many):
+        step_ops = ops[steps[number] : steps[number + 1]]
+        if policy != WINDOW or stage < 0:
+            stage += 1
+            begins[stage] = number
+        elif not _fits(step_ops, counts, copies, starts, sizes, links, stamp, now, room[0]):
+            _clear(links, room, sizes, spilled, done, moved, tensor, transfers[stage], False)
+            room[0] = room_bytes
+            stage += 1
+            begins[stage] = number
+        step, ended = transfers[stage], 0
+        for at in range(steps[number], steps[number + 1]):
+            tiles_of(ops[at], counts, copies, starts, touched)
+            free = free_dy and ops[at, 0] == 1
+            for which in range(3):
+                stamp[touched[which]] = now
+                if policy == FARTHEST:
+                    ahead[touched[which]] = uses[at, which]
+                if links[touched[which], 0] >= 0:
+                    _unlink(links, touched[which])
+                    _newest(links, touched[which])
+            for which in range(3):
+                tile = touched[which]
+                if links[tile, 0] < 0:
+                    if policy >= WINDOW and tensor[tile] >= DX:
+                        _read_back(tile, spilled, moved, tensor, sizes, step)
+                    _bring(tile, policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, step, free and which == 1)
+            remaining[touched[2]] -= 1
+            if remaining[touched[2]] == 0:
+                ended_sums[ended] = touched[2]
+                ended += 1
+        now += 1
+        for which in range(ended):
+            _finish(
+                ended_sums[which], copies, policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, step, starts,
+                remaining, ended_sums[which + 1 : ended], done,
+            )  # fmt: skip
+        if policy == OPERANDS:
+            _clear(links, room, sizes, spilled, done, moved, tensor, step, True)
+        now += 1
+    return moved, transfers[: stage + 1], begins[: stage + 2]
+
+
+@njit(cache=True)
+def stage_cycles(ops: Ints, steps: Ints, begins: Ints, compute: Ints, kinds: Ints) -> Ints:
+    """Cycles of the array in each stage; a step takes as long as its longest operation."""
+    busy = np.zeros(len(begins) - 1, dtype=np.int64)
+    for stage in range(len(busy)):
+        for number in range(begins[stage], begins[stage + 1]):
+            longest = 0
             for at in range(steps[number], steps[number + 1]):
-                tiles_of(ops[at], counts, copies, starts, touched)
-                free = settings[1] == 1 and ops[at, 0] == 1
-                for which in range(3):
-                    stamp[touched[which]] = now
-                    if policy == FARTHEST:
-                        ahead[touched[which]] = uses[at, which]
-                    if links[touched[which], 0] >= 0:
-                        _unlink(links, touched[which])
-                        _newest(links, touched[which])
-                for which in range(3):
-                    if links[touched[which], 0] < 0:
-                        _bring(
-                            touched[which], policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, step,
-                            free and which == 1,
-                        )  # fmt: skip
                 op = ops[at]
                 longest = max(longest, compute[op[0], kinds[0, op[1]], kinds[1, op[2]], kinds[2, op[3]]])
-                remaining[touched[2]] -= 1
-                if remaining[touched[2]] == 0:
-                    done[ended] = touched[2]
-                    ended += 1
-            now += 1
-            for which in range(ended):
-                _finish(
-                    done[which], copies, policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, step, starts,
-                    remaining, done[which + 1 : ended],
-                )  # fmt: skip
-            clock += max(busy, transfer(step[LOADS] + stores, speed[0], latency))
-            cycles[passes] += longest
-            busy, stores, before = longest, step[SPILLS] + before, step[FINISHED]
-            now += 1
-        cycles[repetition] = clock + max(busy, transfer(stores, speed[0], latency)) + transfer(before, speed[0], latency)
-    cycles[passes] //= passes
-    return moved, cycles
+            busy[stage] += longest
+    return busy
+
+
+@njit(cache=True)
+def clock(transfers: Real, busy: Ints, passes: int, latency: int, speed: float) -> Ints:
+    """Cycles of one, two, ... products in a row.
+
+    While the array computes a stage, the DRAM loads what the next one needs and writes what this one spilled and the one before
+    finished.
+    """
+    cycles = np.zeros(passes, dtype=np.int64)
+    at, working, stores, before = 0, 0, 0.0, 0.0
+    for repetition in range(passes):
+        for stage in range(len(busy)):
+            at += max(working, transfer(transfers[stage, LOADS] + stores, speed, latency))
+            working, stores, before = busy[stage], transfers[stage, SPILLS] + before, transfers[stage, FINISHED]
+        cycles[repetition] = at + max(working, transfer(stores, speed, latency)) + transfer(before, speed, latency)
+    return cycles
 
 
 @njit(cache=True)
 def _finish(
     tile: int, copies: Ints, policy: int, links: Ints, ahead: Ints, stamp: Ints, now: int, room: Real, sizes: Real,
-    spilled: Flags, moved: Real, tensor: Ints, step: Real, starts: Ints, remaining: Ints, others: Ints,
+    spilled: Flags, moved: Real, tensor: Ints, step: Real, starts: Ints, remaining: Ints, others: Ints, done: Flags,
 ) -> None:  # fmt: skip
     """A sum that got its last product is written once and evicted, after those of other cores have been added to it.
 
-    Of several that end in one step (`others` come after this one), the last adds all.
+    Of several that end in one step (`others` come after this one), the last adds all. In a window it keeps its room to the end.
     """
     which = tensor[tile]
     many = copies[which - DX]
@@ -317,7 +403,9 @@ def _finish(
         if remaining[other] > 0:
             return
     if many > 1:
-        _summed(tile, first, many, policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, step)
-    _leave(tile, links, room, sizes)
+        _summed(tile, first, many, policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, step, done)
+    done[tile] = True
+    if policy != WINDOW:
+        _leave(tile, links, room, sizes)
     moved[which, WRITE] += sizes[tile, 1]
     step[FINISHED] += sizes[tile, 1]

@@ -43,7 +43,6 @@ from trainyard.ir import Array, MatMul, Step
 from trainyard.mapping.gradient_order.bound import least_bytes, least_bytes_alone
 from trainyard.mapping.gradient_order.links import Link, best_disjoint_links, gradient_links
 from trainyard.mapping.gradient_order.scratchpad import (
-    POLICIES,
     SLACK,
     Pair,
     Policy,
@@ -59,6 +58,8 @@ from trainyard.mapping.tiling import Supply
 Join = Literal["block", "tile"]
 JOINS: tuple[Join, ...] = get_args(Join)
 Mask = Literal["relu", "none"]
+CHAIN_POLICIES: tuple[Policy, ...] = ("lru", "farthest")
+"""Policies that chains are modelled with; under others layers stay apart."""
 ORDERS_APART: tuple[Order, ...] = ("sequential", "interleaved", "dx_major", "dw_major")
 NAMES = ("dY", "W", "X", "dX", "dW", "W", "X", "dX", "dW")
 """Tensors of the kernel: five of the upper layer, four of the lower; dY of the lower is dX of the upper."""
@@ -217,7 +218,7 @@ def _require(chain: Chain, tile_upper: Size, tile_lower: Size, capacity_bytes: f
     (m, _, k), (lower_m, lower_n, _) = tile_upper, tile_lower
     if (min(m, upper.M), min(k, upper.K)) != (min(lower_m, lower.M), min(lower_n, lower.N)):
         raise BadInput(f"a tile {m} x {k} of the upper dX is no tile {lower_m} x {lower_n} of the lower dY: give both the same")
-    require_choice("", policy=(policy, POLICIES), join=(join, JOINS))
+    require_choice("", policy=(policy, CHAIN_POLICIES), join=(join, JOINS))
     needed = chain.needed(tile_upper, tile_lower)
     if needed > capacity_bytes * SLACK:
         raise BadInput(
@@ -249,7 +250,7 @@ def _run(
     added = np.array([0, 0, 0, len(n), len(m), 0, 0, len(k), len(m)])
     rows = kernel.stream(np.array([len(cut) for cut in cuts]), starts, chain.masked, chain.lower_dx, join == "tile")
     uses = kernel.next_uses(rows, int(starts[-1])) if policy == "farthest" else np.zeros((0, 4), dtype=np.int64)
-    settings = np.array([len(j) * (2 if chain.lower_dx else 1), POLICIES.index(policy), supply.latency_cycles, min(count, 2)])
+    settings = np.array([len(j) * (2 if chain.lower_dx else 1), CHAIN_POLICIES.index(policy), supply.latency_cycles, min(count, 2)])
     limits = np.array([supply.resident_bytes * SLACK, supply.bytes_per_cycle])
     moved, cycles = kernel.run(rows, uses, sizes, tensor, added[tensor], settings, limits, compute)
     moved_chain = ChainTraffic(

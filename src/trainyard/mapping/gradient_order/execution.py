@@ -14,6 +14,11 @@ not resident. The rules of an operation:
 Several cores do the operations of a step together: their tiles are loaded core after core, and all stay until the step is done. A
 gradient that is summed over the partitioned axis has a private sum on each core; after the last operation on it, the other cores'
 sums are touched, added to the last one's, one after another, and freed.
+
+Under `window` the tiles of as many steps as fit are loaded into one half of the scratchpad and all leave when it is full: operands
+are dropped, unfinished sums written. A sum begins at zero in each window; what an earlier one left of it is read back while the
+window computes and added at its end. A finished sum keeps its room until then. Under `operands` the least recent operands leave,
+and every unfinished sum does so after each step, in the same way. Other cores' sums are then added as they are read.
 """
 
 from __future__ import annotations
@@ -69,10 +74,11 @@ class Transfer(NamedTuple):
 @dataclass(slots=True)
 class ExecutionStep:
     """The operations of one step, the tiles loaded for it, the sums spilled for it, and what moved after it: results, and partial
-    sums that were read back to be added.
+    sums that were read back to be added. `opens`: it is the first of a window; otherwise every step is.
     """
 
     ops: tuple[TileOp, ...]
+    opens: bool = True
     loaded: list[Transfer] = field(default_factory=list)
     spilled: list[Transfer] = field(default_factory=list)
     finished: list[Transfer] = field(default_factory=list)
@@ -212,9 +218,12 @@ class ScratchpadRun:
 
     def __init__(self, schedule: Schedule, pad: Scratchpad, dram: Dram, policy: Policy, free_dy: bool) -> None:
         self.schedule, self.pad, self.dram, self.free_dy = schedule, pad, dram, free_dy
-        self.victim = {"lru": self.least_recent, "farthest": self.farthest}[policy]
+        self.policy, self.victim = policy, self.farthest if policy == "farthest" else self.least_recent
         self.products: Counter[Tile] = Counter()
         self.touches = 0
+        self.last: ExecutionStep | None = None
+        self.earlier: dict[Tile, Values] = {}
+        self.written: set[Tile] = set()
 
     def least_recent(self, keep: Set[Tile]) -> Tile:
         return next(tile for tile in self.pad.tiles if tile not in keep)
@@ -224,7 +233,9 @@ class ScratchpadRun:
         return max((tile for tile in self.pad.tiles if tile not in keep), key=lambda tile: self.schedule.wait(tile, self.touches))
 
     def step(self, ops: tuple[TileOp, ...]) -> ExecutionStep:
-        done, keep = ExecutionStep(ops), set[Tile]()
+        done, keep = ExecutionStep(ops, opens=self.opens(ops)), set[Tile]()
+        if self.last is not None and self.policy == "window" and done.opens:
+            self.clear([*self.pad.tiles], self.last)
         for op in ops:
             tiles = self.schedule.tiles(op)
             keep |= {*tiles}
@@ -236,7 +247,30 @@ class ScratchpadRun:
             sums += np.matmul(*factors, dtype=sums.dtype)
         for op in ops:
             self.finish(self.schedule.tiles(op)[-1], done.finished)
+        if self.policy == "operands":
+            self.clear([tile for tile in self.pad.tiles if tile.tensor in SUMMED_OVER], done)
+        self.last = done
         return done
+
+    def opens(self, ops: tuple[TileOp, ...]) -> bool:
+        """Whether a step begins a window: the tiles that it lacks do not fit beside the others."""
+        if self.policy != "window" or self.last is None:
+            return True
+        missing = {tile for op in ops for tile in self.schedule.tiles(op) if tile not in self.pad}
+        return self.pad.used_bytes + sum(self.pad.size(self.dram.view(tile)) for tile in missing) > self.pad.capacity_bytes
+
+    def clear(self, tiles: Sequence[Tile], step: ExecutionStep) -> None:
+        """Tiles leave after a step, unfinished sums for the DRAM."""
+        for tile in tiles:
+            content = self.total(tile)
+            self.pad.take(tile)
+            if tile.tensor in SUMMED_OVER and tile not in self.written:
+                self.dram.spilled[tile] = content
+                step.finished.append(Transfer(tile, "spill", self.pad.size(content)))
+
+    def total(self, tile: Tile) -> Values:
+        """A resident tile with what was read back of it."""
+        return self.pad[tile] + self.earlier.pop(tile) if tile in self.earlier else self.pad[tile]
 
     def bring(
         self, tiles: Sequence[Tile], keep: Set[Tile], loaded: list[Transfer], spilled: list[Transfer], *, free_dy: bool = False
@@ -249,6 +283,9 @@ class ScratchpadRun:
             if tile in self.pad:
                 continue
             values, moved = self.dram.fetch(tile)
+            if moved and tile.tensor in SUMMED_OVER and self.policy in ("window", "operands"):
+                spilled.append(Transfer(tile, "spill", self.pad.size(values)))
+                self.earlier[tile], values, moved = values, np.zeros_like(values), False
             while not self.pad.fits(values):
                 gone = self.victim(keep)
                 content = self.pad.take(gone)
@@ -267,10 +304,22 @@ class ScratchpadRun:
         if self.products[result] < self.schedule.summed[sums.tensor]:
             return
         for other in self.schedule.partials(sums):
-            if other != sums:
+            if other == sums:
+                continue
+            if self.policy in ("lru", "farthest"):
                 self.bring((other,), {sums, other}, finished, finished)
                 self.pad[sums][...] += self.pad.take(other)
-        content = self.pad.take(sums)
+                continue
+            self.written.add(other)
+            if other in self.pad:
+                self.pad[sums][...] += self.total(other)
+            else:
+                self.pad[sums][...] += self.dram.spilled[other]
+                finished.append(Transfer(other, "spill", self.pad.size(self.dram.spilled.pop(other))))
+        self.written.add(sums)
+        content = self.total(sums)
+        if self.policy != "window":
+            self.pad.take(sums)
         self.dram.view(result)[...] = content
         finished.append(Transfer(result, "write", self.pad.size(content)))
 

@@ -6,12 +6,18 @@ are evicted: the least recent (`lru`), or those needed last (`farthest`: all til
 operand is read. A new sum costs nothing; one evicted unfinished is written, and read back when it is touched; a finished one is
 written once and freed.
 
+Two further policies: `window` reuses tiles inside one half of the scratchpad alone. As many steps as the half holds tiles for are a
+window; the other half is filled for the next one, and nothing passes from one to the other but through DRAM: an unfinished sum is
+written at the end of the window, begins at zero in a later one, and is read back while that one computes, to be added. `operands`
+keeps operands as `lru` does, and passes every unfinished sum through DRAM after each step in that way.
+
 On several cores a step is one tile operation of each. A sum over the partitioned axis (dW where m is cut, dX where n is) has one
 partial sum on each core; at the end of the step in which the last of them is complete, the others are added to it one by one, read
 back where they were evicted, and the sum is written once.
 
 While the array computes a step, the DRAM loads the tiles of the next one and writes what this one evicted and the one before
-finished; the first loads and the last results are not hidden. `execution` does all this with real numbers.
+finished; the first loads and the last results are not hidden (under `window` a window takes the place of a step). `execution` does
+all this with real numbers.
 """
 
 from __future__ import annotations
@@ -33,10 +39,12 @@ from trainyard.ir.protocols import HasTileCycles
 from trainyard.mapping.gradient_order.tile_streams import ORDERS, Gradient, Grid, Order, Partition, Size, grid, require_order
 from trainyard.mapping.tiling import Problem, Supply
 
-Policy = Literal["lru", "farthest"]
+Policy = Literal["lru", "farthest", "window", "operands"]
 POLICIES: tuple[Policy, ...] = get_args(Policy)
 TENSORS = ("dY", "W", "X", "dX", "dW")
 OPERANDS, RESULTS = TENSORS[:3], TENSORS[3:]
+ORDER_NUMBERS = {**{order: number for number, order in enumerate(ORDERS)}, "dx_major_mnk": 6, "dw_major_nmk": 7}
+"""As `kernels.mapping.gradient_order` numbers them."""
 SQUARE_BELOW = 4.0
 """Sec. 4.3: nearly square where the largest dimension is less than four times the smallest."""
 SLACK = 1 + 1e-9
@@ -49,15 +57,17 @@ Compute = Callable[[Gradient, int, int, int], int]
 """Cycles of one tile operation, by the numbers of its tiles along m, n and k."""
 
 
-def algorithm_1(op: MatMul, square_below: float = SQUARE_BELOW) -> Order:
-    """The order of a forward product as Algorithm 1 chooses it, from its dimensions alone.
+def algorithm_1(op: MatMul, square_below: float = SQUARE_BELOW, *, k_inner: bool = False) -> Order:
+    """The order of a forward product as Algorithm 1 chooses it, from its dimensions alone; `k_inner`: k is the innermost loop.
 
     >>> algorithm_1(MatMul(512, 512, 512)), algorithm_1(MatMul(64, 64, 4096)), algorithm_1(MatMul(4096, 64, 64))
     ('interleaved', 'dw_major', 'dx_major')
     """
     if max(op.M, op.N, op.K) / min(op.M, op.N, op.K) < square_below:
         return "interleaved"
-    return "dw_major" if op.K > op.N and op.K > op.M else "dx_major"
+    if op.K > op.N and op.K > op.M:
+        return "dw_major_nmk" if k_inner else "dw_major"
+    return "dx_major_mnk" if k_inner else "dx_major"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,7 +245,7 @@ def cost(
     """
     cut = grid(pair.op, tile, partition)
     moved, cycles, compute_cycles = _run(
-        pair, tile, supply.resident_bytes, order, policy, partition, compute or _by_size(pair, cut, array), supply, compute is None
+        pair, tile, supply.resident_bytes, order, policy, partition, compute or by_size(pair, cut, array), supply, compute is None
     )
     return OrderCost(
         order=order,
@@ -272,7 +282,8 @@ def tile_cycles(array: Array, product: MatMul) -> int:
     return array.cost(product).cycles
 
 
-def _by_size(pair: Pair, cut: Grid, array: Array) -> Compute:
+def by_size(pair: Pair, cut: Grid, array: Array) -> Compute:
+    """Cycles by the size of a tile."""
     cache: dict[MatMul, int] = {}
 
     def cycles(gradient: Gradient, m: int, n: int, k: int) -> int:
@@ -295,7 +306,8 @@ def _kinds(lengths: Sequence[int], by_size: bool) -> tuple[list[int], list[int]]
     return [rows[length] for length in lengths], [*first.values()]
 
 
-def _table(cut: Grid, gradients: Sequence[Gradient], compute: Compute, by_size: bool) -> tuple[Integers, Integers]:
+def compute_table(cut: Grid, gradients: Sequence[Gradient], compute: Compute, by_size: bool = True) -> tuple[Integers, Integers]:
+    """Cycles of the array by gradient and kind of tile along m, n and k; and of each tile its kind along each axis."""
     kinds = [_kinds(cut.sizes(axis), by_size) for axis in AXES]
     rows = [tiles for _, tiles in kinds]
     table = np.zeros((2, *(len(tiles) for tiles in rows)), dtype=np.int64)
@@ -337,6 +349,66 @@ def _new_stream(counts: Size, order: int, axis: int, bounds: tuple[tuple[int, in
 _cached_stream = lru_cache(maxsize=64)(_new_stream)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Walk:
+    """One product's tile operations through the scratchpad: what moved, and when.
+
+    `moved` are bytes by tensor and kind, `transfers` those that each stage loads, spills and finishes; a stage is one step, or a
+    window of them. `ops`, `steps` and `begins` are the operations, and where steps and stages begin.
+    """
+
+    cut: Grid
+    moved: npt.NDArray[np.float64]
+    transfers: npt.NDArray[np.float64]
+    ops: Integers
+    steps: Integers
+    begins: Integers
+
+    def stage_cycles(self, table: Integers, kinds: Integers) -> Integers:
+        """Cycles of the array in each stage; `table` and `kinds` as `compute_table` makes them."""
+        from trainyard.kernels.mapping import gradient_order as kernel
+
+        return kernel.stage_cycles(self.ops, self.steps, self.begins, table, kinds)
+
+
+def walk(
+    pair: Pair, tile: Size, capacity_bytes: float, order: Order, policy: Policy = "lru", partition: Partition | None = None
+) -> Walk:
+    from trainyard.kernels.mapping import gradient_order as kernel
+
+    require_order(order)
+    require_choice("", policy=(policy, POLICIES))
+    cut = grid(pair.op, tile, partition)
+    cores = len(cut.parts) if partition is not None and partition.cores else 1
+    room = checked_room(pair, tile, cores, capacity_bytes)
+    counts = np.array([len(cut.m), len(cut.n), len(cut.k)])
+    axis = -1 if cut.axis is None else AXES.index(cut.axis)
+    bounds = tuple((part.start, part.stop) for part in cut.parts) or ((0, 0),)
+    number = kernel.ALONE if pair.alone else ORDER_NUMBERS[order]
+    ops, steps = _operation_stream((len(cut.m), len(cut.n), len(cut.k)), number, axis, bounds, cores > 1)
+    copies = np.array([cores if cut.axis == "n" else 1, cores if cut.axis == "m" else 1])
+    additions_left = np.array([(counts[1], counts[0])] * max(copies))
+    for core in range(cores if max(copies) > 1 else 0):
+        additions_left[core, 0 if cut.axis == "n" else 1] = len(cut.parts[core])
+    lengths = [np.array(sizes) for sizes in (cut.m, cut.n, cut.k)]
+    starts, sizes, tensor = kernel.measure(lengths[0], lengths[1], lengths[2], copies, pair.rates)
+    uses = kernel.next_uses(ops, counts, copies, starts) if policy == "farthest" else _NO_USES
+    moved, transfers, begins = kernel.walk(
+        ops, steps, counts, copies, additions_left, starts, sizes, tensor, POLICIES.index(policy), order == "no_second_dy", room,
+        uses,
+    )  # fmt: skip
+    return Walk(cut, moved, transfers, ops, steps, begins)
+
+
+def in_a_row(transfers: npt.NDArray[np.float64], busy: Integers, count: int, supply: Supply) -> int:
+    """Cycles of `count` equal products one after the other."""
+    from trainyard.kernels.mapping import gradient_order as kernel
+
+    passes = min(count, 3 if len(busy) == 1 else 2)  # from there on each takes as long as the last of them
+    cycles = kernel.clock(transfers, busy, passes, supply.latency_cycles, supply.bytes_per_cycle)
+    return int(cycles[-1]) + ((count - passes) * int(cycles[-1] - cycles[-2]) if count > passes else 0)
+
+
 def _run(
     pair: Pair,
     tile: Size,
@@ -348,42 +420,16 @@ def _run(
     supply: Supply,
     by_size: bool = True,
 ) -> tuple[Traffic, int, int]:
-    from trainyard.kernels.mapping import gradient_order as kernel
-
-    require_order(order)
-    require_choice("", policy=(policy, POLICIES))
-    cut = grid(pair.op, tile, partition)
-    cores = len(cut.parts) if partition is not None and partition.cores else 1
-    room = _room(pair, tile, cores, capacity_bytes)
-    counts = np.array([len(cut.m), len(cut.n), len(cut.k)])
-    axis = -1 if cut.axis is None else AXES.index(cut.axis)
-    bounds = tuple((part.start, part.stop) for part in cut.parts) or ((0, 0),)
-    number = kernel.ALONE if pair.alone else ORDERS.index(order)
-    ops, steps = _operation_stream((len(cut.m), len(cut.n), len(cut.k)), number, axis, bounds, cores > 1)
-    copies = np.array([cores if cut.axis == "n" else 1, cores if cut.axis == "m" else 1])
-    additions_left = np.array([(counts[1], counts[0])] * max(copies))
-    for core in range(cores if max(copies) > 1 else 0):
-        additions_left[core, 0 if cut.axis == "n" else 1] = len(cut.parts[core])
-    lengths = [np.array(sizes) for sizes in (cut.m, cut.n, cut.k)]
-    starts, sizes, tensor = kernel.measure(lengths[0], lengths[1], lengths[2], copies, pair.rates)
-    uses = kernel.next_uses(ops, counts, copies, starts) if policy == "farthest" else _NO_USES
-    table, kinds = _table(cut, ("dX",) if pair.alone else ("dX", "dW"), compute, by_size)
-    passes = min(pair.op.count, 3 if len(steps) == 2 else 2)  # from there on each takes as long as the last of them
-    settings = np.array([POLICIES.index(policy), order == "no_second_dy", supply.latency_cycles, passes])
-    moved, cycles = kernel.run(
-        ops, steps, counts, copies, additions_left, starts, sizes, tensor, settings, room, uses, table, kinds,
-        np.array([supply.bytes_per_cycle]),
-    )  # fmt: skip
-    total_cycles = int(cycles[passes - 1])
-    if pair.op.count > passes:
-        total_cycles += (pair.op.count - passes) * int(cycles[passes - 1] - cycles[passes - 2])
-    return kernel_traffic(moved * pair.op.count), total_cycles, int(cycles[passes]) * pair.op.count
+    walked = walk(pair, tile, capacity_bytes, order, policy, partition)
+    busy = walked.stage_cycles(*compute_table(walked.cut, ("dX",) if pair.alone else ("dX", "dW"), compute, by_size))
+    cycles = in_a_row(walked.transfers, busy, pair.op.count, supply)
+    return kernel_traffic(walked.moved * pair.op.count), cycles, int(busy.sum()) * pair.op.count
 
 
 _NO_USES = np.zeros((0, 3), dtype=np.int64)
 
 
-def _room(pair: Pair, tile: Size, cores: int, capacity_bytes: float) -> float:
+def checked_room(pair: Pair, tile: Size, cores: int, capacity_bytes: float) -> float:
     """The capacity, if the tiles of a step fit; fractions of bytes get some tolerance."""
     is_whole = all(rate.is_integer() for rate in pair.rates[:, 0].tolist())
     needed, room = pair.needed(tile, cores), float(capacity_bytes) * (1 if is_whole else SLACK)

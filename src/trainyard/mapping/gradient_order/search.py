@@ -41,7 +41,17 @@ from trainyard.mapping.gradient_order.scratchpad import (
     tile_product,
     too_many_tiles,
 )
-from trainyard.mapping.gradient_order.tile_streams import FUSED_ORDERS, ORDERS, Gradient, Grid, Order, Partition, Size, grid
+from trainyard.mapping.gradient_order.tile_streams import (
+    FUSED_ORDERS,
+    K_INNER_ORDERS,
+    ORDERS,
+    Gradient,
+    Grid,
+    Order,
+    Partition,
+    Size,
+    grid,
+)
 from trainyard.mapping.tiling import NO_TILE, Supply
 
 if TYPE_CHECKING:
@@ -120,7 +130,12 @@ def fastest(
     whether the search was complete.
     """
     forms = tuple(form.row for form in array.folds) if isinstance(array, HasClosedForm) else ()
-    if not forms or policy != "lru" or any(partition is not None and partition.cores for partition in partitions):
+    if (
+        not forms
+        or policy != "lru"
+        or not {*orders}.isdisjoint(K_INNER_ORDERS)
+        or any(partition is not None and partition.cores for partition in partitions)
+    ):
         return _by_table(pair, array, supply, orders, partitions, policy, tile, most_cycles)
     names = ORDERS[:1] if pair.alone else tuple(orders)
     return _searched(
@@ -243,7 +258,7 @@ def _by_table(
             tiles = candidates(pair, granule(pair, array), supply.resident_bytes, partition, tile)
         for size in tiles:
             compute = _compute(pair, size, cached, supply, partition)
-            latency = _bursts(pair, size, partition) * supply.latency_cycles
+            latency = _bursts(pair, size, partition, policy) * supply.latency_cycles
             for order in orders[:1] if pair.alone else orders:
                 moved = _least_bytes(pair, size, order, supply.resident_bytes, policy, partition) / supply.bytes_per_cycle
                 evaluate = partial(
@@ -358,8 +373,13 @@ def all_tiles(pair: Pair, cut: Grid, gradients: Sequence[Gradient], array: Cache
     return total
 
 
-def _bursts(pair: Pair, tile: Size, partition: Partition | None) -> int:
-    """Fewest transfers: a step loads no more than two operand tiles on each core, and the last result is written by itself."""
+def _bursts(pair: Pair, tile: Size, partition: Partition | None, policy: Policy = "lru") -> int:
+    """Fewest transfers: a step loads no more than two operand tiles on each core, and the last result is written by itself.
+
+    A window may load everything at once.
+    """
+    if policy == "window":
+        return 2
     cut = grid(pair.op, tile, partition)
     cores = len(cut.parts) if partition is not None and partition.cores else 1
     m, n, k = len(cut.m), len(cut.n), len(cut.k)
@@ -416,6 +436,10 @@ def _reloaded_bytes(
         return loop((W, DW), "m", seeing=1) + loop((DY,), "k", "m")
     if order == "dw_major" and not pair.alone:  # n, k, m; in the last n, sums of dX end
         return loop((X, DX), "n", seeing=1) + loop((DY,), "k", "n")
+    if order == "dx_major_mnk" and not pair.alone:  # m, n, k; in the last n of each m, sums of dX end
+        return loop((W, DW), "m", seeing=1) + loop((X, DX), "n", "m", seeing=1)
+    if order == "dw_major_nmk" and not pair.alone:
+        return loop((X, DX), "n", seeing=1) + loop((W, DW), "m", "n", seeing=1)
     w, dy = loop((W,), "m"), loop((DY,), "k", "m")  # m, k, n
     if pair.alone:
         return w + dy

@@ -10,6 +10,10 @@ forward product's M, N and K. Loops from outer to inner:
 | `dx_major`     | m, k, n: dX, then dW, on the same three tiles: dY goes by in rows                       |
 | `dw_major`     | n, k, m: dX, then dW, on the same three tiles: dY goes by in columns                    |
 | `no_second_dy` | as sequential; the bound of Sec. 3.3: what dW reads of dY costs nothing                 |
+| `dx_major_mnk` | m, n, k: as dx_major, but a tile of dY serves all k before the next one comes            |
+| `dw_major_nmk` | n, m, k: as dw_major, in the same way                                                   |
+
+Sec. 4.3 wants dY reused to the full at the expense of dX and dW, which is what k innermost does; Fig. 10 can be read both ways.
 
 A partition cuts one axis into parts (Fig. 11): m shares the weights, n shares X, k shares dY. On one core the parts follow each
 other. On several, part p is done by core p, all cores in step, out of one scratchpad.
@@ -18,7 +22,7 @@ other. On several, part p is done by core p, all cores in step, out of one scrat
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -27,10 +31,22 @@ from trainyard.errors import BadInput, UnknownName
 from trainyard.ir import MatMul
 from trainyard.ir.folds import AXES, Axis
 
-Order = Literal["sequential", "interleaved", "dx_major", "dw_major", "no_second_dy"]
-ORDERS: tuple[Order, ...] = get_args(Order)
+Order = Literal["sequential", "interleaved", "dx_major", "dw_major", "no_second_dy", "dx_major_mnk", "dw_major_nmk"]
+ORDERS: tuple[Order, ...] = get_args(Order)[:5]
+K_INNER_ORDERS: tuple[Order, ...] = ("dx_major_mnk", "dw_major_nmk")
+"""dXmajor and dWmajor with k innermost: no search tries them, a machine is told to."""
+ALL_ORDERS: tuple[Order, ...] = (*ORDERS, *K_INNER_ORDERS)
 FUSED_ORDERS: tuple[Order, ...] = ("interleaved", "dx_major", "dw_major")
 """Orders that fuse dX and dW and that a machine can run."""
+# fmt: off
+FUSED_LOOPS: Mapping[str, tuple[str, str]] = {  # loops of dX and of dW, outer to inner
+    "interleaved":  ("mkn", "knm"),
+    "dx_major":     ("mkn", "mkn"),
+    "dw_major":     ("nkm", "nkm"),
+    "dx_major_mnk": ("mnk", "mnk"),
+    "dw_major_nmk": ("nmk", "nmk"),
+}
+# fmt: on
 Gradient = Literal["dX", "dW"]
 Size = tuple[int, int, int]
 
@@ -122,8 +138,8 @@ def stream(cut: Grid, order: Order, partition: Partition | None = None) -> Itera
 
 
 def require_order(order: str) -> None:
-    if order not in ORDERS:
-        raise UnknownName("order", str(order), ORDERS)
+    if order not in ALL_ORDERS:
+        raise UnknownName("order", str(order), ALL_ORDERS)
 
 
 def _part(cut: Grid, order: Order, number: int) -> Iterator[TileOp]:
@@ -139,6 +155,6 @@ def _part(cut: Grid, order: Order, number: int) -> Iterator[TileOp]:
 
     if order in ("sequential", "no_second_dy"):
         return itertools.chain(nest("mkn", "dX"), nest("knm", "dW"))
-    axes = {"interleaved": ("mkn", "knm"), "dx_major": ("mkn", "mkn"), "dw_major": ("nkm", "nkm")}[order]
-    pairs = zip(nest(axes[0], "dX"), nest(axes[1], "dW"), strict=True)
+    axes_dx, axes_dw = FUSED_LOOPS[order]
+    pairs = zip(nest(axes_dx, "dX"), nest(axes_dw, "dW"), strict=True)
     return itertools.chain.from_iterable(pairs)

@@ -52,6 +52,12 @@ def alternatives(npu: Npu) -> Iterator[Change]:
     yield other("array.pipelined", "folds of the array overlap", False, True, partial(_field, "array.pipelined", True))
     yield other("reuse", "which tiles leave the scratchpad: the least recent, or those needed last", "lru", "farthest",
                 partial(_field, "reuse", "farthest"))
+    yield other("reuse", "tiles stay as long as there is room, or inside one half of the scratchpad alone (Secs. 2.2, 4.2)",
+                "lru", "window", partial(_field, "reuse", "window"))
+    yield other("partial sums", "unfinished sums stay where there is room (Sec. 4.3), or pass through DRAM after every step",
+                "resident", "through DRAM", partial(_field, "reuse", "operands"))
+    yield other("dXmajor and dWmajor", "loops, outer to inner: dX or dW is summed innermost, or a tile of dY serves all k first",
+                "m,k,n and n,k,m", "m,n,k and n,m,k", partial(_case, {"k_inner": True}))
     yield other("scope", "products alone, or all ops of the step", "products", "all", partial(_field, "scope", "all"))
     for lower in (high // 2, high // 4, high // 8):
         yield other("tile height", "arrays that the fixed tile is high", high, lower, partial(_case, {"high": lower}))

@@ -32,6 +32,8 @@ Tile = Literal["tall", "searched"]
 TILES: tuple[Tile, ...] = ("tall", "searched")
 MACHINES: Mapping[Npu, Accelerator] = {"small": NPU_SMALL, "large": NPU}
 ELEMENT_BYTES = 4
+K_INNER = {"paper": "paper_mnk", "dx_major": "dx_major_mnk", "dw_major": "dw_major_nmk"}
+"""Orders with k as the innermost loop."""
 PARTS = Assumption(
     name="parts", value=2, meaning="parts of a layer that one core does one after the other (Sec. 5)", alternatives=(4, 8)
 )
@@ -65,8 +67,8 @@ def tall_tile(npu: Accelerator, high: int) -> tuple[int, int, int]:
 class Case:
     """One of the two NPUs and what an experiment changes in it. `batch` is that of one core; None is the paper's.
 
-    Scratchpad, bandwidth and batch grow with the cores (Sec. 6.3). `changes` are fields of the machine by path, in other values
-    than assumed.
+    Scratchpad, bandwidth and batch grow with the cores (Sec. 6.3). With `k_inner` k is the innermost loop of dXmajor and dWmajor.
+    `changes` are fields of the machine by path, in other values than assumed.
     """
 
     npu: Npu = "large"
@@ -76,11 +78,14 @@ class Case:
     parts: int = PARTS.value
     high: int | None = None
     recommender_batch: int = RECOMMENDER_BATCH.value
+    k_inner: bool = False
     changes: tuple[tuple[str, Any], ...] = ()
 
     def machine(self, tile: Tile = "tall", **order: Any) -> Accelerator:
         """`order` are the fields of this paper: order, partition."""
         npu = MACHINES[self.npu]
+        if self.k_inner and "order" in order:
+            order = {**order, "order": K_INNER.get(order["order"], order["order"])}
         scaled = replace(
             npu,
             cores=self.cores,

@@ -13,6 +13,7 @@ from itertools import product
 from typing import Any
 
 from trainyard.papers.igo.baselines import CASES, LARGE, MACHINES, SMALL, TILES, Case, Tile, height, stated, tall_tile, text
+from trainyard.papers.igo.judging import judged
 from trainyard.papers.igo.measuring import (
     FUSED,
     Networks,
@@ -203,7 +204,7 @@ def _with_threshold(case: Case, square_below: float) -> Case:
 
 
 # fmt: off
-EXPERIMENTS: Experiments = {
+EXPERIMENTS: Experiments = judged({
     **{f"igo.{npu}.{name}": partial(_step, npu, name) for npu, name in product(CASES, STEPS)},
     **{f"igo.{npu}.rearrangement_ideal": partial(_ideal, npu) for npu in CASES},
     **{f"igo.{npu}.all": partial(_all, npu) for npu in CASES},
@@ -213,5 +214,5 @@ EXPERIMENTS: Experiments = {
     "igo.potential.small":      partial(_potential, SMALL.npu),
     "igo.potential.large":      partial(_potential, LARGE.npu),
     "igo.square_threshold":     _square,
-}
+})
 # fmt: on

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trainyard.devices.accelerator.ordered import part_of
+from trainyard.ir.folds import AXES
 from trainyard.mapping.gradient_order.partition import NAMES, SCHEMES
 from trainyard.mapping.gradient_order.scratchpad import TENSORS, algorithm_1, traffic
 from trainyard.mapping.gradient_order.tile_streams import Partition
@@ -79,7 +80,7 @@ EXAMPLE_LAYER = "T5_5"  # of the large NPU: a feed-forward layer, neither square
 def figure_7() -> go.Figure:
     layer = next(layer for layer in layers_of("T5") if layer.name == EXAMPLE_LAYER)
     op, machine, order = layer.op, LARGE.machine(), algorithm_1(layer.op)
-    cuts = [Partition(axis=axis, parts=LARGE.parts) for axis in SCHEMES]
+    cuts = [Partition(axis=axis, parts=LARGE.parts) for axis in AXES]
     assert not isinstance(machine.tiling, str)
     count = partial(traffic, op, tile=machine.tiling, capacity_bytes=machine.scratchpad_bytes // 2, element_bytes=ELEMENT_BYTES)
     # fmt: off

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 
 from trainyard.papers.igo.baselines import LARGE, Case, stated
+from trainyard.papers.igo.judging import judged
 from trainyard.papers.igo.measuring import Networks, faster, layers, listed, mean, reductions, step_cost
 from trainyard.papers.igo.partitioning import TWO_CORES, by_ideal, by_knn, evaluation, other_selections
 from trainyard.papers.igo.performance import JOINT, assumed
@@ -108,7 +109,7 @@ def _smallest() -> Measured:
 
 
 # fmt: off
-EXPERIMENTS: Experiments = {
+EXPERIMENTS: Experiments = judged({
     **{f"igo.cores.{cores}": partial(_all, with_cores(cores)) for cores in CORES},
     **{f"igo.bandwidth.{name}": partial(_all, with_bandwidth(share)) for name, share in BANDWIDTHS.items()},
     **{f"igo.batch.{batch}": partial(_all, with_batch(batch)) for batch in BATCHES},
@@ -116,5 +117,5 @@ EXPERIMENTS: Experiments = {
     "igo.cores.2.partitioning_knn":   partial(_two_cores, by_knn),
     "igo.cores.8.mobilenet":     _mobilenet,
     "igo.cores.min_improvement": _smallest,
-}
+})
 # fmt: on
