@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trainyard.arrays import Sigma, Spatial, Systolic, TensorCore, TensorDash
+from trainyard.arrays import CambriconX, Eie, Sigma, Spatial, Systolic, TensorCore, TensorDash
 from trainyard.devices.accelerator.energy import events_per_cycle, tile_prices
 from trainyard.hardware.tables.energy import Prices
 from trainyard.ir import MatMul
 from trainyard.ir.folds import Tiles
 from trainyard.kernels.mapping import tile_energy, tile_search
 from trainyard.kernels.mapping.tile_front import ENTRY, FRONT, offer, pick
+from trainyard.mapping.tile_choice import best_of, on_chip_joules
 from trainyard.mapping.tiling import (
     FASTEST,
     ORDERS,
@@ -52,7 +53,7 @@ def sides(extent, size):
     return [min(size, extent - start) for start in range(0, extent, size)]
 
 
-def on_chip_joules(problem, tiling, array, prices):
+def joules_tile_by_tile(problem, tiling, array, prices):
     """Plain twin: the array's events of every tile, one by one, and the sums that an earlier tile has begun."""
     op, (a_bytes, b_bytes) = problem.op, problem.element_bytes
     total = 0.0
@@ -87,7 +88,7 @@ def test_compiled_joules_are_those_of_the_events_of_every_tile(op, array, sizes,
     tiling = Tiling(**{axis: min(size, extent) for axis, size, extent in zip("mnk", sizes, (op.M, op.N, op.K), strict=True)})
     prices = PRICES if isinstance(array, TensorCore | TensorDash) else PRICES._replace(local=0.0)
     joules, _ = compiled(problem, tiling, array, prices)
-    assert joules == pytest.approx(on_chip_joules(problem, tiling, array, prices))
+    assert joules == pytest.approx(joules_tile_by_tile(problem, tiling, array, prices))
 
 
 @pytest.mark.oracle
@@ -144,6 +145,42 @@ def test_of_equal_time_and_traffic_the_search_takes_the_least_energy_of_all_tili
     ]
     assert best.cycles <= fastest * 1.01
     assert joules(best) <= min(map(joules, equal), default=np.inf) * tile_search.SAVING * (1 + 1e-9)
+
+
+@pytest.mark.oracle
+@settings(max_examples=60)
+@given(
+    op=ops, sizes=st.tuples(extents, extents, extents),
+    array=st.sampled_from([
+        *ARRAYS, Eie(elements=5, bandwidth=4), Eie(elements=3, loading="left out", weights="b"),
+        CambriconX(elements=4, leaves=2, loading="left out"),
+    ]),
+)  # fmt: skip
+def test_joules_by_the_cost_of_each_size_of_tile_are_the_compiled_ones(op, array, sizes):
+    problem = Problem.dense(op, 2)
+    tiling = Tiling(**{axis: min(size, extent) for axis, size, extent in zip("mnk", sizes, (op.M, op.N, op.K), strict=True)})
+    prices = Prices(dram=40.0, read=3.0, write=2.0)
+    assert on_chip_joules(problem, tiling, array, prices) == pytest.approx(compiled(problem, tiling, array, prices)[0])
+
+
+def test_of_a_few_tilings_time_comes_before_traffic_and_traffic_before_energy():
+    problem, array = Problem.dense(MatMul(64, 64, 64), 2), Systolic(rows=8, columns=8)
+    large, small = Tiling(m=64, n=64, k=64), Tiling(m=64, n=4, k=64)  # a narrow tile reads A once more for each half of a fold
+
+    @dataclass(frozen=True)
+    class Evaluated:
+        tiling: Tiling
+        cycles: int
+        dram_bytes: float
+
+    def taken(*tilings):
+        return best_of(tilings, problem, array, 0.01, FASTEST.prices)
+
+    costly, sparing = Evaluated(small, 1000, 1000.0), Evaluated(large, 1010, 1010.0)
+    assert taken(costly, sparing) == taken(sparing, costly) == sparing
+    assert taken(costly, replace(sparing, cycles=1011)) == costly
+    assert taken(costly, replace(sparing, dram_bytes=1011.0)) == costly
+    assert taken(replace(costly, dram_bytes=2000.0), replace(sparing, dram_bytes=1900.0)).tiling == large
 
 
 def entered(rows, band=1.01, tolerance=0.01):

@@ -63,8 +63,8 @@ class Folds:
 
     The tile search takes the least energy among tiles that are equal otherwise, so it asks how often operands cross the
     scratchpad's ports. What is stationary is read once, a streamed operand once for each fold across it, and sums are written for
-    each fold along k. An array with buffers says more: `columns_per_read` elements along n are served by one read of A,
-    `rows_per_read` along m by one of B, and with `shared_by` units these form a grid that shares reads.
+    each fold along k. An array with buffers says more: `columns_per_read` elements along n are served by one read of A
+    (0: all of them), `rows_per_read` along m by one of B, and with `shared_by` units these form a grid that shares reads.
 
     >>> Folds(m=1, n=4, k=4, stream="m", fixed=10).cycles(8, 4, 5)  # weight-stationary 4 x 4: 2 folds of 2R + C - 2 + M
     36
@@ -115,7 +115,9 @@ class Folds:
 class Pooled:
     """`stream` is m (the second operand is stationary) or n (the first); each fold or each pass ends with a drain (`drained`).
 
-    `share` is the expected share of the stationary operand's elements that is stored (its non-zeros), for choosing tiles.
+    `share` is the expected share of the stationary operand's elements that is stored (its non-zeros), for choosing tiles. A vector
+    crosses the scratchpad's port in each pass that it belongs to, and so do unfinished sums; where the elements have memories for
+    them (`buffered`), all do once.
 
     >>> Pooled(pool=16, load=4, stream="m", drain=4).cycles(8, 3, 7)  # 21 elements: 6 cycles to load, 2 folds of 8 vectors
     30
@@ -128,6 +130,7 @@ class Pooled:
     chunk: int | None = None
     drained: Literal["fold", "pass"] = "fold"
     share: float = 1.0
+    buffered: bool = False
 
     @property
     def _fixed_point_share(self) -> int:
@@ -138,7 +141,22 @@ class Pooled:
         """In the columns of `Folds`: k has the chunk (0 for none), the floor the flag for passes."""
         flag = int(self.drained == "pass")
         share = self._fixed_point_share
-        return (1, 1, self.chunk or 0, AXES.index(self.stream), self.drain, flag, 1, self.pool, self.load, share, 0, 0, 0, 0)
+        return (
+            1,
+            1,
+            self.chunk or 0,
+            AXES.index(self.stream),
+            self.drain,
+            flag,
+            1,
+            self.pool,
+            self.load,
+            share,
+            int(self.buffered),
+            0,
+            0,
+            0,
+        )
 
     def _stored(self, across: Integer, k: Integer) -> Integer:
         return -(-across * k * self._fixed_point_share // SHARE_ONE)

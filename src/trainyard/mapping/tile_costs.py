@@ -21,6 +21,7 @@ from trainyard.ir.folds import Folds, Pooled
 from trainyard.ir.protocols import HasLeastCycles, HasLowerBounds, HasTileCycles
 from trainyard.mapping import tiling
 from trainyard.mapping.loop_orders import LoopOrders, OrderedTile
+from trainyard.mapping.tile_choice import best_of
 from trainyard.mapping.tile_descent import CountedTiles, descend
 from trainyard.mapping.tiling import Goal, Problem, Size, Supply, Tiled
 
@@ -76,6 +77,7 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
     if isinstance(array, HasLeastCycles) and goal.objective == "time":
         bounds = np.maximum(bounds, _least_totals(problem, array, tiles))
     best: OrderedTile | None = None
+    candidates: list[OrderedTile] = []
     proven, asked, most = True, 0, goal.effort or tiling.EVALUATIONS
     enough = 1.0 + goal.tolerance if goal.objective == "time" else 1.0  # what may still be gained is within the tolerance
     steps = problem.op.count * np.prod(-(-np.array(extents) // tiles), axis=1, dtype=np.float64)
@@ -89,29 +91,30 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
         asked += 1
         m, n, k = tiles[place].tolist()
         candidate = orders.best((m, n, k), counted.tile_cycles)
-        if candidate and (best is None or (candidate.value, candidate.dram_bytes) < (best.value, best.dram_bytes)):
-            best = candidate
+        if candidate is not None:
+            candidates.append(candidate)
+            if best is None or (candidate.value, candidate.dram_bytes) < (best.value, best.dram_bytes):
+                best = candidate
     if best is None:
         raise tiling.nothing_fits(problem, supply, tile)
-    cost = orders.tiled(best)
-    if proven:
-        return cost
-    if not forms and tile is None and not problem.is_constrained and goal.objective == "time":
-        start = (cost.tiling.m, cost.tiling.n, cost.tiling.k)
-        cost = min(cost, *descend(problem, counted, supply, [start], most=1), key=lambda one: one.cycles)
-    return tiling.unproven(cost)
+    if goal.objective != "time":
+        return orders.tiled(best) if proven else tiling.unproven(orders.tiled(best))
+    costs = [orders.tiled(candidate) for candidate in candidates if candidate.cycles <= best.cycles * (1 + goal.tolerance)]
+    if not proven and not forms and tile is None and not problem.is_constrained:
+        costs += descend(problem, counted, supply, [(best.tiling.m, best.tiling.n, best.tiling.k)])
+    cost = best_of(costs, problem, array, goal.tolerance, goal.prices)
+    return cost if proven else tiling.unproven(cost)
 
 
-def beyond_guides(problem: Problem, guided: Tiled, array: Array, supply: Supply, tile: Size | None) -> Tiled:
+def beyond_guides(problem: Problem, guided: Tiled, array: Array, supply: Supply, tile: Size | None, goal: Goal) -> Tiled:
     """The best tile that a descent finds from the one that approximate closed forms have chosen: they may be wrong elsewhere."""
     cost = tiling.evaluate(problem, guided.tiling, array, supply)
     if tile is not None or problem.is_constrained:
         return cost
     cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
     start = (cost.tiling.m, cost.tiling.n, cost.tiling.k)
-    return tiling.unproven(
-        min(cost, *descend(problem, CountedTiles(array, cycles_of), supply, [start], most=1), key=lambda one: one.cycles)
-    )
+    costs = [cost, *descend(problem, CountedTiles(array, cycles_of), supply, [start])]
+    return tiling.unproven(best_of(costs, problem, array, goal.tolerance, goal.prices))
 
 
 def _least_totals(problem: Problem, array: HasLeastCycles, tiles: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

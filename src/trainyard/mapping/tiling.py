@@ -421,7 +421,7 @@ def search(
         from trainyard.mapping.tile_costs import beyond_guides
 
         guided = [*zip(problems, chosen, strict=True)]
-        return [beyond_guides(problem, choice, array, supply, tile) for problem, choice in counted(guided, "tiles")]
+        return [beyond_guides(problem, choice, array, supply, tile, goal) for problem, choice in counted(guided, "tiles")]
     return chosen
 
 

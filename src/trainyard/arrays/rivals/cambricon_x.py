@@ -82,8 +82,8 @@ class CambriconX:
         if self.loading == "counted":
             return ()
         forms = {
-            "a": Folds(m=self.elements, n=1, k=self.leaves, stream="k"),
-            "b": Folds(m=1, n=self.elements, k=self.leaves, stream="k"),
+            "a": Folds(m=self.elements, n=1, k=self.leaves, stream="k", columns_per_read=0),
+            "b": Folds(m=1, n=self.elements, k=self.leaves, stream="k", rows_per_read=0),
         }
         return tuple(form for side, form in forms.items() if self.weights in ("best", side))
 

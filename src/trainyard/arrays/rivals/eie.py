@@ -98,13 +98,13 @@ class Eie:
         With loading that is a pool of `elements` weights that all belong to one input: a pass for each k.
         """
         forms: dict[str, Folds | Pooled] = {
-            "a": Folds(m=self.elements, n=1, k=1, stream="k"),
-            "b": Folds(m=1, n=self.elements, k=1, stream="k"),
+            "a": Folds(m=self.elements, n=1, k=1, stream="k", columns_per_read=0, rows_per_read=0),
+            "b": Folds(m=1, n=self.elements, k=1, stream="k", columns_per_read=0, rows_per_read=0),
         }
         if self.loading == "counted":
             forms = {
-                "a": Pooled(pool=self.elements, load=self.bandwidth, stream="n", drain=0, chunk=1),
-                "b": Pooled(pool=self.elements, load=self.bandwidth, stream="m", drain=0, chunk=1),
+                "a": Pooled(pool=self.elements, load=self.bandwidth, stream="n", drain=0, chunk=1, buffered=True),
+                "b": Pooled(pool=self.elements, load=self.bandwidth, stream="m", drain=0, chunk=1, buffered=True),
             }
         return tuple(form for side, form in forms.items() if self.weights in ("best", side))
 

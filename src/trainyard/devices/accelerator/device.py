@@ -297,8 +297,8 @@ class Accelerator:
 
     @property
     def _costing(self) -> Costing:
-        own, bank = _own_energy(self.array), self.scratchpad_bytes / self.scratchpad_banks
-        prices = tile_prices(*own, bank, self.number, events_per_cycle(self.array))
+        bank = self.scratchpad_bytes / self.scratchpad_banks
+        prices = tile_prices(*_own_energy(self.array), bank, self.number, events_per_cycle(self.array))
         costing = Costing(
             array=self.array,
             supply=self.supply,
@@ -448,11 +448,8 @@ class Accelerator:
 
     def energy(self, events: Mapping[str, float]) -> Mapping[str, float]:
         """Joules by component: events times rows of `hardware.tables.energy` at this node, and of the array's own rows where it has
-        some."""
-        return self._costs.get(ByIdentity(events), lambda: self._components(events))  # identical layers share their events
-
-    def _components(self, events: Mapping[str, float]) -> dict[str, float]:
-        return self._energy_rates()(format_of(events)).joules(events, self.array)
+        some. Identical layers share their events."""
+        return self._costs.get(ByIdentity(events), lambda: self._energy_rates()(format_of(events)).joules(events, self.array))
 
     def _energy_rates(self) -> Callable[[str | None], EnergyRates]:
         """Joules of events by the format of the array's own arithmetic, None for that of the multipliers."""

@@ -30,7 +30,9 @@ def _pooled_joules(m: int, n: int, k: int, form: Ints, a_bytes: float, b_bytes: 
     chunk, pool, share = form[2], form[7], form[9]
     across, vectors = (n, m) if form[3] == 0 else (m, n)
     stationary = stored_elements(across, k, share)
-    if chunk > 0:
+    if form[10] == 1:  # the elements keep vectors and sums
+        streamed, spilled = float(vectors) * k, 0.0
+    elif chunk > 0:
         in_chunk = np.ceil(stored_elements(across, chunk, share) / pool)
         in_tail = np.ceil(stored_elements(across, k % chunk, share) / pool)
         passes = k // chunk * in_chunk + in_tail
@@ -106,7 +108,7 @@ def least_joules(
         form, joules = forms[index], 0.0
         if form[7] > 0:
             share = form[9] / 1048576.0
-            again = max(1.0, (n if form[3] == 0 else m) * min(1.0, lk / form[7]) * share if form[2] == 0 else 1.0)
+            again = max(1.0, (n if form[3] == 0 else m) * min(1.0, lk / form[7]) * share if form[2] == 0 and form[10] == 0 else 1.0)
             if form[3] == 0:
                 ports = right * share * cm + left * max(cn, again)
             else:
