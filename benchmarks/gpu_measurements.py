@@ -32,7 +32,7 @@ STEPS: tuple[tuple[str, int, str | None, dict[str, Any]], ...] = (
     ("alexnet",     256, None,         {}), ("alexnet",     256, "bf16",       {}),
     ("squeezenet",  128, None,         {}), ("squeezenet",  128, "bf16",       {}),
     ("t5-small",     32, None,         {}), ("t5-small",     32, "bf16-mixed", {}),
-    ("lstm-2",      128, None,         {}), ("lstm-2",      128, "bf16",       {}),
+    ("lstm-1024",   128, None,         {}), ("lstm-1024",   128, "bf16",       {}),
     ("resnet50",      8, None,         {}), ("bert-base",     8, None,         {}),
     ("alexnet",       8, None,         {}), ("resnet50",      8, None,         {"graph": True}),
     ("resnet50",     64, None,         {"foreach": False}),

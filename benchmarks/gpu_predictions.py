@@ -161,7 +161,7 @@ Device: {device[name]}, {device[multi_processor_count]} multiprocessors at {cloc
 
 LIMITS = """## What remains off
 
-- *lstm-2*: the kernels are right within a quarter, the host is not. cuDNN's recurrent call costs the host about twice what its
+- *lstm-1024*: the kernels are right within a quarter, the host is not. cuDNN's recurrent call costs the host about twice what its
   launches do, and a model cast to bf16 gathers its weights again at every call.
 - *yolov5l*, *gnmt*, *squeezenet* at batch 8: calls and kernels are counted right, but one price for a call is too much for a loss
   of 300 scalar ops or a thousand tiny nodes. A host's own spread is as large: the column *runs*.

@@ -29,7 +29,7 @@ def kinds_of_calls(step: Step) -> Counter[str]:
         ("bert-base", {"attention": 24, "dropout": 25}),
         ("gpt2-small", {"attention": 24, "dropout": 25}),
         ("t5-small", {"rms_norm": 64, "dropout": 64}),
-        ("lstm-2", {"recurrent": 2}),
+        ("lstm-1024", {"recurrent": 2}),
         ("gnmt", {"recurrent": 14, "cell": 102, "dropout": 8}),
         ("resnet50", {}),
     ],
@@ -41,7 +41,7 @@ def test_composite_calls_of_zoo_models(model: str, expected: dict[str, int]) -> 
     assert sorted(index for call in calls for index in call.ops) == list(range(len(step)))
 
 
-@pytest.mark.parametrize("model", ["bert-base", "t5-small", "gnmt", "lstm-2"])
+@pytest.mark.parametrize("model", ["bert-base", "t5-small", "gnmt", "lstm-1024"])
 def test_calls_come_after_those_they_depend_on(model: str) -> None:
     step = zoo.load(model)
     done: set[int] = set()
@@ -94,7 +94,7 @@ def test_only_gates_computed_in_place_are_a_cell() -> None:
 
 
 def test_a_recurrent_layer_is_one_call_faster_than_its_ops() -> None:
-    short, long = (zoo.load("lstm-2", batch=batch) for batch in (1, 64))
+    short, long = (zoo.load("lstm-1024", batch=batch) for batch in (1, 64))
     works = {batch: [work for work in QUEUED.works(step) if len(work.ops) > 100] for batch, step in ((1, short), (64, long))}
     assert [len(own) for own in works.values()] == [2, 2]
     forward = QUEUED.cost(long, works[64][0])

@@ -35,7 +35,7 @@ def own_calls(step: Step, fusion: str = "none") -> list[Call]:
 
 @pytest.mark.parametrize("fusion", ["none", "epilogue"])
 @pytest.mark.parametrize(
-    ("model", "how"), [*product(("resnet18", "bert-tiny", "lstm-1"), PARALLEL), ("t5-small", "model"), ("snli", "model")]
+    ("model", "how"), [*product(("resnet18", "bert-tiny", "lstm-1024"), PARALLEL), ("t5-small", "model"), ("snli", "model")]
 )
 def test_calls_have_every_op_once_and_after_its_dependencies(model: str, how: str, fusion: str) -> None:
     step = one_device(model, how)
@@ -50,7 +50,7 @@ def test_calls_have_every_op_once_and_after_its_dependencies(model: str, how: st
 
 
 @pytest.mark.parametrize("fusion", ["none", "epilogue"])
-@pytest.mark.parametrize("model", ["resnet18", "bert-tiny", "lstm-1"])
+@pytest.mark.parametrize("model", ["resnet18", "bert-tiny", "lstm-1024"])
 def test_collectives_of_gradients_change_no_cost(model: str, fusion: str) -> None:
     """Data parallelism only adds collectives: every call costs the same as in the step without them, host and L2 included."""
     gpu = replace(H200, fusion=fusion)
@@ -66,8 +66,8 @@ def test_collectives_of_gradients_change_no_cost(model: str, fusion: str) -> Non
     ("model", "how", "gone", "added"),
     [
         ("bert-tiny", "model", {}, {}),  # heads divide: no exchange inside an attention
-        ("lstm-1", "data", {}, {}),  # gradients are summed behind cuDNN's call
-        ("lstm-1", "every_call", {"recurrent": 1}, {"cell": 25}),  # its gradients are exchanged step by step: no such call
+        ("lstm-1024", "data", {}, {}),  # gradients are summed behind cuDNN's call
+        ("lstm-1024", "every_call", {"recurrent": 1}, {"cell": 25}),  # its gradients are exchanged step by step: no such call
         ("t5-small", "model", {"rms_norm": 60}, {}),  # a mean over features needs everybody's
     ],
 )
@@ -82,7 +82,7 @@ def test_a_call_that_reads_its_own_collective_is_split(model: str, how: str, gon
 
 
 @pytest.mark.parametrize("how", PARALLEL)
-@pytest.mark.parametrize("model", ["bert-tiny", "lstm-1"])
+@pytest.mark.parametrize("model", ["bert-tiny", "lstm-1024"])
 def test_every_op_can_be_costed_alone(model: str, how: str) -> None:
     """A recomputed op may have been a part of a composite call."""
     step = one_device(model, how)

@@ -60,8 +60,8 @@ def layers(network: str) -> int:
 
 
 def steps(network: str) -> int:
-    """Time steps: each has a product with the input and one with the state."""
-    return sum(op.is_product and op.phase is Phase.FORWARD for op in zoo.load(network).ops) // 2
+    """Time steps: each has one product, with the state."""
+    return sum(op.is_product and op.phase is Phase.FORWARD for op in zoo.load(network).ops)
 
 
 # fmt: off

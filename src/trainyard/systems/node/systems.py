@@ -81,7 +81,7 @@ class Node:
     prefetch: NonNegativeInt = assumed(1, "zero=3: parameters are gathered so many uses ahead", 0, 2)
     bucket_bytes: NonNegativeInt = assumed(0, "gradients are reduced as they come (0), or in buckets of this size", 25_000_000)
     reduce: Literal["once", "every_call"] = assumed(
-        "every_call", "dW of a recurrent layer is reduced at every time step, or once", "once")
+        "once", "dW of a recurrent layer is reduced once, or at every time step", "every_call")
     stored: Literal["shard", "whole"] = assumed(
         "shard", "model-parallel: a device keeps its own part of a feature map, or all of it", "whole")
     exchange: Literal["all_reduce", "reduce_scatter"] = assumed(

@@ -57,8 +57,6 @@ class Cluster(Node):
     nic_latency_s: float = assumed(2e-6, "of one message from device to device over the network, MPI's included", 1e-6, 10e-6)
     staged: bool = assumed(False, "what goes to a card is first copied to host memory, or goes from the device to the card", True)
     bucket_bytes: NonNegativeInt = assumed(25_000_000, "gradients are reduced in buckets of this size (DDP's default)", 0)
-    reduce: Literal["once", "every_call"] = assumed(
-        "once", "dW of a recurrent layer is reduced at every time step, or once", "every_call")
     pcie_bytes_per_s: float = assumed(12e9, "what copies get of PCIe gen3 x16, each way", 10.6e9, 16e9)
     devices_per_switch: int = assumed(2, "devices that share a PCIe switch's uplink (DGX-1: two)", 1, 4)
     # fmt: on

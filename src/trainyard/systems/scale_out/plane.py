@@ -99,8 +99,6 @@ class Plane(Node):
     # fmt: off
     hop_latency_s: float = assumed(250e-9, "of a switch and 20 m of cable to the next one", 100e-9, 500e-9)
     bucket_bytes: NonNegativeInt = assumed(25_000_000, "gradients are reduced in buckets of this size (DDP's default)", 0)
-    reduce: Literal["once", "every_call"] = assumed(
-        "once", "dW of a recurrent layer is reduced at every time step, or once", "every_call")
     pcie_bytes_per_s: float = assumed(12e9, "what copies get of PCIe gen3 x16, each way", 10.6e9, 16e9)
     devices_per_switch: int = assumed(2, "devices that share a PCIe switch's uplink", 1, 4)
     # fmt: on
