@@ -5,8 +5,8 @@ steps only, and `lstm_1024`, a layer of torch with the product of its input, whi
 
 Decided here:
 - Hidden sizes are those of DeepBench's training set: vanilla 1760 x 50, GRU 1536 x 187 and, of three LSTMs for machine translation,
-  512 x 25 are the smallest for the cell and step count; 4096 x 25 is its only LSTM for language modelling. Inputs are as wide as the
-  hidden state.
+  512 x 25 are the smallest for the cell and step count; 4096 x 25 is its only LSTM for language modelling. Inputs are as wide as
+  the hidden state.
 - DeepBench measures with cuDNN's "skip input": the product of the input is left out, and x_t is added to every gate as it is. The
   four cells do the same, with one bias.
 - The loss is the mean square distance of all hidden states to a target, the least that gives every step a gradient.
@@ -55,6 +55,8 @@ class SkipInput(nn.Module):
 
 
 class Vanilla(SkipInput):
+    """h = tanh(x + W h + b)."""
+
     gates = 1
 
     def cell(self, now: Tensor, product: Tensor, state: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -62,6 +64,8 @@ class Vanilla(SkipInput):
 
 
 class Lstm(SkipInput):
+    """Gates i, f, g, o of x + W h + b; c = f c + i g, h = o tanh(c)."""
+
     gates = 4
 
     def cell(self, now: Tensor, product: Tensor, state: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,6 +75,8 @@ class Lstm(SkipInput):
 
 
 class Gru(SkipInput):
+    """Gates r, z of x + W h + b; n = tanh(x + r (W h + b)), h = n + z (h - n)."""
+
     gates = 3
 
     def cell(self, now: Tensor, product: Tensor, state: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
