@@ -60,6 +60,89 @@ def _append(older: Links, newer: Links, tile: int, end: int) -> None:
 
 
 @njit(cache=True, error_model="numpy")
+def _numbers(m_tiles: int, n_tiles: int, k_tiles: int) -> Ints:
+    """The number of each tensor's first tile, and of all tiles."""
+    starts = np.zeros(6, np.int64)
+    for which in range(5):
+        high, wide = k_tiles if which in (W, DW) else m_tiles, k_tiles if which in (X, DX) else n_tiles
+        starts[which + 1] = starts[which] + high * wide
+    return starts
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _missing(
+    older: Links, newer: Links, total: int, touched: Ints, tensors: Ints, elements: Real, rates: Real, window: bool
+) -> tuple[int, float]:
+    """Which tiles of an operation are not held, as bits, and their bytes; those that are held become the most recent."""
+    missing, needed = 0, 0.0
+    for slot in range(3):
+        tile = touched[slot]
+        if older[tile] < 0:
+            missing |= 1 << slot
+            needed += elements[slot] * rates[tensors[slot], HELD]
+        elif not window:
+            _remove(older, newer, tile)
+            _append(older, newer, tile, total)
+    return missing, needed
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _advance(at: Ints, axes: Ints, first: Ints, last: Ints) -> None:
+    """Moves to the next operation of a gradient, the innermost axis first."""
+    inner, middle, outer = axes[2], axes[1], axes[0]
+    at[inner] += 1
+    if at[inner] == last[inner]:
+        at[inner] = first[inner]
+        at[middle] += 1
+        if at[middle] == last[middle]:
+            at[middle] = first[middle]
+            at[outer] += 1
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _operands(
+    gradient: int, m: int, n: int, k: int, counts: Ints, lengths: Ints, starts: Ints, touched: Ints, tensors: Ints, elements: Real
+) -> None:
+    """Writes the tiles, tensors and elements of the two operands and of the sum of one operation."""
+    n_tiles, k_tiles = counts[1], counts[2]
+    rows, columns, deep = lengths[0, m], lengths[1, n], lengths[2, k]
+    if gradient == 0:
+        touched[0], touched[1], touched[2] = m * n_tiles + n, starts[W] + k * n_tiles + n, starts[DX] + m * k_tiles + k
+        tensors[0], tensors[1], tensors[2] = DY, W, DX
+        elements[0], elements[1], elements[2] = rows * columns, deep * columns, rows * deep
+    else:
+        touched[0], touched[1], touched[2] = starts[X] + m * k_tiles + k, m * n_tiles + n, starts[DW] + k * n_tiles + n
+        tensors[0], tensors[1], tensors[2] = X, DY, DW
+        elements[0], elements[1], elements[2] = rows * deep, rows * columns, deep * columns
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _spill(tile: int, held: Real, remaining: Ints, starts: Ints, unfinished: tuple[float, float], moved: Real) -> float:
+    """Bytes of an unfinished sum that leaves."""
+    which = DX if tile < starts[DW] else DW
+    size = held[tile] * (unfinished[0] if which == DX else unfinished[1])
+    remaining[tile] += SPILLED
+    moved[which, LEFT] += size
+    return size
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _empty(
+    older: Links, newer: Links, held: Real, remaining: Ints, starts: Ints, unfinished: tuple[float, float], moved: Real
+) -> float:
+    """Removes all tiles at the end of a window; bytes of the sums that were not finished."""
+    total, spilled = starts[5], 0.0
+    tile = newer[total]
+    while tile != total:
+        if tile >= starts[DX] and remaining[tile] < DONE:
+            spilled += _spill(tile, held, remaining, starts, unfinished, moved)
+        older[tile] = -1
+        tile = newer[tile]
+    older[total], newer[total] = total, total
+    return spilled
+
+
+@njit(cache=True, error_model="numpy")
 def walk_on_one_core(
     order: int, counts: Ints, lengths: Ints, kinds: Ints, tables: Ints, axis: int, bounds: Ints, rates: Real, room_bytes: float,
     window: bool,
@@ -70,21 +153,18 @@ def walk_on_one_core(
     `axis` (-1: one part).
     """
     m_tiles, n_tiles, k_tiles = counts[0], counts[1], counts[2]
-    starts = np.zeros(6, np.int64)
-    for which in range(5):
-        high, wide = k_tiles if which in (W, DW) else m_tiles, k_tiles if which in (X, DX) else n_tiles
-        starts[which + 1] = starts[which] + high * wide
-    total, first_sum, first_dw = starts[5], starts[DX], starts[DW]
+    starts = _numbers(m_tiles, n_tiles, k_tiles)
+    total = starts[5]
     older, newer = np.full(total + 1, -1, np.int32), np.full(total + 1, -1, np.int32)
     older[total], newer[total] = total, total
     held, remaining = np.zeros(total), np.zeros(total, np.int64)
-    remaining[first_sum:first_dw], remaining[first_dw:] = n_tiles, m_tiles
+    remaining[starts[DX] : starts[DW]], remaining[starts[DW] :] = n_tiles, m_tiles
     paired = order not in (SEQUENTIAL, NO_SECOND_DY, ALONE)
     axes, at, first, last = _loops(order), np.empty((2, 3), np.int64), np.zeros(3, np.int64), counts.copy()
     many = (1 if order == ALONE else 2) * m_tiles * n_tiles * k_tiles
     moved, transfers, busy = np.zeros((5, 4)), np.zeros((many, 3)), np.zeros((len(tables), many), np.int64)
     touched, tensors, elements = np.empty(3, np.int64), np.empty(3, np.int64), np.empty(3)
-    unfinished_x, unfinished_w = rates[DX, UNFINISHED] / rates[DX, HELD], rates[DW, UNFINISHED] / max(rates[DW, HELD], 1e-300)
+    unfinished = (rates[DX, UNFINISHED] / rates[DX, HELD], rates[DW, UNFINISHED] / max(rates[DW, HELD], 1e-300))
     room, stage = room_bytes, -1
     for part in range(len(bounds)):
         if axis >= 0:
@@ -94,46 +174,13 @@ def walk_on_one_core(
         for number in range(operations if order == ALONE else 2 * operations):
             gradient = number & 1 if paired else int(number >= operations)
             m, n, k = at[gradient, 0], at[gradient, 1], at[gradient, 2]
-            inner, middle, outer = axes[gradient, 2], axes[gradient, 1], axes[gradient, 0]
-            at[gradient, inner] += 1
-            if at[gradient, inner] == last[inner]:
-                at[gradient, inner] = first[inner]
-                at[gradient, middle] += 1
-                if at[gradient, middle] == last[middle]:
-                    at[gradient, middle] = first[middle]
-                    at[gradient, outer] += 1
-            rows, columns, deep = lengths[0, m], lengths[1, n], lengths[2, k]
-            if gradient == 0:
-                touched[0], touched[1], touched[2] = m * n_tiles + n, starts[W] + k * n_tiles + n, first_sum + m * k_tiles + k
-                tensors[0], tensors[1], tensors[2] = DY, W, DX
-                elements[0], elements[1], elements[2] = rows * columns, deep * columns, rows * deep
-            else:
-                touched[0], touched[1], touched[2] = starts[X] + m * k_tiles + k, m * n_tiles + n, first_dw + k * n_tiles + n
-                tensors[0], tensors[1], tensors[2] = X, DY, DW
-                elements[0], elements[1], elements[2] = rows * deep, rows * columns, deep * columns
-            missing, needed = 0, 0.0
-            for slot in range(3):
-                tile = touched[slot]
-                if older[tile] < 0:
-                    missing |= 1 << slot
-                    needed += elements[slot] * rates[tensors[slot], HELD]
-                elif not window:
-                    _remove(older, newer, tile)
-                    _append(older, newer, tile, total)
+            _advance(at[gradient], axes[gradient], first, last)
+            _operands(gradient, m, n, k, counts, lengths, starts, touched, tensors, elements)
+            missing, needed = _missing(older, newer, total, touched, tensors, elements, rates, window)
             if not window or stage < 0:
                 stage += 1
             elif needed > room:
-                tile = newer[total]
-                while tile != total:
-                    if tile >= first_sum and remaining[tile] < DONE:
-                        which = DX if tile < first_dw else DW
-                        size = held[tile] * (unfinished_x if which == DX else unfinished_w)
-                        remaining[tile] += SPILLED
-                        moved[which, LEFT] += size
-                        transfers[stage, FINISHED] += size
-                    older[tile] = -1
-                    tile = newer[tile]
-                older[total], newer[total] = total, total
+                transfers[stage, FINISHED] += _empty(older, newer, held, remaining, starts, unfinished, moved)
                 room, stage, missing = room_bytes, stage + 1, 7
             for slot in range(3):
                 if not missing >> slot & 1:
@@ -144,12 +191,8 @@ def walk_on_one_core(
                     victim = newer[total]
                     _remove(older, newer, victim)
                     room += held[victim]
-                    if victim >= first_sum:
-                        which = DX if victim < first_dw else DW
-                        spilled = held[victim] * (unfinished_x if which == DX else unfinished_w)
-                        remaining[victim] += SPILLED
-                        moved[which, LEFT] += spilled
-                        transfers[stage, SPILLS] += spilled
+                    if victim >= starts[DX]:
+                        transfers[stage, SPILLS] += _spill(victim, held, remaining, starts, unfinished, moved)
                 room -= size
                 _append(older, newer, tile, total)
                 held[tile] = size
