@@ -483,10 +483,8 @@ class Accelerator:
 @per_part
 def _own_energy(array: Array) -> tuple[tuple[Component, ...], float | None]:
     """The rows of energy that an array brings with it, and the bytes of its local scratchpads."""
-    return (
-        tuple(array.components) if isinstance(array, HasComponents) else (),
-        array.local_bytes if isinstance(array, HasLocalBuffers) else None,
-    )
+    components = tuple(array.components) if isinstance(array, HasComponents) else ()
+    return components, array.local_bytes if isinstance(array, HasLocalBuffers) else None
 
 
 _stored_zeros = BoundedCache(entries=8)

@@ -120,7 +120,7 @@ def _operands(
 def _spill(tile: int, held: Real, remaining: Ints, starts: Ints, unfinished: tuple[float, float], moved: Real) -> float:
     """Bytes of an unfinished sum that leaves."""
     which = DX if tile < starts[DW] else DW
-    size = held[tile] * (unfinished[0] if which == DX else unfinished[1])
+    size: float = held[tile] * (unfinished[0] if which == DX else unfinished[1])
     remaining[tile] += SPILLED
     moved[which, LEFT] += size
     return size
