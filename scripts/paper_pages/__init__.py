@@ -78,8 +78,8 @@ def changes_section(paper: str, rows: Sequence[Row]) -> Iterator[Section]:
         return
     listed = [(one.what, one.was, one.now, one.argument, _settings(one), one.worse) for one in changes]
     effects = [
-        (one.what, _claim(each.row), paper_figure(each.row), number(each.before.ours), number(each.row.ours),
-         "worse" if each.farther else "nearer", each.row.verdict)
+        (one.what, _claim(each.row) + ", from printed inputs" * (one.column == "printed"), paper_figure(each.row),
+         number(each.before), number(each.now), "worse" if each.farther else "nearer", each.row.verdict)
         for one in changes
         for each in moved(one, rows)
     ]  # fmt: skip

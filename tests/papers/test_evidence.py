@@ -164,9 +164,15 @@ def change(**changes: Any) -> Change:
 def test_a_change_lists_what_got_worse_first() -> None:
     rows = [judge(CLAIMS[LARGE], Measured(14.0)), judge(CLAIMS[SMALL], Measured(21.6))]
     listed = moved(change(before={LARGE: 9.0, SMALL: 28.0}), rows)
-    assert [(one.row.id, one.farther, one.before.verdict, one.row.verdict) for one in listed] == [
-        (SMALL, True, "met", "off"), (LARGE, False, "off", "met"),
+    assert [(one.row.id, one.farther, one.before, one.now) for one in listed] == [
+        (SMALL, True, 28.0, 21.6), (LARGE, False, 9.0, 14.0),
     ]  # fmt: skip
+
+
+def test_a_change_of_printed_inputs_moves_the_second_column() -> None:
+    rows = [judge(CLAIMS[SMALL], Measured(29.0, printed=21.6)), judge(CLAIMS[LARGE], Measured(14.0))]
+    (one,) = moved(change(before={SMALL: 28.0, LARGE: 9.0}, column="printed"), rows)  # of the other nothing is printed
+    assert (one.row.id, one.farther, one.now) == (SMALL, True, 21.6)
 
 
 def test_a_bound_that_holds_is_not_missed() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.papers import bench, pages
+from trainyard.papers.changes import moved
 from trainyard.papers.ledger import Row
 
 pytestmark = [pytest.mark.slow, pytest.mark.paper]
@@ -52,12 +53,24 @@ def test_what_needs_no_data_is_met(walked: tuple[dict[str, Row], float]) -> None
 
 def test_printed_inputs_lead_to_the_printed_speedups(walked: tuple[dict[str, Row], float]) -> None:
     rows, _ = walked
-    for name in ("speedup", "depth.2", "depth.4", "depth.5", "rows.16", "energy.core", "bfloat16.core_energy", "potential.snli"):
+    for name in (
+        "speedup",
+        "depth.2",
+        "depth.4",
+        "depth.5",
+        "rows.1",
+        "rows.16",
+        "energy.core",
+        "bfloat16.core_energy",
+        "potential.snli",
+    ):
         row = rows[name]
         assert isinstance(row.printed, float)
         assert isinstance(row.paper, float)
         assert row.printed == pytest.approx(row.paper, rel=0.051), row
     assert rows["speedup"].printed == rows["depth.4"].printed
+    for change in bench.changes("tensordash"):
+        assert len(moved(change, [*rows.values()])) == len(change.before)
 
 
 def test_stand_ins_are_near(walked: tuple[dict[str, Row], float]) -> None:

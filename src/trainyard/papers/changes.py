@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from trainyard.errors import BadInput, UnknownName
 from trainyard.papers.evidence import Figure, figure_of
@@ -23,7 +23,8 @@ class Change:
     `before` has the result of every claim that the change moved, as it was before it; what got worse is computed from it and from
     the ledger's rows (`moved`). `worse` says in words what got worse beside the claims, or "nothing" where that was looked for and
     nothing was found. `tried` is the number of settings that were run before this one was taken; `target_in_sight` marks a value
-    that was picked because a printed figure comes out with it, and not by a sentence of the paper.
+    that was picked because a printed figure comes out with it, and not by a sentence of the paper. `column` says which results the
+    change moved: ours, or those from the inputs that the paper prints.
     """
 
     what: str
@@ -34,6 +35,7 @@ class Change:
     worse: str = ""
     tried: int = 1
     target_in_sight: bool = False
+    column: Literal["ours", "printed"] = "ours"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "before", {claim: figure_of(value) for claim, value in self.before.items()})
@@ -47,10 +49,11 @@ class Change:
 
 
 class Moved(NamedTuple):
-    """A claim that a change moved; `farther` says whether it is now farther from the paper's figure than before."""
+    """A claim that a change moved, with the results before and now; `farther`: whether it moved away from the paper's figure."""
 
     row: Row
-    before: Row
+    before: Figure
+    now: Figure
     farther: bool
 
 
@@ -60,10 +63,9 @@ def moved(change: Change, rows: Sequence[Row]) -> list[Moved]:
     found = []
     for claim_id, figure in change.before.items():
         row = by_id.get(claim_id)
-        if row is None or row.ours is None:
-            continue
-        before = judge(row.claim, Measured(figure))
-        found.append(Moved(row, before, _miss(row.claim, row.ours) > _miss(row.claim, figure)))
+        now = None if row is None else getattr(row, change.column)
+        if row is not None and now is not None:
+            found.append(Moved(row, figure, now, _miss(row.claim, now) > _miss(row.claim, figure)))
     return sorted(found, key=lambda one: not one.farther)
 
 

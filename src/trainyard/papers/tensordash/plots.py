@@ -63,7 +63,7 @@ def figure_8() -> go.Figure:
             Series(name="all three", values=total, colour=COLOURS["all"]),
             paper({MEAN: stated("speedup")}), from_printed(_speedups(printed)),
         ],
-        "Fig. 8: speedup", f"{DATA} Mean {total[MEAN]:.2f}, paper {stated('speedup')}.", y=SPEEDUP, unity=True,
+        "Fig. 8: speedup of the array", f"{DATA} Mean {total[MEAN]:.2f}, paper {stated('speedup')}.", y=SPEEDUP, unity=True,
     )  # fmt: skip
 
 

@@ -8,12 +8,13 @@ strided layer's gradients are spread with (Table II, Eq. 6), are MACs of the den
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import cache, reduce
 
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.errors import BadInput
 from trainyard.ir import Convolution, MaskView
 from trainyard.ir.ops import backward_table, forward_table
 from trainyard.masks.generated import GeneratedMasks
@@ -66,12 +67,16 @@ def remaining(subject: Subject, gradients_alone: bool = False) -> tuple[tuple[Op
     return tuple((one.operation, one.weight * one.macs, one.weight * _left(one, first)) for one in masked_products(subject))
 
 
-def _left(product: MaskedProduct, first: tuple[str, ...]) -> float:
-    """By the operand that is looked at: the first one, or the one that leaves less. Groups of a convolution share one tensor."""
+def _sides(product: MaskedProduct, first: tuple[str, ...] = ("A*W",)) -> list[tuple[str, float]]:
+    """MACs that remain by each operand that may be looked at, with its letter; groups of a convolution share one tensor."""
     a, b = product.parts[0]
     sides = [(a, product.op.N)] + ([] if product.operation in first else [(b, product.op.M)])
-    left = [effectual(operand, times) for operand, times in sides if isinstance(operand, MaskView)]
-    return min(left, default=float(product.macs))
+    return [(operand.key[2], effectual(operand, times)) for operand, times in sides if isinstance(operand, MaskView)]
+
+
+def _left(product: MaskedProduct, first: tuple[str, ...]) -> float:
+    """By the operand that is looked at: the first one, or the one that leaves less."""
+    return min((left for _, left in _sides(product, first)), default=float(product.macs))
 
 
 def potential(subject: Subject, wanted: Operation | None = None, *, gradients_alone: bool = False) -> float:
@@ -80,12 +85,28 @@ def potential(subject: Subject, wanted: Operation | None = None, *, gradients_al
     return sum(macs for _, macs, _ in rows) / max(1.0, sum(left for _, _, left in rows))
 
 
-def share_for(subject: Subject, wanted: float, dense: Iterable[tuple[str, Operation]]) -> float:
-    """The share of zeros in A and G that makes the potential of a step without zeros `wanted`; some products stay dense."""
-    stay_dense = set(dense)
-    pairs = [
-        ((product.layer, product.operation) in stay_dense, row)
-        for product, row in zip(masked_products(subject), remaining(subject), strict=True)
+def share_for(subject: Subject, wanted: float, dense: Collection[tuple[str, str]] = ()) -> float:
+    """The share of zeros in A and G that makes the potential of a step without zeros `wanted`, found by halving.
+
+    `dense` lists operands that have no zeros, as pairs of a layer ("*" is any) and a letter.
+    """
+
+    def takes_zeros(layer: str, letter: str) -> bool:
+        return letter in ("A", "G") and not {(layer, letter), ("*", letter)} & set(dense)
+
+    products = [
+        (one, [(left, takes_zeros(one.layer, letter)) for letter, left in _sides(one)] or [(float(one.macs), False)])
+        for one in masked_products(subject)
     ]
-    total, fixed = sum(macs for _, (_, macs, _) in pairs), sum(macs for stays, (_, macs, _) in pairs if stays)
-    return max(0.0, 1.0 - (total / wanted - fixed) / sum(left for stays, (_, _, left) in pairs if not stays))
+
+    def left_with(share: float) -> float:
+        return sum(one.weight * min(left * (1.0 - share * zeros) for left, zeros in sides) for one, sides in products)
+
+    target = sum(one.weight * one.macs for one, _ in products) / wanted
+    if left_with(1.0) > target:
+        raise BadInput(f"{subject.name}: no share of zeros makes a potential of {wanted:g}x")
+    low, high = 0.0, 1.0
+    while high - low > 1e-12:
+        middle = (low + high) / 2
+        low, high = (low, middle) if left_with(middle) <= target else (middle, high)
+    return high if low > 0.0 else 0.0
