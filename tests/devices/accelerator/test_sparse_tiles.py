@@ -13,13 +13,15 @@ import pytest
 from trainyard.arrays import CambriconX, Eie, EyerissV2, OuterSpace, PackedSystolic, Scnn, Sigma, TensorCore, TensorDash
 from trainyard.caches import BoundedCache
 from trainyard.devices import Accelerator
-from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, known_share
+from trainyard.devices.accelerator.masked_tiles import TileCosts, viewer
+from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, TileCounts, known_share
 from trainyard.devices.accelerator.structured import tile_cost
-from trainyard.ir import DENSE, Array, Density, MatMul, Op, Phase, Role, Step, TensorKey, TensorSpec
+from trainyard.ir import DENSE, Array, Convolution, Density, MatMul, Op, Phase, Role, Step, TensorKey, TensorSpec
 from trainyard.mapping.profile import demand
 from trainyard.mapping.tile_descent import sizes_of
 from trainyard.mapping.tiling import ORDERS, Tiling, search
 from trainyard.mapping.walk import Tile, steps, walk
+from trainyard.masks.densities import Densities
 
 ARRAYS = {
     "sigma": Sigma(dpes=16, multipliers=16, bandwidth=32),
@@ -217,3 +219,28 @@ def test_an_array_that_contains_another_is_never_slower(array: Array, change: di
         case = Case.drawn(array, seed, longest=6.0)
         levels = larger.add_cycles - array.add_cycles if isinstance(array, Sigma) else 0
         assert case.cycles(array=larger) <= 1.01 * case.cycles() + levels * (case.folds() if levels else 0)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("name", ["tensordash", "sigma", "scnn"])
+def test_sizes_costed_once_are_all_tiles_costed_one_by_one(name: str, order: str) -> None:
+    op = MatMul(50, 33, 90, count=2)
+    for m, n, k in ((16, 8, 32), (50, 33, 90), (64, 5, 30)):
+        costs = TileCosts(ARRAYS[name], lambda *_: Density(0.4), lambda *_: DENSE, {})
+        tiling = Tiling(m=m, n=n, k=k, order=order)
+        assert costs.known_by_shares
+        counts, one_by_one = TileCounts.of(op, tiling, costs), costs.fresh()
+        assert counts.cycles.tolist() == [one_by_one(tile) for tile in steps(op, tiling)]
+        assert counts.events == pytest.approx(one_by_one.events)
+        assert counts.uncertainty == pytest.approx(one_by_one.uncertainty)
+
+
+def test_shares_of_dilated_gradients_count_the_zeros_of_the_stride() -> None:
+    body = Convolution(
+        batch=1, in_channels=4, out_channels=4, size=(8, 8), kernel=(3, 3), padding=(1, 1), stride=(2, 2), product="grad_input"
+    )
+    op = Op(body=body, layer="conv", letters=("G", "W"), phase=Phase.GRAD_INPUT)
+    step = Step(name="one", batch=1, ops=(op,), tensors=())
+    masks = Densities("half", {("conv", 0, "G"): 0.5})
+    shown = {form: viewer(step, op, form, masks, 0)(0, (0, 1), (0, 1)) for form in ("dilated", "col2im")}
+    assert shown == {"dilated": Density(0.125), "col2im": Density(0.5)}

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
 
 from trainyard.ir import (
     DENSE,
     Array,
     ArrayCost,
     Convolution,
+    Density,
     Masks,
     MaskView,
     MatMul,
@@ -19,12 +24,15 @@ from trainyard.ir import (
     Operand,
     Step,
 )
-from trainyard.ir.folds import Pooled
+from trainyard.ir.folds import AXES, Pooled
 from trainyard.ir.protocols import HasDensityGuides, KnowsOperands
 from trainyard.ir.step import CONVOLUTION_LETTERS, is_transposed, letter_of, matrix_extent
 from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.walk import Tile
 from trainyard.masks.lookup import mask_of, share
+
+if TYPE_CHECKING:
+    from trainyard.mapping.tiling import Tiling
 
 Cut = tuple[int, int]
 Viewer = Callable[[int, Cut, Cut], Operand]
@@ -59,6 +67,34 @@ class TileCosts:
                 shared[place] = shared.get(place, 0.0) + cost.uncertainty
         return cost.cycles
 
+    @property
+    def known_by_shares(self) -> bool:
+        """Whether every tile of one size has the same zeros, since no operand is a view of bits."""
+        return not any(isinstance(view(0, (0, 1), (0, 1)), MaskView) for view in (self.left, self.right))
+
+    def of_sizes(self, op: MatMul, tiling: Tiling) -> npt.NDArray[np.int64]:
+        """The cycles of all tiles in loop order where zeros are known by shares: each size is costed once, not each tile."""
+        m_sizes, n_sizes, k_sizes = (_sizes(*axis) for axis in ((op.M, tiling.m), (op.N, tiling.n), (op.K, tiling.k)))
+        a, b = self.left(0, (0, 1), (0, 1)), self.right(0, (0, 1), (0, 1))
+        table = np.zeros((2, 2, 2), np.int64)
+        for (row, m, rows), (column, n, columns), (deep, k, depth) in itertools.product(m_sizes, n_sizes, k_sizes):
+            tile = MatMul(m, n, k)
+            cost, times = self._cost(tile, a, b), rows * columns * op.count
+            table[row, column, deep] = cost.cycles
+            first = int((deep, k) == k_sizes[0][:2])  # the first tile of a reduction begins its sums
+            for begun, many in ((False, first), (True, depth - first)):
+                if many:
+                    add_events(self.events, cost.events, tile, begun=begun, times=times * many)
+            if cost.uncertainty:  # tiles that share an operand err alike: their sum counts, as often as there are such operands
+                for shared, place, alike, others in zip(
+                    self._shared, ((m, k), (k, n)), (columns, rows), (rows * depth, depth * columns), strict=True
+                ):
+                    weight = math.sqrt(others * op.count)
+                    shared[place] = shared.get(place, 0.0) + cost.uncertainty * alike * weight
+        kinds = [np.repeat([kind for kind, _, _ in sizes], [times for *_, times in sizes]) for sizes in (m_sizes, n_sizes, k_sizes)]
+        cycles = table[np.ix_(*kinds)].transpose([AXES.index(axis) for axis in tiling.order]).ravel()
+        return np.tile(cycles, op.count)
+
     def _cost(self, op: MatMul, a: Operand, b: Operand) -> ArrayCost:
         """Tiles of one size that are known by shares alone cost the same."""
         if isinstance(a, MaskView) or isinstance(b, MaskView):
@@ -72,6 +108,16 @@ class TileCosts:
     def uncertainty(self) -> float:
         """Half-width of the 95 % interval of all cycles so far."""
         return max(math.sqrt(sum(half * half for half in shared.values())) for shared in self._shared)
+
+
+def _sizes(extent: int, size: int) -> list[tuple[int, int, int]]:
+    """Kinds of pieces along an axis: (0, size, how many) of whole ones, (1, size, 1) of a rest.
+
+    >>> _sizes(10, 4), _sizes(3, 4)
+    ([(0, 4, 2), (1, 2, 1)], [(1, 3, 1)])
+    """
+    many, rest = divmod(extent, size)
+    return [(0, size, many)] * (many > 0) + [(1, rest, 1)] * (rest > 0)
 
 
 def add_events(events: dict[str, float], counted: Mapping[str, float], op: MatMul, *, begun: bool, times: int = 1) -> None:
@@ -90,13 +136,15 @@ def viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -
     if mask is None:
         return lambda item, rows, columns: DENSE
     source, key = mask
+    dilated = isinstance(body, Convolution) and body.product == "grad_input" and grad_input == "dilated"
     if isinstance(source, KnowsOperands):  # shares alone: every tile has the same
         operand = source.operand(key, op.phase)
+        if dilated and side == 0 and isinstance(body, Convolution) and isinstance(operand, Density):  # zeros that a stride inserts
+            operand = replace(operand, nonzero=operand.nonzero / math.prod(body.stride))
         return lambda item, rows, columns: operand
     if isinstance(body, Convolution):
         product = lower(body, grad_input).product
         extent = matrix_extent(product, side)
-        dilated = body.product == "grad_input" and grad_input == "dilated"
         turn = (body.product, side) in (("forward", 1), ("grad_weight", 0))
         whole = MaskView(source, key, body, turn, place=CONVOLUTION_LETTERS[body.product][side], dilated=dilated)
     else:

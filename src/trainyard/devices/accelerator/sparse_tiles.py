@@ -118,8 +118,11 @@ class TileCounts:
 
     @classmethod
     def of(cls, op: MatMul, tiling: Tiling, costs: TileCosts) -> TileCounts:
-        """Counts every tile; `costs` has counted none yet."""
-        cycles = np.array([costs(tile) for tile in steps(op, tiling)], np.int64)
+        """Counts every tile, or every size where no tile has zeros of its own; `costs` has counted none yet."""
+        if costs.known_by_shares:
+            cycles = costs.of_sizes(op, tiling)
+        else:
+            cycles = np.array([costs(tile) for tile in steps(op, tiling)], np.int64)
         return cls(cycles, costs.events, costs.uncertainty)
 
 
