@@ -45,7 +45,8 @@ def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(("network", "parallel"), [*product(QUICK, PARALLEL)])
 def test_designs_are_in_order(network: str, parallel: Parallel) -> None:
     time = {name: step_times(node, network, parallel).time_s for name, node in DESIGNS.items()}
-    assert time["dc-dla-oracle"] <= SLACK * time["mcdla-b"]
+    free = step_times(performance.FREE_COPIES, network, parallel).time_s
+    assert time["dc-dla-oracle"] <= SLACK * free <= SLACK**2 * time["mcdla-b"]
     assert time["mcdla-b"] <= SLACK * time["mcdla-l"]
     assert time["mcdla-b"] <= SLACK * time["mcdla-s"]
     assert time["hc-dla"] <= SLACK * 2 * time["mcdla-b"]
@@ -72,6 +73,25 @@ def test_doubling_pcie_keeps_the_convexity_bound(network: str, parallel: Paralle
     assert dc / fast >= printed.least_gain(dc / b) / SLACK
 
 
+@pytest.mark.parametrize("network", ["alexnet", "lstm-2"])
+def test_the_star_keeps_its_bound(network: str) -> None:
+    """(S) loses at least what HC-DLA's use of its bandwidth says, of two links beside three."""
+    hc, star, b = (step_times(node, network, "data") for node in (HC_DLA, MCDLA_S, MCDLA_B))
+    used = hc.host_bytes / HC_DLA.devices / hc.time_s / printed.HC_BYTES_PER_S
+    assert 0 < used <= 1
+    assert 1 - b.time_s / star.time_s >= printed.least_star_loss(used) / SLACK
+
+
+@pytest.mark.parametrize("network", ["alexnet", "resnet34"])
+def test_samples_that_grow_with_the_devices_keep_the_bound_of_scaling(network: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scaling, "CNNS", (network,))
+    for devices in (4, 8):
+        (paged,), (plain,) = (scaling.scaled(design, devices, 8).values() for design in ("dc-dla", "dc-dla-oracle"))
+        alone, each = (wiring.to_memory(scaling.sized("dc-dla", count)) for count in (1, devices))
+        assert plain <= devices * SLACK
+        assert paged >= printed.least_scaling(devices, each, alone, plain) / SLACK
+
+
 @pytest.mark.parametrize("network", ["alexnet", "resnet34"])
 def test_scaling_keeps_its_bound(network: str) -> None:
     """1 / speedup <= 1 / (speedup without paging) + b_1 / (n b_n)."""
@@ -95,7 +115,7 @@ def test_parts_of_a_step(network: str, parallel: Parallel) -> None:
     assert dc.host_bytes == hc.host_bytes
     assert dc.compute_s == hc.compute_s
     ratio = wiring.to_memory(DC_DLA) / wiring.to_memory(HC_DLA)
-    assert ratio / SLACK <= hc.copy_s / dc.copy_s < 1.3 * ratio  # bytes, and the links' latency
+    assert 0.9 * ratio < hc.copy_s / dc.copy_s < 1.1 * ratio  # bytes, and latencies of links or PCIe
     assert dc.synchronisation_s < hc.synchronisation_s <= 2 * dc.synchronisation_s * SLACK
 
 
@@ -149,6 +169,7 @@ def test_the_printed_figures_exclude_each_other() -> None:
         for share, excluded in ((0.999, False), (1.001, True)):  # "close to" n must mean at least this much
             least = printed.least_scaling(devices, each, without=share * one.without)
             assert (least > one.printed + 0.05) == excluded
+    assert 100 * printed.least_star_loss((stated("hc.cpu_bandwidth") - 0.5) / 100) > stated("star_loss.max") + 0.5
     third = printed.hops_share(stated("hc.sync_increase") / 100, 1 / 3)
     assert 1 + stated("hc.data") / 100 > stated("speedup.data") / 3  # one ring of three links would not exclude it,
     assert third + 3 * (1 - third) == pytest.approx(1 + stated("hc.sync_increase") / 100)  # but it would need so many hops
@@ -165,6 +186,7 @@ def test_both_sides_of_the_scaling_bound_agree(share: float, devices: int, alone
     ("claim", "proof", "words"),
     [
         ("speedup", printed.proof_of_mean, ("2.625", "arithmetic")),
+        ("star_loss.max", printed.proof_of_star, ("92 %", "1.37 times", "27 %, not 24")),
         (
             "hc.data",
             lambda: printed.proof_of_hc() + printed.details_of_hc(),
@@ -199,7 +221,7 @@ def test_hops_follow_from_the_wires() -> None:
 
 def test_what_a_device_has_to_its_memory() -> None:
     found = {name: wiring.to_memory(node) / 1e9 for name, node in DESIGNS.items() if node.overlay != "off"}
-    assert found == {"dc-dla": 6, "hc-dla": 75, "mcdla-s": 50, "mcdla-l": 75, "mcdla-b": 150}
+    assert found == {"dc-dla": 8, "hc-dla": 75, "mcdla-s": 50, "mcdla-l": 75, "mcdla-b": 150}
     assert wiring.to_memory(MCDLA_L) * 2 == wiring.to_memory(MCDLA_B)
     assert wiring.to_memory(scaling.alone("dc-dla")) == DC_DLA.pcie_bytes_per_s
 
@@ -322,6 +344,8 @@ def test_figures_are_those_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         name = named[type(node), getattr(node, "shape", ""), node.placement, node.overlay]
         slower = 2.0 if parallel == "model" and name == "dc-dla" else 1.0
         copy = {"dc-dla": 8.0, "hc-dla": 2.0}.get(name, 0.5)
+        if node == performance.FREE_COPIES:
+            return made_up(1.6)
         return made_up(times[name] * slower, copy=copy, synchronisation=times[name] / 6)
 
     for module in (measuring, performance, breakdown):
@@ -330,16 +354,17 @@ def test_figures_are_those_of_the_runs(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(module, "prefetch", lambda wanted: None)
     assert performance.EXPERIMENTS["mcdla.speedup.data"]().value == pytest.approx(3.0)
     assert performance.EXPERIMENTS["mcdla.speedup.model"]().value == pytest.approx(6.0)
-    assert performance.speedup() == pytest.approx(4.0)  # harmonic
+    assert performance.speedup() == pytest.approx(4.5)  # half of the sum
     assert performance.EXPERIMENTS["mcdla.hc.data"]().value == pytest.approx(50.0)
-    assert performance.EXPERIMENTS["mcdla.of_oracle"]().value == pytest.approx(50.0)
+    assert performance.EXPERIMENTS["mcdla.of_oracle"]().value == pytest.approx(80.0)
+    assert "50.0 %" in performance.EXPERIMENTS["mcdla.of_oracle"]().note  # of the other oracle
     assert performance.EXPERIMENTS["mcdla.star_loss"]().value == pytest.approx(100 / 3)
     assert performance.EXPERIMENTS["mcdla.local_of_bwaware"]().value == pytest.approx(80.0)
     assert breakdown.EXPERIMENTS["mcdla.hc.virtualisation_latency_cut"]().value == pytest.approx(75.0)
     assert breakdown.EXPERIMENTS["mcdla.dc.virtualisation_bound"]().value == 16
     assert breakdown.EXPERIMENTS["mcdla.hc.cpu_bandwidth"]().value == pytest.approx(100 * 3e11 / 4 / 600e9)
     assert breakdown.EXPERIMENTS["mcdla.hc.cpu_bandwidth.max"]().value == pytest.approx(50.0)
-    assert power.EXPERIMENTS["mcdla.perf_per_watt.low"]().value == pytest.approx(4.0 / 1.3175)
+    assert power.EXPERIMENTS["mcdla.perf_per_watt.low"]().value == pytest.approx(4.5 / 1.3175)
     for parallel in PARALLEL:
         highest = [sum(breakdown.stacks(parallel)[name]["gru", design] for name in breakdown.CLASSES) for design in DESIGNS]
         assert max(highest) == pytest.approx(1.0)
@@ -360,15 +385,15 @@ def test_each_alternative_changes_one_thing() -> None:
 
 def test_worths_come_with_the_largest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     def fake(node: Node, network: str, parallel: str, batch: int = 512) -> StepTimes:
-        return made_up(6.0 / getattr(node, "pcie_bytes_per_s", 12e9) * 12e9 if node.overlay == "all" else 1.0)
+        return made_up(6.0 / getattr(node, "pcie_bytes_per_s", 16e9) * 16e9 if node.overlay == "all" else 1.0)
 
     monkeypatch.setattr(assumptions, "step_times", fake)
     monkeypatch.setattr(assumptions, "prefetch", lambda wanted: None)
     found = run_study(assumptions.sensitivity_study(QUICK, ("assumption",)), paired=0)
     assert found[0].name.endswith("pcie_bytes_per_s")
     assert found[0].before == 1.0
-    assert found[0].alternative == "16 GB/s"
-    assert found[0].after == pytest.approx(0.75)
+    assert found[0].alternative == "10.6 GB/s"
+    assert found[0].after == pytest.approx(16 / 10.6)
 
 
 def test_runs_ahead_are_the_runs_themselves(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,10 @@ def alternatives() -> Iterator[Change]:
     open_fields = {one.name: one for node in (DC_DLA, MCDLA_B) for one in fields(node) if "meaning" in one.metadata}
     for name, field in open_fields.items():
         value = getattr(DC_DLA, name, None) if hasattr(DC_DLA, name) else getattr(MCDLA_B, name)
-        for other in field.metadata["alternatives"]:
+        others = dict.fromkeys((field.default, *field.metadata["alternatives"]))  # a preset may differ from the default
+        for other in others:
+            if other == value:
+                continue
             yield Change(
                 name=name, meaning=field.metadata["meaning"], value=shown(name, value), alternative=shown(name, other),
                 payload={name: other},

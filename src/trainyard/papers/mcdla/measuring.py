@@ -200,8 +200,13 @@ def speedups(fast: Node, slow: Node, parallel: Parallel, networks: Sequence[str]
     }
 
 
+def mean_of_both(values: Mapping[Parallel, Networks]) -> float:
+    """Across the two parallelisms as the paper takes it: harmonic inside one (Sec. V), then half of the sum (2.8 = 5.6 / 2)."""
+    return fmean(harmonic(one.values()) for one in values.values())
+
+
 def means(*values: Networks) -> str:
-    """Both means, the smallest and the largest value."""
+    """Both means of all values, the smallest and the largest."""
     every = [value for one in values for value in one.values()]
     return f"harmonic mean {harmonic(every):.2f}, arithmetic {fmean(every):.2f}, least {min(every):.2f}, most {max(every):.2f}"
 

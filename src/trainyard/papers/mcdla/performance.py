@@ -1,11 +1,16 @@
-"""Fig. 13: MC-DLA beside DC-DLA, HC-DLA and the oracle, data- and model-parallel; means harmonic, as Sec. V says."""
+"""Fig. 13: MC-DLA beside DC-DLA, HC-DLA and the oracle, data- and model-parallel.
+
+Means are harmonic inside a parallelism, as Sec. V says, and half of the sum across the two, as 2.8 follows from 3.5 and 2.1; the
+harmonic mean of all sixteen is printed beside. The oracle has two readings (Sec. IV: infinite memory, which makes CPU-GPU copies
+needless). If nothing leaves the device, nothing is computed again either, and (B) also loses what the policy computes again; if
+copies take no time and the policy stays, (B) loses what its copies take. The second is judged, both are printed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from statistics import fmean
 
 from trainyard.machines.presets.mcdla import DC_DLA, DC_DLA_ORACLE, DESIGNS, HC_DLA, MCDLA_B, MCDLA_L, MCDLA_S
 from trainyard.papers.ledger import Experiments, Measured
@@ -16,6 +21,7 @@ from trainyard.papers.mcdla.measuring import (
     Parallel,
     listed,
     matrix,
+    mean_of_both,
     means,
     prefetch,
     speedups,
@@ -27,16 +33,19 @@ from trainyard.papers.mcdla.printed import (
     least_of_hc,
     proof_of_hc,
     proof_of_mean,
+    proof_of_star,
     stated,
 )
 from trainyard.systems.node.systems import Node
 
-Both = Mapping[tuple[str, Parallel], float]
+UNLIMITED = 1e15  # bytes a second: a gigabyte in a microsecond
+FREE_COPIES = replace(DC_DLA, pcie_bytes_per_s=UNLIMITED, pcie_latency_s=0.0, socket_bytes_per_s=UNLIMITED)
+ORACLES = {"copies that take no time": FREE_COPIES, "nothing copied or computed again": DC_DLA_ORACLE}
 
 
 def all_designs() -> None:
     """Runs the matrix of Figs. 11 to 13 on all cores."""
-    prefetch(matrix(DESIGNS.values()))
+    prefetch(matrix((*DESIGNS.values(), FREE_COPIES)))
 
 
 def over_dc(node: Node, parallel: Parallel) -> Networks:
@@ -44,34 +53,43 @@ def over_dc(node: Node, parallel: Parallel) -> Networks:
     return speedups(node, DC_DLA, parallel)
 
 
+def by_parallel(fast: Node, slow: Node) -> dict[Parallel, Networks]:
+    all_designs()
+    return {parallel: speedups(fast, slow, parallel) for parallel in PARALLEL}
+
+
 def both(fast: Node, slow: Node) -> dict[str, float]:
     """Speedups of all 16, by network and parallelism."""
-    all_designs()
-    return {f"{network} {parallel}": value for parallel in PARALLEL for network, value in speedups(fast, slow, parallel).items()}
+    found = by_parallel(fast, slow)
+    return {f"{network} {parallel}": value for parallel, one in found.items() for network, value in one.items()}
+
+
+def mean(fast: Node, slow: Node) -> float:
+    """Half of the sum of the two parallelisms' harmonic means."""
+    return mean_of_both(by_parallel(fast, slow))
 
 
 def speedup() -> float:
-    """Of (B) over DC-DLA, all sixteen."""
-    return harmonic(both(MCDLA_B, DC_DLA).values())
+    """Of (B) over DC-DLA."""
+    return mean(MCDLA_B, DC_DLA)
 
 
 def _speedup() -> Measured:
-    halves = [harmonic(over_dc(MCDLA_B, parallel).values()) for parallel in PARALLEL]
+    every = both(MCDLA_B, DC_DLA)
     return Measured(
         speedup(),
-        verdict="contradicted",
-        proof=proof_of_mean(),
-        details=f"Ours: {means(both(MCDLA_B, DC_DLA))}; the arithmetic mean of the two parallelisms' harmonic means is "
-        f"{fmean(halves):.2f}.",
+        note=f"Half of the sum of both parallelisms' harmonic means; the harmonic mean of all sixteen is "
+        f"{harmonic(every.values()):.2f}.",
+        details=f"{proof_of_mean()} Ours: {means(every)}. {ASSUMED}",
     )
 
 
 def _by_parallel(parallel: Parallel) -> Measured:
     over = over_dc(MCDLA_B, parallel)
-    oracle = speedups(DC_DLA_ORACLE, DC_DLA, parallel)
+    oracles = ", ".join(f"{harmonic(over_dc(node, parallel).values()):.2f} with {name}" for name, node in ORACLES.items())
     return Measured(
         harmonic(over.values()),
-        note=f"Harmonic mean of eight networks; the oracle, which no design can pass, reaches {harmonic(oracle.values()):.2f}.",
+        note=f"Harmonic mean of eight networks; the oracle, which no design can pass, reaches {oracles}.",
         details=f"{listed(over)}; {means(over)}. {ASSUMED}",
     )
 
@@ -94,23 +112,34 @@ def _hc(parallel: Parallel) -> Measured:
 
 
 def _of_oracle() -> Measured:
-    of_oracle = both(MCDLA_B, DC_DLA_ORACLE)
+    of_oracle, unpaged = both(MCDLA_B, FREE_COPIES), both(MCDLA_B, DC_DLA_ORACLE)
     return Measured(
-        100 * harmonic(of_oracle.values()), note="Harmonic mean of sixteen.", details=f"{listed(of_oracle)}; {means(of_oracle)}."
+        100 * mean(MCDLA_B, FREE_COPIES),
+        note=f"Of DC-DLA with copies that take no time; of one that neither copies nor computes again it is "
+        f"{100 * mean(MCDLA_B, DC_DLA_ORACLE):.1f} %.",
+        details=f"{listed(of_oracle)}; {means(of_oracle)}. Of the other oracle: {listed(unpaged)}; {means(unpaged)}.",
     )
 
 
 def _oracle_least() -> Measured:
-    of_oracle = both(MCDLA_B, DC_DLA_ORACLE)
-    return Measured(100 * min(of_oracle.values()), note=f"The least of sixteen is {min(of_oracle, key=of_oracle.__getitem__)}.")
+    return _oracle_extreme(min, "least")
 
 
 def _oracle_most() -> Measured:
-    of_oracle = both(MCDLA_B, DC_DLA_ORACLE)
+    return _oracle_extreme(
+        max,
+        "most",
+        "A weak claim: one network that is bound by exchanges suffices, where paging hides behind the rings.",
+    )
+
+
+def _oracle_extreme(chosen: Callable[..., str], word: str, details: str = "") -> Measured:
+    of_oracle, unpaged = both(MCDLA_B, FREE_COPIES), both(MCDLA_B, DC_DLA_ORACLE)
+    name, other = (chosen(one, key=one.__getitem__) for one in (of_oracle, unpaged))
     return Measured(
-        100 * max(of_oracle.values()),
-        note=f"The most of sixteen is {max(of_oracle, key=of_oracle.__getitem__)}.",
-        details="A weak claim: one network that is bound by exchanges suffices, where paging hides behind the rings.",
+        100 * of_oracle[name],
+        note=f"The {word} of sixteen is {name}; of the oracle that does not compute again {100 * unpaged[other]:.1f} ({other}).",
+        details=details,
     )
 
 
@@ -121,25 +150,34 @@ def losses() -> dict[str, float]:
 
 def _star_loss() -> Measured:
     over_b = both(MCDLA_S, MCDLA_B)
-    balanced = both(replace(MCDLA_S, split="balanced"), MCDLA_B)
+    other = replace(MCDLA_S, split="balanced")
     return Measured(
-        100 * (1 - harmonic(over_b.values())),
-        note="From the harmonic mean of (S) over (B); the wires of Fig. 7b are our reading of its hop counts.",
+        100 * (1 - mean(MCDLA_S, MCDLA_B)),
+        note="From the mean of (S) over (B); the wires of Fig. 7b are our reading of its hop counts.",
         details=f"{listed(over_b)}; {means(over_b)}. Rings get equal parts of a message, so that the longest ends last. With "
-        f"parts such that they end together (split=balanced) the loss is {100 * (1 - harmonic(balanced.values())):.1f} %, at most "
-        f"{100 * (1 - min(balanced.values())):.1f} %.",
+        f"parts such that they end together (split=balanced) the loss is {100 * (1 - mean(other, MCDLA_B)):.1f} %, at most "
+        f"{100 * (1 - min(both(other, MCDLA_B).values())):.1f} %.",
     )
 
 
 def _star_most() -> Measured:
     lost = losses()
-    return Measured(max(lost.values()), note=f"The largest is {max(lost, key=lost.__getitem__)}.", details=f"{listed(lost, 1)}.")
+    return Measured(
+        max(lost.values()),
+        verdict="contradicted",
+        proof=proof_of_star(),
+        note=f"Ours is largest in {max(lost, key=lost.__getitem__)}.",
+        details=f"{listed(lost, 1)}. The bound does not explain all of our loss, which is that of a step that is "
+        "copies alone: 50 of 150 GB/s.",
+    )
 
 
 def _local() -> Measured:
     over_b = both(MCDLA_L, MCDLA_B)
     return Measured(
-        100 * harmonic(over_b.values()), note="Harmonic mean of sixteen.", details=f"{listed(over_b)}; {means(over_b)}."
+        100 * mean(MCDLA_L, MCDLA_B),
+        note="Half of the sum of both parallelisms' harmonic means.",
+        details=f"{listed(over_b)}; {means(over_b)}.",
     )
 
 
