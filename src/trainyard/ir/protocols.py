@@ -171,6 +171,16 @@ class EstimatesTiles(Protocol):
 
 
 @runtime_checkable
+class ReadsStreams(Protocol):
+    """Steps of one output's stream as the operands lie in memory, by sizes alone where both are known by shares.
+
+    The choice of tiles for zeros asks for them, so that no tile cuts the reduction where lanes would stay empty.
+    """
+
+    def stream_steps(self, op: MatMul, a: Operand, b: Operand) -> int: ...
+
+
+@runtime_checkable
 class SaysOperandAware(Protocol):
     """Whether cycles depend on the operands' zeros; decides whether an accelerator hands each tile its own mask.
 

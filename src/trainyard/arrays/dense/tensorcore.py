@@ -121,10 +121,21 @@ class TensorCore:
         pattern = next((side for side in (a, b) if isinstance(side, Structured)), None)
         if pattern is not None:
             return self._structured_cost(op, pattern, a)
-        steps = stream_steps(op, a, b, self.lanes)
+        steps = self.stream_steps(op, a, b)
         blocks = min(-(-op.M // form.m) * -(-op.N // form.n) for form in self.folds)
         cycles = -(-blocks // self.tiles) * steps * op.count
         return ArrayCost(cycles=cycles, finish=(cycles,), events=self.events(op, cycles))
+
+    def stream_steps(self, op: MatMul, a: Operand, b: Operand) -> int:
+        """Steps of one output's stream: by the memory layout where an operand is a MaskView, else ceil(K / lanes)."""
+        for side, operand in (("a", a), ("b", b)):
+            if isinstance(operand, MaskView):
+                from trainyard.masks.streams import layout
+
+                if op.count > 1:
+                    raise BadInput(f"{op} with recorded zeros: give its {op.count} products one by one, each with its own view")
+                return sum(layout(operand, side, self.lanes).steps)  # type: ignore[arg-type]  # a or b
+        return -(-op.K // self.lanes)
 
     def _structured_cost(self, op: MatMul, pattern: Structured, a: Operand) -> ArrayCost:
         """The cost of a product whose K has the non-pruned elements alone; the other operand is still read in full."""
@@ -181,15 +192,3 @@ class TensorCore:
         from trainyard.arrays.dense.execution import execute_tensorcore
 
         return execute_tensorcore(self, a, b)
-
-
-def stream_steps(op: MatMul, a: Operand, b: Operand, lanes: int) -> int:
-    """Steps of one output's stream: by the memory layout where an operand is a MaskView, else ceil(K / lanes)."""
-    for side, operand in (("a", a), ("b", b)):
-        if isinstance(operand, MaskView):
-            from trainyard.masks.streams import layout
-
-            if op.count > 1:
-                raise BadInput(f"{op} with recorded zeros: give its {op.count} products one by one, each with its own view")
-            return sum(layout(operand, side, lanes).steps)  # type: ignore[arg-type]  # a or b
-    return -(-op.K // lanes)

@@ -160,6 +160,9 @@ class TensorDash:
     def tile_cycles(self, m: int, n: int, k: int) -> int:
         return self.baseline.tile_cycles(m, n, k)
 
+    def stream_steps(self, op: MatMul, a: Operand, b: Operand) -> int:
+        return self.baseline.stream_steps(op, a, b)
+
     def tile_events(self, tiles: Tiles) -> dict[str, Any]:
         """The events of many dense tiles at once."""
         return self.baseline.tile_events(tiles)

@@ -26,7 +26,7 @@ from trainyard.devices.accelerator.side_by_side import (
     several,
     units,
 )  # fmt: skip
-from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, TileCounts, known_share, tile_counts
+from trainyard.devices.accelerator.sparse_tiles import SparseTileSearch, TileCounts, known_share, layout_slowdown, tile_counts
 from trainyard.devices.accelerator.sparse_tiles import fastest as fastest_tiling
 from trainyard.errors import BadInput, NotModelled
 from trainyard.ir import DTYPE_BYTES, Array, DeviceCost, Masks, MatMul, Op, Step, Work
@@ -49,7 +49,7 @@ from trainyard.mapping.demand import (
 from trainyard.mapping.gradient_order.search import EFFORT
 from trainyard.mapping.gradient_order.works import split_layers
 from trainyard.mapping.levels.array import LeveledArray, OnChip
-from trainyard.mapping.tiling import FASTEST, Goal, Problem, Supply, Tiled, Tiling, search
+from trainyard.mapping.tiling import FASTEST, Goal, Problem, Size, Supply, Tiled, Tiling, search
 from trainyard.mapping.works import separate_products
 from trainyard.progress import counted
 
@@ -256,11 +256,14 @@ class Costing:
         views, likely = known.get(key, lambda: self._views(step, op, demand, masks))
         left, right = (known_share(view(0, (0, 1), (0, 1))) for view in (views.left, views.right))
         choice = SparseTileSearch(array=self.array, supply=self.supply, tile=self.tile, goal=self.goal)
+        slowdown = layout_slowdown(self.array, views)
+        cycles_of: dict[Size, int] = known.get((self.array, left, right) if slowdown is None else (*key, "expected"), dict)
 
         def count(tiling: Tiling) -> TileCounts:
             return known.get((*key, problem.op, tiling), lambda: TileCounts.of(problem.op, tiling, views.fresh()))
 
-        tiled, counts = fastest_tiling(problem, choice.candidates(problem, likely, left, right, known), self.supply, count)
+        candidates = choice.candidates(problem, likely, left, right, cycles_of, slowdown)
+        tiled, counts = fastest_tiling(problem, candidates, self.supply, count)
         return replace(self._product(demand, tiled, counts.events), uncertainty=counts.uncertainty)
 
     def _views(self, step: Step, op: Op, demand: ProductDemand, masks: Masks) -> tuple[SeenTiles, tuple[Pooled, ...]]:

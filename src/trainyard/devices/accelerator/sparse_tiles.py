@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from trainyard.caches import BoundedCache, ByIdentity
 from trainyard.devices.accelerator.masked_tiles import TileCosts
-from trainyard.ir import Array, Density, Masks, MaskView, MatMul, Operand, Step
+from trainyard.ir import DENSE, Array, Density, Masks, MaskView, MatMul, Operand, Step
 from trainyard.ir.folds import Pooled
-from trainyard.ir.protocols import EstimatesTiles, HasClosedForm, HasTileCycles, HasTileGuides, KnowsDensity
+from trainyard.ir.protocols import EstimatesTiles, HasClosedForm, HasTileCycles, HasTileGuides, KnowsDensity, ReadsStreams
 from trainyard.mapping.tiling import FASTEST, Goal, Problem, Size, Supply, Tiled, Tiling, evaluate, search
 from trainyard.mapping.walk import steps, walk_counted
 from trainyard.masks.views import unpacked
@@ -35,6 +35,7 @@ LEAST_SHARE = 2.0**-10
 """Tiles that take less of their dense cycles wait for DRAM all the time."""
 ALIKE = 0.05
 """Shares of the dense cycles that differ by no more than this are taken for the same in all tiles."""
+Slowdown = Callable[[MatMul], float]
 TOLERANCE = 1.01
 """Cycles that a tiling may take over the fewest to move fewer bytes."""
 NEAR, SHORTLIST = 1.03, 2
@@ -52,17 +53,26 @@ class SparseTileSearch:
     goal: Goal = FASTEST
 
     def candidates(
-        self, problem: Problem, guides: tuple[Pooled, ...], left: Operand, right: Operand, known: BoundedCache
+        self,
+        problem: Problem,
+        guides: tuple[Pooled, ...],
+        left: Operand,
+        right: Operand,
+        cycles_of: dict[Size, int],
+        slowdown: Slowdown | None = None,
     ) -> list[Tiling]:
-        """The tiles to count: one where a closed form sees the zeros, else a short list. `known` keeps what tiles are expected to
-        take."""
+        """The tiles to count: one where a closed form sees the zeros, else a short list. `cycles_of` keeps what tiles are expected
+        to take, `slowdown` is that of the operands' layout in memory."""
         (planned,) = search([problem], self.array, self.supply, self.tile, guides, self.goal)
         if guides or self.tile is not None or self.goal.objective != "time":
             return [planned.tiling]
         from trainyard.mapping.tile_descent import CountedTiles, descend
 
-        cycles_of: dict[Size, int] = known.get((self.array, left, right), dict)
-        counted = CountedTiles(self.array, lambda m, n, k: _expected_cycles(self.array, MatMul(m, n, k), left, right), cycles_of)
+        def cycles(m: int, n: int, k: int) -> int:
+            tile = MatMul(m, n, k)
+            return math.ceil(_expected_cycles(self.array, tile, left, right) * (slowdown(tile) if slowdown else 1.0))
+
+        counted = CountedTiles(self.array, cycles, cycles_of)
         expected = evaluate(problem, planned.tiling, counted, self.supply)
         if not isinstance(self.array, HasClosedForm | HasTileGuides):
             likely = descend(problem, counted, self.supply, [_size(planned)], most=SHORTLIST)
@@ -148,6 +158,22 @@ def fastest(
     most = TOLERANCE * min(tiled.cycles for tiled, _ in counted)
     fast_enough = (pair for pair in counted if pair[0].cycles <= most)
     return min(fast_enough, key=lambda pair: (pair[0].dram_bytes, pair[0].cycles))
+
+
+def layout_slowdown(array: Array, views: TileCosts) -> Slowdown | None:
+    """By what factor tiles take longer than by their sizes because of the layout of views of bits (`ReadsStreams`); or None.
+
+    A piece of the reduction of a convolution that is not whole channels of all taps leaves lanes empty. The first piece stands for
+    all.
+    """
+    if not isinstance(array, ReadsStreams) or views.known_by_shares:
+        return None
+
+    def slowdown(tile: MatMul) -> float:
+        m, n, k = (0, tile.M), (0, tile.N), (0, tile.K)
+        return array.stream_steps(tile, views.left(0, m, k), views.right(0, k, n)) / array.stream_steps(tile, DENSE, DENSE)
+
+    return slowdown
 
 
 def known_share(operand: Operand) -> Operand:
