@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -49,6 +50,26 @@ def test_a_loop_is_named_once_for_each_of_its_types_and_others_never() -> None:
         assert (ours(1), ours(2), ours(1.5), others(1)) == (2, 3, 2.5, 2)  # type: ignore[operator]
     ours(1j)  # type: ignore[operator]
     assert [loop.rpartition(".")[0] for loop in loops] == ["mapping.tiles.a_loop.<locals>"] * 2
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_waits_for_the_compiler(enabled: bool) -> None:
+    inner = a_loop("trainyard.kernels.mapping.tiles")
+
+    @njit
+    def outer(number):  # type: ignore[no-untyped-def]
+        return inner(number)  # type: ignore[operator]
+
+    outer.py_func.__module__ = "trainyard.kernels.mapping.tiles"
+    collecting: list[bool] = []
+    try:
+        (gc.enable if enabled else gc.disable)()
+        with observed(lambda _: collecting.append(gc.isenabled())):
+            assert outer(1) == 2
+        assert gc.isenabled() is enabled
+    finally:
+        gc.enable()
+    assert collecting == [False, False]
 
 
 def test_the_stages_name_models_and_machines_that_there_are() -> None:

@@ -319,9 +319,10 @@ def schedule(tasks: Tasks, flows: Flows, links: Links) -> tuple[int, int]:
     """
     count, flow_count = len(tasks.duration), len(flows.task)
     events = [(0, -1)]  # typed by its first entry, which is no task
+    start = events[0][0]
     for task in range(count):
         if tasks.waits[task] == 0:
-            _begin(tasks, flows, task, 0, events)
+            _begin(tasks, flows, task, start, events)
     instant = 0
     while len(events) > 0:
         now = events[0][0]

@@ -70,9 +70,10 @@ def stream(counts: Ints, starts: Ints, masked: bool, with_dx: bool, at_once: boo
     """All operations in order. `counts` are tiles along m, n, k, j; `at_once`: a tile goes down as soon as it is there."""
     m_tiles, n_tiles, k_tiles, j_tiles = counts[0], counts[1], counts[2], counts[3]
     products = 2 if with_dx else 1
-    rows = np.full((m_tiles * k_tiles * (2 * n_tiles + products * j_tiles), 5), -1, dtype=np.int64)
-    at = 0
+    each = k_tiles * (2 * n_tiles + products * j_tiles)
+    rows = np.full((m_tiles * each, 5), -1, dtype=np.int64)
     for m in range(m_tiles):
+        at = m * each
         for k in range(k_tiles):
             at = _upper(rows, at, m, k, counts, starts, masked)
             if at_once:

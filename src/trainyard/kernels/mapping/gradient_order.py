@@ -28,11 +28,17 @@ READ, WRITE, LEFT, BACK = range(4)
 LOADS, SPILLS, FINISHED = range(3)
 """Bytes that a stage moves: loads before it, spills to make room while it computes, finished results after it."""
 NEVER = 1 << 60
+_M, _N, _K = range(3)
+NESTS = np.array([
+    [(_M, _K, _N), (_M, _K, _N), (_M, _K, _N), (_N, _K, _M), (_M, _K, _N), (_M, _K, _N), (_M, _N, _K), (_N, _M, _K)],
+    [(_K, _N, _M), (_K, _N, _M), (_M, _K, _N), (_N, _K, _M), (_K, _N, _M), (_K, _N, _M), (_M, _N, _K), (_N, _M, _K)],
+])  # fmt: skip
+"""The axes of a gradient's loops, outer to inner, by gradient and order."""
 
 
 @njit(cache=True)
-def _nest(ops: Ints, at: int, stride: int, gradient: int, first: Ints, last: Ints, axes: Ints) -> int:
-    """Writes a loop nest over `axes`, outer to inner, into every `stride`th row."""
+def _nest(ops: Ints, at: int, stride: int, gradient: int, first: Ints, last: Ints, axes: Ints) -> None:
+    """Writes a loop nest over `axes`, outer to inner, into every `stride`th row from `at` on."""
     here = np.empty(3, dtype=np.int64)
     for outer in range(first[axes[0]], last[axes[0]]):
         here[axes[0]] = outer
@@ -43,32 +49,24 @@ def _nest(ops: Ints, at: int, stride: int, gradient: int, first: Ints, last: Int
                 ops[at, 0] = gradient
                 ops[at, 1], ops[at, 2], ops[at, 3] = here[0], here[1], here[2]
                 at += stride
-    return at
 
 
 @njit(cache=True)
 def stream(counts: Ints, order: int, axis: int, bounds: Ints) -> tuple[Ints, Ints]:
     """Tile operations part after part (axis m, n, k = 0, 1, 2; -1: one part), and where each part begins."""
-    MKN, KNM, NKM = np.array([0, 2, 1]), np.array([2, 1, 0]), np.array([1, 2, 0])
-    MNK, NMK = np.array([0, 1, 2]), np.array([1, 0, 2])
     gradients = 1 if order == ALONE else 2
+    stride = 1 if order in (ALONE, SEQUENTIAL, NO_SECOND_DY) else 2
     ops = np.zeros((gradients * counts[0] * counts[1] * counts[2], 5), dtype=np.int64)
     begins = np.zeros(len(bounds) + 1, dtype=np.int64)
-    at = 0
     for part in range(len(bounds)):
         first, last = np.zeros(3, dtype=np.int64), counts.copy()
         if axis >= 0:
             first[axis], last[axis] = bounds[part, 0], bounds[part, 1]
-        if order == ALONE:
-            at = _nest(ops, at, 1, 0, first, last, MKN)
-        elif order in (SEQUENTIAL, NO_SECOND_DY):
-            at = _nest(ops, at, 1, 0, first, last, MKN)
-            at = _nest(ops, at, 1, 1, first, last, KNM)
-        else:
-            axes = NKM if order == DW_MAJOR else MNK if order == DX_MAJOR_MNK else NMK if order == DW_MAJOR_NMK else MKN
-            _nest(ops, at + 1, 2, 1, first, last, KNM if order == INTERLEAVED else axes)
-            at = _nest(ops, at, 2, 0, first, last, axes)
-        begins[part + 1] = at
+        steps = (last[0] - first[0]) * (last[1] - first[1]) * (last[2] - first[2])
+        for gradient in range(gradients):  # dW one row behind dX, or after all of it
+            behind = gradient * (steps if stride == 1 else 1)
+            _nest(ops, begins[part] + behind, stride, gradient, first, last, NESTS[gradient, order])
+        begins[part + 1] = begins[part] + gradients * steps
     return ops, begins
 
 
@@ -259,14 +257,14 @@ def _spill_after(tile: int, spilled: Flags, moved: Real, tensor: Ints, sizes: Re
 
 @njit(cache=True)
 def _clear(
-    links: Ints, room: Real, sizes: Real, spilled: Flags, done: Flags, moved: Real, tensor: Ints, step: Real, sums_alone: bool
+    links: Ints, room: Real, sizes: Real, spilled: Flags, done: Flags, moved: Real, tensor: Ints, step: Real, policy: int
 ) -> None:
-    """Empties the scratchpad, or its sums alone: a window has ended, or a step of a scratchpad that keeps operands."""
+    """Empties the scratchpad: a window has ended; or its sums alone: a step of a scratchpad that keeps operands."""
     end = len(links) - 1
     tile = links[end, 1]
     while tile != end:
         after = links[tile, 1]
-        if tensor[tile] >= DX or not sums_alone:
+        if tensor[tile] >= DX or policy != OPERANDS:
             _leave(tile, links, room, sizes)
             if tensor[tile] >= DX and not done[tile]:
                 _spill_after(tile, spilled, moved, tensor, sizes, step)
@@ -279,8 +277,8 @@ def _fits(
 ) -> bool:
     """Whether the missing tiles of a step fit beside those of the window so far."""
     touched = np.empty(3, dtype=np.int64)
-    for op in ops:
-        tiles_of(op, counts, copies, starts, touched)
+    for at in range(len(ops)):
+        tiles_of(ops[at], counts, copies, starts, touched)
         for tile in touched:
             if links[tile, 0] < 0 and stamp[tile] != now:
                 stamp[tile] = now
@@ -309,14 +307,15 @@ def walk(
     for tile in range(starts[DX], total):
         which = tensor[tile] - DX
         remaining[tile] = left[(tile - starts[DX + which]) % copies[which], which]
-    stage, now = -1, 0
+    stage = -1
     for number in range(many):
+        now = 2 * number
         step_ops = ops[steps[number] : steps[number + 1]]
         if policy != WINDOW or stage < 0:
             stage += 1
             begins[stage] = number
         elif not _fits(step_ops, counts, copies, starts, sizes, links, stamp, now, room[0]):
-            _clear(links, room, sizes, spilled, done, moved, tensor, transfers[stage], False)
+            _clear(links, room, sizes, spilled, done, moved, tensor, transfers[stage], policy)
             room[0] = room_bytes
             stage += 1
             begins[stage] = number
@@ -341,15 +340,13 @@ def walk(
             if remaining[touched[2]] == 0:
                 ended_sums[ended] = touched[2]
                 ended += 1
-        now += 1
         for which in range(ended):
             _finish(
-                ended_sums[which], copies, policy, links, ahead, stamp, now, room, sizes, spilled, moved, tensor, step, starts,
+                ended_sums[which], copies, policy, links, ahead, stamp, now + 1, room, sizes, spilled, moved, tensor, step, starts,
                 remaining, ended_sums[which + 1 : ended], done,
             )  # fmt: skip
         if policy == OPERANDS:
-            _clear(links, room, sizes, spilled, done, moved, tensor, step, True)
-        now += 1
+            _clear(links, room, sizes, spilled, done, moved, tensor, step, policy)
     return moved, transfers[: stage + 1], begins[: stage + 2]
 
 

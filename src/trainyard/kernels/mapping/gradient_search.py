@@ -341,9 +341,7 @@ def _search_fine(task: PairTask, menus: Menus, search: Search, effort: float) ->
     if effort > 0.0 and groups * menus.lengths[0] * menus.lengths[1] * menus.lengths[2] <= FEW_COMBINATIONS:
         effort = max(effort, SMALL_EFFORT)
     for _ in range(STARTS):
-        start = 0
-        for index in range(len(starts)):
-            start = index if starts[index, 0] < starts[start, 0] else start
+        start = int(np.argmin(starts[:, 0]))
         if starts[start, 0] > numbers[FASTEST] * WORTH_REFINING or numbers[SPENT] >= effort:
             break
         _refine(task, menus, search, start, effort)
@@ -371,7 +369,7 @@ def search_pair(
     )  # fmt: skip
     numbers, front, chosen = search.numbers, search.front, np.full(5, -1)
     numbers[FASTEST], numbers[TOLERANCE], numbers[GAP] = most * WORTH_REFINING, tolerance, gap
-    _set_goals(numbers, front, 0)
+    _set_goals(numbers, front, search.entries[0])
     _search_coarse(task, menus, search)
     numbers[FASTEST] = min(numbers[FASTEST], most)
     _set_goals(numbers, front, search.entries[0])
