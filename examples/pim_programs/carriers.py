@@ -150,7 +150,7 @@ def _host_transfer(host: HostLink, box_bytes: Whole, way: str, transfers: str) -
         else (host.rank_in_bytes_per_s, host.dpu_in_bytes_per_s)
     )
     groups = (1,) * box_bytes.size if transfers == "serial" else host.ranks(box_bytes.size)
-    servers = host.threads if transfers == "serial" else host.channels
+    servers = {"serial": host.threads, "ranks_in_turn": 1, "rank_parallel": host.channels}[transfers]
     first = np.cumsum([0, *groups[:-1]])
     padded = -(-np.maximum.reduceat(box_bytes, first) // TRANSFER_BYTES) * TRANSFER_BYTES * np.array(groups)
     served = [(int(size), group) for size, group in zip(padded, groups, strict=True) if size]

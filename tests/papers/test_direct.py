@@ -158,7 +158,7 @@ def test_an_epoch_of_the_linear_model_is_pim_opts() -> None:
 
 def test_eq_1_falls_as_its_shape_says() -> None:
     """1 / (1 + N / N_half) with the host's own N_half; what is left is synchronisation and the sum."""
-    curve = efficiency.curve("PIM-Opt, Eq. 1", LINEAR)
+    curve = efficiency.curve("PIM-Opt, DPU by DPU", LINEAR)
     half = PIM_OPT.host.half_dpus(system("PIM-Opt", LINEAR).alone_s, 16384)
     for units, found in curve.items():
         assert found == pytest.approx(printed.by_eq_1(units, half), rel=0.02)
@@ -192,12 +192,28 @@ def test_as_printed_the_token_bends_the_curve() -> None:
 
 
 def test_trees_between_boards_are_faster_than_a_ring() -> None:
-    assert system("A100", LINEAR).efficiency < efficiency.by_trees(LINEAR) < 1
+    assert system("A100", LINEAR).efficiency < efficiency.by_trees(LINEAR) == efficiency.efficiency("A100", LINEAR) < 1
+    few, many = (efficiency.by_trees(RESNET18, units) - system("A100", RESNET18, units).efficiency for units in (32, 2048))
+    assert few < 0 < many  # a ring of few boards hides behind backward, that of many has a hop for each
+
+
+def test_ranks_in_turn_fall_as_equation_one_does() -> None:
+    """The baseline of the paper: 1 / (1 + N / N_half) with a rank's bandwidth, from the first full rank on."""
+    host, found = PIM_OPT.host, efficiency.curve("PIM-Opt", LINEAR)
+    each = 2 * host.latency_s / 64 + 16384 * (1 / host.rank_in_bytes_per_s + 1 / host.rank_out_bytes_per_s)
+    each += host.sync_s / 64 + 16384 / host.memory_bytes_per_s
+    half = system("PIM-Opt", LINEAR).alone_s / each
+    for units in COUNTS[1:]:
+        assert found[units] == pytest.approx(printed.by_eq_1(units, half), rel=0.01)
+    rows = [efficiency.efficiency(name, LINEAR) for name in ("PIM-Opt, DPU by DPU", "PIM-Opt", "PIM-Opt, rank-parallel", "DIRECT")]
+    assert rows == sorted(rows)
 
 
 def test_a_board_that_does_not_hold_the_epoch_is_fed() -> None:
     assert table.epoch_bytes(LINEAR) == 3328 * 2048 * (4096 + 1) * 4
-    assert table.fed_s(LINEAR) == table.epoch_bytes(LINEAR) / 25e9 > table.epoch_s("A100", LINEAR)
+    assert table.fed_s(LINEAR) == table.epoch_bytes(LINEAR) / 25e9 == table.epoch_s("A100", LINEAR)
+    assert table.fed_s(LINEAR) > measuring.one_gpu(LINEAR)[0]
+    assert table.epoch_s("A100", RESNET18) == measuring.one_gpu(RESNET18)[0]
 
 
 # ---- knee
@@ -288,7 +304,7 @@ def test_an_alternative_goes_into_both_machines() -> None:
     changed = replace(LINEAR, dpu=replace(LINEAR.dpu, tasklets=other.payload.fields["dpu.tasklets"]))
     assert found == pytest.approx(assumptions.pair(changed).speedup)
     paths = {one.name for one in others}
-    assert {"transfers", "host.channels", "crossbar.levels", "agau.inputs", "dsc.hop_cycles", "cluster_size"} <= paths
+    assert {"transfers", "crossbar.levels", "agau.inputs", "dsc.hop_cycles", "cluster_size"} <= paths
 
 
 def test_other_batches_and_lanes_are_weighed() -> None:

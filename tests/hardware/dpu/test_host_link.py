@@ -16,7 +16,7 @@ from trainyard.hardware.dpu.host_link import HostLink
 from trainyard.ir import assumptions_of
 
 LINK = HostLink()
-WAYS = ("serial", "rank_parallel")
+WAYS = ("serial", "ranks_in_turn", "rank_parallel")
 SMALL = replace(LINK, rank_dpus=4, rank_in_bytes_per_s=1e9, rank_out_bytes_per_s=0.4e9, rank_broadcast_bytes_per_s=1.2e9)
 SINGLE = replace(LINK, rank_dpus=1, rank_in_bytes_per_s=0.33e9, rank_out_bytes_per_s=0.12e9, rank_broadcast_bytes_per_s=0.33e9)
 links = st.builds(
@@ -46,6 +46,20 @@ def test_serial_is_equation_one_term_by_term(dpus, size):
     assert closed.sync_s == pytest.approx(LINK.sync_s * -(-dpus // 64))
     assert closed.time_s - closed.sum_s == pytest.approx(equation_one(LINK, dpus, size, sync=closed.sync_s))
     assert closed.bytes == 2 * dpus * size
+
+
+@given(links, st.integers(1, 32), st.integers(1, 10**6))
+@settings(deadline=None, max_examples=40)
+def test_ranks_in_turn_are_equation_one_at_the_bandwidth_of_a_rank(link, ranks, size):
+    """2 N messages, a rank's in one call, one call after the other; the same as one channel without a broadcast."""
+    link = replace(link, memory_bytes_per_s=1e30)
+    dpus = ranks * link.rank_dpus
+    turn = link.exchange(dpus, size, transfers="ranks_in_turn")
+    if link.rank_dpus > 1:
+        assert turn.gather_s == pytest.approx(ranks * link.latency_s + dpus * size / link.rank_out_bytes_per_s)
+        assert turn.scatter_s == pytest.approx(ranks * link.latency_s + dpus * size / link.rank_in_bytes_per_s)
+    assert turn.bytes == 2 * dpus * size
+    assert turn == replace(link, channels=1).exchange(dpus, size, transfers="rank_parallel", broadcast=False)
 
 
 def test_the_one_bandwidth_is_the_harmonic_mean():

@@ -5,8 +5,10 @@ DIRECT (P. Kulkarni), Eq. 1, for N DPUs and messages of M bytes:
     T = 2 N (L + M / B) + Q_cont + O_sync
 
 `transfers="serial"` is that, term by term: a transfer to or from one DPU at a time, as its single bandwidth says; in and out differ
-in speed, and Eq. 1's B is their harmonic mean. `transfers="rank_parallel"` is what UPMEM's library does: all DPUs of a rank in one
-call, ranks of different memory channels side by side, the mean as a broadcast; PIM-Opt measures these.
+in speed, and Eq. 1's B is their harmonic mean. `transfers="ranks_in_turn"` reads B as the bandwidth that is available: that of a
+rank of 64 DPUs, whose transfers share one call, on one memory channel; still 2 N messages, rank after rank, and no broadcast.
+`transfers="rank_parallel"` is what UPMEM's library does: ranks of different memory channels side by side, the mean as a broadcast;
+PIM-Opt measures these.
 
 Q_cont is derived: DPUs are done at different times (`arrivals_s`) and wait for a host that serves `threads` of them (or `channels`
 ranks) at a time, first come, first served. Time counts from the first arrival, and Q_cont is what the gather takes longer than had
@@ -19,7 +21,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +33,7 @@ from trainyard.hardware.tables.energy import dram_joules_per_byte
 from trainyard.hardware.tables.technology import between
 from trainyard.ir import assumed
 
-Transfers = Literal["serial", "rank_parallel"]
+Transfers = Literal["serial", "ranks_in_turn", "rank_parallel"]
 PICOSECONDS_PER_SECOND = 1e12
 Times = Callable[["_Job", Sequence[float], str], tuple[float, list[float]]]
 
@@ -162,8 +164,9 @@ class _Job:
         require_positive("HostLink", dpus=self.dpus)
         require_quantity("HostLink", zero=True, size_bytes=self.size_bytes)
         require_flag("HostLink", broadcast=self.broadcast)
-        if self.transfers not in ("serial", "rank_parallel"):
-            raise UnknownName("transfers", str(self.transfers), ("serial", "rank_parallel"), where="HostLink")
+        if self.transfers not in get_args(Transfers):
+            raise UnknownName("transfers", str(self.transfers), get_args(Transfers), where="HostLink")
+        self.broadcast = self.broadcast and self.transfers == "rank_parallel"
         if self.arrivals_s is not None and len(self.arrivals_s) != self.dpus:
             raise BadInput(f"HostLink: {len(self.arrivals_s)} arrivals_s for {self.dpus} DPUs: give one for each")
         if self.arrivals_s is not None:
@@ -175,7 +178,7 @@ class _Job:
 
     @property
     def servers(self) -> int:
-        return self.link.threads if self.transfers == "serial" else self.link.channels
+        return {"serial": self.link.threads, "ranks_in_turn": 1, "rank_parallel": self.link.channels}[self.transfers]
 
     @property
     def arrivals(self) -> list[float]:
@@ -197,7 +200,7 @@ class _Job:
 
     def through_memory(self, direction: str) -> bool:
         """Whether a transfer passes the host's memory: the one buffer of a broadcast stays in the cache."""
-        return direction == "gather" or self.transfers == "serial" or not self.broadcast
+        return direction == "gather" or not self.broadcast
 
     def service_s(self, direction: str) -> list[float]:
         """L + M / B of each group."""

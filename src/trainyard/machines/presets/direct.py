@@ -17,6 +17,7 @@ PIM_OPT = HostMediated(
     dpu              = UPMEM,                     # Sec. V-A3: PIM-Opt, whose system is UPMEM's
     dpus             = 2048,                      # Table II
     host             = HostLink(),                # Eq. 1; UPMEM's measured figures
+    transfers        = "ranks_in_turn",           # Eq. 1: 2 N transfers at the available bandwidth; real systems: rank_parallel
     algorithm        = ModelAveraging(period=1),  # PIM-Opt: MA-SGD, an exchange after every mini-batch (416 in an epoch)
 )
 DIRECT = DpuToDpu(

@@ -28,8 +28,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import combinations, permutations
 from statistics import fmean
-from typing import Literal
 
+from trainyard.hardware.dpu.host_link import Transfers
 from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import ModelAveraging
 from trainyard.papers.direct.measuring import WORKLOADS, Job, Workload, on, prefetch, slashed, step_cost
@@ -38,8 +38,7 @@ from trainyard.systems.pim.machine import Pim
 from trainyard.systems.pim.systems import HostMediated
 
 PARTS = ("AGAU", "DSC", "LAA")
-Transfers = Literal["serial", "rank_parallel"]
-TRANSFERS: tuple[Transfers, ...] = ("rank_parallel", "serial")
+TRANSFERS: tuple[Transfers, ...] = ("ranks_in_turn", "rank_parallel", "serial")
 Parts = frozenset[str]
 Shares = Mapping[str, float]
 
@@ -48,7 +47,7 @@ def subsets() -> list[Parts]:
     return [frozenset(chosen) for size in range(4) for chosen in combinations(PARTS, size)]
 
 
-def built(parts: Parts, workload: Workload, transfers: Transfers = "rank_parallel") -> Pim:
+def built(parts: Parts, workload: Workload, transfers: Transfers = TRANSFERS[0]) -> Pim:
     """The machine with these parts."""
     period = DIRECT.algorithm.local_steps if "LAA" in parts else 1
     if not parts & {"AGAU", "DSC"}:
@@ -63,7 +62,7 @@ def built(parts: Parts, workload: Workload, transfers: Transfers = "rank_paralle
 
 
 @cache
-def times(workload: Workload, transfers: Transfers = "rank_parallel") -> Mapping[Parts, float]:
+def times(workload: Workload, transfers: Transfers = TRANSFERS[0]) -> Mapping[Parts, float]:
     """Seconds of an optimizer step."""
     machines = {parts: built(parts, workload, transfers) for parts in subsets()}
     prefetch(Job(one, workload, one.dpus) for one in sorted(machines.values(), key=lambda one: isinstance(one, HostMediated)))
@@ -98,7 +97,7 @@ def removed(seconds: Mapping[Parts, float]) -> Shares:
 
 
 def few_exchanges() -> str:
-    """A sentence on the machine with the LAA alone against DIRECT, rank-parallel host."""
+    """A sentence on the machine with the LAA alone against DIRECT."""
     alone, direct = ([1e3 * times(one)[frozenset(parts)] for one in WORKLOADS] for parts in (("LAA",), PARTS))
     names = " / ".join(one.name for one in WORKLOADS)
     return (
@@ -131,7 +130,7 @@ def _contribution() -> Measured:
     )
     return Measured(
         mean(shapley, TRANSFERS[0]),
-        note="Shapley shares of the logarithm of the speedup, mean of both workloads, rank-parallel host.",
+        note="Shapley shares of the logarithm of the speedup, mean of both workloads; host rank after rank.",
         details=f"{by_workload}. Time without {' / '.join(PARTS)} over DIRECT's: "
         + "; ".join(f"{one.name} {slashed([*removed(times(one)).values()], 3)}" for one in WORKLOADS)
         + f". {few_exchanges()}",

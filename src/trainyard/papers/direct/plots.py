@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 COLOURS = (PHASES["forward"], PHASES["grad_input"], PHASES["grad_weight"], PHASES["loss"], PHASES["update"], *SPARE)
 DARK = "#2F4F4F"  # an eleventh
-COLOUR_OF = {"PIM-Opt": COLOURS[1], "PIM-Opt, Eq. 1": COLOURS[5], "DIRECT": COLOURS[0], "A100": COLOURS[2]}
+COLOUR_OF = {
+    "PIM-Opt": COLOURS[1],
+    "PIM-Opt, rank-parallel": COLOURS[5],
+    "PIM-Opt, DPU by DPU": COLOURS[4],
+    "DIRECT": COLOURS[0],
+    "A100": COLOURS[2],
+}
 TICKS = (32, 64, 128, 256, 512, 1024, 2048)
 LOG_UNITS = {"type": "log", "tickvals": TICKS, "ticktext": [str(tick) for tick in TICKS]}
 
@@ -95,7 +101,7 @@ def figure_3() -> go.Figure:
     bars.append(paper(dict(zip(contributions.PARTS, stated("contribution"), strict=True))))
     figure = chart(
         bars, "Fig. 3: what AGAU, DSC and LAA contribute",
-        "Shares of the logarithm of DIRECT's speedup over PIM-Opt, whose transfers are rank-parallel or as Eq. 1. Shapley: mean "
+        "Shares of the logarithm of DIRECT's speedup over PIM-Opt that transfers rank after rank or rank-parallel. Shapley: mean "
         "over all orders. In order: AGAU, then DSC, then LAA.",
         y="% of the speedup", digits=0, height=470,
     )  # fmt: skip

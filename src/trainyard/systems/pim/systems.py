@@ -62,8 +62,9 @@ class HostMediated(Pim):
     """
 
     # fmt: off
-    transfers: Literal["serial", "rank_parallel"] = assumed(
-        "rank_parallel", "DPU after DPU, as Eq. 1 counts them, or rank-parallel, as real systems transfer", "serial")
+    transfers: Literal["serial", "ranks_in_turn", "rank_parallel"] = assumed(
+        "rank_parallel", "rank-parallel with a broadcast, as real systems; Eq. 1 has them rank after rank, or DPU after DPU",
+        "ranks_in_turn", "serial")
     # fmt: on
 
     def __post_init__(self) -> None:
@@ -84,8 +85,9 @@ class HostMediated(Pim):
         return self.dpus if self.cluster_size is None else self.cluster_size
 
     def unused_assumptions(self, step: Step) -> frozenset[str]:
-        served = "host.threads" if self.transfers == "rank_parallel" else "host.channels"
-        return Pim.unused_assumptions(self, step) | {"cluster_size"} | ({"host", "transfers"} if self.dpus == 1 else {served})
+        served = {"serial": "host.threads", "rank_parallel": "host.channels"}
+        idle = {path for kind, path in served.items() if kind != self.transfers}
+        return Pim.unused_assumptions(self, step) | {"cluster_size"} | ({"host", "transfers"} if self.dpus == 1 else idle)
 
     def exchange(self, size_bytes: int, participants: int | None = None) -> HostExchange:
         """The data of all DPUs to the host, and the mean (or a neighbour's data) back; with a centre, one DPU's data alone."""
