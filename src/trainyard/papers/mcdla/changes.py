@@ -12,8 +12,8 @@ CHANGES = (
         what="reduction of a recurrent layer's dW",
         was="at every time step",
         now="once, after the last",
-        argument="Secs. II-C and V-A: model-parallel training synchronises more often, and more, than data-parallel; reduced at every "
-        "step, all four recurrent networks have it the other way round. Against it: Sec. V-A speaks of the RNNs' relatively larger "
+        argument="Secs. II-C and V-A: model-parallel training synchronises more often, and more, than data-parallel; reduced at "
+        "every step, all four recurrent networks have it the other way round. Against it: Sec. V-A speaks of the RNNs' relatively larger "
         "dW, and Table III counts time steps as layers",
         before={
             "mcdla.speedup": 2.23, "mcdla.speedup.data": 2.351, "mcdla.hc.data": 51.43, "mcdla.star_loss": 17.84,
@@ -27,7 +27,7 @@ CHANGES = (
         what="the four recurrent layers",
         was="LSTM-2 1024 wide, and a product of the input in every step",
         now="LSTM-2 4096 wide, without products of the input",
-        argument="Table III has LSTM-2 for language modelling with 25 steps, and DeepBench's only one is 4096 wide; DeepBench measures "
+        argument="Table III has LSTM-2 for language modelling with 25 steps, and DeepBench's only one is 4096 wide; it measures "
         "without the product of the input",
         before={
             "mcdla.speedup": 2.686, "mcdla.speedup.data": 3.272, "mcdla.speedup.model": 2.099, "mcdla.hc.data": 185.8,
@@ -42,8 +42,8 @@ CHANGES = (
         what="the oracle",
         was="nothing is copied and nothing is computed again",
         now="copies take no time; the policy stays, and with it what is computed again",
-        argument="Sec. IV takes away the migration of data, not the policy; otherwise (B) over the oracle measures what is computed "
-        "again. Both readings are printed",
+        argument="Sec. IV takes away the migration of data, not the policy; otherwise (B) over the oracle measures what is "
+        "computed again. Both readings are printed",
         before={
             "mcdla.of_oracle": 90.8, "mcdla.of_oracle.min": 75.06,
         },
@@ -79,8 +79,8 @@ CHANGES = (
         what="what copies get of PCIe gen3 x16, shared by two devices",
         was="12 GB/s, as measured on real machines",
         now="16 GB/s, nominal",
-        argument="the printed cut of 88 % by HC-DLA's 75 GB/s means 9 GB/s a device; two devices that share 16 have 8. The text says "
-        "PCIe gen3 and nothing else",
+        argument="the printed cut of 88 % by HC-DLA's 75 GB/s means 9 GB/s a device; two devices that share 16 have 8. The text "
+        "says PCIe gen3 and nothing else",
         before={
             "mcdla.speedup": 3.533, "mcdla.speedup.data": 4.413, "mcdla.speedup.model": 2.654, "mcdla.hc.data": 283.5,
             "mcdla.hc.model": 62.57, "mcdla.hc.virtualisation_latency_cut": 91.96, "mcdla.dc.virtualisation_bound": 16,
@@ -95,8 +95,8 @@ CHANGES = (
         what="latency of a link",
         was="500 ns",
         now="100 ns",
-        argument="Sec. III-B finds the latency of hops negligible, Table II prints 100 cycles for a memory access; nothing is printed "
-        "of links",
+        argument="Sec. III-B finds the latency of hops negligible, Table II prints 100 cycles for a memory access; nothing is "
+        "printed of links",
         before={
             "mcdla.speedup": 2.737, "mcdla.speedup.data": 3.485, "mcdla.speedup.model": 1.989, "mcdla.hc.data": 203.1,
             "mcdla.hc.model": 27.66, "mcdla.of_oracle": 92.64, "mcdla.star_loss": 18.79,
