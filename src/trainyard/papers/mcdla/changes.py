@@ -13,7 +13,7 @@ CHANGES = (
         was="at every time step",
         now="once, after the last",
         argument="Secs. II-C and V-A: model-parallel training synchronises more often, and more, than data-parallel; reduced at "
-        "every step, all four recurrent networks have it the other way round. Against it: Sec. V-A speaks of RNNs' relatively large "
+        "every step, all four recurrent networks have it the other way round. Against it: Sec. V-A speaks of RNNs' larger "
         "dW, and Table III counts time steps as layers",
         before={
             "mcdla.speedup": 2.23, "mcdla.speedup.data": 2.351, "mcdla.hc.data": 51.43, "mcdla.star_loss": 17.84,
