@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from trainyard.machines.presets.direct import DIRECT, PIM_OPT
 from trainyard.mapping.algorithms import Direct, ModelAveraging, Synchronous
 from trainyard.papers import bench, ledger
-from trainyard.papers.direct import accuracy, assumptions, contributions, efficiency, hardware, measuring, printed, table
+from trainyard.papers.direct import accuracy, assumptions, contributions, efficiency, hardware, measuring, printed, readings, table
 from trainyard.papers.direct.contributions import PARTS, Parts
 from trainyard.papers.direct.measuring import COUNTS, LINEAR, RESNET18, StepCost, step_cost, system
 from trainyard.papers.direct.printed import Range, rounded, stated
@@ -109,7 +109,7 @@ def test_every_proof_can_be_written() -> None:
     for text in (
         *(printed.proof_of_energy(one) for one in printed.WORKLOADS), printed.proof_of_rate(), printed.speedup_conflict(),
         printed.proof_of_abstract(), printed.proof_of_figure_2(), printed.staleness_readings(), printed.accuracy_conflict(),
-        printed.overhead_conflict("area", "mm2"), printed.overall_row(),
+        printed.overhead_conflict("area", "mm2"), printed.overall_row(), printed.proof_of_cut(),
     ):  # fmt: skip
         assert len(text) > 60
         assert "nan" not in text
@@ -214,6 +214,40 @@ def test_a_board_that_does_not_hold_the_epoch_is_fed() -> None:
     assert table.fed_s(LINEAR) == table.epoch_bytes(LINEAR) / 25e9 == table.epoch_s("A100", LINEAR)
     assert table.fed_s(LINEAR) > measuring.one_gpu(LINEAR)[0]
     assert table.epoch_s("A100", RESNET18) == measuring.one_gpu(RESNET18)[0]
+
+
+# ---- what was searched, and what is not defined
+def test_the_ledgers_reading_is_among_those_searched() -> None:
+    found = readings.search(LINEAR)
+    assert found.readings == 18
+    assert found.numbers["direct.efficiency.linear"] == pytest.approx(efficiency.at_full(LINEAR), rel=0.01)  # crossbars analytic
+    names = [one.name for one in readings.readings(RESNET18)]
+    assert len(set(names)) == len(names) == 108
+
+
+def test_a_reading_changes_what_it_names() -> None:
+    slow, fast = (readings.results(RESNET18, readings.Reading("ranks_in_turn", True, 256, lanes)) for lanes in (8, 16))
+    assert slow["direct.time.resnet18"][1] > 1.5 * fast["direct.time.resnet18"][1]  # type: ignore[index]
+    assert slow["direct.time.resnet18"][2] == fast["direct.time.resnet18"][2]  # type: ignore[index]
+    large = readings.changed(RESNET18, readings.Reading("serial", False, 32, 8, 32))
+    assert (large.dpu.mac_lanes, large.step.batch, large.steps * 4) == (8, 32, pytest.approx(RESNET18.steps))
+
+
+@pytest.mark.parametrize("workload", [LINEAR, RESNET18], ids=lambda one: one.name)
+def test_efficiencies_without_a_reference_are_undefined(workload: measuring.Workload) -> None:
+    for kind in ("computation", "communication"):
+        claim = next(one for one in ledger.claims() if one.id == f"direct.efficiency.{workload.name}.{kind}")
+        row = ledger.judge(claim, efficiency.EXPERIMENTS[claim.id]())
+        assert (row.verdict, row.ratio) == ("undefined", None)
+        assert "does not define" in row.note
+
+
+def test_a_tree_of_more_inputs_is_larger() -> None:
+    areas = [sum(hardware.areas_mm2(inputs).values()) for inputs in (None, *hardware.TREES)]
+    powers = [sum(hardware.powers_mw(inputs).values()) for inputs in (None, *hardware.TREES)]
+    assert areas == sorted(areas)
+    assert powers == sorted(powers)
+    assert areas[1] < stated("area")[1] < areas[2]
 
 
 # ---- knee

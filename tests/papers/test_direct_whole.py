@@ -16,7 +16,8 @@ from trainyard.sensitivity import run_study
 
 pytestmark = [pytest.mark.slow, pytest.mark.paper]
 CONTRADICTED = {
-    "time.resnet18", "energy.linear", "energy.resnet18", "efficiency.abstract", "efficiency.resnet18.fig2",
+    "time.resnet18", "energy.linear", "energy.resnet18", "energy_cut", "efficiency.abstract", "efficiency.resnet18.fig2",
+    "speedup.pim_opt", "area", "power",
 }  # fmt: skip
 
 
@@ -39,8 +40,7 @@ def test_what_is_contradicted_carries_its_proof(walked: dict[str, Row]) -> None:
     assert {name for name, row in walked.items() if row.verdict == "substitute"} == {
         "accuracy.linear", "accuracy.resnet18", "accuracy_gain",
     }  # fmt: skip
-    for name in ("speedup.pim_opt", "staleness_cut", "area", "power"):
-        assert walked[name].verdict == "off"
+    assert not [name for name, row in walked.items() if row.verdict == "off" and row.claim.use == "headline"]
 
 
 def test_nothing_is_met_by_construction(walked: dict[str, Row], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from importlib import resources
 from typing import Any, ClassVar, Literal, get_args
 
 from trainyard.errors import BadInput, UnknownName
-from trainyard.papers.evidence import Evidence, Search, Undefined, figure_of
+from trainyard.papers.evidence import Evidence, Figure, Search, Undefined, figure_of
 from trainyard.papers.evidence import as_dict as evidence_as_dict
 
 Use = Literal["headline", "table", "derived", "context"]
@@ -275,13 +275,30 @@ def _reason(claim: Claim, evidence: Evidence) -> str:
     )
 
 
+def searched(varied: str, results: Mapping[str, Mapping[str, Figure]], nearest: str, why: str) -> Search:
+    """A search over readings, from the results of each by claim; `nearest` is the defensible one that the ledger has.
+
+    `why` says why the best of all is not adopted, where it is another.
+    """
+    counts_by_name = {name: _within(numbers) for name, numbers in results.items()}
+    best = max(counts_by_name, key=lambda name: (counts_by_name[name], name == nearest))
+    return Search(
+        varied=varied, readings=len(results), best=counts_by_name[best], nearest=nearest, numbers=results[nearest],
+        best_reading="" if best == nearest else f"{best}; {why}",
+    )  # fmt: skip
+
+
 def within(search: Search) -> int:
     """How many of the claims of a search its nearest defensible reading has within 15 %, bounds included."""
+    return _within(search.numbers)
+
+
+def _within(numbers: Mapping[str, Figure]) -> int:
     known = {claim.id: claim for claim in claims()}
-    for name in search.numbers:
+    for name in numbers:
         if name not in known:
             raise UnknownName("claim", name, known, "the evidence of an open claim")
-    return sum(compare(known[name], value) != "off" for name, value in search.numbers.items())
+    return sum(compare(known[name], value) != "off" for name, value in numbers.items())
 
 
 def _text(value: float | tuple[float, ...]) -> str:

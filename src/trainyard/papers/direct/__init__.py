@@ -2,7 +2,8 @@
 
 `measuring` runs the workloads on the three systems. The experiments: `table` (Table II), `efficiency` (Fig. 2), `contributions`
 (Fig. 3), `hardware` (area and power), `accuracy`; `context` has the paper's parameters, `printed` what its own figures exclude,
-`assumptions` the sensitivity study. Beyond the paper: `studies`. `plots` has the figures.
+`assumptions` the sensitivity study, `readings` what was searched for open claims, `changes` what was changed after results had been
+seen. Beyond the paper: `studies`. `plots` has the figures.
 """
 
 from __future__ import annotations
@@ -14,4 +15,5 @@ PAPER = Paper(
     experiments=("table", "efficiency", "contributions", "hardware", "accuracy", "context"),
     case=("linear", "direct"),
     sensitivity="assumptions",
+    changes="changes",
 )

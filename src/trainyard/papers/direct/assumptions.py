@@ -52,7 +52,7 @@ class Reading(NamedTuple):
     batch: int | None = None
 
 
-def _lanes(lanes: int, dpu: Dpu) -> Dpu:
+def with_lanes(lanes: int, dpu: Dpu) -> Dpu:
     return replace(dpu, mac_lanes=lanes, wram_bytes_per_cycle=dpu.wram_bytes_per_cycle * lanes / dpu.mac_lanes)
 
 
@@ -60,7 +60,7 @@ def _software(dpu: Dpu) -> Dpu:
     return replace(dpu, number="fp32")
 
 
-def _room(batch: int, dpu: Dpu) -> Dpu:
+def with_room(batch: int, dpu: Dpu) -> Dpu:
     return replace(dpu, mram_bytes=dpu.mram_bytes * max(1, batch // BATCH))
 
 
@@ -68,13 +68,13 @@ def readings(workload: Workload) -> Iterator[Change]:
     """What the speedup rests on beside fields marked as open: the DPU's arithmetic and its batch."""
     dpu = workload.dpu
     for lanes in LANES if dpu.mac_lanes else ():
-        made = Reading({}, dpu=partial(_lanes, lanes))
+        made = Reading({}, dpu=partial(with_lanes, lanes))
         yield _change(workload, "dpu.mac_lanes", "MACs a cycle, the port of WRAM as wide along", dpu.mac_lanes, lanes, made)
     if not dpu.mac_lanes:
         made = Reading({}, dpu=_software)
         yield _change(workload, "dpu.number", "what a DPU computes in, in software", dpu.number, "fp32", made)
     for batch in BATCHES:
-        made = Reading({}, dpu=partial(_room, batch), batch=batch)
+        made = Reading({}, dpu=partial(with_room, batch), batch=batch)
         yield _change(workload, "batch", "samples of a DPU's step; MRAM grows along above 8", BATCH, batch, made)
 
 

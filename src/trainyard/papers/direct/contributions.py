@@ -122,6 +122,8 @@ def named(parts: Parts) -> str:
 
 
 def _contribution() -> Measured:
+    from trainyard.papers.direct.readings import search_contributions
+
     by_workload = "; ".join(
         f"{one.name}, {transfers.replace('_', '-')}: Shapley {slashed([*shapley(times(one, transfers)).values()], 0)}, in order "
         f"{slashed([*in_order(times(one, transfers)).values()], 0)}"
@@ -130,6 +132,8 @@ def _contribution() -> Measured:
     )
     return Measured(
         mean(shapley, TRANSFERS[0]),
+        verdict="open",
+        evidence=search_contributions(),
         note="Shapley shares of the logarithm of the speedup, mean of both workloads; host rank after rank.",
         details=f"{by_workload}. Time without {' / '.join(PARTS)} over DIRECT's: "
         + "; ".join(f"{one.name} {slashed([*removed(times(one)).values()], 3)}" for one in WORKLOADS)

@@ -143,12 +143,16 @@ def other_batches(workload: Workload) -> str:
 
 
 def _overall(workload: Workload) -> Measured:
+    from trainyard.papers.direct.readings import search
+
     direct = system("DIRECT", workload)
     shares = {name: 100 * seconds / direct.time_s for name, seconds in direct.acts_s.items()}
     real, serial = (efficiency(name, workload) for name in ("PIM-Opt, rank-parallel", "PIM-Opt, DPU by DPU"))
     ring = system("A100", workload).efficiency
     return Measured(
         at_full(workload),
+        verdict="open",
+        evidence=search(workload),
         note=f"Seconds of a unit alone over those of an optimizer step of {UNITS}, each unit with its batch.",
         details=f"PIM-Opt as Eq. 1 with the bandwidth of a rank; rank-parallel with a broadcast, as on real systems, {real:.3f}, "
         f"DPU by DPU {serial:.3f}. Of DIRECT's step: {listed(shares, 3)} %. A100: 200 Gb/s each, batch {workload.gpu_batch}; ring "

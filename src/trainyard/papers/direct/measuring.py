@@ -63,15 +63,16 @@ class Workload:
     samples: int
     gpu_batch: int
     samples_per_dpu: int = 0
+    batch: int = BATCH
 
     @property
     def step(self) -> Step:
-        return _step(self.name, BATCH)
+        return _step(self.name, self.batch)
 
     @property
     def steps(self) -> float:
         """Optimizer steps of 2048 DPUs in an epoch."""
-        return self.samples / (UNITS * BATCH)
+        return self.samples / (UNITS * self.batch)
 
 
 # fmt: off

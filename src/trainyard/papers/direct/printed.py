@@ -137,6 +137,22 @@ def proof_of_energy(workload: str) -> str:
     )
 
 
+def proof_of_cut() -> str:
+    """The cuts are ratios of joules whose watts are excluded."""
+    cuts = []
+    for column, other in ((0, "PIM-Opt"), (2, "the GPU")):
+        found = [joules[1].over(joules[column]).less for joules in (ranges(f"energy.{workload}") for workload in WORKLOADS)]
+        assert all(one.meets(rounded(stated("energy_cut")[column // 2] / 100)) for one in found)
+        cuts.append(f"{stated('energy_cut')[column // 2]:g} % over {other}")
+    watts = [one for workload in WORKLOADS for one in powers(workload)[:2]]
+    most = max(one.high for one in watts)
+    assert most < UNITS * DPU_W
+    return (
+        f"{' and '.join(cuts)} are the ratios of Table II's joules, which over its seconds are at most {most:.1f} W for "
+        f"{UNITS} DPUs that draw {UNITS * DPU_W:.0f} W (PrIM)."
+    )
+
+
 def details_of_energy(workload: str) -> str:
     host, direct, gpu = powers(workload)
     text = (
@@ -375,6 +391,7 @@ def accuracy_conflict() -> str:
 
 def overhead_conflict(what: str, unit: str) -> str:
     host, direct = stated(what)
+    assert rounded(host).low > 0
     return (
         f"PIM-Opt is software on DPUs as they are sold and adds no hardware, yet Table II gives it {host:g} {unit}. By Sec. VI-A "
         f"AGAUs and DSC add {direct:g} {unit}; Table II's difference is {direct - host:.2g}."
