@@ -1,10 +1,12 @@
 """Profiles of hypothesis: `ci` is derandomised and small, `long` is for `make test-all`. No test sees what another run has cached.
 
-The thousands of tests that a process collects live as long as it does: the garbage collector never looks at them again.
+The thousands of tests that a process collects live as long as it does: the garbage collector never looks at them again, and looks
+at what tests leave behind a tenth as often as it would: a tenth of the time of all tests was its own.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 from collections.abc import Iterator
@@ -57,15 +59,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     gc.freeze()
+    atexit.register(gc.unfreeze)  # libraries count at the end what nobody has freed
+    gc.set_threshold(*(10 * number for number in gc.get_threshold()))
     gc.enable()
     if "PYTEST_XDIST_WORKER" in os.environ and "NUMBA_CACHE_DIR" in os.environ:
         from shared_compilation import compile_each_kernel_once
 
         compile_each_kernel_once(Path(os.environ["NUMBA_CACHE_DIR"]) / "locks")
-
-
-def pytest_unconfigure() -> None:
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

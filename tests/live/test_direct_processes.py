@@ -1,7 +1,7 @@
 """The backend `direct` between real processes on this machine: function, decisions, tokens, checkpoints, death.
 
-This file is also what the processes run: `python test_direct_processes.py SCENARIO RANK SIZE FOLDER`. Each writes what it found to
-FOLDER/RANK.json; several checks share one start of processes, which is most of the time.
+This file is also what the processes run: `python test_direct_processes.py SCENARIO SIZE FOLDER` forks one for each rank when torch
+is imported, which takes most of the time. Each writes what it found to FOLDER/RANK.json; several checks share one start of processes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -247,7 +249,7 @@ def death(rank: int, size: int, folder: Path) -> dict[str, Any]:
     return {"error": error, "after_s": noticed_s - float((folder / "died").read_text()), "second": second}
 
 
-def main(scenario: str, rank: int, size: int, folder: Path) -> None:
+def take_part(scenario: str, rank: int, size: int, folder: Path) -> None:
     torch.set_num_threads(1)
     options = direct.Options(machine=Linear(), failure_timeout_s=FAILURE_TIMEOUT_S if scenario == "death" else 60.0)
     dist.init_process_group("direct", init_method=f"file://{folder}/store", rank=rank, world_size=size, pg_options=options)
@@ -256,23 +258,33 @@ def main(scenario: str, rank: int, size: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+def main(scenario: str, size: int, folder: Path) -> None:
+    """Starts all ranks and writes how they ended."""
+    import torch._dynamo  # noqa: F401  # DDP would import it in each process
+
+    ranks = [get_context("fork").Process(target=take_part, args=(scenario, rank, size, folder)) for rank in range(size)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    (folder / "ended.json").write_text(json.dumps([process.exitcode for process in ranks]))
+
+
 # what is expected of them
 
 
 def run(scenario: str, size: int, folder: Path, lost: tuple[int, ...] = ()) -> list[dict[str, Any]]:
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, __file__, scenario]
-    started = [
-        subprocess.Popen([*command, str(rank), str(size), str(folder)], env=environment, stderr=subprocess.PIPE, text=True)
-        for rank in range(size)
-    ]
+    command = [sys.executable, __file__, scenario, str(size), str(folder)]
+    started = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        ended = {rank: process.communicate(timeout=120) for rank, process in enumerate(started)}
+        _, said = started.communicate(timeout=120)
     finally:
-        for process in started:
-            process.kill()
-    for rank, process in enumerate(started):
-        assert rank in lost or process.returncode == 0, f"rank {rank} ended with {process.returncode}:\n{ended[rank][1]}"
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+    codes = json.loads((folder / "ended.json").read_text())
+    assert [code for rank, code in enumerate(codes) if rank not in lost] == [0] * (size - len(lost)), said
+    assert [codes[rank] for rank in lost] == [-signal.SIGKILL] * len(lost), said
     return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(size) if rank not in lost]
 
 
@@ -345,4 +357,4 @@ def test_a_killed_worker_is_named_on_all_others_in_time_and_its_token_comes_back
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
+    main(sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]))

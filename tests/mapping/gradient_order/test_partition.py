@@ -7,6 +7,7 @@ import math
 import random
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,8 @@ from trainyard.mapping.gradient_order.partition import (
     splits,
 )
 
-sklearn = pytest.importorskip("sklearn.neighbors")
+if find_spec("sklearn") is None:
+    pytest.skip("the extra knn is not installed", allow_module_level=True)
 
 sizes = st.integers(1, 12)  # few values: many layers at one distance
 cycles = st.tuples(*[st.integers(1, 6)] * 3).map(lambda each: dict(zip(SCHEMES, map(float, each), strict=True)))
@@ -86,6 +88,8 @@ def test_choices_are_those_of_the_plain_twin_whatever_the_ties(known: list[Layer
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6), chosen=selector)
 def test_choices_are_scikit_learns_own_where_no_two_layers_are_equally_near(seed: int, chosen: KnnSelector) -> None:
+    from sklearn.neighbors import KNeighborsClassifier
+
     made = table(30, seed=seed, largest=10**6)
     known, asked = made[:24], made[24:]
     points, probes = (chosen.points([one.op for one in each]) for each in (known, asked))
@@ -94,7 +98,7 @@ def test_choices_are_scikit_learns_own_where_no_two_layers_are_equally_near(seed
             np.linalg.norm(points[row] - probe, ord={"euclidean": 2, "manhattan": 1, "chebyshev": np.inf}[chosen.metric], axis=1)
         )
         assume(np.diff(apart).min() > 1e-9 * apart[-1])
-    plain = sklearn.KNeighborsClassifier(n_neighbors=chosen.neighbours, metric=chosen.metric)
+    plain = KNeighborsClassifier(n_neighbors=chosen.neighbours, metric=chosen.metric)
     plain.fit(points, [SCHEMES.index(ideal(one.cycles)) for one in known])
     expected = [SCHEMES[number] for number in plain.predict(probes)]
     assert chosen.fit(known).choices([one.op for one in asked]) == expected
