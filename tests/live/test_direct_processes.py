@@ -1,7 +1,7 @@
 """The backend `direct` between real processes on this machine: function, decisions, tokens, checkpoints, death.
 
 This file is also what the processes run: `python test_direct_processes.py SCENARIO SIZE FOLDER` forks one for each rank when torch
-is imported, which takes most of the time. Each writes what it found to FOLDER/RANK.json; several checks share one start of processes.
+is imported, which takes most of the time. Each writes what it found to FOLDER/RANK.json; several checks share one start.
 """
 
 from __future__ import annotations
