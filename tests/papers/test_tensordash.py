@@ -14,15 +14,16 @@ from hypothesis import strategies as st
 from trainyard.arrays import TensorDash
 from trainyard.errors import BadInput, MaskError, UnknownName
 from trainyard.ir import Convolution, MaskView, MatMul, Op, Phase, Step
+from trainyard.ir.step import operand_shape
 from trainyard.machines.presets.tensordash import TENSORCORE, TENSORDASH
 from trainyard.masks.generated import GeneratedMasks, generated_masks
 from trainyard.masks.views import matrix
 from trainyard.papers import bench, ledger
-from trainyard.papers.tensordash import connectivity, context, energies, models, overheads, random_tensors, sweeps
+from trainyard.papers.tensordash import chip, connectivity, context, energies, models, overheads, random_tensors, sweeps
 from trainyard.papers.tensordash.models import MODELS, OPERATIONS, Fitted, Subject, laid, model, recorded
 from trainyard.papers.tensordash.potential import effectual, potential, share_for, visits
 from trainyard.papers.tensordash.printed import INPUTS, POTENTIALS, SHARES, printed
-from trainyard.papers.tensordash.products import alone, cycles, masked_products, on_array, on_chip, slowest, speedup, targeting
+from trainyard.papers.tensordash.products import alone, cycles, masked_products, on_array, slowest, speedup, targeting
 from trainyard.papers.tensordash.sweeps import PAPER, TOGETHER, WIDE, geometry
 
 SMALL = ("NCF", "SNLI")
@@ -228,7 +229,45 @@ def test_side_by_side_is_the_same_as_alone(name: str) -> None:
 
 def test_tiles_of_the_chip_change_little() -> None:
     for name in SMALL:
-        assert speedup(recorded(name), PAPER, costs=on_chip) == pytest.approx(speedup(recorded(name), PAPER), rel=0.1)
+        assert chip.gain(printed(name), waiting=False) == pytest.approx(speedup(printed(name), PAPER), rel=0.1)
+
+
+# ---- the whole chip
+
+
+def test_a_batch_of_the_paper_moves_little_more_than_each_tensor_once() -> None:
+    """VGG16, 64 samples: each operand of a product once, compressed by its zeros, and each result once, as it is."""
+    subject = printed("VGG16")
+    many = chip.at_batch(subject)
+    compulsory = 0.0
+    for op in (many.step.ops[number] for number in many.products):
+        for side, letter in enumerate(op.letters):
+            share = many.masks.density((op.layer, op.call, letter)) if letter != "W" else 1.0  # type: ignore[attr-defined]
+            values = math.prod(operand_shape(many.step, op, side))
+            compulsory += values * min(2.0, 2.0 * share + 1 / 8)  # FP16, and a bit that says whether it is zero
+        compulsory += 2.0 * math.prod(many.step.tensors[many.step.base(op.outputs[0])].shape)
+    ratio = 64 * chip.moved_bytes(subject) / compulsory
+    assert 0.95 <= ratio <= 1.2  # a few results are compressed as well
+    few = replace(many, step=subject.step)  # one sample as if it were the batch: weights are read for it alone
+    device = chip.device(PAPER.baseline)
+    costs = [device.cost(few.step, work, few.masks) for work in device.works(few.step) if work.ops[0] in few.products]
+    assert sum(sum(cost.bytes.values()) for cost in costs) > 5 * chip.moved_bytes(subject)
+
+
+def test_wider_channels_wait_less() -> None:
+    assert [chip.bytes_per_s(bits) for bits in (16, 64)] == [TENSORCORE.dram_bytes_per_s, 102.4e9]
+    for name in ("SQZNet", "BERT"):
+        narrow, wide = (chip.gain(printed(name), bits) for bits in (16, 64))
+        assert 1.0 <= narrow < wide < chip.gain(printed(name), 64, waiting=False) * 1.01
+
+
+def test_a_batch_keeps_its_shares_of_zeros() -> None:
+    for subject in (printed("SQZNet"), recorded("SQZNet"), recorded("SNLI")):
+        many = chip.at_batch(subject)
+        assert many.step.batch == 64
+        assert len(many.products) == len(subject.products)
+        for key, share in many.masks.specs.items():  # type: ignore[attr-defined]
+            assert share == pytest.approx(subject.masks.density(key), abs=0.005)  # type: ignore[attr-defined]
 
 
 def test_forward_looks_at_activations_alone() -> None:
@@ -257,21 +296,21 @@ def test_groups_of_a_convolution_are_added_up() -> None:
 def test_energy_by_the_array_and_by_the_chip_agree() -> None:
     """The core's energy is counted on whole products, the memories' on the tiles of the dense chip: on the chip itself tiles are
     chosen with the zeros in sight, and move a little more or less."""
-    subject = energies.at_once(recorded("NCF"))
+    subject = printed("SQZNet")
     for array in (PAPER, PAPER.baseline):
-        chip = energies.total(on_chip(subject, array), energies.chip(array))
-        ours = energies.joules(recorded("NCF"), array)
-        assert ours["core"] == pytest.approx(chip["core"], rel=0.1)
+        tiled = energies.total(chip.on_chip(subject, array), chip.device(array))
+        ours = energies.joules(subject, array)
+        assert ours["core"] == pytest.approx(tiled["core"] / 64, rel=0.1)
         near = 0.05 if array is PAPER else 1e-6
-        assert ours["DRAM"] == pytest.approx(chip["DRAM"], rel=near)
-        assert ours["SRAM"] == pytest.approx(chip["SRAM"], rel=near)
+        assert ours["DRAM"] == pytest.approx(tiled["DRAM"] / 64, rel=near)
+        assert ours["SRAM"] == pytest.approx(tiled["SRAM"] / 64, rel=near)
 
 
 def test_core_energy_follows_from_cycles_and_the_rows() -> None:
     subject = energies.at_once(recorded("SNLI"))
     busy = cycles(alone(subject, PAPER.baseline)) / PAPER_CLOCK
     watts = sum(overheads.powers(PAPER.baseline).values()) * 1e-3
-    assert energies.joules(recorded("SNLI"), PAPER.baseline)["core"] == pytest.approx(busy * watts)
+    assert energies.joules(recorded("SNLI"), PAPER.baseline)["core"] == pytest.approx(busy * watts / subject.step.batch)
 
 
 PAPER_CLOCK = 500e6

@@ -48,7 +48,7 @@ def test_what_needs_no_data_is_met(walked: tuple[dict[str, Row], float]) -> None
     for name in ("area_overhead.core", "area_overhead.chip", "power_overhead.core", "bfloat16.area.core", "bfloat16.power.core"):
         assert rows[name].verdict == "derived", rows[name]
     assert rows["power_overhead.core_total"].verdict == "contradicted"
-    assert rows["random.chip_energy_limit"].verdict == "off"  # our memories cost more than the paper's: said in the note
+    assert rows["random.chip_energy_limit"].verdict in ("met", "near")
 
 
 def test_printed_inputs_lead_to_the_printed_speedups(walked: tuple[dict[str, Row], float]) -> None:
@@ -69,6 +69,7 @@ def test_printed_inputs_lead_to_the_printed_speedups(walked: tuple[dict[str, Row
         assert isinstance(row.paper, float)
         assert row.printed == pytest.approx(row.paper, rel=0.051), row
     assert rows["speedup"].printed == rows["depth.4"].printed
+    assert rows["energy.chip"].printed == pytest.approx(1.5, rel=0.1)
     for change in bench.changes("tensordash"):
         assert len(moved(change, [*rows.values()])) == len(change.before)
 

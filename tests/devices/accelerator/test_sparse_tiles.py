@@ -256,3 +256,14 @@ def test_no_tile_cuts_a_convolution_where_lanes_would_stay_empty() -> None:
         device = Accelerator(array=array, scratchpad_bytes=24 * 2**20, dram_bytes_per_s=102.4e9, clock_hz=500e6, precision="fp16")
         (work,) = device.works(step)
         assert device.cost(step, work, masks).compute_cycles <= 1.02 * body.macs / array.peak_macs_per_cycle
+
+
+def test_products_with_the_same_shares_are_costed_once_in_any_layer() -> None:
+    body = MatMul(64, 32, 48)
+    ops = [Op(body=body, layer=name, letters=("A", "W"), phase=Phase.FORWARD) for name in ("first", "second", "third")]
+    step = Step(name="three", batch=64, ops=tuple(ops), tensors=())
+    masks = Densities("some", {("first", 0, "A"): 0.5, ("second", 0, "A"): 0.5, ("third", 0, "A"): 0.25})
+    device = Accelerator(array=TensorDash(tiles=16), scratchpad_bytes=2**16, dram_bytes_per_s=1e12)
+    first, second, third = (device.cost(step, work, masks) for work in device.works(step))
+    assert first is second
+    assert third.compute_cycles < first.compute_cycles

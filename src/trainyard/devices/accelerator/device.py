@@ -19,6 +19,7 @@ from trainyard.devices.accelerator.batch_costs import BatchCosts, batch_costs, m
 from trainyard.devices.accelerator.chained import Across, chosen, stays_apart
 from trainyard.devices.accelerator.costs import Costing
 from trainyard.devices.accelerator.energy import EnergyRates, energy_rates, events_per_cycle, format_of, tile_prices
+from trainyard.devices.accelerator.masked_tiles import what_is_seen
 from trainyard.devices.accelerator.ordered import Division, Schedule, TileReuse, require_order
 from trainyard.devices.accelerator.side_by_side import require_divisible
 from trainyard.devices.accelerator.step_shape import ACCUMULATOR_BYTES, asked_of_sums
@@ -381,9 +382,8 @@ class Accelerator:
         return self._steps.get(key, lambda: min((self.policy, kept), key=total))
 
     def _masked_cost(self, step: Step, work: Work, demand: Demand, masks: Masks) -> DeviceCost | None:
-        """The same product of the same layer with the same masks is costed once, whatever else is in its step."""
-        ops = (step.ops[number] for number in work.ops)
-        key = (ByIdentity(masks), demand, tuple((op.layer, op.call, op.phase, op.inputs) for op in ops))
+        """Products that are alike in demand and zeros are costed once, whatever else is in their step."""
+        key = (demand, what_is_seen(step, work, masks))
         return self._costs.get(key, lambda: self._costing.masked(step, work, demand, masks))
 
     def _zeros(self, step: Step, masks: Masks | None) -> Densities:

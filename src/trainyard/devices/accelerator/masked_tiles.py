@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from trainyard.caches import ByIdentity
 from trainyard.ir import (
     DENSE,
     Array,
@@ -23,9 +24,10 @@ from trainyard.ir import (
     Op,
     Operand,
     Step,
+    Work,
 )
 from trainyard.ir.folds import AXES, Pooled
-from trainyard.ir.protocols import HasDensityGuides, KnowsOperands
+from trainyard.ir.protocols import HasDensityGuides, KnowsOperands, KnowsStructure
 from trainyard.ir.step import CONVOLUTION_LETTERS, is_transposed, letter_of, matrix_extent
 from trainyard.mapping.lowering import GradInput, lower
 from trainyard.mapping.walk import Tile
@@ -165,6 +167,16 @@ def viewer(step: Step, op: Op, grad_input: GradInput, masks: Masks, side: int) -
         return known
 
     return view
+
+
+def what_is_seen(step: Step, work: Work, masks: Masks) -> tuple[object, ...]:
+    """What an array may see of the zeros of a Work, to compare by: layers and their masks, or shares where it sees these alone."""
+    ops = [step.ops[number] for number in work.ops]
+    if not isinstance(masks, KnowsOperands) or isinstance(masks, KnowsStructure):
+        return ByIdentity(masks), *((op.layer, op.call, op.phase, op.inputs) for op in ops)
+    products = [op for op in ops if op.is_product]
+    shares = ((viewer(step, op, "col2im", masks, side)(0, (0, 1), (0, 1)) for side in (0, 1)) for op in products)
+    return tuple((op.body, op.phase, *seen) for op, seen in zip(products, shares, strict=True))
 
 
 def guides(array: Array, step: Step, op: Op, masks: Masks) -> tuple[Pooled, ...]:

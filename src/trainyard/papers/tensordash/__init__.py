@@ -2,9 +2,10 @@
 Sparsity to Accelerate Deep Neural Network Training. MICRO 2020.
 
 `models` has the models with recorded zeros, `printed` the zeros that the paper prints, `sweeps` the arrays, `products` the cost of
-each product. The experiments: `performance` (Figs. 8, 12 to 14), `potential` (Fig. 1), `over_time` (Fig. 9), `energies` (Figs. 10,
-11), `overheads` (Table IV), `connectivity` (Sec. IV-D), `random_tensors` (Fig. 15); `context` has the paper's parameters, `changes`
-what was changed after results had been seen. Beyond the paper: `beyond`. `plots` has the figures.
+each product on the array, `chip` that of the whole chip. The experiments: `performance` (Figs. 8, 12 to 14), `potential` (Fig. 1),
+`over_time` (Fig. 9), `energies` (Figs. 10, 11), `overheads` (Table IV), `connectivity` (Sec. IV-D), `random_tensors` (Fig. 15);
+`context` has the paper's parameters, `changes` what was changed after results had been seen. Beyond the paper: `beyond`. `plots`
+has the figures.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The cost of the three operations of a model, product by product: on the array alone, and on the chip.
+"""The cost of the three operations of a model on the array, product by product.
 
-On the array, a product is costed as a whole: the paper's speedups are of these cycles, and sweeps compare them. On the chip, it is
-cut into the tiles of the chip's memories, each tile with its own zeros, and waits for DRAM. The array without TensorDash is costed
-in the same way. A speedup is the cycles of the dense schedule over the cycles, summed over products. Every output is computed.
+A product is costed as a whole: the paper's speedups are of these cycles, and sweeps compare them; `chip` cuts products into tiles
+and waits for DRAM. The array without TensorDash is costed in the same way. A speedup is the cycles of the dense schedule over the
+cycles, summed over products. Every output is computed.
 
 Whose zeros count (Sec. II): A in A*W; in A*G the sparser of A and G; in W*G the sparser of G and W, which is G unless training
 prunes.
@@ -16,7 +16,6 @@ from functools import cache
 from statistics import fmean
 
 from trainyard.arrays import TensorCore, TensorDash
-from trainyard.devices import Accelerator
 from trainyard.devices.accelerator.masked_tiles import viewer
 from trainyard.ir import Convolution, DeviceCost, MatMul, Operand
 from trainyard.machines.presets.tensordash import TENSORCORE
@@ -108,38 +107,11 @@ def _one(product: MaskedProduct, array: Array) -> Product:
 
 
 @cache
-def on_chip(subject: Subject, array: Array) -> tuple[Product, ...]:
-    """Every product of a model on the paper's chip with that array."""
-    works = [work for work in chip(array).works(subject.step) if work.ops[0] in subject.products]
-    products = []
-    for work in works:
-        op = subject.step.ops[work.ops[0]]
-        cost = chip(targeting(array, operation(op))).cost(subject.step, work, subject.masks)
-        products.append(
-            Product(
-                layer=op.layer,
-                operation=operation(op),
-                cycles=cost.compute_cycles,
-                weight=subject.weights[work.ops[0]],
-                events=cost.events,
-                cost=cost,
-            )
-        )
-    return tuple(products)
-
-
-@cache
 def targeting(array: Array, wanted: Operation) -> Array:
     """The array with the operand whose zeros it schedules: A in A*W, else the sparser one."""
     if isinstance(array, TensorDash) and array.scheduled == "sparser" and wanted == "A*W":
         return replace(array, scheduled="a")
     return array
-
-
-@cache
-def chip(array: Array, number: str = "fp16") -> Accelerator:
-    """The paper's chip with another array; it runs products only."""
-    return replace(TENSORCORE, array=array, scope="products", precision=number)
 
 
 CostFunction = Callable[[Subject, Array], tuple[Product, ...]]
@@ -157,15 +129,6 @@ def speedup(subject: Subject, array: TensorDash, wanted: Operation | None = None
 def mean_speedup(source: Source, array: TensorDash, names: Sequence[str] = NAMES, costs: CostFunction = on_array) -> float:
     """The mean over models, each counting once."""
     return fmean(speedup(source(name), array, costs=costs) for name in names)
-
-
-def step_speedup(subject: Subject, array: TensorDash) -> float:
-    """Speedup on the chip, with waiting for DRAM."""
-    dense, mine = (
-        sum(product.weight * product.cost.cycles for product in on_chip(subject, which) if product.cost)
-        for which in (array.baseline, array)
-    )
-    return dense / mine
 
 
 def slowest(subject: Subject, array: TensorDash) -> tuple[float, str]:

@@ -104,7 +104,7 @@ def chip_energy_limit() -> Measured:
     return Measured(
         point.chip,
         note=f"The core is {100 * point.share:.0f} % of the baseline's energy for this layer; 2.1x would need 72 %.",
-        details=f"The core alone gains {point.core:.2f}x; our memories (SRAM and LPDDR4 tables) cost more than the paper's.",
+        details=f"The core alone gains {point.core:.2f}x; memories are those of our RAM and LPDDR4 tables.",
     )
 
 
