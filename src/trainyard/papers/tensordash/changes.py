@@ -26,7 +26,7 @@ CHANGES = (
         what="energy of on-chip memories",
         was="accesses of a cache at 45 nm, scaled to 65 nm as gates scale: 11.4 pJ a byte of a 128 KB bank, read or written",
         now="RAMs at 65 nm: 3.75 pJ a byte read and 2.71 written",
-        argument="AM, BM, CM and the scratchpads are RAMs, and CACTI, the paper's tool, gives these energies for one port of 64 bits "
+        argument="AM, BM, CM and the scratchpads are RAMs, and CACTI, the paper's tool, gives these energies for a port of 64 bits "
         "and cells of low operating power. The paper prints no setting of it; 64 such banks take 57.4 mm2 where 58.6 are printed, "
         "and cells of high performance would leak 28 W, more than the cores take",
         before={
@@ -40,15 +40,16 @@ CHANGES = (
         what="batch and tiles of the whole chip",
         was="the samples whose zeros were kept, repeated to 8 for energies and as they are for time; tiles of the fewest cycles",
         now="64 samples with the same shares of zeros at random places; tiles of the least traffic, and of these the least energy",
-        argument="Sec. IV: 64 to 143 samples; one sample alone reads all weights for itself. Tiles of the fewest cycles cut "
-        "reductions short to save a thousandth of the time, and write unfinished sums into CM that the paper's elements keep; tiles "
-        "of the least energy and of the least energy-delay product give the core the same share of the energy to a hundredth",
+        argument="Sec. IV: 64 to 143 samples; one sample alone reads all weights for itself. The search for the fewest cycles "
+        "took tiles that cut reductions into pieces of a few steps, and wrote unfinished sums into CM for each of them, where the "
+        "paper's elements finish an output; tiles of the least energy, or of the least energy-delay product, give the core the same "
+        "share of the energy to a hundredth",
         before={
             "tensordash.energy.chip": 1.275, "tensordash.bfloat16.chip_energy": 1.232,
             "tensordash.random.chip_energy_limit": 1.938, "tensordash.dense_model.energy": 1.004,
         },
-        worse="zeros of whole chips fall at random, so that rows wait less for each other than with recorded zeros; the fastest tiles "
-        "would take up to 7 % less time",
+        worse="zeros of whole chips fall at random, so that rows wait less for each other than with recorded zeros; the fastest "
+        "tiles would take up to 7 % less time",
         tried=6,
     ),
 )  # fmt: skip
