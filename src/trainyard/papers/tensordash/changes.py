@@ -42,8 +42,8 @@ CHANGES = (
         now="64 samples with the same shares of zeros at random places; tiles of the least traffic, and of these the least energy",
         argument="Sec. IV: 64 to 143 samples; one sample alone reads all weights for itself. The search for the fewest cycles "
         "took tiles that cut reductions into pieces of a few steps, and wrote unfinished sums into CM for each of them, where the "
-        "paper's elements finish an output; tiles of the least energy, or of the least energy-delay product, give the core the same "
-        "share of the energy to a hundredth",
+        "paper's elements finish an output; tiles of the least energy, or of the least energy-delay product, give the core the "
+        "same share of the energy to a hundredth",
         before={
             "tensordash.energy.chip": 1.275, "tensordash.bfloat16.chip_energy": 1.232,
             "tensordash.random.chip_energy_limit": 1.938, "tensordash.dense_model.energy": 1.004,
