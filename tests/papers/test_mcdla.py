@@ -22,6 +22,7 @@ from trainyard.papers.mcdla import (
     performance,
     power,
     printed,
+    readings,
     scaling,
     sensitivity,
     wiring,
@@ -209,6 +210,26 @@ def test_proofs_print_their_numbers(claim: str, proof: object, words: tuple[str,
     assert callable(proof)
     for word in words:
         assert word in proof(), claim
+
+
+# ---- what was searched
+def test_all_readings_are_stored_and_the_ledgers_is_that_of_the_presets() -> None:
+    names = [one.name for one in readings.readings()]
+    assert [*readings.stored()] == names
+    assert len(names) == 64
+    for plain in (DC_DLA, HC_DLA, MCDLA_S, MCDLA_L, MCDLA_B):
+        for parallel in PARALLEL:
+            assert readings.LEDGER.node(plain, parallel) == plain
+    assert readings.search().readings == 64
+
+
+def test_a_readings_figures_are_those_of_the_ledger_and_change_with_it() -> None:
+    found = readings.results(readings.LEDGER, QUICK)
+    over = [performance.harmonic(measuring.speedups(MCDLA_B, DC_DLA, one, QUICK).values()) for one in PARALLEL]
+    assert [found["mcdla.speedup.data"], found["mcdla.speedup.model"]] == over
+    slow = readings.results(readings.LEDGER._replace(pcie_gb_per_s=12), QUICK)
+    assert slow["mcdla.speedup.data"] > found["mcdla.speedup.data"]
+    assert slow["mcdla.star_loss"] == found["mcdla.star_loss"]  # no PCIe in either
 
 
 # ---- wires, power, presets

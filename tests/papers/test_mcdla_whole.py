@@ -10,7 +10,7 @@ import pytest
 from trainyard.machines.presets.mcdla import DESIGNS
 from trainyard.papers import bench, pages
 from trainyard.papers.ledger import Row
-from trainyard.papers.mcdla import measuring, performance, printed, sensitivity
+from trainyard.papers.mcdla import measuring, performance, printed, readings, sensitivity
 from trainyard.papers.mcdla.measuring import NETWORKS, PARALLEL, step_times
 
 pytestmark = [pytest.mark.slow, pytest.mark.paper]
@@ -34,6 +34,12 @@ def test_every_row_is_filled(walked: dict[str, Row]) -> None:
 def test_what_is_contradicted_carries_its_proof(walked: dict[str, Row]) -> None:
     found = {name for name, row in walked.items() if row.verdict == "contradicted"}
     assert found == {"star_loss.max", "hc.data", "pcie4.dc_gain", "scaling.dc.4", "scaling.dc.8", "power.high"}
+
+
+def test_stored_readings_are_those_of_this_version(walked: dict[str, Row]) -> None:
+    assert not [name for name, row in walked.items() if row.verdict == "off" and row.claim.use == "headline"]
+    for claim, value in readings.stored()[readings.LEDGER.name].items():
+        assert value == pytest.approx(walked[claim.partition(".")[2]].ours, rel=1e-3), "run: python scripts/mcdla_readings.py"
 
 
 def test_orders_and_bounds_hold_in_every_example(walked: dict[str, Row]) -> None:

@@ -87,8 +87,9 @@ def _overhead() -> Measured:
     return Measured(
         overhead_ratio(UNITS),
         note=f"{1e6 * host:.0f} us to launch and poll {UNITS // PIM_OPT.host.rank_dpus} ranks over "
-        f"{1e6 * dsc.overhead_s(DIRECT.clusters):.2f} us until {DIRECT.clusters} clusters have had the token.",
-        details=f"{ratios}. Both times rest on assumptions of ours.",
+        f"{1e6 * dsc.overhead_s(DIRECT.clusters):.2f} us until {DIRECT.clusters} clusters have had the token. Both rest on "
+        "assumptions of ours: 20 us for a rank, of which the ratio is a multiple, may be 5 or 100.",
+        details=f"{ratios}.",
     )
 
 
