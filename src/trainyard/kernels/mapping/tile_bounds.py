@@ -1,4 +1,4 @@
-"""Compiled: what a tiling moves and holds, and lower bounds for ranges of tile sizes.
+"""Compiled: what a tiling moves and holds.
 
 In an order (outer, middle, inner) the tensor without the inner loop stays by itself. The tensor without the middle loop is read
 again in each of its steps, or kept: all of its tiles along the inner loop then lie in the scratchpad. The tensor without the outer
@@ -11,7 +11,6 @@ import numpy as np
 from numba import njit
 
 from trainyard.kernels.mapping.halos import spread
-from trainyard.kernels.mapping.tile_cycles import least_busy
 from trainyard.kernels.mapping.tiles import Ints, Real
 
 BELOW = 1.0 - 1e-12
@@ -23,8 +22,6 @@ TIME, ENERGY, EDP, TRAFFIC = range(4)
 KEPT_MIDDLE = 6
 """`allowed` has a bit for each order with nothing kept, then for each with the second tensor kept, then for each with both."""
 EVERYTHING = 2**18 - 1
-ORDER_BITS = 1 | 1 << KEPT_MIDDLE | 1 << 2 * KEPT_MIDDLE
-"""Of one order, whatever is kept."""
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -112,84 +109,3 @@ def moved_bytes(tile: Ints, spans: Real, passes: Ints, totals: Real, halo: Real)
         (totals[0] + (passes[0] - 1) * totals[3]) * a + totals[1] + (passes[1] - 1) * totals[4] + totals[2] * sums
         + (passes[2] - 1) * totals[5]
     )  # fmt: skip
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def _least_moved(
-    d0: float, d1: float, d2: float, low0: float, low1: float, low2: float, high0: float, high1: float, c0: float, c1: float,
-    c2: float, stays: float, again: float, last: float, once: float, twice: float, room: float,
-) -> tuple[float, int]:  # fmt: skip
-    """The fewest bytes beyond the compulsory ones of an order (outer, middle, inner loop: 0, 1, 2), with the best choice of what is
-    kept, and that choice: 0, 1 or 2. `stays`, `again` and `last` are scratchpad bytes per element of the tensors without the inner,
-    middle and outer loop, `once` and `twice` bytes of reading the second and the third once more."""
-    tile, panel, block = low0 * low1 * stays, low0 * d2 * again, d1 * d2 * last
-    if tile + panel + block <= room:
-        return 0.0, 2
-    best, kept = np.inf, 0
-    if tile + panel + low1 * low2 * last <= room:
-        longest = min(high0, (room - low1 * low2 * last) / (low1 * stays + d2 * again) / BELOW)
-        best, kept = (np.ceil(d0 / longest * BELOW) - 1.0) * twice, 1
-    moved = 0.0
-    if c2 > 1.0:
-        free = room - low0 * low2 * again - low1 * low2 * last
-        moved = (c1 - 1.0) * once + (c0 - 1.0) * twice
-        if high0 * high1 * stays > free:  # both cannot be that large: the best trade-off between them
-            area = free / stays
-            long = min(max(np.sqrt(twice * d0 * area / max(once * d1, 1e-300)), area / high1), high0)
-            moved = max(moved, (once * (d1 * long / area - 1.0) + twice * (d0 / long - 1.0)) * BELOW)
-    elif c1 > 1.0:
-        moved = (c0 - 1.0) * twice
-    return (moved, 0) if moved < best else (best, kept)
-
-
-@njit(cache=True, error_model="numpy")
-def bound_of(
-    lm: float, ln: float, lk: float, hm: float, hn: float, hk: float, dims: Ints, rates: Real, totals: Real, allowed: int,
-    forms: Ints, room: float, cycle: float, burst: float, objective: int, joules: Real,
-) -> tuple[float, float]:  # fmt: skip
-    """Lower bounds of a cell, from its least and its largest sizes: value, and traffic; infinite where nothing in it fits."""
-    a, b, c = rates[4], rates[5], rates[3]
-    if lm * lk * a + lk * ln * b + lm * ln * c > room:
-        return np.inf, np.inf
-    # the largest sizes that still fit, with the others at their least
-    rest, across = room - lk * ln * b, lk * a + ln * c
-    if hm * across > rest:
-        hm = rest / across / BELOW
-    rest, across = room - lm * lk * a, lk * b + lm * c
-    if hn * across > rest:
-        hn = rest / across / BELOW
-    rest, across = room - lm * ln * c, lm * a + ln * b
-    if hk * across > rest:
-        hk = rest / across / BELOW
-    m, n, k, count = float(dims[0]), float(dims[1]), float(dims[2]), float(dims[3])
-    cm, cn, ck = np.ceil(m / hm * BELOW), np.ceil(n / hn * BELOW), np.ceil(k / hk * BELOW)
-    more, loads, steps = np.inf, np.inf, cm * cn * ck
-    for order in range(6):
-        if not allowed >> order & ORDER_BITS:
-            continue
-        if order == 0:
-            moved, kept = _least_moved(m, n, k, lm, ln, lk, hm, hn, cm, cn, ck, c, a, b, totals[3], totals[4], room)
-        elif order == 1:
-            moved, kept = _least_moved(m, k, n, lm, lk, ln, hm, hk, cm, ck, cn, a, c, b, totals[5], totals[4], room)
-        elif order == 2:
-            moved, kept = _least_moved(n, m, k, ln, lm, lk, hn, hm, cn, cm, ck, c, b, a, totals[4], totals[3], room)
-        elif order == 3:
-            moved, kept = _least_moved(n, k, m, ln, lk, lm, hn, hk, cn, ck, cm, b, c, a, totals[5], totals[3], room)
-        elif order == 4:
-            moved, kept = _least_moved(k, m, n, lk, lm, ln, hk, hm, ck, cm, cn, a, b, c, totals[4], totals[5], room)
-        else:
-            moved, kept = _least_moved(k, n, m, lk, ln, lm, hk, hn, ck, cn, cm, b, a, c, totals[3], totals[5], room)
-        more = min(more, moved)
-        if kept == 2:  # every tile of A and of B once, and no order moves fewer bytes
-            loads = min(loads, max(cm, cn) * ck, (ck - 1.0) * cm * cn + min(cm, cn))
-            break
-        if order >= 4:  # unfinished sums come back in all steps of the outer loop but the first
-            loads = min(loads, (ck - 1.0) * cm * cn + min(cm, cn))
-        else:
-            loads = min(loads, steps)
-    moved = totals[0] + totals[1] + totals[2] + more
-    fill = lk * (lm * rates[0] + ln * rates[1]) * cycle + burst
-    cycles = max(least_busy(dims, cm, cn, ck, forms) * count * BELOW + fill, moved * cycle + burst * loads * count)
-    if objective == 0:
-        return cycles, moved
-    return value_of(objective, cycles, moved, joules), moved

@@ -13,6 +13,8 @@ from numba import njit
 Ints = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
 
+SMALLER = 1.0 - 1e-12
+"""Factor that keeps a count of tiles from being rounded up."""
 IDEAL = -1
 """In the column of `Pooled.pool`: an ideal array with as many multipliers as the column after it says."""
 
@@ -84,16 +86,23 @@ def kinds_of(tile: Ints, forms: Ints, kinds: Ints) -> float:
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _over(extent: float, tiles: float, side: int) -> float:
+def _over(extent: float, tiles: float, side: float, exact: bool) -> float:
     """The fewest folds of a dimension in at least so many tiles."""
-    return float(max(np.ceil(extent / side), tiles))
+    return max(np.ceil(extent / side), tiles) if exact else extent / side
 
 
 @njit(cache=True, error_model="numpy")
-def least_busy(dims: Ints, tiles_m: float, tiles_n: float, tiles_k: float, forms: Ints) -> float:
-    """A lower bound on the compute cycles of one product that is cut into at least so many tiles along each axis."""
-    best = np.inf
+def least_busy(dims: Ints, high_m: float, high_n: float, high_k: float, forms: Ints) -> float:
+    """A lower bound on the compute cycles of one product that is cut into tiles of at most these sizes.
+
+    With one form, tiles and folds are whole. With several, each tile takes its best form, the last ones perhaps another than full
+    ones: then no form may count for more than the elements of a tile are worth in it at least.
+    """
+    best, exact = np.inf, forms.shape[0] == 1
     m, n, k = float(dims[0]), float(dims[1]), float(dims[2])
+    tiles_m, tiles_n, tiles_k = m / high_m * SMALLER, n / high_n * SMALLER, k / high_k * SMALLER
+    if exact:
+        tiles_m, tiles_n, tiles_k = np.ceil(tiles_m), np.ceil(tiles_n), np.ceil(tiles_k)
     for index in range(forms.shape[0]):
         form = forms[index]
         if form[7] > 0:
@@ -105,27 +114,19 @@ def least_busy(dims: Ints, tiles_m: float, tiles_n: float, tiles_k: float, forms
         elif form[7] == IDEAL:
             cycles = max(m * n * k / form[8], tiles_m * tiles_n * tiles_k)
         else:
+            along_m, along_n = _over(m, tiles_m, form[0], exact), _over(n, tiles_n, form[1], exact)
+            along_k = _over(k, tiles_k, form[2], exact)
             if form[3] == 0:
-                folds, streamed, length, side = (
-                    _over(n, tiles_n, form[1]) * _over(k, tiles_k, form[2]), tiles_m, m, form[0]
-                )  # fmt: skip
-                apart = tiles_n * tiles_k
+                folds, streamed, steps, apart = along_n * along_k, tiles_m, along_m, tiles_n * tiles_k
             elif form[3] == 1:
-                folds, streamed, length, side = (
-                    _over(m, tiles_m, form[0]) * _over(k, tiles_k, form[2]), tiles_n, n, form[1]
-                )  # fmt: skip
-                apart = tiles_m * tiles_k
+                folds, streamed, steps, apart = along_m * along_k, tiles_n, along_n, tiles_m * tiles_k
             else:
-                folds, streamed, length, side = (
-                    _over(m, tiles_m, form[0]) * _over(n, tiles_n, form[1]), tiles_k, k, form[2]
-                )  # fmt: skip
-                apart = tiles_m * tiles_n
-            folds = max(folds / form[6], apart)
-            steps = _over(length, streamed, side)
+                folds, streamed, steps, apart = along_m * along_n, tiles_k, along_k, tiles_m * tiles_n
+            folds, alone = max(folds / form[6], apart), streamed * form[4] + steps
             if form[5] < 0:
-                cycles = folds * (streamed * form[4] + steps)
+                cycles = folds * alone
             else:
                 interval = max(steps, streamed * form[5])
-                cycles = (folds - apart) * interval + apart * (streamed * form[4] + steps)
+                cycles = (folds - apart) * interval + apart * alone if interval <= alone else folds * alone
         best = min(best, cycles)
     return best

@@ -25,7 +25,6 @@ from trainyard.kernels.mapping.tile_bounds import (
     EVERYTHING,
     HALO,
     KEPT_MIDDLE,
-    bound_of,
     moved_bytes,
     needed_bytes,
     passes_of,
@@ -34,6 +33,7 @@ from trainyard.kernels.mapping.tile_bounds import (
     value_of,
     without,
 )
+from trainyard.kernels.mapping.cell_bounds import bound_of
 from trainyard.kernels.mapping.tile_cycles import kinds_of, least_busy
 from trainyard.kernels.mapping.tile_energy import MOVED, array_joules, least_joules
 from trainyard.kernels.mapping.tile_front import ENTRY, FRONT, offer, pick, standing
@@ -53,7 +53,7 @@ SLACK = 1.005
 """A cell that cannot beat the best by this factor is not split further: half of the default tolerance."""
 CELLS = 2048
 """Cells that wait at most: a split adds one, and ranges are halved."""
-NEARLY, SAVING = 1.002, 1.01
+NEARLY, SAVING = 1.01, 1.05
 """Bytes, and joules, within these factors are not worth a search."""
 MOST_CELLS = 4000
 """Cells that are split at most unless `effort` says otherwise; few products need a tenth of them."""
@@ -305,10 +305,10 @@ def best_tile(
         whole[axis] = int(sizes[axis, lengths[axis] - 1] == dims[axis])
     totals_of(dims, rates, totals)
     band = max(1.0, (1.0 + tolerance) / SLACK)
-    busy = least_busy(dims, 1.0, 1.0, 1.0, forms) * dims[3]
+    busy = least_busy(dims, float(dims[0]), float(dims[1]), float(dims[2]), forms) * dims[3]
     entries = 0
     room, spans, kinds = np.empty((5, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
-    cycle, space = BELOW / supply[0], supply[1]
+    cycle, space, known = BELOW / supply[0], supply[1], np.empty((9, 3))
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
     waiting, split, proven, fits = _roots(lengths, whole, cells), 0, 1, False
     best, traffic, energy = np.inf, np.inf, np.inf
@@ -319,7 +319,7 @@ def best_tile(
             bounds[cell, 0], bounds[cell, 1] = bound_of(
                 float(sizes[0, cells[cell, 0]]), float(sizes[1, cells[cell, 2]]), float(sizes[2, cells[cell, 4]]),
                 float(sizes[0, cells[cell, 1]]), float(sizes[1, cells[cell, 3]]), float(sizes[2, cells[cell, 5]]), dims, rates,
-                totals, allowed, forms, space, cycle, burst, objective, joules,
+                totals, allowed, forms, space, cycle, burst, objective, joules, known,
             )  # fmt: skip
             for place in range(cell, fresh, -1):  # the best is taken first
                 if bounds[place - 1, 0] >= bounds[place, 0]:
@@ -414,12 +414,13 @@ def tile_bounds(
     dims: Ints, rates: Real, tiles: Ints, allowed: int, forms: Ints, supply: Real, latency: int, objective: int, joules: Real
 ) -> Any:  # fmt: skip
     """For each of many tiles a lower bound on its value in any order; infinite where it does not fit."""
-    totals, least = np.empty(6), np.empty(tiles.shape[0])
+    totals, least, known = np.empty(6), np.empty(tiles.shape[0]), np.empty((9, 3))
     totals_of(dims, rates, totals)
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
     for tile in range(tiles.shape[0]):
         m, n, k = float(tiles[tile, 0]), float(tiles[tile, 1]), float(tiles[tile, 2])
         least[tile], _ = bound_of(
-            m, n, k, m, n, k, dims, rates, totals, allowed, forms, supply[1], BELOW / supply[0], burst, objective, joules
+            m, n, k, m, n, k, dims, rates, totals, allowed, forms, supply[1], BELOW / supply[0], burst, objective, joules,
+            known,
         )  # fmt: skip
     return least

@@ -1,0 +1,175 @@
+"""Compiled: lower bounds for ranges of tile sizes (cells), from their least and their largest sizes.
+
+A step takes the longer of its compute and its transfers, so the sum of all steps takes at least all compute, and at least all
+transfers. It takes more where transfers are uneven: the tensor without the inner loop moves in one step of each run of that loop
+alone, and what does not fit into that step's compute is waited for. With `share` the part of all compute that falls into such steps
+at most, and `other` the part of the other transfers that falls into them at least, the steps take at least
+
+    the rare transfers + other * the other transfers + (1 - share) * all compute.
+
+Tensors that are kept move in some steps alone, too: in one of the middle loop's runs, or of the outer loop's.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from trainyard.kernels.mapping.tile_bounds import BELOW, KEPT_MIDDLE, value_of, without
+from trainyard.kernels.mapping.tile_cycles import IDEAL, cycles_of, least_busy
+from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real
+
+EXTENT, LOW, HIGH, COUNT, SHARE, IDLE, HELD, FILLED, EDGE = range(9)
+"""Rows of what is known of a cell: by axis the dimension, least and largest sizes, tiles at least, the share of compute that falls to
+one index at most, idle cycles of the DRAM if this is the inner loop; by tensor bytes of an element in the scratchpad, and of the
+first fill and the last drain; by axis the size of the last tile at least."""
+
+
+@njit(cache=True, error_model="numpy")
+def _grain(axis: int, lm: float, ln: float, lk: float, forms: Ints) -> float:
+    """Compute of a tile of s elements along an axis is at least s / (t + grain) of that of a larger one, of t elements."""
+    grain = 0.0
+    for index in range(forms.shape[0]):
+        form = forms[index]
+        if form[7] == IDEAL:
+            own = form[8] / (ln * lk if axis == 0 else (lm * lk if axis == 1 else lm * ln)) + 1.0
+        elif form[7] > 0:
+            across, streamed = (1, 0) if form[3] == 0 else (0, 1)
+            if axis == streamed:
+                own = 1.0
+            else:
+                others = lk if axis == across else (ln if across == 1 else lm)
+                own = float(form[7] + form[8]) * 1048576.0 / (others * max(form[9], 1)) + 2.0 + (form[2] if axis == 2 else 0)
+        elif form[5] > form[4]:
+            return np.inf
+        else:
+            own = float(form[axis]) * (1.0 + form[6] if form[6] > 1 and axis != form[3] else 1.0)
+        grain = max(grain, own)
+    return grain
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _share(extent: float, high: float, count: float, grain: float) -> float:
+    """The part of all compute that falls to one index of a loop, at most: each run has count - 1 full tiles."""
+    share = min(1.0, (high + grain) / extent)
+    return min(share, 1.0 / (count - 1.0)) if count > 2.0 else share
+
+
+@njit(cache=True, error_model="numpy")
+def _order_bound(
+    order: int, choices: int, cell: Real, totals: Real, room: float, cycle: float, burst: float, busy: float, loads_once: float,
+    many: float,
+) -> tuple[float, float]:  # fmt: skip
+    """The fewest cycles and bytes of an order; `choices` are bits of how many tensors may be kept: none, one, two.
+
+    `loads_once` are the bursts at least of moving everything once, `many` the products.
+    """
+    x, y, z = ORDERS[order, 0], ORDERS[order, 1], ORDERS[order, 2]
+    last, again, stays = without(x), without(y), without(z)  # read again in all steps of a loop; the last one is not
+    d0, d1, d2 = cell[EXTENT, x], cell[EXTENT, y], cell[EXTENT, z]
+    low0, low1, low2 = cell[LOW, x], cell[LOW, y], cell[LOW, z]
+    c0, c1, c2 = cell[COUNT, x], cell[COUNT, y], cell[COUNT, z]
+    tile, held_again, held_last = low0 * low1 * cell[HELD, stays], cell[HELD, again], cell[HELD, last]
+    once, twice, everything = totals[3 + again], totals[3 + last], totals[0] + totals[1] + totals[2]
+    idle = cell[IDLE, z] if c2 > 1.0 else (cell[IDLE, y] if c1 > 1.0 else cell[IDLE, x])
+    seldom = totals[stays] * cycle + (1.0 - cell[SHARE, z]) * busy if c2 > 1.0 else 0.0
+    waits = max(seldom, totals[again] * cycle + (1.0 - cell[SHARE, y]) * busy if c1 > 1.0 else 0.0)
+    alone, best, least = busy + (cell[FILLED, 0] + cell[FILLED, 1] + cell[FILLED, 2]) * cycle + burst, np.inf, np.inf
+    panel = low0 * d2 * held_again
+    if choices & 4 and tile + panel + d1 * d2 * held_last <= room:
+        longest = max(waits, totals[last] * cycle + (1.0 - cell[SHARE, x]) * busy if c0 > 1.0 else 0.0)
+        best, least = max(alone, everything * cycle + burst * loads_once + idle, longest * BELOW), everything
+    loads = (c0 * c1 * c2 if order < 4 else (c0 - 1.0) * c1 * c2 + min(c1, c2)) * many  # unfinished sums come back in all but the first
+    if choices & 2 and tile + panel + low1 * low2 * held_last <= room:
+        largest = min(cell[HIGH, x], (room - low1 * low2 * held_last) / (low1 * cell[HELD, stays] + d2 * held_again) / BELOW)
+        moved = everything + ((np.ceil(d0 / largest * BELOW) - 1.0) * twice if c1 > 1.0 or c2 > 1.0 else 0.0)
+        best = min(best, max(alone, moved * cycle + burst * loads + idle, waits * BELOW))
+        least = min(least, moved)
+    if choices & 1:
+        moved = 0.0
+        if c2 > 1.0:
+            free, high0, high1 = room - low0 * low2 * held_again - low1 * low2 * held_last, cell[HIGH, x], cell[HIGH, y]
+            moved = (c1 - 1.0) * once + (c0 - 1.0) * twice
+            if high0 * high1 * cell[HELD, stays] > free:  # both cannot be that large: the best trade-off between them
+                area = free / cell[HELD, stays]
+                long = min(max(np.sqrt(twice * d0 * area / max(once * d1, 1e-300)), area / high1), high0)
+                moved = max(moved, (once * (d1 * long / area - 1.0) + twice * (d0 / long - 1.0)) * BELOW)
+            other = (low2 if c2 > 2.0 else max(0.0, min(low2, d2 - cell[HIGH, z]))) / d2
+            ends = cell[FILLED, 0] + cell[FILLED, 1] if z == 2 else cell[FILLED, 2]  # moved in no step, or in another one
+            waits = seldom + (other * (totals[again] + totals[last] + moved) + ends) * cycle
+        elif c1 > 1.0:
+            moved = (c0 - 1.0) * twice
+        moved += everything
+        best = min(best, max(alone, moved * cycle + burst * loads + idle, waits * BELOW))
+        least = min(least, moved)
+    return best, least
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _edge(extent: int, low: float, high: float, count: float) -> int:
+    """The least size of the last tile."""
+    if np.ceil(extent / low) > count:
+        return 1
+    return max(1, extent - int((count - 1.0) * np.floor(high)))
+
+
+@njit(cache=True, error_model="numpy")
+def _idle(
+    lm: float, ln: float, lk: float, hm: float, hn: float, hk: float, edge: Real, steps: float, rates: Real, forms: Ints,
+    room: float, cycle: float, burst: float,
+) -> tuple[float, float, float]:  # fmt: skip
+    """Cycles in which the first step computes and nothing is moved, and the same of the last step, by the loop that runs inside
+    of all others: the first step only reads what its neighbour needs, and the last one only writes what its neighbour left."""
+    if steps == 1.0:
+        return 0.0, 0.0, 0.0
+    first = float(cycles_of(int(lm), int(ln), int(lk), forms))
+    last = float(cycles_of(int(edge[0]), int(edge[1]), int(edge[2]), forms))
+    left = min(hm * hk, room / rates[4]) * rates[0] * cycle if rates[4] > 0.0 else hm * hk * rates[0] * cycle
+    right = min(hk * hn, room / rates[5]) * rates[1] * cycle if rates[5] > 0.0 else hk * hn * rates[1] * cycle
+    out = min(hm * hn, room / rates[3]) * max(rates[2], rates[3]) * cycle if rates[3] > 0.0 else hm * hn * rates[2] * cycle
+    stored = max(0.0, last - out - burst - 1.0)
+    return (
+        max(0.0, first - left - burst - 1.0) + stored, max(0.0, first - right - burst - 1.0) + stored,
+        max(0.0, first - left - right - burst - 1.0) + last,
+    )  # fmt: skip
+
+
+@njit(cache=True, error_model="numpy")
+def bound_of(
+    lm: float, ln: float, lk: float, hm: float, hn: float, hk: float, dims: Ints, rates: Real, totals: Real, allowed: int,
+    forms: Ints, room: float, cycle: float, burst: float, objective: int, joules: Real, cell: Real,
+) -> tuple[float, float]:  # fmt: skip
+    """Lower bounds of a cell, from its least and its largest sizes: value, and traffic; infinite where nothing in it fits."""
+    a, b, c = rates[4], rates[5], rates[3]
+    if lm * lk * a + lk * ln * b + lm * ln * c > room:
+        return np.inf, np.inf
+    # the largest sizes that still fit, with the others at their least
+    rest, across = room - lk * ln * b, lk * a + ln * c
+    if hm * across > rest:
+        hm = rest / across / BELOW
+    rest, across = room - lm * lk * a, lk * b + lm * c
+    if hn * across > rest:
+        hn = rest / across / BELOW
+    rest, across = room - lm * ln * c, lm * a + ln * b
+    if hk * across > rest:
+        hk = rest / across / BELOW
+    cell[LOW, 0], cell[LOW, 1], cell[LOW, 2] = lm, ln, lk
+    cell[HIGH, 0], cell[HIGH, 1], cell[HIGH, 2] = hm, hn, hk
+    for axis in range(3):
+        cell[EXTENT, axis] = dims[axis]
+        cell[COUNT, axis] = np.ceil(dims[axis] / cell[HIGH, axis] * BELOW)
+        cell[EDGE, axis] = _edge(dims[axis], cell[LOW, axis], cell[HIGH, axis], cell[COUNT, axis])
+        cell[SHARE, axis] = _share(dims[axis], cell[HIGH, axis], cell[COUNT, axis], _grain(axis, lm, ln, lk, forms))
+    cell[HELD, 0], cell[HELD, 1], cell[HELD, 2] = a, b, c
+    cell[FILLED, 0], cell[FILLED, 1], cell[FILLED, 2] = lk * lm * rates[0], lk * ln * rates[1], cell[EDGE, 0] * cell[EDGE, 1] * rates[2]
+    cm, cn, ck, count = cell[COUNT, 0], cell[COUNT, 1], cell[COUNT, 2], float(dims[3])
+    cell[IDLE, 0], cell[IDLE, 1], cell[IDLE, 2] = _idle(lm, ln, lk, hm, hn, hk, cell[EDGE], cm * cn * ck, rates, forms, room, cycle, burst)
+    busy = least_busy(dims, hm, hn, hk, forms) * count * BELOW
+    once = min(max(cm, cn) * ck, (ck - 1.0) * cm * cn + min(cm, cn)) * count
+    cycles, moved = np.inf, np.inf
+    for order in range(6):
+        choices = allowed >> order & 1 | (allowed >> order + KEPT_MIDDLE & 1) << 1 | (allowed >> order + 2 * KEPT_MIDDLE & 1) << 2
+        if choices:
+            own, bytes_ = _order_bound(order, choices, cell, totals, room, cycle, burst, busy, once, count)
+            cycles, moved = min(cycles, own), min(moved, bytes_)
+    return value_of(objective, cycles, moved, joules), moved
