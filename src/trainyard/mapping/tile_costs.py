@@ -20,6 +20,7 @@ from trainyard.ir import Array, MatMul
 from trainyard.ir.folds import Folds, Pooled
 from trainyard.ir.protocols import HasLeastCycles, HasLowerBounds, HasTileCycles
 from trainyard.mapping import tiling
+from trainyard.mapping.bandwidths import search_tiles
 from trainyard.mapping.loop_orders import LoopOrders, OrderedTile
 from trainyard.mapping.tile_choice import best_of
 from trainyard.mapping.tile_descent import CountedTiles, descend
@@ -48,7 +49,7 @@ def candidate_sizes(extent: int, granule: int) -> list[int]:
 
 def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | None, goal: Goal) -> Tiled:
     """The best tiling of one product among the candidates."""
-    from trainyard.kernels.mapping import tile_search
+    from trainyard.kernels.mapping import cell_bounds
 
     given = tuple(size or (tile or tiling.NO_TILE)[axis] for axis, size in enumerate(problem.tile))
     extents, granule = (problem.op.M, problem.op.N, problem.op.K), array.granule()
@@ -62,7 +63,7 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
             return orders.tiled(only)
     forms: Sequence[Folds | Pooled] = array.lower_bounds if isinstance(array, HasLowerBounds) else ()
     first = goal if forms else replace(goal, effort=FIRST_CELLS)
-    likely = tiling.tiled(problem, tiling.search_tiles(table, forms, array, supply, tile, first)[0].tolist())
+    likely = tiling.tiled(problem, search_tiles(table, forms, array, supply, tile, first)[0].tolist())
     cost = tiling.evaluate(problem, likely.tiling, array, supply)
     if cost.cycles <= likely.cycles and likely.proven:
         return cost  # as fast as its bound: nothing can be better
@@ -71,7 +72,7 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
         for size, extent, step in zip(given, extents, granule, strict=True)
     ]
     tiles = np.array([(likely.tiling.m, likely.tiling.n, likely.tiling.k), *itertools.product(*menus)], dtype=np.int64)
-    bounds = tile_search.tile_bounds(
+    bounds = cell_bounds.tile_bounds(
         table.dims[0], table.rates[0], tiles, table.allowed[0], tiling.form_rows(forms, array), *orders.machine, *orders.goal[:2]
     )
     if isinstance(array, HasLeastCycles) and goal.objective == "time":

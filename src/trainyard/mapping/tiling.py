@@ -20,7 +20,6 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.caches import BoundedCache
 from trainyard.errors import BadInput
 from trainyard.hardware.tables.energy import REFERENCE, Prices
 from trainyard.ir import Array, MatMul
@@ -274,25 +273,6 @@ def _form_rows(forms: tuple[Folds | Pooled, ...], multipliers: int) -> Integers:
     return np.array(rows, dtype=np.int64).reshape(len(rows), COLUMNS)
 
 
-@lru_cache(maxsize=256)
-def _folds(forms: tuple[Folds | Pooled, ...], granule: Size) -> Integers:
-    """Sizes that an array takes at once along each axis: tiles are aligned to them."""
-    along: tuple[list[int], ...] = ([granule[0]], [granule[1]], [granule[2]])
-    for form in forms:
-        if isinstance(form, Folds):
-            for sizes, size in zip(along, (form.m, form.n, form.k), strict=True):
-                sizes.append(size)
-    chosen = [sorted(set(sizes), reverse=True)[:MOST_FOLDS] for sizes in along]
-    most = max(map(len, chosen))
-    return np.array([[*sizes, *[1] * (most - len(sizes))] for sizes in chosen], dtype=np.int64)
-
-
-_SEARCHED = BoundedCache(entries=1024)
-"""Tilings by all that they depend on: machines that differ in energy alone search once."""
-MOST_FOLDS = 3
-"""Sizes along an axis that tiles are aligned to."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class ProblemTable:
     """Many products as arrays for the compiled search: M, N, K and count, bytes per element (`all_rates`), halos, what is fixed."""
@@ -350,48 +330,6 @@ def _allowed(orders: tuple[str, ...], keep: tuple[Tensor, ...]) -> int:
     return bits
 
 
-def search_tiles(
-    products: ProblemTable,
-    forms: Sequence[Folds | Pooled],
-    array: Array,
-    supply: Supply,
-    tile: Size | None = None,
-    goal: Goal = FASTEST,
-) -> Integers:
-    """The best tiling of each product as a row of the compiled search (`kernels.mapping.tile_search.CHOSEN`).
-
-    `forms` are closed forms of tile cycles; without any, every multiplier is taken to be always busy.
-    """
-    from trainyard.kernels.mapping import tile_search
-
-    most = tile_search.MOST_CYCLES
-    if max(products.longest, products.macs // array.peak_macs_per_cycle) >= most:
-        ops = (problem.op for problem in products.problems)
-        raise _too_long(next(op for op in ops if max(op.M, op.N, op.K, op.count, op.macs // array.peak_macs_per_cycle) >= most))
-    joules = np.array([goal.joules(problem.op) for problem in products.problems]).reshape(-1, 2)
-    wanted = (OBJECTIVES.index(goal.objective), goal.tolerance, goal.effort)
-    table, granule = form_rows(forms, array), array.granule()
-    speed = (float(supply.bytes_per_cycle), float(supply.resident_bytes), supply.latency_cycles)
-
-    def searched() -> Integers:
-        fixed = products.tiles if tile is None else np.where(products.tiles > 0, products.tiles, np.array(tile, dtype=np.int64))
-        found: Integers = tile_search.best_tiles(
-            products.dims, products.rates, products.halos, _folds(tuple(forms), granule), fixed, products.allowed, table,
-            np.array(speed[:2]), speed[2], wanted[0], joules, np.array(goal.prices.row), *wanted[1:],
-        )  # fmt: skip
-        found.flags.writeable = False
-        return found
-
-    key = (products.digest, table.tobytes(), granule, tile, speed, wanted, goal.prices, joules.tobytes() if goal.energy else b"")
-    rows: Integers = _SEARCHED.get(key, searched)
-    too_long, too_large = rows[:, 4] == tile_search.TOO_LONG, rows[:, 4] == tile_search.NOTHING_FITS
-    if too_long.any():
-        raise _too_long(products.problems[int(too_long.argmax())].op)
-    if too_large.any():
-        raise nothing_fits(products.problems[int(too_large.argmax())], supply, tile)
-    return rows
-
-
 def search(
     problems: Sequence[Problem],
     array: Array,
@@ -415,6 +353,8 @@ def search(
 
         return [search_by_cost(problem, array, supply, tile, goal) for problem in counted(problems, "tiles")]
     table = ProblemTable.of(problems) if len(problems) > 1 else single_table(problems[0])
+    from trainyard.mapping.bandwidths import search_tiles
+
     rows = search_tiles(table, forms, array, supply, tile, goal)
     chosen = [tiled(problem, row) for problem, row in zip(problems, rows.tolist(), strict=True)]
     if not guides and not exact:
@@ -425,7 +365,7 @@ def search(
     return chosen
 
 
-def _too_long(op: MatMul) -> BadInput:
+def too_long(op: MatMul) -> BadInput:
     return BadInput(f"{op} takes more than 2**53 cycles here: give a smaller product or a larger array")
 
 
@@ -482,10 +422,10 @@ def evaluate(problem: Problem, tiling: Tiling, array: Array, supply: Supply) -> 
             kinds[em, en, ek] = cycles
             compute += times * cycles
     order = np.array([AXES.index(axis) for axis in tiling.order], dtype=np.int64)
-    count, rates, most = problem.op.count, np.array(problem.all_rates), np.iinfo(np.int64).max
+    count, rates = problem.op.count, np.array(problem.all_rates)
     cycles = int(
         tiles.tiled_cycles(
-            tile, spans, order, tiling.keep_bits, count, rates, float(supply.bytes_per_cycle), supply.latency_cycles, kinds, most
+            tile, spans, order, tiling.keep_bits, count, rates, float(supply.bytes_per_cycle), supply.latency_cycles, kinds
         )
     )
     return closed_form(problem, tiling, cycles, compute * count, passes(problem.op, tiling))

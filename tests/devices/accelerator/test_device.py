@@ -220,7 +220,8 @@ def test_more_bandwidth_more_scratchpad_and_less_latency_never_cost_time(speed, 
     ]
     before = [cost.cycles for cost in costs(device, step)]
     for other in better:
-        assert all(new <= old for new, old in zip((cost.cycles for cost in costs(other, step)), before, strict=True))
+        # of tilings within 1 % of the least time the one with the least traffic is taken
+        assert all(new <= old * 1.01 for new, old in zip((cost.cycles for cost in costs(other, step)), before, strict=True))
 
 
 # chains

@@ -27,9 +27,10 @@ from trainyard.errors import TrainyardError
 from trainyard.ir import Array, DeviceCost, Step, Work
 from trainyard.ir.folds import Tiles
 from trainyard.ir.protocols import Divisible, HasClosedForm, HasTileEvents
+from trainyard.mapping.bandwidths import search_tiles
 from trainyard.mapping.demand import Demand, Policy
 from trainyard.mapping.profile import works
-from trainyard.mapping.tiling import ProblemTable, search_tiles
+from trainyard.mapping.tiling import ProblemTable
 from trainyard.masks.dma import Densities
 
 BOUNDS = ("compute", "dram", "vector")

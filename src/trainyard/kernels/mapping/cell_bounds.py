@@ -12,17 +12,21 @@ Tensors that are kept move in some steps alone, too: in one of the middle loop's
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
-from trainyard.kernels.mapping.tile_bounds import BELOW, KEPT_MIDDLE, value_of, without
+from trainyard.kernels.mapping.tile_bounds import BELOW, KEPT_MIDDLE, totals_of, value_of, without
 from trainyard.kernels.mapping.tile_cycles import IDEAL, cycles_of, least_busy
 from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real
 
-EXTENT, LOW, HIGH, COUNT, SHARE, IDLE, HELD, FILLED, EDGE = range(9)
-"""Rows of what is known of a cell: by axis the dimension, least and largest sizes, tiles at least, the share of compute that falls to
-one index at most, idle cycles of the DRAM if this is the inner loop; by tensor bytes of an element in the scratchpad, and of the
-first fill and the last drain; by axis the size of the last tile at least."""
+EXTENT, LOW, HIGH, COUNT, SHARE, IDLE, HELD, FILLED, EDGE, ONES = range(10)
+KNOWN_ROWS, WIDE = 10, 30.0
+"""Rows of what is known of a cell. By axis: the dimension, least and largest sizes, tiles at least, the share of compute that
+falls to one index at most, idle cycles of the DRAM if this is the inner loop. By tensor: bytes of an element in the scratchpad, of
+the first fill and the last drain. By axis the size of the last tile at least. Then compute cycles at least: of the product, of its
+first and of its last step. Where the sizes of a cell differ by more than WIDE, shares and ends are not looked at."""
 
 
 @njit(cache=True, error_model="numpy")
@@ -79,7 +83,7 @@ def _order_bound(
     if choices & 4 and tile + panel + d1 * d2 * held_last <= room:
         longest = max(waits, totals[last] * cycle + (1.0 - cell[SHARE, x]) * busy if c0 > 1.0 else 0.0)
         best, least = max(alone, everything * cycle + burst * loads_once + idle, longest * BELOW), everything
-    loads = (c0 * c1 * c2 if order < 4 else (c0 - 1.0) * c1 * c2 + min(c1, c2)) * many  # unfinished sums come back in all but the first
+    loads = (c0 * c1 * c2 if order < 4 else (c0 - 1.0) * c1 * c2 + min(c1, c2)) * many  # unfinished sums come back
     if choices & 2 and tile + panel + low1 * low2 * held_last <= room:
         largest = min(cell[HIGH, x], (room - low1 * low2 * held_last) / (low1 * cell[HELD, stays] + d2 * held_again) / BELOW)
         moved = everything + ((np.ceil(d0 / largest * BELOW) - 1.0) * twice if c1 > 1.0 or c2 > 1.0 else 0.0)
@@ -114,35 +118,27 @@ def _edge(extent: int, low: float, high: float, count: float) -> int:
 
 
 @njit(cache=True, error_model="numpy")
-def _idle(
-    lm: float, ln: float, lk: float, hm: float, hn: float, hk: float, edge: Real, steps: float, rates: Real, forms: Ints,
-    room: float, cycle: float, burst: float,
-) -> tuple[float, float, float]:  # fmt: skip
+def _idle(cell: Real, rates: Real, room: float, cycle: float, burst: float) -> None:
     """Cycles in which the first step computes and nothing is moved, and the same of the last step, by the loop that runs inside
     of all others: the first step only reads what its neighbour needs, and the last one only writes what its neighbour left."""
-    if steps == 1.0:
-        return 0.0, 0.0, 0.0
-    first = float(cycles_of(int(lm), int(ln), int(lk), forms))
-    last = float(cycles_of(int(edge[0]), int(edge[1]), int(edge[2]), forms))
+    hm, hn, hk, first, last = cell[HIGH, 0], cell[HIGH, 1], cell[HIGH, 2], cell[ONES, 1], cell[ONES, 2]
     left = min(hm * hk, room / rates[4]) * rates[0] * cycle if rates[4] > 0.0 else hm * hk * rates[0] * cycle
     right = min(hk * hn, room / rates[5]) * rates[1] * cycle if rates[5] > 0.0 else hk * hn * rates[1] * cycle
     out = min(hm * hn, room / rates[3]) * max(rates[2], rates[3]) * cycle if rates[3] > 0.0 else hm * hn * rates[2] * cycle
-    stored = max(0.0, last - out - burst - 1.0)
-    return (
-        max(0.0, first - left - burst - 1.0) + stored, max(0.0, first - right - burst - 1.0) + stored,
-        max(0.0, first - left - right - burst - 1.0) + last,
-    )  # fmt: skip
+    burst += 1.0
+    stored = max(0.0, last - out - burst)
+    cell[IDLE, 0], cell[IDLE, 1] = max(0.0, first - left - burst) + stored, max(0.0, first - right - burst) + stored
+    cell[IDLE, 2] = max(0.0, first - left - right - burst) + last
 
 
 @njit(cache=True, error_model="numpy")
-def bound_of(
-    lm: float, ln: float, lk: float, hm: float, hn: float, hk: float, dims: Ints, rates: Real, totals: Real, allowed: int,
-    forms: Ints, room: float, cycle: float, burst: float, objective: int, joules: Real, cell: Real,
-) -> tuple[float, float]:  # fmt: skip
-    """Lower bounds of a cell, from its least and its largest sizes: value, and traffic; infinite where nothing in it fits."""
+def know(
+    lm: float, ln: float, lk: float, hm: float, hn: float, hk: float, dims: Ints, rates: Real, forms: Ints, room: float, cell: Real
+) -> bool:  # fmt: skip
+    """Writes what is known of a cell whatever the bandwidth, from its least and its largest sizes; false where nothing fits."""
     a, b, c = rates[4], rates[5], rates[3]
     if lm * lk * a + lk * ln * b + lm * ln * c > room:
-        return np.inf, np.inf
+        return False
     # the largest sizes that still fit, with the others at their least
     rest, across = room - lk * ln * b, lk * a + ln * c
     if hm * across > rest:
@@ -159,17 +155,50 @@ def bound_of(
         cell[EXTENT, axis] = dims[axis]
         cell[COUNT, axis] = np.ceil(dims[axis] / cell[HIGH, axis] * BELOW)
         cell[EDGE, axis] = _edge(dims[axis], cell[LOW, axis], cell[HIGH, axis], cell[COUNT, axis])
-        cell[SHARE, axis] = _share(dims[axis], cell[HIGH, axis], cell[COUNT, axis], _grain(axis, lm, ln, lk, forms))
+        cell[SHARE, axis] = 1.0
     cell[HELD, 0], cell[HELD, 1], cell[HELD, 2] = a, b, c
-    cell[FILLED, 0], cell[FILLED, 1], cell[FILLED, 2] = lk * lm * rates[0], lk * ln * rates[1], cell[EDGE, 0] * cell[EDGE, 1] * rates[2]
+    cell[FILLED, 0], cell[FILLED, 1] = lk * lm * rates[0], lk * ln * rates[1]
+    cell[FILLED, 2] = cell[EDGE, 0] * cell[EDGE, 1] * rates[2]
+    cell[ONES, 0] = least_busy(dims, hm, hn, hk, forms) * dims[3] * BELOW
+    cell[ONES, 1], cell[ONES, 2] = 0.0, 0.0
+    if cell[COUNT, 0] * cell[COUNT, 1] * cell[COUNT, 2] > 1.0 and hm * hn * hk < WIDE * lm * ln * lk:
+        for axis in range(3):
+            if cell[COUNT, axis] > 1.0:
+                grain = _grain(axis, lm, ln, lk, forms)
+                cell[SHARE, axis] = _share(dims[axis], cell[HIGH, axis], cell[COUNT, axis], grain)
+        cell[ONES, 1] = cycles_of(int(lm), int(ln), int(lk), forms)
+        cell[ONES, 2] = cycles_of(int(cell[EDGE, 0]), int(cell[EDGE, 1]), int(cell[EDGE, 2]), forms)
+    return True
+
+
+@njit(cache=True, error_model="numpy")
+def bound_at(
+    cycle: float, dims: Ints, rates: Real, totals: Real, allowed: int, room: float, burst: float, objective: int, joules: Real,
+    cell: Real,
+) -> tuple[float, float]:  # fmt: skip
+    """Lower bounds of value and traffic of a cell of which all is known; a byte takes `cycle` cycles, a burst `burst` more."""
     cm, cn, ck, count = cell[COUNT, 0], cell[COUNT, 1], cell[COUNT, 2], float(dims[3])
-    cell[IDLE, 0], cell[IDLE, 1], cell[IDLE, 2] = _idle(lm, ln, lk, hm, hn, hk, cell[EDGE], cm * cn * ck, rates, forms, room, cycle, burst)
-    busy = least_busy(dims, hm, hn, hk, forms) * count * BELOW
+    _idle(cell, rates, room, cycle, burst)
     once = min(max(cm, cn) * ck, (ck - 1.0) * cm * cn + min(cm, cn)) * count
     cycles, moved = np.inf, np.inf
     for order in range(6):
         choices = allowed >> order & 1 | (allowed >> order + KEPT_MIDDLE & 1) << 1 | (allowed >> order + 2 * KEPT_MIDDLE & 1) << 2
         if choices:
-            own, bytes_ = _order_bound(order, choices, cell, totals, room, cycle, burst, busy, once, count)
-            cycles, moved = min(cycles, own), min(moved, bytes_)
+            own, least = _order_bound(order, choices, cell, totals, room, cycle, burst, cell[ONES, 0], once, count)
+            cycles, moved = min(cycles, own), min(moved, least)
     return value_of(objective, cycles, moved, joules), moved
+
+
+@njit(cache=True, error_model="numpy")
+def tile_bounds(
+    dims: Ints, rates: Real, tiles: Ints, allowed: int, forms: Ints, supply: Real, latency: int, objective: int, joules: Real
+) -> Any:  # fmt: skip
+    """For each of many tiles a lower bound on its value in any order; infinite where it does not fit."""
+    totals, least, cell = np.empty(6), np.full(tiles.shape[0], np.inf), np.empty((KNOWN_ROWS, 3))
+    totals_of(dims, rates, totals)
+    burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
+    for tile in range(tiles.shape[0]):
+        m, n, k = float(tiles[tile, 0]), float(tiles[tile, 1]), float(tiles[tile, 2])
+        if know(m, n, k, m, n, k, dims, rates, forms, supply[1], cell):
+            least[tile], _ = bound_at(BELOW / supply[0], dims, rates, totals, allowed, supply[1], burst, objective, joules, cell)
+    return least

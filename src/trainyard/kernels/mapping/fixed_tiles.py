@@ -24,7 +24,6 @@ from trainyard.kernels.mapping.tile_bounds import (
 )
 from trainyard.kernels.mapping.tiles import KEEP_A, KEEP_B, KEEP_SUMS, ORDERS, Ints, Real, tiled_cycles, transfer
 
-MOST_INTEGER = 2**63 - 1
 LONGEST = 2.0**53
 """Cycles from which on a tile is not taken: they would not be exact as a float."""
 CHOICES = 3 * len(ORDERS)
@@ -77,16 +76,15 @@ def best_order(
         if needed_bytes(tile, spans, dims, order, keep, rates) > supply[1]:
             continue
         passes_of(tile[:, 1], order, keep, passes)
-        moved, most = moved_bytes(tile, spans, passes, totals, halo), MOST_INTEGER
+        moved = moved_bytes(tile, spans, passes, totals, halo)
         if best < np.inf:
             least = max(busy * BELOW, moved / supply[0] * BELOW)
             if value_of(objective, least, moved, joules) > best * band:
                 continue
-            if objective == 0 and best * band < LONGEST:
-                most = int(best * band)
-        cycles[choice] = tiled_cycles(tile, spans, order, keep, dims[3], rates, supply[0], latency, kinds, most)
-        if cycles[choice] > most or cycles[choice] >= LONGEST:
+        longest = tiled_cycles(tile, spans, order, keep, dims[3], rates, supply[0], latency, kinds)
+        if longest >= LONGEST:
             continue
+        cycles[choice] = int(longest)
         values[choice], moves[choice], keeps[choice] = value_of(objective, float(cycles[choice]), moved, joules), moved, keep
         best = min(best, values[choice])
     if best == np.inf:

@@ -7,7 +7,6 @@ loop is read again in each step of that, or kept whole.
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 from trainyard.kernels.mapping.halos import spread

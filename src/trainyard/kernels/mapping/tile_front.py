@@ -38,7 +38,7 @@ def pick(front: Real, entries: int, band: float, tolerance: float) -> int:
 
 @njit(cache=True, error_model="numpy")
 def offer(
-    front: Real, entries: int, value: float, moved: float, joules: float, cycles: int, tile: Ints, order: int, keep: int,
+    front: Real, entries: int, value: float, moved: float, joules: float, cycles: float, tile: Ints, order: int, keep: int,
     band: float, tolerance: float,
 ) -> int:  # fmt: skip
     """Adds a tiling to those kept; drops what is beaten in all, and what has left the tolerance. Returns how many there are."""

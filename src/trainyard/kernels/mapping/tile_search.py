@@ -2,12 +2,13 @@
 
 The space: the useful sizes of each axis (`tile_sizes`), six loop orders, and what stays in the scratchpad (`tile_bounds`).
 
-A *cell* is a range of sizes along each axis. Its lower bound takes the fewest tiles that the largest sizes and the room allow, in
-the best order: cycles of the array, bytes over the DRAM, the first fill. Cells are split until they are single tiles, which are
-evaluated exactly in all orders (`tiles.tiled_cycles`); a cell is dropped when its bound shows that it holds nothing better by more
-than SLACK, and no tiling with less traffic among those within the tolerance, and, of those within the tolerance of the least
-traffic, none with less energy (`tile_energy`). So what is chosen is proven to be within the tolerance of the best of the space, and
-the search says if it had to stop before (`effort`).
+A *cell* is a range of sizes along each axis with lower bounds for all that is in it (`cell_bounds`). Cells are split until they are
+single tiles, which are evaluated exactly in all orders (`tiles.step_kinds`); a cell is dropped when its bound shows that it holds
+nothing better by more than SLACK, and no tiling with less traffic among those within the tolerance, and, of those within the
+tolerance of the least traffic, none with less energy (`tile_energy`). So what is chosen is proven to be within the tolerance of the
+best of the space, and the search says if it had to stop before (`effort`).
+
+One search serves several bandwidths at once: a cell is dropped when that holds at each of them, and each has its own best tilings.
 
 Between two useful sizes lie others of the same count of tiles: the last step moves the best tile's sizes along each axis as long as
 that helps.
@@ -15,11 +16,10 @@ that helps.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numba import njit
 
+from trainyard.kernels.mapping.cell_bounds import KNOWN_ROWS, bound_at, know
 from trainyard.kernels.mapping.tile_bounds import (
     BELOW,
     EVERYTHING,
@@ -33,12 +33,11 @@ from trainyard.kernels.mapping.tile_bounds import (
     value_of,
     without,
 )
-from trainyard.kernels.mapping.cell_bounds import bound_of
 from trainyard.kernels.mapping.tile_cycles import kinds_of, least_busy
 from trainyard.kernels.mapping.tile_energy import MOVED, array_joules, least_joules
-from trainyard.kernels.mapping.tile_front import ENTRY, FRONT, offer, pick, standing
-from trainyard.kernels.mapping.tile_sizes import ALL_BELOW, CLOSEST, most_sizes, useful_sizes
-from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real, tiled_cycles, transfer
+from trainyard.kernels.mapping.tile_front import offer, pick, standing
+from trainyard.kernels.mapping.tile_sizes import ALL_BELOW, CLOSEST
+from trainyard.kernels.mapping.tiles import ORDERS, STEP_KINDS, Ints, Real, cycles_of_steps, step_kinds, transfer
 
 CHOSEN = 12
 """Columns of a result: m, n, k, order, cycles, compute cycles, whether it is proven, passes of A, B and sums, keep, cells split."""
@@ -46,7 +45,6 @@ MOST_CYCLES = 2**53
 """The most cycles that are counted: sums stay exact as floats, and far below 2**63."""
 NOTHING_FITS, TOO_LONG = -1, -2
 """Cycles of a product that has no tile, and of one that no tile brings below MOST_CYCLES."""
-MOST_INTEGER = 2**63 - 1
 ABOVE = 1.0 + 1e-9
 """Factor that keeps an estimate from refusing in spite of rounding."""
 SLACK = 1.005
@@ -61,6 +59,8 @@ RETURN = 16
 """After so many splits the search returns to the cell with the least bound."""
 KNOWN = 32
 """Dimensions of an axis whose useful sizes are kept while many products are searched."""
+FINEST = 256
+"""The last step moves sizes by no less than this part of them."""
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -74,7 +74,8 @@ def _keep_bits(order: Ints, kept: int) -> int:
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _cut(tile: Ints, axis: int, extent: int, size: int) -> None:
+def cut_sizes(tile: Ints, axis: int, extent: int, size: int) -> None:
+    """Size, count and edge along an axis."""
     count = (extent + size - 1) // size
     tile[axis, 0], tile[axis, 1], tile[axis, 2] = size, count, extent - (count - 1) * size
 
@@ -96,24 +97,25 @@ def _roots(lengths: Ints, whole: Ints, cells: Ints) -> int:
 
 @njit(cache=True, error_model="numpy")
 def _leaf(
-    m: int, n: int, k: int, dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, supply: Real, latency: int,
-    objective: int, joules: Real, prices: Real, band: float, tolerance: float, allowed: int, front: Real, entries: int, best: float,
-    traffic: float, energy: float, room: Ints, spans: Real, kinds: Ints,
-) -> int:  # fmt: skip
+    m: int, n: int, k: int, dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, speeds: Real, space: float,
+    latency: int, objective: int, joules: Real, prices: Real, band: float, tolerance: float, allowed: int, fronts: Real,
+    entries: Ints, stand: Real, room: Ints, spans: Real, kinds: Ints, rows: Real, ends: Real,
+) -> None:  # fmt: skip
     """Evaluates one tile in all orders, with all choices of what is kept."""
     tile, passes, held = room[0:3], room[3], np.empty(3)
-    _cut(tile, 0, dims[0], m)
-    _cut(tile, 1, dims[1], n)
-    _cut(tile, 2, dims[2], k)
-    compute, most = kinds_of(tile, forms, kinds) * dims[3], MOST_INTEGER
+    cut_sizes(tile, 0, dims[0], m)
+    cut_sizes(tile, 1, dims[1], n)
+    cut_sizes(tile, 2, dims[2], k)
+    compute = kinds_of(tile, forms, kinds) * dims[3]
     if compute >= MOST_CYCLES:
-        return entries
+        return
     spans_of(tile, halo, spans)
-    ends = float(transfer(spans[0, 0] * spans[1, 0] * rates[0] + float(k * n) * rates[1], supply[0], latency))
-    ends += transfer(spans[2, 1] * tile[1, 2] * rates[2], supply[0], latency)
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
     out = max(spans[2, 0] * rates[2], m * rates[3]) * n  # while the last tile is computed, only sums of the one before leave
-    late = max(0.0, float(kinds[1, 1, 1] - transfer(out, supply[0], latency)))
+    for at in range(speeds.shape[0]):
+        ends[at, 0] = transfer(spans[0, 0] * spans[1, 0] * rates[0] + float(k * n) * rates[1], speeds[at], latency)
+        ends[at, 0] += transfer(spans[2, 1] * tile[1, 2] * rates[2], speeds[at], latency)
+        ends[at, 1] = max(0.0, float(kinds[1, 1, 1] - transfer(out, speeds[at], latency)))
     held[0], held[1], held[2] = spans[0, 0] * spans[1, 0] * rates[4], float(k * n) * rates[5], float(m * n) * rates[3]
     passes[0], passes[1], passes[2] = 1, 1, 1
     once = moved_bytes(tile, spans, passes, totals, halo)
@@ -137,40 +139,45 @@ def _leaf(
             if kept == 2:
                 whole = float(dims[y]) * dims[z] * (rates[4] if last == 0 else (rates[5] if last == 1 else rates[3]))
                 needed += whole - held[last]
-            if needed > supply[1] * ABOVE:
+            if needed > space * ABOVE:
                 continue
             moved = once
             if kept == 0 and inner > 1:
                 moved += (middle - 1) * (again_a if again == 0 else totals[3 + again])
             if kept < 2 and (inner > 1 or middle > 1):
                 moved += (outer - 1) * (again_a if last == 0 else totals[3 + last])
-            if entries:
-                likely, loads = compute + ends, float(outer * middle * inner)
-                if kept == 0:
-                    likely += _stalls(tile, z, dims[3], rates, supply[0], latency, kinds)
-                elif kept == 2:
-                    loads = float(max(tile[0, 1], tile[1, 1]) * tile[2, 1])
-                elif order >= 4:
-                    loads -= float((inner - 1) * middle)
-                transfers = moved / supply[0] * BELOW + burst * loads * dims[3] + late
-                least = value_of(objective, max(likely, transfers), moved, joules)
-                spares = moved <= traffic * (1.0 + tolerance) and on_chip + prices[MOVED] * moved < energy
-                if least > best * band or (least * SLACK >= best and moved >= traffic and not spares):
-                    continue
-                if objective == 0:
-                    most = int(best * band)
-            keep = _keep_bits(ORDERS[order], kept)
-            if (kept or halo[HALO] > 0.0) and needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > supply[1]:
-                continue
-            passes_of(tile[:, 1], ORDERS[order], keep, passes)
-            moved = moved_bytes(tile, spans, passes, totals, halo)
-            cycles = tiled_cycles(tile, spans, ORDERS[order], keep, dims[3], rates, supply[0], latency, kinds, most)
-            if cycles < MOST_CYCLES and cycles <= most:
-                value = value_of(objective, float(cycles), moved, joules)
-                spent = on_chip + prices[MOVED] * moved
-                entries = offer(front, entries, value, moved, spent, cycles, tile, order, keep, band, tolerance)
-                best, traffic, energy = standing(front, entries, band, tolerance)
-    return entries
+            loads = float(outer * middle * inner)
+            if kept == 2:
+                loads = float(max(tile[0, 1], tile[1, 1]) * tile[2, 1])
+            elif kept == 1 and order >= 4:
+                loads -= float((inner - 1) * middle)
+            keep, many, spent = -1, 0, on_chip + prices[MOVED] * moved
+            for at in range(speeds.shape[0]):
+                best, traffic, energy = stand[at, 0], stand[at, 1], stand[at, 2]
+                if entries[at]:
+                    likely = compute + ends[at, 0]
+                    if kept == 0:
+                        likely += _stalls(tile, z, dims[3], rates, speeds[at], latency, kinds)
+                    transfers = moved / speeds[at] * BELOW + burst * loads * dims[3] + ends[at, 1]
+                    least = value_of(objective, max(likely, transfers), moved, joules)
+                    spares = moved <= traffic * (1.0 + tolerance) and spent < energy
+                    if least > best * band or (least * SLACK >= best and moved >= traffic and not spares):
+                        continue
+                if keep < 0:
+                    keep = _keep_bits(ORDERS[order], kept)
+                    if (kept or halo[HALO] > 0.0) and needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > space:
+                        break
+                    passes_of(tile[:, 1], ORDERS[order], keep, passes)
+                    moved = moved_bytes(tile, spans, passes, totals, halo)
+                    spent = on_chip + prices[MOVED] * moved
+                    many = step_kinds(tile, spans, ORDERS[order], keep, dims[3], rates, kinds, rows)
+                cycles = cycles_of_steps(rows, many, speeds[at], latency)
+                if cycles < MOST_CYCLES:
+                    value = value_of(objective, cycles, moved, joules)
+                    entries[at] = offer(
+                        fronts[at], entries[at], value, moved, spent, cycles, tile, order, keep, band, tolerance
+                    )  # fmt: skip
+                    stand[at, 0], stand[at, 1], stand[at, 2] = standing(fronts[at], entries[at], band, tolerance)
 
 
 @njit(cache=True, error_model="numpy")
@@ -192,8 +199,9 @@ def _stalls(tile: Ints, inner: int, count: int, rates: Real, speed: float, laten
 
 @njit(cache=True, error_model="numpy")
 def _polish(
-    dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, fixed: Ints, supply: Real, latency: int, objective: int,
-    joules: Real, prices: Real, band: float, tolerance: float, front: Real, entries: int, room: Ints, spans: Real, kinds: Ints,
+    dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, fixed: Ints, speed: float, space: float, latency: int,
+    objective: int, joules: Real, prices: Real, band: float, tolerance: float, front: Real, entries: int, room: Ints, spans: Real,
+    kinds: Ints, rows: Real,
 ) -> int:  # fmt: skip
     """Moves the sizes of the best tilings along each axis, in steps that shrink, as long as one gets better.
 
@@ -210,16 +218,16 @@ def _polish(
             if fixed[axis] > 0 or dims[axis] <= ALL_BELOW:
                 continue
             stride = int(max(1, sizes[axis] * (CLOSEST - 1.0)))
-            while stride >= 1:
+            while stride >= max(1, sizes[axis] // FINEST):
                 better = False
                 for sign in (1, -1):
                     size = sizes[axis] + sign * stride
                     if size < 1 or size > dims[axis]:
                         continue
                     for other in range(3):
-                        _cut(tile, other, dims[other], size if other == axis else sizes[other])
+                        cut_sizes(tile, other, dims[other], size if other == axis else sizes[other])
                     spans_of(tile, halo, spans)
-                    if needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > supply[1]:
+                    if needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > space:
                         continue
                     passes_of(tile[:, 1], ORDERS[order], keep, passes)
                     moved = moved_bytes(tile, spans, passes, totals, halo)
@@ -227,10 +235,9 @@ def _polish(
                     spent = array_joules(tile, dims, rates, forms, prices, compute) + prices[MOVED] * moved
                     if compute >= MOST_CYCLES or (goal == 1 and moved >= traffic) or (goal == 2 and spent >= energy):
                         continue
-                    cycles = tiled_cycles(
-                        tile, spans, ORDERS[order], keep, dims[3], rates, supply[0], latency, kinds, MOST_INTEGER
-                    )  # fmt: skip
-                    now = value_of(objective, float(cycles), moved, joules)
+                    many = step_kinds(tile, spans, ORDERS[order], keep, dims[3], rates, kinds, rows)
+                    cycles = cycles_of_steps(rows, many, speed, latency)
+                    now = value_of(objective, cycles, moved, joules)
                     better = now < value if goal == 0 else now <= value and (goal == 1 or moved <= traffic)
                     if better:
                         sizes[axis], value, traffic, energy = size, now, moved, spent
@@ -273,6 +280,16 @@ def _halve(cells: Ints, sizes: Ints, last: int, into: int) -> bool:
     return True
 
 
+@njit(cache=True, error_model="numpy", inline="always")
+def _known(
+    cell: Ints, sizes: Ints, dims: Ints, rates: Real, forms: Ints, space: float, known: Real
+) -> bool:  # fmt: skip
+    return know(
+        float(sizes[0, cell[0]]), float(sizes[1, cell[2]]), float(sizes[2, cell[4]]), float(sizes[0, cell[1]]),
+        float(sizes[1, cell[3]]), float(sizes[2, cell[5]]), dims, rates, forms, space, known,
+    )  # fmt: skip
+
+
 @njit(cache=True, error_model="numpy")
 def _spares(
     sizes: Ints, cell: Ints, moved: float, dims: Ints, rates: Real, forms: Ints, prices: Real, busy: float, energy: float
@@ -289,54 +306,117 @@ def _spares(
 
 
 @njit(cache=True, error_model="numpy")
-def best_tile(
-    dims: Ints, rates: Real, halo: Real, fixed: Ints, allowed: int, forms: Ints, supply: Real, latency: int, objective: int,
-    joules: Real, prices: Real, tolerance: float, effort: int, sizes: Ints, lengths: Ints, cells: Ints, bounds: Real, front: Real,
-    chosen: Ints,
-) -> None:  # fmt: skip
-    """The best tiling of one product. `dims` is M, N, K, count; `fixed` are sizes that are given (0: free); `allowed` has a bit for
-    each order and what is kept in it (KEPT_MIDDLE); `supply` is bytes per cycle and resident bytes; `effort` the most cells that
-    are split (0: MOST_CELLS). `sizes` are the `lengths` useful sizes of the axes; `cells` and `bounds` are space for CELLS cells.
+def _may_improve(
+    cell: Ints, least: float, moved: float, sizes: Ints, dims: Ints, rates: Real, totals: Real, allowed: int, forms: Ints,
+    prices: Real, speeds: Real, space: float, burst: float, objective: int, joules: Real, band: float, tolerance: float,
+    busy: float, floor: float, stand: Real, known: Real, turns: Ints, near: Real,
+) -> bool:  # fmt: skip
+    """Whether a cell may hold something better at any of the bandwidths; `least` is its bound at the middle one.
 
-    `chosen` gets the columns of CHOSEN; cycles are NOTHING_FITS or TOO_LONG where there is no answer.
+    Bytes per cycle fall from sample to sample: a bound holds for the ones after it, and for the ones before it if it is reduced by
+    the ratio of the bandwidths. So the middle, the ends and the halves in between are looked at in turn (`at`), and most of them
+    need no bound of their own.
+    """
+    if least == np.inf:
+        return False
+    many, ready = speeds.shape[0], False
+    near[:] = 0.0
+    for step in range(many):
+        at = turns[step]
+        best, traffic, energy = stand[at, 0], stand[at, 1], stand[at, 2]
+        bound = least if step == 0 else 0.0
+        if step:
+            for other in range(many):
+                if near[other] > bound:
+                    reduced = near[other] if other < at else near[other] * speeds[other] / speeds[at]
+                    bound = max(bound, reduced)
+            if _holds_nothing(bound, moved, best, traffic, energy, band, floor):
+                continue
+            if not ready:
+                ready = _known(cell, sizes, dims, rates, forms, space, known)
+            bound, _ = bound_at(BELOW / speeds[at], dims, rates, totals, allowed, space, burst, objective, joules, known)
+        near[at] = bound if objective == 0 else 0.0
+        if bound >= best * band:
+            continue
+        if bound * SLACK < best or moved * NEARLY < traffic:
+            return True
+        looks = floor * SAVING < energy and moved <= traffic * (1.0 + tolerance)
+        if looks and _spares(sizes, cell, moved, dims, rates, forms, prices, busy, energy):
+            return True
+    return False
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _holds_nothing(
+    bound: float, moved: float, best: float, traffic: float, energy: float, band: float, floor: float
+) -> bool:  # fmt: skip
+    return bound >= best * band or (bound * SLACK >= best and moved * NEARLY >= traffic and floor * SAVING >= energy)
+
+
+@njit(cache=True, error_model="numpy")
+def _turns(many: int, turns: Ints) -> None:
+    """The middle, the ends, then the halves between what was named before."""
+    named, stride = np.zeros(many, np.bool_), max(1, many - 1)
+    turns[0], named[many // 2] = many // 2, True
+    place = 1
+    while place < many:
+        for at in range(0, many, stride):
+            if not named[at]:
+                turns[place], named[at] = at, True
+                place += 1
+        stride = max(1, stride // 2)
+
+
+@njit(cache=True, error_model="numpy")
+def search_tile(
+    dims: Ints, rates: Real, halo: Real, fixed: Ints, allowed: int, forms: Ints, speeds: Real, space: float, latency: int,
+    objective: int, joules: Real, prices: Real, tolerance: float, effort: int, sizes: Ints, lengths: Ints, cells: Ints,
+    bounds: Real, fronts: Real, entries: Ints, stand: Real,
+) -> tuple[int, bool, bool]:  # fmt: skip
+    """Fills `fronts` with the best tilings of one product at each of `speeds` (bytes per cycle, falling); `entries` says how many,
+    `stand` what the best of them has. Returns the cells split, whether all is proven, and whether anything fits.
+
+    `dims` is M, N, K, count; `fixed` are sizes that are given (0: free); `allowed` has a bit for each order and what is kept in it
+    (KEPT_MIDDLE); `space` are resident bytes; `effort` the most cells that are split (0: MOST_CELLS). `sizes` are the `lengths`
+    useful sizes of the axes; `cells` and `bounds` are space for CELLS cells.
     """
     whole, totals = np.empty(3, np.int64), np.empty(6)
     for axis in range(3):
         whole[axis] = int(sizes[axis, lengths[axis] - 1] == dims[axis])
     totals_of(dims, rates, totals)
-    band = max(1.0, (1.0 + tolerance) / SLACK)
+    band, middle = max(1.0, (1.0 + tolerance) / SLACK), BELOW / speeds[speeds.shape[0] // 2]
     busy = least_busy(dims, float(dims[0]), float(dims[1]), float(dims[2]), forms) * dims[3]
-    entries = 0
     room, spans, kinds = np.empty((5, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
-    cycle, space, known = BELOW / supply[0], supply[1], np.empty((9, 3))
+    known, rows, ends = np.empty((KNOWN_ROWS, 3)), np.empty((STEP_KINDS, 3)), np.empty((speeds.shape[0], 2))
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
-    waiting, split, proven, fits = _roots(lengths, whole, cells), 0, 1, False
-    best, traffic, energy = np.inf, np.inf, np.inf
+    turns, near = np.empty(speeds.shape[0], np.int64), np.empty(speeds.shape[0])
+    _turns(speeds.shape[0], turns)
+    waiting, split, proven, fits = _roots(lengths, whole, cells), 0, True, False
+    entries[:], stand[:] = 0, np.inf
     floor = least_joules(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, dims, rates, forms, prices, busy) + prices[MOVED] * totals[:3].sum()
     fresh = 0  # cells from here on have no bound yet
     while True:
         for cell in range(fresh, waiting):
-            bounds[cell, 0], bounds[cell, 1] = bound_of(
-                float(sizes[0, cells[cell, 0]]), float(sizes[1, cells[cell, 2]]), float(sizes[2, cells[cell, 4]]),
-                float(sizes[0, cells[cell, 1]]), float(sizes[1, cells[cell, 3]]), float(sizes[2, cells[cell, 5]]), dims, rates,
-                totals, allowed, forms, space, cycle, burst, objective, joules, known,
-            )  # fmt: skip
+            bounds[cell, 0], bounds[cell, 1] = np.inf, np.inf
+            if _known(cells[cell], sizes, dims, rates, forms, space, known):
+                bounds[cell, 0], bounds[cell, 1] = bound_at(
+                    middle, dims, rates, totals, allowed, space, burst, objective, joules, known
+                )  # fmt: skip
             for place in range(cell, fresh, -1):  # the best is taken first
                 if bounds[place - 1, 0] >= bounds[place, 0]:
                     break
                 _swap(cells, bounds, place - 1, place)
         while waiting > 0:  # cells that hold nothing better are dropped
-            least = bounds[waiting - 1, 0]
-            fits = fits or least < np.inf
-            moved = bounds[waiting - 1, 1]
-            if least < best * band and least < np.inf and (least * SLACK < best or moved * NEARLY < traffic):
-                break
-            looks = least < best * band and floor * SAVING < energy and moved <= traffic * (1.0 + tolerance)
-            if looks and _spares(sizes, cells[waiting - 1], moved, dims, rates, forms, prices, busy, energy):
+            fits = fits or bounds[waiting - 1, 0] < np.inf
+            if _may_improve(
+                cells[waiting - 1], bounds[waiting - 1, 0], bounds[waiting - 1, 1], sizes, dims, rates, totals, allowed, forms,
+                prices, speeds, space, burst, objective, joules, band, tolerance, busy, floor, stand, known,
+                turns, near,
+            ):  # fmt: skip
                 break
             waiting -= 1
-        if waiting == 0 or waiting > CELLS - 2 or (split >= (effort if effort > 0 else MOST_CELLS) and entries > 0):
-            proven = int(waiting == 0)
+        if waiting == 0 or waiting > CELLS - 2 or (split >= (effort if effort > 0 else MOST_CELLS) and entries[0] > 0):
+            proven = waiting == 0
             break
         split, last = split + 1, waiting - 1
         if split % RETURN == 0:  # go on with the most promising of all
@@ -348,79 +428,28 @@ def best_tile(
             fresh, waiting = last, waiting + 1
             continue
         waiting, fresh = last, last
-        entries = _leaf(
-            sizes[0, cells[last, 0]], sizes[1, cells[last, 2]], sizes[2, cells[last, 4]], dims, rates, totals, halo, forms, supply,
-            latency, objective, joules, prices, band, tolerance, allowed, front, entries, best, traffic, energy, room, spans, kinds,
+        _leaf(
+            sizes[0, cells[last, 0]], sizes[1, cells[last, 2]], sizes[2, cells[last, 4]], dims, rates, totals, halo, forms, speeds,
+            space, latency, objective, joules, prices, band, tolerance, allowed, fronts, entries, stand, room, spans, kinds, rows,
+            ends,
         )  # fmt: skip
-        best, traffic, energy = standing(front, entries, band, tolerance)
-    chosen[4] = TOO_LONG if fits else NOTHING_FITS
-    if entries == 0:
-        return
-    entries = _polish(
-        dims, rates, totals, halo, forms, fixed, supply, latency, objective, joules, prices, band, tolerance, front, entries, room,
-        spans, kinds,
-    )  # fmt: skip
-    choice = pick(front, entries, band, tolerance)
+    for at in range(speeds.shape[0]):
+        if entries[at] > 0:
+            entries[at] = _polish(
+                dims, rates, totals, halo, forms, fixed, speeds[at], space, latency, objective, joules, prices, band, tolerance,
+                fronts[at], entries[at], room, spans, kinds, rows,
+            )  # fmt: skip
+    return split, proven, fits
+
+
+@njit(cache=True, error_model="numpy")
+def write_choice(entry: Real, dims: Ints, forms: Ints, chosen: Ints) -> None:
+    """A tiling as the columns of CHOSEN, but for those that say how it was found."""
+    tile, kinds = np.empty((3, 3), np.int64), np.empty((2, 2, 2), np.int64)
     for axis in range(3):
-        chosen[axis] = int(front[choice, 3 + axis])
-        _cut(room[0:3], axis, dims[axis], chosen[axis])
-    chosen[3], chosen[4] = int(front[choice, 6]), int(front[choice, 2])
-    chosen[5] = int(kinds_of(room[0:3], forms, kinds) * dims[3])
-    chosen[6] = proven
-    passes_of(room[0:3, 1], ORDERS[chosen[3]], int(front[choice, 7]), chosen[7:10])
-    chosen[10], chosen[11] = int(front[choice, 7]), split
-
-
-@njit(cache=True, error_model="numpy")
-def best_tiles(
-    dims: Ints, rates: Real, halos: Real, folds: Ints, fixed: Ints, allowed: Ints, forms: Ints, supply: Real, latency: int,
-    objective: int, joules: Real, prices: Real, tolerance: float, effort: int,
-) -> Any:  # fmt: skip
-    """`best_tile` of many products at once; they share the useful sizes of equal dimensions."""
-    chosen, front = np.zeros((dims.shape[0], CHOSEN), np.int64), np.empty((FRONT, ENTRY))
-    cells, bounds = np.empty((CELLS, 6), np.int64), np.empty((CELLS, 2))
-    longest = 0
-    for product in range(dims.shape[0]):
-        for axis in range(3):
-            longest = max(longest, dims[product, axis])
-    sizes, lengths = np.empty((3, most_sizes(longest, folds.shape[1])), np.int64), np.zeros(3, np.int64)
-    known, places = np.zeros((3, KNOWN), np.int64), np.zeros((3, KNOWN), np.int64)
-    menus = np.empty((3, KNOWN, sizes.shape[1]), np.int64)
-    for product in range(dims.shape[0]):
-        for axis in range(3):
-            extent = dims[product, axis]
-            if fixed[product, axis] > 0:
-                sizes[axis, 0], lengths[axis] = min(fixed[product, axis], extent), 1
-                continue
-            slot = 0
-            while slot < KNOWN - 1 and known[axis, slot] != extent and known[axis, slot] != 0:
-                slot += 1
-            if known[axis, slot] != extent:
-                known[axis, slot] = extent
-                places[axis, slot] = useful_sizes(extent, folds[axis], menus[axis, slot])
-            lengths[axis] = places[axis, slot]
-            for index in range(lengths[axis]):
-                sizes[axis, index] = menus[axis, slot, index]
-        best_tile(
-            dims[product], rates[product], halos[product], fixed[product], allowed[product], forms, supply, latency,
-            objective, joules[product], prices, tolerance, effort, sizes, lengths, cells, bounds, front,
-            chosen[product],
-        )  # fmt: skip
-    return chosen
-
-
-@njit(cache=True, error_model="numpy")
-def tile_bounds(
-    dims: Ints, rates: Real, tiles: Ints, allowed: int, forms: Ints, supply: Real, latency: int, objective: int, joules: Real
-) -> Any:  # fmt: skip
-    """For each of many tiles a lower bound on its value in any order; infinite where it does not fit."""
-    totals, least, known = np.empty(6), np.empty(tiles.shape[0]), np.empty((9, 3))
-    totals_of(dims, rates, totals)
-    burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
-    for tile in range(tiles.shape[0]):
-        m, n, k = float(tiles[tile, 0]), float(tiles[tile, 1]), float(tiles[tile, 2])
-        least[tile], _ = bound_of(
-            m, n, k, m, n, k, dims, rates, totals, allowed, forms, supply[1], BELOW / supply[0], burst, objective, joules,
-            known,
-        )  # fmt: skip
-    return least
+        chosen[axis] = int(entry[3 + axis])
+        cut_sizes(tile, axis, dims[axis], chosen[axis])
+    chosen[3], chosen[4] = int(entry[6]), int(entry[2])
+    chosen[5] = int(kinds_of(tile, forms, kinds) * dims[3])
+    passes_of(tile[:, 1], ORDERS[chosen[3]], int(entry[7]), chosen[7:10])
+    chosen[10] = int(entry[7])

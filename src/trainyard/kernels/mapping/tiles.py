@@ -18,6 +18,8 @@ Real = npt.NDArray[np.float64]
 
 KEEP_A, KEEP_B, KEEP_SUMS = 1, 2, 4
 """Bits of `keep`."""
+STEP_KINDS = 70
+"""Kinds of steps of a tiling at most: 64 places in the loops, the first fill, the last drain, and both ends once more."""
 ORDERS = np.array([(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)], dtype=np.int64)
 """Outer to inner, by axis."""
 
@@ -30,113 +32,135 @@ def transfer(moved: float, bytes_per_cycle: float, latency: int) -> int:
     return latency + int(np.ceil(moved / bytes_per_cycle))
 
 
-@njit(cache=True, error_model="numpy", inline="always")
-def _side(tile: Ints, axis: int, index: int) -> int:
-    """A tile's extent at an index along an axis: the last one may be clipped."""
-    return tile[axis, 2] if index == tile[axis, 1] - 1 else tile[axis, 0]  # type: ignore[no-any-return]
+@njit(cache=True, error_model="numpy")
+def step_kinds(tile: Ints, spans: Real, order: Ints, keep: int, count: int, rates: Real, kinds: Ints, rows: Real) -> int:
+    """All steps of a tiling by kind, in `rows` (STEP_KINDS at most): how many there are, compute cycles and bytes over the DRAM.
+
+    The first fill and the last drain are steps without compute. `tile[axis] = (full, count, edge)`; `kinds[em, en, ek]` are compute
+    cycles of a tile, e = 1 where it is the clipped one. Steps that look alike (the first, the last, the last but one and all others
+    of each loop) are looked at once: at most 64 of them.
+    """
+    x, y, z = order[0], order[1], order[2]
+    first, second, third = tile[x, 1], tile[y, 1], tile[z, 1]
+    table = np.empty((4, 3, 2, 2))
+    _write_table(tile, spans, order, keep, rates, table)
+    fill = spans[0, int(tile[0, 1] == 1)] * spans[1, int(tile[2, 1] == 1)] * rates[0] + tile[2, 0] * tile[1, 0] * rates[1]
+    drain = spans[2, 1] * tile[1, 2] * rates[2]
+    rows[0, 0], rows[0, 1], rows[0, 2] = 1.0, 0.0, fill
+    rows[1, 0], rows[1, 1], rows[1, 2] = 1.0, 0.0, drain
+    many = 2
+    stride_x, stride_y, stride_z = 4 >> x, 4 >> y, 4 >> z  # of edges along m, n and k in `kinds`
+    compute_of = kinds.ravel()
+    for c0 in range(min(first, 4)):
+        x0, w0 = _representative(c0, first)
+        e0 = int(x0 == first - 1)
+        for c1 in range(min(second, 4)):
+            x1, w1 = _representative(c1, second)
+            e1 = int(x1 == second - 1)
+            for c2 in range(min(third, 4)):
+                x2, w2 = _representative(c2, third)
+                e2 = int(x2 == third - 1)
+                compute = float(compute_of[e0 * stride_x + e1 * stride_y + e2 * stride_z])
+                is_last, is_first = e0 + e1 + e2 == 3, x0 + x1 + x2 == 0
+                load, store = fill, drain  # of the neighbouring product, where count > 1
+                if not is_last:
+                    load = _load(table, x0, x1, x2, first, second, third)
+                if not is_first:
+                    store = _store(table, x0, x1, x2, first, second, third)
+                alike = float(w0) * w1 * w2 * count
+                if is_first or is_last:  # nothing before the first step of all, nothing after the last one
+                    rows[many, 0], rows[many, 1], rows[many, 2] = 1.0, compute, load if is_first else store
+                    alike -= 1.0
+                    if is_first and is_last:
+                        rows[many, 2] = load if count > 1 else 0.0
+                        if count > 1:
+                            many += 1
+                            rows[many, 0], rows[many, 1], rows[many, 2] = 1.0, compute, store
+                            alike -= 1.0
+                    many += 1
+                if alike > 0.0:
+                    rows[many, 0], rows[many, 1], rows[many, 2] = alike, compute, load + store
+                    many += 1
+    return many
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _at(position: int, outer: int, middle: int, inner: int) -> int:
-    """The index of the loop at a position of the nest."""
-    return outer if position == 0 else (middle if position == 1 else inner)
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def _span(spans: Real, which: int, tile: Ints, axis: int, index: int) -> float:
-    """The side of a tile that its bytes are counted by."""
-    return spans[which, 1] if index == tile[axis, 1] - 1 else spans[which, 0]  # type: ignore[no-any-return]
+def cycles_of_steps(rows: Real, many: int, speed: float, latency: int) -> float:
+    """Cycles of steps by kind: each the longer of its compute and of the concurrent DRAM work, at `speed` bytes per cycle."""
+    total, late = 0.0, float(latency)
+    for row in range(many):
+        moved = rows[row, 2]
+        busy = late + np.ceil(moved / speed) if moved > 0.0 else 0.0
+        total += rows[row, 0] * max(rows[row, 1], busy)
+    return total
 
 
 @njit(cache=True, error_model="numpy")
 def tiled_cycles(
-    tile: Ints, spans: Real, order: Ints, keep: int, count: int, rates: Real, speed: float, latency: int, kinds: Ints, most: int
-) -> int:  # fmt: skip
+    tile: Ints, spans: Real, order: Ints, keep: int, count: int, rates: Real, speed: float, latency: int, kinds: Ints
+) -> float:  # fmt: skip
     """Cycles of all tile steps: each the longer of its compute and of the concurrent DRAM work; plus the first fill and last drain.
 
-    `tile[axis] = (full, count, edge)`; `kinds[em, en, ek]` are compute cycles of a tile, e = 1 where it is the clipped one;
-    `speed` is bytes per cycle. Steps that look alike (the first, the last, the last but one and all others of each loop) are
-    evaluated once: at most 64 of them. What is more than `most` is not counted to its end.
+    They are exact up to 2**53.
     """
-    first, second, third = tile[order[0], 1], tile[order[1], 1], tile[order[2], 1]
-    at_m = 0 if order[0] == 0 else (1 if order[1] == 0 else 2)
-    at_n = 0 if order[0] == 1 else (1 if order[1] == 1 else 2)
-    at_k = 0 if order[0] == 2 else (1 if order[1] == 2 else 2)
-    fill = _span(spans, 0, tile, 0, 0) * _span(spans, 1, tile, 2, 0) * rates[0] + tile[2, 0] * tile[1, 0] * rates[1]
-    drain = spans[2, 1] * tile[1, 2] * rates[2]
-    total = transfer(fill, speed, latency) + transfer(drain, speed, latency)
-    for c0 in range(min(first, 4)):
-        x0, w0 = _representative(c0, first)
-        for c1 in range(min(second, 4)):
-            x1, w1 = _representative(c1, second)
-            for c2 in range(min(third, 4)):
-                x2, w2 = _representative(c2, third)
-                m, n, k = _at(at_m, x0, x1, x2), _at(at_n, x0, x1, x2), _at(at_k, x0, x1, x2)
-                compute = kinds[int(m == tile[0, 1] - 1), int(n == tile[1, 1] - 1), int(k == tile[2, 1] - 1)]
-                is_last = x0 == first - 1 and x1 == second - 1 and x2 == third - 1
-                is_first = x0 == 0 and x1 == 0 and x2 == 0
-                load, store = fill, drain  # of the neighbouring product, where count > 1
-                if not is_last:
-                    y0, y1, y2 = x0, x1, x2 + 1
-                    if y2 == third:
-                        y1, y2 = y1 + 1, 0
-                        if y1 == second:
-                            y0, y1 = y0 + 1, 0
-                    load = _load(
-                        tile, spans, keep, m, n, k, _at(at_m, y0, y1, y2), _at(at_n, y0, y1, y2), _at(at_k, y0, y1, y2), rates
-                    )
-                if not is_first:
-                    y0, y1, y2 = x0, x1, x2 - 1
-                    if y2 < 0:
-                        y1, y2 = y1 - 1, third - 1
-                        if y1 < 0:
-                            y0, y1 = y0 - 1, second - 1
-                    store = _store(
-                        tile, spans, keep, m, n, _at(at_m, y0, y1, y2), _at(at_n, y0, y1, y2), _at(at_k, y0, y1, y2), rates
-                    )
-                both = max(compute, transfer(load + store, speed, latency))
-                if is_first and is_last:
-                    ends = max(compute, transfer(load, speed, latency)) + max(compute, transfer(store, speed, latency))
-                    total += compute if count == 1 else ends + (count - 2) * both
-                elif is_first:
-                    total += max(compute, transfer(load, speed, latency)) + (count - 1) * both
-                elif is_last:
-                    total += max(compute, transfer(store, speed, latency)) + (count - 1) * both
+    rows = np.empty((STEP_KINDS, 3))
+    return cycles_of_steps(rows, step_kinds(tile, spans, order, keep, count, rates, kinds, rows), speed, latency)
+
+
+@njit(cache=True, error_model="numpy")
+def _write_table(tile: Ints, spans: Real, order: Ints, keep: int, rates: Real, table: Real) -> None:
+    """Bytes of a tile by the loop that its tensor lacks (outer 0, middle 1, inner 2) and by edges along the two others: to load in
+    the first turn of that loop, to load in later turns, to store before the last turn, to store after it."""
+    for place in range(3):
+        one, other = order[1 if place == 0 else 0], order[1 if place == 2 else 2]
+        for edge in range(2):
+            for beside in range(2):
+                area = float(tile[one, 2 * edge]) * tile[other, 2 * beside]
+                loads, again, stores, finished = 0.0, 0.0, 0.0, 0.0
+                if order[place] == 0:
+                    loads = area * rates[1]
+                    again = 0.0 if keep & KEEP_B else loads
+                elif order[place] == 1:
+                    loads = (spans[0, edge] * spans[1, beside] if one == 0 else spans[0, beside] * spans[1, edge]) * rates[0]
+                    again = 0.0 if keep & KEEP_A else loads
                 else:
-                    total += w0 * w1 * w2 * count * both
-            if total > most:
-                return total
-    return total
+                    again = stores = 0.0 if keep & KEEP_SUMS else area * rates[3]
+                    finished = (spans[2, edge] * tile[1, 2 * beside] if one == 0 else spans[2, beside] * tile[1, 2 * edge]) * rates[
+                        2
+                    ]
+                table[0, place, edge, beside], table[1, place, edge, beside] = loads, again
+                table[2, place, edge, beside], table[3, place, edge, beside] = stores, finished
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _load(
-    tile: Ints, spans: Real, keep: int, m: int, n: int, k: int, next_m: int, next_n: int, next_k: int, rates: Real
-) -> float:  # fmt: skip
+def _load(table: Real, x0: int, x1: int, x2: int, first: int, second: int, third: int) -> float:
     """Bytes that the next step needs and the scratchpad does not hold: new operand tiles, and sums begun earlier."""
-    columns, deep = _side(tile, 1, next_n), _side(tile, 2, next_k)
-    load = 0.0
-    if (next_m != m or next_k != k) and (next_n == 0 or not keep & KEEP_A):
-        load += _span(spans, 0, tile, 0, next_m) * _span(spans, 1, tile, 2, next_k) * rates[0]
-    if (next_k != k or next_n != n) and (next_m == 0 or not keep & KEEP_B):
-        load += deep * columns * rates[1]
-    if (next_m != m or next_n != n) and next_k > 0 and not keep & KEEP_SUMS:
-        load += _side(tile, 0, next_m) * columns * rates[3]
-    return load
+    e0, e1 = int(x0 == first - 1), int(x1 == second - 1)
+    if x2 < third - 1:
+        e2 = int(x2 == third - 2)
+        return float(table[int(x1 > 0), 1, e0, e2] + table[int(x0 > 0), 0, e1, e2])
+    alone = int(third == 1)
+    if x1 < second - 1:
+        e1 = int(x1 == second - 2)
+        load = table[0, 2, e0, e1] + table[int(x0 > 0), 0, e1, alone]
+        return float(load if alone else load + table[1, 1, e0, 0])
+    e0, e1 = int(x0 == first - 2), int(second == 1)
+    load = table[0, 2, e0, e1] + table[0, 1, e0, alone]
+    return float(load if alone and e1 else load + table[1, 0, e1, alone])
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _store(
-    tile: Ints, spans: Real, keep: int, m: int, n: int, last_m: int, last_n: int, last_k: int, rates: Real
-) -> float:  # fmt: skip
+def _store(table: Real, x0: int, x1: int, x2: int, first: int, second: int, third: int) -> float:
     """Bytes of sums that the step before left behind for this one to write: finished or not."""
-    if last_m == m and last_n == n:
-        return 0.0
-    if last_k == tile[2, 1] - 1:
-        return float(_span(spans, 2, tile, 0, last_m) * _side(tile, 1, last_n) * rates[2])
-    if keep & KEEP_SUMS:
-        return 0.0
-    return float(_side(tile, 0, last_m) * _side(tile, 1, last_n) * rates[3])
+    e0, e1 = int(x0 == first - 1), int(x1 == second - 1)
+    if x2 > 0:  # the tensor without the inner loop stays
+        return float(table[2 + e1, 1, e0, 0] + table[2 + e0, 0, e1, 0])
+    alone = int(third == 1)
+    if x1 > 0:
+        store = table[3, 2, e0, 0] + table[2 + e0, 0, 0, 1]
+        return float(store if alone else store + table[2, 1, e0, 1])
+    store = table[3, 2, 0, 1] + table[3, 1, 0, 1]
+    return float(store if alone and second == 1 else store + table[2, 0, 1, 1])
 
 
 @njit(cache=True, error_model="numpy", inline="always")

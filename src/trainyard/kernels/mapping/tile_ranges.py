@@ -1,0 +1,189 @@
+"""Compiled: the best tilings of many products, at one bandwidth or for a whole range of them.
+
+For a range, products are searched once, at a few bandwidths side by side (`tile_search`), and the best tilings of each stay on a
+shortlist, with their steps by kind. What is best at a bandwidth between two of these is then chosen among theirs, at the cost of
+adding up their steps: nothing is searched again. It is proven: with more bandwidth no tiling takes longer, and none is faster by
+more than the bandwidth grows, so both neighbours bound the least time from below. Where the shortlist has nothing within the
+tolerance of that bound, the product says so and is searched by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from trainyard.kernels.mapping.tile_bounds import spans_of
+from trainyard.kernels.mapping.tile_cycles import kinds_of
+from trainyard.kernels.mapping.tile_energy import MOVED, array_joules
+from trainyard.kernels.mapping.tile_front import ENTRY, FRONT, pick
+from trainyard.kernels.mapping.tile_search import (
+    CELLS,
+    CHOSEN,
+    KNOWN,
+    NOTHING_FITS,
+    SLACK,
+    TOO_LONG,
+    cut_sizes,
+    search_tile,
+    write_choice,
+)
+from trainyard.kernels.mapping.tile_sizes import most_sizes, useful_sizes
+from trainyard.kernels.mapping.tiles import ORDERS, STEP_KINDS, Ints, Real, cycles_of_steps, step_kinds
+
+LISTED = ENTRY + 3
+"""Columns of a tiling on a shortlist: those of `tile_front`, bits of the bandwidths at which it is good, where its steps are."""
+
+
+@njit(cache=True, error_model="numpy")
+def best_at(
+    dims: Ints, rates: Real, halos: Real, folds: Ints, fixed: Ints, allowed: Ints, forms: Ints, speeds: Real, space: float,
+    latency: int, objective: int, joules: Real, prices: Real, tolerance: float, effort: int,
+) -> Any:  # fmt: skip
+    """`search_tile` of many products, which share the useful sizes of equal dimensions: by product and bandwidth the best tilings,
+    how many there are, and what the best has; by product the cells split, whether it is proven, and whether anything fits."""
+    products, many = dims.shape[0], speeds.shape[0]
+    fronts, entries = np.empty((products, many, FRONT, ENTRY)), np.zeros((products, many), np.int64)
+    stand, found = np.empty((products, many, 3)), np.zeros((products, 3), np.int64)
+    cells, bounds = np.empty((CELLS, 6), np.int64), np.empty((CELLS, 2))
+    longest = 0
+    for product in range(products):
+        for axis in range(3):
+            longest = max(longest, dims[product, axis])
+    sizes, lengths = np.empty((3, most_sizes(longest, folds.shape[1])), np.int64), np.zeros(3, np.int64)
+    known, places = np.zeros((3, KNOWN), np.int64), np.zeros((3, KNOWN), np.int64)
+    menus = np.empty((3, KNOWN, sizes.shape[1]), np.int64)
+    for product in range(products):
+        for axis in range(3):
+            extent = dims[product, axis]
+            if fixed[product, axis] > 0:
+                sizes[axis, 0], lengths[axis] = min(fixed[product, axis], extent), 1
+                continue
+            slot = 0
+            while slot < KNOWN - 1 and known[axis, slot] != extent and known[axis, slot] != 0:
+                slot += 1
+            if known[axis, slot] != extent:
+                known[axis, slot] = extent
+                places[axis, slot] = useful_sizes(extent, folds[axis], menus[axis, slot])
+            lengths[axis] = places[axis, slot]
+            for index in range(lengths[axis]):
+                sizes[axis, index] = menus[axis, slot, index]
+        found[product, 0], found[product, 1], found[product, 2] = search_tile(
+            dims[product], rates[product], halos[product], fixed[product], allowed[product], forms, speeds, space, latency,
+            objective, joules[product], prices, tolerance, effort, sizes, lengths, cells, bounds, fronts[product], entries[product],
+            stand[product],
+        )  # fmt: skip
+    return fronts, entries, stand, found
+
+
+@njit(cache=True, error_model="numpy")
+def best_tiles(
+    dims: Ints, rates: Real, halos: Real, folds: Ints, fixed: Ints, allowed: Ints, forms: Ints, speed: float, space: float,
+    latency: int, objective: int, joules: Real, prices: Real, tolerance: float, effort: int,
+) -> Any:  # fmt: skip
+    """The best tiling of each of many products: the columns of CHOSEN; cycles are NOTHING_FITS or TOO_LONG without an answer."""
+    fronts, entries, _, found = best_at(
+        dims, rates, halos, folds, fixed, allowed, forms, np.full(1, speed), space, latency, objective, joules, prices, tolerance,
+        effort,
+    )  # fmt: skip
+    chosen, band = np.zeros((dims.shape[0], CHOSEN), np.int64), max(1.0, (1.0 + tolerance) / SLACK)
+    for product in range(dims.shape[0]):
+        chosen[product, 4] = TOO_LONG if found[product, 2] else NOTHING_FITS
+        if entries[product, 0] > 0:
+            front = fronts[product, 0]
+            write_choice(front[pick(front, entries[product, 0], band, tolerance)], dims[product], forms, chosen[product])
+            chosen[product, 6], chosen[product, 11] = found[product, 1], found[product, 0]
+    return chosen
+
+
+@njit(cache=True, error_model="numpy")
+def shortlist(
+    dims: Ints, rates: Real, halos: Real, folds: Ints, fixed: Ints, allowed: Ints, forms: Ints, speeds: Real, space: float,
+    latency: int, joules: Real, prices: Real, tolerance: float,
+) -> Any:  # fmt: skip
+    """The tilings of many products that are good at any of some bandwidths (LISTED), where those of each product begin, their
+    steps by kind, and by product and bandwidth the least cycles that any tiling takes, and the cells split."""
+    fronts, entries, stand, found = best_at(
+        dims, rates, halos, folds, fixed, allowed, forms, speeds, space, latency, 0, joules, prices, tolerance, 0
+    )  # fmt: skip
+    products, many = dims.shape[0], speeds.shape[0]
+    begin, floors = np.zeros(products + 1, np.int64), np.zeros((products, many))
+    listed, steps = np.empty((entries.sum(), LISTED)), np.empty((entries.sum() * 12 + STEP_KINDS, 3))
+    total, taken = 0, 0
+    tile, spans, kinds = np.empty((3, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
+    for product in range(products):
+        begin[product] = total
+        for at in range(many):
+            if found[product, 1] and entries[product, at] > 0:
+                floors[product, at] = stand[product, at, 0] / SLACK
+            for entry in range(entries[product, at]):
+                front = fronts[product, at, entry]
+                same = begin[product]
+                while same < total and not np.array_equal(listed[same, 3:8], front[3:8]):
+                    same += 1
+                if same < total:
+                    listed[same, ENTRY] += 1 << at
+                    continue
+                listed[total, :ENTRY], listed[total, ENTRY], listed[total, ENTRY + 1] = front, 1 << at, taken
+                if steps.shape[0] - taken < STEP_KINDS:
+                    steps = np.concatenate((steps, np.empty(steps.shape)))
+                for axis in range(3):
+                    cut_sizes(tile, axis, dims[product, axis], int(front[3 + axis]))
+                kinds_of(tile, forms, kinds)
+                spans_of(tile, halos[product], spans)
+                kind = step_kinds(
+                    tile, spans, ORDERS[int(front[6])], int(front[7]), dims[product, 3], rates[product], kinds, steps[taken:]
+                )  # fmt: skip
+                taken, total = taken + kind, total + 1
+                listed[total - 1, ENTRY + 2] = taken
+    begin[products] = total
+    return listed[:total].copy(), begin, steps[:taken].copy(), floors, found[:, 0].copy()
+
+
+@njit(cache=True, error_model="numpy")
+def choose(
+    listed: Real, begin: Ints, steps: Real, floors: Real, split: Ints, speeds: Real, dims: Ints, rates: Real, forms: Ints,
+    speed: float, latency: int, prices: Real, tolerance: float,
+) -> Any:  # fmt: skip
+    """Of each product's shortlist the best tiling at a bandwidth between two of those it was searched at: the columns of CHOSEN,
+    not proven where nothing on it is within the tolerance of the least cycles that any tiling can take."""
+    products, above = begin.shape[0] - 1, 0
+    chosen, cycles = np.zeros((products, CHOSEN), np.int64), np.empty(listed.shape[0])
+    tile, kinds = np.empty((3, 3), np.int64), np.empty((2, 2, 2), np.int64)
+    while above < speeds.shape[0] - 2 and speeds[above + 1] > speed:
+        above += 1
+    below = min(above + 1, speeds.shape[0] - 1)
+    bits = 1 << above | 1 << below
+    for product in range(products):
+        first, last = begin[product], begin[product + 1]
+        least, best = max(floors[product, above], floors[product, below] * speeds[below] / speed), np.inf
+        for entry in range(first, last):
+            cycles[entry] = np.inf
+            if int(listed[entry, ENTRY]) & bits:
+                one, other = int(listed[entry, ENTRY + 1]), int(listed[entry, ENTRY + 2])
+                cycles[entry] = cycles_of_steps(steps[one:other], other - one, speed, latency)
+                best = min(best, cycles[entry])
+        proven = int(best <= least * (1.0 + tolerance))
+        limit, traffic, good, choice = least * (1.0 + tolerance) if proven else best * (1.0 + tolerance) / SLACK, np.inf, 0, -1
+        for entry in range(first, last):
+            if cycles[entry] <= limit:
+                traffic = min(traffic, listed[entry, 1])
+        for entry in range(first, last):
+            if cycles[entry] <= limit and listed[entry, 1] <= traffic * (1.0 + tolerance):
+                good, choice = good + 1, entry
+        if good > 1:  # of those that are equal in time and traffic the one with the least energy
+            own, choice = (np.inf, np.inf, np.inf), -1
+            for entry in range(first, last):
+                if cycles[entry] <= limit and listed[entry, 1] <= traffic * (1.0 + tolerance):
+                    for axis in range(3):
+                        cut_sizes(tile, axis, dims[product, axis], int(listed[entry, 3 + axis]))
+                    compute = kinds_of(tile, forms, kinds) * dims[product, 3]
+                    energy = array_joules(tile, dims[product], rates[product], forms, prices, compute)
+                    this = energy + prices[MOVED] * listed[entry, 1], listed[entry, 1], cycles[entry]
+                    if choice < 0 or this < own:
+                        own, choice = this, entry
+        if choice >= 0:
+            write_choice(listed[choice], dims[product], forms, chosen[product])
+            chosen[product, 4], chosen[product, 6], chosen[product, 11] = int(cycles[choice]), proven, split[product]
+    return chosen

@@ -1,0 +1,245 @@
+"""The compiled search for tiles (`kernels.mapping.tile_ranges`), once for a whole range of bandwidths and latencies.
+
+A quarter of an octave of bytes per cycle is searched at nine bandwidths at once. What is good at any of them stays on a shortlist,
+and the best tiling at a bandwidth of the range is chosen from those of its two neighbours: another clock, DRAM or energy table
+searches nothing again. The choice is proven to be within the tolerance of the least time. Where the neighbours are too far apart
+for that, the products in question are searched once more for the bandwidths between these two alone, and if need be for their own
+latency.
+
+What is found depends on the bandwidth alone, not on what was asked before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trainyard.caches import BoundedCache
+from trainyard.hardware.tables.energy import REFERENCE
+from trainyard.ir import Array
+from trainyard.ir.folds import Folds, Pooled
+from trainyard.mapping.tiling import (
+    FASTEST,
+    OBJECTIVES,
+    Goal,
+    Integers,
+    ProblemTable,
+    Size,
+    Supply,
+    form_rows,
+    nothing_fits,
+    too_long,
+)
+
+Real = npt.NDArray[np.float64]
+RANGES, SAMPLES = 4, 8
+"""Ranges of bandwidths that are searched at once: so many in an octave, each at so many bandwidths and its end."""
+FINER = 4
+"""The bandwidths between two samples, at which products are searched once more where the two are too far apart."""
+CLEAR = 0.8
+"""The part of the tolerance that such a product may take halfway between two bandwidths and yet stay as it is."""
+LATENCIES = 8
+"""Latencies in an octave that a search stands for."""
+MOST_FOLDS = 3
+"""Sizes along an axis that tiles are aligned to."""
+_SEARCHED = BoundedCache(entries=1024)
+"""Tilings by all that they depend on."""
+_SHORTLISTS = BoundedCache(entries=512)
+"""Tilings that are good in a range of bandwidths, by all else that they depend on."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Products:
+    """All or some products of a `ProblemTable` as the compiled search takes them; `fixed` sizes, closed `forms`, sizes that tiles
+    are aligned to (`folds`), the bytes for the tiles of a step."""
+
+    dims: Integers
+    rates: Real
+    halos: Real
+    folds: Integers
+    fixed: Integers
+    allowed: Integers
+    forms: Integers
+    joules: Real
+    space: float
+
+    def only(self, which: Integers) -> Products:
+        return Products(
+            self.dims[which], self.rates[which], self.halos[which], self.folds, self.fixed[which], self.allowed[which], self.forms,
+            self.joules[which], self.space,
+        )  # fmt: skip
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        return self.dims, self.rates, self.halos, self.folds, self.fixed, self.allowed, self.forms
+
+    def at(self, supply: Supply, goal: Goal) -> Integers:
+        """The best tiling of each product as rows of the compiled search, searched for this bandwidth alone."""
+        from trainyard.kernels.mapping import tile_ranges
+
+        rows: Integers = tile_ranges.best_tiles(  # type: ignore[call-arg]  # columns are unpacked
+            *self.columns, float(supply.bytes_per_cycle), self.space, supply.latency_cycles, OBJECTIVES.index(goal.objective),
+            self.joules, np.array(goal.prices.row), goal.tolerance, goal.effort,
+        )  # fmt: skip
+        return rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shortlist:
+    """Tilings of some products that are good at any of `speeds` (bytes per cycle, falling)."""
+
+    products: Products
+    speeds: Real
+    lists: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, products: Products, speeds: Real, latency: int, tolerance: float) -> Shortlist:
+        from trainyard.kernels.mapping import tile_ranges
+
+        prices = np.array(REFERENCE.row)
+        lists = tile_ranges.shortlist(  # type: ignore[call-arg]  # columns are unpacked
+            *products.columns, speeds, products.space, latency, products.joules, prices, tolerance
+        )
+        return cls(products, speeds, lists)
+
+    @property
+    def is_bounded(self) -> npt.NDArray[np.bool_]:
+        """Of each product whether its search went to the end, so that the least time is known from below."""
+        floors: Real = self.lists[3]
+        return floors[:, 0] > 0
+
+    def choose(self, speed: float, latency: int, prices: Real, tolerance: float) -> Integers:
+        """The best tiling of each product as rows of the compiled search; see `tile_ranges.choose` for what is proven."""
+        from trainyard.kernels.mapping import tile_ranges
+
+        products = self.products
+        rows: Integers = tile_ranges.choose(  # type: ignore[call-arg]  # lists are unpacked
+            *self.lists, self.speeds, products.dims, products.rates, products.forms, speed, latency, prices, tolerance
+        )
+        return rows
+
+
+class Part(NamedTuple):
+    """Some products and their shortlist; None where there are none."""
+
+    which: Integers
+    shortlist: Shortlist | None
+
+
+@lru_cache(maxsize=256)
+def _folds(forms: tuple[Folds | Pooled, ...], granule: Size) -> Integers:
+    """Sizes that an array takes at once along each axis: tiles are aligned to them."""
+    along: tuple[list[int], ...] = ([granule[0]], [granule[1]], [granule[2]])
+    for form in forms:
+        if isinstance(form, Folds):
+            for sizes, size in zip(along, (form.m, form.n, form.k), strict=True):
+                sizes.append(size)
+    chosen = [sorted(set(sizes), reverse=True)[:MOST_FOLDS] for sizes in along]
+    most = max(map(len, chosen))
+    return np.array([[*sizes, *[1] * (most - len(sizes))] for sizes in chosen], dtype=np.int64)
+
+
+def _rounded_down(latency: int) -> int:
+    """A latency that stands for those a little above it: bounds with it hold for them.
+
+    >>> [_rounded_down(cycles) for cycles in (0, 1, 100, 105, 117)]
+    [0, 1, 98, 98, 107]
+    """
+    return 0 if latency <= 0 else math.floor(2.0 ** (math.floor(math.log2(latency) * LATENCIES) / LATENCIES))
+
+
+def _from_shortlists(products: Products, key: tuple[object, ...], supply: Supply, goal: Goal) -> Integers:
+    """The best tiling of each product from the shortlists of the range that a bandwidth lies in."""
+    speed, latency, tolerance = float(supply.bytes_per_cycle), _rounded_down(supply.latency_cycles), goal.tolerance
+    octave, prices = math.floor(math.log2(speed) * RANGES), np.array(goal.prices.row)
+    key = (*key, octave, latency, tolerance)
+
+    def whole_range() -> Shortlist:
+        speeds = 2.0 ** ((octave + 1 - np.arange(SAMPLES + 1) / SAMPLES) / RANGES)
+        return Shortlist.of(products, speeds, latency, tolerance)
+
+    coarse = _SHORTLISTS.get(key, whole_range)
+    between = min(int(np.searchsorted(-coarse.speeds, -speed, side="right")) - 1, SAMPLES - 1)
+    lists = [Part(np.arange(len(products.dims)), coarse)]
+    for own in dict.fromkeys((latency, supply.latency_cycles)):
+
+        def part(own: int = own) -> Part:
+            """Products that are not proven everywhere between two bandwidths are searched between them, and at this latency."""
+            speeds = np.geomspace(coarse.speeds[between], coarse.speeds[between + 1], FINER + 1)
+            left = np.zeros(len(products.dims), np.bool_)
+            for one in np.sqrt(speeds[1:] * speeds[:-1]):
+                left |= _chosen(lists, one, own, prices, tolerance * CLEAR)[1]
+            which = np.flatnonzero(left)
+            return Part(which, Shortlist.of(products.only(which), speeds, own, tolerance) if len(which) else None)
+
+        lists.append(_SHORTLISTS.get((*key, between, own), part))
+    rows, left = _chosen(lists, speed, supply.latency_cycles, prices, tolerance)
+    which = np.flatnonzero(left | (rows[:, 4] == 0))
+    if len(which):
+        rows[which] = products.only(which).at(supply, goal)
+    return rows
+
+
+def _chosen(
+    lists: Sequence[Part], speed: float, latency: int, prices: Real, tolerance: float
+) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """The rows of all products, each from the last list that it is on, and whether a closer search could prove more."""
+    rows, left = np.zeros((0, 0), np.int64), np.zeros(0, np.bool_)
+    for which, shortlist in lists:
+        if shortlist is not None:
+            own = shortlist.choose(speed, latency, prices, tolerance)
+            closer = (own[:, 6] == 0) & shortlist.is_bounded
+            if not len(left):
+                rows, left = own, own[:, 6] == 0
+            else:
+                rows[which], left[which] = own, closer
+    return rows, left
+
+
+def search_tiles(
+    products: ProblemTable,
+    forms: Sequence[Folds | Pooled],
+    array: Array,
+    supply: Supply,
+    tile: Size | None = None,
+    goal: Goal = FASTEST,
+) -> Integers:
+    """The best tiling of each product as a row of the compiled search (`kernels.mapping.tile_search.CHOSEN`).
+
+    `forms` are closed forms of tile cycles; without any, every multiplier is taken to be always busy.
+    """
+    from trainyard.kernels.mapping import tile_search
+
+    most = tile_search.MOST_CYCLES
+    if max(products.longest, products.macs // array.peak_macs_per_cycle) >= most:
+        ops = (problem.op for problem in products.problems)
+        raise too_long(next(op for op in ops if max(op.M, op.N, op.K, op.count, op.macs // array.peak_macs_per_cycle) >= most))
+    table, granule, space = form_rows(forms, array), array.granule(), float(supply.resident_bytes)
+    key = (products.digest, table.tobytes(), granule, tile, space)
+
+    def searched() -> Integers:
+        fixed = products.tiles if tile is None else np.where(products.tiles > 0, products.tiles, np.array(tile, dtype=np.int64))
+        joules = np.zeros((len(products.problems), 2))
+        if goal.energy is not None:
+            joules[:] = [goal.joules(problem.op) for problem in products.problems]
+        folds = _folds(tuple(forms), granule)
+        asked = Products(products.dims, products.rates, products.halos, folds, fixed, products.allowed, table, joules, space)
+        simple = goal.objective == "time" and not goal.effort
+        rows = _from_shortlists(asked, key, supply, goal) if simple else asked.at(supply, goal)
+        rows.flags.writeable = False
+        return rows
+
+    wanted = (goal.objective, goal.tolerance, goal.effort, goal.prices, goal.energy)
+    rows = _SEARCHED.get((*key, supply.bytes_per_cycle, supply.latency_cycles, wanted), searched)
+    too_slow, too_large = rows[:, 4] == tile_search.TOO_LONG, rows[:, 4] == tile_search.NOTHING_FITS
+    if too_slow.any():
+        raise too_long(products.problems[int(too_slow.argmax())].op)
+    if too_large.any():
+        raise nothing_fits(products.problems[int(too_large.argmax())], supply, tile)
+    return rows

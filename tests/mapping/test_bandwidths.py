@@ -1,0 +1,99 @@
+"""Tiles for a range of bandwidths: as good as those that are searched for one, and found once."""
+
+from __future__ import annotations
+
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainyard.arrays import Sigma, Systolic
+from trainyard.ir import MatMul
+from trainyard.kernels.mapping import tile_ranges
+from trainyard.mapping import bandwidths
+from trainyard.mapping.bandwidths import search_tiles
+from trainyard.mapping.tiling import Goal, Problem, ProblemTable, Supply, evaluate, tiled
+
+ARRAYS = [Systolic(rows=32, columns=32), Systolic(rows=128, columns=128), Sigma(dpes=16, multipliers=64, bandwidth=32)]
+
+
+def table(seed, many=6):
+    rng = np.random.default_rng(seed)
+    sides = (2 ** rng.uniform(2, 11, (many, 3))).astype(int)
+    return ProblemTable.of([Problem.dense(MatMul(m, n, k), 2) for m, n, k in sides.tolist()])
+
+
+def forget():
+    bandwidths._SEARCHED._values.clear()
+    bandwidths._SHORTLISTS._values.clear()
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    array=st.sampled_from(ARRAYS),
+    speed=st.floats(0.5, 300.0),
+    latency=st.integers(0, 300),
+    room=st.floats(14.0, 22.0),
+)
+@settings(max_examples=12, deadline=None)
+def test_the_choice_is_within_the_tolerance_of_a_search_at_that_bandwidth_alone(seed, array, speed, latency, room):
+    products, supply = table(seed), Supply(resident_bytes=2.0**room, bytes_per_cycle=speed, latency_cycles=latency)
+    rows = search_tiles(products, array.folds, array, supply)
+    alone = search_tiles(products, array.folds, array, supply, goal=Goal(effort=4000))
+    for problem, row, single in zip(products.problems, rows.tolist(), alone.tolist(), strict=True):
+        found = tiled(problem, row)
+        assert found.cycles == evaluate(problem, found.tiling, array, supply).cycles
+        if row[6] and single[6]:
+            assert row[4] <= single[4] * 1.01
+            assert single[4] <= row[4] * 1.01
+
+
+@pytest.mark.parametrize("array", ARRAYS[1:])
+def test_what_is_found_does_not_depend_on_what_was_asked_before(array):
+    products = table(7)
+    supplies = [Supply(resident_bytes=2.0**18, bytes_per_cycle=20.0 * 1.003**step, latency_cycles=90 + step) for step in range(12)]
+    first = [search_tiles(products, array.folds, array, supply) for supply in supplies]
+    for supply, rows in zip(supplies, first, strict=True):
+        forget()
+        assert np.array_equal(search_tiles(products, array.folds, array, supply), rows)
+
+
+def test_another_bandwidth_clock_or_energy_table_of_a_range_searches_nothing_again():
+    products, array = table(3), Systolic(rows=64, columns=64)
+    forget()
+    supplies = [Supply(resident_bytes=2.0**18, bytes_per_cycle=16.5 + step / 16, latency_cycles=100) for step in range(32)]
+    searched = []
+    real = tile_ranges.shortlist
+
+    def shortlist(*arguments):
+        searched.append(len(arguments[0]))
+        return real(*arguments)
+
+    with patch.object(tile_ranges, "shortlist", shortlist), patch.object(tile_ranges, "best_tiles", side_effect=AssertionError):
+        for supply in supplies:
+            search_tiles(products, array.folds, array, supply)
+        once = list(searched)
+        for supply in supplies:
+            closer = Supply(resident_bytes=2.0**18, bytes_per_cycle=supply.bytes_per_cycle + 0.01, latency_cycles=100)
+            search_tiles(products, array.folds, array, closer)
+    assert once[0] == len(products.problems)  # the range, and perhaps some products more closely
+    assert searched == once
+
+
+def test_a_larger_bandwidth_is_slower_by_no_more_than_the_tolerance():
+    products, array = table(11, many=12), Systolic(rows=32, columns=32)
+    before = None
+    for step in range(40):
+        supply = Supply(resident_bytes=2.0**17, bytes_per_cycle=4.0 * 1.05**step)
+        cycles = search_tiles(products, array.folds, array, supply)[:, 4]
+        assert before is None or (cycles <= before * 1.01).all()
+        before = cycles if before is None else np.minimum(before, cycles)
+
+
+def test_a_product_that_fits_nowhere_says_so_at_every_bandwidth():
+    products, array = table(5), Systolic(rows=32, columns=32)
+    for speed in (1.0, 17.0):
+        with pytest.raises(Exception, match="give a larger scratchpad"):
+            search_tiles(products, array.folds, array, Supply(resident_bytes=4.0, bytes_per_cycle=speed))

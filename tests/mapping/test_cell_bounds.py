@@ -1,0 +1,91 @@
+"""Lower bounds of cells never exceed what any tiling in them takes."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trainyard.arrays import Systolic
+from trainyard.ir import MatMul
+from trainyard.ir.folds import Folds, Pooled
+from trainyard.kernels.mapping.cell_bounds import KNOWN_ROWS, bound_at, know
+from trainyard.kernels.mapping.tile_bounds import EVERYTHING, moved_bytes, needed_bytes, passes_of, spans_of, totals_of
+from trainyard.kernels.mapping.tile_cycles import kinds_of
+from trainyard.kernels.mapping.tile_search import _keep_bits, cut_sizes
+from trainyard.kernels.mapping.tiles import ORDERS, tiled_cycles
+from trainyard.mapping.tiling import NO_HALO, Problem, form_rows
+
+FOLDS = st.builds(
+    lambda stream, along, across, fixed, floor, units: Folds(
+        **{axis: 1 if axis == stream else side for axis, side in zip("mnk", (along, across, along), strict=True)},
+        stream=stream, fixed=fixed, floor=floor, units=units,
+    ),
+    st.sampled_from("mnk"), st.integers(1, 200), st.integers(1, 200), st.integers(0, 300), st.sampled_from([-1, -1, 0, 7, 150]),
+    st.sampled_from([1, 1, 1, 4, 16]),
+)  # fmt: skip
+POOLED = st.builds(
+    lambda stream, pool, load, drain, share, chunk: Pooled(
+        pool=pool, load=load, stream=stream, drain=drain, share=share, chunk=chunk
+    ),
+    st.sampled_from("mn"), st.integers(4, 10_000), st.integers(1, 128), st.integers(0, 20), st.floats(0.05, 1.0),
+    st.sampled_from([None, None, 4, 64]),
+)  # fmt: skip
+FORMS = st.one_of(st.lists(FOLDS, min_size=0, max_size=2), st.lists(POOLED, min_size=1, max_size=2))
+
+
+@st.composite
+def cells(draw):
+    """A product, a tile and a range of sizes around it; whole dimensions have cells of their own."""
+    extents = [draw(st.integers(1, 10 ** draw(st.integers(1, 4)))) for _ in range(3)]
+    tile, low, high = [], [], []
+    for extent in extents:
+        size = extent if draw(st.booleans()) else draw(st.integers(1, extent))
+        width = draw(st.sampled_from([1.0, 1.0, 1.1, 1.6, 5.0]))
+        whole = size == extent
+        tile.append(size)
+        low.append(size if whole else max(1, int(size / width)))
+        high.append(size if whole else min(extent - 1, int(size * width)))
+    return (*extents, draw(st.sampled_from([1, 1, 2, 5]))), tile, low, high
+
+
+@given(
+    cell=cells(),
+    forms=FORMS,
+    room=st.floats(1.0, 40.0),
+    speed=st.floats(0.2, 300.0),
+    latency=st.sampled_from([0, 0, 10, 200]),
+    scales=st.tuples(st.sampled_from([0.0, 0.3, 1.0, 1.0]), st.sampled_from([1.0, 3.0])),
+)
+@settings(max_examples=300, deadline=None)
+def test_bounds_of_a_cell_hold_for_each_tiling_in_it(cell, forms, room, speed, latency, scales):
+    (m, n, k, count), sizes, low, high = cell
+    problem, dims = Problem.dense(MatMul(m, n, k, count=count), 2), np.array([m, n, k, count], np.int64)
+    rates, totals, known = np.array(problem.all_rates), np.empty(6), np.empty((KNOWN_ROWS, 3))
+    rates[0] *= scales[0]
+    rates[2] *= scales[1]
+    totals_of(dims, rates, totals)
+    table, tile, spans = form_rows(forms, Systolic(rows=16, columns=16)), np.empty((3, 3), np.int64), np.empty((3, 2))
+    kinds, passes, halo = np.empty((2, 2, 2), np.int64), np.empty(3, np.int64), np.array(NO_HALO)
+    for axis in range(3):
+        cut_sizes(tile, axis, dims[axis], sizes[axis])
+    spans_of(tile, halo, spans)
+    kinds_of(tile, table, kinds)
+    space = room * (sizes[0] * sizes[2] * rates[4] + sizes[1] * sizes[2] * rates[5] + sizes[0] * sizes[1] * rates[3])
+    assert know(*map(float, low), *map(float, high), dims, rates, table, space, known)
+    burst = float(latency) if rates[0] > 0 else 0.0
+    arguments = (space, burst, 0, np.zeros(2), known)
+    least, fewest = bound_at(1.0 / speed, dims, rates, totals, EVERYTHING, *arguments)
+    for (number, order), kept in itertools.product(enumerate(ORDERS), range(3)):
+        keep = _keep_bits(order, kept)
+        if needed_bytes(tile, spans, dims, order, keep, rates) > space:
+            continue
+        cycles = tiled_cycles(tile, spans, order, keep, count, rates, speed, latency, kinds)
+        passes_of(tile[:, 1], order, keep, passes)
+        moved = moved_bytes(tile, spans, passes, totals, halo)
+        own, own_bytes = bound_at(1.0 / speed, dims, rates, totals, 1 << (number + 6 * kept), *arguments)
+        assert least <= own * (1 + 1e-9)
+        assert own <= cycles * (1 + 1e-9)
+        assert max(fewest, own_bytes) <= moved * (1 + 1e-9)
