@@ -96,6 +96,18 @@ def _roots(lengths: Ints, whole: Ints, cells: Ints) -> int:
 
 
 @njit(cache=True, error_model="numpy")
+def _write_ends(tile: Ints, spans: Real, rates: Real, speeds: Real, latency: int, kinds: Ints, ends: Real) -> None:
+    """By bandwidth the cycles of the first fill and the last drain, and those of the last tile in which the DRAM has nothing to do:
+    while it is computed, only sums of the one before leave."""
+    m, n, k = tile[0, 0], tile[1, 0], tile[2, 0]
+    out = max(spans[2, 0] * rates[2], m * rates[3]) * n
+    for at in range(speeds.shape[0]):
+        ends[at, 0] = transfer(spans[0, 0] * spans[1, 0] * rates[0] + float(k * n) * rates[1], speeds[at], latency)
+        ends[at, 0] += transfer(spans[2, 1] * tile[1, 2] * rates[2], speeds[at], latency)
+        ends[at, 1] = max(0.0, float(kinds[1, 1, 1] - transfer(out, speeds[at], latency)))
+
+
+@njit(cache=True, error_model="numpy")
 def _leaf(
     m: int, n: int, k: int, dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, speeds: Real, space: float,
     latency: int, objective: int, joules: Real, prices: Real, band: float, tolerance: float, allowed: int, fronts: Real,
@@ -111,11 +123,7 @@ def _leaf(
         return
     spans_of(tile, halo, spans)
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
-    out = max(spans[2, 0] * rates[2], m * rates[3]) * n  # while the last tile is computed, only sums of the one before leave
-    for at in range(speeds.shape[0]):
-        ends[at, 0] = transfer(spans[0, 0] * spans[1, 0] * rates[0] + float(k * n) * rates[1], speeds[at], latency)
-        ends[at, 0] += transfer(spans[2, 1] * tile[1, 2] * rates[2], speeds[at], latency)
-        ends[at, 1] = max(0.0, float(kinds[1, 1, 1] - transfer(out, speeds[at], latency)))
+    _write_ends(tile, spans, rates, speeds, latency, kinds, ends)
     held[0], held[1], held[2] = spans[0, 0] * spans[1, 0] * rates[4], float(k * n) * rates[5], float(m * n) * rates[3]
     passes[0], passes[1], passes[2] = 1, 1, 1
     once = moved_bytes(tile, spans, passes, totals, halo)
