@@ -19,6 +19,7 @@ from trainyard.machines.presets.tensordash import TENSORCORE, TENSORDASH
 from trainyard.masks.generated import GeneratedMasks, generated_masks
 from trainyard.masks.views import matrix
 from trainyard.papers import bench, ledger
+from trainyard.papers.evidence import Search
 from trainyard.papers.tensordash import chip, connectivity, context, energies, models, overheads, random_tensors, sweeps
 from trainyard.papers.tensordash.models import MODELS, OPERATIONS, Fitted, Subject, laid, model, recorded
 from trainyard.papers.tensordash.potential import effectual, potential, share_for, visits
@@ -334,6 +335,19 @@ def test_rows_of_table_iv() -> None:
     assert overheads.overhead(PAPER, overheads.areas) == pytest.approx(79.02 / 69.11)
     twice = overheads.overhead(replace(PAPER, sides="two"), overheads.areas)
     assert twice > 1.2  # a scheduler and both buffers for each element
+
+
+def test_the_area_of_16_lanes_is_open_after_a_search_over_readings() -> None:
+    measured = overheads.wide_area()
+    claim = next(claim for claim in ledger.claims() if claim.id == overheads.WIDE_CORE)
+    row = ledger.judge(claim, measured)
+    assert row.verdict == "open"
+    assert isinstance(row.evidence, Search)
+    assert row.evidence.readings == len({str(reading) for reading in overheads.WIDE_READINGS}) == 36
+    plain = overheads.WideReading(4, 4, without_current_step=False, schedulers_by_depth=False).percent
+    assert measured.value == plain[overheads.WIDE_CORE]
+    assert plain[overheads.WIDE_CHIP] == pytest.approx(100 * (overheads.overhead(WIDE, overheads.areas, chip=True) - 1))
+    assert 10 < row.evidence.numbers[overheads.WIDE_CORE] < plain[overheads.WIDE_CORE]  # type: ignore[operator]
 
 
 # ---- random tensors, patterns, context

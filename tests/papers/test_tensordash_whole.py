@@ -48,6 +48,8 @@ def test_what_needs_no_data_is_met(walked: tuple[dict[str, Row], float]) -> None
     for name in ("area_overhead.core", "area_overhead.chip", "power_overhead.core", "bfloat16.area.core", "bfloat16.power.core"):
         assert rows[name].verdict == "derived", rows[name]
     assert rows["power_overhead.core_total"].verdict == "contradicted"
+    assert [name for name, row in rows.items() if row.verdict == "off"] == []
+    assert [name for name, row in rows.items() if row.verdict == "open"] == ["wide16.area_overhead.core"]
     assert rows["random.chip_energy_limit"].verdict in ("met", "near")
 
 
