@@ -7,13 +7,13 @@ from pathlib import Path
 
 import mcdla_scale_out as scale
 
-from paper_pages import Section, assumption_effects, effects_table, ledger_section, table
+from paper_pages import Section, assumption_effects, changes_section, effects_table, ledger_section, table
 from trainyard.hardware.topology.rings import rings
 from trainyard.machines.presets.mcdla import DC_DLA, DESIGNS, HC_DLA, MCDLA_B, MCDLA_S
 from trainyard.papers.ledger import Row
 from trainyard.papers.mcdla import breakdown, generations, performance, power, printed, scaling, sensitivity, wiring
 from trainyard.papers.mcdla.assumptions import METRIC
-from trainyard.papers.mcdla.measuring import CNNS, NETWORKS, PARALLEL, Networks, Parallel, step_times
+from trainyard.papers.mcdla.measuring import BATCH, CNNS, NETWORKS, PARALLEL, Networks, Parallel, mean_of_both, step_times
 from trainyard.papers.mcdla.plots import NAMES
 from trainyard.papers.mcdla.printed import harmonic, stated
 from trainyard.papers.pages import number, paper_figure, summary
@@ -34,8 +34,7 @@ VIDEO = (
     "Video captioning, trained end to end: the presets as they are, with devices of 16 GB (`dram_capacity`). First the most videos "
     "a device that fit without paging or making feature maps again, then the most that fit with them, `as_needed` and with `all` "
     "maps away. DC-DLA fits the same videos: as needed, it makes feature maps again instead of sending them over PCIe, and takes "
-    "little longer, so that the pool saves little time here; it saves much only where all of them have to leave. Nodes of eight "
-    "reduce the LSTMs' dW at every time step, planes and clusters once, as their presets say."
+    "little longer, so that the pool saves little time here; it saves much only where all of them have to leave."
 )
 
 
@@ -128,14 +127,17 @@ def others() -> str:
     rows = []
     for name, (gaps, claim) in found.items():
         each = [harmonic(one.values()) for one in gaps.values()]
-        rows.append((name, *each, harmonic(value for one in gaps.values() for value in one.values()), f"{stated(claim):g}"))
-    return table(("MC-DLA(B) over DC-DLA", *PARALLEL, "both", "paper"), rows)
+        every = harmonic(value for one in gaps.values() for value in one.values())
+        rows.append((name, *each, mean_of_both(gaps), every, f"{stated(claim):g}"))
+    return table(("MC-DLA(B) over DC-DLA", *PARALLEL, "half of the sum", "harmonic mean of all", "paper"), rows)
 
 
 def devices() -> str:
+    ways = {f"{scaling.EACH} samples a device": scaling.scaled, f"{BATCH} samples in all": scaling.strong}
     rows = [
-        (NAMES[design] if design != "dc-dla-oracle" else "DC-DLA without paging",
-         *(harmonic(scaling.scaled(design, count).values()) for count in scaling.DEVICES))
+        (f"{NAMES[design] if design != 'dc-dla-oracle' else 'DC-DLA without paging'}, {name}",
+         *(harmonic(way(design, count).values()) for count in scaling.DEVICES))
+        for name, way in ways.items()
         for design in scaling.DESIGNS
     ]  # fmt: skip
     rows.append(("paper, DC-DLA", "", f"{stated('scaling.dc.4'):g}", f"{stated('scaling.dc.8'):g}"))
@@ -163,7 +165,8 @@ def contradictions() -> str:
     scaled = {count: harmonic(scaling.scaled("dc-dla", count).values()) for count in (4, 8)}
     # fmt: off
     rows = [
-        ("2.8x", printed.proof_of_mean(), f"{performance.speedup():.2f}x"),
+        ("2.8x beside harmonic means", printed.proof_of_mean(), f"{performance.speedup():.2f}x as half of the sum"),
+        ("(S) loses at most 24 %", printed.proof_of_star(), f"{max(performance.losses().values()):.0f} %"),
         ("HC +32 %, data-parallel", proof("hc"), f"+{100 * (hc - 1):.0f} %"),
         ("PCIe gen4 +38 %", proof("gen4"), " and ".join(f"+{100 * (one - 1):.0f} %" for one in gain) + " (data, model)"),
         ("88 % cut beside 1.3x on 4 devices", proof("scaling", 4), f"{cut}, {scaled[4]:.2f}x"),
@@ -183,9 +186,11 @@ def outcome(rows: Sequence[Row]) -> str:
     )
     return (
         f"What comes out: {summary(rows)}. MC-DLA(B) is faster than DC-DLA by {ours}, and reaches "
-        f"{100 * harmonic(performance.both(MCDLA_B, DESIGNS['dc-dla-oracle']).values()):.0f} % of the oracle (paper "
-        f"{stated('of_oracle'):g}). No parameter was chosen to meet a claim; what was changed after results had been seen is "
-        "listed below with what was seen before."
+        f"{100 * performance.mean(MCDLA_B, performance.FREE_COPIES):.0f} % of an oracle whose copies take no time (paper "
+        f"{stated('of_oracle'):g}; {100 * performance.mean(MCDLA_B, DESIGNS['dc-dla-oracle']):.0f} % of one that also computes "
+        "nothing again). Two parameters, PCIe's rate and the latency of links, and the choice of the oracle were picked with "
+        "printed figures in sight; they are listed below with what got worse by them: HC-DLA's data-parallel speedup, which the "
+        "paper excludes itself, and the mean over batches."
     )
 
 
@@ -229,8 +234,8 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
     )
     yield Section(
         "Rings of twice as many nodes (Fig. 9)",
-        "Latency on 16 nodes over that on 8 devices, messages of 4 KB, 25 GB/s each way, 500 ns a link. Whether all 16 take part "
-        "or half of them forward is not said.",
+        "Latency on 16 nodes over that on 8 devices, messages of 4 KB, 25 GB/s each way, "
+        f"{1e9 * wiring.LATENCY_S:g} ns a link. Whether all 16 take part or half of them forward is not said.",
         larger_rings(),
     )
     for parallel in PARALLEL:
@@ -241,15 +246,18 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
         )
     yield Section("CPU memory (Fig. 12)", "Per cent of the sockets' bandwidth: 80 GB/s (DC-DLA), 300 GB/s (HC-DLA).", cpu_memory())
     yield Section("Batch (Fig. 14)", f"MC-DLA(B) over DC-DLA; the batches are assumed. Paper {stated('batch_sweep'):g}.", batches())
-    yield Section("Other links, devices, nodes (Sec. V-B)", "Harmonic means.", others())
+    yield Section(
+        "Other links, devices, nodes (Sec. V-B)",
+        "Harmonic means inside a parallelism; across the two half of their sum, as the paper takes 2.8 of 3.5 and 2.1, and beside "
+        "it the harmonic mean of all sixteen.",
+        others(),
+    )
     yield Section(
         "HC-DLA's sockets and splits (Secs. II-C, IV)",
         "Harmonic means. The paper's HC-DLA has sockets of 300 GB/s and half of the links; it left the others out.",
         hosts(),
     )
-    yield Section(
-        "Devices (Sec. V-D)", "Four CNNs, 512 samples in all: how many times shorter a step is than on one device.", devices()
-    )
+    yield Section("Devices (Sec. V-D)", "Four CNNs: how many times sooner as many samples are done than on one device.", devices())
     yield Section(
         "Generations (Fig. 2)",
         f"One device, {generations.BATCH} samples. The paper names no device: these are assumed, data sheets' peaks on Table II's "
@@ -275,7 +283,12 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
         VIDEO,
         scale.video_table(scale.video_captions()),
     )
-    yield Section("Changed after results had been seen", "On other grounds than the claims.", changed(rows))
+    yield from changes_section("mcdla", rows)
+    yield Section(
+        "Changed before that",
+        "On other grounds than the claims; *now* has all later changes in it.",
+        changed(rows),
+    )
     effects = effects_table(assumption_effects("mcdla"))
     yield Section("What is assumed, and what it is worth", f"In {METRIC}; one at a time, in both designs.", effects)
     yield from ledger_section(rows)

@@ -167,7 +167,7 @@ def over_time() -> go.Figure:
     figure = chart(
         lines, "Accuracy against simulated time",
         f"Linear model, {accuracy.WORKERS} DPUs, {studies.STEPS} steps each, one learning rate; averaging and literal on DIRECT, "
-        "all others on PIM-Opt with rank-parallel transfers. Averaging, MA-SGD and D-PSGD are judged on the mean of all models, "
+        "all others on PIM-Opt, rank after rank. Averaging, MA-SGD and D-PSGD are judged on the mean of all models, "
         "the others on the last global one. Not in the paper.",
         x="simulated time [ms]", y="accuracy [%]", numbers=True, height=430,
     )  # fmt: skip

@@ -82,7 +82,7 @@ def _faster() -> Measured:
     return Measured(
         [min(ratios.values()), max(ratios.values())],
         note=f"From {GENERATIONS[0].name} to {GENERATIONS[-1].name}, batch {BATCH}; the five devices are assumed, the paper names "
-        f"none. The least, {min(ratios, key=ratios.__getitem__)}, is bound by memory, whose bandwidth grows "
+        f"none. The least, {min(ratios, key=ratios.__getitem__)}, waits most for memory, whose bandwidth grows "
         f"{GENERATIONS[-1].dram_bytes_per_s / GENERATIONS[0].dram_bytes_per_s:.1f} times where peaks grow "
         f"{GENERATIONS[-1].flops / GENERATIONS[0].flops:.0f}.",
         details=f"{listed(ratios, 1)}; with two FLOPs a MAC {listed(other, 1)}. {CNNS[-1]}, per cent that paging adds: {last}. "
