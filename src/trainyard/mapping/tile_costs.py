@@ -16,9 +16,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.ir import Array, MatMul
+from trainyard.ir import Array
 from trainyard.ir.folds import Folds, Pooled
-from trainyard.ir.protocols import HasLeastCycles, HasLowerBounds, HasTileCycles
+from trainyard.ir.protocols import HasLeastCycles, HasLowerBounds
 from trainyard.mapping import tiling
 from trainyard.mapping.bandwidths import search_tiles
 from trainyard.mapping.loop_orders import LoopOrders, OrderedTile
@@ -53,9 +53,7 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
 
     given = tuple(size or (tile or tiling.NO_TILE)[axis] for axis, size in enumerate(problem.tile))
     extents, granule = (problem.op.M, problem.op.N, problem.op.K), array.granule()
-    cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
-    known: dict[Size, int] = {}
-    counted, orders = CountedTiles(array, cycles_of, known), LoopOrders.of(problem, supply, goal)
+    counted, orders = CountedTiles.of(array), LoopOrders.of(problem, supply, goal)
     table = orders.table
     if all(given):
         only = orders.best(_clipped(given, extents), counted.tile_cycles)
@@ -82,7 +80,7 @@ def search_by_cost(problem: Problem, array: Array, supply: Supply, tile: Size | 
     proven, asked, most = True, 0, goal.effort or tiling.EVALUATIONS
     enough = 1.0 + goal.tolerance if goal.objective == "time" else 1.0  # what may still be gained is within the tolerance
     steps = problem.op.count * np.prod(-(-np.array(extents) // tiles), axis=1, dtype=np.float64)
-    promise = np.maximum(bounds, steps * cycles_of(1, 1, 1)) if goal.objective == "time" else bounds
+    promise = np.maximum(bounds, steps * counted.tile_cycles(1, 1, 1)) if goal.objective == "time" else bounds
     for place in np.lexsort((bounds, promise)).tolist():
         if bounds[place] == np.inf or (best is not None and bounds[place] * enough >= best.value):
             continue
@@ -112,9 +110,8 @@ def beyond_guides(problem: Problem, guided: Tiled, array: Array, supply: Supply,
     cost = tiling.evaluate(problem, guided.tiling, array, supply)
     if tile is not None or problem.is_constrained:
         return cost
-    cycles_of = array.tile_cycles if isinstance(array, HasTileCycles) else lambda m, n, k: array.cost(MatMul(m, n, k)).cycles
     start = (cost.tiling.m, cost.tiling.n, cost.tiling.k)
-    costs = [cost, *descend(problem, CountedTiles(array, cycles_of), supply, [start])]
+    costs = [cost, *descend(problem, CountedTiles.of(array), supply, [start])]
     return tiling.unproven(best_of(costs, problem, array, goal.tolerance, goal.prices))
 
 

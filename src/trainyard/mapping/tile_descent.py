@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from trainyard.ir import DENSE, Array, ArrayCost, MatMul, Operand, Product, one_after_another
+from trainyard.ir.protocols import HasTileCycles
 from trainyard.mapping.loop_orders import LoopOrders, OrderedTile
 from trainyard.mapping.tiling import NO_TILE, Problem, Size, Supply, Tiled
 
@@ -35,6 +36,13 @@ class CountedTiles:
     array: Array
     cycles_of: Callable[[int, int, int], int]
     known: dict[Size, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(array: Array) -> CountedTiles:
+        """Cycles are the array's own: without the closing -1 of a whole op where it counts tiles itself."""
+        if isinstance(array, HasTileCycles):
+            return CountedTiles(array, array.tile_cycles)
+        return CountedTiles(array, lambda m, n, k: array.cost(MatMul(m, n, k)).cycles)
 
     @property
     def peak_macs_per_cycle(self) -> int:

@@ -15,7 +15,6 @@ from trainyard.errors import BadInput
 from trainyard.ir import MatMul
 from trainyard.mapping.gradient_order.scratchpad import POLICIES, Pair, cost, kernel_traffic
 from trainyard.mapping.gradient_order.search import (
-    CachedTileCycles,
     _bursts,
     _compute,
     _least_bytes,
@@ -26,6 +25,7 @@ from trainyard.mapping.gradient_order.search import (
     granule,
 )
 from trainyard.mapping.gradient_order.tile_streams import ALL_ORDERS, FUSED_ORDERS, ORDERS, Partition
+from trainyard.mapping.tile_descent import CountedTiles
 from trainyard.mapping.tiling import Problem, Supply, evaluate, search
 
 ARRAY = Systolic(rows=4, columns=4)
@@ -154,7 +154,7 @@ def test_bounds_lie_below_what_is_counted(layer, order, policy, data):
     counted = cost(pair, tile=tile, order=order, array=ARRAY, supply=supply, policy=policy, partition=partition)
     moved = _least_bytes(pair, tile, order, supply.resident_bytes, policy, partition)
     assert moved <= counted.traffic.total_bytes + 0.5 * len(counted.traffic.bytes) * pair.op.count
-    assert _compute(pair, tile, CachedTileCycles(ARRAY), supply, partition) <= counted.cycles
+    assert _compute(pair, tile, CountedTiles.of(ARRAY), supply, partition) <= counted.cycles
     assert moved / supply.bytes_per_cycle + _bursts(pair, tile, partition, policy) * supply.latency_cycles <= counted.cycles
 
 

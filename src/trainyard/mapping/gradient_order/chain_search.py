@@ -15,8 +15,9 @@ from functools import partial
 from trainyard.ir import Array, MatMul
 from trainyard.mapping.gradient_order.chain import JOINS, Chain, ChainCost, Join, chain_cost
 from trainyard.mapping.gradient_order.scratchpad import SLACK, Policy
-from trainyard.mapping.gradient_order.search import MOST_STEPS, CachedTileCycles, all_tiles, doublings, fastest_candidate, granule
+from trainyard.mapping.gradient_order.search import MOST_STEPS, all_tiles, doublings, fastest_candidate, granule
 from trainyard.mapping.gradient_order.tile_streams import Size, grid
+from trainyard.mapping.tile_descent import CountedTiles
 from trainyard.mapping.tiling import Supply
 
 DY, W, X, BETWEEN, DW, LOWER_W, LOWER_X, LOWER_DX, LOWER_DW = range(9)
@@ -35,7 +36,7 @@ def fastest(
 
     A fixed `tile` is both layers'; if the upper's k and the lower's n are then cut differently, there is no chain.
     """
-    cached = CachedTileCycles(array)
+    cached = CountedTiles.of(array)
     candidates: list[tuple[float, Callable[[], ChainCost]]] = []
     for upper, lower in _candidates(chain, array, supply.resident_bytes) if tile is None else _fixed_tile(chain, tile, supply):
         compute = _compute(chain, upper, lower, cached, supply)
@@ -76,7 +77,7 @@ def _operations(chain: Chain, upper: Size, lower: Size) -> int:
     return 2 * math.prod(_counts(chain.upper.op, upper)) + (1 + chain.lower_dx) * math.prod(_counts(chain.lower.op, lower))
 
 
-def _compute(chain: Chain, upper: Size, lower: Size, array: CachedTileCycles, supply: Supply) -> float:
+def _compute(chain: Chain, upper: Size, lower: Size, array: CountedTiles, supply: Supply) -> float:
     """Cycles of all tiles, the first loads and the last write, which nothing hides."""
     above, below = grid(chain.upper.op, upper), grid(chain.lower.op, lower)
     total = all_tiles(chain.upper, above, ("dX", "dW"), array)

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.errors import BadInput
-from trainyard.ir import DENSE, Array, ArrayCost, MatMul, Operand, Product
+from trainyard.ir import Array
 from trainyard.ir.folds import AXES
 from trainyard.ir.protocols import HasClosedForm
 from trainyard.mapping.gradient_order.scratchpad import (
@@ -37,7 +37,6 @@ from trainyard.mapping.gradient_order.scratchpad import (
     Policy,
     cost,
     kernel_traffic,
-    tile_cycles,
     tile_product,
     too_many_tiles,
 )
@@ -52,6 +51,7 @@ from trainyard.mapping.gradient_order.tile_streams import (
     Size,
     grid,
 )
+from trainyard.mapping.tile_descent import CountedTiles
 from trainyard.mapping.tiling import NO_TILE, Supply
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def _by_table(
     most_cycles: float,
 ) -> OrderCost | None:
     """The fastest of coarse sizes: for several cores, for `farthest`, and an array that is asked for the cycles of each tile."""
-    cached = CachedTileCycles(array)
+    cached = CountedTiles.of(array)
     evaluations: list[tuple[float, Callable[[], OrderCost]]] = []
     for partition in partitions:
         if tile is not None and all(tile):
@@ -349,7 +349,7 @@ def _steps(extents: Size, tile: Size) -> int:
     return counts[0] * counts[1] * counts[2]
 
 
-def _compute(pair: Pair, tile: Size, array: CachedTileCycles, supply: Supply, partition: Partition | None) -> float:
+def _compute(pair: Pair, tile: Size, array: CountedTiles, supply: Supply, partition: Partition | None) -> float:
     """Cycles of all tiles, spread evenly over the cores, and of the first loads and the last write, which nothing hides."""
     cut = grid(pair.op, tile, partition)
     cores = len(cut.parts) if partition is not None and partition.cores else 1
@@ -364,7 +364,7 @@ def _compute(pair: Pair, tile: Size, array: CachedTileCycles, supply: Supply, pa
     )
 
 
-def all_tiles(pair: Pair, cut: Grid, gradients: Sequence[Gradient], array: CachedTileCycles) -> int:
+def all_tiles(pair: Pair, cut: Grid, gradients: Sequence[Gradient], array: CountedTiles) -> int:
     """Cycles of the array for every tile of some gradients, one after the other."""
     total = 0
     for (m, rows), (n, columns), (k, deep) in itertools.product(*(Counter(cut.sizes(axis)).items() for axis in AXES)):
@@ -449,30 +449,3 @@ def _reloaded_bytes(
     if order == "no_second_dy":
         return w + x + dy
     return w + x + dy + loop((DY,), "k") + max(0.0, resident[DY] - room) * rates[DY]
-
-
-@dataclass(frozen=True, slots=True)
-class CachedTileCycles:
-    """An array with the cycles of each size of tile cached."""
-
-    array: Array
-    known: dict[Size, int] = field(default_factory=dict)
-
-    @property
-    def peak_macs_per_cycle(self) -> int:
-        return self.array.peak_macs_per_cycle
-
-    def granule(self) -> Size:
-        return self.array.granule()
-
-    def tile_cycles(self, m: int, n: int, k: int) -> int:
-        size = (m, n, k)
-        if size not in self.known:
-            self.known[size] = tile_cycles(self.array, MatMul(m, n, k))
-        return self.known[size]
-
-    def cost(self, op: MatMul, *, a: Operand = DENSE, b: Operand = DENSE) -> ArrayCost:
-        return self.array.cost(op, a=a, b=b)
-
-    def concurrent(self, products: Sequence[Product]) -> ArrayCost:
-        return self.array.concurrent(products)
