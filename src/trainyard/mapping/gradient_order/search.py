@@ -51,11 +51,11 @@ from trainyard.mapping.gradient_order.tile_streams import (
     Size,
     grid,
 )
-from trainyard.mapping.tile_descent import CountedTiles
 from trainyard.mapping.tiling import NO_TILE, Supply
 
 if TYPE_CHECKING:
     from trainyard.kernels.mapping.gradient_menus import Menus, PairTask
+    from trainyard.mapping.tile_descent import CountedTiles
 
 MOST_STEPS = 1 << 18
 """Tiles with more operations than this are tried only if all have more."""
@@ -249,6 +249,8 @@ def _by_table(
     most_cycles: float,
 ) -> OrderCost | None:
     """The fastest of coarse sizes: for several cores, for `farthest`, and an array that is asked for the cycles of each tile."""
+    from trainyard.mapping.tile_descent import CountedTiles
+
     cached = CountedTiles.of(array)
     evaluations: list[tuple[float, Callable[[], OrderCost]]] = []
     for partition in partitions:
