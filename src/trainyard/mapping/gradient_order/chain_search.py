@@ -11,14 +11,17 @@ import itertools
 import math
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 from trainyard.ir import Array, MatMul
 from trainyard.mapping.gradient_order.chain import JOINS, Chain, ChainCost, Join, chain_cost
 from trainyard.mapping.gradient_order.scratchpad import SLACK, Policy
 from trainyard.mapping.gradient_order.search import MOST_STEPS, all_tiles, doublings, fastest_candidate, granule
 from trainyard.mapping.gradient_order.tile_streams import Size, grid
-from trainyard.mapping.tile_descent import CountedTiles
 from trainyard.mapping.tiling import Supply
+
+if TYPE_CHECKING:
+    from trainyard.mapping.tile_descent import CountedTiles
 
 DY, W, X, BETWEEN, DW, LOWER_W, LOWER_X, LOWER_DX, LOWER_DW = range(9)
 
@@ -36,6 +39,8 @@ def fastest(
 
     A fixed `tile` is both layers'; if the upper's k and the lower's n are then cut differently, there is no chain.
     """
+    from trainyard.mapping.tile_descent import CountedTiles
+
     cached = CountedTiles.of(array)
     candidates: list[tuple[float, Callable[[], ChainCost]]] = []
     for upper, lower in _candidates(chain, array, supply.resident_bytes) if tile is None else _fixed_tile(chain, tile, supply):
