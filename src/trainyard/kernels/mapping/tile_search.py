@@ -98,13 +98,14 @@ def _roots(lengths: Ints, whole: Ints, cells: Ints) -> int:
 @njit(cache=True, error_model="numpy")
 def _write_ends(tile: Ints, spans: Real, rates: Real, speeds: Real, latency: int, kinds: Ints, ends: Real) -> None:
     """By bandwidth the cycles of the first fill and the last drain, and those of the last tile in which the DRAM has nothing to do:
-    while it is computed, only sums of the one before leave."""
+    while it is computed, only sums of the one before leave; then the cycles of a byte."""
     m, n, k = tile[0, 0], tile[1, 0], tile[2, 0]
     out = max(spans[2, 0] * rates[2], m * rates[3]) * n
     for at in range(speeds.shape[0]):
         ends[at, 0] = transfer(spans[0, 0] * spans[1, 0] * rates[0] + float(k * n) * rates[1], speeds[at], latency)
         ends[at, 0] += transfer(spans[2, 1] * tile[1, 2] * rates[2], speeds[at], latency)
         ends[at, 1] = max(0.0, float(kinds[1, 1, 1] - transfer(out, speeds[at], latency)))
+        ends[at, 2] = BELOW / speeds[at]
 
 
 @njit(cache=True, error_model="numpy")
@@ -159,15 +160,17 @@ def _leaf(
                 loads = float(max(tile[0, 1], tile[1, 1]) * tile[2, 1])
             elif kept == 1 and order >= 4:
                 loads -= float((inner - 1) * middle)
-            keep, many, spent = -1, 0, on_chip + prices[MOVED] * moved
+            keep, many, spent, bursts = -1, 0, on_chip + prices[MOVED] * moved, burst * loads * dims[3]
             for at in range(speeds.shape[0]):
                 best, traffic, energy = stand[at, 0], stand[at, 1], stand[at, 2]
                 if entries[at]:
-                    likely = compute + ends[at, 0]
+                    least = max(compute + ends[at, 0], moved * ends[at, 2] + bursts + ends[at, 1])
+                    if objective == 0 and least > best * band:
+                        continue
                     if kept == 0:
-                        likely += _stalls(tile, z, dims[3], rates, speeds[at], latency, kinds)
-                    transfers = moved / speeds[at] * BELOW + burst * loads * dims[3] + ends[at, 1]
-                    least = value_of(objective, max(likely, transfers), moved, joules)
+                        stalls = _stalls(tile, z, dims[3], rates, speeds[at], latency, kinds)
+                        least = max(least, compute + ends[at, 0] + stalls)
+                    least = value_of(objective, least, moved, joules)
                     spares = moved <= traffic * (1.0 + tolerance) and spent < energy
                     if least > best * band or (least * SLACK >= best and moved >= traffic and not spares):
                         continue
@@ -395,7 +398,7 @@ def search_tile(
     band, middle = max(1.0, (1.0 + tolerance) / SLACK), BELOW / speeds[speeds.shape[0] // 2]
     busy = least_busy(dims, float(dims[0]), float(dims[1]), float(dims[2]), forms) * dims[3]
     room, spans, kinds = np.empty((5, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
-    known, rows, ends = np.empty((KNOWN_ROWS, 3)), np.empty((STEP_KINDS, 3)), np.empty((speeds.shape[0], 2))
+    known, rows, ends = np.empty((KNOWN_ROWS, 3)), np.empty((STEP_KINDS, 3)), np.empty((speeds.shape[0], 3))
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
     turns, near = np.empty(speeds.shape[0], np.int64), np.empty(speeds.shape[0])
     _turns(speeds.shape[0], turns)
