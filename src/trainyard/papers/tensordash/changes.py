@@ -15,8 +15,7 @@ CHANGES = (
         before={
             "tensordash.speedup": 1.874, "tensordash.depth.2": 1.485, "tensordash.depth.4": 1.874, "tensordash.depth.5": 1.975,
             "tensordash.rows.1": 2.031, "tensordash.rows.16": 1.748, "tensordash.columns.max_drop": 1.25,
-            "tensordash.wide16.speedup": 1.555, "tensordash.energy.core": 1.759, "tensordash.energy.chip": 1.317,
-            "tensordash.bfloat16.core_energy": 1.731, "tensordash.bfloat16.chip_energy": 1.269,
+            "tensordash.wide16.speedup": 1.555, "tensordash.energy.core": 1.759, "tensordash.bfloat16.core_energy": 1.731,
         },
         worse="potentials of the two are inputs now, and no longer results from printed inputs",
         tried=3,
@@ -40,16 +39,15 @@ CHANGES = (
         what="batch and tiles of the whole chip",
         was="the samples whose zeros were kept, repeated to 8 for energies and as they are for time; tiles of the fewest cycles",
         now="64 samples with the same shares of zeros at random places; tiles of the least traffic, and of these the least energy",
-        argument="Sec. IV: 64 to 143 samples; one sample alone reads all weights for itself. The search for the fewest cycles "
-        "took tiles that cut reductions into pieces of a few steps, and wrote unfinished sums into CM for each of them, where the "
-        "paper's elements finish an output; tiles of the least energy, or of the least energy-delay product, give the core the "
-        "same share of the energy to a hundredth",
+        argument="Sec. IV: 64 to 143 samples; one sample alone reads all weights for itself. Tiles of the fewest cycles, of the "
+        "least energy and of the least energy-delay product were tried as well: gains of the chip differ by 4 % at most, and the "
+        "core's share of the energy by one hundredth but for VGG16 with wide channels, whose fastest tiles leave it 75 % and not 81",
         before={
             "tensordash.energy.chip": 1.275, "tensordash.bfloat16.chip_energy": 1.232,
             "tensordash.random.chip_energy_limit": 1.938, "tensordash.dense_model.energy": 1.004,
         },
         worse="zeros of whole chips fall at random, so that rows wait less for each other than with recorded zeros; the fastest "
-        "tiles would take up to 7 % less time",
+        "tiles would take up to 8 % less time",
         tried=6,
     ),
 )  # fmt: skip
