@@ -41,7 +41,7 @@ CHANGES = (
         now="64 samples with the same shares of zeros at random places; tiles of the least traffic, and of these the least energy",
         argument="Sec. IV: 64 to 143 samples; one sample alone reads all weights for itself. Tiles of the fewest cycles, of the "
         "least energy and of the least energy-delay product were tried as well: gains of the chip differ by 4 % at most, and the "
-        "core's share of the energy by one hundredth but for VGG16 with wide channels, whose fastest tiles leave it 75 % and not 81",
+        "core's share of the energy by one hundredth but for VGG16 with wide channels, whose fastest tiles leave it 75 %, not 81",
         before={
             "tensordash.energy.chip": 1.275, "tensordash.bfloat16.chip_energy": 1.232,
             "tensordash.random.chip_energy_limit": 1.938, "tensordash.dense_model.energy": 1.004,
