@@ -91,10 +91,8 @@ def test_size_and_step_on_meta(entry: Entry) -> None:
     with torch.device("meta"):
         model = recipe.model()
         assert sum(p.numel() for p in model.parameters()) == entry.parameters
-        for batch in (2, 3):
-            model.zero_grad()
-            assert backward(recipe, model, batch).shape == ()
-            assert without_gradient(model) == []
+        assert backward(recipe, model, 3).shape == ()
+        assert without_gradient(model) == []
         assert all(t.shape[0] == 5 for t in (*recipe.inputs(5), *recipe.targets(5)))
     recipe.optimizer(model.parameters()).step()
     if entry.published is not None:
