@@ -214,8 +214,8 @@ def test_mask_files(tmp_path_factory: pytest.TempPathFactory, masks_file: bytes,
     masks = answered(lambda: Masks.open(path))
     if masks is not None:
         answered(lambda: masks.check(STEP))
-        for key in list(masks.specs if hasattr(masks, "specs") else ())[:3]:
-            answered(lambda key=key: masks.mask(key))
+        for key in list(masks.specs)[:3]:
+            answered(lambda key=key: masks.bits(key))
 
 
 def onnx_model() -> bytes:

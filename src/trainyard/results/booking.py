@@ -179,8 +179,8 @@ def book_timeline(timeline: Timeline, booking: Booking) -> tuple[Rows, Columns]:
 def _divided(columns: BookingColumns, totals: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The total of each entry divided among its rows in integers, as `split` does; 0 for the idle row."""
     own = totals[columns.entry]
-    edges = np.where(columns.last, own, np.rint(own * columns.end).astype(np.int64))
-    parts = edges - np.rint(own * columns.begin).astype(np.int64)
+    ends = np.where(columns.last | (columns.end == 1.0), own, np.rint(own * columns.end).astype(np.int64))
+    parts = ends - np.where(columns.begin == 1.0, own, np.rint(own * columns.begin).astype(np.int64))
     if columns.row is None:
         return np.append(parts, 0)
     sums = np.zeros(len(columns.op), np.int64)
@@ -241,7 +241,7 @@ def split(total: int, shares: Sequence[float]) -> list[int]:
     """
     if shares[0] == 1.0:
         return [total, *(0 for _ in shares[1:])]
-    edges = [0, *(round(total * edge) for edge in accumulate(shares[:-1])), total]
+    edges = [0, *(total if edge == 1.0 else round(total * edge) for edge in accumulate(shares[:-1])), total]
     return [right - left for left, right in pairwise(edges)]
 
 

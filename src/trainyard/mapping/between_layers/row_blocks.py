@@ -136,7 +136,7 @@ def numbers_of_bands(rows: int) -> list[int]:
     """Into how many bands so many rows are cut, fewest first: about 2, 3, 4, 6, 8, 12, ..., or a near divisor of the rows.
 
     >>> numbers_of_bands(224)
-    [2, 4, 7, 8, 14, 16, 28, 32, 56, 112, 224]
+    [2, 3, 4, 7, 8, 14, 16, 28, 32, 56, 64, 112, 128, 224]
     """
     equal, found = divisors(rows), set[int]()
     size = 2
