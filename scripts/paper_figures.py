@@ -14,6 +14,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from trainyard.papers.headlines import picture_file
+
 DOCS = Path(__file__).parents[1] / "docs"
 # fmt: off
 PICTURES: Mapping[str, Mapping[str, tuple[str, str]]] = {  # paper: figure in papers/*/plots.py: title on the page, what it shows
@@ -45,19 +47,10 @@ PICTURES: Mapping[str, Mapping[str, tuple[str, str]]] = {  # paper: figure in pa
 TORNADO = ("resnet50", "npu(array=tensordash,order=interleaved)", 8)
 
 
-def file_of(paper: str, figure: str) -> str:
-    """The picture's file in docs/.
-
-    >>> file_of("sigma", "Fig. 12a")
-    'sigma-fig-12a.svg'
-    """
-    return f"{paper}-{'-'.join(figure.lower().replace('.', '').split())}.svg"
-
-
 def illustrated(paper: str, text: str) -> str:
     """A paper's page with its pictures in place; those that are there already stay."""
     for figure, (title, told) in PICTURES[paper].items():
-        picture = f"![{figure}: {told}]({file_of(paper, figure)})"
+        picture = f"![{figure}: {told}]({picture_file(paper, figure)})"
         head = f"\n## {title}\n"
         if head not in text:
             raise SystemExit(f"docs/{paper}.md has no title {title!r} for {figure}")
@@ -76,8 +69,8 @@ def draw(paper: str) -> None:
     try:
         for figure in PICTURES[paper]:
             drawn = cache.figure(paper, figure) or cache.store_figure(paper, figure, known[figure]())
-            (DOCS / file_of(paper, figure)).write_text(svg(drawn), encoding="utf-8")
-            print(f"docs/{file_of(paper, figure)}", flush=True)
+            (DOCS / picture_file(paper, figure)).write_text(svg(drawn), encoding="utf-8")
+            print(f"docs/{picture_file(paper, figure)}", flush=True)
     finally:
         cache.save()
     page = DOCS / f"{paper}.md"

@@ -10,9 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from trainyard.papers import bench
-from trainyard.papers.changes import Change, moved
-from trainyard.papers.ledger import Row
-from trainyard.papers.pages import number, paper_figure, summary
+from trainyard.papers.ledger import Row, number, paper_figure
+from trainyard.papers.pages import CHANGED, CHANGED_TEXT, change_tables, markdown_table, summary
 from trainyard.sensitivity import ChangeEffect, run_study
 
 
@@ -73,32 +72,9 @@ def details_section(rows: Sequence[Row]) -> Iterator[Section]:
 
 def changes_section(paper: str, rows: Sequence[Row]) -> Iterator[Section]:
     """What was changed after results had been seen, and every claim that a change moved, those that got worse first."""
-    changes = bench.changes(paper)
-    if not changes:
-        return
-    listed = [(one.what, one.was, one.now, one.argument, _settings(one), one.worse) for one in changes]
-    effects = [
-        (one.what, _claim(each.row) + ", from printed inputs" * (one.column == "printed"), paper_figure(each.row),
-         number(each.before), number(each.now), "worse" if each.farther else "nearer", each.row.verdict)
-        for one in changes
-        for each in moved(one, rows)
-    ]  # fmt: skip
-    head = ("what", "was", "is", "argument", "picked how", "what got worse beside the claims")
-    content = table(head, listed)
-    if effects:
-        content += "\n" + table(("by the change of", "claim", "paper", "before", "now", "moved", "verdict now"), effects)
-    yield Section(
-        "Changed after results had been seen",
-        "What was changed when results were known, on which argument, and every claim that it moved; those that moved away from "
-        "the paper's figure come first.",
-        content,
-    )
-
-
-def _settings(change: Change) -> str:
-    if change.target_in_sight:
-        return f"with the printed figure in sight, out of {change.tried}"
-    return "by the argument" if change.tried == 1 else f"by the argument, out of {change.tried}"
+    tables = change_tables(paper, rows)
+    if tables:
+        yield Section(CHANGED, CHANGED_TEXT, "\n".join(markdown_table(head, lines) for head, lines in tables))
 
 
 def _claim(row: Row) -> str:

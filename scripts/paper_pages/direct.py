@@ -20,8 +20,8 @@ from trainyard.papers.direct import table as table_2
 from trainyard.papers.direct.assumptions import BATCHES, LANES, METRIC, readings, speedup
 from trainyard.papers.direct.measuring import BATCH, COUNTS, LINEAR, RESNET18, SYSTEMS, WORKLOADS, System, Workload, on, system
 from trainyard.papers.direct.printed import by_eq_1, half_units, stated
-from trainyard.papers.ledger import Row
-from trainyard.papers.pages import number, summary
+from trainyard.papers.ledger import Row, number
+from trainyard.papers.pages import summary
 from trainyard.systems.pim.scaling import scaled, with_workers
 from trainyard.systems.pim.systems import DpuToDpu, HostMediated
 

@@ -10,13 +10,13 @@ import mcdla_scale_out as scale
 from paper_pages import Section, assumption_effects, changes_section, effects_table, ledger_section, table
 from trainyard.hardware.topology.rings import rings
 from trainyard.machines.presets.mcdla import DC_DLA, DESIGNS, HC_DLA, MCDLA_B, MCDLA_S
-from trainyard.papers.ledger import Row
+from trainyard.papers.ledger import Row, number, paper_figure
 from trainyard.papers.mcdla import breakdown, generations, performance, power, printed, scaling, sensitivity, wiring
 from trainyard.papers.mcdla.assumptions import METRIC
 from trainyard.papers.mcdla.measuring import BATCH, CNNS, NETWORKS, PARALLEL, Networks, Parallel, mean_of_both, step_times
 from trainyard.papers.mcdla.plots import NAMES
 from trainyard.papers.mcdla.printed import harmonic, stated
-from trainyard.papers.pages import number, paper_figure, summary
+from trainyard.papers.pages import summary
 from trainyard.report.topology import draw
 from trainyard.systems.node.systems import Node
 

@@ -12,8 +12,8 @@ from trainyard.arrays import TensorDash
 from trainyard.ir import MatMul
 from trainyard.ir.ops import ProductOf
 from trainyard.machines.presets.tensordash import TENSORDASH
-from trainyard.papers.ledger import Row
-from trainyard.papers.pages import number, paper_figure, summary
+from trainyard.papers.ledger import Row, number, paper_figure
+from trainyard.papers.pages import summary
 from trainyard.papers.tensordash import beyond, chip, connectivity, energies, over_time, overheads, performance, random_tensors
 from trainyard.papers.tensordash.models import GCN, MODELS, NAMES, OPERATIONS, facts, recorded
 from trainyard.papers.tensordash.potential import potential

@@ -48,10 +48,13 @@ def reproduce(
     failed = [row.id for row in rows if row.failed]
     if verdict is not None:
         rows = ledger.with_verdicts(rows, verdict)
-    for path, write in ((html, pages.write_html), (markdown, pages.write_markdown)):
-        if path is not None:
-            write(rows, path)
-            say(f"wrote {path}")
+    if html is not None or markdown is not None:
+        with progress("headlines") as on_progress:
+            openings = experiment_cache.openings(rows, on_progress, anew=anew)
+        for path, write in ((html, pages.write_html), (markdown, pages.write_markdown)):
+            if path is not None:
+                write(rows, path, openings)
+                say(f"wrote {path}")
     if json_path is not None:
         write_json([row.as_dict() for row in rows], json_path)
     if json_path != "-":

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from trainyard.errors import BadInput, UnknownName
 from trainyard.papers.changes import Change
 from trainyard.papers.changes import check as check_changes
+from trainyard.papers.headlines import Headline
+from trainyard.papers.headlines import check as check_headline
 from trainyard.papers.ledger import Claim, Measured, Row, Verdict, claims, judge, names_figure, select
 from trainyard.progress import ProgressCallback, no_progress
 
@@ -45,7 +47,8 @@ class Paper:
     Every module of `experiments` has a table EXPERIMENTS from claims to functions, `plots` a table FIGURES from the names that
     claims give in `where` to functions. `whatif PAPER` runs `case` (workload, machine and masks, if any) unless `sensitivity`
     names a module whose `sensitivity_study(kinds)` varies the assumptions by a measure of the paper's own. `changes` names a module
-    whose CHANGES lists what was changed after results had been seen, `search` one whose `run(folder, on_progress)` tries readings
+    whose CHANGES lists what was changed after results had been seen, `headline` one whose HEADLINE is what a reader sees first of
+    the paper, `search` one whose `run(folder, on_progress)` tries readings
     of the paper, writes what it finds into a folder and returns a sentence on it. `walkthrough` takes the example that was asked
     for in `explain PAPER EXAMPLE`, or "".
     """
@@ -56,6 +59,7 @@ class Paper:
     plots: str = "plots"
     sensitivity: str = ""
     changes: str = ""
+    headline: str = ""
     search: str = ""
     walkthrough: Callable[[str], Walkthrough] | None = None
 
@@ -119,6 +123,16 @@ def changes(paper: str) -> tuple[Change, ...]:
     listed: tuple[Change, ...] = import_module(f"{PAPERS[paper]}.{described.changes}").CHANGES
     check_changes(listed, claims())
     return listed
+
+
+def headline(paper: str) -> Headline | None:
+    """What a reader sees first of a paper, the claims and the figure that it names checked; None where none is declared."""
+    described = description(paper)
+    if described is None or not described.headline:
+        return None
+    declared: Headline = import_module(f"{PAPERS[paper]}.{described.headline}").HEADLINE
+    check_headline(declared, claims(), figures(paper))
+    return declared
 
 
 def search(paper: str, folder: Path, on_progress: ProgressCallback = no_progress) -> str:

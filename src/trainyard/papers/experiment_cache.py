@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,8 @@ from trainyard._version import VERSION
 from trainyard.errors import BadInput
 from trainyard.files import cache_folder, source_digest, write_text
 from trainyard.papers import bench, evidence
-from trainyard.papers.ledger import Measured, Row, select
+from trainyard.papers.headlines import Headline, Opening
+from trainyard.papers.ledger import Measured, Row, by_paper, select
 from trainyard.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
@@ -169,3 +170,43 @@ def figures(paper: str, on_progress: ProgressCallback = no_progress, *, run: boo
     finally:
         cache.save()
     return content
+
+
+def openings(rows: Sequence[Row], on_progress: ProgressCallback = no_progress, *, anew: bool = False) -> list[Opening]:
+    """What a reader sees first of each paper whose claims are all among the rows: its headline is measured under every alternative.
+
+    A paper is left out where it declares no headline or where the headline has no result.
+    """
+    by_id = {row.id: row for row in rows}
+    complete = [paper for paper, group in by_paper(rows) if {claim.id for claim in select(paper)} == {row.id for row in group}]
+    declared = {paper: found for paper in complete if (found := bench.headline(paper)) is not None}
+    measured = {paper: one for paper, one in declared.items() if all(by_id[claim].ours is not None for claim in one.titles)}
+    cache, opened = ExperimentCache(), list[Opening]()
+    try:
+        for place, (paper, headline) in enumerate(measured.items()):
+            on_progress(place, len(measured), headline.system)
+            name = headline.figure
+            drawn = None if anew else cache.figure(paper, name)
+            opened.append(
+                Opening(
+                    headline,
+                    tuple(by_id[claim] for claim in headline.titles),
+                    tuple(_alternatives(headline, cache, anew)),
+                    drawn or cache.store_figure(paper, name, bench.figures(paper)[name]()),
+                )
+            )
+        on_progress(len(measured), len(measured))
+    finally:
+        cache.save()
+    return opened
+
+
+def _alternatives(headline: Headline, cache: ExperimentCache, anew: bool) -> Iterator[evidence.Figure]:
+    """The headline under the alternative of every hinge."""
+    for place, hinge in enumerate(headline.hinges):
+        name = f"{headline.claim} otherwise {place}"
+        recalled = None if anew else cache.measured(name)
+        if recalled is None:
+            recalled = Measured(hinge.result())
+            cache.store(name, recalled)
+        yield evidence.figure_of(recalled.value)

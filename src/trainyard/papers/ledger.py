@@ -259,7 +259,7 @@ def judge(claim: Claim, measured: Measured) -> Row:
 def _reason(claim: Claim, evidence: Evidence) -> str:
     """The evidence in a sentence or two; a search must have been held against this claim, and against claims that exist."""
     if isinstance(evidence, Undefined):
-        readings = ", ".join(f"{name} {_text(value)}" for name, value in evidence.readings.items())
+        readings = ", ".join(f"{name} {number(value)}" for name, value in evidence.readings.items())
         where = ", ".join(evidence.looked_in)
         return f"The paper does not define {evidence.missing} (looked for in {where}). Readings: {readings}."
     if claim.id not in evidence.numbers:
@@ -271,7 +271,7 @@ def _reason(claim: Claim, evidence: Evidence) -> str:
     return (
         f"{evidence.readings:,} readings ({evidence.varied}) searched against {total} claim{'s' * (total > 1)}: the best has "
         f"{evidence.best} within 15 %{best}, the nearest defensible one {count} ({evidence.nearest}); that one gives "
-        f"{_text(evidence.numbers[claim.id])} here."
+        f"{number(evidence.numbers[claim.id])} here."
     )
 
 
@@ -299,10 +299,6 @@ def _within(numbers: Mapping[str, Figure]) -> int:
         if name not in known:
             raise UnknownName("claim", name, known, "the evidence of an open claim")
     return sum(compare(known[name], value) != "off" for name, value in numbers.items())
-
-
-def _text(value: float | tuple[float, ...]) -> str:
-    return " / ".join(f"{number:.4g}" for number in _numbers(value))
 
 
 def compare(claim: Claim, ours: float | tuple[float, ...]) -> Literal["met", "near", "off"]:
@@ -358,6 +354,28 @@ def worst(ratios: Iterable[float]) -> float:
     0.8
     """
     return max(ratios, key=lambda ratio: abs(math.log(ratio)) if ratio > 0 else math.inf)
+
+
+def number(value: Value | None) -> str:
+    """A figure as it is printed, lists with slashes.
+
+    >>> number((245.0, 87.5)), number(0.12345), number(None)
+    ('245 / 87.5', '0.1235', '')
+    """
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, tuple):
+        return " / ".join(map(number, value))
+    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def paper_figure(row: Row) -> str:
+    """The paper's figure with its bound."""
+    if row.claim.bound == "range" and isinstance(row.paper, tuple):
+        return " to ".join(map(number, row.paper))
+    return {"upper": "≤ ", "lower": "≥ "}.get(row.claim.bound or "", "") + number(row.paper)
 
 
 def with_verdicts(rows: Sequence[Row], verdicts: str) -> list[Row]:

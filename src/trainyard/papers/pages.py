@@ -5,11 +5,23 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from trainyard._version import VERSION
 from trainyard.files import write_text
+from trainyard.papers import bench
 from trainyard.papers.bench import figures_of
-from trainyard.papers.ledger import Row, Value, by_paper, counts
+from trainyard.papers.changes import Change, moved
+from trainyard.papers.headlines import (
+    TABLE_HEAD,
+    Opening,
+    figure_sentence,
+    headline_sentences,
+    hinge_sentences,
+    hinges_lead,
+    table_rows,
+)
+from trainyard.papers.ledger import Row, by_paper, counts, number, paper_figure
 
 LEGEND = (
     "met: within 5 %, or the bound holds. near: within 15 %. off: farther. open: farther, and readings of the paper were searched "
@@ -19,29 +31,15 @@ LEGEND = (
     "arithmetic on the paper's rows, or calibrated on them. context: a parameter, used and not met. not yet: no experiment. "
     "From printed inputs: the same experiment fed with what the paper prints of its own inputs, where it prints enough."
 )
+HEADLINES = "The headlines of the papers. What each one hinges on stands first in its paper's section."
+CHANGED = "Changed after results had been seen"
+CHANGED_TEXT = (
+    "What was changed when results were known, on which argument, and every claim that it moved; those that moved away from the "
+    "paper's figure come first."
+)
+CHANGE_HEAD = ("what", "was", "is", "argument", "picked how", "what got worse beside the claims")
+MOVED_HEAD = ("by the change of", "claim", "paper", "before", "now", "moved", "verdict now")
 COLUMNS = ("claim", "paper", "ours", "from printed inputs", "ratio", "verdict", "unit", "where", "note")
-
-
-def number(value: Value | None) -> str:
-    """A figure as it is printed, lists with slashes.
-
-    >>> number((245.0, 87.5)), number(0.12345), number(None)
-    ('245 / 87.5', '0.1235', '')
-    """
-    if value is None:
-        return ""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, tuple):
-        return " / ".join(map(number, value))
-    return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
-
-
-def paper_figure(row: Row) -> str:
-    """The paper's figure with its bound."""
-    if row.claim.bound == "range" and isinstance(row.paper, tuple):
-        return " to ".join(map(number, row.paper))
-    return {"upper": "≤ ", "lower": "≥ "}.get(row.claim.bound or "", "") + number(row.paper)
 
 
 def summary(rows: Iterable[Row]) -> str:
@@ -54,26 +52,80 @@ def cells(row: Row) -> tuple[str, ...]:
     return (row.id, *figures, ratio, row.verdict, row.claim.unit, row.claim.where, row.note)
 
 
-def write_markdown(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
-    write_text(path, "\n".join(_markdown(rows)) + "\n")
+def write_markdown(rows: Sequence[Row], path: str | os.PathLike[str], openings: Sequence[Opening] = ()) -> None:
+    """The ledger as Markdown; the picture of a paper's main figure is linked where its file lies beside the page."""
+    write_text(path, "\n".join(_markdown(rows, openings, Path(path).parent)) + "\n")
 
 
-def _markdown(rows: Sequence[Row]) -> Iterator[str]:
-    yield "# Reproduction"
-    yield ""
-    yield f"Written by `trainyard reproduce --markdown`, trainyard {VERSION}: {summary(rows)}."
-    yield ""
+def _markdown(rows: Sequence[Row], openings: Sequence[Opening], folder: Path) -> Iterator[str]:
+    yield "# Reproduction\n"
+    yield f"Written by `trainyard reproduce --markdown`, trainyard {VERSION}: {summary(rows)}.\n"
+    if openings:
+        yield f"{HEADLINES}\n\n{markdown_table(TABLE_HEAD, table_rows(openings))}"
     yield LEGEND
+    first = {opening.paper: opening for opening in openings}
     for paper, group in by_paper(rows):
-        yield ""
-        yield f"## {paper}"
-        yield ""
-        yield f"{summary(group)}."
-        yield ""
-        yield f"| {' | '.join(COLUMNS)} |"
-        yield f"|{'---|' * len(COLUMNS)}"
-        for row in group:
-            yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells(row))} |"
+        yield f"\n## {paper}\n"
+        yield f"{summary(group)}.\n"
+        if paper in first:
+            yield from _opening(first[paper], folder)
+            yield "### All claims\n"
+        yield markdown_table(COLUMNS, map(cells, group)).rstrip()
+        yield from _changes(paper, group)
+
+
+def _opening(opening: Opening, folder: Path) -> Iterator[str]:
+    """One screen: headlines with their verdicts, what the first of them hinges on, the paper's main figure."""
+    headline = opening.headline
+    yield "\n\n".join(headline_sentences(opening)) + "\n"
+    yield f"{hinges_lead(opening)}\n"
+    yield "\n".join(f"{place}. {sentence}" for place, sentence in enumerate(hinge_sentences(opening), 1)) + "\n"
+    if (folder / headline.picture).exists():
+        yield f"![{headline.figure}: {headline.shows}]({headline.picture})\n"
+    yield f"{figure_sentence(opening)}\n"
+
+
+def _changes(paper: str, rows: Sequence[Row]) -> Iterator[str]:
+    tables = change_tables(paper, rows)
+    if tables:
+        yield f"\n### {CHANGED}\n\n{CHANGED_TEXT}"
+    for head, lines in tables:
+        yield f"\n{markdown_table(head, lines)}".rstrip()
+
+
+def markdown_table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; bars and stars are no marks.
+
+    >>> markdown_table(("a", "b"), [("1", "x|y")])
+    '| a | b |\\n|---|---|\\n| 1 | x\\\\|y |\\n'
+    """
+    bodies = (" | ".join(text.replace("|", "\\|").replace("*", "\\*") for text in line) for line in lines)
+    return "\n".join((f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {body} |" for body in bodies))) + "\n"
+
+
+Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+"""The head and the lines."""
+
+
+def change_tables(paper: str, rows: Sequence[Row]) -> list[Table]:
+    """What was changed after results had been seen, and every claim among the rows that a change moved; nothing where none was."""
+    listed = bench.changes(paper)
+    if not listed:
+        return []
+    tables: list[Table] = [(CHANGE_HEAD, [(one.what, one.was, one.now, one.argument, _picked(one), one.worse) for one in listed])]
+    effects: list[tuple[str, ...]] = [
+        (one.what, each.row.id + ", from printed inputs" * (one.column == "printed"), paper_figure(each.row),
+         number(each.before), number(each.now), "worse" if each.farther else "nearer", each.row.verdict)
+        for one in listed
+        for each in moved(one, rows)
+    ]  # fmt: skip
+    return [*tables, (MOVED_HEAD, effects)] if effects else tables
+
+
+def _picked(change: Change) -> str:
+    if change.target_in_sight:
+        return f"with the printed figure in sight, out of {change.tried}"
+    return "by the argument" if change.tried == 1 else f"by the argument, out of {change.tried}"
 
 
 STYLE = """
@@ -91,13 +143,13 @@ td.verdict { font-weight: 600; white-space: nowrap }
 """
 
 
-def write_html(rows: Sequence[Row], path: str | os.PathLike[str]) -> None:
-    """The ledger as a page; with its figures where it is of one paper that draws them."""
+def write_html(rows: Sequence[Row], path: str | os.PathLike[str], openings: Sequence[Opening] = ()) -> None:
+    """The ledger as a page: of one paper with its figures, of several with their main figures where there are openings."""
     drawn = figures_of(rows)
-    if drawn:
-        from trainyard.papers.illustrated import page
+    if drawn or openings:
+        from trainyard.papers import illustrated
 
-        write_text(path, page(rows, drawn))
+        write_text(path, illustrated.page(rows, drawn, openings) if drawn else illustrated.overview(rows, openings))
     else:
         write_text(path, "\n".join(_html(rows)) + "\n")
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainyard.papers.ledger import Row, by_paper
-from trainyard.papers.pages import number, paper_figure, summary
+from trainyard.papers.ledger import Row, by_paper, number, paper_figure
+from trainyard.papers.pages import summary
 from trainyard.report.terminal import table_of
 
 SHORT = 6  # signs of a unit that fits beside its number

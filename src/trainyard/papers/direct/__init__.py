@@ -3,7 +3,7 @@
 `measuring` runs the workloads on the three systems. The experiments: `table` (Table II), `efficiency` (Fig. 2), `contributions`
 (Fig. 3), `hardware` (area and power), `accuracy`; `context` has the paper's parameters, `printed` what its own figures exclude,
 `assumptions` the sensitivity study, `readings` what was searched for open claims, `changes` what was changed after results had been
-seen. Beyond the paper: `studies`. `plots` has the figures.
+seen, `headline` what a reader sees first. Beyond the paper: `studies`. `plots` has the figures.
 """
 
 from __future__ import annotations
@@ -16,4 +16,5 @@ PAPER = Paper(
     case=("linear", "direct"),
     sensitivity="assumptions",
     changes="changes",
+    headline="headline",
 )

@@ -5,8 +5,8 @@ DNN Training. MICRO 2023.
 (Sec. 5), `sweeps` (Figs. 14 to 16), `longest` (Fig. 13), `gpu` (Fig. 17), `breakdown` (Fig. 3); `context` has the paper's
 parameters, `assumptions` the sensitivity study, `changes` what was changed after results had been seen. The search over readings of
 what the paper leaves open: `readings` are walks and timings, `reading_claims` what they give for the claims, `reading_search` tries
-them all, `reading_page` is its page, `judging` the verdict of the rows it covers. Beyond the paper: `beyond`. `plots` has the
-figures.
+them all, `reading_page` is its page, `judging` the verdict of the rows it covers. `headline` is what a reader sees first.
+Beyond the paper: `beyond`. `plots` has the figures.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ PAPER = Paper(
     case=("resnet50", "npu"),
     sensitivity="assumptions",
     changes="changes",
+    headline="headline",
     search="reading_search",
     walkthrough=_walkthrough,
 )

@@ -3,7 +3,7 @@
 `measuring` runs the eight networks on nodes. The experiments: `wiring` (Figs. 5, 7 to 9), `power` (Table IV), `generations` (Fig.
 2), `performance` (Fig. 13), `breakdown` (Figs. 11, 12), `sensitivity` (Sec. V-B), `scaling` (Sec. V-D); `context` has the paper's
 parameters, `printed` what its own figures exclude, `assumptions` the sensitivity study, `readings` what was searched for open
-claims, `changes` what was changed after results had been seen. `plots` has the figures.
+claims, `changes` what was changed after results had been seen, `headline` what a reader sees first. `plots` has the figures.
 """
 
 from __future__ import annotations
@@ -16,4 +16,5 @@ PAPER = Paper(
     case=("resnet34", "mcdla-b"),
     sensitivity="assumptions",
     changes="changes",
+    headline="headline",
 )

@@ -4,7 +4,7 @@ Accelerator with Flexible Interconnects for DNN Training. HPCA 2020.
 `suite` has the ten GEMMs with their masks. The experiments: `baseline` (the TPU), `performance` (Fig. 12), `features` (Fig. 11),
 `dataflows` (Fig. 10), `rivals` (Fig. 14), `formats` (Fig. 7), `networks` (Fig. 6b), `chip` (Figs. 8, 13), `sizing` (Fig. 9), `gpu`
 (Figs. 2, 3), `examples` (Fig. 4); `context` has the paper's parameters, `changes` what was changed after results had been seen.
-Beyond the paper: `training`, `every_model`. `plots` has the figures.
+`headline` what a reader sees first. Beyond the paper: `training`, `every_model`. `plots` has the figures.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ PAPER = Paper(
     # The array is what varies, not the DRAM that the paper leaves out; zeros as in Sec. VI-A, of inputs the middle of its range.
     case=("transformer-324m", "sigma(scope=products,dram=2 TB/s)", "sparsity(W=0.8,A=0.3)"),
     changes="changes",
+    headline="headline",
     walkthrough=_walkthrough,
 )
 # fmt: on

@@ -4,8 +4,8 @@ Sparsity to Accelerate Deep Neural Network Training. MICRO 2020.
 `models` has the models with recorded zeros, `printed` the zeros that the paper prints, `sweeps` the arrays, `products` the cost of
 each product on the array, `chip` that of the whole chip. The experiments: `performance` (Figs. 8, 12 to 14), `potential` (Fig. 1),
 `over_time` (Fig. 9), `energies` (Figs. 10, 11), `overheads` (Table IV), `connectivity` (Sec. IV-D), `random_tensors` (Fig. 15);
-`context` has the paper's parameters, `changes` what was changed after results had been seen. Beyond the paper: `beyond`. `plots`
-has the figures.
+`context` has the paper's parameters, `changes` what was changed after results had been seen, `headline` what a reader sees first.
+Beyond the paper: `beyond`. `plots` has the figures.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ PAPER = Paper(
     # The array is what varies, not the LPDDR4 that bounds the whole step; zeros as in training here (docs/samples.md).
     case=("squeezenet", "tensordash(scope=products,dram=1 TB/s)", "sparsity(A=0.57,G=0.65)"),
     changes="changes",
+    headline="headline",
     walkthrough=_walkthrough,
 )
 # fmt: on
