@@ -262,6 +262,18 @@ def test_wider_channels_wait_less() -> None:
         assert 1.0 <= narrow < wide < chip.gain(printed(name), 64, waiting=False) * 1.01
 
 
+def test_gradients_read_once_in_fully_connected_layers_move_no_more() -> None:
+    many = chip.at_batch(printed("SNLI"))
+    moved = []
+    for order in ("sequential", "cost"):
+        device = replace(chip.device(PAPER.baseline), order=order, objective="time")
+        works = [work for work in device.works(many.step) if many.products & {*work.ops}]
+        moved.append((len(works), sum(sum(device.cost(many.step, work, many.masks).bytes.values()) for work in works)))
+    (apart, twice), (paired, once) = moved
+    assert paired < apart  # dX and dW of a layer are one Work
+    assert once <= twice
+
+
 def test_a_batch_keeps_its_shares_of_zeros() -> None:
     for subject in (printed("SQZNet"), recorded("SQZNet"), recorded("SNLI")):
         many = chip.at_batch(subject)
