@@ -48,7 +48,7 @@ def whole_table(workload: Workload) -> str:
         ("parameter age [ms]",         [1e3 * one.age_s for one in runs],                   f"staleness.{name}"),
         ("exchange latency [ms]",      [1e3 * one.latency_s for one in runs],               f"staleness.{name}"),
         ("accuracy [%], on stand-ins", [trained[0], *trained],                              f"accuracy.{name}"),
-        ("efficiency at 2048",         [one.efficiency for one in runs],                    f"efficiency.{name}"),
+        ("efficiency at 2048",         [efficiency.efficiency(one, workload) for one in columns], f"efficiency.{name}"),
         ("of computation",             [one.computation for one in runs],                   f"efficiency.{name}.computation"),
         ("of communication",           [one.communication for one in runs],                 f"efficiency.{name}.communication"),
     ]

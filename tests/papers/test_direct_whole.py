@@ -48,7 +48,7 @@ def test_nothing_is_met_by_construction(walked: dict[str, Row], monkeypatch: pyt
     for row in walked.values():
         if row.claim.use in ("headline", "table"):
             assert row.ours != row.paper, row
-    monkeypatch.setattr(efficiency, "said", lambda claim: (0.5, 0.5, 0.5))
+    monkeypatch.setattr(efficiency, "stated", lambda claim: (0.5, 0.5, 0.5))
     assert bench.experiments("direct")["direct.efficiency.pim_opt_knee"]().value == walked["efficiency.pim_opt_knee"].ours
 
 

@@ -59,7 +59,7 @@ def test_nothing_is_met_by_construction(walked: dict[str, Row], monkeypatch: pyt
         if row.claim.use in ("headline", "table") and not name.startswith(("hops", "mc.cpu", "dc.virtualisation", "hc.cpu")):
             assert row.ours != row.paper, row
     for module in (performance, sensitivity):
-        monkeypatch.setattr(module, "said", lambda claim: 1.0)
+        monkeypatch.setattr(module, "stated", lambda claim: 1.0)
     for name in ("hc.model", "pcie4.gap"):
         assert bench.experiments("mcdla")[f"mcdla.{name}"]().value == walked[name].ours
 
