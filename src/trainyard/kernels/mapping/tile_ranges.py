@@ -165,7 +165,9 @@ def choose(
                 cycles[entry] = cycles_of_steps(steps[one:other], other - one, speed, latency)
                 best = min(best, cycles[entry])
         proven = int(best <= least * (1.0 + tolerance))
-        limit, traffic, good, choice = least * (1.0 + tolerance) if proven else best * (1.0 + tolerance) / SLACK, np.inf, 0, -1
+        limit, traffic, good, choice = best * max(1.0, (1.0 + tolerance) / SLACK), np.inf, 0, -1
+        if proven:
+            limit = min(limit, least * (1.0 + tolerance))
         for entry in range(first, last):
             if cycles[entry] <= limit:
                 traffic = min(traffic, listed[entry, 1])
