@@ -167,7 +167,7 @@ def gpu() -> Iterator[tuple[str, str, str]]:
 def ledger() -> str:
     """The papers' claims, as the ledger counts them."""
     text = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
-    counts = re.findall(r"^## (\w+)\n\n([^\n]*)\.$", text, re.MULTILINE)
+    counts = re.findall(r"^## (\w+)\n.*?^### All claims\n\n([^\n]*)\.$", text, re.MULTILINE | re.DOTALL)
     if not counts:
         sys.exit("docs/reproduction.md has no counts: trainyard reproduce --markdown docs/reproduction.md writes it")
     rows = ((f"[{paper}]({paper}.md)", told) for paper, told in counts)

@@ -66,10 +66,9 @@ def _markdown(rows: Sequence[Row], openings: Sequence[Opening], folder: Path) ->
     first = {opening.paper: opening for opening in openings}
     for paper, group in by_paper(rows):
         yield f"\n## {paper}\n"
-        yield f"{summary(group)}.\n"
         if paper in first:
             yield from _opening(first[paper], folder)
-            yield "### All claims\n"
+        yield f"### All claims\n\n{summary(group)}.\n"
         yield markdown_table(COLUMNS, map(cells, group)).rstrip()
         yield from _changes(paper, group)
 

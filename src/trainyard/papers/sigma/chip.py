@@ -183,7 +183,7 @@ def _energy() -> Measured:
     return Measured(
         geometric_mean(ratios),
         printed=printed,
-        note=f"Power times time over the sparse suite: {means(ratios)}; the paper's speedup of 6 gives {printed:.2f}.",
+        note=f"It follows from the sparse speedup here ({means(ratios)}); with the paper's speedup of 6 it is {printed:.2f}.",
         details=f"Speedup over 128x128: {means([speedup(case) for case in SPARSE])}. If idle multipliers and networks draw no "
         f"power: {means(moved)}.",
     )
@@ -219,8 +219,8 @@ def _effective_tflops() -> Measured:
     printed = [stated(f"{kind}.efficiency.sigma") / 100 for kind in ("dense", "sparse")]
     return Measured(
         PEAK_TFLOPS * (dense + sparse) / 2,
-        note=f"At an assumed {CLOCK_HZ / 1e6:.0f} MHz, the mean of dense ({PEAK_TFLOPS * dense:.1f}) and sparse "
-        f"({PEAK_TFLOPS * sparse:.1f}) GEMMs.",
+        note=f"The paper prints neither the clock nor which GEMMs count: {CLOCK_HZ / 1e6:.0f} MHz and the mean of dense "
+        f"({PEAK_TFLOPS * dense:.1f}) and sparse ({PEAK_TFLOPS * sparse:.1f}) GEMMs are assumed.",
         details="Fig. 8 multiplies the peak by the average efficiency of Sec. VI, but neither the clock is printed nor which "
         f"GEMMs count. At {CLOCK_HZ / 1e6:.0f} MHz the peak is {PEAK_TFLOPS:.1f} TFLOPS, of which {claim} are "
         f"{100 * claim / PEAK_TFLOPS:.0f} %: neither the {100 * printed[0]:.0f} % (dense) nor the {100 * printed[1]:.0f} % "

@@ -99,7 +99,7 @@ def _code_wins() -> Measured:
     crossings = [100 * crossing(code) for code in (RLC2, RLC4)]
     return Measured(
         max(crossings),
-        note=f"A bound: above it both codes have less metadata than the bitmap; RLC-2 has less from {crossings[0]:.1f} % zeros.",
+        note=f"Above it both codes have less metadata than the bitmap; RLC-2 alone has less from {crossings[0]:.1f} % zeros.",
         details=f"At 70 % zeros RLC-2 has {overhead('rlc2', 0.7):.2f} and RLC-4 {overhead('rlc4', 0.7):.2f} times the bitmap's.",
     )
 

@@ -115,7 +115,7 @@ def _below_linear() -> Measured:
     return Measured(
         100 * (1 - edp(LARGEST, "fan") / edp(LARGEST, "linear")),
         printed=theirs,
-        note=f"Power times the square of time; the powers that the paper prints give {theirs:.1f} %.",
+        note=f"The EDP is power times the square of time, and the powers that the paper prints give {theirs:.1f} % as well.",
         details=f"The paper's power is {printed_power('fan'):.2f} of the chain's; FAN is {faster:.2f}x as fast (a fold takes 1000 "
         f"+ N cycles in a chain, 1000 + log2 N in a tree). {_implied()}",
     )
