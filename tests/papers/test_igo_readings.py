@@ -20,8 +20,10 @@ from trainyard.mapping.gradient_order.tile_streams import ALL_ORDERS, Partition
 from trainyard.mapping.tiling import Supply
 from trainyard.papers.igo import measuring, partitioning, performance, reading_claims, reading_search, readings
 from trainyard.papers.igo.baselines import LARGE, SMALL, Case
-from trainyard.papers.igo.reading_page import page
+from trainyard.papers.igo.judging import TWINS, evidence, with_evidence
+from trainyard.papers.igo.reading_page import candidates, described, page
 from trainyard.papers.igo.readings import DEFAULT_WALK, TIMINGS, TileWalk
+from trainyard.papers.ledger import Claim, Measured, claims, judge, within
 
 QUICK = ("dlrm", "bert")
 
@@ -178,10 +180,10 @@ def test_a_search_counts_ranks_and_writes_its_page(tmp_path: Path, monkeypatch: 
     assert result["best"][0]["walk"]["tile"] == [16, 1, 1]
     assert result["reached_by"]["small.all"] == 3 * len(TIMINGS)  # 4 x 1 x k and 16 x 1 x 1
     assert result["defensible"] == 3 * sum(timing.writes for timing in TIMINGS)
-    assert all(one["timing"]["writes"] for one in result["nearest_defensible"])
+    assert all(one["timing"]["writes"] and one["defensible"] for one in result["nearest_defensible"])
     written = (tmp_path / reading_search.PAGE).read_text()
     assert written == page(json.loads(json.dumps(result)))
-    assert f"reaches {every} of {every}: tile 16x1x1" in written
+    assert f"reaches {every} of {every} claims: tile 16x1x1" in written
 
 
 def test_a_journal_of_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,3 +200,107 @@ def test_a_journal_of_something_else_is_refused(tmp_path: Path, monkeypatch: pyt
     journal.write_text("no journal")
     with pytest.raises(BadInput, match="no journal of a search"):
         reading_search.search(tmp_path, space=SPACE)
+
+
+# the result that ships with the package, and the verdicts that rest on it
+
+
+COVERED = (*reading_search.SEARCHED, *reading_search.HELD_OUT, *TWINS)
+
+
+def claim_of(name: str) -> Claim:
+    return next(claim for claim in claims() if claim.id == f"igo.{name}")
+
+
+def test_the_stored_result_is_of_this_search() -> None:
+    result = reading_search.stored()
+    every = {DEFAULT_WALK, *readings.walks()}
+    assert result["grid"] == reading_search.grid_digest(every)
+    assert result["walks"] == len(every)
+    assert result["readings"] == len(every) * len(TIMINGS) == sum(result["counts"].values())
+    assert result["defensible"] == sum(result["counts_defensible"].values())
+    assert result["written_by"].startswith(reading_search.COMMAND)
+    assert all(one["defensible"] for one in result["nearest_defensible"])
+    manual = Path(__file__).parents[2] / "docs" / reading_search.PAGE
+    assert manual.read_text(encoding="utf-8") == page(result)
+
+
+@pytest.mark.oracle
+def test_the_nearest_defensible_reading_gives_its_stored_numbers() -> None:
+    """Measured anew: the stored result is of this state of the model."""
+    stored = reading_search.stored()["nearest_defensible"][0]
+    walk = TileWalk(**{**stored["walk"], "tile": tuple(stored["walk"]["tile"])})
+    place = TIMINGS.index(readings.Timing(**stored["timing"]))
+    for claim, values in reading_claims.searched(walk).items():
+        assert values[place] == pytest.approx(stored["values"][claim], abs=1e-4), claim
+
+
+@pytest.mark.parametrize("name", COVERED)
+def test_a_miss_that_was_searched_is_open_with_its_numbers(name: str) -> None:
+    result, claim = reading_search.stored(), claim_of(name)
+    source = TWINS.get(name, name)
+    nearest = result["nearest_defensible"][0]
+    found = evidence(name, result)
+    assert found is not None
+    assert within(found) == nearest["reached"] <= found.best < len(found.numbers)
+    assert found.numbers[claim.id] == nearest["values"][source]
+    ours = result["ours"]["values"][source]
+    row = judge(claim, with_evidence(claim, Measured(ours, note="Ours.", details="More."), result))
+    if reading_claims.reached(source, ours):
+        assert row.verdict in ("met", "near")
+        assert row.evidence is None
+        return
+    assert row.verdict == "open"
+    assert row.details.startswith("Ours. More. Taken by itself, the printed figure is reached by ")
+    for part in (
+        f"{result['readings']:,} readings",
+        f"{found.best} within 15 %",
+        described(nearest),
+        f"{nearest['values'][source]:.4g} here",
+    ):
+        assert part in row.note
+    assert ("here, which is within 15 %" in row.note) == reading_claims.reached(source, nearest["values"][source])
+
+
+def test_a_row_that_was_not_searched_stays_off() -> None:
+    result = reading_search.stored()
+    measured = Measured(50.0, note="Ours.")
+    assert with_evidence(claim_of("knn.accuracy"), measured, result) is measured
+    assert with_evidence(claim_of("small.all"), Measured(29.0), result).verdict is None  # no miss
+
+
+def test_a_search_with_another_state_of_the_program_is_no_evidence() -> None:
+    result, claim = reading_search.stored(), claim_of("small.all")
+    row = judge(claim, with_evidence(claim, Measured(result["ours"]["values"]["small.all"] + 1, note="Ours."), result))
+    assert row.verdict == "off"
+    assert "is no evidence here: run it again" in row.details
+
+
+def altered(**parts: Any) -> str:
+    return json.dumps({**reading_search.stored(), **parts})
+
+
+def test_a_wrong_result_is_refused() -> None:
+    with pytest.raises(BadInput, match="other walks, timings or claims"):
+        reading_search.checked(altered(grid="0" * 16), "readings.json")
+    best = [{**one, "reached": one["reached"] + 1} for one in reading_search.stored()["best"]]
+    with pytest.raises(BadInput, match="has been altered"):
+        reading_search.checked(altered(best=best), "readings.json")
+    for text in ("", "{}", "[]", altered(ours=None), altered(ours={"reached": 1, "values": {"a": 1.0}})):
+        with pytest.raises(BadInput, match="is no result of"):
+            reading_search.checked(text, "readings.json")
+
+
+def test_a_digest_is_of_walks_and_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = reading_search.grid_digest(SPACE)
+    assert reading_search.grid_digest(reversed(SPACE)) == digest
+    assert reading_search.grid_digest(SPACE[1:]) != digest
+    monkeypatch.setattr(reading_search, "stated", lambda claim: 1.0)
+    assert reading_search.grid_digest(SPACE) != digest
+
+
+def test_a_candidate_that_is_in_both_lists_counts_once() -> None:
+    result = reading_search.stored()
+    found = candidates(result)
+    assert len({described(one) for one in found}) == len(found)
+    assert candidates({**result, "best": found, "nearest_defensible": found}) == found

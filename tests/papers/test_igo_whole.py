@@ -52,7 +52,7 @@ def test_nothing_is_met_by_construction(walked: tuple[dict[str, Row], float], mo
     for row in rows.values():
         if row.claim.use != "context":
             assert row.ours != row.paper, row
-    monkeypatch.setattr(performance, "said", lambda claim: 1.0)
+    monkeypatch.setattr(performance, "stated", lambda claim: 1.0)
     for name in ("small.rearrangement_ideal", "potential.large"):
         assert bench.experiments("igo")[f"igo.{name}"]().value == rows[name].ours
 

@@ -268,10 +268,11 @@ def _reason(claim: Claim, evidence: Evidence) -> str:
     if count > evidence.best:
         raise BadInput(f"claim {claim.id}: the nearest reading has {count} claims within 15 %, the best of all {evidence.best}")
     best = f" ({evidence.best_reading})" if evidence.best_reading else ""
+    fits = ", which is within 15 %, but not the others with it" if compare(claim, evidence.numbers[claim.id]) != "off" else ""
     return (
         f"{evidence.readings:,} readings ({evidence.varied}) searched against {total} claim{'s' * (total > 1)}: the best has "
         f"{evidence.best} within 15 %{best}, the nearest defensible one {count} ({evidence.nearest}); that one gives "
-        f"{number(evidence.numbers[claim.id])} here."
+        f"{number(evidence.numbers[claim.id])} here{fits}."
     )
 
 

@@ -94,7 +94,8 @@ def _layers() -> Measured:
     return Measured(
         len(longest),
         note=f"15 % of the {paired} distinct layers that have both gradients; 24 are 15 % of 160.",
-        details=f"Of all {layer_count} layers of the nine networks it would be {round(SHARE * layer_count)}. The layers: {names}; "
+        details=f"Of all {layer_count} layers of the nine networks, equal ones and those without dX included, it would be "
+        f"{round(SHARE * layer_count)}. The layers: {names}; "
         f"{sum(bar.shallow for bar in longest)} are shallow. +Rearrangement over the baseline, fixed tall tile: {means_text()}. "
         f"Order, tile and partition searched together over searched tiles, the same layers: {means_text('searched')}. "
         f"{assumed(LARGE)}",

@@ -38,6 +38,7 @@ HELD_OUT: tuple[str, ...] = (
     "cores.8.mobilenet", "cores.min_improvement",
 )
 # fmt: on
+FIG_5 = ("dy_share.all_traffic", "dy_share.reads")
 LOWER_BOUNDS = ("cores.min_improvement",)
 Values = Mapping[str, Real]
 """By claim, a value for each timing."""

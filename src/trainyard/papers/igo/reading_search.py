@@ -11,8 +11,9 @@ has the two mean shares of dY that Fig. 5 prints, within 15 %.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from functools import cache
@@ -25,7 +26,8 @@ from trainyard import __version__
 from trainyard.errors import BadInput
 from trainyard.files import write_text
 from trainyard.papers.igo import reading_claims
-from trainyard.papers.igo.reading_claims import HELD_OUT, SEARCHED, Values, count, deviation, reached
+from trainyard.papers.igo.baselines import stated
+from trainyard.papers.igo.reading_claims import FIG_5, HELD_OUT, SEARCHED, Values, count, deviation, reached
 from trainyard.papers.igo.reading_page import described, page
 from trainyard.papers.igo.readings import DEFAULT_TIMING, DEFAULT_WALK, TIMINGS, TileWalk, Timing, walks
 from trainyard.papers.processes import workers
@@ -35,9 +37,7 @@ COMMAND = "trainyard reproduce igo --search"
 JOURNAL, RESULT, PAGE = "journal.jsonl", "readings.json", "igo_readings.md"
 CANDIDATES = 8
 """Readings of each kind, all and defensible ones, that the held-out claims are measured for."""
-LISTED = 12
 DIGITS = 5
-FIG_5 = ("dy_share.all_traffic", "dy_share.reads")
 
 
 class Reading(NamedTuple):
@@ -61,6 +61,7 @@ class Reading(NamedTuple):
     def as_dict(self) -> dict[str, Any]:
         return {
             "walk": asdict(self.walk), "timing": asdict(self.timing), "reached": count(self.values),
+            "defensible": self.defensible,
             "values": {claim: round(value, 4) for claim, value in self.values.items()},
         }  # fmt: skip
 
@@ -209,6 +210,7 @@ def search(
     journal.measure(held_out, _measured_held_out, on_progress, pool)
     result: dict[str, Any] = {
         "written_by": f"{COMMAND}, trainyard {__version__}",
+        "grid": grid_digest(keys.values()),
         "walks": len(keys),
         "timings": len(TIMINGS),
         "readings": len(readings),
@@ -222,7 +224,7 @@ def search(
         "nearest_defensible": [one.as_dict() for one in _with_held_out(journal, defensible[:CANDIDATES])],
         "ours": _with_held_out(journal, [ours])[0].as_dict(),
     }
-    text = json.dumps(result, indent=1) + "\n"
+    text = _text(result)
     result = json.loads(text)
     write_text(folder / RESULT, text)
     write_text(folder / PAGE, page(result))
@@ -260,9 +262,46 @@ def _together(readings: Sequence[Reading]) -> dict[str, int]:
     }
 
 
+def _text(result: Mapping[str, Any]) -> str:
+    """As JSON, with a line for each part and for each reading."""
+    parts = []
+    for name, part in result.items():
+        listed = isinstance(part, list) and ",\n ".join(map(json.dumps, part))
+        parts.append(f"{json.dumps(name)}: " + (f"[\n {listed}\n]" if listed else json.dumps(part)))
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+# the result that ships with the package
+
+
+def grid_digest(space: Iterable[TileWalk]) -> str:
+    """Of what is searched: the walks, the timings, and the claims with the figures that the paper prints."""
+    printed = [[claim, stated(claim)] for claim in (*SEARCHED, *HELD_OUT)]
+    content = [sorted(map(str, space)), [*map(str, TIMINGS)], printed]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
+def checked(text: str, name: str) -> Mapping[str, Any]:
+    """A result as it was written, if it is of a search over all walks and these claims; any other is refused."""
+    try:
+        result = json.loads(text)
+        grid, by, readings = result["grid"], result["written_by"], [*result["best"], *result["nearest_defensible"], result["ours"]]
+        counted = all(one["reached"] == count(one["values"]) for one in readings)
+        whole = all(one["values"].keys() == {*SEARCHED, *HELD_OUT} for one in readings)
+    except (ValueError, KeyError, TypeError, StopIteration) as error:
+        raise BadInput(f"{name} is no result of `{COMMAND}`: {type(error).__name__} {error}") from None
+    if grid != grid_digest({DEFAULT_WALK, *walks()}):
+        raise BadInput(f"{name}, written by {by}, is of other walks, timings or claims than this program's: run `{COMMAND}` again")
+    if not (counted and whole):
+        raise BadInput(f"{name}, written by {by}, has been altered: its counts are not those of its numbers; run `{COMMAND}` again")
+    found: Mapping[str, Any] = result
+    return found
+
+
 @cache
 def stored() -> Mapping[str, Any]:
-    """The result of the search that ships with the package; empty where it is missing."""
+    """The result of the search that ships with the package."""
     file = resources.files("trainyard.papers").joinpath("samples", "igo", RESULT)
-    found: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    return found
+    if not file.is_file():
+        raise BadInput(f"{RESULT} is missing from this installation: `{COMMAND}` writes it")
+    return checked(file.read_text(encoding="utf-8"), RESULT)
