@@ -284,9 +284,10 @@ def test_a_wrong_result_is_refused() -> None:
     with pytest.raises(BadInput, match="other walks, timings or claims"):
         reading_search.checked(altered(grid="0" * 16), "readings.json")
     best = [{**one, "reached": one["reached"] + 1} for one in reading_search.stored()["best"]]
-    with pytest.raises(BadInput, match="has been altered"):
-        reading_search.checked(altered(best=best), "readings.json")
-    for text in ("", "{}", "[]", altered(ours=None), altered(ours={"reached": 1, "values": {"a": 1.0}})):
+    for text in (altered(best=best), altered(ours={"reached": 1, "values": {"a": 1.0}})):
+        with pytest.raises(BadInput, match="has been altered"):
+            reading_search.checked(text, "readings.json")
+    for text in ("", "{}", "[]", altered(ours=None)):
         with pytest.raises(BadInput, match="is no result of"):
             reading_search.checked(text, "readings.json")
 

@@ -62,7 +62,12 @@ def _claims(result: Stored) -> str:
 
 
 def _histogram(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{reached} claims: {times:,} readings" for reached, times in counts.items())
+    """
+    >>> _histogram({"2": 7, "1": 1200})
+    '2 claims by 7, 1 by 1,200'
+    """
+    listed = ", ".join(f"{reached} by {times:,}" for reached, times in counts.items())
+    return listed.replace(" by ", " claims by ", 1)
 
 
 def _searched(result: Stored) -> str:
@@ -122,8 +127,8 @@ def _sections(result: Stored) -> Iterator[str]:
     yield "## Claims reached together"
     yield table(("claims", "readings"), [(name, f"{times:,}") for name, times in result["together"].items()])
     yield "## How many of the claims of one core a reading reaches"
-    yield f"All readings: {_histogram(result['counts'])}."
-    yield f"Defensible ones: {_histogram(result['counts_defensible']) or 'none'}."
+    yield f"Of all readings: {_histogram(result['counts'])}."
+    yield f"Of the defensible ones: {_histogram(result['counts_defensible']) or 'none'}."
     yield "## The best readings"
     yield _readings(result["best"], every)
     if nearest:
