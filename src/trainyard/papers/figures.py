@@ -109,7 +109,7 @@ def panels(
     from plotly.subplots import make_subplots
 
     rows = -(-len(charts) // columns)
-    figure = make_subplots(rows=rows, cols=columns, subplot_titles=list(charts), vertical_spacing=0.26 / rows)
+    figure = make_subplots(rows=rows, cols=columns, subplot_titles=list(charts), vertical_spacing=0.36 / rows)
     styled(figure, title, caption, x="", y="", height=height)
     in_legend: set[str] = set()
     for number, panel in enumerate(charts.values()):

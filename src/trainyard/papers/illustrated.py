@@ -28,8 +28,8 @@ COLOURS = """<style>
 .miss.open, .miss.undefined { border-color: #2f7fb5 }
 .miss.contradicted, .miss.substitute { border-color: #8360c3 }
 .ledger .scroll { max-height: none } .ledger th, .ledger td { text-align: left; vertical-align: top; white-space: normal }
-.ledger td { font-size: .88rem } .ledger .claim, .ledger .paper { overflow-wrap: anywhere }
-.ledger .claim { min-width: 10rem } .ledger .paper { max-width: 8rem }
+.ledger td { font-size: .88rem } .ledger .claim { overflow-wrap: anywhere } .ledger .paper { overflow-wrap: break-word }
+.ledger .claim { min-width: 15rem } .ledger .paper { max-width: 8rem }
 .opening { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr)); gap: 1.2rem; align-items: start }
 .first p { margin: .4rem 0 } .first ol { padding-left: 1.3rem } .first li { margin: .4rem 0 }
 .ledger td.verdict, .ledger td.verdict-now { font-weight: 600; white-space: nowrap }
