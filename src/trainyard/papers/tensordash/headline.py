@@ -28,7 +28,7 @@ HEADLINE = Headline(
             result=lambda: mean_speedup(printed, PAPER),
         ),
         Hinge(
-            assumed="The speedup is that of the array, which never waits for DRAM, as in the paper's Fig. 8.",
+            assumed="The speedup is that of the array, which never waits for DRAM; this is our reading of Fig. 8.",
             otherwise="For the whole chip, which waits for its LPDDR4, with the shares that the paper prints",
             result=lambda: mean_gain(printed),
         ),
