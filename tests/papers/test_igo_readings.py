@@ -21,7 +21,7 @@ from trainyard.mapping.tiling import Supply
 from trainyard.papers.igo import measuring, partitioning, performance, reading_claims, reading_search, readings
 from trainyard.papers.igo.baselines import LARGE, SMALL, Case
 from trainyard.papers.igo.judging import TWINS, evidence, with_evidence
-from trainyard.papers.igo.reading_page import candidates, described, page
+from trainyard.papers.igo.reading_page import candidates, described, objections, page
 from trainyard.papers.igo.readings import DEFAULT_WALK, TIMINGS, TileWalk
 from trainyard.papers.ledger import Claim, Measured, claims, judge, within
 
@@ -220,7 +220,8 @@ def test_the_stored_result_is_of_this_search() -> None:
     assert result["readings"] == len(every) * len(TIMINGS) == sum(result["counts"].values())
     assert result["defensible"] == sum(result["counts_defensible"].values())
     assert result["written_by"].startswith(reading_search.COMMAND)
-    assert all(one["defensible"] for one in result["nearest_defensible"])
+    assert all(one["defensible"] and not objections(one) for one in result["nearest_defensible"])
+    assert all(one["defensible"] != bool(objections(one)) for one in result["best"])
     manual = Path(__file__).parents[2] / "docs" / reading_search.PAGE
     assert manual.read_text(encoding="utf-8") == page(result)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from trainyard.papers.evidence import Search
 from trainyard.papers.igo.reading_claims import reached
-from trainyard.papers.igo.reading_page import candidates, described
+from trainyard.papers.igo.reading_page import candidates, described, objections
 from trainyard.papers.igo.reading_search import stored
 from trainyard.papers.ledger import Claim, Experiments, Measured, claims, compare
 
@@ -34,7 +34,7 @@ def evidence(claim: str, result: Mapping[str, Any]) -> Search | None:
         varied=_varied(result),
         readings=result["readings"],
         best=best["reached"],
-        best_reading=described(best) if best["reached"] > nearest[0]["reached"] else "",
+        best_reading=objections(best),
         nearest=described(nearest[0]),
         numbers={f"igo.{claim if name == source else name}": value for name, value in nearest[0]["values"].items()},
     )

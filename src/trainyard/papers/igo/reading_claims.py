@@ -50,6 +50,20 @@ def reached(claim: str, value: float) -> bool:
     return value >= printed * (1 - NEAR) if claim in LOWER_BOUNDS else abs(value / printed - 1) <= NEAR
 
 
+def contradicted(writes: bool, im2col: str, values: Mapping[str, float]) -> tuple[str, ...]:
+    """What of the paper a reading contradicts; one that contradicts nothing is defensible.
+
+    >>> contradicted(False, "materialised", {"dy_share.all_traffic": 39.0, "dy_share.reads": 51.0})
+    ('Sec. 4.3 (its writes take no time)',)
+    """
+    tests = {
+        "Sec. 4.3 (its writes take no time)": writes,
+        "Sec. 6.1 (its im2col is not written out)": im2col == "materialised",
+        "Fig. 5 (other shares of dY)": all(reached(claim, values[claim]) for claim in FIG_5),
+    }
+    return tuple(what for what, holds in tests.items() if not holds)
+
+
 def count(values: Mapping[str, float]) -> int:
     return sum(reached(claim, value) for claim, value in values.items())
 

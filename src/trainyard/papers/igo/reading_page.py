@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trainyard.papers.igo.baselines import stated
-from trainyard.papers.igo.reading_claims import FIG_5, reached
+from trainyard.papers.igo.reading_claims import FIG_5, contradicted, reached
 from trainyard.papers.igo.readings import TileWalk, Timing
 
 Stored = Mapping[str, Any]
@@ -28,6 +28,12 @@ def described(reading: Stored) -> str:
 def candidates(result: Stored) -> list[Stored]:
     """The readings that were held against all claims because they were best; one that is in both lists once."""
     return list({described(one): one for one in (*result["best"], *result["nearest_defensible"])}.values())
+
+
+def objections(reading: Stored) -> str:
+    """What of the paper a reading contradicts, in words; "" for a defensible one."""
+    found = contradicted(reading["timing"]["writes"], reading["walk"]["im2col"], reading["values"])
+    return f"it contradicts {' and '.join(found)}" if found else ""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -87,6 +93,8 @@ def _found(result: Stored) -> str:
     every = sum(map(len, result["claims"].values()))
     best, nearest, ours = result["best"][0], result["nearest_defensible"], result["ours"]
     text = f"The best reading reaches {best['reached']} of {every} claims: {described(best)}. "
+    if objections(best):
+        text += f"But {objections(best)}. "
     if best["reached"] < every:
         text = "No reading reaches all claims. " + text
     if nearest:
