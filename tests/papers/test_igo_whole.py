@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trainyard.papers import bench, pages
-from trainyard.papers.igo import gpu, measuring, performance
+from trainyard.papers.igo import gpu, judging, measuring, performance, reading_search
 from trainyard.papers.igo.baselines import CASES, Case
 from trainyard.papers.igo.measuring import limits, mean, reductions
 from trainyard.papers.igo.partitioning import by_cost, by_ideal, by_knn
@@ -35,6 +35,15 @@ def test_every_row_is_filled(walked: tuple[dict[str, Row], float]) -> None:
         assert row.verdict != "not yet"
         assert row.note or row.verdict == "context", row
     assert seconds < SECONDS
+
+
+def test_a_miss_that_was_searched_is_open(walked: tuple[dict[str, Row], float]) -> None:
+    """The stored search has the ledger's own numbers, else its evidence would not count."""
+    rows, _ = walked
+    values = reading_search.stored()["ours"]["values"]
+    for name in (*values, *judging.TWINS):
+        assert rows[name].ours == pytest.approx(values[judging.TWINS.get(name, name)], abs=judging.AGREES)
+        assert rows[name].verdict in ("met", "near", "open"), name
 
 
 def test_every_simulated_row_has_both_baselines(walked: tuple[dict[str, Row], float]) -> None:
@@ -68,7 +77,9 @@ def test_other_processes_find_the_same(walked: tuple[dict[str, Row], float]) -> 
 
 @pytest.mark.parametrize("case", CASES.values())
 def test_selections_are_in_order(case: Case, walked: tuple[dict[str, Row], float]) -> None:
+    """What is searched for is within the machine's tolerance of the fastest, so that more freedom may lose that much."""
     assert walked
+    lost = 100 * case.machine("searched").tolerance
     for network, most in limits(case).items():
         best = by_cost(case)[network]
         assert by_knn(case)[network] <= by_ideal(case)[network] + 1e-9 <= best + 2e-9 <= most + 3e-9
@@ -76,7 +87,7 @@ def test_selections_are_in_order(case: Case, walked: tuple[dict[str, Row], float
         assert (
             -1e-9
             <= reductions(case, "searched", order="cost")[network]
-            <= reductions(case, "searched", **performance.JOINT)[network] + 1e-9
+            <= reductions(case, "searched", **performance.JOINT)[network] + lost
         )
     assert mean(limits(case)) < 100
 
