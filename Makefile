@@ -60,10 +60,11 @@ docs: $(STAMP)
 PAPERS := tensordash sigma igo mcdla direct
 PAGES := zoo stacking parallelism
 pages: $(STAMP)
-	$(BIN)/trainyard reproduce --markdown docs/reproduction.md --html docs/reproduction.html > /dev/null
+	$(BIN)/python scripts/paper_figures.py
+	$(BIN)/trainyard reproduce --markdown docs/reproduction.md > /dev/null
+	$(BIN)/python scripts/readme_headlines.py
 	$(foreach paper,$(PAPERS),$(BIN)/python scripts/paper_page.py $(paper) &&) true
 	$(foreach page,$(PAGES),$(BIN)/python scripts/$(page)_page.py &&) true
-	$(BIN)/python scripts/paper_figures.py
 	$(BIN)/python scripts/manual_pages.py
 	$(BIN)/python scripts/speed_page.py
 	TRAINYARD_SCREENSHOTS=docs/images TRAINYARD_BROWSER=required $(BIN)/python -m pytest tests/web/test_browser_pictures.py
