@@ -74,7 +74,7 @@ def sweep_rate() -> Iterator[Row]:
         "clock": 5000,
         "technology": 5000,
         "scratchpad": 500,
-        "rows and columns": 500,
+        "rows": 500,
         "order=cost": 100,
         "sigma": 200,
     }
@@ -94,7 +94,7 @@ def sweep_rate() -> Iterator[Row]:
     yield Row(what="`trainyard run resnet50 --on npu`, loops in the cache", value=command_ms / 1e3, unit="s of a core")
 
 
-def sweep_points(points: int = 1000) -> Iterator[Row]:
+def sweep_points(points: int = 300) -> Iterator[Row]:
     text = benchmark("sweep_points.py", "--points", str(points))
     (bare_ms,) = found(rf"^bare ty.run.*? {N} ms", text)
     inline_ms, rate = found(rf"^a point of a sweep, inline +{N} ms +{N} a second", text)
