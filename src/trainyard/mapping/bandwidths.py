@@ -6,7 +6,7 @@ searches nothing again. The choice is proven to be within the tolerance of the l
 for that, the products in question are searched once more for the bandwidths between these two alone, and if need be for their own
 latency.
 
-What is found depends on the bandwidth alone, not on what was asked before.
+What is found depends on the products and the machine alone, not on what was asked before.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RANGES, SAMPLES = 4, 8
 FINER = 4
 """The bandwidths between two samples, at which products are searched once more where the two are too far apart."""
 CLEAR = 0.8
-"""The part of the tolerance that such a product may take halfway between two bandwidths and yet stay as it is."""
+"""Products that are proven within this part of the tolerance halfway between two bandwidths are not searched again between them."""
 LATENCIES = 8
 """Latencies in an octave that a search stands for."""
 MOST_FOLDS = 3
@@ -157,11 +157,11 @@ def _rounded_down(latency: int) -> int:
 def _from_shortlists(products: Products, key: tuple[object, ...], supply: Supply, goal: Goal) -> Integers:
     """The best tiling of each product from the shortlists of the range that a bandwidth lies in."""
     speed, latency, tolerance = float(supply.bytes_per_cycle), _rounded_down(supply.latency_cycles), goal.tolerance
-    octave, prices = math.floor(math.log2(speed) * RANGES), np.array(goal.prices.row)
-    key = (*key, octave, latency, tolerance)
+    number, prices = math.floor(math.log2(speed) * RANGES), np.array(goal.prices.row)
+    key = (*key, number, latency, tolerance)
 
     def whole_range() -> Shortlist:
-        speeds = 2.0 ** ((octave + 1 - np.arange(SAMPLES + 1) / SAMPLES) / RANGES)
+        speeds = 2.0 ** ((number + 1 - np.arange(SAMPLES + 1) / SAMPLES) / RANGES)
         return Shortlist.of(products, speeds, latency, tolerance)
 
     coarse = _SHORTLISTS.get(key, whole_range)
@@ -222,12 +222,12 @@ def search_tiles(
         raise too_long(next(op for op in ops if max(op.M, op.N, op.K, op.count, op.macs // array.peak_macs_per_cycle) >= most))
     table, granule, space = form_rows(forms, array), array.granule(), float(supply.resident_bytes)
     key = (products.digest, table.tobytes(), granule, tile, space)
+    joules = np.zeros((len(products.problems), 2))
+    if goal.energy is not None:
+        joules[:] = [goal.joules(problem.op) for problem in products.problems]
 
     def searched() -> Integers:
         fixed = products.tiles if tile is None else np.where(products.tiles > 0, products.tiles, np.array(tile, dtype=np.int64))
-        joules = np.zeros((len(products.problems), 2))
-        if goal.energy is not None:
-            joules[:] = [goal.joules(problem.op) for problem in products.problems]
         folds = _folds(tuple(forms), granule)
         asked = Products(products.dims, products.rates, products.halos, folds, fixed, products.allowed, table, joules, space)
         simple = goal.objective == "time" and not goal.effort
@@ -235,7 +235,7 @@ def search_tiles(
         rows.flags.writeable = False
         return rows
 
-    wanted = (goal.objective, goal.tolerance, goal.effort, goal.prices, goal.energy)
+    wanted = (goal.objective, goal.tolerance, goal.effort, goal.prices, joules.tobytes() if goal.energy else b"")
     rows = _SEARCHED.get((*key, supply.bytes_per_cycle, supply.latency_cycles, wanted), searched)
     too_slow, too_large = rows[:, 4] == tile_search.TOO_LONG, rows[:, 4] == tile_search.NOTHING_FITS
     if too_slow.any():

@@ -21,7 +21,7 @@ from trainyard.kernels.mapping.tile_bounds import BELOW, KEPT_MIDDLE, totals_of,
 from trainyard.kernels.mapping.tile_cycles import IDEAL, cycles_of, least_busy
 from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real
 
-EXTENT, LOW, HIGH, COUNT, SHARE, IDLE, HELD, FILLED, EDGE, ONES = range(10)
+EXTENT, LOW, HIGH, COUNT, SHARE, IDLE, HELD, FILLED, EDGE, BUSY = range(10)
 KNOWN_ROWS, WIDE = 10, 30.0
 """Rows of what is known of a cell. By axis: the dimension, least and largest sizes, tiles at least, the share of compute that
 falls to one index at most, idle cycles of the DRAM if this is the inner loop. By tensor: bytes of an element in the scratchpad, of
@@ -121,7 +121,7 @@ def _edge(extent: int, low: float, high: float, count: float) -> int:
 def _idle(cell: Real, rates: Real, room: float, cycle: float, burst: float) -> None:
     """Cycles in which the first step computes and nothing is moved, and the same of the last step, by the loop that runs inside
     of all others: the first step only reads what its neighbour needs, and the last one only writes what its neighbour left."""
-    hm, hn, hk, first, last = cell[HIGH, 0], cell[HIGH, 1], cell[HIGH, 2], cell[ONES, 1], cell[ONES, 2]
+    hm, hn, hk, first, last = cell[HIGH, 0], cell[HIGH, 1], cell[HIGH, 2], cell[BUSY, 1], cell[BUSY, 2]
     left = min(hm * hk, room / rates[4]) * rates[0] * cycle if rates[4] > 0.0 else hm * hk * rates[0] * cycle
     right = min(hk * hn, room / rates[5]) * rates[1] * cycle if rates[5] > 0.0 else hk * hn * rates[1] * cycle
     out = min(hm * hn, room / rates[3]) * max(rates[2], rates[3]) * cycle if rates[3] > 0.0 else hm * hn * rates[2] * cycle
@@ -159,15 +159,15 @@ def know(
     cell[HELD, 0], cell[HELD, 1], cell[HELD, 2] = a, b, c
     cell[FILLED, 0], cell[FILLED, 1] = lk * lm * rates[0], lk * ln * rates[1]
     cell[FILLED, 2] = cell[EDGE, 0] * cell[EDGE, 1] * rates[2]
-    cell[ONES, 0] = least_busy(dims, hm, hn, hk, forms) * dims[3] * BELOW
-    cell[ONES, 1], cell[ONES, 2] = 0.0, 0.0
+    cell[BUSY, 0] = least_busy(dims, hm, hn, hk, forms) * dims[3] * BELOW
+    cell[BUSY, 1], cell[BUSY, 2] = 0.0, 0.0
     if cell[COUNT, 0] * cell[COUNT, 1] * cell[COUNT, 2] > 1.0 and hm * hn * hk < WIDE * lm * ln * lk:
         for axis in range(3):
             if cell[COUNT, axis] > 1.0:
                 grain = _grain(axis, lm, ln, lk, forms)
                 cell[SHARE, axis] = _share(dims[axis], cell[HIGH, axis], cell[COUNT, axis], grain)
-        cell[ONES, 1] = cycles_of(int(lm), int(ln), int(lk), forms)
-        cell[ONES, 2] = cycles_of(int(cell[EDGE, 0]), int(cell[EDGE, 1]), int(cell[EDGE, 2]), forms)
+        cell[BUSY, 1] = cycles_of(int(lm), int(ln), int(lk), forms)
+        cell[BUSY, 2] = cycles_of(int(cell[EDGE, 0]), int(cell[EDGE, 1]), int(cell[EDGE, 2]), forms)
     return True
 
 
@@ -184,7 +184,7 @@ def bound_at(
     for order in range(6):
         choices = allowed >> order & 1 | (allowed >> order + KEPT_MIDDLE & 1) << 1 | (allowed >> order + 2 * KEPT_MIDDLE & 1) << 2
         if choices:
-            own, least = _order_bound(order, choices, cell, totals, room, cycle, burst, cell[ONES, 0], once, count)
+            own, least = _order_bound(order, choices, cell, totals, room, cycle, burst, cell[BUSY, 0], once, count)
             cycles, moved = min(cycles, own), min(moved, least)
     return value_of(objective, cycles, moved, joules), moved
 
