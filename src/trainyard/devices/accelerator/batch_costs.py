@@ -10,7 +10,7 @@ left to the twin.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,13 +19,11 @@ import numpy as np
 
 from trainyard.caches import BoundedCache, ByIdentity, is_frozen, per_part
 from trainyard.devices.accelerator.costs import Costing
-from trainyard.devices.accelerator.counting import count_array
 from trainyard.devices.accelerator.energy import FORMATS, EnergyRates, format_of
-from trainyard.devices.accelerator.masked_tiles import SUMS_READ
+from trainyard.devices.accelerator.event_counts import EventCounts, event_counts, event_names
 from trainyard.devices.accelerator.step_shape import EXACT, ON_CHIP, Real, StepShape, Which, Whole, step_shape
 from trainyard.errors import TrainyardError
 from trainyard.ir import Array, DeviceCost, Step, Work
-from trainyard.ir.folds import Tiles
 from trainyard.ir.protocols import Divisible, HasClosedForm, HasTileEvents
 from trainyard.mapping.bandwidths import search_tiles
 from trainyard.mapping.demand import Demand, Policy
@@ -37,38 +35,14 @@ BOUNDS = ("compute", "dram", "vector")
 NO_SHARES: Real = np.zeros((0, 1))
 NO_TILES: Whole = np.zeros((0, 10), np.int64)
 NO_TILES.flags.writeable = False  # as found ones are: loops are compiled for one of both
-CACHED_COUNTS = 128
-"""Tilings of steps that are kept, and their events."""
+CACHED_TILES = 128
+"""Tilings of whole steps that are kept."""
 RatesOf = Callable[[str | None], EnergyRates]
 KnownCosts = Mapping[Demand, DeviceCost]
 CostsByRow = dict[int, DeviceCost]
 """Costs of demands, by their row in a `StepShape`."""
 Rates = dict[str | None, EnergyRates]
 """Joules of events, by the format of the multiplications; None where there are none."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EventGroup:
-    """Some demands and how often each event occurs in them: [event, demand]. `mac` has those that no format counts."""
-
-    rows: Whole
-    number: str | None
-    """The format of their products, None for streams."""
-    events: tuple[str, ...]
-    counts: Real
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EventCounts:
-    """The events of all products and streams of a step."""
-
-    groups: tuple[EventGroup, ...]
-    exact: bool
-    """Whether a real number counts them all."""
-
-    @property
-    def nbytes(self) -> int:
-        return sum(group.counts.nbytes for group in self.groups)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -108,19 +82,8 @@ class BatchCosts:
 
     @cached_property
     def counts(self) -> EventCounts:
-        """Events depend on the tiles, not on clock, bandwidth or technology: machines that share tiles share them."""
-        if not is_frozen(self.array):
-            return self._event_counts()
-        key = (ByIdentity(self.shape), self.array, *(values.tobytes() for values in self._tile_columns))
-        return _counts.get(key, self._event_counts)
-
-    @property
-    def _tile_columns(self) -> tuple[Any, ...]:
-        return self.tiles[:, :3], self.product_bytes, self.stream_reads
-
-    def _event_counts(self) -> EventCounts:
-        groups = (*_product_events(self), *_stream_events(self))
-        return EventCounts(groups, all(float(group.counts.max(initial=0.0)) < EXACT for group in groups))
+        """Events depend on the tiles, not on clock, bandwidth or technology."""
+        return event_counts(self.shape, self.array, self.tiles, self.product_bytes, self.stream_reads)
 
     @property
     def components(self) -> tuple[str, ...]:
@@ -174,7 +137,7 @@ class BatchCosts:
         return moved
 
 
-_counts, _searched = BoundedCache(entries=CACHED_COUNTS), BoundedCache(entries=CACHED_COUNTS)
+_searched = BoundedCache(entries=CACHED_TILES)
 
 
 def batch_costs(step: Step, policy: Policy, costing: Costing, rates_of: RatesOf, known_costs: KnownCosts) -> BatchCosts | None:
@@ -260,67 +223,10 @@ def _rates(shape: StepShape, array: Array, apart: Iterable[DeviceCost], rates_of
     rates: Rates = {None: rates_of(None)}
     for number, _ in shape.products.numbers:
         rates[number] = rates_of(number if f"mac_{number}" in FORMATS else None)
-        rates[number].require(_event_names(array), array)
+        rates[number].require(event_names(array), array)
     for cost in apart:
         multiplied = format_of(cost.events)
         if multiplied not in rates:
             rates[multiplied] = rates_of(multiplied)
         rates[multiplied].require(cost.events, array)
     return rates
-
-
-@per_part
-def _event_names(array: Any) -> tuple[str, ...]:
-    """The events of an array, found on a tile of one element."""
-    one, events = np.ones(1), dict[str, float]()
-    count_array(events, array.tile_events(Tiles(one, one, one, one)), (1, 1, 1), "fp32")
-    return tuple(events)
-
-
-def _product_events(costs: BatchCosts) -> Iterator[EventGroup]:
-    """`Costing._product` of all of them, format by format."""
-    own, array = costs.shape.products, costs.array
-    if not len(own.rows):
-        return
-    counted = _tile_events(array, costs.tiles, own.shapes.dims)
-    for (number, packed), which in own.numbers.items():
-        comes, goes = costs.product_bytes[3:, which]
-        events = _streamed(own.table[which, 6], comes, goes)
-        a, b, out = own.element_bytes[:, which]
-        count_array(events, {name: values[which] for name, values in counted.items()}, (a, b, out), number, packed)
-        formats = [values for event, values in events.items() if event in FORMATS]
-        if "mac" in events:
-            events["mac"] = events["mac"] - sum(formats)
-        yield EventGroup(own.rows[which], number, tuple(events), np.array([*events.values()], np.float64))
-
-
-def _stream_events(costs: BatchCosts) -> Iterator[EventGroup]:
-    """`Costing._stream` of all of them."""
-    own = costs.shape.streams
-    if len(own.rows):
-        events = _streamed(own.table[:, 2], costs.stream_reads, own.table[:, 1])
-        yield EventGroup(own.rows, None, tuple(events), np.array([*events.values()], np.float64))
-
-
-def _streamed(operations: Real, comes: Real, goes: Real) -> dict[str, Any]:
-    return {
-        "vector_op": operations, "dram_read": comes, "dram_write": goes, "scratchpad_write": comes, "scratchpad_read": goes,
-    }  # fmt: skip
-
-
-def _tile_events(array: Array, chosen: Whole, dims: Whole) -> dict[str, Any]:
-    """`Costing._tile_events` of all products: what the array does in all of their tiles, kind by kind."""
-    from trainyard.kernels.mapping.product_costs import tile_kinds
-
-    product, (high, wide, deep), times, begun = tile_kinds(chosen, dims)
-    count = dims[product, 3]
-    if isinstance(array, Divisible):  # asked for one product at a time, as often as there are
-        count, times = np.ones_like(count), times * count
-    tiles = Tiles(high, wide, deep, count)
-    events: dict[str, Any] = {}
-    for name, values in array.tile_events(tiles).items():  # type: ignore[attr-defined]  # only with a closed form
-        done = values * times
-        if name == SUMS_READ:  # sums that an earlier tile has begun are read first
-            done = done + high * wide * tiles.count * begun * times
-        events[name] = np.bincount(product, done, len(dims))
-    return events

@@ -186,6 +186,7 @@ CACHE_64_BITS: tuple[tuple[int, Row], ...] = (
 # fmt: on
 
 
+@lru_cache(maxsize=CACHED_NODES)
 def shrinking(nm: float) -> float:
     """Energy of a RAM access below 45 nm relative to 45 nm: the geometric mean of the published sizes.
 

@@ -150,34 +150,6 @@ def chain_shares(cycles: Ints, waiting: Real, chains: Ints, drained: Real, lengt
 
 
 @njit(cache=True, error_model="numpy")
-def tile_kinds(tiles: Ints, dims: Ints) -> Any:
-    """Tiles of each product by kind: full or edge along m and n; along k the first, further full ones, the edge.
-
-    For each kind that occurs: the product, its sides, how many there are, and whether earlier tiles have begun its sums.
-    """
-    most = 12 * tiles.shape[0]
-    product, begun = np.empty(most, np.int64), np.empty(most)
-    sides, times = np.empty((3, most)), np.empty(most)
-    side, many = np.empty((3, 3), np.int64), np.empty((3, 3), np.int64)
-    last = 0
-    for row in range(tiles.shape[0]):
-        for axis in range(3):
-            full, rest = divmod(dims[row, axis], tiles[row, axis])
-            side[axis, 0], side[axis, 1], side[axis, 2] = tiles[row, axis], tiles[row, axis], rest
-            many[axis, 0], many[axis, 1], many[axis, 2] = full, 0, 1 if rest else 0
-        many[2, 0], many[2, 1] = 1, many[2, 0] - 1
-        for m in range(0, 3, 2):
-            for n in range(0, 3, 2):
-                for k in range(3):
-                    number = float(many[0, m]) * many[1, n] * many[2, k]
-                    if number > 0.0:
-                        product[last], begun[last], times[last] = row, 0.0 if k == 0 else 1.0, number
-                        sides[0, last], sides[1, last], sides[2, last] = side[0, m], side[1, n], side[2, k]
-                        last += 1
-    return product[:last], sides[:, :last], times[:last], begun[:last]
-
-
-@njit(cache=True, error_model="numpy")
 def parts_of(moved: Real, demand: Ints, begin: Real, end: Real, last: Flags, first_row: Ints) -> Any:
     """Ints bytes of each op of each demand by key, as `booking.split` has them; and of each key the first op in a row of a plan.
 
