@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from trainyard.devices.accelerator.energy import OPERANDS, event_of
 from trainyard.ir import Direction
 from trainyard.mapping.demand import Move, ProductDemand
 
-PORTS = ("scratchpad_read", "scratchpad_write", "local_read", "local_write")
-"""What an array counts in elements by operand: `scratchpad_read_a`, `local_write_out`."""
-OPERANDS = ("a", "b", "out")
 ARITHMETIC = ("mac", "core_slot")
 SUM_BYTES = 4
 """Bytes of a sum at the port of a scratchpad."""
@@ -90,16 +88,6 @@ def bound_of(**cycles: int) -> str:
     return max(cycles, key=lambda name: cycles[name])
 
 
-def event_of(name: str) -> tuple[str, str]:
-    """The event that an array's own one counts as, and the operand whose elements it counts in.
-
-    >>> event_of("scratchpad_read_a"), event_of("array_pass")
-    (('scratchpad_read', 'a'), ('array_pass', ''))
-    """
-    target, _, operand = name.rpartition("_")
-    return (target, operand) if target in PORTS and operand in OPERANDS else (name, "")
-
-
 def count_array(
     events: dict[str, float], counted: Mapping[str, float], sizes: tuple[int, int, int], number: str, packed: int = 1
 ) -> None:
@@ -109,7 +97,7 @@ def count_array(
 
     The scratchpad is the device's; `local` ones belong to the array.
     """
-    operands = {"a": sizes[0], "b": sizes[1], "out": SUM_BYTES}
+    operands = dict(zip(OPERANDS, (*sizes[:2], SUM_BYTES), strict=True))
     for name, count in counted.items():
         target, operand = event_of(name)
         size = packed if name in ARITHMETIC else operands.get(operand, 1)

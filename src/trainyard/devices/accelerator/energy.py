@@ -21,6 +21,9 @@ from trainyard.ir.protocols import HasTileCycles, HasTileEvents
 from trainyard.mapping.levels.level import LEVEL_EVENT
 
 FORMATS = {f"mac_{row.name}": row.name for row in energy.MULTIPLY}
+PORTS = ("scratchpad_read", "scratchpad_write", "local_read", "local_write")
+"""What an array counts in elements by operand: `scratchpad_read_a`, `local_write_out`."""
+OPERANDS = ("a", "b", "out")
 LOCAL = ("local_read", "local_write")
 PRICES_NM, PRICES_DRAM = 16, "hbm2"
 """Where the prices of the tile search are read off the tables. They are the same for all nodes and types of DRAM: a choice of
@@ -80,6 +83,16 @@ def _places(
         if event == name
     ]
     return tuple(np.array(terms, np.int64).reshape(-1, 3).T.copy())
+
+
+def event_of(name: str) -> tuple[str, str]:
+    """The event that an array's own one counts as, and the operand whose elements it counts in.
+
+    >>> event_of("scratchpad_read_a"), event_of("array_pass")
+    (('scratchpad_read', 'a'), ('array_pass', ''))
+    """
+    target, _, operand = name.rpartition("_")
+    return (target, operand) if target in PORTS and operand in OPERANDS else (name, "")
 
 
 def format_of(events: Mapping[str, Any]) -> str | None:

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from trainyard.caches import BoundedCache, ByIdentity, is_frozen, per_part
-from trainyard.devices.accelerator.counting import ARITHMETIC, OPERANDS, SUM_BYTES, event_of
-from trainyard.devices.accelerator.energy import FORMATS
+from trainyard.devices.accelerator.counting import ARITHMETIC, SUM_BYTES
+from trainyard.devices.accelerator.energy import FORMATS, OPERANDS, event_of
 from trainyard.devices.accelerator.masked_tiles import SUMS_READ
 from trainyard.devices.accelerator.step_shape import EXACT, Products, Real, StepShape, Streams, Whole
 from trainyard.ir import Array
