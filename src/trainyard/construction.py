@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from functools import cache, lru_cache, wraps
 from inspect import get_annotations
+from math import inf
 from sys import modules
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin
@@ -139,9 +140,14 @@ def arguments(cls: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
     A copy with one field changed (`replace`) passes all fields: values that were accepted before are not checked again.
     """
-    free = _unchecked(cls)
+    free, quantities = _unchecked(cls), _quantities(cls)
     for name, value in values.items():
-        if name not in free and not (type(value) in _PLAIN_VALUES and _accepts(cls, name, value)):
+        if name in free:
+            continue
+        kind = type(value)
+        if kind is float and name in quantities and 0.0 < value < inf:
+            continue
+        if kind not in _PLAIN_VALUES or not _accepts(cls, name, value):
             return _converted_arguments(cls, values)
     return dict(values) if _needed(cls) <= values.keys() else _converted_arguments(cls, values)
 
@@ -156,6 +162,14 @@ def _unchecked(cls: type) -> frozenset[str]:
         name
         for name, rule in rules(cls).items()
         if rule.unit is None and rule.range is None and rule.hint not in (int, bool) and get_origin(rule.hint) is not Literal
+    )
+
+
+@cache
+def _quantities(cls: type) -> frozenset[str]:
+    """Fields that take every finite number above 0."""
+    return frozenset(
+        name for name, rule in rules(cls).items() if rule.hint is float and rule.range != "share" and name not in _unchecked(cls)
     )
 
 

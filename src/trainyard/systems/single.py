@@ -114,7 +114,7 @@ class ProgramSchedule:
     def energy_by_component(self) -> dict[str, float]:
         """Joules of the step: sums of the columns that `booking` has."""
         energy = energy_columns(self.columns, self.costs, edges_of(self.columns, self.costs))
-        return {component: float(joules.sum()) for component, joules in energy.items()}
+        return dict(zip(self.costs.components, energy.sum(axis=1).tolist(), strict=True))
 
     def plan(self) -> Plan:
         """The same tasks for the engine's clock."""

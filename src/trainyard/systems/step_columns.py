@@ -143,12 +143,12 @@ def edges_of(columns: StepColumns, costs: BatchCosts) -> Edges:
     return Edges(*cell_edges(shares, several, columns.first_cell))
 
 
-def energy_columns(columns: StepColumns, costs: BatchCosts, edges: Edges) -> dict[str, Real]:
-    """Joules of every row by component; a component's sum is that of its column, row by row."""
+def energy_columns(columns: StepColumns, costs: BatchCosts, edges: Edges) -> Real:
+    """[component, row] Joules; a component's sum is that of its column, row by row."""
     from trainyard.kernels.mapping.product_costs import energy_rows
 
-    spent = energy_rows(costs.energy, columns.cell, columns.cell_demand, edges.share)
-    return dict(zip(costs.components, spent, strict=True))
+    spent: Real = energy_rows(costs.energy, columns.cell, columns.cell_demand, edges.share)
+    return spent
 
 
 def booking_columns(columns: StepColumns, costs: BatchCosts) -> BookingColumns:
@@ -159,7 +159,7 @@ def booking_columns(columns: StepColumns, costs: BatchCosts) -> BookingColumns:
         **columns.labels,
         bound=tuple(map(bounds.__getitem__, columns.cell.tolist())),
         macs=columns.macs,
-        energy=energy_columns(columns, costs, edges),
+        energy=dict(zip(costs.components, energy_columns(columns, costs, edges), strict=True)),
         traffic=_traffic(columns, costs, edges),
         entries=columns.entries,
         entry=columns.entry,

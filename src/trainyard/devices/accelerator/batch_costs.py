@@ -112,7 +112,7 @@ class BatchCosts:
         own = self.shape.products
         rows, chained = own.rows[own.chains], NO_SHARES
         if len(own.chains):
-            chained = chain_shares(self.cycles[own.rows], self.waiting, own.chains, own.drained, own.lengths)
+            chained = chain_shares(self.cycles, own.rows, self.waiting, own.chains, own.drained, own.lengths)
         others = {row: cost.share for row, cost in self.apart.items() if len(cost.share) > 1}
         if not others:
             return rows, chained

@@ -207,10 +207,10 @@ class Accelerator:
     @property
     def _on_chip(self) -> OnChip | None:
         """Memory between scratchpad and array that may be waited for."""
-        wire = Wire(self.scratchpad_width_bytes_per_cycle, self.scratchpad_write_width_bytes_per_cycle)
-        if not self.levels and wire == Wire():
+        width, write_width = self.scratchpad_width_bytes_per_cycle, self.scratchpad_write_width_bytes_per_cycle
+        if not self.levels and width is None and write_width is None:
             return None
-        return OnChip(levels=self.levels, outside=wire, accumulator_bytes=self.accumulator_bytes)
+        return OnChip(levels=self.levels, outside=Wire(width, write_width), accumulator_bytes=self.accumulator_bytes)
 
     @property
     def peak_macs_per_cycle(self) -> int:

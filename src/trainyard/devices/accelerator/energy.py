@@ -41,18 +41,22 @@ class Terms(NamedTuple):
 class EnergyRates:
     """What each event costs in which components, in joules."""
 
-    __slots__ = ("_joules", "_rows", "by_event", "components")
+    __slots__ = ("_joules", "_rows", "_terms", "by_event", "components")
 
     def __init__(self, by_event: Mapping[str, list[tuple[str, float]]]) -> None:
         self.by_event = by_event
         self._rows = tuple((event, component) for event, rows in by_event.items() for component, _ in rows)
         self._joules = np.array([joules for rows in by_event.values() for _, joules in rows], np.float64)
         self.components = tuple(dict.fromkeys(component for _, component in self._rows))
+        self._terms: dict[tuple[str, ...], Terms] = {}  # of products and of streams: as few as there are kinds of demands
 
     def terms(self, events: tuple[str, ...]) -> Terms:
         """The rates of these events, in their order."""
-        event, component, row = _places(events, self._rows, self.components)
-        return Terms(event, component, self._joules[row])
+        known = self._terms.get(events)
+        if known is None:
+            event, component, row = _places(events, self._rows, self.components)
+            known = self._terms[events] = Terms(event, component, self._joules[row])
+        return known
 
     def require(self, events: Collection[str], array: object) -> None:
         """Refuses local accesses of an array that does not say how large its local scratchpads are."""

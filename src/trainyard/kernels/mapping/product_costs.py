@@ -125,16 +125,16 @@ def energy_rows(energy: Real, cell: Ints, cell_demand: Ints, share: Real) -> Any
 
 
 @njit(cache=True, error_model="numpy")
-def chain_shares(cycles: Ints, waiting: Real, chains: Ints, drained: Real, lengths: Ints) -> Any:
+def chain_shares(cycles: Ints, rows: Ints, waiting: Real, chains: Ints, drained: Real, lengths: Ints) -> Any:
     """Time of a product and the ops of its epilogue, as parts of 1 (`devices.accelerator.counting.shares`): theirs by the bytes
-    they move."""
+    they move. `rows` are the demands of all products, whose `cycles` are known."""
     shares = np.zeros(drained.shape)
     for row in range(chains.shape[0]):
         length, late = lengths[row], 0.0
         for place in range(1, length):
             shares[row, place] = drained[row, place] * waiting[chains[row]]
             late += shares[row, place]
-        shares[row, 0] = cycles[chains[row]] - late
+        shares[row, 0] = cycles[rows[chains[row]]] - late
         total, before = 0.0, 0.0
         for place in range(length):
             total += shares[row, place]
