@@ -6,8 +6,8 @@ fused kernel (`Op.fused`) form a chain. Every other op is a Work of its own.
 
 With `together="gradients"`, dX and dW of a layer, each with its epilogue, form one `concurrent` Work if one of them can be moved
 next to the other: no Work in between writes memory that it touches or reads memory that it writes. With a gradient order
-(`tile_streams`), dX and dW that read the same matrix dY form a `gradient_pair`. They do not if dX multiplies inserted zeros
-("dilated"), or if one dW sums over many calls of a recurrent layer.
+(`tile_streams`), dX and dW that read the same dY form a `gradient_pair`. They do not if one dW sums over many calls of a recurrent
+layer, or if dX multiplies windows of dY ("dilated") and not just a stride lies between the positions of the two.
 """
 
 from __future__ import annotations
@@ -47,10 +47,13 @@ def group(step: Step, fusion: Fusion, together: Together = "none", paired: GradI
 
 
 def same_output_gradient(step: Step, dx: Op, dw: Op, grad_input: GradInput) -> bool:
-    """Whether dX and dW are those of one product Y(M,N) = X(M,K) W(K,N), and read dY as the same matrix."""
+    """Whether dX and dW are those of one product Y(M,N) = X(M,K) W(K,N), and read dY as the same matrix, or windows of it."""
     assert isinstance(dx.body, MatMul | Convolution)
     assert isinstance(dw.body, MatMul | Convolution)
     first, second = lower(dx.body, grad_input).product, lower(dw.body, grad_input).product
+    if isinstance(dx.body, Convolution) and dx.body.product == "grad_input" and grad_input == "dilated":
+        whole = all(size == out * stride for size, out, stride in zip(dx.body.size, dx.body.out_size, dx.body.stride, strict=True))
+        return whole and dx.body.as_product("grad_weight") == dw.body
     if second.K != first.M or second.count != first.count:
         return False
     letters = _letters(step, dx), _letters(step, dw)

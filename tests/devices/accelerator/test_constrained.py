@@ -193,6 +193,20 @@ def test_each_objective_is_least_under_itself() -> None:
     assert results["energy"].energy_j < results["time"].energy_j
 
 
+@pytest.mark.parametrize("orders", [{"order": "cost"}, {"reuse": "lru"}])
+def test_gradients_in_turn_move_the_least_where_that_is_asked(orders: dict[str, Any]) -> None:
+    fastest, leanest, thriftiest = (
+        ty.run("bert-tiny", "npu(scratchpad=96 KiB)", objective=objective, tolerance=0.0, **orders)
+        for objective in ("time", "traffic", "energy")
+    )
+    assert leanest.traffic_bytes["dram"] < fastest.traffic_bytes["dram"]
+    assert fastest.time_s < leanest.time_s
+    assert thriftiest.energy_j <= min(fastest.energy_j, leanest.energy_j) * (1 + 1e-12)
+    if "order" in orders:  # it may also leave them apart
+        apart = ty.run("bert-tiny", "npu(scratchpad=96 KiB)", objective="traffic", tolerance=0.0)
+        assert leanest.traffic_bytes["dram"] < apart.traffic_bytes["dram"]
+
+
 def test_a_bounded_search_says_so() -> None:
     bounded = ty.run("bert-tiny", "npu(scratchpad=96 KiB)", effort=1)
     (note,) = [note for note in bounded.notes if "effort=1" in note]
@@ -208,8 +222,8 @@ def test_a_bounded_search_says_so() -> None:
         ({"objective": "speed"}, "unknown value 'speed' in objective"),
         ({"tolerance": 1.0}, "tolerance is a share of the least"),
         ({"effort": -1}, "effort must be a whole number of at least 0"),
-        ({"objective": "traffic", "order": "cost"}, "objective='traffic' with order='cost', which chooses by time"),
-        ({"objective": "energy", "reuse": "lru"}, "objective='energy' with reuse='lru'"),
+        ({"objective": "traffic", "order": "cost", "across": "relu"}, "objective='traffic' with across='relu', which chooses by"),
+        ({"objective": "energy", "order": "cost", "across": "relu"}, "objective='energy' with across='relu'"),
     ],
 )
 def test_goals_that_cannot_be_met_are_refused(fields: Any, message: str) -> None:

@@ -196,10 +196,10 @@ def test_a_level_checks_its_own_fields() -> None:
     with pytest.raises(BadInput, match="write_width is a second port"):
         Level(name="local", size=64, write_width=8)
     with pytest.raises(BadInput, match="'local' are buffers of TensorCore itself"):
-        ty.machine("tensorcore(levels=(level(name=local,size=1 KiB)))")
+        ty.machine("tensorcore(order=sequential,levels=(level(name=local,size=1 KiB)))")
 
 
 def test_masks_on_an_array_that_looks_at_zeros_are_refused_with_levels() -> None:
-    chip = ty.machine("tensordash(levels=(level(name=shared,size=64 KiB)))")
+    chip = ty.machine("tensordash(order=sequential,levels=(level(name=shared,size=64 KiB)))")
     with pytest.raises(NotModelled, match="looks at the zeros of each tile"):
         ty.run("bert-tiny", on=chip, masks="sparsity(A=0.5)")

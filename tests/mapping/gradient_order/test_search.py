@@ -34,11 +34,19 @@ sizes = st.integers(1, 9) | st.integers(1, 40)
 partitions = st.none() | st.builds(Partition, axis=st.sampled_from("mnk"), parts=st.integers(2, 3), cores=st.booleans())
 
 
+def pairs(op):
+    """Of a matrix product, or of a convolution of so many weights a channel and rows of dX a row of dY."""
+    return st.builds(
+        lambda **fields: replace(Pair.dense(op, 4), **fields),
+        dw_transposed=st.booleans(), windows=st.sampled_from([1, 1, 9]), spread=st.sampled_from([1, 1, 4]),
+    )  # fmt: skip
+
+
 @st.composite
 def layers(draw):
     """A pair, a partition, and room for at least one tile of 4 x 4 x 4 on each core."""
     op = MatMul(draw(sizes), draw(sizes), draw(sizes), draw(st.sampled_from([1, 1, 3])))
-    pair, partition = replace(Pair.dense(op, 4), dw_transposed=draw(st.booleans())), draw(partitions)
+    pair, partition = draw(pairs(op)), draw(partitions)
     sums = draw(st.sampled_from([1, 2]))  # unfinished sums may be wider than results
     pair = replace(
         pair, resident=(*pair.resident[:3], *(sums * size for size in pair.sums)), sums=tuple(sums * size for size in pair.sums)
@@ -79,7 +87,7 @@ one_core = st.none() | st.builds(Partition, axis=st.sampled_from("mnk"), parts=s
 def small_layers(draw):
     """A pair of short sides, with room for some of its elements: every size of tile can be tried."""
     op = MatMul(draw(short), draw(short), draw(short), draw(st.sampled_from([1, 1, 3])))
-    pair, partition = replace(Pair.dense(op, 4), dw_transposed=draw(st.booleans())), draw(one_core)
+    pair, partition = draw(pairs(op)), draw(one_core)
     supply = Supply(
         resident_bytes=pair.needed((1, 1, 1)) * draw(st.floats(1.0, 20.0)),
         bytes_per_cycle=draw(st.sampled_from([0.5, 2.0, 8.0])),
@@ -111,6 +119,13 @@ def test_the_best_of_all_integer_sizes_is_found(layer):
         assert lean.cycles <= least * (1 + tolerance)
         slower = least * (1 + tolerance) / (1 + tolerance / 2)
         assert 0.99 * lean.traffic.total_bytes <= min(one.traffic.total_bytes for one in tried if one.cycles <= slower) + 1
+    for tolerance in (0.0, 0.2):
+        frugal = best(pair, ARRAY, supply, orders=REAL, partitions=(partition,), tolerance=tolerance, objective="traffic")
+        fewest = min(one.traffic.total_bytes for one in tried)
+        assert frugal.proven
+        assert frugal.traffic.total_bytes <= fewest * (1 + tolerance) + 1
+        near = [one.cycles for one in tried if one.traffic.total_bytes <= fewest * (1 + tolerance) / (1 + tolerance / 2)]
+        assert frugal.cycles <= min(near) * (1 + tolerance / 2)
 
 
 @st.composite
@@ -258,6 +273,7 @@ def test_an_array_without_a_closed_form_is_asked_once_for_each_size():
     found = best(pair, array, supply, orders=REAL)
     tiles = everything(pair, 4000, None, array)
     assert array.asked <= 2 * 8 * len(tiles)
-    assert found.cycles == min(
-        cost(pair, tile=tile, order=order, array=array, supply=supply).cycles for tile in tiles for order in REAL
-    )
+    tried = [cost(pair, tile=tile, order=order, array=array, supply=supply) for tile in tiles for order in REAL]
+    assert found.cycles == min(one.cycles for one in tried)
+    lean = best(pair, array, supply, orders=REAL, objective="traffic")
+    assert (lean.traffic.total_bytes, lean.cycles) == min((one.traffic.total_bytes, one.cycles) for one in tried)

@@ -103,6 +103,8 @@ def chained(orderly: Orderly, demand: ChainDemand, apart: DeviceCost) -> DeviceC
     if stays_apart(orderly.schedule) or demand.upper.is_constrained or lower.is_constrained:
         return apart
     chain, supply = chain_of(demand), orderly.supply
+    if chain.upper.windows > 1 or chain.lower.windows > 1:  # what goes on are positions, not windows
+        return apart
     last = sum(move.size for stream in demand.left for move in stream.moves)  # seen in full
     last_cycles = supply.latency_cycles + math.ceil(last / supply.bytes_per_cycle) if last else 0
     best = fastest(

@@ -46,7 +46,7 @@ from trainyard.mapping.demand import (
     StreamDemand,
     TogetherDemand,
 )
-from trainyard.mapping.gradient_order.search import EFFORT
+from trainyard.mapping.gradient_order.search import EFFORT, EFFORT_FOR_TRAFFIC
 from trainyard.mapping.gradient_order.works import split_layers
 from trainyard.mapping.levels.array import LeveledArray, OnChip
 from trainyard.mapping.tiling import FASTEST, Goal, Problem, Size, Supply, Tiled, Tiling, search
@@ -204,9 +204,11 @@ class Costing:
 
     @property
     def orderly(self) -> Orderly:
+        lean = self.goal.objective == "traffic"
         return Orderly(
             array=self.array, supply=self.supply, vector_lanes=self.vector_lanes, tile=self.tile, schedule=self.schedule,
-            tolerance=self.goal.tolerance, effort=self.goal.effort or EFFORT,
+            tolerance=self.goal.tolerance, effort=self.goal.effort or (EFFORT_FOR_TRAFFIC if lean else EFFORT),
+            objective="traffic" if lean else "time",
         )  # fmt: skip
 
     def _may_stay_apart(self, demand: PairDemand) -> bool:
@@ -223,6 +225,10 @@ class Costing:
         products, alone = tuple(zip((demand.dx, demand.dw), apart, strict=True)), None
         if isinstance(self.array, Divisible):
             alone = merged([self._whole(product, tiled) for product, tiled in products], beside=False)
+        if self.goal.objective == "traffic":
+            alone = merged([self._whole(product, tiled) for product, tiled in products], beside=False)
+            paired = self.orderly.pair_within(demand.dx, demand.dw, math.inf)
+            return alone if paired is None or self._moves_as_little(alone, paired) else paired
         vectors = (-(-product.vector_operations // self.vector_lanes) for product, _ in products)
         cycles = alone.cycles if alone else sum(map(max, vectors, (tiled.cycles for _, tiled in products)))
         paired = self.orderly.pair_within(demand.dx, demand.dw, cycles)
@@ -230,12 +236,19 @@ class Costing:
             return paired
         return alone or merged([self._whole(product, tiled) for product, tiled in products], beside=False)
 
+    def _moves_as_little(self, alone: DeviceCost, paired: DeviceCost) -> bool:
+        """Whether two products move, within the tolerance, no more bytes alone than in turn: their own tiles take less energy."""
+        least = min(sum(cost.bytes.values()) for cost in (alone, paired))
+        return sum(alone.bytes.values()) <= least * (1 + self.goal.tolerance)
+
     def _pair_seen(self, demand: PairDemand, seen: Callable[[int], TileCosts], looked_at: CostOf) -> DeviceCost:
         """dX and dW with the zeros in their tiles, in the order that the schedule says; `cost` may also leave them apart."""
         paired = self.orderly.pair(demand.dx, demand.dw, lambda: (*seen(0), *seen(1)))
         if not self._may_stay_apart(demand):
             return paired
         alone = merged([looked_at(self, which) for which in (0, 1)], beside=False)
+        if self.goal.objective == "traffic":
+            return alone if self._moves_as_little(alone, paired) else paired
         return alone if alone.cycles < paired.cycles else paired
 
     def _tiles_seen(self, step: Step, work: Work, demand: ProductDemand, masks: Masks) -> TileCosts:

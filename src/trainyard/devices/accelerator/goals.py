@@ -43,8 +43,7 @@ def require_goal(device: Accelerator) -> None:
         (
             f"{name}={value!r}"
             for name, value, plain in (
-                ("order", device.order, "sequential"),
-                ("reuse", device.tile_reuse, "step"),
+                ("across", device.across, "none"),
                 ("together", device.together, "none"),
             )
             if value != plain

@@ -258,7 +258,8 @@ def _pair(ops: Sequence[Op], choice: PairChoice, whole: DeviceCost | None) -> Lo
             moved.append(Moved(tensor=name, bytes=size, once_bytes=once))
     order = "mnk" if alone else STREAMS[ordered.order]
     least = least_bytes(pair, choice.supply.resident_bytes)
-    notes = ("" if alone else "m, n, k of the forward product", _partition(partition, alone=alone), _packed(*choice.demands))
+    mnk = "m, n, k of the forward product" + (f", k in channels of {pair.windows} weights" if pair.windows > 1 else "")
+    notes = ("" if alone else mnk, _partition(partition, alone=alone), _packed(*choice.demands))
     return LoopNest(
         layer=ops[0].layer,
         phase=" + ".join(op.phase.value for op in ops),

@@ -27,8 +27,8 @@ from trainyard.ir.folds import AXES, Axis
 from trainyard.ir.protocols import HasClosedForm
 from trainyard.mapping.demand import Move, ProductDemand
 from trainyard.mapping.gradient_order import scratchpad as gradient_order
-from trainyard.mapping.gradient_order.scratchpad import SQUARE_BELOW, OrderCost, Pair, Policy, algorithm_1, tile_product
-from trainyard.mapping.gradient_order.search import EFFORT, TOLERANCE, best, fastest
+from trainyard.mapping.gradient_order.scratchpad import SQUARE_BELOW, OrderCost, Pair, Policy, Products, algorithm_1
+from trainyard.mapping.gradient_order.search import EFFORT, TOLERANCE, Aim, best, fastest
 from trainyard.mapping.gradient_order.tile_streams import (
     ALL_ORDERS,
     FUSED_ORDERS,
@@ -116,14 +116,15 @@ def dw_is_transposed(dw: ProductDemand) -> bool:
 
 
 def pair_of(dx: ProductDemand, dw: ProductDemand) -> Pair:
-    """dX(M,K) = dY W^T and dW as two products of one forward product."""
+    """dX(M,K) = dY W^T and dW as two products of one forward product; K are channels where dX multiplies windows of dY."""
     first, second = dx.problem, dw.problem
     op = first.op
     # where no letters tell, shapes do
     turn = dw_is_transposed(dw) if "dY" in dw.labels else (second.op.M, second.op.N) != (op.N, op.K)
+    columns = second.op.M if turn else second.op.N
     x_moved, x_held = (second.b_bytes, second.b_sram_bytes) if turn else (second.a_bytes, second.a_sram_bytes)
     return Pair(
-        op=MatMul(op.M, op.K, op.N, op.count),
+        op=MatMul(second.op.K, columns, op.N, op.count),
         moved=(first.a_bytes, first.b_bytes, x_moved, first.out_bytes, second.out_bytes),
         resident=(
             first.a_bytes if first.a_sram_bytes is None else first.a_sram_bytes,
@@ -134,7 +135,14 @@ def pair_of(dx: ProductDemand, dw: ProductDemand) -> Pair:
         ),
         sums=(first.sum_bytes, second.sum_bytes),
         dw_transposed=turn,
+        windows=op.K // columns,
+        spread=op.M // second.op.K,
     )
+
+
+def _in_channels(tile: Size | None, pair: Pair) -> Size | None:
+    """A tile that is given in the forward product's m, n, k, whole windows at a time."""
+    return tile and (tile[0], tile[1], -(-tile[2] // pair.windows))
 
 
 Costs = tuple[TileCosts, ...]
@@ -153,6 +161,7 @@ class Orderly:
     schedule: Schedule
     tolerance: float = TOLERANCE
     effort: float = EFFORT
+    objective: Aim = "time"
 
     def product(self, demand: ProductDemand, looked_at: Looker | None = None) -> DeviceCost:
         """One product alone."""
@@ -165,12 +174,13 @@ class Orderly:
 
     def pair(self, dx: ProductDemand, dw: ProductDemand, looked_at: Looker | None = None) -> DeviceCost:
         """dX and dW of a layer."""
-        tile = self.tile if dx.problem.tile == NO_TILE else dx.problem.tile
-        return self._cost((dx, dw), pair_of(dx, dw), self.schedule.partitions, tile, looked_at)
+        pair, tile = pair_of(dx, dw), self.tile if dx.problem.tile == NO_TILE else dx.problem.tile
+        return self._cost((dx, dw), pair, self.schedule.partitions, _in_channels(tile, pair), looked_at)
 
-    def pair_within(self, dx: ProductDemand, dw: ProductDemand, most_cycles: int) -> DeviceCost | None:
+    def pair_within(self, dx: ProductDemand, dw: ProductDemand, most_cycles: float) -> DeviceCost | None:
         """dX and dW of a layer where the array and the DRAM take at most so many cycles for both."""
-        return self._cost_within((dx, dw), pair_of(dx, dw), self.schedule.partitions, self.tile, most_cycles)
+        pair = pair_of(dx, dw)
+        return self._cost_within((dx, dw), pair, self.schedule.partitions, _in_channels(self.tile, pair), most_cycles)
 
     def _own_tile(self, demand: ProductDemand) -> Size | None:
         """The fixed tile in the m, n, k of `Pair.single`."""
@@ -205,15 +215,16 @@ class Orderly:
             return cost
         ours, supply, partitions = self._share(pair, partitions)
         measured = []
-        for candidate in self._candidates(ours, supply, partitions, tile, demands[0].gradient_orders, apart=True):
+        by_order = self.objective == "time"  # zeros that the array sees change cycles, and no bytes
+        for candidate in self._candidates(ours, supply, partitions, tile, demands[0].gradient_orders, apart=by_order):
             costs = looked_at()
             ordered = gradient_order.cost(
                 ours, tile=candidate.tile, order=candidate.order, array=self.array, supply=supply, policy=self.schedule.policy,
                 partition=candidate.partition, compute=_seen(pair, candidate, costs),
             )  # fmt: skip
             measured.append((ordered, costs))
-        quickest, costs = min(measured, key=lambda pair_: _speed(pair_[0]))
-        cost = self._assembled(demands, pair, _dealt(quickest, pair, ours), [tile_costs.events for tile_costs in costs])
+        ordered, costs = min(measured, key=lambda pair_: self._value(pair_[0]))
+        cost = self._assembled(demands, pair, _dealt(ordered, pair, ours), [tile_costs.events for tile_costs in costs])
         uncertainty = math.hypot(*(tile_costs.uncertainty for tile_costs in costs)) * ours.op.count / pair.op.count
         return replace(cost, uncertainty=uncertainty)
 
@@ -230,9 +241,13 @@ class Orderly:
         found = self._candidates(ours, supply, partitions, tile, demands[0].gradient_orders, most_cycles=most_cycles)
         if not found:
             return None
-        quickest = min(found, key=_speed)
-        counted = [grid_events(self.array, pair, gradient, quickest) for gradient in _gradients(pair)]
-        return self._assembled(demands, pair, _dealt(quickest, pair, ours), counted)
+        ordered = min(found, key=self._value)
+        counted = [grid_events(self.array, pair, gradient, ordered) for gradient in _gradients(pair)]
+        return self._assembled(demands, pair, _dealt(ordered, pair, ours), counted)
+
+    def _value(self, ordered: OrderCost) -> tuple[int, int]:
+        cycles, moved = ordered.cycles, ordered.traffic.total_bytes
+        return (moved, cycles) if self.objective == "traffic" else (cycles, moved)
 
     def _candidates(
         self,
@@ -259,7 +274,7 @@ class Orderly:
         found = (
             search(
                 pair, self.array, supply, orders=orders, partitions=group, policy=self.schedule.policy, tile=tile,
-                tolerance=self.tolerance, effort=self.effort,
+                tolerance=self.tolerance, effort=self.effort, objective=self.objective,
             )
             for orders, group in grouped.items()
         )  # fmt: skip
@@ -295,10 +310,6 @@ class Orderly:
             bound=bound_of(compute=ordered.compute_cycles, dram=dram, vector=vector),
             chosen=(PairChoice(demands, pair, ordered, self.array, self.supply),),
         )
-
-
-def _speed(ordered: OrderCost) -> tuple[int, int]:
-    return ordered.cycles, ordered.traffic.total_bytes
 
 
 def _dealt(ordered: OrderCost, pair: Pair, ours: Pair) -> OrderCost:
@@ -352,14 +363,13 @@ def _firsts(cut: Grid, gradient: Gradient, partition: Partition | None) -> set[i
 
 def grid_events(array: Array, pair: Pair, gradient: Gradient, ordered: OrderCost) -> Mapping[str, float]:
     """What the array does in all tiles of one gradient; the tiles that begin a sum read none."""
-    transposed = pair.dw_transposed and gradient == "dW"
     if isinstance(array, HasClosedForm) and isinstance(array, Hashable):
-        return _cached_events(array, pair.op, gradient, transposed, ordered.tile, ordered.partition)
-    return _grid_events(array, pair.op, gradient, transposed, ordered.tile, ordered.partition)
+        return _cached_events(array, pair.op, gradient, pair.products, ordered.tile, ordered.partition)
+    return _grid_events(array, pair.op, gradient, pair.products, ordered.tile, ordered.partition)
 
 
 def _grid_events(
-    array: Array, op: MatMul, gradient: Gradient, transposed: bool, tile: Size, partition: Partition | None
+    array: Array, op: MatMul, gradient: Gradient, products: Products, tile: Size, partition: Partition | None
 ) -> Mapping[str, float]:
     events: dict[str, float] = {}
     cut = grid(op, tile, partition)
@@ -372,7 +382,7 @@ def _grid_events(
         (sizes, math.prod(kinds[name][size] for name, size in zip(AXES, sizes, strict=True)))
         for sizes in itertools.product(*(kinds[name] for name in AXES))
     ):
-        product = tile_product(transposed, gradient, m[0], n[0], k[0])
+        product = products.of(gradient, m[0], n[0], k[0])
         begun = not (n if axis == "n" else m)[1]
         add_events(events, array.cost(product).events, product, begun=begun, times=times * op.count)
     return events
@@ -387,13 +397,13 @@ def _seen(pair: Pair, ordered: OrderCost, costs: Costs) -> gradient_order.Comput
     ends = {axis: [*itertools.accumulate(cut.sizes(axis))] for axis in AXES}
     firsts = {gradient: _firsts(cut, gradient, ordered.partition) for gradient in _gradients(pair)}
 
-    def span(axis: Axis, number: int) -> tuple[int, int]:
-        return ends[axis][number] - cut.sizes(axis)[number], ends[axis][number]
+    def span(axis: Axis, number: int, times: int = 1) -> tuple[int, int]:
+        return (ends[axis][number] - cut.sizes(axis)[number]) * times, ends[axis][number] * times
 
     def cycles(gradient: Gradient, m: int, n: int, k: int) -> int:
-        rows, columns, deep = span("m", m), span("k", k), span("n", n)
+        rows, columns, deep = span("m", m, pair.spread), span("k", k), span("n", n, pair.windows)
         if gradient == "dW":
-            rows, columns, deep = span("k", k), span("n", n), span("m", m)
+            rows, columns, deep = span("k", k, pair.windows), span("n", n), span("m", m)
             if pair.dw_transposed:
                 rows, columns = columns, rows
         looked_at = costs[0 if gradient == "dX" else 1]

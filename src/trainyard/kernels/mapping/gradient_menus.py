@@ -33,15 +33,15 @@ class PairTask(NamedTuple):
     """A pair of gradients on one core, for the compiled search.
 
     `dims` are M, N, K and count; `rates` bytes per element of each tensor, resident, moved, moved unfinished; `forms` rows of
-    `Folds`; `parts` rows of axis (-1: none) and number of parts; `limits` are the capacity, the DRAM's bytes a cycle, and the room
-    of a simulation. Candidates of more than `most_steps` tiles are left out where others have fewer, of more than `most_tiles`
-    always.
+    `Folds`; `products` whether dW is computed transposed, and the windows and the spread of a convolution; `parts` rows of axis
+    (-1: none) and number of parts; `limits` are the capacity, the DRAM's bytes a cycle, and the room of a simulation. Candidates of
+    more than `most_steps` tiles are left out where others have fewer, of more than `most_tiles` always.
     """
 
     dims: Ints
     rates: Real
     forms: Ints
-    transposed: bool
+    products: tuple[bool, int, int]
     orders: Ints
     parts: Ints
     limits: Real
@@ -141,15 +141,16 @@ def cut(extent: int, parts: int, rows: Ints, axis: int, lengths: Ints, kinds: In
 
 
 @njit(cache=True, error_model="numpy")
-def _fold_factor(row: Ints, role: int, forms: Ints) -> float:
-    """One axis's factor of a lower bound on the cycles of all tiles, in the role m, n or k (0, 1, 2) of a product.
+def _fold_factor(row: Ints, role: int, times_longer: int, forms: Ints) -> float:
+    """One axis's factor of a lower bound on the cycles of all tiles, in the role m, n or k (0, 1, 2) of a product, where tiles are
+    so many times longer.
 
     A tile takes folds times cycles of each; where several forms compete, the least factor of any of them counts. A fabric without
     a fixed shape has no such factors: its bound is 0.
     """
     total = 0.0
     for kind in range(3):
-        length, times = row[KINDS + 2 * kind], row[KINDS + 2 * kind + 1]
+        length, times = row[KINDS + 2 * kind] * times_longer, row[KINDS + 2 * kind + 1]
         least = np.inf
         for form in range(forms.shape[0]):
             fixed, floor, over = forms[form, 4], forms[form, 5], (length + forms[form, role] - 1) // forms[form, role]
@@ -182,8 +183,10 @@ def make_menus(task: PairTask, granule: Ints, tile: Ints, tight: int) -> Menus:
     coarse, lengths, sides = np.zeros((3, MENU), np.int64), np.ones(3, np.int64), np.empty((many, 3), np.int64)
     tensors, sizes, few = np.empty((many, 5, 2)), np.empty(MENU, np.int64), np.empty(MENU, np.int64)
     alone = task.orders[0] == ALONE
-    dw_m, dw_n = (1, 0) if task.transposed else (0, 1)
+    transposed, windows, spread = task.products
+    dw_m, dw_n = (1, 0) if transposed else (0, 1)
     roles = np.array([(0, 2), (2, dw_n), (1, dw_m)])  # of m, n, k in dX = dY W^T and in dW
+    longer = np.array([(spread, 1), (windows, 1), (1, windows)])
     for axis in range(3):
         number, sizes[0], few[0] = 1, tile[axis], tile[axis]
         if tile[axis] == 0:
@@ -197,7 +200,9 @@ def make_menus(task: PairTask, granule: Ints, tile: Ints, tight: int) -> Menus:
                 pieces = task.parts[which, 1] if task.parts[which, 0] == axis else 1
                 _measured(task.dims[axis], sizes[index], pieces, rows[which, axis, index])
                 for product in range(2):
-                    factor = 0.0 if alone and product else _fold_factor(rows[which, axis, index], roles[axis, product], task.forms)
+                    factor = 0.0
+                    if not (alone and product):
+                        factor = _fold_factor(rows[which, axis, index], roles[axis, product], longer[axis, product], task.forms)
                     folds[which, axis, index, product] = factor
                     fewest[which, axis, product] = min(fewest[which, axis, product], factor)
     for which in range(many):
@@ -229,6 +234,7 @@ def fits(task: PairTask, m: int, n: int, k: int) -> bool:
 def compute_table(task: PairTask, rows: Ints, table: Ints) -> float:
     """The array's cycles for each kind of tile of dX and dW, and for all tiles of one product; `rows` are the three sizes'."""
     total, alone = 0.0, task.orders[0] == ALONE
+    transposed, windows, spread = task.products
     for i in range(3):
         m, many_m = rows[0, KINDS + 2 * i], rows[0, KINDS + 2 * i + 1]
         for j in range(3 if many_m else 0):
@@ -237,10 +243,10 @@ def compute_table(task: PairTask, rows: Ints, table: Ints) -> float:
                 k, many_k = rows[2, KINDS + 2 * h], rows[2, KINDS + 2 * h + 1]
                 if many_k == 0:
                     break
-                cycles = cycles_of(m, k, n, task.forms)
+                cycles = cycles_of(m * spread, k, n * windows, task.forms)
                 table[0, i, j, h] = cycles
                 if not alone:
-                    left, right = (n, k) if task.transposed else (k, n)
+                    left, right = (n, k * windows) if transposed else (k * windows, n)
                     table[1, i, j, h] = cycles_of(left, right, m, task.forms)
                     cycles += table[1, i, j, h]
                 total += float(many_m * many_n) * many_k * cycles

@@ -4,6 +4,9 @@ First a coarse menu of sizes is searched, candidates in the order of their lower
 tried; then all combinations of fine sizes whose bounds say that they could be faster by more than the gap: branches (an order and
 the sizes of two axes) are left out as a whole where possible. If that ends within the effort, nothing in the menu is faster by more
 than the gap.
+
+A search for the least traffic goes the same way with the two exchanged: it looks for candidates that move fewer bytes, and, among
+those within the tolerance of the fewest, for faster ones.
 """
 
 from __future__ import annotations
@@ -45,15 +48,16 @@ LEANER = 0.99
 WHICH, ORDER, AT_M, AT_N, AT_K = range(5)
 CYCLES, BYTES, COMPUTE, PLACE = range(4)
 """Columns of the front: cycles of all products, bytes and the array's cycles of one, and from `PLACE` on the candidate."""
-FASTEST, SPENT, WANTED, SLOWEST, LEAST, TOLERANCE, GAP = range(7)
+FASTEST, SPENT, WANTED, SLOWEST, LEAST, MOST, TOLERANCE, GAP, LEAN = range(9)
 """Numbers: cycles of the fastest; tile operations simulated; the goals: cycles below which a candidate is wanted, the most cycles
-of one that moves fewer bytes, and these bytes; the tolerance and the gap."""
+of one that moves fewer bytes, these bytes, and the most bytes of one that is faster; the tolerance and the gap; 1 where the least
+traffic is searched for."""
 
 
 class Search(NamedTuple):
     """Where a search is: the candidate at hand (partition, order, and places of the sizes in the menus), its rows of the menus, the
     array's cycles by kind of tile, bytes by tensor and kind; the numbers named above; the front, its length in `entries`; for each
-    partition and order the fastest coarse candidate (`starts`, cycles first).
+    partition and order the best coarse candidate (`starts`; what is to be least of it, cycles or bytes, first).
     """
 
     place: Ints
@@ -67,8 +71,26 @@ class Search(NamedTuple):
 
 
 @njit(cache=True, error_model="numpy")
+def _quickest(front: Real, entries: int, most_bytes: float) -> int:
+    """The fastest of the front that moves at most so many bytes."""
+    best = -1
+    for index in range(entries):
+        if front[index, BYTES] <= most_bytes and (best < 0 or front[index, CYCLES] < front[best, CYCLES]):
+            best = index
+    return best
+
+
+@njit(cache=True, error_model="numpy")
 def _set_goals(numbers: Real, front: Real, entries: int) -> None:
     fastest, tolerance, gap = numbers[FASTEST], numbers[TOLERANCE], numbers[GAP]
+    numbers[MOST] = np.inf
+    if numbers[LEAN]:
+        leanest = front[:entries, BYTES].min() if entries else np.inf
+        numbers[LEAST], numbers[MOST] = leanest / (1.0 + gap), leanest * max(1.0, (1.0 + tolerance) / (1.0 + gap))
+        numbers[SLOWEST], numbers[WANTED] = np.inf, np.inf
+        if entries:
+            numbers[WANTED] = front[_quickest(front, entries, numbers[MOST]), CYCLES] / (1.0 + gap)
+        return
     most, leanest = fastest * max(1.0, (1.0 + tolerance) / (1.0 + gap)), np.inf
     for index in range(entries):
         if front[index, CYCLES] <= most:
@@ -80,12 +102,15 @@ def _set_goals(numbers: Real, front: Real, entries: int) -> None:
 @njit(cache=True, error_model="numpy")
 def _hopeless(cycles: float, least: float, numbers: Real) -> bool:
     """Whether lower bounds on cycles and bytes rule a candidate out."""
-    return bool(cycles > numbers[SLOWEST] or (cycles >= numbers[WANTED] and least >= numbers[LEAST]))
+    return bool(cycles > numbers[SLOWEST] or (least >= numbers[LEAST] and (cycles >= numbers[WANTED] or least > numbers[MOST])))
 
 
 @njit(cache=True, error_model="numpy")
-def _offer(front: Real, entries: Ints, cycles: float, moved: float, compute: float, place: Ints) -> None:
-    """Adds a candidate to the front unless another is as fast and moves as few bytes; those that it beats leave."""
+def _offer(front: Real, entries: Ints, cycles: float, moved: float, compute: float, place: Ints, worst: int) -> None:
+    """Adds a candidate to the front unless another is as fast and moves as few bytes; those that it beats leave.
+
+    A full front gives up the one with the most cycles, or bytes (`worst`).
+    """
     kept = 0
     for index in range(entries[0]):
         if front[index, CYCLES] <= cycles and front[index, BYTES] <= moved:
@@ -96,9 +121,9 @@ def _offer(front: Real, entries: Ints, cycles: float, moved: float, compute: flo
                 front[kept, column] = front[index, column]
             kept += 1
     at = kept
-    if kept == FRONT:  # in place of the slowest
+    if kept == FRONT:
         for index in range(FRONT):
-            at = index if at == FRONT or front[index, CYCLES] > front[at, CYCLES] else at
+            at = index if at == FRONT or front[index, worst] > front[at, worst] else at
         kept -= 1
     front[at, CYCLES], front[at, BYTES], front[at, COMPUTE] = cycles, moved, compute
     for column in range(5):
@@ -170,20 +195,22 @@ def simulated(
 
 @njit(cache=True, error_model="numpy")
 def _evaluate(task: PairTask, search: Search, least: float, compute: float, most: float) -> float:
-    """Simulates the candidate at hand; its cycles, or infinity where they are more than `most`."""
+    """Simulates the candidate at hand; what is to be least of it, or infinity where it takes more cycles than `most`."""
     place, numbers = search.place, search.numbers
+    if numbers[LEAN] and least >= numbers[LEAST]:  # it can only be faster
+        most = min(most, numbers[WANTED])
     cycles = simulated(task, place[WHICH], place[ORDER], search.rows, search.table, compute, least, most, search.moved)
     if cycles == EXCEEDED:
         return np.inf
-    _offer(search.front, search.entries, cycles, search.moved.sum(), compute, place)
+    _offer(search.front, search.entries, cycles, search.moved.sum(), compute, place, BYTES if numbers[LEAN] else CYCLES)
     numbers[FASTEST] = min(numbers[FASTEST], cycles)
     _set_goals(numbers, search.front, search.entries[0])
-    return cycles
+    return float(search.moved.sum()) if numbers[LEAN] else cycles
 
 
 @njit(cache=True, error_model="numpy")
 def _attempt(task: PairTask, menus: Menus, search: Search, most: float) -> float:
-    """Simulates the candidate at hand unless it does not fit or bounds rule it out; infinity where it takes more than `most`."""
+    """Simulates the candidate at hand unless it does not fit or bounds rule it out: what is to be least of it, or infinity."""
     rows, place, numbers, which = menus.rows, search.place, search.numbers, search.place[WHICH]
     if not fits(
         task, rows[which, 0, place[AT_M], SIZE], rows[which, 1, place[AT_N], SIZE], rows[which, 2, place[AT_K], SIZE]
@@ -237,13 +264,20 @@ def _list_coarse(task: PairTask, menus: Menus, search: Search, bounds: Real, pla
 
 
 @njit(cache=True, error_model="numpy")
+def _ties_faster(bounds: Real, one: int, other: int) -> bool:
+    """Whether one candidate may move as few bytes as another and be faster."""
+    return bool(bounds[one, 1] == bounds[other, 1] and bounds[one, 0] < bounds[other, 0])
+
+
+@njit(cache=True, error_model="numpy")
 def _search_coarse(task: PairTask, menus: Menus, search: Search) -> None:
     """Simulates coarse candidates in the order of their bounds, as long as these leave hope."""
     total, numbers, starts = len(task.orders) * len(task.parts), search.numbers, search.starts
     for axis in range(3):
         total *= menus.coarse[axis].sum()
     bounds, places = np.empty((total, 2)), np.empty((total, 5), np.int64)
-    listed = _list_coarse(task, menus, search, bounds, places)
+    listed, lean = _list_coarse(task, menus, search, bounds, places), numbers[LEAN] > 0.0
+    by = 1 if lean else 0
     while True:
         first, left = -1, 0
         for index in range(listed):  # what has become hopeless leaves the list
@@ -252,7 +286,7 @@ def _search_coarse(task: PairTask, menus: Menus, search: Search) -> None:
             bounds[left, 0], bounds[left, 1] = bounds[index, 0], bounds[index, 1]
             for column in range(5):
                 places[left, column] = places[index, column]
-            if first < 0 or bounds[left, 0] < bounds[first, 0]:
+            if first < 0 or bounds[left, by] < bounds[first, by] or (lean and _ties_faster(bounds, left, first)):
                 first = left
             left += 1
         listed = left
@@ -260,22 +294,22 @@ def _search_coarse(task: PairTask, menus: Menus, search: Search) -> None:
             return
         for column in range(5):
             search.place[column] = places[first, column]
-        bounds[first, 0] = np.inf
+        bounds[first, 0], bounds[first, 1] = np.inf, np.inf
         _, least, compute = _bounds(task, menus, search, np.inf)
-        cycles = _evaluate(task, search, least, compute, numbers[SLOWEST])
+        value = _evaluate(task, search, least, compute, numbers[SLOWEST])
         start, order = 0, search.place[ORDER]
         while task.orders[start] != order:
             start += 1
         start += len(task.orders) * search.place[WHICH]
-        if cycles < starts[start, 0]:
-            starts[start, 0] = cycles
+        if value < starts[start, 0]:
+            starts[start, 0] = value
             for column in range(5):
                 starts[start, 1 + column] = search.place[column]
 
 
 @njit(cache=True, error_model="numpy")
 def _refine(task: PairTask, menus: Menus, search: Search, start: int, effort: float) -> None:
-    """Moves from one candidate to the first neighbour that is faster, at ever smaller distances."""
+    """Moves from one candidate to the first neighbour that is better, at ever smaller distances."""
     place, numbers, here, own = search.place, search.numbers, np.empty(5, np.int64), search.starts[start, 0]
     for column in range(5):
         here[column] = int(search.starts[start, 1 + column])
@@ -291,9 +325,9 @@ def _refine(task: PairTask, menus: Menus, search: Search, start: int, effort: fl
                 inside = inside and 0 <= place[AT_M + axis] < menus.lengths[axis]
             if not inside:
                 continue
-            cycles = _attempt(task, menus, search, own)
-            if cycles < own:
-                own, helped = cycles, True
+            value = _attempt(task, menus, search, np.inf if numbers[LEAN] else own)
+            if value < own:
+                own, helped = value, True
                 for column in range(5):
                     here[column] = place[column]
         if not helped:
@@ -342,7 +376,8 @@ def _search_fine(task: PairTask, menus: Menus, search: Search, effort: float) ->
         effort = max(effort, SMALL_EFFORT)
     for _ in range(STARTS):
         start = int(np.argmin(starts[:, 0]))
-        if starts[start, 0] > numbers[FASTEST] * WORTH_REFINING or numbers[SPENT] >= effort:
+        best = numbers[MOST] if numbers[LEAN] else numbers[FASTEST]
+        if starts[start, 0] > best * WORTH_REFINING or numbers[SPENT] >= effort:
             break
         _refine(task, menus, search, start, effort)
         starts[start, 0] = np.inf
@@ -355,20 +390,21 @@ def _search_fine(task: PairTask, menus: Menus, search: Search, effort: float) ->
 
 @njit(cache=True, error_model="numpy")
 def search_pair(
-    task: PairTask, menus: Menus, tolerance: float, gap: float, effort: float, most: float
+    task: PairTask, menus: Menus, tolerance: float, gap: float, effort: float, most: float, lean: bool
 ) -> tuple[Ints, Real, float, float, bool]:
     """The best candidate (partition, order, m, n, k), bytes of one product, cycles, the array's for one; whether it is complete.
 
     Least cycles; within the tolerance of them the least bytes; the partition is -1 if none fits and takes at most `most` cycles.
+    `lean`: least bytes; within the tolerance of them the least cycles, however many.
     `effort` is the number of tile operations to simulate after the coarse search; with an effort of 0 there is no more than that.
-    A complete search has left out nothing that is faster by more than the gap.
+    A complete search has left out nothing that is faster (`lean`: moves fewer bytes) by more than the gap.
     """
     search = Search(
-        np.zeros(5, np.int64), np.zeros((3, ROW), np.int64), np.zeros((2, 3, 3, 3), np.int64), np.zeros((5, 4)), np.zeros(7),
+        np.zeros(5, np.int64), np.zeros((3, ROW), np.int64), np.zeros((2, 3, 3, 3), np.int64), np.zeros((5, 4)), np.zeros(9),
         np.empty((FRONT + 1, PLACE + 5)), np.zeros(1, np.int64), np.full((len(task.parts) * len(task.orders), 6), np.inf),
     )  # fmt: skip
     numbers, front, chosen = search.numbers, search.front, np.full(5, -1)
-    numbers[FASTEST], numbers[TOLERANCE], numbers[GAP] = most * WORTH_REFINING, tolerance, gap
+    numbers[FASTEST], numbers[TOLERANCE], numbers[GAP], numbers[LEAN] = most * WORTH_REFINING, tolerance, gap, 1.0 if lean else 0.0
     _set_goals(numbers, front, search.entries[0])
     _search_coarse(task, menus, search)
     numbers[FASTEST] = min(numbers[FASTEST], most)
@@ -377,12 +413,16 @@ def search_pair(
     for index in range(search.entries[0]):
         if front[index, CYCLES] <= min(most, numbers[SLOWEST]) and (best < 0 or front[index, BYTES] < front[best, BYTES]):
             best = index
+    if lean and best >= 0:
+        best = _quickest(front, search.entries[0], front[best, BYTES] * (1.0 + tolerance))
     if best < 0:
         return chosen, search.moved, 0.0, 0.0, False
     for column in range(5):
         search.place[column] = int(front[best, PLACE + column])
-    cycles, least, compute = _bounds(task, menus, search, np.inf)
-    cycles = _evaluate(task, search, least, compute, np.inf)
+    _, least, compute = _bounds(task, menus, search, np.inf)
+    cycles = simulated(
+        task, search.place[WHICH], search.place[ORDER], search.rows, search.table, compute, least, np.inf, search.moved
+    )  # fmt: skip
     chosen[WHICH], chosen[ORDER] = search.place[WHICH], search.place[ORDER]
     for axis in range(3):
         chosen[AT_M + axis] = search.rows[axis, SIZE]

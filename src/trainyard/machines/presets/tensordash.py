@@ -21,6 +21,7 @@ TENSORCORE = Accelerator(
     dma                 = "zero_compressed",      # Sec. IV: both chips compress zeros off-chip
     precision           = "fp16",                 # Sec. III: FP16 products, FP32 sums
     grad_input          = "dilated",              # Table II, Eq. 6
+    order               = "cost",                 # Sec. III: both products of a layer's gradients, which should not leave the chip
     technology_nm       = 65,                     # Table III
 )
 

@@ -49,7 +49,6 @@ from trainyard.mapping.gradient_order.scratchpad import (
     Traffic,
     kernel_traffic,
     tile_cycles,
-    tile_product,
     traffic,
 )
 from trainyard.mapping.gradient_order.tile_streams import Gradient, Grid, Order, Size, grid
@@ -209,7 +208,7 @@ def _compute(chain: Chain, cuts: tuple[Grid, Grid], array: Array) -> Integers:
             for edges_of in product((0, -1), repeat=3):
                 sizes = (cut.m[edges_of[0]], cut.n[edges_of[1]], cut.k[edges_of[2]])
                 number = 16 * layer + 8 * which - 4 * edges_of[0] - 2 * edges_of[1] - edges_of[2]
-                table[number] = tile_cycles(array, tile_product(pair.dw_transposed, gradient, *sizes))
+                table[number] = tile_cycles(array, pair.products.of(gradient, *sizes))
     return table
 
 

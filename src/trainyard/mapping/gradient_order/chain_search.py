@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from trainyard.ir import Array, MatMul
 from trainyard.mapping.gradient_order.chain import JOINS, Chain, ChainCost, Join, chain_cost
 from trainyard.mapping.gradient_order.scratchpad import SLACK, Policy
-from trainyard.mapping.gradient_order.search import MOST_STEPS, all_tiles, doublings, fastest_candidate, granule
+from trainyard.mapping.gradient_order.search import MOST_STEPS, all_tiles, best_candidate, doublings, granule
 from trainyard.mapping.gradient_order.tile_streams import Size, grid
 from trainyard.mapping.tiling import Supply
 
@@ -52,7 +52,7 @@ def fastest(
                 chain_cost, chain, tile_upper=upper, tile_lower=lower, array=cached, supply=supply, policy=policy, join=join
             )
             candidates.append((max(compute, moved / supply.bytes_per_cycle), evaluate))
-    return fastest_candidate(candidates, most_cycles)
+    return best_candidate(candidates, most_cycles)
 
 
 def _fixed_tile(chain: Chain, tile: Size, supply: Supply) -> list[tuple[Size, Size]]:

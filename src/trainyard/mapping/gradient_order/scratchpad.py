@@ -26,7 +26,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -77,6 +77,10 @@ class Pair:
     `resident` are the bytes of dY, W, X, dX and dW in the scratchpad; `sums` those of dX and dW evicted unfinished. `alone` leaves
     dW out: then any single product can take the place of dX (rows m, columns k, summed over n). `dw_transposed`: the array computes
     dW transposed, n by k.
+
+    Of a convolution whose dX multiplies windows of dY (`lowering`, "dilated"), m are positions of dY, n and k channels: a tile of
+    W or dW has `windows` weights for each n and k, and one of dX `spread` rows for each m, which a stride inserts. Rows of dY that
+    windows of two tiles share are not counted again, as everywhere with a line buffer.
     """
 
     op: MatMul
@@ -85,6 +89,8 @@ class Pair:
     sums: tuple[int, int]
     alone: bool = False
     dw_transposed: bool = False
+    windows: int = 1
+    spread: int = 1
 
     @classmethod
     def dense(cls, op: MatMul, element_bytes: int) -> Pair:
@@ -115,6 +121,10 @@ class Pair:
             resident=(resident[0], resident[1], resident[2], resident[3], resident[4]),
             sums=(self.sums[0] * count // self.op.count, self.sums[1] * count // self.op.count),
         )
+
+    @property
+    def products(self) -> Products:
+        return Products(self.dw_transposed, self.windows, self.spread)
 
     @property
     def rates(self) -> npt.NDArray[np.float64]:
@@ -263,16 +273,27 @@ def additions(pair: Pair, partition: Partition | None) -> int:
     if partition is None or not partition.cores:
         return 0
     op = pair.op
-    summed = {"m": 0 if pair.alone else op.K * op.N, "n": op.M * op.K, "k": 0}[partition.axis]
+    summed = {"m": 0 if pair.alone else op.K * op.N * pair.windows, "n": op.M * pair.spread * op.K, "k": 0}[partition.axis]
     extent = {"m": op.M, "n": op.N, "k": op.K}[partition.axis]
     return op.count * summed * (min(partition.parts, extent) - 1)
 
 
-def tile_product(dw_transposed: bool, gradient: Gradient, m: int, n: int, k: int) -> MatMul:
-    """The product of one tile operation as the array sees it."""
-    if gradient == "dX":
-        return MatMul(m, k, n)
-    return MatMul(n, k, m) if dw_transposed else MatMul(k, n, m)
+class Products(NamedTuple):
+    """How the array computes the tiles of a pair: the fields of these names of `Pair`."""
+
+    dw_transposed: bool
+    windows: int
+    spread: int
+
+    def of(self, gradient: Gradient, m: int, n: int, k: int) -> MatMul:
+        """The product of one tile operation.
+
+        >>> Products(False, windows=9, spread=1).of("dX", 64, 8, 4), Products(False, windows=9, spread=1).of("dW", 64, 8, 4)
+        (MatMul(M=64, N=4, K=72, count=1), MatMul(M=36, N=8, K=64, count=1))
+        """
+        if gradient == "dX":
+            return MatMul(m * self.spread, k, n * self.windows)
+        return MatMul(n, k * self.windows, m) if self.dw_transposed else MatMul(k * self.windows, n, m)
 
 
 def tile_cycles(array: Array, product: MatMul) -> int:
@@ -287,7 +308,7 @@ def by_size(pair: Pair, cut: Grid, array: Array) -> Compute:
     cache: dict[MatMul, int] = {}
 
     def cycles(gradient: Gradient, m: int, n: int, k: int) -> int:
-        product = tile_product(pair.dw_transposed, gradient, cut.m[m], cut.n[n], cut.k[k])
+        product = pair.products.of(gradient, cut.m[m], cut.n[n], cut.k[k])
         if product not in cache:
             cache[product] = tile_cycles(array, product)
         return cache[product]

@@ -5,10 +5,10 @@ leave first: for each number of tiles along an axis the least size that gives it
 candidate has a lower bound on its cycles: what the array needs for all its tiles, or the bytes that must move, each tensor once and
 what loops must reload (`_reloaded_bytes`). Coarse candidates (doublings of the granule) are simulated in the order of their bounds,
 finer ones around the best, then all that bounds do not rule out, as far as the effort goes; `proven` says whether it sufficed.
-The least cycles win; within the tolerance of them the least traffic.
+The least cycles win; within the tolerance of them the least traffic. For `objective="traffic"` it is the other way round.
 
 In all other cases coarse candidates are simulated (`scratchpad.cost`) in the order of their bounds, until no bound is below the
-fastest one. More bandwidth never costs time beyond the tolerance; more room may, where the same bytes arrive at a worse moment.
+best one. More bandwidth never costs time beyond the tolerance; more room may, where the same bytes arrive at a worse moment.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,9 +35,9 @@ from trainyard.mapping.gradient_order.scratchpad import (
     OrderCost,
     Pair,
     Policy,
+    Products,
     cost,
     kernel_traffic,
-    tile_product,
     too_many_tiles,
 )
 from trainyard.mapping.gradient_order.tile_streams import (
@@ -57,14 +57,15 @@ if TYPE_CHECKING:
     from trainyard.kernels.mapping.gradient_menus import Menus, PairTask
     from trainyard.mapping.tile_descent import CountedTiles
 
-MOST_STEPS = 1 << 18
-"""Tiles with more operations than this are tried only if all have more."""
+MOST_STEPS, MOST_STEPS_FOR_TRAFFIC = 1 << 18, 1 << 13
+"""Tiles with more operations than this are tried only if all have more; slow ones are ruled out early only where time counts."""
 TOLERANCE = 0.01
 """How much longer than the fastest a tile may take that moves fewer bytes."""
 GAP_OF_TOLERANCE = 0.5
 """Part of the tolerance that the search may use up itself: what could be faster by less is not looked for."""
-EFFORT = 1024.0
-"""Tile operations that are simulated after the coarse search: a few tenths of a millisecond."""
+EFFORT, EFFORT_FOR_TRAFFIC = 1024.0, 262144.0
+"""Tile operations that are simulated after the coarse search: a few tenths of a millisecond. The least traffic often takes many
+small tiles, and more of them to be found."""
 CACHED_SEARCHES, CACHED_MENUS = 4096, 256
 Integers = npt.NDArray[np.int64]
 Real = npt.NDArray[np.float64]
@@ -72,6 +73,8 @@ Forms = tuple[tuple[int, ...], ...]
 """Rows of an array's closed forms."""
 DY, W, X, DX, DW = range(5)
 RESIDENT, MOVED = range(2)
+Aim = Literal["time", "traffic"]
+"""What a search makes least first."""
 
 
 def granule(pair: Pair, array: Array) -> Size:
@@ -80,7 +83,8 @@ def granule(pair: Pair, array: Array) -> Size:
     if pair.alone:
         return gm, gk, gn
     dw_k, dw_n = (gn, gm) if pair.dw_transposed else (gm, gn)
-    return max(gm, gk), max(gk, dw_n), max(gn, dw_k)
+    windows = pair.windows
+    return max(-(-gm // pair.spread), gk), max(-(-gk // windows), dw_n), max(gn, -(-dw_k // windows))
 
 
 def best(
@@ -94,10 +98,13 @@ def best(
     tile: Size | None = None,
     tolerance: float = TOLERANCE,
     effort: float = EFFORT,
+    objective: Aim = "time",
 ) -> OrderCost:
     """The best order, tile and partition (`fastest`)."""
-    given = {"orders": orders, "partitions": partitions, "policy": policy, "tile": tile, "tolerance": tolerance, "effort": effort}
-    found = fastest(pair, array, supply, **given)  # type: ignore[arg-type]
+    found = fastest(
+        pair, array, supply, orders=orders, partitions=partitions, policy=policy, tile=tile, tolerance=tolerance, effort=effort,
+        objective=objective,
+    )  # fmt: skip
     if found is None and tile is not None and all(tile):
         cost(pair, tile=tile, order=orders[0], array=array, supply=supply, policy=policy, partition=partitions[0])  # says why
     if found is None and pair.needed((1, 1, 1)) <= supply.resident_bytes:
@@ -122,8 +129,10 @@ def fastest(
     tolerance: float = TOLERANCE,
     effort: float = EFFORT,
     most_cycles: float = math.inf,
+    objective: Aim = "time",
 ) -> OrderCost | None:
-    """The order, tile and partition with the fewest cycles, within `tolerance` of these the one with the least traffic.
+    """The order, tile and partition with the fewest cycles, within `tolerance` of these the one with the least traffic; with
+    `objective="traffic"` that with the least traffic, within `tolerance` of it the one with the fewest cycles.
 
     A given tile is fixed, but for sizes of 0, which are searched. None where no tile fits, or all take more than `most_cycles`.
     `effort` is the number of tile operations that are simulated at most after the coarse search; `proven` of the result says
@@ -136,10 +145,10 @@ def fastest(
         or not {*orders}.isdisjoint(K_INNER_ORDERS)
         or any(partition is not None and partition.cores for partition in partitions)
     ):
-        return _by_table(pair, array, supply, orders, partitions, policy, tile, most_cycles)
+        return _by_table(pair, array, supply, orders, partitions, policy, tile, most_cycles, objective)
     names = ORDERS[:1] if pair.alone else tuple(orders)
     return _searched(
-        pair, forms, granule(pair, array), supply, names, tuple(partitions), tile, tolerance, effort, most_cycles
+        pair, forms, granule(pair, array), supply, names, tuple(partitions), tile, tolerance, effort, most_cycles, objective
     )  # fmt: skip
 
 
@@ -155,21 +164,24 @@ def _searched(
     tolerance: float,
     effort: float,
     most_cycles: float,
+    objective: Aim,
 ) -> OrderCost | None:
     """The compiled search; `forms` are the array's closed forms."""
     from trainyard.kernels.mapping import gradient_search as kernel
 
-    found = _prepared(pair, forms, smallest, orders, partitions, tile).task(supply)
+    lean = objective == "traffic"
+    most_steps = MOST_STEPS_FOR_TRAFFIC if lean else MOST_STEPS
+    found = _prepared(pair, forms, smallest, orders, partitions, tile).task(supply, most_steps)
     if found is None:
         return None
     task, menus = found
     chosen, moved, cycles, compute, proven = kernel.search_pair(
-        task, menus, tolerance, tolerance * GAP_OF_TOLERANCE, float(effort), float(most_cycles)
+        task, menus, tolerance, tolerance * GAP_OF_TOLERANCE, float(effort), float(most_cycles), lean
     )  # fmt: skip
     which, order, m, n, k = chosen.tolist()
     if which < 0:
         return None
-    return OrderCost(
+    ordered = OrderCost(
         order=orders[0] if pair.alone else ORDERS[order],
         tile=(m, n, k),
         partition=partitions[which],
@@ -178,6 +190,11 @@ def _searched(
         compute_cycles=int(compute) * pair.op.count,
         proven=proven,
     )
+    if not lean or proven:
+        return ordered
+    # an incomplete search may move more than the fastest tiles
+    quick = _searched(pair, forms, smallest, supply, orders, partitions, tile, tolerance, EFFORT, most_cycles, "time")
+    return ordered if quick is None or quick.traffic.total_bytes >= ordered.traffic.total_bytes else replace(quick, proven=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -187,11 +204,11 @@ class _Prepared:
     pair: Pair
     smallest: Size
     tile: Size
-    fields: tuple[Integers, Real, Integers, bool, Integers, Integers]
+    fields: tuple[Integers, Real, Integers, Products, Integers, Integers]
     whole: bool
     menus: dict[int, Menus] = field(default_factory=dict)
 
-    def task(self, supply: Supply) -> tuple[PairTask, Menus] | None:
+    def task(self, supply: Supply, most_steps: int = MOST_STEPS) -> tuple[PairTask, Menus] | None:
         """The arguments of a search, sizes halved below the granule where it has no room; None where nothing fits."""
         from trainyard.kernels.mapping.gradient_menus import PairTask, make_menus
 
@@ -202,7 +219,7 @@ class _Prepared:
                 return None
             free, halvings = (-(-free[0] // 2), -(-free[1] // 2), -(-free[2] // 2)), halvings + 1
         limits = np.array([room, supply.bytes_per_cycle, room if self.whole else room * SLACK])
-        task = PairTask(*self.fields, limits, supply.latency_cycles, float(MOST_STEPS), float(MOST_TILES))
+        task = PairTask(*self.fields, limits, supply.latency_cycles, float(most_steps), float(MOST_TILES))
         if halvings not in self.menus:
             self.menus[halvings] = make_menus(task, np.array(self.smallest), np.array(fixed), halvings)
         return task, self.menus[halvings]
@@ -223,7 +240,7 @@ def _prepared(
     parts = [_parts(partition, (op.M, op.N, op.K)) for partition in partitions]
     numbers = [ALONE] if pair.alone else [ORDERS.index(order) for order in orders]
     fields = (
-        np.array([op.M, op.N, op.K, op.count]), pair.rates, np.array(forms, dtype=np.int64), pair.dw_transposed, np.array(numbers),
+        np.array([op.M, op.N, op.K, op.count]), pair.rates, np.array(forms, dtype=np.int64), pair.products, np.array(numbers),
         np.array(parts),
     )  # fmt: skip
     whole = all(rate.is_integer() for rate in pair.rates[:, 0].tolist())
@@ -247,8 +264,9 @@ def _by_table(
     policy: Policy,
     tile: Size | None,
     most_cycles: float,
+    objective: Aim = "time",
 ) -> OrderCost | None:
-    """The fastest of coarse sizes: for several cores, for `farthest`, and an array that is asked for the cycles of each tile."""
+    """The best of coarse sizes: for several cores, for `farthest`, and an array that is asked for the cycles of each tile."""
     from trainyard.mapping.tile_descent import CountedTiles
 
     cached = CountedTiles.of(array)
@@ -262,12 +280,13 @@ def _by_table(
             compute = _compute(pair, size, cached, supply, partition)
             latency = _bursts(pair, size, partition, policy) * supply.latency_cycles
             for order in orders[:1] if pair.alone else orders:
-                moved = _least_bytes(pair, size, order, supply.resident_bytes, policy, partition) / supply.bytes_per_cycle
+                least = _least_bytes(pair, size, order, supply.resident_bytes, policy, partition)
                 evaluate = partial(
                     cost, pair, tile=size, order=order, array=cached, supply=supply, policy=policy, partition=partition
                 )
-                evaluations.append((max(compute, moved + latency), evaluate))
-    return fastest_candidate(evaluations, most_cycles)
+                bound = least if objective == "traffic" else max(compute, least / supply.bytes_per_cycle + latency)
+                evaluations.append((bound, evaluate))
+    return best_candidate(evaluations, most_cycles, objective)
 
 
 class _Traffic(Protocol):
@@ -285,22 +304,30 @@ class _Cost(Protocol):
 C = TypeVar("C", bound=_Cost)
 
 
-def fastest_candidate(candidates: Sequence[tuple[float, Callable[[], C]]], most_cycles: float = math.inf) -> C | None:
-    """The fastest of candidates (lower bound on its cycles, function that computes its cost), None if all exceed `most_cycles`.
+def best_candidate(
+    candidates: Sequence[tuple[float, Callable[[], C]]], most_cycles: float = math.inf, objective: Aim = "time"
+) -> C | None:
+    """The best of candidates (lower bound on its cycles, or bytes; function that computes its cost), None if all take more than
+    `most_cycles`.
 
-    They are evaluated in the order of their bounds, until no bound is below the fastest; of equally fast ones the one with the
-    least traffic is returned.
+    They are evaluated in the order of their bounds, until no bound is below the best; of equally fast ones the one with the least
+    traffic is returned, of equally lean ones the fastest.
     """
-    fastest: C | None = None
+    best: C | None = None
+
+    def value(candidate: C) -> tuple[int, int]:
+        cycles, moved = candidate.cycles, candidate.traffic.total_bytes
+        return (moved, cycles) if objective == "traffic" else (cycles, moved)
+
     for bound, evaluate in sorted(candidates, key=itemgetter(0)):
-        if bound > most_cycles or (fastest is not None and bound >= fastest.cycles):
+        if objective == "time" and (bound > most_cycles or (best is not None and bound >= best.cycles)):
+            break
+        if objective == "traffic" and best is not None and bound > best.traffic.total_bytes:
             break
         evaluated = evaluate()
-        if evaluated.cycles > most_cycles:
-            continue
-        if fastest is None or (evaluated.cycles, evaluated.traffic.total_bytes) < (fastest.cycles, fastest.traffic.total_bytes):
-            fastest = evaluated
-    return fastest
+        if evaluated.cycles <= most_cycles and (best is None or value(evaluated) < value(best)):
+            best = evaluated
+    return best
 
 
 def candidates(
@@ -370,7 +397,7 @@ def all_tiles(pair: Pair, cut: Grid, gradients: Sequence[Gradient], array: Count
     """Cycles of the array for every tile of some gradients, one after the other."""
     total = 0
     for (m, rows), (n, columns), (k, deep) in itertools.product(*(Counter(cut.sizes(axis)).items() for axis in AXES)):
-        products = (tile_product(pair.dw_transposed, gradient, m, n, k) for gradient in gradients)
+        products = (pair.products.of(gradient, m, n, k) for gradient in gradients)
         total += rows * columns * deep * sum(array.tile_cycles(product.M, product.N, product.K) for product in products)
     return total
 

@@ -3,30 +3,31 @@
 The paper trains with 64 to 143 samples (Sec. IV); zeros were kept of one or two. Were these few the batch, their weights would be
 read for each of them: VGG16 would move nine times the bytes a sample. So a batch of 64 runs here, with the recorded or printed
 shares of zeros at random places. Both chips compress zeros off-chip. Tiles are those of the least traffic of compressed tensors
-and, among them, of the least energy. The fastest tiles take up to 8 % less time and move the same bytes to a few per cent; what
-TensorDash gains with them differs by 4 % at most.
+and, among them, of the least energy (of W*G and A*G in turn: the fastest).
 
 Table III has four channels of LPDDR4-3200 and not their width. JEDEC's channels have 16 bits, which makes 25.6 GB/s; the authors'
 simulator has 64 bits, 102.4 GB/s. Neither chip gains the printed 1.95x, which is that of the array: most products wait for DRAM.
 
-G is read twice, for W*G and for A*G. Sec. III "would like to avoid having to spill the gradients off-chip", but of a batch they are
-many times the 24 MiB on chip, and as windows of a convolution (Eq. 6) and as its positions (Eq. 8) they share no tiles. In fully
-connected layers they may (`order="cost"`): BERT then moves up to 3 % fewer bytes, and TensorDash gains as before.
+Sec. III "would like to avoid having to spill the gradients off-chip". Those of a batch are many times the 24 MiB on chip, but a
+part of G can stay for both of its products: W*G and A*G of a layer take turns, tile by tile, wherever that moves fewer bytes
+(`order="cost"` of the preset). G is then read once, in convolutions as in fully connected layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean
 
 from trainyard.devices import Accelerator
+from trainyard.ir import DeviceCost, Work
 from trainyard.ir.assumptions import Assumption
 from trainyard.machines.presets.tensordash import TENSORCORE
+from trainyard.mapping.works import separate_products
 from trainyard.masks.densities import Densities
 from trainyard.papers.tensordash.models import NAMES, Subject, operation
-from trainyard.papers.tensordash.products import Array, Product, Source, targeting
+from trainyard.papers.tensordash.products import Array, Source, targeting
 from trainyard.papers.tensordash.sweeps import PAPER
 
 BATCH = 64  # Sec. IV: from as low as 64 and up to 143 samples
@@ -66,35 +67,52 @@ def at_batch(subject: Subject) -> Subject:
     return replace(subject, step=subject.step.rebatch(max(BATCH, subject.step.batch)), masks=Densities(subject.name, shares))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChipWork:
+    """A product on the chip, or W*G and A*G of a layer in turn."""
+
+    layer: str
+    weight: float
+    cost: DeviceCost
+
+    @property
+    def events(self) -> Mapping[str, float]:
+        return self.cost.events
+
+
 @cache
-def on_chip(subject: Subject, array: Array, channel_bits: int = CHANNEL_BITS.value) -> tuple[Product, ...]:
+def on_chip(subject: Subject, array: Array, channel_bits: int = CHANNEL_BITS.value) -> tuple[ChipWork, ...]:
     """Every product of a model at the paper's batch on the paper's chip with that array."""
     many = at_batch(subject)
-    works = [work for work in device(array, channel_bits=channel_bits).works(many.step) if work.ops[0] in many.products]
-    products = []
-    for work in works:
+    works = []
+    for work in counted_works(many, device(array, channel_bits=channel_bits)):
         op = many.step.ops[work.ops[0]]
         chip = device(targeting(array, operation(op)), channel_bits=channel_bits)
-        cost = chip.cost(many.step, work, many.masks)
-        products.append(
-            Product(
-                layer=op.layer, operation=operation(op), cycles=cost.compute_cycles, weight=many.weights[work.ops[0]],
-                events=cost.events, cost=cost,
-            )
-        )  # fmt: skip
-    return tuple(products)
+        (weight,) = {many.weights[number] for number in work.ops}
+        works.append(ChipWork(layer=op.layer, weight=weight, cost=chip.cost(many.step, work, many.masks)))
+    return tuple(works)
+
+
+def counted_works(subject: Subject, chip: Accelerator) -> Iterator[Work]:
+    """The Works of a chip that consist of products that count; of W*G and A*G in turn, one may be left out."""
+    for work in chip.works(subject.step):
+        parts = (work,) if subject.products.issuperset(work.ops) else separate_products(subject.step, work)
+        yield from (part for part in parts if subject.products.issuperset(part.ops))
 
 
 def moved_bytes(subject: Subject, channel_bits: int = CHANNEL_BITS.value) -> float:
     """Bytes that cross the DRAM's pins for each sample, without TensorDash."""
-    products = on_chip(subject, PAPER.baseline, channel_bits)
-    return sum(one.weight * sum(one.cost.bytes.values()) for one in products if one.cost) / at_batch(subject).step.batch
+    works = on_chip(subject, PAPER.baseline, channel_bits)
+    return sum(work.weight * sum(work.cost.bytes.values()) for work in works) / at_batch(subject).step.batch
 
 
 def gain(subject: Subject, channel_bits: int = CHANNEL_BITS.value, *, waiting: bool = True) -> float:
     """Speedup of the chip, with waiting for DRAM or of the array alone as the chip's tiles cut it."""
     dense, skipping = (
-        sum(one.weight * (one.cost.cycles if waiting else one.cycles) for one in on_chip(subject, array, channel_bits) if one.cost)
+        sum(
+            work.weight * (work.cost.cycles if waiting else work.cost.compute_cycles)
+            for work in on_chip(subject, array, channel_bits)
+        )
         for array in (PAPER.baseline, PAPER)
     )
     return dense / skipping

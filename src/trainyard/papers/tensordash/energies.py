@@ -22,7 +22,7 @@ from statistics import fmean
 from trainyard.arrays import TensorCore, TensorDash
 from trainyard.devices import Accelerator
 from trainyard.papers.ledger import Experiments, Measured
-from trainyard.papers.tensordash.chip import BATCH, at_batch, device, on_chip
+from trainyard.papers.tensordash.chip import BATCH, ChipWork, at_batch, device, on_chip
 from trainyard.papers.tensordash.models import GCN, NAMES, Subject, recorded
 from trainyard.papers.tensordash.performance import STAND_IN, listed, sentence
 from trainyard.papers.tensordash.printed import printed
@@ -57,7 +57,7 @@ def by_part(energy: Mapping[str, float]) -> dict[str, float]:
     return joules
 
 
-def total(products: Iterable[Product], device: Accelerator) -> dict[str, float]:
+def total(products: Iterable[Product | ChipWork], device: Accelerator) -> dict[str, float]:
     """Joules of products by part. What is scheduled, and what moves, is the same in any format of 16 bits."""
     energy: dict[str, float] = {}
     for product in products:

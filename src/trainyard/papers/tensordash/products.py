@@ -17,7 +17,7 @@ from statistics import fmean
 
 from trainyard.arrays import TensorCore, TensorDash
 from trainyard.devices.accelerator.masked_tiles import viewer
-from trainyard.ir import Convolution, DeviceCost, MatMul, Operand
+from trainyard.ir import Convolution, MatMul, Operand
 from trainyard.machines.presets.tensordash import TENSORCORE
 from trainyard.mapping.lowering import lower
 from trainyard.papers.tensordash.models import NAMES, Operation, Subject, operation
@@ -68,14 +68,13 @@ def masked_products(subject: Subject) -> tuple[MaskedProduct, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Product:
-    """One of the three operations of one layer: cycles and events of the array, or all that it costs the chip."""
+    """One of the three operations of one layer: cycles and events of the array."""
 
     layer: str
     operation: Operation
     cycles: int
     weight: float
     events: Mapping[str, float]
-    cost: DeviceCost | None = None
 
 
 def on_array(subject: Subject, array: Array) -> tuple[Product, ...]:
