@@ -2,18 +2,24 @@
 
 `BoundedCache` holds values that belong to an object (a machine's costs, a mask source's bits); `per_step` is for functions of a
 step, `per_part` for functions of a part. Keys that must be compared by identity, because hashing them would cost more than the
-value, are wrapped in `ByIdentity`.
+value, are wrapped in `ByIdentity`. `DiskCache` outlives the process, for commands that ask for it (`on_disk`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable
-from functools import cache, lru_cache
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from functools import cache, cached_property, lru_cache
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, TypeVarTuple
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from trainyard.ir.step import Step
 
 T = TypeVar("T")
@@ -90,6 +96,98 @@ class BoundedCache:
         with self._lock:
             self._values.clear()
             self._bytes = 0
+
+
+class DiskCache:
+    """Tables of whole numbers by key, each in a file of its own: the `entries` files that were used last.
+
+    The key of a file also covers the sources that its content was computed by, all modules of the packages `sources`: another state
+    of the program finds nothing. Processes may share a folder: a file is there whole or not at all, and one that is damaged counts
+    as missing. A folder that cannot be written to costs time alone.
+    """
+
+    def __init__(self, folder: Path, entries: int, sources: Iterable[str]) -> None:
+        self.folder, self._entries, self._sources = folder, entries, tuple(sources)
+
+    @cached_property
+    def _state(self) -> bytes:
+        import platform
+        from hashlib import blake2b
+        from importlib.metadata import version
+
+        root = Path(__file__).parent
+        digest = blake2b(f"{platform.python_version()} {version('numba')} {version('numpy')}".encode())
+        for source in self._sources:
+            for path in sorted((root / source).glob("*.py")):
+                digest.update(f"{source}/{path.name} {path.stat().st_size}".encode() + path.read_bytes())
+        return digest.digest()
+
+    def get(self, key: tuple[object, ...], make: Callable[[], npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+        """The table of `key`, made if it is not there; read-only. Equal keys must have equal `repr`."""
+        from hashlib import blake2b
+
+        path = self.folder / blake2b(self._state + repr(key).encode(), digest_size=20).hexdigest()
+        known = _stored_table(path)
+        if known is None:
+            known = make()
+            self._store(path, known)
+        return known
+
+    def _store(self, path: Path, table: npt.NDArray[np.int64]) -> None:
+        from hashlib import blake2b
+
+        from trainyard.errors import BadInput
+        from trainyard.files import write_bytes
+
+        content = b"".join(size.to_bytes(8, "little") for size in table.shape) + table.tobytes()
+        with suppress(OSError, BadInput):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, blake2b(content, digest_size=DIGEST).digest() + content)
+            files = list(self.folder.iterdir())
+            if len(files) > self._entries:
+                for file in sorted(files, key=lambda file: file.stat().st_mtime)[: len(files) - self._entries]:
+                    file.unlink()
+
+
+def _stored_table(path: Path) -> npt.NDArray[np.int64] | None:
+    """The table in a file, which is now the one used last; None where there is none."""
+    import os
+    from hashlib import blake2b
+
+    import numpy as np
+
+    try:
+        stored = path.read_bytes()
+    except OSError:
+        return None
+    content = stored[DIGEST:]
+    if blake2b(content, digest_size=DIGEST).digest() != stored[:DIGEST]:
+        return None
+    with suppress(OSError):
+        os.utime(path)
+    rows, columns = np.frombuffer(content[:16], np.int64).tolist()
+    table = np.frombuffer(content[16:], np.int64).reshape(rows, columns).copy()
+    table.flags.writeable = False
+    return table
+
+
+DIGEST = 16
+_ON_DISK: ContextVar[DiskCache | None] = ContextVar("on disk", default=None)
+
+
+@contextmanager
+def on_disk(cache: DiskCache | None) -> Iterator[None]:
+    """What is found here is kept for other processes."""
+    before = _ON_DISK.set(cache)
+    try:
+        yield
+    finally:
+        _ON_DISK.reset(before)
+
+
+def kept_on_disk() -> DiskCache | None:
+    """Where results are kept at present; None where they are not."""
+    return _ON_DISK.get()
 
 
 def _size(value: Any) -> int:

@@ -8,8 +8,10 @@ end of this file.
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -28,6 +30,18 @@ app = typer.Typer(
 
 
 INTERRUPTED = 130
+COLLECT_AFTER = 50_000
+"""New objects after which the garbage collector looks for cycles: what is loaded makes many, and all of them stay."""
+
+
+@contextmanager
+def _rare_collections() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(COLLECT_AFTER, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     debug = "--debug" in words
     terminal.replace_unknown_signs()
     try:
-        code = app([word for word in words if word != "--debug"], prog_name="trainyard", standalone_mode=False)
+        with _rare_collections():
+            code = app([word for word in words if word != "--debug"], prog_name="trainyard", standalone_mode=False)
         sys.stdout.flush()
         if code == INTERRUPTED:  # typer has caught it
             raise KeyboardInterrupt

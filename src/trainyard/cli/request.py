@@ -38,6 +38,8 @@ class RunRequest:
     def results(self, machines: Sequence[str], *, ranged: bool = False) -> list[Result]:
         """The step on each machine; a fault of the last must not cost a run of the first."""
         from trainyard import runs
+        from trainyard.caches import on_disk
+        from trainyard.files import stored_tilings
         from trainyard.ir import Phase
 
         overrides = self._overrides(machines)
@@ -46,7 +48,7 @@ class RunRequest:
             zeros = masks_of(self.masks, self.at, step)
             step = step.only(Phase.FORWARD) if self.inference else step
         results = []
-        with progress() as on_progress:
+        with progress() as on_progress, on_disk(stored_tilings()):
             for number, name in enumerate(machines):
                 on_progress(number, len(machines), f"machines: {name}")
                 fixed = self._constraints(name)

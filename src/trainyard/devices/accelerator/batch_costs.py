@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from trainyard.caches import BoundedCache, ByIdentity, is_frozen, per_part
+from trainyard.caches import BoundedCache, ByIdentity, is_frozen, kept_on_disk, per_part
 from trainyard.devices.accelerator.costs import Costing
 from trainyard.devices.accelerator.energy import FORMATS, EnergyRates, format_of
 from trainyard.devices.accelerator.event_counts import EventCounts, event_counts, event_names
@@ -28,7 +28,7 @@ from trainyard.ir.protocols import Divisible, HasClosedForm, HasTileEvents
 from trainyard.mapping.bandwidths import search_tiles
 from trainyard.mapping.demand import Demand, Policy
 from trainyard.mapping.profile import works
-from trainyard.mapping.tiling import ProblemTable
+from trainyard.mapping.tiling import ProblemTable, form_rows
 from trainyard.masks.dma import Densities
 
 BOUNDS = ("compute", "dram", "vector")
@@ -201,9 +201,17 @@ def _tiles(products: ProblemTable, costing: Costing) -> Whole:
     def searched() -> Whole:
         return search_tiles(products, array.folds, array, supply, tile, goal)  # type: ignore[attr-defined]  # has a closed form
 
+    def kept() -> Whole:
+        disk = kept_on_disk()
+        if disk is None:
+            return searched()
+        forms = form_rows(array.folds, array)  # type: ignore[attr-defined]
+        seen = (forms.tobytes(), array.granule(), array.peak_macs_per_cycle, tile, supply, goal)  # all that the search looks at
+        return disk.get((products.digest, *seen), searched)
+
     if goal.energy is not None or not is_frozen(array):  # joules are those of one machine
         return searched()
-    return _searched.get((ByIdentity(products), array, supply, tile, goal), searched)
+    return _searched.get((ByIdentity(products), array, supply, tile, goal), kept)
 
 
 def _which(costing: Costing) -> Which:
