@@ -12,15 +12,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput
-
-if TYPE_CHECKING:
-    from trainyard.caches import DiskCache
-
-MOST_TILINGS = 512
-"""Files with the tilings of a step on a machine, of a few kilobytes each."""
 
 
 @contextmanager
@@ -84,15 +77,6 @@ def cache_folder() -> Path:
     if folder := os.environ.get("TRAINYARD_CACHE"):
         return Path(folder)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard"
-
-
-def stored_tilings() -> DiskCache | None:
-    """The tilings that commands have found, in the cache folder; None where `$TRAINYARD_TILINGS` is `off`."""
-    from trainyard.caches import DiskCache
-
-    if os.environ.get("TRAINYARD_TILINGS") == "off":
-        return None
-    return DiskCache(cache_folder() / "tilings", MOST_TILINGS, ("mapping", "kernels/mapping", "ir", "devices/accelerator"))
 
 
 @cache

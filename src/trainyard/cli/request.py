@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -12,10 +13,13 @@ from trainyard.progress import ProgressCallback, with_message
 from trainyard.report.terminal import progress, status
 
 if TYPE_CHECKING:
+    from trainyard.caches import DiskCache
     from trainyard.ir import Step
     from trainyard.results.result import Result
 
 PARALLEL = ("data", "model", "mixed", "pipeline", "expert")
+MOST_TILINGS = 512
+"""Files with the tilings of a step on a machine, of a few kilobytes each."""
 OWN_OPTIONS = ("batch", "parallel", "dpus", "algorithm", "masks")
 
 
@@ -39,7 +43,6 @@ class RunRequest:
         """The step on each machine; a fault of the last must not cost a run of the first."""
         from trainyard import runs
         from trainyard.caches import on_disk
-        from trainyard.files import stored_tilings
         from trainyard.ir import Phase
 
         overrides = self._overrides(machines)
@@ -90,6 +93,16 @@ class RunRequest:
             except TrainyardError as error:
                 raise BadInput(f"{name}: {error}") from None
         return overrides
+
+
+def stored_tilings() -> DiskCache | None:
+    """The tilings that commands have found, in the cache folder; None where `$TRAINYARD_TILINGS` is `off`."""
+    from trainyard.caches import DiskCache
+    from trainyard.files import cache_folder
+
+    if os.environ.get("TRAINYARD_TILINGS") == "off":
+        return None
+    return DiskCache(cache_folder() / "tilings", MOST_TILINGS, ("mapping", "kernels/mapping", "ir", "devices/accelerator"))
 
 
 def with_range(result: Result, on_progress: ProgressCallback) -> Result:
