@@ -231,8 +231,8 @@ def sections(rows: Sequence[Row]) -> Iterator[Section]:
     yield Section(
         "The whole chip",
         f"Speedup with waiting for LPDDR4 at a batch of {chip.BATCH}, for channels of 16 bits (25.6 GB/s) and of 64 (102.4 GB/s); "
-        "recorded shares of zeros fall at random here. Bytes are those of the dense chip, which compresses zeros as well. G is "
-        "read twice: of a batch it does not fit on chip, and windows and positions of a convolution share no tiles.",
+        "recorded shares of zeros fall at random here. Bytes are those of the dense chip, which compresses zeros as well. W*G and "
+        "A*G of a layer take turns, tile by tile, where they move fewer bytes that way, so that G is read once (Sec. III).",
         whole_chip(),
     )
     yield Section(

@@ -65,7 +65,7 @@ class Accelerator:
     name of a format tensors lie in DRAM in that format (`hardware.formats.matrices`) where it makes them smaller. On chip
     everything has its full size. `order` says how dX and dW of a layer follow each other: `sequential`, or their tiles in turn as
     IGO has them (`interleaved`, `dx_major`, `dw_major`), so that dY is read once where it stays; `paper` chooses by Algorithm 1
-    (`paper_mnk`: with k innermost), `cost` takes the fastest; `no_second_dy` is the bound of its Sec. 3.3. With `reuse` the
+    (`paper_mnk`: with k innermost), `cost` takes the best; `no_second_dy` is the bound of its Sec. 3.3. With `reuse` the
     scratchpad keeps the tiles of two steps (`step`), or as many as fit, the least recent leaving first, or those needed last
     (`lru`, `farthest`; a fused order keeps at least `lru`), or those of one half alone (`window`), or operands but no sums
     (`operands`); `layers` keeps whole tensors between layers where they fit (`devices.accelerator.between`), `slices` also those
