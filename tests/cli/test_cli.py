@@ -113,7 +113,7 @@ def test_compare(trainyard: Run, topology: str, tmp_path: Path) -> None:
 def test_whatif(trainyard: Run, topology: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainyard.papers import bench
 
-    code, out, err = trainyard("whatif", topology, "--on", "spatial", "--json", "-")
+    code, out, err = trainyard("whatif", topology, "--on", "npu", "--json", "-")
     assert code == 0, err
     found = json.loads(out)
     rows = found["worths"]
@@ -122,14 +122,14 @@ def test_whatif(trainyard: Run, topology: str, tmp_path: Path, monkeypatch: pyte
     changes = [abs(row["change"]) for row in rows]
     assert changes == sorted(changes, reverse=True)
     assert len(found["pairs"]) == 15  # of the six that matter most
-    code, out, _ = trainyard("whatif", topology, "--on", "spatial", "--only", "assumptions", "--pairs", "0", "--json", "-")
+    code, out, _ = trainyard("whatif", topology, "--on", "npu", "--only", "assumptions", "--pairs", "0", "--json", "-")
     assert code == 0
     assert not json.loads(out)["pairs"]
     assert {row["kind"] for row in json.loads(out)["worths"]} == {"assumption"}
-    assert "did you mean 'parameters'" in in_one_line(trainyard("whatif", topology, "--on", "spatial", "--only", "parametres")[2])
-    assert "above 1" in in_one_line(trainyard("whatif", topology, "--on", "spatial", "--factor", "0.5")[2])
+    assert "did you mean 'parameters'" in in_one_line(trainyard("whatif", topology, "--on", "npu", "--only", "parametres")[2])
+    assert "above 1" in in_one_line(trainyard("whatif", topology, "--on", "npu", "--factor", "0.5")[2])
     page = tmp_path / "w.html"
-    code, out, _ = trainyard("whatif", topology, "--on", "spatial", "--pairs", "2", "--html", str(page))
+    code, out, _ = trainyard("whatif", topology, "--on", "npu", "--pairs", "2", "--html", str(page))
     assert code == 0
     assert "interaction" in out
     assert "tornado" in page.read_text()
