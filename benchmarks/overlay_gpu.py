@@ -3,6 +3,7 @@
 python benchmarks/overlay_gpu.py --check                        on a machine with a CUDA GPU: gradients bit for bit, every store
 python benchmarks/overlay_gpu.py --measure --out FILE.json      there: about four minutes
 python benchmarks/overlay_gpu.py --page FILE.json               anywhere: the section of docs/gpu.md and its figure
+python benchmarks/overlay_gpu.py --models --out FILE.json       there: networks of others (--only, --compiled name some of them)
 """
 
 from __future__ import annotations
@@ -203,7 +204,9 @@ def measure(out: Path, device: str, small: bool, seconds: float) -> None:
             break
         begun = time.perf_counter()
         try:
-            page = ty.live.overlay(bench.model, budget=max(budget, 1 << 20) if not small else "1 GB", smallest=0 if small else None)
+            page = ty.live.overlay(
+                bench.model, budget=max(budget, 1 << 20) if not small else "1 GB", smallest=0 if small else None, unit="tensors"
+            )
             with page:
                 times, peak = bench.timed(3, 12)
         except ty.TrainyardError as error:
@@ -312,7 +315,7 @@ def check(device: str) -> None:
         model, shape, dtype = make()
         model.to(place, dtype)
         optimizer, results = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9), []
-        context = ty.live.overlay(model, smallest="16 KiB", **overlay) if overlay else nullcontext()
+        context = ty.live.overlay(model, smallest="16 KiB", unit="tensors", **overlay) if overlay else nullcontext()
         with context as pages:
             for _ in range(7):
                 optimizer.zero_grad()
@@ -350,6 +353,9 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="a model of two narrow blocks, to try the script")
     parser.add_argument("--seconds", type=float, default=400)
+    parser.add_argument("--models", action="store_true")
+    parser.add_argument("--only", default="", help="names of networks for --models, with commas; all by default")
+    parser.add_argument("--compiled", default="", help="those of them that are also compiled as a whole")
     arguments = parser.parse_args()
     if arguments.check:
         check(arguments.device)
@@ -357,6 +363,11 @@ def main() -> None:
         import overlay_page
 
         overlay_page.write(arguments.page)
+    if arguments.models:
+        import overlay_fronts
+
+        only, whole = ([name for name in names.split(",") if name] for names in (arguments.only, arguments.compiled))
+        overlay_fronts.measure(arguments.out, only, whole, arguments.seconds)
     if arguments.measure:
         measure(arguments.out, arguments.device, arguments.small, arguments.seconds)
 

@@ -2,7 +2,8 @@
 
 In reading order:
 
-- `overlay` (below): opens a `Pages` object
+- `overlay` (below): opens `RegionPages` (whole blocks of the model are moved) or `Pages` (single tensors are)
+- regions/: blocks that are kept, checkpointed or compiled, at no cost where they are kept
 - pages: the hooks of autograd, and the sequence of passes (forward and backward)
 - modes: what happens to saved tensors in one pass: record it, follow a plan, or send everything
 - trace: the ops, storages and saved tensors of a recorded pass; operators: which ops may be repeated
@@ -18,18 +19,23 @@ from __future__ import annotations
 from functools import partial
 from os import PathLike
 from pathlib import Path
+from typing import Literal
 
 from torch import nn
+from torch.optim import Optimizer
 
 from trainyard.errors import BadInput
 from trainyard.live.paging.pages import Pages
 from trainyard.live.paging.planning import Policy
+from trainyard.live.paging.regions.finding import regions_of
+from trainyard.live.paging.regions.pages import RegionPages, state_bytes
+from trainyard.live.paging.regions.variants import CompilerName
 from trainyard.live.paging.report import LayerBytes, Report
 from trainyard.live.paging.stores import StoreName, open_store
 from trainyard.mapping.overlay.search import as_needed
 from trainyard.units import parse
 
-__all__ = ["LayerBytes", "Pages", "Report", "overlay"]
+__all__ = ["LayerBytes", "Pages", "RegionPages", "Report", "overlay"]
 
 SMALLEST_BYTES = {"cuda": 1 << 20, "cpu": 1 << 12}
 
@@ -42,15 +48,27 @@ def overlay(
     smallest: str | float | None = None,
     directory: str | PathLike[str] | None = None,
     policy: Policy = as_needed,
-) -> Pages:
+    unit: Literal["auto", "blocks", "tensors"] = "auto",
+    compile: bool | CompilerName = False,
+    optimizer: Optimizer | None = None,
+) -> Pages | RegionPages:
     """`with overlay(model, budget="4 GB") as pages:` trains the model, as it is, within so much device memory.
 
     `budget` is the peak of `torch.cuda.max_memory_allocated` inside the block, parameters, gradients and optimizer state included;
-    on the CPU, that of the activations that the overlay holds. A budget that no plan fits is refused after two recorded passes,
-    with the smallest that does. The first passes are slow, since they are recorded; one that takes more than the budget after all
-    makes its plan tighter. `store` is "pinned" (page-locked host memory), "host" (ordinary) or "disk" (a nameless file in
-    `directory`). Storages under `smallest` stay (1 MiB on a GPU, 4 KiB on a CPU). `pages.report()` has the decisions by layer, with
-    the predicted and the measured time and memory. The same pages may be opened again: their plans stay.
+    on the CPU, that of the activations that the overlay holds. `unit` is what is decided about: "blocks" of the model (the members
+    of its stacks of layers, which are kept or checkpointed, and cost nothing where they are kept) or single "tensors" (kept, sent
+    or recomputed; every saved tensor passes a hook). "auto" takes blocks on a GPU, if the model has stacks of layers, and tensors
+    otherwise. `pages.report()` has the decisions by layer, with the predicted and the measured time and memory. The same pages may
+    be opened again: their plans stay.
+
+    Blocks: the first passes measure every variant of a block, then the fastest choice within the budget runs. A budget below the
+    least possible is refused at the end of the first backward, with the least possible one; `optimizer` adds the state that its
+    first step will make. `compile=True` lets `torch.compile` make further variants, which are faster and save less; they round
+    differently from eager training, whereas everything else gives its gradients bit for bit.
+
+    Tensors: the first passes are slow, since they are recorded; one that takes more than the budget after all makes its plan
+    tighter. A budget that no plan fits is refused after two of them. `store` is "pinned" (page-locked host memory), "host"
+    (ordinary) or "disk" (a nameless file in `directory`). Storages under `smallest` stay (1 MiB on a GPU, 4 KiB on a CPU).
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 1))
@@ -68,6 +86,21 @@ def overlay(
         device_names = ", ".join(sorted(map(str, devices))) or "no parameters"
         raise BadInput(f"an overlay needs a model on one device, CPU or CUDA, got {device_names}")
     device = next(iter(devices))
+    regions = regions_of(model) if unit == "blocks" or (unit == "auto" and device.type == "cuda") else []
+    if unit == "blocks" and not regions:
+        raise BadInput(f"{type(model).__name__} has no stack of like blocks: write unit='tensors'")
+    if compile and not regions:
+        raise BadInput(f"compile= is for unit='blocks', and {type(model).__name__} has no blocks here: write unit='tensors'")
+    if regions and directory is None and smallest is None and store == "pinned":
+        return RegionPages(
+            model,
+            regions,
+            budget=size,
+            device=device,
+            policy=policy,
+            compiler="inductor" if compile is True else compile or None,
+            reserved=0 if optimizer is None else state_bytes(optimizer),
+        )
     smallest_bytes = SMALLEST_BYTES[device.type] if smallest is None else int(parse(smallest, "B", "smallest"))
     folder = None if directory is None else Path(directory)
     return Pages(

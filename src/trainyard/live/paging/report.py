@@ -10,6 +10,7 @@ from trainyard.units import show
 
 if TYPE_CHECKING:
     from trainyard.live.paging.pages import Pages
+    from trainyard.live.paging.regions.pages import RegionPages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +49,7 @@ class Report:
         return "\n".join(lines)
 
 
-def report(pages: Pages) -> Report:
+def report(pages: Pages | RegionPages) -> Report:
     plan = pages.plan
     rows: dict[str, dict[str, int]] = {}
     if plan is not None:

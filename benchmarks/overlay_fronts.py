@@ -1,0 +1,216 @@
+"""Time over peak memory of other people's networks on a GPU: the overlay beside every usual way to save memory, in one run.
+
+`overlay_gpu.py --models` runs it. A step is forward and backward (gradients dropped before it); times are medians of device time,
+memory is the peak of `torch.cuda.max_memory_allocated`. The overlay is given each alternative's peak as its budget, and 1 % more.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from overlay_gpu import GIB, PRODUCTS, say
+from overlay_models import NETWORKS, Network
+
+COMPILE_SHARES = (1.0, 0.5, 0.2)
+TOLERANCE = 1.01
+"""Of an alternative's peak, which the overlay may take."""
+ROOMY = 1.3
+"""A budget of so many times the plain peak: nothing needs to move."""
+
+
+def timed(network: Network, steps: int, warm: int) -> dict[str, float]:
+    """Median device time of a step, the host's time to issue one, and the peak of memory."""
+    import torch
+
+    for _ in range(warm):
+        network.step()
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        network.step()
+        mark.record()
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    network.step()
+    host_s = time.perf_counter() - begun  # the device was idle, so nothing held the host up
+    torch.cuda.synchronize()
+    times = [start.elapsed_time(end) for start, end in pairwise(marks)]
+    return {"ms": statistics.median(times), "host_ms": 1e3 * host_s, "gib": torch.cuda.max_memory_allocated() / GIB}
+
+
+@contextmanager
+def replaced(blocks: Sequence[Any], wrap: Callable[[Any], Any]) -> Iterator[None]:
+    """Blocks whose forward is wrapped inside the with-block."""
+    for block in blocks:
+        block.forward = wrap(block.forward)
+    try:
+        yield
+    finally:
+        for block in blocks:
+            del block.forward
+
+
+@contextmanager
+def gradient_checkpointing(network: Network) -> Iterator[None]:
+    """The model's own, where it has one; otherwise every block in `torch.utils.checkpoint`."""
+    from torch.utils.checkpoint import checkpoint
+
+    if hasattr(network.model, "gradient_checkpointing_enable"):
+        network.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        try:
+            yield
+        finally:
+            network.model.gradient_checkpointing_disable()
+    else:
+        with replaced(network.blocks, lambda forward: partial(checkpoint, forward, use_reentrant=False)):
+            yield
+
+
+@contextmanager
+def selective_checkpointing(network: Network) -> Iterator[None]:
+    """Every block in a selective checkpoint that saves the results of products and attention."""
+    from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+    def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+        saved = op._schema.name.partition("::")[2] in (*PRODUCTS, "convolution")
+        return CheckpointPolicy.MUST_SAVE if saved else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = partial(create_selective_checkpoint_contexts, policy)
+    with replaced(network.blocks, lambda forward: partial(checkpoint, forward, use_reentrant=False, context_fn=contexts)):
+        yield
+
+
+@contextmanager
+def compiled(network: Network, share: float) -> Iterator[None]:
+    """The whole model compiled, with that share of its activations saved."""
+    import torch
+    from torch._functorch import config
+
+    torch._dynamo.reset()
+    with config.patch(activation_memory_budget=share):
+        network.model.compile(dynamic=False)
+        try:
+            yield
+        finally:
+            network.model._compiled_call_impl = None
+    torch._dynamo.reset()
+
+
+def alternatives(network: Network, with_compiler: bool) -> dict[str, Any]:
+    """Contexts by name, each for one use."""
+    import torch
+
+    contexts: dict[str, Any] = {
+        "plain": nullcontext(),
+        "gradient checkpointing": gradient_checkpointing(network),
+        "selective checkpointing": selective_checkpointing(network),
+        "save_on_cpu": torch.autograd.graph.save_on_cpu(pin_memory=True),
+    }
+    if with_compiler:
+        contexts |= {f"torch.compile, budget {share}": compiled(network, share) for share in COMPILE_SHARES}
+    return contexts
+
+
+def overlaid(network: Network, gib: float, *, compile: bool, **options: Any) -> dict[str, Any]:
+    """The overlay within a budget: a row, with its error where it refuses."""
+    import trainyard as ty
+
+    row: dict[str, Any] = {"budget_gib": gib, "compile": compile, **options}
+    begun = time.perf_counter()
+    try:
+        with (
+            warnings.catch_warnings(record=True) as notes,
+            ty.live.overlay(network.model, int(gib * GIB), compile=compile, **options) as pages,
+        ):
+            warnings.simplefilter("always")
+            network.step()
+            while not pages.passes["followed"]:
+                network.step()
+            row["prepared_s"] = time.perf_counter() - begun
+            row |= timed(network, 8, 4)
+    except ty.TrainyardError as error:
+        return row | {"refused": str(error)}
+    plan = pages.plan
+    row |= {"predicted_ms": 1e3 * plan.choice.time_s, "predicted_gib": plan.choice.peak_bytes / GIB, "tightened": plan.tightened}
+    if hasattr(plan, "chains"):
+        chain = next(iter(plan.chains.values()))
+        row["chain"] = [[cost.variant, cost.held_bytes / GIB, 1e3 * cost.seconds] for cost in chain]
+    row["warnings"] = [str(note.message) for note in notes if "budget" in str(note.message)]
+    names = list(plan.variants.values()) if hasattr(plan, "variants") else list(plan.choice.decisions)
+    row["variants"] = {name: names.count(name) for name in sorted(set(names))}
+    return row
+
+
+def shown(row: dict[str, Any]) -> str:
+    if "refused" in row:
+        return f"refused: {row['refused']}"
+    text = f"{row['ms']:7.1f} ms, {row['gib']:6.2f} GiB, host {row['host_ms']:6.1f} ms"
+    if "predicted_ms" in row:
+        text += f" (predicted {row['predicted_ms']:.1f} ms, {row['predicted_gib']:.2f} GiB; {row['variants']})"
+        text += f" prepared in {row['prepared_s']:.1f} s; {row['warnings'] or ''}"
+    return text
+
+
+def front(name: str, with_compiler: bool, budgets: Sequence[float] = ()) -> dict[str, Any]:
+    """All alternatives of one network, and the overlay at each one's peak."""
+    import torch
+
+    network = NETWORKS[name]("cuda")
+    document: dict[str, Any] = {"name": name, "alternatives": [], "overlay": []}
+    for label, context in alternatives(network, with_compiler).items():
+        begun = time.perf_counter()
+        try:
+            with context:
+                network.step()
+                row = {
+                    "name": label,
+                    "first_s": time.perf_counter() - begun,
+                    **timed(network, *((2, 0) if "cpu" in label else (8, 3))),
+                }
+        except Exception as error:
+            row = {"name": label, "refused": repr(error)[:200]}
+        document["alternatives"].append(row)
+        say(f"{name}: {label}: {shown(row)}")
+        torch.cuda.empty_cache()
+    peaks = {row["name"]: TOLERANCE * row["gib"] for row in document["alternatives"] if "gib" in row}
+    roomy = ROOMY * peaks["plain"]
+    eager = sorted({roomy, *(gib for label, gib in peaks.items() if label != "save_on_cpu" and "compile" not in label), *budgets})
+    for compile, sizes in ((False, eager), (True, sorted({*eager, *(gib for label, gib in peaks.items() if "compile" in label)}))):
+        for gib in reversed(sizes):
+            row = overlaid(network, gib, compile=compile)
+            document["overlay"].append(row)
+            say(f"{name}: overlay{', compiled' if compile else ''}, budget {gib:.2f}: {shown(row)}")
+            torch.cuda.empty_cache()
+    del network
+    gc.collect()
+    torch.cuda.empty_cache()
+    return document
+
+
+def measure(out: Path, names: Sequence[str], compiler_for: Sequence[str], seconds: float) -> None:
+    """Fronts of the named networks, as far as the time goes; `compiler_for` names those that are also compiled as a whole."""
+    import torch
+
+    deadline = time.perf_counter() + seconds
+    document: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "networks": []}
+    for name in names or NETWORKS:
+        if time.perf_counter() > deadline:
+            say(f"out of time: {name} is left out")
+            continue
+        try:
+            document["networks"].append(front(name, name in compiler_for))
+        except Exception as error:
+            say(f"{name}: {error!r}"[:300])
+        out.write_text(json.dumps(document), encoding="utf-8")

@@ -1,0 +1,321 @@
+"""The with-block of the overlay by regions: the first passes are surveyed, all later ones run the variants of the plan.
+
+A pass begins when the model is called with gradients enabled. Shapes and types of the tensors it is called with are its
+*signature*; each signature has its own plan, and one that is new is surveyed first. In a survey pass all regions are checkpointed,
+except that one region of each kind at a time runs in the variant that is measured. It is an ordinary training step all the same:
+its gradients are right.
+
+Afterwards a region that is kept has its own call back, and the only Python that remains is one hook on the model's call.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, deque
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from trainyard.errors import BadInput
+from trainyard.live.paging.measures import clock_of
+from trainyard.live.paging.planning import Policy
+from trainyard.live.paging.regions.finding import Region
+from trainyard.live.paging.regions.planning import RegionPlan, Trial, first_of_each_kind, held_bytes, plan_of, to_time
+from trainyard.live.paging.regions.survey import Survey, What, tensors_of
+from trainyard.live.paging.regions.variants import CHECKPOINT, RECOMPILATIONS, CompilerName, Entry, Variant, variants
+from trainyard.mapping.overlay.search import enough
+from trainyard.units import show
+
+if TYPE_CHECKING:
+    from trainyard.live.paging.report import Report
+
+TIMED = 20
+"""Passes of a plan whose time is measured."""
+CHECKED = (3, 32)
+"""The peak memory of a plan's first passes is compared with the budget, and then of one pass in so many."""
+TIGHTENED = 4
+"""How often a plan is chosen again because its passes took more memory than predicted."""
+SIGNATURES = 64
+"""Plans in the cache; the least recently used is dropped first."""
+Signature = tuple[Any, ...]
+
+
+class _Progress:
+    """The surveys of one signature so far."""
+
+    def __init__(self, ways: tuple[Variant, ...]) -> None:
+        # The very first pass makes handles, kernels and, at its end, the optimizer's state: its memory is measured once more.
+        self.agenda: list[tuple[Variant, What]] = [(ways[0], "memory")]
+        self.agenda += [(way, what) for way in ways for what in ("memory", "time", "time")]
+        self.trials = {way.name: Trial() for way in ways}
+        self.surveys: list[tuple[str, Survey]] = []
+        """Their events are read after the last pass: a device that the host has waited for starts idle, and seems slower."""
+        self.kinds: dict[str, tuple[Any, ...]] = {}
+        self.plan: RegionPlan | None = None
+
+
+class RegionPages:
+    """The context manager that `trainyard.live.overlay` returns where regions are moved as a whole: see there."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        regions: list[Region],
+        *,
+        budget: int,
+        device: torch.device,
+        policy: Policy,
+        compiler: CompilerName | None = None,
+        reserved: int = 0,
+    ) -> None:
+        self.model, self.regions, self.budget, self.device, self.policy = model, regions, budget, device, policy
+        self.ways = variants(compiler)
+        self.reserved = reserved
+        self.plan: RegionPlan | None = None
+        self.passes: Counter[str] = Counter()
+        self.peak_bytes = 0
+        self._progress: dict[Signature, _Progress] = {}
+        self._current: Signature | None = None
+        self._survey: Survey | None = None
+        self._stack: ExitStack | None = None
+        self._clock = clock_of(device)
+        self._spans: deque[tuple[Any, Any]] = deque(maxlen=TIMED)
+        self._timing: RemovableHandle | None = None
+        self._start: Any = None
+
+    # -- the with-block
+
+    def __enter__(self) -> RegionPages:
+        if self._stack is not None:
+            raise BadInput("this overlay is already in use: make another one")
+        if any("overlaid" in region.module.__dict__ for region in self.regions):
+            raise BadInput("this model is inside another overlay: end that one first")
+        with ExitStack() as stack:
+            self._entries = {region.name: Entry(region.module, region.kind) for region in self.regions}
+            for region in self.regions:
+                region.module.__dict__["overlaid"] = True
+                stack.callback(region.module.__dict__.pop, "overlaid", None)
+                stack.callback(self._entries[region.name].restore)
+            hook = self.model.register_forward_pre_hook(self._gate, with_kwargs=True)
+            stack.callback(hook.remove)
+            if any(way.compiles for way in self.ways):
+                stack.enter_context(torch._dynamo.config.patch(recompile_limit=RECOMPILATIONS))
+            self._reset_peak()
+            stack.callback(self._close)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._stack is not None
+        stack, self._stack = self._stack, None
+        stack.close()
+
+    def _close(self) -> None:
+        self._note_peak()
+        self._stop_timing()
+        self._current = self._survey = None
+
+    # -- passes
+
+    def _gate(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Before every call of the model."""
+        if not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None or torch.compiler.is_compiling():
+            return
+        inputs = tensors_of((arguments, keywords))
+        signature = (self.model.training, torch.is_autocast_enabled(self.device.type), *((one.shape, one.dtype) for one in inputs))
+        progress = self._progress.get(signature)
+        if progress is None:
+            self._drop_oldest()
+            progress = self._progress[signature] = _Progress(self.ways)
+        if progress.plan is not None:
+            self._follow(signature, progress.plan)
+        else:
+            self._current = None
+            self._prepare(progress)
+
+    def _drop_oldest(self) -> None:
+        if len(self._progress) == SIGNATURES:
+            del self._progress[next(iter(self._progress))]
+
+    def _prepare(self, progress: _Progress) -> None:
+        """Installs the variants that the next survey pass measures."""
+        self._note_peak()
+        variant, what = progress.agenda[0]
+        survey = self._survey = Survey(self.device, what, partial(self._surveyed, progress))
+        chosen = self._to_survey(progress, variant, what)
+        for region in self.regions:
+            entry = self._entries[region.name]
+            call = entry.variant(variant if region.name in chosen else CHECKPOINT)
+            entry.replace(survey.around(region, call))
+        self.passes["surveyed"] += 1
+
+    def _to_survey(self, progress: _Progress, variant: Variant, what: What) -> frozenset[str]:
+        """The regions that run in a variant while it is measured: as many as the budget allows, when their size is known."""
+        if variant is CHECKPOINT:
+            return frozenset(self._entries)
+        base, trial = progress.trials[CHECKPOINT.name].memory, progress.trials[variant.name]
+        if what == "memory" or base is None or trial.memory is None:
+            return frozenset(first_of_each_kind(progress.kinds).values())
+        if not trial.regions:
+            held = held_bytes(base, trial.memory, progress.kinds)
+            trial.regions = to_time(held, progress.kinds, self.budget - base.peak_bytes)
+        return trial.regions
+
+    def _surveyed(self, progress: _Progress, survey: Survey) -> None:
+        """Backward of a survey pass is over."""
+        if survey is not self._survey:
+            return
+        self._survey = None
+        variant, what = progress.agenda.pop(0)
+        self.peak_bytes = max(self.peak_bytes, survey.found.peak_bytes)
+        if not progress.kinds:
+            kinds = {region.name: region.kind for region in self.regions}
+            for call, name in enumerate(survey.found.regions):
+                if call in survey.found.order:
+                    progress.kinds.setdefault(name, (*kinds[name], survey.found.inputs[call]))
+            if len(self._progress) == 1:
+                self._refuse_if_too_small(survey.found.peak_bytes)
+        if what == "memory":
+            progress.trials[variant.name].memory = survey.found
+        else:
+            progress.surveys.append((variant.name, survey))
+        if not progress.agenda:
+            self._learn(progress)
+
+    def _refuse_if_too_small(self, least: int) -> None:
+        least += self.reserved
+        if least > self.budget:
+            budget = show(self.budget, "B", digits=4)
+            with_state = f", {show(self.reserved, 'B')} of optimizer state included" if self.reserved else ""
+            raise BadInput(
+                f"nothing fits {budget}: with every block checkpointed a pass takes {enough(least)}{with_state}: "
+                "give a larger budget or a smaller batch"
+            )
+
+    def _learn(self, progress: _Progress) -> None:
+        for name, survey in progress.surveys:
+            progress.trials[name].times.append(survey.measures())
+        plan = plan_of(progress.trials, progress.kinds)
+        self._choose(plan, self.budget)
+        progress.plan = plan
+        progress.surveys.clear()
+        progress.trials.clear()
+
+    def _choose(self, plan: RegionPlan, budget: int) -> None:
+        """The policy's choice; where none fits, the least memory, with a warning: training has begun and goes on."""
+        try:
+            plan.choose(self.policy, budget)
+        except BadInput:
+            plan.choose_least()
+            plan.tightened = TIGHTENED
+            warnings.warn(
+                f"the budget of {show(self.budget, 'B', digits=4)} is not kept: a pass takes {enough(plan.budget)} "
+                "with every block in the variant of the least memory, and so it runs",
+                stacklevel=2,
+            )
+
+    def _follow(self, signature: Signature, plan: RegionPlan) -> None:
+        if signature == self._current:
+            if plan.followed < CHECKED[0] or plan.followed % CHECKED[1] == 0:
+                self._check(plan)
+        else:
+            self._install(signature, plan)
+        plan.followed += 1
+        self.passes["followed"] += 1
+        if self._timing is not None:
+            self._start = self._clock.moment()
+
+    def _install(self, signature: Signature, plan: RegionPlan) -> None:
+        self._note_peak()
+        ways = {way.name: way for way in self.ways}
+        for name, entry in self._entries.items():
+            variant = ways[plan.variants[name]] if name in plan.variants else CHECKPOINT
+            entry.replace(entry.variant(variant))
+        self._current, self.plan = signature, plan
+        self._reset_peak()
+        self._spans.clear()
+        self._stop_timing()
+        self._timing = self.model.register_forward_hook(self._after_forward)
+
+    def _after_forward(self, module: nn.Module, arguments: tuple[Any, ...], result: Any) -> None:
+        """Times a pass of the plan, from the model's call to the end of backward, until `TIMED` of them are known."""
+        output = next((tensor for tensor in tensors_of(result) if tensor.requires_grad), None)
+        if output is None or torch._C._current_autograd_node() is not None:
+            return
+        start, is_first = self._start, [True]
+
+        def backward_done() -> None:
+            self._spans.append((start, self._clock.moment()))
+            if len(self._spans) == TIMED:
+                self._stop_timing()
+
+        def backward_begins(gradient: Tensor) -> None:
+            if is_first and is_first.pop():
+                torch.autograd.Variable._execution_engine.queue_callback(backward_done)
+
+        output.register_hook(backward_begins)
+
+    def _stop_timing(self) -> None:
+        if self._timing is not None:
+            self._timing.remove()
+            self._timing = None
+
+    def _check(self, plan: RegionPlan) -> None:
+        """Chooses again, for a smaller budget, where the last passes took more memory than they were given."""
+        peak = self._note_peak()
+        if peak > self.budget and plan.tightened < TIGHTENED and self._current is not None:
+            plan.tightened += 1
+            plan.followed = 0
+            self._choose(plan, min(plan.budget, self.budget - (peak - plan.choice.peak_bytes)))
+            self._install(self._current, plan)
+
+    def _note_peak(self) -> int:
+        """The peak of memory since the plan was installed; on the CPU, the predicted one."""
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self.device)
+        else:
+            peak = self.plan.choice.peak_bytes if self.plan is not None else 0
+        self.peak_bytes = max(self.peak_bytes, peak)
+        return peak
+
+    def _reset_peak(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+
+    def report(self) -> Report:
+        """The plan by region, with predicted and measured time and memory."""
+        from trainyard.live.paging.report import report
+
+        return report(self)
+
+    @property
+    def step_s(self) -> list[float]:
+        """Measured times of the plan's first passes, from the model's call to the end of backward."""
+        self._clock.finish()
+        return [self._clock.seconds(start, end) for start, end in self._spans]
+
+
+def state_bytes(optimizer: torch.optim.Optimizer) -> int:
+    """Bytes of state that an optimizer of torch has not made yet, by the tensors that it holds for each parameter."""
+    missing = 0
+    for group in optimizer.param_groups:
+        tensors = _state_tensors(optimizer, group)
+        missing += sum(
+            tensors * parameter.numel() * parameter.element_size()
+            for parameter in group["params"]
+            if parameter.requires_grad and isinstance(parameter, Tensor) and not optimizer.state.get(parameter)
+        )
+    return missing
+
+
+def _state_tensors(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
+    name = type(optimizer).__name__
+    if name in ("SGD", "RMSprop"):
+        return (1 if group.get("momentum") else 0) + (name == "RMSprop") + bool(group.get("centered"))
+    return {"Adam": 2, "AdamW": 2, "NAdam": 2, "RAdam": 2, "Adamax": 2, "Adagrad": 1, "Adadelta": 2}.get(name, 0) + bool(
+        group.get("amsgrad")
+    )

@@ -1,0 +1,228 @@
+"""From surveys to the overlay's problem, and from its choice to a variant for each region.
+
+For each region the variants that are worth having form a chain: the least memory first, then more memory and less time, each step
+with fewer seconds gained per byte than the one before (the lower convex hull). A step of the chain is a `Saved` of the problem: to
+keep it costs its bytes from the region's forward to its backward, to recompute it costs its seconds in backward. A choice that
+keeps some steps of a region runs it in the highest variant that takes no more bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
+
+from trainyard.errors import BadInput
+from trainyard.live.paging.planning import NOTHING_CHOSEN, Policy
+from trainyard.live.paging.regions.survey import Measures, Segment
+from trainyard.mapping.overlay.policy import Choice, Decision, Problem, Saved, with_cost
+
+LINK_BYTES_PER_S = 1e12
+"""Regions are not sent, so the problem's link is never used."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Cost:
+    """What one region takes in one variant: bytes held between forward and backward, and seconds of both."""
+
+    held_bytes: int
+    seconds: float
+    variant: str
+
+
+def worth_having(costs: Sequence[Cost]) -> tuple[Cost, ...]:
+    """The lower convex hull of time over memory, from the least memory to the least time.
+
+    >>> costs = [Cost(0, 4.0, "checkpoint"), Cost(8, 1.0, "keep"), Cost(4, 3.9, "half"), Cost(9, 2.0, "slow")]
+    >>> [cost.variant for cost in worth_having(costs)]
+    ['checkpoint', 'keep']
+    """
+    hull: list[Cost] = []
+    for cost in sorted(costs):
+        if hull and cost.seconds >= hull[-1].seconds:
+            continue
+        while hull and hull[-1].held_bytes == cost.held_bytes:
+            hull.pop()
+        while len(hull) > 1 and _gain(hull[-2], hull[-1]) <= _gain(hull[-2], cost):
+            hull.pop()
+        hull.append(cost)
+    return tuple(hull)
+
+
+def _gain(less: Cost, more: Cost) -> float:
+    """Seconds per byte that the larger of two variants is faster."""
+    return (less.seconds - more.seconds) / (more.held_bytes - less.held_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a region's chain, as a `Saved` of the problem."""
+
+    region: str
+    bytes: int
+
+
+@dataclass(slots=True)
+class RegionPlan:
+    """The measured costs of all regions, the problem they make, and a variant for each region."""
+
+    chains: dict[str, tuple[Cost, ...]]
+    problem: Problem
+    steps: tuple[Step, ...]
+    choice: Choice = NOTHING_CHOSEN
+    variants: dict[str, str] = field(default_factory=dict)
+    budget: int = 0
+    followed: int = 0
+    tightened: int = 0
+
+    def choose(self, policy: Policy, budget: int) -> None:
+        try:
+            choice = policy(self.problem, budget)
+        except BadInput as error:
+            raise BadInput(f"{error}: give a larger budget or a smaller batch") from None
+        self._take(choice, budget)
+
+    def choose_least(self) -> None:
+        """Every region in its variant of the least memory."""
+        choice = with_cost(self.problem, ["recompute"] * len(self.steps))
+        self._take(choice, choice.peak_bytes)
+
+    def _take(self, choice: Choice, budget: int) -> None:
+        kept: dict[str, int] = dict.fromkeys(self.chains, 0)
+        for step, decision in zip(self.steps, choice.decisions, strict=True):
+            kept[step.region] += step.bytes if decision == "keep" else 0
+        levels = {region: _level(chain, kept[region]) for region, chain in self.chains.items()}
+        self.variants = {region: chain[levels[region]].variant for region, chain in self.chains.items()}
+        seen: dict[str, int] = dict.fromkeys(self.chains, 0)
+        decisions: list[Decision] = []
+        for step in self.steps:  # a region's steps stand in the order of its chain
+            seen[step.region] += 1
+            decisions.append("keep" if seen[step.region] <= levels[step.region] else "recompute")
+        self.choice, self.budget = with_cost(self.problem, decisions), budget
+
+
+def _level(chain: Sequence[Cost], kept_bytes: int) -> int:
+    return max(level for level, cost in enumerate(chain) if cost.held_bytes - chain[0].held_bytes <= kept_bytes)
+
+
+@dataclass(slots=True)
+class Trial:
+    """One variant, measured: memory in a pass where one region of each kind ran in it, times in passes where `regions` did."""
+
+    memory: Measures | None = None
+    times: list[Measures] = field(default_factory=list)
+    regions: frozenset[str] = frozenset()
+    """All other regions were checkpointed in the same passes."""
+
+
+Kinds = Mapping[str, tuple[object, ...]]
+
+
+def first_of_each_kind(kinds: Kinds) -> dict[tuple[object, ...], str]:
+    first: dict[tuple[object, ...], str] = {}
+    for region, kind in kinds.items():
+        first.setdefault(kind, region)
+    return first
+
+
+def held_bytes(base: Measures, trial: Measures, kinds: Kinds) -> dict[str, int]:
+    """Bytes that each region holds beyond those of a checkpoint, from the region of its kind that was measured."""
+    by_kind: dict[tuple[object, ...], int] = {}
+    for kind, region in first_of_each_kind(kinds).items():
+        calls = base.calls_of(region)
+        by_kind[kind] = max(sum(trial.held.get(call, 0) - base.held.get(call, 0) for call in calls), 0)
+    return {region: by_kind[kind] for region, kind in kinds.items()}
+
+
+def to_time(held: Mapping[str, int], kinds: Kinds, room_bytes: int) -> frozenset[str]:
+    """As many regions as there is room for, one of each kind at least: a mean over many is worth more than one sample."""
+    chosen = set(first_of_each_kind(kinds).values())
+    room_bytes -= sum(held[region] for region in chosen)
+    for region in reversed(list(held)):
+        if region not in chosen and held[region] <= room_bytes:
+            chosen.add(region)
+            room_bytes -= held[region]
+    return frozenset(chosen)
+
+
+def seconds_of(times: Sequence[Measures], region: str) -> float:
+    """Forward and backward of a region, the least of some passes."""
+    totals = []
+    for measures in times:
+        calls = measures.calls_of(region)
+        totals.append(sum(measures.seconds.get(Segment(part, call), 0.0) for call in calls for part in ("forward", "backward")))
+    return min(totals)
+
+
+def costs_of(trials: Mapping[str, Trial], kinds: Kinds) -> dict[str, list[Cost]]:
+    """What each region takes in every variant; the first trial is the checkpoint's, in which all regions ran."""
+    base_name, base = next(iter(trials.items()))
+    assert base.memory is not None
+    members: dict[tuple[object, ...], list[str]] = {}
+    for region, kind in kinds.items():
+        members.setdefault(kind, []).append(region)
+    costs: dict[str, list[Cost]] = {}
+    for same in members.values():
+        for region in same:
+            costs[region] = [Cost(0, fmean(seconds_of(base.times, one) for one in same), base_name)]
+    for name, trial in trials.items():
+        if name == base_name or trial.memory is None:
+            continue
+        held = held_bytes(base.memory, trial.memory, kinds)
+        for same in members.values():
+            seconds = fmean(seconds_of(trial.times, one) for one in same if one in trial.regions)
+            for region in same:
+                costs[region].append(Cost(held[region], seconds, name))
+    return costs
+
+
+def plan_of(trials: Mapping[str, Trial], kinds: Kinds) -> RegionPlan:
+    """The problem of a model whose regions were measured in each variant."""
+    checkpointed = next(iter(trials.values()))
+    base = checkpointed.memory
+    assert base is not None
+    chains = {region: worth_having(costs) for region, costs in costs_of(trials, kinds).items()}
+    segments = [Segment(part, call) for call in range(len(base.regions)) for part in ("outside", "forward")]
+    segments += [Segment("outside", len(base.regions)), *(Segment("backward", call) for call in base.order)]
+    place = {segment: position for position, segment in enumerate(segments)}
+    durations = [min(times.seconds.get(segment, 0.0) for times in checkpointed.times) for segment in segments]
+    other = [base.peaks.get(segment, 0) for segment in segments]
+    saved: list[Saved] = []
+    steps: list[Step] = []
+    for region, chain in chains.items():
+        calls = base.calls_of(region)
+        uses = [place[Segment("backward", call)] for call in calls]
+        forwards = [place[Segment("forward", call)] for call in calls]
+        for position in (*uses, *forwards):
+            durations[position] = 0.0
+        durations[forwards[0]] = chain[-1].seconds
+        for less, more in pairwise(chain):
+            size = more.held_bytes - less.held_bytes
+            steps.append(Step(region, size))
+            saved.append(
+                Saved(
+                    name=region,
+                    bytes=size,
+                    # Saved from the end of forward on: inside it the survey's own peak counts, with the region's temporaries.
+                    produced=min(forwards) + 1,
+                    last_forward=max(forwards),
+                    first_backward=min(uses),
+                    last_backward=max(uses),
+                    recompute_s=less.seconds - more.seconds,
+                    sendable=False,
+                )
+            )
+            for position in range(min(uses), max(uses) + 1):  # recomputed there in the survey too
+                other[position] = max(other[position] - size, 0)
+    problem = Problem(
+        durations_s=tuple(durations), other_bytes=tuple(other), saved=tuple(saved), out_bytes_per_s=LINK_BYTES_PER_S,
+        in_bytes_per_s=LINK_BYTES_PER_S, labels=tuple(_label(base, segment) for segment in segments),
+    )  # fmt: skip
+    return RegionPlan(chains, problem, tuple(steps))
+
+
+def _label(measures: Measures, segment: Segment) -> str:
+    if segment.part == "outside":
+        return "before the first block" if not segment.call else f"after {measures.regions[segment.call - 1]}"
+    return f"{measures.regions[segment.call]}: {segment.part}"

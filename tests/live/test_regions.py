@@ -1,0 +1,334 @@
+"""The overlay by regions: right gradients whatever is chosen, nothing left where nothing moves, and plans that use memory well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import cycle, pairwise, product
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import trainyard as ty
+from trainyard.errors import BadInput
+from trainyard.live.paging.regions import planning
+from trainyard.live.paging.regions.finding import regions_of
+from trainyard.live.paging.regions.pages import state_bytes
+from trainyard.live.paging.regions.planning import Cost, RegionPlan, Trial, plan_of, worth_having
+from trainyard.live.paging.regions.survey import Measures, Segment
+from trainyard.mapping.overlay.policy import Choice, Problem, with_cost
+from trainyard.mapping.overlay.search import as_needed
+
+PASSES = 7  # the survey of two variants
+SECONDS = {"checkpoint": 4.0, "keep": 1.0, "compiled 0.0": 3.0, "compiled 0.2": 2.8, "compiled 0.5": 2.0, "compiled 1.0": 0.5}
+
+
+@pytest.fixture(autouse=True)
+def steady_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Plans that do not depend on how busy this machine is."""
+    costs_of = planning.costs_of
+
+    def steady(*arguments: Any) -> dict[str, list[Cost]]:
+        costs = costs_of(*arguments).items()
+        return {region: [replace(cost, seconds=SECONDS.get(cost.variant, cost.seconds)) for cost in row] for region, row in costs}
+
+    monkeypatch.setattr(planning, "costs_of", steady)
+
+
+class Layer(nn.Module):
+    """Residual layer with dropout; takes and returns more than one tensor."""
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, *, scale: Tensor, extra: tuple[Tensor, ...] = ()) -> tuple[Tensor, Tensor]:
+        hidden = F.gelu(self.up(self.norm(x))) * scale
+        return x + F.dropout(self.down(hidden), 0.2, self.training), hidden.detach().mean()
+
+
+class Stack(nn.Module):
+    """Layers in a list, the last one called twice; `skip` leaves one out."""
+
+    def __init__(self, depth: int = 3) -> None:
+        super().__init__()
+        self.embed = nn.Linear(4, 8)
+        self.layers = nn.ModuleList(Layer() for _ in range(depth))
+        self.last = nn.Linear(8, 2)
+        self.skip = False
+        self.fail = ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x, scale = self.embed(x), torch.full((8 * 4,), 1.5)
+        for number, layer in enumerate([*self.layers, self.layers[-1]]):
+            if not (self.skip and number == 1):
+                x, _ = layer(x, scale=scale, extra=(x,))
+        if self.fail == "forward":
+            raise ValueError("stop")
+        if self.fail == "backward":
+            x.register_hook(self._stop)
+        return self.last(x)
+
+    def _stop(self, gradient: Tensor) -> None:
+        raise ValueError("stop")
+
+
+def in_turn(*decisions: str) -> Callable[[Problem, int], Choice]:
+    def policy(problem: Problem, budget: int) -> Choice:
+        turns = cycle(decisions)
+        return with_cost(problem, [next(turns) for _ in problem.saved])  # type: ignore[arg-type]
+
+    return policy
+
+
+def train(model: Stack, steps: int, pages: Any = None, micro: int = 1, autocast: bool = False) -> list[Tensor]:
+    torch.manual_seed(1)
+    optimizer, gradients = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9), []
+    with pages or nullcontext():
+        for _ in range(steps):
+            optimizer.zero_grad()
+            for _ in range(micro):
+                with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                    loss = model(torch.randn(5, 4)).float().square().mean()
+                loss.backward()
+            gradients += [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+            optimizer.step()
+    return gradients
+
+
+def stack(depth: int = 3) -> Stack:
+    torch.manual_seed(0)
+    return Stack(depth)
+
+
+def blocks(model: nn.Module, budget: str | float = "1 GB", **options: Any) -> Any:
+    return ty.live.overlay(model, budget, unit="blocks", **options)
+
+
+@pytest.mark.parametrize("turns", [("keep",), ("recompute",), ("recompute", "keep")])
+@pytest.mark.parametrize("options", [{}, {"micro": 2}, {"autocast": True}], ids=["plain", "accumulation", "autocast"])
+def test_gradients_are_those_of_plain_training_whatever_is_chosen(turns: tuple[str, ...], options: dict[str, Any]) -> None:
+    expected = train(stack(), PASSES + 3, **options)
+    pages = blocks(stack(), policy=in_turn(*turns))
+    actual = train(pages.model, PASSES + 3, pages, **options)
+    assert len(actual) == len(expected)
+    assert all(map(torch.equal, actual, expected))
+    assert pages.passes["followed"] >= 3
+    variants = {"keep" if turn == "keep" else "checkpoint" for turn in turns}
+    assert set(pages.plan.variants.values()) == variants
+
+
+def test_blocks_that_are_kept_run_their_own_code_and_saved_tensors_pass_no_hook() -> None:
+    model, seen = stack(), []
+    with blocks(model, policy=in_turn("keep")) as pages:
+        for _ in range(PASSES + 25):  # beyond the passes that are timed
+            model(torch.randn(5, 4)).sum().backward()
+            seen.append(["forward" in layer.__dict__ for layer in model.layers])
+        assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        assert not model._forward_hooks
+    assert pages.passes == {"surveyed": PASSES, "followed": 25}
+    assert all(all(row) for row in seen[:PASSES])
+    assert not any(any(row) for row in seen[PASSES:])
+    assert len(pages.step_s) == 20
+
+
+def test_the_model_is_unchanged_afterwards_also_after_an_error() -> None:
+    model = stack()
+    before = {name: dict(module.__dict__) for name, module in model.named_modules()}
+    for steps in (2, PASSES + 2):
+        train(model, steps, blocks(model, policy=in_turn("recompute", "keep")))
+        model.zero_grad()
+        assert {name: dict(module.__dict__) for name, module in model.named_modules()} == before
+    model.fail = "forward"
+    with pytest.raises(ValueError, match="stop"):
+        train(model, 1, blocks(model))
+    assert "forward" not in model.layers[0].__dict__
+
+
+@pytest.mark.parametrize("where", ["forward", "backward"])
+def test_an_error_in_forward_or_backward_repeats_that_survey_pass(where: str) -> None:
+    model, plain = stack(), stack()
+    with blocks(model, policy=in_turn("recompute")) as pages:
+        for step in range(PASSES + 6):
+            model.fail = where if step in (0, 3, PASSES + 4) else ""
+            torch.manual_seed(step)
+            if model.fail:
+                with pytest.raises(ValueError, match="stop"):
+                    model(torch.randn(5, 4)).sum().backward()
+                continue
+            for each in (model, plain):
+                each.zero_grad()
+                torch.manual_seed(step)
+                each(torch.randn(5, 4)).sum().backward()
+            assert all(torch.equal(a.grad, b.grad) for a, b in zip(model.parameters(), plain.parameters(), strict=True))
+    assert pages.passes["surveyed"] == PASSES + 2
+
+
+def test_another_branch_another_shape_and_evaluation_keep_gradients_right() -> None:
+    model, plain = stack(), stack()
+    with blocks(model, policy=in_turn("recompute", "keep")) as pages:
+        for step in range(3 * PASSES):
+            rows = 5 if step % 3 else 3
+            for each in (model, plain):
+                each.skip = step % 4 == 1
+                each.zero_grad()
+                torch.manual_seed(step)
+                each(torch.randn(rows, 4)).sum().backward()
+                with torch.no_grad():
+                    each.eval()
+                    each(torch.randn(2, 4))
+                    each.train()
+            grads = [(a.grad, b.grad) for a, b in zip(model.parameters(), plain.parameters(), strict=True)]
+            assert all(a is b is None or torch.equal(a, b) for a, b in grads)
+    assert pages.passes == {"surveyed": 2 * PASSES, "followed": PASSES}
+
+
+def test_backward_twice_over_a_retained_graph() -> None:
+    model = stack()
+    with blocks(model, policy=in_turn("recompute")):
+        for _ in range(PASSES + 2):
+            loss = model(torch.randn(5, 4)).sum()
+            first = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+            second = torch.autograd.grad(loss, list(model.parameters()))
+            assert all(map(torch.equal, first, second))
+
+
+def test_a_second_overlay_over_the_same_model_and_a_model_without_blocks_are_refused() -> None:
+    model = stack()
+    with blocks(model), pytest.raises(BadInput, match="inside another overlay"), blocks(model):
+        pass
+    assert "overlaid" not in model.layers[0].__dict__
+    with pytest.raises(BadInput, match="no stack of like blocks"):
+        blocks(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    with pytest.raises(BadInput, match="compile= is for unit='blocks'"):
+        ty.live.overlay(stack(), "1 GB", unit="tensors", compile=True)
+
+
+def test_a_budget_below_the_least_is_refused_at_the_end_of_the_first_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = stack()
+    optimizer = torch.optim.AdamW(model.parameters())
+    state = 2 * sum(parameter.numel() * 4 for parameter in model.parameters())
+    assert state_bytes(optimizer) == state
+    monkeypatch.setattr(Measures, "peak_bytes", 9_500)  # as the allocator of a GPU would say
+    with pytest.raises(BadInput, match=r"nothing fits 10 kB: .* checkpointed a pass takes .* of optimizer state"):
+        train(model, 1, blocks(model, 10_000, optimizer=optimizer))
+    train(model, 1, blocks(model, 10_000))
+    assert "forward" not in model.layers[0].__dict__
+
+
+def test_compiled_variants_give_the_gradients_of_plain_training_within_rounding() -> None:
+    def step(model: nn.Module, x: Tensor) -> list[Tensor]:
+        model.zero_grad()
+        model(x).square().mean().backward()
+        return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+    model, x = stack(2).eval(), torch.randn(5, 4)
+    expected = step(model, x)
+
+    def policy(problem: Problem, budget: int) -> Choice:
+        return in_turn("keep", "recompute")(problem, budget)
+
+    with blocks(model, compile="aot_eager", policy=policy) as pages:
+        while pages.passes["followed"] < 2:
+            for actual, gradient in zip(step(model, x), expected, strict=True):
+                torch.testing.assert_close(actual, gradient)
+    assert pages.passes["surveyed"] == 1 + 3 * 6
+    assert [cost.variant for cost in pages.plan.chains["layers.0"]][-1] == "compiled 1.0"
+    assert "forward" not in model.layers[0].__dict__
+
+
+class Down(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(Layer() for _ in range(2))
+
+
+def test_regions_are_the_outer_members_of_long_stacks_and_the_inner_ones_of_short() -> None:
+    short = nn.ModuleDict({"down": nn.ModuleList(Down() for _ in range(3)), "head": nn.Linear(2, 2)})
+    assert [region.name for region in regions_of(short)] == [f"down.{i}.layers.{j}" for i in range(3) for j in range(2)]
+    long = nn.ModuleDict({"down": nn.ModuleList(Down() for _ in range(8))})
+    assert [region.name for region in regions_of(long)] == [f"down.{i}" for i in range(8)]
+    assert len({region.kind for region in regions_of(long)}) == 1
+    assert regions_of(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
+
+
+# -- the planner
+
+Draw = tuple[list[list[tuple[int, int]]], list[int]]
+
+
+@st.composite
+def measured(draw: st.DrawFn) -> Draw:
+    """For each of a few regions the (bytes, time) of further variants, and the memory of everything else."""
+    kinds = draw(
+        st.lists(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20)), min_size=1, max_size=2), min_size=1, max_size=4)
+    )
+    return kinds, draw(st.lists(st.integers(50, 90), min_size=3 * len(kinds) + 1, max_size=3 * len(kinds) + 1))
+
+
+def surveyed(kinds: list[list[tuple[int, int]]], peaks: list[int]) -> RegionPlan:
+    """The plan of regions that take 4 s when checkpointed."""
+    names = [f"layer {number}" for number in range(len(kinds))]
+    numbers = range(len(names))
+    segments = [Segment(part, call) for call in numbers for part in ("outside", "forward")] + [Segment("outside", len(names))]
+    segments += [Segment("backward", call) for call in reversed(numbers)]
+
+    def measures(times: list[int], held: list[int]) -> Measures:
+        seconds = {Segment("forward", call): float(times[call]) for call in numbers}
+        memory = dict(zip(segments, peaks, strict=True))
+        return Measures(names, [()] * len(names), list(reversed(numbers)), seconds, memory, dict(enumerate(held)))
+
+    nothing = measures([4] * len(names), [0] * len(names))
+    trials = {"checkpoint": Trial(nothing, [nothing], frozenset(names))}
+    for variant in range(max(map(len, kinds))):
+        rows = [kind[min(variant, len(kind) - 1)] for kind in kinds]
+        one = measures([seconds for _, seconds in rows], [size for size, _ in rows])
+        trials[f"variant {variant}"] = Trial(one, [one], frozenset(names))
+    return plan_of(trials, {name: (name,) for name in names})
+
+
+@given(measured())
+@settings(max_examples=40, deadline=None)
+def test_plans_fit_their_budget_and_more_memory_is_never_slower(drawn: Draw) -> None:
+    plan, before = surveyed(*drawn), float("inf")
+    plan.choose_least()
+    least, checkpointed_s = plan.choice.peak_bytes, plan.choice.time_s
+    for budget in range(least, least + 160, 8):
+        plan.choose(as_needed, budget)
+        assert plan.choice.peak_bytes <= budget
+        assert plan.choice.time_s <= min(before, checkpointed_s)
+        before = plan.choice.time_s
+    assert set(plan.variants.values()) == {chain[-1].variant for chain in plan.chains.values()}
+    with pytest.raises(BadInput, match="a larger budget"):
+        plan.choose(as_needed, least - 1)
+
+
+@given(measured(), st.integers(0, 60))
+@settings(max_examples=40, deadline=None)
+def test_plans_are_as_fast_as_the_best_of_all_choices_of_one_step_each(drawn: Draw, room: int) -> None:
+    kinds, peaks = drawn
+    plan = surveyed([kind[:1] for kind in kinds], peaks)
+    plan.choose_least()
+    budget = plan.choice.peak_bytes + room
+    plan.choose(as_needed, budget)
+    choices = (with_cost(plan.problem, decisions) for decisions in product(("keep", "recompute"), repeat=len(plan.steps)))
+    best = min(choice.time_s for choice in choices if choice.peak_bytes <= budget)
+    assert plan.choice.time_s == pytest.approx(best)
+
+
+@given(st.lists(st.builds(Cost, st.integers(0, 9), st.integers(0, 9).map(float), st.just("x")), min_size=1, max_size=8))
+def test_the_chain_of_variants_is_the_lower_convex_hull(costs: list[Cost]) -> None:
+    chain = worth_having(costs)
+    assert chain[0].held_bytes == min(cost.held_bytes for cost in costs)
+    assert chain[-1].seconds == min(cost.seconds for cost in costs)
+    for cost in costs:  # nothing lies below a line between neighbours
+        for less, more in pairwise(chain):
+            slope = (more.seconds - less.seconds) / (more.held_bytes - less.held_bytes)
+            assert slope < 0
+            assert cost.seconds >= less.seconds + slope * (cost.held_bytes - less.held_bytes) - 1e-9
