@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -361,54 +359,3 @@ def test_the_operator_passes_torchs_opcheck(kind: str) -> None:
         torch.library.opcheck(
             torch.ops.trainyard.gradient_pair, (*operands, bias, "reference", True), test_utils=("test_schema", "test_faketensor")
         )
-
-
-INTERPRETED = """
-import torch, torch.nn.functional as F
-from trainyard.live.gradient import convolution, gradients, linear
-from trainyard.live.gradient.reference import pair
-torch.manual_seed(0)
-for rows, outputs, inputs in ((37, 20, 33), (1, 1, 1), (64, 16, 16), (5, 70, 3)):
-    dy, x, w = torch.randn(rows, outputs), torch.randn(inputs, rows).t(), torch.randn(outputs, inputs)
-    for deterministic in (False, True):
-        found = gradients(dy, x, w, bias=True, kernel="fused", deterministic=deterministic)
-        for one, other in zip(found, pair(dy, x, w, bias=True)):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
-def check(ours, theirs, *shapes, layout=torch.contiguous_format, **options):
-    found = []
-    for function, kernel in ((ours, {"kernel": "fused"}), (theirs, {})):
-        torch.manual_seed(1)
-        leaves = [torch.randn(shape) for shape in shapes]
-        leaves[0] = leaves[0].contiguous(memory_format=layout)
-        leaves = [leaf.requires_grad_() for leaf in leaves]
-        y = function(*leaves, **options, **kernel)
-        found.append(torch.autograd.grad(y.square().sum(), leaves))
-        if kernel:
-            assert type(y.grad_fn).__name__ in ("_LinearBackward", "_ConvolutionBackward"), y.grad_fn
-    for one, other in zip(*found):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
-check(linear, F.linear, (2, 9, 18), (20, 18), (20,))
-check(linear, F.linear, (0, 18), (20, 18), (20,))
-for layout in (torch.contiguous_format, torch.channels_last):
-    check(convolution, F.conv2d, (2, 18, 5, 4), (20, 18, 1, 1), (20,), layout=layout)
-    check(convolution, F.conv2d, (2, 18, 5, 4), (20, 18, 1, 1), layout=layout, stride=(2, 2))
-x, w = torch.randn(9, 18, requires_grad=True), torch.randn(20, 18, requires_grad=True)
-for dynamic in (False, True):
-    torch._dynamo.reset()
-    run = torch.compile(lambda x, w: linear(x, w, kernel="fused"), backend="aot_eager", fullgraph=True, dynamic=dynamic)
-    found, expected = (torch.autograd.grad(function(x, w).square().sum(), (x, w)) for function in (run, F.linear))
-    for one, other in zip(found, expected):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-3)
-operands = torch.randn(9, 20), torch.randn(9, 18), torch.randn(20, 18)
-kinds = ("test_schema", "test_faketensor")
-torch.library.opcheck(torch.ops.trainyard.gradient_pair, (*operands, True, "fused", True), test_utils=kinds)
-print("equal")
-"""
-
-
-def test_the_triton_kernel_through_autograd_in_its_interpreter() -> None:
-    """A process of its own: Triton reads TRITON_INTERPRET when it is first imported."""
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, "-c", INTERPRETED], capture_output=True, text=True, env=environment, timeout=240)
-    assert done.stdout.strip() == "equal", done.stderr[-3000:]

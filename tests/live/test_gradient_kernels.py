@@ -39,12 +39,15 @@ CONFIGS = (
 @outside
 def test_the_interpreter_runs_the_kernels() -> None:
     root = Path(__file__).parents[2]
-    command = [sys.executable, "-m", "pytest", "-vv", "-x", "-p", "no:cacheprovider", str(Path(__file__))]
+    files = [__file__, str(Path(__file__).with_name("test_gradient_interpreted.py"))]
+    command = [sys.executable, "-m", "pytest", "-vv", "-x", "-p", "no:cacheprovider", *files]
     done = subprocess.run(
         command, cwd=root, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    assert done.stdout.count("PASSED") > 20
+    passed = [line for line in done.stdout.splitlines() if "PASSED" in line]
+    assert len(passed) > 20
+    assert sum("test_gradient_interpreted.py" in line for line in passed) == 17
 
 
 def same(actual: Tensor | None, wanted: Tensor) -> None:

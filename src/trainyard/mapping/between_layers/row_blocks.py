@@ -118,7 +118,8 @@ class RowBlocks(Blocks):
             occupied = self.occupied(block, uses, work)
             bases = list(dict.fromkeys((*(read.base for read in own.reads), *own.writes)))
             columns = [bands.end[work] - bands.begin[work], bands.product_rows[work], *(bands.tensors[base].new for base in bases)]
-            states = {turn: self._state(block, uses, work, turn, occupied) for turn in ("first", "middle", "last")}
+            its_uses = [use for use in uses if work in use.works]
+            states = {turn: self._state(block, its_uses, work, turn, occupied) for turn in ("first", "middle", "last")}
             merged: dict[tuple[OnChip, Band], int] = {}
             for number, (rows, product, *moved) in enumerate(np.stack(columns, axis=1).tolist()):
                 tensors = tuple((base, new, bands.tensors[base].rows) for base, new in zip(bases, moved, strict=True))

@@ -99,17 +99,14 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A tensor inside a block: where it is used first and last, and whether it is used after the block."""
+    """A tensor inside a block: the Works that use it, and whether it is used after the block, begins whole, and is written in it."""
 
     tensor: Tensor
     kind: Kind
     works: tuple[int, ...]
     needed_after: bool
     whole: bool
-
-    @property
-    def written(self) -> bool:
-        return any(access.write_bytes for access in self.tensor.accesses if access.work in self.works)
+    written: bool
 
 
 class Blocks:
@@ -142,7 +139,8 @@ class Blocks:
             new = begin is tensor.accesses[0] and not tensor.lasts and not begin.read_bytes
             whole = begin.whole_read or begin.whole_write or new
             after = tensor.lasts or any(access.work > last for access in tensor.accesses) or not any(a.read_bytes for a in inside)
-            use = Use(tensor, kind, tuple(access.work for access in inside), after, whole)
+            written = any(access.write_bytes for access in inside)
+            use = Use(tensor, kind, tuple(access.work for access in inside), after, whole, written)
             if kind == "other" or (kind == "shared" and use.written and any(access.read_bytes for access in inside)):
                 return None  # a sum over the batch is complete after the last slice only
             if kind == "shared" and use.written and len(inside) > 1:
@@ -186,10 +184,10 @@ class Blocks:
         found: dict[int, tuple[Part, ...]] = {}
         turns = [("first", 1), ("middle", block.slices - 2), ("last", 1)]
         for work in range(block.first, block.last + 1):
-            occupied = self.occupied(block, uses, work)
+            occupied, own = self.occupied(block, uses, work), [use for use in uses if work in use.works]
             merged: dict[OnChip, int] = {}
             for turn, times in turns:
-                key = self._state(block, uses, work, turn, occupied)
+                key = self._state(block, own, work, turn, occupied)
                 merged[key] = merged.get(key, 0) + times
             samples = self.step.batch // block.slices
             found[work] = tuple(Part(times, key, samples) for key, times in merged.items() if times)
@@ -202,11 +200,10 @@ class Blocks:
             return -(-use.tensor.bytes // block.slices) if stays else 0
         return use.tensor.bytes if (block.sums if use.written else block.weights and use.whole) else 0
 
-    def _state(self, block: Block, uses: Sequence[Use], work: int, turn: str, occupied: int) -> OnChip:
+    def _state(self, block: Block, own: Sequence[Use], work: int, turn: str, occupied: int) -> OnChip:
+        """What a Work finds on chip of its own tensors, in the first, a middle or the last slice."""
         read, loaded, results, unwritten, added = set[int](), set[int](), set[int](), set[int](), set[int]()
-        for use in uses:
-            if work not in use.works:
-                continue
+        for use in own:
             base, place = use.tensor.base, use.works.index(work)
             access = next(access for access in use.tensor.accesses if access.work == work)
             if use.kind == "samples":
