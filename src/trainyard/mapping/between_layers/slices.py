@@ -99,7 +99,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A tensor inside a block: the Works that use it, and whether it is used after the block, begins whole, and is written in it."""
+    """A tensor inside a block: the Works that use it, and whether it is used after the block, begins whole, is written in it."""
 
     tensor: Tensor
     kind: Kind
