@@ -24,7 +24,7 @@ from trainyard.errors import BadInput
 from trainyard.live.paging.measures import clock_of
 from trainyard.live.paging.planning import Policy
 from trainyard.live.paging.regions.finding import Region
-from trainyard.live.paging.regions.planning import RegionPlan, Trial, first_of_each_kind, held_bytes, plan_of, to_time
+from trainyard.live.paging.regions.planning import RegionPlan, Trial, held_bytes, plan_of, to_time, typical
 from trainyard.live.paging.regions.survey import Survey, What, tensors_of
 from trainyard.live.paging.regions.variants import CHECKPOINT, RECOMPILATIONS, CompilerName, Entry, Variant, variants
 from trainyard.mapping.overlay.search import enough
@@ -50,7 +50,9 @@ class _Progress:
     def __init__(self, ways: tuple[Variant, ...]) -> None:
         # The very first pass makes handles, kernels and, at its end, the optimizer's state: its memory is measured once more.
         self.agenda: list[tuple[Variant, What]] = [(ways[0], "memory")]
-        self.agenda += [(way, what) for way in ways for what in ("memory", "time", "time")]
+        for way in ways:  # the first timed pass of a compiled variant is the first in which most regions run it
+            self.agenda.append((way, "memory"))
+            self.agenda.extend([(way, "time")] * (3 if way.compiles else 2))
         self.trials = {way.name: Trial() for way in ways}
         self.surveys: list[tuple[str, Survey]] = []
         """Their events are read after the last pass: a device that the host has waited for starts idle, and seems slower."""
@@ -159,7 +161,7 @@ class RegionPages:
             return frozenset(self._entries)
         base, trial = progress.trials[CHECKPOINT.name].memory, progress.trials[variant.name]
         if what == "memory" or base is None or trial.memory is None:
-            return frozenset(first_of_each_kind(progress.kinds).values())
+            return frozenset(typical(progress.kinds).values())
         if not trial.regions:
             held = held_bytes(base, trial.memory, progress.kinds)
             trial.regions = to_time(held, progress.kinds, self.budget - base.peak_bytes)

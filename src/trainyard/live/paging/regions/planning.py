@@ -119,17 +119,23 @@ class Trial:
 Kinds = Mapping[str, tuple[object, ...]]
 
 
-def first_of_each_kind(kinds: Kinds) -> dict[tuple[object, ...], str]:
-    first: dict[tuple[object, ...], str] = {}
+def members_of(kinds: Kinds) -> dict[tuple[object, ...], list[str]]:
+    """The regions of each kind."""
+    members: dict[tuple[object, ...], list[str]] = {}
     for region, kind in kinds.items():
-        first.setdefault(kind, region)
-    return first
+        members.setdefault(kind, []).append(region)
+    return members
+
+
+def typical(kinds: Kinds) -> dict[tuple[object, ...], str]:
+    """One region of each kind, from the middle: the input of the first is often held by the model itself."""
+    return {kind: same[len(same) // 2] for kind, same in members_of(kinds).items()}
 
 
 def held_bytes(base: Measures, trial: Measures, kinds: Kinds) -> dict[str, int]:
     """Bytes that each region holds beyond those of a checkpoint, from the region of its kind that was measured."""
     by_kind: dict[tuple[object, ...], int] = {}
-    for kind, region in first_of_each_kind(kinds).items():
+    for kind, region in typical(kinds).items():
         calls = base.calls_of(region)
         by_kind[kind] = max(sum(trial.held.get(call, 0) - base.held.get(call, 0) for call in calls), 0)
     return {region: by_kind[kind] for region, kind in kinds.items()}
@@ -137,7 +143,7 @@ def held_bytes(base: Measures, trial: Measures, kinds: Kinds) -> dict[str, int]:
 
 def to_time(held: Mapping[str, int], kinds: Kinds, room_bytes: int) -> frozenset[str]:
     """As many regions as there is room for, one of each kind at least: a mean over many is worth more than one sample."""
-    chosen = set(first_of_each_kind(kinds).values())
+    chosen = set(typical(kinds).values())
     room_bytes -= sum(held[region] for region in chosen)
     for region in reversed(list(held)):
         if region not in chosen and held[region] <= room_bytes:
@@ -159,9 +165,7 @@ def costs_of(trials: Mapping[str, Trial], kinds: Kinds) -> dict[str, list[Cost]]
     """What each region takes in every variant; the first trial is the checkpoint's, in which all regions ran."""
     base_name, base = next(iter(trials.items()))
     assert base.memory is not None
-    members: dict[tuple[object, ...], list[str]] = {}
-    for region, kind in kinds.items():
-        members.setdefault(kind, []).append(region)
+    members = members_of(kinds)
     costs: dict[str, list[Cost]] = {}
     for same in members.values():
         for region in same:
