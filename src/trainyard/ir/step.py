@@ -56,7 +56,10 @@ class Role(StrEnum):
     @property
     def resident(self) -> bool:
         """Whether the tensor is in memory before the step begins and after it has ended."""
-        return self not in (Role.ACTIVATION, Role.GRADIENT, Role.PARAMETER_GRADIENT)
+        return self not in TRANSIENT_ROLES
+
+
+TRANSIENT_ROLES = frozenset({Role.ACTIVATION, Role.GRADIENT, Role.PARAMETER_GRADIENT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,21 +239,32 @@ class Step:
         ranks = (op.body.ranks for op in map(self.ops.__getitem__, self.exchanges) if isinstance(op.body, Collective))
         return max(self.world, *ranks) if self.exchanges else 1
 
+    @cached_property
+    def bases(self) -> tuple[int, ...]:
+        """For each tensor the one that owns its memory: itself where it is no view."""
+        bases: list[int] = []
+        for tensor, spec in enumerate(self.tensors):
+            bases.append(tensor if spec.view_of is None else bases[spec.view_of])  # a view follows what it is of
+        return tuple(bases)
+
     def base(self, tensor: int) -> int:
         """The tensor that owns the memory of a view."""
-        while (view_of := self.tensors[tensor].view_of) is not None:
-            tensor = view_of
-        return tensor
+        return self.bases[tensor]
 
     @cached_property
     def dependencies(self) -> tuple[tuple[int, ...], ...]:
         """For each op, the earlier ops it waits for: producers of what it reads, or of other parts of a tensor that it writes."""
         producer: dict[int, int] = {}
         waits: list[tuple[int, ...]] = []
+        owner = self.bases.__getitem__
         for index, op in enumerate(self.ops):
-            written = [(tensor, self.base(tensor)) for tensor in op.outputs]
-            completed = [base for tensor, base in written if self.tensors[tensor].elements < self.tensors[base].elements]
-            before = {producer[base] for base in (*map(self.base, op.inputs), *completed) if base in producer}
+            written = [(tensor, owner(tensor)) for tensor in op.outputs]
+            completed = [
+                base
+                for tensor, base in written
+                if tensor != base and self.tensors[tensor].elements < self.tensors[base].elements
+            ]  # fmt: skip
+            before = {producer[base] for base in (*map(owner, op.inputs), *completed) if base in producer}
             waits.append(tuple(sorted(before)))
             producer.update((base, index) for _, base in written)
         return tuple(waits)
@@ -285,11 +299,12 @@ class Step:
     def transients(self) -> tuple[tuple[tuple[int, ...], int], ...]:
         """For each tensor that is allocated within the step: the ops that write or read it, the producer first, and its bytes."""
         users: dict[int, dict[int, None]] = {}
+        owner = self.bases.__getitem__
         for index, op in enumerate(self.ops):
-            for base in map(self.base, op.outputs):
+            for base in map(owner, op.outputs):
                 if not self.tensors[base].role.resident:
                     users.setdefault(base, {})[index] = None
-            for base in map(self.base, op.inputs):
+            for base in map(owner, op.inputs):
                 if base in users:
                     users[base][index] = None
         return tuple((tuple(ops), self.tensors[base].bytes) for base, ops in users.items() if not self._inside_a_kernel(ops))

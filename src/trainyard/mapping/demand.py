@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from trainyard.caches import per_step
 from trainyard.ir import DTYPE_BYTES, Direction, MatMul, Op, Step, TensorSpec
 from trainyard.mapping.constraints import NO_CONSTRAINTS, MappingConstraints
 from trainyard.mapping.lowering import GradInput
@@ -208,6 +209,16 @@ AccessLog = dict[tuple[int, Direction | Literal["elsewhere"]], int]
 """Base tensor and direction -> the most scratchpad bytes of one op; `elsewhere`: as a matrix that was unfolded in DRAM."""
 
 
+@per_step
+def tensor_sizes(step: Step, precision: str | Precision | None) -> tuple[int, ...]:
+    """The bytes of every tensor; of a view never more than the memory that it looks into."""
+    elements = [spec.elements for spec in step.tensors]
+    return tuple(
+        min(elements[tensor], elements[base]) * DTYPE_BYTES[dtype_of(spec, precision)]
+        for tensor, (base, spec) in enumerate(zip(step.bases, step.tensors, strict=True))
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TensorBytes:
     """Tensors of a step as bytes of a machine."""
@@ -220,6 +231,11 @@ class TensorBytes:
     logged: tuple[str, ...] = ("read", "write", "elsewhere")
     band: Band | None = None
     """The rows of its images that the Work takes, None for all."""
+    sizes: tuple[int, ...] = field(default=(), init=False, repr=False, compare=False)
+    """[tensor] Bytes, where there is no band."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", tensor_sizes(self.step, self.policy.precision))
 
     def dtype(self, tensor: int | None) -> str:
         spec = TensorSpec((1,)) if tensor is None else self.step.tensors[tensor]
@@ -241,7 +257,7 @@ class TensorBytes:
         return op if self.band is None else self.band.op(op, self.policy.grad_input)
 
     def bytes(self, tensor: int) -> int:
-        return self.elements(tensor) * DTYPE_BYTES[self.dtype(tensor)]
+        return self.sizes[tensor] if self.band is None else self.elements(tensor) * DTYPE_BYTES[self.dtype(tensor)]
 
     def role(self, tensor: int) -> str:
         return str(self.step.tensors[tensor].role)
@@ -252,8 +268,9 @@ class TensorBytes:
         return size if density is None else moved_bytes(size, DTYPE_BYTES[self.dtype(tensor)], density)
 
     def move(self, op: int, tensor: int, direction: Direction, size: int) -> Move:
-        base = self.step.base(tensor)
-        self.note(base, direction, size)
+        base = self.step.bases[tensor]
+        if self.log is not None:
+            self.note(base, direction, size)
         if base in (self.on_chip.read if direction == "read" else self.on_chip.unwritten):
             return Move(self.role(tensor), direction, 0, size, on_chip=True)
         return Move(self.role(tensor), direction, self.moved(op, tensor, direction, size), size)
@@ -296,8 +313,8 @@ class TensorBytes:
     def moves(self, op: int, tensors: tuple[int, ...], direction: Direction) -> dict[int, Move]:
         """One move for each memory that is touched; several views of one never add up to more than all of it."""
         sizes: dict[int, int] = {}
+        bases = self.step.bases
         for tensor in dict.fromkeys(tensors):
-            base = self.step.base(tensor)
-            size = self.bytes(tensor)
+            base, size = bases[tensor], self.bytes(tensor)
             sizes[base] = min(sizes[base] + size, self.bytes(base)) if base in sizes else size
         return {base: self.move(op, base, direction, size) for base, size in sizes.items() if size}

@@ -16,6 +16,7 @@ MatMul repeated `groups` times:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
@@ -23,7 +24,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.ir import MatMul, ProductBody
+from trainyard.ir import Convolution, MatMul, ProductBody
 from trainyard.ir.ops import backward_table, forward_table
 from trainyard.ir.step import operand_order as operand_order
 
@@ -66,11 +67,10 @@ def lower(body: ProductBody, grad_input: GradInput = "col2im") -> Lowered:
     if isinstance(body, MatMul):
         left, right, out = (body.count * size for size in (body.M * body.K, body.K * body.N, body.M * body.N))
         return Lowered(product=body, a=_side("X", left), b=_side("W", right), out=_side("Y", out))
-    axes = range(len(body.size))
     positions, depth = body.batch * math.prod(body.out_size), body.in_channels // body.groups * math.prod(body.kernel)
     channels = body.out_channels // body.groups
     columns = body.groups * positions * depth
-    visited = body.batch * body.in_channels * _distinct([forward_table(body, axis) for axis in axes])
+    visited = body.batch * body.in_channels * _visited(forward_table, *_windows(body))
     image = _side("X", visited, columns)
     weight, gradient = _side("W", body.weight_elements), _side("dY", body.output_elements)
     if body.product == "forward":
@@ -85,7 +85,7 @@ def lower(body: ProductBody, grad_input: GradInput = "col2im") -> Lowered:
     product = MatMul(
         body.batch * math.prod(body.size), body.in_channels // body.groups, channels * math.prod(body.kernel), body.groups
     )
-    used = body.batch * body.out_channels * _distinct([backward_table(body, axis) for axis in axes])
+    used = body.batch * body.out_channels * _visited(backward_table, *_windows(body))
     gradient = _side("dY", used, product.count * product.M * product.K)
     return Lowered(product=product, a=gradient, b=weight, out=_side("dX", body.input_elements))
 
@@ -94,6 +94,26 @@ def _side(label: Label, elements: int, matrix: int | None = None) -> Side:
     return Side(label=label, elements=elements, matrix=elements if matrix is None else matrix)
 
 
-def _distinct(tables: list[npt.NDArray[np.int64]]) -> int:
-    """Positions that some window visits; -1 in a table is padding."""
-    return math.prod(len(np.unique(table[table >= 0])) for table in tables)
+Windows = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+def _windows(body: Convolution) -> Windows:
+    """Where windows look: the same at every batch size and for any number of channels."""
+    return body.size, body.kernel, body.stride, body.padding, body.dilation
+
+
+@lru_cache(maxsize=4096)
+def _visited(
+    table: Callable[[Convolution, int], npt.NDArray[np.int64]],
+    size: tuple[int, ...],
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> int:
+    """Positions of one map that some window visits; -1 in a table is padding."""
+    one = Convolution(
+        batch=1, in_channels=1, out_channels=1, size=size, kernel=kernel, stride=stride, padding=padding, dilation=dilation
+    )
+    tables = [table(one, axis) for axis in range(len(size))]
+    return math.prod(len(np.unique(positions[positions >= 0])) for positions in tables)

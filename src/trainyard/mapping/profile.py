@@ -51,6 +51,7 @@ from trainyard.mapping.demand import (
 from trainyard.mapping.gradient_order.works import is_chain, join_works, joinable_links, split_layers
 from trainyard.mapping.halo import Halo, halo_of
 from trainyard.mapping.lowering import Lowered, lower, operand_order
+from trainyard.mapping.precision import Precision
 from trainyard.mapping.tiling import Problem
 from trainyard.mapping.works import Fusion, group, readers, same_output_gradient, separate_products
 from trainyard.masks.dma import Densities
@@ -155,10 +156,24 @@ def plain_demand(
         return NoDemand(ops=len(ops), why="alone")
     if policy.scope == "products" and not any(op.is_product for op in ops):
         return NoDemand(ops=len(ops), why="scope")
+    plain = not zeros and on_chip == NOTHING_KEPT and log is None and band is None
+    streams = _known_streams(step, policy.precision) if plain and ops[0].fused is None and not ops[0].is_product else {}
+    if (known := streams.get(work.ops[0])) is not None:
+        return known
     sizes_of = TensorBytes(step, policy, zeros, on_chip, log, band=band)
     if ops[0].fused is not None:
         return _kernel(sizes_of, work, ops)
-    return _product(sizes_of, work, ops) if ops[0].is_product else _stream(sizes_of, work.ops[0])
+    if ops[0].is_product:
+        return _product(sizes_of, work, ops)
+    streams[work.ops[0]] = stream = _stream(sizes_of, work.ops[0])
+    return stream
+
+
+@per_step
+def _known_streams(step: Step, precision: str | Precision | None) -> dict[int, StreamDemand]:
+    """Streams of a step by their ops, as far as they were asked for: of all policies with one precision, where nothing is kept on
+    chip or compressed."""
+    return {}
 
 
 def _products(
