@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch.nn.functional import conv2d, conv_transpose2d
 
-from trainyard.arrays import Systolic
+from trainyard.arrays import Systolic, TensorDash
 from trainyard.devices import Accelerator
+from trainyard.devices.accelerator.masked_tiles import TileCosts
 from trainyard.devices.accelerator.ordered import pair_of
 from trainyard.ir import Convolution, Op, Phase, Step, Work
 from trainyard.ir.folds import AXES
@@ -18,6 +19,7 @@ from trainyard.mapping.demand import PairDemand
 from trainyard.mapping.gradient_order.tile_streams import ORDERS, grid, stream
 from trainyard.mapping.lowering import lower
 from trainyard.mapping.profile import demand
+from trainyard.masks.densities import Densities
 
 SAME = Convolution(batch=6, in_channels=5, out_channels=7, size=(8, 8), kernel=(3, 3), padding=(1, 1))
 STRIDED = replace(SAME, stride=(2, 2))
@@ -118,3 +120,19 @@ def test_a_fixed_tile_keeps_whole_windows() -> None:
     device, step, (work,) = gradients_of(SAME, order="interleaved", tiling=(64, 3, 9 * 2))
     (choice,) = device.cost(step, work).chosen
     assert choice.ordered.tile == (64, 3, 2)
+
+
+@pytest.mark.parametrize("body", [replace(SAME, batch=7), STRIDED], ids=["same", "strided"])
+@pytest.mark.parametrize("tiling", [(100, 3, 18), (64, 7, 45)])
+def test_tiles_with_equal_shares_of_zeros_are_costed_once_for_each_size(
+    body: Convolution, tiling: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = TensorDash(lanes=4, rows=4, columns=4, tiles=2)
+    device, step, (work,) = gradients_of(body, order="interleaved", array=array, tiling=tiling)
+    masks = Densities("half", {("conv", 0, "A"): 0.5, ("conv", 0, "G"): 0.4})
+    once = device.cost(step, work, masks)
+    monkeypatch.setattr(TileCosts, "known_by_shares", property(lambda self: False))
+    one_by_one = replace(device).cost(step, work, masks)
+    assert (once.cycles, once.compute_cycles, once.bytes) == (one_by_one.cycles, one_by_one.compute_cycles, one_by_one.bytes)
+    assert dict(once.events) == pytest.approx(dict(one_by_one.events))
+    assert once.compute_cycles < device.cost(step, work).compute_cycles

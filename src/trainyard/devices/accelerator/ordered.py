@@ -40,7 +40,7 @@ from trainyard.mapping.gradient_order.tile_streams import (
     Size,
     grid,
 )
-from trainyard.mapping.tiling import NO_TILE, Supply
+from trainyard.mapping.tiling import NO_TILE, Supply, Tiling
 from trainyard.mapping.walk import Tile
 
 TileReuse = Literal["step", "lru", "farthest", "window", "operands"]
@@ -218,9 +218,11 @@ class Orderly:
         by_order = self.objective == "time"  # zeros that the array sees change cycles, and no bytes
         for candidate in self._candidates(ours, supply, partitions, tile, demands[0].gradient_orders, apart=by_order):
             costs = looked_at()
+            alike = candidate.partition is None and all(tile_costs.known_by_shares for tile_costs in costs)
             ordered = gradient_order.cost(
                 ours, tile=candidate.tile, order=candidate.order, array=self.array, supply=supply, policy=self.schedule.policy,
-                partition=candidate.partition, compute=_seen(pair, candidate, costs),
+                partition=candidate.partition, compute=(_seen_by_size if alike else _seen)(pair, candidate, costs),
+                by_tile=not alike,
             )  # fmt: skip
             measured.append((ordered, costs))
         ordered, costs = min(measured, key=lambda pair_: self._value(pair_[0]))
@@ -389,6 +391,19 @@ def _grid_events(
 
 
 _cached_events = lru_cache(maxsize=CACHED_EVENTS)(_grid_events)
+
+
+def _seen_by_size(pair: Pair, ordered: OrderCost, costs: Costs) -> gradient_order.Compute:
+    """Cycles of a tile where zeros are known by shares: tiles of one size have the same, and their events are counted here."""
+    op, products, cut = pair.op, pair.products, grid(pair.op, ordered.tile, None)
+    for gradient, looked_at in zip(_gradients(pair), costs, strict=True):
+        whole, tile = products.of(gradient, op.M, op.N, op.K), products.of(gradient, *ordered.tile)
+        looked_at.of_sizes(replace(whole, count=op.count), Tiling(m=tile.M, n=tile.N, k=tile.K))
+
+    def cycles(gradient: Gradient, m: int, n: int, k: int) -> int:
+        return costs[0 if gradient == "dX" else 1].of_size(products.of(gradient, cut.m[m], cut.n[n], cut.k[k]))
+
+    return cycles
 
 
 def _seen(pair: Pair, ordered: OrderCost, costs: Costs) -> gradient_order.Compute:

@@ -247,15 +247,17 @@ def cost(
     policy: Policy = "lru",
     partition: Partition | None = None,
     compute: Compute | None = None,
+    by_tile: bool = True,
 ) -> OrderCost:
     """Traffic and cycles of a pair on an array behind a scratchpad of which `supply.resident_bytes` hold tiles.
 
-    `array` is one core. `compute` gives the cycles of each tile operation where they differ from tile to tile; otherwise they come
-    from the array, once for each size.
+    `array` is one core. `compute` gives the cycles of each tile operation where they differ from tile to tile (`by_tile`), or those
+    of one tile of each size; otherwise they come from the array, once for each size.
     """
+    alike = compute is None or not by_tile
     cut = grid(pair.op, tile, partition)
     moved, cycles, compute_cycles = _run(
-        pair, tile, supply.resident_bytes, order, policy, partition, compute or by_size(pair, cut, array), supply, compute is None
+        pair, tile, supply.resident_bytes, order, policy, partition, compute or by_size(pair, cut, array), supply, alike
     )
     return OrderCost(
         order=order,
