@@ -89,6 +89,7 @@ def _places(
     return tuple(np.array(terms, np.int64).reshape(-1, 3).T.copy())
 
 
+@lru_cache(maxsize=256)
 def event_of(name: str) -> tuple[str, str]:
     """The event that an array's own one counts as, and the operand whose elements it counts in.
 

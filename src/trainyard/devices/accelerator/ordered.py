@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Literal, get_args
 
+from trainyard.caches import ByIdentity
 from trainyard.devices.accelerator.choices import PairChoice
 from trainyard.devices.accelerator.counting import Traffic, bound_of, count_array, expanded, shares
 from trainyard.devices.accelerator.masked_tiles import SUMS_READ, TileCosts, add_events
@@ -50,6 +51,7 @@ DIVISIONS = get_args(Division)
 CHOICES = ("paper", "paper_mnk", "cost")
 """Orders that are chosen for each layer: by Algorithm 1 (with k innermost: `paper_mnk`), or the fastest."""
 ORDER_NAMES = (*ALL_ORDERS, *CHOICES)
+CACHED_PAIRS = 1024
 CACHED_EVENTS = 4096
 
 
@@ -117,6 +119,12 @@ def dw_is_transposed(dw: ProductDemand) -> bool:
 
 def pair_of(dx: ProductDemand, dw: ProductDemand) -> Pair:
     """dX(M,K) = dY W^T and dW as two products of one forward product; K are channels where dX multiplies windows of dY."""
+    return _pair_of(ByIdentity(dx), ByIdentity(dw))  # a sweep asks for the pairs of one step again and again
+
+
+@lru_cache(maxsize=CACHED_PAIRS)
+def _pair_of(of_input: ByIdentity[ProductDemand], of_weight: ByIdentity[ProductDemand]) -> Pair:
+    dx, dw = of_input.value, of_weight.value
     first, second = dx.problem, dw.problem
     op = first.op
     # where no letters tell, shapes do

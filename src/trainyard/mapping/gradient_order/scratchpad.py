@@ -91,6 +91,15 @@ class Pair:
     dw_transposed: bool = False
     windows: int = 1
     spread: int = 1
+    _hash: int = field(init=False, repr=False, compare=False)
+    """Found once: a search looks itself up by its pair."""
+
+    def __post_init__(self) -> None:
+        fields = (self.op, self.moved, self.resident, self.sums, self.alone, self.dw_transposed, self.windows, self.spread)
+        object.__setattr__(self, "_hash", hash(fields))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @classmethod
     def dense(cls, op: MatMul, element_bytes: int) -> Pair:
@@ -134,7 +143,7 @@ class Pair:
     def needed(self, tile: Size, cores: int = 1) -> float:
         """The most bytes that the tiles of one step take."""
         m, n, k = (min(size, extent) for size, extent in zip(tile, (self.op.M, self.op.N, self.op.K), strict=True))
-        resident = self.rates[:, 0]
+        resident = _resident_rates(self)
         first = m * n * resident[0] + k * n * resident[1] + m * k * resident[3]
         second = 0.0 if self.alone else m * k * resident[2] + m * n * resident[0] + k * n * resident[4]
         return float(cores * max(first, second))
@@ -151,6 +160,11 @@ def _rates(pair: Pair) -> npt.NDArray[np.float64]:
     rates: npt.NDArray[np.float64] = np.array(rows) / (np.array(_elements(pair.op))[:, None] * pair.op.count)
     rates.setflags(write=False)
     return rates
+
+
+@lru_cache(maxsize=4096)
+def _resident_rates(pair: Pair) -> tuple[float, ...]:
+    return tuple(_rates(pair)[:, 0].tolist())
 
 
 def _elements(op: MatMul) -> tuple[int, int, int, int, int]:
