@@ -186,7 +186,7 @@ def test_of_a_few_tilings_time_comes_before_traffic_and_traffic_before_energy():
 def entered(rows, band=1.01, tolerance=0.01):
     front, entries, tile = np.zeros((FRONT, ENTRY)), 0, np.ones((3, 3), np.int64)
     for value, moved, joules in rows:
-        entries = offer(front, entries, value, moved, joules, int(value), tile, 0, 0, band, tolerance)
+        entries = offer(front, entries, float(value), float(moved), float(joules), float(int(value)), tile, 0, 0, band, tolerance)
     return front[pick(front, entries, band, tolerance), [0, 1, 8]].tolist()
 
 

@@ -107,6 +107,7 @@ def test_every_tile_and_order_has_the_cycles_of_the_walk(
         streams[kind] = past[0] + past[1], past[2]
     rates = np.array([2.0, 2.0, 4.0]) * held * wired
     loops = np.array(["mnk".index(axis) for axis in order])
+    loops.setflags(write=False)  # as the search passes them: no second copy is compiled
     cycles = level_tiles.step_cycles(
         np.array(sides_of), loops, rates, Wire(width).speeds, double, kinds[0], streams, np.inf, np.empty((3, 3), np.int64)
     )

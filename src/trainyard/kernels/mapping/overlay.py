@@ -325,7 +325,7 @@ def better(
 ) -> bool:  # fmt: skip
     """Prices the decisions; if they beat `best`, it is updated."""
     most_ps = NO_WAY if best[0] else best[1]
-    time, over = price(table, line, source_ends, sources, duplex, decisions, budget, False, most_ps, room)
+    time, over = price(table, line, source_ends, sources, duplex, decisions, budget, np.bool_(False), most_ps, room)
     over = max(over, 0)
     if over > best[0] or (over == best[0] and time > best[1]):
         return False
@@ -359,7 +359,8 @@ def swap(
     decisions: Ints, budget: int, order: Ints, reach: int, far: int, tries: int, room: Ints, best: Ints,
 ) -> int:  # fmt: skip
     """Two tensors change their decisions at once: neighbours in `order`, and promising ones at most `far` apart; tries left."""
-    slack = -price(table, line, source_ends, sources, duplex, decisions, budget, False, 0, room)[1]
+    early, most_ps = np.bool_(False), np.int64(0)  # no constants: one copy of `price` is compiled for all who call it
+    slack = -price(table, line, source_ends, sources, duplex, decisions, budget, early, most_ps, room)[1]
     for place in range(len(order)):
         one = order[place]
         for other_place in range(place + 1, min(place + 1 + max(reach, far), len(order))):
@@ -377,7 +378,7 @@ def swap(
                 tries -= 1
                 decisions[one], decisions[other] = new, other_new
                 if better(table, line, source_ends, sources, duplex, decisions, budget, room, best):
-                    slack = -price(table, line, source_ends, sources, duplex, decisions, budget, False, 0, room)[1]
+                    slack = -price(table, line, source_ends, sources, duplex, decisions, budget, early, most_ps, room)[1]
                 else:
                     decisions[one], decisions[other] = was, other_was
     return tries

@@ -176,7 +176,7 @@ def _searched(
         return None
     task, menus = found
     chosen, moved, cycles, compute, proven = kernel.search_pair(
-        task, menus, tolerance, tolerance * GAP_OF_TOLERANCE, float(effort), float(most_cycles), lean
+        task, menus, float(tolerance), float(tolerance * GAP_OF_TOLERANCE), float(effort), float(most_cycles), lean
     )  # fmt: skip
     which, order, m, n, k = chosen.tolist()
     if which < 0:
