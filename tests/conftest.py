@@ -28,27 +28,50 @@ gc.disable()  # until all tests are collected
 
 
 LONGEST = (
+    # compile kernels, one after the other in one process, while the other process does what needs none
     "kernels/networks/test_crossbar.py",
     "machines/test_combine.py",
-    "systems/node/test_systems.py",
     "hardware/benes/test_network.py",
     "workloads/zoo/test_shipped.py",
-    "workloads/zoo/test_vision.py",
-    "live/test_direct_processes.py",
-    "live/test_direct_example.py",
+    "benchmarks/test_coverage.py",
     "workloads/zoo/test_language.py",
+    "workloads/zoo/test_vision.py",
     "live/test_gradient_kernels.py",
-    "live/test_gradient_function.py",
+    "live/test_direct_processes.py",
+    # compile what is left
     "test_machines_page.py",
-    "test_your_own.py",
-    "live/test_interleave.py",
+    "systems/node/test_systems.py",
+    "papers/test_igo_readings.py",
+    "mapping/levels/test_stages.py",
+    # find it compiled, in processes of their own too
+    "web/test_browser.py",
+    "live/test_direct_example.py",
     "sweep/test_ray.py",
-    "sweep/test_command.py",
+    "cli/test_cli.py",
+    "test_mapping_page.py",
+    "workloads/capture/test_scripts.py",
+    "papers/test_mcdla.py",
+    "mapping/between_layers/test_rows.py",
+    "mapping/between_layers/test_between_layers.py",
+    "live/test_sparsity_weights.py",
     "cli/test_terminals.py",
+    "test_your_own.py",
+    "systems/test_deferred_results.py",
+    "test_house.py",
     "test_manual.py",
+    "live/test_overlay.py",
+    "test_recipes_page.py",
+    "systems/test_step_columns.py",
+    "workloads/capture/test_rebatch.py",
+    "workloads/capture/test_frameworks.py",
+    "live/test_interleave.py",
+    "sweep/test_command.py",
+    "sweep/test_executors.py",
+    "systems/node/test_devices.py",
+    "live/test_gradient_function.py",
 )
-"""Files that begin first: those that compile most kernels, so that processes started by later tests find them compiled, then the
-longest, so that the last file to end is a short one. (A file is one process's; the order is kept by
+"""Files that begin first: those that compile most kernels, so that no process waits for another's and those started by later tests
+find them compiled, then the longest, so that the last file to end is a short one. (A file is one process's; the order is kept by
 `--no-loadscope-reorder`.)"""
 
 

@@ -157,7 +157,7 @@ def place_out(table: Ints, line: Ints, coming: int, budget: int, room: Ints) -> 
 
 
 @njit(cache=True)
-def place_in(table: Ints, line: Ints, coming: int, budget: int, early: bool, room: Ints) -> None:
+def place_in(table: Ints, line: Ints, coming: int, budget: int, early: bool | np.bool_, room: Ints) -> None:
     """FETCH_AT: as early as memory allows, the nearest need first; unless `early`, no earlier than hides the copy."""
     latest = NO_WAY
     for place in range(coming - 1, -1, -1):  # the latest start that delays no op, stored in QUEUE
@@ -238,7 +238,7 @@ def run(table: Ints, line: Ints, source_ends: Ints, sources: Ints, coming: int, 
 @njit(cache=True)
 def price(
     table: Ints, line: Ints, source_ends: Ints, sources: Ints, duplex: bool,
-    decisions: Ints, budget: int, early: bool, most_ps: int, room: Ints,
+    decisions: Ints, budget: int, early: bool | np.bool_, most_ps: int | np.int64, room: Ints,
 ) -> tuple[int, int]:  # fmt: skip
     """(picoseconds, bytes over the budget): the second is positive where the decisions do not fit.
 
