@@ -2,9 +2,11 @@
 
 Every run is on a machine that was not seen before: one field changes from run to run, and of each result time and energy are read;
 the rows `full results` also read bytes by level, costs by phase and costs by layer. `rebatched` is a model by name at another batch
-size, again and again; `command` is `trainyard run resnet50 --on npu` from its start, with compiled loops in the cache. Beside each
-rate stands that of the plain twin, which costs and books Work by Work, from the same process. With `--against COMMIT` every row is
-measured with the code of that commit too, in turns with this one, and the ratio is printed. Seconds are those that a core was busy.
+size, again and again; `new batch` one at a batch size that was not seen before. `command` is `trainyard run resnet50 --on npu` from
+its start, with compiled loops and the tilings of the command before in the cache; `command, searched` finds its tilings itself.
+Beside each rate stands that of the plain twin, which costs and books Work by Work, from the same process. With `--against COMMIT`
+every row is measured with the code of that commit too, in turns with this one, and the ratio is printed. Seconds are those that a
+core was busy.
 
 python benchmarks/sweep_rate.py [--against COMMIT] [--only ROW] [--profile]
 """
@@ -29,7 +31,8 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 ROOT = Path(__file__).parents[1]
-COMMAND = "command"
+COMMANDS: dict[str, dict[str, str]] = {"command": {}, "command, searched": {"TRAINYARD_TILINGS": "off"}}
+"""What of the environment differs."""
 LONGEST_S = 3.0
 """A row is measured for so long at most."""
 Change = Callable[[int], object]
@@ -41,7 +44,7 @@ class Case(NamedTuple):
     change: Change
     target: float
     whole: bool = False
-    batch: int | None = None
+    batch: Callable[[int], int] = lambda _: 8
 
 
 def cases() -> dict[str, Case]:
@@ -64,7 +67,8 @@ def cases() -> dict[str, Case]:
         "order=interleaved": Case(lambda turn: replace(npu, order="interleaved", dram_bytes_per_s=100e9 + turn * 1e8), 0),
         "sigma":             Case(lambda turn: replace(sigma, dram_bytes_per_s=100e9 + turn * 1e8), 200),
         "tensordash":        Case(lambda turn: replace(tensordash, dram_bytes_per_s=50e9 + turn * 1e8), 0),
-        "rebatched":         Case(lambda turn: replace(npu, dram_bytes_per_s=100e9 + turn * 1e8), 0, batch=64),
+        "rebatched":         Case(lambda turn: replace(npu, dram_bytes_per_s=100e9 + turn * 1e8), 0, batch=lambda _: 64),
+        "new batch":         Case(lambda _: npu, 0, batch=lambda turn: 9 + turn),
     }
     # fmt: on
 
@@ -73,7 +77,7 @@ def read(case: Case, turn: int) -> None:
     import trainyard as ty
 
     on = case.change(turn)
-    result = ty.run("resnet50", on=on, batch=case.batch or 8)  # type: ignore[arg-type]  # a device, or the name of one
+    result = ty.run("resnet50", on=on, batch=case.batch(turn))  # type: ignore[arg-type]  # a device, or the name of one
     assert result.time_s > 0
     assert result.energy_j > 0
     if case.whole:
@@ -96,11 +100,13 @@ def seconds(case: Case, turns: range) -> float:
 
 def measured(name: str) -> float:
     """Seconds of a core for one run of a row, in this process."""
-    if name == COMMAND:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run(
-            [sys.executable, "-m", "trainyard.cli", "run", "resnet50", "--on", "npu"], check=True, stdout=subprocess.DEVNULL
-        )
+    if name in COMMANDS:
+        environment = {**os.environ, **COMMANDS[name]}
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        command = [sys.executable, "-m", "trainyard.cli", "run", "resnet50", "--on", "npu"]
+        for _ in range(2):  # the first one fills caches
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     case = cases()[name]
@@ -166,7 +172,7 @@ def main() -> int:
         print(json.dumps(measured(chosen.measure)))
         return 0
     rows, missed = cases(), 0
-    names = [chosen.only] if chosen.only else [*rows, COMMAND]
+    names = [chosen.only] if chosen.only else [*rows, *COMMANDS]
     beside = "then ms" if chosen.against else "twin ms"
     print(f"{'changed':20}{'steps/s':>9}{'ms':>10}{beside:>10}{'ratio':>8}")
     with Worktree(chosen.against) if chosen.against else nullcontext(ROOT) as then:
@@ -174,7 +180,7 @@ def main() -> int:
             if chosen.against:
                 ours, other = compared(name, ROOT, then)
             else:
-                ours, other = measured(name), measured(name) if name == COMMAND else twin(name)
+                ours, other = measured(name), measured(name) if name in COMMANDS else twin(name)
             target = rows[name].target if name in rows else 0
             missed += bool(target and 1 / ours < target)
             asked = f"   target {target:g}: {'reached' if 1 / ours >= target else 'missed'}" if target else "   (no target)"
