@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +25,7 @@ from trainyard.ir.protocols import Divisible
 
 STREAMED = ("vector_op", "dram_read", "dram_write", "scratchpad_write", "scratchpad_read")
 """Events that every demand counts; those of an array follow."""
-FEWEST_TILINGS, MOST_TILINGS = 4, 64
+FEWEST_TILINGS, MOST_TILINGS = 2, 16
 """Tilings of a product whose events are kept: at first, and at most."""
 CACHED_STEPS = 32
 """Steps on arrays whose events are kept."""
@@ -88,22 +89,22 @@ class TilingEvents:
     def of(cls, array: Array, products: Products) -> TilingEvents:
         names, count = _array_events(array), len(products.rows)
         sizes, counted = np.zeros((count, FEWEST_TILINGS, 3), np.int64), np.zeros((count, FEWEST_TILINGS, len(names)))
-        return cls(array, products, names, _recipes(names, products), sizes, counted)
+        return cls(array, products, names, _recipes(names, ByIdentity(products)), sizes, counted)
 
-    def with_tilings(self, which: Whole, tiles: Whole) -> TilingEvents:
-        """With one more tiling for each of these products; those before are forgotten where there are too many."""
-        place = (self.sizes[which, :, 0] > 0).sum(axis=1)
-        sizes, counted, width = self.sizes.copy(), self.counted.copy(), self.sizes.shape[1]
-        if place.max() >= width:
-            if width < MOST_TILINGS:
-                more = ((0, 0), (0, width), (0, 0))
-                sizes, counted = np.pad(sizes, more), np.pad(counted, more)
-            else:
-                sizes[which], place = 0, np.zeros_like(place)
+    def with_tilings(self, which: Whole, tiles: Whole) -> tuple[TilingEvents, Whole]:
+        """With one more tiling for each of these products, and where it stands; all others of a product are forgotten where there
+        are too many."""
+        place = np.count_nonzero(self.sizes[which, :, 0], axis=1)
+        count, width, _ = self.sizes.shape
+        more = width if place.max() >= width and width < MOST_TILINGS else 0
+        sizes, counted = np.zeros((count, width + more, 3), np.int64), np.zeros((count, width + more, len(self.names)))
+        sizes[:, :width], counted[:, :width] = self.sizes, self.counted
+        full = place >= width + more
+        sizes[which[full]], place[full] = 0, 0
         sizes[which, place] = tiles[which, :3]
         events = tiling_events(self.array, tiles[which], self.products.shapes.dims[which])
         counted[which, place] = np.array([events[name] for name in self.names]).T
-        return TilingEvents(self.array, self.products, self.names, self.recipes, sizes, counted)
+        return TilingEvents(self.array, self.products, self.names, self.recipes, sizes, counted), place
 
 
 _known = BoundedCache(entries=CACHED_STEPS)
@@ -130,10 +131,10 @@ def _of_products(shape: StepShape, array: Array, tiles: Whole, product_bytes: Re
     known = TilingEvents.of(array, products) if key is None else _known.get(key, lambda: TilingEvents.of(array, products))
     place, missing = known_tilings(tiles, known.sizes)
     if missing:
-        known = known.with_tilings(np.flatnonzero(place < 0), tiles)
+        which = np.flatnonzero(place < 0)
+        known, place[which] = known.with_tilings(which, tiles)
         if key is not None:
             _known.put(key, known)
-        place, _ = known_tilings(tiles, known.sizes)
     counted = []
     for one in known.recipes:
         counts, largest = product_events(
@@ -166,8 +167,9 @@ def event_names(array: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(event_of(name)[0] for name in _array_events(array)))
 
 
-def _recipes(names: Sequence[str], products: Products) -> tuple[Recipe, ...]:
-    return tuple(_recipe(names, products, which, *number) for number, which in products.numbers.items())
+@lru_cache(maxsize=CACHED_STEPS)
+def _recipes(names: tuple[str, ...], products: ByIdentity[Products]) -> tuple[Recipe, ...]:
+    return tuple(_recipe(names, products.value, which, *number) for number, which in products.value.numbers.items())
 
 
 def _recipe(names: Sequence[str], products: Products, which: Whole, number: str, packed: int) -> Recipe:
