@@ -108,7 +108,7 @@ def compiled(network: Network, share: float) -> Iterator[None]:
     torch._dynamo.reset()
 
 
-def alternatives(network: Network, with_compiler: bool) -> dict[str, Any]:
+def alternatives(network: Network, with_compiler: bool, with_cpu: bool) -> dict[str, Any]:
     """Contexts by name, each for one use."""
     import torch
 
@@ -116,41 +116,65 @@ def alternatives(network: Network, with_compiler: bool) -> dict[str, Any]:
         "plain": nullcontext(),
         "gradient checkpointing": gradient_checkpointing(network),
         "selective checkpointing": selective_checkpointing(network),
-        "save_on_cpu": torch.autograd.graph.save_on_cpu(pin_memory=True),
     }
+    if with_cpu:
+        contexts["save_on_cpu"] = torch.autograd.graph.save_on_cpu(pin_memory=True)
     if with_compiler:
         contexts |= {f"torch.compile, budget {share}": compiled(network, share) for share in COMPILE_SHARES}
     return contexts
 
 
-def overlaid(network: Network, gib: float, *, compile: bool, **options: Any) -> dict[str, Any]:
-    """The overlay within a budget: a row, with its error where it refuses."""
+def gradients(network: Network) -> list[Any]:
+    """Gradients of one step, on the host."""
+    network.step()
+    return [parameter.grad.cpu() for parameter in network.model.parameters() if parameter.grad is not None]
+
+
+def equal_bits(gradients: Sequence[Any], others: Sequence[Any]) -> bool:
+    import torch
+
+    return len(gradients) == len(others) and all(map(torch.equal, gradients, others))
+
+
+def overlaid(network: Network, budgets: Sequence[float], compile: bool, expected: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """The overlay at budgets from the largest down, all from one survey: rows, with the error where one is refused."""
     import trainyard as ty
 
-    row: dict[str, Any] = {"budget_gib": gib, "compile": compile, **options}
     begun = time.perf_counter()
-    try:
-        with (
-            warnings.catch_warnings(record=True) as notes,
-            ty.live.overlay(network.model, int(gib * GIB), compile=compile, **options) as pages,
-        ):
-            warnings.simplefilter("always")
-            network.step()
-            while not pages.passes["followed"]:
+    pages = ty.live.overlay(network.model, int(budgets[0] * GIB), compile=compile)
+    with warnings.catch_warnings(record=True) as notes, pages:
+        warnings.simplefilter("always")
+        for gib in budgets:
+            row: dict[str, Any] = {"budget_gib": gib, "compile": compile}
+            notes.clear()
+            try:
+                pages.rebudget(gib * GIB)
                 network.step()
-            row["prepared_s"] = time.perf_counter() - begun
-            row |= timed(network, 8, 4)
-    except ty.TrainyardError as error:
-        return row | {"refused": str(error)}
-    plan = pages.plan
-    row |= {"predicted_ms": 1e3 * plan.choice.time_s, "predicted_gib": plan.choice.peak_bytes / GIB, "tightened": plan.tightened}
-    if hasattr(plan, "chains"):
-        chain = next(iter(plan.chains.values()))
-        row["chain"] = [[cost.variant, cost.held_bytes / GIB, 1e3 * cost.seconds] for cost in chain]
-    row["warnings"] = [str(note.message) for note in notes if "budget" in str(note.message)]
-    names = list(plan.variants.values()) if hasattr(plan, "variants") else list(plan.choice.decisions)
-    row["variants"] = {name: names.count(name) for name in sorted(set(names))}
-    return row
+                while not pages.passes["followed"]:
+                    network.step()
+                row["prepared_s"] = time.perf_counter() - begun
+                row |= timed(network, 8, 4)
+            except ty.TrainyardError as error:
+                yield row | {"refused": str(error)}
+                continue
+            row |= described(pages.plan)
+            row["warnings"] = [str(note.message) for note in notes if "budget" in str(note.message)]
+            row["equal_bits"] = equal_bits(gradients(network), expected) if expected and not compile else None
+            yield row
+            begun = time.perf_counter()
+
+
+def described(plan: Any) -> dict[str, Any]:
+    """What a plan predicted and chose."""
+    names = list(plan.variants.values())
+    chain = next(iter(plan.chains.values()))
+    return {
+        "predicted_ms": 1e3 * plan.choice.time_s,
+        "predicted_gib": plan.choice.peak_bytes / GIB,
+        "tightened": plan.tightened,
+        "variants": {name: names.count(name) for name in sorted(set(names))},
+        "chain": [[cost.variant, cost.held_bytes / GIB, 1e3 * cost.seconds] for cost in chain],
+    }
 
 
 def shown(row: dict[str, Any]) -> str:
@@ -159,48 +183,51 @@ def shown(row: dict[str, Any]) -> str:
     text = f"{row['ms']:7.1f} ms, {row['gib']:6.2f} GiB, host {row['host_ms']:6.1f} ms"
     if "predicted_ms" in row:
         text += f" (predicted {row['predicted_ms']:.1f} ms, {row['predicted_gib']:.2f} GiB; {row['variants']})"
-        text += f" prepared in {row['prepared_s']:.1f} s; {row['warnings'] or ''}"
+        text += f" prepared in {row['prepared_s']:.1f} s; bits {row['equal_bits']}; {row['warnings'] or ''}"
     return text
 
 
-def front(name: str, with_compiler: bool, budgets: Sequence[float] = ()) -> dict[str, Any]:
+def front(name: str, with_compiler: bool, with_cpu: bool) -> dict[str, Any]:
     """All alternatives of one network, and the overlay at each one's peak."""
     import torch
 
+    torch.manual_seed(0)
     network = NETWORKS[name]("cuda")
     document: dict[str, Any] = {"name": name, "alternatives": [], "overlay": []}
-    for label, context in alternatives(network, with_compiler).items():
+    for label, context in alternatives(network, with_compiler, with_cpu).items():
         begun = time.perf_counter()
         try:
             with context:
                 network.step()
-                row = {
-                    "name": label,
-                    "first_s": time.perf_counter() - begun,
-                    **timed(network, *((2, 0) if "cpu" in label else (8, 3))),
-                }
+                row = {"name": label, "first_s": time.perf_counter() - begun}
+                row |= timed(network, *((2, 0) if "cpu" in label else (8, 3)))
         except Exception as error:
             row = {"name": label, "refused": repr(error)[:200]}
         document["alternatives"].append(row)
         say(f"{name}: {label}: {shown(row)}")
         torch.cuda.empty_cache()
-    peaks = {row["name"]: TOLERANCE * row["gib"] for row in document["alternatives"] if "gib" in row}
-    roomy = ROOMY * peaks["plain"]
-    eager = sorted({roomy, *(gib for label, gib in peaks.items() if label != "save_on_cpu" and "compile" not in label), *budgets})
-    for compile, sizes in ((False, eager), (True, sorted({*eager, *(gib for label, gib in peaks.items() if "compile" in label)}))):
-        for gib in reversed(sizes):
-            row = overlaid(network, gib, compile=compile)
+    expected = gradients(network)
+    document["plain_repeats_its_bits"] = equal_bits(expected, gradients(network))
+    peaks = {
+        row["name"]: TOLERANCE * row["gib"] for row in document["alternatives"] if "gib" in row and row["name"] != "save_on_cpu"
+    }
+    eager = sorted({ROOMY * peaks["plain"], *(gib for label, gib in peaks.items() if "compile" not in label)}, reverse=True)
+    for compile, sizes in ((False, eager), (True, sorted(peaks.values(), reverse=True))):
+        for row in overlaid(network, sizes, compile, expected if document["plain_repeats_its_bits"] else ()):
             document["overlay"].append(row)
-            say(f"{name}: overlay{', compiled' if compile else ''}, budget {gib:.2f}: {shown(row)}")
-            torch.cuda.empty_cache()
-    del network
+            say(f"{name}: overlay{', compiled' if compile else ''}, budget {row['budget_gib']:.2f}: {shown(row)}")
+    del network, expected
     gc.collect()
     torch.cuda.empty_cache()
     return document
 
 
-def measure(out: Path, names: Sequence[str], compiler_for: Sequence[str], seconds: float) -> None:
-    """Fronts of the named networks, as far as the time goes; `compiler_for` names those that are also compiled as a whole."""
+def measure(out: Path, names: Sequence[str], compiler_for: Sequence[str], cpu_for: Sequence[str], seconds: float) -> None:
+    """Fronts of the named networks, as far as the time goes.
+
+    `compiler_for` names those that are also compiled as a whole, which takes about a minute for each share of activations, and
+    `cpu_for` those that are also run with `save_on_cpu`.
+    """
     import torch
 
     deadline = time.perf_counter() + seconds
@@ -210,7 +237,7 @@ def measure(out: Path, names: Sequence[str], compiler_for: Sequence[str], second
             say(f"out of time: {name} is left out")
             continue
         try:
-            document["networks"].append(front(name, name in compiler_for))
+            document["networks"].append(front(name, name in compiler_for, name in cpu_for))
         except Exception as error:
             say(f"{name}: {error!r}"[:300])
         out.write_text(json.dumps(document), encoding="utf-8")

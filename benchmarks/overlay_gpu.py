@@ -2,7 +2,7 @@
 
 python benchmarks/overlay_gpu.py --check                        on a machine with a CUDA GPU: gradients bit for bit, every store
 python benchmarks/overlay_gpu.py --measure --out FILE.json      there: about four minutes
-python benchmarks/overlay_gpu.py --page FILE.json               anywhere: the section of docs/gpu.md and its figure
+python benchmarks/overlay_gpu.py --page FILE.json               anywhere: the section of docs/gpu.md or docs/overlay_models.md
 python benchmarks/overlay_gpu.py --models --out FILE.json       there: networks of others (--only, --compiled name some of them)
 """
 
@@ -356,18 +356,22 @@ def main() -> None:
     parser.add_argument("--models", action="store_true")
     parser.add_argument("--only", default="", help="names of networks for --models, with commas; all by default")
     parser.add_argument("--compiled", default="", help="those of them that are also compiled as a whole")
+    parser.add_argument("--save-on-cpu", default="", help="those that are also run with save_on_cpu")
     arguments = parser.parse_args()
     if arguments.check:
         check(arguments.device)
     if arguments.page:
+        import overlay_fronts_page
         import overlay_page
 
-        overlay_page.write(arguments.page)
+        of_models = "networks" in json.loads(arguments.page.read_text(encoding="utf-8"))
+        (overlay_fronts_page if of_models else overlay_page).write(arguments.page)
     if arguments.models:
         import overlay_fronts
 
-        only, whole = ([name for name in names.split(",") if name] for names in (arguments.only, arguments.compiled))
-        overlay_fronts.measure(arguments.out, only, whole, arguments.seconds)
+        lists = (arguments.only, arguments.compiled, arguments.save_on_cpu)
+        only, whole, to_cpu = ([name for name in names.split(",") if name] for names in lists)
+        overlay_fronts.measure(arguments.out, only, whole, to_cpu, arguments.seconds)
     if arguments.measure:
         measure(arguments.out, arguments.device, arguments.small, arguments.seconds)
 

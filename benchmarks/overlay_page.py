@@ -83,7 +83,8 @@ def section(data: Row) -> str:
 def introduction(data: Row) -> list[str]:
     rates = sorted(row["link"]["out_bytes_per_s"] / 1e9 for row in data["overlay"])
     text = (
-        f"`with ty.live.overlay(model, budget=...)` on an {data['device']} (torch {data['torch']}, CUDA {data['cuda']}): "
+        f"`with ty.live.overlay(model, budget=..., unit='tensors')` on an {data['device']} (torch {data['torch']}, "
+        f"CUDA {data['cuda']}): "
         f"{data['blocks']} transformer blocks of width {data['width']}, {data['tokens']} tokens in sequences of "
         f"{data['length']}, bf16; a step is forward and backward, gradients dropped before it. Times are medians of device time "
         "over rounds in which everything takes its turn (the board is at its power limit: a warm chip is up to a tenth slower); "

@@ -189,6 +189,18 @@ def test_another_branch_another_shape_and_evaluation_keep_gradients_right() -> N
     assert pages.passes == {"surveyed": 2 * PASSES, "followed": PASSES}
 
 
+def test_another_budget_changes_the_plan_without_another_survey() -> None:
+    model, seen = stack(), []
+    with blocks(model) as pages:
+        for budget in ("1 GB", 1, "1 GB"):
+            pages.rebudget(budget)
+            for _ in range(PASSES + 1):
+                model(torch.randn(5, 4)).sum().backward()
+            seen.append(set(pages.plan.variants.values()))
+    assert seen == [{"keep"}, {"checkpoint"}, {"keep"}]
+    assert pages.passes["surveyed"] == PASSES
+
+
 def test_backward_twice_over_a_retained_graph() -> None:
     model = stack()
     with blocks(model, policy=in_turn("recompute")):

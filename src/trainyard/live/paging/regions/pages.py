@@ -28,7 +28,7 @@ from trainyard.live.paging.regions.planning import RegionPlan, Trial, held_bytes
 from trainyard.live.paging.regions.survey import Survey, What, tensors_of
 from trainyard.live.paging.regions.variants import CHECKPOINT, RECOMPILATIONS, CompilerName, Entry, Variant, variants
 from trainyard.mapping.overlay.search import enough
-from trainyard.units import show
+from trainyard.units import parse, show
 
 if TYPE_CHECKING:
     from trainyard.live.paging.report import Report
@@ -214,11 +214,21 @@ class RegionPages:
         except BadInput:
             plan.choose_least()
             plan.tightened = TIGHTENED
-            warnings.warn(
-                f"the budget of {show(self.budget, 'B', digits=4)} is not kept: a pass takes {enough(plan.budget)} "
-                "with every block in the variant of the least memory, and so it runs",
-                stacklevel=2,
-            )
+            if plan.choice.peak_bytes > self.budget:
+                warnings.warn(
+                    f"the budget of {show(self.budget, 'B', digits=4)} is not kept: a pass takes {enough(plan.budget)} "
+                    "with every block in the variant of the least memory, and so it runs",
+                    stacklevel=2,
+                )
+
+    def rebudget(self, budget: str | float) -> None:
+        """Chooses all plans again for another budget, from the next pass on; what was measured stays."""
+        self.budget = int(parse(budget, "B", "budget"))
+        for progress in self._progress.values():
+            if progress.plan is not None:
+                progress.plan.tightened = progress.plan.followed = 0
+                self._choose(progress.plan, self.budget)
+        self._current = None
 
     def _follow(self, signature: Signature, plan: RegionPlan) -> None:
         if signature == self._current:

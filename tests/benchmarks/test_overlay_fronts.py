@@ -1,0 +1,38 @@
+"""The page on models within a memory budget is what its data gives, and networks are built as their configurations say."""
+
+from __future__ import annotations
+
+import json
+
+import overlay_fronts_page
+import pytest
+
+
+def test_the_page_and_its_figure_are_those_of_the_stored_measurements() -> None:
+    data = json.loads(overlay_fronts_page.DATA.read_text(encoding="utf-8"))
+    lines = (
+        *overlay_fronts_page.introduction(data),
+        *overlay_fronts_page.results(data),
+        *overlay_fronts_page.lessons(data),
+        *overlay_fronts_page.repeat(),
+    )
+    assert overlay_fronts_page.PAGE.read_text(encoding="utf-8") == "\n".join(lines) + "\n"
+    assert overlay_fronts_page.FIGURE.read_text(encoding="utf-8") == overlay_fronts_page.figure(data["networks"])
+
+
+@pytest.mark.parametrize("name", ["llama", "qwen", "vit", "whisper"])
+def test_small_networks_train_and_have_their_blocks_as_regions(name: str) -> None:
+    from coverage_cases.torchvision_ops import provide
+
+    provide()
+    pytest.importorskip("transformers")
+    import overlay_models
+
+    from trainyard.live.paging.regions.finding import regions_of
+
+    network = getattr(overlay_models, name)("cpu", small=True)
+    network.step()
+    assert {id(region.module) for region in regions_of(network.model)} == {id(block) for block in network.blocks}
+    assert all(
+        parameter.grad is not None for block in network.blocks for parameter in block.parameters() if parameter.requires_grad
+    )
