@@ -3,7 +3,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -145,6 +147,29 @@ def test_a_failing_experiment_is_off_and_says_why(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(bench, "experiments", lambda paper: {"igo.small.all": broken})
     row = next(row for row in bench.walk("igo") if row.id == "igo.small.all")
     assert (row.verdict, row.failed, row.note) == ("off", True, "error: ZeroDivisionError: no cycles")
+
+
+def test_papers_that_wait_for_processes_are_walked_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The experiment of each waits until that of the other has begun; rows are in the papers' order."""
+    begun = {paper: Event() for paper in ("sigma", "igo")}
+
+    def experiment(own: str, other: str) -> Measured:
+        begun[own].set()
+        assert begun[other].wait(timeout=30)
+        return Measured(1.0)
+
+    ids = {"sigma": "sigma.dense.speedup_over_tpu", "igo": "igo.small.all"}
+    tables = {
+        "sigma": {ids["sigma"]: partial(experiment, "sigma", "igo")},
+        "igo": {ids["igo"]: partial(experiment, "igo", "sigma")},
+    }
+    monkeypatch.setattr(bench, "experiments", lambda paper: tables.get(paper, {}))
+    monkeypatch.setattr(bench, "workers", object)
+    stored: list[str] = []
+    rows = bench.walk(keep=lambda claim, measured: stored.append(claim))
+    assert [row.id for row in rows] == [claim.id for claim in ledger.claims()]
+    assert sorted(stored) == sorted(ids.values())
+    assert not any(row.failed for row in rows)
 
 
 def test_an_experiment_for_no_claim_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from trainyard.errors import BadInput, UnknownName
@@ -18,6 +19,7 @@ from trainyard.papers.changes import check as check_changes
 from trainyard.papers.headlines import Headline
 from trainyard.papers.headlines import check as check_headline
 from trainyard.papers.ledger import Claim, Measured, Row, Verdict, claims, judge, names_figure, select
+from trainyard.papers.processes import workers
 from trainyard.progress import ProgressCallback, no_progress
 
 if TYPE_CHECKING:
@@ -48,9 +50,9 @@ class Paper:
     claims give in `where` to functions. `whatif PAPER` runs `case` (workload, machine and masks, if any) unless `sensitivity`
     names a module whose `sensitivity_study(kinds)` varies the assumptions by a measure of the paper's own. `changes` names a module
     whose CHANGES lists what was changed after results had been seen, `headline` one whose HEADLINE is what a reader sees first of
-    the paper, `search` one whose `run(folder, on_progress)` tries readings
-    of the paper, writes what it finds into a folder and returns a sentence on it. `walkthrough` takes the example that was asked
-    for in `explain PAPER EXAMPLE`, or "".
+    the paper, `search` one whose `run(folder, on_progress)` tries readings of the paper, writes what it finds into a folder and
+    returns a sentence on it. `uses_processes`: its experiments mostly wait for other processes (`papers.processes`). `walkthrough`
+    takes the example that was asked for in `explain PAPER EXAMPLE`, or "".
     """
 
     citation: str
@@ -61,6 +63,7 @@ class Paper:
     changes: str = ""
     headline: str = ""
     search: str = ""
+    uses_processes: bool = False
     walkthrough: Callable[[str], Walkthrough] | None = None
 
 
@@ -190,16 +193,30 @@ def walk(
 ) -> list[Row]:
     """One row for each claim, in the papers' order; an experiment that fails is `off`, its error the note.
 
-    A claim that `recall` answers is not measured; a new measurement is passed to `keep`.
+    A claim that `recall` answers is not measured; a new measurement is passed to `keep`. Papers whose experiments wait for other
+    processes are walked in a thread of their own, so that this process has something to do meanwhile.
     """
     chosen = select(paper, figure)
     tables = {name: experiments(name) for name in dict.fromkeys(claim.paper for claim in chosen)}
-    rows = []
-    for number, claim in enumerate(chosen):
-        on_progress(number, len(chosen), claim.id)
-        rows.append(_row(claim, tables[claim.paper].get(claim.id), recall, keep))
+    rows: dict[str, Row] = {}
+
+    def measure(some: Sequence[Claim]) -> None:
+        for claim in some:
+            on_progress(len(rows), len(chosen), claim.id)
+            rows[claim.id] = _row(claim, tables[claim.paper].get(claim.id), recall, keep)
+
+    waiting = {name for name in tables if (described := description(name)) is not None and described.uses_processes}
+    here = [claim for claim in chosen if claim.paper not in waiting]
+    elsewhere = [claim for claim in chosen if claim.paper in waiting]
+    if here and elsewhere and workers() is not None:
+        thread = Thread(target=measure, args=(elsewhere,), daemon=True)  # an interrupt does not wait for it
+        thread.start()
+        measure(here)
+        thread.join()
+    else:
+        measure(chosen)
     on_progress(len(chosen), len(chosen))
-    return rows
+    return [rows[claim.id] for claim in chosen]
 
 
 def unmeasured(claim: Claim) -> Row:

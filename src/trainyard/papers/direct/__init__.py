@@ -17,4 +17,5 @@ PAPER = Paper(
     sensitivity="assumptions",
     changes="changes",
     headline="headline",
+    uses_processes=True,
 )

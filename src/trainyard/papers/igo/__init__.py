@@ -35,6 +35,7 @@ PAPER = Paper(
     sensitivity="assumptions",
     changes="changes",
     headline="headline",
+    uses_processes=True,
     search="reading_search",
     walkthrough=_walkthrough,
 )
