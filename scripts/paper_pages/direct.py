@@ -50,7 +50,7 @@ def whole_table(workload: Workload) -> str:
         ("accuracy [%], on stand-ins", [trained[0], *trained],                              f"accuracy.{name}"),
         ("efficiency at 2048",         [efficiency.efficiency(one, workload) for one in columns], f"efficiency.{name}"),
         ("of computation",             [one.computation for one in runs],                   f"efficiency.{name}.computation"),
-        ("of communication",           [one.communication for one in runs],                 f"efficiency.{name}.communication"),
+        ("of communication",           [efficiency.communication(one, workload) for one in columns], f"efficiency.{name}.communication"),
     ]
     # fmt: on
     return table(

@@ -39,7 +39,7 @@ def whatif(
     """Weigh each assumption and parameter.
 
     Every alternative in its place, every number halved and doubled, one at a time and in pairs, the most valuable first.
-    A paper alone is result by its own measure.
+    A paper's name alone weighs what its own experiments assume, by the paper's own measure.
     """
     from trainyard import sensitivity
     from trainyard.papers import bench, ledger

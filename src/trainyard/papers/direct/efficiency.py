@@ -56,6 +56,17 @@ def efficiency(name: System, workload: Workload, units: int = UNITS) -> float:
     return max(ring, by_trees(workload, units)) if name == "A100" else ring
 
 
+def communication(name: System, workload: Workload, units: int = UNITS) -> float:
+    """Seconds of computing over those of a step of all: with the efficiency of computation as the other factor."""
+    return efficiency(name, workload, units) / system(name, workload, units).computation
+
+
+def exchange_s(name: System, workload: Workload, units: int = UNITS) -> float:
+    """Seconds of an exchange; of A100s by ring or double tree."""
+    ring = system(name, workload, units).latency_s
+    return min(ring, tree_s(workload, units)) if name == "A100" else ring
+
+
 def points(name: System, workload: Workload) -> dict[int, StepCost]:
     every()
     return {units: system(name, workload, units) for units in COUNTS}
@@ -118,8 +129,8 @@ def at_full(workload: Workload) -> tuple[float, ...]:
 
 
 @cache
-def by_trees(workload: Workload, units: int = UNITS, batch: int | None = None) -> float:
-    """The A100s' efficiency if a double tree sums their gradients after the step, in one piece."""
+def tree_s(workload: Workload, units: int = UNITS) -> float:
+    """Seconds in which a double tree sums the A100s' gradients, in one piece."""
     from trainyard.hardware.collectives.on_graph import timing
     from trainyard.hardware.topology.builders import switched
 
@@ -128,8 +139,14 @@ def by_trees(workload: Workload, units: int = UNITS, batch: int | None = None) -
     wires = switched(
         devices=units, links=1, planes=1, link_bytes_per_s=plain.link_bytes_per_s, link_latency_s=plain.link_latency_s / 2
     )  # to the switch and from it
+    return timing("all_reduce", size, wires, algorithm="tree").time_s
+
+
+@cache
+def by_trees(workload: Workload, units: int = UNITS, batch: int | None = None) -> float:
+    """The A100s' efficiency if a double tree sums their gradients after the step."""
     alone = step_cost(machine("A100", workload), replace(workload, gpu_batch=batch or workload.gpu_batch), units).alone_s
-    return alone / (alone + timing("all_reduce", size, wires, algorithm="tree").time_s)
+    return alone / (alone + tree_s(workload, units))
 
 
 def other_batches(workload: Workload) -> str:
@@ -174,7 +191,7 @@ def _computation(workload: Workload) -> Measured:
             looked_in=LOOKED_IN,
             readings={
                 "computing alone over computing among 2048 (POP)": pop,
-                "computing over all of the step": tuple(system(name, workload).communication for name in SYSTEMS),
+                "computing over all of the step": tuple(communication(name, workload) for name in SYSTEMS),
             },
         ),
         details=overall_row(),
@@ -183,8 +200,8 @@ def _computation(workload: Workload) -> Measured:
 
 def _communication(workload: Workload) -> Measured:
     """Undefined: one unit alone does not communicate, and no other reference is printed."""
-    pop = tuple(system(name, workload).communication for name in SYSTEMS)
-    few, many = ([system(name, workload, units).latency_s for name in SYSTEMS] for units in (COUNTS[1], UNITS))
+    pop = tuple(communication(name, workload) for name in SYSTEMS)
+    few, many = ([exchange_s(name, workload, units) for name in SYSTEMS] for units in (COUNTS[1], UNITS))
     return Measured(
         pop,
         verdict="undefined",
