@@ -244,7 +244,8 @@ def test_efficiencies_without_a_reference_are_undefined(workload: measuring.Work
 
 def test_a100s_exchange_by_trees_in_all_their_efficiencies() -> None:
     ring = measuring.system("A100", LINEAR)
-    assert efficiency.communication("A100", LINEAR) == pytest.approx(efficiency.by_trees(LINEAR)) > 5 * ring.communication
+    assert efficiency.communication("A100", LINEAR) == pytest.approx(efficiency.by_trees(LINEAR))
+    assert efficiency.communication("A100", LINEAR) > 5 * ring.communication
     assert efficiency.exchange_s("A100", LINEAR) == efficiency.tree_s(LINEAR) < ring.latency_s
     for name in ("PIM-Opt", "DIRECT"):
         assert efficiency.communication(name, LINEAR) == pytest.approx(measuring.system(name, LINEAR).communication)

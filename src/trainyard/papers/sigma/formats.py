@@ -87,8 +87,8 @@ def _bitmap_wins() -> Measured:
     crossings = [100 * crossing(code) for code in (RLC2, RLC4)]
     return Measured(
         min(crossings),
-        note=f"The text gives a bound, no crossing: here the bitmap has less metadata than RLC-2 up to {crossings[0]:.1f} % zeros, and "
-        f"less than RLC-4 up to {crossings[1]:.1f} %.",
+        note=f"The text gives a bound, no crossing: here the bitmap has less metadata than RLC-2 up to {crossings[0]:.1f} % zeros, "
+        f"and less than RLC-4 up to {crossings[1]:.1f} %.",
         details="Fields of 2 bits for 70 % of the elements are 1.4 bits for each one, so that no crossing can be at 30 %: there "
         f"RLC-2 has {overhead('rlc2', 0.3):.2f} and RLC-4 {overhead('rlc4', 0.3):.2f} times the bitmap's metadata, which the text "
         f"may still call comparable. {_others()}",
@@ -99,7 +99,7 @@ def _code_wins() -> Measured:
     crossings = [100 * crossing(code) for code in (RLC2, RLC4)]
     return Measured(
         max(crossings),
-        note=f"From {crossings[1]:.1f} % zeros both codes have less metadata than the bitmap, RLC-2 alone from {crossings[0]:.1f} %.",
+        note=f"From {crossings[1]:.1f} % zeros both codes have less metadata than the bitmap; RLC-2 has from {crossings[0]:.1f} %.",
         details=f"At 70 % zeros RLC-2 has {overhead('rlc2', 0.7):.2f} and RLC-4 {overhead('rlc4', 0.7):.2f} times the bitmap's.",
     )
 
