@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 PAGE, FIGURE = ROOT / "docs" / "overlay_models.md", ROOT / "docs" / "overlay-models.svg"
 DATA = ROOT / "benchmarks" / "data" / "overlay_models_h200.json"
 TOLERANCE = 1.01
+GIB = 2**30
 NAMES = {
     "vit-l": "ViT-L/16 (transformers), 128 images",
     "llama-1b": "Llama of 1.1 B (transformers), 8 x 2048 tokens",
@@ -26,8 +27,25 @@ COLOURS = {"theirs": "#D55E00", "eager": "#0072B2", "compiled": "#009E73"}
 Row = Mapping[str, Any]
 
 
+def predict(network: Row) -> list[dict[str, float]]:
+    """What `ty.plan_memory` says of a network on `h200`: GiB and ms of every number of checkpointed blocks."""
+    from coverage_cases.torchvision_ops import provide
+
+    provide()  # transformers imports torchvision where it is installed
+    from overlay_models import NETWORKS
+
+    import trainyard as ty
+
+    built = NETWORKS[network["name"]]("meta")
+    step = ty.capture(built.model, built.inputs, built.target, loss=built.criterion)
+    rows = ty.plan_memory(step, "h200").rows
+    return [{"gib": row.peak_bytes / GIB, "ms": 1e3 * row.time_s, "blocks": len(row.checkpointed)} for row in rows]
+
+
 def write(file: Path) -> None:
     data = json.loads(file.read_text(encoding="utf-8"))
+    for network in data["networks"]:
+        network["simulated"] = predict(network)
     DATA.write_text(json.dumps(data) + "\n", encoding="utf-8")
     FIGURE.write_text(figure(data["networks"]), encoding="utf-8")
     PAGE.write_text("\n".join([*introduction(data), *results(data), *lessons(data), *repeat()]) + "\n", encoding="utf-8")
@@ -54,6 +72,10 @@ def introduction(data: Row) -> list[str]:
             "*checkpoint*, and gradients are bit for bit those of plain training wherever that repeats its own bits. With "
             "`compile=True` there are also blocks compiled by `torch.compile` with 1.0, 0.5, 0.2 or none of their activations "
             "saved, which round differently."
+        ),
+        *wrapped(
+            "The second table of a network has what `ty.plan_memory(step, on='h200')` says of the same budgets, from the captured "
+            "shapes alone and without a GPU: blocks kept or checkpointed."
         ),
         "![Step time over peak memory](overlay-models.svg)",
         "",
@@ -88,10 +110,31 @@ def results(data: Row) -> list[str]:
             cells = [ratio(row, best(network["overlay"], row, compile)) for compile in (False, True)]
             note = " *" if row.get("run") else ""
             lines.append(f"| {row['name']}{note} | {row['gib']:.2f} | {row['ms']:.1f} | {' | '.join(cells)} |")
-        lines += ["", *wrapped(remarks(network))]
+        lines += ["", *wrapped(remarks(network)), *simulated(network)]
     if any(row.get("run") for network in data["networks"] for row in network["alternatives"]):
         lines += wrapped("\\* Measured in another run of the same script, on a board of the same kind.")
     return lines
+
+
+def simulated(network: Row) -> list[str]:
+    """The simulator's answers beside the eager overlay's measurements."""
+    lines = [
+        "| budget GiB | checkpointed blocks | GiB | ms | simulated: blocks | GiB | ms | error of time |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for row in network["overlay"][1:]:  # the first budget is beyond the plain peak
+        if row["compile"] or "ms" not in row:
+            continue
+        within = [one for one in network["simulated"] if one["gib"] <= row["budget_gib"]]
+        guess = within[-1] if within else None
+        cells = (
+            f"{guess['blocks']} | {guess['gib']:.2f} | {guess['ms']:.1f} | {100 * (guess['ms'] / row['ms'] - 1):+.0f} %"
+            if guess
+            else f"does not fit: {network['simulated'][0]['gib']:.2f} GiB is the least | | | "
+        )
+        count = row["variants"].get("checkpoint", 0)
+        lines.append(f"| {row['budget_gib']:.2f} | {count} | {row['gib']:.2f} | {row['ms']:.1f} | {cells} |")
+    return [*lines, ""]
 
 
 def remarks(network: Row) -> str:

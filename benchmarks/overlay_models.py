@@ -12,21 +12,37 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """One network and its training step: `loss()` is a forward pass that returns the loss."""
+    """One network, what it is called with, and its loss: the model's own, or `criterion(result, target)`."""
 
     name: str
     model: Any
-    loss: Callable[[], Any]
+    inputs: dict[str, Any]
     blocks: tuple[Any, ...]
     """The repeated blocks, in order: what Hugging Face's gradient checkpointing wraps."""
+    target: Any = None
+    criterion: Callable[[Any, Any], Any] | None = None
 
-    @property
-    def has_gradient_checkpointing(self) -> bool:
-        return hasattr(self.model, "gradient_checkpointing_enable") or hasattr(self.model, "enable_gradient_checkpointing")
+    def loss(self) -> Any:
+        result = self.model(**self.inputs)
+        return result.loss if self.criterion is None else self.criterion(result, self.target)
 
     def step(self) -> None:
         self.model.zero_grad(set_to_none=True)
         self.loss().backward()
+
+
+def class_error(result: Any, target: Any) -> Any:
+    """Cross entropy in float32, of logits or of a result that has them."""
+    from torch.nn import functional as F
+
+    return F.cross_entropy(getattr(result, "logits", result).float(), target)
+
+
+def noise_error(result: Any, target: Any) -> Any:
+    """Mean square error of a diffusion model's guess."""
+    from torch.nn import functional as F
+
+    return F.mse_loss(result.sample.float(), target.float())
 
 
 def causal(config: Any, batch: int, length: int, device: str) -> Network:
@@ -37,14 +53,9 @@ def causal(config: Any, batch: int, length: int, device: str) -> Network:
     with torch.device(device):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     tokens = torch.randint(config.vocab_size, (batch, length), device=device)
-    model.train()
     model.config.use_cache = False
-    return Network(
-        name=config.model_type,
-        model=model,
-        loss=lambda: model(input_ids=tokens, labels=tokens).loss,
-        blocks=tuple(model.model.layers),
-    )
+    inputs = {"input_ids": tokens, "labels": tokens}
+    return Network(name=config.model_type, model=model.train(), inputs=inputs, blocks=tuple(model.model.layers))
 
 
 def llama(device: str, *, small: bool = False, large: bool = False) -> Network:
@@ -88,7 +99,6 @@ def qwen(device: str, *, small: bool = False) -> Network:
 def vit(device: str, *, small: bool = False) -> Network:
     """ViT-L/16 of transformers, 128 images."""
     import torch
-    from torch.nn import functional as F
     from transformers import ViTConfig, ViTForImageClassification
 
     config = ViTConfig(
@@ -113,8 +123,10 @@ def vit(device: str, *, small: bool = False) -> Network:
     return Network(
         name="vit-l",
         model=model.train(),
-        loss=lambda: F.cross_entropy(model(pixel_values=images).logits.float(), labels),
+        inputs={"pixel_values": images},
         blocks=tuple(layers),
+        target=labels,
+        criterion=class_error,
     )
 
 
@@ -122,7 +134,6 @@ def vision(kind: str, block: str, batch: int, device: str, **options: Any) -> Ne
     """An image classifier of torchvision, by the name of its constructor."""
     import torch
     import torchvision
-    from torch.nn import functional as F
 
     with torch.device(device):
         model = getattr(torchvision.models, kind)(**options).to(torch.bfloat16)
@@ -131,8 +142,10 @@ def vision(kind: str, block: str, batch: int, device: str, **options: Any) -> Ne
     return Network(
         name=kind,
         model=model.train(),
-        loss=lambda: F.cross_entropy(model(images).float(), labels),
+        inputs={"x": images},
         blocks=tuple(module for module in model.modules() if type(module).__name__ == block),
+        target=labels,
+        criterion=class_error,
     )
 
 
@@ -170,7 +183,7 @@ def whisper(device: str, *, small: bool = False) -> Network:
     return Network(
         name="whisper-medium",
         model=model.train(),
-        loss=lambda: model(input_features=sound, labels=tokens).loss,
+        inputs={"input_features": sound, "labels": tokens},
         blocks=(*model.model.encoder.layers, *model.model.decoder.layers),
     )
 
@@ -179,7 +192,6 @@ def unet(device: str, *, small: bool = False) -> Network:
     """The UNet of Stable Diffusion 1.5 by diffusers' default configuration for it, 16 latents of 64 x 64."""
     import torch
     from diffusers import UNet2DConditionModel
-    from torch.nn import functional as F
 
     options: dict[str, Any] = {"cross_attention_dim": 768}
     if small:
@@ -196,8 +208,10 @@ def unet(device: str, *, small: bool = False) -> Network:
     return Network(
         name="unet",
         model=model.train(),
-        loss=lambda: F.mse_loss(model(latents, times, text).sample.float(), noise.float()),
+        inputs={"sample": latents, "timestep": times, "encoder_hidden_states": text},
         blocks=tuple(module for module in model.modules() if type(module).__name__ in ("ResnetBlock2D", "Transformer2DModel")),
+        target=noise,
+        criterion=noise_error,
     )
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from trainyard.mapping.levels.level import Level
     from trainyard.masks.generated import generated_masks
     from trainyard.masks.recorded import Masks
+    from trainyard.memory_plans import plan_memory
     from trainyard.results import result as results
     from trainyard.results.result import Result
     from trainyard.runs import compare, run
@@ -35,15 +36,15 @@ __all__ = [
     "DENSE", "Accelerator", "Convolution", "Density", "Gpu", "Level", "Masks", "MatMul", "Op", "Phase", "Result", "Step",
     "TensorSpec", "TrainyardError", "__version__", "algorithms", "arrays", "capture", "compare", "devices", "engine",
     "generated_masks", "hardware", "ir",
-    "live", "machine", "mapping", "masks", "measure", "papers", "parts", "record_masks", "results", "run", "sweep", "systems",
-    "training", "units", "whatif", "zoo",
+    "live", "machine", "mapping", "masks", "measure", "papers", "parts", "plan_memory", "record_masks", "results", "run", "sweep",
+    "systems", "training", "units", "whatif", "zoo",
 ]  # fmt: skip
 
 # fmt: off
 _HOMES = {
     "capture": "workloads.capture", "record_masks": "workloads.recording", "Masks": "masks.recorded",
     "generated_masks": "masks.generated",
-    "run": "runs", "compare": "runs", "whatif": "sensitivity",
+    "run": "runs", "compare": "runs", "whatif": "sensitivity", "plan_memory": "memory_plans",
     "measure": "live.measurement.measure", "machine": "machines",
     "Accelerator": "devices", "Gpu": "devices", "Level": "mapping.levels.level",
     "Result": "results.result", "TrainyardError": "errors",

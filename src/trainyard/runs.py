@@ -63,7 +63,7 @@ def run(
     from trainyard import engine, machines
     from trainyard.systems import Single
 
-    step = _step(workload, batch)
+    step = step_of(workload, batch)
     machine = machines.machine(on)
     if parallel is not None:
         if not isinstance(machine, System):
@@ -261,7 +261,8 @@ class Rerun:
         return run(self.step, machines.with_overrides(self.machine, changes), masks=self.masks)
 
 
-def _step(workload: Workload, batch: int | None) -> Step:
+def step_of(workload: Workload, batch: int | None) -> Step:
+    """The Step that a workload is or names, for a batch."""
     step: object = workload
     if isinstance(workload, str | os.PathLike):
         from trainyard.workloads.named import load
@@ -372,7 +373,7 @@ def compare(workload: Workload, on: Sequence[Machine] | str, **options: Any) -> 
     selected = machines.split(on) if isinstance(on, str) else list(on)
     if not selected:
         raise BadInput("compare on which machines? (for example: on=['tpu', 'npu'])")
-    step = _step(workload, options.pop("batch", None))
+    step = step_of(workload, options.pop("batch", None))
     return Comparison(run(step, machine, **options) for machine in selected)
 
 
