@@ -182,6 +182,17 @@ def lessons(data: Row) -> list[str]:
 
 def repeat() -> list[str]:
     return [
+        "## How to use it",
+        "",
+        "```python",
+        "print(ty.plan_memory(ty.capture(model, inputs), on='h200'))        # anywhere: the least budget, the time of each",
+        "",
+        "with ty.live.overlay(model, budget='24 GB', compile=True) as pages:  # on the GPU",
+        "    for batch in loader:                                             # as before: Trainer, accelerate, DDP, FSDP2",
+        "        ...",
+        "print(pages.report())",
+        "```",
+        "",
         "## How to repeat it",
         "",
         "```",

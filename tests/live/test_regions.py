@@ -201,6 +201,18 @@ def test_another_budget_changes_the_plan_without_another_survey() -> None:
     assert pages.passes["surveyed"] == PASSES
 
 
+def test_a_model_that_was_moved_to_another_device_runs_plainly_with_a_warning() -> None:
+    model = stack()
+    with blocks(model, policy=in_turn("recompute")) as pages:
+        for _ in range(PASSES + 1):
+            model(torch.randn(5, 4)).sum().backward()
+        assert "forward" in model.layers[0].__dict__
+        model.to("meta")
+        with pytest.warns(UserWarning, match="the model has left cpu"):
+            pages._gate(model, (torch.empty(5, 4, device="meta"),), {})
+        assert "forward" not in model.layers[0].__dict__
+
+
 def test_backward_twice_over_a_retained_graph() -> None:
     model = stack()
     with blocks(model, policy=in_turn("recompute")):

@@ -10,6 +10,7 @@ are right whatever the plan expected. Nothing of the model is changed.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -214,11 +215,13 @@ class Pages:
         try:
             plan.choose(self.policy, self.budget if metered else min(plan.budget, self.budget - max(peak - predicted, 0)))
         except BadInput as error:
-            if peak > self.budget:
+            if peak > self.budget:  # training has begun and goes on
                 took, allowed = show(peak, "B"), show(self.budget, "B")
-                raise BadInput(
-                    f"the budget of {allowed} cannot be kept: a pass took {took}, and nothing is known to take less: {error}"
-                ) from None
+                warnings.warn(
+                    f"the budget of {allowed} is not kept: a pass took {took}, and nothing is known to take less: {error}",
+                    stacklevel=2,
+                )
+                plan.tightened = TIGHTENED
         self._spans.clear()
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)

@@ -88,6 +88,7 @@ class RegionPages:
         self._spans: deque[tuple[Any, Any]] = deque(maxlen=TIMED)
         self._timing: RemovableHandle | None = None
         self._start: Any = None
+        self._is_elsewhere = False
 
     # -- the with-block
 
@@ -127,6 +128,9 @@ class RegionPages:
         """Before every call of the model."""
         if not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None or torch.compiler.is_compiling():
             return
+        if next(self.model.parameters()).device != self.device:
+            self._leave_alone()
+            return
         inputs = tensors_of((arguments, keywords))
         signature = (self.model.training, torch.is_autocast_enabled(self.device.type), *((one.shape, one.dtype) for one in inputs))
         progress = self._progress.get(signature)
@@ -138,6 +142,15 @@ class RegionPages:
         else:
             self._current = None
             self._prepare(progress)
+
+    def _leave_alone(self) -> None:
+        """The model was moved to another device: it runs plainly until it is back."""
+        if not self._is_elsewhere:
+            warnings.warn(f"the model has left {self.device}, for which this overlay was made: it runs without one", stacklevel=2)
+        self._is_elsewhere, self._current, self._survey = True, None, None
+        self._stop_timing()
+        for entry in self._entries.values():
+            entry.restore()
 
     def _drop_oldest(self) -> None:
         if len(self._progress) == SIGNATURES:
