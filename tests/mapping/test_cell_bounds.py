@@ -76,8 +76,8 @@ def test_bounds_of_a_cell_hold_for_each_tiling_in_it(cell, forms, room, speed, l
     space = room * (sizes[0] * sizes[2] * rates[4] + sizes[1] * sizes[2] * rates[5] + sizes[0] * sizes[1] * rates[3])
     assert know(*map(float, low), *map(float, high), dims, rates, table, space, known)
     burst = float(latency) if rates[0] > 0 else 0.0
-    arguments = (space, burst, 0, np.zeros(2), known)
-    least, fewest = bound_at(1.0 / speed, dims, rates, totals, EVERYTHING, *arguments)
+    arguments = (space, burst, 0, np.zeros(2), np.inf, known)
+    least, fewest, _ = bound_at(1.0 / speed, dims, rates, totals, EVERYTHING, *arguments)
     for (number, order), kept in itertools.product(enumerate(ORDERS), range(3)):
         keep = _keep_bits(order, kept)
         if needed_bytes(tile, spans, dims, order, keep, rates) > space:
@@ -85,7 +85,7 @@ def test_bounds_of_a_cell_hold_for_each_tiling_in_it(cell, forms, room, speed, l
         cycles = tiled_cycles(tile, spans, order, keep, count, rates, speed, latency, kinds)
         passes_of(tile[:, 1], order, keep, passes)
         moved = moved_bytes(tile, spans, passes, totals, halo)
-        own, own_bytes = bound_at(1.0 / speed, dims, rates, totals, 1 << (number + 6 * kept), *arguments)
+        own, own_bytes, _ = bound_at(1.0 / speed, dims, rates, totals, 1 << (number + 6 * kept), *arguments)
         assert least <= own * (1 + 1e-9)
         assert own <= cycles * (1 + 1e-9)
         assert max(fewest, own_bytes) <= moved * (1 + 1e-9)

@@ -59,12 +59,39 @@ def _share(extent: float, high: float, count: float, grain: float) -> float:
     return min(share, 1.0 / (count - 1.0)) if count > 2.0 else share
 
 
+@njit(cache=True, error_model="numpy", inline="always")
+def _uneven(
+    last: int, again: int, stays: int, whole_last: float, totals: Real,
+    first: tuple[float, float, float], share: tuple[float, float, float], busy: float, cycle: float,
+) -> float:  # fmt: skip
+    """Cycles at least where `again` moves once in each run of the outer loop, and so in the first (of sums: last) index of the
+    middle loop alone, `stays` in one index of the inner loop, and `whole_last` bytes of the last tensor in all of them, or in one
+    index of the outer loop if its `share` is below 1.
+
+    In the steps of such an index move all of its tensor, and of the other operands the part of this index (`first`, by loop).
+    """
+    x, y, z = share[0], share[1], share[2]
+    a, b, c = totals[stays], totals[again], whole_last
+    load_a, load_b, load_c = (a if stays != 2 else 0.0), (b if again != 2 else 0.0), (c if last != 2 else 0.0)
+    part_x, part_y, part_z = (first[0] if last != 2 else 0.0), (first[1] if again != 2 else 0.0), (first[2] if stays != 2 else 0.0)
+    longest = (a + part_z * (load_b + load_c)) * cycle + (1.0 - z) * busy
+    longest = max(longest, (b + part_y * (load_a + load_c)) * cycle + (1.0 - y) * busy)
+    longest = max(longest, (a + b + max(part_y, part_z) * load_c) * cycle + (1.0 - y - z) * busy)
+    if x < 1.0:
+        longest = max(longest, (c + part_x * (load_a + load_b)) * cycle + (1.0 - x) * busy)
+        longest = max(longest, (a + c + max(part_x, part_z) * load_b) * cycle + (1.0 - x - z) * busy)
+        longest = max(longest, (b + c + max(part_x, part_y) * load_a) * cycle + (1.0 - x - y) * busy)
+        longest = max(longest, (a + b + c) * cycle + (1.0 - x - y - z) * busy)
+    return longest
+
+
 @njit(cache=True, error_model="numpy")
 def _order_bound(
     order: int, choices: int, cell: Real, totals: Real, room: float, cycle: float, burst: float, busy: float, loads_once: float,
-    many: float,
-) -> tuple[float, float]:  # fmt: skip
-    """The fewest cycles and bytes of an order; `choices` are bits of how many tensors may be kept: none, one, two.
+    many: float, limit: float,
+) -> tuple[float, float, int]:  # fmt: skip
+    """The fewest cycles and bytes of an order; `choices` are bits of how many tensors may be kept: none, one, two. The last result
+    are those of them that fit and take fewer cycles than `limit`.
 
     `loads_once` are the bursts at least of moving everything once, `many` the products.
     """
@@ -77,20 +104,27 @@ def _order_bound(
     once, twice, everything = totals[3 + again], totals[3 + last], totals[0] + totals[1] + totals[2]
     idle = cell[IDLE, z] if c2 > 1.0 else (cell[IDLE, y] if c1 > 1.0 else cell[IDLE, x])
     seldom = totals[stays] * cycle + (1.0 - cell[SHARE, z]) * busy if c2 > 1.0 else 0.0
-    waits = max(seldom, totals[again] * cycle + (1.0 - cell[SHARE, y]) * busy if c1 > 1.0 else 0.0)
+    first, share = (low0 / d0, low1 / d1, low2 / d2), (cell[SHARE, x], cell[SHARE, y], cell[SHARE, z])
     alone, best, least = busy + (cell[FILLED, 0] + cell[FILLED, 1] + cell[FILLED, 2]) * cycle + burst, np.inf, np.inf
-    panel = low0 * d2 * held_again
+    panel, left = low0 * d2 * held_again, 0
     if choices & 4 and tile + panel + d1 * d2 * held_last <= room:
-        longest = max(waits, totals[last] * cycle + (1.0 - cell[SHARE, x]) * busy if c0 > 1.0 else 0.0)
-        best, least = max(alone, everything * cycle + burst * loads_once + idle, longest * BELOW), everything
-    loads = (c0 * c1 * c2 if order < 4 else (c0 - 1.0) * c1 * c2 + min(c1, c2)) * many  # unfinished sums come back
+        longest = _uneven(last, again, stays, totals[last], totals, first, share, busy, cycle)
+        own = max(alone, everything * cycle + burst * loads_once + idle, longest * BELOW)
+        if own < limit:
+            best, least, left = own, everything, 4
+    loads = c0 * c1 * c2 * many  # in each step something moves, if finished sums do
+    if order >= 4 and totals[2] == 0.0:
+        loads = ((c0 - 1.0) * c1 * c2 + min(c1, c2)) * many  # unfinished sums come back
     if choices & 2 and tile + panel + low1 * low2 * held_last <= room:
         largest = min(cell[HIGH, x], (room - low1 * low2 * held_last) / (low1 * cell[HELD, stays] + d2 * held_again) / BELOW)
         moved = everything + ((np.ceil(d0 / largest * BELOW) - 1.0) * twice if c1 > 1.0 or c2 > 1.0 else 0.0)
-        best = min(best, max(alone, moved * cycle + burst * loads + idle, waits * BELOW))
-        least = min(least, moved)
+        moves_last = moved - totals[stays] - totals[again]
+        waits = _uneven(last, again, stays, moves_last, totals, first, (1.0, share[1], share[2]), busy, cycle)
+        own = max(alone, moved * cycle + burst * loads + idle, waits * BELOW)
+        if own < limit:
+            best, least, left = min(best, own), min(least, moved), left | 2
     if choices & 1:
-        moved = 0.0
+        moved, waits = 0.0, 0.0
         if c2 > 1.0:
             free, high0, high1 = room - low0 * low2 * held_again - low1 * low2 * held_last, cell[HIGH, x], cell[HIGH, y]
             moved = (c1 - 1.0) * once + (c0 - 1.0) * twice
@@ -103,10 +137,12 @@ def _order_bound(
             waits = seldom + (other * (totals[again] + totals[last] + moved) + ends) * cycle
         elif c1 > 1.0:
             moved = (c0 - 1.0) * twice
+            waits = totals[again] * cycle + (1.0 - share[1]) * busy
         moved += everything
-        best = min(best, max(alone, moved * cycle + burst * loads + idle, waits * BELOW))
-        least = min(least, moved)
-    return best, least
+        own = max(alone, moved * cycle + burst * loads + idle, waits * BELOW)
+        if own < limit:
+            best, least, left = min(best, own), min(least, moved), left | 1
+    return best, least, left
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -129,6 +165,32 @@ def _idle(cell: Real, rates: Real, room: float, cycle: float, burst: float) -> N
     stored = max(0.0, last - out - burst)
     cell[IDLE, 0], cell[IDLE, 1] = max(0.0, first - left - burst) + stored, max(0.0, first - right - burst) + stored
     cell[IDLE, 2] = max(0.0, first - left - right - burst) + last
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _side(low: float, high: float, own: float, beside: float, across: float, room: float) -> float:
+    """The largest volume of a tile with one side in a range, the two others free: tiles of the two tensors with that side take
+    `own` and `beside` bytes an element, the third one `across`.
+
+    With the side s, the two others are best where their tensors take the same room u: across * u ** 2 / (own * beside) + 2 s u.
+    """
+    even = own * beside / across
+    side = min(max(np.sqrt(room / (3.0 * even)), low), high)
+    room_each = even * (np.sqrt(side * side + room / even) - side)
+    return float(side * room_each * room_each / (own * beside))
+
+
+@njit(cache=True, error_model="numpy")
+def _largest(
+    lm: float, ln: float, lk: float, hm: float, hn: float, hk: float, a: float, b: float, c: float, room: float
+) -> float:  # fmt: skip
+    """The most multiplications of a tile whose tensors fit: no side is larger than it may be, and large sides cost room."""
+    volume = hm * hn * hk
+    if a <= 0.0 or b <= 0.0 or c <= 0.0:
+        return volume
+    volume = min(volume, _side(lm, hm, a, c, b, room))
+    volume = min(volume, _side(ln, hn, b, c, a, room))
+    return float(min(volume, _side(lk, hk, a, b, c, room)))
 
 
 @njit(cache=True, error_model="numpy")
@@ -159,7 +221,8 @@ def know(
     cell[HELD, 0], cell[HELD, 1], cell[HELD, 2] = a, b, c
     cell[FILLED, 0], cell[FILLED, 1] = lk * lm * rates[0], lk * ln * rates[1]
     cell[FILLED, 2] = cell[EDGE, 0] * cell[EDGE, 1] * rates[2]
-    cell[BUSY, 0] = least_busy(dims, hm, hn, hk, forms) * dims[3] * BELOW
+    tiles = float(dims[0]) * dims[1] * dims[2] / _largest(lm, ln, lk, hm, hn, hk, a, b, c, room)
+    cell[BUSY, 0] = least_busy(dims, lm, ln, lk, hm, hn, hk, tiles * BELOW, forms) * dims[3] * BELOW
     cell[BUSY, 1], cell[BUSY, 2] = 0.0, 0.0
     if cell[COUNT, 0] * cell[COUNT, 1] * cell[COUNT, 2] > 1.0 and hm * hn * hk < WIDE * lm * ln * lk:
         for axis in range(3):
@@ -173,20 +236,25 @@ def know(
 
 @njit(cache=True, error_model="numpy")
 def bound_at(
-    cycle: float, dims: Ints, rates: Real, totals: Real, allowed: int, room: float, burst: float, objective: int, joules: Real,
-    cell: Real,
-) -> tuple[float, float]:  # fmt: skip
-    """Lower bounds of value and traffic of a cell of which all is known; a byte takes `cycle` cycles, a burst `burst` more."""
+    cycle: float, dims: Ints, rates: Real, totals: Real, ways: int, room: float, burst: float, objective: int, joules: Real,
+    limit: float, cell: Real,
+) -> tuple[float, float, int]:  # fmt: skip
+    """Lower bounds of value and traffic of a cell of which all is known; a byte takes `cycle` cycles, a burst `burst` more.
+
+    `ways` has a bit for each order and what is kept in it (KEPT_MIDDLE). The last result are those that are left: they fit and take
+    fewer cycles than `limit`; the bounds are theirs.
+    """
     cm, cn, ck, count = cell[COUNT, 0], cell[COUNT, 1], cell[COUNT, 2], float(dims[3])
     _idle(cell, rates, room, cycle, burst)
-    once = min(max(cm, cn) * ck, (ck - 1.0) * cm * cn + min(cm, cn)) * count
-    cycles, moved = np.inf, np.inf
+    once = max(cm * ck, cn * ck, cm * cn if totals[2] > 0.0 else 0.0) * count
+    cycles, moved, left = np.inf, np.inf, 0
     for order in range(6):
-        choices = allowed >> order & 1 | (allowed >> order + KEPT_MIDDLE & 1) << 1 | (allowed >> order + 2 * KEPT_MIDDLE & 1) << 2
+        choices = ways >> order & 1 | (ways >> order + KEPT_MIDDLE & 1) << 1 | (ways >> order + 2 * KEPT_MIDDLE & 1) << 2
         if choices:
-            own, least = _order_bound(order, choices, cell, totals, room, cycle, burst, cell[BUSY, 0], once, count)
+            own, least, kept = _order_bound(order, choices, cell, totals, room, cycle, burst, cell[BUSY, 0], once, count, limit)
             cycles, moved = min(cycles, own), min(moved, least)
-    return value_of(objective, cycles, moved, joules), moved
+            left |= ((kept & 1) | (kept >> 1 & 1) << KEPT_MIDDLE | (kept >> 2) << 2 * KEPT_MIDDLE) << order
+    return value_of(objective, cycles, moved, joules) if left else np.inf, moved, left
 
 
 @njit(cache=True, error_model="numpy")
@@ -200,5 +268,7 @@ def tile_bounds(
     for tile in range(tiles.shape[0]):
         m, n, k = float(tiles[tile, 0]), float(tiles[tile, 1]), float(tiles[tile, 2])
         if know(m, n, k, m, n, k, dims, rates, forms, supply[1], cell):
-            least[tile], _ = bound_at(BELOW / supply[0], dims, rates, totals, allowed, supply[1], burst, objective, joules, cell)
+            least[tile], _, _ = bound_at(
+                BELOW / supply[0], dims, rates, totals, allowed, supply[1], burst, objective, joules, np.inf, cell
+            )  # fmt: skip
     return least

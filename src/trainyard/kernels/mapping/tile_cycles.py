@@ -39,14 +39,9 @@ def _pooled(m: int, n: int, k: int, form: Ints) -> int:
     return int((stationary + load - 1) // load + passes * vectors + drain * (passes if form[5] == 1 else folds))
 
 
-@njit(cache=True, error_model="numpy")
-def form_cycles(m: int, n: int, k: int, form: Ints) -> int:
-    """Cycles of a tile by one form."""
-    if form[7] > 0:
-        return int(_pooled(m, n, k, form))
-    if form[7] == IDEAL:
-        return int(np.ceil(float(m) * n * k / form[8]))
-    along_m, along_n, along_k = (m + form[0] - 1) // form[0], (n + form[1] - 1) // form[1], (k + form[2] - 1) // form[2]
+@njit(cache=True, error_model="numpy", inline="always")
+def _folded(along_m: int, along_n: int, along_k: int, form: Ints) -> int:
+    """`Folds.cycles` of a tile of so many folds along each axis."""
     if form[3] == 0:
         folds, steps = along_n * along_k, along_m
     elif form[3] == 1:
@@ -57,6 +52,16 @@ def form_cycles(m: int, n: int, k: int, form: Ints) -> int:
         folds = (folds + form[6] - 1) // form[6]
     interval = form[4] + steps if form[5] < 0 else max(steps, form[5])
     return int((folds - 1) * interval + form[4] + steps)
+
+
+@njit(cache=True, error_model="numpy")
+def form_cycles(m: int, n: int, k: int, form: Ints) -> int:
+    """Cycles of a tile by one form."""
+    if form[7] > 0:
+        return int(_pooled(m, n, k, form))
+    if form[7] == IDEAL:
+        return int(np.ceil(float(m) * n * k / form[8]))
+    return _folded((m + form[0] - 1) // form[0], (n + form[1] - 1) // form[1], (k + form[2] - 1) // form[2], form)
 
 
 @njit(cache=True, error_model="numpy")
@@ -72,7 +77,12 @@ def cycles_of(m: int, n: int, k: int, forms: Ints) -> int:
 @njit(cache=True, error_model="numpy")
 def kinds_of(tile: Ints, forms: Ints, kinds: Ints) -> float:
     """Cycles of the (at most) 8 kinds of tile, and of one product in all, as a real number: it can leave 64 bits."""
-    total = 0.0
+    total, single = 0.0, forms.shape[0] == 1 and forms[0, 7] == 0
+    along = np.empty((3, 2), np.int64)
+    if single:  # folds along an axis are counted once
+        for axis in range(3):
+            for edge in range(2):
+                along[axis, edge] = (tile[axis, 2 * edge] + forms[0, axis] - 1) // forms[0, axis]
     for em in range(2):
         for en in range(2):
             for ek in range(2):
@@ -80,20 +90,25 @@ def kinds_of(tile: Ints, forms: Ints, kinds: Ints) -> float:
                 if weight == 0.0:
                     kinds[em, en, ek] = 0
                     continue
-                kinds[em, en, ek] = cycles_of(tile[0, 2 * em], tile[1, 2 * en], tile[2, 2 * ek], forms)
+                if single:
+                    kinds[em, en, ek] = _folded(along[0, em], along[1, en], along[2, ek], forms[0])
+                else:
+                    kinds[em, en, ek] = cycles_of(tile[0, 2 * em], tile[1, 2 * en], tile[2, 2 * ek], forms)
                 total += weight * kinds[em, en, ek]
     return total
 
 
 @njit(cache=True, error_model="numpy", inline="always")
-def _over(extent: float, tiles: float, side: float, exact: bool) -> float:
-    """The fewest folds of a dimension in at least so many tiles."""
-    return max(np.ceil(extent / side), tiles) if exact else extent / side
+def _over(extent: float, tiles: float, low: float, side: float, exact: bool) -> float:
+    """The fewest folds of a dimension in at least so many tiles, all but the last of at least `low` elements."""
+    return max(np.ceil(extent / side), (tiles - 1.0) * np.ceil(low / side) + 1.0) if exact else extent / side
 
 
 @njit(cache=True, error_model="numpy")
-def least_busy(dims: Ints, high_m: float, high_n: float, high_k: float, forms: Ints) -> float:
-    """A lower bound on the compute cycles of one product that is cut into tiles of at most these sizes.
+def least_busy(
+    dims: Ints, low_m: float, low_n: float, low_k: float, high_m: float, high_n: float, high_k: float, tiles: float, forms: Ints
+) -> float:  # fmt: skip
+    """A lower bound on the compute cycles of one product that is cut into tiles between these sizes, at least so many of them.
 
     With one form, tiles and folds are whole. With several, each tile takes its best form, the last ones perhaps another than full
     ones: then no form may count for more than the elements of a tile are worth in it at least.
@@ -110,12 +125,12 @@ def least_busy(dims: Ints, high_m: float, high_n: float, high_k: float, forms: I
             stationary, streamed = (tiles_n * tiles_k, tiles_m) if form[3] == 0 else (tiles_m * tiles_k, tiles_n)
             stored = across * k * form[9] / 1048576.0
             folds = max(stored / form[7], stationary)
-            cycles = streamed * max(stored / form[8], stationary) + folds * vectors + form[4] * folds * streamed
+            cycles = streamed * max(stored / form[8], stationary) + folds * vectors + form[4] * max(folds * streamed, tiles)
         elif form[7] == IDEAL:
-            cycles = max(m * n * k / form[8], tiles_m * tiles_n * tiles_k)
+            cycles = max(m * n * k / form[8], tiles_m * tiles_n * tiles_k, tiles)
         else:
-            along_m, along_n = _over(m, tiles_m, form[0], exact), _over(n, tiles_n, form[1], exact)
-            along_k = _over(k, tiles_k, form[2], exact)
+            along_m, along_n = _over(m, tiles_m, low_m, form[0], exact), _over(n, tiles_n, low_n, form[1], exact)
+            along_k = _over(k, tiles_k, low_k, form[2], exact)
             if form[3] == 0:
                 folds, streamed, steps, apart = along_n * along_k, tiles_m, along_m, tiles_n * tiles_k
             elif form[3] == 1:
@@ -128,5 +143,6 @@ def least_busy(dims: Ints, high_m: float, high_n: float, high_k: float, forms: I
             else:
                 interval = max(steps, streamed * form[5])
                 cycles = (folds - apart) * interval + apart * alone if interval <= alone else folds * alone
+            cycles = max(cycles, tiles * form[4] + folds * steps)
         best = min(best, cycles)
     return best

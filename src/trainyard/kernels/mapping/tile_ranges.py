@@ -46,7 +46,7 @@ def best_at(
     products, many = dims.shape[0], speeds.shape[0]
     fronts, entries = np.empty((products, many, FRONT, ENTRY)), np.zeros((products, many), np.int64)
     stand, found = np.empty((products, many, 3)), np.zeros((products, 3), np.int64)
-    cells, bounds = np.empty((CELLS, 6), np.int64), np.empty((CELLS, 2))
+    cells, bounds = np.empty((CELLS, 7), np.int64), np.empty((CELLS, 2))
     longest = 0
     for product in range(products):
         for axis in range(3):

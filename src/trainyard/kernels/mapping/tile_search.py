@@ -81,7 +81,25 @@ def cut_sizes(tile: Ints, axis: int, extent: int, size: int) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def _roots(lengths: Ints, whole: Ints, cells: Ints) -> int:
+def _ways(allowed: int, one: int) -> int:
+    """Orders and what is kept in them (bits of `allowed`) that differ where the axes in the bits of `one` have a single tile."""
+    if allowed != EVERYTHING:
+        return allowed
+    ways = 0
+    for order in range(6):
+        outer, middle, inner = one >> ORDERS[order, 0] & 1, one >> ORDERS[order, 1] & 1, one >> ORDERS[order, 2] & 1
+        # a loop of one step may stand anywhere: it stands inside, and of two such loops the order is that of the axes
+        if not (outer and not middle) and not (middle and not inner) and not (middle and ORDERS[order, 1] > ORDERS[order, 2]):
+            ways |= 1 << order
+        if not inner and not middle:  # else the same as with less kept
+            ways |= 1 << order + KEPT_MIDDLE
+            if not outer:
+                ways |= 1 << order + 2 * KEPT_MIDDLE
+    return ways
+
+
+@njit(cache=True, error_model="numpy")
+def _roots(lengths: Ints, whole: Ints, allowed: int, cells: Ints) -> int:
     """Cells that cover the space: along each axis the whole dimension in one tile, or several tiles."""
     count = 0
     for which in range(8):
@@ -91,6 +109,7 @@ def _roots(lengths: Ints, whole: Ints, cells: Ints) -> int:
             last = lengths[axis] - 1
             cells[count, 2 * axis], cells[count, 2 * axis + 1] = (last, last) if one else (0, last - whole[axis])
             exists = exists and (bool(whole[axis]) if one else last - whole[axis] >= 0)
+        cells[count, 6] = _ways(allowed, which)
         count += int(exists)
     return count
 
@@ -111,11 +130,11 @@ def _write_ends(tile: Ints, spans: Real, rates: Real, speeds: Real, latency: int
 @njit(cache=True, error_model="numpy")
 def _leaf(
     m: int, n: int, k: int, dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, speeds: Real, space: float,
-    latency: int, objective: int, joules: Real, prices: Real, band: float, tolerance: float, allowed: int, fronts: Real,
+    latency: int, objective: int, joules: Real, prices: Real, band: float, tolerance: float, ways: int, fronts: Real,
     entries: Ints, stand: Real, room: Ints, spans: Real, kinds: Ints, rows: Real, ends: Real,
 ) -> None:  # fmt: skip
     """Evaluates one tile in all orders, with all choices of what is kept."""
-    tile, passes, held = room[0:3], room[3], np.empty(3)
+    tile, passes, held, spent = room[0:3], room[3], np.empty(3), 0.0
     cut_sizes(tile, 0, dims[0], m)
     cut_sizes(tile, 1, dims[1], n)
     cut_sizes(tile, 2, dims[2], k)
@@ -130,17 +149,13 @@ def _leaf(
     once = moved_bytes(tile, spans, passes, totals, halo)
     passes[0] = 2
     again_a = moved_bytes(tile, spans, passes, totals, halo) - once  # with its halo
-    on_chip = array_joules(tile, dims, rates, forms, prices, compute)
+    on_chip = -1.0
     for kept in range(2, -1, -1):
         for order in range(6):
-            if not allowed >> (order + KEPT_MIDDLE * kept) & 1:
+            if not ways >> (order + KEPT_MIDDLE * kept) & 1:
                 continue
             x, y, z = ORDERS[order, 0], ORDERS[order, 1], ORDERS[order, 2]
             outer, middle, inner = tile[x, 1], tile[y, 1], tile[z, 1]
-            if kept and allowed == EVERYTHING and (inner == 1 or (outer == 1 and kept == 2)):
-                continue  # the same as with less kept
-            if allowed == EVERYTHING and ((outer == 1 and middle > 1) or (middle == 1 and inner > 1)) and kept == 0:
-                continue  # a loop of one step may stand anywhere: it stands inside
             again, last = without(y), without(x)
             needed = held[0] + held[1] + held[2]
             if kept:
@@ -158,9 +173,10 @@ def _leaf(
             loads = float(outer * middle * inner)
             if kept == 2:
                 loads = float(max(tile[0, 1], tile[1, 1]) * tile[2, 1])
-            elif kept == 1 and order >= 4:
+                loads = max(loads, float(tile[0, 1] * tile[1, 1])) if totals[2] > 0.0 else loads
+            elif kept == 1 and order >= 4 and totals[2] == 0.0:
                 loads -= float((inner - 1) * middle)
-            keep, many, spent, bursts = -1, 0, on_chip + prices[MOVED] * moved, burst * loads * dims[3]
+            keep, many, bursts = -1, 0, burst * loads * dims[3]
             for at in range(speeds.shape[0]):
                 best, traffic, energy = stand[at, 0], stand[at, 1], stand[at, 2]
                 if entries[at]:
@@ -171,15 +187,23 @@ def _leaf(
                         stalls = _stalls(tile, z, dims[3], rates, speeds[at], latency, kinds)
                         least = max(least, compute + ends[at, 0] + stalls)
                     least = value_of(objective, least, moved, joules)
-                    spares = moved <= traffic * (1.0 + tolerance) and spent < energy
-                    if least > best * band or (least * SLACK >= best and moved >= traffic and not spares):
+                    if least > best * band:
                         continue
+                    if least * SLACK >= best and moved >= traffic:
+                        if moved > traffic * (1.0 + tolerance):
+                            continue
+                        if on_chip < 0.0:
+                            on_chip = array_joules(tile, dims, rates, forms, prices, compute)
+                        if on_chip + prices[MOVED] * moved >= energy:
+                            continue
                 if keep < 0:
                     keep = _keep_bits(ORDERS[order], kept)
                     if (kept or halo[HALO] > 0.0) and needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > space:
                         break
                     passes_of(tile[:, 1], ORDERS[order], keep, passes)
                     moved = moved_bytes(tile, spans, passes, totals, halo)
+                    if on_chip < 0.0:
+                        on_chip = array_joules(tile, dims, rates, forms, prices, compute)
                     spent = on_chip + prices[MOVED] * moved
                     many = step_kinds(tile, spans, ORDERS[order], keep, dims[3], rates, kinds, rows)
                 cycles = cycles_of_steps(rows, many, speeds[at], latency)
@@ -261,7 +285,7 @@ def _polish(
 
 @njit(cache=True, error_model="numpy", inline="always")
 def _swap(cells: Ints, bounds: Real, one: int, other: int) -> None:
-    for column in range(6):
+    for column in range(7):
         cells[one, column], cells[other, column] = cells[other, column], cells[one, column]
     for column in range(2):
         bounds[one, column], bounds[other, column] = bounds[other, column], bounds[one, column]
@@ -285,7 +309,7 @@ def _halve(cells: Ints, sizes: Ints, last: int, into: int) -> bool:
             middle = place
         else:
             after = place
-    for column in range(6):
+    for column in range(7):
         cells[into, column] = cells[last, column]
     cells[last, 2 * widest + 1], cells[into, 2 * widest] = middle, middle + 1
     return True
@@ -318,7 +342,7 @@ def _spares(
 
 @njit(cache=True, error_model="numpy")
 def _may_improve(
-    cell: Ints, least: float, moved: float, sizes: Ints, dims: Ints, rates: Real, totals: Real, allowed: int, forms: Ints,
+    cell: Ints, least: float, moved: float, sizes: Ints, dims: Ints, rates: Real, totals: Real, forms: Ints,
     prices: Real, speeds: Real, space: float, burst: float, objective: int, joules: Real, band: float, tolerance: float,
     busy: float, floor: float, stand: Real, known: Real, turns: Ints, near: Real,
 ) -> bool:  # fmt: skip
@@ -345,7 +369,9 @@ def _may_improve(
                 continue
             if not ready:
                 ready = _known(cell, sizes, dims, rates, forms, space, known)
-            bound, _ = bound_at(BELOW / speeds[at], dims, rates, totals, allowed, space, burst, objective, joules, known)
+            bound, _, _ = bound_at(
+                BELOW / speeds[at], dims, rates, totals, cell[6], space, burst, objective, joules, np.inf, known
+            )  # fmt: skip
         near[at] = bound if objective == 0 else 0.0
         if bound >= best * band:
             continue
@@ -362,6 +388,15 @@ def _holds_nothing(
     bound: float, moved: float, best: float, traffic: float, energy: float, band: float, floor: float
 ) -> bool:  # fmt: skip
     return bound >= best * band or (bound * SLACK >= best and moved * NEARLY >= traffic and floor * SAVING >= energy)
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _limit(speeds: Real, stand: Real, band: float) -> float:
+    """Cycles at the middle one of `speeds` from which on a tiling is out of the tolerance at all of them."""
+    middle, limit = speeds[speeds.shape[0] // 2], 0.0
+    for at in range(speeds.shape[0]):
+        limit = max(limit, stand[at, 0] * band * max(1.0, speeds[at] / middle))
+    return limit
 
 
 @njit(cache=True, error_model="numpy")
@@ -396,31 +431,31 @@ def search_tile(
         whole[axis] = int(sizes[axis, lengths[axis] - 1] == dims[axis])
     totals_of(dims, rates, totals)
     band, middle = max(1.0, (1.0 + tolerance) / SLACK), BELOW / speeds[speeds.shape[0] // 2]
-    busy = least_busy(dims, float(dims[0]), float(dims[1]), float(dims[2]), forms) * dims[3]
+    busy = least_busy(dims, 1.0, 1.0, 1.0, float(dims[0]), float(dims[1]), float(dims[2]), 1.0, forms) * dims[3]
     room, spans, kinds = np.empty((5, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
     known, rows, ends = np.empty((KNOWN_ROWS, 3)), np.empty((STEP_KINDS, 3)), np.empty((speeds.shape[0], 3))
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
     turns, near = np.empty(speeds.shape[0], np.int64), np.empty(speeds.shape[0])
     _turns(speeds.shape[0], turns)
-    waiting, split, proven, fits = _roots(lengths, whole, cells), 0, True, False
+    waiting, split, proven, fits = _roots(lengths, whole, allowed, cells), 0, True, False
     entries[:], stand[:] = 0, np.inf
     floor = least_joules(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, dims, rates, forms, prices, busy) + prices[MOVED] * totals[:3].sum()
-    fresh = 0  # cells from here on have no bound yet
+    fresh, limit = 0, np.inf  # cells from here on have no bound yet
     while True:
         for cell in range(fresh, waiting):
             bounds[cell, 0], bounds[cell, 1] = np.inf, np.inf
             if _known(cells[cell], sizes, dims, rates, forms, space, known):
-                bounds[cell, 0], bounds[cell, 1] = bound_at(
-                    middle, dims, rates, totals, allowed, space, burst, objective, joules, known
+                bounds[cell, 0], bounds[cell, 1], cells[cell, 6] = bound_at(
+                    middle, dims, rates, totals, cells[cell, 6], space, burst, objective, joules, limit, known
                 )  # fmt: skip
             for place in range(cell, fresh, -1):  # the best is taken first
-                if bounds[place - 1, 0] >= bounds[place, 0]:
+                if bounds[place - 1, 0] * SLACK >= bounds[place, 0]:
                     break
                 _swap(cells, bounds, place - 1, place)
         while waiting > 0:  # cells that hold nothing better are dropped
             fits = fits or bounds[waiting - 1, 0] < np.inf
             if _may_improve(
-                cells[waiting - 1], bounds[waiting - 1, 0], bounds[waiting - 1, 1], sizes, dims, rates, totals, allowed, forms,
+                cells[waiting - 1], bounds[waiting - 1, 0], bounds[waiting - 1, 1], sizes, dims, rates, totals, forms,
                 prices, speeds, space, burst, objective, joules, band, tolerance, busy, floor, stand, known,
                 turns, near,
             ):  # fmt: skip
@@ -441,9 +476,10 @@ def search_tile(
         waiting, fresh = last, last
         _leaf(
             sizes[0, cells[last, 0]], sizes[1, cells[last, 2]], sizes[2, cells[last, 4]], dims, rates, totals, halo, forms, speeds,
-            space, latency, objective, joules, prices, band, tolerance, allowed, fronts, entries, stand, room, spans, kinds, rows,
+            space, latency, objective, joules, prices, band, tolerance, cells[last, 6], fronts, entries, stand, room, spans, kinds, rows,
             ends,
         )  # fmt: skip
+        limit = _limit(speeds, stand, band) if objective == 0 else np.inf
     for at in range(speeds.shape[0]):
         if entries[at] > 0:
             entries[at] = _polish(
