@@ -53,7 +53,10 @@ def test_the_choice_is_within_the_tolerance_of_a_search_at_that_bandwidth_alone(
 @pytest.mark.parametrize("array", ARRAYS[1:])
 def test_what_is_found_does_not_depend_on_what_was_asked_before(array):
     products = table(7)
-    supplies = [Supply(resident_bytes=2.0**18, bytes_per_cycle=20.0 * 1.003**step, latency_cycles=90 + step) for step in range(12)]
+    supplies = [
+        Supply(resident_bytes=2.0**18 + 999 * (step % 5), bytes_per_cycle=20.0 * 1.003**step, latency_cycles=90 + step)
+        for step in range(12)
+    ]
     first = [search_tiles(products, array.folds, array, supply) for supply in supplies]
     for supply, rows in zip(supplies, first, strict=True):
         forget()
@@ -80,6 +83,34 @@ def test_another_bandwidth_clock_or_energy_table_of_a_range_searches_nothing_aga
             search_tiles(products, array.folds, array, closer)
     assert once[0] == len(products.problems)  # the range, and perhaps some products more closely
     assert searched == once
+
+
+def test_scratchpads_between_two_round_sizes_search_few_products_again():
+    products, array = table(3, many=12), Systolic(rows=64, columns=64)
+    forget()
+    searched = []
+    real = tile_ranges.shortlist
+
+    def shortlist(*arguments):
+        searched.append(len(arguments[0]))
+        return real(*arguments)
+
+    with patch.object(tile_ranges, "shortlist", shortlist):
+        for step in range(1, 40):
+            search_tiles(products, array.folds, array, Supply(resident_bytes=2.0**23 + 1000 * step, bytes_per_cycle=16.5))
+    assert searched[:2] == [12, 12]  # the two neighbours
+    assert sum(searched[2:]) <= 12
+
+
+@given(seed=st.integers(0, 10**6), array=st.sampled_from(ARRAYS), speed=st.floats(0.5, 300.0), room=st.floats(14.0, 22.0))
+@settings(max_examples=8, deadline=None)
+def test_a_larger_scratchpad_is_slower_by_no_more_than_the_tolerance(seed, array, speed, room):
+    products, before = table(seed), None
+    for step in range(6):
+        supply = Supply(resident_bytes=2.0**room * 1.03**step, bytes_per_cycle=speed)
+        rows = search_tiles(products, array.folds, array, supply)
+        assert before is None or (rows[:, 4] <= before * 1.01).all()
+        before = rows[:, 4] if before is None else np.minimum(before, rows[:, 4])
 
 
 def test_a_larger_bandwidth_is_slower_by_no_more_than_the_tolerance():

@@ -14,8 +14,8 @@ from trainyard.ir.folds import Folds, Pooled
 from trainyard.kernels.mapping.cell_bounds import KNOWN_ROWS, bound_at, know
 from trainyard.kernels.mapping.tile_bounds import EVERYTHING, moved_bytes, needed_bytes, passes_of, spans_of, totals_of
 from trainyard.kernels.mapping.tile_cycles import kinds_of
-from trainyard.kernels.mapping.tile_search import _keep_bits, cut_sizes
-from trainyard.kernels.mapping.tiles import ORDERS, tiled_cycles
+from trainyard.kernels.mapping.tile_search import _keep_bits
+from trainyard.kernels.mapping.tiles import ORDERS, cut_sizes, tiled_cycles
 from trainyard.mapping.tiling import NO_HALO, Problem, form_rows
 
 FOLDS = st.builds(
@@ -74,7 +74,7 @@ def test_bounds_of_a_cell_hold_for_each_tiling_in_it(cell, forms, room, speed, l
     spans_of(tile, halo, spans)
     kinds_of(tile, table, kinds)
     space = room * (sizes[0] * sizes[2] * rates[4] + sizes[1] * sizes[2] * rates[5] + sizes[0] * sizes[1] * rates[3])
-    assert know(*map(float, low), *map(float, high), dims, rates, table, space, known)
+    assert know(*map(float, low), *map(float, high), dims, rates, table, space, np.inf, known)
     burst = float(latency) if rates[0] > 0 else 0.0
     arguments = (space, burst, 0, np.zeros(2), np.inf, known)
     least, fewest, _ = bound_at(1.0 / speed, dims, rates, totals, EVERYTHING, *arguments)

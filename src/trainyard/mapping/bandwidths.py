@@ -1,10 +1,14 @@
-"""The compiled search for tiles (`kernels.mapping.tile_ranges`), once for a whole range of bandwidths and latencies.
+"""The compiled search for tiles (`kernels.mapping.tile_ranges`), once for a whole range of bandwidths, latencies and scratchpads.
 
 A quarter of an octave of bytes per cycle is searched at nine bandwidths at once. What is good at any of them stays on a shortlist,
 and the best tiling at a bandwidth of the range is chosen from those of its two neighbours: another clock, DRAM or energy table
 searches nothing again. The choice is proven to be within the tolerance of the least time. Where the neighbours are too far apart
 for that, the products in question are searched once more for the bandwidths between these two alone, and if need be for their own
 latency.
+
+Scratchpads are treated alike: products are searched for round sizes of it (eighths of a power of two). In between, what fits into
+the smaller neighbour is good enough for most products, as the larger one proves; the others are searched for closer neighbours, and
+if need be for their own size.
 
 What is found depends on the products and the machine alone, not on what was asked before.
 """
@@ -13,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -38,7 +42,7 @@ from trainyard.mapping.tiling import (
 )
 
 Real = npt.NDArray[np.float64]
-RANGES, SAMPLES = 4, 8
+RANGES, SAMPLES = 8, 4
 """Ranges of bandwidths that are searched at once: so many in an octave, each at so many bandwidths and its end."""
 FINER = 4
 """The bandwidths between two samples, at which products are searched once more where the two are too far apart."""
@@ -46,6 +50,9 @@ CLEAR = 0.8
 """Products that are proven within this part of the tolerance halfway between two bandwidths are not searched again between them."""
 LATENCIES = 8
 """Latencies in an octave that a search stands for."""
+ROOMS = (8, 128)
+"""Sizes of the scratchpad between two powers of two that are searched; the second for products for which the first are too far
+apart."""
 MOST_FOLDS = 3
 """Sizes along an axis that tiles are aligned to."""
 _SEARCHED = BoundedCache(entries=1024)
@@ -74,6 +81,9 @@ class Products:
             self.dims[which], self.rates[which], self.halos[which], self.folds, self.fixed[which], self.allowed[which], self.forms,
             self.joules[which], self.space,
         )  # fmt: skip
+
+    def within(self, space: float) -> Products:
+        return replace(self, space=space)
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -114,14 +124,51 @@ class Shortlist:
         floors: Real = self.lists[3]
         return floors[:, 0] > 0
 
-    def choose(self, speed: float, latency: int, prices: Real, tolerance: float) -> Integers:
-        """The best tiling of each product as rows of the compiled search; see `tile_ranges.choose` for what is proven."""
+    def choose(
+        self, speed: float, latency: int, prices: Real, tolerance: float, space: float | None = None, least: Real | None = None
+    ) -> Integers:
+        """The best tiling of each product as rows of the compiled search; see `tile_ranges.choose` for what is proven.
+
+        In another `space` than the list is for, what is on it must fit; if that space is larger, `least` must say what no tiling
+        can undercut.
+        """
         from trainyard.kernels.mapping import tile_ranges
 
-        products = self.products
-        rows: Integers = tile_ranges.choose(  # type: ignore[call-arg]  # lists are unpacked
-            *self.lists, self.speeds, products.dims, products.rates, products.forms, speed, latency, prices, tolerance
-        )
+        products, (listed, begin, steps, floors, split) = self.products, self.lists
+        space = products.space if space is None else space
+        if space > products.space:
+            floors = np.zeros_like(floors)
+        least = np.zeros(len(products.dims)) if least is None else least
+        rows: Integers = tile_ranges.choose(
+            listed, begin, steps, floors, split, self.speeds, products.dims, products.rates, products.forms, speed, space, latency,
+            prices, tolerance, least,
+        )  # fmt: skip
+        return rows
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Between:
+    """Some products searched for two sizes of the scratchpad, and which of them (`steady`) are proven anywhere in between."""
+
+    below: Shortlist
+    above: Shortlist
+    steady: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, below: Shortlist, above: Shortlist, latency: int, prices: Real, tolerance: float) -> Between:
+        between = cls(below, above, np.ones(len(below.products.dims), np.bool_))
+        for speed in np.sqrt(below.speeds[1:] * below.speeds[:-1]):
+            rows = between.choose(float(speed), latency, prices, tolerance, math.nextafter(below.products.space, math.inf))
+            between.steady[:] &= rows[:, 6] == 1
+        return between
+
+    def choose(self, speed: float, latency: int, prices: Real, tolerance: float, space: float) -> Integers:
+        """The best tiling of each product from the list of the larger size, if it fits and is proven, else of the smaller one."""
+        least = np.zeros(len(self.steady))
+        rows = self.above.choose(speed, latency, prices, tolerance, space, least)
+        smaller = self.below.choose(speed, latency, prices, tolerance, space, least)
+        which = rows[:, 6] == 0
+        rows[which] = smaller[which]
         return rows
 
 
@@ -154,31 +201,82 @@ def _rounded_down(latency: int) -> int:
     return 0 if latency <= 0 else math.floor(2.0 ** (math.floor(math.log2(latency) * LATENCIES) / LATENCIES))
 
 
+def _rooms(space: float, parts: int) -> tuple[float, float]:
+    """The largest searched size of a scratchpad that is not above it, and the smallest that is not below it.
+
+    >>> _rooms(1000.0, 8), _rooms(1024.0, 8), _rooms(1030.0, 128)
+    ((960.0, 1024.0), (1024.0, 1024.0), (1024.0, 1032.0))
+    """
+    step = 2.0 ** math.floor(math.log2(max(space, 1.0))) / parts
+    return math.floor(space / step) * step, math.ceil(space / step) * step
+
+
 def _from_shortlists(products: Products, key: tuple[object, ...], supply: Supply, goal: Goal) -> Integers:
-    """The best tiling of each product from the shortlists of the range that a bandwidth lies in."""
+    """The best tiling of each product from the shortlists of the ranges that bandwidth, latency and scratchpad lie in."""
+    from trainyard.kernels.mapping.tile_search import CHOSEN
+
     speed, latency, tolerance = float(supply.bytes_per_cycle), _rounded_down(supply.latency_cycles), goal.tolerance
-    number, prices = math.floor(math.log2(speed) * RANGES), np.array(goal.prices.row)
-    key = (*key, number, latency, tolerance)
+    number, prices, space = math.floor(math.log2(speed) * RANGES), np.array(goal.prices.row), products.space
+    key = (*key, tolerance)
+    rows, which, late = np.zeros((len(products.dims), CHOSEN), np.int64), np.arange(len(products.dims)), np.zeros(0, np.int64)
+    for parts, speeds in zip(ROOMS, (_range(number), _finer(number, speed)), strict=True):
+        low, high = _rooms(space, parts)
+        if low == high or not len(which):
+            break
+        some, own = products.only(which), (*key, which.tobytes())
 
-    def whole_range() -> Shortlist:
-        speeds = 2.0 ** ((number + 1 - np.arange(SAMPLES + 1) / SAMPLES) / RANGES)
-        return Shortlist.of(products, speeds, latency, tolerance)
+        def searched(
+            some: Products = some, own: tuple[object, ...] = own, low: float = low, high: float = high, speeds: Real = speeds
+        ) -> Between:
+            below, above = (_listed(some.within(room), own, speeds, latency, tolerance) for room in (low, high))
+            return Between.of(below, above, latency, np.array(REFERENCE.row), tolerance)
 
-    coarse = _SHORTLISTS.get(key, whole_range)
-    between = min(int(np.searchsorted(-coarse.speeds, -speed, side="right")) - 1, SAMPLES - 1)
-    lists = [Part(np.arange(len(products.dims)), coarse)]
+        between = _SHORTLISTS.get((*own, low, high, speeds.tobytes(), latency), searched)
+        rows[which] = between.choose(speed, supply.latency_cycles, prices, tolerance, space)
+        late = np.concatenate((late, which[between.steady & (rows[which, 6] == 0)]))
+        which = which[~between.steady]
+    which = np.concatenate((which, late))
+    if len(which):
+        rows[which] = _at_room(products.only(which), (*key, which.tobytes()), number, supply, goal)
+    return rows
+
+
+@lru_cache(maxsize=256)
+def _range(number: int) -> Real:
+    """The bandwidths of a range, falling."""
+    return 2.0 ** ((number + 1 - np.arange(SAMPLES + 1) / SAMPLES) / RANGES)
+
+
+def _finer(number: int, speed: float) -> Real:
+    """Bandwidths between the two of a range that a bandwidth lies between."""
+    speeds = _range(number)
+    between = min(int(np.searchsorted(-speeds, -speed, side="right")) - 1, SAMPLES - 1)
+    return np.geomspace(speeds[between], speeds[between + 1], FINER + 1)
+
+
+def _listed(products: Products, key: tuple[object, ...], speeds: Real, latency: int, tolerance: float) -> Shortlist:
+    """The shortlist of products for some bandwidths."""
+    return _SHORTLISTS.get(
+        (*key, products.space, speeds.tobytes(), latency), lambda: Shortlist.of(products, speeds, latency, tolerance)
+    )
+
+
+def _at_room(products: Products, key: tuple[object, ...], number: int, supply: Supply, goal: Goal) -> Integers:
+    """The best tiling of each product from shortlists for this very size of the scratchpad."""
+    speed, latency, tolerance = float(supply.bytes_per_cycle), _rounded_down(supply.latency_cycles), goal.tolerance
+    prices, finer = np.array(goal.prices.row), _finer(number, speed)
+    lists = [Part(np.arange(len(products.dims)), _listed(products, key, _range(number), latency, tolerance))]
     for own in dict.fromkeys((latency, supply.latency_cycles)):
 
         def part(own: int = own) -> Part:
             """Products that are not proven everywhere between two bandwidths are searched between them, and at this latency."""
-            speeds = np.geomspace(coarse.speeds[between], coarse.speeds[between + 1], FINER + 1)
             left = np.zeros(len(products.dims), np.bool_)
-            for one in np.sqrt(speeds[1:] * speeds[:-1]):
+            for one in np.sqrt(finer[1:] * finer[:-1]):
                 left |= _chosen(lists, one, own, prices, tolerance * CLEAR)[1]
             which = np.flatnonzero(left)
-            return Part(which, Shortlist.of(products.only(which), speeds, own, tolerance) if len(which) else None)
+            return Part(which, Shortlist.of(products.only(which), finer, own, tolerance) if len(which) else None)
 
-        lists.append(_SHORTLISTS.get((*key, between, own), part))
+        lists.append(_SHORTLISTS.get((*key, products.space, finer[0], latency, own), part))
     rows, left = _chosen(lists, speed, supply.latency_cycles, prices, tolerance)
     which = np.flatnonzero(left | (rows[:, 4] == 0))
     if len(which):
@@ -214,14 +312,14 @@ def search_tiles(
 
     `forms` are closed forms of tile cycles; without any, every multiplier is taken to be always busy.
     """
-    from trainyard.kernels.mapping import tile_search
+    from trainyard.kernels.mapping import tile_cycles, tile_search
 
-    most = tile_search.MOST_CYCLES
+    most = tile_cycles.MOST_CYCLES
     if max(products.longest, products.macs // array.peak_macs_per_cycle) >= most:
         ops = (problem.op for problem in products.problems)
         raise too_long(next(op for op in ops if max(op.M, op.N, op.K, op.count, op.macs // array.peak_macs_per_cycle) >= most))
     table, granule, space = form_rows(forms, array), array.granule(), float(supply.resident_bytes)
-    key = (products.digest, table.tobytes(), granule, tile, space)
+    key = (products.digest, table.tobytes(), granule, tile)
     joules = np.zeros((len(products.problems), 2))
     if goal.energy is not None:
         joules[:] = [goal.joules(problem.op) for problem in products.problems]
@@ -236,7 +334,7 @@ def search_tiles(
         return rows
 
     wanted = (goal.objective, goal.tolerance, goal.effort, goal.prices, joules.tobytes() if goal.energy else b"")
-    rows = _SEARCHED.get((*key, supply.bytes_per_cycle, supply.latency_cycles, wanted), searched)
+    rows = _SEARCHED.get((*key, space, supply.bytes_per_cycle, supply.latency_cycles, wanted), searched)
     too_slow, too_large = rows[:, 4] == tile_search.TOO_LONG, rows[:, 4] == tile_search.NOTHING_FITS
     if too_slow.any():
         raise too_long(products.problems[int(too_slow.argmax())].op)

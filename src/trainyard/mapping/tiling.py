@@ -290,7 +290,7 @@ class ProblemTable:
 
     @classmethod
     def of(cls, problems: Sequence[Problem]) -> ProblemTable:
-        from trainyard.kernels.mapping.tile_search import MOST_CYCLES
+        from trainyard.kernels.mapping.tile_cycles import MOST_CYCLES
 
         ops = [problem.op for problem in problems]
         longest = max((max(op.M, op.N, op.K, op.count) for op in ops), default=0)

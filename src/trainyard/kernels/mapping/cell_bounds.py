@@ -82,7 +82,7 @@ def _uneven(
         longest = max(longest, (a + c + max(part_x, part_z) * load_b) * cycle + (1.0 - x - z) * busy)
         longest = max(longest, (b + c + max(part_x, part_y) * load_a) * cycle + (1.0 - x - y) * busy)
         longest = max(longest, (a + b + c) * cycle + (1.0 - x - y - z) * busy)
-    return longest
+    return float(longest)
 
 
 @njit(cache=True, error_model="numpy")
@@ -186,7 +186,7 @@ def _largest(
 ) -> float:  # fmt: skip
     """The most multiplications of a tile whose tensors fit: no side is larger than it may be, and large sides cost room."""
     volume = hm * hn * hk
-    if a <= 0.0 or b <= 0.0 or c <= 0.0:
+    if a <= 0.0 or b <= 0.0 or c <= 0.0 or hm * hk * a + hk * hn * b + hm * hn * c <= room:
         return volume
     volume = min(volume, _side(lm, hm, a, c, b, room))
     volume = min(volume, _side(ln, hn, b, c, a, room))
@@ -195,9 +195,11 @@ def _largest(
 
 @njit(cache=True, error_model="numpy")
 def know(
-    lm: float, ln: float, lk: float, hm: float, hn: float, hk: float, dims: Ints, rates: Real, forms: Ints, room: float, cell: Real
+    lm: float, ln: float, lk: float, hm: float, hn: float, hk: float, dims: Ints, rates: Real, forms: Ints, room: float,
+    limit: float, cell: Real,
 ) -> bool:  # fmt: skip
-    """Writes what is known of a cell whatever the bandwidth, from its least and its largest sizes; false where nothing fits."""
+    """Writes what is known of a cell whatever the bandwidth, from its least and its largest sizes; false where nothing fits, or
+    where compute alone takes `limit` cycles."""
     a, b, c = rates[4], rates[5], rates[3]
     if lm * lk * a + lk * ln * b + lm * ln * c > room:
         return False
@@ -211,6 +213,10 @@ def know(
     rest, across = room - lm * ln * c, lm * a + ln * b
     if hk * across > rest:
         hk = rest / across / BELOW
+    tiles = float(dims[0]) * dims[1] * dims[2] / _largest(lm, ln, lk, hm, hn, hk, a, b, c, room)
+    cell[BUSY, 0] = least_busy(dims, lm, ln, lk, hm, hn, hk, tiles * BELOW, forms) * dims[3] * BELOW
+    if cell[BUSY, 0] >= limit:
+        return False
     cell[LOW, 0], cell[LOW, 1], cell[LOW, 2] = lm, ln, lk
     cell[HIGH, 0], cell[HIGH, 1], cell[HIGH, 2] = hm, hn, hk
     for axis in range(3):
@@ -221,8 +227,6 @@ def know(
     cell[HELD, 0], cell[HELD, 1], cell[HELD, 2] = a, b, c
     cell[FILLED, 0], cell[FILLED, 1] = lk * lm * rates[0], lk * ln * rates[1]
     cell[FILLED, 2] = cell[EDGE, 0] * cell[EDGE, 1] * rates[2]
-    tiles = float(dims[0]) * dims[1] * dims[2] / _largest(lm, ln, lk, hm, hn, hk, a, b, c, room)
-    cell[BUSY, 0] = least_busy(dims, lm, ln, lk, hm, hn, hk, tiles * BELOW, forms) * dims[3] * BELOW
     cell[BUSY, 1], cell[BUSY, 2] = 0.0, 0.0
     if cell[COUNT, 0] * cell[COUNT, 1] * cell[COUNT, 2] > 1.0 and hm * hn * hk < WIDE * lm * ln * lk:
         for axis in range(3):
@@ -267,7 +271,7 @@ def tile_bounds(
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
     for tile in range(tiles.shape[0]):
         m, n, k = float(tiles[tile, 0]), float(tiles[tile, 1]), float(tiles[tile, 2])
-        if know(m, n, k, m, n, k, dims, rates, forms, supply[1], cell):
+        if know(m, n, k, m, n, k, dims, rates, forms, supply[1], np.inf, cell):
             least[tile], _, _ = bound_at(
                 BELOW / supply[0], dims, rates, totals, allowed, supply[1], burst, objective, joules, np.inf, cell
             )  # fmt: skip

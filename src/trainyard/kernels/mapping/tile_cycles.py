@@ -15,6 +15,8 @@ Real = npt.NDArray[np.float64]
 
 SMALLER = 1.0 - 1e-12
 """Factor that keeps a count of tiles from being rounded up."""
+MOST_CYCLES = 2**53
+"""The most cycles that are counted: sums stay exact as floats, and far below 2**63."""
 IDEAL = -1
 """In the column of `Pooled.pool`: an ideal array with as many multipliers as the column after it says."""
 

@@ -2,6 +2,8 @@
 
 What is to be least is `value` (time, by default). Of the tilings within the tolerance of the least value (`band` is a factor),
 those within the `tolerance` of the least traffic of these are equally good, and the one with the least energy is taken.
+
+After a search, `polish` moves the sizes of the best ones, and `take_over` tries what is best at another bandwidth.
 """
 
 from __future__ import annotations
@@ -9,11 +11,17 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from trainyard.kernels.mapping.tiles import Ints, Real
+from trainyard.kernels.mapping.tile_bounds import moved_bytes, needed_bytes, passes_of, spans_of, value_of
+from trainyard.kernels.mapping.tile_cycles import MOST_CYCLES, kinds_of
+from trainyard.kernels.mapping.tile_energy import MOVED, array_joules
+from trainyard.kernels.mapping.tile_sizes import ALL_BELOW, CLOSEST
+from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real, cut_sizes, cycles_of_steps, step_kinds
 
 FRONT, ENTRY = 16, 9
 """Tilings kept while searching: of those within the tolerance, none with less traffic, less energy and less time than another; and
 columns of one: value, bytes, cycles, m, n, k, order, keep, joules."""
+FINEST = 256
+"""The last step moves sizes by no less than this part of them."""
 
 
 @njit(cache=True, error_model="numpy")
@@ -82,3 +90,81 @@ def standing(front: Real, entries: int, band: float, tolerance: float) -> tuple[
         if front[entry, 0] <= best * band:
             least = min(least, front[entry, 1])
     return best, least, front[pick(front, entries, band, tolerance), 8]
+
+
+@njit(cache=True, error_model="numpy")
+def polish(
+    dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, fixed: Ints, speed: float, space: float, latency: int,
+    objective: int, joules: Real, prices: Real, band: float, tolerance: float, front: Real, entries: int, room: Ints, spans: Real,
+    kinds: Ints, rows: Real,
+) -> int:  # fmt: skip
+    """Moves the sizes of the best tilings along each axis, in steps that shrink, as long as one gets better.
+
+    First the one of least value; then the one with the least traffic within the tolerance, if it is another one; then the choice.
+    """
+    tile, passes, sizes = room[0:3], room[3], room[4]
+    for goal in range(3):
+        start = pick(front, entries, band if goal else 1.0, tolerance if goal == 2 else 0.0)
+        order, keep, value, traffic = int(front[start, 6]), int(front[start, 7]), front[start, 0], front[start, 1]
+        energy = front[start, 8]
+        for axis in range(3):
+            sizes[axis] = int(front[start, 3 + axis])
+        for axis in range(3):
+            if fixed[axis] > 0 or dims[axis] <= ALL_BELOW:
+                continue
+            stride = int(max(1, sizes[axis] * (CLOSEST - 1.0)))
+            while stride >= max(1, sizes[axis] // FINEST):
+                better = False
+                for sign in (1, -1):
+                    size = sizes[axis] + sign * stride
+                    if size < 1 or size > dims[axis]:
+                        continue
+                    for other in range(3):
+                        cut_sizes(tile, other, dims[other], size if other == axis else sizes[other])
+                    spans_of(tile, halo, spans)
+                    if needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > space:
+                        continue
+                    passes_of(tile[:, 1], ORDERS[order], keep, passes)
+                    moved = moved_bytes(tile, spans, passes, totals, halo)
+                    if (goal == 1 and moved >= traffic) or (goal == 2 and moved > traffic):
+                        continue
+                    compute = kinds_of(tile, forms, kinds) * dims[3]
+                    if compute >= MOST_CYCLES:
+                        continue
+                    spent = 0.0
+                    if goal == 2:
+                        spent = array_joules(tile, dims, rates, forms, prices, compute) + prices[MOVED] * moved
+                        if spent >= energy:
+                            continue
+                    many = step_kinds(tile, spans, ORDERS[order], keep, dims[3], rates, kinds, rows)
+                    cycles = cycles_of_steps(rows, many, speed, latency)
+                    now = value_of(objective, cycles, moved, joules)
+                    better = now < value if goal == 0 else now <= value
+                    if better:
+                        if goal < 2:
+                            spent = array_joules(tile, dims, rates, forms, prices, compute) + prices[MOVED] * moved
+                        sizes[axis], value, traffic, energy = size, now, moved, spent
+                        entries = offer(front, entries, now, moved, spent, cycles, tile, order, keep, band, tolerance)
+                        break
+                if not better:
+                    stride //= 2
+    return entries
+
+
+@njit(cache=True, error_model="numpy")
+def take_over(
+    entry: Real, dims: Ints, rates: Real, halo: Real, forms: Ints, speed: float, latency: int, objective: int, joules: Real,
+    band: float, tolerance: float, front: Real, entries: int, tile: Ints, spans: Real, kinds: Ints, rows: Real,
+) -> int:  # fmt: skip
+    """Adds the best tiling at another bandwidth to those at this one, if it is good here, too."""
+    for axis in range(3):
+        cut_sizes(tile, axis, dims[axis], int(entry[3 + axis]))
+    spans_of(tile, halo, spans)
+    kinds_of(tile, forms, kinds)
+    order, keep = int(entry[6]), int(entry[7])
+    many = step_kinds(tile, spans, ORDERS[order], keep, dims[3], rates, kinds, rows)
+    cycles = cycles_of_steps(rows, many, speed, latency)
+    if cycles >= MOST_CYCLES:
+        return entries
+    value = value_of(objective, cycles, entry[1], joules)
+    return int(offer(front, entries, value, entry[1], entry[8], cycles, tile, order, keep, band, tolerance))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from trainyard.kernels.mapping.tile_bounds import spans_of
+from trainyard.kernels.mapping.tile_bounds import needed_bytes, spans_of
 from trainyard.kernels.mapping.tile_cycles import kinds_of
 from trainyard.kernels.mapping.tile_energy import MOVED, array_joules
 from trainyard.kernels.mapping.tile_front import ENTRY, FRONT, pick
@@ -25,15 +25,15 @@ from trainyard.kernels.mapping.tile_search import (
     NOTHING_FITS,
     SLACK,
     TOO_LONG,
-    cut_sizes,
     search_tile,
     write_choice,
 )
 from trainyard.kernels.mapping.tile_sizes import most_sizes, useful_sizes
-from trainyard.kernels.mapping.tiles import ORDERS, STEP_KINDS, Ints, Real, cycles_of_steps, step_kinds
+from trainyard.kernels.mapping.tiles import ORDERS, STEP_KINDS, Ints, Real, cut_sizes, cycles_of_steps, step_kinds
 
-LISTED = ENTRY + 3
-"""Columns of a tiling on a shortlist: those of `tile_front`, bits of the bandwidths at which it is good, where its steps are."""
+LISTED = ENTRY + 4
+"""Columns of a tiling on a shortlist: those of `tile_front`, bits of the bandwidths at which it is good, where its steps are, and
+the bytes that it needs."""
 
 
 @njit(cache=True, error_model="numpy")
@@ -42,10 +42,10 @@ def best_at(
     latency: int, objective: int, joules: Real, prices: Real, tolerance: float, effort: int,
 ) -> Any:  # fmt: skip
     """`search_tile` of many products, which share the useful sizes of equal dimensions: by product and bandwidth the best tilings,
-    how many there are, and what the best has; by product the cells split, whether it is proven, and whether anything fits."""
+    how many there are, and the least that any takes; by product the cells split, whether all is proven, whether anything fits."""
     products, many = dims.shape[0], speeds.shape[0]
     fronts, entries = np.empty((products, many, FRONT, ENTRY)), np.zeros((products, many), np.int64)
-    stand, found = np.empty((products, many, 3)), np.zeros((products, 3), np.int64)
+    stand, floors, found = np.empty((products, many, 3)), np.empty((products, many)), np.zeros((products, 3), np.int64)
     cells, bounds = np.empty((CELLS, 7), np.int64), np.empty((CELLS, 2))
     longest = 0
     for product in range(products):
@@ -72,9 +72,9 @@ def best_at(
         found[product, 0], found[product, 1], found[product, 2] = search_tile(
             dims[product], rates[product], halos[product], fixed[product], allowed[product], forms, speeds, space, latency,
             objective, joules[product], prices, tolerance, effort, sizes, lengths, cells, bounds, fronts[product], entries[product],
-            stand[product],
+            stand[product], floors[product],
         )  # fmt: skip
-    return fronts, entries, stand, found
+    return fronts, entries, floors, found
 
 
 @njit(cache=True, error_model="numpy")
@@ -104,19 +104,19 @@ def shortlist(
 ) -> Any:  # fmt: skip
     """The tilings of many products that are good at any of some bandwidths (LISTED), where those of each product begin, their
     steps by kind, and by product and bandwidth the least cycles that any tiling takes, and the cells split."""
-    fronts, entries, stand, found = best_at(
+    fronts, entries, floors, found = best_at(
         dims, rates, halos, folds, fixed, allowed, forms, speeds, space, latency, 0, joules, prices, tolerance, 0
     )  # fmt: skip
     products, many = dims.shape[0], speeds.shape[0]
-    begin, floors = np.zeros(products + 1, np.int64), np.zeros((products, many))
+    begin = np.zeros(products + 1, np.int64)
     listed, steps = np.empty((entries.sum(), LISTED)), np.empty((entries.sum() * 12 + STEP_KINDS, 3))
     total, taken = 0, 0
     tile, spans, kinds = np.empty((3, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
     for product in range(products):
         begin[product] = total
         for at in range(many):
-            if found[product, 1] and entries[product, at] > 0:
-                floors[product, at] = stand[product, at, 0] / SLACK
+            if entries[product, at] == 0:
+                floors[product, at] = 0.0
             for entry in range(entries[product, at]):
                 front = fronts[product, at, entry]
                 same = begin[product]
@@ -135,6 +135,8 @@ def shortlist(
                 kind = step_kinds(
                     tile, spans, ORDERS[int(front[6])], int(front[7]), dims[product, 3], rates[product], kinds, steps[taken:]
                 )  # fmt: skip
+                order, keep = ORDERS[int(front[6])], int(front[7])
+                listed[total, ENTRY + 3] = needed_bytes(tile, spans, dims[product], order, keep, rates[product])
                 taken, total = taken + kind, total + 1
                 listed[total - 1, ENTRY + 2] = taken
     begin[products] = total
@@ -144,10 +146,13 @@ def shortlist(
 @njit(cache=True, error_model="numpy")
 def choose(
     listed: Real, begin: Ints, steps: Real, floors: Real, split: Ints, speeds: Real, dims: Ints, rates: Real, forms: Ints,
-    speed: float, latency: int, prices: Real, tolerance: float,
+    speed: float, space: float, latency: int, prices: Real, tolerance: float, least: Real,
 ) -> Any:  # fmt: skip
-    """Of each product's shortlist the best tiling at a bandwidth between two of those it was searched at: the columns of CHOSEN,
-    not proven where nothing on it is within the tolerance of the least cycles that any tiling can take."""
+    """Of each product's shortlist the best tiling that fits, at a bandwidth between two of those it was searched at: the columns of
+    CHOSEN, not proven where nothing on it is within the tolerance of the least cycles that any tiling can take.
+
+    `least` are such cycles that are known from elsewhere; where the list knows more, it writes it there.
+    """
     products, above = begin.shape[0] - 1, 0
     chosen, cycles = np.zeros((products, CHOSEN), np.int64), np.empty(listed.shape[0])
     tile, kinds = np.empty((3, 3), np.int64), np.empty((2, 2, 2), np.int64)
@@ -157,17 +162,18 @@ def choose(
     bits = 1 << above | 1 << below
     for product in range(products):
         first, last = begin[product], begin[product + 1]
-        least, best = max(floors[product, above], floors[product, below] * speeds[below] / speed), np.inf
+        floor, best = max(floors[product, above], floors[product, below] * speeds[below] / speed, least[product]), np.inf
+        least[product] = floor
         for entry in range(first, last):
             cycles[entry] = np.inf
-            if int(listed[entry, ENTRY]) & bits:
+            if int(listed[entry, ENTRY]) & bits and listed[entry, ENTRY + 3] <= space:
                 one, other = int(listed[entry, ENTRY + 1]), int(listed[entry, ENTRY + 2])
                 cycles[entry] = cycles_of_steps(steps[one:other], other - one, speed, latency)
                 best = min(best, cycles[entry])
-        proven = int(best <= least * (1.0 + tolerance))
+        proven = int(best <= floor * (1.0 + tolerance))
         limit, traffic, good, choice = best * max(1.0, (1.0 + tolerance) / SLACK), np.inf, 0, -1
         if proven:
-            limit = min(limit, least * (1.0 + tolerance))
+            limit = min(limit, floor * (1.0 + tolerance))
         for entry in range(first, last):
             if cycles[entry] <= limit:
                 traffic = min(traffic, listed[entry, 1])

@@ -33,16 +33,13 @@ from trainyard.kernels.mapping.tile_bounds import (
     value_of,
     without,
 )
-from trainyard.kernels.mapping.tile_cycles import kinds_of, least_busy
+from trainyard.kernels.mapping.tile_cycles import MOST_CYCLES, kinds_of, least_busy
 from trainyard.kernels.mapping.tile_energy import MOVED, array_joules, least_joules
-from trainyard.kernels.mapping.tile_front import offer, pick, standing
-from trainyard.kernels.mapping.tile_sizes import ALL_BELOW, CLOSEST
-from trainyard.kernels.mapping.tiles import ORDERS, STEP_KINDS, Ints, Real, cycles_of_steps, step_kinds, transfer
+from trainyard.kernels.mapping.tile_front import offer, pick, polish, standing, take_over
+from trainyard.kernels.mapping.tiles import ORDERS, STEP_KINDS, Ints, Real, cut_sizes, cycles_of_steps, step_kinds, transfer
 
 CHOSEN = 12
 """Columns of a result: m, n, k, order, cycles, compute cycles, whether it is proven, passes of A, B and sums, keep, cells split."""
-MOST_CYCLES = 2**53
-"""The most cycles that are counted: sums stay exact as floats, and far below 2**63."""
 NOTHING_FITS, TOO_LONG = -1, -2
 """Cycles of a product that has no tile, and of one that no tile brings below MOST_CYCLES."""
 ABOVE = 1.0 + 1e-9
@@ -59,8 +56,6 @@ RETURN = 16
 """After so many splits the search returns to the cell with the least bound."""
 KNOWN = 32
 """Dimensions of an axis whose useful sizes are kept while many products are searched."""
-FINEST = 256
-"""The last step moves sizes by no less than this part of them."""
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -71,13 +66,6 @@ def _keep_bits(order: Ints, kept: int) -> int:
     if kept == 2:
         bits |= 1 << without(order[0])
     return bits
-
-
-@njit(cache=True, error_model="numpy", inline="always")
-def cut_sizes(tile: Ints, axis: int, extent: int, size: int) -> None:
-    """Size, count and edge along an axis."""
-    count = (extent + size - 1) // size
-    tile[axis, 0], tile[axis, 1], tile[axis, 2] = size, count, extent - (count - 1) * size
 
 
 @njit(cache=True, error_model="numpy")
@@ -131,7 +119,7 @@ def _write_ends(tile: Ints, spans: Real, rates: Real, speeds: Real, latency: int
 def _leaf(
     m: int, n: int, k: int, dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, speeds: Real, space: float,
     latency: int, objective: int, joules: Real, prices: Real, band: float, tolerance: float, ways: int, fronts: Real,
-    entries: Ints, stand: Real, room: Ints, spans: Real, kinds: Ints, rows: Real, ends: Real,
+    entries: Ints, stand: Real, floors: Real, room: Ints, spans: Real, kinds: Ints, rows: Real, ends: Real,
 ) -> None:  # fmt: skip
     """Evaluates one tile in all orders, with all choices of what is kept."""
     tile, passes, held, spent = room[0:3], room[3], np.empty(3), 0.0
@@ -190,6 +178,7 @@ def _leaf(
                     if least > best * band:
                         continue
                     if least * SLACK >= best and moved >= traffic:
+                        floors[at] = min(floors[at], least)
                         if moved > traffic * (1.0 + tolerance):
                             continue
                         if on_chip < 0.0:
@@ -232,57 +221,6 @@ def _stalls(tile: Ints, inner: int, count: int, rates: Real, speed: float, laten
     return many * waits
 
 
-@njit(cache=True, error_model="numpy")
-def _polish(
-    dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, fixed: Ints, speed: float, space: float, latency: int,
-    objective: int, joules: Real, prices: Real, band: float, tolerance: float, front: Real, entries: int, room: Ints, spans: Real,
-    kinds: Ints, rows: Real,
-) -> int:  # fmt: skip
-    """Moves the sizes of the best tilings along each axis, in steps that shrink, as long as one gets better.
-
-    First the one of least value; then the one with the least traffic within the tolerance, if it is another one; then the choice.
-    """
-    tile, passes, sizes = room[0:3], room[3], room[4]
-    for goal in range(3):
-        start = pick(front, entries, band if goal else 1.0, tolerance if goal == 2 else 0.0)
-        order, keep, value, traffic = int(front[start, 6]), int(front[start, 7]), front[start, 0], front[start, 1]
-        energy = front[start, 8]
-        for axis in range(3):
-            sizes[axis] = int(front[start, 3 + axis])
-        for axis in range(3):
-            if fixed[axis] > 0 or dims[axis] <= ALL_BELOW:
-                continue
-            stride = int(max(1, sizes[axis] * (CLOSEST - 1.0)))
-            while stride >= max(1, sizes[axis] // FINEST):
-                better = False
-                for sign in (1, -1):
-                    size = sizes[axis] + sign * stride
-                    if size < 1 or size > dims[axis]:
-                        continue
-                    for other in range(3):
-                        cut_sizes(tile, other, dims[other], size if other == axis else sizes[other])
-                    spans_of(tile, halo, spans)
-                    if needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > space:
-                        continue
-                    passes_of(tile[:, 1], ORDERS[order], keep, passes)
-                    moved = moved_bytes(tile, spans, passes, totals, halo)
-                    compute = kinds_of(tile, forms, kinds) * dims[3]
-                    spent = array_joules(tile, dims, rates, forms, prices, compute) + prices[MOVED] * moved
-                    if compute >= MOST_CYCLES or (goal == 1 and moved >= traffic) or (goal == 2 and spent >= energy):
-                        continue
-                    many = step_kinds(tile, spans, ORDERS[order], keep, dims[3], rates, kinds, rows)
-                    cycles = cycles_of_steps(rows, many, speed, latency)
-                    now = value_of(objective, cycles, moved, joules)
-                    better = now < value if goal == 0 else now <= value and (goal == 1 or moved <= traffic)
-                    if better:
-                        sizes[axis], value, traffic, energy = size, now, moved, spent
-                        entries = offer(front, entries, now, moved, spent, cycles, tile, order, keep, band, tolerance)
-                        break
-                if not better:
-                    stride //= 2
-    return entries
-
-
 @njit(cache=True, error_model="numpy", inline="always")
 def _swap(cells: Ints, bounds: Real, one: int, other: int) -> None:
     for column in range(7):
@@ -317,11 +255,12 @@ def _halve(cells: Ints, sizes: Ints, last: int, into: int) -> bool:
 
 @njit(cache=True, error_model="numpy", inline="always")
 def _known(
-    cell: Ints, sizes: Ints, dims: Ints, rates: Real, forms: Ints, space: float, known: Real
+    cell: Ints, sizes: Ints, dims: Ints, rates: Real, forms: Ints, space: float, limit: float, known: Real
 ) -> bool:  # fmt: skip
     return know(
         float(sizes[0, cell[0]]), float(sizes[1, cell[2]]), float(sizes[2, cell[4]]), float(sizes[0, cell[1]]),
-        float(sizes[1, cell[3]]), float(sizes[2, cell[5]]), dims, rates, forms, space, known,
+        float(sizes[1, cell[3]]), float(sizes[2, cell[5]]), dims, rates, forms, space, limit,
+        known,
     )  # fmt: skip
 
 
@@ -344,13 +283,13 @@ def _spares(
 def _may_improve(
     cell: Ints, least: float, moved: float, sizes: Ints, dims: Ints, rates: Real, totals: Real, forms: Ints,
     prices: Real, speeds: Real, space: float, burst: float, objective: int, joules: Real, band: float, tolerance: float,
-    busy: float, floor: float, stand: Real, known: Real, turns: Ints, near: Real,
+    busy: float, floor: float, stand: Real, known: Real, turns: Ints, near: Real, held: Real, floors: Real,
 ) -> bool:  # fmt: skip
     """Whether a cell may hold something better at any of the bandwidths; `least` is its bound at the middle one.
 
     Bytes per cycle fall from sample to sample: a bound holds for the ones after it, and for the ones before it if it is reduced by
     the ratio of the bandwidths. So the middle, the ends and the halves in between are looked at in turn (`at`), and most of them
-    need no bound of their own.
+    need no bound of their own. The bounds of a cell that is dropped are among the `floors`: no tiling takes less.
     """
     if least == np.inf:
         return False
@@ -365,14 +304,15 @@ def _may_improve(
                 if near[other] > bound:
                     reduced = near[other] if other < at else near[other] * speeds[other] / speeds[at]
                     bound = max(bound, reduced)
+            held[at] = bound
             if _holds_nothing(bound, moved, best, traffic, energy, band, floor):
                 continue
             if not ready:
-                ready = _known(cell, sizes, dims, rates, forms, space, known)
+                ready = _known(cell, sizes, dims, rates, forms, space, np.inf, known)
             bound, _, _ = bound_at(
                 BELOW / speeds[at], dims, rates, totals, cell[6], space, burst, objective, joules, np.inf, known
             )  # fmt: skip
-        near[at] = bound if objective == 0 else 0.0
+        near[at], held[at] = bound if objective == 0 else 0.0, bound
         if bound >= best * band:
             continue
         if bound * SLACK < best or moved * NEARLY < traffic:
@@ -380,6 +320,8 @@ def _may_improve(
         looks = floor * SAVING < energy and moved <= traffic * (1.0 + tolerance)
         if looks and _spares(sizes, cell, moved, dims, rates, forms, prices, busy, energy):
             return True
+    for at in range(many):
+        floors[at] = min(floors[at], held[at])
     return False
 
 
@@ -417,10 +359,11 @@ def _turns(many: int, turns: Ints) -> None:
 def search_tile(
     dims: Ints, rates: Real, halo: Real, fixed: Ints, allowed: int, forms: Ints, speeds: Real, space: float, latency: int,
     objective: int, joules: Real, prices: Real, tolerance: float, effort: int, sizes: Ints, lengths: Ints, cells: Ints,
-    bounds: Real, fronts: Real, entries: Ints, stand: Real,
+    bounds: Real, fronts: Real, entries: Ints, stand: Real, floors: Real,
 ) -> tuple[int, bool, bool]:  # fmt: skip
     """Fills `fronts` with the best tilings of one product at each of `speeds` (bytes per cycle, falling); `entries` says how many,
-    `stand` what the best of them has. Returns the cells split, whether all is proven, and whether anything fits.
+    `stand` what the best of them has, `floors` what no tiling of useful sizes undercuts. Returns the cells split, whether all is
+    proven, and whether anything fits.
 
     `dims` is M, N, K, count; `fixed` are sizes that are given (0: free); `allowed` has a bit for each order and what is kept in it
     (KEPT_MIDDLE); `space` are resident bytes; `effort` the most cells that are split (0: MOST_CELLS). `sizes` are the `lengths`
@@ -435,16 +378,16 @@ def search_tile(
     room, spans, kinds = np.empty((5, 3), np.int64), np.empty((3, 2)), np.empty((2, 2, 2), np.int64)
     known, rows, ends = np.empty((KNOWN_ROWS, 3)), np.empty((STEP_KINDS, 3)), np.empty((speeds.shape[0], 3))
     burst = float(latency) if rates[0] > 0.0 and rates[1] > 0.0 else 0.0
-    turns, near = np.empty(speeds.shape[0], np.int64), np.empty(speeds.shape[0])
+    turns, near, held = np.empty(speeds.shape[0], np.int64), np.empty(speeds.shape[0]), np.empty(speeds.shape[0])
     _turns(speeds.shape[0], turns)
     waiting, split, proven, fits = _roots(lengths, whole, allowed, cells), 0, True, False
-    entries[:], stand[:] = 0, np.inf
+    entries[:], stand[:], floors[:] = 0, np.inf, np.inf
     floor = least_joules(1.0, 1.0, 1.0, 1.0, 1.0, 1.0, dims, rates, forms, prices, busy) + prices[MOVED] * totals[:3].sum()
     fresh, limit = 0, np.inf  # cells from here on have no bound yet
     while True:
         for cell in range(fresh, waiting):
             bounds[cell, 0], bounds[cell, 1] = np.inf, np.inf
-            if _known(cells[cell], sizes, dims, rates, forms, space, known):
+            if _known(cells[cell], sizes, dims, rates, forms, space, limit, known):
                 bounds[cell, 0], bounds[cell, 1], cells[cell, 6] = bound_at(
                     middle, dims, rates, totals, cells[cell, 6], space, burst, objective, joules, limit, known
                 )  # fmt: skip
@@ -457,7 +400,7 @@ def search_tile(
             if _may_improve(
                 cells[waiting - 1], bounds[waiting - 1, 0], bounds[waiting - 1, 1], sizes, dims, rates, totals, forms,
                 prices, speeds, space, burst, objective, joules, band, tolerance, busy, floor, stand, known,
-                turns, near,
+                turns, near, held, floors,
             ):  # fmt: skip
                 break
             waiting -= 1
@@ -476,16 +419,24 @@ def search_tile(
         waiting, fresh = last, last
         _leaf(
             sizes[0, cells[last, 0]], sizes[1, cells[last, 2]], sizes[2, cells[last, 4]], dims, rates, totals, halo, forms, speeds,
-            space, latency, objective, joules, prices, band, tolerance, cells[last, 6], fronts, entries, stand, room, spans, kinds, rows,
-            ends,
+            space, latency, objective, joules, prices, band, tolerance, cells[last, 6], fronts, entries, stand, floors,
+            room, spans, kinds, rows, ends,
         )  # fmt: skip
         limit = _limit(speeds, stand, band) if objective == 0 else np.inf
     for at in range(speeds.shape[0]):
         if entries[at] > 0:
-            entries[at] = _polish(
+            entries[at] = polish(
                 dims, rates, totals, halo, forms, fixed, speeds[at], space, latency, objective, joules, prices, band, tolerance,
                 fronts[at], entries[at], room, spans, kinds, rows,
             )  # fmt: skip
+    for at in range(speeds.shape[0]):
+        floors[at] = min(floors[at], stand[at, 0]) if proven else 0.0
+        for other in (at - 1, at + 1):
+            if 0 <= other < speeds.shape[0] and entries[other] > 0:
+                entries[at] = take_over(
+                    fronts[other, pick(fronts[other], entries[other], 1.0, 0.0)], dims, rates, halo, forms, speeds[at], latency,
+                    objective, joules, band, tolerance, fronts[at], entries[at], room[0:3], spans, kinds, rows,
+                )  # fmt: skip
     return split, proven, fits
 
 

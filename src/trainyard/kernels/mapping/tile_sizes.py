@@ -65,8 +65,8 @@ def useful_sizes(extent: int, folds: Ints, sizes: Ints) -> int:
         if 1 < tiles <= FEW:
             for part in range(1, UNEVEN + 1):
                 size = near + (follow - near) * part // (UNEVEN + 1)
-                fold = folds[0] if size > folds[0] else 1
-                waiting[many] = size // fold * fold
+                aligned = size // folds[0] * folds[0]
+                waiting[many] = aligned if aligned > near else size
                 many += int(near < waiting[many] < follow)
         for index in range(many):  # each is larger than `near`, few of them: insertion keeps the order
             size, place = waiting[index], count

@@ -24,6 +24,13 @@ ORDERS = np.array([(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1,
 """Outer to inner, by axis."""
 
 
+@njit(cache=True, error_model="numpy", inline="always")
+def cut_sizes(tile: Ints, axis: int, extent: int, size: int) -> None:
+    """Size, count and edge along an axis."""
+    count = (extent + size - 1) // size
+    tile[axis, 0], tile[axis, 1], tile[axis, 2] = size, count, extent - (count - 1) * size
+
+
 @njit(cache=True, error_model="numpy")
 def transfer(moved: float, bytes_per_cycle: float, latency: int) -> int:
     """Cycles of one DMA burst: nothing for no bytes, else the latency and whole cycles of data."""
