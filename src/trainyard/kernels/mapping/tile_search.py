@@ -356,6 +356,28 @@ def _turns(many: int, turns: Ints) -> None:
 
 
 @njit(cache=True, error_model="numpy")
+def _finish(
+    dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, fixed: Ints, speeds: Real, space: float, latency: int,
+    objective: int, joules: Real, prices: Real, band: float, tolerance: float, fronts: Real, entries: Ints, room: Ints,
+    spans: Real, kinds: Ints, rows: Real,
+) -> None:  # fmt: skip
+    """Makes the best tilings better, and tries those of the neighbouring bandwidths."""
+    for at in range(speeds.shape[0]):
+        if entries[at] > 0:
+            entries[at] = polish(
+                dims, rates, totals, halo, forms, fixed, speeds[at], space, latency, objective, joules, prices, band, tolerance,
+                fronts[at], entries[at], room, spans, kinds, rows,
+            )  # fmt: skip
+    for at in range(speeds.shape[0]):
+        for other in (at - 1, at + 1):
+            if 0 <= other < speeds.shape[0] and entries[other] > 0:
+                entries[at] = take_over(
+                    fronts[other, pick(fronts[other], entries[other], 1.0, 0.0)], dims, rates, halo, forms, speeds[at], latency,
+                    objective, joules, band, tolerance, fronts[at], entries[at], room[0:3], spans, kinds, rows,
+                )  # fmt: skip
+
+
+@njit(cache=True, error_model="numpy")
 def search_tile(
     dims: Ints, rates: Real, halo: Real, fixed: Ints, allowed: int, forms: Ints, speeds: Real, space: float, latency: int,
     objective: int, joules: Real, prices: Real, tolerance: float, effort: int, sizes: Ints, lengths: Ints, cells: Ints,
@@ -423,20 +445,12 @@ def search_tile(
             room, spans, kinds, rows, ends,
         )  # fmt: skip
         limit = _limit(speeds, stand, band) if objective == 0 else np.inf
-    for at in range(speeds.shape[0]):
-        if entries[at] > 0:
-            entries[at] = polish(
-                dims, rates, totals, halo, forms, fixed, speeds[at], space, latency, objective, joules, prices, band, tolerance,
-                fronts[at], entries[at], room, spans, kinds, rows,
-            )  # fmt: skip
+    _finish(
+        dims, rates, totals, halo, forms, fixed, speeds, space, latency, objective, joules, prices, band, tolerance, fronts,
+        entries, room, spans, kinds, rows,
+    )  # fmt: skip
     for at in range(speeds.shape[0]):
         floors[at] = min(floors[at], stand[at, 0]) if proven else 0.0
-        for other in (at - 1, at + 1):
-            if 0 <= other < speeds.shape[0] and entries[other] > 0:
-                entries[at] = take_over(
-                    fronts[other, pick(fronts[other], entries[other], 1.0, 0.0)], dims, rates, halo, forms, speeds[at], latency,
-                    objective, joules, band, tolerance, fronts[at], entries[at], room[0:3], spans, kinds, rows,
-                )  # fmt: skip
     return split, proven, fits
 
 
