@@ -115,6 +115,37 @@ def _write_ends(tile: Ints, spans: Real, rates: Real, speeds: Real, latency: int
         ends[at, 2] = BELOW / speeds[at]
 
 
+@njit(cache=True, error_model="numpy", inline="always")
+def _demand(
+    tile: Ints, order: int, kept: int, dims: Ints, rates: Real, totals: Real, once: float, again_a: float, held: Real
+) -> tuple[float, float, float]:  # fmt: skip
+    """Bytes of the scratchpad that a tile needs (without halos of kept tensors), bytes that it moves, and its bursts at least.
+
+    `once` are the bytes of moving all tensors once, `again_a` those of moving A once more, `held` the bytes of a tile of each.
+    """
+    x, y, z = ORDERS[order, 0], ORDERS[order, 1], ORDERS[order, 2]
+    outer, middle, inner = tile[x, 1], tile[y, 1], tile[z, 1]
+    again, last = without(y), without(x)
+    needed = held[0] + held[1] + held[2]
+    if kept:
+        needed += held[again] * (float(dims[z]) / float(tile[z, 0]) - 1.0)
+    if kept == 2:
+        whole = float(dims[y]) * dims[z] * (rates[4] if last == 0 else (rates[5] if last == 1 else rates[3]))
+        needed += whole - held[last]
+    moved = once
+    if kept == 0 and inner > 1:
+        moved += (middle - 1) * (again_a if again == 0 else totals[3 + again])
+    if kept < 2 and (inner > 1 or middle > 1):
+        moved += (outer - 1) * (again_a if last == 0 else totals[3 + last])
+    loads = float(outer * middle * inner)
+    if kept == 2:
+        loads = float(max(tile[0, 1], tile[1, 1]) * tile[2, 1])
+        loads = max(loads, float(tile[0, 1] * tile[1, 1])) if totals[2] > 0.0 else loads
+    elif kept == 1 and order >= 4 and totals[2] == 0.0:
+        loads -= float((inner - 1) * middle)
+    return needed, moved, loads
+
+
 @njit(cache=True, error_model="numpy")
 def _leaf(
     m: int, n: int, k: int, dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, speeds: Real, space: float,
@@ -142,28 +173,10 @@ def _leaf(
         for order in range(6):
             if not ways >> (order + KEPT_MIDDLE * kept) & 1:
                 continue
-            x, y, z = ORDERS[order, 0], ORDERS[order, 1], ORDERS[order, 2]
-            outer, middle, inner = tile[x, 1], tile[y, 1], tile[z, 1]
-            again, last = without(y), without(x)
-            needed = held[0] + held[1] + held[2]
-            if kept:
-                needed += held[again] * (float(dims[z]) / float(tile[z, 0]) - 1.0)
-            if kept == 2:
-                whole = float(dims[y]) * dims[z] * (rates[4] if last == 0 else (rates[5] if last == 1 else rates[3]))
-                needed += whole - held[last]
+            z = ORDERS[order, 2]
+            needed, moved, loads = _demand(tile, order, kept, dims, rates, totals, once, again_a, held)
             if needed > space * ABOVE:
                 continue
-            moved = once
-            if kept == 0 and inner > 1:
-                moved += (middle - 1) * (again_a if again == 0 else totals[3 + again])
-            if kept < 2 and (inner > 1 or middle > 1):
-                moved += (outer - 1) * (again_a if last == 0 else totals[3 + last])
-            loads = float(outer * middle * inner)
-            if kept == 2:
-                loads = float(max(tile[0, 1], tile[1, 1]) * tile[2, 1])
-                loads = max(loads, float(tile[0, 1] * tile[1, 1])) if totals[2] > 0.0 else loads
-            elif kept == 1 and order >= 4 and totals[2] == 0.0:
-                loads -= float((inner - 1) * middle)
             keep, many, bursts = -1, 0, burst * loads * dims[3]
             for at in range(speeds.shape[0]):
                 best, traffic, energy = stand[at, 0], stand[at, 1], stand[at, 2]
