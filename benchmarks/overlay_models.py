@@ -80,6 +80,17 @@ def llama(device: str, *, small: bool = False, large: bool = False) -> Network:
     return causal(config, 8, 2048, device)
 
 
+def lora_llama(device: str, *, small: bool = False) -> Network:
+    """The same with adapters of rank 16 by peft at all linear layers of its blocks; the rest is frozen."""
+    from dataclasses import replace
+
+    import peft
+
+    network = llama(device, small=small)
+    adapters = peft.LoraConfig(r=16, target_modules="all-linear")
+    return replace(network, name="lora-llama-1b", model=peft.get_peft_model(network.model, adapters))
+
+
 def qwen(device: str, *, small: bool = False) -> Network:
     """1.5 B parameters as Qwen2's configuration, 4 sequences of 2048, a vocabulary of 152 k."""
     from transformers import Qwen2Config

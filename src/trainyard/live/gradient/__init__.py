@@ -3,6 +3,7 @@
 In reading order:
 
 - interleave: `interleave(model)`, all that most users need, `report` and `restore`
+- expectation: what a whole step can gain at most, before anything is changed
 - function: `linear`, `convolution` and `gradients`, the functions beneath it
 - operator: dX, dW and db as one operator that torch.compile and double backward understand
 - choice: one pass over dY or the library's pair of products, by measurement; timing: how calls are timed
@@ -16,16 +17,20 @@ Triton is an extra: without it everything here works, and computes gradients as 
     model = ty.live.interleave(model)
 """
 
+from trainyard.live.gradient.expectation import Expectation, LayerGain, expected
 from trainyard.live.gradient.function import KERNELS, Gradients, convolution, gradients, linear
 from trainyard.live.gradient.interleave import Interleaved, Layer, Report, interleave, report, restore
 
 __all__ = [
     "KERNELS",
+    "Expectation",
     "Gradients",
     "Interleaved",
     "Layer",
+    "LayerGain",
     "Report",
     "convolution",
+    "expected",
     "gradients",
     "interleave",
     "linear",

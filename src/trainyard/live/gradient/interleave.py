@@ -6,7 +6,9 @@ memory, which is where dY is large and the weight small, reading it once instead
 torch's own backward pass: the first call of a shape times both, which takes a while, and the faster one stays. While a model is
 compiled nothing can be timed, and a rule of thumb decides (`choice`).
 On a CPU the same pass runs in plain PyTorch: to check a model with, not to speed it up.
+A whole step gains much less than these layers: `expected` says how much at most, before anything is changed (docs/gpu.md).
 
+    print(ty.live.gradient.expected(ty.capture(model, inputs), ty.machine("h200")))
     model = ty.live.interleave(model)      # in place: parameters, names, hooks, optimizer state stay what and where they are
     print(ty.live.gradient.report(model))  # which layers, and why not the others
     ...                                    # train as before: autocast, torch.compile, checkpoints, DDP
