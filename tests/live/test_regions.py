@@ -189,11 +189,29 @@ def test_another_branch_another_shape_and_evaluation_keep_gradients_right() -> N
     assert pages.passes == {"surveyed": 2 * PASSES, "followed": PASSES}
 
 
+@given(st.lists(st.booleans(), min_size=PASSES, max_size=PASSES + 4))
+@settings(max_examples=12, deadline=None)
+def test_blocks_that_are_dropped_at_random_keep_gradients_right(skips: list[bool]) -> None:
+    model, plain = stack(), stack()
+    with blocks(model, policy=in_turn("keep", "recompute")) as pages:
+        for step, skip in enumerate([*skips, False, True]):
+            for each in (model, plain):
+                each.skip = skip
+                each.zero_grad()
+                torch.manual_seed(step)
+                each(torch.randn(5, 4)).sum().backward()
+            grads = [(a.grad, b.grad) for a, b in zip(model.parameters(), plain.parameters(), strict=True)]
+            assert all(a is b is None or torch.equal(a, b) for a, b in grads)
+    assert pages.passes["followed"] >= 2
+    assert {"layers.0", "layers.2"} <= set(pages.plan.variants)
+
+
 def test_another_budget_changes_the_plan_without_another_survey() -> None:
     model, seen = stack(), []
     with blocks(model) as pages:
         for budget in ("1 GB", 1, "1 GB"):
-            pages.rebudget(budget)
+            with pytest.warns(UserWarning, match="is not kept") if budget == 1 else nullcontext():
+                pages.rebudget(budget)
             for _ in range(PASSES + 1):
                 model(torch.randn(5, 4)).sum().backward()
             seen.append(set(pages.plan.variants.values()))
@@ -309,11 +327,12 @@ def surveyed(kinds: list[list[tuple[int, int]]], peaks: list[int]) -> RegionPlan
         return Measures(names, [()] * len(names), list(reversed(numbers)), seconds, memory, dict(enumerate(held)))
 
     nothing = measures([4] * len(names), [0] * len(names))
-    trials = {"checkpoint": Trial(nothing, [nothing], frozenset(names))}
+    everything = frozenset(names)
+    trials = {"checkpoint": Trial(nothing, [nothing], everything, everything)}
     for variant in range(max(map(len, kinds))):
         rows = [kind[min(variant, len(kind) - 1)] for kind in kinds]
         one = measures([seconds for _, seconds in rows], [size for size, _ in rows])
-        trials[f"variant {variant}"] = Trial(one, [one], frozenset(names))
+        trials[f"variant {variant}"] = Trial(one, [one], everything, everything)
     return plan_of(trials, {name: (name,) for name in names})
 
 

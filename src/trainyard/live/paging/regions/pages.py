@@ -173,10 +173,11 @@ class RegionPages:
         if variant is CHECKPOINT:
             return frozenset(self._entries)
         base, trial = progress.trials[CHECKPOINT.name].memory, progress.trials[variant.name]
-        if what == "memory" or base is None or trial.memory is None:
-            return frozenset(typical(progress.kinds).values())
+        if what == "memory" or base is None:
+            trial.sampled = frozenset(typical(progress.kinds).values())
+            return trial.sampled
         if not trial.regions:
-            held = held_bytes(base, trial.memory, progress.kinds)
+            held = held_bytes(base, trial, progress.kinds)
             trial.regions = to_time(held, progress.kinds, self.budget - base.peak_bytes)
         return trial.regions
 
@@ -187,15 +188,17 @@ class RegionPages:
         self._survey = None
         variant, what = progress.agenda.pop(0)
         self.peak_bytes = max(self.peak_bytes, survey.found.peak_bytes)
-        if not progress.kinds:
-            kinds = {region.name: region.kind for region in self.regions}
-            for call, name in enumerate(survey.found.regions):
-                if call in survey.found.order:
-                    progress.kinds.setdefault(name, (*kinds[name], survey.found.inputs[call]))
-            if len(self._progress) == 1:
-                self._refuse_if_too_small(survey.found.peak_bytes)
+        is_first = not progress.kinds
+        kinds = {region.name: region.kind for region in self.regions}
+        for call, name in enumerate(survey.found.regions):
+            if call in survey.found.order:
+                progress.kinds.setdefault(name, (*kinds[name], survey.found.inputs[call]))
+        if is_first and len(self._progress) == 1:
+            self._refuse_if_too_small(survey.found.peak_bytes)
         if what == "memory":
-            progress.trials[variant.name].memory = survey.found
+            trial = progress.trials[variant.name]
+            if trial.memory is None or len(survey.found.regions) >= len(trial.memory.regions):
+                trial.memory = survey.found
         else:
             progress.surveys.append((variant.name, survey))
         if not progress.agenda:

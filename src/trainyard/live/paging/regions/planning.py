@@ -108,12 +108,15 @@ def _level(chain: Sequence[Cost], kept_bytes: int) -> int:
 
 @dataclass(slots=True)
 class Trial:
-    """One variant, measured: memory in a pass where one region of each kind ran in it, times in passes where `regions` did."""
+    """One variant, measured: memory in a pass where the `sampled` regions ran in it, times in passes where `regions` did.
+
+    All other regions were checkpointed in the same passes. A pass need not call every region: layers may be dropped at random.
+    """
 
     memory: Measures | None = None
     times: list[Measures] = field(default_factory=list)
+    sampled: frozenset[str] = frozenset()
     regions: frozenset[str] = frozenset()
-    """All other regions were checkpointed in the same passes."""
 
 
 Kinds = Mapping[str, tuple[object, ...]]
@@ -132,18 +135,20 @@ def typical(kinds: Kinds) -> dict[tuple[object, ...], str]:
     return {kind: same[len(same) // 2] for kind, same in members_of(kinds).items()}
 
 
-def held_bytes(base: Measures, trial: Measures, kinds: Kinds) -> dict[str, int]:
+def held_bytes(base: Measures, trial: Trial, kinds: Kinds) -> dict[str, int]:
     """Bytes that each region holds beyond those of a checkpoint, from the region of its kind that was measured."""
     by_kind: dict[tuple[object, ...], int] = {}
-    for kind, region in typical(kinds).items():
-        calls = base.calls_of(region)
-        by_kind[kind] = max(sum(trial.held.get(call, 0) - base.held.get(call, 0) for call in calls), 0)
-    return {region: by_kind[kind] for region, kind in kinds.items()}
+    for region in trial.sampled:
+        passes = [(measures, measures.calls_of(region)) for measures in (base, trial.memory) if measures is not None]
+        if all(calls for _, calls in passes):
+            before, after = (sum(measures.held.get(call, 0) for call in calls) for measures, calls in passes)
+            by_kind[kinds[region]] = max(after - before, 0)
+    return {region: by_kind[kind] for region, kind in kinds.items() if kind in by_kind}
 
 
 def to_time(held: Mapping[str, int], kinds: Kinds, room_bytes: int) -> frozenset[str]:
     """As many regions as there is room for, one of each kind at least: a mean over many is worth more than one sample."""
-    chosen = set(typical(kinds).values())
+    chosen = {region for region in typical(kinds).values() if region in held}
     room_bytes -= sum(held[region] for region in chosen)
     for region in reversed(list(held)):
         if region not in chosen and held[region] <= room_bytes:
@@ -152,32 +157,36 @@ def to_time(held: Mapping[str, int], kinds: Kinds, room_bytes: int) -> frozenset
     return frozenset(chosen)
 
 
-def seconds_of(times: Sequence[Measures], region: str) -> float:
-    """Forward and backward of a region, the least of some passes."""
+def mean_seconds(times: Sequence[Measures], regions: Sequence[str]) -> float | None:
+    """Forward and backward of a region: the mean over some of one kind, of each the least of some passes; None: none was called."""
     totals = []
-    for measures in times:
-        calls = measures.calls_of(region)
-        totals.append(sum(measures.seconds.get(Segment(part, call), 0.0) for call in calls for part in ("forward", "backward")))
-    return min(totals)
+    for region in regions:
+        passes = [(measures, calls) for measures in times if (calls := measures.calls_of(region))]
+        if passes:
+            totals.append(
+                min(
+                    sum(measures.seconds.get(Segment(part, call), 0.0) for call in calls for part in ("forward", "backward"))
+                    for measures, calls in passes
+                )
+            )
+    return fmean(totals) if totals else None
 
 
 def costs_of(trials: Mapping[str, Trial], kinds: Kinds) -> dict[str, list[Cost]]:
     """What each region takes in every variant; the first trial is the checkpoint's, in which all regions ran."""
     base_name, base = next(iter(trials.items()))
     assert base.memory is not None
-    members = members_of(kinds)
+    held = {name: held_bytes(base.memory, trial, kinds) for name, trial in trials.items() if name != base_name}
     costs: dict[str, list[Cost]] = {}
-    for same in members.values():
-        for region in same:
-            costs[region] = [Cost(0, fmean(seconds_of(base.times, one) for one in same), base_name)]
-    for name, trial in trials.items():
-        if name == base_name or trial.memory is None:
+    for same in members_of(kinds).values():
+        called = [region for region in same if base.memory.calls_of(region)]
+        seconds = {base_name: mean_seconds(base.times, same)}
+        seconds |= {name: mean_seconds(trials[name].times, [one for one in same if one in trials[name].regions]) for name in held}
+        if seconds[base_name] is None:
             continue
-        held = held_bytes(base.memory, trial.memory, kinds)
-        for same in members.values():
-            seconds = fmean(seconds_of(trial.times, one) for one in same if one in trial.regions)
-            for region in same:
-                costs[region].append(Cost(held[region], seconds, name))
+        for region in called:
+            sizes = {base_name: 0, **{name: sizes[region] for name, sizes in held.items() if region in sizes}}
+            costs[region] = [Cost(size, took, name) for name, size in sizes.items() if (took := seconds[name]) is not None]
     return costs
 
 
