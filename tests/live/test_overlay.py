@@ -433,6 +433,33 @@ def test_the_report_has_a_row_for_each_layer_and_both_predictions() -> None:
     assert "2" in {row.layer for row in report.rows}
 
 
+def test_where_everything_is_kept_later_passes_are_plain_training_until_a_shape_changes() -> None:
+    model, seen = perceptron(), []
+
+    def hooks_are_on() -> bool:
+        return torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+    def step(rows: int) -> None:
+        loss = model(torch.randn(rows, 8)).square().sum()
+        seen.append(hooks_are_on())
+        loss.backward()
+
+    with ty.live.overlay(model, "1 GB", "host", smallest=0, policy=always("keep")) as pages:
+        for rows in (*(32,) * 9, *(16,) * 2, 32):
+            step(rows)
+    assert seen == [True] * 7 + [False] * 2 + [True] * 2 + [False]
+    assert not hooks_are_on()
+    assert pages.passes["followed"] >= 5
+
+
+def test_a_plan_that_moves_something_keeps_its_hooks() -> None:
+    model = perceptron()
+    with ty.live.overlay(model, "1 GB", "host", smallest=0, policy=always("recompute")):
+        for _ in range(10):
+            model(torch.randn(32, 8)).sum().backward()
+            assert torch._C._autograd._top_saved_tensors_default_hooks(True) is not None
+
+
 def test_the_model_and_global_torch_state_are_unchanged_afterwards() -> None:
     model = perceptron()
     before = {name: dict(module.__dict__) for name, module in model.named_modules()}

@@ -6,6 +6,9 @@ Then the overlay policy of the simulated node chooses a plan, and every later pa
 measured once more, and the plan is chosen again from that. A pass that differs from its plan is noticed at the first saved tensor
 that differs; from there on everything is sent, and the next pass is recorded. A handle can always restore its tensor, so gradients
 are right whatever the plan expected. Nothing of the model is changed.
+
+Where a plan keeps everything, hooks and mode are taken off after its measured passes, so that later ones are plain training; a hook
+on the model's call puts them back for a call with other shapes.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from trainyard.errors import BadInput
 from trainyard.live.paging.blocks import Handle, SavedTensor
@@ -26,6 +29,7 @@ from trainyard.live.paging.measures import Link, clock_of, measure_link
 from trainyard.live.paging.modes import Diverged, Following, PassMode, Sending, SharedState, Watching
 from trainyard.live.paging.operators import is_movable
 from trainyard.live.paging.planning import Plan, Policy, problem_of
+from trainyard.live.paging.signature import Signature, signature_of
 from trainyard.live.paging.stores import Store
 from trainyard.units import show
 
@@ -53,6 +57,10 @@ class Pages:
         self._stack: ExitStack | None = None
         self.forward = False
         self._mode: PassMode | None = None
+        self._hooks: ExitStack | None = None
+        self._signature: Signature | None = None
+        self._plain: set[Signature] = set()
+        """Signatures of passes in which everything is kept."""
         self._watch_next = False
         self._start: Any = None
         self._spans: deque[tuple[Any, Any]] = deque(maxlen=20)
@@ -73,8 +81,9 @@ class Pages:
             if self.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats(self.device)
             stack.callback(self._close)
-            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
-            stack.enter_context(_Ops(self))
+            stack.callback(self._take_off)
+            self._put_on()
+            stack.callback(self.model.register_forward_pre_hook(self._gate, with_kwargs=True).remove)
             self._stack = stack.pop_all()
         return self
 
@@ -88,6 +97,36 @@ class Pages:
         self._mode, self.forward = None, False
 
     # -- hooks
+
+    def _put_on(self) -> None:
+        with ExitStack() as hooks:
+            hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack))
+            self._ops = hooks.enter_context(_Ops(self))
+            self._hooks = hooks.pop_all()
+
+    def _take_off(self) -> None:
+        if self._hooks is not None:
+            self._hooks.close()
+            self._hooks = None
+
+    def _are_uppermost(self) -> bool:
+        """Whether nobody has put on hooks or a mode after ours."""
+        hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        return hooks is not None and hooks[0] == self._pack and _get_current_dispatch_mode() is self._ops
+
+    def _gate(self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        """Before every call of the model."""
+        if not torch.is_grad_enabled() or torch._C._current_autograd_node() is not None or torch.compiler.is_compiling():
+            return
+        self._signature = signature_of(self.model, self.device, arguments, keywords)
+        if self._hooks is not None:  # taken off here and not at the end of backward, which may run in another thread
+            if self._signature in self._plain and self._are_uppermost():
+                self._conclude()
+                self._take_off()
+        elif self._signature not in self._plain:
+            hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks(True)
+            if hooks is None and _get_current_dispatch_mode() is None:
+                self._put_on()
 
     def _pack(self, tensor: Tensor) -> Handle | SavedTensor:
         if torch._C._current_autograd_node() is not None or not is_movable(tensor) or tensor.device != self.device:
@@ -142,6 +181,10 @@ class Pages:
         self._mode.backward_done()
         if isinstance(self._mode, Following):
             self._spans.append((self._start, self._clock.moment()))
+            plan = self._mode.plan
+            is_known = plan.followed > max(TIMED) and self._mode.saves == len(plan.trace.saves) and not plan.agenda
+            if is_known and self._signature is not None and not plan.steps:
+                self._plain.add(self._signature)
 
     def _conclude(self) -> None:
         """Uses the measurements of the pass that ended."""

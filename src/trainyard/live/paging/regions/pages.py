@@ -25,8 +25,9 @@ from trainyard.live.paging.measures import clock_of
 from trainyard.live.paging.planning import Policy
 from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.planning import RegionPlan, Trial, held_bytes, plan_of, to_time, typical
-from trainyard.live.paging.regions.survey import Survey, What, tensors_of
+from trainyard.live.paging.regions.survey import Survey, What
 from trainyard.live.paging.regions.variants import CHECKPOINT, RECOMPILATIONS, CompilerName, Entry, Variant, variants
+from trainyard.live.paging.signature import Signature, signature_of, tensors_of
 from trainyard.mapping.overlay.search import enough
 from trainyard.units import parse, show
 
@@ -41,7 +42,6 @@ TIGHTENED = 4
 """How often a plan is chosen again because its passes took more memory than predicted."""
 SIGNATURES = 64
 """Plans in the cache; the least recently used is dropped first."""
-Signature = tuple[Any, ...]
 
 
 class _Progress:
@@ -131,8 +131,7 @@ class RegionPages:
         if next(self.model.parameters()).device != self.device:
             self._leave_alone()
             return
-        inputs = tensors_of((arguments, keywords))
-        signature = (self.model.training, torch.is_autocast_enabled(self.device.type), *((one.shape, one.dtype) for one in inputs))
+        signature = signature_of(self.model, self.device, arguments, keywords)
         progress = self._progress.get(signature)
         if progress is None:
             self._drop_oldest()

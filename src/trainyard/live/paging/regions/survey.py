@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
-from trainyard.live.paging.blocks import leaves
 from trainyard.live.paging.measures import clock_of
 from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.variants import Call
+from trainyard.live.paging.signature import tensors_of
 
 What = Literal["memory", "time"]
 
@@ -168,8 +168,3 @@ class _SavedBytes(saved_tensors_hooks):
     def __exit__(self, *details: object) -> None:
         self.seen.clear()
         super().__exit__(*details)
-
-
-def tensors_of(item: Any) -> list[Tensor]:
-    """The tensors in arguments or results; data classes as transformers returns them are read as dictionaries."""
-    return [leaf for leaf in leaves(item) if isinstance(leaf, Tensor)]
