@@ -47,11 +47,8 @@ class MemoryPlan:
     machine: str
     unit: Unit
     rows: tuple[MemoryRow, ...]
-
-    @property
-    def least_bytes(self) -> int:
-        """The smallest budget that some way fits."""
-        return self.rows[0].peak_bytes
+    least_bytes: int
+    """The smallest budget that some way fits."""
 
     def at(self, budget: str | float) -> MemoryRow:
         """The fastest way within a budget."""
@@ -105,7 +102,8 @@ def plan_memory(
     rate = float(parse(link, "B/s", "link"))
     rows = _by_blocks(step, device) if unit == "blocks" else _by_tensors(step, device, rate, budget)
     machine = on if isinstance(on, str) else type(on).__name__
-    plan = MemoryPlan(name=step.name, machine=machine, unit=unit, rows=_front(rows))
+    front = _front(rows)
+    plan = MemoryPlan(name=step.name, machine=machine, unit=unit, rows=front, least_bytes=front[0].peak_bytes)
     return plan if budget is None else replace(plan, rows=(plan.at(budget),))
 
 
@@ -170,7 +168,7 @@ def _by_tensors(step: Step, device: Device, rate: float, budget: str | float | N
     sizes = {budgets.least, *(budgets.least + span * number // BUDGETS for number in range(1, BUDGETS + 1))}
     if budget is not None:
         requested = int(parse(budget, "B", "budget"))
-        sizes = {max(requested, budgets.least)}
+        sizes = {budgets.least, max(requested, budgets.least)}
     rows = []
     for size in sorted(sizes):
         choice = budgets.climb(size)

@@ -364,6 +364,19 @@ def test_a_fault_of_ours_is_code_1_and_debug_shows_it(trainyard: Run, monkeypatc
         trainyard("--debug", "run", "resnet50", "--on", "npu")
 
 
+def test_memory_has_the_least_budget_and_the_time_of_a_larger_one(trainyard: Run) -> None:
+    code, out, err = trainyard("memory", "resnet50", "--on", "h200", "--batch", "32", "--json", "-")
+    assert (code, err) == (0, "")
+    plan = json.loads(out)
+    assert plan["least_bytes"] == plan["rows"][0]["peak_bytes"]
+    code, out, _ = trainyard("memory", "resnet50", "--on", "h200", "--batch", "32", "--budget", str(plan["rows"][1]["peak_bytes"]))
+    assert code == 0
+    assert len(out.splitlines()) == 3
+    code, _, err = trainyard("memory", "resnet50", "--on", "h200", "--batch", "32", "--budget", "1 MB")
+    assert code == 2
+    assert "is the least by blocks" in err
+
+
 def test_help_of_every_command() -> None:
     runner = CliRunner()
     for command in ("run", "compare", "explain", "whatif", "reproduce", "list", "record"):

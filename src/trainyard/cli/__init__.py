@@ -1,9 +1,9 @@
 """The command line. Every error of a user is one line on stderr and exit code 2; `--json -` prints nothing but JSON on stdout.
 
 `options` has what several commands share, `request` turns it into steps, masks, machines and results. The commands: `running` (run,
-compare, explain), `whatif`, `sweep`, `serve`, `reproduce`, `record`, `export`, `names` (list, show), `warming` (warm-up). Heavy
-imports stay inside the commands, so that `trainyard --help` answers at once. A new command is a function here, registered at the
-end of this file.
+compare, explain), `memory`, `whatif`, `sweep`, `serve`, `reproduce`, `record`, `export`, `names` (list, show), `warming` (warm-up).
+Heavy imports stay inside the commands, so that `trainyard --help` answers at once. A new command is a function here, registered at
+the end of this file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from trainyard._version import VERSION
-from trainyard.cli import export, names, record, reproduce, running, serve, sweep, warming, whatif
+from trainyard.cli import export, memory, names, record, reproduce, running, serve, sweep, warming, whatif
 from trainyard.errors import TrainyardError
 from trainyard.report import terminal
 
@@ -107,7 +107,7 @@ def _program(
 
 
 for _command in (
-    running.run, running.compare, running.explain, whatif.whatif, sweep.sweep, serve.serve, reproduce.reproduce,
+    running.run, running.compare, running.explain, memory.memory, whatif.whatif, sweep.sweep, serve.serve, reproduce.reproduce,
     record.record, export.export, names.show,
 ):  # fmt: skip
     app.command()(_command)
