@@ -173,10 +173,10 @@ class Between:
 
 
 class Part(NamedTuple):
-    """Some products and their shortlist; None where there are none."""
+    """Some products and their shortlist."""
 
     which: Integers
-    shortlist: Shortlist | None
+    shortlist: Shortlist
 
 
 @lru_cache(maxsize=256)
@@ -215,43 +215,47 @@ def _from_shortlists(products: Products, key: tuple[object, ...], supply: Supply
     """The best tiling of each product from the shortlists of the ranges that bandwidth, latency and scratchpad lie in."""
     from trainyard.kernels.mapping.tile_search import CHOSEN
 
-    speed, latency, tolerance = float(supply.bytes_per_cycle), _rounded_down(supply.latency_cycles), goal.tolerance
-    number, prices, space = math.floor(math.log2(speed) * RANGES), np.array(goal.prices.row), products.space
-    key = (*key, tolerance)
-    rows, which, late = np.zeros((len(products.dims), CHOSEN), np.int64), np.arange(len(products.dims)), np.zeros(0, np.int64)
-    for parts, speeds in zip(ROOMS, (_range(number), _finer(number, speed)), strict=True):
-        low, high = _rooms(space, parts)
-        if low == high or not len(which):
-            break
-        some, own = products.only(which), (*key, which.tobytes())
-
-        def searched(
-            some: Products = some, own: tuple[object, ...] = own, low: float = low, high: float = high, speeds: Real = speeds
-        ) -> Between:
-            below, above = (_listed(some.within(room), own, speeds, latency, tolerance) for room in (low, high))
-            return Between.of(below, above, latency, np.array(REFERENCE.row), tolerance)
-
-        between = _SHORTLISTS.get((*own, low, high, speeds.tobytes(), latency), searched)
-        rows[which] = between.choose(speed, supply.latency_cycles, prices, tolerance, space)
+    space, samples, key = products.space, Samples.around(float(supply.bytes_per_cycle)), (*key, goal.tolerance)
+    low, high = _rooms(space, ROOMS[0])
+    if low == high:
+        return _at_room(products, key, samples, supply, goal)
+    latency, prices = _rounded_down(supply.latency_cycles), np.array(goal.prices.row)
+    rows, late = np.zeros((len(products.dims), CHOSEN), np.int64), np.zeros(0, np.int64)
+    some, which = products, np.arange(len(products.dims))
+    for speeds in (samples.range, samples.finer):
+        between = _between(some, key, low, high, speeds, latency, goal.tolerance)
+        rows[which] = between.choose(float(supply.bytes_per_cycle), supply.latency_cycles, prices, goal.tolerance, space)
         late = np.concatenate((late, which[between.steady & (rows[which, 6] == 0)]))
         which = which[~between.steady]
+        low, high = _rooms(space, ROOMS[1])
+        if low == high or not len(which):
+            break
+        some, key = products.only(which), (*key, which.tobytes())
     which = np.concatenate((which, late))
     if len(which):
-        rows[which] = _at_room(products.only(which), (*key, which.tobytes()), number, supply, goal)
+        rows[which] = _at_room(products.only(which), (*key, which.tobytes()), samples, supply, goal)
     return rows
 
 
-@lru_cache(maxsize=256)
-def _range(number: int) -> Real:
-    """The bandwidths of a range, falling."""
-    return 2.0 ** ((number + 1 - np.arange(SAMPLES + 1) / SAMPLES) / RANGES)
+class Samples(NamedTuple):
+    """Bandwidths at which products are searched, falling: of a range, and between two of them (its place is the `number`)."""
 
+    range: Real
+    finer: Real
+    number: int
 
-def _finer(number: int, speed: float) -> Real:
-    """Bandwidths between the two of a range that a bandwidth lies between."""
-    speeds = _range(number)
-    between = min(int(np.searchsorted(-speeds, -speed, side="right")) - 1, SAMPLES - 1)
-    return np.geomspace(speeds[between], speeds[between + 1], FINER + 1)
+    @classmethod
+    def around(cls, speed: float) -> Samples:
+        """Those around a bandwidth."""
+        return cls._of(math.floor(math.log2(speed) * RANGES * SAMPLES))
+
+    @classmethod
+    @lru_cache(maxsize=1024)
+    def _of(cls, number: int) -> Samples:
+        first = number // SAMPLES
+        speeds = 2.0 ** ((first + 1 - np.arange(SAMPLES + 1) / SAMPLES) / RANGES)
+        between = SAMPLES - 1 - number % SAMPLES
+        return cls(speeds, np.geomspace(speeds[between], speeds[between + 1], FINER + 1), number)
 
 
 def _listed(products: Products, key: tuple[object, ...], speeds: Real, latency: int, tolerance: float) -> Shortlist:
@@ -261,25 +265,44 @@ def _listed(products: Products, key: tuple[object, ...], speeds: Real, latency: 
     )
 
 
-def _at_room(products: Products, key: tuple[object, ...], number: int, supply: Supply, goal: Goal) -> Integers:
+def _between(
+    products: Products, key: tuple[object, ...], low: float, high: float, speeds: Real, latency: int, tolerance: float
+) -> Between:
+    """Products searched for two sizes of the scratchpad."""
+
+    def searched() -> Between:
+        below, above = (_listed(products.within(room), key, speeds, latency, tolerance) for room in (low, high))
+        return Between.of(below, above, latency, np.array(REFERENCE.row), tolerance)
+
+    return _SHORTLISTS.get((*key, low, high, speeds.tobytes(), latency), searched)
+
+
+def _at_room(products: Products, key: tuple[object, ...], samples: Samples, supply: Supply, goal: Goal) -> Integers:
     """The best tiling of each product from shortlists for this very size of the scratchpad."""
-    speed, latency, tolerance = float(supply.bytes_per_cycle), _rounded_down(supply.latency_cycles), goal.tolerance
-    prices, finer = np.array(goal.prices.row), _finer(number, speed)
-    lists = [Part(np.arange(len(products.dims)), _listed(products, key, _range(number), latency, tolerance))]
-    for own in dict.fromkeys((latency, supply.latency_cycles)):
+    speed, latency, own = float(supply.bytes_per_cycle), _rounded_down(supply.latency_cycles), supply.latency_cycles
 
-        def part(own: int = own) -> Part:
-            """Products that are not proven everywhere between two bandwidths are searched between them, and at this latency."""
-            left = np.zeros(len(products.dims), np.bool_)
-            for one in np.sqrt(finer[1:] * finer[:-1]):
-                left |= _chosen(lists, one, own, prices, tolerance * CLEAR)[1]
-            which = np.flatnonzero(left)
-            return Part(which, Shortlist.of(products.only(which), finer, own, tolerance) if len(which) else None)
+    def closer(lists: tuple[Part, ...], own: int) -> tuple[Part, ...]:
+        """Products that are not proven everywhere between two bandwidths are searched between them, and at this latency."""
+        left, prices = np.zeros(len(products.dims), np.bool_), np.array(REFERENCE.row)
+        for one in np.sqrt(samples.finer[1:] * samples.finer[:-1]):
+            left |= _chosen(lists, one, own, prices, goal.tolerance * CLEAR)[1]
+        which = np.flatnonzero(left)
+        if not len(which):
+            return lists
+        return *lists, Part(which, Shortlist.of(products.only(which), samples.finer, own, goal.tolerance))
 
-        lists.append(_SHORTLISTS.get((*key, products.space, finer[0], latency, own), part))
-    rows, left = _chosen(lists, speed, supply.latency_cycles, prices, tolerance)
-    which = np.flatnonzero(left | (rows[:, 4] == 0))
-    if len(which):
+    def whole() -> tuple[Part, ...]:
+        coarse = _listed(products, key, samples.range, latency, goal.tolerance)
+        return closer((Part(np.arange(len(products.dims)), coarse),), latency)
+
+    at = (*key, products.space, samples.number, latency)
+    lists = _SHORTLISTS.get(at, whole)
+    if own != latency:
+        lists = _SHORTLISTS.get((*at, own), lambda: closer(lists, own))
+    rows, left = _chosen(lists, speed, own, np.array(goal.prices.row), goal.tolerance)
+    left |= rows[:, 4] == 0
+    if left.any():
+        which = np.flatnonzero(left)
         rows[which] = products.only(which).at(supply, goal)
     return rows
 
@@ -288,15 +311,11 @@ def _chosen(
     lists: Sequence[Part], speed: float, latency: int, prices: Real, tolerance: float
 ) -> tuple[Integers, npt.NDArray[np.bool_]]:
     """The rows of all products, each from the last list that it is on, and whether a closer search could prove more."""
-    rows, left = np.zeros((0, 0), np.int64), np.zeros(0, np.bool_)
-    for which, shortlist in lists:
-        if shortlist is not None:
-            own = shortlist.choose(speed, latency, prices, tolerance)
-            closer = (own[:, 6] == 0) & shortlist.is_bounded
-            if not len(left):
-                rows, left = own, own[:, 6] == 0
-            else:
-                rows[which], left[which] = own, closer
+    rows = lists[0].shortlist.choose(speed, latency, prices, tolerance)
+    left = rows[:, 6] == 0
+    for which, shortlist in lists[1:]:
+        own = shortlist.choose(speed, latency, prices, tolerance)
+        rows[which], left[which] = own, (own[:, 6] == 0) & shortlist.is_bounded
     return rows, left
 
 

@@ -89,7 +89,7 @@ def sizes_of(extent: int, folds: Any) -> list[int]:
     """`useful_sizes` as a list.
 
     >>> sizes_of(100, [32])
-    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 17, 20, 25, 32, 34, 50, 64, 68, 100]
+    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 17, 20, 25, 32, 34, 39, 44, 50, 64, 68, 100]
     """
     aligned = np.asarray(folds, np.int64)
     sizes = np.empty(most_sizes(extent, len(aligned)), np.int64)
