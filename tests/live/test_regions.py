@@ -285,6 +285,27 @@ def test_compiled_variants_give_the_gradients_of_plain_training_within_rounding(
     assert "forward" not in model.layers[0].__dict__
 
 
+def test_a_block_that_the_compiler_refuses_runs_its_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.backends import common
+
+    def refuse(**options: Any) -> Any:
+        raise NotImplementedError("not this one")
+
+    monkeypatch.setattr(common, "aot_autograd", refuse)
+    model = nn.Sequential(*(nn.TransformerEncoderLayer(12, 2, 24, dropout=0.0, batch_first=True) for _ in range(2)))
+    x = torch.randn(2, 3, 12)
+    expected = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+
+    def train() -> None:
+        with blocks(model, compile="aot_eager") as pages:
+            while pages.passes["followed"] < 2:
+                actual = torch.autograd.grad(model(x).square().sum(), list(model.parameters()))
+                assert all(map(torch.equal, actual, expected))
+
+    with pytest.warns(UserWarning, match="TransformerEncoderLayer cannot be compiled"):
+        train()
+
+
 class Down(nn.Module):
     def __init__(self) -> None:
         super().__init__()

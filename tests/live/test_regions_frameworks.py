@@ -147,6 +147,22 @@ def test_lora_by_peft() -> None:
     same(train)
 
 
+def test_gradient_checkpointing_of_the_model_itself_goes_on_inside() -> None:
+    def train(is_overlaid: bool) -> nn.Module:
+        model: Any = llama()
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        with blocks(model, is_overlaid):
+            for _ in range(STEPS):
+                optimizer.zero_grad()
+                model(**tokens(2)).loss.backward()
+                optimizer.step()
+        trained: nn.Module = model
+        return trained
+
+    same(train)
+
+
 def test_blocks_that_the_user_compiled_keep_their_compiled_call() -> None:
     def train(is_overlaid: bool) -> nn.Module:
         model = nn.Sequential(*(nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True) for _ in range(3)))

@@ -4,10 +4,12 @@
 - `checkpoint`: only its inputs are saved; backward calls it once more (`torch.utils.checkpoint`, with the random state of forward).
 - `compiled 0.5`: the module compiled by `torch.compile`, whose partitioner saves as much as this share of the activations and
   recomputes the rest inside the compiled backward. A compiled region rounds differently from an eager one, so these are opt-in.
+  A region that the compiler refuses runs its own code, with a warning.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -68,9 +70,22 @@ def _compiled(share: float, compiler: CompilerName) -> Variant:
             )
             return keep_graph(graph, inputs)
 
+    failed: set[tuple[Any, ...]] = set()
+
     def wrap(call: Call, kind: tuple[Any, ...]) -> Call:
-        compiled: Call = torch.compile(_own_code(call, (share, compiler, *kind)), backend=backend, dynamic=False)
-        return compiled
+        compiled = torch.compile(_own_code(call, (share, compiler, *kind)), backend=backend, dynamic=False)
+
+        def run(*arguments: Any, **keywords: Any) -> Any:
+            if kind in failed:
+                return call(*arguments, **keywords)
+            try:
+                return compiled(*arguments, **keywords)
+            except torch._dynamo.exc.TorchDynamoException as error:  # raised before anything was computed
+                failed.add(kind)
+                warnings.warn(f"{kind[0].__name__} cannot be compiled and runs without: {error!s:.200}", stacklevel=2)
+                return call(*arguments, **keywords)
+
+        return run
 
     return Variant(f"compiled {share}", wrap, compiles=True)
 
