@@ -296,10 +296,11 @@ def _at_room(products: Products, key: tuple[object, ...], samples: Samples, supp
         return closer((Part(np.arange(len(products.dims)), coarse),), latency)
 
     at = (*key, products.space, samples.number, latency)
-    lists = _SHORTLISTS.get(at, whole)
-    if own != latency:
+    lists, prices = _SHORTLISTS.get(at, whole), np.array(goal.prices.row)
+    rows, left = _chosen(lists, speed, own, prices, goal.tolerance)
+    if own != latency and left.any():
         lists = _SHORTLISTS.get((*at, own), lambda: closer(lists, own))
-    rows, left = _chosen(lists, speed, own, np.array(goal.prices.row), goal.tolerance)
+        rows, left = _chosen(lists, speed, own, prices, goal.tolerance)
     left |= rows[:, 4] == 0
     if left.any():
         which = np.flatnonzero(left)
