@@ -357,3 +357,12 @@ def test_a_product_of_more_than_2_to_the_53_cycles_is_refused(op):
     supply = Supply(resident_bytes=4 * 2**20, bytes_per_cycle=150.0)
     with pytest.raises(BadInput, match=r"more than 2\*\*53 cycles"):
         search([Problem.dense(op, 4)], Systolic(rows=128, columns=128), supply)
+
+
+def test_sizes_between_near_divisors_are_found_for_a_fabric_without_fixed_folds():
+    """k = 37 leaves 12 elements to the last of four tiles: fewer folds in all than any even cut has."""
+    array = Sigma(dpes=16, multipliers=64, bandwidth=32)
+    problem = Problem.dense(MatMul(699, 51, 123), 2)
+    for room, speed, most in ((16384, 101.0, 7820), (17381, 101.0, 7820), (32768, 126.0, 6290)):
+        (best,) = search([problem], array, Supply(resident_bytes=room, bytes_per_cycle=speed))
+        assert best.cycles <= most

@@ -17,22 +17,36 @@ PREFIX = f"{__package__}."
 
 
 class _Listener(event.Listener):
-    def __init__(self, on_compile: Callable[[str], None]) -> None:
-        self.on_compile = on_compile
+    def __init__(self, on_compile: Callable[[str], None], on_end: Callable[[str], None]) -> None:
+        self.on_compile, self.on_compiled = on_compile, on_end
 
     def on_start(self, event: event.Event) -> None:
-        function = event.data["dispatcher"].py_func
-        if function.__module__.startswith(PREFIX):  # numba compiles parts of its own as well
-            self.on_compile(f"{function.__module__.removeprefix(PREFIX)}.{function.__qualname__}")
+        if name := _loop(event):
+            self.on_compile(name)
 
     def on_end(self, event: event.Event) -> None:
-        pass
+        if name := _loop(event):
+            self.on_compiled(name)
+
+
+def _loop(event: event.Event) -> str:
+    """The name of the loop that an event is about; empty for parts of numba's own."""
+    function = event.data["dispatcher"].py_func
+    ours = function.__module__.startswith(PREFIX)
+    return f"{function.__module__.removeprefix(PREFIX)}.{function.__qualname__}" if ours else ""
+
+
+def _nothing(name: str) -> None:
+    pass
 
 
 @contextmanager
-def observed(on_compile: Callable[[str], None]) -> Iterator[None]:
-    """Calls `on_compile` with the name of each loop that is compiled here; what is read from the cache is not named."""
-    listener = _Listener(on_compile)
+def observed(on_compile: Callable[[str], None], on_end: Callable[[str], None] = _nothing) -> Iterator[None]:
+    """Calls `on_compile` with the name of each loop that is compiled here, and `on_end` when it is; the cache is not named.
+
+    Loops that a loop calls are compiled between its two calls.
+    """
+    listener = _Listener(on_compile, on_end)
     event.register("numba:compile", listener)  # type: ignore[no-untyped-call]  # numba has no types
     try:
         yield

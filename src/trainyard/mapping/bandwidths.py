@@ -1,6 +1,6 @@
 """The compiled search for tiles (`kernels.mapping.tile_ranges`), once for a whole range of bandwidths, latencies and scratchpads.
 
-A quarter of an octave of bytes per cycle is searched at nine bandwidths at once. What is good at any of them stays on a shortlist,
+An eighth of an octave of bytes per cycle is searched at five bandwidths at once. What is good at any of them stays on a shortlist,
 and the best tiling at a bandwidth of the range is chosen from those of its two neighbours: another clock, DRAM or energy table
 searches nothing again. The choice is proven to be within the tolerance of the least time. Where the neighbours are too far apart
 for that, the products in question are searched once more for the bandwidths between these two alone, and if need be for their own
@@ -181,7 +181,9 @@ class Part(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _folds(forms: tuple[Folds | Pooled, ...], granule: Size) -> Integers:
-    """Sizes that an array takes at once along each axis: tiles are aligned to them."""
+    """Sizes that an array takes at once along each axis: tiles are aligned to them; 0 where it has no such sizes."""
+    if any(isinstance(form, Pooled) for form in forms):
+        return np.zeros((3, 1), dtype=np.int64)
     along: tuple[list[int], ...] = ([granule[0]], [granule[1]], [granule[2]])
     for form in forms:
         if isinstance(form, Folds):

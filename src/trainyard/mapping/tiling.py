@@ -20,7 +20,7 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, TooLarge
 from trainyard.hardware.tables.energy import REFERENCE, Prices
 from trainyard.ir import Array, MatMul
 from trainyard.ir.folds import AXES, COLUMNS, Axis, Folds, Pooled
@@ -351,7 +351,7 @@ def search(
     if not forms:
         from trainyard.mapping.tile_costs import search_by_cost
 
-        return [search_by_cost(problem, array, supply, tile, goal) for problem in counted(problems, "tiles")]
+        return [search_by_cost(problem, array, supply, tile, goal) for problem in counted(problems, "search of tiles")]
     table = ProblemTable.of(problems) if len(problems) > 1 else single_table(problems[0])
     from trainyard.mapping.bandwidths import search_tiles
 
@@ -361,12 +361,12 @@ def search(
         from trainyard.mapping.tile_costs import beyond_guides
 
         guided = [*zip(problems, chosen, strict=True)]
-        return [beyond_guides(problem, choice, array, supply, tile, goal) for problem, choice in counted(guided, "tiles")]
+        return [beyond_guides(problem, choice, array, supply, tile, goal) for problem, choice in counted(guided, "search of tiles")]
     return chosen
 
 
-def too_long(op: MatMul) -> BadInput:
-    return BadInput(f"{op} takes more than 2**53 cycles here: give a smaller product or a larger array")
+def too_long(op: MatMul) -> TooLarge:
+    return TooLarge(f"{op} takes more than 2**53 cycles here: give a smaller product or a larger array")
 
 
 def nothing_fits(problem: Problem, supply: Supply, tile: Size | None) -> BadInput:
@@ -422,6 +422,7 @@ def evaluate(problem: Problem, tiling: Tiling, array: Array, supply: Supply) -> 
             kinds[em, en, ek] = cycles
             compute += times * cycles
     order = np.array([AXES.index(axis) for axis in tiling.order], dtype=np.int64)
+    order.setflags(write=False)  # like the compiled constant ORDERS, so that one signature serves both
     count, rates = problem.op.count, np.array(problem.all_rates)
     cycles = int(
         tiles.tiled_cycles(

@@ -228,5 +228,5 @@ def test_a_search_counts_what_it_looks_through() -> None:
     step, heard = program([(0, 0, 1), (0, 1, 3)]), list[tuple[int, int, str]]()
     with listening(lambda done, total, message="", /: heard.append((done, total, message))):
         ty.run(step, accelerator(6000, reuse="slices"))
-    assert {message for _, _, message in heard} == {"tensors that stay on chip", "blocks of layers"}
+    assert {message for _, _, message in heard} == {"search of tensors that stay on chip", "search of blocks of layers"}
     assert all(0 <= done < total for done, total, _ in heard)

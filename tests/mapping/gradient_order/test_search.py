@@ -139,26 +139,27 @@ def tiled_layers(draw):
 @settings(max_examples=150, deadline=None)
 @given(tiled_layers(), st.sampled_from(ORDERS))
 def test_compiled_bounds_are_the_plain_ones_and_lie_below_what_is_counted(layer, order):
-    from trainyard.kernels.mapping import gradient_menus, gradient_search
+    from trainyard.kernels.mapping.gradient_order import menus as kernel_menus
+    from trainyard.kernels.mapping.gradient_order import search as kernel
 
     pair, supply, partition, tile = layer
     number = ORDERS.index(order)
     prepared = _prepared(pair, tuple(form.row for form in ARRAY.folds), granule(pair, ARRAY), (order,), (partition,), tile)
     task, menus = prepared.task(supply)
     table, rows, moved = np.zeros((2, 3, 3, 3), np.int64), menus.rows[0, :, 0].copy(), np.zeros((5, 4))
-    compute = gradient_menus.compute_table(task, rows, table)
-    least = gradient_menus.least_bytes(task, menus, 0, *tile, number)
+    compute = kernel_menus.compute_table(task, rows, table)
+    least = kernel_menus.least_bytes(task, menus, 0, *tile, number)
     plain = _least_bytes(pair, tile, order, supply.resident_bytes, "lru", partition)
     assert least * pair.op.count == pytest.approx(plain, rel=1e-9)
     counted = cost(pair, tile=tile, order=order, array=ARRAY, supply=supply, partition=partition)
-    assert gradient_menus.least_cycles(task, rows, number, compute, least, table) <= counted.cycles
+    assert kernel_menus.least_cycles(task, rows, number, compute, least, table) <= counted.cycles
     assert np.prod([menus.folds[0, axis, 0] for axis in range(3)], axis=0).sum() <= compute
     assert compute * pair.op.count == counted.compute_cycles
     given = (task, 0, number, rows, table, compute, least)
-    assert gradient_search.simulated(*given, np.inf, moved) == counted.cycles
+    assert kernel.simulated(*given, np.inf, moved) == counted.cycles
     assert kernel_traffic(moved * pair.op.count) == counted.traffic
-    assert gradient_search.simulated(*given, float(counted.cycles), moved) == counted.cycles
-    assert gradient_search.simulated(*given, counted.cycles - 1.0, moved) == gradient_search.EXCEEDED
+    assert kernel.simulated(*given, float(counted.cycles), moved) == counted.cycles
+    assert kernel.simulated(*given, counted.cycles - 1.0, moved) == kernel.EXCEEDED
 
 
 @settings(max_examples=200)

@@ -61,7 +61,8 @@ def combine(words: Words, order: Ints, factor: int, conflicts: int, window: int,
         groups[column] = name[best]
         if members[best] == factor:  # full: the last open group takes its place
             opened -= 1
-            union[best] = union[opened]
+            for word in range(union.shape[1]):
+                union[best, word] = union[opened, word]
             name[best], members[best], filled[best], conflicts_of[best] = (
                 name[opened],
                 members[opened],

@@ -59,6 +59,15 @@ def _share(extent: float, high: float, count: float, grain: float) -> float:
     return min(share, 1.0 / (count - 1.0)) if count > 2.0 else share
 
 
+@njit(cache=True, error_model="numpy")
+def _fold_share(axis: int, extent: float, low: float, high: float, count: float, form: Ints) -> float:
+    """The same where an array takes the same time for each of its folds: from whole folds."""
+    largest, least = np.ceil(np.floor(high / BELOW) / form[axis]), np.ceil(extent / form[axis])
+    if axis == form[3]:
+        return float((form[4] + largest) / (least + count * form[4]))
+    return float(largest / max(least, (count - 1.0) * np.ceil(low / form[axis]) + 1.0))
+
+
 @njit(cache=True, error_model="numpy", inline="always")
 def _uneven(
     last: int, again: int, stays: int, whole_last: float, totals: Real,
@@ -85,6 +94,16 @@ def _uneven(
     return float(longest)
 
 
+@njit(cache=True, error_model="numpy", inline="always")
+def _rare(axis: int, rare: float, others: float, runs: float, cell: Real, busy: float, cycle: float, burst: float) -> float:
+    """Cycles at least where the innermost loop of several tiles is that of `axis`, and so `rare` bytes move in one step of each of
+    its `runs` alone; `others` are the bytes of the two other tensors."""
+    extent, low = cell[EXTENT, axis], cell[LOW, axis]
+    other = (low if cell[COUNT, axis] > 2.0 else max(0.0, min(low, extent - cell[HIGH, axis]))) / extent
+    ends = cell[FILLED, 0] + cell[FILLED, 1] if axis == 2 else cell[FILLED, 2]  # moved in no step, or in another one
+    return float((rare + other * others + ends) * cycle + (1.0 - cell[SHARE, axis]) * busy + burst * (runs - 1.0))
+
+
 @njit(cache=True, error_model="numpy")
 def _order_bound(
     order: int, choices: int, cell: Real, totals: Real, room: float, cycle: float, burst: float, busy: float, loads_once: float,
@@ -103,7 +122,6 @@ def _order_bound(
     tile, held_again, held_last = low0 * low1 * cell[HELD, stays], cell[HELD, again], cell[HELD, last]
     once, twice, everything = totals[3 + again], totals[3 + last], totals[0] + totals[1] + totals[2]
     idle = cell[IDLE, z] if c2 > 1.0 else (cell[IDLE, y] if c1 > 1.0 else cell[IDLE, x])
-    seldom = totals[stays] * cycle + (1.0 - cell[SHARE, z]) * busy if c2 > 1.0 else 0.0
     first, share = (low0 / d0, low1 / d1, low2 / d2), (cell[SHARE, x], cell[SHARE, y], cell[SHARE, z])
     alone, best, least = busy + (cell[FILLED, 0] + cell[FILLED, 1] + cell[FILLED, 2]) * cycle + burst, np.inf, np.inf
     panel, left = low0 * d2 * held_again, 0
@@ -132,12 +150,10 @@ def _order_bound(
                 area = free / cell[HELD, stays]
                 long = min(max(np.sqrt(twice * d0 * area / max(once * d1, 1e-300)), area / high1), high0)
                 moved = max(moved, (once * (d1 * long / area - 1.0) + twice * (d0 / long - 1.0)) * BELOW)
-            other = (low2 if c2 > 2.0 else max(0.0, min(low2, d2 - cell[HIGH, z]))) / d2
-            ends = cell[FILLED, 0] + cell[FILLED, 1] if z == 2 else cell[FILLED, 2]  # moved in no step, or in another one
-            waits = seldom + (other * (totals[again] + totals[last] + moved) + ends) * cycle
+            waits = _rare(z, totals[stays], totals[again] + totals[last] + moved, c0 * c1 * many, cell, busy, cycle, burst)
         elif c1 > 1.0:
             moved = (c0 - 1.0) * twice
-            waits = totals[again] * cycle + (1.0 - share[1]) * busy
+            waits = _rare(y, totals[again], totals[stays] + totals[last] + moved, c0 * many, cell, busy, cycle, burst)
         moved += everything
         own = max(alone, moved * cycle + burst * loads + idle, waits * BELOW)
         if own < limit:
@@ -229,10 +245,14 @@ def know(
     cell[FILLED, 2] = cell[EDGE, 0] * cell[EDGE, 1] * rates[2]
     cell[BUSY, 1], cell[BUSY, 2] = 0.0, 0.0
     if cell[COUNT, 0] * cell[COUNT, 1] * cell[COUNT, 2] > 1.0 and hm * hn * hk < WIDE * lm * ln * lk:
+        alike = forms.shape[0] == 1 and forms[0, 7] == 0 and forms[0, 5] < 0 and forms[0, 6] <= 1
         for axis in range(3):
             if cell[COUNT, axis] > 1.0:
                 grain = _grain(axis, lm, ln, lk, forms)
                 cell[SHARE, axis] = _share(dims[axis], cell[HIGH, axis], cell[COUNT, axis], grain)
+                if alike:
+                    own = _fold_share(axis, dims[axis], cell[LOW, axis], cell[HIGH, axis], cell[COUNT, axis], forms[0])
+                    cell[SHARE, axis] = min(cell[SHARE, axis], own)
         cell[BUSY, 1] = cycles_of(int(lm), int(ln), int(lk), forms)
         cell[BUSY, 2] = cycles_of(int(cell[EDGE, 0]), int(cell[EDGE, 1]), int(cell[EDGE, 2]), forms)
     return True

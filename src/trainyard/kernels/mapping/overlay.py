@@ -305,15 +305,16 @@ def improve(
                         changed = True
                 if not changed:
                     continue
+                helps = tries > 0 and better(table, line, source_ends, sources, duplex, decisions, budget, room, best)
+                for place in range(start, min(start + size, len(order))):
+                    index = order[place]
+                    if helps:
+                        old[index] = decisions[index]
+                    else:
+                        decisions[index] = old[index]
                 if tries == 0:
-                    decisions[:] = old
                     return 0
                 tries -= 1
-                if better(table, line, source_ends, sources, duplex, decisions, budget, room, best):
-                    old[:] = decisions
-                else:
-                    for place in range(start, min(start + size, len(order))):
-                        decisions[order[place]] = old[order[place]]
         size //= 2
     return tries
 

@@ -3,7 +3,7 @@
 What is to be least is `value` (time, by default). Of the tilings within the tolerance of the least value (`band` is a factor),
 those within the `tolerance` of the least traffic of these are equally good, and the one with the least energy is taken.
 
-After a search, `polish` moves the sizes of the best ones, and `take_over` tries what is best at another bandwidth.
+After a search, `fill_folds` and `polish` move the sizes of the best ones, and `take_over` tries what is best at another bandwidth.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from trainyard.kernels.mapping.tiles import ORDERS, Ints, Real, cut_sizes, cycle
 FRONT, ENTRY = 16, 9
 """Tilings kept while searching: of those within the tolerance, none with less traffic, less energy and less time than another; and
 columns of one: value, bytes, cycles, m, n, k, order, keep, joules."""
+AROUND = 6
+"""Steps along k to each side, a quarter of the size together, in which a fabric's folds are filled."""
 FINEST = 256
 """The last step moves sizes by no less than this part of them."""
 
@@ -61,8 +63,8 @@ def offer(
     for entry in range(entries):
         beaten = front[entry, 0] >= value and front[entry, 1] >= moved and front[entry, 8] >= joules
         if not beaten and front[entry, 0] <= best * band:
-            if kept != entry:
-                front[kept] = front[entry]
+            for column in range(ENTRY if kept != entry else 0):
+                front[kept, column] = front[entry, column]
             kept += 1
     if kept == FRONT:  # full of trade-offs: of those that are neither the fastest nor the choice, the one with most bytes goes
         fastest, choice, worst = pick(front, kept, 1.0, 0.0), pick(front, kept, band, tolerance), -1
@@ -70,7 +72,8 @@ def offer(
             if entry != fastest and entry != choice and (worst < 0 or front[entry, 1] > front[worst, 1]):
                 worst = entry
         kept -= 1
-        front[worst] = front[kept]
+        for column in range(ENTRY):
+            front[worst, column] = front[kept, column]
     front[kept, 0], front[kept, 1], front[kept, 2], front[kept, 8] = value, moved, cycles, joules
     for axis in range(3):
         front[kept, 3 + axis] = tile[axis, 0]
@@ -148,6 +151,57 @@ def polish(
                         break
                 if not better:
                     stride //= 2
+    return entries
+
+
+@njit(cache=True, error_model="numpy")
+def fill_folds(
+    dims: Ints, rates: Real, totals: Real, halo: Real, forms: Ints, fixed: Ints, speed: float, space: float, latency: int,
+    objective: int, joules: Real, prices: Real, band: float, tolerance: float, front: Real, entries: int, room: Ints, spans: Real,
+    kinds: Ints, rows: Real,
+) -> int:  # fmt: skip
+    """For an array that stores any elements of the stationary operand up to a number of them: moves the size of the best tiling
+    along k, and along the other axis of that operand to where its folds are full, or to a tile more or less. Neither alone need be
+    better."""
+    tile, passes, sizes = room[0:3], room[3], room[4]
+    for index in range(forms.shape[0]):
+        form = forms[index]
+        across = 1 if form[3] == 0 else 0
+        if form[7] <= 0 or fixed[2] > 0 or fixed[across] > 0:
+            continue
+        start = pick(front, entries, 1.0, 0.0)
+        order, keep, value = int(front[start, 6]), int(front[start, 7]), front[start, 0]
+        for axis in range(3):
+            sizes[axis] = int(front[start, 3 + axis])
+        k, most = sizes[2], form[7] * 1048576.0 / max(form[9], 1)
+        folds, tiles = np.ceil(float(sizes[across]) * k / most), (dims[across] + sizes[across] - 1) // sizes[across]
+        for step in range(-AROUND, AROUND + 1):
+            sizes[2] = k + step * max(1, k // (AROUND * 4))
+            if sizes[2] < 1 or sizes[2] > dims[2]:
+                continue
+            for which in range(4):
+                if which == 0:
+                    sizes[across] = min(dims[across], max(1, int(folds * most / sizes[2])))
+                else:
+                    count = min(max(1, tiles + which - 2), dims[across])
+                    sizes[across] = (dims[across] + count - 1) // count
+                for axis in range(3):
+                    cut_sizes(tile, axis, dims[axis], sizes[axis])
+                spans_of(tile, halo, spans)
+                if needed_bytes(tile, spans, dims, ORDERS[order], keep, rates) > space:
+                    continue
+                compute = kinds_of(tile, forms, kinds) * dims[3]
+                if compute >= MOST_CYCLES or (objective == 0 and compute >= value):
+                    continue
+                passes_of(tile[:, 1], ORDERS[order], keep, passes)
+                moved = moved_bytes(tile, spans, passes, totals, halo)
+                many = step_kinds(tile, spans, ORDERS[order], keep, dims[3], rates, kinds, rows)
+                cycles = cycles_of_steps(rows, many, speed, latency)
+                now = value_of(objective, cycles, moved, joules)
+                if now < value:
+                    spent = array_joules(tile, dims, rates, forms, prices, compute) + prices[MOVED] * moved
+                    value = now
+                    entries = offer(front, entries, now, moved, spent, cycles, tile, order, keep, band, tolerance)
     return entries
 
 

@@ -104,8 +104,9 @@ def shortlist(
 ) -> Any:  # fmt: skip
     """The tilings of many products that are good at any of some bandwidths (LISTED), where those of each product begin, their
     steps by kind, and by product and bandwidth the least cycles that any tiling takes, and the cells split."""
+    zero = int(np.int64(0))  # no constant: one copy of the search is compiled for all who call it
     fronts, entries, floors, found = best_at(
-        dims, rates, halos, folds, fixed, allowed, forms, speeds, space, latency, 0, joules, prices, tolerance, 0
+        dims, rates, halos, folds, fixed, allowed, forms, speeds, space, latency, zero, joules, prices, tolerance, zero
     )  # fmt: skip
     products, many = dims.shape[0], speeds.shape[0]
     begin = np.zeros(products + 1, np.int64)

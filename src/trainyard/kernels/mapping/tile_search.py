@@ -35,7 +35,7 @@ from trainyard.kernels.mapping.tile_bounds import (
 )
 from trainyard.kernels.mapping.tile_cycles import MOST_CYCLES, kinds_of, least_busy
 from trainyard.kernels.mapping.tile_energy import MOVED, array_joules, least_joules
-from trainyard.kernels.mapping.tile_front import offer, pick, polish, standing, take_over
+from trainyard.kernels.mapping.tile_front import fill_folds, offer, pick, polish, standing, take_over
 from trainyard.kernels.mapping.tiles import ORDERS, STEP_KINDS, Ints, Real, cut_sizes, cycles_of_steps, step_kinds, transfer
 
 CHOSEN = 12
@@ -377,6 +377,10 @@ def _finish(
     """Makes the best tilings better, and tries those of the neighbouring bandwidths."""
     for at in range(speeds.shape[0]):
         if entries[at] > 0:
+            entries[at] = fill_folds(
+                dims, rates, totals, halo, forms, fixed, speeds[at], space, latency, objective, joules, prices, band, tolerance,
+                fronts[at], entries[at], room, spans, kinds, rows,
+            )  # fmt: skip
             entries[at] = polish(
                 dims, rates, totals, halo, forms, fixed, speeds[at], space, latency, objective, joules, prices, band, tolerance,
                 fronts[at], entries[at], room, spans, kinds, rows,

@@ -17,8 +17,9 @@ from numba import njit
 
 Ints = npt.NDArray[np.int64]
 
-FEW, UNEVEN = 3, 2
-"""Up to so many tiles, so many larger sizes of the same count are tried: the last tile is then smaller."""
+FEW, FEW_POOLED, UNEVEN = 3, 6, 2
+"""Up to so many tiles (on an array without folds along an axis: so many), this many larger sizes of the same count are tried: the
+last tile is then smaller."""
 ALL_BELOW = 20
 """Dimensions up to this long have every size."""
 DENSE_BELOW = 16
@@ -31,19 +32,20 @@ CLOSEST = 1.05
 def most_sizes(extent: int, folds: int) -> int:
     """Space that the sizes of a dimension need: all, or near-divisors with two neighbours for each fold."""
     near = DENSE_BELOW + 2.0 + np.log(max(1.0, extent / DENSE_BELOW)) / np.log(CLOSEST)
-    return int(min(extent, near * (1 + 2 * folds))) + ALL_BELOW + FEW * UNEVEN
+    return int(min(extent, near * (1 + 2 * folds))) + ALL_BELOW + 2 * FEW_POOLED * UNEVEN
 
 
 @njit(cache=True, error_model="numpy")
 def useful_sizes(extent: int, folds: Ints, sizes: Ints) -> int:
-    """Writes the useful sizes of a dimension in ascending order; `folds` are multiples that sizes may be aligned to."""
+    """Writes the useful sizes of a dimension in ascending order; `folds` are multiples that sizes may be aligned to, or 0 where the
+    array has none: then elements of two axes share its folds."""
     count = 0
     if extent <= ALL_BELOW:
         for size in range(1, extent + 1):
             sizes[count] = size
             count += 1
         return count
-    near, waiting = 1, np.empty((2 + UNEVEN) * (folds.shape[0] + 1), np.int64)
+    near, waiting = 1, np.empty(2 * (1 + UNEVEN) * (folds.shape[0] + 1), np.int64)
     while True:
         tiles = (extent + near - 1) // near
         near = (extent + tiles - 1) // tiles  # the smallest size with this count
@@ -62,12 +64,15 @@ def useful_sizes(extent: int, folds: Ints, sizes: Ints) -> int:
             if tiles > 1 and 0 < whole < edge:
                 waiting[many] = (extent - whole + tiles - 2) // (tiles - 1)
                 many += 1
-        if 1 < tiles <= FEW:
+        if 1 < tiles <= (FEW if folds[0] > 0 else FEW_POOLED):
             for part in range(1, UNEVEN + 1):
                 size = near + (follow - near) * part // (UNEVEN + 1)
-                aligned = size // folds[0] * folds[0]
-                waiting[many] = aligned if aligned > near else size
+                below = size // folds[0] * folds[0] if folds[0] > 0 else size
+                above = below + folds[0] if below < size else size
+                waiting[many] = below if below > near else size
                 many += int(near < waiting[many] < follow)
+                waiting[many] = above
+                many += int(waiting[many - 1] < above < follow)
         for index in range(many):  # each is larger than `near`, few of them: insertion keeps the order
             size, place = waiting[index], count
             while place > 0 and sizes[place - 1] > size:
@@ -89,7 +94,7 @@ def sizes_of(extent: int, folds: Any) -> list[int]:
     """`useful_sizes` as a list.
 
     >>> sizes_of(100, [32])
-    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 17, 20, 25, 32, 34, 39, 44, 50, 64, 68, 100]
+    [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 15, 17, 20, 25, 32, 34, 39, 44, 50, 64, 68, 96, 100]
     """
     aligned = np.asarray(folds, np.int64)
     sizes = np.empty(most_sizes(extent, len(aligned)), np.int64)

@@ -71,7 +71,8 @@ def _pop(heap: Ints, queued: int) -> int:
 @njit(cache=True, nogil=True)
 def _grown(heap: Ints) -> Ints:
     larger = np.empty((2 * heap.shape[0], 2), np.int64)
-    larger[: heap.shape[0]] = heap
+    for place in range(heap.shape[0]):
+        larger[place, 0], larger[place, 1] = heap[place, 0], heap[place, 1]
     return larger
 
 

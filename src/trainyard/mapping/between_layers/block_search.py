@@ -42,7 +42,7 @@ class BlockSearch:
         count = len(self.alone)
         ends: list[tuple[Cost, tuple[tuple[Block, Cutter], ...]]] = [(Cost(0, 0), ())]
         candidates: dict[int, list[tuple[Cost, Block, Cutter]]] = {}
-        for first in counted(range(count), "blocks of layers"):
+        for first in counted(range(count), "search of blocks of layers"):
             for cutter in self.cutters:
                 for cost, block in self._starting_at(first, cutter):
                     candidates.setdefault(block.last, []).append((cost, block, cutter))

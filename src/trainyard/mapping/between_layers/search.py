@@ -171,7 +171,7 @@ class _Search:
             least = 1 if attempt == 0 else 0
             better = [
                 self.attempt(gap.tensor, self._kept(gap) | {gap.number}, least)
-                for gap in counted(ordered, "tensors that stay on chip")
+                for gap in counted(ordered, "search of tensors that stay on chip")
             ]
             better += [
                 self.attempt(tensor, self.ledger.kept.get(tensor, NONE).union(numbers), least)

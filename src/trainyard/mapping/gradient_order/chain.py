@@ -235,7 +235,7 @@ def _run(
     chain: Chain, tile_upper: Size, tile_lower: Size, supply: Supply, policy: Policy, join: Join, compute: Integers
 ) -> tuple[ChainTraffic, int, int]:
     """Traffic, cycles, cycles of the array alone."""
-    from trainyard.kernels.mapping import gradient_chain as kernel
+    from trainyard.kernels.mapping.gradient_order import chain as kernel
 
     _require(chain, tile_upper, tile_lower, supply.resident_bytes, policy, join)
     above, count = grid(chain.upper.op, tile_upper), chain.upper.op.count

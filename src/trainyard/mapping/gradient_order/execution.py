@@ -1,8 +1,8 @@
 """dX and dW of a layer computed tile by tile, in an order of IGO, out of a scratchpad of limited capacity.
 
 This is the definition of the scratchpad model, for readers and as the oracle of the compiled loops of
-`kernels.mapping.gradient_order`: it moves real tiles, so it cannot count a byte that was not moved, nor compute with a tile that is
-not resident. The rules of an operation:
+`kernels.mapping.gradient_order.scratchpad`: it moves real tiles, so it cannot count a byte that was not moved, nor compute with a
+tile that is not resident. The rules of an operation:
 
 1. Of the tiles that it touches (for dX: dY, W, dX; for dW: X, dY, dW), the resident ones become the most recent, in that order.
 2. The missing ones are loaded, in that order. Others are evicted for them: the least recent first (`lru`), or the one whose next

@@ -44,7 +44,7 @@ POLICIES: tuple[Policy, ...] = get_args(Policy)
 TENSORS = ("dY", "W", "X", "dX", "dW")
 OPERANDS, RESULTS = TENSORS[:3], TENSORS[3:]
 ORDER_NUMBERS = {**{order: number for number, order in enumerate(ORDERS)}, "dx_major_mnk": 6, "dw_major_nmk": 7}
-"""As `kernels.mapping.gradient_order` numbers them."""
+"""As `kernels.mapping.gradient_order.scratchpad` numbers them."""
 SQUARE_BELOW = 4.0
 """Sec. 4.3: nearly square where the largest dimension is less than four times the smallest."""
 SLACK = 1 + 1e-9
@@ -377,7 +377,7 @@ def _operation_stream(
 
 
 def _new_stream(counts: Size, order: int, axis: int, bounds: tuple[tuple[int, int], ...], cores: bool) -> tuple[Integers, Integers]:
-    from trainyard.kernels.mapping import gradient_order as kernel
+    from trainyard.kernels.mapping.gradient_order import scratchpad as kernel
 
     ops, begins = kernel.stream(np.array(counts), order, axis, np.array(bounds))
     return kernel.in_step(ops, begins) if cores else (ops, np.arange(len(ops) + 1))
@@ -403,7 +403,7 @@ class Walk:
 
     def stage_cycles(self, table: Integers, kinds: Integers) -> Integers:
         """Cycles of the array in each stage; `table` and `kinds` as `compute_table` makes them."""
-        from trainyard.kernels.mapping import gradient_order as kernel
+        from trainyard.kernels.mapping.gradient_order import scratchpad as kernel
 
         return kernel.stage_cycles(self.ops, self.steps, self.begins, table, kinds)
 
@@ -411,7 +411,7 @@ class Walk:
 def walk(
     pair: Pair, tile: Size, capacity_bytes: float, order: Order, policy: Policy = "lru", partition: Partition | None = None
 ) -> Walk:
-    from trainyard.kernels.mapping import gradient_order as kernel
+    from trainyard.kernels.mapping.gradient_order import scratchpad as kernel
 
     require_order(order)
     require_choice("", policy=(policy, POLICIES))
@@ -439,7 +439,7 @@ def walk(
 
 def in_a_row(transfers: npt.NDArray[np.float64], busy: Integers, count: int, supply: Supply) -> int:
     """Cycles of `count` equal products one after the other."""
-    from trainyard.kernels.mapping import gradient_order as kernel
+    from trainyard.kernels.mapping.gradient_order import scratchpad as kernel
 
     passes = min(count, 3 if len(busy) == 1 else 2)  # from there on each takes as long as the last of them
     cycles = kernel.clock(transfers, busy, passes, supply.latency_cycles, supply.bytes_per_cycle)

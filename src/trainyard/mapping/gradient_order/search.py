@@ -1,11 +1,11 @@
 """Order, tiles and partition of a pair of gradients, searched together.
 
-The search is compiled (`kernels.mapping.gradient_search`) where an array has closed forms, on one core whose least recent tiles
-leave first: for each number of tiles along an axis the least size that gives it, whole granules, and all sizes of short axes. Each
-candidate has a lower bound on its cycles: what the array needs for all its tiles, or the bytes that must move, each tensor once and
-what loops must reload (`_reloaded_bytes`). Coarse candidates (doublings of the granule) are simulated in the order of their bounds,
-finer ones around the best, then all that bounds do not rule out, as far as the effort goes; `proven` says whether it sufficed.
-The least cycles win; within the tolerance of them the least traffic. For `objective="traffic"` it is the other way round.
+The search is compiled (`kernels.mapping.gradient_order.search`) where an array has closed forms, on one core whose least recent
+tiles leave first: for each number of tiles along an axis the least size that gives it, whole granules, and all sizes of short axes.
+Each candidate has a lower bound on its cycles: what the array needs for all its tiles, or the bytes that must move, each tensor
+once and what loops must reload (`_reloaded_bytes`). Coarse candidates (doublings of the granule) are simulated in the order of
+their bounds, finer ones around the best, then all that bounds do not rule out, as far as the effort goes; `proven` says whether it
+sufficed. The least cycles win; within the tolerance of them the least traffic. For `objective="traffic"` it is the other way round.
 
 In all other cases coarse candidates are simulated (`scratchpad.cost`) in the order of their bounds, until no bound is below the
 best one. More bandwidth never costs time beyond the tolerance; more room may, where the same bytes arrive at a worse moment.
@@ -54,7 +54,7 @@ from trainyard.mapping.gradient_order.tile_streams import (
 from trainyard.mapping.tiling import NO_TILE, Supply
 
 if TYPE_CHECKING:
-    from trainyard.kernels.mapping.gradient_menus import Menus, PairTask
+    from trainyard.kernels.mapping.gradient_order.menus import Menus, PairTask
     from trainyard.mapping.tile_descent import CountedTiles
 
 MOST_STEPS, MOST_STEPS_FOR_TRAFFIC = 1 << 18, 1 << 13
@@ -167,7 +167,7 @@ def _searched(
     objective: Aim,
 ) -> OrderCost | None:
     """The compiled search; `forms` are the array's closed forms."""
-    from trainyard.kernels.mapping import gradient_search as kernel
+    from trainyard.kernels.mapping.gradient_order import search as kernel
 
     lean = objective == "traffic"
     most_steps = MOST_STEPS_FOR_TRAFFIC if lean else MOST_STEPS
@@ -210,7 +210,7 @@ class _Prepared:
 
     def task(self, supply: Supply, most_steps: int = MOST_STEPS) -> tuple[PairTask, Menus] | None:
         """The arguments of a search, sizes halved below the granule where it has no room; None where nothing fits."""
-        from trainyard.kernels.mapping.gradient_menus import PairTask, make_menus
+        from trainyard.kernels.mapping.gradient_order.menus import PairTask, make_menus
 
         op, room, halvings, fixed = self.pair.op, float(supply.resident_bytes), 0, self.tile
         free = (min(self.smallest[0], op.M), min(self.smallest[1], op.N), min(self.smallest[2], op.K))
@@ -234,7 +234,7 @@ def _prepared(
     partitions: tuple[Partition | None, ...],
     tile: Size | None,
 ) -> _Prepared:
-    from trainyard.kernels.mapping.gradient_order import ALONE
+    from trainyard.kernels.mapping.gradient_order.scratchpad import ALONE
 
     op = pair.op
     parts = [_parts(partition, (op.M, op.N, op.K)) for partition in partitions]

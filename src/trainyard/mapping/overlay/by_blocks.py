@@ -1,9 +1,10 @@
 """A step's repeated blocks, kept or checkpointed as a whole: time and memory for any number of checkpointed blocks.
 
-A block is the deepest part of the model whose path ends in a number, that holds at least two layers, and whose inner layers occur
-under another number too (`encoder.layer.3`, `features.5.2`). To checkpoint it means to drop, after forward, what it saved except
-its results, to hold its inputs instead, and to compute its forward once more right before its backward begins. Blocks that give the
-most bytes for a second are checkpointed first; of equal ones the earlier, whose memory would be held the longest.
+A block is the deepest part of the model whose path ends in a number, that holds at least two layers, and whose inner layers
+occur under another number too (`encoder.layer.3`, `features.5.2`), or are some of those of a block beside it. To checkpoint it
+means to drop, after forward, what it saved except its results, to hold its inputs instead, and to compute its forward once more
+right before its backward begins. Blocks that give the most bytes for a second are checkpointed first; of equal ones the
+earlier, whose memory would be held the longest.
 """
 
 from __future__ import annotations
@@ -57,6 +58,14 @@ def block_names(layers: Sequence[str]) -> dict[str, str]:
     for prefix, names in inner.items():
         alike.setdefault(frozenset(names), []).append(prefix)
     repeated = {prefix for names, prefixes in alike.items() if len(names) > 1 and len(prefixes) > 1 for prefix in prefixes}
+    beside: dict[str, list[str]] = {}
+    for prefix in repeated:
+        beside.setdefault(prefix.rpartition(".")[0], []).append(prefix)
+    repeated |= {  # the first block of a stack may do without a layer that the others have
+        prefix
+        for prefix, names in inner.items()
+        if len(names) > 1 and any(names < inner[other] for other in beside.get(prefix.rpartition(".")[0], ()))
+    }
     blocks: dict[str, str] = {}
     for layer in layers:
         parts = layer.split(".")

@@ -1,6 +1,6 @@
 """Compiled: one walk of tiles through the scratchpad on one core, with what every stage moves and takes, for many walks in a row.
 
-The same as `kernels.mapping.gradient_order.walk` and `stage_cycles` (several cores, all policies), without a list of operations:
+The same as `scratchpad.walk` and `stage_cycles` (several cores, all policies), without a list of operations:
 the least recent tiles leave first, or all do where a window ends.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from trainyard.kernels.mapping.gradient_order import (
+from trainyard.kernels.mapping.gradient_order.scratchpad import (
     ALONE,
     DW_MAJOR,
     DW_MAJOR_NMK,
@@ -34,16 +34,16 @@ Links = npt.NDArray[np.int32]
 @njit(cache=True, error_model="numpy")
 def _loops(order: int) -> Ints:
     """Axes from outer to inner, of dX and of dW."""
-    axes = np.array([(0, 2, 1), (2, 1, 0)])
+    of_dx, of_dw = (0, 2, 1), (2, 1, 0)
     if order == DX_MAJOR:
-        axes[1] = axes[0]
+        of_dw = of_dx
     elif order == DW_MAJOR:
-        axes[:] = np.array([1, 2, 0])
+        of_dx = of_dw = (1, 2, 0)
     elif order == DX_MAJOR_MNK:
-        axes[:] = np.array([0, 1, 2])
+        of_dx = of_dw = (0, 1, 2)
     elif order == DW_MAJOR_NMK:
-        axes[:] = np.array([1, 0, 2])
-    return axes
+        of_dx = of_dw = (1, 0, 2)
+    return np.array([of_dx, of_dw])
 
 
 @njit(cache=True, error_model="numpy", inline="always")

@@ -82,7 +82,8 @@ def in_step(ops: Ints, begins: Ints) -> tuple[Ints, Ints]:
     for step in range(longest):
         for part in range(parts):
             if begins[part] + step < begins[part + 1]:
-                interleaved[at] = ops[begins[part] + step]
+                for column in range(ops.shape[1]):
+                    interleaved[at, column] = ops[begins[part] + step, column]
                 interleaved[at, 4] = part
                 at += 1
         steps[step + 1] = at

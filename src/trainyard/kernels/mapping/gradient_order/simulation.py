@@ -1,8 +1,8 @@
 """Compiled: the cycles of a stream of tile operations on one core whose least recent tiles leave first.
 
-`kernels.mapping.gradient_order.run` is the general form (several cores, other policies). This one has no list of operations, gives
-the same cycles and bytes, and gives up as soon as it cannot end within a limit: for a search of tiles. Recency is a log of touches:
-a tile is resident where `last` has its last place in the log; the least recent tile is the first in the log with no later place.
+`scratchpad.run` is the general form (several cores, other policies). This one has no list of operations, gives the same
+cycles and bytes, and gives up as soon as it cannot end within a limit: for a search of tiles. Recency is a log of touches: a tile
+is resident where `last` has its last place in the log; the least recent tile is the first in the log with no later place.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-from trainyard.kernels.mapping.gradient_order import ALONE, DW_MAJOR, DX_MAJOR, NO_SECOND_DY, SEQUENTIAL, Ints, Real
+from trainyard.kernels.mapping.gradient_order.scratchpad import ALONE, DW_MAJOR, DX_MAJOR, NO_SECOND_DY, SEQUENTIAL, Ints, Real
 from trainyard.kernels.mapping.tiles import transfer
 
 DY, W, X, DX, DW = range(5)

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from trainyard.kernels.mapping.gradient_order import ALONE, DW_MAJOR, DX_MAJOR, INTERLEAVED, NO_SECOND_DY, Ints, Real
-from trainyard.kernels.mapping.gradient_simulation import DW, DX, DY, HELD, MOVED, UNFINISHED, W, X
+from trainyard.kernels.mapping.gradient_order.scratchpad import ALONE, DW_MAJOR, DX_MAJOR, INTERLEAVED, NO_SECOND_DY, Ints, Real
+from trainyard.kernels.mapping.gradient_order.simulation import DW, DX, DY, HELD, MOVED, UNFINISHED, W, X
 from trainyard.kernels.mapping.tile_cycles import cycles_of
 
 SLACK = 1 + 1e-9

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 
-from trainyard.kernels.mapping.gradient_menus import (
+from trainyard.kernels.mapping.gradient_order.menus import (
     ROW,
     SIZE,
     TILES,
@@ -29,8 +29,8 @@ from trainyard.kernels.mapping.gradient_menus import (
     least_compute,
     least_cycles,
 )
-from trainyard.kernels.mapping.gradient_order import ALONE, DW_MAJOR, Ints, Real
-from trainyard.kernels.mapping.gradient_simulation import EXCEEDED, simulate
+from trainyard.kernels.mapping.gradient_order.scratchpad import ALONE, DW_MAJOR, Ints, Real
+from trainyard.kernels.mapping.gradient_order.simulation import EXCEEDED, simulate
 
 FRONT = 64
 """Most candidates that are compared in the end: each is faster than all that move fewer bytes."""
@@ -226,7 +226,7 @@ def _attempt(task: PairTask, menus: Menus, search: Search, most: float) -> float
     return _evaluate(task, search, least, compute, most)
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
 def _list_coarse(task: PairTask, menus: Menus, search: Search, bounds: Real, places: Ints) -> int:
     """Coarse candidates that fit and that no bound rules out: bounds and places; returns how many.
 
@@ -269,7 +269,7 @@ def _ties_faster(bounds: Real, one: int, other: int) -> bool:
     return bool(bounds[one, 1] == bounds[other, 1] and bounds[one, 0] < bounds[other, 0])
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
 def _search_coarse(task: PairTask, menus: Menus, search: Search) -> None:
     """Simulates coarse candidates in the order of their bounds, as long as these leave hope."""
     total, numbers, starts = len(task.orders) * len(task.parts), search.numbers, search.starts
@@ -307,7 +307,7 @@ def _search_coarse(task: PairTask, menus: Menus, search: Search) -> None:
                 starts[start, 1 + column] = search.place[column]
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
 def _refine(task: PairTask, menus: Menus, search: Search, start: int, effort: float) -> None:
     """Moves from one candidate to the first neighbour that is better, at ever smaller distances."""
     place, numbers, here, own = search.place, search.numbers, np.empty(5, np.int64), search.starts[start, 0]
@@ -334,7 +334,7 @@ def _refine(task: PairTask, menus: Menus, search: Search, start: int, effort: fl
             far //= 2
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
 def _search_all(task: PairTask, menus: Menus, search: Search, effort: float) -> bool:
     """All combinations that no bound rules out; False where the effort does not suffice.
 
@@ -367,7 +367,7 @@ def _search_all(task: PairTask, menus: Menus, search: Search, effort: float) -> 
     return True
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
 def _search_fine(task: PairTask, menus: Menus, search: Search, effort: float) -> bool:
     """Refines the best coarse candidates of different orders, then looks at all; whether nothing was left out."""
     numbers, starts = search.numbers, search.starts

@@ -137,8 +137,7 @@ def run(
     Kinds are operands read, results written (of the tensor between: what its epilogue moves), sums and tiles between the layers
     out, and back. `updates` are the operations that add to each tile; `settings` are how often a tile between the layers is read
     after them, then to be dropped, policy, latency, passes; `limits` the room and the DRAM's bytes a cycle. The DRAM works as in
-    `kernels.mapping.gradient_order.run`: beside an operation, for the next one, and on what this one pushed out and the last one
-    finished.
+    `scratchpad.run`: beside an operation, for the next one, and on what this one pushed out and the last one finished.
     """
     reads, policy, latency, passes = settings[0], settings[1], settings[2], settings[3]
     tiles = len(sizes)
