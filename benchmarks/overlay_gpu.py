@@ -356,6 +356,7 @@ def main() -> None:
     parser.add_argument("--models", action="store_true")
     parser.add_argument("--only", default="", help="names of networks for --models, with commas; all by default")
     parser.add_argument("--compiled", default="", help="those of them that are also compiled as a whole")
+    parser.add_argument("--shares", default="1.0,0.5,0.2", help="of activations that the model compiled as a whole saves")
     parser.add_argument("--save-on-cpu", default="", help="those that are also run with save_on_cpu")
     arguments = parser.parse_args()
     if arguments.check:
@@ -371,7 +372,8 @@ def main() -> None:
 
         lists = (arguments.only, arguments.compiled, arguments.save_on_cpu)
         only, whole, to_cpu = ([name for name in names.split(",") if name] for names in lists)
-        overlay_fronts.measure(arguments.out, only, whole, to_cpu, arguments.seconds)
+        shares = [float(share) for share in arguments.shares.split(",")]
+        overlay_fronts.measure(arguments.out, only, dict.fromkeys(whole, shares), to_cpu, arguments.seconds)
     if arguments.measure:
         measure(arguments.out, arguments.device, arguments.small, arguments.seconds)
 

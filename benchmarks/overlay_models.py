@@ -1,12 +1,13 @@
-"""Eight networks that others wrote, built from their configurations with random weights, for `overlay_gpu.py --models`.
+"""Eight networks built from the configurations of others with random weights, for `overlay_gpu.py --models`.
 
-Each is a model on the GPU in bf16 and a function that does one forward and backward pass. Nothing is downloaded.
+Each is a model on the GPU in bf16 with an optimizer, and a function that does one training step. Nothing is downloaded. Seven
+are of transformers and torchvision; the UNet is `overlay_unet`'s.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -21,6 +22,13 @@ class Network:
     """The repeated blocks, in order: what Hugging Face's gradient checkpointing wraps."""
     target: Any = None
     criterion: Callable[[Any, Any], Any] | None = None
+    optimizer: Any = None
+
+    def with_optimizer(self) -> Network:
+        """With AdamW, at a learning rate of zero: it does all its work, and gradients can be compared between steps."""
+        import torch
+
+        return replace(self, optimizer=torch.optim.AdamW(self.model.parameters(), lr=0.0, weight_decay=0.0, fused=True))
 
     def loss(self) -> Any:
         result = self.model(**self.inputs)
@@ -29,6 +37,8 @@ class Network:
     def step(self) -> None:
         self.model.zero_grad(set_to_none=True)
         self.loss().backward()
+        if self.optimizer is not None:
+            self.optimizer.step()
 
 
 def class_error(result: Any, target: Any) -> Any:
@@ -42,7 +52,17 @@ def noise_error(result: Any, target: Any) -> Any:
     """Mean square error of a diffusion model's guess."""
     from torch.nn import functional as F
 
-    return F.mse_loss(result.sample.float(), target.float())
+    return F.mse_loss(result.float(), target.float())
+
+
+SMALL_DECODER = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+}
 
 
 def causal(config: Any, batch: int, length: int, device: str) -> Network:
@@ -63,10 +83,7 @@ def llama(device: str, *, small: bool = False, large: bool = False) -> Network:
     from transformers import LlamaConfig
 
     if small:
-        config = LlamaConfig(
-            hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, vocab_size=256
-        )
-        return causal(config, 2, 32, device)
+        return causal(LlamaConfig(**SMALL_DECODER), 2, 32, device)
     if large:
         return causal(LlamaConfig(vocab_size=32000), 4, 2048, device)
     config = LlamaConfig(
@@ -82,8 +99,6 @@ def llama(device: str, *, small: bool = False, large: bool = False) -> Network:
 
 def lora_llama(device: str, *, small: bool = False) -> Network:
     """The same with adapters of rank 16 by peft at all linear layers of its blocks; the rest is frozen."""
-    from dataclasses import replace
-
     import peft
 
     network = llama(device, small=small)
@@ -96,10 +111,7 @@ def qwen(device: str, *, small: bool = False) -> Network:
     from transformers import Qwen2Config
 
     if small:
-        config = Qwen2Config(
-            hidden_size=64, intermediate_size=128, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2, vocab_size=512
-        )
-        return causal(config, 2, 32, device)
+        return causal(Qwen2Config(**SMALL_DECODER), 2, 32, device)
     config = Qwen2Config(
         hidden_size=1536, intermediate_size=8960, num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2,
         vocab_size=151936, tie_word_embeddings=True,
@@ -166,8 +178,8 @@ def convnext(device: str) -> Network:
 
 
 def swin(device: str) -> Network:
-    """Swin-B of torchvision without stochastic depth, 128 images."""
-    return vision("swin_b", "SwinTransformerBlock", 128, device, stochastic_depth_prob=0.0)
+    """Swin-B of torchvision, 128 images."""
+    return vision("swin_b", "SwinTransformerBlock", 128, device)
 
 
 def whisper(device: str, *, small: bool = False) -> Network:
@@ -200,27 +212,24 @@ def whisper(device: str, *, small: bool = False) -> Network:
 
 
 def unet(device: str, *, small: bool = False) -> Network:
-    """The UNet of Stable Diffusion 1.5 by diffusers' default configuration for it, 16 latents of 64 x 64."""
+    """A UNet with the shapes of Stable Diffusion 1.5's, 16 latents of 64 x 64."""
     import torch
-    from diffusers import UNet2DConditionModel
+    from overlay_unet import ResidualBlock, TransformerBlock, UNet
 
-    options: dict[str, Any] = {"cross_attention_dim": 768}
-    if small:
-        options = {"cross_attention_dim": 32, "block_out_channels": (32, 64), "layers_per_block": 1, "norm_num_groups": 8}
-        options["down_block_types"] = ("CrossAttnDownBlock2D", "DownBlock2D")
-        options["up_block_types"] = ("UpBlock2D", "CrossAttnUpBlock2D")
-    batch, side = (2, 16) if small else (16, 64)
+    batch, side, text = (2, 16, 32) if small else (16, 64, 768)
     with torch.device(device):
-        model = UNet2DConditionModel(**options).to(torch.bfloat16)
+        model = UNet((32, 64), text, 4, 8) if small else UNet()
     make = {"device": device, "dtype": torch.bfloat16}
     latents, noise = torch.randn(batch, 4, side, side, **make), torch.randn(batch, 4, side, side, **make)
-    text = torch.randn(batch, 77, options["cross_attention_dim"], **make)
-    times = torch.randint(1000, (batch,), device=device)
     return Network(
         name="unet",
-        model=model.train(),
-        inputs={"sample": latents, "timestep": times, "encoder_hidden_states": text},
-        blocks=tuple(module for module in model.modules() if type(module).__name__ in ("ResnetBlock2D", "Transformer2DModel")),
+        model=model.to(torch.bfloat16).train(),
+        inputs={
+            "image": latents,
+            "times": torch.randint(1000, (batch,), device=device),
+            "text": torch.randn(batch, 77, text, **make),
+        },
+        blocks=tuple(module for module in model.modules() if isinstance(module, ResidualBlock | TransformerBlock)),
         target=noise,
         criterion=noise_error,
     )

@@ -25,8 +25,16 @@ from trainyard.live.paging.regions.survey import Measures, Segment
 from trainyard.mapping.overlay.policy import Choice, Problem, with_cost
 from trainyard.mapping.overlay.search import as_needed
 
-PASSES = 7  # the survey of two variants
-SECONDS = {"checkpoint": 4.0, "keep": 1.0, "compiled 0.0": 3.0, "compiled 0.2": 2.8, "compiled 0.5": 2.0, "compiled 1.0": 0.5}
+PASSES = 10  # the survey of three variants
+SECONDS = {
+    "checkpoint": 4.0,
+    "selective": 5.0,
+    "keep": 1.0,
+    "compiled 0.0": 3.0,
+    "compiled 0.2": 2.8,
+    "compiled 0.5": 2.0,
+    "compiled 1.0": 0.5,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -252,6 +260,33 @@ def test_a_second_overlay_over_the_same_model_and_a_model_without_blocks_are_ref
         ty.live.overlay(stack(), "1 GB", unit="tensors", compile=True)
 
 
+@pytest.mark.parametrize("outer", ["blocks", "tensors"])
+@pytest.mark.parametrize("inner", ["blocks", "tensors"])
+def test_nested_overlays_are_refused_or_give_right_gradients_and_leave_nothing_behind(outer: str, inner: str) -> None:
+    model = stack().eval()
+    x = torch.randn(5, 4)
+    expected = torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
+
+    def passes(count: int) -> None:
+        for _ in range(count):
+            actual = torch.autograd.grad(model(x).square().mean(), list(model.parameters()))
+            assert all(map(torch.equal, actual, expected))
+
+    with ty.live.overlay(model, "1 GB", unit=outer):  # type: ignore[arg-type]
+        passes(2)
+        if outer == inner == "blocks":
+            with pytest.raises(BadInput, match="inside another overlay"):
+                ty.live.overlay(model, "1 GB", unit="blocks").__enter__()
+        else:
+            with ty.live.overlay(model, "1 GB", unit=inner):  # type: ignore[arg-type]
+                passes(PASSES + 1)
+        passes(2)
+    passes(1)
+    assert not model._forward_pre_hooks
+    assert not model._forward_hooks
+    assert all(not {"forward", "overlaid"} & set(layer.__dict__) for layer in (model, *model.layers))
+
+
 def test_a_budget_below_the_least_is_refused_at_the_end_of_the_first_backward(monkeypatch: pytest.MonkeyPatch) -> None:
     model = stack()
     optimizer = torch.optim.AdamW(model.parameters())
@@ -280,7 +315,7 @@ def test_compiled_variants_give_the_gradients_of_plain_training_within_rounding(
         while pages.passes["followed"] < 2:
             for actual, gradient in zip(step(model, x), expected, strict=True):
                 torch.testing.assert_close(actual, gradient)
-    assert pages.passes["surveyed"] == 1 + 2 * 3 + 4 * 4
+    assert pages.passes["surveyed"] == 1 + 3 * 3 + 4 * 4
     assert [cost.variant for cost in pages.plan.chains["layers.0"]][-1] == "compiled 1.0"
     assert "forward" not in model.layers[0].__dict__
 
@@ -396,3 +431,16 @@ def test_the_chain_of_variants_is_the_lower_convex_hull(costs: list[Cost]) -> No
             slope = (more.seconds - less.seconds) / (more.held_bytes - less.held_bytes)
             assert slope < 0
             assert cost.seconds >= less.seconds + slope * (cost.held_bytes - less.held_bytes) - 1e-9
+
+
+def test_a_variant_that_keeps_the_host_busy_for_longer_than_the_device_costs_the_hosts_time() -> None:
+    segments = [Segment("forward", 0), Segment("backward", 0), Segment("forward", 1), Segment("backward", 1)]
+    measures = Measures(
+        regions=["a", "b"],
+        order=[1, 0],
+        seconds=dict(zip(segments, (1.0, 2.0, 1.0, 2.0), strict=True)),
+        host_seconds=dict(zip(segments, (0.5, 3.0, 0.5, 5.0), strict=True)),
+    )
+    assert planning.mean_seconds([measures], ["a", "b"]) == 4.5
+    assert planning.mean_seconds([replace(measures, host_seconds={})], ["a", "b"]) == 3.0
+    assert planning.mean_seconds([measures], ["c"]) is None

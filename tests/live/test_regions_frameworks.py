@@ -22,7 +22,7 @@ from torch import Tensor, nn
 import trainyard as ty
 from trainyard.mapping.overlay.policy import Choice, Problem, with_cost
 
-LAYERS, STEPS = 3, 10  # seven passes are surveyed
+LAYERS, SURVEYED, STEPS = 3, 10, 13
 
 
 def alternating(problem: Problem, budget: int) -> Choice:
@@ -208,7 +208,7 @@ def distributed(kind: str, is_overlaid: bool, rank: int) -> list[Tensor]:
             optimizer.zero_grad()
             parallel(torch.randn(2, 5, 8)).square().mean().backward()
             optimizer.step()
-    assert pages is None or pages.passes["followed"] == STEPS - 7
+    assert pages is None or pages.passes["followed"] == STEPS - SURVEYED
     full = (parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter for parameter in model.parameters())
     return [parameter.detach().clone() for parameter in full]
 

@@ -2,7 +2,7 @@
 
 - measurement/: a training step on a real device, timed per layer and phase (`ty.measure`)
 - gradient/: dX and dW in one pass over dY (IGO): `interleave`, `restore`
-- paging/: training within a budget of device memory (MC-DLA's overlay): `overlay`
+- paging/: training within a budget of device memory (MC-DLA's overlay): `overlay`, `paged_optimizer`
 - direct/: a `torch.distributed` backend that prices every collective (DIRECT)
 - sparsity/: recipes that make zeros in weights, activations and gradients (TensorDash's, SIGMA's workloads)
 
@@ -18,11 +18,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from trainyard.live import direct, gradient
     from trainyard.live.gradient import interleave, restore
-    from trainyard.live.paging import overlay
+    from trainyard.live.paging import overlay, paged_optimizer
 
-_HOME = {"direct": "direct", "gradient": "gradient", "interleave": "gradient", "restore": "gradient", "overlay": "paging"}
+_HOME = {
+    "direct": "direct",
+    "gradient": "gradient",
+    "interleave": "gradient",
+    "restore": "gradient",
+    "overlay": "paging",
+    "paged_optimizer": "paging",
+}
 
-__all__ = ["direct", "gradient", "interleave", "overlay", "restore"]
+__all__ = ["direct", "gradient", "interleave", "overlay", "paged_optimizer", "restore"]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from trainyard.checks import suggests_keywords
 from trainyard.errors import BadInput, UnknownName
 from trainyard.ir.step import Phase, Step
 from trainyard.live.measurement.attribution import Attribution, DispatchedOp
@@ -75,6 +76,7 @@ class Measurement:
     method: str
 
 
+@suggests_keywords
 def measure(
     model: nn.Module | Recipe | Step,
     inputs: Inputs = None,

@@ -10,6 +10,7 @@ In reading order:
 - trace: the ops, storages and saved tensors of a recorded pass; operators: which ops may be repeated
 - planning: from a trace to the problem of `trainyard.mapping.overlay.policy`, and from its choice to a plan
 - blocks: one storage on the device, in the store, or recomputed; stores: pinned memory, host memory, a file
+- optimizer: an optimizer's state in a second memory, updates in backward
 - measures: clock, memory meter and link bandwidth; report: the plan by layer
 
 Nothing here is imported before `trainyard.live.overlay` is used.
@@ -26,6 +27,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from trainyard.errors import BadInput
+from trainyard.live.paging.optimizer import PagedOptimizer, paged_optimizer
 from trainyard.live.paging.pages import Pages
 from trainyard.live.paging.planning import Policy
 from trainyard.live.paging.regions.finding import regions_of
@@ -36,7 +38,7 @@ from trainyard.live.paging.stores import StoreName, open_store
 from trainyard.mapping.overlay.search import as_needed
 from trainyard.units import parse
 
-__all__ = ["LayerBytes", "Pages", "RegionPages", "Report", "overlay"]
+__all__ = ["LayerBytes", "PagedOptimizer", "Pages", "RegionPages", "Report", "overlay", "paged_optimizer"]
 
 SMALLEST_BYTES = {"cuda": 1 << 20, "cpu": 1 << 12}
 
@@ -64,8 +66,9 @@ def overlay(
 
     Blocks: the first passes measure every variant of a block, then the fastest choice within the budget runs. A budget below the
     least possible is refused at the end of the first backward, with the least possible one; `optimizer` adds the state that its
-    first step will make. `compile=True` lets `torch.compile` make further variants, which are faster and save less; they round
-    differently from eager training, whereas everything else gives its gradients bit for bit.
+    first step will make. `compile=True` lets `torch.compile` make further variants, which are faster and save less, and compares
+    the plan with the whole model compiled; they round differently from eager training, whereas everything else gives its gradients
+    bit for bit.
 
     Tensors: the first passes are slow, since they are recorded; one that takes more than the budget after all makes its plan
     tighter. A budget that no plan fits is refused after two of them. `store` is "pinned" (page-locked host memory), "host"

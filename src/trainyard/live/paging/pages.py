@@ -290,6 +290,11 @@ class Pages:
         else:
             self._mode = Sending(self._shared)
 
+    @property
+    def whole_share(self) -> float | None:
+        """None: single tensors are moved, and the model is not compiled."""
+        return None
+
     def report(self) -> Report:
         """The plan by layer, with predicted and measured time and memory."""
         from trainyard.live.paging.report import report

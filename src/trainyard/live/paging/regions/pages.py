@@ -5,7 +5,8 @@ A pass begins when the model is called with gradients enabled. Shapes and types 
 except that one region of each kind at a time runs in the variant that is measured. It is an ordinary training step all the same:
 its gradients are right.
 
-Afterwards a region that is kept has its own call back, and the only Python that remains is one hook on the model's call.
+Afterwards a region that is kept has its own call back, and the only Python that remains is one hook on the model's call. Where
+compiling is allowed, a few passes more compare the plan with the model compiled as a whole (`whole`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import warnings
 from collections import Counter, deque
 from contextlib import ExitStack
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,6 +29,7 @@ from trainyard.live.paging.regions.finding import Region
 from trainyard.live.paging.regions.planning import RegionPlan, Trial, held_bytes, plan_of, to_time, typical
 from trainyard.live.paging.regions.survey import Survey, What
 from trainyard.live.paging.regions.variants import CHECKPOINT, RECOMPILATIONS, CompilerName, Entry, Variant, variants
+from trainyard.live.paging.regions.whole import PASSES, Contest, Rival, WholeModel, can_be_compiled
 from trainyard.live.paging.signature import Signature, signature_of, tensors_of
 from trainyard.mapping.overlay.search import enough
 from trainyard.units import parse, show
@@ -58,6 +61,7 @@ class _Progress:
         """Their events are read after the last pass: a device that the host has waited for starts idle, and seems slower."""
         self.kinds: dict[str, tuple[Any, ...]] = {}
         self.plan: RegionPlan | None = None
+        self.contest = Contest()
 
 
 class RegionPages:
@@ -76,6 +80,7 @@ class RegionPages:
     ) -> None:
         self.model, self.regions, self.budget, self.device, self.policy = model, regions, budget, device, policy
         self.ways = variants(compiler)
+        self.compiler = compiler if compiler is not None and can_be_compiled(model) else None
         self.reserved = reserved
         self.plan: RegionPlan | None = None
         self.passes: Counter[str] = Counter()
@@ -89,6 +94,8 @@ class RegionPages:
         self._timing: RemovableHandle | None = None
         self._start: Any = None
         self._is_elsewhere = False
+        self._whole: WholeModel | None = None
+        self._rival: Rival = "blocks"
 
     # -- the with-block
 
@@ -107,6 +114,9 @@ class RegionPages:
             stack.callback(hook.remove)
             if any(way.compiles for way in self.ways):
                 stack.enter_context(torch._dynamo.config.patch(recompile_limit=RECOMPILATIONS))
+            if self.compiler is not None:
+                self._whole = WholeModel(self.model, self.compiler)
+                stack.callback(self._whole.close)
             self._reset_peak()
             stack.callback(self._close)
             self._stack = stack.pop_all()
@@ -137,7 +147,7 @@ class RegionPages:
             self._drop_oldest()
             progress = self._progress[signature] = _Progress(self.ways)
         if progress.plan is not None:
-            self._follow(signature, progress.plan)
+            self._follow(signature, progress.plan, progress.contest)
         else:
             self._current = None
             self._prepare(progress)
@@ -150,6 +160,8 @@ class RegionPages:
         self._stop_timing()
         for entry in self._entries.values():
             entry.restore()
+        if self._whole is not None:
+            self._whole.rest()
 
     def _drop_oldest(self) -> None:
         if len(self._progress) == SIGNATURES:
@@ -216,9 +228,11 @@ class RegionPages:
     def _learn(self, progress: _Progress) -> None:
         for name, survey in progress.surveys:
             progress.trials[name].times.append(survey.measures())
-        plan = plan_of(progress.trials, progress.kinds)
-        self._choose(plan, self.budget)
-        progress.plan = plan
+        progress.plan = plan_of(progress.trials, progress.kinds)
+        if any(way.compiles for way in self.ways):
+            eager = {way.name: progress.trials[way.name] for way in self.ways if not way.compiles}
+            progress.plan.eager = plan_of(eager, progress.kinds)
+        self._decide(progress.contest, progress.plan)
         progress.surveys.clear()
         progress.trials.clear()
 
@@ -241,32 +255,80 @@ class RegionPages:
         self.budget = int(parse(budget, "B", "budget"))
         for progress in self._progress.values():
             if progress.plan is not None:
-                progress.plan.tightened = progress.plan.followed = 0
-                self._choose(progress.plan, self.budget)
+                self._decide(progress.contest, progress.plan)
         self._current = None
 
-    def _follow(self, signature: Signature, plan: RegionPlan) -> None:
-        if signature == self._current:
-            if plan.followed < CHECKED[0] or plan.followed % CHECKED[1] == 0:
-                self._check(plan)
-        else:
-            self._install(signature, plan)
+    @property
+    def whole_share(self) -> float | None:
+        """The share of activations that the model saves where it runs compiled as a whole; None: by blocks."""
+        return None if isinstance(self._rival, str) else self._rival
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the last pass followed a plan with which nothing is compared any more."""
+        return self._current is not None and not self._progress[self._current].contest.queue
+
+    def _decide(self, contest: Contest, plan: RegionPlan) -> None:
+        """Plans for the budget, and which of them are to be compared with what."""
+        for one in (plan, plan.eager):
+            if one is not None:
+                one.tightened = one.followed = 0
+                self._choose(one, self.budget)
+        compiled = {way.name for way in self.ways if way.compiles}
+        if compiled & set(plan.variants.values()) or self.compiler is not None:
+            contest.begin(self.budget, with_eager=bool(compiled & set(plan.variants.values())))
+        if self.compiler is None:
+            contest.queue = [rival for rival in contest.queue if isinstance(rival, str)]
+
+    def _follow(self, signature: Signature, plan: RegionPlan, contest: Contest) -> None:
+        if signature != self._current:
+            self._install(signature, plan, contest)
+        elif contest.queue and plan.followed >= PASSES:
+            contest.score(min(self.step_s[1:], default=inf), self._note_peak())
+            plan.followed = 0
+            self._install(signature, plan, contest)
+        elif isinstance(self._rival, str) and (plan.followed < CHECKED[0] or plan.followed % CHECKED[1] == 0):
+            self._check(signature, plan, contest)
         plan.followed += 1
         self.passes["followed"] += 1
         if self._timing is not None:
             self._start = self._clock.moment()
 
-    def _install(self, signature: Signature, plan: RegionPlan) -> None:
+    def _install(self, signature: Signature, plan: RegionPlan, contest: Contest) -> None:
+        """The plan by blocks, or the model compiled as a whole where that is measured or has won."""
         self._note_peak()
-        ways = {way.name: way for way in self.ways}
-        for name, entry in self._entries.items():
-            variant = ways[plan.variants[name]] if name in plan.variants else CHECKPOINT
-            entry.replace(entry.variant(variant))
-        self._current, self.plan = signature, plan
+        rival = contest.rival if contest.queue else contest.winner(self.budget)
+        chosen = plan.eager if rival == "eager" and plan.eager is not None else plan
+        if isinstance(rival, str) or self._whole is None:
+            self._install_blocks(chosen)
+        else:
+            for entry in self._entries.values():
+                entry.restore()
+            self._whole.install(rival, self.budget - plan.floor_bytes, partial(self._refused, signature, plan, contest))
+        self._rival = rival
+        self._current, self.plan = signature, chosen
         self._reset_peak()
         self._spans.clear()
         self._stop_timing()
         self._timing = self.model.register_forward_hook(self._after_forward)
+
+    def _install_blocks(self, plan: RegionPlan) -> None:
+        ways = {way.name: way for way in self.ways}
+        if self._whole is not None:
+            self._whole.rest()
+        for name, entry in self._entries.items():
+            variant = ways[plan.variants[name]] if name in plan.variants else CHECKPOINT
+            entry.replace(entry.variant(variant))
+
+    def _refused(self, signature: Signature, plan: RegionPlan, contest: Contest, saved_bytes: float) -> None:
+        """The compiler, or the room there is, does not allow the whole model: the pass goes on with the plan by blocks."""
+        if contest.queue and not isinstance(contest.rival, str):
+            contest.refuse(plan.floor_bytes + saved_bytes)
+        else:
+            contest.scores.pop(self._rival, None)
+        plan.followed = 0
+        self._install_blocks(plan)
+        self._current = None  # the next pass installs what is to come
 
     def _after_forward(self, module: nn.Module, arguments: tuple[Any, ...], result: Any) -> None:
         """Times a pass of the plan, from the model's call to the end of backward, until `TIMED` of them are known."""
@@ -291,14 +353,14 @@ class RegionPages:
             self._timing.remove()
             self._timing = None
 
-    def _check(self, plan: RegionPlan) -> None:
+    def _check(self, signature: Signature, plan: RegionPlan, contest: Contest) -> None:
         """Chooses again, for a smaller budget, where the last passes took more memory than they were given."""
-        peak = self._note_peak()
-        if peak > self.budget and plan.tightened < TIGHTENED and self._current is not None:
-            plan.tightened += 1
+        peak, chosen = self._note_peak(), self.plan
+        if peak > self.budget and chosen is not None and chosen.tightened < TIGHTENED:
+            chosen.tightened += 1
             plan.followed = 0
-            self._choose(plan, min(plan.budget, self.budget - (peak - plan.choice.peak_bytes)))
-            self._install(self._current, plan)
+            self._choose(chosen, min(chosen.budget, self.budget - (peak - chosen.choice.peak_bytes)))
+            self._install(signature, plan, contest)
 
     def _note_peak(self) -> int:
         """The peak of memory since the plan was installed; on the CPU, the predicted one."""

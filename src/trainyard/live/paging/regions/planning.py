@@ -70,11 +70,15 @@ class RegionPlan:
     chains: dict[str, tuple[Cost, ...]]
     problem: Problem
     steps: tuple[Step, ...]
+    floor_bytes: int = 0
+    """Peak of a pass with all regions checkpointed, without their inputs."""
     choice: Choice = NOTHING_CHOSEN
     variants: dict[str, str] = field(default_factory=dict)
     budget: int = 0
     followed: int = 0
     tightened: int = 0
+    eager: RegionPlan | None = None
+    """The plan without compiled variants, where there are some."""
 
     def choose(self, policy: Policy, budget: int) -> None:
         try:
@@ -158,18 +162,23 @@ def to_time(held: Mapping[str, int], kinds: Kinds, room_bytes: int) -> frozenset
 
 
 def mean_seconds(times: Sequence[Measures], regions: Sequence[str]) -> float | None:
-    """Forward and backward of a region: the mean over some of one kind, of each the least of some passes; None: none was called."""
-    totals = []
+    """Forward and backward of a region: the mean over some of one kind, of each the least of some passes; None: none was called.
+
+    In one pass a host that is too slow lives on the lead it had before. In many it does not: so the mean is taken of the device's
+    times and of the host's, and the larger one counts.
+    """
+    totals: list[tuple[float, float]] = []
     for region in regions:
-        passes = [(measures, calls) for measures in times if (calls := measures.calls_of(region))]
+        passes = [(measures, _segments(calls)) for measures in times if (calls := measures.calls_of(region))]
         if passes:
-            totals.append(
-                min(
-                    sum(measures.seconds.get(Segment(part, call), 0.0) for call in calls for part in ("forward", "backward"))
-                    for measures, calls in passes
-                )
-            )
-    return fmean(totals) if totals else None
+            device_s = min(sum(measures.seconds.get(segment, 0.0) for segment in segments) for measures, segments in passes)
+            host_s = min(sum(measures.host_seconds.get(segment, 0.0) for segment in segments) for measures, segments in passes)
+            totals.append((device_s, host_s))
+    return max(map(fmean, zip(*totals, strict=True))) if totals else None
+
+
+def _segments(calls: Sequence[int]) -> list[Segment]:
+    return [Segment(part, call) for call in calls for part in ("forward", "backward")]
 
 
 def costs_of(trials: Mapping[str, Trial], kinds: Kinds) -> dict[str, list[Cost]]:
@@ -232,7 +241,7 @@ def plan_of(trials: Mapping[str, Trial], kinds: Kinds) -> RegionPlan:
         durations_s=tuple(durations), other_bytes=tuple(other), saved=tuple(saved), out_bytes_per_s=LINK_BYTES_PER_S,
         in_bytes_per_s=LINK_BYTES_PER_S, labels=tuple(_label(base, segment) for segment in segments),
     )  # fmt: skip
-    return RegionPlan(chains, problem, tuple(steps))
+    return RegionPlan(chains, problem, tuple(steps), max(base.peak_bytes - sum(base.held.values()), 0))
 
 
 def _label(measures: Measures, segment: Segment) -> str:

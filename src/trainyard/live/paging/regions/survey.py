@@ -9,6 +9,7 @@ inside a region.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -46,6 +47,8 @@ class Measures:
     order: list[int] = field(default_factory=list)
     """Calls in the order in which backward came to them."""
     seconds: dict[Segment, float] = field(default_factory=dict)
+    host_seconds: dict[Segment, float] = field(default_factory=dict)
+    """Of the host, to issue the work of each segment: a variant that keeps the host busy for longer cannot run faster than that."""
     peaks: dict[Segment, int] = field(default_factory=dict)
     held: dict[int, int] = field(default_factory=dict)
     """Bytes by which the device's memory grew from the beginning of a call to that of the next (the last: of backward)."""
@@ -67,7 +70,7 @@ class Survey:
         self.found = Measures()
         self.inside = self.is_over = False
         self.clock = clock_of(device)
-        self.marks: list[tuple[Any, Segment | None]] = []
+        self.marks: list[tuple[Any, float, Segment | None]] = []
         self.started = 0
         self.segment: Segment | None = None
         self._begin(Segment("outside", 0))
@@ -119,7 +122,7 @@ class Survey:
 
     def _begin(self, segment: Segment | None) -> None:
         if self.what == "time":
-            self.marks.append((self.clock.moment(), segment))
+            self.marks.append((self.clock.moment(), time.perf_counter(), segment))
         elif self.device.type == "cuda":
             self._read_memory(segment)
         self.segment = segment
@@ -141,9 +144,10 @@ class Survey:
         """Read when the pass is over: waits for the device."""
         if self.marks:
             self.clock.finish()
-            for (start, segment), (end, _) in pairwise(self.marks):
+            for (start, issued, segment), (end, all_issued, _) in pairwise(self.marks):
                 if segment is not None:
                     self.found.seconds[segment] = self.found.seconds.get(segment, 0.0) + self.clock.seconds(start, end)
+                    self.found.host_seconds[segment] = self.found.host_seconds.get(segment, 0.0) + all_issued - issued
             self.marks = []
         return self.found
 

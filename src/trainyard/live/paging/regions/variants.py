@@ -1,7 +1,8 @@
 """The ways to run a region. Each computes the same function and the same gradients; they differ in time and in what they save.
 
 - `keep`: the module's own code, untouched.
-- `checkpoint`: only its inputs are saved; backward calls it once more (`torch.utils.checkpoint`, with the random state of forward).
+- `checkpoint`: only its inputs are saved; backward calls it once more (`checkpointing`).
+- `selective`: the results of its products are saved too, and only the rest is computed once more.
 - `compiled 0.5`: the module compiled by `torch.compile`, whose partitioner saves as much as this share of the activations and
   recomputes the rest inside the compiled backward. A compiled region rounds differently from an eager one, so these are opt-in.
   A region that the compiler refuses runs its own code, with a warning.
@@ -18,7 +19,8 @@ from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+
+from trainyard.live.paging.regions.checkpointing import checkpoint, selective
 
 Call = Callable[..., Any]
 CompilerName = Literal["inductor", "aot_eager"]
@@ -40,40 +42,69 @@ class Variant:
 
 
 KEEP = Variant("keep", lambda call, kind: call)
-CHECKPOINT = Variant("checkpoint", lambda call, kind: partial(checkpoint, call, use_reentrant=False))
+CHECKPOINT = Variant("checkpoint", lambda call, kind: partial(checkpoint, call))
+SELECTIVE = Variant("selective", lambda call, kind: partial(selective, call))
 
 
 def variants(compiler: CompilerName | None) -> tuple[Variant, ...]:
     """All ways to run a region, the one that takes the least memory without a compiler first."""
     compiled = () if compiler is None else tuple(_compiled(share, compiler) for share in SHARES)
-    return (CHECKPOINT, KEEP, *compiled)
+    return (CHECKPOINT, KEEP, SELECTIVE, *compiled)
 
 
-@cache
-def _compiled(share: float, compiler: CompilerName) -> Variant:
-    """One backend object for each share, also for later overlays: torch caches compiled code by function and backend."""
+def backend_of(share: float, compiler: CompilerName, admit: Callable[[int], None] | None = None) -> Callable[..., Any]:
+    """A backend of `torch.compile` that saves this share of activations.
+
+    `admit` gets the bytes that the forward graph saves or returns, before code is generated for it, and may raise.
+    """
 
     def backend(graph: Any, inputs: Sequence[Any]) -> Any:
         from torch._functorch import config
 
         with config.patch(activation_memory_budget=share):
             if compiler == "inductor":
-                from torch._inductor.compile_fx import compile_fx
+                from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
-                return compile_fx(graph, inputs)
+                def compile_graph(module: Any, example: Sequence[Any], **options: Any) -> Any:
+                    if admit is not None and not options.get("is_backward"):
+                        admit(_result_bytes(module))
+                    return compile_fx_inner(module, example, **options)
+
+                return compile_fx(graph, inputs) if admit is None else compile_fx(graph, inputs, inner_compile=compile_graph)
             from torch._dynamo.backends.common import aot_autograd
             from torch._functorch._aot_autograd.utils import make_boxed_func
             from torch._functorch.partitioners import min_cut_rematerialization_partition
 
+            def keep_forward(module: Any, _: Any) -> Any:
+                if admit is not None:
+                    admit(_result_bytes(module))
+                return make_boxed_func(module.forward)
+
             keep_graph = aot_autograd(
-                fw_compiler=lambda module, _: make_boxed_func(module.forward), partition_fn=min_cut_rematerialization_partition
+                fw_compiler=keep_forward,
+                bw_compiler=lambda module, _: make_boxed_func(module.forward),
+                partition_fn=min_cut_rematerialization_partition,
             )
             return keep_graph(graph, inputs)
 
+    return backend
+
+
+def _result_bytes(module: Any) -> int:
+    """Bytes of the tensors that a graph computes and returns."""
+    nodes = {node for node in module.graph.output_node().all_input_nodes if node.op != "placeholder"}
+    values = [node.meta.get("val") for node in nodes]
+    return sum(value.numel() * value.element_size() for value in values if isinstance(value, torch.Tensor))
+
+
+@cache
+def _compiled(share: float, compiler: CompilerName) -> Variant:
+    """One backend object for each share, also for later overlays: torch caches compiled code by function and backend."""
+    backend = backend_of(share, compiler)
     failed: set[tuple[Any, ...]] = set()
 
     def wrap(call: Call, kind: tuple[Any, ...]) -> Call:
-        compiled = torch.compile(_own_code(call, (share, compiler, *kind)), backend=backend, dynamic=False)
+        compiled = torch.compile(own_code(call, (share, compiler, *kind)), backend=backend, dynamic=False)
 
         def run(*arguments: Any, **keywords: Any) -> Any:
             if kind in failed:
@@ -93,7 +124,7 @@ def _compiled(share: float, compiler: CompilerName) -> Variant:
 _CODE: dict[tuple[Any, ...], CodeType] = {}
 
 
-def _own_code(call: Call, key: tuple[Any, ...]) -> Call:
+def own_code(call: Call, key: tuple[Any, ...]) -> Call:
     """A method whose code object is its own for each key.
 
     torch keeps all compiled versions of a code object in one list and tests the guards of one after the other at every call. With a

@@ -1,0 +1,143 @@
+"""The model compiled as a whole beside the plan by blocks: the fastest that fits runs, and gradients are right meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import trainyard as ty
+from trainyard.live.paging.regions import planning, variants
+from trainyard.live.paging.regions.pages import RegionPages
+from trainyard.live.paging.regions.whole import PASSES, SHARES, Contest, Rival, Score, WholeModel
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*cannot be compiled.*")
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(torch.tanh(self.up(x)))
+
+
+@pytest.fixture
+def model(monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    monkeypatch.setattr(variants, "SHARES", (0.5,))
+    costs_of, seconds = planning.costs_of, {"checkpoint": 4.0, "selective": 5.0, "keep": 2.0, "compiled 0.5": 1.0}
+
+    def steady(*arguments: Any) -> dict[str, list[planning.Cost]]:
+        costs = costs_of(*arguments).items()
+        return {region: [replace(cost, seconds=seconds[cost.variant]) for cost in row] for region, row in costs}
+
+    monkeypatch.setattr(planning, "costs_of", steady)
+    torch.manual_seed(0)
+    return nn.Sequential(Block(), Block(), nn.Linear(4, 2))
+
+
+def settle(model: nn.Module, pages: RegionPages, limit: int = 60) -> int:
+    """Trains until nothing is compared any more, with gradients checked in every pass; the number of passes."""
+    x = torch.randn(3, 4)
+    parameters = list(model.parameters())
+    expected = torch.autograd.grad(model(x).square().sum(), parameters)
+    with pages:
+        for number in range(limit):
+            model.zero_grad()
+            model(x).square().sum().backward()
+            for parameter, gradient in zip(parameters, expected, strict=True):
+                assert parameter.grad is not None
+                torch.testing.assert_close(parameter.grad, gradient)
+            if pages.is_settled:
+                return number + 1
+    raise AssertionError("not settled")
+
+
+def seconds_by_rival(monkeypatch: pytest.MonkeyPatch, seconds: dict[Rival, float]) -> None:
+    monkeypatch.setattr(RegionPages, "step_s", property(lambda pages: [9.0, seconds[pages._rival]]))
+
+
+@pytest.mark.parametrize("fastest", ["blocks", "eager", 0.5])
+def test_the_fastest_stays(model: nn.Module, fastest: Rival, monkeypatch: pytest.MonkeyPatch) -> None:
+    rivals: tuple[Rival, ...] = ("blocks", "eager", *SHARES)
+    seconds_by_rival(monkeypatch, {rival: 1.0 if rival == fastest else 2.0 for rival in rivals})
+    pages = ty.live.overlay(model, "1 GB", unit="blocks", compile="aot_eager")
+    assert isinstance(pages, RegionPages)
+    settle(model, pages)
+    assert pages._rival == fastest
+    assert pages.whole_share == (None if isinstance(fastest, str) else fastest)
+    assert pages.plan is not None
+    assert set(pages.plan.variants.values()) == {"keep" if fastest == "eager" else "compiled 0.5"}
+    assert pages.passes["followed"] == PASSES * len(rivals) + 1
+    assert ("compiled as a whole" in str(pages.report())) is not isinstance(fastest, str)
+    assert "forward" not in model.__dict__
+
+
+def test_a_decision_that_a_hook_makes_holds_for_the_call_it_precedes(model: nn.Module) -> None:
+    whole = WholeModel(model, "aot_eager")
+    whole.compiled[0.5] = lambda x: x
+    x = torch.randn(3, 4)
+
+    def decide(module: nn.Module, arguments: Any) -> None:
+        if whole.active == whole.entry.call:
+            whole.install(0.5, 0, lambda needs: None)
+        else:
+            whole.rest()
+
+    handle = model.register_forward_pre_hook(decide)
+    assert model(x) is x
+    assert model(x).shape == (3, 2)
+    handle.remove()
+    whole.close()
+    assert "forward" not in model.__dict__
+
+
+def test_a_share_that_does_not_fit_is_not_run(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds_by_rival(monkeypatch, {"blocks": 1.0, "eager": 2.0})
+    monkeypatch.setattr(variants, "_result_bytes", lambda module: 2 * 10**9)
+    pages = ty.live.overlay(model, "1 GB", unit="blocks", compile="aot_eager")
+    assert isinstance(pages, RegionPages)
+    settle(model, pages)
+    assert pages.whole_share is None
+    contest = next(iter(pages._progress.values())).contest
+    assert set(contest.needs) == set(SHARES)
+    assert all(2e9 <= needs < 3e9 for needs in contest.needs.values())
+
+
+def test_a_model_that_the_compiler_refuses_runs_by_blocks(model: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.backends import common
+
+    def refuse(**options: Any) -> Any:
+        raise NotImplementedError("not this one")
+
+    monkeypatch.setattr(common, "aot_autograd", refuse)
+    pages = ty.live.overlay(model, "1 GB", unit="blocks", compile="aot_eager")
+    assert isinstance(pages, RegionPages)
+    settle(model, pages)
+    assert pages.whole_share is None
+
+
+def test_another_budget_measures_the_plans_again_and_what_fits_now() -> None:
+    contest = Contest()
+    contest.begin(100, with_eager=True)
+    assert contest.queue == ["blocks", "eager", *SHARES]
+    contest.score(3.0, 90)
+    contest.score(4.0, 90)
+    contest.score(2.0, 60)
+    contest.refuse(150)
+    contest.score(1.0, 120)
+    assert not contest.queue
+    assert contest.winner(100) == SHARES[0]
+    contest.begin(200, with_eager=False)
+    assert contest.queue == ["blocks", SHARES[1]]
+    assert contest.scores == {SHARES[0]: Score(2.0, 60), SHARES[2]: Score(1.0, 120)}
+    assert contest.winner(200) == SHARES[2]
+    contest.begin(50, with_eager=True)
+    assert contest.queue == ["blocks", "eager"]
+    contest.score(3.0, 49)
+    contest.score(2.0, 50)
+    assert contest.winner(50) == "eager"
