@@ -75,7 +75,7 @@ def test_a_base_inside_lends_its_part(tmp_path: Path) -> None:
     [
         ('base = "mine.toml"\n', "starts from itself (mine.toml -> mine.toml)"),
         ('base = "other.toml"\n', "starts from itself (mine.toml -> other.toml -> mine.toml)"),
-        ('base = "npo"\n', "mine.toml: base: unknown machine 'npo': did you mean 'npu'"),
+        ('base = "npo"\n', "mine.toml, line 1: base: unknown machine 'npo': did you mean 'npu'"),
         ('base = "none.toml"\n', "cannot read machine file"),
         ('base = "npu"\n[array]\nbase = "v100"\n', "has no array to lend"),
         ('base = "npu"\narray = "replicas"\n', "array: expected an array, 'replicas' is a system"),

@@ -15,6 +15,7 @@ from trainyard.lazy import exports
 if TYPE_CHECKING:
     from trainyard.arrays.dense.spatial import Spatial
     from trainyard.arrays.dense.systolic import Dataflow, Systolic
+    from trainyard.arrays.dense.systolic_units import SystolicUnits
     from trainyard.arrays.dense.tensorcore import TensorCore
     from trainyard.arrays.execution import Execution
     from trainyard.arrays.rivals.cambricon_x import CambriconX
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CambriconX", "Dataflow", "Eie", "Execution", "EyerissV2", "OuterSpace", "PackedSystolic", "Scnn", "Sigma",
-    "Spatial", "Systolic", "TensorCore", "TensorDash",
+    "Spatial", "Systolic", "SystolicUnits", "TensorCore", "TensorDash",
 ]  # fmt: skip
 
 __getattr__ = exports(
@@ -45,6 +46,7 @@ __getattr__ = exports(
         "Sigma": "sigma.array",
         "Spatial": "dense.spatial",
         "Systolic": "dense.systolic",
+        "SystolicUnits": "dense.systolic_units",
         "TensorCore": "dense.tensorcore",
         "TensorDash": "tensordash.array",
     },

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 from trainyard.lazy import exports
 from trainyard.machines.build import describe, from_table, machine, title, with_overrides
 from trainyard.machines.grammar import split
-from trainyard.machines.registry import about_parts, names, part_types, preset
+from trainyard.machines.registry import about, about_parts, names, part_types, preset
 
 if TYPE_CHECKING:
     from trainyard.machines.files import load_toml, save_toml, to_toml
     from trainyard.machines.scalesim import read_cfg, write_cfg
 
 __all__ = [
-    "about_parts", "describe", "from_table", "load_toml", "machine", "names", "part_types", "preset", "read_cfg", "save_toml",
-    "split", "title", "to_toml", "with_overrides", "write_cfg",
+    "about", "about_parts", "describe", "from_table", "load_toml", "machine", "names", "part_types", "preset", "read_cfg",
+    "save_toml", "split", "title", "to_toml", "with_overrides", "write_cfg",
 ]  # fmt: skip
 
 __getattr__ = exports(

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainyard.errors import BadInput
+from trainyard.errors import BadInput, TrainyardError, UnknownName
 from trainyard.files import read_text, write_text
 from trainyard.machines.build import describe, from_table
 
@@ -25,10 +25,25 @@ LARGEST_FILE, LONGEST_LINE = 2**18, 1000
 
 
 def load_toml(path: str | os.PathLike[str]) -> Any:
-    """The machine of a file; every error is one line that names the file and the key."""
+    """The machine of a file; every error is one line that names the file, the key and its line."""
     _check_circle(Path(path), ())
     folder = Path(path).parent
-    return from_table(_resolved_paths(read_table(path), folder), f"{path}: ")
+    table = _resolved_paths(read_table(path), folder)
+    try:
+        return from_table(table, f"{path}: ")
+    except TrainyardError as error:
+        if line := _line_of(error, path):
+            error.args = (str(error).replace(str(path), f"{path}, line {line}", 1),)
+        raise
+
+
+def _line_of(error: TrainyardError, path: str | os.PathLike[str]) -> int | None:
+    """The line of the file that sets the key which an error is about; None where that is not known."""
+    named = re.match(rf"{re.escape(str(path))}: ([\w.-]+)", str(error))
+    key = error.given if isinstance(error, UnknownName) else named.group(1) if named else ""
+    setting = re.compile(rf"""\s*(?:[\w."'-]+\.)?["']?{re.escape(key.rpartition(".")[2])}["']?\s*=""")
+    lines = read_text(path, "machine file").splitlines()
+    return next((number for number, line in enumerate(lines, start=1) if key and setting.match(line)), None)
 
 
 def _is_file(value: Any) -> bool:

@@ -32,6 +32,7 @@ class Preset(NamedTuple):
 # fmt: off
 PARTS: Mapping[str, Preset] = {
     "systolic":    Preset("arrays.dense.systolic:Systolic",        "array: rows x columns of MAC cells, ws, os or is"),
+    "systolic-units": Preset("arrays.dense.systolic_units:SystolicUnits", "array: several systolic arrays that take folds in turn"),
     "spatial":     Preset("arrays.dense.spatial:Spatial",          "array: elements, each a dot product along K"),
     "tensorcore":  Preset("arrays.dense.tensorcore:TensorCore",    "array: tiles of rows x columns dot products of lanes"),
     "tensordash":  Preset("arrays.tensordash.array:TensorDash", "array: a tensorcore that skips zeros at run time"),
@@ -107,7 +108,15 @@ MACHINES: Mapping[str, Preset] = {
     "v100-32gb": Preset("machines.presets.gpus:V100_32GB", "NVIDIA V100, 32 GB"),
     "a100":      Preset("machines.presets.gpus:A100",      "NVIDIA A100, 40 GB: roofline, launches, cache, tiles"),
     "a100-80gb": Preset("machines.presets.gpus:A100_80GB", "NVIDIA A100, 80 GB"),
+    "h100":      Preset("machines.presets.gpus:H100",      "NVIDIA H100 SXM5, 80 GB: as H200, with less and slower memory"),
     "h200":      Preset("machines.presets.gpus:H200",      "NVIDIA H200, 141 GB: roofline, launches, cache, tiles"),
+    "b200":      Preset("machines.presets.gpus:B200",      "NVIDIA B200, 180 GB: data sheet, some numbers assumed"),
+    "mi300x":    Preset("machines.presets.gpus:MI300X",    "AMD MI300X, 192 GB: data sheet; shares of the peak as on H200"),
+    "tpu-v2":    Preset("machines.presets.chips:TPU_V2",   "Google TPU v2 chip: 46 TFLOP/s in bf16, 32 MB, 700 GB/s"),
+    "tpu-v3":    Preset("machines.presets.chips:TPU_V3",   "Google TPU v3 chip: 123 TFLOP/s in bf16, 32 MB, 900 GB/s"),
+    "tpu-v4":    Preset("machines.presets.chips:TPU_V4",   "Google TPU v4 chip: 275 TFLOP/s in bf16, 160 MiB, 1.2 TB/s"),
+    "gaudi2":    Preset("machines.presets.chips:GAUDI2",   "Intel Gaudi 2: 432 TFLOP/s in bf16, 48 MB, 2.45 TB/s"),
+    "trainium":  Preset("machines.presets.chips:TRAINIUM", "AWS Trainium, first generation: 183 TFLOP/s in bf16, 48 MiB, 820 GB/s"),
 }
 # fmt: on
 
@@ -125,6 +134,19 @@ def load(path: str) -> Any:
 def names() -> dict[str, str]:
     """Machine names with one line about each."""
     return {name: row.about for name, row in MACHINES.items()}
+
+
+def about(text: str) -> str:
+    """The line about the machine that a text names or changes; empty for a file, and for a part that is no machine.
+
+    >>> about("npu(dram=75 GB/s)")
+    "128x128 systolic array, 8 MiB, 150 GB/s: IGO's large NPU; changed here"
+    >>> about("mine.toml")
+    ''
+    """
+    name, bracket, _ = text.partition("(")
+    row = MACHINES.get(name.strip())
+    return "" if row is None else f"{row.about}; changed here" if bracket else row.about
 
 
 def preset(name: str) -> Any:

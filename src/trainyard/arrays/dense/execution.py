@@ -19,6 +19,7 @@ from trainyard.arrays.execution import Execution, require_product_shapes
 if TYPE_CHECKING:
     from trainyard.arrays.dense.spatial import Spatial
     from trainyard.arrays.dense.systolic import Systolic
+    from trainyard.arrays.dense.systolic_units import SystolicUnits
     from trainyard.arrays.dense.tensorcore import TensorCore
 
 Matrix = npt.NDArray[np.floating[Any]]
@@ -63,21 +64,31 @@ def _feed(cycle: int, starts: list[int], length: int, skew: npt.NDArray[np.int64
     return np.where(valid, fold, NOTHING), np.where(valid, position, NOTHING)
 
 
-def execute_systolic(array: Systolic, a: Matrix, b: Matrix) -> Execution:
+ALL_FOLDS = slice(None)
+
+
+def execute_systolic(array: Systolic, a: Matrix, b: Matrix, share: slice = ALL_FOLDS) -> Execution:
+    """The folds of a product that are this array's `share`, all of them by default; the others add nothing to the result."""
     require_product_shapes(a, b)
     if array.dataflow == "os":
-        return _execute_output_stationary(array, a, b)
+        return _execute_output_stationary(array, a, b, share)
     if array.dataflow == "ws":
-        return _execute_weight_stationary(array, a, b)
-    transposed = _execute_weight_stationary(array, b.T, a.T)  # A is stationary: the same array, the product transposed
+        return _execute_weight_stationary(array, a, b, share)
+    transposed = _execute_weight_stationary(array, b.T, a.T, share)  # A is stationary: the same array, the product transposed
     return Execution(product=transposed.product.T, cycles=transposed.cycles)
 
 
-def _execute_weight_stationary(array: Systolic, a: Matrix, b: Matrix) -> Execution:
+def execute_units(array: SystolicUnits, a: Matrix, b: Matrix) -> Execution:
+    """Folds are dealt to the units in turn; their sums meet at the end, when the last unit is done."""
+    ran = [execute_systolic(array.unit, a, b, slice(unit, None, array.units)) for unit in range(array.units)]
+    return Execution(product=sum((one.product for one in ran), np.zeros((1, 1))), cycles=max(one.cycles for one in ran))
+
+
+def _execute_weight_stationary(array: Systolic, a: Matrix, b: Matrix, share: slice) -> Execution:
     """Weights travel down to their row and become active when the first input of their fold passes; partial sums travel down."""
     rows, columns = array.rows, array.columns
     length, outputs = a.shape[0], np.zeros((a.shape[0], b.shape[1]))
-    folds = list(_blocks(b.shape, rows, columns))
+    folds = list(_blocks(b.shape, rows, columns))[share]
     fold_cycles = 2 * rows + columns + length - 2
     interval = max(length, rows) if array.pipelined else fold_cycles
     starts = [rows + index * interval for index in range(len(folds))]
@@ -118,11 +129,11 @@ def _padded(matrix: Matrix, block: tuple[slice, slice], row: int | np.int64, col
     return float(matrix[r, c]) if r < block[0].stop and c < block[1].stop else 0.0
 
 
-def _execute_output_stationary(array: Systolic, a: Matrix, b: Matrix) -> Execution:
+def _execute_output_stationary(array: Systolic, a: Matrix, b: Matrix, share: slice) -> Execution:
     """A travels right, B down, each cell accumulates its output; a column drains one finished output per cycle."""
     rows, columns = array.rows, array.columns
     length, outputs = a.shape[1], np.zeros((a.shape[0], b.shape[1]))
-    folds = list(_blocks(outputs.shape, rows, columns))
+    folds = list(_blocks(outputs.shape, rows, columns))[share]
     interval = max(length, rows) if array.pipelined else rows + columns + length - 2
     starts = [index * interval for index in range(len(folds))]
     right, down = Tokens.empty(rows, columns), Tokens.empty(rows, columns)

@@ -30,6 +30,7 @@ from trainyard.mapping.demand import Demand, Policy
 from trainyard.mapping.profile import works
 from trainyard.mapping.tiling import ProblemTable, form_rows
 from trainyard.masks.dma import Densities
+from trainyard.progress import counted
 
 BOUNDS = ("compute", "dram", "vector")
 NO_SHARES: Real = np.zeros((0, 1))
@@ -164,7 +165,9 @@ def masked_costs(
     if shape is None:
         return None
     work_of = {shape.number[work.ops]: work for work in works(step, policy) if work.ops in shape.number}
-    return costs_of(shape, costing, rates_of, lambda own: {row: cost_of(work_of[row]) for row in own.others})
+    return costs_of(
+        shape, costing, rates_of, lambda own: {row: cost_of(work_of[row]) for row in counted(own.others, "layers and phases")}
+    )
 
 
 def costs_of(shape: StepShape, costing: Costing, rates_of: RatesOf, others: Callable[[StepShape], CostsByRow]) -> BatchCosts | None:

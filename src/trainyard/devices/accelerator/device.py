@@ -24,10 +24,9 @@ from trainyard.devices.accelerator.ordered import Division, Schedule, TileReuse,
 from trainyard.devices.accelerator.side_by_side import require_divisible
 from trainyard.devices.accelerator.step_shape import ACCUMULATOR_BYTES, asked_of_sums
 from trainyard.errors import BadInput
-from trainyard.hardware.tables import area
 from trainyard.hardware.tables.technology import require_node
 from trainyard.ir import Array, Collective, DeviceCost, Masks, Step, Work, assumed
-from trainyard.ir.protocols import HasComponentAreas, HasComponents, HasLocalBuffers, uses_operand_values
+from trainyard.ir.protocols import HasComponents, HasLocalBuffers, uses_operand_values
 from trainyard.mapping.constraints import NO_CONSTRAINTS, checked_mapping
 from trainyard.mapping.demand import Demand, Im2col, Policy, Scope
 from trainyard.mapping.levels.array import OnChip
@@ -466,18 +465,17 @@ class Accelerator:
         return (self.precision or {}).get("activation", "fp32")
 
     def area(self) -> dict[str, float]:
-        """Square metres by component: multipliers with their adders, or the array's own rows where it has some, and the scratchpad.
+        """Square metres by component: multipliers with adders, or the array's own rows where it has some, and memories."""
+        from trainyard.devices.accelerator.area import areas_of
 
-        Banks share the area that the table gives a memory of their whole size.
-        """
-        nm = self.technology_nm
-        own: Sequence[area.ComponentArea] = self.array.component_areas if isinstance(self.array, HasComponentAreas) else ()
-        areas = {} if any(row.number for row in own) else {"mac": self.peak_macs_per_cycle * area.mac_m2(self.number, nm)}
-        areas["scratchpad"] = area.sram_m2(self.scratchpad_bytes, nm)
-        areas |= {level.name: area.sram_m2(level.size_bytes, nm) for level in self.levels}
-        for row in own:
-            areas[row.component] = areas.get(row.component, 0.0) + self.cores * row.at(nm, self.number)
-        return areas
+        return areas_of(self).total
+
+    @property
+    def leakage_w(self) -> float:
+        """Static power of the memories and the table's multipliers, beside what `energy` counts."""
+        from trainyard.devices.accelerator.area import leakage_of
+
+        return leakage_of(self)
 
 
 @per_part

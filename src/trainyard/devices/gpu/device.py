@@ -53,6 +53,7 @@ class Gpu:
     mac_j: NonNegative
     dram_byte_j: NonNegative
     technology: str = ""
+    die_m2: NonNegative | None = None
     tiles: tuple[tuple[int, int, int], ...] = TILES
     fp8_macs: NonNegativeInt = 0
     int8_macs: NonNegativeInt = 0
@@ -131,6 +132,10 @@ class Gpu:
                 kind = self.kind(dtype, isinstance(op.body, Convolution))
                 seconds += done * op.macs / (self.sms * self._macs(kind) * self.clock_hz)
         return step.macs / seconds if seconds else 0.0
+
+    def area(self) -> dict[str, float]:
+        """The printed size of the die; empty where none is printed."""
+        return {} if self.die_m2 is None else {"die": self.die_m2}
 
     @property
     def static_w(self) -> float:
